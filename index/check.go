@@ -8,11 +8,11 @@ import (
 	"github.com/kvindex/kvindex/index/internal/forest"
 )
 
-// The checks of what the comments of the structures promise. They look at
-// everything, and run after each change with the build tag invariants.
+// The checks of the promises in the comments of the structures. They read everything, and
+// run after each change with the build tag invariants.
 
-// check returns what is wrong in m. The caller keeps sources from coming and
-// going; those that write are waited for.
+// check returns an error if a structure of m breaks a promise. The caller keeps sources from
+// coming and going. check waits for those that write.
 func (m *memory) check() error {
 	var sources []*source
 	for _, md := range *m.models.Load() {
@@ -53,7 +53,7 @@ func (m *memory) check() error {
 	if err := g.forest.CheckOrdinals(func(ord uint32) bool { return ords[ord] != "" }); err != nil {
 		return err
 	}
-	if len(g.graves)+g.dead > 0 { // what is left of those is not counted
+	if len(g.graves)+g.dead > 0 { // their bytes are not counted here
 		return nil
 	}
 	if int64(taken) != g.mem.Load() {
@@ -76,7 +76,7 @@ type sourceCheck struct {
 	refs map[uint32]uint32
 }
 
-// all returns what is wrong.
+// all checks everything.
 func (c *sourceCheck) all() error {
 	s, refs := c.s, c.refs
 	type tally struct{ blocks, hidden int }
@@ -235,7 +235,7 @@ func (c *sourceCheck) all() error {
 	return c.pending()
 }
 
-// shared compares what is noted of shared keys with the names that hold each key.
+// shared compares the names by shared key with the names that hold each key.
 func (c *sourceCheck) shared(claims map[loc][]Hash) error {
 	s := c.s
 	several, noted := 0, 0
@@ -265,7 +265,7 @@ func (c *sourceCheck) shared(claims map[loc][]Hash) error {
 	return nil
 }
 
-// bytes looks at the structures of s, and whether what they take is counted.
+// bytes checks the structures of s, and their counts of bytes.
 func (c *sourceCheck) bytes() error {
 	s := c.s
 	for _, of := range []interface{ check() error }{&s.riches, &s.copies, &s.more, &s.idle, &s.waiters, s.shared.names, s.hidden.names} {

@@ -5,21 +5,21 @@ import (
 	"github.com/kvindex/kvindex/index/internal/mirroring"
 )
 
-// Why a mirror hears of holders and slabs. A backend that shares an index needs no rule a
-// second time: it keeps a Memory, and copies who holds which key. So the mirror hears of
-// changed masks of slabs, and of no event, name or copy. A holder is reported before it holds
-// anything and left out before it is emptied, so a clear and a removed pod are one call. A pod
-// goes while it is unlinked, because a new source of its name can come right after that. The
-// depth of a slab is worked out where somebody asks for it (Run.Depth): a walk up to the root
-// for each change would make a long chain quadratic.
+// Why a mirror receives holders and slabs. A backend that shares an index needs no rule a
+// second time: it keeps a Memory, and copies the holders of each key. So the mirror receives
+// changed masks of slabs, and no event, name or copy. A holder is published before it holds
+// anything, and left out before it is emptied, so a clear and a removed pod are one call. A
+// pod goes while it is unlinked, because a new source of its name can come right after that.
+// Run.Depth computes the depth of a slab only when it is called: a walk up to the root for
+// each change would make a long chain quadratic.
 
 type (
 	mirror       = mirroring.Mirror[Source, Layout, mirrorHolder]
 	mirrorHolder = mirroring.Holder[Group, Tier, Variant]
 )
 
-// MirrorTo has a mirror told what changes. Nothing was applied yet. The depths that the mirror
-// can ask for take 4 bytes for each 8 to 32 prefixes. Restore returns an error then.
+// MirrorTo publishes all changes to a mirror. It must be called before the first Apply. The
+// depths of slabs take 4 bytes for each 8 to 32 prefixes. Restore returns an error then.
 func (m *memory) MirrorTo(to mirror) {
 	g := m.ground
 	g.mirror = to
@@ -32,7 +32,7 @@ func (m *memory) MirrorTo(to mirror) {
 // publish reports the holders of a source to the mirror, unless the source has gone. A lane
 // is among them before it holds anything, because it is published when it is made. A lane
 // that goes is left out of a call before its ordinal is retired, which is after the last slab
-// has let go of it. So a late Held is of nobody, and never of whoever has the ordinal next.
+// has dropped it. So a late Held is of no holder, and never of the next one with the ordinal.
 func (g *ground) publish(s *source) {
 	if g.mirror == nil || s.removed.Load() {
 		return

@@ -6,11 +6,11 @@ import "slices"
 //
 // vLLM announces each physical copy of a block and removes each, so copies must be
 // counted: one removal must not make the index forget a block whose other copy
-// stays. But any client can make it announce again what it holds, with no removal
+// stays. But any client can make vLLM announce its blocks again, with no removal
 // to come (kv_cache_report_mode=full, a field of its request). Such a report
-// counted as a copy would claim the block for ever. Nothing in an event tells a
-// report from a copy. What is known of reports: they begin at block 0, without a
-// parent, and in full groups they name blocks that are there.
+// counted as a copy would claim the block for ever. An event does not show whether it is
+// a report or a copy. But reports begin at block 0, without a parent, and in full groups
+// they name blocks that are there.
 //
 // A report is one store a group, in the order of the group IDs, of all blocks of the
 // hit from the first one on (vLLM, v1/core/kv_cache_manager.py, get_computed_blocks, and
@@ -24,13 +24,12 @@ import "slices"
 //
 // It may have been a real second copy, of a prompt that two requests computed at
 // once. Then the index counts one copy less than there are: an undercount, once
-// the first copy is removed. The rule needs that reports name known blocks only.
-// They do if the whole history is known; where it is not, a report can name known
-// blocks beside unknown ones, would not be taken for a report, and the known ones
-// would be counted twice. So there no store without a parent counts a block that
-// is held. That is so
+// the first copy is removed. The rule requires that reports name only blocks in view.
+// They do if the index received the whole history. If it did not, a report can name
+// blocks in view beside others, would not be taken for a report, and the blocks in view
+// would be counted twice. So no store without a parent counts a block that is held
 //
-//   - in a partial view (Change.Partial), of which the host knows;
+//   - in a partial view (Change.Partial), which the host reports;
 //   - after the index itself gave up blocks that the engine may hold (doubts): at
 //     one of its bounds, or at an ambiguous removal.
 //
@@ -40,22 +39,22 @@ import "slices"
 //
 // # Groups that do not keep all blocks
 //
-// A report of a window, Mamba or chunked group names blocks that nobody holds. So it has
-// to be known for one, and what shows that a store is none is
+// A report of a window, Mamba or chunked group names blocks that nobody holds. So a store
+// of such a group counts as a report unless one of these signs shows that it is none:
 //
-//   - that it is masked, or of a part of a block;
-//   - that the full group before it, whose store belongs to the same request, was not
-//     taken for a report: then the request found nothing;
-//   - that a full group lacks the last block, which is the end of the hit;
-//   - that the group itself lacks the last block. All hits end with a block that is
-//     there, but those of chunked groups and those inside a block. That needs all
-//     copies to be counted, so it is no sign any more once a store was taken for a
-//     report (group.uncounted).
+//   - It is masked, or of a part of a block.
+//   - The full group before it, whose store belongs to the same request, was not
+//     taken for a report: then the request found nothing.
+//   - A full group lacks the last block, which is the end of the hit.
+//   - The group itself lacks the last block. All hits end with a block that is
+//     there, but those of chunked groups and those inside a block. This sign requires that
+//     all copies are counted, so it ends once a store was taken for a report
+//     (group.uncounted).
 //
-// All but the first need a view of which all is known. What may be a report holds only
-// what a hit proves: the blocks that the window needs at its end, the state at its end,
-// the blocks of the chunk in which it ends. That is true of a real store too, so in a
-// partial view reports bring back what a next request needs.
+// All but the first need a whole view. A store that may be a report holds only the blocks
+// that a hit proves: those that the window needs at its end, the state at its end,
+// the blocks of the chunk in which it ends. A real store proves them too, so in a
+// partial view reports bring back the blocks that a next request needs.
 //
 // A repeat behind a parent is a copy there as in full groups: a report has no parent.
 //
@@ -68,17 +67,17 @@ import "slices"
 // and all before it that is hidden, comes back. Without this, one prompt of
 // exactly one block makes a hot first block vanish.
 //
-// An ancestor is found by its key, and the engine's hash for it is not known. Where
+// An ancestor is found by its key, without the engine's hash for it. Where
 // two names of one prefix were hidden at one time, or a hidden name may have been
 // forgotten (doubts), the name that is found may not be the engine's. A wrong guess
 // would outlive its removal, so none comes back.
 //
-// Only a hidden parent is a proof. To walk the ancestors from every store would
+// Only a hidden parent is a proof. A walk of the ancestors from every store would
 // find more (120 instead of 517 undercounts in the 10,000 requests of
 // TestAgainstEngines, when that was tried), and is not done: a connector whose load
 // fails makes vLLM forget a block that is in use, and then a later descendant is no
-// proof. The same can happen to a hidden direct parent; events cannot tell the two
-// apart, and CopiesExact never restores.
+// proof. The same can happen to a hidden direct parent. Events do not show the
+// difference, and CopiesExact never restores.
 //
 // A report of the block itself brings it back too: it is held then, as by any
 // store. And a last block that was hidden because it may be a report's comes back at
@@ -88,7 +87,7 @@ import "slices"
 // parents a circle.
 const maxRestore = 1 << 12
 
-// rootStore is what became of the latest guarded store of a full group without a parent.
+// rootStore is the latest guarded store of a full group without a parent, as it was judged.
 type rootStore struct {
 	*Change // nil: there is none
 	group   *group
@@ -96,7 +95,7 @@ type rootStore struct {
 	hid     bool // its last block
 }
 
-// judge decides what a store of some hashes counts for.
+// judge decides which blocks and copies a store of some hashes counts for.
 func (st *storeTask) judge(held []Hash) {
 	s, c, g := st.s, st.c, st.group
 	st.report, st.unsure = c.Reused, -1
@@ -150,8 +149,8 @@ func (st *storeTask) judgeSparse(held []Hash) {
 	}
 }
 
-// isLacked reports whether a block is missing somewhere so that no report of a sparse
-// group can end with it. The index knows of all copies but those of uncounted groups.
+// isLacked reports whether a group lacks a block, so that no report of a sparse
+// group can end with it. The index has all copies but those of uncounted groups.
 func (st *storeTask) isLacked(h Hash) bool {
 	s, g := st.s, st.group
 	parts := st.mayHaveParts(false)
@@ -172,7 +171,7 @@ func (st *storeTask) isLacked(h Hash) bool {
 }
 
 // mayHaveParts reports whether a hit may end inside a block: beside a Mamba group, if
-// there are parts of blocks, or that is not known. The first report of a view may come
+// there are parts of blocks, or may be (blind). The first report of a view may come
 // before anything else of its Mamba group.
 func (st *storeTask) mayHaveParts(blind bool) bool {
 	s := st.s
@@ -186,7 +185,7 @@ func (st *storeTask) mayHaveParts(blind bool) bool {
 	})
 }
 
-// sureOf returns how many blocks at the end of a report are there for sure. parts: the
+// sureOf returns how many blocks at the end of a report are certainly there. parts: the
 // hit may end inside the last one.
 func (g *group) sureOf(c *Change, parts bool) int {
 	switch {
@@ -201,7 +200,7 @@ func (g *group) sureOf(c *Change, parts bool) int {
 	return 0
 }
 
-// allSeen reports whether each block is held in the gpu tier of g, or hidden.
+// allSeen reports whether each block is held in the gpu tier of the group, or hidden.
 func (st *storeTask) allSeen(hashes []Hash) bool {
 	s := st.s
 	for _, h := range hashes {
@@ -218,7 +217,7 @@ func (st *storeTask) allSeen(hashes []Hash) bool {
 type hiddenNames struct {
 	first Hash
 	n     int32
-	many  bool // there were two at one time, since there was last none
+	many  bool // n was above 1 since it was 0
 }
 
 // hiddenKeys is the names of a source with a holding that a report hid, by their keys.
@@ -227,7 +226,7 @@ type hiddenKeys struct {
 	forgets uint32              // how often all were forgotten
 }
 
-// remove takes away a name with the key at l.
+// remove removes a name with the key at l.
 func (k *hiddenKeys) remove(l loc) {
 	at := k.names.at(l)
 	if at == nil {
@@ -266,7 +265,7 @@ func (n *name) hide(l loc) {
 	k.names.add(l, hiddenNames{first: n.hash, n: 1})
 }
 
-// addHidden has a holding that may be there, of a lane that has none.
+// addHidden adds a hidden holding of a lane that has none.
 func (n *name) addHidden(ln *lane) {
 	s := n.s
 	var buf [2]loc
@@ -281,7 +280,7 @@ func (n *name) addHidden(ln *lane) {
 	}
 }
 
-// unhide is told before a copyCount that is hidden stops to be so.
+// unhide is called before a hidden copyCount gets copies, or goes.
 func (n *name) unhide(count uint32) {
 	s := n.s
 	var buf [2]loc
@@ -294,7 +293,7 @@ func (n *name) unhide(count uint32) {
 	}
 }
 
-// isHidden reports whether a holding of a rich name is hidden, but for one.
+// isHiddenExcept reports whether a holding of a rich name other than but is hidden.
 func (n *name) isHiddenExcept(but uint32) bool {
 	for i := n.rich().first; i != 0; {
 		c := n.s.copies.at(i)
@@ -306,7 +305,7 @@ func (n *name) isHiddenExcept(but uint32) bool {
 	return false
 }
 
-// forgetHidden forgets what is hidden of a name that nobody holds.
+// forgetHidden forgets the hidden holdings of a name that nobody holds.
 func (n *name) forgetHidden() {
 	if !n.isRich() {
 		return
@@ -321,8 +320,7 @@ func (n *name) forgetHidden() {
 	}
 }
 
-// restore brings back a parent that is hidden, and what is hidden of the blocks
-// before it.
+// restore brings back a parent that is hidden, and the hidden blocks before it.
 func (s *source) restore(h Hash, g *group) {
 	var buf [2]loc
 	n := s.fresh(h)
@@ -370,8 +368,8 @@ func (s *source) restore(h Hash, g *group) {
 // variantAt returns the variant of the key at l.
 func (g *ground) variantAt(l loc) Variant { return g.variants[g.forest.Variant(l)] }
 
-// hiddenAbove returns the name of the next block before the one at l, of a lane,
-// that is hidden, if all between are there. It takes what it walks from left.
+// hiddenAbove returns the name of the next hidden block of a lane before the one at l, if
+// all blocks between are there. It subtracts its steps from left.
 func (s *source) hiddenAbove(l loc, ln *lane, left *int) (Hash, bool) {
 	g, unit := ln.group, s.ground.variantAt(l).Unit
 	for ; *left > 0; *left-- {

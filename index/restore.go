@@ -10,28 +10,27 @@ import (
 	"github.com/kvindex/kvindex/index/internal/record"
 )
 
-// A snapshot is read record by record, in the order in which it was written, and each
-// record is checked before it is used: nothing in it is trusted more than what a pod
-// says. What is restored is made by the same steps as by an Apply, so counts are never
-// read, but counted.
+// The restorer reads a snapshot record by record, in the order in which it was written, and
+// checks each record before it uses it: it trusts a snapshot no more than the events of a
+// pod. It restores by the same steps as an Apply, so it counts all counts itself.
 //
-//   - Slabs are placed key by key (Forest.Place). So two records of one key are one
+//   - It places slabs key by key (Forest.Place). So two records of one key are one
 //     place, as after a slab was given up while the snapshot was written, and no parents
-//     can form a circle. What Place does not see is a key that is in the middle of
-//     another slab: at the end all keys are compared.
-//   - A slab is pinned until the end, because the names that need it may come later.
-//   - If memory runs short, the pins are taken off, and the coldest slabs are evicted as
-//     by any writer, with the names that are there. Names of such slabs that come later
-//     are counted as evicted.
-//   - The queue of idle names is sorted when a source is done. Stores that wait are kept
+//     can form a circle. Place does not detect a key in the middle of another slab, so
+//     at the end all keys are compared.
+//   - It pins a slab until the end, because the names that need it may come later.
+//   - If memory runs short, it takes the pins off, and evicts the coldest slabs as any
+//     writer does, with the names that are there. Names of such slabs that come later
+//     count as evicted.
+//   - It sorts the queue of idle names when a source is done, and keeps stores that wait
 //     until then, because they refer to names.
 //
-// One thing cannot be checked: that a key follows from the one before it, because the tokens
-// are not kept. Somebody who forges a snapshot with keys that he knows makes chains miss, and
-// no more. The number of names of a source is a promise: room is made for as many names as the
-// bytes that were read pay for.
+// The restorer cannot check that a key follows from the one before it, because a snapshot has
+// no tokens. A forged snapshot with known keys makes chains miss, and no more. The number of
+// names of a source is a promise: the restorer makes room for as many names as the bytes that
+// it has read pay for.
 
-// errRecord is wrapped by the errors about a snapshot that says what cannot be.
+// errRecord is wrapped by the errors about a snapshot that contradicts itself.
 var errRecord = errors.New("index: wrong snapshot")
 
 // restorer reads a snapshot.
@@ -43,7 +42,7 @@ type restorer struct {
 	section       int
 	all           []byte // the section
 	record.Reader        // of the section
-	from          []byte // the section from the record on that is read
+	from          []byte // the section from the present record on
 	credit        int    // bytes that names may take before they are read
 
 	began, ended bool
@@ -52,19 +51,19 @@ type restorer struct {
 	numbers      []uint32 // of the variants here
 
 	slabs slabTable
-	tries int // to make room, since it was of no use
-	tight int // how many do nothing then
+	tries int // to make room, since the last one that failed
+	tight int // how many tries do nothing after a failure
 	keys  [maxSlabKeys]forest.Key
 	locs  [maxSlabKeys]loc
 
 	restoredSource
 }
 
-// creditEach is how many bytes room for names may take for each byte that was read.
+// creditEach is how many bytes of room for names each byte that was read pays for.
 const creditEach = 2
 
 // Restore fills an empty index from the sections that Snapshot wrote. read returns io.EOF
-// behind the last one. m must be new, and without a Mirror. It is closed if what is read is wrong.
+// behind the last one. m must be new, and without a Mirror. An error closes it.
 func (m *memory) Restore(ctx context.Context, read func() ([]byte, error)) error {
 	m.mu.Lock()
 	g, models := m.ground, len(*m.models.Load())
@@ -79,7 +78,7 @@ func (m *memory) Restore(ctx context.Context, read func() ([]byte, error)) error
 	}
 	r := &restorer{m: m, g: g, f: g.forest, slabs: newSlabTable(g)}
 	g.mu.Lock()
-	g.forest.Still = true // places are kept by number
+	g.forest.Still = true // the restorer keeps places
 	g.mu.Unlock()
 	err := r.run(ctx, read)
 	if err != nil {
@@ -117,7 +116,7 @@ func (r *restorer) run(ctx context.Context, read func() ([]byte, error)) error {
 	return r.finish()
 }
 
-// finish takes the pins off.
+// finish compares all keys, and takes the pins off.
 func (r *restorer) finish() error {
 	r.g.mu.Lock()
 	defer r.g.mu.Unlock()
@@ -166,7 +165,7 @@ func (r *restorer) records() error {
 	return nil
 }
 
-// ofSource reads records of a source, until one is of none.
+// ofSource reads records of a source, up to its end.
 func (r *restorer) ofSource() (err error) {
 	s := r.s
 	s.locked(func() {
@@ -195,8 +194,8 @@ func (r *restorer) ofSource() (err error) {
 	return err
 }
 
-// reserve makes room for the names that are expected, as far as bytes that were read pay
-// for it. Where memory may not do for all, it is left to those that come.
+// reserve makes room for the expected names, as far as bytes that were read pay for it. It
+// makes none where memory may be too short for all of them.
 func (r *restorer) reserve() {
 	names := &r.s.names
 	more := r.expected - uint64(names.Len())
@@ -272,7 +271,7 @@ func (r *restorer) variant() Variant {
 // mediaForms is how many values Variant.Media has.
 const mediaForms = 3
 
-// cut reads how blocks are cut. It returns false if none can be.
+// cut reads a cut. It returns false if no blocks can have it.
 func (r *restorer) cut() (c cut, ok bool) {
 	c = cut{r.variant(), r.Int()}
 	v := c.variant

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// ref reads a place. 0: it was evicted.
+// ref returns the place that a record refers to. 0: it was evicted.
 func (r *restorer) ref(v uint64) (l loc, err error) {
 	l, ok := r.slabs.placeOf(v)
 	if !ok && !r.Short {
@@ -15,6 +15,7 @@ func (r *restorer) ref(v uint64) (l loc, err error) {
 	return l, nil
 }
 
+// set reads a set of lanes.
 func (r *restorer) set() error {
 	n := int(r.Byte()) + 1
 	set := make([]*lane, 0, 1)
@@ -40,13 +41,13 @@ const somePlain = 256
 
 // plainRecord is a record of a name that some lanes hold.
 type plainRecord struct {
-	record []byte // from it on
+	record []byte // the section from it on
 	loc    loc
 	set    int
 }
 
-// plainNames reads plain names as long as there are any, but only some: their places and
-// what the tables have of them are asked for together.
+// plainNames reads up to somePlain plain names, and prefetches their places and their
+// entries in the table.
 func (r *restorer) plainNames() error {
 	r.plain, r.plainHashes, r.placed = r.plain[:0], r.plainHashes[:0], r.placed[:0]
 	for len(r.plain) < somePlain && len(r.Rest) > 0 && r.Rest[0] >= tagPlain {
@@ -116,6 +117,7 @@ func (r *restorer) lose(ln *lane) {
 	r.f.Lose(ln.ord)
 }
 
+// idleName reads an idle name.
 func (r *restorer) idleName() error {
 	h, v := Hash(r.Uint64()), r.Uvarint()
 	order, since := r.Uint32(), r.Uint32()
@@ -141,7 +143,7 @@ func (r *restorer) idleName() error {
 	return nil
 }
 
-// becameIdle notes the place in the queue of an element.
+// becameIdle records the position of an element in the queue.
 func (r *restoredSource) becameIdle(i, order, since uint32) {
 	for int(i) >= len(r.order) {
 		r.order = append(r.order, 0)

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// copyRecord is what a lane has of a rich name.
+// copyRecord is the copies of a rich name that a lane has.
 type copyRecord struct {
 	ln                *lane
 	copies            uint32
@@ -13,7 +13,7 @@ type copyRecord struct {
 	parent            Hash
 }
 
-// richRecord is what a record says of a rich name. A key at 0 was evicted.
+// richRecord is the record of a rich name. A key at 0 was evicted.
 type richRecord struct {
 	hash    Hash
 	keys    []richKey
@@ -123,8 +123,8 @@ func (r *restorer) copyRecord() (c copyRecord, err error) {
 	return c, err
 }
 
-// evict takes from a name what was evicted of it, as source.bury does, and returns true
-// if nothing is left.
+// evict removes the evicted parts of a name, as source.bury does, and returns true if nothing
+// is left.
 func (r *restorer) evict(n *richRecord, room bool) bool {
 	var gone []Variant
 	left := 0
@@ -165,7 +165,7 @@ func (r *restorer) build(of *richRecord) error {
 		s.f.Ref(k.loc)
 		n.addKey(k.loc)
 	}
-	if of.holders > 0 && !n.claimKeys() { // too many names, or no room to note them
+	if of.holders > 0 && !n.claimKeys() { // too many names, or no room to record them
 		for _, c := range of.copies {
 			if c.copies > 0 {
 				r.lose(c.ln)

@@ -28,7 +28,7 @@ func (r *restorer) slab() error {
 	return r.place(number, keyRun{prev, before == 0 || prev != 0, r.numbers[variant], used})
 }
 
-// slots reads which slots were written later.
+// slots reads more slots of a slab.
 func (r *restorer) slots() error {
 	number := r.Uvarint()
 	if r.Short || number == 0 || number >= uint64(len(r.slabs.all)) {
@@ -42,7 +42,7 @@ func (r *restorer) slots() error {
 	return r.place(int(number), keyRun{last, last != 0, variant, r.clock})
 }
 
-// keyRun is where keys of a slab belong.
+// keyRun is the position of keys of a slab.
 type keyRun struct {
 	prev    loc  // the place before them; 0: a root
 	there   bool // that place was not evicted
@@ -50,8 +50,8 @@ type keyRun struct {
 	used    uint32
 }
 
-// place reads keys of a slab, and places them. It makes room until there are slabs: bytes
-// that no slab can have are of no use.
+// place reads keys of a slab, and places them. It makes room until slabs are free: other
+// free bytes are of no use.
 func (r *restorer) place(number int, at keyRun) error {
 	n, of := int(r.Byte()), &r.slabs.all[number]
 	if r.Short || n == 0 || n+int(of.n) > maxSlabKeys {
@@ -87,13 +87,13 @@ func (r *restorer) place(number int, at keyRun) error {
 	return nil
 }
 
-// relieve makes room until ok, which places nothing, and finds out what was evicted. It
-// keeps some places.
+// relieve makes room until ok returns true, and updates the slabs. ok must place nothing.
+// The slabs of keep are not evicted.
 func (r *restorer) relieve(keep []loc, ok func() bool) bool {
 	if ok() {
 		return true
 	}
-	if r.tries < r.tight { // it was of no use a while ago
+	if r.tries < r.tight { // it failed not long ago
 		r.tries++
 		return false
 	}

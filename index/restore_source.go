@@ -11,9 +11,9 @@ import (
 
 // restoredSource is the source that is read.
 type restoredSource struct {
-	s        *source // nil: none is
+	s        *source // nil: no source is read
 	clock    uint32
-	expected uint64 // names, as the snapshot says
+	expected uint64 // the number of names in the snapshot
 	names    uint64
 	lanes    [maxLanes]*lane
 	sets     [][]*lane
@@ -24,7 +24,7 @@ type restoredSource struct {
 	// Plain names that are looked up together.
 	plain       []plainRecord
 	plainHashes []Hash
-	placed      []loc // at which they are
+	placed      []loc // their places
 }
 
 // isLater reports whether a time is after the clock of the source.
@@ -54,7 +54,7 @@ func (r *restorer) source() error {
 	return nil
 }
 
-// head reads what is known of a source beside its names.
+// head reads a source without its names.
 func (r *restorer) head(s *source) error {
 	r.clock, s.cleared = r.Uint32(), r.Uint32()
 	r.expected = r.Uvarint()
@@ -108,7 +108,7 @@ func (r *restorer) cursors(s *source) error {
 	return nil
 }
 
-// readVariants reads the variants that are known by now.
+// readVariants reads the variants of the snapshot up to this source.
 func (r *restorer) readVariants() error {
 	n := int(r.Byte())
 	if n < len(r.variants) || n > forest.MaxVariants {

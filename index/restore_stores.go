@@ -8,11 +8,11 @@ import (
 // restoredStore is a store that waits.
 type restoredStore struct {
 	p     *waitingStore
-	void  []bool // by hash: it has no say in it
+	void  []bool // by hash
 	waits bool
 }
 
-// store reads what is known of a store beside its hashes and locals.
+// store reads a store without its hashes and locals.
 func (r *restorer) store() error {
 	id := int(r.Byte())
 	p := &waitingStore{tier: Tier(r.Byte())}
@@ -57,7 +57,7 @@ func (r *restorer) locals() error {
 	return nil
 }
 
-// fits reports whether a store can be one that waits.
+// fits reports whether the store can wait.
 func (st *restoredStore) fits() bool {
 	p, units := st.p, 0
 	if len(p.hashes) == 0 {
@@ -81,7 +81,7 @@ func (st *restoredStore) fits() bool {
 	return !st.waits && len(p.locals) == 0
 }
 
-// queue has a store wait again.
+// queue adds a store to those that wait.
 func (r *restorer) queue(st *restoredStore) error {
 	s, p := r.s, st.p
 	if !st.fits() {
@@ -111,7 +111,7 @@ func (r *restorer) queue(st *restoredStore) error {
 	return nil
 }
 
-// wait has stores wait for their parents.
+// wait begins the wait of stores for their parents.
 func (r *restoredSource) wait() error {
 	s := r.s
 	for _, i := range r.waits {

@@ -28,7 +28,7 @@ func (k *sharedKeys) has(l loc) bool {
 	return first != nil && first.next != 0
 }
 
-// remove takes away the name of h, which holds nothing at l any more.
+// remove removes the name of h, which holds nothing at l any more.
 func (k *sharedKeys) remove(h Hash, l loc) {
 	first := k.names.at(l)
 	if first == nil {

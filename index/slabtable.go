@@ -9,19 +9,19 @@ import (
 // maxSlabKeys is how many keys a slab has at most.
 const maxSlabKeys = 32
 
-// slabTable is the slabs of a snapshot, by their numbers there, which begin with 1. Their
-// slabs in the forest are pinned.
+// slabTable is the slabs of a snapshot, by their numbers, which begin with 1. It pins their
+// keys in the forest.
 type slabTable struct {
 	g     *ground
 	f     *forest.Forest
 	all   []restoredSlab
-	apart map[uint32][]loc // of the slabs of which the keys do not follow each other
+	apart map[uint32][]loc // the places of slabs whose keys do not follow each other
 	bytes int
 	row   []loc // of locsOf
 }
 
-// restoredSlab is a slab of the snapshot: the place of its first key, from which the
-// others follow. The place 0 is nowhere: it was evicted.
+// restoredSlab is a slab of the snapshot. The places of its keys follow that of the first,
+// unless apart. The place 0 was evicted.
 type restoredSlab struct {
 	first   loc
 	n       uint8
@@ -61,7 +61,7 @@ func (st *slabTable) add(number int, more []loc) {
 	}
 }
 
-// locsOf returns the places of a slab's keys, until it is called again.
+// locsOf returns the places of a slab's keys. The result is valid until the next call.
 func (st *slabTable) locsOf(number int) []loc {
 	of := &st.all[number]
 	if of.apart {
@@ -83,8 +83,8 @@ func (st *slabTable) locOf(number, slot int) loc {
 	return of.first + loc(slot)
 }
 
-// placeOf returns the place of a slot of a slab, as records have it, or false if there is
-// none.
+// placeOf returns the place of a slot of a slab, by its number in records, or false if there
+// is none.
 func (st *slabTable) placeOf(v uint64) (l loc, ok bool) {
 	number, slot := v>>5, int(v&31)
 	if number == 0 || number >= uint64(len(st.all)) || slot >= int(st.all[number].n) {
@@ -112,14 +112,14 @@ func (st *slabTable) dropDead() {
 	}
 }
 
-// pin pins all slabs, or takes that back.
+// pin pins all slabs, or unpins them.
 func (st *slabTable) pin(pin bool) {
 	for number := range st.all {
 		pinLocs(st.f, st.locsOf(number), pin)
 	}
 }
 
-// pinLocs pins each slab in which some places are, once in a row, or takes that back.
+// pinLocs pins the slab of each place, or unpins it. Places of one slab in a row count once.
 func pinLocs(f *forest.Forest, locs []loc, pin bool) {
 	for i, l := range locs {
 		switch {

@@ -15,49 +15,49 @@ import (
 	"github.com/kvindex/kvindex/index/internal/record"
 )
 
-// A snapshot is written pod by pod. Everything of a pod is as it was at one moment, its
-// cut, and nobody waits for more than a step of some hundred names.
+// A snapshot is written pod by pod. It shows a pod as it was at one moment, its cut, and
+// nobody waits for more than a step of some hundred names.
 //
-// # What is kept
+// # The names at the cut
 //
-// At the cut, all that is small is noted: cursors, groups, lanes, the stores that wait.
-// The names are not: a walk goes through the tables of names in the order of their
-// positions, in steps, after the cut. A writer that comes to a name which the walk has
-// not reached (source.name) first notes what the name was, and that it did. So the first
-// note of a name says what it was at the cut. The walk notes the names that nobody else
-// has noted, and those that came since the cut were noted by who made them: as nothing.
+// At the cut, the small parts of a source are noted: cursors, groups, lanes, the stores that
+// wait. The names follow: after the cut, a walk goes through the tables of names in the
+// order of their positions, in steps. A writer that comes to a name which the walk has not
+// reached (source.name) first notes the name as it is, and marks it as noted. So the first
+// note of a name is its state at the cut. The walk notes the names that are not marked. A
+// writer that makes a new name marks it too, so the walk skips it.
 //
 //	   walk ->                 d.at
 //	┌───────────────────────────┬──────────────────────────────┐ positions
 //	│ written: changes go on    │ a change notes the name first│
 //	└───────────────────────────┴──────────────────────────────┘
 //
-// A note keeps its places by a Pin, and has no records of slabs, so that it costs a
-// writer little, whatever is before the place. The one who writes the snapshot makes
-// records of the notes, a few at a time, slabs before the names that are there.
+// A note pins its places, and has no records of slabs, so that it costs a writer little,
+// however long the chain before the place is. The dumper makes records of the notes, a few
+// at a time, slabs before the names that are there.
 //
-// Notes of what is pinned cannot be evicted. What was evicted between the cut and its
-// note is left out of the snapshot, as evicted.
+// Pinned places cannot be evicted. A block that was evicted between the cut and its note
+// is left out of the snapshot, and counts as evicted there.
 //
 // # Idle names
 //
 // The order of the queue is not in the names. So before the cut the queue is numbered,
-// in steps, and what comes into it later gets higher numbers.
+// in steps, and names that become idle later get higher numbers.
 //
 // # Who waits for whom
 //
-// Sections are filled while locks are held, and written when none is. Up to
-// maxAhead bytes of them are filled before the first is written, so that a pod of some
-// million blocks is read at once even if the writer hangs. Beyond that the walk waits,
-// and notes pile up: at a bound the snapshot is given up. A pod that is removed
-// meanwhile is forgotten by readers at once, and by its memory when it is written.
+// The dumper fills sections while it holds locks, and writes them while it holds none. It
+// fills up to maxAhead bytes of them before it writes the first, so that a pod of some
+// million blocks is read at once even if the write function hangs. Beyond that the walk
+// waits, and notes pile up: at a bound the dumper gives the snapshot up. Readers forget a
+// pod that is removed meanwhile at once, and its memory goes when the pod is written.
 //
 // # Why so
 //
-// To write names again that change behind the walk needs rounds that may not come to an
-// end, and sections that contradict each other: one key at two places, names that were
-// forgotten. To copy a segment of names at its first change makes one store of 512
-// blocks pay for 512 segments.
+// A snapshot that writes names again which change behind the walk needs rounds that may not
+// come to an end, and has sections that contradict each other: one key at two places, names
+// that were forgotten. A copy of a segment of names at its first change makes one store of
+// 512 blocks pay for 512 segments.
 //
 // With a note before the first change of a name, everything of a pod is of one moment, each
 // name is written once, and a store pays only for its own names. Sections and notes are counted
@@ -82,32 +82,32 @@ const (
 
 	// snapshotVersion is the version of the records.
 	snapshotVersion = 1
-	// sectionLimit is the most bytes that a section has.
+	// sectionLimit bounds the bytes of a section.
 	sectionLimit = 4 << 20
-	// someHashes is how many a record of a store has.
+	// someHashes bounds the hashes of a record.
 	someHashes = 1 << 8
 )
 
 const (
-	// minSection and maxSection bound a section that is filled, in bytes, and
-	// maxAhead those that wait until they are written. Parts of the budget bound them
-	// too, and the notes.
+	// minSection and maxSection bound the bytes of a section in memory, and maxAhead
+	// those of all sections that wait until they are written. Parts of the budget bound
+	// them too, and the notes.
 	minSection  = 8 << 10
 	maxSection  = 1 << 20
 	maxAhead    = 32 << 20
 	sectionPart = 512
 	aheadPart   = 64
 	notesPart   = 8
-	// notePiece is what notes are allocated in.
+	// notePiece is how many bytes of notes are allocated at once.
 	notePiece = 8 << 10
-	// someNotes and someSlabs is how many become records in a step.
+	// someNotes and someSlabs bound the records of a step.
 	someNotes = 512
 	someSlabs = 8
-	// recordRoom is what must be free in a section for a name and some slabs.
+	// recordRoom is the free bytes that a section needs for a name and some slabs.
 	recordRoom = someSlabs*forest.DumpBytes + 4<<10
 	// someIdle is how many idle names are numbered in a step.
 	someIdle = 1 << 12
-	newIdle  = 1 << 31 // the first number of those that become idle meanwhile
+	newIdle  = 1 << 31 // the first number of names that become idle meanwhile
 )
 
 // dumper writes a snapshot.
@@ -116,13 +116,13 @@ type dumper struct {
 	sources []*source
 	written uint64 // sources
 
-	// Of the source that is written.
+	// The source that is written.
 	of     *source
 	sets   map[string]byte // by their lanes
 	last   []byte          // the lanes of the set of the last name
-	set    byte            // which has this number
+	set    byte            // the number of that set
 	lanes  []byte          // of a name
-	note   []byte          // what is left of a piece
+	note   []byte          // the rest of a piece
 	refs   []uint32
 	picked []names.Picked[Hash]
 	locs   []loc
@@ -132,11 +132,11 @@ type dumper struct {
 	overflow bool
 }
 
-// Snapshot has write write what the index holds, in sections of at most sectionLimit
-// bytes, which only Restore understands. Nothing is held while write runs. For each
-// pod, cut is called once: it calls last once, at a moment at which no message of
-// that pod is being applied, and last notes what is left of the pod up to that
-// moment: it writes nothing, and takes at most some ms.
+// Snapshot passes the contents of the index to write, in sections of at most sectionLimit
+// bytes, which only Restore reads. Snapshot holds no lock while write runs. It calls cut
+// once for each pod. cut calls its function once, at a moment at which no message of that
+// pod is being applied: that moment is the one that the snapshot shows. The function writes
+// nothing, and takes at most some ms.
 func (m *memory) Snapshot(ctx context.Context, write func([]byte) error, cut func(string, func() error) error) error {
 	select {
 	case m.dumps <- struct{}{}:
@@ -261,7 +261,7 @@ func (w *dumper) pod(ctx context.Context, pod string, cut func(string, func() er
 	return w.flush(ctx)
 }
 
-// locked calls f with the locks of a source, and lets those that wait for them go on
+// locked calls f with the locks of a source, and lets others that wait for the locks go on
 // before it returns.
 func (s *source) locked(f func()) {
 	defer runtime.Gosched()
@@ -290,8 +290,7 @@ func (w *dumper) number(s *source, most int) (more bool) {
 	return more
 }
 
-// cut notes what is not noted name by name. It returns false for a source that was
-// removed.
+// cut notes everything but the names. It returns false for a source that was removed.
 func (w *dumper) cut(s *source) (ok bool) {
 	s.locked(func() {
 		d := s.dump
@@ -353,8 +352,8 @@ func (w *dumper) source(ctx context.Context, s *source) error {
 	return nil
 }
 
-// walk notes the names of the next segment that nobody has noted. Of a plain name of
-// which the slab has a record it makes a record at once.
+// walk notes the names of the next segment that are not marked. It makes a record of a plain
+// name at once if the slab has a record.
 func (w *dumper) walk(d *sourceDump) {
 	s := w.of
 	w.picked, d.at = names.Part(&s.names, w.picked[:0], d.at)
@@ -377,7 +376,7 @@ func (w *dumper) walk(d *sourceDump) {
 	d.end = d.at == 0
 }
 
-// direct makes a record of a plain name, if that needs nothing else before it.
+// direct makes a record of a plain name, if no other record has to come first.
 func (w *dumper) direct(d *sourceDump, h Hash, l loc) bool {
 	s := w.of
 	if len(w.open) > w.size-recordRoom || s.f.Dead(l) {
@@ -408,7 +407,7 @@ func (w *dumper) put(ctx context.Context, record []byte) error {
 	return nil
 }
 
-// end lets go of the dumping of a source, in steps.
+// end releases the sourceDump of a source, in steps.
 func (w *dumper) end(s *source) {
 	if w.of != s {
 		w.of, w.note = s, nil
@@ -441,7 +440,7 @@ func (w *dumper) end(s *source) {
 	}
 }
 
-// done lets go of all.
+// done releases everything.
 func (w *dumper) done() {
 	if w.of != nil {
 		w.end(w.of) // it has a piece in hand

@@ -7,7 +7,7 @@ import (
 	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
-// name notes what a name was at the cut, before it changes.
+// name notes a name before it changes, if it is still as it was at the cut.
 func (d *sourceDump) name(h Hash) {
 	s := d.s
 	if !d.cut || d.end || s.names.Position(h) < d.at || d.w.overflow || d.seen.Add(h, 1) != 0 {
@@ -19,7 +19,7 @@ func (d *sourceDump) name(h Hash) {
 	}
 }
 
-// keep notes what a name is.
+// keep notes a name.
 func (d *sourceDump) keep(n *name) {
 	s := n.s
 	switch {
@@ -57,15 +57,14 @@ func (d *sourceDump) keep(n *name) {
 	}
 }
 
-// lose notes that a holding is left out because it was evicted.
+// lose counts a holding that is left out because it was evicted.
 func (d *sourceDump) lose(ln *lane) {
 	d.evicted++
 	d.doubts = true
 	d.lost[ln.number] = true
 }
 
-// keepRich is keep for a rich name. Of what was evicted it says what source.bury would
-// leave.
+// keepRich is keep for a rich name. It leaves out the same evicted parts as source.bury.
 func (d *sourceDump) keepRich(n *name) {
 	var buf [2]loc
 	s, r := n.s, n.rich()

@@ -26,7 +26,7 @@ func (w *dumper) drain(ctx context.Context, d *sourceDump) error {
 		}
 		var overflow bool
 		more, overflow = w.some(d)
-		runtime.Gosched() // who waits for the lock goes first
+		runtime.Gosched() // others that wait for the lock go first
 		if overflow {
 			return fmt.Errorf("index: the snapshot of pod %q is given up: more than %d bytes of notes about it", w.of.id.Pod, w.notesMax)
 		}
@@ -72,7 +72,7 @@ func (w *dumper) nextPiece(d *sourceDump) bool {
 	return len(w.note) > 0
 }
 
-// unpin lets go of the keys of a note.
+// unpin unpins the keys of a note.
 func (w *dumper) unpin(keys []byte) {
 	for i := range len(keys) / 4 {
 		w.g.forest.Unpin(keyAt(keys, i))
@@ -133,7 +133,7 @@ func (w *dumper) plain(hash, lanes []byte) {
 	w.open = appendPlain(w.open, set, Hash(binary.LittleEndian.Uint64(hash)), w.refs[0])
 }
 
-// noteSize returns the keys of a note, and how many bytes it has.
+// noteSize returns the keys of a note, and its number of bytes.
 func noteSize(note []byte) (keys []byte, size int) {
 	switch note[0] {
 	case tagPlain:
@@ -201,7 +201,7 @@ func (w *dumper) stores(ctx context.Context, d *sourceDump) error {
 	return nil
 }
 
-// appendStore appends what a store is that waits, but for its hashes and locals.
+// appendStore appends a store that waits, without its hashes and locals.
 func appendStore(b []byte, p *waitingStore) []byte {
 	b = append(b, tagStore, byte(p.group.ID), byte(p.tier))
 	b = record.AppendBool(record.AppendBool(record.AppendBool(b, p.parked), p.waits), p.blind)
@@ -217,7 +217,7 @@ func appendPlain(b []byte, set byte, h Hash, ref uint32) []byte {
 	return binary.AppendUvarint(b, uint64(ref))
 }
 
-// appendCopy appends what a lane has of a name. parent: the name has no key.
+// appendCopy appends a copyCount, with its parent if parent is true: the name has no key.
 func appendCopy(p []byte, c *copyCount, parent bool) []byte {
 	flags := byte(0)
 	if c.reported {

@@ -2,8 +2,8 @@ package index
 
 import "context"
 
-// sections is the memory of a snapshot: the section that is filled, and those that wait
-// until they are written.
+// sections is the memory of a snapshot: the section in progress, and those that wait until
+// they are written.
 type sections struct {
 	m     *memory
 	g     *ground
@@ -11,12 +11,12 @@ type sections struct {
 	size  int // of a section
 	most  int // sections that wait
 
-	open       []byte // the section that is filled
+	open       []byte // the section in progress
 	full, free [][]byte
 	taken      int // bytes of all
 }
 
-// ended returns why a snapshot cannot go on.
+// ended returns the reason why a snapshot cannot go on, or nil.
 func (s *sections) ended(ctx context.Context) error {
 	if s.m.closed.Load() {
 		return ErrClosed
@@ -24,7 +24,7 @@ func (s *sections) ended(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// room begins another section if the one that is filled has no room for so many bytes.
+// room begins another section if the open one has no room for so many bytes.
 func (s *sections) room(ctx context.Context, bytes int) error {
 	if err := s.ended(ctx); err != nil {
 		return err
@@ -48,7 +48,7 @@ func (s *sections) take() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	ok := func() bool { return g.pages() > int64(s.size) }
-	if s.taken == 0 { // what cannot be refused
+	if s.taken == 0 { // the first section cannot be refused
 		ok = func() bool { return g.budget-g.mem.Load() > g.slack/4+int64(s.size) }
 	}
 	if !g.makeRoom(nil, ok) {

@@ -10,16 +10,16 @@ import (
 	"github.com/kvindex/kvindex/index/internal/record"
 )
 
-// sourceDump is a source that is being written. It is guarded by source.writer, and what
-// has to do with the forest by ground.mu too.
+// sourceDump is the part of a source in a snapshot in progress. source.writer guards it, and
+// ground.mu too if a method uses the forest.
 type sourceDump struct {
 	w     *dumper
 	s     *source
-	cut   bool // the moment was
+	cut   bool // the cut was made
 	clock uint32
 	head  []byte
-	// stores are those that wait, as they were, and waits the numbers of those among
-	// them that wait for a parent, in their order.
+	// stores are the stores that waited at the cut. waits are the numbers of those that
+	// waited for a parent, in their order.
 	stores []waitingStore
 	waits  []uint32
 
@@ -31,12 +31,12 @@ type sourceDump struct {
 	notes [][]byte
 	bytes int // of all but seen
 
-	names   uint64 // that were noted
+	names   uint64 // how many were noted
 	evicted uint64 // holdings that were left out
-	doubts  bool   // and some of them may be there
+	doubts  bool   // the engine may hold some of them
 	lost    [maxLanes]bool
 	forgets uint32 // source.hidden.forgets, when it began
-	bury    bool   // the source was removed
+	bury    bool   // the source was removed, and is to be buried
 }
 
 // grow counts so many bytes more.
