@@ -72,9 +72,9 @@ func (st *storeTask) storeMasked(p *waitingStore, aside int) {
 	s := st.s
 	s.inHand++
 	m := s.follow(p)
-	if len(m.hashes) == m.unknown {
+	if len(m.hashes) == m.unplaced {
 		s.mem.Add(-aside)
-		for _, b := range m.known { // first: other names may push idle ones out
+		for _, b := range m.placed { // first: other names may push idle ones out
 			n := s.name(p.hashes[b.i])
 			st.hold(b.i, &n)
 		}
@@ -93,7 +93,7 @@ func (st *storeTask) storeMasked(p *waitingStore, aside int) {
 	if slices.ContainsFunc(p.riches, func(number uint32) bool { return number != 0 }) {
 		p.hashes, p.locals = slices.Clone(p.hashes), slices.Clone(p.locals)
 		s.waits.look(p)
-		p.blind = m.unknown == len(p.hashes) && len(p.hashes) > 1
+		p.blind = m.unplaced == len(p.hashes) && len(p.hashes) > 1
 		s.waits.add(p)
 	}
 }
@@ -128,14 +128,14 @@ func (s *source) settle() {
 	s.waits.masked = nil
 }
 
-// maskedStore is the known blocks of a masked store, and the hashes that follow from them.
+// maskedStore is the placed blocks of a masked store, and the hashes that follow from them.
 type maskedStore struct {
 	s          *source
 	p          *waitingStore
 	blockUnits int
 	larger     []*lane // of other groups, with blocks that are larger than the store's
-	known      []knownBlock
-	unknown    int // hashes without a place
+	placed     []placedBlock
+	unplaced   int // hashes without a place
 	// hashes follow. Each has its position in the store in numbers, and its pinned place
 	// in locs.
 	hashes  []Hash
@@ -143,17 +143,17 @@ type maskedStore struct {
 	locs    []loc
 }
 
-// knownBlock is a block of a masked store that has a place.
-type knownBlock struct {
+// placedBlock is a block of a masked store that has a place.
+type placedBlock struct {
 	i  int // in hashes
 	at loc
 	// boundary: a group with larger blocks holds it. sure: those are as long as a
 	// run, so it ends one.
 	boundary, sure bool
-	gap            int // blocks from it to the known one behind it; 0: there is none
+	gap            int // blocks from it to the placed one behind it; 0: there is none
 }
 
-// follow returns the hashes that follow from the known ones of a store. The caller calls
+// follow returns the hashes that follow from the placed ones of a store. The caller calls
 // join or done on the result before the next follow.
 func (s *source) follow(p *waitingStore) *maskedStore {
 	if s.following == nil {
@@ -162,14 +162,14 @@ func (s *source) follow(p *waitingStore) *maskedStore {
 	m := s.following
 	*m = maskedStore{
 		s: s, p: p, blockUnits: p.cut.size / p.cut.variant.Unit,
-		larger: m.larger[:0], known: m.known[:0], hashes: m.hashes[:0], numbers: m.numbers[:0], locs: m.locs[:0],
+		larger: m.larger[:0], placed: m.placed[:0], hashes: m.hashes[:0], numbers: m.numbers[:0], locs: m.locs[:0],
 	}
 	for _, ln := range s.lanes.all {
 		if ln != nil && ln.tier == TierGPU && ln.group != p.group && ln.group.cutOf(ln).size > p.cut.size {
 			m.larger = append(m.larger, ln)
 		}
 	}
-	if !p.blind && m.findKnown() {
+	if !p.blind && m.findPlaced() {
 		m.followAll()
 	}
 	return m
@@ -196,16 +196,16 @@ func (m *maskedStore) join() {
 
 // followAll goes from right to left.
 func (m *maskedStore) followAll() {
-	n := len(m.known)
+	n := len(m.placed)
 	if n == 0 {
 		if len(m.p.hashes) == 1 && m.p.need > 1 { // a whole run lists more
 			m.placeAtBegin()
 		}
 		return
 	}
-	m.placeBehind(m.known[n-1], len(m.p.hashes)-1-m.known[n-1].i)
+	m.placeBehind(m.placed[n-1], len(m.p.hashes)-1-m.placed[n-1].i)
 	for k := n - 1; k > 0; k-- {
-		left, right := m.known[k-1], m.known[k]
+		left, right := m.placed[k-1], m.placed[k]
 		listed := right.i - left.i - 1
 		if listed == left.gap-1 {
 			m.countBack(right, listed)
@@ -220,9 +220,9 @@ func (m *maskedStore) followAll() {
 	m.placeFirst()
 }
 
-// findKnown finds the known blocks of the store. It returns false if they contradict
+// findPlaced finds the placed blocks of the store. It returns false if they contradict
 // each other, or one has two places.
-func (m *maskedStore) findKnown() bool {
+func (m *maskedStore) findPlaced() bool {
 	for i, h := range m.p.hashes {
 		m.s.bury(h)
 		if m.p.isVoid(i) {
@@ -232,22 +232,22 @@ func (m *maskedStore) findKnown() bool {
 		at, n := of.locIn(m.p.parent.variant)
 		switch {
 		case n > 1:
-			m.unknown++
+			m.unplaced++
 			return false
 		case n == 0:
-			m.unknown++
+			m.unplaced++
 			continue
 		}
-		if n := len(m.known); n > 0 {
-			left := &m.known[n-1]
+		if n := len(m.placed); n > 0 {
+			left := &m.placed[n-1]
 			units, ok := m.s.f.Between(left.at, at, m.p.units)
 			if left.gap = units / m.blockUnits; !ok || units%m.blockUnits != 0 || left.gap < i-left.i {
-				m.unknown++
+				m.unplaced++
 				return false
 			}
 		}
 		larger := m.largerBlock(&of)
-		m.known = append(m.known, knownBlock{i: i, at: at, boundary: larger > 0, sure: larger >= m.p.need*m.p.cut.size})
+		m.placed = append(m.placed, placedBlock{i: i, at: at, boundary: larger > 0, sure: larger >= m.p.need*m.p.cut.size})
 	}
 	return true
 }
@@ -264,13 +264,13 @@ func (m *maskedStore) largerBlock(n *name) (size int) {
 	return size
 }
 
-// runBefore returns how many blocks the run of a known block has before it. sure: its end
+// runBefore returns how many blocks the run of a placed block has before it. sure: its end
 // is that of a larger block as long as a run. ok is false if no end was found.
 func (m *maskedStore) runBefore(k int) (n int, sure, ok bool) {
 	blocks := 0
 	for ; ; k++ {
-		b := m.known[k]
-		behind := m.p.group.Draft && b.gap == 1 && !m.known[k+1].boundary && !m.goesOn(k+1)
+		b := m.placed[k]
+		behind := m.p.group.Draft && b.gap == 1 && !m.placed[k+1].boundary && !m.goesOn(k+1)
 		if b.sure || b.boundary && (behind || !m.goesOn(k)) {
 			return max(m.p.need-1-blocks, 0), b.sure, true
 		}
@@ -281,29 +281,29 @@ func (m *maskedStore) runBefore(k int) (n int, sure, ok bool) {
 	}
 }
 
-// goesOn reports whether the next known block follows one without a gap.
+// goesOn reports whether the next placed block follows one without a gap.
 func (m *maskedStore) goesOn(k int) bool {
-	return k+1 < len(m.known) && m.known[k+1].i-m.known[k].i == m.known[k].gap
+	return k+1 < len(m.placed) && m.placed[k+1].i-m.placed[k].i == m.placed[k].gap
 }
 
-// placeFirst places the hashes before all known blocks. The run there may have
+// placeFirst places the hashes before all placed blocks. The run there may have
 // begun before the store. A draft group may list one more: the block behind
 // the boundary at which the store begins.
 func (m *maskedStore) placeFirst() {
 	run, sure, ok := m.runBefore(0)
-	listed := m.known[0].i
+	listed := m.placed[0].i
 	n := min(run, listed)
 	if n == listed && n > 0 && m.p.group.Draft && !sure && m.beginsAtBoundary() {
 		n-- // the store may end before the run, and have the block behind the boundary
 	}
-	m.countBack(m.known[0], n)
+	m.countBack(m.placed[0], n)
 	if ok && listed == run+1 {
 		m.placeAtBegin()
 	}
 }
 
-// countBack places the n hashes before a known one.
-func (m *maskedStore) countBack(b knownBlock, n int) {
+// countBack places the n hashes before a placed one.
+func (m *maskedStore) countBack(b placedBlock, n int) {
 	for k := 1; k <= n; k++ {
 		if m.s.f.Dead(b.at) {
 			return
@@ -317,7 +317,7 @@ func (m *maskedStore) countBack(b knownBlock, n int) {
 
 // placeBehind places the first of the hashes that are listed behind a boundary of a draft
 // group.
-func (m *maskedStore) placeBehind(b knownBlock, listed int) {
+func (m *maskedStore) placeBehind(b placedBlock, listed int) {
 	behind, ok := m.begin()
 	if !ok || !b.boundary || listed == 0 || m.s.f.Dead(b.at) { // the slabs before an evicted one may have gone
 		return
