@@ -2,7 +2,7 @@ package index
 
 import "slices"
 
-// Names of dead slabs: see evict.go.
+// Names of dead slabs. evict.go has the rules.
 
 // bury updates a name of which a key may have been moved or evicted. If a key was evicted,
 // the name is forgotten, because it does not show any more which blocks the engine has by

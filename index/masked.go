@@ -16,8 +16,8 @@ import "slices"
 //   - the hashes listed before it are those of the blocks before it, as far as its run
 //     goes;
 //   - in a draft group the hash listed behind it is that of the block behind it;
-//   - if as many hashes are listed between two that have places as there are blocks
-//     between them, they are those of these blocks.
+//   - if the store lists one hash for each block between two placed hashes, these are the
+//     hashes of those blocks.
 //
 // If the larger blocks are shorter than a run, one may end in the middle of a run.
 // That run ends at the last placed hash that follows without a gap, and only if
@@ -50,7 +50,7 @@ type maskedRange struct {
 	root     Key
 }
 
-// newMasked returns a masked store of a group with runs of so many blocks.
+// newMasked returns a masked store of a group with runs of need blocks.
 func (st *storeTask) newMasked(need int, variant uint32) *waitingStore {
 	c := st.c
 	p := &waitingStore{

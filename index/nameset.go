@@ -40,7 +40,7 @@ func (ns *nameSet) hasRoom(h Hash) bool {
 	return ns.shared.names == nil && (ns.names.HasRoom(h) || ns.names.Get(h) != 0) && ns.riches.hasRoom() && ns.copies.hasRoom()
 }
 
-// discardNames lets the names go, of a source of which nothing is in the forest.
+// discardNames releases the names of a source that has nothing in the forest.
 func (ns *nameSet) discardNames() {
 	ns.names.Release()
 	ns.riches.release()

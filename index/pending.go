@@ -7,7 +7,7 @@ import (
 	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
-// Stores that wait. A store of which a hash has no key is kept in a queue, because its
+// Stores that wait. A store with a hash that has no key is kept in a queue, because its
 // blocks are held and nothing else would ever release them: at the bound in bytes the
 // oldest store is dropped, with those of its blocks that still have no key.
 //
@@ -28,7 +28,7 @@ type waitList struct {
 	parked int // stores that are
 }
 
-// waitingStore is a store of which at least one hash had no key.
+// waitingStore is a store with a hash that had no key.
 type waitingStore struct {
 	group  *group
 	tier   Tier

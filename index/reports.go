@@ -60,7 +60,7 @@ import "slices"
 //
 // # What is hidden comes back
 //
-// A block of which a store was not counted is remembered (copyCount.reported).
+// A block with a store that was not counted is marked (copyCount.reported).
 // When its last counted copy is removed, it is hidden: no query sees it, but it is
 // kept. A later store of the gpu that names it as its parent is a proof: an engine
 // computes a block behind another one only while that one is there. So the parent,

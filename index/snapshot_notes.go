@@ -133,7 +133,7 @@ func (d *sourceDump) keepRich(n *name) {
 	d.names++
 }
 
-// piece returns the notes with room for so many bytes.
+// piece returns notes with room for some more bytes.
 func (d *sourceDump) piece(bytes int) *[]byte {
 	if n := len(d.notes); n > 0 && cap(d.notes[n-1])-len(d.notes[n-1]) >= bytes {
 		return &d.notes[n-1]

@@ -24,7 +24,7 @@ func (s *sections) ended(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// room begins another section if the open one has no room for so many bytes.
+// room begins another section if the open one has no room for some more bytes.
 func (s *sections) room(ctx context.Context, bytes int) error {
 	if err := s.ended(ctx); err != nil {
 		return err

@@ -39,7 +39,7 @@ type sourceDump struct {
 	bury    bool   // the source was removed, and is to be buried
 }
 
-// grow counts so many bytes more.
+// grow counts more bytes.
 func (d *sourceDump) grow(bytes int) {
 	d.bytes += bytes
 	d.s.mem.Add(bytes)
