@@ -5,18 +5,18 @@ import (
 	"fmt"
 )
 
-// ErrInvalid is wrapped by the errors about changes that no engine could mean,
-// and about queries without candidates.
+// ErrInvalid is wrapped by the errors about changes that contradict themselves or exceed
+// a limit, and about queries without candidates.
 var ErrInvalid = errors.New("index: invalid")
 
-// MaxGroups bounds the group IDs of a source: an engine has fewer than layers, and a
-// hostile one must not make us keep a table for each number it can think of.
+// MaxGroups bounds the group IDs of a source: an engine has fewer groups than layers, and a
+// hostile one must not fill the index with groups.
 const MaxGroups = 64
 
 // MaxBlockUnits bounds the units of a block, which the index keeps one by one.
 const MaxBlockUnits = 4096
 
-// Validate reports what makes c impossible to apply, wrapping ErrInvalid. Each
+// Validate returns an error that wraps ErrInvalid if c cannot be applied. Each
 // backend calls it for all changes of an Apply before it applies the first.
 func (c *Change) Validate() error {
 	if c.Op == OpClear {

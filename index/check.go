@@ -8,11 +8,11 @@ import (
 	"github.com/kvindex/kvindex/index/internal/forest"
 )
 
-// The checks of what the comments of the structures promise. They look at
-// everything, and run after each change with the build tag invariants.
+// The checks of the promises in the comments of the structures. They read everything, and
+// run after each change with the build tag invariants.
 
-// check returns what is wrong in m. The caller keeps sources from coming and
-// going; those that write are waited for.
+// check returns an error if a structure of m breaks a promise. The caller keeps sources from
+// coming and going. check waits for those that write.
 func (m *memory) check() error {
 	var sources []*source
 	for _, md := range *m.models.Load() {
@@ -33,14 +33,14 @@ func (m *memory) check() error {
 	ords := make(map[uint32]string)
 	u := g.forest.Usage()
 	taken := g.ownBytes() + u.Keys + u.Heads + u.Holders
-	names, idle, waits, room := 0, 0, 0, 0
+	var total tally
 	for _, s := range sources {
-		if err := s.check(held, refs); err != nil {
+		if err := (&sourceCheck{s, held, refs}).all(); err != nil {
 			return fmt.Errorf("%v: %w", s.id, err)
 		}
-		taken += s.nameBytes() + s.ownBytes() + s.waitBytes()
-		names, idle, waits, room = names+s.told.names, idle+s.told.idle, waits+s.told.waits, room+s.told.room
-		for _, ln := range s.lanes {
+		taken += s.nameBytes() + s.ownBytes() + s.waits.bytes()
+		total.add(&s.tenant.reported)
+		for _, ln := range s.lanes.all {
 			if ln == nil {
 				continue
 			}
@@ -53,14 +53,14 @@ func (m *memory) check() error {
 	if err := g.forest.CheckOrdinals(func(ord uint32) bool { return ords[ord] != "" }); err != nil {
 		return err
 	}
-	if len(g.graves)+g.dead > 0 { // what is left of those is not counted
+	if len(g.graves)+g.dead > 0 { // their bytes are not counted here
 		return nil
 	}
 	if int64(taken) != g.mem.Load() {
 		return fmt.Errorf("%d bytes are taken, counted %d", taken, g.mem.Load())
 	}
-	if t := [4]int64{int64(names), int64(idle), int64(waits), int64(room)}; t != [4]int64{g.names, g.idle, g.waits, g.nameRoom} {
-		return fmt.Errorf("the sources reported %v, counted %d names, %d idle, %d bytes that wait, room for %d names", t, g.names, g.idle, g.waits, g.nameRoom)
+	if total != g.total {
+		return fmt.Errorf("the sources reported %+v, counted %+v", total, g.total)
 	}
 	if g.dumping { // notes keep slabs
 		return nil
@@ -68,9 +68,17 @@ func (m *memory) check() error {
 	return g.forest.Check(held, refs)
 }
 
-// check adds to held and refs what the names of s stand for, and returns what
-// is wrong with them.
-func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) error {
+// sourceCheck checks a source. It adds to held and refs the holdings and the references of
+// its names.
+type sourceCheck struct {
+	s    *source
+	held map[forest.Holding]uint32
+	refs map[uint32]uint32
+}
+
+// all checks everything.
+func (c *sourceCheck) all() error {
+	s, refs := c.s, c.refs
 	type tally struct{ blocks, hidden int }
 	lanes := make(map[uint32]tally)
 	hidden := make(map[loc]int32)  // names
@@ -84,7 +92,7 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 			err = fmt.Errorf(format, args...)
 		}
 	}
-	hold := func(l loc, ln *lane) { held[forest.Holding{Slab: l.Slab(), Ord: ln.ord}] |= 1 << l.Slot() }
+	hold := func(l loc, ln *lane) { c.held[forest.Holding{Slab: l.Slab(), Ord: ln.ord}] |= 1 << l.Slot() }
 	s.names.Each(func(h Hash, v value) {
 		n++
 		var buf [2]loc
@@ -102,10 +110,10 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 			}
 			plain[l] = h
 			claims[l] = append(claims[l], h)
-			if !s.holdsAt(l) {
+			if !s.lanes.holdsAt(l) {
 				fail("name %d is plain and nobody holds it", h)
 			}
-			for _, ln := range s.lanes {
+			for _, ln := range s.lanes.all {
 				if ln != nil && s.f.Holds(l, ln.ord) {
 					hold(l, ln)
 					t := lanes[ln.number]
@@ -126,7 +134,7 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 			for i := r.first; i != 0; {
 				c := s.copies.at(i)
 				copies++
-				ln := s.lanes[c.lane]
+				ln := s.lanes.all[c.lane]
 				t := lanes[c.lane]
 				if c.copies > 0 {
 					holders++
@@ -173,18 +181,18 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 		return err
 	}
 	for l, n := range hidden {
-		if at := s.hidden.at(l); at == nil || at.n != n || n > 1 && !at.many {
+		if at := s.hidden.names.at(l); at == nil || at.n != n || n > 1 && !at.many {
 			return fmt.Errorf("%d names with the key at %d are hidden, counted %+v", n, l, at)
 		}
 	}
-	if n := s.hidden.len(); n != len(hidden) || (n == 0) != (s.hidden == nil) {
+	if n := s.hidden.names.len(); n != len(hidden) || (n == 0) != (s.hidden.names == nil) {
 		return fmt.Errorf("%d keys are hidden, counted %d", len(hidden), n)
 	}
 	if riches != s.riches.len() || copies != s.copies.len() || more != s.more.len() {
 		return fmt.Errorf("%d rich names, %d copies, %d further keys; there are %d, %d, %d",
 			riches, copies, more, s.riches.len(), s.copies.len(), s.more.len())
 	}
-	if err := s.checkShared(claims); err != nil {
+	if err := c.shared(claims); err != nil {
 		return err
 	}
 	for l, h := range plain {
@@ -193,13 +201,13 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 		}
 	}
 	var blocks [NumTiers]int
-	for i, ln := range s.lanes {
+	for i, ln := range s.lanes.all {
 		if ln == nil {
 			continue
 		}
 		t := lanes[ln.number]
 		blocks[ln.tier] += t.blocks
-		if int(ln.number) != i || t.blocks != ln.blocks || t.hidden != ln.hidden || s.group(ln.group.ID) != ln.group ||
+		if int(ln.number) != i || t.blocks != ln.blocks || t.hidden != ln.hidden || s.lanes.group(ln.group.ID) != ln.group ||
 			!slices.Contains(ln.group.lanes[ln.tier], ln) {
 			return fmt.Errorf("lane %d is %+v, counted %+v", i, ln, t)
 		}
@@ -208,40 +216,41 @@ func (s *source) check(held map[forest.Holding]uint32, refs map[uint32]uint32) e
 	for i := range lanes {
 		return fmt.Errorf("blocks are held in lane %d, which is gone", i)
 	}
-	if blocks != s.blocks || n != s.names.Len() || keyless != s.keyless {
-		return fmt.Errorf("%d names, %d without keys, and blocks %v, counted %d, %d and %v", n, keyless, blocks, s.names.Len(), s.keyless, s.blocks)
+	if blocks != s.lanes.blocks || n != s.names.Len() || keyless != s.keyless {
+		return fmt.Errorf("%d names, %d without keys, and blocks %v, counted %d, %d and %v", n, keyless, blocks, s.names.Len(), s.keyless, s.lanes.blocks)
 	}
 	queued, last := 0, uint32(0)
-	for i := s.idleFirst; i != 0; i = s.idle.at(i).next {
+	for i := s.idle.first; i != 0; i = s.idle.at(i).next {
 		if queued++; s.idle.at(i).prev != last {
 			return errors.New("the idle names are not in a row")
 		}
 		last = i
 	}
-	if queued != idle || queued != s.idle.len() || last != s.idleLast || queued > s.cfg.IdleNames {
+	if queued != idle || queued != s.idle.len() || last != s.idle.last || queued > s.cfg.IdleNames {
 		return fmt.Errorf("%d idle names, %d of them queued", idle, queued)
 	}
-	if err := s.checkBytes(); err != nil {
+	if err := c.bytes(); err != nil {
 		return err
 	}
-	return s.checkPending()
+	return c.pending()
 }
 
-// checkShared compares what is noted of shared keys with the names that hold each key.
-func (s *source) checkShared(claims map[loc][]Hash) error {
+// shared compares the names by shared key with the names that hold each key.
+func (c *sourceCheck) shared(claims map[loc][]Hash) error {
+	s := c.s
 	several, noted := 0, 0
 	for l, want := range claims {
 		if len(want) > 1 {
 			several++
 		}
-		if s.shared == nil {
+		if s.shared.names == nil {
 			continue
 		}
 		var got []Hash
-		if of := s.shared.at(l); of != nil {
+		if of := s.shared.names.at(l); of != nil {
 			got = append(got, of.hash)
-			for i := of.next; i != 0; i = s.shared.things.at(i).next {
-				got = append(got, s.shared.things.at(i).hash)
+			for i := of.next; i != 0; i = s.shared.names.things.at(i).next {
+				got = append(got, s.shared.names.things.at(i).hash)
 			}
 		}
 		noted += len(got)
@@ -250,30 +259,30 @@ func (s *source) checkShared(claims map[loc][]Hash) error {
 			return fmt.Errorf("the names %v hold the key at %d, noted %v", want, l, got)
 		}
 	}
-	if several != s.sharedKeys || (several == 0) != (s.shared == nil) || s.shared != nil && (s.shared.len() != len(claims) || s.shared.things.len() != noted) {
-		return fmt.Errorf("%d of %d keys are shared, noted %d", several, len(claims), s.sharedKeys)
+	if several != s.shared.keys || (several == 0) != (s.shared.names == nil) || s.shared.names != nil && (s.shared.names.len() != len(claims) || s.shared.names.things.len() != noted) {
+		return fmt.Errorf("%d of %d keys are shared, noted %d", several, len(claims), s.shared.keys)
 	}
 	return nil
 }
 
-// checkBytes looks at the structures of s, and whether what they take is counted.
-func (s *source) checkBytes() error {
-	for _, of := range []interface{ check() error }{&s.riches, &s.copies, &s.more, &s.idle, &s.waiters, s.shared, s.hidden} {
+// bytes checks the structures of s, and their counts of bytes.
+func (c *sourceCheck) bytes() error {
+	s := c.s
+	for _, of := range []interface{ check() error }{&s.riches, &s.copies, &s.more, &s.idle, &s.waiters, s.shared.names, s.hidden.names} {
 		if err := of.check(); err != nil {
 			return err
 		}
 	}
-	if err := s.names.Check(); err != nil {
-		return err
-	}
-	return nil
+	return s.names.Check()
 }
 
-func (s *source) checkPending() error {
+// pending checks the stores that wait.
+func (c *sourceCheck) pending() error {
+	s := c.s
 	cost, stores, waiting, waiters := 0, 0, 0, 0
 	waits := map[Hash]bool{}
-	for p := s.oldest; p != nil; p = p.newer {
-		if stores++; s.stores[p.number].p != p || p.newer == nil && p != s.newest || p.newer != nil && p.newer.older != p {
+	for p := s.waits.oldest; p != nil; p = p.newer {
+		if stores++; s.waits.slots[p.number].p != p || p.newer == nil && p != s.waits.newest || p.newer != nil && p.newer.older != p {
 			return fmt.Errorf("a store that waits is not where its number is, or its neighbours: %v", p.hashes)
 		}
 		cost += p.cost()
@@ -298,32 +307,32 @@ func (s *source) checkPending() error {
 		if p.waits {
 			waiting++
 		}
-		if p.parked && !p.waits || p.waits != slices.Contains(s.waitingFor(p.parent), p) {
+		if p.parked && !p.waits || p.waits != slices.Contains(s.waits.allFor(p.parent), p) {
 			return fmt.Errorf("a parked store does not wait for its parent %v", p.parent)
 		}
 	}
-	if waiters != s.waiters.len() || stores != s.numStores {
-		return fmt.Errorf("%d waiters of %d stores, counted %d and %d", waiters, stores, s.waiters.len(), s.numStores)
+	if waiters != s.waiters.len() || stores != s.waits.n {
+		return fmt.Errorf("%d waiters of %d stores, counted %d and %d", waiters, stores, s.waiters.len(), s.waits.n)
 	}
-	if cost != s.pendingBytes || cost > s.cfg.PendingBytes {
-		return fmt.Errorf("pending stores cost %d, counted %d", cost, s.pendingBytes)
+	if cost != s.waits.cost || cost > s.cfg.PendingBytes {
+		return fmt.Errorf("pending stores cost %d, counted %d", cost, s.waits.cost)
 	}
 	var err error
-	if s.waiting != nil {
-		s.waiting.Each(func(_ Hash, first uint32) {
+	if s.waits.parents != nil {
+		s.waits.parents.Each(func(_ Hash, first uint32) {
 			last := uint32(0)
-			for i := first; i != 0; i = s.stores[i].p.nextWait {
-				p := s.stores[i].p
+			for i := first; i != 0; i = s.waits.slots[i].p.nextWait {
+				p := s.waits.slots[i].p
 				if waiting--; !p.waits || p.prevWait != last {
 					err = fmt.Errorf("a store that waits for %v is behind %d", p.parent, last)
 				}
-				if _, n := s.locOf(p.parent); n > 0 && !s.f.Dead(s.first(p.parent)) {
+				if l, n := s.locOf(p.parent); n > 0 && !s.f.Dead(l) {
 					err = fmt.Errorf("a store waits for %v, which has a key", p.parent)
 				}
 				last = i
 			}
-			if s.stores[first].p.lastWait != last {
-				err = fmt.Errorf("the last of those that wait is %d, noted %d", last, s.stores[first].p.lastWait)
+			if s.waits.slots[first].p.lastWait != last {
+				err = fmt.Errorf("the last of those that wait is %d, noted %d", last, s.waits.slots[first].p.lastWait)
 			}
 		})
 	}
@@ -338,36 +347,30 @@ func (s *source) checkPending() error {
 	return err
 }
 
-// waitingFor returns the stores that wait for a hash.
-func (s *source) waitingFor(at hashIn) (of []*pending) {
-	if s.waiting == nil {
-		return nil
-	}
-	for i := s.waiting.Get(at.hash); i != 0; i = s.stores[i].p.nextWait {
-		if p := s.stores[i].p; p.parent == at {
-			of = append(of, p)
-		}
-	}
-	return of
-}
-
-// first returns the place of the first key of a hash in a variant.
-func (s *source) first(at hashIn) loc {
-	l, _ := s.locOf(at)
-	return l
-}
-
 // waiterOf returns the waiter of a store at a name; nil: there is none.
-func (n *name) waiterOf(p *pending) *waiter {
+func (n *name) waiterOf(p *waitingStore) *waiter {
 	if !n.isRich() {
 		return nil
 	}
 	for i := n.rich().waits; i != 0; {
 		w := n.s.waiters.at(i)
-		if n.s.stores[w.store].p == p {
+		if n.s.waits.slots[w.store].p == p {
 			return w
 		}
 		i = w.next
 	}
 	return nil
+}
+
+// allFor returns the stores that wait for a hash.
+func (q *storeQueue) allFor(at variantHash) (of []*waitingStore) {
+	if q.parents == nil {
+		return nil
+	}
+	for i := q.parents.Get(at.hash); i != 0; i = q.slots[i].p.nextWait {
+		if p := q.slots[i].p; p.parent == at {
+			of = append(of, p)
+		}
+	}
+	return of
 }

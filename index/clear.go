@@ -6,35 +6,34 @@ import (
 	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
-// A clear takes all that the source holds, in every tier and group, or in one tier.
+// A clear takes all blocks of the source, in every tier and group, or in one tier.
 //
 // Readers see that at once, because the lanes are retired first: no view has their
-// ordinals any more. What the names and the forest have of them follows, a few
-// hundred names at a time, while other writers are let in. The names stay, idle:
-// a clear may stand for lost messages, and then they are the parents of what comes
-// next.
+// ordinals any more. The names and the forest follow, a few hundred names at a time, with
+// other writers let in between. The names stay, idle: a clear may stand for lost messages,
+// and then the next stores name them as parents.
 
-// clear drops all that the source holds.
+// clear drops all blocks of the source.
 func (s *source) clear() {
 	s.counts.Cleared++
 	s.doubts, s.prompt = false, rootStore{}
-	if len(s.groups) == 0 {
+	if len(s.lanes.groups) == 0 {
 		return
 	}
-	lanes, groups := s.lanes, s.groups
-	s.groups = nil
-	s.forgetShared()
-	s.forgetAllHidden()
+	lanes, groups := s.lanes.all, s.lanes.groups
+	s.lanes.groups = nil
+	s.shared.forget()
+	s.hidden.forget()
 	s.publish()
-	for s.masked = nil; s.oldest != nil; {
-		s.yield(len(s.oldest.hashes))
-		s.take(s.oldest)
+	for s.waits.masked = nil; s.waits.oldest != nil; {
+		s.yield(len(s.waits.oldest.hashes))
+		s.waits.take(s.waits.oldest)
 	}
 	if s.emptyLanes(lanes) {
-		s.dropLanes(lanes)
+		s.lanes.drop(lanes)
 		s.mem.Add(-mem.SliceSize(lanes))
-		s.lanes = nil
-		s.blocks = [NumTiers]int{}
+		s.lanes.all = nil
+		s.lanes.blocks = [NumTiers]int{}
 	}
 	s.mem.Add(-groupBytes(groups)) // lanes refer to them
 	s.f.Tick()
@@ -42,34 +41,34 @@ func (s *source) clear() {
 	s.evicted = 0
 }
 
-// clearTier drops what the source holds in a tier.
+// clearTier drops the blocks of the source in a tier.
 func (s *source) clearTier(t Tier) {
 	s.counts.Cleared++
 	var old []*lane
-	for _, g := range s.groups {
+	for _, g := range s.lanes.groups {
 		old = append(old, g.lanes[t]...)
 		s.mem.Add(-mem.SliceSize(g.lanes[t]))
 		g.lanes[t] = nil
 	}
 	if t == TierGPU {
-		s.voidAll()
+		s.waits.voidAll()
 	}
 	if len(old) == 0 {
 		return
 	}
 	s.publish()
 	if s.emptyLanes(old) {
-		s.dropLanes(old)
-		s.blocks[t] = 0
+		s.lanes.drop(old)
+		s.lanes.blocks[t] = 0
 	}
 }
 
 // emptyLanes takes all blocks from lanes that readers do not see any more, and
 // gives up their ordinals. It returns false if the source is removed meanwhile:
-// then all goes with it.
+// the lanes go with it.
 func (s *source) emptyLanes(lanes []*lane) bool {
 	lanes = slices.DeleteFunc(slices.Clone(lanes), func(ln *lane) bool { return ln == nil })
-	gone := make([]bool, len(s.lanes))
+	gone := make([]bool, len(s.lanes.all))
 	for _, ln := range lanes {
 		gone[ln.number] = true
 	}
@@ -95,7 +94,7 @@ func (s *source) emptyLanes(lanes []*lane) bool {
 	return true
 }
 
-// releaseLanes takes a block from some lanes, which gone has by number.
+// releaseLanes takes a block from some lanes. gone has their numbers.
 func (n *name) releaseLanes(lanes []*lane, gone []bool) {
 	s := n.s
 	var buf [2]loc
@@ -104,15 +103,15 @@ func (n *name) releaseLanes(lanes []*lane, gone []bool) {
 			switch {
 			case s.dump == nil:
 				s.f.ReleaseSlab(l, ln.ord)
-			case n.held(): // what others hold there is still to be noted
+			case n.held(): // the snapshot still has to note the other holders there
 				s.f.Release(l, ln.ord)
 			}
 		}
 	}
 	switch {
 	case n.isPlain():
-		if l := loc(n.value); !s.holdsAtExcept(l, gone) {
-			s.disclaim(n.hash, l)
+		if l := loc(n.value); !s.lanes.holdsAtExcept(l, gone) {
+			n.disclaim(l)
 			n.becomeIdle(l)
 		}
 	case n.isRich():
@@ -135,20 +134,10 @@ func (n *name) releaseLanes(lanes []*lane, gone []bool) {
 		}
 		if held && r.holders == 0 {
 			for _, l := range n.locs(&buf) {
-				s.disclaim(n.hash, l)
+				n.disclaim(l)
 			}
-			r.idle = s.pushIdle(idleName{hash: n.hash})
+			r.idle = s.idle.push(idleName{hash: n.hash})
 		}
 		n.simplify()
 	}
-}
-
-// holdsAtExcept is holdsAt without those lanes that are gone.
-func (s *source) holdsAtExcept(l loc, gone []bool) bool {
-	for i, ln := range s.lanes {
-		if ln != nil && !gone[i] && s.f.Holds(l, ln.ord) {
-			return true
-		}
-	}
-	return false
 }

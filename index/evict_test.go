@@ -152,19 +152,19 @@ func TestWhatGoesFirst(t *testing.T) {
 		e.apply(Source{Pod: "b", Model: "m"}, f.behind(f.chain(8)))
 	}
 	g := m.ground
-	idle, waits := g.idle, g.waits
+	idle, waits := g.total.idle, g.total.waits
 	for g.forest.Dying() == 0 && g.lost == 0 {
 		e.apply(Source{Pod: "c", Model: "m"}, f.chain(20))
-		if g.waits < waits && g.idle > 100 {
-			t.Fatalf("stores that wait went, and %d idle names were left", g.idle)
+		if g.total.waits < waits && g.total.idle > 100 {
+			t.Fatalf("stores that wait went, and %d idle names were left", g.total.idle)
 		}
 	}
-	t.Logf("%d idle names and %d bytes of stores, then %d and %d", idle, waits, g.idle, g.waits)
+	t.Logf("%d idle names and %d bytes of stores, then %d and %d", idle, waits, g.total.idle, g.total.waits)
 	if idle < 2000 || waits < 100_000 {
 		t.Error("the test tests too little")
 	}
-	if g.idle > 100 || g.waits > 0 {
-		t.Errorf("blocks were evicted, and %d idle names and %d bytes of stores were left", g.idle, g.waits)
+	if g.total.idle > 100 || g.total.waits > 0 {
+		t.Errorf("blocks were evicted, and %d idle names and %d bytes of stores were left", g.total.idle, g.total.waits)
 	}
 }
 
@@ -226,7 +226,7 @@ func TestNoRoomToShareAKey(t *testing.T) {
 		"by name": {bare(11), store(11, []Local{2}, 1), bare(12), bare(13)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, err := newMemory(MemoryConfig{Bytes: MinMemory, PendingBytes: 2*(pendingCost+pendingHashCost) + localBytes})
+			m, err := newMemory(MemoryConfig{Bytes: MinMemory, PendingBytes: 2*(waitingCost+waitingHashCost) + localBytes})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -10,11 +10,11 @@ import (
 // block is a block of a prompt.
 type block trace.Block[Variant, Key, Local]
 
-// Explain says what a source knows of a block. A source that is not there knows
-// nothing. It changes nothing. A block whose Size is not a multiple of its unit is
-// an error that wraps ErrInvalid. It looks at all names of the source that nobody holds
-// (MemoryConfig.IdleNames) and at all of its stores that wait, which takes some
-// milliseconds at the most. An Apply of this source waits meanwhile, and nothing else.
+// Explain returns the traces of a block in a source. It changes nothing. A source that does
+// not exist has no traces. A block whose Size is not a multiple of its unit is an error that
+// wraps ErrInvalid. Explain reads all idle names of the source (MemoryConfig.IdleNames) and
+// all of its stores that wait, which takes some milliseconds at the most. Only an Apply of
+// this source waits meanwhile.
 func (m *memory) Explain(ctx context.Context, src Source, of trace.Block[Variant, Key, Local]) (trace.Trace, error) {
 	if m.closed.Load() {
 		return trace.Trace{}, ErrClosed
@@ -37,16 +37,16 @@ func (m *memory) Explain(ctx context.Context, src Source, of trace.Block[Variant
 	at := b.starts()
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	if s.removed.Load() { // what its names refer to may be used again
+	if s.removed.Load() { // the places of its names may be reused
 		return trace.Trace{}, nil
 	}
-	t := trace.Trace{Gone: s.gone(b.Key)}
+	t := trace.Trace{Gone: b.gone(s)}
 	by := cut{b.Variant, b.Size}
 	unplaced := make(map[Hash]bool)
-	for p := s.oldest; p != nil; p = p.newer {
+	for p := s.waits.oldest; p != nil; p = p.newer {
 		switch {
 		case !p.parked:
-			s.addUnplaced(unplaced, p, by)
+			b.addUnplaced(unplaced, s, p)
 		case p.cut == by && !p.isVoid(0):
 			t.Note(b.find(p.locals, at))
 		}
@@ -56,7 +56,8 @@ func (m *memory) Explain(ctx context.Context, src Source, of trace.Block[Variant
 }
 
 // addUnplaced adds the hashes of a store that have no key and may be blocks of a cut.
-func (s *source) addUnplaced(to map[Hash]bool, p *pending, by cut) {
+func (b *block) addUnplaced(to map[Hash]bool, s *source, p *waitingStore) {
+	by := cut{b.Variant, b.Size}
 	for _, hash := range p.hashes {
 		n := s.seen(hash)
 		if h := n.holding(p.group, p.tier); n.unplaced() && h.copies > 0 {
@@ -67,15 +68,15 @@ func (s *source) addUnplaced(to map[Hash]bool, p *pending, by cut) {
 	}
 }
 
-// gone says how the block with a key went. The model's lock is not needed: a slab
-// that a name refers to stays, and a key that is written stays what it is.
-func (s *source) gone(k Key) (g trace.Gone) {
+// gone returns how the block went. It needs no lock of the ground: a slab that a name refers
+// to stays, and its keys do not change.
+func (b *block) gone(s *source) (g trace.Gone) {
 	var buf [2]loc
-	for i := s.idleFirst; i != 0; i = s.idle.at(i).next {
+	for i := s.idle.first; i != 0; i = s.idle.at(i).next {
 		idle := s.idle.at(i)
 		n := s.seen(idle.hash)
 		for _, l := range n.locs(&buf) {
-			if Key(s.f.Key(l)) != k {
+			if Key(s.f.Key(l)) != b.Key {
 				continue
 			}
 			how := trace.GoneCleared
@@ -91,7 +92,7 @@ func (s *source) gone(k Key) (g trace.Gone) {
 	return g
 }
 
-// maxStarts bounds at how many places of a prompt a parked store is looked for.
+// maxStarts bounds the places of a prompt that are compared with a parked store.
 const maxStarts = 16
 
 // starts are the blocks of the prompt from b on, by their first local: a few of each.
@@ -107,7 +108,7 @@ func (b *block) starts() map[Local][]int {
 	return at
 }
 
-// find returns the first block of the prompt, from b on, from which on it goes on with
+// find returns the first block of the prompt, from b on, at which the prompt continues with
 // locals, as far as both go; or -1.
 func (b *block) find(locals []Local, starts map[Local][]int) int {
 	units := b.Size / b.Variant.Unit

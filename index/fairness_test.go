@@ -27,14 +27,14 @@ func newCrowd(tb testing.TB) *crowd {
 	return &crowd{TB: tb, m: m, r: rand.New(rand.NewPCG(4, 44))}
 }
 
-// chained is a chain that a source stored.
-type chained struct {
+// storedChain is a chain that a source stored.
+type storedChain struct {
 	src    Source
 	root   Key
 	locals []Local
 }
 
-func (c *crowd) store(src Source, blocks int) chained {
+func (c *crowd) store(src Source, blocks int) storedChain {
 	c.Helper()
 	f := filler{r: c.r}
 	change := f.chain(blocks)
@@ -45,11 +45,11 @@ func (c *crowd) store(src Source, blocks int) chained {
 		c.Fatalf("%d bytes are taken of %d", u, crowdBytes)
 	}
 	c.stored += blocks
-	return chained{src, change.Root, change.Locals}
+	return storedChain{src, change.Root, change.Locals}
 }
 
 // run asks for a chain, and returns how many blocks of it are found.
-func (c *crowd) run(of chained) int {
+func (c *crowd) run(of storedChain) int {
 	c.Helper()
 	var out Matches
 	p := prompt{root: of.root, locals: of.locals}
@@ -64,7 +64,7 @@ func (c *crowd) run(of chained) int {
 }
 
 // ask asks for chains, all of which must be whole.
-func (c *crowd) ask(all []chained) {
+func (c *crowd) ask(all []storedChain) {
 	c.Helper()
 	lost := 0
 	for _, of := range all {
@@ -131,7 +131,7 @@ func TestFlood(t *testing.T) {
 		t.Run(fmt.Sprint(blocks), func(t *testing.T) {
 			quarter := alone(t, blocks) / 4
 			c := newCrowd(t)
-			var hot []chained
+			var hot []storedChain
 			for c.stored < quarter {
 				hot = append(hot, c.store(Source{Pod: fmt.Sprint(c.r.IntN(4)), Model: fmt.Sprint(c.r.IntN(2))}, blocks))
 			}

@@ -7,19 +7,18 @@ import (
 	"github.com/kvindex/kvindex/index/internal/names"
 )
 
-// The sources of a pod, or one of them, are removed in three steps. They are taken out
-// of sight: from then on no Match sees them, an Apply makes new ones, and one that is in
-// progress stops soon. They are retired when it has. And what their names still have in
-// the forest is tidied up, a few hundred names at a time, by a goroutine that ends when
-// that is done.
+// The sources of a pod, or one of them, are removed in three steps. They are unlinked:
+// from then on no Match sees them, an Apply makes new ones, and an Apply in progress stops
+// soon. They are retired when it has stopped. Then a goroutine takes their names out of
+// the forest, a few hundred at a time, and ends when that is done.
 
 // grave is a source that was removed and still has names in the forest.
 type grave struct {
 	s  *source
-	at names.Position // of the names that are next
+	at names.Position // of the next names
 }
 
-// unlink takes those sources of a pod out of sight that are gone, and returns them. A pod
+// unlink hides the sources of a pod for which gone is true, and returns them. A pod
 // goes with its last source, a model with its last pod.
 func (m *memory) unlink(pod string, gone func(*source) bool) (sources []*source) {
 	m.mu.Lock()
@@ -72,7 +71,7 @@ func (m *memory) unlink(pod string, gone func(*source) bool) (sources []*source)
 	return sources
 }
 
-// bury has a removed source tidied up.
+// bury begins to tidy up a removed source.
 func (m *memory) bury(s *source) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -100,17 +99,17 @@ func (g *ground) sweep() bool {
 	return len(g.graves) > 0
 }
 
-// tidy takes some names of removed sources out of the forest, and makes memory
-// ready for use that no reader sees any more.
+// tidy takes some names of removed sources out of the forest, and reclaims memory that no
+// reader sees any more.
 func (g *ground) tidy(names int) {
 	for names > 0 && len(g.graves) > 0 {
 		at := g.graves[0]
 		var done bool
 		if names, done = at.tidy(names); done {
-			if !at.s.writer.TryLock() { // somebody looks at it who found it before
+			if !at.s.writer.TryLock() { // a caller that found it before reads it
 				return
 			}
-			for _, ln := range at.s.lanes {
+			for _, ln := range at.s.lanes.all {
 				if ln != nil {
 					g.forest.RetireOrdinal(ln.ord)
 				}
@@ -123,13 +122,13 @@ func (g *ground) tidy(names int) {
 	g.forest.Reclaim()
 }
 
-// tidy goes on for so many names, and returns how many it did not need.
+// tidy goes on for some names, and returns how many of them are left.
 func (g *grave) tidy(names int) (left int, done bool) {
 	var buf [2]loc
 	return g.s.names.Walk(&g.at, names, func(h Hash, v value) {
 		n := name{g.s, h, v}
 		for _, l := range n.locs(&buf) {
-			for _, ln := range g.s.lanes {
+			for _, ln := range g.s.lanes.all {
 				if ln != nil {
 					g.s.f.ReleaseSlab(l, ln.ord)
 				}
@@ -140,16 +139,16 @@ func (g *grave) tidy(names int) (left int, done bool) {
 }
 
 // retire waits for the Apply of a removed source that is in progress. It returns false if
-// a snapshot needs the source a while, and buries it then.
+// a snapshot still needs the source, and will bury it.
 func (s *source) retire() (bury bool) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	s.dropPending()
-	s.forgetShared()
-	s.forgetAllHidden()
+	s.waits.release()
+	s.shared.forget()
+	s.hidden.forget()
 	s.ground.mu.Lock()
 	defer s.ground.mu.Unlock()
-	s.report()
+	s.tenant.report()
 	if s.dump != nil {
 		s.dump.bury = true
 		return false

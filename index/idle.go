@@ -1,12 +1,14 @@
 package index
 
-// Idle names. The name of an evicted block keeps its place in the forest: children
-// may still name it as their parent, and a lower tier may still hold it by its
-// hash. How many are kept is a share of what is held, a quarter: with a fixed
+import "github.com/kvindex/kvindex/index/internal/forest"
+
+// Idle names. The name of a block that its engine dropped keeps its place in the forest:
+// children may still name it as their parent, and a lower tier may still hold it by its
+// hash. A source keeps a quarter as many idle names as it holds blocks: with a fixed
 // budget of 65,536 names, engines of 16,384 blocks made the index spend 220 bytes
 // for each block held. After a clear, which may stand for lost messages, all names
-// stay, up to IdleNames, until new blocks push them out: they are parents of what
-// comes next.
+// stay, up to IdleNames, until new blocks push them out: the next stores may name them as
+// parents.
 
 // minIdle is how many idle names even a small source keeps.
 const minIdle = 1024
@@ -19,53 +21,61 @@ type idleName struct {
 	since      uint32 // by the clock of the forest
 }
 
-// becomeIdle makes a name that nobody holds idle: it has one key, which it refers
-// to.
-func (n *name) becomeIdle(l loc) {
-	n.set(tagIdle | value(n.s.pushIdle(idleName{hash: n.hash, loc: l})))
+// idleQueue is the idle names of a source, oldest first: at most IdleNames of them after
+// each change, and in the long run a quarter of the blocks held. They all have keys: a
+// name without keys and holders is forgotten.
+type idleQueue struct {
+	f *forest.Forest
+	pool[idleName]
+	first, last uint32
+	order       *idleOrder // nil: no snapshot numbers the queue
 }
 
-func (s *source) pushIdle(n idleName) uint32 {
-	n.since = s.f.Now()
-	i := s.idle.take(n)
-	s.linkIdle(i)
-	s.dump.becameIdle(s, i)
+// push adds a name, and returns its number.
+func (q *idleQueue) push(n idleName) uint32 {
+	n.since = q.f.Now()
+	i := q.take(n)
+	q.link(i)
+	q.order.add(i)
 	return i
 }
 
-// linkIdle puts an element behind the others.
-func (s *source) linkIdle(i uint32) {
-	n := s.idle.at(i)
-	n.prev, n.next = s.idleLast, 0
-	if s.idleLast == 0 {
-		s.idleFirst = i
+// link puts an element behind the others.
+func (q *idleQueue) link(i uint32) {
+	n := q.at(i)
+	n.prev, n.next = q.last, 0
+	if q.last == 0 {
+		q.first = i
 	} else {
-		s.idle.at(s.idleLast).next = i
+		q.at(q.last).next = i
 	}
-	s.idleLast = i
+	q.last = i
 }
 
-// unlinkIdle takes an element from the queue.
-func (s *source) unlinkIdle(i uint32) {
-	n := *s.idle.at(i)
-	if s.dump != nil && s.dump.next == i {
-		s.dump.next = n.next
-	}
+// remove takes an element from the queue.
+func (q *idleQueue) remove(i uint32) {
+	n := *q.at(i)
+	q.order.skip(i, n.next)
 	if n.prev == 0 {
-		s.idleFirst = n.next
+		q.first = n.next
 	} else {
-		s.idle.at(n.prev).next = n.next
+		q.at(n.prev).next = n.next
 	}
 	if n.next == 0 {
-		s.idleLast = n.prev
+		q.last = n.prev
 	} else {
-		s.idle.at(n.next).prev = n.prev
+		q.at(n.next).prev = n.prev
 	}
-	s.idle.give(i)
+	q.give(i)
 }
 
-// trimIdle forgets the oldest of too many idle names. After much was released at
-// once, names go two at a time, so that no Apply pays for all.
+// becomeIdle makes a name that nobody holds idle. Its one key is at l.
+func (n *name) becomeIdle(l loc) {
+	n.set(tagIdle | value(n.s.idle.push(idleName{hash: n.hash, loc: l})))
+}
+
+// trimIdle forgets the oldest idle names if there are too many. After a large release,
+// names go two at a time, so that no Apply pays for all.
 func (s *source) trimIdle() {
 	n := s.idle.len()
 	if s.ground.full() {
@@ -75,17 +85,17 @@ func (s *source) trimIdle() {
 		return
 	}
 	held := 0
-	for _, b := range s.blocks {
+	for _, b := range s.lanes.blocks {
 		held += b
 	}
 	s.forgetIdle(min(max(minIdle, held/4), s.cfg.IdleNames), 2)
 	s.forgetIdle(s.cfg.IdleNames, n)
 }
 
-// forgetIdle forgets idle names until there are no more than most, or at most n.
+// forgetIdle forgets at most n idle names, until there are no more than most.
 func (s *source) forgetIdle(most, n int) {
 	for ; n > 0 && s.idle.len() > most; n-- {
-		oldest := s.name(s.idle.at(s.idleFirst).hash)
+		oldest := s.name(s.idle.at(s.idle.first).hash)
 		oldest.forget()
 		s.counts.Forgotten++
 	}

@@ -1,9 +1,8 @@
-// Package index keeps which pod holds which KV-cache block in which memory
-// tier, and answers how long a prefix of a prompt each pod holds.
+// Package index records the KV-cache blocks that each pod holds, by memory tier, and
+// finds the prefix of a prompt that each pod holds.
 //
-// [Index] is the contract that every backend keeps; [NewMemory] returns the one that
-// lives in the process. A new backend must pass the suite of package
-// indextest.
+// [Index] is the contract of every backend. [NewMemory] returns the backend that lives in
+// the process. A new backend must pass the suite of package indextest.
 //
 // # Keys
 //
@@ -12,48 +11,48 @@
 //
 //	Chain(... Chain(Chain(root, local 0), local 1) ..., local n-1)
 //
-// where local i is a seeded hash of the tokens of unit i alone and the root
-// stands for everything that separates equal tokens: the model, the adapter,
-// the cache salt, the variant. So one prefix has one key, whatever the blocks
-// that cut it, equal keys mean equal prefixes, and the keys of a+b are those
-// of a followed by those of b chained from the last key of a.
+// Local i is a seeded hash of the tokens of unit i alone. The root stands for everything
+// that separates equal tokens: the model, the adapter, the cache salt, the variant. So one
+// prefix has one key, whatever the block size, and equal keys mean equal prefixes. The
+// keys of a+b are those of a, then those of b chained from the last key of a.
 //
-// Engines name prefixes in their own way, by a [Hash]. The backend owns the
-// map from an engine's hashes to keys and chains the keys itself.
+// Engines name prefixes in their own way, by a [Hash]. The backend maps the hashes of an
+// engine to keys, and chains the keys itself.
 //
 // # Masked stores
 //
 // A masked store lists fewer hashes than its range has blocks, in the order of the
-// range. Which blocks they are can be worked out for a gpu store of a [GroupWindow]
-// group whose Window is known, because such a group keeps runs of blocks:
+// range. A backend finds the blocks of a gpu store of a [GroupWindow] group whose Window
+// is set, because such a group keeps runs of blocks:
 //
-//   - A run has the blocks that the last Window-1 tokens before its end touch, if it
-//     ends where a block does.
+//   - A run that ends where a block ends has the blocks that its last Window-1 tokens
+//     touch.
 //   - It ends at a boundary. A hash is a boundary if another group holds it in the gpu
 //     tier, in blocks that are larger than those of the store. In a [Group] with Draft
 //     the block behind a boundary is kept too.
 //   - If the larger block is shorter than a run, the boundary may be in the middle of
-//     one. That run ends at the last known hash that follows without a gap, if it is a
-//     boundary. In a group with Draft it may be the block behind one.
+//     a run. That run ends at the last placed hash that follows without a gap, if that
+//     hash is a boundary. In a group with Draft it may be the block behind a boundary.
 //   - A store lists all blocks of its runs. Only the first run may have begun before
 //     the store.
 //
-// A hash of the store that has one key is known. From the known hashes follow others,
-// if no hash of the store has two keys and no two contradict the order:
+// A hash of the store that has one key is placed. Other hashes follow from the placed
+// ones, if no hash of the store has two keys and no two contradict the order:
 //
-//   - The hashes between two known ones, if as many are listed as there are blocks.
-//   - Else the hashes before a known one, back to the beginning of its run. If there
-//     is a known one before them, and fewer are listed than the run has, none follows.
-//   - With Draft, the hash behind a boundary, if more are listed up to the next known
-//     one than the run of that has.
-//   - With Draft, the first hash of a store that begins at a root or behind a boundary,
-//     if it is one more than the run of the first known hash has; or if it is the
+//   - The hashes between two placed ones, if the store lists a hash for each block
+//     between them.
+//   - Else the hashes before a placed one, back to the beginning of its run. None follows
+//     if there is a placed hash before them, and the store lists fewer than the run has.
+//   - With Draft, the hash behind a boundary, if the store lists more hashes up to the
+//     next placed one than the run of that has.
+//   - With Draft, the first hash of a store that begins at a root or behind a boundary:
+//     if it is one more than the run of the first placed hash has, or if it is the
 //     only hash, and a run is longer than a block. But if the store begins so, and
 //     the run may go on behind the store because its boundary is shorter than a run,
 //     the first hash of the run does not follow.
 //
-// A hash that was removed since the store is not known, and does not follow. What
-// follows before a known hash has the prefix of that one. What follows behind a
+// A hash that was removed since the store is not placed, and does not follow. A hash that
+// follows before a placed hash has the prefix of that hash. A hash that follows behind a
 // boundary, or where the store begins, is placed by the Locals of the store, unless
 // they are [Change].Untold.
 //
@@ -62,35 +61,36 @@
 // An engine may announce again the blocks that a request finds in its cache
 // ([CopiesGuarded]). Such a report is a gpu store without a parent in each group, in
 // the order of their IDs. It lists all blocks from the first to the end of the hit. A full
-// group holds them; another group holds some of them, and the last one unless it is
+// group holds them all. Another group holds some of them, and the last one unless it is
 // [GroupChunked]. If the source has a [GroupMamba] group and parts of blocks, a hit may end
-// inside a block. Then the last block of the report need not be held by any group.
+// inside a block. Then perhaps no group holds the last block of the report.
 //
-// A view is whole if the change is not [Change].Partial, and since the last OpClear no block
-// was forgotten that may be there. A block is known to a group if the gpu tier of the group
-// holds it, or it is hidden there. A part of a block is one that is smaller than the largest
-// of its group. There are parts if a group has had two sizes since the last OpClear.
+// A view is whole if the change is not [Change].Partial, and the index forgot no block
+// since the last OpClear that the engine may hold. A group has a block in view if its gpu
+// tier holds the block, or hides it. A part of a block is a block that is smaller than the
+// largest of its group. There are parts if a group had two sizes since the last OpClear.
 //
 // A guarded store without a parent counts if it is of parts of blocks, or masked and not of a
 // full group. Of the others:
 //
-//   - A store of a full group is taken for a report if all blocks are known, or the view is
-//     not whole. Of such a store no block counts that is held. If a hit may end inside a block
-//     and the store is dense, so is one of which all blocks but the last are known, and the
-//     last block is hidden if it was not known. In a view that is not whole, a hit may end
-//     inside a block if the source has a GroupMamba group, or the Apply a store of one.
+//   - A store of a full group is taken for a report if all its blocks are in view, or the
+//     view is not whole. Of such a store no block counts that is held. If a hit may end
+//     inside a block, a dense store is a report too if all its blocks but the last are in
+//     view, and its last block is hidden if it was not in view. In a view that is not whole,
+//     a hit may end inside a block if the source has a GroupMamba group, or the Apply a
+//     store of one.
 //   - A store of another group counts if the view is whole, and the latest store of a full
 //     group without a parent in the same Apply was of a lower ID and not taken
 //     for a report.
-//   - It counts if the view is whole, and a full group that has had a gpu store does not know
-//     the last block, unless a hit may end inside a block.
-//   - It counts if the view is whole, and its own group does not know the last block, unless a
-//     store of the group was taken for a report since the last OpClear. This is not so for
+//   - It counts if the view is whole, and a full group that had a gpu store lacks the last
+//     block in view, unless a hit may end inside a block.
+//   - It counts if the view is whole, and its own group lacks the last block in view, unless
+//     a store of the group was taken for a report since the last OpClear. This is not so for
 //     GroupChunked, for a Window of 1, and for GroupMamba if a hit may end inside a block.
 //   - Any other one is taken for a report. Of it no block counts that is held, and the last
 //     blocks become held: with GroupWindow those that the last Window-1 tokens touch; with
 //     GroupMamba one, unless a hit may end inside a block; with GroupChunked those of the chunk
-//     of Window tokens in which the store ends, if blocks are not cut by chunks. Without
+//     of Window tokens in which the store ends, if chunks do not cut blocks. Without
 //     Locals, or without a Window that those need, none becomes held.
 //
 // A block that a full group's store hid in this way comes back at a masked store of another
@@ -108,11 +108,11 @@ import (
 	"unsafe"
 )
 
-// Key identifies a prefix: its tokens and its scope.
+// Key identifies a prefix, with its tokens and its scope.
 type Key uint64
 
-// Local is the seeded hash of the tokens (and media) of one unit, whatever
-// comes before it.
+// Local is the seeded hash of the tokens (and media) of one unit. The tokens before the
+// unit do not change it.
 type Local uint64
 
 // Hash is the name that an engine gives to a prefix. It means something only
@@ -122,8 +122,8 @@ type Hash uint64
 // Chain extends the prefix key prev by one unit. It is one step of the chain
 // rule of the package comment; prev is a root at the beginning of a chain.
 //
-// It is a bijection of either argument: from one prev, different locals give different
-// keys, and by one local different prevs do.
+// It is a bijection of either argument: different locals give different keys from one
+// prev, and different prevs give different keys for one local.
 func Chain(prev Key, l Local) Key {
 	// The second factor is odd, so different prevs give different products. Of two locals,
 	// the lowest bit that differs is also the lowest in which the products do: the first
@@ -135,7 +135,7 @@ func Chain(prev Key, l Local) Key {
 // Tier is where a copy of a block lies. Lower values are faster.
 type Tier uint8
 
-// The tiers. A name that no engine is known to use is TierOther.
+// The tiers. TierOther is any medium that is none of the others.
 const (
 	TierGPU Tier = iota
 	TierCPU
@@ -155,17 +155,16 @@ type Source struct {
 	Rank  int
 }
 
-// Cursor says up to where a stream of a source has been applied. Cursors of
+// Cursor is the position up to which a stream of a source was applied. Cursors of
 // one stream are ordered by Epoch, then Next. The zero Cursor belongs to no
 // stream and is never checked.
 type Cursor struct {
 	Stream string
 	Epoch  uint64 // raised when the engine restarts
-	Next   uint64 // the sequence number that is expected next
-	// Time is how far the engine's clock had come, in seconds; 0: not known. Digest
-	// is that of message Next-1 (the xxh3 hash of its payload); 0: not known. A backend keeps both
-	// as they are, and looks at neither: they are for whoever goes on from the
-	// stored cursor.
+	Next   uint64 // the next sequence number
+	// Time is the engine's clock in seconds, and Digest the xxh3 hash of the payload of
+	// message Next-1; 0: not set. A backend stores both and interprets neither. They are
+	// for the reader who goes on from the stored cursor.
 	Time   float64
 	Digest uint64
 }
@@ -175,7 +174,7 @@ func (c Cursor) Before(d Cursor) bool {
 	return c.Epoch < d.Epoch || c.Epoch == d.Epoch && c.Next < d.Next
 }
 
-// GroupKind says how a KV-cache group uses its blocks.
+// GroupKind is how a KV-cache group uses its blocks.
 type GroupKind uint8
 
 // The kinds of groups. GroupFull, the zero value, is what an engine without
@@ -185,33 +184,33 @@ const (
 	GroupWindow           // sliding window
 	GroupMamba
 	GroupChunked // chunked local attention
-	GroupOther   // a kind that is not known: it is not judged
+	GroupOther   // any other kind: the library does not judge its blocks
 )
 
 // Group is a KV-cache group of a hybrid model. Each group has blocks of its
-// own. Only ID identifies it; what the first gpu store tells of it holds until
-// a clear. Any store announces its group, one without hashes too; what a lower
-// tier tells of it holds until the gpu does.
+// own. Only ID identifies it. Any store announces its group, also a store without hashes.
+// The other fields are those of the first gpu store since the last clear, or, before that
+// store, those of a lower tier's store.
 type Group struct {
 	ID     int
 	Kind   GroupKind
-	Window int // tokens, of GroupWindow and GroupChunked; 0: not told
+	Window int // tokens, of GroupWindow and GroupChunked; 0: not set
 	// Draft: the engine drops the last block of each hit in this group, because
 	// draft layers (EAGLE, MTP) compute it again. Such a group keeps one block more.
 	Draft bool
 }
 
-// Copies says how the gpu stores of a source are counted. Lower tiers are
+// Copies is how a backend counts the gpu stores of a source. Lower tiers are
 // always sets.
 type Copies uint8
 
 const (
-	// CopiesGuarded counts one copy a store, but not what may be a report of what is
-	// there. It never claims a block that has gone, whatever reports are mixed in. The
-	// package comment has the rules.
+	// CopiesGuarded counts one copy a store, but no store that may be a report. It never
+	// claims a block that has gone, whatever reports are mixed in. The package comment
+	// has the rules.
 	CopiesGuarded Copies = iota + 1
-	// CopiesExact counts every store: right where each one stands for a
-	// physical copy that a removal will follow.
+	// CopiesExact counts every store. It is right if each store stands for a
+	// physical copy, and a removal of that copy will follow.
 	CopiesExact
 	// CopiesSet counts nothing: the first removal takes the block.
 	CopiesSet
@@ -219,30 +218,30 @@ const (
 
 // Variant is a way of cutting prompts into units. Chains of different variants
 // never meet, because the variant is part of the root. A backend compares
-// variants and looks at nothing but Unit.
+// variants, and interprets only Unit.
 type Variant struct {
 	Unit int // tokens
 	// Media is how the media of a prompt enter its units, by a number below 3.
 	Media uint8
 	// Block is the block size in tokens where media enter by blocks; else 0.
 	Block int
-	// Pairs: what the engine caches are EAGLE's pairs of neighbouring tokens,
-	// one fewer than tokens. Then Unit and block sizes count pairs.
+	// Pairs: the engine caches EAGLE's pairs of neighbouring tokens, one fewer than
+	// tokens. Then Unit and block sizes count pairs.
 	Pairs bool
 }
 
-// Op is what a Change does.
+// Op is the operation of a Change.
 type Op uint8
 
 // The operations.
 const (
 	OpStore Op = iota + 1
 	OpRemove
-	OpClear     // drops all that the source holds, in every tier and group, but no cursor
-	OpClearTier // drops all that the source holds in Tier, in every group
+	OpClear     // drops all blocks of the source, in every tier and group, but no cursor
+	OpClearTier // drops all blocks of the source in Tier, in every group
 )
 
-// Change is one event, hashed. Which fields count depends on Op: OpClear has
+// Change is one event, hashed. Op decides which fields count: OpClear has
 // none, OpClearTier has Tier, OpRemove has Tier, Group.ID, Hashes and
 // Remaining, OpStore has all but Remaining.
 type Change struct {
@@ -251,40 +250,39 @@ type Change struct {
 	Group Group
 	// Copies matters in the gpu tier only.
 	Copies Copies
-	// Partial, with CopiesGuarded: a part of the source's history was never
-	// seen. There a report may name blocks beside the known ones, so nearly no store
+	// Partial, with CopiesGuarded: the index never received a part of the source's
+	// history. Then a report may name blocks that are not in view, so nearly no store
 	// without a parent counts a block that is held: see the package comment.
 	Partial bool
 
 	// Hashes name the blocks. A store whose Locals cover more blocks than it
-	// has Hashes is masked: it keeps only some blocks of its range and does
-	// not say which. Its Hashes are in the order of the range. A hash of it is
+	// has Hashes is masked: it keeps only some blocks of its range, and does not
+	// identify them. Its Hashes are in the order of the range. A hash of it is
 	// placed once another store names it, or it follows from hashes that are
-	// named (see Index).
+	// placed (see the package comment).
 	Hashes []Hash
 
 	// Variant, BlockSize (tokens) and Locals describe the whole range of a
-	// store. Without Locals the store is known by its hashes alone: each is
-	// held once another store names it, with the block size of its group. That
-	// is the largest that a gpu store has told; a larger one that is told later
-	// does not change the blocks of before. A gpu store with a smaller BlockSize
-	// is of a part of a block: it counts at its own end, in a row of its size,
-	// until it is removed. A store with Locals in a lower tier
-	// is one chunk: one block of the length of the range, held under the last
-	// hash once a gpu store names that.
+	// store. Without Locals a store has hashes alone: each block is in rows once
+	// another store names it, with the block size of its group. That is the largest
+	// BlockSize of the group's gpu stores so far; a larger one does not change the
+	// blocks before it. A gpu store with a smaller BlockSize is of a part of a block:
+	// it counts at its own end, in a row of its size, until it is removed. A store with
+	// Locals in a lower tier is one chunk: one block of the length of the range, held
+	// under the last hash once a gpu store names that.
 	Variant   Variant
 	BlockSize int
 	Locals    []Local
 
-	// A store with Locals continues the prefix that the engine calls Parent
-	// if HasParent, else it begins a chain at Root. Without Locals, HasParent
-	// and Parent still count for the rules of Copies.
+	// A store with Locals continues the prefix with the hash Parent if HasParent is
+	// true, else it begins a chain at Root. Without Locals, HasParent and Parent still
+	// count for the rules of Copies.
 	HasParent bool
 	Parent    Hash
 	Root      Key
 
-	// Untold: the Locals of a masked store may be wrong, because it does not tell
-	// which of its blocks have which media. Then nothing is placed by them.
+	// Untold: the Locals of a masked store may be wrong, because the event does not
+	// assign its media to blocks. Then the backend places nothing by them.
 	Untold bool
 
 	// Reused marks a store that announces again what is there: it never
@@ -303,8 +301,8 @@ func (c *Change) Blocks() int {
 	return len(c.Locals) * c.Variant.Unit / c.BlockSize
 }
 
-// Counts says what changes did, beyond what was asked for. Every undercount
-// that a backend knows of is one of these. All fields are uint64.
+// Counts are the effects of changes. Every undercount that a backend detects is in
+// one of these counters. All fields are uint64.
 type Counts struct {
 	Stored   uint64 // hashes stored, copies and reports included
 	Removed  uint64 // hashes removed
@@ -314,7 +312,7 @@ type Counts struct {
 
 	Parked    uint64 // stores with an unknown parent, kept until it is named
 	Joined    uint64 // parked stores whose parent was named
-	Dropped   uint64 // stores given up: at a bound, on what waits for a name or another, or as children of a hash that names two prefixes
+	Dropped   uint64 // stores given up: at a bound, or as children of a hash that names two prefixes
 	Forgotten uint64 // names of blocks that nobody holds, given up at a bound
 
 	Ambiguous     uint64 // stores that gave a held hash another key, or a key more hashes than a backend keeps
@@ -329,35 +327,34 @@ func (c *Counts) Add(d Counts) {
 	}
 }
 
-// words are the counters one after the other: all fields are one word, so that a
-// new one has to be written nowhere else.
+// words are the counters one after the other. All fields are one word, so a new counter
+// needs no other code.
 func (c *Counts) words() *[unsafe.Sizeof(Counts{}) / 8]uint64 {
 	return (*[unsafe.Sizeof(Counts{}) / 8]uint64)(unsafe.Pointer(c))
 }
 
 // Applied is the outcome of an Apply.
 type Applied struct {
-	// Cursor is the stored one after the call.
+	// Cursor is the stored cursor after the call.
 	Cursor Cursor
-	// Duplicate: the cursor was at or below the stored one, nothing was done.
+	// Duplicate: the cursor was at or below the stored one, so Apply did nothing.
 	Duplicate bool
 	Counts    Counts
 	// Evicted is SourceInfo.Evicted after the call.
 	Evicted uint64
 }
 
-// Candidates are the pods that a query asks about, of one model. A backend
-// resolves their names once and notes in them what it found, so they are best
-// made once and used for many queries. They are safe for concurrent use, and the
-// names in them never change.
+// Candidates are the pods of a query, for one model. A backend resolves their names once
+// and stores the result in them, so make them once and use them for many queries. They
+// are safe for concurrent use, and the names in them never change.
 type Candidates struct {
 	model string
 	pods  []string
 	memo  atomic.Pointer[any]
 }
 
-// NewCandidates returns the named pods, none twice. Nil: every pod that holds
-// something for the model; empty: none.
+// NewCandidates returns candidates of the named pods. A pod must not be named twice. Nil
+// stands for every pod that holds something for the model, an empty slice for none.
 func NewCandidates(model string, pods []string) *Candidates {
 	return &Candidates{model: model, pods: pods}
 }
@@ -365,10 +362,10 @@ func NewCandidates(model string, pods []string) *Candidates {
 // Model returns the model.
 func (c *Candidates) Model() string { return c.model }
 
-// Pods returns the names, as they were given.
+// Pods returns the names that NewCandidates received.
 func (c *Candidates) Pods() []string { return c.pods }
 
-// Memo returns what was noted by SetMemo last; nil: nothing. It may be of another
+// Memo returns the value that SetMemo stored last, or nil. It may be of another
 // backend.
 func (c *Candidates) Memo() any {
 	if p := c.memo.Load(); p != nil {
@@ -377,36 +374,36 @@ func (c *Candidates) Memo() any {
 	return nil
 }
 
-// SetMemo is for backends: it notes what one has found out about c.
+// SetMemo stores what a backend resolved c to. It is for backends.
 func (c *Candidates) SetMemo(v any) { c.memo.Store(&v) }
 
-// Query asks how long a prefix of one prompt the sources of a model hold.
+// Query is a request for the prefixes of one prompt that the sources of a model hold.
 type Query struct {
 	Candidates *Candidates
 	// Keys returns the prefix keys of the prompt in a variant: element i is
 	// the key after (i+1)*Unit tokens. A backend calls it at most once for
 	// each variant in which a candidate has blocks, and keeps the slice for
 	// the length of Match only. An error ends Match, which returns it without
-	// rows. A backend holds no lock meanwhile, because keys take long and Keys
-	// may call the index; Match answers with what is held after the last call.
+	// rows. A backend holds no lock during the call, because keys take long and Keys
+	// may call the index. The rows show the blocks that are held after the last call.
 	Keys func(Variant) ([]Key, error)
-	// Held asks for Row.Held in all rows, also of sources of one full group.
+	// Held requests Row.Held in all rows, also of sources of one full group.
 	Held bool
-	// Behind, with Held, is how many leading tokens, or pairs, of the prompt are not asked
-	// about. A block that ends there has its bits or none; runs are not told. A source
-	// that holds nothing behind them has its rows or none.
+	// Behind, with Held, is a number of leading tokens, or pairs, of the prompt that the
+	// caller does not need. A block that ends there has its bits or none, and runs may
+	// be missing. A source that holds nothing behind them has its rows or none.
 	Behind int
 }
 
-// Matches is the answer to a Query. Its zero value is ready; a used one keeps
-// its memory for the next Match. It is for one goroutine at a time.
+// Matches is the answer to a Query. Its zero value is ready to use. It keeps its memory
+// for the next Match. It is for one goroutine at a time.
 type Matches struct {
 	Rows []Row
-	// Memo is memory of the backend that filled m last, to be used again. It may
-	// be of another backend.
+	// Memo is reusable memory of the backend that filled m last. It may be of another
+	// backend.
 	Memo any
-	// Degraded says why there are no rows, if the index could not be asked and its user has
-	// chosen to go on without; nil: the rows are the answer.
+	// Degraded is the reason why there are no rows, if the index failed and its user
+	// chose to go on without it; nil: the rows are the answer.
 	Degraded error
 
 	bits []uint64
@@ -432,8 +429,8 @@ func (m *Matches) more(n int) (at int) {
 	return at
 }
 
-// View is whose blocks a row speaks of: those of one group of one source, in
-// one size. A View never changes; a row of a later answer may have another.
+// View identifies the blocks of a row: those of one group of one source, in one size. A
+// View never changes. A row of a later answer may have another View.
 type View struct {
 	Source    Source
 	Group     Group
@@ -445,9 +442,8 @@ type View struct {
 
 // Layout is the groups that a source has announced since its last OpClear, also
 // those that hold nothing. A Layout never changes. All rows of a source in one
-// answer share it. NewMemory's gives the same pointer in later answers until a store
-// tells something new, so a caller can keep what follows from a Layout by its
-// pointer.
+// answer share it. NewMemory returns the same pointer in later answers until a store
+// changes a group, so a caller can cache results by the pointer.
 type Layout struct {
 	Groups     []GroupLayout // by ID
 	FullGroups int           // how many of them are GroupFull
@@ -456,14 +452,14 @@ type Layout struct {
 // GroupLayout is a group and the sizes of its gpu blocks, in tokens or pairs.
 type GroupLayout struct {
 	Group
-	// BlockSize is the largest size that a gpu store with Locals has told, and
-	// Grain the smallest. Grain is the smaller one where the engine also caches
-	// parts of a block. Both are 0 if no store has told a size.
+	// BlockSize is the largest BlockSize of the gpu stores with Locals, and Grain the
+	// smallest. They differ if the engine also caches parts of a block. Both are 0 if
+	// there was no such store.
 	BlockSize, Grain int
 }
 
-// Row is what one group of one source holds of a prompt, in blocks of one
-// size. A block counts if it ends where a block of the prompt does.
+// Row is the blocks of a prompt that one group of one source holds, in one size. A block
+// counts if it ends where a block of the prompt does.
 type Row struct {
 	*View
 	// Pod is the position of the pod among the candidates, -1 if those were
@@ -478,84 +474,78 @@ type Row struct {
 	Tiers [NumTiers]int32
 	// Last is the best tier of the run's last block.
 	Last Tier
-	// Evicted: blocks of the row's group and size were given up at a bound of the
-	// backend since the last OpClear, so the source may hold more than the row says. It
-	// stays after the blocks were stored again.
+	// Evicted: the backend gave up blocks of the row's group and size at a bound since the
+	// last OpClear, so the source may hold more than the row shows. It stays true after
+	// the blocks were stored again.
 	Evicted bool
-	// Stale: what the row says was true, and may not be any more, because nobody has said so
-	// for a while: whoever writes the source is away, or cannot reach the index. NewMemory's
-	// has no such rows.
+	// Stale: the row was true and may not be any more, because the writer of the source is
+	// away, or cannot reach the index. NewMemory returns no such rows.
 	Stale bool
-	// Held says of each block of the whole prompt, beyond the run too, in which
-	// tiers it is held: bit b%64 of word b/64 stands for block b, in blocks of
-	// the row's size. There is a word for each 64 blocks of the prompt, and one
-	// for the rest; an unfinished block has no bit. A tier without a block is
-	// nil. Held is nil in the rows of a source of one group that is GroupFull,
-	// unless Query.Held asked for it.
+	// Held has the tiers of each block of the whole prompt, also beyond the run: bit
+	// b%64 of word b/64 of a tier stands for block b, in blocks of the row's size. There
+	// is a word for each 64 blocks of the prompt, and one for the rest; an unfinished
+	// block has no bit. A tier without a block is nil. Held is nil in the rows of a
+	// source whose only group is GroupFull, unless Query.Held is true.
 	Held *[NumTiers][]uint64
 }
 
-// ErrFull is wrapped by the error about a source for which there is no room, because
-// what must be kept of others takes all memory that a backend may use.
+// ErrFull is wrapped by the error about a source for which a backend has no room, because
+// others need all the memory that it may use.
 var ErrFull = errors.New("index: full")
 
 // ErrClosed is returned by every method of a closed backend.
 var ErrClosed = errors.New("index: closed")
 
-// Index keeps blocks and their holders. A holder is a source, a tier and a
-// group; a block is a prefix key and a block size. What a backend promises, so
-// that package indextest can check it:
+// Index keeps blocks and their holders. A holder is a source, a tier and a group. A
+// block is a prefix key and a block size. A backend makes these promises, which package
+// indextest checks:
 //
 //   - Never over. A row claims a block only if its source held it at some
 //     moment between call and return; with no concurrent Apply of the source,
-//     rows are exact, but for the undercounts that [Counts] names. Holes are
-//     exact: a source without block 7 has a run of 7, whatever follows. During
-//     an Apply two blocks of an answer may be of two moments.
+//     rows are exact, but for the undercounts in [Counts]. Holes are exact: a source
+//     without block 7 has a run of 7, whatever follows. During an Apply two blocks of an
+//     answer may be of two moments.
 //   - All holders. There is no limit on how many sources share a block.
 //   - Order. Changes of one Apply are applied in order.
 //   - Copies. A gpu block is held until each counted copy was removed, by the
-//     rules of [Copies]. Lower tiers are sets. If reports are guarded against,
-//     a block that was forgotten while a store of it had not been counted
-//     comes back when a later gpu store of a full group names it as its
-//     parent, or when a store without a parent reports it again. With a parent
-//     come its ancestors, up to one that was counted and has gone, or of which
-//     it is not sure by which hash the engine has it: two hashes of its prefix
-//     were hidden at one time, or a hidden one was forgotten since the last
-//     OpClear. A backend may bound how many. A clear of the gpu ends that.
-//     Once a block was forgotten that may be there, at a bound or by an
-//     ambiguous removal,
-//     stores count until the next OpClear as with [Change.Partial].
-//   - Names. All groups and tiers of a source share the names of its hashes. A
-//     name is kept while anybody of the source holds the block, and after that
-//     within a bounded budget, oldest first. Only gpu stores give names: what a
-//     lower tier says of a prefix leaves out salts and media. A hash names one
-//     prefix in each variant. One prefix may have several hashes: it is held as
-//     long as one of them is.
+//     rules of [Copies]. Lower tiers are sets. With CopiesGuarded, a block that was
+//     forgotten although a store of it was not counted comes back when a later gpu store
+//     of a full group names it as its parent, or when a store without a parent reports it
+//     again. With a parent come its ancestors, up to one that was counted and has gone,
+//     or one whose hash is not certain: two hashes of its prefix were hidden at one time,
+//     or a hidden one was forgotten since the last OpClear. A backend may bound the number
+//     of ancestors. A clear of the gpu ends that. Once a backend forgot a block that may
+//     be there, at a bound or by an ambiguous removal, stores count until the next OpClear
+//     as with [Change.Partial].
+//   - Names. All groups and tiers of a source share the names of its hashes. A backend
+//     keeps a name while any group of the source holds the block, and after that within
+//     a bounded budget, which drops the oldest first. Only gpu stores give names: the
+//     events of a lower tier leave out salts and media. A hash names one prefix in each
+//     variant. One prefix may have several hashes: it is held as long as one of them is.
 //   - Ambiguity. A held hash to which a second store gives another key of the
-//     same variant names both, but not a third; its removal removes both; a
-//     store that names it as its parent is never placed. A hash that nobody
-//     holds is used anew: the next key takes the place of the old one.
-//   - Masked stores. What follows from the known hashes of a masked store is
-//     placed, by the rules of the package comment: at once, if all of its
-//     hashes are known or follow. Else that is looked at after all changes of
-//     the Apply that brings the store, and of each later one that places a hash
-//     of it or its unknown parent. What is not placed is held, and waits within
-//     the bound of what is parked.
-//   - Unknown parents. A store whose parent has no name is parked within a
-//     bound and placed when the parent is named; removals apply to it
-//     meanwhile. A hash of it that was removed stands for what was stored by it
-//     since, if anything was.
+//     same variant names both, but not a third. Its removal removes both. A store that
+//     names it as its parent is never placed. A hash that nobody holds can be used again:
+//     the next key replaces the old one.
+//   - Masked stores. A backend places the hashes of a masked store that follow, by the
+//     rules of the package comment: at once, if each of its hashes is placed or follows.
+//     Else it places them after all changes of the Apply that brings the store, and of
+//     each later Apply that places a hash of it or its parent. The other hashes are
+//     held, and wait within the bound of parked stores.
+//   - Missing parents. A store whose parent has no name is parked within a
+//     bound, and placed when the parent is named. Removals apply to it
+//     meanwhile. A hash of it that was removed stands for the block that a later store
+//     gave it, if there was one.
 //   - Scopes. Sources share nothing. A chain inherits its root from its
 //     parent.
-//   - Bounds. A backend may forget blocks at a bound of its own, on bytes or on
-//     whatever it counts, of any source and at any moment. A forgotten block is held
-//     by nobody: no row claims it, not even when the engine still removes it, stores
-//     a child of it, or names it in a lower tier. The source says so until its next
-//     OpClear: by [Row.Evicted] at once, by [SourceInfo.Evicted] at the latest when
-//     one of its changes names the block. [NewMemory]'s forgets the blocks that were not
-//     used for the longest time, and leaves no hole by it.
+//   - Bounds. A backend may forget blocks at a bound of its own, on bytes or another
+//     count, of any source and at any moment. Nobody holds a forgotten block: no row
+//     claims it, not even when the engine still removes it, stores a child of it, or
+//     names it in a lower tier. The source reports that until its next OpClear: by
+//     [Row.Evicted] at once, by [SourceInfo.Evicted] at the latest when one of its
+//     changes names the block. [NewMemory] forgets the blocks that were not used for the
+//     longest time, and leaves no hole.
 //
-// What forgetting a block means for the other rules:
+// A forgotten block has these effects on the other rules:
 //
 //   - A removal of it is an UnknownRemove. Another store of it is of its first copy.
 //   - Its hash has no name any more. A store that continues it is parked or dropped,
@@ -563,14 +553,14 @@ var ErrClosed = errors.New("index: closed")
 //   - A lower tier's store of its hash, and a masked store, wait for a name too.
 //   - From then on the view of the source is not whole (see Reports in the package
 //     comment), until an OpClear: no store without a parent counts a block that is
-//     held. Such a store, or a report of all that the engine holds, brings back the
+//     held. Such a store, or a report of all blocks of the engine, brings back the
 //     blocks that it names.
 //   - If it was hidden, it does not come back.
-//   - OpClear, OpClearTier and Remove take what is left. After an OpClear the source is
+//   - OpClear, OpClearTier and Remove take the rest. After an OpClear the source is
 //     as if nothing was forgotten, but for names.
-//   - Cursors are never forgotten. An Apply for which there is no room drops stores,
-//     and counts them. A source for which there is no room is an error that wraps
-//     ErrFull, and nothing is done.
+//   - Cursors are never forgotten. An Apply without room drops stores, and counts them.
+//     A source for which there is no room is an error that wraps ErrFull, and nothing
+//     changes.
 //
 // All methods are safe for concurrent use. Those with a context return its error,
 // and do nothing, if it has ended when they are called.
@@ -582,18 +572,18 @@ type Index interface {
 	// Apply carries out changes of one source in order and stores the cursor
 	// with them: both or, on an error, neither. A change that is not valid is
 	// an error that wraps ErrInvalid. A cursor at or below the stored one of
-	// its stream makes the call a no-op: the stored one stays, whatever Time and
-	// Digest say. A concurrent Match may see a part of
-	// the changes. Apply keeps none of the slices.
+	// its stream makes the call a no-op: the stored one stays, whatever its Time and
+	// Digest are. A concurrent Match may see a part of the changes. Apply keeps none of
+	// the slices.
 	Apply(ctx context.Context, src Source, cur Cursor, changes []Change) (Applied, error)
 
-	// Cursor returns the stored cursor of a stream of a source, as Apply had it: the
-	// zero Cursor if there is none. It changes nothing.
+	// Cursor returns the cursor of a stream of a source that Apply stored, or the zero
+	// Cursor if there is none. It changes nothing.
 	Cursor(ctx context.Context, src Source, stream string) (Cursor, error)
 
-	// Match fills m with one row for each source, group, variant and block size
-	// that holds something of the prompt. m is reset first. A query without
-	// Candidates is an error that wraps ErrInvalid.
+	// Match resets m and fills it with one row for each source, group, variant and block
+	// size that holds something of the prompt. A query without Candidates is an error
+	// that wraps ErrInvalid.
 	//
 	// A source whose only group is GroupFull has a row if it holds the first
 	// block, and the row has no bits (Row.Held). Every other source has a row if
@@ -607,8 +597,8 @@ type Index interface {
 	// ranks. A pod that is not there is no error.
 	Remove(ctx context.Context, pod string) error
 
-	// Close releases what the index holds. Later calls of any method but Seed
-	// return ErrClosed, Close itself returns nil.
+	// Close releases the memory of the index. Close returns nil. Later calls of any other
+	// method but Seed return ErrClosed.
 	Close() error
 }
 
@@ -618,27 +608,28 @@ type SourceInfo struct {
 	Blocks   [NumTiers]int // hashes held, by tier; once for each group
 	Names    int           // names kept, held or not
 	Parked   int           // stores that wait for their parent
-	Unplaced int           // hashes held of which the prefix is not known, those of Parked too
-	Bytes    int           // that its names take; the rest it shares, see Usage
-	// Evicted is how many blocks, counted as in Blocks, were given up since the last
-	// OpClear because the index had no room for them. A block may be counted later than
-	// rows lack it: when the index comes to its name.
+	Unplaced int           // hashes held without a prefix, those of Parked too
+	Bytes    int           // of its names; it shares the rest, see Usage
+	// Evicted is how many blocks, counted as in Blocks, the index gave up since the last
+	// OpClear because it had no room for them. Rows may lack a block before Evicted counts
+	// it: the index counts it when it visits the name.
 	Evicted uint64
 }
 
-// Describer is an optional ability of an Index: it tells what it has, for people and metrics.
+// Describer is an optional ability of an Index: it describes its contents, for people and
+// metrics.
 type Describer interface {
 	// Describe appends a SourceInfo for each source to dst.
 	Describe(dst []SourceInfo) []SourceInfo
 	// DescribeSource is Describe for one source; false: there is no such source.
 	DescribeSource(src Source) (info SourceInfo, ok bool)
-	// Usage says what the index holds and what that takes.
+	// Usage returns the contents of the index in numbers, and its bytes.
 	Usage() Usage
 }
 
 // SourceRemover is an optional ability of an Index.
 type SourceRemover interface {
-	// RemoveSource forgets one source: its blocks, names and cursors. A source that is not
-	// there is no error.
+	// RemoveSource forgets one source: its blocks, names and cursors. Removing a source
+	// that does not exist is no error.
 	RemoveSource(ctx context.Context, src Source) error
 }

@@ -82,14 +82,14 @@ func TestInvariants(t *testing.T) {
 	}
 }
 
-// flooded is a Memory at the least budget.
-type flooded struct {
+// floodedMemory is a Memory at the least budget.
+type floodedMemory struct {
 	testing.TB
 	*memory
 	next uint64
 }
 
-func (f *flooded) apply(src Source, c Change) Counts {
+func (f *floodedMemory) apply(src Source, c Change) Counts {
 	f.Helper()
 	done, err := f.Apply(context.Background(), src, Cursor{}, []Change{c})
 	if err != nil {
@@ -99,7 +99,7 @@ func (f *flooded) apply(src Source, c Change) Counts {
 }
 
 // flood stores a block that takes about a hundredth of the budget.
-func (f *flooded) flood() Counts {
+func (f *floodedMemory) flood() Counts {
 	f.Helper()
 	f.next++
 	return f.apply(Source{Pod: "flood", Model: "n"}, Change{
@@ -116,7 +116,7 @@ func TestEvictedInOneVariant(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	f := flooded{TB: t, memory: m}
+	f := floodedMemory{TB: t, memory: m}
 	src := Source{Pod: "a", Model: "m"}
 	store := func(g, unit, blocks int, hashes ...Hash) Change {
 		return Change{
@@ -177,7 +177,7 @@ func TestInvariantsAtABound(t *testing.T) {
 			t.Fatal(err)
 		}
 		srcs := []Source{{Pod: "0", Model: "m"}, {Pod: "1", Model: "m"}, {Pod: "2", Model: "m"}}
-		f := flooded{TB: t, memory: m}
+		f := floodedMemory{TB: t, memory: m}
 		for step := range choose(100, 150, 300) {
 			src, c := srcs[r.IntN(len(srcs))], randomChange(r)
 			c.Root = Key(r.IntN(3))<<16 | c.Root
@@ -363,7 +363,7 @@ func TestCutsBound(t *testing.T) {
 			s := (*m.models.Load())["m"].source(Source{Pod: "a", Model: "m"})
 			cuts := func() int {
 				seen := map[cut]bool{}
-				for _, lanes := range s.group(0).lanes {
+				for _, lanes := range s.lanes.group(0).lanes {
 					for _, ln := range lanes {
 						seen[ln.cut] = true
 					}

@@ -9,15 +9,15 @@ import (
 
 // A lane has blocks of one size only, and a row of a Match is of one size: one
 // group can hold blocks of several sizes (partial entries, chunks of a lower tier),
-// and to mix them in one run would claim what cannot be reused. What is known of a
-// block by its hash alone is taken to have the size of its group.
+// and a run of mixed sizes would claim blocks that cannot be reused. A block that is
+// stored by its hash alone has the size of its group.
 //
-// Readers see views: a copy of what they need of the lanes, made anew at each
-// change (publish). A generation of the model tells them that it has changed. So a
-// rank or a tier is forgotten by taking its lanes out of the views; their ordinals
-// are retired when nothing in the forest has them any more.
+// Readers see views, which copy from the lanes what readers need. Each change makes new
+// views (publish), and raises a generation of the model. So a rank or a tier is forgotten
+// by taking its lanes out of the views. Their ordinals are retired when nothing in the
+// forest has them any more.
 
-// cut is how blocks are cut. The zero cut, of blocks known by hash alone,
+// cut is how blocks are cut. The zero cut, of blocks that are stored by hash alone,
 // stands for the cut of their group.
 type cut struct {
 	variant Variant
@@ -27,16 +27,16 @@ type cut struct {
 // group is a KV-cache group of a source.
 type group struct {
 	Group
-	told  bool // by a gpu store
-	cut   cut  // of its gpu blocks; of the largest if sizes differ
-	grain int  // the smallest of their sizes
+	declared bool // by a gpu store
+	cut      cut  // of its gpu blocks; of the largest if sizes differ
+	grain    int  // the smallest of their sizes
 	// uncounted: a store was not counted that may have been of more copies, so
-	// the group may hold blocks that are not known.
+	// the group may hold blocks that the index lacks.
 	uncounted bool
 	lanes     [NumTiers][]*lane
 }
 
-// lane is who holds blocks: a source, group, tier and cut. Its ordinal stands for
+// lane is a holder of blocks: a source, group, tier and cut. Its ordinal stands for
 // it in the forest.
 type lane struct {
 	ord    uint32
@@ -49,8 +49,8 @@ type lane struct {
 }
 
 // view is a View with its lanes: those of a group and cut. If just one of them
-// is in the gpu tier, it is the first. Whether its rows have bits unasked is the
-// same in all views of a source.
+// is in the gpu tier, it is the first. bits: its rows have bits also without Query.Held.
+// All views of a source have the same bits.
 type view struct {
 	View
 	cut    cut
@@ -72,42 +72,19 @@ const (
 	maxLanes = 256
 )
 
-// group returns the group of an ID, nil if there is none.
-func (s *source) group(id int) *group {
-	for _, g := range s.groups {
-		if g.ID == id {
-			return g
-		}
-	}
-	return nil
-}
-
-func (s *source) newGroup(of Group) *group {
-	s.mem.Add(mem.SizeOf[group]())
-	g := &group{Group: of}
-	i := 0
-	for i < len(s.groups) && s.groups[i].ID < of.ID {
-		i++
-	}
-	s.groups = mem.Append(s.mem, s.groups, g)
-	copy(s.groups[i+1:], s.groups[i:])
-	s.groups[i] = g
-	return g
-}
-
-// groupFor returns the group of a store, with what the store tells about it, and
-// whether that is news; nil if there is no room for it.
+// groupFor returns the group of a store, updated by the store, and reports whether the
+// update changed it. It returns nil if there is no room for the group.
 func (s *source) groupFor(c *Change) (g *group, news bool) {
-	g = s.group(c.Group.ID)
+	g = s.lanes.group(c.Group.ID)
 	if g == nil {
-		if !s.ground.hasRoomFor(s, mem.SizeOf[group]()+mem.SizeOf[GroupLayout]()+mem.Size(8*len(s.groups))) {
+		if !s.ground.hasRoomFor(s, mem.SizeOf[group]()+mem.SizeOf[GroupLayout]()+mem.Size(8*len(s.lanes.groups))) {
 			return nil, false
 		}
-		g = s.newGroup(c.Group)
+		g = s.lanes.newGroup(c.Group)
 		news = true
 	}
-	if c.Tier == TierGPU && !g.told { // others may leave out the kind
-		g.Group, g.told = c.Group, true
+	if c.Tier == TierGPU && !g.declared { // others may leave out the kind
+		g.Group, g.declared = c.Group, true
 		news = true
 	}
 	if c.Tier == TierGPU && len(c.Locals) > 0 {
@@ -123,8 +100,8 @@ func (s *source) groupFor(c *Change) (g *group, news bool) {
 	return g, news
 }
 
-// cutOf returns how the blocks of a lane are cut; those known by hash alone are
-// seen with the group's own.
+// cutOf returns how the blocks of a lane are cut. Blocks that are stored by hash alone
+// have the cut of the group.
 func (g *group) cutOf(ln *lane) cut {
 	if ln.cut == (cut{}) {
 		return g.cut
@@ -132,8 +109,8 @@ func (g *group) cutOf(ln *lane) cut {
 	return ln.cut
 }
 
-// grow notes that a gpu store of a group has larger blocks than those before.
-// What is known by hash alone stays of the size that it was taken to be.
+// grow sets a cut with larger blocks than before. Blocks that are stored by hash alone
+// keep the size that they had.
 func (g *group) grow(by cut) {
 	for _, of := range g.lanes {
 		for _, ln := range of {
@@ -145,73 +122,33 @@ func (g *group) grow(by cut) {
 	g.cut = by
 }
 
-// laneFor returns the lane of a group, tier and cut, made if need be, or nil if
-// there are too many, or no room.
+// laneFor returns the lane of a group, tier and cut, and makes it if necessary. It returns
+// nil if there are too many lanes, or no room.
 func (s *source) laneFor(g *group, t Tier, by cut) (ln *lane, room bool) {
 	for _, ln := range g.lanes[t] {
 		if ln.cut == by {
 			return ln, true
 		}
 	}
-	if !s.fits(by) {
+	if !s.lanes.fits(by) {
 		s.retireEmptyLanes()
-		if !s.fits(by) {
+		if !s.lanes.fits(by) {
 			return nil, true
 		}
 	}
 	if !s.ground.hasRoomFor(s, mem.SizeOf[lane]()+mem.SizeOf[view]()) {
 		return nil, false
 	}
-	if ln = s.addLane(g, t, by); ln != nil {
+	if ln = s.lanes.add(g, t, by); ln != nil {
 		s.publish()
 	}
 	return ln, true
 }
 
-// addLane adds a lane, or returns nil if there are no more ordinals.
-func (s *source) addLane(g *group, t Tier, by cut) *lane {
-	ord, ok := s.f.TakeOrdinal(&s.model.holders)
-	if !ok {
-		return nil
-	}
-	s.mem.Add(mem.SizeOf[lane]())
-	ln := &lane{ord: ord, number: uint32(len(s.lanes)), group: g, tier: t, cut: by}
-	if i := slices.Index(s.lanes, nil); i >= 0 {
-		ln.number = uint32(i)
-		s.lanes[i] = ln
-	} else {
-		s.lanes = mem.Append(s.mem, s.lanes, ln)
-	}
-	g.lanes[t] = mem.Append(s.mem, g.lanes[t], ln)
-	return ln
-}
-
-// dropLanes lets lanes go, some of which may be nil.
-func (s *source) dropLanes(lanes []*lane) {
-	for _, ln := range lanes {
-		if ln != nil {
-			s.lanes[ln.number] = nil
-			s.mem.Add(-mem.SizeOf[lane]())
-		}
-	}
-}
-
-// fits reports whether one more lane is allowed.
-func (s *source) fits(by cut) bool {
-	lanes, cuts := 0, map[cut]bool{by: true}
-	for _, ln := range s.lanes {
-		if ln != nil {
-			lanes++
-			cuts[ln.cut] = true
-		}
-	}
-	return lanes < maxLanes && len(cuts) <= maxCuts
-}
-
 // retireEmptyLanes gives up the lanes that have no blocks, nor hidden ones.
 func (s *source) retireEmptyLanes() {
 	var old []*lane
-	for _, ln := range s.lanes {
+	for _, ln := range s.lanes.all {
 		if ln != nil && ln.blocks == 0 && ln.hidden == 0 {
 			old = append(old, ln)
 			of := &ln.group.lanes[ln.tier]
@@ -219,18 +156,18 @@ func (s *source) retireEmptyLanes() {
 		}
 	}
 	s.publish()
-	s.dropLanes(old)
+	s.lanes.drop(old)
 	for _, ln := range old {
 		s.f.RetireOrdinal(ln.ord)
 	}
 }
 
-// publish shows readers the views of the source as they are now, and the mirror its holders.
+// publish publishes the views of the source to readers, and its holders to the mirror.
 func (s *source) publish() {
-	layout := s.newLayout()
+	layout := s.lanes.newLayout()
 	oneFull := len(layout.Groups) == 1 && layout.FullGroups == 1
 	var views []*view
-	for _, g := range s.groups {
+	for _, g := range s.lanes.groups {
 		for t := range g.lanes {
 			for _, ln := range g.lanes[t] {
 				by := g.cutOf(ln)
@@ -251,59 +188,13 @@ func (s *source) publish() {
 	for _, v := range views {
 		v.oneGPU = v.lanes[0].tier == TierGPU && (len(v.lanes) == 1 || v.lanes[1].tier != TierGPU)
 	}
-	s.mem.Add(viewBytes(views) - viewBytes(*s.views.Load())) // those of before are garbage
+	s.mem.Add(viewBytes(views) - viewBytes(*s.views.Load())) // the old ones are garbage
 	s.views.Store(&views)
 	s.model.gen.Add(1)
-	s.tellHolders()
+	s.ground.publish(s)
 }
 
-// newLayout returns the source's Layout, which is the last one if nothing is new.
-func (s *source) newLayout() *Layout {
-	fresh := &Layout{Groups: make([]GroupLayout, 0, len(s.groups))}
-	for _, g := range s.groups {
-		fresh.Groups = append(fresh.Groups, GroupLayout{Group: g.Group, BlockSize: g.cut.size, Grain: g.grain})
-		if g.Kind == GroupFull {
-			fresh.FullGroups++
-		}
-	}
-	if s.layout == nil || !slices.Equal(s.layout.Groups, fresh.Groups) {
-		s.mem.Add(layoutBytes(fresh) - layoutBytes(s.layout))
-		s.layout = fresh
-	}
-	return s.layout
-}
-
-// groupBytes returns what the groups of a source take, but for their lanes.
-func groupBytes(groups []*group) int {
-	n := mem.SliceSize(groups) + mem.SizeOf[group]()*len(groups)
-	for _, g := range groups {
-		for _, of := range g.lanes {
-			n += mem.SliceSize(of)
-		}
-	}
-	return n
-}
-
-// laneBytes returns what the lanes of a source take.
-func laneBytes(lanes []*lane) int {
-	n := mem.SliceSize(lanes)
-	for _, ln := range lanes {
-		if ln != nil {
-			n += mem.SizeOf[lane]()
-		}
-	}
-	return n
-}
-
-// layoutBytes returns what a Layout takes; nil: there is none.
-func layoutBytes(l *Layout) int {
-	if l == nil {
-		return 0
-	}
-	return mem.SizeOf[Layout]() + mem.Size(cap(l.Groups)*int(unsafe.Sizeof(GroupLayout{})))
-}
-
-// viewBytes returns what the views of a source take, but for their Layout.
+// viewBytes returns the bytes of the views of a source without their Layout.
 func viewBytes(views []*view) int {
 	n := mem.SizeOf[[]*view]() + mem.SliceSize(views) + mem.SizeOf[view]()*len(views)
 	for _, v := range views {

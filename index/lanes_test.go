@@ -24,7 +24,7 @@ func TestOrdinals(t *testing.T) {
 	apply("a", OpStore)
 	apply("b", OpStore)
 	md := (*m.models.Load())["m"]
-	ord := func(pod string) uint32 { return md.source(Source{Pod: pod, Model: "m"}).lanes[0].ord }
+	ord := func(pod string) uint32 { return md.source(Source{Pod: pod, Model: "m"}).lanes.all[0].ord }
 	goes := map[string]func(){
 		"cleared":          func() { apply("a", OpClear) },
 		"its tier cleared": func() { apply("a", OpClearTier) },

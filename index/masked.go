@@ -2,40 +2,39 @@ package index
 
 import "slices"
 
-// Masked stores of window groups, and what follows from one hash of them.
+// Masked stores of window groups, and the hashes that follow from one of them.
 //
 // A masked store lists fewer hashes than its range has blocks, in the order of the
-// range. What a window group keeps is known, though (vLLM,
-// v1/core/single_type_kv_cache_manager.py, reachable_block_mask, 2026-08-17): runs of
-// as many blocks as the window needs. Each run ends at a boundary, where blocks of all
-// groups end. A group whose last block is dropped (Group.Draft) keeps the block behind
-// the boundary too. A request lets go of the first blocks of its table only, so all
-// runs of a store are whole but the first.
+// range. But a window group keeps runs of as many blocks as the window needs (vLLM,
+// v1/core/single_type_kv_cache_manager.py, reachable_block_mask, 2026-08-17).
+// Each run ends at a boundary, where blocks of all groups end. A group that drops the last
+// block of a hit (Group.Draft) keeps the block behind the boundary too. A request frees
+// the first blocks of its table only, so all runs of a store are whole but the first.
 //
 // A hash that a group with larger blocks holds may be a boundary, so
 //
 //   - the hashes listed before it are those of the blocks before it, as far as its run
 //     goes;
 //   - in a draft group the hash listed behind it is that of the block behind it;
-//   - if as many hashes are listed between two that are known as there are blocks
-//     between them, they are those of these blocks.
+//   - if the store lists one hash for each block between two placed hashes, these are the
+//     hashes of those blocks.
 //
 // If the larger blocks are shorter than a run, one may end in the middle of a run.
-// That run ends at the last hash that is known to follow without a gap, and only if
+// That run ends at the last placed hash that follows without a gap, and only if
 // that is a boundary itself, or in a draft group the block behind one.
 //
 // The blocks before a boundary are found by going up from it in the forest. So their
-// salts, adapters and media are those of the boundary, although a masked store does
-// not tell them for the blocks that it leaves out. Only the block behind a boundary is
+// salts, adapters and media are those of the boundary, although a masked store leaves
+// them out for the blocks that it does not list. Only the block behind a boundary is
 // placed by the tokens of the store.
 //
-// More is placed if more hashes are known: of two stores of one batch the second may
-// know what the first needs. So a masked store of which not all follows at once is
-// looked at when an Apply has applied all of its changes, and again after each Apply
-// that placed one of its hashes, or its parent if that was not known.
+// More places let more hashes follow: of two stores of one batch the second may place
+// a hash that the first needs. So a masked store of which some hashes do not follow at
+// once gets a look when an Apply has applied all of its changes, and again after each
+// Apply that placed one of its hashes, or its parent.
 
-// runBlocks returns how many blocks of a size the window of a group needs; 0: that is
-// not known.
+// runBlocks returns how many blocks of a size the window of a group needs; 0: the group has
+// no Window, or is no window group.
 func (g *group) runBlocks(size int) int {
 	if g.Kind != GroupWindow || g.Window < 2 {
 		return 0
@@ -43,20 +42,20 @@ func (g *group) runBlocks(size int) int {
 	return (g.Window-2)/size + 1
 }
 
-// masking is what a masked store tells beside its hashes.
-type masking struct {
+// maskedRange is the range of a masked store.
+type maskedRange struct {
 	need     int // blocks of a run; 0: it is no store of a window group
 	units    int // of its range
 	fromRoot bool
 	root     Key
 }
 
-// pendingMasked returns a masked store of a group with runs of so many blocks.
-func (st *storing) pendingMasked(need int, variant uint32) *pending {
+// newMasked returns a masked store of a group with runs of need blocks.
+func (st *storeTask) newMasked(need int, variant uint32) *waitingStore {
 	c := st.c
-	p := &pending{
-		group: st.group, hashes: c.Hashes, cut: cut{c.Variant, c.BlockSize}, parent: hashIn{variant: variant},
-		masking: masking{need, len(c.Locals), !c.HasParent, c.Root},
+	p := &waitingStore{
+		group: st.group, hashes: c.Hashes, cut: cut{c.Variant, c.BlockSize}, parent: variantHash{variant: variant},
+		maskedRange: maskedRange{need, len(c.Locals), !c.HasParent, c.Root},
 	}
 	if c.HasParent {
 		p.parent.hash = c.Parent
@@ -67,14 +66,15 @@ func (st *storing) pendingMasked(need int, variant uint32) *pending {
 	return p
 }
 
-// storeMasked carries out a masked store of a window group, for which bytes are set aside.
-func (st *storing) storeMasked(p *pending, aside int) {
+// storeMasked carries out a masked store of a window group. aside is the bytes that are set
+// aside for it.
+func (st *storeTask) storeMasked(p *waitingStore, aside int) {
 	s := st.s
 	s.inHand++
 	m := s.follow(p)
-	if len(m.hashes) == m.unknown {
+	if len(m.hashes) == m.unplaced {
 		s.mem.Add(-aside)
-		for _, b := range m.known { // first: what nobody holds may be forgotten for others
+		for _, b := range m.placed { // first: other names may push idle ones out
 			n := s.name(p.hashes[b.i])
 			st.hold(b.i, &n)
 		}
@@ -92,27 +92,18 @@ func (st *storing) storeMasked(p *pending, aside int) {
 	s.mem.Add(-aside)
 	if slices.ContainsFunc(p.riches, func(number uint32) bool { return number != 0 }) {
 		p.hashes, p.locals = slices.Clone(p.hashes), slices.Clone(p.locals)
-		s.look(p)
-		p.blind = m.unknown == len(p.hashes) && len(p.hashes) > 1
-		s.await(p)
+		s.waits.look(p)
+		p.blind = m.unplaced == len(p.hashes) && len(p.hashes) > 1
+		s.waits.add(p)
 	}
 }
 
-// look has a masked store looked at when the changes are applied.
-func (s *source) look(p *pending) {
-	p.blind = false
-	if !p.looked {
-		p.looked = true
-		s.masked = append(s.masked, p)
-	}
-}
-
-// settle places what follows from what is known now. Placing one store may place
+// settle places the hashes of masked stores that follow now. Placing one store may place
 // others.
 func (s *source) settle() {
-	for len(s.masked) > 0 && !s.removed.Load() {
-		p := s.masked[0]
-		s.masked = s.masked[1:]
+	for len(s.waits.masked) > 0 && !s.removed.Load() {
+		p := s.waits.masked[0]
+		s.waits.masked = s.waits.masked[1:]
 		if p.number == 0 { // it was dropped
 			continue
 		}
@@ -120,101 +111,101 @@ func (s *source) settle() {
 		m := s.follow(p)
 		s.inHand--
 		for i, at := range m.numbers {
-			n := s.waitingName(p, at)
+			n := s.waits.name(p, at)
 			n.place(m.locs[i])
 		}
 		p.looked = false
-		if s.anyUnplaced(p) {
+		if s.waits.anyUnplaced(p) {
 			if _, n := s.locOf(p.parent); n == 0 && p.locals != nil && !p.fromRoot && !p.waits {
-				s.wait(p)
+				s.waits.wait(p)
 			}
 		} else {
-			s.take(p)
+			s.waits.take(p)
 		}
 		m.join()
 		s.pause(len(p.hashes))
 	}
-	s.masked = nil
+	s.waits.masked = nil
 }
 
-// maskedStore is what is known of a masked store, and what follows.
+// maskedStore is the placed blocks of a masked store, and the hashes that follow from them.
 type maskedStore struct {
 	s          *source
-	p          *pending
+	p          *waitingStore
 	blockUnits int
 	larger     []*lane // of other groups, with blocks that are larger than the store's
-	known      []knownBlock
-	unknown    int // hashes without a place
-	// hashes follow. Each has its number in the store's in numbers, and its place,
-	// which it keeps, in locs.
+	placed     []placedBlock
+	unplaced   int // hashes without a place
+	// hashes follow. Each has its position in the store in numbers, and its pinned place
+	// in locs.
 	hashes  []Hash
 	numbers []int
 	locs    []loc
 }
 
-// knownBlock is a block of a masked store of which the place is known.
-type knownBlock struct {
+// placedBlock is a block of a masked store that has a place.
+type placedBlock struct {
 	i  int // in hashes
 	at loc
 	// boundary: a group with larger blocks holds it. sure: those are as long as a
 	// run, so it ends one.
 	boundary, sure bool
-	gap            int // blocks from it to the known one behind it; 0: there is none
+	gap            int // blocks from it to the placed one behind it; 0: there is none
 }
 
-// follow returns what follows from the known hashes of a store. It is done with join
-// or done, before the next one is begun.
-func (s *source) follow(p *pending) *maskedStore {
+// follow returns the hashes that follow from the placed ones of a store. The caller calls
+// join or done on the result before the next follow.
+func (s *source) follow(p *waitingStore) *maskedStore {
 	if s.following == nil {
 		s.following = s.ground.takeFollowing()
 	}
 	m := s.following
 	*m = maskedStore{
 		s: s, p: p, blockUnits: p.cut.size / p.cut.variant.Unit,
-		larger: m.larger[:0], known: m.known[:0], hashes: m.hashes[:0], numbers: m.numbers[:0], locs: m.locs[:0],
+		larger: m.larger[:0], placed: m.placed[:0], hashes: m.hashes[:0], numbers: m.numbers[:0], locs: m.locs[:0],
 	}
-	for _, ln := range s.lanes {
+	for _, ln := range s.lanes.all {
 		if ln != nil && ln.tier == TierGPU && ln.group != p.group && ln.group.cutOf(ln).size > p.cut.size {
 			m.larger = append(m.larger, ln)
 		}
 	}
-	if !p.blind && m.findKnown() {
+	if !p.blind && m.findPlaced() {
 		m.followAll()
 	}
 	return m
 }
 
-// done lets go of the places.
+// done releases the places.
 func (m *maskedStore) done() {
 	for _, l := range m.locs {
 		m.s.f.Unpin(l)
 	}
 }
 
-// join is done, and places what waited for the hashes.
+// join is done, and places the stores that waited for the hashes.
 func (m *maskedStore) join() {
 	m.done()
-	if !m.s.anyWaits() {
+	if !m.s.waits.hasParents() {
 		return
 	}
 	variant := m.p.parent.variant
 	for _, h := range slices.Clone(m.hashes) {
-		m.s.join(hashIn{h, variant})
+		m.s.waits.join(variantHash{h, variant})
 	}
 }
 
 // followAll goes from right to left.
 func (m *maskedStore) followAll() {
-	n := len(m.known)
+	n := len(m.placed)
 	if n == 0 {
-		if len(m.p.hashes) == 1 && m.p.need > 1 { // what is listed of a whole run is more
+		if len(m.p.hashes) == 1 && m.p.need > 1 { // a whole run lists more
 			m.placeAtBegin()
 		}
 		return
 	}
-	m.placeBehind(m.known[n-1], len(m.p.hashes)-1-m.known[n-1].i)
+	m.placeBehind(m.placed[n-1], len(m.p.hashes)-1-m.placed[n-1].i)
 	for k := n - 1; k > 0; k-- {
-		left, right := m.known[k-1], m.known[k]
+		left, right := m.placed[k-1], m.placed[k]
 		listed := right.i - left.i - 1
 		if listed == left.gap-1 {
 			m.countBack(right, listed)
@@ -229,34 +220,34 @@ func (m *maskedStore) followAll() {
 	m.placeFirst()
 }
 
-// findKnown finds the known blocks of the store. It returns false if they contradict
+// findPlaced finds the placed blocks of the store. It returns false if they contradict
 // each other, or one has two places.
-func (m *maskedStore) findKnown() bool {
+func (m *maskedStore) findPlaced() bool {
 	for i, h := range m.p.hashes {
 		m.s.bury(h)
 		if m.p.isVoid(i) {
 			continue
 		}
-		of := m.s.waitingName(m.p, i)
+		of := m.s.waits.name(m.p, i)
 		at, n := of.locIn(m.p.parent.variant)
 		switch {
 		case n > 1:
-			m.unknown++
+			m.unplaced++
 			return false
 		case n == 0:
-			m.unknown++
+			m.unplaced++
 			continue
 		}
-		if n := len(m.known); n > 0 {
-			left := &m.known[n-1]
+		if n := len(m.placed); n > 0 {
+			left := &m.placed[n-1]
 			units, ok := m.s.f.Between(left.at, at, m.p.units)
 			if left.gap = units / m.blockUnits; !ok || units%m.blockUnits != 0 || left.gap < i-left.i {
-				m.unknown++
+				m.unplaced++
 				return false
 			}
 		}
 		larger := m.largerBlock(&of)
-		m.known = append(m.known, knownBlock{i: i, at: at, boundary: larger > 0, sure: larger >= m.p.need*m.p.cut.size})
+		m.placed = append(m.placed, placedBlock{i: i, at: at, boundary: larger > 0, sure: larger >= m.p.need*m.p.cut.size})
 	}
 	return true
 }
@@ -273,13 +264,13 @@ func (m *maskedStore) largerBlock(n *name) (size int) {
 	return size
 }
 
-// runBefore returns how many blocks the run of a known block has before it, and whether
-// it ends where it seems to; false: its end is not known.
+// runBefore returns how many blocks the run of a placed block has before it. sure: its end
+// is that of a larger block as long as a run. ok is false if no end was found.
 func (m *maskedStore) runBefore(k int) (n int, sure, ok bool) {
 	blocks := 0
 	for ; ; k++ {
-		b := m.known[k]
-		behind := m.p.group.Draft && b.gap == 1 && !m.known[k+1].boundary && !m.goesOn(k+1)
+		b := m.placed[k]
+		behind := m.p.group.Draft && b.gap == 1 && !m.placed[k+1].boundary && !m.goesOn(k+1)
 		if b.sure || b.boundary && (behind || !m.goesOn(k)) {
 			return max(m.p.need-1-blocks, 0), b.sure, true
 		}
@@ -290,29 +281,29 @@ func (m *maskedStore) runBefore(k int) (n int, sure, ok bool) {
 	}
 }
 
-// goesOn reports whether the next known block follows one without a gap.
+// goesOn reports whether the next placed block follows one without a gap.
 func (m *maskedStore) goesOn(k int) bool {
-	return k+1 < len(m.known) && m.known[k+1].i-m.known[k].i == m.known[k].gap
+	return k+1 < len(m.placed) && m.placed[k+1].i-m.placed[k].i == m.placed[k].gap
 }
 
-// placeFirst places what is listed before all known blocks. The run there may have
-// begun before the store. In a draft group one more may be listed: the block behind
+// placeFirst places the hashes before all placed blocks. The run there may have
+// begun before the store. A draft group may list one more: the block behind
 // the boundary at which the store begins.
 func (m *maskedStore) placeFirst() {
 	run, sure, ok := m.runBefore(0)
-	listed := m.known[0].i
+	listed := m.placed[0].i
 	n := min(run, listed)
 	if n == listed && n > 0 && m.p.group.Draft && !sure && m.beginsAtBoundary() {
 		n-- // the store may end before the run, and have the block behind the boundary
 	}
-	m.countBack(m.known[0], n)
+	m.countBack(m.placed[0], n)
 	if ok && listed == run+1 {
 		m.placeAtBegin()
 	}
 }
 
-// countBack places so many hashes that are listed before a known one.
-func (m *maskedStore) countBack(b knownBlock, n int) {
+// countBack places the n hashes before a placed one.
+func (m *maskedStore) countBack(b placedBlock, n int) {
 	for k := 1; k <= n; k++ {
 		if m.s.f.Dead(b.at) {
 			return
@@ -324,11 +315,11 @@ func (m *maskedStore) countBack(b knownBlock, n int) {
 	}
 }
 
-// placeBehind places the first of so many hashes that are listed behind a boundary of
-// a draft group.
-func (m *maskedStore) placeBehind(b knownBlock, listed int) {
+// placeBehind places the first of the hashes that are listed behind a boundary of a draft
+// group.
+func (m *maskedStore) placeBehind(b placedBlock, listed int) {
 	behind, ok := m.begin()
-	if !ok || !b.boundary || listed == 0 || m.s.f.Dead(b.at) { // what is before an evicted slab may have gone
+	if !ok || !b.boundary || listed == 0 || m.s.f.Dead(b.at) { // the slabs before an evicted one may have gone
 		return
 	}
 	if units, ok := m.s.f.Between(behind, b.at, m.p.units); ok && units%m.blockUnits == 0 {
@@ -379,7 +370,7 @@ func (m *maskedStore) placeByTokens(i int, behind loc, from int) {
 	})
 }
 
-// place notes where hash i is.
+// place records the place of hash i.
 func (m *maskedStore) place(i int, at loc) {
 	if !m.p.isVoid(i) {
 		m.s.f.Pin(at)

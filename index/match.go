@@ -7,35 +7,34 @@ import (
 	"github.com/kvindex/kvindex/index/internal/forest"
 )
 
-// A Match goes along the slabs of a prompt once for each size in which its
-// candidates have blocks (resolvedCut), and asks each slab who holds it. Nobody is
-// looked up: the lanes that may answer are bits of a bitmap, and a slab takes from
-// it those that miss a block.
+// A Match walks the slabs of a prompt once for each size in which its candidates have
+// blocks (resolvedCut), and reads the holders of each slab. It looks up no source: the
+// lanes of the candidates are bits of a bitmap, and a slab clears the bits of those that
+// miss a block.
 //
 //   - Most views have one lane, of the gpu. As long as all blocks of such a lane
-//     are there its bit stays in act, and costs nothing of its own: a word of 64
-//     lanes is narrowed by one AND with a row of the slab's record.
-//   - A view with other lanes is looked at in every tier, slab by slab (slowView):
+//     are there its bit stays in act, and costs nothing of its own: one AND with a row
+//     of the slab's record narrows a word of 64 lanes.
+//   - The walker examines a view with other lanes in every tier, slab by slab (slowView):
 //     from the first block on if that is not in the gpu, else from the slab in
 //     which its gpu run ends.
-//   - Views whose rows have bits are not looked at one by one either. One pass for
-//     all of them gives each lane that holds slots of a slab the bits of these
-//     (findBits), and the rows are made of the bits. Such a pass goes on to the end
-//     of the prompt, so it is linear in blocks and in lanes.
+//   - Views whose rows have bits share one pass. It gives each lane that holds slots of a
+//     slab their bits (findBits), and the rows are made of the bits. The pass goes on to
+//     the end of the prompt, so it is linear in blocks and in lanes.
 //   - The answer needs no lock. Each claim of a row was true at one moment (package
-//     forest), and a lane's ordinal means whom it meant when the walker entered
-//     (answer). What is being moved by a writer may be missed.
+//     forest), and a lane's ordinal keeps the meaning that it had when the walker entered
+//     (answer). A Match may miss a slab that a writer moves.
 //
 // Sources of one full-attention group have no bits and cost nothing more. The index does not
-// judge what an engine reuses of several groups: package internal/reuse does.
+// judge which blocks of several groups an engine reuses: package internal/reuse does.
 
 // walker is the memory of a Match.
 type walker struct {
 	f     *forest.Forest
 	paths []path
 
-	// What is matched now: blocks of one size of some candidates, along a path.
-	r   *resolved
+	// The pass in progress: blocks of one size of some candidates, along a path.
+	r   *resolution
 	rc  *resolvedCut
 	p   *path
 	out *Matches
@@ -45,9 +44,9 @@ type walker struct {
 	// act are the lanes of the gpu whose run goes on.
 	act []actWord
 
-	// slow are the views that are looked at in every tier, and slowSet is the
+	// slow are the views that are examined in every tier, and slowSet is the
 	// bitmap of their lanes. By the ordinal of a view's first lane, seen has the
-	// round in which it became slow, and slot where it is in slow.
+	// round in which it became slow, and slot its position in slow.
 	slow    []slowView
 	slowSet []uint64
 	seen    []uint32
@@ -55,14 +54,14 @@ type walker struct {
 	round   uint32
 
 	// at are the bits of lanes, by ordinal, and held those of the rows. words is
-	// how many words a lane's bits are.
-	at    []bitsAt
+	// the number of words of a lane's bits.
+	at    []bitRange
 	words int
 	held  [][NumTiers][]uint64
 }
 
-// bitsAt is a part of Matches.bits; no words: there is none.
-type bitsAt struct{ from, words uint32 }
+// bitRange is a part of Matches.bits; no words: there is none.
+type bitRange struct{ from, words uint32 }
 
 func (w *walker) begin(f *forest.Forest) {
 	w.f = f
@@ -75,7 +74,7 @@ type path struct {
 	forest.Path
 }
 
-// slowView is a view whose blocks are looked at in every tier.
+// slowView is a view whose blocks are examined in every tier.
 type slowView struct {
 	viewRef
 	run, gpu int32
@@ -85,8 +84,8 @@ type slowView struct {
 	now      [NumTiers]uint32 // slots of the present span, by tier
 }
 
-// keysFor sets up the paths of all variants of r that there are none of yet.
-func (w *walker) keysFor(r *resolved, keys func(Variant) ([]Key, error)) error {
+// keysFor adds the paths of the variants of r that have none yet.
+func (w *walker) keysFor(r *resolution, keys func(Variant) ([]Key, error)) error {
 	for i := range r.cuts {
 		v := r.cuts[i].variant
 		if !slices.ContainsFunc(w.paths, func(p path) bool { return p.variant == v }) {
@@ -103,8 +102,7 @@ func (w *walker) keysFor(r *resolved, keys func(Variant) ([]Key, error)) error {
 	return nil
 }
 
-// release lets the caller's keys go, and the forest, which may have gone before
-// the next Match.
+// release drops the caller's keys, and the forest, which may be gone before the next Match.
 func (w *walker) release() {
 	w.f, w.r, w.rc, w.p, w.out = nil, nil, nil, nil, nil
 	for i := range w.paths {
@@ -112,7 +110,7 @@ func (w *walker) release() {
 	}
 }
 
-func (w *walker) knows(r *resolved) bool {
+func (w *walker) knows(r *resolution) bool {
 	for i := range r.cuts {
 		v := r.cuts[i].variant
 		if !slices.ContainsFunc(w.paths, func(p path) bool { return p.variant == v }) {
@@ -126,13 +124,13 @@ func (w *walker) path(v Variant) *path {
 	return &w.paths[slices.IndexFunc(w.paths, func(p path) bool { return p.variant == v })]
 }
 
-// answer returns false if r does not hold any more. It enters first, and looks
-// then: from there on no ordinal of r is given to somebody else.
-func (w *walker) answer(md *model, r *resolved, q *Query, out *Matches) (done bool, err error) {
+// answer returns false if r is out of date. It enters the forest before it checks that:
+// from there on no ordinal of r gets another meaning.
+func (w *walker) answer(md *model, r *resolution, q *Query, out *Matches) (done bool, err error) {
 	if err := w.keysFor(r, q.Keys); err != nil {
 		return false, err
 	}
-	defer md.ground.forest.Enter().Leave() // a panic must not keep memory from being used again
+	defer md.ground.forest.Enter().Leave() // also after a panic, or memory could not be reused
 	if md.gen.Load() != r.gen {
 		if r = md.resolve(q.Candidates); !w.knows(r) {
 			return false, nil
@@ -158,7 +156,7 @@ func (w *walker) answer(md *model, r *resolved, q *Query, out *Matches) (done bo
 // match appends the rows of one size of blocks.
 //
 // A view is in act by its gpu lane as long as all its blocks are there. When one
-// is missing, it has its row, or, if it has other lanes, becomes slow in the same
+// is missing, it gets its row, or, if it has other lanes, becomes slow in the same
 // span. Views that do not hold the first block in the gpu are slow from there,
 // if another lane has it. No view is in both.
 func (w *walker) match() {
@@ -204,8 +202,8 @@ func (w *walker) lost(v *view) bool {
 	return w.lossy && slices.ContainsFunc(v.lanes, func(l viewLane) bool { return w.f.Lost(l.ord) })
 }
 
-// narrow takes those lanes out of act that do not hold all the blocks that end
-// in s, and reports whether any is left.
+// narrow takes the lanes out of act that miss a block that ends in s, and reports whether
+// any lane is left.
 func (w *walker) narrow(s *forest.Span, end uint32) bool {
 	rc := w.rc
 	// block returns the number of the block that ends at the first of slots.
@@ -293,7 +291,7 @@ func (w *walker) finish(s *forest.Span, word uint32, set uint64, run int32) {
 	}
 }
 
-// nextRound begins to note which views are slow.
+// nextRound begins with no slow views.
 func (w *walker) nextRound(lanes int) {
 	w.round++
 	if w.round == 0 {
@@ -307,8 +305,7 @@ func (w *walker) nextRound(lanes int) {
 	}
 }
 
-// slowDown makes a view slow of which all blocks before the present span are in
-// the gpu.
+// slowDown makes a view slow. All its blocks before the present span are in the gpu.
 func (w *walker) slowDown(v viewRef, before int32) {
 	first := v.lanes[0].ord
 	w.seen[first], w.slot[first] = w.round, uint32(len(w.slow))
@@ -318,7 +315,7 @@ func (w *walker) slowDown(v viewRef, before int32) {
 	w.slow = append(w.slow, slowView{viewRef: v, run: before, gpu: before, inGPU: true, tiers: [NumTiers]int32{TierGPU: before}})
 }
 
-// stop ends what is noted of a slow view.
+// stop appends the row of a slow view, and removes the view from slowSet.
 func (w *walker) stop(v *slowView) {
 	for _, l := range v.lanes {
 		w.slowSet[l.ord>>6] &^= 1 << (l.ord & 63)
@@ -330,9 +327,9 @@ func (w *walker) stop(v *slowView) {
 	}
 }
 
-// findSlow begins with the views that are not in act any more, nor slow, and
-// hold the first block, which ends at a slot of s, in a lane of theirs. What act
-// says is not looked at again: a gpu copy may come or go meanwhile.
+// findSlow makes the views slow that are neither in act any more nor slow, and hold the
+// first block, which ends at a slot of s, in any lane. It does not check act again: a gpu
+// copy may come or go meanwhile.
 func (w *walker) findSlow(s *forest.Span, slot int) {
 	w.p.HoldersIn(s, w.rc.other, func(ord, mask uint32) {
 		l := &w.r.lanes[ord]
@@ -406,8 +403,8 @@ func (v *slowView) advance(end uint32) bool {
 	return here == end
 }
 
-// matchBits appends the rows that have bits, source by source: of all sources, or
-// of those that have them unasked; not those of blocks in so many leading tokens, if all.
+// matchBits appends the rows that have bits, source by source: of all sources, without the
+// blocks in the first behind tokens, or else of the sources whose rows always have bits.
 func (w *walker) matchBits(all bool, behind int) {
 	r := w.r
 	w.at = slices.Grow(w.at[:0], len(r.lanes))[:len(r.lanes)]
@@ -438,9 +435,9 @@ func (w *walker) matchBits(all bool, behind int) {
 	}
 }
 
-// findBits goes along the prompt once, and sets a bit for each block that a lane of
+// findBits walks the prompt once, and sets a bit for each block that a lane of
 // set holds. It ends at the first key that is not in the forest: nobody holds a block
-// behind it, because whoever holds a block keeps the keys before it there.
+// behind it, because the forest keeps all keys before a held block.
 func (w *walker) findBits(set []uint64, from int) {
 	if set == nil {
 		return
@@ -482,15 +479,15 @@ func (w *walker) findBits(set []uint64, from int) {
 	}
 }
 
-// someBlocks are blocks of a prompt in two words, from word at on.
-type someBlocks struct {
+// blockBits are blocks of a prompt in two words, from word at on.
+type blockBits struct {
 	at         int
 	bits, more uint64
 }
 
 // blocksAt returns the blocks that end at slots, some of those in end. The number
 // of the first block of end is given.
-func blocksAt(first int, slots, end uint32, units int) someBlocks {
+func blocksAt(first int, slots, end uint32, units int) blockBits {
 	v := uint64(slots)
 	if units > 1 {
 		v = 0
@@ -499,11 +496,11 @@ func blocksAt(first int, slots, end uint32, units int) someBlocks {
 			end &= end - 1
 		}
 	}
-	return someBlocks{first / 64, v << (first % 64), v >> (64 - first%64)}
+	return blockBits{first / 64, v << (first % 64), v >> (64 - first%64)}
 }
 
 // setBits gives blocks to the lanes of set that are holders: a word of ordinals.
-func (w *walker) setBits(set []uint64, word uint32, holders uint64, blocks someBlocks) {
+func (w *walker) setBits(set []uint64, word uint32, holders uint64, blocks blockBits) {
 	if int(word) >= len(set) {
 		return
 	}
@@ -511,7 +508,7 @@ func (w *walker) setBits(set []uint64, word uint32, holders uint64, blocks someB
 	for here := set[word] & holders; here != 0; here &= here - 1 {
 		lane := &at[bits.TrailingZeros64(here)]
 		if lane.words == 0 {
-			*lane = bitsAt{uint32(w.out.more(w.words)), uint32(w.words)}
+			*lane = bitRange{uint32(w.out.more(w.words)), uint32(w.words)}
 			out = w.out.bits
 		}
 		i := int(lane.from) + blocks.at
@@ -543,7 +540,7 @@ func (w *walker) addBits(v *view, pod int32) {
 			held[l.tier] = set
 			continue
 		}
-		for i, word := range set { // blocks known by hash alone, and others
+		for i, word := range set { // a lane of blocks by hash alone, and another one
 			held[l.tier][i] |= word
 		}
 	}
@@ -557,10 +554,10 @@ func (w *walker) addBits(v *view, pod int32) {
 	row.Count(words)
 }
 
-// Count fills in the runs of a row that has none yet by Held, of which the sets that are not
-// nil have so many words. It is for backends.
+// Count computes the runs of a row, which has none yet, from Held. The sets that are not nil
+// have words words. It is for backends.
 func (row *Row) Count(words int) {
-	// Words of which the gpu has all blocks are not looked at in other tiers.
+	// The other tiers are skipped in words of which the gpu has all blocks.
 	held := row.Held
 	from := len(held[TierGPU]) // the first word of which the gpu lacks a block
 	for i, word := range held[TierGPU] {

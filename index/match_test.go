@@ -15,14 +15,14 @@ type hybrids struct {
 	keys []Key
 }
 
-// held is what a group holds: the last blocks of the prompt, or, with last 0, all;
-// with gap, all of these but each gap-th.
-type held struct {
+// heldGroup is a group and the blocks that it holds: the last blocks of the prompt, or all
+// with last 0; with gap, all of these but each gap-th.
+type heldGroup struct {
 	Group
 	size, last, gap int
 }
 
-func newHybrids(tb testing.TB, units, pods int, groups ...held) *hybrids {
+func newHybrids(tb testing.TB, units, pods int, groups ...heldGroup) *hybrids {
 	tb.Helper()
 	m, err := newMemory(MemoryConfig{})
 	if err != nil {
@@ -73,15 +73,15 @@ func (h *hybrids) match(tb testing.TB) {
 }
 
 var (
-	fullGroup   = held{Group: Group{}, size: 16}
-	windowGroup = held{Group: Group{ID: 1, Kind: GroupWindow, Window: 1024}, size: 16, last: 64}
-	mambaGroup  = held{Group: Group{ID: 2, Kind: GroupMamba}, size: 16, last: 1}
+	fullGroup   = heldGroup{Group: Group{}, size: 16}
+	windowGroup = heldGroup{Group: Group{ID: 1, Kind: GroupWindow, Window: 1024}, size: 16, last: 64}
+	mambaGroup  = heldGroup{Group: Group{ID: 2, Kind: GroupMamba}, size: 16, last: 1}
 )
 
 // A Match whose Matches has been used before allocates nothing, with and without
 // bits.
 func TestMatchAllocatesNothing(t *testing.T) {
-	for name, groups := range map[string][]held{
+	for name, groups := range map[string][]heldGroup{
 		"full":   {fullGroup},
 		"hybrid": {fullGroup, windowGroup, mambaGroup},
 	} {

@@ -20,13 +20,12 @@ const MinMemory = 1 << 20
 
 // Defaults of MemoryConfig.
 const (
-	// defaultPendingBytes is about 10,000 stores of one block of one source
-	// that wait for a name.
+	// defaultPendingBytes has room for about 10,000 stores of one block that wait for a
+	// name.
 	defaultPendingBytes = 4 << 20
 	// defaultIdleNames is the cache of a large pod: after a clear that stands
 	// for lost messages its blocks are still parents. They take about 3 MB, and
-	// keep what lies in their slabs and before them: at worst all that was
-	// cleared.
+	// keep their slabs and the slabs before them: at worst all that was cleared.
 	defaultIdleNames = 1 << 16
 	// defaultBytes is less on machines with addresses of 32 bits.
 	defaultBytes = 4 << 30 >> (3 * (^uint(0)>>63 ^ 1))
@@ -34,25 +33,23 @@ const (
 
 // MemoryConfig configures a Memory. Its zero value is the default.
 type MemoryConfig struct {
-	// Seed of the locals and roots; zero: a random one. Indexes that compare
-	// keys need the same seed, and an adversary who knows it can forge keys.
+	// Seed is the seed of the locals and roots; zero: a random one. Indexes that compare
+	// keys need the same seed. An adversary who has it can forge keys.
 	Seed [16]byte
-	// PendingBytes bounds, for each source, what waits for a name: parked
-	// stores and blocks known by hash only. 0: 4 MiB.
+	// PendingBytes bounds, for each source, the stores that wait for a name: parked
+	// stores and stores by hash only. 0: 4 MiB.
 	PendingBytes int
 	// IdleNames bounds, for each source, the names kept of blocks that nobody
-	// holds. 0: 65,536. Below it, as many are kept as a quarter of
-	// the blocks held, and 1,024 at least; a clear leaves more, which go as
-	// new blocks come.
+	// holds. 0: 65,536. Below that bound, a source keeps a quarter as many as it holds
+	// blocks, and at least 1,024. A clear leaves more, which go as new blocks come.
 	IdleNames int
-	// Bytes bounds the heap that the Memory takes, in all. At the bound it forgets,
-	// first the oldest names of blocks that nobody holds, then the oldest stores that
-	// wait, then the blocks that were neither stored nor asked for for the longest
-	// time. It forgets a block for all holders, and only if it keeps nothing behind it.
-	// So what is left of a chain is a prefix of what was there. (One exception: of a hash
-	// that names two prefixes, both are forgotten.) The half of Bytes that was used
-	// latest stays. At least MinMemory; 0: 4 GiB, or 512 MiB on machines with addresses of
-	// 32 bits.
+	// Bytes bounds the heap of the Memory. At the bound it forgets first the oldest names
+	// of blocks that nobody holds, then the oldest stores that wait, then the blocks that
+	// were neither stored nor matched for the longest time. It forgets a block for all
+	// holders, and only if it keeps nothing behind it. So the rest of a chain is a prefix
+	// of the chain. (One exception: of a hash that names two prefixes, both are
+	// forgotten.) The half of Bytes that was used latest stays. At least MinMemory; 0: 4
+	// GiB, or 512 MiB on machines with addresses of 32 bits.
 	Bytes int64
 }
 
@@ -70,7 +67,7 @@ type memory struct {
 	sweepers sync.WaitGroup
 	dumps    chan struct{} // of the Snapshot in progress
 
-	changes int // that checked has seen; guarded by mu
+	changes int // calls of checked; guarded by mu
 }
 
 var (
@@ -80,9 +77,8 @@ var (
 )
 
 // NewMemory returns an empty index that lives in the process: the Memory. It is a [Describer]
-// and a [SourceRemover]. A Match waits for nobody and nobody waits for it; Applies of one
-// source wait for each other, those of one model let each other in after every few hundred
-// blocks.
+// and a [SourceRemover]. A Match takes no lock. Applies of one source wait for each other.
+// Applies of several sources let each other in after every few hundred blocks.
 func NewMemory(cfg MemoryConfig) (Index, error) {
 	m, err := newMemory(cfg)
 	if err != nil {
@@ -144,7 +140,7 @@ func (m *memory) Apply(ctx context.Context, src Source, cur Cursor, changes []Ch
 	}
 }
 
-// source returns the source, made if need be.
+// source returns the source, and makes it if necessary.
 func (m *memory) source(id Source) (*source, error) {
 	if md := (*m.models.Load())[id.Model]; md != nil {
 		if s := md.source(id); s != nil {
@@ -153,7 +149,7 @@ func (m *memory) source(id Source) (*source, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed.Load() { // Close came between
+	if m.closed.Load() { // since the last check
 		return nil, ErrClosed
 	}
 	if !m.ground.canAdmit(nil, mem.Size(len(id.Pod)+len(id.Model))) {
@@ -209,8 +205,8 @@ func (m *memory) Cursor(ctx context.Context, src Source, stream string) (Cursor,
 	}
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	if i, ok := s.findCursor(stream); ok {
-		return s.cursors[i], nil
+	if i, ok := s.cursors.find(stream); ok {
+		return s.cursors.all[i], nil
 	}
 	return Cursor{}, nil
 }
@@ -246,19 +242,18 @@ func (m *memory) Match(ctx context.Context, q *Query, out *Matches) error {
 	}
 }
 
-// Remove implements Index. What the pod held is not seen any more when it
-// returns; its memory is tidied up by a goroutine that ends when that is done,
-// and that Close waits for.
+// Remove implements Index. No Match sees the pod any more when Remove returns. A goroutine
+// tidies up its memory and ends when that is done. Close waits for it.
 func (m *memory) Remove(ctx context.Context, pod string) error {
 	return m.remove(ctx, pod, func(*source) bool { return true })
 }
 
-// RemoveSource implements SourceRemover, as Remove does.
+// RemoveSource implements SourceRemover.
 func (m *memory) RemoveSource(ctx context.Context, src Source) error {
 	return m.remove(ctx, src.Pod, func(s *source) bool { return s.id == src })
 }
 
-// remove forgets those sources of a pod that are gone.
+// remove forgets the sources of a pod for which gone is true.
 func (m *memory) remove(ctx context.Context, pod string, gone func(*source) bool) error {
 	if m.closed.Load() {
 		return ErrClosed
@@ -275,8 +270,8 @@ func (m *memory) remove(ctx context.Context, pod string, gone func(*source) bool
 	return nil
 }
 
-// checked panics if something is wrong, with the build tag invariants. An index
-// of thousands of blocks is looked at now and then only.
+// checked panics if a check fails, with the build tag invariants. It checks an index of
+// thousands of blocks only now and then.
 func (m *memory) checked() {
 	if !invariants.Enabled {
 		return
@@ -324,24 +319,23 @@ func (m *memory) DescribeSource(src Source) (info SourceInfo, ok bool) {
 	return SourceInfo{}, false
 }
 
-// Usage is what an index holds and what that takes. A backend that does not keep one
-// of the kinds of bytes apart leaves it 0.
+// Usage is the contents of an index in numbers, and its bytes. A backend that does not
+// count one kind of bytes leaves it 0.
 type Usage struct {
 	Prefixes    int // keys
 	Memberships int // blocks held, of all holders together
-	// Bytes by what they are for: the keys, the table that finds them, who
-	// holds them, the names that engines have for them, stores that wait for a
-	// name, and the sources, with nothing in them.
+	// Bytes by purpose: the keys, the table that finds them, their holders, the names
+	// that engines have for them, stores that wait for a name, and the empty sources.
 	Keys, Heads, Holders, Names, Pending, Sources int
-	// Removed is the number of sources that were removed and of which memory is
-	// still being tidied up. It is in the bytes, but for names.
+	// Removed is the number of sources that were removed and still have memory. The bytes
+	// include that memory, but for names.
 	Removed int
 
-	// Free are the bytes of Keys and Holders that are ready for use. Total is what
-	// all takes of the heap, and Budget its bound.
+	// Free are the bytes of Keys and Holders that are ready for use. Total is the heap of
+	// the index, and Budget its bound.
 	Free          int
 	Total, Budget int64
-	// Evicted is how many holdings were given up at the bound.
+	// Evicted is how many holdings the index gave up at the bound.
 	Evicted uint64
 }
 
@@ -364,11 +358,11 @@ func (m *memory) Usage() (u Usage) {
 			for _, s := range *p.(*podSources).list.Load() {
 				s.writer.Lock()
 				u.Names += s.nameBytes()
-				u.Pending += s.waitBytes()
-				s.ground.mu.Lock() // who writes a snapshot of s has no other lock
+				u.Pending += s.waits.bytes()
+				s.ground.mu.Lock() // the writer of a snapshot of s has no other lock
 				u.Sources += s.ownBytes()
 				s.ground.mu.Unlock()
-				for _, n := range s.blocks {
+				for _, n := range s.lanes.blocks {
 					u.Memberships += n
 				}
 				s.writer.Unlock()

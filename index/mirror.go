@@ -5,21 +5,21 @@ import (
 	"github.com/kvindex/kvindex/index/internal/mirroring"
 )
 
-// Why a mirror hears of holders and slabs. A backend that shares an index needs no rule a
-// second time: it keeps a Memory, and copies who holds which key. So the mirror hears of
-// changed masks of slabs, and of no event, name or copy. A holder is reported before it holds
-// anything and left out before it is emptied, so a clear and a removed pod are one call. A pod
-// goes while it is unlinked, because a new source of its name can come right after that. The
-// depth of a slab is worked out where somebody asks for it (Run.Depth): a walk up to the root
-// for each change would make a long chain quadratic.
+// Why a mirror receives holders and slabs. A backend that shares an index needs no rule a
+// second time: it keeps a Memory, and copies the holders of each key. So the mirror receives
+// changed masks of slabs, and no event, name or copy. A holder is published before it holds
+// anything, and left out before it is emptied, so a clear and a removed pod are one call. A
+// pod goes while it is unlinked, because a new source of its name can come right after that.
+// Run.Depth computes the depth of a slab only when it is called: a walk up to the root for
+// each change would make a long chain quadratic.
 
 type (
 	mirror       = mirroring.Mirror[Source, Layout, mirrorHolder]
 	mirrorHolder = mirroring.Holder[Group, Tier, Variant]
 )
 
-// MirrorTo has a mirror told what changes. Nothing was applied yet. The depths that the mirror
-// can ask for take 4 bytes for each 8 to 32 prefixes. Restore returns an error then.
+// MirrorTo publishes all changes to a mirror. It must be called before the first Apply. The
+// depths of slabs take 4 bytes for each 8 to 32 prefixes. Restore returns an error then.
 func (m *memory) MirrorTo(to mirror) {
 	g := m.ground
 	g.mirror = to
@@ -29,22 +29,22 @@ func (m *memory) MirrorTo(to mirror) {
 	})
 }
 
-// tellHolders tells the mirror the holders of a source, unless that has gone. A lane is in
-// here before it holds anything, because it is published when it is made. One that goes is
-// left out of a call before its ordinal is retired, which is after the last slab has let go
-// of it. So a late Held is of nobody, and never of whoever has the ordinal next.
-func (s *source) tellHolders() {
-	if s.ground.mirror == nil || s.removed.Load() {
+// publish reports the holders of a source to the mirror, unless the source has gone. A lane
+// is among them before it holds anything, because it is published when it is made. A lane
+// that goes is left out of a call before its ordinal is retired, which is after the last slab
+// has dropped it. So a late Held is of no holder, and never of the next one with the ordinal.
+func (g *ground) publish(s *source) {
+	if g.mirror == nil || s.removed.Load() {
 		return
 	}
 	var holders []mirrorHolder
-	for _, g := range s.groups {
-		for t := range g.lanes {
-			for _, ln := range g.lanes[t] {
-				by := g.cutOf(ln)
-				holders = append(holders, mirrorHolder{ID: ln.ord, Group: g.Group, Tier: Tier(t), Variant: by.variant, BlockSize: by.size})
+	for _, of := range s.lanes.groups {
+		for t := range of.lanes {
+			for _, ln := range of.lanes[t] {
+				by := of.cutOf(ln)
+				holders = append(holders, mirrorHolder{ID: ln.ord, Group: of.Group, Tier: Tier(t), Variant: by.variant, BlockSize: by.size})
 			}
 		}
 	}
-	s.ground.mirror.Holders(s.feed, s.id, s.layout, holders)
+	g.mirror.Holders(s.feed, s.id, s.lanes.layout, holders)
 }

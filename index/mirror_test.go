@@ -27,7 +27,7 @@ type (
 // that cannot be is an error.
 type mapMirror struct {
 	testing.TB
-	told *told
+	calls *mirrorCalls
 
 	busy    atomic.Bool // a call is in progress
 	mu      sync.Mutex  // guards what follows
@@ -56,12 +56,12 @@ type mirrorPlace struct {
 	above index.Key
 }
 
-// told is how often a mirror was told something.
-type told struct{ held, late, holders, left, gone, evicted, deep, changed atomic.Int64 }
+// mirrorCalls counts the calls of a mirror.
+type mirrorCalls struct{ held, late, holders, left, gone, evicted, deep, changed atomic.Int64 }
 
-func newMapMirror(tb testing.TB, of *told) *mapMirror {
+func newMapMirror(tb testing.TB, of *mirrorCalls) *mapMirror {
 	return &mapMirror{
-		TB: tb, told: of, feeds: map[uint64]*mirrorFeed{}, sources: map[index.Source]uint64{},
+		TB: tb, calls: of, feeds: map[uint64]*mirrorFeed{}, sources: map[index.Source]uint64{},
 		gone: map[uint64]bool{}, holders: map[uint32]*mirrorHolder{},
 	}
 }
@@ -80,7 +80,7 @@ func (m *mapMirror) enter() (leave func()) {
 
 func (m *mapMirror) Holders(feed uint64, src index.Source, layout *index.Layout, holders []holder) {
 	defer m.enter()()
-	m.told.holders.Add(1)
+	m.calls.holders.Add(1)
 	f := m.feeds[feed]
 	if f == nil {
 		if last := m.sources[src]; feed <= last || last != 0 && !m.gone[last] {
@@ -113,19 +113,19 @@ func (m *mapMirror) Holders(feed uint64, src index.Source, layout *index.Layout,
 				m.Errorf("holder %d was %v and is %v", h.ID, of.holder, h)
 			}
 			if of.holder != h {
-				m.told.changed.Add(1)
+				m.calls.changed.Add(1)
 			}
 		}
 		of.holder = h
 		m.holders[h.ID] = of
 		f.holders = append(f.holders, of)
 	}
-	m.told.left.Add(int64(len(was)))
+	m.calls.left.Add(int64(len(was)))
 }
 
 func (m *mapMirror) Gone(feed uint64) {
 	defer m.enter()()
-	m.told.gone.Add(1)
+	m.calls.gone.Add(1)
 	if feed == 0 || m.gone[feed] {
 		m.Errorf("feed %d has gone again", feed)
 	}
@@ -140,10 +140,10 @@ func (m *mapMirror) Gone(feed uint64) {
 
 func (m *mapMirror) Held(holder uint32, run mirroring.Run, was, now uint32) {
 	defer m.enter()()
-	m.told.held.Add(1)
+	m.calls.held.Add(1)
 	h := m.holders[holder]
 	if h == nil {
-		m.told.late.Add(1)
+		m.calls.late.Add(1)
 		return
 	}
 	if was == now || bits.Len32(was|now) > run.Len() || run.Len() > 32 {
@@ -162,7 +162,7 @@ func (m *mapMirror) Held(holder uint32, run mirroring.Run, was, now uint32) {
 		}
 		h.keys[key] = at
 		if depth >= 100 {
-			m.told.deep.Add(1)
+			m.calls.deep.Add(1)
 		}
 	}
 }
@@ -174,29 +174,29 @@ func (m *mapMirror) Evicted(holder uint32) {
 			m.Errorf("holder %d lost its first block twice", holder)
 		}
 		h.evicted = true
-		m.told.evicted.Add(1)
+		m.calls.evicted.Add(1)
 	}
 }
 
-// mirrored is a Memory of which the answers come from its mirror.
-type mirrored struct {
+// mirroredMemory is a Memory of which the answers come from its mirror.
+type mirroredMemory struct {
 	inmemory.Memory
 	mirror *mapMirror
 }
 
-func newMirrored(tb testing.TB, c index.MemoryConfig, of *told) mirrored {
+func newMirrored(tb testing.TB, c index.MemoryConfig, of *mirrorCalls) mirroredMemory {
 	mirror := newMapMirror(tb, of)
 	m, err := inmemory.New(c)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	m.(teller).MirrorTo(mirror)
-	return mirrored{m, mirror}
+	return mirroredMemory{m, mirror}
 }
 
 // Match has the Memory answer too: it knows then what is used, and what is wrong with the
 // query.
-func (m mirrored) Match(ctx context.Context, q *index.Query, out *index.Matches) error {
+func (m mirroredMemory) Match(ctx context.Context, q *index.Query, out *index.Matches) error {
 	prompts := map[index.Variant][]index.Key{}
 	own := *q
 	own.Keys = func(v index.Variant) (keys []index.Key, err error) {
@@ -327,7 +327,7 @@ func countRun(row *index.Row) {
 // A Memory whose answers come from its mirror alone is as good as one without: the mirror
 // knows all that anybody holds.
 func TestMirror(t *testing.T) {
-	var saw told
+	var saw mirrorCalls
 	indextest.Run(t, func(tb testing.TB, c indextest.Config) index.Index {
 		return newMirrored(tb, index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames, Bytes: c.Bytes}, &saw)
 	})
@@ -386,21 +386,21 @@ func TestMirrorOfMuchThatGoes(t *testing.T) {
 		name          string
 		holders, gone int64
 		left          int // holders of the source
-		do            func(m mirrored) error
+		do            func(m mirroredMemory) error
 	}{
-		{"clear", 1, 0, 0, func(m mirrored) error {
+		{"clear", 1, 0, 0, func(m mirroredMemory) error {
 			_, err := m.Apply(ctx, src, index.Cursor{}, []index.Change{{Op: index.OpClear}})
 			return err
 		}},
-		{"clear of a tier", 1, 0, 1, func(m mirrored) error {
+		{"clear of a tier", 1, 0, 1, func(m mirroredMemory) error {
 			_, err := m.Apply(ctx, src, index.Cursor{}, []index.Change{{Op: index.OpClearTier, Tier: index.TierGPU}})
 			return err
 		}},
-		{"removed pod", 0, 1, 0, func(m mirrored) error { return m.Remove(ctx, "a") }},
-		{"removed source", 0, 1, 0, func(m mirrored) error { return m.RemoveSource(ctx, src) }},
+		{"removed pod", 0, 1, 0, func(m mirroredMemory) error { return m.Remove(ctx, "a") }},
+		{"removed source", 0, 1, 0, func(m mirroredMemory) error { return m.RemoveSource(ctx, src) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			saw := new(told)
+			saw := new(mirrorCalls)
 			m := newMirrored(t, index.MemoryConfig{}, saw)
 			defer m.Close()
 			all := mirrorStore(1, 0, blocks)
@@ -466,7 +466,7 @@ func TestMirrorOfASourceThatGoesMeanwhile(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("removed only %d times while a store was in progress", meanwhile)
 		}
-		mirror := &earlyMirror{mapMirror: newMapMirror(t, new(told)), began: make(chan struct{})}
+		mirror := &earlyMirror{mapMirror: newMapMirror(t, new(mirrorCalls)), began: make(chan struct{})}
 		m, err := inmemory.New(index.MemoryConfig{})
 		if err != nil {
 			t.Fatal(err)
@@ -482,7 +482,7 @@ func TestMirrorOfASourceThatGoesMeanwhile(t *testing.T) {
 		mustApply(t, m, index.Source{Pod: "a", Model: "m"}, mirrorStore(1, 0, blocks))
 		mirror.applied.Store(true)
 		removal.Wait()
-		if n := mirror.told.gone.Load(); n != 1 {
+		if n := mirror.calls.gone.Load(); n != 1 {
 			t.Errorf("%d feeds have gone", n)
 		}
 		if mirror.early.Load() {
@@ -496,7 +496,7 @@ func TestMirrorOfASourceThatGoesMeanwhile(t *testing.T) {
 
 // What a snapshot has was never told, so it is not restored beside a mirror.
 func TestMirrorIsNotRestored(t *testing.T) {
-	m := newMirrored(t, index.MemoryConfig{}, new(told))
+	m := newMirrored(t, index.MemoryConfig{}, new(mirrorCalls))
 	defer m.Close()
 	src := index.Source{Pod: "a", Model: "m"}
 	for range 2 {

@@ -11,39 +11,40 @@ import (
 )
 
 // ground is the prefix tree that all models of a Memory share, so that room which one
-// gives up serves any other, and what those who write in it need.
+// gives up serves any other, and the state of its writers.
 type ground struct {
 	mem    mem.Count
 	forest *forest.Forest
 	mirror mirror // nil: there is none
 
-	mu        sync.Mutex // of those who write in forest
-	variants  []Variant  // of the forest's chains, by number
-	graves    []*grave
-	tables    int        // bytes of the tables of models and pods, and of scratches
-	dumping   bool       // a snapshot is being written
-	dead      int        // sources that were unlinked and are not buried yet
-	scratches []*scratch // that nobody uses
-	// followings are those that nobody uses.
+	mu       sync.Mutex // of the writers of forest
+	variants []Variant  // of the forest's chains, by number
+	graves   []*grave
+	tables   int  // bytes of the tables of models and pods, and of scratches
+	dumping  bool // a snapshot is being written
+	dead     int  // sources that were unlinked and are not buried yet
+	// Free memory.
+	scratches  []*scratch
 	followings []*maskedStore
 	keeper
 }
 
-// What the tables of models and pods have for one of them, about: sync.Map does not
-// say.
+// About how many bytes the tables of models and pods have for one of them. sync.Map does not
+// report its bytes.
 const (
 	modelBytes   = 512
 	podBytes     = 256
 	scratchBytes = int(unsafe.Sizeof(scratch{}))
-	// maxScratches is how many are kept.
+	// maxScratches bounds the free scratches.
 	maxScratches = 4
-	// groundBytes is for what is there once, and small.
+	// groundBytes is for small structures of which there is one.
 	groundBytes = 24 << 10
 )
 
 func newGround(budget int64) *ground {
 	g := new(ground)
-	g.init(budget)
+	g.setBudget(budget)
+	g.resize(0)
 	g.mem.Add(g.ownBytes())
 	g.forest = forest.New(&g.mem, g.budget-g.slack-g.admits-g.reserve)
 	return g
@@ -61,15 +62,15 @@ type model struct {
 	holders      forest.Holders // guarded by ground.mu
 }
 
-// identity is what tells a model from another one of its name.
+// identity distinguishes a model from a later one of its name.
 type identity struct{ _ byte }
 
 type podSources struct {
 	list atomic.Pointer[[]*source] // replaced, never changed in place
 }
 
-// variant returns the number of a variant, or false if there are too many. g.mu is
-// held.
+// variant returns the number of a variant, or false if there are too many. The caller holds
+// g.mu.
 func (g *ground) variant(v Variant) (n uint32, ok bool) {
 	i := slices.Index(g.variants, v)
 	if i < 0 {
@@ -130,7 +131,7 @@ func (g *ground) giveFollowing(of *maskedStore) {
 	}
 }
 
-// ownBytes is what g takes itself, and the tables of models and pods.
+// ownBytes returns the bytes of g and of the tables of models and pods.
 func (g *ground) ownBytes() int {
 	return groundBytes + mem.SizeOf[ground]() + mem.SliceSize(g.all) + g.tables
 }

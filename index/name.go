@@ -2,26 +2,27 @@ package index
 
 import "slices"
 
-// A name is one of four things, told apart by its value:
+// A name has one of four forms. Its value shows which:
 //
-//	nothing   it is not known
-//	plain     one key, and it holds one copy in each lane that its slot in the
-//	          forest says: nothing else needs to be kept
-//	idle      one key, and nobody holds it: its place in the queue of those
-//	rich      anything else, and what a store waits for: its richName
+//	nothing   there is no name
+//	plain     one key, and one copy in each lane of its slot in the forest: the value is
+//	          the place
+//	idle      one key, and nobody holds it: the value is its number in the queue of idle
+//	          names
+//	rich      any other name, and one that a store waits for: the value is the number of
+//	          its richName
 //
-// Nearly all names are plain or idle: a place in the table of names, 12.8 bytes,
-// is all that they take. Each key of a name is a ref of its slab, so what a name
-// stands for, and all that comes before it, stays in the forest.
+// Nearly all names are plain or idle: they take only an entry in the table of names, of
+// 12.8 bytes. Each key of a name is a ref of its slab, so the key, and all keys before it,
+// stay in the forest.
 //
-// Two stores may give one hash two keys, because an engine may hide what makes
-// them differ (salts, media), or cut one prefix in two variants. While a hash is
-// held, a second key in one variant makes it ambiguous: it stands for both, its
-// removal removes both, and a store that names it as its parent is not placed.
-// Once nobody holds it, another key takes the place of the first: the engine uses
-// the hash anew.
+// Two stores may give one hash two keys, because an engine may hide salts or media, or cut
+// one prefix in two variants. While a hash is held, a second key in one variant makes it
+// ambiguous: it stands for both, its removal removes both, and a store that names it as
+// its parent is not placed. Once nobody holds it, another key replaces the first: the
+// engine uses the hash again.
 
-// value is what the table has of a name.
+// value is the form of a name in the table.
 type value uint32
 
 const (
@@ -38,7 +39,7 @@ func (v value) isRich() bool { return v&tagBits == tagRich }
 
 func (v value) number() uint32 { return uint32(v &^ tagBits) }
 
-// richName is a name of which a place in the forest does not say all.
+// richName is a name that needs more than a place in the forest.
 type richName struct {
 	hash    Hash
 	keys    [2]loc // 0: none
@@ -56,11 +57,11 @@ type moreKey struct {
 	next uint32
 }
 
-// copyCount says that a lane has a block, or had it: one without copies is kept
-// only if reported is set.
+// copyCount is the copies of a block that a lane has. One without copies is kept only if
+// reported is set.
 type copyCount struct {
-	// parent is the block before this one, if chained. It is asked for only
-	// as long as the name has no key.
+	// parent is the block before this one, if chained. It is used only as long as the
+	// name has no key.
 	parent  Hash
 	copies  uint32
 	next    uint32
@@ -68,30 +69,30 @@ type copyCount struct {
 	chained bool
 	// reported: a store of the block was taken for a report. It may have been
 	// a second copy, so the block may be there although copies is 0. Only gpu
-	// holdings of full groups are.
+	// holdings of full groups are reported.
 	reported bool
 }
 
-// name is a handle of a hash and what the table has of it, for one operation. Its
-// methods keep it true; nothing else may change the name meanwhile.
+// name is a handle of a hash and its value in the table, for one operation. Its
+// methods keep the value up to date. Nothing else may change the name meanwhile.
 type name struct {
 	s    *source
 	hash Hash
 	value
 }
 
-// name returns a name that may be changed.
+// name returns a name for a change.
 func (s *source) name(h Hash) name {
 	if s.dump != nil {
-		s.dump.name(s, h)
+		s.dump.name(h)
 	}
 	return s.seen(h)
 }
 
-// seen returns a name that is only looked at.
+// seen returns a name for reading.
 func (s *source) seen(h Hash) name { return name{s, h, s.names.Get(h)} }
 
-// fresh is name, of a hash whose blocks may have been evicted.
+// fresh is name for a hash whose blocks may have been evicted.
 func (s *source) fresh(h Hash) name {
 	s.bury(h)
 	return s.name(h)
@@ -106,10 +107,10 @@ func (n *name) set(v value) {
 	n.value = v
 }
 
-// rich returns what there is of a rich name.
+// rich returns the richName of a rich name.
 func (n *name) rich() *richName { return n.s.riches.at(n.number()) }
 
-// held reports whether any lane holds something by the name.
+// held reports whether any lane holds a block by the name.
 func (n *name) held() bool { return n.isPlain() || n.isRich() && n.rich().holders > 0 }
 
 // locs returns the places of the keys, in buf if there are few.
@@ -163,16 +164,16 @@ func (n *name) ambiguous() bool {
 	return false
 }
 
-// hashIn is a hash in a variant, by number: it has one key at most, unless it is
+// variantHash is a hash in a variant, by number. It has at most one key, unless it is
 // ambiguous.
-type hashIn struct {
+type variantHash struct {
 	hash    Hash
 	variant uint32
 }
 
-// locOf returns the place of the first key of a hash in a variant, and how many
-// there are.
-func (s *source) locOf(at hashIn) (loc, int) {
+// locOf returns the place of the first key of a hash in a variant, and the number of its
+// keys there.
+func (s *source) locOf(at variantHash) (loc, int) {
 	n := s.name(at.hash)
 	return n.locIn(at.variant)
 }
@@ -191,9 +192,9 @@ func (n *name) locIn(variant uint32) (found loc, keys int) {
 	return found, keys
 }
 
-// place has the name stand for the key at l. Whoever holds it holds that too. If too many
-// names have the key, or there is no room to note them, the name keeps the keys that it has;
-// without any it is forgotten.
+// place adds the key at l to the name, and to the holders of the name. If too many names
+// have the key, or there is no room to record them, the name keeps the keys that it has. A
+// name without keys is forgotten then.
 func (n *name) place(l loc) {
 	s := n.s
 	var buf [2]loc
@@ -214,7 +215,7 @@ func (n *name) place(l loc) {
 	}
 	if same > 0 {
 		switch {
-		case n.isIdle(): // the old block has gone: the hash is used anew
+		case n.isIdle(): // the old block has gone: the engine uses the hash again
 			i := s.idle.at(n.number())
 			s.f.Ref(l)
 			s.f.Unref(i.loc)
@@ -224,13 +225,13 @@ func (n *name) place(l loc) {
 			n.unplace(variant)
 		default:
 			if s.counts.Ambiguous++; same > 1 {
-				return // two keys are enough to know that nothing can be placed by it
+				return // two keys are enough: nothing is placed behind an ambiguous hash
 			}
 		}
 	}
 	n.enrich()
 	r := n.rich()
-	if r.holders > 0 && !s.claim(n.hash, l) {
+	if r.holders > 0 && !n.claim(l) {
 		if s.counts.Ambiguous++; n.unplaced() { // no store would wait for a key any more
 			s.lost(n.evict())
 		}
@@ -241,17 +242,17 @@ func (n *name) place(l loc) {
 	for i := r.first; i != 0; {
 		c := s.copies.at(i)
 		if c.copies > 0 {
-			s.f.Hold(l, s.lanes[c.lane].ord)
+			s.f.Hold(l, s.lanes.all[c.lane].ord)
 		}
 		i = c.next
 	}
 	if n.isHiddenExcept(0) {
-		s.hide(l, n.hash)
+		n.hide(l)
 	}
 	for i := r.waits; i != 0; {
 		w := s.waiters.at(i)
-		if p := s.stores[w.store].p; p.need > 0 {
-			s.look(p)
+		if p := s.waits.slots[w.store].p; p.need > 0 {
+			s.waits.look(p)
 		}
 		i = w.next
 	}
@@ -275,20 +276,20 @@ func (n *name) addKey(l loc) {
 	}
 }
 
-// dropKey takes a key from a rich name that has others, and from whoever holds it there.
+// dropKey takes a key from a rich name that has others, and from the lanes that hold it.
 func (n *name) dropKey(l loc) {
 	var buf [2]loc
 	s, r := n.s, n.rich()
 	for i := r.first; i != 0; i = s.copies.at(i).next {
-		if ln := s.lanes[s.copies.at(i).lane]; s.copies.at(i).copies > 0 && !n.othersHold(l, ln) {
+		if ln := s.lanes.all[s.copies.at(i).lane]; s.copies.at(i).copies > 0 && !n.othersHold(l, ln) {
 			s.f.Release(l, ln.ord)
 		}
 	}
 	if r.holders > 0 {
-		s.disclaim(n.hash, l)
+		n.disclaim(l)
 	}
 	if n.isHiddenExcept(0) {
-		s.unhideAt(l)
+		s.hidden.remove(l)
 	}
 	all := slices.Clone(n.locs(&buf))
 	n.dropKeys()
@@ -312,8 +313,8 @@ func (n *name) dropKeys() {
 	}
 }
 
-// unplace takes from a rich name that nobody holds its keys of a variant, and what
-// is hidden of the blocks.
+// unplace takes the keys of a variant, and the hidden holdings, from a rich name that
+// nobody holds.
 func (n *name) unplace(variant uint32) {
 	var buf [2]loc
 	n.forgetHidden()
@@ -329,7 +330,7 @@ func (n *name) unplace(variant uint32) {
 	}
 }
 
-// enrich makes the name rich, whatever it is.
+// enrich makes the name rich.
 func (n *name) enrich() {
 	if n.isRich() {
 		return
@@ -340,7 +341,7 @@ func (n *name) enrich() {
 	case n.isPlain():
 		l := loc(n.value)
 		r.keys[0] = l
-		for _, ln := range s.lanes {
+		for _, ln := range s.lanes.all {
 			if ln != nil && s.f.Holds(l, ln.ord) {
 				r.first = s.copies.take(copyCount{lane: ln.number, copies: 1, next: r.first})
 				r.holders++
@@ -356,7 +357,7 @@ func (n *name) enrich() {
 	n.set(tagRich | value(s.riches.take(r)))
 }
 
-// simplify makes the name plain or idle if that says all there is to say.
+// simplify makes the name plain or idle if one of these forms is enough.
 func (n *name) simplify() {
 	if !n.isRich() {
 		return
@@ -372,7 +373,7 @@ func (n *name) simplify() {
 		}
 		i = c.next
 	}
-	if r.holders > 0 && s.isShared(r.keys[0]) {
+	if r.holders > 0 && s.shared.has(r.keys[0]) {
 		return
 	}
 	l, idle := r.keys[0], r.idle
@@ -390,7 +391,7 @@ func (n *name) simplify() {
 	n.set(tagIdle | value(idle))
 }
 
-// forget takes the name away, which nobody may hold.
+// forget removes the name, which nobody may hold.
 func (n *name) forget() {
 	s := n.s
 	var buf [2]loc
@@ -403,27 +404,26 @@ func (n *name) forget() {
 		s.keyless--
 	}
 	if n.isRich() {
-		n.void(func(*pending) bool { return true })
+		n.void(func(*waitingStore) bool { return true })
 		idle = n.rich().idle
 		n.dropKeys()
 		s.riches.give(n.number())
 	}
 	if idle != 0 {
-		s.unlinkIdle(idle)
+		s.idle.remove(idle)
 	}
 	s.names.Remove(n.hash)
 	n.value = 0
 }
 
-// holding is a handle of what a group and tier have of a name.
+// holding is a handle of a group and tier that hold a name.
 type holding struct {
-	lane   *lane  // nil: nothing
+	lane   *lane  // nil: there is no holding
 	entry  uint32 // number of its copyCount; 0: the name is plain
 	copies uint32 // 0: it is hidden
 }
 
-// holding returns the lane of a group and tier that holds the block, or did until
-// it was hidden.
+// holding returns the holding of a group and tier. It may be hidden.
 func (n *name) holding(g *group, t Tier) holding {
 	s := n.s
 	switch {
@@ -436,7 +436,7 @@ func (n *name) holding(g *group, t Tier) holding {
 	case n.isRich():
 		for i := n.rich().first; i != 0; {
 			c := s.copies.at(i)
-			if ln := s.lanes[c.lane]; ln.group == g && ln.tier == t {
+			if ln := s.lanes.all[c.lane]; ln.group == g && ln.tier == t {
 				return holding{ln, i, c.copies}
 			}
 			i = c.next
@@ -467,22 +467,4 @@ func (n *name) unlink(count uint32) {
 	}
 	*p = s.copies.at(count).next
 	s.copies.give(count)
-}
-
-// slotsOf returns the slots of a slab that any lane of s holds.
-func (s *source) slotsOf(slab uint32) (set uint32) {
-	if s.f.IsEmpty(slab) {
-		return 0
-	}
-	for _, ln := range s.lanes {
-		if ln != nil {
-			set |= s.f.Mask(slab, ln.ord)
-		}
-	}
-	return set
-}
-
-// holdsAt reports whether any name holds something at l.
-func (s *source) holdsAt(l loc) bool {
-	return s.slotsOf(l.Slab())>>l.Slot()&1 != 0
 }

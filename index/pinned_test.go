@@ -15,7 +15,7 @@ func TestPinnedChunks(t *testing.T) {
 		t.Run(fmt.Sprint(of), func(t *testing.T) {
 			want := alone(t, of.after)
 			c := newCrowd(t)
-			var all, hot []chained
+			var all, hot []storedChain
 			for before := ""; before == ""; {
 				all = append(all, c.store(Source{Pod: "a", Model: "before"}, of.before))
 				if c.m.ground.lost > 0 {

@@ -9,9 +9,9 @@ import (
 	"github.com/kvindex/kvindex/index/internal/names"
 )
 
-// pool has things without pointers, of at least 4 bytes, by number, in pages. A page
-// that nothing is in goes back to the heap, but for one. A thing that was given back
-// begins with the number of the next such one of its page.
+// pool has things without pointers, of at least 4 bytes, by number, in pages. It returns
+// empty pages to the heap, but for one. A free thing begins with the number of the next free
+// thing of its page.
 type pool[T any] struct {
 	mem     *mem.Count
 	pages   []*[poolPage]T // nil: the number is free
@@ -25,9 +25,9 @@ type pool[T any] struct {
 
 type poolInfo struct {
 	next, prev uint32 // of those with room, plus one
-	free       uint32 // the first thing that was given back
+	free       uint32 // the first free thing
 	used       uint16
-	fresh      uint16 // things from there on were never taken
+	fresh      uint16 // things from this one on were never taken
 }
 
 const (
@@ -38,7 +38,7 @@ const (
 
 func (p *pool[T]) at(i uint32) *T { return &p.pages[i/poolPage][i%poolPage] }
 
-// link returns where a thing that was given back has the number of the next one.
+// link returns the link of a free thing to the next one.
 func (p *pool[T]) link(i uint32) *uint32 { return (*uint32)(unsafe.Pointer(p.at(i))) }
 
 func (p *pool[T]) pageBytes() int { return mem.Size(int(unsafe.Sizeof([poolPage]T{}))) }
@@ -84,7 +84,7 @@ func (p *pool[T]) newPage() {
 	p.list(n)
 }
 
-// list puts a page behind those with room.
+// list adds a page to those with room.
 func (p *pool[T]) list(n uint32) {
 	c := &p.info[n]
 	c.prev, c.next = p.last, 0
@@ -138,7 +138,7 @@ func (p *pool[T]) give(i uint32) {
 	p.mem.Add(-p.pageBytes())
 }
 
-// keep lets all go but an empty page.
+// keep releases everything but an empty page.
 func (p *pool[T]) keep(page *[poolPage]T) {
 	mem, was := p.mem, p.bytes()
 	*p = pool[T]{mem: mem, pages: []*[poolPage]T{page}, info: []poolInfo{{free: noThing, fresh: poolUnused}}, some: 1}
@@ -146,12 +146,13 @@ func (p *pool[T]) keep(page *[poolPage]T) {
 	mem.Add(p.bytes() - was)
 }
 
-// release lets all go.
+// release releases everything.
 func (p *pool[T]) release() {
 	p.mem.Add(-p.bytes())
 	*p = pool[T]{mem: p.mem}
 }
 
+// len returns the number of things that were taken.
 func (p *pool[T]) len() int { return p.n }
 
 // hasRoom reports whether something can be taken without more memory.
@@ -161,7 +162,7 @@ func (p *pool[T]) bytes() int {
 	return p.some*p.pageBytes() + mem.SliceSize(p.pages) + mem.Size(cap(p.info)*int(unsafe.Sizeof(poolInfo{})))
 }
 
-// check returns what is wrong with the numbers of p.
+// check returns an error if the numbers of p contradict each other.
 func (p *pool[T]) check() error {
 	all, some, room := 0, 0, 0
 	for n := range p.pages {
@@ -197,8 +198,7 @@ func (p *pool[T]) check() error {
 	return nil
 }
 
-// byLoc has things by the place of a key, which stays where it is as long as its slab is
-// there. A nil byLoc has none.
+// byLoc has things by the place of a key. A nil byLoc has none.
 type byLoc[T any] struct {
 	f       *forest.Forest
 	numbers names.Table[loc, uint32]
@@ -212,7 +212,7 @@ func newByLoc[T any](s *source) *byLoc[T] {
 	return b
 }
 
-// at returns what there is at l, nil if there is nothing.
+// at returns the thing at l, or nil.
 func (b *byLoc[T]) at(l loc) *T {
 	if b == nil {
 		return nil
@@ -226,14 +226,14 @@ func (b *byLoc[T]) at(l loc) *T {
 // add adds a thing at l, where there is none.
 func (b *byLoc[T]) add(l loc, v T) { b.numbers.Put(b.f.Stay(l), b.things.take(v)) }
 
-// remove removes what there is at l.
+// remove removes the thing at l.
 func (b *byLoc[T]) remove(l loc) {
 	l = b.f.Here(l)
 	b.things.give(b.numbers.Get(l))
 	b.numbers.Remove(l)
 }
 
-// len returns at how many places there is something.
+// len returns the number of places with a thing.
 func (b *byLoc[T]) len() int {
 	if b == nil {
 		return 0
@@ -241,7 +241,7 @@ func (b *byLoc[T]) len() int {
 	return b.numbers.Len()
 }
 
-// release lets all go. b is not used again.
+// release removes all things. b must not be used again.
 func (b *byLoc[T]) release() {
 	if b != nil {
 		b.things.mem.Add(-b.bytes())

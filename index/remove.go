@@ -1,12 +1,12 @@
 package index
 
-// A removal takes a copy of each block from what a group and tier hold. Which
-// prefix the block is does not matter, so a block that was never placed is
-// removed like any other. When the last holder has gone, the name is idle if it has
-// a key (idle.go), and forgotten if it has none.
+// A removal takes a copy of each block from a group and tier. The prefix of the block does
+// not matter, so a block that was never placed is removed like any other. When the last
+// holder has gone, the name becomes idle if it has a key (idle.go), and is forgotten if it
+// has none.
 
 func (s *source) remove(c *Change) {
-	g := s.group(c.Group.ID)
+	g := s.lanes.group(c.Group.ID)
 	for i, hash := range c.Hashes {
 		s.pause(1)
 		s.counts.Removed++
@@ -24,7 +24,7 @@ func (s *source) remove(c *Change) {
 		switch {
 		case c.Remaining != nil:
 			left = c.Remaining[i]
-		case ambiguous: // nobody knows which of its blocks has gone
+		case ambiguous: // either of its blocks may have gone
 			left = 0
 			s.doubts = s.doubts || h.copies > 1 || n.copyCount(&h).reported
 		}
@@ -37,26 +37,26 @@ func (s *source) remove(c *Change) {
 		}
 		n.release(h)
 		if ambiguous && n.value != 0 && !n.held() {
-			n.forget() // whichever key it is used for next is the only one
+			n.forget() // its next key is then its only one
 		}
 		s.trimIdle()
 	}
 }
 
-// release takes the last copy of a block from a lane. The name is idle then, or
-// forgotten, if nobody holds it any more.
+// release takes the last copy of a block from a lane. If nobody holds the name any more, it
+// becomes idle, or is forgotten.
 func (n *name) release(h holding) {
 	s := n.s
 	var buf [2]loc
-	s.count(h.lane, -1)
+	s.lanes.count(h.lane, -1)
 	if h.lane.tier == TierGPU && n.isRich() {
-		n.void(func(p *pending) bool { return p.group == h.lane.group })
+		n.void(func(p *waitingStore) bool { return p.group == h.lane.group })
 	}
 	if n.isPlain() {
 		l := loc(n.value)
 		s.f.Release(l, h.lane.ord)
-		if !s.holdsAt(l) {
-			s.disclaim(n.hash, l)
+		if !s.lanes.holdsAt(l) {
+			n.disclaim(l)
 			n.becomeIdle(l)
 		}
 		return
@@ -70,10 +70,10 @@ func (n *name) release(h holding) {
 			s.f.Release(l, h.lane.ord)
 		}
 		if hides {
-			s.hide(l, n.hash)
+			n.hide(l)
 		}
 		if r.holders == 0 {
-			s.disclaim(n.hash, l)
+			n.disclaim(l)
 		}
 	}
 	if c.reported {
@@ -86,7 +86,7 @@ func (n *name) release(h holding) {
 		n.forget()
 		return
 	case r.holders == 0:
-		r.idle = s.pushIdle(idleName{hash: n.hash})
+		r.idle = s.idle.push(idleName{hash: n.hash})
 	}
 	n.simplify()
 }

@@ -6,11 +6,11 @@ import "slices"
 //
 // vLLM announces each physical copy of a block and removes each, so copies must be
 // counted: one removal must not make the index forget a block whose other copy
-// stays. But any client can make it announce again what it holds, with no removal
+// stays. But any client can make vLLM announce its blocks again, with no removal
 // to come (kv_cache_report_mode=full, a field of its request). Such a report
-// counted as a copy would claim the block for ever. Nothing in an event tells a
-// report from a copy. What is known of reports: they begin at block 0, without a
-// parent, and in full groups they name blocks that are there.
+// counted as a copy would claim the block for ever. An event does not show whether it is
+// a report or a copy. But reports begin at block 0, without a parent, and in full groups
+// they name blocks that are there.
 //
 // A report is one store a group, in the order of the group IDs, of all blocks of the
 // hit from the first one on (vLLM, v1/core/kv_cache_manager.py, get_computed_blocks, and
@@ -24,13 +24,12 @@ import "slices"
 //
 // It may have been a real second copy, of a prompt that two requests computed at
 // once. Then the index counts one copy less than there are: an undercount, once
-// the first copy is removed. The rule needs that reports name known blocks only.
-// They do if the whole history is known; where it is not, a report can name known
-// blocks beside unknown ones, would not be taken for a report, and the known ones
-// would be counted twice. So there no store without a parent counts a block that
-// is held. That is so
+// the first copy is removed. The rule requires that reports name only blocks in view.
+// They do if the index received the whole history. If it did not, a report can name
+// blocks in view beside others, would not be taken for a report, and the blocks in view
+// would be counted twice. So no store without a parent counts a block that is held
 //
-//   - in a partial view (Change.Partial), of which the host knows;
+//   - in a partial view (Change.Partial), which the host reports;
 //   - after the index itself gave up blocks that the engine may hold (doubts): at
 //     one of its bounds, or at an ambiguous removal.
 //
@@ -40,45 +39,45 @@ import "slices"
 //
 // # Groups that do not keep all blocks
 //
-// A report of a window, Mamba or chunked group names blocks that nobody holds. So it has
-// to be known for one, and what shows that a store is none is
+// A report of a window, Mamba or chunked group names blocks that nobody holds. So a store
+// of such a group counts as a report unless one of these signs shows that it is none:
 //
-//   - that it is masked, or of a part of a block;
-//   - that the full group before it, whose store belongs to the same request, was not
-//     taken for a report: then the request found nothing;
-//   - that a full group lacks the last block, which is the end of the hit;
-//   - that the group itself lacks the last block. All hits end with a block that is
-//     there, but those of chunked groups and those inside a block. That needs all
-//     copies to be counted, so it is no sign any more once a store was taken for a
-//     report (group.uncounted).
+//   - It is masked, or of a part of a block.
+//   - The full group before it, whose store belongs to the same request, was not
+//     taken for a report: then the request found nothing.
+//   - A full group lacks the last block, which is the end of the hit.
+//   - The group itself lacks the last block. All hits end with a block that is
+//     there, but those of chunked groups and those inside a block. This sign requires that
+//     all copies are counted, so it ends once a store was taken for a report
+//     (group.uncounted).
 //
-// All but the first need a view of which all is known. What may be a report holds only
-// what a hit proves: the blocks that the window needs at its end, the state at its end,
-// the blocks of the chunk in which it ends. That is true of a real store too, so in a
-// partial view reports bring back what a next request needs.
+// All but the first need a whole view. A store that may be a report holds only the blocks
+// that a hit proves: those that the window needs at its end, the state at its end,
+// the blocks of the chunk in which it ends. A real store proves them too, so in a
+// partial view reports bring back the blocks that a next request needs.
 //
 // A repeat behind a parent is a copy there as in full groups: a report has no parent.
 //
 // # What is hidden comes back
 //
-// A block of which a store was not counted is remembered (copyCount.reported).
+// A block with a store that was not counted is marked (copyCount.reported).
 // When its last counted copy is removed, it is hidden: no query sees it, but it is
 // kept. A later store of the gpu that names it as its parent is a proof: an engine
 // computes a block behind another one only while that one is there. So the parent,
 // and all before it that is hidden, comes back. Without this, one prompt of
 // exactly one block makes a hot first block vanish.
 //
-// An ancestor is found by its key, and the engine's hash for it is not known. Where
+// An ancestor is found by its key, without the engine's hash for it. Where
 // two names of one prefix were hidden at one time, or a hidden name may have been
 // forgotten (doubts), the name that is found may not be the engine's. A wrong guess
 // would outlive its removal, so none comes back.
 //
-// Only a hidden parent is a proof. To walk the ancestors from every store would
+// Only a hidden parent is a proof. A walk of the ancestors from every store would
 // find more (120 instead of 517 undercounts in the 10,000 requests of
 // TestAgainstEngines, when that was tried), and is not done: a connector whose load
 // fails makes vLLM forget a block that is in use, and then a later descendant is no
-// proof. The same can happen to a hidden direct parent; events cannot tell the two
-// apart, and CopiesExact never restores.
+// proof. The same can happen to a hidden direct parent. Events do not show the
+// difference, and CopiesExact never restores.
 //
 // A report of the block itself brings it back too: it is held then, as by any
 // store. And a last block that was hidden because it may be a report's comes back at
@@ -88,7 +87,7 @@ import "slices"
 // parents a circle.
 const maxRestore = 1 << 12
 
-// rootStore is what became of the latest guarded store of a full group without a parent.
+// rootStore is the latest guarded store of a full group without a parent, as it was judged.
 type rootStore struct {
 	*Change // nil: there is none
 	group   *group
@@ -96,8 +95,8 @@ type rootStore struct {
 	hid     bool // its last block
 }
 
-// judge decides what a store of some hashes counts for.
-func (st *storing) judge(held []Hash) {
+// judge decides which blocks and copies a store of some hashes counts for.
+func (st *storeTask) judge(held []Hash) {
 	s, c, g := st.s, st.c, st.group
 	st.report, st.unsure = c.Reused, -1
 	st.guarded = c.Tier == TierGPU && c.Copies == CopiesGuarded
@@ -116,26 +115,26 @@ func (st *storing) judge(held []Hash) {
 }
 
 // judgeFull judges a guarded store of a full group without a parent.
-func (st *storing) judgeFull(held []Hash) {
+func (st *storeTask) judgeFull(held []Hash) {
 	s, c, g := st.s, st.c, st.group
 	blind, last := c.Partial || s.doubts, len(held)-1
-	parts := st.chained && s.mayHaveParts(blind)
+	parts := st.chained && st.mayHaveParts(blind)
 	s.prompt = rootStore{Change: c, group: g}
-	counts := !blind && !s.allSeen(held, g)
+	counts := !blind && !st.allSeen(held)
 	if counts && parts {
-		counts = !s.allSeen(held[:last], g)
+		counts = !st.allSeen(held[:last])
 	}
 	if s.prompt.counted = counts; counts {
 		return
 	}
 	st.report = true
-	if parts && !s.allSeen(held[last:], g) {
+	if parts && !st.allSeen(held[last:]) {
 		st.unsure, s.prompt.hid = last, true
 	}
 }
 
 // judgeSparse judges a guarded store of another group without a parent.
-func (st *storing) judgeSparse(held []Hash) {
+func (st *storeTask) judgeSparse(held []Hash) {
 	s, c, g := st.s, st.c, st.group
 	blind, p := c.Partial || s.doubts, s.prompt
 	switch {
@@ -143,17 +142,18 @@ func (st *storing) judgeSparse(held []Hash) {
 		if p.hid && !c.Untold && p.Variant == c.Variant && p.Root == c.Root && slices.Equal(p.Locals, c.Locals) {
 			s.restore(p.Hashes[len(p.Hashes)-1], p.group)
 		}
-	case !blind && (p.counted && p.group.ID < g.ID || s.isLacked(held[len(held)-1], g)):
+	case !blind && (p.counted && p.group.ID < g.ID || st.isLacked(held[len(held)-1])):
 	default:
 		st.report, g.uncounted = true, true
-		st.from = max(len(held)-g.sureOf(c, s.mayHaveParts(blind)), 0)
+		st.from = max(len(held)-g.sureOf(c, st.mayHaveParts(blind)), 0)
 	}
 }
 
-// isLacked reports whether a block is missing somewhere so that no report of a sparse
-// group can end with it. The index knows of all copies but those of uncounted groups.
-func (s *source) isLacked(h Hash, g *group) bool {
-	parts := s.mayHaveParts(false)
+// isLacked reports whether a group lacks a block, so that no report of a sparse
+// group can end with it. The index has all copies but those of uncounted groups.
+func (st *storeTask) isLacked(h Hash) bool {
+	s, g := st.s, st.group
+	parts := st.mayHaveParts(false)
 	lacks := func(g *group) bool {
 		n := s.name(h)
 		return n.holding(g, TierGPU).lane == nil
@@ -162,8 +162,8 @@ func (s *source) isLacked(h Hash, g *group) bool {
 	if ends && !g.uncounted && lacks(g) {
 		return true
 	}
-	for _, full := range s.groups {
-		if full.Kind == GroupFull && full.told && !parts && lacks(full) {
+	for _, full := range s.lanes.groups {
+		if full.Kind == GroupFull && full.declared && !parts && lacks(full) {
 			return true
 		}
 	}
@@ -171,11 +171,12 @@ func (s *source) isLacked(h Hash, g *group) bool {
 }
 
 // mayHaveParts reports whether a hit may end inside a block: beside a Mamba group, if
-// there are parts of blocks, or that is not known. The first report of a view may come
+// there are parts of blocks, or may be (blind). The first report of a view may come
 // before anything else of its Mamba group.
-func (s *source) mayHaveParts(blind bool) bool {
+func (st *storeTask) mayHaveParts(blind bool) bool {
+	s := st.s
 	mamba, parts := false, blind
-	for _, g := range s.groups {
+	for _, g := range s.lanes.groups {
 		mamba = mamba || g.Kind == GroupMamba
 		parts = parts || g.grain < g.cut.size
 	}
@@ -184,7 +185,7 @@ func (s *source) mayHaveParts(blind bool) bool {
 	})
 }
 
-// sureOf returns how many blocks at the end of a report are there for sure. parts: the
+// sureOf returns how many blocks at the end of a report are certainly there. parts: the
 // hit may end inside the last one.
 func (g *group) sureOf(c *Change, parts bool) int {
 	switch {
@@ -199,11 +200,12 @@ func (g *group) sureOf(c *Change, parts bool) int {
 	return 0
 }
 
-// allSeen reports whether each block is held in the gpu tier of g, or hidden.
-func (s *source) allSeen(hashes []Hash, g *group) bool {
+// allSeen reports whether each block is held in the gpu tier of the group, or hidden.
+func (st *storeTask) allSeen(hashes []Hash) bool {
+	s := st.s
 	for _, h := range hashes {
 		n := s.name(h)
-		if n.holding(g, TierGPU).lane == nil {
+		if n.holding(st.group, TierGPU).lane == nil {
 			return false
 		}
 		s.yield(1)
@@ -215,27 +217,55 @@ func (s *source) allSeen(hashes []Hash, g *group) bool {
 type hiddenNames struct {
 	first Hash
 	n     int32
-	many  bool // there were two at one time, since there was last none
+	many  bool // n was above 1 since it was 0
 }
 
-// hide notes that a name with the key at l has a holding that a report hid, and had
+// hiddenKeys is the names of a source with a holding that a report hid, by their keys.
+type hiddenKeys struct {
+	names   *byLoc[hiddenNames] // nil: there are none
+	forgets uint32              // how often all were forgotten
+}
+
+// remove removes a name with the key at l.
+func (k *hiddenKeys) remove(l loc) {
+	at := k.names.at(l)
+	if at == nil {
+		return // all are forgotten
+	}
+	if at.n--; at.n > 0 {
+		return
+	}
+	if k.names.remove(l); k.names.len() == 0 {
+		k.forget()
+	}
+}
+
+// forget forgets all names.
+func (k *hiddenKeys) forget() {
+	k.forgets++
+	k.names.release()
+	k.names = nil
+}
+
+// hide records that a name with the key at l has a holding that a report hid, and had
 // none before.
-func (s *source) hide(l loc, h Hash) {
-	if at := s.hidden.at(l); at != nil {
-		if s.dump != nil {
-			s.dump.name(s, at.first) // it was the only one
+func (n *name) hide(l loc) {
+	k := &n.s.hidden
+	if at := k.names.at(l); at != nil {
+		if n.s.dump != nil {
+			n.s.dump.name(at.first) // it was the only one
 		}
 		at.n++
 		at.many = true
 		return
 	}
-	if s.hidden == nil {
-		s.hidden = newByLoc[hiddenNames](s)
+	if k.names == nil {
+		k.names = newByLoc[hiddenNames](n.s)
 	}
-	s.hidden.add(l, hiddenNames{first: h, n: 1})
+	k.names.add(l, hiddenNames{first: n.hash, n: 1})
 }
 
-// addHidden has a holding that may be there, of a lane that has none.
+// addHidden adds a hidden holding of a lane that has none.
 func (n *name) addHidden(ln *lane) {
 	s := n.s
 	var buf [2]loc
@@ -245,49 +275,25 @@ func (n *name) addHidden(ln *lane) {
 	ln.hidden++
 	for _, l := range n.locs(&buf) {
 		if hides {
-			s.hide(l, n.hash)
+			n.hide(l)
 		}
 	}
 }
 
-// unhide is told before a copyCount that is hidden stops to be so.
+// unhide is called before a hidden copyCount gets copies, or goes.
 func (n *name) unhide(count uint32) {
 	s := n.s
 	var buf [2]loc
-	s.lanes[s.copies.at(count).lane].hidden--
+	s.lanes.all[s.copies.at(count).lane].hidden--
 	if n.isHiddenExcept(count) {
 		return
 	}
 	for _, l := range n.locs(&buf) {
-		s.unhideAt(l)
+		s.hidden.remove(l)
 	}
 }
 
-// unhideAt is told that a name with the key at l has no hidden holding any more, or not
-// that key.
-func (s *source) unhideAt(l loc) {
-	at := s.hidden.at(l)
-	if at == nil {
-		return // all are forgotten
-	}
-	if at.n--; at.n > 0 {
-		return
-	}
-	if s.hidden.remove(l); s.hidden.len() == 0 {
-		s.forgetAllHidden()
-	}
-}
-
-// forgetAllHidden forgets which names are hidden.
-func (s *source) forgetAllHidden() {
-	if s.dump != nil {
-		s.dump.unsure = true
-	}
-	s.hidden.release()
-	s.hidden = nil
-}
-
-// isHidden reports whether a holding of a rich name is hidden, but for one.
+// isHiddenExcept reports whether a holding of a rich name other than but is hidden.
 func (n *name) isHiddenExcept(but uint32) bool {
 	for i := n.rich().first; i != 0; {
 		c := n.s.copies.at(i)
@@ -299,7 +305,7 @@ func (n *name) isHiddenExcept(but uint32) bool {
 	return false
 }
 
-// forgetHidden forgets what is hidden of a name that nobody holds.
+// forgetHidden forgets the hidden holdings of a name that nobody holds.
 func (n *name) forgetHidden() {
 	if !n.isRich() {
 		return
@@ -314,8 +320,7 @@ func (n *name) forgetHidden() {
 	}
 }
 
-// restore brings back a parent that is hidden, and what is hidden of the blocks
-// before it.
+// restore brings back a parent that is hidden, and the hidden blocks before it.
 func (s *source) restore(h Hash, g *group) {
 	var buf [2]loc
 	n := s.fresh(h)
@@ -324,7 +329,7 @@ func (s *source) restore(h Hash, g *group) {
 	}
 	for left := maxRestore; left > 0; left-- {
 		s.yield(1)
-		if s.isDead(n.value) {
+		if n.isDead() {
 			return
 		}
 		at := n.holding(g, TierGPU)
@@ -346,7 +351,7 @@ func (s *source) restore(h Hash, g *group) {
 			n = s.name(b.parent)
 			continue
 		}
-		i := slices.IndexFunc(keys, func(l loc) bool { return s.variantAt(l) == g.cutOf(at.lane).variant })
+		i := slices.IndexFunc(keys, func(l loc) bool { return s.ground.variantAt(l) == g.cutOf(at.lane).variant })
 		if i < 0 {
 			return
 		}
@@ -360,12 +365,13 @@ func (s *source) restore(h Hash, g *group) {
 	}
 }
 
-func (s *source) variantAt(l loc) Variant { return s.ground.variants[s.f.Variant(l)] }
+// variantAt returns the variant of the key at l.
+func (g *ground) variantAt(l loc) Variant { return g.variants[g.forest.Variant(l)] }
 
-// hiddenAbove returns the name of the next block before the one at l, of a lane,
-// that is hidden, if all between are there. It takes what it walks from left.
+// hiddenAbove returns the name of the next hidden block of a lane before the one at l, if
+// all blocks between are there. It subtracts its steps from left.
 func (s *source) hiddenAbove(l loc, ln *lane, left *int) (Hash, bool) {
-	g, unit := ln.group, s.variantAt(l).Unit
+	g, unit := ln.group, s.ground.variantAt(l).Unit
 	for ; *left > 0; *left-- {
 		s.yield(1)
 		size := g.cutOf(ln).size
@@ -377,7 +383,7 @@ func (s *source) hiddenAbove(l loc, ln *lane, left *int) (Hash, bool) {
 		}
 		i := slices.IndexFunc(g.lanes[TierGPU], func(ln *lane) bool { return s.f.Holds(l, ln.ord) })
 		if i < 0 {
-			at := s.hidden.at(l)
+			at := s.hidden.names.at(l)
 			if at == nil {
 				return 0, false
 			}

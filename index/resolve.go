@@ -5,21 +5,20 @@ import (
 	"sync/atomic"
 )
 
-// Candidates are names, and a Match wants bitmaps of ordinals. Both are kept
-// together in the Candidates (Memo), with the generations of the model in which
-// they were worked out. As long as no pod came or went and no source changed its
-// lanes, a Match only compares two numbers. After a change of lanes what is known
-// is copied and brought up to date, source by source; after a change of pods it is
-// made anew.
+// Candidates are names, and a Match needs bitmaps of ordinals. The Candidates keep both
+// together (Memo), with the generations of the model for which the bitmaps were made. As
+// long as no pod came or went and no source changed its lanes, a Match only compares two
+// numbers. After a change of lanes the resolution is copied and updated, source by source.
+// After a change of pods it is made again.
 
-// resolved is what a model knows of some candidates. It is immutable, and holds
-// as long as the model's generations are those that it was made in.
-type resolved struct {
+// resolution is the sources and lanes of some candidates in a model. It is immutable, and
+// valid as long as the model has the same generations.
+type resolution struct {
 	of        *identity // of the model; not the model, which may have gone
 	pods, gen uint64
 	sources   []resolvedSource
 	cuts      []resolvedCut
-	bits      bool      // rows of some sources have bits unasked
+	bits      bool      // rows of some sources always have bits
 	lanes     []laneRef // by ordinal
 }
 
@@ -35,10 +34,9 @@ type resolvedSource struct {
 type resolvedCut struct {
 	cut
 	units int
-	// bits are the lanes, by ordinal, of the views whose rows have bits unasked;
-	// nil if there are none. Of the other views, all are the gpu lanes of those
-	// that have just one, and other has the rest of the lanes; nil if there are
-	// none.
+	// bits are the lanes, by ordinal, of the views whose rows always have bits; nil if
+	// there are none. Of the other views, all has the gpu lanes of those with just one
+	// gpu lane, and other has the other lanes; nil if there are none.
 	bits, all, other []uint64
 	// gpu are the words of all that are not empty, and at finds them, by
 	// number plus one.
@@ -51,8 +49,8 @@ type viewRef struct {
 	pod int32
 }
 
-// laneRef is whose lane an ordinal is; the zero laneRef is nobody's. first is the
-// ordinal of the view's first lane.
+// laneRef is the lane of an ordinal. The zero laneRef is of an ordinal without a lane.
+// first is the ordinal of the view's first lane.
 type laneRef struct {
 	viewRef
 	first uint32
@@ -73,13 +71,13 @@ func setBit(set []uint64, ord uint32) []uint64 {
 	return set
 }
 
-// resolve returns what md knows of c now.
-func (md *model) resolve(c *Candidates) *resolved {
-	r, _ := c.Memo().(*resolved)
+// resolve returns the present resolution of c.
+func (md *model) resolve(c *Candidates) *resolution {
+	r, _ := c.Memo().(*resolution)
 	pods, gen := md.podsGen.Load(), md.gen.Load()
 	switch {
 	case r == nil || r.of != md.id || r.pods != pods:
-		r = &resolved{of: md.id, pods: pods, gen: gen}
+		r = &resolution{of: md.id, pods: pods, gen: gen}
 		if c.pods == nil {
 			md.pods.Range(func(_, p any) bool {
 				r.addPod(p.(*podSources), -1)
@@ -101,16 +99,16 @@ func (md *model) resolve(c *Candidates) *resolved {
 		r.cuts[i].list()
 		r.bits = r.bits || r.cuts[i].bits != nil
 	}
-	// What was put together while views changed may have an ordinal twice, if it
-	// was used anew meanwhile. Nobody uses it, because its generation has passed;
-	// nor must anything be made of it.
+	// A resolution that was made while views changed may have an ordinal twice, if the
+	// ordinal was reused meanwhile. No Match uses it, because its generation has passed.
+	// So it must not become the base of the next one.
 	if md.gen.Load() == gen {
 		c.SetMemo(r)
 	}
 	return r
 }
 
-func (r *resolved) addPod(p *podSources, pod int32) {
+func (r *resolution) addPod(p *podSources, pod int32) {
 	for _, s := range *p.list.Load() {
 		was := s.views.Load()
 		r.sources = append(r.sources, resolvedSource{was, s.views, pod})
@@ -119,7 +117,7 @@ func (r *resolved) addPod(p *podSources, pod int32) {
 }
 
 // renew returns r with the views that have changed since.
-func (r *resolved) renew(gen uint64) *resolved {
+func (r *resolution) renew(gen uint64) *resolution {
 	fresh := *r
 	fresh.gen = gen
 	fresh.sources = slices.Clone(r.sources)
@@ -138,7 +136,7 @@ func (r *resolved) renew(gen uint64) *resolved {
 			changed = append(changed, s)
 		}
 	}
-	for _, s := range changed { // an ordinal may have gone from one to the other
+	for _, s := range changed { // after all drops: an ordinal may have moved between sources
 		fresh.add(*s.was, s.pod)
 	}
 	fresh.cuts = slices.DeleteFunc(fresh.cuts, func(rc resolvedCut) bool {
@@ -149,7 +147,7 @@ func (r *resolved) renew(gen uint64) *resolved {
 
 func nonzero(w uint64) bool { return w != 0 }
 
-func (r *resolved) drop(views []*view) {
+func (r *resolution) drop(views []*view) {
 	for _, v := range views {
 		rc := r.cutOf(v.cut)
 		for _, l := range v.lanes {
@@ -163,7 +161,7 @@ func (r *resolved) drop(views []*view) {
 	}
 }
 
-func (r *resolved) add(views []*view, pod int32) {
+func (r *resolution) add(views []*view, pod int32) {
 	for _, v := range views {
 		rc := r.cutOf(v.cut)
 		for i, l := range v.lanes {
@@ -183,7 +181,7 @@ func (r *resolved) add(views []*view, pod int32) {
 	}
 }
 
-func (r *resolved) cutOf(c cut) *resolvedCut {
+func (r *resolution) cutOf(c cut) *resolvedCut {
 	i := slices.IndexFunc(r.cuts, func(rc resolvedCut) bool { return rc.cut == c })
 	if i < 0 {
 		i = len(r.cuts)
@@ -192,7 +190,7 @@ func (r *resolved) cutOf(c cut) *resolvedCut {
 	return &r.cuts[i]
 }
 
-// list fills in gpu and at, and takes away the sets that are empty.
+// list sets gpu and at, and removes empty sets.
 func (rc *resolvedCut) list() {
 	rc.gpu, rc.at = nil, make([]uint32, len(rc.all))
 	for w, set := range rc.all {

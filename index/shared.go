@@ -1,13 +1,13 @@
 package index
 
 // Two names of one key. An engine that hides salts or media has two hashes for one
-// prefix. The forest has one bit for both, so which of them holds the block must
-// be known: as soon as a second name is about to hold a key, all names that hold
-// something are noted by their keys (shared), and names of one key stay rich. In
-// most caches that never happens, and nothing is noted.
+// prefix. The forest has one bit for both, so the source must record which of them holds
+// the block: as soon as a second name is about to hold a key, it records all names that
+// hold something by their keys (sharedKeys), and names of one key stay rich. In most
+// caches that never happens, and nothing is recorded.
 
-// maxNames bounds the held names of one key: it takes salts that the engine does
-// not tell to have more than one.
+// maxNames bounds the held names of one key. A key has several only if the engine hides
+// salts or media.
 const maxNames = 64
 
 // sharedName is a name of a key. next is the number of another one, 0: there is none.
@@ -16,51 +16,25 @@ type sharedName struct {
 	next uint32
 }
 
-// isShared reports whether two names that hold something have the key at l.
-func (s *source) isShared(l loc) bool {
-	first := s.shared.at(l)
+// sharedKeys is the names of a source by their keys. Those of one key are rich.
+type sharedKeys struct {
+	names *byLoc[sharedName] // that hold something; nil: no key ever had two
+	keys  int                // with two names or more
+}
+
+// has reports whether two names that hold something have the key at l.
+func (k *sharedKeys) has(l loc) bool {
+	first := k.names.at(l)
 	return first != nil && first.next != 0
 }
 
-// claim notes that h, which held nothing, is about to hold something at l. It
-// returns false if too many others do.
-func (s *source) claim(h Hash, l loc) bool {
-	if s.shared == nil {
-		if !s.holdsAt(l) {
-			return true
-		}
-		if !s.noteShared() {
-			return false
-		}
-	}
-	first := s.shared.at(l)
-	if first == nil {
-		s.shared.add(l, sharedName{hash: h})
-		return true
-	}
-	others := 1
-	for i := first.next; i != 0; i = s.shared.things.at(i).next {
-		others++
-	}
-	if others >= maxNames {
-		return false
-	}
-	if others == 1 {
-		one := s.name(first.hash)
-		one.enrich()
-		s.sharedKeys++
-	}
-	first.next = s.shared.things.take(sharedName{h, first.next})
-	return true
-}
-
-// disclaim is told that h holds nothing at l any more.
-func (s *source) disclaim(h Hash, l loc) {
-	first := s.shared.at(l)
+// remove removes the name of h, which holds nothing at l any more.
+func (k *sharedKeys) remove(h Hash, l loc) {
+	first := k.names.at(l)
 	if first == nil {
 		return
 	}
-	things := &s.shared.things
+	things := &k.names.things
 	link := &first.next
 	switch {
 	case first.hash != h:
@@ -71,7 +45,7 @@ func (s *source) disclaim(h Hash, l loc) {
 			return
 		}
 	case first.next == 0:
-		s.shared.remove(l)
+		k.names.remove(l)
 		return
 	default:
 		first.hash = things.at(first.next).hash
@@ -80,23 +54,65 @@ func (s *source) disclaim(h Hash, l loc) {
 	*link = things.at(i).next
 	things.give(i)
 	if first.next == 0 {
-		if s.sharedKeys--; s.sharedKeys == 0 {
-			s.forgetShared()
+		if k.keys--; k.keys == 0 {
+			k.forget()
 		}
 	}
 }
 
-// sharedBytes is what noteShared takes for a name, at most.
+// forget forgets all names.
+func (k *sharedKeys) forget() {
+	k.names.release()
+	*k = sharedKeys{}
+}
+
+// claim records that a name which held nothing is about to hold something at l. It
+// returns false if too many others do.
+func (n *name) claim(l loc) bool {
+	s, k := n.s, &n.s.shared
+	if k.names == nil {
+		if !s.lanes.holdsAt(l) {
+			return true
+		}
+		if !s.noteShared() {
+			return false
+		}
+	}
+	first := k.names.at(l)
+	if first == nil {
+		k.names.add(l, sharedName{hash: n.hash})
+		return true
+	}
+	others := 1
+	for i := first.next; i != 0; i = k.names.things.at(i).next {
+		others++
+	}
+	if others >= maxNames {
+		return false
+	}
+	if others == 1 {
+		one := s.name(first.hash)
+		one.enrich()
+		k.keys++
+	}
+	first.next = k.names.things.take(sharedName{n.hash, first.next})
+	return true
+}
+
+// disclaim records that the name holds nothing at l any more.
+func (n *name) disclaim(l loc) { n.s.shared.remove(n.hash, l) }
+
+// sharedBytes is the most bytes that noteShared takes for a name.
 const sharedBytes = 48
 
-// noteShared begins to keep the held names by their keys. It returns false if there is
+// noteShared begins to record the held names by their keys. It returns false if there is
 // no room for that.
 func (s *source) noteShared() bool {
 	var buf [2]loc
 	if int64(s.names.Len())*sharedBytes > s.ground.pages()+s.ground.slack/2 {
 		return false
 	}
-	s.shared = newByLoc[sharedName](s)
+	s.shared.names = newByLoc[sharedName](s)
 	s.names.Each(func(h Hash, v value) {
 		s.yield(1)
 		n := name{s, h, v}
@@ -104,37 +120,27 @@ func (s *source) noteShared() bool {
 			return
 		}
 		for _, l := range n.locs(&buf) {
-			s.shared.add(l, sharedName{hash: h})
+			s.shared.names.add(l, sharedName{hash: h})
 		}
 	})
 	return true
 }
 
-// forgetShared ends that.
-func (s *source) forgetShared() {
-	s.shared.release()
-	s.shared, s.sharedKeys = nil, 0
-}
-
 // othersHold reports whether a lane holds the block at l by another name.
 func (n *name) othersHold(l loc, ln *lane) bool {
-	if !n.s.isShared(l) {
+	if !n.s.shared.has(l) {
 		return false
 	}
-	for o := n.s.shared.at(l); ; o = n.s.shared.things.at(o.next) {
-		if o.hash != n.hash && n.s.holdsBy(o.hash, ln) {
-			return true
+	for o := n.s.shared.names.at(l); ; o = n.s.shared.names.things.at(o.next) {
+		if o.hash != n.hash {
+			if other := n.s.name(o.hash); other.heldBy(ln) {
+				return true
+			}
 		}
 		if o.next == 0 {
 			return false
 		}
 	}
-}
-
-// holdsBy is heldBy for the name of a hash.
-func (s *source) holdsBy(h Hash, ln *lane) bool {
-	n := s.name(h)
-	return n.heldBy(ln)
 }
 
 // heldBy reports whether a lane holds something by the name, which is rich.

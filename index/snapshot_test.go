@@ -254,22 +254,22 @@ func (m *memory) inside() (text string) {
 	for _, pod := range m.podNames() {
 		for _, s := range m.sourcesOf(pod) {
 			text += fmt.Sprint(s.id, " idle")
-			for i := s.idleFirst; i != 0; i = s.idle.at(i).next {
+			for i := s.idle.first; i != 0; i = s.idle.at(i).next {
 				text += fmt.Sprint(" ", s.idle.at(i).hash, "@", s.idle.at(i).since)
 			}
 			for h := range Hash(40) {
 				var buf [2]loc
 				n := s.seen(h)
 				for _, l := range n.locs(&buf) {
-					if at := s.hidden.at(l); at != nil {
+					if at := s.hidden.names.at(l); at != nil {
 						text += fmt.Sprintf(" hidden %d: %d %v", h, at.n, at.many)
 					}
 				}
-				if s.waiting == nil {
+				if s.waits.parents == nil {
 					continue
 				}
-				for i := s.waiting.Get(h); i != 0; i = s.stores[i].p.nextWait {
-					p := s.stores[i].p
+				for i := s.waits.parents.Get(h); i != 0; i = s.waits.slots[i].p.nextWait {
+					p := s.waits.slots[i].p
 					text += fmt.Sprintf(" behind %d: %v@%d %v", h, p.hashes, p.since, p.locals)
 				}
 			}

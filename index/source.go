@@ -2,147 +2,108 @@ package index
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/kvindex/kvindex/index/internal/forest"
 	"github.com/kvindex/kvindex/index/internal/mem"
-	"github.com/kvindex/kvindex/index/internal/names"
 )
 
-// loc is where a key is in the forest.
+// loc is the place of a key in the forest.
 type loc = forest.Loc
 
 // source is one cache as its events describe it.
 //
 // # Names
 //
-// The engine speaks of blocks by hash, prompts are looked up by key. So all that
-// is known hangs on the name of a hash: the keys it stands for, by their places
-// in the forest, and who holds it. A hash that no store has placed yet has a name
-// without keys: it is held, and no query sees it. This makes orphans, masked
-// stores of hybrid groups and stores by hash alone one case: holding is recorded
-// at once, and placing a name, whenever it happens, makes the block visible. A
-// removal need not know which of them it meets. See name.
+// The engine names blocks by hash, and prompts are looked up by key. So the name of a hash
+// has everything: its keys, by their places in the forest, and its holders. A hash that no
+// store has placed yet has a name without keys: it is held, and no query sees it. So
+// orphans, masked stores of hybrid groups and stores by hash alone are one case: holding
+// is recorded at once, and placing a name makes the block visible, whenever that happens.
+// A removal treats them all alike. See name.
 //
 // # Lanes
 //
-// Who holds a block is a lane: a group and tier of the source, and how its blocks
-// are cut. The forest knows a lane by its ordinal. See lane.
+// The holder of a block is a lane: a group and tier of the source, and how its blocks
+// are cut. The forest identifies a lane by its ordinal. See lane.
 //
 // # Verbs
 //
-// A change becomes a few steps, and each verb means one of them:
+// A change becomes a few steps, each with a verb of its own:
 //
 //	place    a hash gets a key that it stands for
 //	hold     a lane gets a copy of a block, its first or one more
 //	gain     a lane gets its first copy
 //	claim    a hash is about to hold a key that other hashes may hold
 //	release  a lane gives up its last copy; the name is idle if nobody else holds it
-//	hide     what a lane released may be there after all: a report was not counted
-//	restore  what was hidden is held again: a child proved that it is there
-//	forget   a name goes, with its keys and all that is hidden
+//	hide     a released block may be there after all: a report was not counted
+//	restore  a hidden block is held again: a child proved that it is there
+//	forget   a name goes, with its keys and its hidden holdings
 //	park     a store waits until its parent has a key
-//	void     a parked store has no say any more in what a hash stands for
-//	drop     what waits for a key is given up, at the bound
-//	clear    all that the source holds goes, or all of a tier
+//	void     a parked store does not place a hash any more
+//	drop     a store that waits for a key is given up, at the bound
+//	clear    all blocks of the source go, or all of a tier
 //	retire   lanes, or the source, are not shown to readers any more, and then they go
 //
-// Each has a file that begins with its rules: store.go, remove.go, clear.go,
-// reports.go what is hidden and comes back, pending.go what waits, masked.go what
-// follows in masked stores, name.go, shared.go and idle.go what names are, lanes.go, graves.go what is left of a
-// removed pod.
+// # Parts
+//
+// A source consists of values, each with a file that begins with its rules: lanes.go,
+// nameset.go with name.go, idle.go and shared.go, pending.go for stores that wait,
+// tenant.go for its part in evictions, snapshot_source.go for its part in a snapshot. The
+// changes are in store.go, masked.go, reports.go, remove.go and clear.go, and graves.go
+// tidies up behind a removed pod.
 type source struct {
 	id     Source
-	feed   uint64 // tells it from those of its id before
+	feed   uint64 // differs from that of any earlier source with the id
 	cfg    *MemoryConfig
 	model  *model
 	ground *ground
 	f      *forest.Forest
 	mem    *mem.Count // of all that the index takes
 
-	// views are what readers see of the source. They outlive it: candidates
-	// that are kept for long must not keep a source.
+	// Readers see the views of the source. These outlive it: candidates that are kept for
+	// long must not keep a source.
 	views *atomic.Pointer[[]*view]
 
 	removed atomic.Bool // with its pod: look it up again
 
 	// writer orders the Applies and guards all below. The ground's lock is
-	// taken after it, and let go of now and then (yield).
+	// taken after it, and released now and then (yield).
 	writer  sync.Mutex
-	cursors []Cursor // by stream
-	groups  []*group // by ID
-	layout  *Layout  // what was published of groups last
-	lanes   []*lane  // by number; nil: a free number
-	names   names.Table[Hash, value]
-	riches  pool[richName]
-	copies  pool[copyCount]
-	more    pool[moreKey]
-	hidden  *byLoc[hiddenNames] // what reports hid, by key; nil: nothing
-	counts  Counts              // since the last Apply ended
-	work    int                 // names looked at since the ground's lock was taken
-	number  int                 // in ground.all
-	inHand  int                 // callers that have places of names in hand
-	told    told
-	// What the names took when they were measured last, how many there were, and the reports
-	// since.
-	bytes, measured, reports int
+	cursors cursorList
+	lanes   laneTable
+	nameSet
+	waits  waitList
+	tenant tenant
+	dump   *sourceDump // nil: no snapshot has reached the source
+	history
+	applyState
+}
 
-	// swept is the last cycle in which all names were looked at, sweeps the one in
-	// which that was begun, and sweepAt how far it has come.
-	swept, sweeps uint32
-	sweepAt       uint64
-	evicted       uint64 // holdings, since the last clear
-
-	// doubts: since the last clear, blocks were given up that the engine may
-	// hold. A report can then name blocks beside the known ones.
+// history is the losses of a source since its last OpClear.
+type history struct {
+	cleared uint32 // the time at the end of that OpClear, by the clock of the forest
+	evicted uint64 // holdings
+	// doubts: the index gave up blocks that the engine may hold. Then a report can name
+	// blocks that are not in view.
 	doubts bool
+}
 
-	changes []Change  // of the Apply in progress
-	prompt  rootStore // of it
-
-	blocks  [NumTiers]int // holdings with copies, by tier
-	parked  int           // stores that are
-	keyless int           // names that are held and have no key
-
-	// idle are the names that nobody holds, oldest first, at most IdleNames of
-	// them after each change, and in the long run a quarter of what is held.
-	// They all have keys: a name without keys and holders is forgotten.
-	idle      pool[idleName]
-	idleFirst uint32
-	idleLast  uint32
-	cleared   uint32 // when the last OpClear was done: what was idle before is not newer
-
-	// shared has, once two names of one key were held, all names that hold
-	// something, by their keys. Those of one key are rich.
-	shared     *byLoc[sharedName]
-	sharedKeys int // with two names or more
-
-	// stores are the stores of which a hash had no key, in a queue; pendingBytes is
-	// the sum of their costs.
-	stores         []storeSlot
-	freeStore      uint32
-	numStores      int
-	oldest, newest *pending
-	pendingBytes   int
-	// waiting has those among them that are parked, and masked ones of draft groups
-	// whose parent has no key, by that parent. waiters has the hashes of those that
-	// are parked, and of masked ones of window groups. masked are those that are to be
-	// looked at after the Apply.
-	waiting *names.Table[Hash, uint32]
-	waiters pool[waiter]
-	masked  []*pending
-	dump    *dumping // nil: the source is not being written
-	// following is the memory of a maskedStore.
+// applyState is the Apply in progress.
+type applyState struct {
+	changes   []Change
+	prompt    rootStore
+	counts    Counts       // since the last Apply ended
+	work      int          // names visited since the ground's lock was taken
+	inHand    int          // callers that keep places of names
 	following *maskedStore // nil: there is none
 }
 
 func newSource(id Source, m *memory, md *model, feed uint64) *source {
 	count := &md.ground.mem
-	text := strings.Clone(id.Pod + id.Model) // not to keep whatever it was cut from
+	text := strings.Clone(id.Pod + id.Model) // the caller's strings may be parts of long ones
 	id.Pod, id.Model = text[:len(id.Pod)], text[len(id.Pod):]
 	s := &source{
 		id:      id,
@@ -152,13 +113,13 @@ func newSource(id Source, m *memory, md *model, feed uint64) *source {
 		ground:  md.ground,
 		f:       md.ground.forest,
 		mem:     count,
-		riches:  pool[richName]{mem: count},
-		copies:  pool[copyCount]{mem: count},
-		more:    pool[moreKey]{mem: count},
-		idle:    pool[idleName]{mem: count},
-		waiters: pool[waiter]{mem: count},
+		cursors: cursorList{mem: count},
+		lanes:   laneTable{f: md.ground.forest, mem: count, ordinals: &md.holders},
+		nameSet: newNameSet(md.ground.forest, count),
+		waits:   waitList{storeQueue: storeQueue{f: md.ground.forest, mem: count, salt: &m.salt}},
 		views:   new(atomic.Pointer[[]*view]),
 	}
+	s.waits.s, s.tenant.s = s, s
 	s.views.Store(new([]*view))
 	s.mem.Add(s.ownBytes())
 	s.names.Init(m.salt, count)
@@ -169,9 +130,8 @@ func newSource(id Source, m *memory, md *model, feed uint64) *source {
 // of other sources in.
 const yieldAfter = 256
 
-// yield lets the writers of other sources in, if it is time after so many names
-// more. The forest may have changed then: only what the names of s refer to is
-// still where it was.
+// yield counts names, and lets the writers of other sources in after yieldAfter of them.
+// The forest may have changed then: only places that names of s refer to stay valid.
 func (s *source) yield(names int) {
 	if s.work += names; s.work < yieldAfter {
 		return
@@ -192,18 +152,18 @@ func (s *source) applyAll(cur Cursor, changes []Change) (done Applied, ok bool, 
 		return Applied{}, false, nil
 	}
 	if cur != (Cursor{}) {
-		i, ok := s.findCursor(cur.Stream)
-		if ok && !s.cursors[i].Before(cur) {
-			return Applied{Cursor: s.cursors[i], Duplicate: true, Evicted: s.evicted}, true, nil
+		i, ok := s.cursors.find(cur.Stream)
+		if ok && !s.cursors.all[i].Before(cur) {
+			return Applied{Cursor: s.cursors.all[i], Duplicate: true, Evicted: s.evicted}, true, nil
 		}
 		if !ok {
-			if !s.ground.canAdmit(s, s.cursorBytes(cur.Stream)) {
+			if !s.ground.canAdmit(s, s.cursors.growth(cur.Stream)) {
 				return Applied{}, true, s.ground.errFull(s.id, fmt.Sprintf(", stream %q", cur.Stream))
 			}
-			s.insertCursor(i, cur.Stream)
+			s.cursors.insert(i, cur.Stream)
 		}
-		cur.Stream = s.cursors[i].Stream
-		s.cursors[i] = cur
+		cur.Stream = s.cursors.all[i].Stream
+		s.cursors.all[i] = cur
 	}
 	s.changes = changes
 	s.ground.mu.Lock()
@@ -219,7 +179,7 @@ func (s *source) applyAll(cur Cursor, changes []Change) (done Applied, ok bool, 
 	}
 	s.settle()
 	s.changes, s.prompt = nil, rootStore{}
-	s.report()
+	s.tenant.report()
 	if s.following != nil {
 		s.ground.giveFollowing(s.following)
 		s.following = nil
@@ -227,30 +187,6 @@ func (s *source) applyAll(cur Cursor, changes []Change) (done Applied, ok bool, 
 	done = Applied{Cursor: cur, Counts: s.counts, Evicted: s.evicted}
 	s.counts = Counts{}
 	return done, true, nil
-}
-
-// findCursor returns where the cursor of a stream is, or belongs.
-func (s *source) findCursor(stream string) (i int, ok bool) {
-	return slices.BinarySearchFunc(s.cursors, stream, func(c Cursor, stream string) int {
-		return strings.Compare(c.Stream, stream)
-	})
-}
-
-// cursorBytes returns what the cursor of one more stream takes, at most.
-func (s *source) cursorBytes(stream string) int {
-	n := mem.Size(len(stream))
-	if len(s.cursors) == cap(s.cursors) {
-		n += mem.PointerSize(max(1, 2*cap(s.cursors)) * int(unsafe.Sizeof(Cursor{})))
-	}
-	return n
-}
-
-// insertCursor makes room at i for the cursor of a stream.
-func (s *source) insertCursor(i int, stream string) {
-	s.mem.Add(mem.Size(len(stream)))
-	s.cursors = mem.Append(s.mem, s.cursors, Cursor{})
-	copy(s.cursors[i+1:], s.cursors[i:])
-	s.cursors[i] = Cursor{Stream: strings.Clone(stream)}
 }
 
 func (s *source) apply(c *Change) {
@@ -266,50 +202,30 @@ func (s *source) apply(c *Change) {
 	}
 }
 
-// count notes that a lane holds so many blocks more.
-func (s *source) count(ln *lane, n int) {
-	ln.blocks += n
-	s.blocks[ln.tier] += n
-}
-
 func (s *source) describe() SourceInfo {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	return SourceInfo{
-		Source: s.id, Blocks: s.blocks, Names: s.names.Len(), Parked: s.parked, Unplaced: s.keyless,
-		Bytes: s.nameBytes() + s.waitBytes(), Evicted: s.evicted,
+		Source: s.id, Blocks: s.lanes.blocks, Names: s.names.Len(), Parked: s.waits.parked, Unplaced: s.keyless,
+		Bytes: s.nameBytes() + s.waits.bytes(), Evicted: s.evicted,
 	}
 }
 
-// nameBytes returns what the names of s take.
-func (s *source) nameBytes() int {
-	return s.names.Bytes() + s.riches.bytes() + s.copies.bytes() + s.more.bytes() + s.idle.bytes() +
-		s.shared.bytes() + s.hidden.bytes() + s.waiters.bytes()
-}
-
-// ownBytes returns what s takes beside its names and what waits.
+// ownBytes returns the bytes of s without its names and the stores that wait.
 func (s *source) ownBytes() int {
 	n := mem.SizeOf[source]() + mem.SizeOf[atomic.Pointer[[]*view]]() +
-		mem.Size(len(s.id.Pod)+len(s.id.Model)) + mem.SliceSize(s.cursors) +
-		groupBytes(s.groups) + laneBytes(s.lanes) + layoutBytes(s.layout) + viewBytes(*s.views.Load())
-	for i := range s.cursors {
-		n += mem.Size(len(s.cursors[i].Stream))
-	}
+		mem.Size(len(s.id.Pod)+len(s.id.Model)) + s.cursors.bytes() +
+		s.lanes.bytes() + viewBytes(*s.views.Load())
 	if s.dump != nil {
 		n += s.dump.bytes + s.dump.seen.Bytes()
 	}
 	return n
 }
 
-// discard takes s, which was removed, from what is counted, and lets its names go.
-// s.writer is held, and nothing of s is in the forest any more.
+// discard takes a removed source out of the counts, and releases its names. s.writer is
+// held, and nothing of s is in the forest any more.
 func (s *source) discard() {
-	s.tell(told{})
+	s.tenant.leave()
 	s.mem.Add(-s.ownBytes())
-	s.names.Release()
-	s.riches.release()
-	s.copies.release()
-	s.more.release()
-	s.idle.release()
-	s.waiters.release()
+	s.discardNames()
 }

@@ -7,35 +7,33 @@ import (
 	"github.com/kvindex/kvindex/index/internal/forest"
 )
 
-// A store says that blocks are held, and perhaps what their hashes stand for. The
-// two are kept apart:
+// A store reports that blocks are held, and may give their hashes keys. These are two
+// steps:
 //
-//   - Only a dense store of the gpu names: it lists a hash for each block of its
-//     range. If the place of what comes before the range is known, the range is
-//     placed in the forest and each hash gets the key at the end of its block. If
-//     it is not known, the store is parked. If the parent stands for two prefixes,
-//     the store is never placed.
-//   - A masked store, with fewer hashes than blocks, does not say which blocks it
-//     keeps. Its hashes are held, and seen once another store names them or they
-//     follow from one that is named (masked.go).
-//   - What a lower tier says of a prefix names nothing: vLLM's offloading events
-//     leave out salts and media, so placing a hash by them would claim a salted
-//     prompt for everybody.
+//   - Only a dense store of the gpu gives keys: it lists a hash for each block of its
+//     range. If the parent has a place, the range is placed in the forest and each hash
+//     gets the key at the end of its block. If the parent has none, the store is parked.
+//     If the parent stands for two prefixes, the store is never placed.
+//   - A masked store, with fewer hashes than blocks, does not identify its blocks. Its
+//     hashes are held. Queries see them once another store names them, or they follow
+//     from a hash with a key (masked.go).
+//   - A store of a lower tier gives no keys: vLLM's offloading events leave out salts and
+//     media, so such a key would claim a salted prompt for everybody.
 //   - A dense store of a lower tier is a chunk, which is loaded as a whole or not
 //     at all and may be removed by its last hash alone (vLLM's self-describing
 //     chunks). So it is one block of the chunk's length, held by that hash.
 //
-// What a store counts for is decided in reports.go.
+// reports.go decides the copies that a store counts for.
 
-// storing is a store that is being carried out.
-type storing struct {
+// storeTask is a store in progress.
+type storeTask struct {
 	s       *source
 	c       *Change
 	group   *group
 	lane    *lane
 	guarded bool // against reports
 	report  bool
-	from    int  // the first block that is held by it
+	from    int  // the first block that it holds
 	unsure  int  // the block that may be there; -1: none
 	chained bool // each block is the parent of the next
 }
@@ -79,10 +77,10 @@ func (s *source) store(c *Change) {
 		s.giveUp()
 		return
 	}
-	st := storing{s: s, c: c, group: g, lane: ln, chained: dense}
+	st := storeTask{s: s, c: c, group: g, lane: ln, chained: dense}
 	st.judge(held)
 	if dense && c.Tier == TierGPU {
-		switch prev, n := s.before(c, variant); n {
+		switch prev, n := st.before(variant); n {
 		case 1:
 			st.placeAll(prev, variant)
 			return
@@ -91,40 +89,40 @@ func (s *source) store(c *Change) {
 				s.noRoom(ln, held)
 				return
 			}
-			aside, ok := s.setAside(len(held), len(c.Locals))
+			aside, ok := s.ground.setAside(s, len(held), len(c.Locals))
 			if !ok {
 				s.noRoom(ln, held)
 				return
 			}
-			p := &pending{
+			p := &waitingStore{
 				group: g, tier: c.Tier, hashes: slices.Clone(c.Hashes),
-				parent: hashIn{c.Parent, variant}, locals: slices.Clone(c.Locals),
+				parent: variantHash{c.Parent, variant}, locals: slices.Clone(c.Locals),
 				cut: by, riches: make([]uint32, len(held)),
 			}
 			s.inHand++ // their numbers
 			st.holdAll(held, p.riches)
 			s.mem.Add(-aside)
-			s.park(p)
+			s.waits.park(p)
 			s.inHand--
 			return
 		}
-		s.dropChild(c.Hashes)
+		st.dropChild()
 	}
-	aside, ok := s.setAside(len(held), len(c.Locals))
+	aside, ok := s.ground.setAside(s, len(held), len(c.Locals))
 	if !ok {
 		s.noRoom(ln, held)
 		return
 	}
 	if masked && c.Tier == TierGPU {
 		if need := g.runBlocks(c.BlockSize); need > 0 {
-			st.storeMasked(st.pendingMasked(need, variant), aside)
+			st.storeMasked(st.newMasked(need, variant), aside)
 			return
 		}
 	}
 	st.holdAll(held, nil)
 	s.mem.Add(-aside)
 	if held = held[st.from:]; slices.ContainsFunc(held, s.unplaced) {
-		s.await(&pending{group: g, tier: c.Tier, hashes: slices.Clone(held)})
+		s.waits.add(&waitingStore{group: g, tier: c.Tier, hashes: slices.Clone(held)})
 	}
 }
 
@@ -134,12 +132,13 @@ func (s *source) unplaced(h Hash) bool {
 	return n.unplaced()
 }
 
-// dropChild is told of a store whose parent stands for two prefixes. Which of them it
-// continues will never be known, so its blocks are held and nothing else: what their
-// hashes stood for before says nothing of them.
-func (s *source) dropChild(hashes []Hash) {
+// dropChild gives up placing a store whose parent stands for two prefixes. It may continue
+// either of them, so its blocks are held without keys: the old keys of their hashes are not
+// theirs.
+func (st *storeTask) dropChild() {
+	s := st.s
 	s.counts.Dropped++
-	for _, h := range hashes {
+	for _, h := range st.c.Hashes {
 		if n := s.name(h); n.value != 0 && !n.held() {
 			n.forget()
 		}
@@ -147,13 +146,14 @@ func (s *source) dropChild(hashes []Hash) {
 }
 
 // before returns the place that the first block of a dense store continues, and
-// how many there are.
-func (s *source) before(c *Change, variant uint32) (at loc, n int) {
+// how many such places there are.
+func (st *storeTask) before(variant uint32) (at loc, n int) {
+	s, c := st.s, st.c
 	if !c.HasParent {
 		return 0, 1
 	}
 	s.bury(c.Parent)
-	return s.locOf(hashIn{c.Parent, variant})
+	return s.locOf(variantHash{c.Parent, variant})
 }
 
 // giveUp drops a store.
@@ -162,8 +162,8 @@ func (s *source) giveUp() {
 	s.doubts = true
 }
 
-// noRoom drops what is left of a store that was to be held by a lane; nil: that has no room
-// either. What its hashes stood for before says nothing of the blocks that they name now.
+// noRoom drops the rest of a store for a lane; nil: there is no room for the lane either.
+// The old keys of its hashes are not those of the blocks that they name now.
 func (s *source) noRoom(ln *lane, hashes []Hash) {
 	if len(hashes) == 0 {
 		return
@@ -186,9 +186,9 @@ func (s *source) noRoom(ln *lane, hashes []Hash) {
 	}
 }
 
-// placeAll carries out a dense gpu store behind prev, and places what waited for
+// placeAll carries out a dense gpu store behind prev, and places the stores that waited for
 // its blocks.
-func (st *storing) placeAll(prev loc, variant uint32) {
+func (st *storeTask) placeAll(prev loc, variant uint32) {
 	s, c := st.s, st.c
 	key := c.Root
 	if prev != 0 {
@@ -201,9 +201,9 @@ func (st *storing) placeAll(prev loc, variant uint32) {
 		if placed = st.placePiece(c.Hashes, from, to, ends); placed < to {
 			return false
 		}
-		if s.anyWaits() {
+		if s.waits.hasParents() {
 			for _, h := range c.Hashes[from:to] {
-				s.join(hashIn{h, variant})
+				s.waits.join(variantHash{h, variant})
 			}
 		}
 		return true
@@ -211,12 +211,12 @@ func (st *storing) placeAll(prev loc, variant uint32) {
 	s.noRoom(st.lane, c.Hashes[placed:])
 }
 
-// placePiece names blocks of a store, which end at ends, and has them held.
+// placePiece gives blocks of a store, which end at ends, their keys, and records that they
+// are held. It returns the number of the first block without room.
 //
-// Nearly all blocks are new to the source. So those that share a slab are given
-// plain names one after the other, and the slab is told once. It returns up to where there
-// was room.
-func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) int {
+// Nearly all blocks are new to the source. So those that share a slab get plain names one
+// after the other, and the slab is updated once.
+func (st *storeTask) placePiece(hashes []Hash, from, to int, ends blockEnds) int {
 	s := st.s
 	for from < to {
 		if !s.roomFor(hashes[from]) {
@@ -228,7 +228,7 @@ func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) int {
 			continue
 		}
 		id := ends.of(from).Slab()
-		mine := s.slotsOf(id)
+		mine := s.lanes.slotsOf(id)
 		var plain uint32
 		first := from
 		for ; from < to; from++ {
@@ -238,16 +238,16 @@ func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) int {
 				break
 			}
 			if s.dump != nil {
-				s.dump.name(s, hashes[from])
+				s.dump.name(hashes[from])
 			}
-			if l.Slab() != id || (mine|plain)&bit != 0 || s.shared != nil || from < st.from || from == st.unsure || s.names.Add(hashes[from], value(l)) != 0 {
+			if l.Slab() != id || (mine|plain)&bit != 0 || s.shared.names != nil || from < st.from || from == st.unsure || s.names.Add(hashes[from], value(l)) != 0 {
 				break
 			}
 			plain |= bit
 		}
 		if from > first {
 			s.f.RefAndHold(id, st.lane.ord, plain)
-			s.count(st.lane, from-first)
+			s.lanes.count(st.lane, from-first)
 			continue
 		}
 		n := s.fresh(hashes[from])
@@ -257,17 +257,17 @@ func (st *storing) placePiece(hashes []Hash, from, to int, ends blockEnds) int {
 	return to
 }
 
-// placeName places the name of block i of the store, and has the block held.
-func (st *storing) placeName(n *name, i int, at loc) {
+// placeName places the name of block i of the store, and records that the block is held.
+func (st *storeTask) placeName(n *name, i int, at loc) {
 	if n.place(at); n.value != 0 {
 		st.hold(i, n)
 	}
 	st.s.trimIdle()
 }
 
-// holdAll has hashes held that the store does not place. It sets the numbers of those
-// that are unplaced, unless riches is nil.
-func (st *storing) holdAll(hashes []Hash, riches []uint32) {
+// holdAll records that hashes are held which the store does not place. Unless riches is
+// nil, it sets the numbers of the unplaced names.
+func (st *storeTask) holdAll(hashes []Hash, riches []uint32) {
 	for i, h := range hashes {
 		if !st.s.roomFor(h) {
 			st.s.noRoom(st.lane, hashes[i:])
@@ -285,7 +285,7 @@ func (st *storing) holdAll(hashes []Hash, riches []uint32) {
 
 // hold records that the lane of the store has its block i, by the rules of
 // Copies.
-func (st *storing) hold(i int, n *name) {
+func (st *storeTask) hold(i int, n *name) {
 	s, c, full := st.s, st.c, st.group.Kind == GroupFull
 	h := n.holding(st.group, c.Tier)
 	switch {
@@ -308,7 +308,7 @@ func (st *storing) hold(i int, n *name) {
 			n.copyCount(&h).reported = st.guarded && full
 		}
 	default:
-		if b := n.copyCount(&h); b.copies < math.MaxUint32 { // a removal may have said so
+		if b := n.copyCount(&h); b.copies < math.MaxUint32 { // a removal may have set it to that
 			b.copies++
 		}
 	}
@@ -324,30 +324,30 @@ func (st *storing) hold(i int, n *name) {
 	n.simplify()
 }
 
-// gain gives a lane its first copy of a block. was is what the name has of the
-// group and tier: nothing, or what is hidden. It returns what it has then; that is
-// was, if too many names have the key.
+// gain gives a lane its first copy of a block. was is the holding of the group and tier
+// before: none, or a hidden one. gain returns the holding after: that is was, if too many
+// names have the key.
 func (n *name) gain(ln *lane, was holding) holding {
 	s := n.s
 	var buf [2]loc
 	switch {
 	case n.isPlain():
 		s.f.Hold(loc(n.value), ln.ord)
-		s.count(ln, 1)
+		s.lanes.count(ln, 1)
 		return holding{ln, 0, 1}
 	case n.isIdle():
 		i := n.number()
 		l := s.idle.at(i).loc
-		if !s.claim(n.hash, l) {
+		if !n.claim(l) {
 			s.counts.Ambiguous++
 			s.doubts = true
 			return was
 		}
-		if !s.isShared(l) {
-			s.unlinkIdle(i)
+		if !s.shared.has(l) {
+			s.idle.remove(i)
 			n.set(value(l))
 			s.f.Hold(l, ln.ord)
-			s.count(ln, 1)
+			s.lanes.count(ln, 1)
 			return holding{ln, 0, 1}
 		}
 	case n.isRich() && !n.held():
@@ -360,7 +360,7 @@ func (n *name) gain(ln *lane, was holding) holding {
 	n.enrich()
 	r := n.rich()
 	if r.idle != 0 {
-		s.unlinkIdle(r.idle)
+		s.idle.remove(r.idle)
 		r.idle = 0
 	}
 	count := was.entry
@@ -376,7 +376,7 @@ func (n *name) gain(ln *lane, was holding) holding {
 	for _, l := range n.locs(&buf) {
 		s.f.Hold(l, ln.ord)
 	}
-	s.count(ln, 1)
+	s.lanes.count(ln, 1)
 	return holding{ln, count, 1}
 }
 
@@ -385,13 +385,13 @@ func (n *name) claimKeys() bool {
 	s := n.s
 	var buf [2]loc
 	keys := n.locs(&buf)
-	if s.shared == nil && slices.ContainsFunc(keys, s.holdsAt) && !s.noteShared() { // before the first key is claimed
+	if s.shared.names == nil && slices.ContainsFunc(keys, s.lanes.holdsAt) && !s.noteShared() { // before the first key is claimed
 		return false
 	}
 	for i, l := range keys {
-		if !s.claim(n.hash, l) {
+		if !n.claim(l) {
 			for _, l := range keys[:i] {
-				s.disclaim(n.hash, l)
+				n.disclaim(l)
 			}
 			return false
 		}
@@ -399,7 +399,7 @@ func (n *name) claimKeys() bool {
 	return true
 }
 
-// blockRange is blocks that follow each other, to be placed.
+// blockRange is a run of blocks for a placeRange.
 type blockRange struct {
 	behind  loc // 0: a root
 	key     Key // at behind, or the root
@@ -420,17 +420,16 @@ func (e *blockEnds) of(i int) loc { return e.locs[(i+1)*e.units-1-e.first] }
 // pieceUnits is how many keys are placed at once.
 const pieceUnits = 256
 
-// scratch is the memory of a placeRange. Joining nests them, and others need theirs
+// scratch is the memory of a placeRange. Joins nest them, and other writers need their own
 // while one lets them in.
 type scratch struct {
 	keys [pieceUnits]forest.Key
 	locs [pieceUnits]loc
 }
 
-// placeRange places the blocks of a range, piece by piece. It has each see to the
-// blocks that a piece ends, from one to another, and lets other writers in
-// between. It ends before the end of the range if there is no room, or each returns
-// false.
+// placeRange places the blocks of a range, piece by piece. It calls each with the blocks
+// that end in a piece, and lets other writers in between. It ends before the end of the
+// range if there is no room, or each returns false.
 func (s *source) placeRange(r blockRange, each func(from, to int, ends blockEnds) bool) {
 	prev, key := s.f.Here(r.behind), r.key
 	if prev != 0 {
@@ -468,7 +467,7 @@ func (s *source) placeRange(r blockRange, each func(from, to int, ends blockEnds
 	}
 }
 
-// placeKeys is Forest.Place, which makes room if there is none.
+// placeKeys is Forest.Place, and makes room if there is none.
 func (s *source) placeKeys(prev loc, variant uint32, keys []forest.Key, locs []loc) bool {
 	place := func() bool { return s.f.Place(prev, variant, keys, locs) }
 	if place() || s.inHand == 0 && s.ground.makeRoom(s, place) {

@@ -1,6 +1,6 @@
 package index
 
-// This file names the values of enumerations, in JSON too.
+// The names of the values of enumerations, also in JSON.
 
 var (
 	tierNames  = []string{"gpu", "cpu", "disk", "remote", "other"}

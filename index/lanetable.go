@@ -1,0 +1,180 @@
+package index
+
+import (
+	"slices"
+	"unsafe"
+
+	"github.com/kvindex/kvindex/index/internal/forest"
+	"github.com/kvindex/kvindex/index/internal/mem"
+)
+
+// laneTable is the groups and lanes of a source.
+type laneTable struct {
+	f        *forest.Forest
+	mem      *mem.Count
+	ordinals *forest.Holders // of the model
+
+	groups []*group      // by ID
+	all    []*lane       // by number; nil: a free number
+	blocks [NumTiers]int // holdings with copies, by tier
+	layout *Layout       // the latest that was published
+}
+
+// group returns the group of an ID, nil if there is none.
+func (lt *laneTable) group(id int) *group {
+	for _, g := range lt.groups {
+		if g.ID == id {
+			return g
+		}
+	}
+	return nil
+}
+
+// newGroup adds a group.
+func (lt *laneTable) newGroup(of Group) *group {
+	lt.mem.Add(mem.SizeOf[group]())
+	g := &group{Group: of}
+	i := 0
+	for i < len(lt.groups) && lt.groups[i].ID < of.ID {
+		i++
+	}
+	lt.groups = mem.Append(lt.mem, lt.groups, g)
+	copy(lt.groups[i+1:], lt.groups[i:])
+	lt.groups[i] = g
+	return g
+}
+
+// newLayout returns the source's Layout: the latest one if nothing has changed.
+func (lt *laneTable) newLayout() *Layout {
+	fresh := &Layout{Groups: make([]GroupLayout, 0, len(lt.groups))}
+	for _, g := range lt.groups {
+		fresh.Groups = append(fresh.Groups, GroupLayout{Group: g.Group, BlockSize: g.cut.size, Grain: g.grain})
+		if g.Kind == GroupFull {
+			fresh.FullGroups++
+		}
+	}
+	if lt.layout == nil || !slices.Equal(lt.layout.Groups, fresh.Groups) {
+		lt.mem.Add(layoutBytes(fresh) - layoutBytes(lt.layout))
+		lt.layout = fresh
+	}
+	return lt.layout
+}
+
+// add adds a lane, or returns nil if there are no more ordinals.
+func (lt *laneTable) add(g *group, t Tier, by cut) *lane {
+	ord, ok := lt.f.TakeOrdinal(lt.ordinals)
+	if !ok {
+		return nil
+	}
+	lt.mem.Add(mem.SizeOf[lane]())
+	ln := &lane{ord: ord, number: uint32(len(lt.all)), group: g, tier: t, cut: by}
+	if i := slices.Index(lt.all, nil); i >= 0 {
+		ln.number = uint32(i)
+		lt.all[i] = ln
+	} else {
+		lt.all = mem.Append(lt.mem, lt.all, ln)
+	}
+	g.lanes[t] = mem.Append(lt.mem, g.lanes[t], ln)
+	return ln
+}
+
+// drop removes lanes, some of which may be nil.
+func (lt *laneTable) drop(lanes []*lane) {
+	for _, ln := range lanes {
+		if ln != nil {
+			lt.all[ln.number] = nil
+			lt.mem.Add(-mem.SizeOf[lane]())
+		}
+	}
+}
+
+// fits reports whether one more lane is allowed.
+func (lt *laneTable) fits(by cut) bool {
+	lanes, cuts := 0, map[cut]bool{by: true}
+	for _, ln := range lt.all {
+		if ln != nil {
+			lanes++
+			cuts[ln.cut] = true
+		}
+	}
+	return lanes < maxLanes && len(cuts) <= maxCuts
+}
+
+// count adds n blocks to those that a lane holds.
+func (lt *laneTable) count(ln *lane, n int) {
+	ln.blocks += n
+	lt.blocks[ln.tier] += n
+}
+
+// slotsOf returns the slots of a slab that any lane holds.
+func (lt *laneTable) slotsOf(slab uint32) (set uint32) {
+	if lt.f.IsEmpty(slab) {
+		return 0
+	}
+	for _, ln := range lt.all {
+		if ln != nil {
+			set |= lt.f.Mask(slab, ln.ord)
+		}
+	}
+	return set
+}
+
+// holdsAt reports whether any name holds something at l.
+func (lt *laneTable) holdsAt(l loc) bool {
+	return lt.slotsOf(l.Slab())>>l.Slot()&1 != 0
+}
+
+// holdsAtExcept is holdsAt without those lanes that are gone.
+func (lt *laneTable) holdsAtExcept(l loc, gone []bool) bool {
+	for i, ln := range lt.all {
+		if ln != nil && !gone[i] && lt.f.Holds(l, ln.ord) {
+			return true
+		}
+	}
+	return false
+}
+
+// appendHolders appends the numbers of the lanes that hold the block at l.
+func (lt *laneTable) appendHolders(b []byte, l loc) []byte {
+	for i, ln := range lt.all {
+		if ln != nil && lt.f.Holds(l, ln.ord) {
+			b = append(b, byte(i))
+		}
+	}
+	return b
+}
+
+// bytes returns the bytes of the groups, the lanes and the layout.
+func (lt *laneTable) bytes() int {
+	return groupBytes(lt.groups) + laneBytes(lt.all) + layoutBytes(lt.layout)
+}
+
+// groupBytes returns the bytes of the groups of a source without their lanes.
+func groupBytes(groups []*group) int {
+	n := mem.SliceSize(groups) + mem.SizeOf[group]()*len(groups)
+	for _, g := range groups {
+		for _, of := range g.lanes {
+			n += mem.SliceSize(of)
+		}
+	}
+	return n
+}
+
+// laneBytes returns the bytes of the lanes of a source.
+func laneBytes(lanes []*lane) int {
+	n := mem.SliceSize(lanes)
+	for _, ln := range lanes {
+		if ln != nil {
+			n += mem.SizeOf[lane]()
+		}
+	}
+	return n
+}
+
+// layoutBytes returns the bytes of a Layout, which may be nil.
+func layoutBytes(l *Layout) int {
+	if l == nil {
+		return 0
+	}
+	return mem.SizeOf[Layout]() + mem.Size(cap(l.Groups)*int(unsafe.Sizeof(GroupLayout{})))
+}
