@@ -243,7 +243,7 @@ func TestAgainstList(t *testing.T) {
 			case 0, 1, 2:
 				w.send(t)
 			case 3:
-				w.pass(time.Duration(w.IntN(int(ttl / 4))))
+				w.pass(time.Duration(w.IntN(6)) * ttl / 20)
 			case 4, 5:
 				w.close()
 			case 6:
