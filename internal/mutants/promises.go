@@ -255,7 +255,7 @@ var promises = []promise{
 	}},
 	// What was missed, dropped, restarted or restored is never taken for whole.
 	{"loss and restart", []mutant{
-		{".", "restoring.next", "half a pod is enough", "case errors.Is(s.err, io.EOF), s.err == nil && s.more && k != sectionPod:", "case false:", "TestRestoreRefused"},
+		{".", "snapshotReader.next", "half a pod is enough", "case errors.Is(s.err, io.EOF), s.err == nil && s.more && k != sectionPod:", "case false:", "TestRestoreRefused"},
 		{".", "internal/podstate:Pod.readStream", "states are live behind a snapshot", "st.Interrupted, st.restored = true, true", "st.Interrupted, st.restored = false, true", "TestRestored"},
 		{".", "internal/podstate:Stream.Dealt", "a repeat confirms a lost connection", "case last && st.restored:", "case last:", "TestChangesOfState"},
 		{".", "internal/registry:delivery.take", "gap forgiven", "lost := v.Gap.Lost || v.Restarted", "lost := v.Restarted", "TestMessages"},
