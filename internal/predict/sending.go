@@ -121,8 +121,8 @@ func (p *Pod) holderOf(rank int) *holder {
 	return nil
 }
 
-// Confirming is the look at predictions that a message may have completed.
-type Confirming struct {
+// Confirmation is the look at predictions that a message may have completed.
+type Confirmation struct {
 	Suspects []Suspect
 	keys     []index.Key   // of all suspects
 	run      [1]prompt.Run // of the one that is looked at
@@ -140,7 +140,7 @@ type Suspect struct {
 
 // Find takes note of changes that were applied to a rank. It reports whether predictions are to
 // be looked at.
-func (c *Confirming) Find(l *Ledger, p *Pod, rank int, changes []index.Change, done *index.Applied) bool {
+func (c *Confirmation) Find(l *Ledger, p *Pod, rank int, changes []index.Change, done *index.Applied) bool {
 	p.applied.Add(1)
 	if p.predicted.Load() == 0 {
 		return false
@@ -161,7 +161,7 @@ func (c *Confirming) Find(l *Ledger, p *Pod, rank int, changes []index.Change, d
 }
 
 // Prompt returns the keys of a suspect, until the next call, and how many tokens they are of.
-func (c *Confirming) Prompt(s *Suspect) (runs []prompt.Run, tokens int) {
+func (c *Confirmation) Prompt(s *Suspect) (runs []prompt.Run, tokens int) {
 	c.run[0] = prompt.Run{Variant: s.variant, Keys: c.keys[s.from:s.to]}
 	return c.run[:], (s.to - s.from) * s.variant.Unit
 }
@@ -185,7 +185,7 @@ func (l *Ledger) Confirm(s *Suspect) {
 
 // findOf lists the predictions of a holder that changes may have completed. The clock is read
 // only if there are some. Ledger.mu is held.
-func (c *Confirming) findOf(l *Ledger, h *holder, changes []index.Change, done *index.Applied) {
+func (c *Confirmation) findOf(l *Ledger, h *holder, changes []index.Change, done *index.Applied) {
 	odd := done.Counts.Joined+done.Counts.Restored > 0 // blocks that no store here has named
 	for i := range changes {
 		ch := &changes[i]
@@ -237,7 +237,7 @@ func (c *Confirming) findOf(l *Ledger, h *holder, changes []index.Change, done *
 }
 
 // add copies what confirm needs of a prediction.
-func (c *Confirming) add(l *Ledger, h *holder, slot uint32) {
+func (c *Confirmation) add(l *Ledger, h *holder, slot uint32) {
 	t, from := l.at(slot), len(c.keys)
 	c.keys = l.tree.Keys(c.keys, t.path)
 	c.Suspects = append(c.Suspects, Suspect{slot, t.serial, h.view, h.variant, from, len(c.keys)})
