@@ -335,7 +335,7 @@ func (sc *scorer) predict(ctx context.Context, rank int) error {
 	if !f.Find(sc.x.ledger, predict.Candidates{Pods: set.Sent, Lent: &set.Lent, Approximate: set.Approximate}, sc.prompt.Runs(), rank) {
 		return nil
 	}
-	if behind := f.Lay(&sc.matches, &sc.prompt); behind < math.MaxInt {
+	if behind := f.Attach(&sc.matches, &sc.prompt); behind < math.MaxInt {
 		return sc.matchBits(ctx, behind)
 	}
 	return nil
@@ -355,7 +355,7 @@ func (sc *scorer) matchBits(ctx context.Context, behind int) error {
 	if why := f.Behind.Degraded; why != nil {
 		sc.degraded = why
 	}
-	f.LayBits()
+	f.AttachBits()
 	return nil
 }
 

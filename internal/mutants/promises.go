@@ -176,7 +176,7 @@ var promises = []promise{
 	{"scopes", []mutant{
 		{".", "internal/catalog:Catalog.resolve", "an adapter of two models is of one", "if set.adapter != \"\" {", "if false {", "TestScopes"},
 		{".", "scorer.answer", "a rank has the state of its pod", "e.Rank, State(e.State)", "e.Rank, State(sc.set.Pods[e.Pod].Facts().State)", "TestRanksApart"},
-		{".", "internal/catalog:Catalog.resolve", "an adapter of other pods", "l.Pods != nil && !slices.ContainsFunc(l.Pods, func(pod string) bool { return told[pod] })", "false", "TestScopes"},
+		{".", "internal/catalog:Catalog.resolve", "an adapter of other pods", "l.Pods != nil && !slices.ContainsFunc(l.Pods, func(pod string) bool { return having[pod] })", "false", "TestScopes"},
 		{".", "internal/registry:ingest.source", "model ignored", "Model: in.model", "Model: \"m\"", "TestScopes"},
 		{".", "internal/registry:ingest.source", "rank ignored", ", Rank: r.Number", "", "TestScopes"},
 		{"./internal/hashing", "Hasher.Root", "salt ignored", "{s.Model, s.Adapter, s.Salt}", "{s.Model, s.Adapter}", "TestScopes"},

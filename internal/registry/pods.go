@@ -83,7 +83,7 @@ type podModel struct {
 func (pm *podModel) settle() (from, to view.State) {
 	from, to, heard := pm.Pod.Settle(pm.sent.Room() != nil)
 	if heard {
-		pm.sent.Hear()
+		pm.sent.MakeExact()
 	}
 	return from, to
 }
