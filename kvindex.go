@@ -206,21 +206,21 @@ var (
 // Indexer applies events and scores prompts. It must be made by New or Restore. All methods
 // are safe for concurrent use.
 type Indexer struct {
-	reg      *registry.Registry // the write side: pods, ranks and streams
-	names    *catalog.Catalog   // the names and views of pods that scores read
-	ledger   *predict.Ledger
-	index    index.Index
-	hash     hashing.Hasher
-	given    map[string]Model
-	source   func(ctx context.Context, name string) (Model, error) // loads other models; may be nil
-	scored   func(context.Context, Scored)                         // Hooks.Scored; may be nil
-	prompts  *prefixcache.Cache                                    // of texts; nil: none
-	snapshot chan struct{}                                         // full while a Snapshot runs
-	scorers  sync.Pool                                             // of *scorer
-	prompted sync.Pool                                             // of *keptPrompt
-	made     atomic.Uint32
-	tallies  [16]tally  // counts of scores; each scorer has one of them
-	unheard  view.Plans // plans for pods that have blocks in the index and are not registered
+	reg          *registry.Registry // the write side: pods, ranks and streams
+	names        *catalog.Catalog   // the names and views of pods that scores read
+	ledger       *predict.Ledger
+	index        index.Index
+	hash         hashing.Hasher
+	given        map[string]Model
+	source       func(ctx context.Context, name string) (Model, error) // loads other models; may be nil
+	scored       func(context.Context, Scored)                         // Hooks.Scored; may be nil
+	prompts      *prefixcache.Cache                                    // of texts; nil: none
+	snapshot     chan struct{}                                         // full while a Snapshot runs
+	scorers      sync.Pool                                             // of *scorer
+	prompted     sync.Pool                                             // of *keptPrompt
+	made         atomic.Uint32
+	tallies      [16]tally  // counts of scores; each scorer has one of them
+	unregistered view.Plans // plans for pods that have blocks in the index and are not registered
 }
 
 // New returns an Indexer. Without options it applies the events of any model, and scores

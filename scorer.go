@@ -363,7 +363,7 @@ func (sc *scorer) matchBits(ctx context.Context, behind int) error {
 func (sc *scorer) judge(ranks bool) {
 	set, j := sc.set, &sc.judging
 	j.Input = ranking.Input{
-		Pods: set.Pods, PodHashes: set.Hashes, Profiled: set.Profiled, Unheard: &sc.x.unheard,
+		Pods: set.Pods, PodHashes: set.Hashes, Profiled: set.Profiled, Unregistered: &sc.x.unregistered,
 		Rows: sc.matches.Rows, Prompt: &sc.prompt, Forecast: &sc.forecast,
 	}
 	if ranks {

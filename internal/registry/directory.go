@@ -170,7 +170,7 @@ func (x *Registry) takePod(entries []sharedindex.Entry) {
 	case pm.listed != nil && bytes.Equal(pm.listed.said, d.said):
 		pm.listed.turn = d.turn
 		return
-	case pm.listed == nil && !pm.unheard():
+	case pm.listed == nil && !pm.isEstimate():
 		return
 	}
 	v, ok := viewOf(entries)
@@ -201,9 +201,9 @@ func appendEntries(b []byte, entries []sharedindex.Entry) []byte {
 	return b
 }
 
-// unheard reports whether the pod is only estimated: it has sent no message, and no transport
+// isEstimate reports whether the pod is only estimated: it has sent no message, and no transport
 // follows it. pod.mu is held.
-func (pm *podModel) unheard() bool {
+func (pm *podModel) isEstimate() bool {
 	return pm.sent.Room() != nil && len(pm.Ranks) == 0 && len(pm.Streams) == 0
 }
 
