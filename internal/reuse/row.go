@@ -2,8 +2,8 @@ package reuse
 
 import "math/bits"
 
-// row is what all groups of a specification hold: bits of blocks or of partial
-// entries.
+// row has the bits of blocks, or of partial entries, that all groups of a specification
+// hold.
 type row struct {
 	words []uint64 // of the first group
 	held  []Held   // of all groups, if there are more
