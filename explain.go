@@ -84,7 +84,7 @@ type Explanation struct {
 	// their prefix is not known. It is set with cause unplaced, and may be set with others.
 	Unplaced int
 	// Evicted is RankInfo.Evicted of rank Rank; of all ranks if the pod holds nothing of
-	// the prompt; 0 if the index cannot tell.
+	// the prompt; 0 if the index does not report it.
 	Evicted uint64
 }
 

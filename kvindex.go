@@ -217,7 +217,7 @@ type Indexer struct {
 	prompts      *prefixcache.Cache                                    // of texts; nil: none
 	snapshot     chan struct{}                                         // full while a Snapshot runs
 	scorers      sync.Pool                                             // of *scorer
-	prompted     sync.Pool                                             // of *keptPrompt
+	keptPrompts  sync.Pool                                             // of *keptPrompt
 	made         atomic.Uint32
 	tallies      [16]tally  // counts of scores; each scorer has one of them
 	unregistered view.Plans // plans for pods that have blocks in the index and are not registered
@@ -303,8 +303,8 @@ func (c *config) open() (*Indexer, error) {
 func (x *Indexer) Score(ctx context.Context, prompt, model string, pods []string) ([]PodScore, error) {
 	var a Answer
 	err := x.ScoreRequest(ctx, &Request{Model: model, Prompt: prompt, Pods: pods}, &a)
-	if a.sent != nil { // nobody can route it
-		x.prompted.Put(a.sent)
+	if a.sent != nil { // Score returns no Answer, so it cannot be routed
+		x.keptPrompts.Put(a.sent)
 	}
 	return a.Pods, err
 }

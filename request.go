@@ -219,7 +219,7 @@ func (a *Answer) RoutePods(dst []route.Pod) []route.Pod {
 
 // read returns r with its empty fields filled from its Body, and the chat request in the
 // body, if there is one.
-func (r *Request) read() (read *Request, asked *chat.Request, err error) {
+func (r *Request) read() (read *Request, chatReq *chat.Request, err error) {
 	if r.Prompt != "" || len(r.Tokens) > 0 || r.Rendered {
 		return r, nil, fmt.Errorf("%w: it has a body, and a prompt or tokens or Rendered", ErrRequest)
 	}
@@ -249,8 +249,8 @@ func ofBody(err error) error {
 	return fmt.Errorf("kvindex: the body: %w", err)
 }
 
-// validate refuses contradictions. asked is the chat of the body, or nil.
-func (r *Request) validate(asked *chat.Request) error {
+// validate refuses contradictions. chatReq is the chat of the body, or nil.
+func (r *Request) validate(chatReq *chat.Request) error {
 	c := r.Candidates
 	switch {
 	case c == nil && r.Model == "":
@@ -261,7 +261,7 @@ func (r *Request) validate(asked *chat.Request) error {
 		return fmt.Errorf("%w: model %q, and candidates of %q", ErrRequest, r.Model, c.of.Model)
 	case r.Top < 0:
 		return fmt.Errorf("%w: the best %d pods", ErrRequest, r.Top)
-	case asked != nil:
+	case chatReq != nil:
 	case r.Prompt == "" && len(r.Tokens) == 0:
 		return fmt.Errorf("%w: the prompt is empty", ErrRequest)
 	case r.Prompt != "" && len(r.Tokens) > 0:
@@ -271,7 +271,7 @@ func (r *Request) validate(asked *chat.Request) error {
 		switch {
 		case m.Hash == "":
 			return fmt.Errorf("%w: media %d has no hash", ErrRequest, i)
-		case asked != nil && m.Length == 0:
+		case chatReq != nil && m.Length == 0:
 			return fmt.Errorf("%w: media %q of a chat has no length", ErrRequest, m.Hash)
 		case m.Offset < 0 || m.Length < 0:
 			return fmt.Errorf("%w: media %q at token %d of length %d: neither can be negative", ErrRequest, m.Hash, m.Offset, m.Length)

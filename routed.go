@@ -31,7 +31,7 @@ type keptPrompt struct {
 func (sc *scorer) keepFor(dst *Answer) {
 	k := dst.sent
 	if k == nil {
-		if k, _ = sc.x.prompted.Get().(*keptPrompt); k == nil {
+		if k, _ = sc.x.keptPrompts.Get().(*keptPrompt); k == nil {
 			k = new(keptPrompt)
 		}
 		dst.sent = k

@@ -79,16 +79,16 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	var asked *chat.Request
+	var chatReq *chat.Request
 	if r.Body != nil {
 		began := sc.clock()
-		r, asked, err = r.read()
+		r, chatReq, err = r.read()
 		sc.spend(&sc.times.render, began)
 		if err != nil {
 			return err
 		}
 	}
-	if err := r.validate(asked); err != nil {
+	if err := r.validate(chatReq); err != nil {
 		return err
 	}
 	unlisted := sc.x.reg.List(ctx)
@@ -101,7 +101,7 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 	if err != nil {
 		return cmp.Or(unlisted, err)
 	}
-	if err := sc.readPrompt(ctx, r, asked); err != nil {
+	if err := sc.readPrompt(ctx, r, chatReq); err != nil {
 		return err
 	}
 	if len(sc.set.Names) > 0 {
@@ -179,19 +179,19 @@ func (sc *scorer) release() {
 
 // The prompt: text to tokens.
 
-// readPrompt sets the prompt and its media to those of r, or of the chat request asked.
-func (sc *scorer) readPrompt(ctx context.Context, r *Request, asked *chat.Request) error {
+// readPrompt sets the prompt and its media to those of r, or of chatReq.
+func (sc *scorer) readPrompt(ctx context.Context, r *Request, chatReq *chat.Request) error {
 	sc.prompt.Set(r.Prompt, r.Tokens, r.Media)
 	if sc.prompt.Length > 0 && sc.x.prompts != nil && !sc.prompt.AllIDs {
 		sc.x.prompts.Pass()
 	}
-	if asked != nil || r.Prompt != "" {
+	if chatReq != nil || r.Prompt != "" {
 		model, err := sc.model(ctx)
 		if err != nil {
 			return err
 		}
-		if asked != nil {
-			err = sc.renderChat(ctx, model, asked)
+		if chatReq != nil {
+			err = sc.renderChat(ctx, model, chatReq)
 		} else {
 			err = sc.tokenize(ctx, model, !r.Rendered)
 		}
@@ -227,7 +227,7 @@ func (sc *scorer) model(ctx context.Context) (m Model, err error) {
 
 // renderChat sets the prompt to the tokens of a chat, and puts each medium in its
 // place.
-func (sc *scorer) renderChat(ctx context.Context, model Model, asked *chat.Request) error {
+func (sc *scorer) renderChat(ctx context.Context, model Model, chatReq *chat.Request) error {
 	switch base := sc.set.Base; {
 	case model.Chat != nil:
 	case model.ChatErr != nil:
@@ -236,13 +236,13 @@ func (sc *scorer) renderChat(ctx context.Context, model Model, asked *chat.Reque
 		return sc.set.Explain(fmt.Errorf("%w for model %q: its Model has no Chat: give one, or score the rendered text by Request.Prompt and Rendered", ErrNoTemplate, base))
 	}
 	began := sc.clock()
-	text, err := model.Chat.Render(asked, sc.prompt.Media)
+	text, err := model.Chat.Render(chatReq, sc.prompt.Media)
 	sc.spend(&sc.times.render, began)
 	if err != nil {
 		return ofBody(err)
 	}
 	sc.rendering, sc.prompt.Text = text, text.Text
-	if err := sc.tokenize(ctx, model, asked.AddSpecial); err != nil || len(sc.prompt.Media) == 0 {
+	if err := sc.tokenize(ctx, model, chatReq.AddSpecial); err != nil || len(sc.prompt.Media) == 0 {
 		return err
 	}
 	if err := sc.prompt.Expand(text); err != nil {
@@ -335,16 +335,16 @@ func (sc *scorer) predict(ctx context.Context, rank int) error {
 	if !f.Find(sc.x.ledger, predict.Candidates{Pods: set.Sent, Lent: &set.Lent, Approximate: set.Approximate}, sc.prompt.Runs(), rank) {
 		return nil
 	}
-	if behind := f.Attach(&sc.matches, &sc.prompt); behind < math.MaxInt {
-		return sc.matchBits(ctx, behind)
+	if after := f.Attach(&sc.matches, &sc.prompt); after < math.MaxInt {
+		return sc.matchBits(ctx, after)
 	}
 	return nil
 }
 
-// matchBits queries the index again, for the bits of the blocks after the first behind tokens.
-func (sc *scorer) matchBits(ctx context.Context, behind int) error {
+// matchBits queries the index again, for the bits of the blocks after so many tokens.
+func (sc *scorer) matchBits(ctx context.Context, after int) error {
 	given := sc.prompt.Freeze()
-	sc.query.Held, sc.query.Behind = true, behind
+	sc.query.Held, sc.query.Behind = true, after
 	f := &sc.forecast
 	err := sc.x.index.Match(ctx, &sc.query, &f.Behind)
 	sc.prompt.Use(given, sc.prompt.Length)

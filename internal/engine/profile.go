@@ -147,8 +147,8 @@ func (p *Profile) Hybrid(groups []stats.Group) bool {
 
 // Reports tells whether a full report shows the blocks of all groups for a next request.
 func (p *Profile) Reports(groups []stats.Group) bool {
-	return !slices.ContainsFunc(groups, func(told stats.Group) bool {
-		g := p.Corrected(told.Group)
+	return !slices.ContainsFunc(groups, func(announced stats.Group) bool {
+		g := p.Corrected(announced.Group)
 		return g.Kind != index.GroupFull && (g.Window == 0 || g.Kind != index.GroupWindow && g.Kind != index.GroupChunked)
 	})
 }
@@ -171,9 +171,9 @@ func (f *Form) View(p *Profile) *index.View {
 		return nil
 	}
 	v := &index.View{Pairs: f.Pairs, Layout: &index.Layout{}}
-	for _, told := range f.Groups {
-		g := p.Corrected(told.Group)
-		v.Groups = append(v.Groups, index.GroupLayout{Group: g, BlockSize: told.BlockSize, Grain: told.BlockSize})
+	for _, announced := range f.Groups {
+		g := p.Corrected(announced.Group)
+		v.Groups = append(v.Groups, index.GroupLayout{Group: g, BlockSize: announced.BlockSize, Grain: announced.BlockSize})
 		if g.Kind == index.GroupFull {
 			v.FullGroups++
 		}

@@ -52,7 +52,7 @@ type Cache struct {
 	// slots by number. slots[0] is no block; it is the anchor of the ring of
 	// blocks: its older is the most recently used block, its younger the least.
 	// Each block is younger than those that continue it, so a leading run of a
-	// prompt is there or nothing of it behind.
+	// prompt is there, or no later block of it is.
 	slots []slot
 	// heads has by hash the first block of a chain of blocks. It has as many
 	// elements as slots has blocks.
@@ -347,8 +347,8 @@ func (c *Cache) Undo(p Past, now int64) {
 // pass reads the caller's clock, and drops blocks that have aged.
 func (c *Cache) pass(now int64) {
 	c.time = c.at(now)
-	// A clock that is a little behind is that of a caller who was overtaken. One
-	// that is further behind has been set back.
+	// If the clock is a little behind, another caller has overtaken this one. If it is
+	// further behind, it has been set back.
 	if now > c.seen || c.seen-now > c.ttl || c.seen-now < 0 {
 		c.seen = now
 	}

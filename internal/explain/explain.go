@@ -292,9 +292,9 @@ func (w *explainer) matchAll(ctx context.Context, q *index.Query, m *index.Match
 	return err
 }
 
-// asked returns the index if it can explain blocks of the pod. It cannot for pods that another
+// tracer returns the index if it can explain blocks of the pod. It cannot for pods that another
 // process feeds.
-func (w *explainer) asked() (of inmemory.Explainer, ok bool) {
+func (w *explainer) tracer() (of inmemory.Explainer, ok bool) {
 	if w.Facts == nil || !w.Facts.Listed {
 		of, ok = w.Index.(inmemory.Explainer)
 	}
@@ -364,7 +364,7 @@ func (w *explainer) points() (points []point) {
 func (w *explainer) choose(ctx context.Context) error {
 	e := w.e
 	w.cause = causeNeverStored
-	if _, ok := w.asked(); !ok {
+	if _, ok := w.tracer(); !ok {
 		w.cause = causeUntold
 	}
 	var best *point
@@ -432,7 +432,7 @@ func (w *explainer) judge(ctx context.Context, p *point) error {
 	if p.cause != 0 {
 		return nil
 	}
-	explainer, ok := w.asked()
+	explainer, ok := w.tracer()
 	if !ok {
 		p.cause = causeUntold
 		return nil

@@ -111,7 +111,7 @@ var promises = []promise{
 	{"trust of clients", []mutant{
 		{"./internal/hashing", "Hasher.Pod", "clients aim at a pod", "xxh3.HashStringSeed(name, h.rootSeed)", "xxh3.HashString(name)", "TestScopes"},
 		{".", "ofBody", "what cannot be scored is a bad request", "if errors.Is(err, chat.ErrMalformed) || errors.Is(err, chat.ErrTemplate) {", "if true {", "TestBodyErrors"},
-		{".", "Request.validate", "media of a chat without a length", "case asked != nil && m.Length == 0:", "case false:", "TestBodyMedia"},
+		{".", "Request.validate", "media of a chat without a length", "case chatReq != nil && m.Length == 0:", "case false:", "TestBodyMedia"},
 		{".", "ofBody", "what a template refuses is the host's fault", "errors.Is(err, chat.ErrMalformed) || errors.Is(err, chat.ErrTemplate) {", "errors.Is(err, chat.ErrMalformed) {", "TestBodyErrors"},
 		{".", "internal/predict:Ledger.take", "a used ticket is good", "l.at(t.slot).serial == t.serial", "t.slot > 0", "TestTicketsThatAreNotGood"},
 		{".", "internal/predict:Ledger.Observe", "a length that no prompt has", "promptTokens > 0 && promptTokens < math.MaxInt32 && ", "", "TestUsage"},
@@ -204,7 +204,7 @@ var promises = []promise{
 	}},
 	// A chat becomes the text of the engine, byte for byte.
 	{"exact text", []mutant{
-		{".", "scorer.renderChat", "a chat gets a second BOS", "model, asked.AddSpecial)", "model, true)", "TestBodiesOfOnePrompt"},
+		{".", "scorer.renderChat", "a chat gets a second BOS", "model, chatReq.AddSpecial)", "model, true)", "TestBodiesOfOnePrompt"},
 		{".", "Request.read", "a completion gets no BOS", "body.Prompt, body.Tokens, !body.AddSpecial", "body.Prompt, body.Tokens, true", "TestBodiesOfOnePrompt"},
 		{"./tokenize/chat", "parseCalled", "arguments of calls stay strings", "called.Set(\"arguments\", args)", "_ = args\n\tcalled.Set(\"arguments\", raw)", "TestShapes"},
 		{"./tokenize/chat", "tool.dump", "tools in the order of the client", "function.Set(\"name\", t.name)\n\tfunction.Set(\"description\", t.description)", "function.Set(\"description\", t.description)\n\tfunction.Set(\"name\", t.name)", "TestShapes"},

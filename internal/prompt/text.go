@@ -209,7 +209,7 @@ func (k *textLocals) form(v index.Variant) *form {
 }
 
 // scopeOf returns what separates equal texts: all that locals and ties depend on beside the
-// text, and the salt, so that nobody learns from the time what others have sent.
+// text, and the salt, so that no client learns from the time which texts others have sent.
 func (p *Prompt) scopeOf(v index.Variant) []byte {
 	id, seed := p.known.tokenizer.Identity(), p.seed
 	b := append(append(p.known.scope[:0], id[:]...), seed[:]...)

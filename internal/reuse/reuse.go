@@ -32,7 +32,7 @@ import (
 type Group struct {
 	Kind index.GroupKind
 	// Window is the window of GroupWindow, the chunk of GroupChunked, in
-	// tokens; 0: not known. In other groups it only tells specifications apart.
+	// tokens; 0: not known. In other groups it only separates specifications.
 	Window int
 	Block  int  // tokens in a block, at least 1
 	Draft  bool // gives up a block at the end of each hit, for draft layers
@@ -222,7 +222,7 @@ func lcm(a, b int) int {
 func (p *Plan) Grain() int { return p.grain }
 
 // UpperBound reports whether some group was left out, so that the engine may
-// reuse less than [Plan.Tokens] says. It never reuses more, but in rare cases
+// reuse less than [Plan.Tokens] returns. It reuses more only in rare cases
 // where there are draft layers.
 func (p *Plan) UpperBound() bool { return p.left }
 
@@ -238,7 +238,7 @@ func (p *Plan) Tokens(length int, held []Held) int {
 		return p.specs[0].hit(limit, p.specs[0].draft, held)
 	}
 	// Each specification in turn takes the length so far or a smaller one, until
-	// none wants a smaller one. A bit of dropped says that a specification with
+	// none wants a smaller one. A bit of dropped means that a specification with
 	// draft layers has given up its block at the present length.
 	onePass := len(p.specs) == 2 && p.specs[0].kind == index.GroupFull
 	best, dropped := limit, uint64(0)
@@ -315,7 +315,7 @@ func (s *spec) mambaHit(blocks row, limit int, held []Held) int {
 // to the last boundary before which all blocks are held that the next token looks
 // at. If there is none, the blocks at the beginning count as long as they go.
 func (s *spec) windowHit(blocks row, n int, drop bool) int {
-	past := 0 // blocks behind the boundary
+	past := 0 // blocks after the boundary
 	if drop {
 		past = 1
 	}

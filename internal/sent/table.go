@@ -11,7 +11,7 @@ import (
 // table finds the nodes of a tree by their parents and first keys. The zero value is empty.
 // A map would not shrink, and would not report its bytes.
 //
-// It has open addressing: a node is in its home, or behind it, and no slot between is free.
+// It has open addressing: a node is in its home or after it, and no slot between is free.
 type table struct {
 	slots []slot           // none without nodes; else at least a quarter is free
 	used  int              // slots with a node

@@ -63,18 +63,18 @@ func (ps *Plans) Of(l *index.Layout, p *engine.Profile, ranks int) *Plan {
 func newPlan(l *index.Layout, p *engine.Profile) *Plan {
 	groups := make([]reuse.Group, len(l.Groups))
 	grain, main := p.Grain, -1
-	for i, told := range l.Groups {
-		g := p.Corrected(told.Group)
-		groups[i] = reuse.Group{Kind: g.Kind, Window: g.Window, Block: told.BlockSize, Draft: g.Draft}
+	for i, announced := range l.Groups {
+		g := p.Corrected(announced.Group)
+		groups[i] = reuse.Group{Kind: g.Kind, Window: g.Window, Block: announced.BlockSize, Draft: g.Draft}
 		switch {
-		case told.BlockSize == 0:
+		case announced.BlockSize == 0:
 			groups[i] = reuse.Group{Kind: index.GroupOther, Block: 1}
 		case g.Kind == index.GroupFull && main < 0:
 			main = i
 		}
 		// A full-attention group reports parts of blocks, whether they count or not.
-		if p.Grain == 0 && g.Kind == index.GroupMamba && told.Grain < told.BlockSize && (grain == 0 || told.Grain < grain) {
-			grain = told.Grain
+		if p.Grain == 0 && g.Kind == index.GroupMamba && announced.Grain < announced.BlockSize && (grain == 0 || announced.Grain < grain) {
+			grain = announced.Grain
 		}
 	}
 	made := &Plan{layout: l, Main: main, Upper: p.Draft == engine.DraftUnknown || p.Lists(l)}
