@@ -84,7 +84,7 @@ func configOf(opts []Option) config {
 // whose call fails was not applied, and the rank is StateUncertain until one is applied. A
 // Subscriber does not bring the message again: it calls OnError, and the next message shows
 // the gap, which a replay fills or which counts as a loss. Messages of other pods wait only if
-// they share a goroutine with the failed one, as in the workers of an events.Pool.
+// they share a goroutine with the waiting message, as in the workers of an events.Pool.
 //
 // An index of this module can do more than the contract of package index: it explains, takes
 // snapshots, and is shared. A wrapper around such an index cannot.

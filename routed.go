@@ -61,7 +61,7 @@ func (x *Indexer) routed(a *Answer, pod string, rank int) (Ticket, error) {
 	at, ok := slices.BinarySearch(k.set.Names, pod)
 	switch {
 	case !ok:
-		return Ticket{}, fmt.Errorf("%w: %.100q is none of %d", ErrNotAsked, pod, len(k.set.Names))
+		return Ticket{}, fmt.Errorf("%w: %.100q is not among the %d pods of the request", ErrNotAsked, pod, len(k.set.Names))
 	case rank < 0 || rank > math.MaxUint16: // no event has such a rank
 		return Ticket{}, fmt.Errorf("%w: pod %.100q: there is no rank %d", ErrNotAsked, pod, rank)
 	case slices.Contains(k.excluded, int32(at)):
@@ -73,7 +73,7 @@ func (x *Indexer) routed(a *Answer, pod string, rank int) (Ticket, error) {
 			return Ticket{}, fmt.Errorf("%w: %.100q: %w", ErrBlockSize, pod, err)
 		}
 		if e = x.reg.SendTo(pod, k.set.Base); e == nil {
-			return Ticket{}, fmt.Errorf("%w: %.100q was never heard, and %s", ErrBlockSize, pod, noneLent)
+			return Ticket{}, fmt.Errorf("%w: %.100q has not reported yet, and %s", ErrBlockSize, pod, noneLent)
 		}
 	}
 	sc := x.newScorer()
@@ -137,7 +137,7 @@ func (r *routing) look() error {
 		run = prompt.RunIn(r.k.runs, s.Variant)
 	}
 	if run == nil {
-		return fmt.Errorf("%w: %.100q: its blocks of %d tokens came behind the score", ErrBlockSize, s.Source.Pod, s.View.BlockSize)
+		return fmt.Errorf("%w: %.100q: its blocks of %d tokens were announced after the score", ErrBlockSize, s.Source.Pod, s.View.BlockSize)
 	}
 	s.FindLast(run, row)
 	return nil

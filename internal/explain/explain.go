@@ -734,9 +734,9 @@ func (w *explainer) sentence() string {
 		return fmt.Sprintf("No pod holds anything: %v.", w.Unknown)
 	case causeUnknownPod:
 		if err := w.Refused(); err != nil {
-			return fmt.Sprintf("Pod %s was never heard for model %.100q, and nothing can be: %v.", pod, w.Model, err)
+			return fmt.Sprintf("Pod %s has not reported for model %.100q, and its messages would be refused: %v.", pod, w.Model, err)
 		}
-		return fmt.Sprintf("Pod %s was never heard for model %.100q. Look whether its events come under that name and model.", pod, w.Model)
+		return fmt.Sprintf("Pod %s has not reported for model %.100q. Check whether its events come under that name and model.", pod, w.Model)
 	case causeNotScorable:
 		return fmt.Sprintf("The chat uses what the engine of pod %s does otherwise, as it was told by Model.Exclude: %s. Nothing is claimed of the pod.", pod, w.Excluded)
 	case causeNoBlock:
@@ -773,7 +773,7 @@ func (w *explainer) sentence() string {
 		if e.Evicted > 0 {
 			return fmt.Sprintf("%d stores that may be of %s, or of blocks behind it, wait for a parent that is not known. %s.", e.Parked, lower(block), e.memory())
 		}
-		return fmt.Sprintf("%d stores that may be of %s, or of blocks behind it, wait for a parent that was never heard. The pod was connected to late, or messages are missing: a replay socket prevents this.", e.Parked, lower(block))
+		return fmt.Sprintf("%d stores that may be of %s, or of blocks after it, wait for a parent that is not known. The connection came late, or messages are missing: a replay socket prevents this.", e.Parked, lower(block))
 	case causeSilent:
 		return fmt.Sprintf("A stream of pod %s has brought nothing yet. Look at its address, at the subscriber's OnError, and whether the engine publishes KV events.", pod)
 	case causeElsewhere:
@@ -787,7 +787,7 @@ func (w *explainer) sentence() string {
 	case causeMemory:
 		return fmt.Sprintf("%s. %s may be one of them. A full report (PodInfo.WantsFullReport) brings back what it names.", e.memory(), block)
 	case causePartial:
-		return fmt.Sprintf("%s is not known. A part of what the pod has announced was never heard, and it does not announce it again: a replay socket prevents this, a full report (PodInfo.WantsFullReport) mends it.", block)
+		return fmt.Sprintf("%s is not known. Some announcements of the pod never arrived here, and it does not repeat them: a replay socket prevents this, and a full report (PodInfo.WantsFullReport) repairs it.", block)
 	case causeUnplaced:
 		return fmt.Sprintf("%s is not known to be held.%s", block, w.mayBe())
 	case causeNeverStored:
@@ -838,7 +838,7 @@ func (w *explainer) unrecognized() string {
 		return ""
 	}
 	slices.Sort(w.Facts.Unrecognized)
-	return fmt.Sprintf(" The pod's events have what this version does not know, so its score may be wrong: %s.", strings.Join(slices.Compact(w.Facts.Unrecognized), ", "))
+	return fmt.Sprintf(" The pod's events have parts that this version does not know, so its score may be wrong: %s.", strings.Join(slices.Compact(w.Facts.Unrecognized), ", "))
 }
 
 // bound returns a sentence about an upper bound.

@@ -123,7 +123,7 @@ const maxObserved = 1024
 
 var (
 	// ErrNotAsked and ErrBlockSize are those of package kvindex.
-	ErrNotAsked  = errors.New("kvindex: the pod was not asked about")
+	ErrNotAsked  = errors.New("kvindex: the pod was not in the request")
 	ErrBlockSize = errors.New("kvindex: the block size of the pod is not known")
 )
 

@@ -208,8 +208,8 @@ func (k *textLocals) form(v index.Variant) *form {
 	return nil
 }
 
-// scopeOf returns what separates equal texts: all that locals and ties depend on beside the
-// text, and the salt, so that no client learns from the time which texts others have sent.
+// scopeOf returns the scope of a text in the cache: everything beside the text on which locals
+// and ties depend, and the salt, so that no client learns from the time which texts others have sent.
 func (p *Prompt) scopeOf(v index.Variant) []byte {
 	id, seed := p.known.tokenizer.Identity(), p.seed
 	b := append(append(p.known.scope[:0], id[:]...), seed[:]...)

@@ -66,7 +66,7 @@ func (x *Registry) MarkLost(podID string, rank int) error {
 	}
 	p := x.pod(podID)
 	if p == nil {
-		return fmt.Errorf("kvindex: pod %q was never heard", podID)
+		return fmt.Errorf("kvindex: pod %q has not reported", podID)
 	}
 	marked := false
 	for _, model := range p.modelNames() {
