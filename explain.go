@@ -13,70 +13,70 @@ import (
 	"github.com/kvindex/kvindex/internal/explain"
 )
 
-// Explanation says why the score of a pod is what it is. It contains the prompt, so
-// keep it as secret as the prompt. It does not contain the salt.
+// Explanation explains the score of a pod. It contains the prompt, so keep it as secret as
+// the prompt. It does not contain the salt.
 type Explanation struct {
-	// The request, as it was read: after an error only in part. Tokens were made of Text,
-	// unless the request had tokens.
+	// Model and the fields up to Tokens are the request as it was read, after an error only
+	// in part. Tokens were made from Text, unless the request had tokens.
 	Model, Adapter string
 	Salted         bool
 	Media          []Media
 	Text           string
 	Tokens         []uint32
 
-	// Score is that of ScoreRequest for the pod, Err its error or Answer.Degraded, and Unknown
-	// its Answer.Unknown. Stats would count it as Outcome.
+	// Score, Err and Unknown are the results of ScoreRequest for the pod: its PodScore, its
+	// error or Answer.Degraded, and Answer.Unknown. Stats would count the score as Outcome.
 	Score        PodScore
 	Outcome      string
 	Err, Unknown error
 
 	// BlockTokens is the block size of the pod in tokens, 0 if it is not known. The prompt
 	// has Blocks whole blocks. Block is the number of the first block that does not count
-	// on rank Rank, from 0, and Token the position of its first token. If Block equals
-	// Blocks, all count.
+	// on rank Rank, from 0, and Token is the position of its first token. If Block equals
+	// Blocks, all blocks count.
 	BlockTokens, Blocks int
 	Rank                int
 	Block, Token        int
 
-	// Cause is the reason why that block does not count, and Why says it in a sentence, with
-	// what to look at next. If several causes are true, Cause is the first in this order, but
-	// lost comes after memory if it is only possible, and silent after partial if the pod has
-	// other streams that are not silent:
+	// Cause is the reason why that block does not count. Why explains it in a sentence, with
+	// advice on the next step. If several causes are true, Cause is the first in this order,
+	// but lost comes after memory if it is only possible, and silent comes after partial if
+	// other streams of the pod are not silent:
 	//
 	//	error            the request is not scored: Err, counted as Outcome
 	//	unknown_model    no pod is known for the model: Unknown
 	//	unknown_adapter  no event has named the adapter: Unknown
-	//	unknown_pod      nothing is known of the pod for this model
+	//	unknown_pod      the pod is not known for this model
 	//	not_scorable     the chat uses a feature that is excluded for the pod: PodScore.NotScorable
 	//	no_block         the prompt is shorter than a block of the pod
-	//	approximate      no event of the pod has come, and none is expected (Profile.Approximate): nothing of it is proven
+	//	approximate      the pod publishes no events (Profile.Approximate), so nothing of it is proven
 	//	whole            nothing is missing: all whole blocks are in the gpu. The rest of a block, and the last token, are always computed
 	//	lower_tier       the block is in Tier and not in the gpu
-	//	group            one group of the engine holds the block; another one lacks what a hit there needs, or draft layers compute the block again
+	//	group            one group of the engine holds the block; another group lacks blocks that a hit there needs, or draft layers compute the block again
 	//	hidden           an event removed the block; the pod may have a copy that was not counted (CopiesGuarded)
 	//	evicted          the pod held the block and has removed it
 	//	lost             the block was forgotten after a loss, or its announcement was lost: Loss
 	//	cleared          the pod held the block, and then its cache was emptied
-	//	parked           events that may be about the block wait for a parent that is not known
+	//	parked           events that may be about the block wait for their parent, which is not known
 	//	silent           a stream of the pod has brought no message yet
-	//	elsewhere        other pods hold the block, and this pod has never stored it as far as is known
+	//	elsewhere        other pods hold the block, and this pod has never stored it, as far as is known
 	//	other_adapter    the pod holds the same tokens for another adapter: Scope
 	//	other_salt       the pod holds the same tokens for another salt
 	//	other_media      the pod holds the same tokens with other media
 	//	contested        two streams bring messages of the rank
 	//	held_back        messages wait for others, or older messages are being applied
-	//	memory           the index has given up blocks of the rank, because its memory is full (WithMemory): Evicted
-	//	partial          a part of the pod's past was never seen
-	//	unplaced         the pod holds blocks of which the prefix is not known: the block may be one of them
+	//	memory           the index has evicted blocks of the rank, because its memory is full (WithMemory): Evicted
+	//	partial          some messages of the pod never arrived here
+	//	unplaced         the pod holds blocks whose prefix is not known: the block may be one of them
 	//	never_stored     the pod has never stored the block, as far as is known
-	//	untold           the block is not held; the index cannot say more, or it changes too fast
+	//	untold           the pod does not hold the block; the index has no more information, or it changes too fast
 	Cause string
 	Why   string
 
 	Tier   Tier      // with cause lower_tier
 	Pods   []string  // with cause elsewhere: the first by name
 	Others int       // with cause elsewhere: the number of such pods
-	Scope  string    // the adapter or the media for which the pod holds the tokens; of a salt only that there is one
+	Scope  string    // the adapter or the media for which the pod holds the tokens; for a salt, only that there is one
 	Loss   string    // with cause lost
 	LostAt time.Time // with cause lost: the time when the loss was noticed
 	Parked int       // with cause parked: the number of events that wait
@@ -84,11 +84,11 @@ type Explanation struct {
 	// their prefix is not known. It is set with cause unplaced, and may be set with others.
 	Unplaced int
 	// Evicted is RankInfo.Evicted of rank Rank; of all ranks if the pod holds nothing of
-	// the prompt; 0 if the index cannot tell.
+	// the prompt; 0 if the index does not report it.
 	Evicted uint64
 }
 
-// MarshalJSON writes errors as their texts, and leaves out a zero LostAt.
+// MarshalJSON writes errors as texts, and leaves out a zero LostAt.
 func (e *Explanation) MarshalJSON() ([]byte, error) {
 	type fields Explanation
 	return json.Marshal(struct {
@@ -99,13 +99,13 @@ func (e *Explanation) MarshalJSON() ([]byte, error) {
 	}{(*fields)(e), textOf(e.Err), textOf(e.Unknown), e.Loss, e.LostAt})
 }
 
-// maxShown is how many bytes of a text, and how many ids, String shows.
+// maxShown and maxShownIDs limit the bytes of a text, and the token ids, in String.
 const (
 	maxShown    = 160
 	maxShownIDs = 12
 )
 
-// String has the explanation in several lines. Long texts and lists of tokens are cut.
+// String returns the explanation in several lines. Long texts and lists of tokens are cut.
 func (e *Explanation) String() string {
 	var b strings.Builder
 	s := &e.Score
@@ -154,21 +154,20 @@ func (e *Explanation) String() string {
 	return b.String()
 }
 
-// Explain says why the score of a pod for a request is what it is. It is for people,
-// and slow: it takes up to some tens of milliseconds, and messages for the pod may wait
-// that long.
+// Explain explains the score of a pod for a request. It is for people, and slow: it takes
+// up to some tens of milliseconds, and messages for the pod may wait that long.
 //
-// The score is made by the code of ScoreRequest. The pod is added to Request.Pods or
-// Candidates if it is not among them. Top and Ranks have no effect: the score is that of
-// the pod's best rank. What ScoreRequest returns as an error is Explanation.Err here.
-// Explain itself returns an error only if the Indexer is closed, the context has ended,
-// or pod is empty. It counts nothing in Stats and calls no hook.
+// Explain runs the code of ScoreRequest. It adds the pod to Request.Pods or Candidates if
+// it is not among them. Top and Ranks have no effect: the score is that of the pod's best
+// rank. An error of ScoreRequest is in Explanation.Err. Explain itself returns an error only
+// if the Indexer is closed, the context has ended, or pod is empty. It counts nothing in
+// Stats and calls no hook.
 //
-// Causes come from what is still remembered: the hashes of some evicted blocks
+// Causes come from recent history: the hashes of some evicted blocks
 // (index.MemoryConfig.IdleNames), and the last 64 salts and the last 64 media of the
-// pod. Nothing of that is known of a pod that another process feeds (WithIndex): then a block
-// that nobody holds has cause untold or what the state of the pod says. Ask the process that
-// feeds it.
+// pod. A pod that another process feeds (WithIndex) has no such history here: then a block
+// that no pod holds has cause untold, or a cause from the state of the pod. Call Explain in
+// the process that feeds it.
 func (x *Indexer) Explain(ctx context.Context, r *Request, pod string) (*Explanation, error) {
 	switch {
 	case x.reg.Closed.Load():
@@ -189,7 +188,7 @@ func (x *Indexer) Explain(ctx context.Context, r *Request, pod string) (*Explana
 	}
 }
 
-// withPod returns r with a pod among those to score, and all of them, each once.
+// withPod returns r with pod among its pods, without Top and Ranks.
 func (r *Request) withPod(pod string) Request {
 	q := *r
 	q.Top, q.Ranks = min(q.Top, 0), false
@@ -204,7 +203,7 @@ func (r *Request) withPod(pod string) Request {
 	return q
 }
 
-// explain is one attempt. changed: what the pod holds changed meanwhile.
+// explain is one attempt. changed reports that the blocks of the pod changed meanwhile.
 func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Explanation, changed bool, err error) {
 	sc := x.newScorer()
 	defer sc.release()

@@ -154,4 +154,4 @@ func NoteOf(note []byte) ([]byte, error) {
 }
 
 // Unheard is how many pods are kept that were never heard, and that something was sent to.
-func Unheard(x *Indexer, model string) int { return x.names.Unheard(model) }
+func Unheard(x *Indexer, model string) int { return x.names.Unregistered(model) }

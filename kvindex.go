@@ -1,6 +1,5 @@
-// Package kvindex reads the KV events of LLM engines, and says for a prompt how many of
-// its tokens each engine has cached, so that a gateway can send the prompt to the right
-// one.
+// Package kvindex reads the KV events of LLM engines. For a prompt, it reports how many of
+// its tokens each engine has cached, so that a gateway can choose the engine.
 //
 //	model, err := kvindex.LoadModel("/models/llama-3")
 //	...
@@ -9,7 +8,7 @@
 //	sub, err := events.NewSubscriber(index.Sink(), events.SubscriberConfig{ // or events.NewFleet, for many pods
 //		Pod: "pod-a", Model: "llama-3",
 //		Endpoint: "tcp://10.0.0.7:5557",
-//		Replay:   "tcp://10.0.0.7:5657", // else what was stored before is not known
+//		Replay:   "tcp://10.0.0.7:5657", // without it, blocks stored earlier stay unknown
 //		OnError: func(err error) { log.Print(err) },
 //	})
 //	...
@@ -18,25 +17,25 @@
 //	var answer kvindex.Answer
 //	err = index.ScoreRequest(ctx, &kvindex.Request{Body: body}, &answer) // the body of a chat
 //	...
-//	if len(answer.Pods) > 0 { // else no pod is known, and answer.Unknown says why
-//		best := answer.Pods[0] // most tokens that it would reuse first: weigh them against load
-//		ticket, err := index.Routed(&answer, best.Pod, best.Rank) // the prompt counts there from now on
-//		... // send the request, and wait for its answer
+//	if len(answer.Pods) > 0 { // else no pod is known: see answer.Unknown
+//		best := answer.Pods[0] // it would reuse the most tokens: weigh them against load
+//		ticket, err := index.Routed(&answer, best.Pod, best.Rank) // from now on the prompt counts there
+//		... // send the request and wait for its answer
 //		index.Observe(ticket, kvindex.Usage{PromptTokens: u.PromptTokens, CachedTokens: u.CachedTokens})
 //	}
 //
 // # Words
 //
-//   - pod: one running engine, by the name that your program gives to it.
+//   - pod: one running engine, under a name that your program chooses.
 //   - rank: one data-parallel part of a pod. Each rank has a cache of its own. A
 //     pod without data parallelism has rank 0 alone.
-//   - block: what an engine stores and removes: the cache of a fixed number of
-//     tokens, 16 for instance.
+//   - block: the unit that an engine stores and removes: the cache of a fixed number
+//     of tokens, for example 16.
 //   - parent: the block before a block, in the same prompt.
-//   - source: what is known of one rank and one model: which blocks it holds. Also
-//     called its view.
-//   - tier: where a block lies: in the gpu, in the memory of the host (cpu), on a
-//     disk, or remote.
+//   - source: one rank and one model: one cache. View: the blocks that the index has
+//     of a source.
+//   - tier: the place of a block: the gpu, the memory of the host (cpu), a disk, or
+//     remote storage.
 //   - copy: an engine may have a block twice in its gpu. It announces and removes
 //     each copy.
 //   - group: hybrid models have several kinds of layers, and a group of blocks for
@@ -45,53 +44,54 @@
 //     images and the like in a prompt.
 //   - stream: the numbered messages of one socket of an engine. Each rank has a
 //     socket: run one Subscriber for each.
-//   - transport: what brings the messages of streams to the Indexer, such as an
+//   - transport: code that brings the messages of streams to the Indexer, such as an
 //     [events.Subscriber].
-//   - replay: an engine sends its last messages again, if a transport asks.
-//   - loss: messages that did not come and that no replay brings.
-//   - prediction: a prompt that was sent to a rank. It counts as cached there until
-//     events say what became of it. Ticket: the request, until its answer has come.
+//   - replay: an engine sends its last messages again when a transport requests them.
+//   - loss: messages that did not arrive and that no replay brings.
+//   - prediction: a prompt that was routed to a rank. It counts as cached there until
+//     events decide. Ticket: a routed request, until its answer has come.
 //
 // # Where to start
 //
 // Read [New] and [Option], [Indexer.ScoreRequest] with [Request], [Answer] and
 // [PodScore], and [State]. [Indexer.Score] is the short form for a text. [Indexer.Pods]
-// and [Indexer.Stats] say what is known, [Indexer.Explain] why a score is what it is.
+// and [Indexer.Stats] describe the pods, and [Indexer.Explain] explains a score.
 //
 // Call [Indexer.Routed] when a request is sent, and [Indexer.Observe] or
 // [Indexer.Abandon] when its answer has come. Then requests with the same beginning count
-// before the first event of the first of them comes ([PodScore.PredictedTokens]), and
-// [stats.Stats.Observed] says how right the figures are.
+// before the engine's first event arrives ([PodScore.PredictedTokens]), and
+// [stats.Stats.Observed] shows how accurate the figures are.
 //
 // An [events.Fleet] follows pods that come, move and go: it finds them in a file, in DNS
-// or in Kubernetes, has a Subscriber for each rank, and has the Indexer forget what has
-// gone. Without it, when a pod has gone: end its Subscribers, wait until Run has returned,
-// and call [Indexer.RemovePod]. Call [Indexer.Close] at the end.
+// or in Kubernetes, runs a Subscriber for each rank, and removes pods that have gone from
+// the Indexer. Without a Fleet, when a pod has gone: end its Subscribers, wait until Run has
+// returned, and call [Indexer.RemovePod]. Call [Indexer.Close] at the end.
 //
 // Set [WithProfile] at once for SGLang with media, for EAGLE or MTP, and for hybrid
 // models. [WithHooks], [WithMemory], [WithKeepOnLoss], [WithModels], [WithResolver],
 // [WithPredictions] and [Indexer.Candidates] can wait. [Indexer.Snapshot] and [Restore]
-// keep what is known when the process ends.
+// keep the index over a restart of the process.
 //
 // # Promises
 //
-// [PodScore.CachedTokens] counts a block only if the events that were applied say that
-// the pod holds it. It can be too high in these cases:
+// [PodScore.CachedTokens] counts a block only if the pod holds it according to the events
+// that were applied. It can be too high in these cases:
 //
 //   - In [StateReplaying] and [StateUncertain] events about removals may be missing.
-//   - Where [PodScore.UpperBound] is set, something is not known of a hybrid model.
-//   - Not marked: events of some engines do not say enough, see [MediaBare] and
-//     [MediaPad]; and an engine has draft layers that [Profile] does not name.
+//   - Where [PodScore.UpperBound] is set, a fact about a hybrid model is missing.
+//   - Not marked: the events of some engines lack information, see [MediaBare] and
+//     [MediaPad]; and an engine may have draft layers that [Profile] does not name.
 //
-// A score can be too low: for what was stored before the first event, after a loss, for
-// what the index had no room for ([WithMemory]), and for blocks whose parent is not known.
-// All but the last show in the [State] of the pod; [stats.Stats] counts losses, what was given
-// up, and what waits for a parent.
+// A score can be too low: it misses blocks that were stored before the first event, blocks
+// that were forgotten after a loss, blocks that the index had no room for ([WithMemory]), and
+// blocks whose parent is not known. All but the last show in the [State] of the pod;
+// [stats.Stats] counts losses, evicted blocks, and blocks that wait for a parent.
 //
-// [PodScore.PredictedTokens] adds what [Indexer.Routed] has told. It is too high, for the
-// TTL at most, if the request did not come to the engine, or not in that order.
+// [PodScore.PredictedTokens] adds the prompts that [Indexer.Routed] has registered. It is too
+// high, for the TTL at most, if a request did not reach the engine, or reached it in another
+// order.
 //
-// There is no limit to how many pods can hold one block.
+// Any number of pods can hold one block.
 //
 // All methods are safe for concurrent use. An Indexer does not log. It starts no
 // goroutine, except a short one that cleans up after RemovePod.
@@ -100,18 +100,18 @@
 //
 // Use [Indexer.IngestMessage] if your messages have the engine's sequence numbers, else
 // [Indexer.Ingest] for payloads or [Indexer.ApplyBatch] for decoded batches.
-// [Indexer.MarkLost] reports a loss that you know of.
+// [Indexer.MarkLost] reports a loss that your program has noticed.
 //
 // # For authors of transports
 //
-// [Indexer.Sink], with [Message] and [Receipt], is for a transport that can ask engines for a
-// replay, or that follows pods with several ranks, as an [events.Fleet] does. [events.Sink]
-// has the rules. Nobody else calls its methods.
+// [Indexer.Sink], with [Message] and [Receipt], is for a transport that can request a replay
+// from engines, or that follows pods with several ranks, as an [events.Fleet] does.
+// [events.Sink] has the rules. Only transports call its methods.
 //
 // # For authors of backends
 //
-// [WithIndex] takes another backend than the index in memory. Package index has the
-// contract, package indextest the tests that a backend has to pass.
+// [WithIndex] replaces the index in memory by another backend. Package index has the
+// contract, and package indextest has the tests that a backend must pass.
 package kvindex
 
 import (
@@ -136,15 +136,15 @@ import (
 
 // Types that other packages own and users of this one need.
 type (
-	// Tier is where a block lies.
+	// Tier is the place of a block.
 	Tier = index.Tier
-	// Copies says how the copies of a block in the gpu are counted.
+	// Copies is a way of counting the copies of a block in the gpu.
 	Copies = index.Copies
 	// Message is one message of a transport with sequence numbers.
 	Message = events.Message
-	// Receipt says what became of a Message.
+	// Receipt is the outcome of a Message.
 	Receipt = events.Receipt
-	// Gap is a range of sequence numbers that did not come.
+	// Gap is a range of sequence numbers that did not arrive.
 	Gap = events.Gap
 	// Media is an image, or another item, that stands in a prompt as a run of
 	// placeholder tokens.
@@ -163,27 +163,27 @@ const (
 // The ways of counting copies.
 const (
 	// CopiesGuarded counts an announcement as a copy, except where it may be a
-	// report: an announcement of held blocks that a request has asked for (vLLM's
+	// report: a repeated announcement of held blocks, which a client can request (vLLM's
 	// request field kv_cache_report_mode=full). Reports never make a score too high.
 	// A score may be a little too low.
 	CopiesGuarded = index.CopiesGuarded
-	// CopiesExact counts each announcement as a copy. It is exact if no client can ask
-	// for reports. With reports, scores are too high.
+	// CopiesExact counts each announcement as a copy. It is exact if no client can
+	// request reports. With reports, scores are too high.
 	CopiesExact = index.CopiesExact
-	// CopiesSet does not count: the first removal takes the block.
+	// CopiesSet does not count copies: the first removal removes the block.
 	CopiesSet = index.CopiesSet
 )
 
 var (
 	// ErrClosed is returned after Close by every method that returns an error. Pods is empty
-	// then, and Stats has what was counted.
+	// then, and Stats keeps its counters.
 	ErrClosed = registry.ErrClosed
 	// ErrMalformed is wrapped by errors about payloads that cannot be read.
 	ErrMalformed = events.ErrMalformed
 	// ErrFull is wrapped by errors about messages of a rank that the index has no room
-	// for, because what must be kept of others takes all its memory (WithMemory). The
-	// message counts as lost: do not bring it again. When pods have gone, the rank is
-	// taken in with its next message.
+	// for, because other ranks take all of its memory that cannot be evicted (WithMemory).
+	// The message counts as lost: do not bring it again. When pods have gone, the next
+	// message of the rank is applied.
 	ErrFull = index.ErrFull
 	// ErrNoTokenizer is wrapped by errors about a text for a model without a tokenizer.
 	ErrNoTokenizer = errors.New("kvindex: no tokenizer")
@@ -192,40 +192,40 @@ var (
 	ErrNoTemplate = chat.ErrNoTemplate
 	// ErrUnknownModel is wrapped by errors about a model that has no pods, while other
 	// models have some. The likely cause: the request and SubscriberConfig.Model have
-	// different names for one model. WithResolver maps one to the other.
+	// different names for one model. WithResolver maps a name to another.
 	ErrUnknownModel = catalog.ErrUnknownModel
 	// ErrUnknownAdapter is wrapped by errors about an adapter that is in no event of
 	// the pods of its model. Either no block of the adapter was stored yet, or the
 	// events have another name for it.
 	ErrUnknownAdapter = catalog.ErrUnknownAdapter
-	// ErrRequest is wrapped by errors about requests that are wrong, and that the
-	// engine would refuse too.
+	// ErrRequest is wrapped by errors about wrong requests, which the engine would refuse
+	// too.
 	ErrRequest = prompt.ErrRequest
 )
 
-// Indexer takes events in and gives scores out. It must be made by New. All methods are
-// safe for concurrent use.
+// Indexer applies events and scores prompts. It must be made by New or Restore. All methods
+// are safe for concurrent use.
 type Indexer struct {
-	reg      *registry.Registry // what was heard of pods: messages write it
-	names    *catalog.Catalog   // what scores know of pods
-	ledger   *predict.Ledger
-	index    index.Index
-	hash     hashing.Hasher
-	given    map[string]Model
-	source   func(ctx context.Context, name string) (Model, error) // of other models; may be nil
-	scored   func(context.Context, Scored)                         // may be nil
-	prompts  *prefixcache.Cache                                    // of texts; nil: none
-	snapshot chan struct{}                                         // has one while a Snapshot is under way
-	scorers  sync.Pool                                             // of *scorer
-	prompted sync.Pool                                             // of *keptPrompt
-	made     atomic.Uint32
-	tallies  [16]tally  // of scores; each scorer has one of them
-	unheard  view.Plans // of pods that the index holds blocks of, and that were not heard
+	reg          *registry.Registry // the write side: pods, ranks and streams
+	names        *catalog.Catalog   // the names and views of pods that scores read
+	ledger       *predict.Ledger
+	index        index.Index
+	hash         hashing.Hasher
+	given        map[string]Model
+	source       func(ctx context.Context, name string) (Model, error) // loads other models; may be nil
+	scored       func(context.Context, Scored)                         // Hooks.Scored; may be nil
+	prompts      *prefixcache.Cache                                    // of texts; nil: none
+	snapshot     chan struct{}                                         // full while a Snapshot runs
+	scorers      sync.Pool                                             // of *scorer
+	keptPrompts  sync.Pool                                             // of *keptPrompt
+	made         atomic.Uint32
+	tallies      [16]tally  // counts of scores; each scorer has one of them
+	unregistered view.Plans // plans for pods that have blocks in the index and are not registered
 }
 
-// New returns an Indexer. Without options it takes the events of any model, and scores
-// prompts of token ids only; WithModel adds texts and chats. It knows no pods, but
-// those of the index that WithIndex gives. The error names each option that is wrong.
+// New returns an Indexer. Without options it applies the events of any model, and scores
+// prompts of token ids only; WithModel adds texts and chats. Its only pods are those of the
+// index that WithIndex gives. The error names each option that is wrong.
 func New(opts ...Option) (*Indexer, error) {
 	c := configOf(opts)
 	if err := c.validate(); err != nil {
@@ -234,7 +234,7 @@ func New(opts ...Option) (*Indexer, error) {
 	return c.open()
 }
 
-// open is New with options that are valid.
+// open returns an Indexer with valid options.
 func (c *config) open() (*Indexer, error) {
 	of := c.index
 	if of == nil {
@@ -298,35 +298,35 @@ func (c *config) open() (*Indexer, error) {
 // The prompt is tokenized with special tokens, as an engine does for /v1/completions,
 // so the model needs a tokenizer (WithModel, WithModels). With pods nil, all known pods
 // of the model are scored; with pods empty, none. A pod that holds nothing is in the
-// answer with 0. If the model is not known, all pods have 0, and only ScoreRequest says
-// so, by Answer.Unknown.
+// answer with 0. If the model is not known, all pods have 0; only ScoreRequest reports
+// this, by Answer.Unknown.
 func (x *Indexer) Score(ctx context.Context, prompt, model string, pods []string) ([]PodScore, error) {
 	var a Answer
 	err := x.ScoreRequest(ctx, &Request{Model: model, Prompt: prompt, Pods: pods}, &a)
-	if a.sent != nil { // nobody can route it
-		x.prompted.Put(a.sent)
+	if a.sent != nil { // Score returns no Answer, so it cannot be routed
+		x.keptPrompts.Put(a.sent)
 	}
 	return a.Pods, err
 }
 
 // Ingest applies the payload of one message, as an engine publishes it, without the
-// sequence number. The caller must bring all messages of a pod in their order; the
-// order of calls is the order in which they are applied. If the caller knows that
-// messages were lost, it calls MarkLost.
+// sequence number. The caller must bring all messages of a pod in their order: the
+// Indexer applies them in the order of the calls. If messages were lost, the caller calls
+// MarkLost.
 //
-// Without numbers nothing shows that messages came before the first one: the rank is
-// StateLive from its first payload on. A caller that begins behind the engine's first
-// message calls MarkLost once for each rank, behind the first payload of that rank. What
-// this payload said is forgotten, and the rank is StatePartial.
+// Without numbers nothing shows that there were messages before the first one: the rank is
+// StateLive from its first payload on. A caller that begins after the engine's first
+// message calls MarkLost once for each rank, after the first payload of that rank. The
+// blocks of this payload are forgotten, and the rank is StatePartial.
 //
 // A malformed payload is an error that wraps ErrMalformed, and nothing of it is
-// applied. Call MarkLost then, too: what the payload said is missing. If the index has no
-// room for the rank, the error wraps ErrFull, and the rank has lost what the payload
-// said: no MarkLost is needed. Ingest keeps nothing of payload.
+// applied. Call MarkLost then, too: the events of the payload are missing. If the index has
+// no room for the rank, the error wraps ErrFull, and the rank has lost the events of the
+// payload: no MarkLost is needed. Ingest keeps nothing of payload.
 func (x *Indexer) Ingest(podID, model string, payload []byte) error {
 	return x.reg.Ingest(podID, model, payload)
 }
 
-// Close makes every method return ErrClosed, and closes the index unless WithIndex gave
-// it. A second Close does nothing.
+// Close makes every method return ErrClosed, and closes the index unless it came from
+// WithIndex. A second Close does nothing.
 func (x *Indexer) Close() error { return x.reg.Close() }

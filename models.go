@@ -12,25 +12,25 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// A Model has what the texts and chats of a model are scored with. LoadModel reads one
-// from a folder. Models reads many, by their names.
+// A Model has the tokenizer and the chat template of a model. LoadModel reads a Model from a
+// folder. Models reads many, by their names.
 type Model struct {
-	// Tokenizer makes token ids of a text. Chats need it too.
+	// Tokenizer makes token ids from a text. Chats need it too.
 	Tokenizer tokenize.Tokenizer
 	// Chat makes the text of a chat. If it is nil, chats are not scored.
 	Chat *chat.Model
-	// ChatErr says why Chat is nil. It is part of the error for a request with a chat.
-	// It wraps ErrNoTemplate if the model has no chat template, and chat.ErrUnsupported
-	// if the engine makes the text of its chats in a way that is not known here.
+	// ChatErr is the reason why Chat is nil. It is part of the error for a request with a
+	// chat. It wraps ErrNoTemplate if the model has no chat template, and chat.ErrUnsupported
+	// if the engine makes the text of chats in a way that this package does not support.
 	ChatErr error
 }
 
 // LoadModel reads the tokenizer of a model and its chat template from the folder of the
-// model, by tokenize.LoadPretrained and chat.Load. If only the template cannot be read,
-// this is Model.ChatErr and no error, because texts can be scored.
+// model, by tokenize.LoadPretrained and chat.Load. If only the template cannot be read, the
+// reason is in Model.ChatErr, and the error is nil, because texts can be scored.
 //
-// options are at most one. Its Engine counts for the tokenizer, too. Without any, the
-// chat.Options are zero: vLLM's main of autumn 2026, without arguments.
+// At most one chat.Options may be given. Its Engine counts for the tokenizer, too. Without
+// it, the chat.Options are zero: vLLM's main of autumn 2026, without arguments.
 func LoadModel(dir string, options ...chat.Options) (Model, error) {
 	var o chat.Options
 	switch len(options) {
@@ -54,14 +54,14 @@ type ModelsConfig struct {
 	// PoolConfig configures the pool of tokenizers. Its Find returns the folder of a
 	// model; nil searches the local HuggingFace cache. Find is called once for the
 	// tokenizer and once for the chat template, and at most 1,024 calls for templates run
-	// at a time. Its Engine must be nil: Options has the engine.
+	// at a time. PoolConfig.Engine must be nil: Options has the engine.
 	tokenize.PoolConfig
 	// Options returns the chat.Options of a model. Their Engine counts for the tokenizer,
 	// too. With nil they are zero for all models.
 	Options func(model string) chat.Options
 }
 
-// Models reads models by their names, each from its folder when it is first asked for.
+// Models reads models by their names, each from its folder when it is first used.
 // The tokenizers are in a tokenize.Pool, which limits their memory. All methods are
 // safe for concurrent use. It must be made by NewModels.
 type Models struct {
@@ -91,16 +91,16 @@ func NewModels(c ModelsConfig) (*Models, error) {
 }
 
 // Close ends calls that wait for a tokenizer, as the Close of a tokenize.Pool does, and
-// ends the context of each Find.
+// cancels the context of each Find.
 func (s *Models) Close() error {
 	s.stop()
 	return s.Pool.Close()
 }
 
 // Model returns a model by its name. It is the function for WithModels. The first call
-// for a name reads the chat template, and waits for that until ctx ends. The tokenizer
-// is read by the first text; if that fails, the text gets the error. So the error of
-// Model is that of ctx, or nil.
+// for a name reads the chat template, and waits for it until ctx ends. The first text reads
+// the tokenizer; if this fails, the request with the text gets the error. So the error of
+// Model is nil or the error of ctx.
 func (s *Models) Model(ctx context.Context, name string) (Model, error) {
 	m := Model{Tokenizer: s.Tokenizer(name)}
 	m.Chat, m.ChatErr = s.chats.Model(ctx, name)
@@ -108,9 +108,9 @@ func (s *Models) Model(ctx context.Context, name string) (Model, error) {
 }
 
 // Preload reads the tokenizers and chat templates of these models now. A model without
-// a template is no error. A template that cannot be used is an error; its tokenizer is
-// there all the same. A second Preload reads tokenizers again, and not templates: make
-// new Models if a template has changed.
+// a template is no error. A template that cannot be used is an error, but the tokenizer of
+// the model is loaded. A second Preload reads tokenizers again, and not templates: make new
+// Models if a template has changed.
 func (s *Models) Preload(ctx context.Context, names ...string) error {
 	errs := make([]error, len(names))
 	var all sync.WaitGroup

@@ -56,36 +56,38 @@ func configOf(opts []Option) config {
 
 // WithIndex uses another backend than the index in memory. Close does not close it.
 //
-// If the backend is an index.Describer, the pods that it holds blocks of are known from
+// If the backend is an index.Describer, the pods that have blocks in it are known from
 // the start. Each is in StateUncertain until the stream that brought its last message
 // continues. If another stream brings messages of a rank, the blocks of the rank are
 // forgotten. Call RemovePod for pods in the backend that no longer exist.
 //
-// Several processes can share the index of package redisindex, and a process that
-// hears no engine scores as one that does. The Indexer that hears a pod tells the others of its
-// states, ranks, adapters and groups. They list it in Pods, score it without Request.Pods, and
-// ask their own function of WithProfile about it. A pod that leaves the index is not known
-// any more. If its notes cannot be read, it is in StateUncertain. What the index has beyond
-// the bounds of an Indexer (65,536 pods, 16 models of a pod, 256 ranks, 4,096 adapters) is left out.
+// Several processes can share the index of package redisindex, and a process without a
+// connection to any engine then scores like one with connections. The Indexer that receives
+// the events of a pod publishes the states, ranks, adapters and groups of the pod. The other
+// Indexers list the pod in Pods, score it without Request.Pods, and call their own function of
+// WithProfile for it. A pod that leaves the index is no longer known. If the published notes
+// of a pod cannot be read, the pod is in StateUncertain. Entries beyond the bounds of an
+// Indexer (65,536 pods, 16 models of a pod, 256 ranks, 4,096 adapters) are left out.
 //
-//   - A pod that is heard here for a model is known by that alone, whatever others say of it.
-//     Let one Indexer hear all ranks of a pod.
-//   - Hooks are not called for the pods of others. Explain knows less of them, and a prediction
-//     (Routed) ends by its TTL, Observe or Abandon, because no event of theirs comes here.
-//   - ScoreRequest asks for the listing, for half of the time that its context has. If there is
-//     none, it goes on with what was known last. If nothing was ever known, the error is that of
-//     ScoreRequest, unless the backend answers without rows (Answer.Degraded).
-//   - A message that Redis does not have in time is applied, and counts in
-//     stats.Traffic.Delayed. The rank is StateUncertain until Redis has it.
+//   - If this Indexer receives events of a pod for a model, it ignores the notes of other
+//     Indexers about it. Let one Indexer receive the events of all ranks of a pod.
+//   - Hooks are not called for pods that other processes feed. Explain knows less of such
+//     pods, and a prediction (Routed) ends by its TTL, Observe or Abandon, because none of
+//     their events comes here.
+//   - ScoreRequest requests the listing of pods, for at most half of the time that its context
+//     has left. If the request fails, the last listing is used. If there was none, ScoreRequest
+//     returns the error, unless the backend answers without rows (Answer.Degraded).
+//   - A message that does not reach Redis in time is applied, and counts in
+//     stats.Traffic.Delayed. The rank is StateUncertain until Redis has the message.
 //
-// While a call of a backend lasts, messages of the same pod wait, for 5 seconds at most. A
-// message that then is an error was not applied, and the rank is StateUncertain until one is.
-// A Subscriber does not bring it again: it tells OnError, and the next message shows the gap,
-// which a replay fills or which counts as a loss. Messages of other pods wait only where they share a
-// goroutine with it, as the workers of an events.Pool.
+// During a call of a backend, messages of the same pod wait, for 5 seconds at most. A message
+// whose call fails was not applied, and the rank is StateUncertain until one is applied. A
+// Subscriber does not bring the message again: it calls OnError, and the next message shows
+// the gap, which a replay fills or which counts as a loss. Messages of other pods wait only if
+// they share a goroutine with the waiting message, as in the workers of an events.Pool.
 //
-// An index of this module can do more than package index says: it explains, takes snapshots,
-// and is shared. A wrapper around one can not.
+// An index of this module can do more than the contract of package index: it explains, takes
+// snapshots, and is shared. A wrapper around such an index cannot.
 func WithIndex(ix index.Index) Option {
 	return func(c *config) {
 		if ix == nil {
@@ -98,18 +100,18 @@ func WithIndex(ix index.Index) Option {
 	}
 }
 
-// WithMemory sets how many bytes of heap the index in memory may take, at least 1 MiB.
-// The default is 4 GiB, or 512 MiB on machines with addresses of 32 bits. Everything that the index keeps counts.
+// WithMemory limits the heap memory of the index in memory, in bytes, at least 1 MiB.
+// The default is 4 GiB, or 512 MiB on machines with addresses of 32 bits. The limit covers
+// everything that the index keeps.
 //
-// When little is left, the index forgets the blocks that were not stored nor asked for
-// for the longest time, from the ends of prompts on. Then scores are too low, and never
-// too high: RankInfo.Evicted counts what a rank has lost in this way, and its state is
-// StatePartial at best. If there is no room for a new rank, its messages are an error
+// When little memory is left, the index evicts the blocks that were not stored or matched
+// for the longest time, starting at the ends of prompts. Then scores are too low, and never
+// too high: RankInfo.Evicted counts the evicted blocks of a rank, and the state of the rank
+// is StatePartial at best. If there is no room for a new rank, its messages are an error
 // that wraps ErrFull.
 //
-// What the Indexer keeps beside the index, and what Subscribers and tokenizers take, is
-// not in the bytes. WithMemory and WithIndex exclude each other: a backend has a bound of
-// its own.
+// The limit does not cover the other data of the Indexer, Subscribers, or tokenizers.
+// WithMemory and WithIndex exclude each other: a backend has its own limit.
 func WithMemory(bytes int64) Option {
 	return func(c *config) {
 		if bytes < index.MinMemory {
@@ -124,18 +126,20 @@ func WithMemory(bytes int64) Option {
 
 const defaultPromptCache = 64 << 20 // bytes
 
-// WithPromptCache sets how many bytes of heap the prompt cache may take, at least
+// WithPromptCache limits the heap memory of the prompt cache, in bytes, at least
 // 1 MiB. 0 is no cache. The default is 64 MiB, if there is a tokenizer (WithModel,
 // WithModels).
 //
-// The cache remembers of texts what a score needs of them, so that a text that was there
-// before is not encoded again, and of one that begins as another was only the rest. It
-// keeps neither texts nor token ids. Each answer is what it is without the cache.
-// Request.Prompt and Request.Body share what is remembered. Prompts with media do not use
-// it. A tokenizer does if it is a tokenize.Identified, as a tokenize.BPE, or has the method
-// Hold(ctx, text) (tokenize.Identified, error), as those of a tokenize.Pool; a wrapper around
-// one of a Pool needs it too. One without the EncodeMarks of a tokenize.BPE uses the cache for
-// whole texts only. Stats.Prompts says how it does.
+// A text that is in the cache is not encoded again. If a text begins like one in the cache,
+// only the rest of it is encoded. The cache keeps neither texts nor token ids, and it
+// changes no answer. Request.Prompt and Request.Body share it. Prompts with media do not use
+// it.
+//
+// A tokenizer uses the cache if it is a tokenize.Identified, like a tokenize.BPE, or if it has
+// the method Hold(ctx, text) (tokenize.Identified, error), like the tokenizers of a
+// tokenize.Pool; a wrapper around one of these needs the method too. A tokenizer without the
+// EncodeMarks of a tokenize.BPE uses the cache for whole texts only. Stats.Prompts has the
+// counters of the cache.
 func WithPromptCache(bytes int64) Option {
 	return func(c *config) {
 		if bytes != 0 && bytes < prefixcache.MinBytes {
@@ -148,8 +152,8 @@ func WithPromptCache(bytes int64) Option {
 	}
 }
 
-// WithPredictions configures predictions: what Routed says counts until events catch up. It
-// is not needed for the defaults.
+// WithPredictions configures predictions: a prompt that Routed has registered counts until
+// events decide. Without the option, predictions have the defaults of PredictionConfig.
 func WithPredictions(p PredictionConfig) Option {
 	return func(c *config) {
 		if p.TTL < 0 || p.TicketAge < 0 {
@@ -169,13 +173,12 @@ func WithPredictions(p PredictionConfig) Option {
 }
 
 // WithKeySeed sets the seed of the keys by which prompts are looked up. Give all
-// gateways the same seed: then all have the same order of equal pods. It has nothing to
-// do with an engine's hash seed. A snapshot contains the seed, and Restore takes it from
-// there.
+// gateways the same seed: then all have the same order of equal pods. The seed is not
+// related to an engine's hash seed. A snapshot contains the seed, and Restore uses it.
 //
-// Keep the seed secret: who knows it can make different prompts with equal keys. By
-// default it is random. A backend that WithIndex gives has a seed of its own, so the
-// two options exclude each other.
+// Keep the seed secret: with it anybody can make different prompts with equal keys. By
+// default it is random. A backend that WithIndex gives has its own seed, so the two options
+// exclude each other.
 func WithKeySeed(seed [16]byte) Option {
 	return func(c *config) {
 		if seed == ([16]byte{}) {
@@ -189,8 +192,8 @@ func WithKeySeed(seed [16]byte) Option {
 }
 
 // WithModel sets the tokenizer and the chat template of a base model. They also serve
-// the adapters on this model. Give it once for each model. name is the name in
-// SubscriberConfig.Model. Requests have the same name, or one that WithResolver maps to
+// the adapters on this model. Give the option once for each model. name is the name in
+// SubscriberConfig.Model. Requests use the same name, or a name that WithResolver maps to
 // it.
 func WithModel(name string, m Model) Option {
 	return func(c *config) {
@@ -209,14 +212,14 @@ func WithModel(name string, m Model) Option {
 }
 
 // WithModels sets a function that returns the Model for each name that no WithModel
-// has, such as the Model method of [Models]. To say that there is no such model, it
+// has, such as the Model method of [Models]. If there is no such model, the function
 // returns a Model without a Tokenizer. It is called for each request with a text or a
 // chat, by many goroutines at a time.
 //
 // The function gets names of base models. For a request that names an adapter it gets
-// the base model of the adapter, if WithResolver or an event has named it. Any other name
-// that is not known counts as a base model, so names that clients invent come to the
-// function too.
+// the base model of the adapter, if WithResolver or an event has named the adapter. Any
+// other unknown name counts as a base model, so the function also gets names that clients
+// invent.
 func WithModels(source func(ctx context.Context, name string) (Model, error)) Option {
 	return func(c *config) {
 		if source == nil {
@@ -229,22 +232,22 @@ func WithModels(source func(ctx context.Context, name string) (Model, error)) Op
 	}
 }
 
-// WithResolver sets a function that says what the model of a request means: a name under
-// which engines serve a model, an alias, or an adapter. The function returns base, the
-// name of the base model in SubscriberConfig.Model, and adapter, the name of the adapter
-// in events, "" for none. The request is then scored as one with base as its Model and
-// adapter as its Adapter. WithModel and WithModels are asked for base.
+// WithResolver sets a function that resolves the model of a request: a name under which
+// engines serve a model, an alias, or an adapter. The function returns base, the name of
+// the base model in SubscriberConfig.Model, and adapter, the name of the adapter in events,
+// "" for none. The request is then scored with base as its Model and adapter as its
+// Adapter. WithModel and WithModels are looked up by base.
 //
-// For a name that it does not know, the function returns the name itself and "". Then
-// the score is as without the function: the name is that of a base model or, if no such
-// model is known, that of an adapter that an event has named. Any other answer is final,
-// whatever names are in events. If base is empty, the score fails with an error.
+// For an unknown name, the function returns the name itself and "". Then the score is as
+// without the function: the name is that of a base model or, if no such model is known,
+// that of an adapter that an event has named. Any other result is final, whatever names
+// are in events. If base is empty, the score fails with an error.
 //
-// Request.Adapter takes the place of adapter. The function does not get it.
+// Request.Adapter replaces adapter. The function does not get it.
 //
 // The function is called at most once for each score, with Request.Model or the model of
 // the body. For Candidates it is called with their model at their first score, and again
-// after pods, models or adapters have come or gone: make new Candidates when an answer
+// after pods, models or adapters have come or gone: make new Candidates when a result
 // changes. Explain may call it several times. It gets every name that clients invent. It
 // must be safe for concurrent use, and should be quick. No lock is held.
 func WithResolver(resolver func(model string) (base, adapter string)) Option {
@@ -259,13 +262,16 @@ func WithResolver(resolver func(model string) (base, adapter string)) Option {
 	}
 }
 
-// WithProfile sets a function that returns the Profile of a pod: what its events do not
-// tell. The function is called once for each pod and model, when its first event or its
-// Subscriber comes, when another process first tells of it (WithIndex), or by Restore. Before, it is also called when a request names the pod,
-// and only Profile.Approximate matters then; so it gets names of pods and models that are
-// not known. What it returns is kept until RemovePod. If that cannot be used, each message
-// for the pod and model is an error, and so is Restore; a pod of another process is not known
-// then, and the function is asked again. The function must not call the Indexer. Without it every pod has the zero Profile.
+// WithProfile sets a function that returns the Profile of a pod: facts about its engine
+// that are not in its events. The function is called once for each pod and model: for the
+// first event or the Subscriber of the pod, for the first note of another process about it
+// (WithIndex), or by Restore. Before, it is also called when a request names the pod, and only
+// Profile.Approximate matters then; so it gets names of pods and models that are not known.
+//
+// The Profile is kept until RemovePod. If it is not valid, each message for the pod and model
+// is an error, and so is Restore; a pod that another process feeds stays unknown then, and the
+// function is called again. The function must not call the Indexer. Without it every pod has
+// the zero Profile.
 func WithProfile(profile func(pod, model string) Profile) Option {
 	return func(c *config) {
 		if profile == nil {
@@ -278,37 +284,37 @@ func WithProfile(profile func(pod, model string) Profile) Option {
 	}
 }
 
-// Profile is what events do not tell about the engine of a pod. The zero Profile is
-// right for vLLM since March 2026 without draft layers (EAGLE, MTP). What it does not
-// say of a hybrid model makes scores upper bounds (PodScore.UpperBound).
+// Profile has facts about the engine of a pod that are not in its events. The zero Profile
+// is right for vLLM since March 2026 without draft layers (EAGLE, MTP). For a hybrid model,
+// each missing fact makes scores upper bounds (PodScore.UpperBound).
 type Profile struct {
-	// Media is how the engine puts media into blocks. It matters only for prompts with
-	// media.
+	// Media is the form in which the engine puts media into blocks. It matters only for
+	// prompts with media.
 	Media MediaForm
 
-	// Copies is how blocks in the gpu are counted. The default, 0, is CopiesExact with
-	// MediaPad and CopiesGuarded else.
+	// Copies is the way of counting blocks in the gpu. The default, 0, is CopiesExact with
+	// MediaPad, and CopiesGuarded otherwise.
 	Copies Copies
 
 	// Groups are groups of the model, by ID: their position in vLLM's list of groups. A
-	// Group here takes the place of what events say of the group with its ID, but a
-	// Window of 0 changes nothing. It is needed where events do not say enough: the chunk
-	// of index.GroupChunked, and groups of which SGLang's events say nothing. For the latter
-	// scores are upper bounds then, and PodScore.UpperBound says so.
+	// Group here replaces the facts in events about the group with its ID, but a Window of 0
+	// changes nothing. Groups is needed where events lack these facts: for the chunk of
+	// index.GroupChunked, and for groups that SGLang's events do not mention. With the
+	// latter, scores are upper bounds (PodScore.UpperBound).
 	Groups []index.Group
 
-	// Draft says whether the engine runs with draft layers (EAGLE, MTP), which give up
-	// the end of each hit. Events do not say so. A score without it is too high by a
-	// block on an engine with draft layers.
+	// Draft tells whether the engine runs with draft layers (EAGLE, MTP), which give up
+	// the end of each hit. This is not in events. On an engine with draft layers, a score
+	// without it is too high by a block.
 	Draft Draft
 
 	// Grain is for models with Mamba layers, where a hit may end inside a block: at
-	// multiples of Grain, in tokens. 0: as the events show. Block sizes must be multiples
-	// of it.
+	// multiples of Grain, in tokens. 0 takes the grain from the events. Block sizes must be
+	// multiples of Grain.
 	Grain int
 
 	// Adapters has the names of LoRA adapters of a pod whose events have only their
-	// numbers: vLLM before 0.14. A key is a number in decimal, the value is the name. A
+	// numbers: vLLM before 0.14. A key is a number in decimal, and the value is the name. A
 	// request for the name then finds the adapter on this pod too. A request for the
 	// number does not find it.
 	//
@@ -323,45 +329,43 @@ type Profile struct {
 	// one for the other. The Indexer copies the map.
 	Adapters map[string]string
 
-	// Approximate, if not nil, is for a pod whose engine publishes no events: the pod is
-	// followed by what is sent to it (Indexer.Routed). Its figure is PredictedTokens:
-	// CachedTokens is 0, and its state StateApproximate. What it has is believed to be what
-	// was sent last, as far as it has room, in the order in which vLLM gives up blocks.
-	// Observe corrects that: what the engine reused it had, what it did not reuse it has
-	// lost, and its room is what follows from that.
+	// Approximate, if not nil, is for a pod whose engine publishes no events: the cache of
+	// the pod is estimated from the prompts that are routed to it (Indexer.Routed). Its figure
+	// is PredictedTokens: CachedTokens is 0, and the state is StateApproximate. The estimate
+	// holds the last routed prompts, as many as fit, and evicts in the order of vLLM.
+	// Observe corrects the estimate: tokens that the engine reused were in its cache, tokens
+	// that it did not reuse had left it, and the size of the cache follows from both.
 	//
-	// The function of WithProfile is asked for it also when a request or Candidates names a
-	// pod that is not known, and again until it gives one. It must give one for the models
-	// that the pod serves, and for no names that clients invent. The first event of the pod
-	// makes it exact, and what was believed is dropped.
+	// The function of WithProfile is also called when a request or Candidates name a pod that
+	// is not known, and again until it returns an Approximate. It must return one for the
+	// models that the pod serves, and none for names that clients invent. The first event of
+	// the pod makes the pod exact, and the estimate is dropped.
 	Approximate *Approximate
 }
 
-// Draft says whether an engine runs with draft layers.
+// Draft tells whether an engine runs with draft layers.
 type Draft uint8
 
-// What is known of draft layers. With DraftUnknown, a model of one full-attention group
-// is judged as with DraftNone. For any other model PodScore.UpperBound is true.
+// The values of Draft. With DraftUnknown, a model of one full-attention group is scored as
+// with DraftNone. For any other model PodScore.UpperBound is true.
 const (
 	DraftUnknown = Draft(engine.DraftUnknown)
 	DraftNone    = Draft(engine.DraftNone)
 	DraftLayers  = Draft(engine.DraftLayers) // in the Groups with Draft set, and in groups of their kind, window and block size; in all groups if none has it
 )
 
-// MediaForm is how an engine puts the media of a prompt into its blocks.
+// MediaForm is the form in which an engine puts the media of a prompt into its blocks.
 type MediaForm uint8
 
 // The forms of media. Prompts without media match the same in all of them.
 const (
-	// MediaOffsets: a block has the hash of each media item in it, and where the item
-	// starts. vLLM does so since March 2026. A request needs Media.Hash and
-	// Media.Offset.
+	// MediaOffsets: a block has the hash and the start of each media item in it. vLLM does
+	// so since March 2026. A request needs Media.Hash and Media.Offset.
 	MediaOffsets = MediaForm(hashing.FormOffsets)
-	// MediaBare: a block has the hash of each media item in it, but not where the item
-	// starts. vLLM did so from February to March 2026. A request needs Media.Hash,
-	// Media.Offset and Media.Length. Such a vLLM itself takes two prompts for equal
-	// whose items start at different places of a block, and a salt for an item of the
-	// same name.
+	// MediaBare: a block has the hash of each media item in it, but not its start. vLLM
+	// did so from February to March 2026. A request needs Media.Hash, Media.Offset and
+	// Media.Length. Such a vLLM itself cannot distinguish two prompts whose items start at
+	// different places of a block, or a salt from an item of the same name.
 	MediaBare = MediaForm(hashing.FormBare)
 	// MediaPad: the engine writes the hash of an item over its tokens, as 1,000,000 +
 	// hash mod 2^30. SGLang does so. Set Media.Hash to SGLang's hash of the item in
@@ -369,17 +373,17 @@ const (
 	// of these tokens do not matter. If the tokens of a request are overwritten
 	// already, leave Request.Media empty.
 	//
-	// SGLang's events do not tell everything:
+	// SGLang's events lack some facts:
 	//
 	//   - They contain neither the adapter nor the extra_key, although the cache is
 	//     separate for each. So a score without an adapter can be too high on a pod
-	//     that serves some, and a score with an adapter is 0.
+	//     that serves adapters, and a score with an adapter is 0.
 	//   - They leave out window and Mamba layers. For models that have such layers
-	//     CachedTokens is an upper bound. Name them in Profile.Groups, and
-	//     PodScore.UpperBound says so.
+	//     CachedTokens is an upper bound. Name these layers in Profile.Groups: this sets
+	//     PodScore.UpperBound.
 	//   - They come late: after a batch of prefills, or after 40 steps of decoding.
 	//     A score can be too low until then.
-	//   - Before November 2025 the name of a page was made of the tokens of this
+	//   - Before November 2025 the hash of a page was made from the tokens of this
 	//     page alone. Scores for such versions are wrong.
 	MediaPad = MediaForm(hashing.FormPad)
 )
@@ -415,16 +419,16 @@ func (p *Profile) validate() error {
 	return validateAdapters(p.Adapters)
 }
 
-// Approximate describes a pod whose engine publishes no events, as far as it is followed by
-// what is sent to it: see Profile.Approximate.
+// Approximate configures the estimate of the cache of a pod whose engine publishes no events:
+// see Profile.Approximate.
 type Approximate struct {
 	// BlockTokens is the engine's block size, in tokens.
 	BlockTokens int
-	// Blocks is how many blocks the cache of a rank has. A wrong number is corrected by what
-	// Observe tells, between a sixteenth and 16 times it. A block takes 36 bytes.
+	// Blocks is the number of blocks in the cache of a rank. Observe corrects a wrong number,
+	// to between a sixteenth and 16 times it. A block takes 36 bytes of memory.
 	Blocks int
-	// TTL is how long a block is believed to be there that no prompt has used; 0: until
-	// others take its place.
+	// TTL is the time for which an unused block stays in the estimate; 0: until other blocks
+	// take its place.
 	TTL time.Duration
 }
 
@@ -448,7 +452,7 @@ func (a *Approximate) validate(p *Profile) error {
 	return nil
 }
 
-// validateAdapters refuses what would take one adapter for another.
+// validateAdapters refuses names by which one adapter could be taken for another.
 func validateAdapters(adapters map[string]string) error {
 	numbers := make(map[string]string, len(adapters)) // by name
 	for _, number := range slices.Sorted(maps.Keys(adapters)) {
@@ -474,8 +478,8 @@ func isNumber(s string) bool {
 	return err == nil && strconv.FormatUint(n, 10) == s
 }
 
-// complete returns p as the write and the read path use it, with what depends on the rest
-// filled in, and what is wrong with it.
+// complete returns p in the form that the internal packages use, with its defaults filled in,
+// and the error of validate.
 func (p *Profile) complete() (engine.Profile, error) {
 	e := engine.Profile{Media: uint8(p.Media), Copies: p.Copies, Groups: slices.Clone(p.Groups), Draft: uint8(p.Draft), Grain: p.Grain, Adapters: maps.Clone(p.Adapters)}
 	if p.Approximate != nil {
@@ -493,7 +497,7 @@ func (p *Profile) complete() (engine.Profile, error) {
 	return e, p.validate()
 }
 
-// profileOf is complete, back to what a user reads.
+// profileOf returns the Profile of which complete returned e.
 func profileOf(e *engine.Profile) Profile {
 	p := Profile{Media: MediaForm(e.Media), Copies: e.Copies, Groups: slices.Clone(e.Groups), Draft: Draft(e.Draft), Grain: e.Grain, Adapters: maps.Clone(e.Adapters)}
 	if a := e.Approximate; a != nil {
@@ -505,8 +509,8 @@ func profileOf(e *engine.Profile) Profile {
 // WithKeepOnLoss keeps the blocks of a rank after a loss: messages were missed, and no
 // replay brings them. The rank is in StateUncertain until its engine empties its cache or
 // restarts. Until then blocks whose removal was missed still count. Without this option
-// a rank's blocks are forgotten at a loss, so that no score is too high. When an engine
-// restarts, its blocks are always forgotten.
+// the blocks of the rank are forgotten at a loss, so that no score is too high. When an
+// engine restarts, its blocks are always forgotten.
 func WithKeepOnLoss() Option {
 	return func(c *config) { c.keep = true }
 }
@@ -522,8 +526,8 @@ func WithHooks(h Hooks) Option {
 }
 
 // Hooks are functions that the Indexer calls. Each is optional. They are called
-// synchronously, outside of all locks, by the goroutine that brings the event or asks
-// for the score. They may call the Indexer. They must be safe for concurrent use, and should
+// synchronously, outside of all locks, by the goroutine that brings the event or requests
+// the score. They may call the Indexer. They must be safe for concurrent use, and should
 // be quick.
 type Hooks struct {
 	// Lost is called when messages of a pod were lost. It is also called once when two
@@ -531,42 +535,42 @@ type Hooks struct {
 	Lost func(Loss)
 	// State is called when the state of a pod for a model has changed. Two changes
 	// shortly after each other may be reported in the other order. The first state of a
-	// pod is not reported: StateUnknown, or StateSilent if a Subscriber runs for it. Nor is a
-	// state of a pod that another process feeds (WithIndex).
+	// pod is not reported: StateUnknown, or StateSilent if a Subscriber runs for it. States of
+	// pods that another process feeds (WithIndex) are not reported either.
 	State func(pod, model string, from, to State)
 	// Scored is called at the end of each score, with any outcome, before ScoreRequest
-	// returns, with the context that it was given. It is not called after Close. Times are
-	// measured only if it is set.
+	// returns, and gets the context of ScoreRequest. It is not called after Close. Times are
+	// measured only if Scored is set.
 	Scored func(context.Context, Scored)
 }
 
 // Loss describes a loss of messages.
 type Loss struct {
 	Pod, Model, Stream string
-	Rank               int // the rank whose view was lost; -1 if no rank of the stream is known yet
+	Rank               int // the rank that has lost its view; -1 if no rank of the stream is known yet
 	// Cause is one of:
 	//
 	//	gap        sequence numbers are missing
 	//	malformed  a message could not be read
 	//	restart    the engine restarted
 	//	marked     the caller reported it by MarkLost
-	//	moved      the messages of the rank come over another stream now
-	//	contested  two streams go on to bring messages of one rank
+	//	moved      the messages of the rank now come over another stream
+	//	contested  two streams continue to bring messages of one rank
 	//	full       the index has no room for the rank (ErrFull): the message was not applied
 	//
 	// At contested, probably two engines are configured with one pod and rank. Stream is the
-	// one that had the rank before. Its messages are not applied to the rank, and count in
+	// stream that had the rank before. Its messages are not applied to the rank, and count in
 	// stats.Traffic.Contested.
 	Cause string
-	// Seq is the number of the message at which the loss was noticed, and Time the time
-	// that its batch has, by the engine's clock. Both are zero if no message showed the
-	// loss (MarkLost, NoteRestarted). Time is also zero if the batch has none.
+	// Seq is the number of the message at which the loss was noticed, and Time is the time
+	// in its batch, by the engine's clock. Both are zero if no message showed the loss
+	// (MarkLost, NoteRestarted). Time is also zero if the batch has none.
 	Seq      uint64
 	Time     time.Time
 	Gap      Gap   // at a gap: the missing numbers
-	Replayed bool  // at a gap: the engine was asked, and did not have the messages
-	Err      error // why message Seq could not be read, with any Cause; or, at contested and full, what was seen
-	Kept     bool  // the blocks were kept (WithKeepOnLoss, contested); else they were forgotten
+	Replayed bool  // at a gap: a replay was requested, and the engine no longer had the messages
+	Err      error // why message Seq could not be read, with any Cause; at contested and full, the reason
+	Kept     bool  // true: the blocks were kept (WithKeepOnLoss, contested); false: they were forgotten
 }
 
 // MarshalJSON writes Err as its text.
@@ -578,7 +582,7 @@ func (l Loss) MarshalJSON() ([]byte, error) {
 	}{fields(l), textOf(l.Err)})
 }
 
-// LogValue is a group of what a log needs of a loss.
+// LogValue returns a group of the fields that a log needs.
 func (l Loss) LogValue() slog.Value {
 	attrs := []slog.Attr{slog.String("cause", l.Cause), slog.String("pod", l.Pod), slog.String("model", l.Model), slog.Int("rank", l.Rank), slog.Bool("kept", l.Kept)}
 	if l.Stream != "" {
@@ -593,7 +597,7 @@ func (l Loss) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// validate names every illegal setting and combination at once.
+// validate returns every illegal setting and combination in one error.
 func (c *config) validate() error {
 	errs := c.errs
 	if c.index != nil && c.seed != nil {

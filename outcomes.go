@@ -18,8 +18,8 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// outcome is how a score ended: outcomeScored if no other is true, else the first true
-// one in this order.
+// outcome is the outcome of a score: outcomeScored if no other is true, else the first true
+// outcome in this order.
 type outcome uint8
 
 const (
@@ -48,7 +48,7 @@ var outcomeNames = []string{
 
 func (o outcome) String() string { return nameOf(outcomeNames, o) }
 
-// outcomes are the errors of outcomes, in the order of outcome.
+// outcomes maps errors to outcomes. The first match counts.
 var outcomes = [...]struct {
 	is      error
 	outcome outcome
@@ -77,7 +77,7 @@ func outcomeOf(err error) outcome {
 	return outcomeFailed
 }
 
-// scoreCounts are stats.Scores on their way.
+// scoreCounts are the sums behind stats.Scores.
 type scoreCounts struct {
 	outcomes                 [numOutcomes]uint64
 	prompt, cached, degraded uint64
@@ -93,28 +93,28 @@ func (s *scoreCounts) add(o *scoreCounts) {
 	s.degraded += o.degraded
 }
 
-// Scored describes one score that has ended. Outcome is how: scored if no other is true,
-// else the first true one of
+// Scored describes one score that has ended. Outcome is scored if nothing else is true, else
+// the first true word of
 //
 //	cancelled        the context ended
 //	unknown_model    no pod is known for the model: Answer.Unknown, or the error, wraps ErrUnknownModel
 //	unknown_adapter  no event has named the adapter: Answer.Unknown, or the error, wraps ErrUnknownAdapter
 //	refused          the chat template refuses the chat. The engine does too, if it has the same template
 //	bad_request      any other ErrRequest
-//	not_scorable     chat.ErrNotScorable: the engine may take the request, but its tokens cannot be worked out
-//	unsupported      chat.ErrUnsupported or tokenize.ErrUnsupported: no chat, or no text, of the model is scored
+//	not_scorable     chat.ErrNotScorable: the engine may accept the request, but its tokens cannot be computed here
+//	unsupported      chat.ErrUnsupported or tokenize.ErrUnsupported: no chat, or no text, of the model can be scored
 //	no_tokenizer     ErrNoTokenizer
 //	no_template      ErrNoTemplate
 //	too_long         tokenize.ErrTextTooLong
 //	busy             tokenize.ErrBusy
 //	failed           any other error, such as that of a backend
 type Scored struct {
-	// Model is the base model and Adapter the adapter that were scored, also if the request
-	// has the adapter's name as its model, or an alias. After an error they may be those of
-	// the request.
+	// Model and Adapter are the base model and the adapter that were scored, also if the
+	// request has the adapter's name, or an alias, as its model. After an error they may be
+	// those of the request.
 	Model, Adapter string
 	Outcome        string // one of the words that Scored lists
-	Err            error  // what ScoreRequest returns
+	Err            error  // the error of ScoreRequest
 	Unknown        error  // Answer.Unknown
 	Degraded       error  // Answer.Degraded
 
@@ -122,12 +122,12 @@ type Scored struct {
 	CachedTokens int // of the best pod
 
 	// Render is the time for reading a body and making the text of a chat. Tokenize is the
-	// time for finding the Model and making tokens of a text, with all waiting. Match is
-	// the time for hashing the prompt and asking the index.
+	// time for finding the Model and making tokens from a text, with all waiting. Match is
+	// the time for hashing the prompt and querying the index.
 	Render, Tokenize, Match time.Duration
 }
 
-// MarshalJSON writes errors as their text.
+// MarshalJSON writes errors as texts.
 func (s Scored) MarshalJSON() ([]byte, error) {
 	type fields Scored
 	return json.Marshal(struct {
@@ -136,8 +136,8 @@ func (s Scored) MarshalJSON() ([]byte, error) {
 	}{fields(s), textOf(s.Err), textOf(s.Unknown), textOf(s.Degraded)})
 }
 
-// tell counts a score and calls the hook.
-func (sc *scorer) tell(ctx context.Context, r *Request, dst *Answer, err error) {
+// report counts a score and calls the hook.
+func (sc *scorer) report(ctx context.Context, r *Request, dst *Answer, err error) {
 	outcome, cached := outcomeScored, 0
 	if err != nil || dst.Unknown != nil {
 		outcome = outcomeOf(cmp.Or(err, dst.Unknown))
@@ -162,7 +162,7 @@ func (sc *scorer) tell(ctx context.Context, r *Request, dst *Answer, err error) 
 	}
 }
 
-// clock returns the time if a hook asks for it.
+// clock returns the time if Hooks.Scored is set.
 func (sc *scorer) clock() (now time.Time) {
 	if sc.x.scored != nil {
 		now = time.Now()
@@ -179,15 +179,15 @@ func (sc *scorer) spend(on *time.Duration, began time.Time) {
 
 // A tally counts scores. Most of them cost one atomic operation.
 type tally struct {
-	// few are scores of outcomeScored that all does not have yet: their number
-	// from bit 48 on, their prompt tokens from 24 on, and their cached tokens. No
-	// part is ever half full, so that two sums do not run into one another.
+	// few has the scores of outcomeScored that are not in all yet: their number
+	// from bit 48 on, their prompt tokens from bit 24 on, and their cached tokens. No
+	// part is ever half full, so a sum of two never overflows into the next part.
 	few atomic.Uint64
 
 	mu  sync.Mutex
 	all scoreCounts
 
-	_ [64]byte // the next one is in another cache line
+	_ [64]byte // keeps the next tally in another cache line
 }
 
 const halfFull = 1<<63 | 1<<47 | 1<<23
@@ -224,7 +224,7 @@ func (t *tally) add(o outcome, n, prompt, cached uint64) {
 	t.all.add(&s)
 }
 
-// scores returns what all tallies have.
+// scores returns the sum of all tallies.
 func (x *Indexer) scores() stats.Scores {
 	var sum scoreCounts
 	for i := range x.tallies {

@@ -14,8 +14,8 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// keptPrompt is what an answer keeps for Routed: the keys of the prompt, so that nothing is
-// hashed twice. Its memory goes back to the next score of the answer.
+// keptPrompt holds the keys of the prompt of an answer for Routed, so that nothing is hashed
+// twice. The next score of the answer uses its memory again.
 type keptPrompt struct {
 	x    *Indexer
 	turn atomic.Uint64 // raised by each use: a score, and Routed
@@ -27,11 +27,11 @@ type keptPrompt struct {
 	excluded []int32 // candidates for which the chat is not scorable
 }
 
-// keepFor hands the keys of the prompt to the answer, for Routed.
+// keepFor gives the keys of the prompt to the answer, for Routed.
 func (sc *scorer) keepFor(dst *Answer) {
 	k := dst.sent
 	if k == nil {
-		if k, _ = sc.x.prompted.Get().(*keptPrompt); k == nil {
+		if k, _ = sc.x.keptPrompts.Get().(*keptPrompt); k == nil {
 			k = new(keptPrompt)
 		}
 		dst.sent = k
@@ -49,7 +49,7 @@ func (sc *scorer) keepFor(dst *Answer) {
 	dst.turn = k.turn.Load()
 }
 
-// routed is Routed of an Indexer that is open.
+// routed is Routed for an open Indexer.
 func (x *Indexer) routed(a *Answer, pod string, rank int) (Ticket, error) {
 	if a == nil || a.sent == nil || a.sent.x != x {
 		return Ticket{}, fmt.Errorf("%w: the answer is none of this Indexer's", ErrNotAsked)
@@ -61,8 +61,8 @@ func (x *Indexer) routed(a *Answer, pod string, rank int) (Ticket, error) {
 	at, ok := slices.BinarySearch(k.set.Names, pod)
 	switch {
 	case !ok:
-		return Ticket{}, fmt.Errorf("%w: %.100q is none of %d", ErrNotAsked, pod, len(k.set.Names))
-	case rank < 0 || rank > math.MaxUint16: // no event names such a rank
+		return Ticket{}, fmt.Errorf("%w: %.100q is not among the %d pods of the request", ErrNotAsked, pod, len(k.set.Names))
+	case rank < 0 || rank > math.MaxUint16: // no event has such a rank
 		return Ticket{}, fmt.Errorf("%w: pod %.100q: there is no rank %d", ErrNotAsked, pod, rank)
 	case slices.Contains(k.excluded, int32(at)):
 		return Ticket{}, fmt.Errorf("kvindex: pod %.100q: %w", pod, chat.ErrNotScorable)
@@ -73,7 +73,7 @@ func (x *Indexer) routed(a *Answer, pod string, rank int) (Ticket, error) {
 			return Ticket{}, fmt.Errorf("%w: %.100q: %w", ErrBlockSize, pod, err)
 		}
 		if e = x.reg.SendTo(pod, k.set.Base); e == nil {
-			return Ticket{}, fmt.Errorf("%w: %.100q was never heard, and %s", ErrBlockSize, pod, noneLent)
+			return Ticket{}, fmt.Errorf("%w: %.100q has not reported yet, and %s", ErrBlockSize, pod, noneLent)
 		}
 	}
 	sc := x.newScorer()
@@ -89,7 +89,7 @@ func (x *Indexer) routed(a *Answer, pod string, rank int) (Ticket, error) {
 	return r.issue()
 }
 
-// routing is one Routed on its way.
+// routing is one call of Routed.
 type routing struct {
 	sc      *scorer
 	k       *keptPrompt
@@ -97,10 +97,10 @@ type routing struct {
 	sending predict.Sending
 }
 
-// noneLent says why no block size was taken from other pods.
+// noneLent is the reason why no block size was taken from other pods.
 const noneLent = "the other pods of the model (those with the same Profile.Media) have no block size, or different ones"
 
-// look finds what the rank holds of the prompt, and in which blocks.
+// look finds the part of the prompt that the rank holds, and the blocks in which it caches.
 func (r *routing) look() error {
 	s, sc := &r.sending, r.sc
 	sc.set = sc.x.names.Self(r.pod, s.Source.Pod, s.Source.Model)
@@ -113,7 +113,7 @@ func (r *routing) look() error {
 		return err
 	}
 	sc.matches.Rows = slices.DeleteFunc(sc.matches.Rows, func(row index.Row) bool { return row.Source != s.Source })
-	if err := sc.foresee(ctx, s.Source.Rank); err != nil {
+	if err := sc.predict(ctx, s.Source.Rank); err != nil {
 		return err
 	}
 	sc.judge(false)
@@ -137,7 +137,7 @@ func (r *routing) look() error {
 		run = prompt.RunIn(r.k.runs, s.Variant)
 	}
 	if run == nil {
-		return fmt.Errorf("%w: %.100q: its blocks of %d tokens came behind the score", ErrBlockSize, s.Source.Pod, s.View.BlockSize)
+		return fmt.Errorf("%w: %.100q: its blocks of %d tokens were announced after the score", ErrBlockSize, s.Source.Pod, s.View.BlockSize)
 	}
 	s.FindLast(run, row)
 	return nil

@@ -1,27 +1,27 @@
 // Scorer: the way of a request to its answer.
 //
-// A score is four values in a row, and each is made of those before it: the prompt (text, ids,
-// keys), the rows that the index matches, the forecast (what was sent to the candidates,
-// beside the rows), and the ranking (which entries are best). A scorer holds their memory.
-// Explain takes the prompt and the row that its score is of. Routed makes the rows and the
-// forecast of one rank.
+// A score computes four values, each from those before it: the prompt (text, ids, keys), the
+// rows that the index matches, the forecast (prompts that were routed to the candidates,
+// beside the rows), and the ranking (the best entries). A scorer holds their memory. Explain
+// uses the prompt and the row of its score. Routed computes the rows and the forecast of one
+// rank.
 //
 // # Keys by a function
 //
-// The backend asks for keys by a function, variant by variant, because only the backend knows
+// The backend requests keys by a function, variant by variant, because only the backend knows
 // which units the pods of a model use. So the tokens are hashed once for each unit that a
-// candidate uses, and no second round trip asks for variants. Variants that differ only in how
-// media enter share the hashing where the prompt has none, and cost one chain each.
+// candidate uses, without a second round trip for variants. Variants that differ only in
+// their form of media share the hashing if the prompt has no media, and cost one chain each.
 //
 // # Rows
 //
-// A row is what one group of one source holds of the prompt in blocks of one size. It becomes
-// a score without a look at anything else. A source of one full-attention group has one row
+// A row is the part of the prompt that one group of one source holds in blocks of one size. It
+// becomes a score without any other data. A source of one full-attention group has one row
 // without bits. Any other source has a row for each group that holds a block, with a bit for
 // each block of the prompt and the sizes of all its groups (index.Layout), because the
-// engine's reuse of several groups depends on blocks behind the leading ones. A row names its
+// engine's reuse of several groups depends on blocks after the leading ones. A row names its
 // pod by its position among the candidates, so nothing is looked up by name, and only the best
-// k become a PodScore.
+// k rows become a PodScore.
 
 package kvindex
 
@@ -48,11 +48,11 @@ import (
 // pods.
 //
 // A model or an adapter that is not known is no error: all scores are 0, and
-// Answer.Unknown says why. Errors wrap ErrRequest if the engine would refuse the
+// Answer.Unknown has the reason. Errors wrap ErrRequest if the engine would refuse the
 // request too, else chat.ErrNotScorable, ErrNoTokenizer, ErrNoTemplate,
 // chat.ErrUnsupported, tokenize.ErrUnsupported, tokenize.ErrBusy,
-// tokenize.ErrTextTooLong, ErrClosed, the error of a backend, or that of ctx. After any of them a gateway
-// can choose a pod by load.
+// tokenize.ErrTextTooLong, ErrClosed, the error of a backend, or the error of ctx. After any
+// error a gateway can choose a pod by load.
 func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) error {
 	*dst = Answer{Pods: dst.Pods[:0], sent: dst.sent}
 	if dst.sent != nil {
@@ -71,7 +71,7 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 	} else {
 		dst.prompt = x.hash.Request(r.Body, r.Prompt, r.Tokens)
 	}
-	sc.tell(ctx, r, dst, err)
+	sc.report(ctx, r, dst, err)
 	return err
 }
 
@@ -79,16 +79,16 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	var asked *chat.Request
+	var chatReq *chat.Request
 	if r.Body != nil {
 		began := sc.clock()
-		r, asked, err = r.read()
+		r, chatReq, err = r.read()
 		sc.spend(&sc.times.render, began)
 		if err != nil {
 			return err
 		}
 	}
-	if err := r.validate(asked); err != nil {
+	if err := r.validate(chatReq); err != nil {
 		return err
 	}
 	unlisted := sc.x.reg.List(ctx)
@@ -101,7 +101,7 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 	if err != nil {
 		return cmp.Or(unlisted, err)
 	}
-	if err := sc.readPrompt(ctx, r, asked); err != nil {
+	if err := sc.readPrompt(ctx, r, chatReq); err != nil {
 		return err
 	}
 	if len(sc.set.Names) > 0 {
@@ -109,11 +109,11 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 			return err
 		}
 	}
-	if unlisted != nil && sc.degraded == nil { // else pods that others feed would look unknown
+	if unlisted != nil && sc.degraded == nil { // else pods that other processes feed would look unknown
 		return unlisted
 	}
 	if len(sc.set.Names) > 0 {
-		if err := sc.foresee(ctx, -1); err != nil {
+		if err := sc.predict(ctx, -1); err != nil {
 			return err
 		}
 		sc.judge(r.Ranks)
@@ -133,25 +133,25 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 	return nil
 }
 
-// A scorer is one request on its way. Its memory is used again.
+// A scorer computes the score of one request. Its memory is used again.
 type scorer struct {
 	x     *Indexer
 	tally *tally
 	set   *catalog.Set
-	times times // if a hook asks
+	times times // measured if Hooks.Scored is set
 
 	prompt   prompt.Prompt
-	query    index.Query // whose Keys are the prompt's
+	query    index.Query // its Keys are prompt.KeysIn
 	matches  index.Matches
-	degraded error // why the index was not asked
+	degraded error // index.Matches.Degraded
 	judging  ranking.Judge
 
-	rendering *chat.Rendering // of a chat, for its exclusions
+	rendering *chat.Rendering // of a chat, for its excluded pods
 
 	forecast predict.Forecast
 }
 
-// times are what a score spent where.
+// times are the durations of the steps of a score.
 type times struct{ render, tokenize, match time.Duration }
 
 func (x *Indexer) newScorer() *scorer {
@@ -179,20 +179,19 @@ func (sc *scorer) release() {
 
 // The prompt: text to tokens.
 
-// readPrompt sets the prompt and its media to those of r, or of the chat that it asks
-// for.
-func (sc *scorer) readPrompt(ctx context.Context, r *Request, asked *chat.Request) error {
+// readPrompt sets the prompt and its media to those of r, or of chatReq.
+func (sc *scorer) readPrompt(ctx context.Context, r *Request, chatReq *chat.Request) error {
 	sc.prompt.Set(r.Prompt, r.Tokens, r.Media)
 	if sc.prompt.Length > 0 && sc.x.prompts != nil && !sc.prompt.AllIDs {
 		sc.x.prompts.Pass()
 	}
-	if asked != nil || r.Prompt != "" {
+	if chatReq != nil || r.Prompt != "" {
 		model, err := sc.model(ctx)
 		if err != nil {
 			return err
 		}
-		if asked != nil {
-			err = sc.renderChat(ctx, model, asked)
+		if chatReq != nil {
+			err = sc.renderChat(ctx, model, chatReq)
 		} else {
 			err = sc.tokenize(ctx, model, !r.Rendered)
 		}
@@ -208,7 +207,7 @@ func (sc *scorer) readPrompt(ctx context.Context, r *Request, asked *chat.Reques
 	return nil
 }
 
-// model returns what texts of the base model are scored with.
+// model returns the Model of the base model.
 func (sc *scorer) model(ctx context.Context) (m Model, err error) {
 	x, base := sc.x, sc.set.Base
 	m, ok := x.given[base]
@@ -228,7 +227,7 @@ func (sc *scorer) model(ctx context.Context) (m Model, err error) {
 
 // renderChat sets the prompt to the tokens of a chat, and puts each medium in its
 // place.
-func (sc *scorer) renderChat(ctx context.Context, model Model, asked *chat.Request) error {
+func (sc *scorer) renderChat(ctx context.Context, model Model, chatReq *chat.Request) error {
 	switch base := sc.set.Base; {
 	case model.Chat != nil:
 	case model.ChatErr != nil:
@@ -237,13 +236,13 @@ func (sc *scorer) renderChat(ctx context.Context, model Model, asked *chat.Reque
 		return sc.set.Explain(fmt.Errorf("%w for model %q: its Model has no Chat: give one, or score the rendered text by Request.Prompt and Rendered", ErrNoTemplate, base))
 	}
 	began := sc.clock()
-	text, err := model.Chat.Render(asked, sc.prompt.Media)
+	text, err := model.Chat.Render(chatReq, sc.prompt.Media)
 	sc.spend(&sc.times.render, began)
 	if err != nil {
 		return ofBody(err)
 	}
 	sc.rendering, sc.prompt.Text = text, text.Text
-	if err := sc.tokenize(ctx, model, asked.AddSpecial); err != nil || len(sc.prompt.Media) == 0 {
+	if err := sc.tokenize(ctx, model, chatReq.AddSpecial); err != nil || len(sc.prompt.Media) == 0 {
 		return err
 	}
 	if err := sc.prompt.Expand(text); err != nil {
@@ -252,7 +251,7 @@ func (sc *scorer) renderChat(ctx context.Context, model Model, asked *chat.Reque
 	return nil
 }
 
-// tokenize sets the prompt to the text. special: it has no special tokens yet.
+// tokenize sets the prompt to the text. With special, special tokens are put around it.
 func (sc *scorer) tokenize(ctx context.Context, model Model, special bool) error {
 	began := sc.clock()
 	if err := sc.encoded(began, sc.prompt.Encode(ctx, model.Tokenizer, special, sc.set.Forms())); err != nil {
@@ -264,7 +263,7 @@ func (sc *scorer) tokenize(ctx context.Context, model Model, special bool) error
 	return nil
 }
 
-// encoded notes how long an encoding took, and returns what its error is to the request.
+// encoded records the duration of an encoding and converts its error to the request's.
 func (sc *scorer) encoded(began time.Time, err error) error {
 	sc.spend(&sc.times.tokenize, began)
 	if err != nil {
@@ -273,7 +272,7 @@ func (sc *scorer) encoded(began time.Time, err error) error {
 	return err
 }
 
-// orNone makes err one about what is not there if it says that a file is not.
+// orNone wraps err in none if err is fs.ErrNotExist.
 func orNone(err, none error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: %w", none, err)
@@ -283,8 +282,8 @@ func orNone(err, none error) error {
 
 // The index: tokens to keys, keys to rows.
 
-// match asks the index who holds what of the prompt. It asks back, by keysIn, for
-// the keys of each variant that a candidate has.
+// match finds the rows of the prompt in the index. The index calls prompt.KeysIn for each
+// variant of a candidate.
 func (sc *scorer) match(ctx context.Context) error {
 	sc.query.Candidates = sc.set.Index
 	for {
@@ -306,15 +305,15 @@ func (sc *scorer) match(ctx context.Context) error {
 				return err
 			}
 			continue
-		case errors.Is(err, ErrRequest): // of keysIn
+		case errors.Is(err, ErrRequest): // from prompt.KeysIn
 			return err
 		}
 		return sc.x.reg.Failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.Base, err))
 	}
 }
 
-// addForms makes the keys of those variants of the candidates that the index has not asked
-// for, because they hold nothing now: a prompt that is sent to them is told by its keys.
+// addForms makes the keys for variants of the candidates that the index did not request,
+// because these candidates hold nothing now: the forecast and Routed need the keys.
 func (sc *scorer) addForms() error {
 	for _, v := range sc.set.Variants {
 		if prompt.RunIn(sc.prompt.Runs(), v) == nil {
@@ -326,26 +325,26 @@ func (sc *scorer) addForms() error {
 	return nil
 }
 
-// The forecast: what was sent.
+// The forecast: prompts that were routed.
 
-// foresee finds out to which ranks of the candidates beginnings of the prompt were sent; rank
-// -1: all.
-func (sc *scorer) foresee(ctx context.Context, rank int) error {
+// predict finds, for each candidate rank, the longest beginning of the prompt that was routed
+// to it. rank -1 is all ranks.
+func (sc *scorer) predict(ctx context.Context, rank int) error {
 	f, set := &sc.forecast, sc.set
 	f.Begin(len(sc.matches.Rows))
 	if !f.Find(sc.x.ledger, predict.Candidates{Pods: set.Sent, Lent: &set.Lent, Approximate: set.Approximate}, sc.prompt.Runs(), rank) {
 		return nil
 	}
-	if behind := f.Lay(&sc.matches, &sc.prompt); behind < math.MaxInt {
-		return sc.matchBits(ctx, behind)
+	if after := f.Attach(&sc.matches, &sc.prompt); after < math.MaxInt {
+		return sc.matchBits(ctx, after)
 	}
 	return nil
 }
 
-// matchBits asks the index again, for the bits of all blocks behind so many tokens.
-func (sc *scorer) matchBits(ctx context.Context, behind int) error {
+// matchBits queries the index again, for the bits of the blocks after so many tokens.
+func (sc *scorer) matchBits(ctx context.Context, after int) error {
 	given := sc.prompt.Freeze()
-	sc.query.Held, sc.query.Behind = true, behind
+	sc.query.Held, sc.query.Behind = true, after
 	f := &sc.forecast
 	err := sc.x.index.Match(ctx, &sc.query, &f.Behind)
 	sc.prompt.Use(given, sc.prompt.Length)
@@ -356,15 +355,15 @@ func (sc *scorer) matchBits(ctx context.Context, behind int) error {
 	if why := f.Behind.Degraded; why != nil {
 		sc.degraded = why
 	}
-	f.LayBits()
+	f.AttachBits()
 	return nil
 }
 
-// judge finds what is best of the rows for each candidate, or for each of its ranks.
+// judge finds the best row of each candidate or, with ranks, of each of its ranks.
 func (sc *scorer) judge(ranks bool) {
 	set, j := sc.set, &sc.judging
 	j.Input = ranking.Input{
-		Pods: set.Pods, PodHashes: set.Hashes, Profiled: set.Profiled, Unheard: &sc.x.unheard,
+		Pods: set.Pods, PodHashes: set.Hashes, Profiled: set.Profiled, Unregistered: &sc.x.unregistered,
 		Rows: sc.matches.Rows, Prompt: &sc.prompt, Forecast: &sc.forecast,
 	}
 	if ranks {
@@ -375,7 +374,7 @@ func (sc *scorer) judge(ranks bool) {
 
 // The answer.
 
-// answer says what the best rows are.
+// answer fills dst with the best entries, in their order.
 func (sc *scorer) answer(dst *Answer, order []int32) {
 	ranks := len(sc.judging.Entries) > 0
 	dst.Pods = slices.Grow(dst.Pods, len(order))[:len(order)]
@@ -410,8 +409,8 @@ func (sc *scorer) answer(dst *Answer, order []int32) {
 	}
 }
 
-// unknown says what name of the request is not known. What a pod holds a part of
-// is: an index may be older than what was heard.
+// unknown returns the error about a model or adapter that is not known. If a pod holds a part
+// of the prompt, both are known: the index may be older than the catalog.
 func (sc *scorer) unknown() error {
 	err := sc.set.Unknown
 	if adapter := sc.prompt.Scope.Adapter; err == nil && adapter != "" {
@@ -435,7 +434,7 @@ func (s *PodScore) fill(row *index.Row, b ranking.Best) {
 	} else {
 		for i := range row.Groups {
 			if g := &row.Groups[i]; g.ID == row.Group.ID {
-				s.BlockTokens = g.BlockSize // the row may be one of parts of a block
+				s.BlockTokens = g.BlockSize // the blocks of the row may be parts of a block
 				break
 			}
 		}

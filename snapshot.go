@@ -1,22 +1,22 @@
-// Snapshots: what an Indexer knows, written down while it goes on.
+// Snapshots: the state of an Indexer, written while the Indexer runs.
 //
-// The index writes its blocks in its own way. For each pod it calls back at one moment
-// between two messages (cut): what it holds of the pod then, and what is written here,
-// fit together by the number of the last message. So after Restore the Sequencers say
-// what the messages are that follow, as if nothing had happened in between.
+// The index writes its blocks in its own format. For each pod it calls back at one moment
+// between two messages (cut). The blocks of the pod in the index at that moment, and the state
+// that is written here, fit together by the number of the last message. So after Restore the
+// Sequencers judge the next messages as if nothing had happened in between.
 //
 // But messages may have been lost in between, and engines may have restarted. So each
-// stream is interrupted, as one whose connection was lost, and its Sequencer was away.
-// Beyond what ends that for a lost connection, so does the last message that was
-// applied, if it comes again: what comes behind it is what is due.
+// stream is interrupted, like a stream whose connection was lost, and its Sequencer was away.
+// The interruption ends as for a lost connection. It also ends if the last message that was
+// applied comes again: then the next message is the one that is due.
 //
 // Copies are counted, so a state that is off by one message would be wrong for ever. That is
-// why the index and the Sequencers of a pod are cut while pod.order keeps its messages away.
-// After the cut nobody waits for the writer.
+// why the index and the Sequencers of a pod are cut while registry.pod.order keeps its
+// messages away. After the cut no message waits for the writer.
 //
-// Behind a Restore the number that is due is doubtful: an engine that can be asked is asked
-// for the message before it. If that number comes with a time before that of the last message,
-// it is taken for a repeat, and the next one is a gap.
+// After a Restore the number that is due is doubtful: if the engine has a replay socket, the
+// message before that number is requested. If that number comes with a time before that of the
+// last message, it is taken for a repeat, and the next one is a gap.
 
 package kvindex
 
@@ -33,24 +33,24 @@ import (
 // The kinds of sections of a snapshot.
 const (
 	sectionHead  sections.Kind = iota + 1 // the first one: the seed
-	sectionIndex                          // of the index
-	sectionPod                            // of what appendPod writes: a byte that is 1 if the next section goes on, then a part
+	sectionIndex                          // written by the index
+	sectionPod                            // a part of a pod: a byte that is 1 if the next section continues it, then bytes of Registry.Cut
 )
 
 var errNoSnapshot = errors.New("kvindex: the index takes no snapshots")
 
-// Snapshot writes to w all that x needs to go on: what each pod holds, the states, and
-// where each stream stands. Restore reads it. For each pod all is of one moment between
-// two of its messages; pods may be of different moments.
+// Snapshot writes to w the state that Restore needs: the blocks of each pod, the states, and
+// the positions of the streams. The state of each pod is that of one moment between two of
+// its messages; pods may be of different moments.
 //
-// Nothing stops meanwhile, and no lock is held while w is written to, so w may be slow. A
-// second Snapshot waits until the first one has ended. Snapshot ends when ctx ends, or at
-// Close, as soon as w takes no time. An error of w is returned as it is, and one of ctx
-// likewise. An index of WithIndex that is none of index.NewMemory is an error.
+// The Indexer works on meanwhile, and no lock is held during a write to w, so w may be slow.
+// A second Snapshot waits until the first one has ended. Snapshot ends when ctx ends, or at
+// Close, as soon as a write to w returns. Errors of w and ctx are returned as they are. An
+// index of WithIndex that does not come from index.NewMemory is an error.
 //
-// A snapshot is as secret as the seed (WithKeySeed), because the seed is in it. Models,
-// tokenizers, Profiles and Hooks are not in it, nor is what is predicted, or believed of
-// pods without events, or what other processes have told of pods that they feed.
+// A snapshot is as secret as the seed (WithKeySeed), because the seed is in it. It does not
+// contain Models, tokenizers, Profiles, Hooks, predictions, estimates of pods without events,
+// or notes of other processes about pods that they feed.
 func (x *Indexer) Snapshot(ctx context.Context, w io.Writer) error {
 	from, ok := x.index.(inmemory.Snapshotter)
 	if !ok {
@@ -85,15 +85,15 @@ func (x *Indexer) Snapshot(ctx context.Context, w io.Writer) error {
 	return s.out.End()
 }
 
-// snapshot is one that is being written.
+// snapshot is a snapshot that is being written.
 type snapshot struct {
 	x   *Indexer
 	ctx context.Context
 	out *sections.Writer
-	err error // why nothing can be written any more
+	err error // the first error; nothing is written after it
 }
 
-// ended returns why the snapshot is to end.
+// ended returns an error if the snapshot must end.
 func (s *snapshot) ended() error {
 	if s.x.reg.Closed.Load() {
 		return ErrClosed
@@ -111,7 +111,7 @@ func (s *snapshot) write(k sections.Kind, payload []byte) error {
 	return s.err
 }
 
-// cut writes what is known of a pod at the moment of last.
+// cut writes the state of a pod at the moment of last.
 func (s *snapshot) cut(name string, last func() error) error {
 	b, err := s.x.reg.Cut([]byte{0}, name, last)
 	for more := byte(1); err == nil && more == 1; {
@@ -126,24 +126,24 @@ func (s *snapshot) cut(name string, last func() error) error {
 	return err
 }
 
-// Restore is New with what Snapshot has written. The error says what is wrong with the
-// options, or with the snapshot and at which of its sections and bytes: then nothing of it
-// is used. It reads r up to the end of the snapshot and no byte further.
+// Restore is New with the state that Snapshot has written. The error names what is wrong with
+// the options, or with the snapshot and at which of its sections and bytes; then nothing of
+// the snapshot is used. Restore reads r up to the end of the snapshot and no byte further.
 //
-// The Indexer has the seed of the snapshot. WithKeySeed with another one is an error, and
-// so is WithIndex. If WithMemory gives less memory than the blocks need, those are left
-// out that were not used for the longest time, and count as evicted.
+// The Indexer has the seed of the snapshot. WithKeySeed with another seed is an error, and
+// so is WithIndex. If WithMemory gives less memory than the blocks need, the blocks that were
+// not used for the longest time are left out, and count as evicted.
 //
 // Each pod of the snapshot scores at once, in StateUncertain until its stream shows that it
-// goes on where the snapshot ends: by the message that is due, by the last message that
-// was applied when it comes again byte by byte, or by a replay that begins with it. What
-// was lost since follows the option WithKeepOnLoss, and an engine that has restarted since is
-// forgotten. Nobody can show this of a pod whose messages have no numbers (Ingest,
-// ApplyBatch): its state ends when the engine empties its cache.
+// continues where the snapshot ends: by the message that is due, by the last applied message
+// when it comes again byte by byte, or by a replay that begins with it. A loss since then
+// follows the option WithKeepOnLoss, and an engine that has restarted since then is forgotten.
+// A pod whose messages have no numbers (Ingest, ApplyBatch) cannot show this: its state ends
+// when the engine empties its cache.
 //
-// Run Subscribers with the same endpoints as before, because they name the streams. Call
-// RemovePod for pods that no longer exist (Pods has all of them). Counters begin at 0, and
-// RankInfo.Lag is 0 until a message comes.
+// Run Subscribers with the same endpoints as before, because the endpoints name the streams.
+// Call RemovePod for pods that no longer exist (Pods has all of them). Counters begin at 0,
+// and RankInfo.Lag is 0 until a message comes.
 func Restore(ctx context.Context, r io.Reader, opts ...Option) (*Indexer, error) {
 	c := configOf(opts)
 	if c.index != nil {
@@ -152,7 +152,7 @@ func Restore(ctx context.Context, r io.Reader, opts ...Option) (*Indexer, error)
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	s := restoring{ctx: ctx}
+	s := snapshotReader{ctx: ctx}
 	err := s.begin(r, &c)
 	if err == nil {
 		s.x, err = c.open()
@@ -169,18 +169,18 @@ func Restore(ctx context.Context, r io.Reader, opts ...Option) (*Indexer, error)
 	return s.x, nil
 }
 
-// restoring is a snapshot that is being read.
-type restoring struct {
+// snapshotReader is a snapshot that is being read.
+type snapshotReader struct {
 	x    *Indexer
 	ctx  context.Context
 	in   *sections.Reader
-	err  error  // of in, once there was one
-	pod  []byte // parts of it that were read
-	more bool   // parts are to follow
+	err  error  // the first error of in
+	pod  []byte // the parts of a pod read so far
+	more bool   // more parts of the pod follow
 }
 
 // begin reads the head, which has the seed.
-func (s *restoring) begin(r io.Reader, c *config) (err error) {
+func (s *snapshotReader) begin(r io.Reader, c *config) (err error) {
 	if err := s.ctx.Err(); err != nil {
 		return err
 	}
@@ -205,8 +205,8 @@ func (s *restoring) begin(r io.Reader, c *config) (err error) {
 	return nil
 }
 
-// all reads all that is behind the head.
-func (s *restoring) all() error {
+// all reads everything after the head.
+func (s *snapshotReader) all() error {
 	err := s.x.index.(inmemory.Snapshotter).Restore(s.ctx, s.next)
 	if err == nil {
 		if _, err = s.next(); err == nil {
@@ -224,8 +224,8 @@ func (s *restoring) all() error {
 	return s.x.reg.Restored()
 }
 
-// next returns the next section of the index. What stands before it of pods is taken.
-func (s *restoring) next() (payload []byte, err error) {
+// next returns the next section of the index, and restores the pods before it.
+func (s *snapshotReader) next() (payload []byte, err error) {
 	for s.err == nil {
 		var k sections.Kind
 		k, payload, s.err = s.in.Next()
@@ -247,8 +247,8 @@ func (s *restoring) next() (payload []byte, err error) {
 	return nil, s.err
 }
 
-// part takes a part of a pod, and with the last one the pod.
-func (s *restoring) part(payload []byte) error {
+// part adds a part of a pod, and restores the pod after its last part.
+func (s *snapshotReader) part(payload []byte) error {
 	if len(payload) == 0 || payload[0] > 1 {
 		return s.in.Wrong(errors.New("a pod without a beginning"))
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// State says how far the scores of a pod can be trusted.
+// State tells how far the scores of a pod can be trusted.
 //
 // In StateReplaying and StateUncertain a score may count blocks that the pod has
 // removed, because events about removals may be missing. In the other states it does
@@ -19,14 +19,14 @@ import (
 //
 // A router can use the score in every state: a score that is too high costs the time to
 // compute one prompt, and never makes an answer wrong. States are about events and not
-// about health: a pod that has crashed is StateUncertain like any other lost
-// connection.
+// about health: a pod that has crashed is StateUncertain, like a pod whose connection was
+// lost for any other reason.
 type State uint8
 
 // The states. Their texts are unknown, silent, uncertain, replaying, partial, live and
-// approximate. Each rank and each stream of a pod has one, and the pod has the first of
-// them in this order. So a pod with one silent stream is StateSilent, whatever its other
-// streams bring. PodInfo.Ranks and an answer with Request.Ranks have the states of
+// approximate. Each rank and each stream of a pod has a state, and the state of the pod is
+// the first of them in this order. So a pod with one silent stream is StateSilent, whatever
+// its other streams bring. PodInfo.Ranks and an answer with Request.Ranks have the states of
 // the ranks.
 const (
 	// StateUnknown: no event of the pod was applied, or none since the engine restarted.
@@ -36,21 +36,22 @@ const (
 	// StateUncertain: the connection was lost, and no newer message has come since; or
 	// there was a loss, and WithKeepOnLoss kept the blocks; or two streams contest a rank; or
 	// the blocks come from a backend (WithIndex) or a snapshot (Restore), and its streams
-	// have not continued; or another process feeds the pod, and nobody has said so for a
-	// while; or the backend did not take the last message, or not show it to others yet.
+	// have not continued; or another process feeds the pod, and has published nothing for a
+	// while; or the backend refused the last message, or does not show it to other processes
+	// yet.
 	StateUncertain = State(view.Uncertain)
-	// StateReplaying: messages are missing, and a transport asks the engine for them, or
-	// applies the older messages that it has got.
+	// StateReplaying: messages are missing, and a transport has requested a replay or
+	// applies the older messages of one.
 	StateReplaying = State(view.Replaying)
-	// StatePartial: some of the past is not known: from before the first message, or
-	// forgotten after a loss, or because the index was full (RankInfo.Evicted). It ends
-	// when the engine empties its cache or restarts, or when a replay brings everything.
+	// StatePartial: a part of the cache is not known: it was stored before the first message,
+	// or forgotten after a loss or because the index was full (RankInfo.Evicted). The state
+	// ends when the engine empties its cache or restarts, or when a replay brings everything.
 	StatePartial = State(view.Partial)
-	// StateLive: all that the engine has published since its start is known.
+	// StateLive: everything that the engine has published since its start is known.
 	StateLive = State(view.Live)
-	// StateApproximate: no event has come, and none is expected. What the pod holds is
-	// believed, from what was sent to it (Profile.Approximate). A pod with this state has no
-	// rank or stream with another one.
+	// StateApproximate: no event has come, and none is expected. The blocks of the pod are
+	// estimated from the prompts that were routed to it (Profile.Approximate). No rank or
+	// stream of the pod has another state.
 	StateApproximate = State(view.Approximate)
 )
 
@@ -66,7 +67,7 @@ func nameOf[E ~uint8](names []string, e E) string {
 	return "invalid"
 }
 
-// textOf is what JSON has of an error; "" if it is nil.
+// textOf returns the text of err for JSON, "" if err is nil.
 func textOf(err error) string {
 	if err == nil {
 		return ""
@@ -78,28 +79,29 @@ func textOf(err error) string {
 type PodInfo struct {
 	Pod   string
 	Model string
-	State State // of the pod: the first, in the order of the constants, that a rank or a stream has
-	// WantsFullReport says that the engine may hold blocks that it will never announce
-	// again by itself, after a loss or because the index has given them up. vLLM since PR 45261 has a request field for that: a request with
+	State State // the first state, in the order of the constants, of its ranks and streams
+	// WantsFullReport is true if the engine may hold blocks that it will never announce
+	// again by itself, after a loss or an eviction from the index. vLLM since PR 45261 has a
+	// request field for this: a request with
 	// "vllm_xargs": {"kv_cache_report_mode": "full"} makes the engine announce again
 	// the blocks that this request finds in its cache. With CopiesGuarded these
 	// announcements do no harm.
 	//
-	// It is false for models with Mamba layers, and if a group is of an unknown kind, or of
-	// an unknown window or chunk: an announcement does not show what such a group holds.
+	// It is false for models with Mamba layers, and if a group has an unknown kind, window
+	// or chunk: an announcement does not show the blocks of such a group.
 	WantsFullReport bool
-	// Connected is the time since when a connection to the pod stands. It is zero if there
+	// Connected is the time since which a connection to the pod exists. It is zero if there
 	// is no connection, or the transport does not report it. Heard is the time of the last
 	// message by the clock of this machine, zero if there was none.
 	Connected, Heard time.Time
 	Profile          Profile  // with its defaults filled in
-	Adapters         []string // that events have named, in the order of names; numbers of Profile.Adapters by their names
-	// Unrecognized is what events have said that this version of kvindex does not know, in
-	// words, since the pod was cleared: kinds of events, labels, forms of extra keys. Scores
-	// may be too low then or, where PodScore.UpperBound is set, too high. It has some of
-	// them if there are many.
+	Adapters         []string // adapters that events have named, sorted; numbers of Profile.Adapters by their names
+	// Unrecognized describes parts of events that this version of kvindex does not know,
+	// since the pod was cleared: kinds of events, labels, forms of extra keys. Scores may be
+	// too low then or, where PodScore.UpperBound is set, too high. If there are many, the
+	// list is not complete.
 	Unrecognized []string
-	// Ranks are ordered by number, Streams by name.
+	// Ranks are ordered by number, and Streams by name.
 	Ranks   []RankInfo
 	Streams []stats.Stream
 }
@@ -108,33 +110,33 @@ type PodInfo struct {
 type RankInfo struct {
 	Rank  int
 	State State
-	// Stream is the stream that the rank's newest message came over; "" if messages came
+	// Stream is the stream that brought the rank's newest message; "" if messages came
 	// without numbers.
 	Stream string
-	// Lag is how far the view is behind the engine: the time when the newest batch was
+	// Lag is the delay of the view behind the engine: the time when the newest batch was
 	// applied, by the clock of this machine, minus the time in the batch, by the engine's
 	// clock. It is 0 if the batch has no time, and negative if the engine's clock is
 	// ahead. It grows while messages wait and while the connection is lost.
 	// Age is the time since the newest batch was applied; 0 if there was none.
 	Lag, Age time.Duration
 	// Blocks is the number of blocks that the rank holds, by Tier. Bytes is the memory for
-	// the engine's hashes of them. Both are 0 if the index cannot tell.
+	// the engine's hashes of them. Both are 0 if the index does not report them.
 	Blocks [index.NumTiers]int
 	Bytes  int
-	// Evicted is the number of blocks, counted as in Blocks, that the index has given up
+	// Evicted is the number of blocks, counted as in Blocks, that the index has evicted
 	// since the rank was last cleared, because it had no room for them (WithMemory). If it
 	// is not 0, State is StatePartial at best.
 	Evicted uint64
 
-	Messages        uint64 // that were applied
-	Stored, Removed uint64 // blocks, in the messages that were applied
+	Messages        uint64 // applied messages
+	Stored, Removed uint64 // blocks, in the applied messages
 	// Groups are the KV-cache groups that events about the gpu have named.
 	Groups []stats.Group
 }
 
 // Stats returns the counters. Pods that other processes feed (WithIndex) are in Models, Pods,
-// Ranks and the numbers of states; the other figures are about what was heard here. Of such
-// a backend Stats asks for news, and waits a second for them at most.
+// Ranks and the numbers of states; the other figures are about the messages of this Indexer.
+// With such a backend, Stats first requests the listing of pods, and waits a second at most.
 func (x *Indexer) Stats() stats.Stats {
 	var s stats.Stats
 	x.reg.Stats(&s)
@@ -145,11 +147,11 @@ func (x *Indexer) Stats() stats.Stats {
 	return s
 }
 
-// Pods appends the pods that were heard, and those that a transport is to bring, to
-// dst, ordered by name, then model. So it does with those that other processes feed
-// (WithIndex), as far as these have told of them: State, Profile, Adapters, and of Ranks
-// Rank, State and Groups. It asks the backend for news of them, and waits a second for these
-// at most: else they are as they were.
+// Pods appends to dst the pods that have reported and those that a transport follows, ordered
+// by name, then model. It also appends the pods that other processes feed (WithIndex), with
+// the published fields: State, Profile, Adapters, and in Ranks Rank, State and Groups. Pods
+// requests their listing from the backend, and waits a second at most: else it uses the last
+// listing.
 func (x *Indexer) Pods(dst []PodInfo) []PodInfo {
 	from := len(dst)
 	for _, d := range x.reg.Pods() {

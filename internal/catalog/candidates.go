@@ -1,26 +1,26 @@
-// Candidates: from names of models and pods to what a score needs of them.
+// Candidates: from the names of models and pods to their views.
 //
 // # Two levels
 //
-// Names are resolved at two levels, and each has a number that is raised when something came
-// or went. Candidates of this package have the pods that were heard, their states, and the
-// meaning of the name of the model. index.Candidates below them have the ordinals of the
-// holders. A score compares the numbers and goes on. Only after a change it resolves anew.
+// Names are resolved at two levels, and each has a number that is raised when something has
+// come or gone. A Set has the registered pods, their views, and the meaning of the name of the
+// model. index.Candidates below it has the ordinals of the holders. A score compares the
+// numbers, and resolves names again only after a change.
 //
 // # Names of models
 //
-// The host is asked once and before all else (WithResolver). If the host does not know a name,
-// the adapters that events have named are tried. Only the base model and the adapter that
-// events name go into keys and to tokenizers, so two names for one thing have one score.
+// WithResolver's function is called once and before all else. If it does not resolve a name,
+// the adapters that events have named are tried. Only the base model and the adapter as events
+// name them go into keys and to tokenizers, so two names for one thing have one score.
 //
 // # Unknown names
 //
-// A name is unknown if somebody could have reported it and nobody has. So a model is unknown
-// once pods are known for any other model. A transport that is to bring a pod is enough to
-// know the model of the pod, so a silent pod does not make its model unknown. An adapter is
-// unknown once any pod of its model was heard. Names are looked up when candidates are
-// resolved, and an adapter that a request names beside its model is looked up for each
-// request. A name that turns out to be held is known in any case.
+// A name is unknown if a pod could have reported it and none has. So a model is unknown once
+// there are pods for any other model. A transport that follows a pod registers the model of
+// the pod, so a silent pod does not make its model unknown. An adapter is unknown once any pod
+// of its model has reported. Names are looked up when candidates are resolved, and an adapter
+// that a request names beside its model is looked up for each request. If a pod holds a block
+// for a name, the name is known in any case.
 
 package catalog
 
@@ -42,22 +42,22 @@ import (
 )
 
 var (
-	// errUnknownModel and errUnknownAdapter are the root's.
+	// ErrUnknownModel and ErrUnknownAdapter are those of package kvindex.
 	ErrUnknownModel   = errors.New("kvindex: unknown model")
 	ErrUnknownAdapter = errors.New("kvindex: unknown adapter")
 )
 
-// List is the root's Candidates.
+// List is the list behind kvindex.Candidates.
 type List struct {
 	catalog *Catalog
-	Model   string   // as requests name it; if base is set, as events do
-	base    bool     // model is a base model, and nobody is asked what it means
-	Pods    []string // sorted, none twice; nil: every pod heard
-	bad     error    // what is wrong with pods
+	Model   string   // the name in requests; if base is set, the name in events
+	base    bool     // Model is a base model and is not resolved
+	Pods    []string // sorted, without duplicates; nil: every registered pod
+	bad     error    // the error about Pods
 	set     atomic.Pointer[Set]
 }
 
-// NewList returns pods as a list.
+// NewList returns a List of pods.
 func (c *Catalog) NewList(model string, pods []string) *List {
 	l := &List{catalog: c, Model: model}
 	if pods != nil {
@@ -71,36 +71,35 @@ func (c *Catalog) NewList(model string, pods []string) *List {
 	return l
 }
 
-// meaning is what the model of a request means, in the names that events have.
+// meaning is the meaning of the model of a request, in the names of events.
 type meaning struct {
 	base, adapter string
-	sure          bool // base is a base model, and not an adapter that events have named
+	sure          bool // base is a base model and not the name of an adapter
 	err           error
 }
 
-// Set is what is known of candidates as long as c.heard is what it
-// was.
+// Set is a resolved List. It is valid as long as Catalog.version does not change.
 type Set struct {
-	heard         uint64
-	Base, adapter string // what the model's name means
-	Guessed       bool   // events have named an adapter so
-	model         *model // of base, nil: it is not known
-	Unknown       error  // wraps errUnknownModel: there are none, but for other models
+	version       uint64
+	Base, adapter string // the meaning of the model's name
+	Guessed       bool   // the name was resolved as an adapter that events have named
+	model         *model // the model Base; nil: it is not known
+	Unknown       error  // wraps ErrUnknownModel: Base has no pods, and other models have some
 	err           error
 	Names         []string          // sorted
-	Pods          []*view.Pod       // nil: never heard
-	Sent          []*predict.Pod    // of pods
-	Hashes        []uint64          // of names, for ties
-	Index         *index.Candidates // names
-	Variants      []index.Variant   // in which the pods cache
-	Lent          predict.Lent      // if some have told none
-	Approximate   bool              // some pods are followed by what is sent to them
+	Pods          []*view.Pod       // by name; nil: not registered
+	Sent          []*predict.Pod    // by name
+	Hashes        []uint64          // by name, for ties
+	Index         *index.Candidates // Names for the index
+	Variants      []index.Variant   // the variants in which the pods cache
+	Lent          predict.Lent      // blocks for pods that have announced none
+	Approximate   bool              // some pods are estimated
 	Profiled      bool              // some Profile has Groups or Draft, or some pod a hybrid model
 }
 
-// Now returns what is known of l now.
+// Now returns the present Set of l.
 func (l *List) Now() *Set {
-	if set := l.set.Load(); set != nil && set.heard == l.catalog.heard.Load() {
+	if set := l.set.Load(); set != nil && set.version == l.catalog.version.Load() {
 		return set
 	}
 	var set *Set
@@ -113,7 +112,7 @@ func (l *List) Now() *Set {
 	return set
 }
 
-// meaningOf asks the host what a model means. No lock is held.
+// meaningOf calls the host's Resolver. No lock is held.
 func (c *Catalog) meaningOf(model string) meaning {
 	if c.Resolver == nil {
 		return meaning{base: model}
@@ -125,8 +124,8 @@ func (c *Catalog) meaningOf(model string) meaning {
 	return meaning{base: base, adapter: adapter, sure: base != model || adapter != ""}
 }
 
-// Candidates returns the pods of a request, and its adapter. A request names a model, an
-// adapter and pods, or has a list of them.
+// Candidates returns the candidates of a request, and its adapter. A request names a model, an
+// adapter and pods, or has a List.
 func (c *Catalog) Candidates(model, adapter string, pods []string, l *List) (set *Set, its string, err error) {
 	if l != nil {
 		if set = l.Now(); set.Guessed && adapter != "" { // then the model's name is no adapter
@@ -145,7 +144,7 @@ func (c *Catalog) Candidates(model, adapter string, pods []string, l *List) (set
 	return set, cmp.Or(adapter, m.adapter, set.adapter), set.err
 }
 
-// everyone returns all pods of a base model, nil if there are none.
+// everyone returns all pods of a base model, or nil.
 func (c *Catalog) everyone(base string) *Set {
 	c.mu.RLock()
 	md := c.models[base]
@@ -156,7 +155,7 @@ func (c *Catalog) everyone(base string) *Set {
 	return md.everyone.Now()
 }
 
-// lookUp is resolve, and makes pods known that are followed by what is sent to them.
+// lookUp is resolve, and registers pods that are estimated (Introduce).
 func (c *Catalog) lookUp(l *List, m meaning) *Set {
 	set := c.resolve(l, m)
 	some := false
@@ -171,19 +170,19 @@ func (c *Catalog) lookUp(l *List, m meaning) *Set {
 	return set
 }
 
-// resolve looks up the pods of l, for what its model means. If that is not sure, a name
-// that is not known as a model may be an adapter that events have named.
+// resolve looks up the pods of l for a meaning of its model. If the meaning is not sure, a name
+// without a model may be an adapter that events have named.
 func (c *Catalog) resolve(l *List, m meaning) *Set {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	set := &Set{heard: c.heard.Load(), Base: m.base, adapter: m.adapter, err: cmp.Or(l.bad, m.err)}
+	set := &Set{version: c.version.Load(), Base: m.base, adapter: m.adapter, err: cmp.Or(l.bad, m.err)}
 	if set.err != nil {
 		return set
 	}
 	if !m.sure && c.models[m.base] == nil && !c.Given(m.base) {
 		for name, md := range c.models {
-			told := md.adapters[m.base]
-			if len(told) == 0 || l.Pods != nil && !slices.ContainsFunc(l.Pods, func(pod string) bool { return told[pod] }) {
+			having := md.adapters[m.base]
+			if len(having) == 0 || l.Pods != nil && !slices.ContainsFunc(l.Pods, func(pod string) bool { return having[pod] }) {
 				continue
 			}
 			if set.adapter != "" {
@@ -209,7 +208,7 @@ func (c *Catalog) resolve(l *List, m meaning) *Set {
 		}
 		slices.Sort(set.Names)
 	}
-	var cold []int32 // they have told no blocks
+	var cold []int32 // pods that have announced no blocks
 	set.Pods = make([]*view.Pod, len(set.Names))
 	set.Sent = make([]*predict.Pod, len(set.Names))
 	set.Hashes = make([]uint64, len(set.Names))
@@ -241,7 +240,7 @@ func (c *Catalog) resolve(l *List, m meaning) *Set {
 	return set
 }
 
-// unknownModel says what is known instead of a model. c.mu is held.
+// unknownModel returns the error about a model, with the models that are known. c.mu is held.
 func (c *Catalog) unknownModel(m meaning) error {
 	name, names := m.base, slices.Sorted(maps.Keys(c.models))
 	for _, base := range names {
@@ -259,8 +258,8 @@ func (c *Catalog) unknownModel(m meaning) error {
 
 const maybeAdapter = "It may also be an adapter that no event has named yet: set Model to the base model, and Adapter to the adapter"
 
-// UnknownAdapter returns an error if no pod has told of an adapter of a model, but
-// some pod could have.
+// UnknownAdapter returns an error if no pod has named an adapter of a model, but a pod has
+// reported.
 func (c *Catalog) UnknownAdapter(model, name string) error {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -276,10 +275,10 @@ func (c *Catalog) UnknownAdapter(model, name string) error {
 	return nil
 }
 
-// Explain adds to an error about the model of set that its name is not known.
+// Explain adds to an error about the model of set that the model is not known, if so.
 func (set *Set) Explain(err error) error {
 	switch {
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // says nothing of the name
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // not about the name
 	case set.Unknown != nil:
 		return fmt.Errorf("%w (%w)", err, set.Unknown)
 	case set.model == nil:
@@ -288,37 +287,37 @@ func (set *Set) Explain(err error) error {
 	return err
 }
 
-// cutAs adds how pods with such blocks cut prompts.
+// cutAs adds the variant of pods with such blocks.
 func (set *Set) cutAs(f *index.View, media uint8) {
 	if v, ok := engine.VariantOf(f.BlockSize, f.Pairs, media); ok && !slices.Contains(set.Variants, v) {
 		set.Variants = append(set.Variants, v)
 	}
 }
 
-// addCold adds how candidates cut prompts that have told no blocks: as the other pods of the
-// model do. Catalog.mu is held.
+// addCold adds the variants of candidates that have announced no blocks: those of the other
+// pods of the model. Catalog.mu is held.
 func (set *Set) addCold(md *model, cold []int32) {
 	set.Lent = md.lent()
 	for media, f := range set.Lent {
 		if f != nil && slices.ContainsFunc(cold, func(i int32) bool {
 			p := set.Pods[i]
-			return p == nil || int(p.Profile.Media) == media // nil: its Profile is not asked for
+			return p == nil || int(p.Profile.Media) == media // nil: its Profile is not known yet
 		}) {
 			set.cutAs(f, uint8(media))
 		}
 	}
 }
 
-// maxForms is how many forms are remembered of a model.
+// maxForms bounds the forms that are kept of a model.
 const maxForms = 4
 
-// recentForms are the variants that the index has asked for last, of prompts of a model.
+// recentForms are the variants that the index has requested last for prompts of a model.
 type recentForms struct {
-	heard    uint64 // since when: see candidateSet
+	version  uint64 // Set.version
 	variants []index.Variant
 }
 
-// Forms returns the forms that a text is likely to be asked for in.
+// Forms returns the forms that the index will probably request for a text.
 func (set *Set) Forms() []index.Variant {
 	if set.model != nil {
 		if forms := set.model.forms.Load(); forms != nil {
@@ -328,15 +327,15 @@ func (set *Set) Forms() []index.Variant {
 	return prompt.FirstForms
 }
 
-// LearnForms remembers what variants the index has asked for, and for some pods only,
-// what it has asked for before. It returns all of them.
+// LearnForms keeps the variants that the index has requested for a prompt. If the set has only
+// some pods of the model, it also keeps earlier variants. It returns all of them.
 func (set *Set) LearnForms(all []index.Variant) []index.Variant {
 	md := set.model
 	if md == nil || len(all) == 0 {
 		return all
 	}
 	was := md.forms.Load()
-	if was != nil && was.heard == set.heard && set != md.everyone.set.Load() {
+	if was != nil && was.version == set.version && set != md.everyone.set.Load() {
 		for _, v := range was.variants {
 			if len(all) < maxForms && !slices.Contains(all, v) {
 				all = append(all, v)
@@ -344,8 +343,8 @@ func (set *Set) LearnForms(all []index.Variant) []index.Variant {
 		}
 	}
 	slices.SortFunc(all, compareVariants)
-	if was == nil || was.heard != set.heard || !slices.Equal(was.variants, all) {
-		md.forms.Store(&recentForms{set.heard, slices.Clone(all)})
+	if was == nil || was.version != set.version || !slices.Equal(was.variants, all) {
+		md.forms.Store(&recentForms{set.version, slices.Clone(all)})
 	}
 	return all
 }

@@ -1,5 +1,5 @@
-// Package catalog has the models and pods that scores know, by their names, and resolves the
-// names of a request.
+// Package catalog resolves the names of a request: it has the models, adapters and pods that
+// scores can use, with the views of the pods.
 package catalog
 
 import (
@@ -15,56 +15,58 @@ import (
 // Config configures a Catalog. No function is called with a lock held.
 type Config struct {
 	Resolver func(model string) (base, adapter string) // may be nil
-	Given    func(model string) bool                   // there is a tokenizer for the model
-	// Introduce makes a pod known that is followed by what is sent to it, if it is such a pod.
+	Given    func(model string) bool                   // reports whether WithModel has the model
+	// Introduce registers a pod if its Profile has an Approximate, and reports whether it has.
 	Introduce func(pod, model string) bool
 }
 
-// Catalog has the models and pods that scores know, by their names. All methods are safe for
+// Catalog has the models and pods that scores can use, by their names. All methods are safe for
 // concurrent use.
 type Catalog struct {
 	Config
 	Hash   hashing.Hasher
 	Ledger *predict.Ledger
 
-	heard  atomic.Uint64 // raised, with mu held, when pods, models or adapters come or go
-	mu     sync.RWMutex  // guards models; the last lock taken but for that of the ledger
-	models map[string]*model
+	version atomic.Uint64 // raised, with mu held, when pods, models or adapters come or go
+	mu      sync.RWMutex  // guards models; only Ledger.mu may be taken after it
+	models  map[string]*model
 }
 
-// Entry is what scores know of a pod for a model.
+// Entry is a pod for one model, as scores read it.
 type Entry struct {
 	View  *view.Pod
 	Sent  *predict.Pod
-	alone atomic.Pointer[List] // the pod
+	alone atomic.Pointer[List] // a list of this pod alone, for Self
 }
 
-// model is what scores know of a model. Guarded by catalog.mu.
+// model is a base model with its pods. Catalog.mu guards it.
 type model struct {
 	everyone *List
 	pods     map[string]*Entry
-	// unheard has pods that something was sent to, and of which nothing was heard. They are
-	// not known otherwise. Those without a prediction go when another one comes.
-	unheard  map[string]*Entry
-	adapters map[string]map[string]bool  // to the pods that told of it
-	forms    atomic.Pointer[recentForms] // that texts were cut in last
+	// unregistered has pods to which prompts were routed and that have not reported. They are
+	// in no answer to a request that does not name them. Pods without a live prediction are
+	// dropped when another pod is added.
+	unregistered map[string]*Entry
+	adapters     map[string]map[string]bool  // by name: the pods that have named it
+	forms        atomic.Pointer[recentForms] // the forms in which texts were cut last
 }
 
-// maxUnheard is how many pods of a model are kept that were never heard.
-const maxUnheard = 1 << 16
+// maxUnregistered bounds model.unregistered.
+const maxUnregistered = 1 << 16
 
+// New returns an empty Catalog.
 func New(cc Config, h hashing.Hasher, l *predict.Ledger) *Catalog {
 	return &Catalog{Config: cc, Hash: h, Ledger: l, models: make(map[string]*model)}
 }
 
-// Add makes a pod known for a model.
+// Add registers a pod for a model.
 func (c *Catalog) Add(pod, name string, e *Entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.addLocked(pod, name, e)
 }
 
-// Replace is add in place of old, whose events named adapters.
+// Replace registers e in place of old, whose events have named adapters.
 func (c *Catalog) Replace(pod, name string, e, old *Entry, adapters map[string]struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,19 +84,19 @@ func (c *Catalog) addLocked(pod, name string, e *Entry) {
 		}
 		c.models[name] = md
 	}
-	if before := md.unheard[pod]; before != nil {
+	if before := md.unregistered[pod]; before != nil {
 		c.Ledger.Hand(before.Sent, e.Sent)
-		delete(md.unheard, pod)
+		delete(md.unregistered, pod)
 	}
 	md.pods[pod] = e
-	c.heard.Add(1)
+	c.version.Add(1)
 }
 
-// Remove forgets a pod for a model. Its events named adapters.
+// Remove forgets a pod for a model. Its events have named adapters.
 func (c *Catalog) Remove(pod, name string, e *Entry, adapters map[string]struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.heard.Add(1)
+	c.version.Add(1)
 	c.removeLocked(pod, name, e, adapters)
 }
 
@@ -104,49 +106,49 @@ func (c *Catalog) removeLocked(pod, name string, e *Entry, adapters map[string]s
 	delete(md.pods, pod)
 	md.forgetAdapters(pod, adapters)
 	if len(md.pods) == 0 {
-		for name := range md.unheard {
-			md.leaveUnheard(c.Ledger, name)
+		for name := range md.unregistered {
+			md.dropUnregistered(c.Ledger, name)
 		}
 		delete(c.models, name)
 	}
 }
 
-// Leave forgets what was sent to a pod of which nothing was heard, for all models.
+// Leave forgets an unregistered pod and its predictions, for all models.
 func (c *Catalog) Leave(pod string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.heard.Add(1)
+	c.version.Add(1)
 	for _, md := range c.models {
-		md.leaveUnheard(c.Ledger, pod)
+		md.dropUnregistered(c.Ledger, pod)
 	}
 }
 
-// Changed has lists of pods resolved anew: something of a pod has changed that they keep.
+// Changed invalidates all Sets: a fact of a pod has changed that they keep.
 func (c *Catalog) Changed() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.heard.Add(1)
+	c.version.Add(1)
 }
 
-// Count returns how many models are known.
+// Count returns the number of models.
 func (c *Catalog) Count() int {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return len(c.models)
 }
 
-// Unheard returns how many pods of a model are kept that were never heard.
-func (c *Catalog) Unheard(name string) int {
+// Unregistered returns the number of unregistered pods of a model.
+func (c *Catalog) Unregistered(name string) int {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	if md := c.models[name]; md != nil {
-		return len(md.unheard)
+		return len(md.unregistered)
 	}
 	return 0
 }
 
-// SendTo returns what is kept of a pod that something is sent to before anything of it was
-// heard; nil: nobody knows in which blocks it may cache, or there are too many.
+// SendTo returns the entry of a pod to which a prompt is routed before it has reported; nil:
+// the form of its blocks is not known, or there are too many pods.
 func (c *Catalog) SendTo(pod, name string, profile *engine.Profile) *Entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -157,24 +159,24 @@ func (c *Catalog) SendTo(pod, name string, profile *engine.Profile) *Entry {
 	if e := md.served(pod); e != nil {
 		return e
 	}
-	for name, e := range md.unheard {
+	for name, e := range md.unregistered {
 		if e.Sent.Live() == 0 {
-			md.leaveUnheard(c.Ledger, name)
+			md.dropUnregistered(c.Ledger, name)
 		}
 	}
-	if md.lent()[profile.Media] == nil || len(md.unheard) >= maxUnheard {
+	if md.lent()[profile.Media] == nil || len(md.unregistered) >= maxUnregistered {
 		return nil
 	}
 	e := &Entry{View: &view.Pod{Profile: *profile}, Sent: &predict.Pod{Media: profile.Media}}
-	if md.unheard == nil {
-		md.unheard = make(map[string]*Entry)
+	if md.unregistered == nil {
+		md.unregistered = make(map[string]*Entry)
 	}
-	md.unheard[pod] = e
-	c.heard.Add(1)
+	md.unregistered[pod] = e
+	c.version.Add(1)
 	return e
 }
 
-// ServedBy returns what is known of a pod for a model, nil if nothing is.
+// ServedBy returns the entry of a pod for a model, or nil.
 func (c *Catalog) ServedBy(pod, name string) *Entry {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -184,7 +186,7 @@ func (c *Catalog) ServedBy(pod, name string) *Entry {
 	return nil
 }
 
-// Self returns a pod as the only candidate.
+// Self returns a Set with a pod as the only candidate.
 func (c *Catalog) Self(e *Entry, pod, name string) *Set {
 	l := e.alone.Load()
 	if l == nil {
@@ -194,23 +196,23 @@ func (c *Catalog) Self(e *Entry, pod, name string) *Set {
 	return l.Now()
 }
 
-// served returns what is known of a pod, nil if nothing is. Catalog.mu is held.
+// served returns the entry of a pod, or nil. Catalog.mu is held.
 func (md *model) served(pod string) *Entry {
 	if e := md.pods[pod]; e != nil {
 		return e
 	}
-	return md.unheard[pod]
+	return md.unregistered[pod]
 }
 
-// leaveUnheard forgets what was sent to a pod of which nothing was heard. Catalog.mu is held.
-func (md *model) leaveUnheard(l *predict.Ledger, pod string) {
-	if e := md.unheard[pod]; e != nil {
+// dropUnregistered forgets an unregistered pod and its predictions. Catalog.mu is held.
+func (md *model) dropUnregistered(l *predict.Ledger, pod string) {
+	if e := md.unregistered[pod]; e != nil {
 		l.Lose(e.Sent, -1, true)
-		delete(md.unheard, pod)
+		delete(md.unregistered, pod)
 	}
 }
 
-// lent returns the blocks of the pods. Catalog.mu is held.
+// lent returns the forms of blocks that the pods of the model share. Catalog.mu is held.
 func (md *model) lent() predict.Lent {
 	return predict.Lend(func(yield func(*predict.Pod) bool) {
 		for _, e := range md.pods {
@@ -221,7 +223,7 @@ func (md *model) lent() predict.Lent {
 	})
 }
 
-// LearnAdapter notes that an event of a pod named an adapter of a model.
+// LearnAdapter registers that an event of a pod has named an adapter of a model.
 func (c *Catalog) LearnAdapter(adapter, name, pod string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,10 +232,10 @@ func (c *Catalog) LearnAdapter(adapter, name, pod string) {
 		md.adapters[adapter] = make(map[string]bool)
 	}
 	md.adapters[adapter][pod] = true
-	c.heard.Add(1)
+	c.version.Add(1)
 }
 
-// ForgetAdapters takes note that a pod has not named adapters of a model.
+// ForgetAdapters reverses LearnAdapter for adapters of a pod.
 func (c *Catalog) ForgetAdapters(pod, name string, adapters map[string]struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -2,20 +2,19 @@
 //
 // # Media and embeddings
 //
-// Media and embeddings enter the local of a unit: an item where it starts, by its identifier
-// and its offset. So a chain inherits them, and nothing else has to know of them. With
-// MediaPad (SGLang) the media are in the tokens already. Some things no request can name:
-// embeddings, extra keys of an unknown form, and media of another form than that of the
-// Profile. They enter too, so their blocks match nothing, and count as
-// stats.Counters.Unscored.
+// Media and embeddings enter the local of a unit: an item enters the unit in which it starts,
+// by its identifier and its offset. So a chain inherits them, and no other code handles them.
+// With MediaPad (SGLang) the media are in the tokens already. No request can name embeddings,
+// extra keys of an unknown form, or media of another form than that of the Profile. They enter
+// too, so their blocks match nothing, and count as stats.Counters.Unscored.
 //
 // # Unknown events and labels
 //
-// They are marked, and nobody guesses. An event of an unknown kind may be a removal, so the
-// scores of its pod are upper bounds until the cache of the pod is emptied. An unknown label
-// or key can only hide blocks. Names come from peers, so a few are kept (maxUnrecognized).
-// This is no state: the view is as complete as before, and a state would tell hosts to
-// distrust a pod for an event that announces something harmless.
+// They are marked and not guessed. An event of an unknown kind may be a removal, so the scores
+// of its pod are upper bounds until the cache of the pod is emptied. An unknown label or key
+// can only hide blocks. Names come from peers, so only a few are kept (MaxUnrecognized). There
+// is no state for this: the view is as complete as before, and a state would make hosts
+// distrust a pod because of a harmless event.
 
 package engine
 
@@ -33,37 +32,36 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Converter turns decoded batches into changes. Its memory is reused; the
-// changes live until the next batch.
+// Converter converts decoded batches to changes. Its memory is reused; the
+// changes are valid until the next batch.
 type Converter struct {
 	Hash    hashing.Hasher
 	Model   string
 	Profile Profile
-	// partial: a part of the history of the rank was never seen.
+	// Partial: a part of the history of the rank is missing.
 	Partial bool
 	Recent  *Recent // of the pod and model
 
 	Changes []index.Change
 	Skipped skipped
-	// unrecognized is what the batch has that is not known, behind the last change that
-	// clears all.
+	// Unrecognized has the parts of the batch that are not recognized, after the last change
+	// that clears everything.
 	Unrecognized []string
-	MayRemove    bool          // some of that may say that blocks have left the cache
-	groups       []stats.Group // of the batch, as the profile knows them
+	MayRemove    bool          // one of them may be a removal
+	groups       []stats.Group // groups of the batch, corrected by the profile
 	locals       []index.Local
 	hashes       []index.Hash
 	extras       []hashing.Extra
 }
 
-// skipped counts what a batch said that no change can carry.
+// skipped counts events of a batch that become no change, or one that no prompt matches.
 type skipped struct {
 	Foreign   uint64 // events about copies that are not the pod's own
 	Unscored  uint64 // stores whose blocks no prompt can name
 	Scopeless uint64 // stores of an engine that hides salts and media
 }
 
-// Convert appends the changes of b to c.changes, and counts in c.skipped what
-// else b says.
+// Convert appends the changes of b to c.Changes, and counts other events in c.Skipped.
 func (c *Converter) Convert(b *events.Batch) {
 	c.Skipped = skipped{}
 	c.Unrecognized, c.MayRemove = append(c.Unrecognized[:0], b.Unrecognized...), b.MayRemove
@@ -114,12 +112,12 @@ func (c *Converter) Convert(b *events.Batch) {
 				continue
 			}
 			c.Changes = append(c.Changes, index.Change{Op: index.OpClear})
-			c.Unrecognized, c.MayRemove = append(c.Unrecognized[:0], b.Unrecognized...), b.MayRemove // all behind the last one
+			c.Unrecognized, c.MayRemove = append(c.Unrecognized[:0], b.Unrecognized...), b.MayRemove // the list begins after the last clear
 		}
 	}
 }
 
-// unknown notes what is not known: a name of something.
+// unknown notes something that is not recognized, and its name.
 func (c *Converter) unknown(what, name string) {
 	if len(c.Unrecognized) == MaxUnrecognized {
 		return
@@ -132,7 +130,7 @@ func (c *Converter) unknown(what, name string) {
 	}
 }
 
-// tierOf is the tier of an event.
+// tierOf returns the tier of an event, and notes an unknown medium.
 func (c *Converter) tierOf(e *events.Event) index.Tier {
 	t := tierOf(e.Medium)
 	if t == index.TierOther {
@@ -142,9 +140,9 @@ func (c *Converter) tierOf(e *events.Event) index.Tier {
 }
 
 // learnGroups notes the groups of the batch, if some of the profile's groups have Draft.
-// To look at one batch is enough: equal groups have their blocks filled in the same step
-// of the engine, whose events come in one batch. What an earlier batch told may be of an
-// engine that has restarted.
+// One batch is enough: equal groups have their blocks filled in the same step of the engine,
+// whose events come in one batch. Groups of an earlier batch may be from before a restart of
+// the engine.
 func (c *Converter) learnGroups(b *events.Batch) {
 	c.groups = c.groups[:0]
 	if !slices.ContainsFunc(c.Profile.Groups, func(g index.Group) bool { return g.Draft }) {
@@ -158,7 +156,7 @@ func (c *Converter) learnGroups(b *events.Batch) {
 	c.Profile.Correct(c.groups)
 }
 
-// groupOf is the group of a store, as the profile knows it.
+// groupOf returns the group of a store, corrected by the profile.
 func (c *Converter) groupOf(e *events.Event) index.Group {
 	g := c.Profile.Corrected(groupOf(e))
 	if g.Kind == index.GroupOther && e.GroupKind != "" {
@@ -168,14 +166,14 @@ func (c *Converter) groupOf(e *events.Event) index.Group {
 	return g
 }
 
-// masked reports whether a store of so many tokens keeps some of its blocks only.
+// masked reports whether a store of so many tokens keeps only some of its blocks.
 func masked(ch *index.Change, tokens int) bool {
 	return ch.Tier == index.TierGPU && len(ch.Hashes)*ch.BlockSize < tokens
 }
 
-// sink puts a dense store before the masked ones of other groups that it follows. Some
-// engines announce their window groups first, whose hashes the full group names: this
-// saves the index from keeping them until it does.
+// sink moves a dense store before the masked stores of other groups that it follows. Some
+// engines announce their window groups first, whose hashes the full group names: else the
+// index would have to keep these hashes until it does.
 func (c *Converter) sink() {
 	const most = 8 // groups of one request come together
 	last := len(c.Changes) - 1
@@ -217,7 +215,7 @@ func (c *Converter) stored(e *events.Event) index.Change {
 	}
 	v, ok := VariantOf(e.BlockSize, e.Pairs, c.Profile.Media)
 	if !ok {
-		c.Skipped.Unscored++ // known by hash alone: prompts are not cut so
+		c.Skipped.Unscored++ // stored by hash alone: no prompt is cut so
 		return ch
 	}
 	if ch.Tier == index.TierGPU && len(e.Hashes) > 0 && !e.HasExtra {
@@ -227,7 +225,7 @@ func (c *Converter) stored(e *events.Event) index.Change {
 	// The extra keys of a masked store are those of the blocks that it keeps, and which
 	// these are is not known.
 	ch.Untold = masked(&ch, len(e.Tokens)) && slices.ContainsFunc(e.Extra, func(k events.ExtraKey) bool {
-		return k.Kind != events.ExtraText || e.Adapter == "" || k.Text != e.Adapter // which the event has too
+		return k.Kind != events.ExtraText || e.Adapter == "" || k.Text != e.Adapter // the event has the adapter too
 	})
 	s := hashing.Scope{Model: c.Model, Adapter: c.Profile.AdapterOf(e)}
 	s.Salt = c.readExtras(e, v)
@@ -258,7 +256,7 @@ func (c *Converter) stored(e *events.Event) index.Change {
 // an earlier block, which the chain has. With MediaBare, media and salts are
 // bare alike, and enter the first unit of their block.
 //
-// SGLang has no extra keys, and tells the salt with every event.
+// SGLang has no extra keys, and has the salt in every event.
 func (c *Converter) readExtras(e *events.Event, v index.Variant) (salt string) {
 	c.extras = c.extras[:0]
 	salt = e.Salt
@@ -326,14 +324,14 @@ func lastText(extra []events.ExtraKey) bool {
 	return true
 }
 
-// foreign reports that the copy belongs to somebody else: vLLM's locality (PR
+// foreign reports whether the copy belongs to another engine: vLLM's locality (PR
 // 48281) may be REMOTE, and ownership (PR 52067) names another domain.
 func foreign(e *events.Event) bool {
 	return e.Locality != "" && !strings.EqualFold(e.Locality, "LOCAL") || e.Ownership != ""
 }
 
-// tierOf maps the media that engines name; they compare without case. What
-// nobody knows is index.TierOther, never the gpu.
+// tierOf maps the media of engines to tiers, ignoring case. An unknown medium is
+// index.TierOther, never the gpu.
 func tierOf(medium string) index.Tier {
 	switch strings.ToUpper(medium) {
 	case "", "GPU":
@@ -348,16 +346,16 @@ func tierOf(medium string) index.Tier {
 	return index.TierOther
 }
 
-// groupOf is the group of an event, as the event has it.
+// groupOf returns the group of an event without corrections.
 func groupOf(e *events.Event) index.Group {
-	if e.Group > 0 && e.GroupKind == "" { // vLLM from PR 37688 to PR 40984 tells no kinds
+	if e.Group > 0 && e.GroupKind == "" { // vLLM from PR 37688 to PR 40984 has no kinds
 		return index.Group{ID: e.Group, Kind: index.GroupOther}
 	}
 	return index.Group{ID: e.Group, Kind: groupKindOf(e.GroupKind), Window: e.Window}
 }
 
 // groupKindOf maps vLLM's kv_cache_spec_kind (v1/kv_cache_interface.py,
-// 2026-08-17). An engine that tells none has full attention.
+// 2026-08-17). An engine without kinds has full attention.
 func groupKindOf(kind string) index.GroupKind {
 	switch kind {
 	case "", "full_attention", "mla_attention", "sink_full_attention":

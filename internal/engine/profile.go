@@ -1,5 +1,5 @@
-// Package engine has what the events of an engine mean: which changes of the index follow from
-// them, and how the engine caches, as far as its events or its Profile say it.
+// Package engine interprets the events of an engine: it converts them to changes of the index, and
+// derives how the engine caches from its events and its Profile.
 package engine
 
 import (
@@ -14,12 +14,12 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// Profile is how an engine caches. It is never changed.
+// Profile is kvindex.Profile with its defaults filled in. It is never changed.
 type Profile struct {
 	Media       uint8 // hashing.FormOffsets and so on
 	Copies      index.Copies
 	Groups      []index.Group
-	Draft       uint8 // draftUnknown and so on
+	Draft       uint8 // DraftUnknown and so on
 	Grain       int
 	Adapters    map[string]string // names by numbers
 	Approximate *Room             // nil: the engine publishes events
@@ -32,15 +32,15 @@ type Room struct {
 	TTL         time.Duration
 }
 
-// What is known of draft layers.
+// The values of Profile.Draft.
 const (
 	DraftUnknown uint8 = iota
 	DraftNone
 	DraftLayers
 )
 
-// AdapterOf returns the adapter of an event by its name, if events or the profile have
-// it, else by its number.
+// AdapterOf returns the name of the adapter of an event, if the event or the profile has it, else
+// its number.
 func (p *Profile) AdapterOf(e *events.Event) string {
 	if name := p.Adapters[e.Adapter]; name != "" {
 		return name
@@ -48,7 +48,7 @@ func (p *Profile) AdapterOf(e *events.Event) string {
 	return e.Adapter
 }
 
-// CheckGrain finds a block size in a batch that is no multiple of the Grain.
+// CheckGrain returns an error if a block size in a batch is no multiple of the Grain.
 func (p *Profile) CheckGrain(b *events.Batch) error {
 	if p.Grain == 0 {
 		return nil
@@ -61,7 +61,7 @@ func (p *Profile) CheckGrain(b *events.Batch) error {
 	return nil
 }
 
-// Corrected returns a group that an event has named, as the profile knows it.
+// Corrected returns a group of an event with the corrections of the profile.
 func (p *Profile) Corrected(g index.Group) index.Group {
 	drafts := p.Draft == DraftLayers && g.Kind != index.GroupChunked
 	for _, own := range p.Groups {
@@ -80,8 +80,8 @@ func (p *Profile) Corrected(g index.Group) index.Group {
 	return g
 }
 
-// Correct replaces groups that events have named by what the profile knows of them. Equal
-// groups share Draft, because vLLM caches and looks them up together (017e9f4448b7,
+// Correct applies Corrected to groups that events have named. Equal groups share Draft,
+// because vLLM caches and looks them up together (017e9f4448b7,
 // v1/core/kv_cache_coordinator.py, SpecGroup). Groups are equal as in package reuse.
 func (p *Profile) Correct(groups []stats.Group) {
 	for i := range groups {
@@ -99,7 +99,7 @@ func hasDraft(groups []stats.Group, g stats.Group) bool {
 	})
 }
 
-// Lists reports whether the profile has groups of which events say nothing.
+// Lists reports whether the profile has groups that no event has named.
 func (p *Profile) Lists(l *index.Layout) bool {
 	return slices.ContainsFunc(p.Groups, func(own index.Group) bool {
 		return !slices.ContainsFunc(l.Groups, func(g index.GroupLayout) bool { return g.ID == own.ID })
@@ -113,8 +113,8 @@ func (p *Profile) Lists(l *index.Layout) bool {
 // able to fill it.
 const maxBareBlock = 256
 
-// VariantOf is how an engine with blocks of a size and such media cuts prompts; false: in a way that
-// prompts are not cut.
+// VariantOf returns the variant in which an engine with this block size and form of media cuts
+// prompts; false: no prompt can be cut so.
 func VariantOf(size int, pairs bool, media uint8) (v index.Variant, ok bool) {
 	v = index.Variant{Unit: hashunit.Of(size), Media: media, Pairs: pairs}
 	if media == hashing.FormBare {
@@ -124,7 +124,7 @@ func VariantOf(size int, pairs bool, media uint8) (v index.Variant, ok bool) {
 	return v, size/v.Unit <= index.MaxBlockUnits
 }
 
-// Learn adds to groups what a store tells of its group.
+// Learn adds the group of a store to groups.
 func Learn(groups []stats.Group, e *events.Event) []stats.Group {
 	for i := range groups {
 		if g := &groups[i]; g.ID == e.Group {
@@ -140,39 +140,40 @@ func Learn(groups []stats.Group, e *events.Event) []stats.Group {
 	return groups
 }
 
-// Hybrid reports that an engine has announced other groups than one of full attention.
+// Hybrid reports whether an engine has announced other groups than one of full attention.
 func (p *Profile) Hybrid(groups []stats.Group) bool {
 	return len(groups) > 1 || len(groups) == 1 && p.Corrected(groups[0].Group).Kind != index.GroupFull
 }
 
-// Reports says whether a full report shows what all groups hold for a next request.
+// Reports tells whether a full report shows the blocks of all groups for a next request.
 func (p *Profile) Reports(groups []stats.Group) bool {
-	return !slices.ContainsFunc(groups, func(told stats.Group) bool {
-		g := p.Corrected(told.Group)
+	return !slices.ContainsFunc(groups, func(announced stats.Group) bool {
+		g := p.Corrected(announced.Group)
 		return g.Kind != index.GroupFull && (g.Window == 0 || g.Kind != index.GroupWindow && g.Kind != index.GroupChunked)
 	})
 }
 
-// Form is in which blocks a rank caches, as its events have it.
+// Form is the form of the blocks of a rank, from its events.
 type Form struct {
 	Groups []stats.Group
 	Pairs  bool
 }
 
+// Equal reports whether two forms are equal.
 func (f *Form) Equal(o *Form) bool {
 	return f.Pairs == o.Pairs && slices.Equal(f.Groups, o.Groups)
 }
 
-// View returns the blocks as the profile knows them, but for their Source; nil: none was
-// told.
+// View returns the blocks with the corrections of the profile, without a Source; nil: the form
+// has no groups.
 func (f *Form) View(p *Profile) *index.View {
 	if len(f.Groups) == 0 {
 		return nil
 	}
 	v := &index.View{Pairs: f.Pairs, Layout: &index.Layout{}}
-	for _, told := range f.Groups {
-		g := p.Corrected(told.Group)
-		v.Groups = append(v.Groups, index.GroupLayout{Group: g, BlockSize: told.BlockSize, Grain: told.BlockSize})
+	for _, announced := range f.Groups {
+		g := p.Corrected(announced.Group)
+		v.Groups = append(v.Groups, index.GroupLayout{Group: g, BlockSize: announced.BlockSize, Grain: announced.BlockSize})
 		if g.Kind == index.GroupFull {
 			v.FullGroups++
 		}

@@ -12,24 +12,26 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// Recent has the scopes of the last stores of a pod, for Explain. A
-// salt is kept as its root alone.
+// Recent has the scopes of the last stores of a pod, for Explain. Of a salt it keeps only the
+// root.
 type Recent struct {
 	Salted ring[SaltedRoot]
 	Extras ring[hashing.Extra] // of media, with their unit 0
 }
 
+// SaltedRoot is the root of chains with a salt.
 type SaltedRoot struct {
 	Root    index.Key
 	Variant index.Variant
 	Adapter string
 }
 
+// Clone returns a copy of s.
 func (s *Recent) Clone() Recent {
 	return Recent{s.Salted.clone(), s.Extras.clone()}
 }
 
-// Ring keeps the last different values.
+// ring keeps the last different values.
 type ring[T comparable] struct {
 	Values []T
 	next   int // the oldest, if it is full
@@ -53,6 +55,7 @@ func (r *ring[T]) at(i int) T { return r.Values[(r.next+i)%len(r.Values)] }
 
 func (r *ring[T]) clone() ring[T] { return ring[T]{slices.Clone(r.Values), r.next} }
 
+// AppendGroups appends groups in the format of ReadGroups.
 func AppendGroups(b []byte, groups []stats.Group) []byte {
 	b = binary.AppendUvarint(b, uint64(len(groups)))
 	for _, g := range groups {
@@ -64,6 +67,7 @@ func AppendGroups(b []byte, groups []stats.Group) []byte {
 	return b
 }
 
+// Append appends s in the format of Read.
 func (s *Recent) Append(b []byte) []byte {
 	b = append(b, byte(len(s.Salted.Values)), byte(len(s.Extras.Values)))
 	for i := range s.Salted.Values {
@@ -82,7 +86,7 @@ func (s *Recent) Append(b []byte) []byte {
 	return b
 }
 
-// Read needs no checks: these are compared, or hashed.
+// Read reads the bytes of Append. It checks no values, because they are only compared or hashed.
 func (s *Recent) Read(f *sections.Fields) {
 	salted, extras := f.Byte(), f.Byte()
 	for range min(salted, ringSize) {
@@ -96,7 +100,7 @@ func (s *Recent) Read(f *sections.Fields) {
 	}
 }
 
-// ReadGroups reads what AppendGroups writes.
+// ReadGroups reads the bytes of AppendGroups.
 func ReadGroups(f *sections.Fields) (groups []stats.Group, err error) {
 	for range f.Count() {
 		g := index.Group{ID: f.Int(math.MaxInt), Kind: index.GroupKind(f.Byte())}
@@ -109,17 +113,17 @@ func ReadGroups(f *sections.Fields) (groups []stats.Group, err error) {
 	return groups, nil
 }
 
-// Bounds on what is remembered of a pod, for a model.
+// Bounds on the state of a pod for one model.
 const (
 	MaxRanks   = 256
 	MaxStreams = 1024
-	// MaxAdapters is the number of adapters whose names a request can use as its model. Beyond
-	// it a request has to name the base model, and the adapter in Request.Adapter. So it has
-	// for an adapter whose name is longer than MaxName.
+	// MaxAdapters is the number of adapters whose names a request can use as its model. For
+	// other adapters, and for names longer than MaxName, a request must name the base model,
+	// and the adapter in Request.Adapter.
 	MaxAdapters = 4096
 	MaxName     = 1024 // bytes of the name of a pod, a model or a stream
 )
 
-// MaxUnrecognized is how many things that are not known are kept of a rank: their names are
-// anybody's.
+// MaxUnrecognized bounds the unrecognized parts of events that are kept of a rank: any peer can
+// invent their names.
 const MaxUnrecognized = 8

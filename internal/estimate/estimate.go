@@ -1,10 +1,9 @@
-// Package estimate says what an engine that publishes no KV events most likely
-// has in its prefix cache, from the prompts that were sent to it.
+// Package estimate estimates the prefix cache of an engine that publishes no KV
+// events, from the prompts that were sent to the engine.
 //
-// A Cache is a list of blocks in the order in which vLLM uses them again for
-// others: the least recently used request goes first, and of a request its last
-// block. The engine tells with each answer how many blocks it has reused.
-// That corrects the list and its length.
+// A Cache is a list of blocks in the order in which vLLM evicts them: the least
+// recently used request first, and its last block first. Each answer of the engine
+// reports how many blocks were reused. This corrects the list and its length.
 package estimate
 
 import (
@@ -20,26 +19,26 @@ import (
 // When a request ends, its blocks go to the end of vLLM's queue of free blocks, the last one
 // first, and new blocks are taken from the front. So of the request that was used least
 // recently the last block goes first, and a beginning outlives what continues it. A cache that
-// keeps this order has no holes, so a binary search finds how much of a prompt is there. The
+// keeps this order has no holes, so a binary search finds the leading run of a prompt. The
 // order of sending stands for the order of ending until an answer shows the end.
 //
 // # Corrections
 //
-// If the engine has reused less than was believed, the first block that it lacks was evicted,
-// and by the order everything that was used before it. All that is dropped, and the engine has
-// no more blocks than were used since. If it has reused more, and the cache was full and had
-// given up what continues the run, the engine has at least as many blocks as that needs. A
-// restart looks like a tiny cache, so a cut by more than half needs a second loss of something
-// that was used later; the blocks are dropped at once.
+// If the engine has reused less than estimated, the first missing block was evicted, and by the
+// order every block that was used before it. All these are dropped, and the engine has no more
+// blocks than were used since. If it has reused more, and the Cache was full and had evicted the
+// blocks that continue the run, the engine has at least as many blocks as these need. A restart
+// looks like a tiny cache, so a cut by more than half needs a second loss of a block that was
+// used later; the blocks are dropped at once.
 
-// maxCorrection is how many times larger or smaller than the told capacity a
+// maxCorrection is how many times larger or smaller than the configured capacity a
 // corrected one may be. A figure that a person has written is wrong by the
 // number of processors of a pod, or by the ratio of two block sizes; 16 is more
 // than most of these. It also bounds the memory that an engine which reports
 // nonsense can take.
 const maxCorrection = 16
 
-// maxBlocks bounds the capacity that is told. A slot number has 32 bits.
+// maxBlocks bounds the configured capacity. A slot number has 32 bits.
 const maxBlocks = 1 << 26
 
 // maxTTL bounds the ttl of New; after so long the engine has restarted anyway.
@@ -53,7 +52,7 @@ type Cache struct {
 	// slots by number. slots[0] is no block; it is the anchor of the ring of
 	// blocks: its older is the most recently used block, its younger the least.
 	// Each block is younger than those that continue it, so a leading run of a
-	// prompt is there or nothing of it behind.
+	// prompt is there, or no later block of it is.
 	slots []slot
 	// heads has by hash the first block of a chain of blocks. It has as many
 	// elements as slots has blocks.
@@ -62,9 +61,9 @@ type Cache struct {
 	fresh uint32 // slots from here on have never had a block
 	len   int
 
-	told     int // blocks, by New
-	capacity int // blocks, as told or as corrected
-	stride   int // units of a block; 0 before the first prompt
+	configured int // blocks, by New
+	capacity   int // blocks, as configured or as corrected
+	stride     int // units of a block; 0 before the first prompt
 
 	ttl  int64 // nanoseconds; 0: blocks do not age
 	seen int64 // the caller's clock when it was last read
@@ -88,8 +87,8 @@ type slot struct {
 	chain          uint32 // next of its hash, or of the slots without a block
 }
 
-// Past is what a Cache has to remember of a prompt until its answer comes. The
-// Cache itself keeps nothing for it. The zero value is a prompt without blocks.
+// Past has the data about a prompt that Observed and Undo need. The Cache itself keeps
+// nothing for it. The zero value is a prompt without blocks.
 type Past struct {
 	stamp int64     // of Sent
 	tail  index.Key // of the last block that is kept
@@ -105,33 +104,33 @@ type Past struct {
 	cut    bool   // more had been there before, and the Cache was full
 }
 
-// New returns an empty Cache for an engine that is told to have so many blocks,
-// at least 1. A block that is not used for ttl is gone; with a ttl of 0 blocks
+// New returns an empty Cache for an engine with so many blocks, at least 1. A block
+// that is not used for ttl is gone; with a ttl of 0 blocks
 // do not age. Memory is allocated as it fills.
 func New(blocks int, ttl time.Duration) *Cache {
 	blocks = min(max(blocks, 1), maxBlocks)
 	if ttl < 0 || ttl > maxTTL {
 		ttl = 0
 	}
-	return &Cache{told: blocks, capacity: blocks, ttl: int64(ttl)}
+	return &Cache{configured: blocks, capacity: blocks, ttl: int64(ttl)}
 }
 
-// Len returns how many blocks are there. Blocks that have aged since the last
-// change count.
+// Len returns the number of blocks in c. Blocks that have aged since the last change
+// count.
 func (c *Cache) Len() int { return c.len }
 
-// Capacity returns how many blocks the engine has, as told or as corrected.
+// Capacity returns the number of blocks of the engine, as configured or as corrected.
 func (c *Cache) Capacity() int { return c.capacity }
 
-// Bytes returns the memory that c takes.
+// Bytes returns the memory of c.
 func (c *Cache) Bytes() int64 {
 	return int64(unsafe.Sizeof(*c)) + int64(cap(c.slots))*int64(unsafe.Sizeof(slot{})) + int64(cap(c.heads))*4
 }
 
-// Run returns how many leading blocks of a prompt are there. keys are the keys
-// of its units, stride the units of a block; what is behind the last whole block
-// does not count. now is the caller's clock in nanoseconds. A clock that goes
-// back stands still for Run. Run changes nothing.
+// Run returns how many leading blocks of a prompt are in c. keys are the keys of its
+// units, and stride is the number of units in a block; units after the last whole block
+// do not count. now is the caller's clock in nanoseconds. A clock that goes back stands
+// still for Run. Run changes nothing.
 func (c *Cache) Run(keys []index.Key, stride int, now int64) int {
 	run, _ := c.run(keys, stride, c.at(now))
 	return run
@@ -187,13 +186,13 @@ func (c *Cache) hash(k index.Key) uint64 {
 	return h
 }
 
-// Sent takes note that a prompt is sent: all its blocks are the most recently
-// used ones, the first of them the latest. If they are more than the capacity,
+// Sent records that a prompt is sent: all its blocks become the most recently
+// used ones, the first of them the latest. If there are more blocks than the capacity,
 // the least recently used ones go. Of a prompt that is longer than the capacity
 // the beginning counts. Another stride than that of the last prompt empties c:
-// the engine has got other blocks.
+// the engine has other blocks.
 //
-// Sent returns what Observed and Undo need. Its owner calls one of them, or none.
+// The caller passes the Past to Observed or Undo, or drops it.
 func (c *Cache) Sent(keys []index.Key, stride int, now int64) Past {
 	if stride < 1 || len(keys) < stride {
 		return Past{}
@@ -231,8 +230,8 @@ func (c *Cache) Sent(keys []index.Key, stride int, now int64) Past {
 	return p
 }
 
-// remember takes down when the blocks of the run that ends with last were used.
-// It reports whether they are as many as the run.
+// remember records the stamps of the run of blocks that ends with last. It reports
+// whether the run has p.run blocks.
 func (p *Past) remember(c *Cache, last uint32) bool {
 	n, first := 0, int(p.run)
 	for s := last; s != 0; s = c.parent(s) {
@@ -261,11 +260,11 @@ func (p *Past) used(i int) int64 {
 	return p.stamps[2]
 }
 
-// Observed takes note of how many leading blocks of a prompt the engine has
-// reused. More than the prompt has counts as all.
+// Observed records how many leading blocks of a prompt the engine has reused. A number
+// above that of the prompt counts as all.
 //
-// An engine does not reuse the last token of a prompt. So if all blocks were
-// there, and all but one are reused, that is taken for what was expected.
+// An engine does not reuse the last token of a prompt. So if all blocks were in c, and
+// all but one are reused, the estimate was right.
 //
 // The end of a request is a use of its blocks, if they are still there.
 func (c *Cache) Observed(p Past, reused int, now int64) {
@@ -284,18 +283,17 @@ func (c *Cache) Observed(p Past, reused int, now int64) {
 	}
 }
 
-// lost drops what the engine has lost if it has lost block i of p: that and all
-// that was used before it. So it has at most as many blocks as were used since,
-// unless it has restarted.
+// lost drops block i of p, which the engine has lost, and all blocks that were used before
+// it. So the engine has at most as many blocks as were used since, unless it has restarted.
 func (c *Cache) lost(p *Past, i int) {
 	stamp := p.used(i)
 	for s := c.oldest(); s != 0 && c.slots[s].stamp <= stamp; s = c.oldest() {
 		c.drop(s)
 	}
-	since := max(c.len-int(p.kept)+i, int(p.blocks), c.told/maxCorrection, 1)
+	since := max(c.len-int(p.kept)+i, int(p.blocks), c.configured/maxCorrection, 1)
 	if since < c.capacity/2 {
-		// The engine has restarted, or the capacity is far off. What was lost
-		// with this block says no more about that; what was used later does.
+		// The engine has restarted, or the capacity is far off. Blocks that were lost
+		// with this one are no further evidence; a lost block that was used later is.
 		if c.doubt == 0 {
 			c.doubt = c.last
 		}
@@ -312,7 +310,7 @@ func (c *Cache) lost(p *Past, i int) {
 }
 
 func (c *Cache) raise(blocks int) {
-	c.capacity = min(max(c.capacity, blocks), c.told*maxCorrection)
+	c.capacity = min(max(c.capacity, blocks), c.configured*maxCorrection)
 }
 
 // left returns the last block of p that is there, 0 if it is not known.
@@ -323,15 +321,15 @@ func (c *Cache) left(p *Past) uint32 {
 	if s := c.find(p.tail); s != 0 {
 		return s
 	}
-	// The last block goes first, so what is left of it is the oldest now.
+	// The last block goes first, so the last block that is left is the oldest now.
 	if s := c.oldest(); s != 0 && c.slots[s].stamp == p.stamp {
 		return s
 	}
 	return 0
 }
 
-// Undo takes note that a prompt never got there. Its blocks that were not there
-// before it and that no other prompt has used are forgotten.
+// Undo records that a prompt never reached the engine. Its blocks that were not in c before
+// and that no other prompt has used are forgotten.
 func (c *Cache) Undo(p Past, now int64) {
 	c.pass(now)
 	s := c.left(&p)
@@ -346,11 +344,11 @@ func (c *Cache) Undo(p Past, now int64) {
 	}
 }
 
-// pass reads the caller's clock, and drops what has aged.
+// pass reads the caller's clock, and drops blocks that have aged.
 func (c *Cache) pass(now int64) {
 	c.time = c.at(now)
-	// A clock that is a little behind is that of a caller who was overtaken. One
-	// that is further behind has been set back.
+	// If the clock is a little behind, another caller has overtaken this one. If it is
+	// further behind, it has been set back.
 	if now > c.seen || c.seen-now > c.ttl || c.seen-now < 0 {
 		c.seen = now
 	}
@@ -359,7 +357,7 @@ func (c *Cache) pass(now int64) {
 	}
 }
 
-// fit drops what is more than so many blocks.
+// fit drops the oldest blocks until at most so many are left.
 func (c *Cache) fit(blocks int) {
 	for c.len > blocks {
 		s := c.oldest()
@@ -404,7 +402,7 @@ func (c *Cache) unlink(s uint32) {
 	c.slots[younger].older, c.slots[older].younger = older, younger
 }
 
-// add adds a block behind parent, which is the block just added or the last one
+// add adds a block after parent, which is the block just added or the last one
 // used.
 func (c *Cache) add(k index.Key, parent uint32, stamp int64) uint32 {
 	s := c.free
@@ -443,14 +441,14 @@ func (c *Cache) reserve(blocks int) {
 		return
 	}
 	most := c.capacity + 1
-	if c.capacity > c.told {
+	if c.capacity > c.configured {
 		most += c.capacity / 16
 	}
 	c.resize(min(max(2*len(c.slots), blocks+1), most))
 }
 
-// resize moves the blocks to n slots, which is more than they are. The youngest
-// comes first.
+// resize moves the blocks to n slots, which are more than the blocks. The youngest comes
+// first.
 func (c *Cache) resize(n int) {
 	old := c.slots
 	c.slots, c.heads = make([]slot, n), make([]uint32, n)

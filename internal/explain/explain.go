@@ -1,20 +1,20 @@
-// Package explain says why the score of a pod is what it is.
+// Package explain explains the score of a pod: it finds the cause why the first block that does not
+// count does not count.
 //
-// The score is that of ScoreRequest, by the same code. One question is left then: why
-// does the first block that does not count not count? Causes are looked for in the
-// order of Cause, and the first one found is told. What is certain comes first: what
-// the index still knows of the block. Then comes what is likely: the block is another
-// pod's, or the same tokens are held under another scope. Last comes what is possible:
-// the view of the pod lacks something.
+// The score itself comes from the code of ScoreRequest. Causes are tried in the order of type
+// cause, and the first match is reported. Certain causes come first: the index still has data
+// about the block. Then come likely causes: another pod has the block, or the pod holds the
+// same tokens under another scope. Possible causes come last: the view of the pod is not
+// complete.
 //
 // # Memory
 //
-// Nothing is kept for it that costs. The cause comes from structures that are there anyway:
+// Explain needs almost no memory of its own. The cause comes from structures that exist anyway:
 // names of evicted blocks, parked stores, the states. An idle name has the time at which it
-// became idle, which its eviction needs, so a clear is told from a removal. Three things are
-// noted for Explain alone: the last loss of a rank, and for each pod and model the roots of
-// the last 64 salts and the last 64 media. A salt may be a secret. Its root shows that there
-// is another salt, and its text is neither kept nor reported.
+// became idle, which its eviction needs, so a clear differs from a removal. Three things are
+// kept for Explain alone: the last loss of a rank, and for each pod and model the roots of the
+// last 64 salts and the last 64 media. A salt may be a secret. Its root shows that there is
+// another salt, and its text is neither kept nor reported.
 package explain
 
 import (
@@ -37,7 +37,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// Question is what is asked about: a request, its score for a pod, and what is known of the pod.
+// Question is the input of Explain: a request, its score for a pod, and the state of the pod.
 type Question struct {
 	Index  index.Index
 	Hasher *hashing.Hasher
@@ -46,22 +46,22 @@ type Question struct {
 	Model, Pod string
 	Salted     bool
 
-	// Of the score. An err is why there is none.
+	// Err and the fields up to SentTo are the score. If Err is set, there is none.
 	Err, Unknown                 error
-	UnknownModel, UnknownAdapter bool // what unknown is
+	UnknownModel, UnknownAdapter bool // the kind of Unknown
 	Cached, Predicted            int  // tokens
 	UpperBound, NotScorable      bool
-	Excluded                     string     // with notScorable: what the chat uses that is excluded for the pod
-	Row                          *index.Row // that the score is of; nil: none
-	// sentTo is the rank that the score is of if it holds nothing, and the prompt was sent to
-	// it; else -1.
+	Excluded                     string     // with NotScorable: the feature of the chat that is excluded for the pod
+	Row                          *index.Row // the row of the score; nil: none
+	// SentTo is the rank of the score if it holds nothing and the prompt was routed to it;
+	// else -1.
 	SentTo int
 
 	Facts   *Pod         // nil: the pod is not known
-	Refused func() error // what is wrong with the Profile of a pod that is not known
+	Refused func() error // returns the error of the Profile of a pod that is not known
 }
 
-// Answer is the answer. The fields are those of the root's Explanation.
+// Answer has fields of kvindex.Explanation.
 type Answer struct {
 	BlockTokens, Blocks int
 	Rank, Block, Token  int
@@ -78,7 +78,7 @@ type Answer struct {
 	Evicted          uint64
 }
 
-// Answer answers q. changed: what the pod holds changed since it was scored.
+// Answer finds the Answer to q. changed: the blocks of the pod have changed since the score.
 func (q *Question) Answer(ctx context.Context) (e *Answer, changed bool, err error) {
 	w := &explainer{Question: q, e: &Answer{}}
 	if q.Err != nil {
@@ -94,7 +94,7 @@ func (q *Question) Answer(ctx context.Context) (e *Answer, changed bool, err err
 	return w.e, changed, nil
 }
 
-// explainer is one answer on its way.
+// explainer is one call of Question.Answer.
 type explainer struct {
 	*Question
 	e     *Answer
@@ -102,13 +102,13 @@ type explainer struct {
 	own   *index.Candidates
 	rows  index.Matches
 
-	// Of the pod's own rows, with what is held beyond their runs.
+	// held has the rows of the pod with bits, and variants those of the query.
 	held     []index.Row
 	variants []index.Variant
 }
 
-// cause is why the first block that does not count is not counted. If several causes are
-// true, the first in this order is found, with two exceptions: causeLost comes after
+// cause is the reason why the first block that does not count does not count. If several are
+// true, the first in this order is reported, with two exceptions: causeLost comes after
 // causeMemory if it is only possible, and causeSilent after causePartial if the pod has
 // other streams that are not silent.
 type cause uint8
@@ -143,6 +143,7 @@ const (
 	causeUntold
 )
 
+// Causes has the texts of causes.
 var Causes = []string{
 	0: "none", causeError: "error", causeUnknownModel: "unknown_model", causeUnknownAdapter: "unknown_adapter", causeUnknownPod: "unknown_pod", causeNotScorable: "not_scorable",
 	causeNoBlock: "no_block", causeApproximate: "approximate", causeWhole: "whole", causeLowerTier: "lower_tier", causeGroup: "group", causeHidden: "hidden", causeEvicted: "evicted",
@@ -153,22 +154,22 @@ var Causes = []string{
 
 func (c cause) String() string { return Causes[c] }
 
-// What is known of the pod beside the index.
-
+// Pod is the state of a pod beside its blocks.
 type Pod struct {
 	Form     uint8
-	Drafts   bool // there are draft layers
+	Drafts   bool // the engine has draft layers
 	Adapters []string
 	Recent   engine.Recent
-	Approx   int  // tokens of a block of a pod without events; 0: it is none
-	Silent   bool // a stream of it
-	Listed   bool // others feed it
+	Approx   int  // block size of an estimated pod in tokens; 0: the pod has events
+	Silent   bool // a stream is silent
+	Listed   bool // another process feeds the pod
 	Heard    bool
 	Ranks    []Rank
-	// unrecognized is what its events have that is not known.
+	// Unrecognized is PodInfo.Unrecognized.
 	Unrecognized []string
 }
 
+// Rank is the state of a rank beside its blocks.
 type Rank struct {
 	Number           int
 	State            view.State // of its view
@@ -178,7 +179,7 @@ type Rank struct {
 	Evicted          uint64
 }
 
-// rank returns what is known of a rank.
+// rank returns the state of a rank.
 func (f *Pod) rank(n int) (r Rank) {
 	if f != nil {
 		if i := slices.IndexFunc(f.Ranks, func(r Rank) bool { return r.Number == n }); i >= 0 {
@@ -188,7 +189,7 @@ func (f *Pod) rank(n int) (r Rank) {
 	return r
 }
 
-// ranks returns what is known of the rank that the score is of, of all if there is none.
+// ranks returns the rank of the score or, if it has none, all ranks.
 func (w *explainer) ranks() []Rank {
 	switch {
 	case w.Facts == nil:
@@ -210,8 +211,8 @@ func (w *explainer) evicted() (n uint64) {
 
 // The causes.
 
-// find sets the cause and what belongs to it. changed: what the pod holds is not what
-// the score is of any more.
+// find sets the cause and its fields. changed: the blocks of the pod have changed since the
+// score.
 func (w *explainer) find(ctx context.Context) (changed bool, err error) {
 	switch {
 	case w.UnknownModel:
@@ -261,7 +262,7 @@ func (w *explainer) find(ctx context.Context) (changed bool, err error) {
 	return false, nil
 }
 
-// believed sets what is told of a pod without events.
+// believed sets the answer for an estimated pod.
 func (w *explainer) believed() {
 	e := w.e
 	w.cause, e.Rank, e.BlockTokens, e.Blocks = causeApproximate, max(w.SentTo, 0), w.Facts.Approx, len(w.Prompt.IDs)/w.Facts.Approx
@@ -270,7 +271,7 @@ func (w *explainer) believed() {
 	}
 }
 
-// lookAt asks the index for all that the pod holds of the prompt.
+// lookAt queries the index for all rows of the pod, with bits.
 func (w *explainer) lookAt(ctx context.Context) error {
 	q := index.Query{Candidates: w.own, Held: true, Keys: func(v index.Variant) ([]index.Key, error) {
 		w.variants = append(w.variants, v)
@@ -282,7 +283,7 @@ func (w *explainer) lookAt(ctx context.Context) error {
 	return err
 }
 
-// matchAll asks the index, and takes no answer that says nothing.
+// matchAll queries the index. A degraded answer is an error.
 func (w *explainer) matchAll(ctx context.Context, q *index.Query, m *index.Matches) error {
 	err := w.Index.Match(ctx, q, m)
 	if err == nil {
@@ -291,16 +292,16 @@ func (w *explainer) matchAll(ctx context.Context, q *index.Query, m *index.Match
 	return err
 }
 
-// asked returns the index if it can tell more of the pod than it holds. What others feed it
-// does not know.
-func (w *explainer) asked() (of inmemory.Explainer, ok bool) {
+// tracer returns the index if it can explain blocks of the pod. It cannot for pods that another
+// process feeds.
+func (w *explainer) tracer() (of inmemory.Explainer, ok bool) {
 	if w.Facts == nil || !w.Facts.Listed {
 		of, ok = w.Index.(inmemory.Explainer)
 	}
 	return of, ok
 }
 
-// moved reports that what the pod holds is not what the score is of.
+// moved reports whether the blocks of the pod have changed since the score.
 func (w *explainer) moved() bool {
 	if w.Row == nil {
 		return slices.ContainsFunc(w.held, func(r index.Row) bool {
@@ -313,7 +314,7 @@ func (w *explainer) moved() bool {
 	return i < 0 || w.held[i].GPU != w.Row.GPU || w.held[i].Run != w.Row.Run
 }
 
-// point is a block of which it is asked why it does not count.
+// point is a block that may be the first one that does not count.
 type point struct {
 	rank    int
 	group   int
@@ -327,8 +328,8 @@ type point struct {
 	unplaced int
 }
 
-// points are the blocks to ask about: the one behind the row's gpu run or, without a
-// row, the first of each rank, in each size that its full-attention groups have.
+// points returns the blocks to check: the block after the row's gpu run or, without a row, the
+// first block of each rank, in each size that its full-attention groups have.
 func (w *explainer) points() (points []point) {
 	if r := w.Row; r != nil {
 		for _, v := range w.variants {
@@ -348,7 +349,7 @@ func (w *explainer) points() (points []point) {
 			if anyFull && g.Kind != index.GroupFull {
 				continue
 			}
-			for _, pairs := range []bool{false, true} { // which of them, is not known
+			for _, pairs := range []bool{false, true} { // it is not known which
 				if v, ok := engine.VariantOf(g.BlockSize, pairs, w.Facts.Form); ok && (!pairs || v.Media == hashing.FormPad) {
 					points = append(points, point{rank: r.Number, group: g.ID, size: g.BlockSize, variant: v})
 				}
@@ -358,12 +359,12 @@ func (w *explainer) points() (points []point) {
 	return points
 }
 
-// choose sets the block to speak of, and its cause as far as what the index knows of
-// that block tells. A block that the prompt has comes before one that it has not.
+// choose sets the block of the answer, and its cause from the data of the index. A block that is
+// in the prompt comes before one that is not.
 func (w *explainer) choose(ctx context.Context) error {
 	e := w.e
 	w.cause = causeNeverStored
-	if _, ok := w.asked(); !ok {
+	if _, ok := w.tracer(); !ok {
 		w.cause = causeUntold
 	}
 	var best *point
@@ -393,7 +394,7 @@ func (w *explainer) tellLoss(l view.LastLoss) {
 	w.cause, w.e.Loss, w.e.LostAt = causeLost, l.Cause, l.At
 }
 
-// length is that of the prompt in tokens, or pairs.
+// length returns the length of the prompt in tokens or pairs.
 func (w *explainer) length(v index.Variant) int {
 	if v.Pairs {
 		return len(w.Prompt.IDs) - 1
@@ -401,7 +402,7 @@ func (w *explainer) length(v index.Variant) int {
 	return len(w.Prompt.IDs)
 }
 
-// judge sets the cause of a point by what the index knows of it.
+// judge sets the cause of a point from the data of the index.
 func (w *explainer) judge(ctx context.Context, p *point) error {
 	switch blocks := w.length(p.variant) / p.size; {
 	case p.cause != 0:
@@ -431,7 +432,7 @@ func (w *explainer) judge(ctx context.Context, p *point) error {
 	if p.cause != 0 {
 		return nil
 	}
-	explainer, ok := w.asked()
+	explainer, ok := w.tracer()
 	if !ok {
 		p.cause = causeUntold
 		return nil
@@ -481,18 +482,18 @@ func tierAt(row *index.Row, token int) index.Tier {
 	return index.NumTiers
 }
 
-// end is the token behind the block that does not count, or the first if blocks are of
-// no known size.
+// end returns the position after the block that does not count or, if the block size is not
+// known, after its first token.
 func (w *explainer) end() int { return w.e.Token + max(w.e.BlockTokens, 1) }
 
-// maxNamed is how many pods are named.
+// maxNamed bounds Answer.Pods.
 const maxNamed = 5
 
 // elsewhere looks for other pods that hold the block.
 func (w *explainer) elsewhere(ctx context.Context) (found bool, err error) {
 	q := index.Query{Candidates: index.NewCandidates(w.Model, nil), Keys: func(v index.Variant) ([]index.Key, error) {
 		keys, err := w.Prompt.KeysIn(v)
-		if errors.Is(err, prompt.ErrRequest) { // of an engine that was not asked for: it can hold none of it
+		if errors.Is(err, prompt.ErrRequest) { // for an engine with another form of media, which cannot hold the prompt
 			err = nil
 		}
 		return keys, err
@@ -517,17 +518,17 @@ func (w *explainer) elsewhere(ctx context.Context) (found bool, err error) {
 	return true, nil
 }
 
-// otherScope is a scope that a request does not ask for.
+// otherScope is a scope other than that of the request.
 type otherScope struct {
 	cause cause
 	name  string // for people
 	scope hashing.Scope
-	// salted is the root of a salt that is not known; nil: the root is that of scope.
+	// salted is the root of an unknown salt; nil: the root is that of scope.
 	salted  *engine.SaltedRoot
 	noMedia bool
 }
 
-// otherScopes returns those under which the pod may hold the tokens of the request.
+// otherScopes returns the scopes under which the pod may hold the tokens of the request.
 func (w *explainer) otherScopes() (others []otherScope) {
 	asked, salts := w.Prompt.Scope, w.Facts.Recent.Salted.Values
 	add := func(cause cause, name, adapter, salt string, salted *engine.SaltedRoot) {
@@ -590,8 +591,8 @@ func (w *explainer) findOtherScope(ctx context.Context) (found bool, err error) 
 		if o.noMedia {
 			with = nil
 		}
-		// A pod may have told of thousands of adapters: the whole is hashed where the first
-		// block is held.
+		// A pod may have thousands of adapters, so the whole prompt is hashed only if the pod
+		// holds the first block.
 		if found, err = w.holds(ctx, upTo(max(w.e.BlockTokens, 1), with), chain); found && w.e.Token > 0 {
 			found, err = w.holds(ctx, upTo(w.end(), with), chain)
 		}
@@ -623,8 +624,8 @@ func (w *explainer) holds(ctx context.Context, end int, keys func(index.Variant)
 	return slices.ContainsFunc(w.rows.Rows, func(r index.Row) bool { return int(r.Run)*r.BlockSize >= end }), err
 }
 
-// otherMedia tries the media that the pod told of lately in each unit of the block, in
-// place of what is there.
+// otherMedia tries the recent media of the pod in each unit of the block, instead of the media
+// of the request.
 func (w *explainer) otherMedia(ctx context.Context, end int) (found bool, err error) {
 	for _, v := range w.variants {
 		if v.Pairs || v.Media == hashing.FormPad {
@@ -657,7 +658,7 @@ func (w *explainer) otherMedia(ctx context.Context, end int) (found bool, err er
 					return false, err
 				}
 				if found {
-					w.tellMedia(v)
+					w.setOtherMedia(v)
 					return true, nil
 				}
 			}
@@ -668,9 +669,9 @@ func (w *explainer) otherMedia(ctx context.Context, end int) (found bool, err er
 	return false, nil
 }
 
-// tellMedia says that the pod holds the tokens with other media. A bare one may be a
+// setOtherMedia sets the cause: the pod holds the tokens with other media. A bare item may be a
 // salt.
-func (w *explainer) tellMedia(v index.Variant) {
+func (w *explainer) setOtherMedia(v index.Variant) {
 	e := w.e
 	cause := causeOtherMedia
 	switch {
@@ -688,7 +689,7 @@ func (w *explainer) tellMedia(v index.Variant) {
 	}
 }
 
-// byState sets the cause to what the view of the pod may lack.
+// byState sets a possible cause from the state of the pod.
 func (w *explainer) byState() {
 	if w.Facts == nil {
 		return
@@ -713,7 +714,7 @@ func (w *explainer) byState() {
 	}
 }
 
-// sentence says the cause in words.
+// sentence returns the cause in words.
 func (w *explainer) sentence() string {
 	e := w.e
 	pod := fmt.Sprintf("%.100q", w.Pod)
@@ -733,9 +734,9 @@ func (w *explainer) sentence() string {
 		return fmt.Sprintf("No pod holds anything: %v.", w.Unknown)
 	case causeUnknownPod:
 		if err := w.Refused(); err != nil {
-			return fmt.Sprintf("Pod %s was never heard for model %.100q, and nothing can be: %v.", pod, w.Model, err)
+			return fmt.Sprintf("Pod %s has not reported for model %.100q, and its messages would be refused: %v.", pod, w.Model, err)
 		}
-		return fmt.Sprintf("Pod %s was never heard for model %.100q. Look whether its events come under that name and model.", pod, w.Model)
+		return fmt.Sprintf("Pod %s has not reported for model %.100q. Check whether its events come under that name and model.", pod, w.Model)
 	case causeNotScorable:
 		return fmt.Sprintf("The chat uses what the engine of pod %s does otherwise, as it was told by Model.Exclude: %s. Nothing is claimed of the pod.", pod, w.Excluded)
 	case causeNoBlock:
@@ -772,7 +773,7 @@ func (w *explainer) sentence() string {
 		if e.Evicted > 0 {
 			return fmt.Sprintf("%d stores that may be of %s, or of blocks behind it, wait for a parent that is not known. %s.", e.Parked, lower(block), e.memory())
 		}
-		return fmt.Sprintf("%d stores that may be of %s, or of blocks behind it, wait for a parent that was never heard. The pod was connected to late, or messages are missing: a replay socket prevents this.", e.Parked, lower(block))
+		return fmt.Sprintf("%d stores that may be of %s, or of blocks after it, wait for a parent that is not known. The connection came late, or messages are missing: a replay socket prevents this.", e.Parked, lower(block))
 	case causeSilent:
 		return fmt.Sprintf("A stream of pod %s has brought nothing yet. Look at its address, at the subscriber's OnError, and whether the engine publishes KV events.", pod)
 	case causeElsewhere:
@@ -786,7 +787,7 @@ func (w *explainer) sentence() string {
 	case causeMemory:
 		return fmt.Sprintf("%s. %s may be one of them. A full report (PodInfo.WantsFullReport) brings back what it names.", e.memory(), block)
 	case causePartial:
-		return fmt.Sprintf("%s is not known. A part of what the pod has announced was never heard, and it does not announce it again: a replay socket prevents this, a full report (PodInfo.WantsFullReport) mends it.", block)
+		return fmt.Sprintf("%s is not known. Some announcements of the pod never arrived here, and it does not repeat them: a replay socket prevents this, and a full report (PodInfo.WantsFullReport) repairs it.", block)
 	case causeUnplaced:
 		return fmt.Sprintf("%s is not known to be held.%s", block, w.mayBe())
 	case causeNeverStored:
@@ -795,7 +796,7 @@ func (w *explainer) sentence() string {
 	return fmt.Sprintf("%s is not held. More is not known: the index does not keep it, or what the pod holds changes too fast.", block)
 }
 
-// memory says what the index has given up.
+// memory returns a sentence about evicted blocks.
 func (e *Answer) memory() string {
 	blocks := "blocks"
 	if e.Evicted > 0 {
@@ -804,10 +805,10 @@ func (e *Answer) memory() string {
 	return fmt.Sprintf("The index has given up %s of the pod because its memory is full: give it more (WithMemory)", blocks)
 }
 
-// lower is a sentence's beginning in its middle.
+// lower makes the first letter of s lower-case.
 func lower(s string) string { return strings.ToLower(s[:1]) + s[1:] }
 
-// others names pods.
+// others returns the names of the pods that hold the block.
 func (w *explainer) others() string {
 	e := w.e
 	var b strings.Builder
@@ -823,7 +824,7 @@ func (w *explainer) others() string {
 	return b.String()
 }
 
-// mayBe says that the pod may hold the block by a hash of which the prefix is not known.
+// mayBe returns a sentence about hashes whose prefix is not known.
 func (w *explainer) mayBe() string {
 	if w.e.Unplaced == 0 {
 		return ""
@@ -831,16 +832,16 @@ func (w *explainer) mayBe() string {
 	return fmt.Sprintf(" The pod holds %d blocks by hashes of which the prefix is not known, and it may be one of them. Such hashes wait until another event names them.", w.e.Unplaced)
 }
 
-// unrecognized says that the pod's events have what is not known.
+// unrecognized returns a sentence about events that are not recognized.
 func (w *explainer) unrecognized() string {
 	if w.Facts == nil || len(w.Facts.Unrecognized) == 0 {
 		return ""
 	}
 	slices.Sort(w.Facts.Unrecognized)
-	return fmt.Sprintf(" The pod's events have what this version does not know, so its score may be wrong: %s.", strings.Join(slices.Compact(w.Facts.Unrecognized), ", "))
+	return fmt.Sprintf(" The pod's events have parts that this version does not know, so its score may be wrong: %s.", strings.Join(slices.Compact(w.Facts.Unrecognized), ", "))
 }
 
-// bound says that the engine may reuse less.
+// bound returns a sentence about an upper bound.
 func (w *explainer) bound() string {
 	if w.UpperBound && (w.Row == nil || len(w.Row.Groups) > 1) {
 		return " The engine has several KV-cache groups and may reuse less."

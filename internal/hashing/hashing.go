@@ -1,5 +1,5 @@
-// Package hashing turns tokens into keys, and prompts into what the order of equal pods comes
-// from.
+// Package hashing makes the keys of tokens, and the hashes of prompts by which equal pods are
+// ordered.
 //
 // # Keys
 //
@@ -25,17 +25,16 @@
 //
 // # Ties
 //
-// If the first of equal pods got a prompt, one pod would get all cold traffic. So a rendezvous
-// of prompt and pod decides (internal/ranking). The whole prompt counts and not its beginning:
-// prompts that share a system prompt must spread while nobody holds it, and once a pod does
-// they meet there by their score. The locals of its units of 16 tokens are added up, each
-// times an odd number for its place, so the sum of a longer prompt goes on from that of its
-// beginning. The hash is seeded, so a client cannot aim at a pod. It costs 3 to 4 ns a pod
+// If the first of equal pods got each prompt, one pod would get all cold traffic. So a
+// rendezvous hash of prompt and pod decides (internal/ranking). The whole prompt counts and not
+// its beginning: prompts that share a system prompt must spread while no pod holds it, and once
+// a pod does they meet there by their score. The locals of its units of 16 tokens are added up,
+// each times an odd number for its place, so the sum of a longer prompt continues from that of
+// its beginning. The hash is seeded, so a client cannot aim at a pod. It costs 3 to 4 ns a pod
 // where 64 or more are equal, 0.3 us for a long prompt, and 2 us more if no pod of the request
 // has plain units of 16.
 //
-// A request that cannot be scored is hashed as it came, because its pods are cold all the
-// same.
+// A request that cannot be scored is hashed as it came, because its pods are equal too.
 package hashing
 
 import (
@@ -50,12 +49,12 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Hasher turns tokens into the locals and roots of one index. Equal seeds give
-// equal values on every machine.
+// Hasher makes the locals and roots of one index. Equal seeds give equal values on every
+// machine.
 type Hasher struct {
 	rootSeed, tieSeed uint64
 	units             *unitKeys
-	start             wide // of each unit; it has the adapter
+	start             wide // added to each unit; it has the adapter
 }
 
 // New returns the Hasher of an index with this seed.
@@ -72,7 +71,7 @@ func New(seed [16]byte) Hasher {
 	return Hasher{seeds.lo, seeds.hi, k, k.scope[scopeStart]}
 }
 
-// Scope is what separates equal tokens.
+// Scope separates equal tokens.
 type Scope struct {
 	Model, Adapter, Salt string
 }
@@ -105,25 +104,25 @@ func (h Hasher) Root(s Scope, v index.Variant) index.Key {
 	return index.Key(xxh3.HashSeed(b, h.rootSeed))
 }
 
-// Extra is what goes into the local of a unit besides its tokens.
+// Extra is an item that goes into the local of a unit beside its tokens.
 type Extra struct {
 	Unit   int
 	Kind   ExtraKind
 	ID     uint64 // xxh3 of the identifier
-	Offset uint32 // of mediaStart: where in the unit the item starts
+	Offset uint32 // for MediaStart: the start of the item within the unit
 }
 
-// ExtraKind is what an Extra is of.
+// ExtraKind is the kind of an Extra.
 type ExtraKind byte
 
 const (
 	MediaStart ExtraKind = iota + 1 // a media item starts in the unit
 	MediaBare                       // an item overlaps the block that the unit begins
 	Embeds                          // prompt embeddings
-	Unreadable                      // an extra key of a form that is not known
+	Unreadable                      // an extra key of an unknown form
 )
 
-// How an engine puts the media of a prompt into its blocks: index.Variant.Media.
+// The values of index.Variant.Media: the forms in which engines put media into blocks.
 const (
 	FormOffsets uint8 = iota // each item at its offset
 	FormBare                 // each item in the blocks that it overlaps
@@ -132,8 +131,8 @@ const (
 	NumForms = iota
 )
 
-// MediaAt places an item that starts at a token. Both paths use it: an engine
-// tells the start within a block, a request within the prompt.
+// MediaAt places an item that starts at a token. Both paths use it: an event has
+// the start within a block, and a request has the start within the prompt.
 func MediaAt(id string, token, unit int) Extra {
 	return Extra{token / unit, MediaStart, xxh3.HashString(id), uint32(token % unit)}
 }
@@ -143,7 +142,7 @@ func BareAt(id string, unit int) Extra {
 	return Extra{unit, MediaBare, xxh3.HashString(id), 0}
 }
 
-// Units. What is in a unit is written as pairs of words of 64 bits: two tokens a word,
+// Units. The content of a unit is written as pairs of words of 64 bits: two tokens a word,
 // the first in the lower half, as many words of zero as it takes to fill the last pair,
 // then a pair for each extra. Each pair has a secret key of two words, and
 //
@@ -154,7 +153,7 @@ func BareAt(id string, unit int) Extra {
 // each times a key of its own, the unit, the adapter's hash and the number of extras.
 //
 // Two different contents have equal locals with a probability of at most 2^-63 over the
-// keys, whatever the contents are. So who does not know the keys cannot choose them.
+// keys, whatever the contents are. So nobody can choose such contents without the keys.
 //
 //   - If they differ in a pair, their sums are equal for at most one of 2^64 values of a key
 //     (NH: Black, Halevi, Krawczyk, Krovetz, Rogaway, UMAC, 1999). Say that a is another one,
@@ -195,7 +194,7 @@ func (s wide) plus(key *wide, word uint64) wide {
 	return wide{hi, lo}
 }
 
-// local is what becomes of the sum of a unit.
+// local returns the local of a unit with sum s.
 func (s wide) local(k *unitKeys, start wide) index.Local {
 	x := start.plus(&k.scope[scopeHigh], s.hi).plus(&k.scope[scopeLow], s.lo).hi
 	x ^= x >> 32
@@ -203,18 +202,18 @@ func (s wide) local(k *unitKeys, start wide) index.Local {
 	return index.Local(x ^ x>>29)
 }
 
-// word is two tokens.
+// word returns two tokens as a word.
 func word(a, b uint32) uint64 { return uint64(a) | uint64(b)<<32 }
 
-// unitKeys are the keys of units: of the pairs of tokens and of extras by their places,
-// as many as come often.
+// unitKeys are the keys of units: for the scope, and for pairs of tokens and extras by their
+// places, as many as are common.
 type unitKeys struct {
 	seed           [16]byte
 	scope          [numScope]wide
 	tokens, extras [8]wide // tokens: enough for 16 of EAGLE's pairs
 }
 
-// What keys are for.
+// The uses of keys.
 const (
 	forScope byte = iota
 	forTokens
@@ -229,11 +228,11 @@ const (
 	scopeExtras // how many there are
 	scopeHigh   // the sum's halves
 	scopeLow
-	scopeSeeds // of what xxh3 hashes
+	scopeSeeds // the seeds of xxh3
 	numScope
 )
 
-// expand returns one of the keys that a seed stands for.
+// expand derives a key from the seed.
 func expand(seed [16]byte, what byte, n int) wide {
 	var b [16 + 1 + 8]byte
 	copy(b[:], seed[:])
@@ -259,7 +258,7 @@ func (k *unitKeys) ofExtra(n int) wide {
 	return expand(k.seed, forExtras, n)
 }
 
-// sumOf is the sum of the tokens of a unit.
+// sumOf returns the sum of the tokens of a unit.
 func sumOf(keys []wide, tokens []uint32) (s wide) {
 	for ; len(tokens) >= 4; keys, tokens = keys[1:], tokens[4:] {
 		s = s.pair(&keys[0], word(tokens[0], tokens[1]), word(tokens[2], tokens[3]))
@@ -305,7 +304,7 @@ func (h Hasher) Locals(dst []index.Local, tokens []uint32, unit int, extras []Ex
 	return dst
 }
 
-// locals16 is sumOf and wide.local for nearly all units that there are, written out: it
+// locals16 is sumOf and wide.local for the common unit of 16 tokens, written out: it
 // takes a third of the time. The view of the tokens spares the bounds of each unit.
 func locals16(locals []index.Local, tokens []uint32, k *unitKeys, start wide) {
 	units := unsafe.Slice((*[16]uint32)(unsafe.Pointer(unsafe.SliceData(tokens))), len(locals))
@@ -331,21 +330,21 @@ func Keys(dst []index.Key, prev index.Key, locals []index.Local) []index.Key {
 	return dst
 }
 
-// Ties. Pods that would reuse the same of a prompt are ordered by a rendezvous: the
-// prompt gives each pod a place, whoever else is asked for. So prompts that nobody
-// holds spread evenly, equal ones go to the same pod, and a pod that comes or goes
-// moves no prompt but its own.
+// Ties. Pods that would reuse the same number of tokens are ordered by a rendezvous hash: the
+// prompt gives each pod a place that does not depend on the other pods. So prompts that no pod
+// holds spread evenly, equal prompts go to the same pod, and a pod that comes or goes moves
+// only its own prompts.
 
 // TieUnit is the unit by which the tokens of a prompt go into its places, whatever the
 // units of its pods.
 const TieUnit = 16
 
 // A Fold is a hash of the beginning of a prompt, in whole units of TieUnit tokens. The
-// zero value is that of none.
+// zero value is the hash of no units.
 type Fold uint64
 
-// Plus goes on with further units, of which first is the number of the first one. They
-// have the adapter, and no media.
+// Plus adds further units; first is the number of the first of them. Their locals have the
+// adapter, and no media.
 func (f Fold) Plus(first int, locals []index.Local) Fold {
 	for i, l := range locals {
 		f += Fold(l) * Fold(2*(first+i)+1)
@@ -353,20 +352,21 @@ func (f Fold) Plus(first int, locals []index.Local) Fold {
 	return f
 }
 
-// PromptFold is what places depend on of the tokens of a prompt: a hash of all whole units, and the rest.
+// PromptFold is the input of places from the tokens of a prompt: a hash of all whole units, and
+// the rest.
 type PromptFold struct {
-	Units Fold     // of all whole units
-	Tail  []uint32 // the tokens behind them
-	Count int      // of all tokens
+	Units Fold     // hash of all whole units
+	Tail  []uint32 // the tokens after them
+	Count int      // number of all tokens
 }
 
-// FoldOf folds a prompt, whose units have these locals.
+// FoldOf folds a prompt whose units have these locals.
 func FoldOf(tokens []uint32, locals []index.Local) PromptFold {
 	return PromptFold{Fold(0).Plus(0, locals), tokens[TieUnit*len(locals):], len(tokens)}
 }
 
-// AppendPrompt appends what a prompt is hashed by for ties: its tokens and what else separates
-// it from others, but not its model. The hashes of its media come behind it.
+// AppendPrompt appends the input of Tie for a prompt: its tokens, adapter and salt, but not its
+// model. The hashes of its media follow (AppendName).
 func AppendPrompt(b []byte, s Scope, t PromptFold) []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(t.Count)) // so that no two prompts give the same bytes
 	b = binary.LittleEndian.AppendUint64(b, uint64(t.Units))
@@ -377,16 +377,16 @@ func AppendPrompt(b []byte, s Scope, t PromptFold) []byte {
 	return binary.LittleEndian.AppendUint64(b, xxh3.HashString(s.Salt))
 }
 
-// AppendName appends the hash of a name, as that of a medium.
+// AppendName appends the hash of a name, such as the hash of a media item.
 func AppendName(b []byte, name string) []byte {
 	return binary.LittleEndian.AppendUint64(b, xxh3.HashString(name))
 }
 
-// Tie returns the hash by which ties of a prompt are broken.
+// Tie returns the hash of a prompt that breaks ties.
 func (h Hasher) Tie(prompt []byte) uint64 { return xxh3.HashSeed(prompt, h.tieSeed) }
 
-// Request returns what stands for the hash of a prompt that could not be scored: a hash of
-// the request as it came.
+// Request replaces Tie for a request that could not be scored: it returns a hash of the request
+// as it came.
 func (h Hasher) Request(body []byte, prompt string, tokens []uint32) uint64 {
 	sum := xxh3.HashSeed(body, h.tieSeed) ^ xxh3.HashStringSeed(prompt, h.tieSeed+1)
 	for _, token := range tokens {

@@ -111,12 +111,12 @@ var promises = []promise{
 	{"trust of clients", []mutant{
 		{"./internal/hashing", "Hasher.Pod", "clients aim at a pod", "xxh3.HashStringSeed(name, h.rootSeed)", "xxh3.HashString(name)", "TestScopes"},
 		{".", "ofBody", "what cannot be scored is a bad request", "if errors.Is(err, chat.ErrMalformed) || errors.Is(err, chat.ErrTemplate) {", "if true {", "TestBodyErrors"},
-		{".", "Request.validate", "media of a chat without a length", "case asked != nil && m.Length == 0:", "case false:", "TestBodyMedia"},
+		{".", "Request.validate", "media of a chat without a length", "case chatReq != nil && m.Length == 0:", "case false:", "TestBodyMedia"},
 		{".", "ofBody", "what a template refuses is the host's fault", "errors.Is(err, chat.ErrMalformed) || errors.Is(err, chat.ErrTemplate) {", "errors.Is(err, chat.ErrMalformed) {", "TestBodyErrors"},
 		{".", "internal/predict:Ledger.take", "a used ticket is good", "l.at(t.slot).serial == t.serial", "t.slot > 0", "TestTicketsThatAreNotGood"},
 		{".", "internal/predict:Ledger.Observe", "a length that no prompt has", "promptTokens > 0 && promptTokens < math.MaxInt32 && ", "", "TestUsage"},
 		{".", "Indexer.routed", "an answer is good twice", "!k.turn.CompareAndSwap(a.turn, a.turn+1)", "false", "TestRoutedErrors"},
-		{".", "internal/registry:Registry.makeRoom", "invented models keep the room", "len(p.models)+len(p.asked) < MaxModels", "true", "TestApproximateInventedModels"},
+		{".", "internal/registry:Registry.makeRoom", "invented models keep the room", "len(p.models)+len(p.replies) < MaxModels", "true", "TestApproximateInventedModels"},
 		{"./index/redisindex", "redisIndex.fetch", "every model that clients name is kept", "ix.readers.CompareAndDelete(model, c)", "_ = c", "TestUnknownModels"},
 		{"./tokenize", "normalizer.apply", "replacements of any length", "if len(s) > w.left {", "if false {", "TestReplaceTooLong"},
 		{"./tokenize", "fileTokenizer.EncodeMarks", "what is held has texts of any length", "if err := h.pool.check(ctx, p.Text); err != nil {", "if err := error(nil); err != nil {", "TestHoldFails"},
@@ -176,7 +176,7 @@ var promises = []promise{
 	{"scopes", []mutant{
 		{".", "internal/catalog:Catalog.resolve", "an adapter of two models is of one", "if set.adapter != \"\" {", "if false {", "TestScopes"},
 		{".", "scorer.answer", "a rank has the state of its pod", "e.Rank, State(e.State)", "e.Rank, State(sc.set.Pods[e.Pod].Facts().State)", "TestRanksApart"},
-		{".", "internal/catalog:Catalog.resolve", "an adapter of other pods", "l.Pods != nil && !slices.ContainsFunc(l.Pods, func(pod string) bool { return told[pod] })", "false", "TestScopes"},
+		{".", "internal/catalog:Catalog.resolve", "an adapter of other pods", "l.Pods != nil && !slices.ContainsFunc(l.Pods, func(pod string) bool { return having[pod] })", "false", "TestScopes"},
 		{".", "internal/registry:ingest.source", "model ignored", "Model: in.model", "Model: \"m\"", "TestScopes"},
 		{".", "internal/registry:ingest.source", "rank ignored", ", Rank: r.Number", "", "TestScopes"},
 		{"./internal/hashing", "Hasher.Root", "salt ignored", "{s.Model, s.Adapter, s.Salt}", "{s.Model, s.Adapter}", "TestScopes"},
@@ -204,7 +204,7 @@ var promises = []promise{
 	}},
 	// A chat becomes the text of the engine, byte for byte.
 	{"exact text", []mutant{
-		{".", "scorer.renderChat", "a chat gets a second BOS", "model, asked.AddSpecial)", "model, true)", "TestBodiesOfOnePrompt"},
+		{".", "scorer.renderChat", "a chat gets a second BOS", "model, chatReq.AddSpecial)", "model, true)", "TestBodiesOfOnePrompt"},
 		{".", "Request.read", "a completion gets no BOS", "body.Prompt, body.Tokens, !body.AddSpecial", "body.Prompt, body.Tokens, true", "TestBodiesOfOnePrompt"},
 		{"./tokenize/chat", "parseCalled", "arguments of calls stay strings", "called.Set(\"arguments\", args)", "_ = args\n\tcalled.Set(\"arguments\", raw)", "TestShapes"},
 		{"./tokenize/chat", "tool.dump", "tools in the order of the client", "function.Set(\"name\", t.name)\n\tfunction.Set(\"description\", t.description)", "function.Set(\"description\", t.description)\n\tfunction.Set(\"name\", t.name)", "TestShapes"},
@@ -255,7 +255,7 @@ var promises = []promise{
 	}},
 	// What was missed, dropped, restarted or restored is never taken for whole.
 	{"loss and restart", []mutant{
-		{".", "restoring.next", "half a pod is enough", "case errors.Is(s.err, io.EOF), s.err == nil && s.more && k != sectionPod:", "case false:", "TestRestoreRefused"},
+		{".", "snapshotReader.next", "half a pod is enough", "case errors.Is(s.err, io.EOF), s.err == nil && s.more && k != sectionPod:", "case false:", "TestRestoreRefused"},
 		{".", "internal/podstate:Pod.readStream", "states are live behind a snapshot", "st.Interrupted, st.restored = true, true", "st.Interrupted, st.restored = false, true", "TestRestored"},
 		{".", "internal/podstate:Stream.Dealt", "a repeat confirms a lost connection", "case last && st.restored:", "case last:", "TestChangesOfState"},
 		{".", "internal/registry:delivery.take", "gap forgiven", "lost := v.Gap.Lost || v.Restarted", "lost := v.Restarted", "TestMessages"},
@@ -296,7 +296,7 @@ var promises = []promise{
 		{".", "internal/predict:Ledger.expire", "a prediction outlives its TTL", "if now-t.at < l.ttl {", "if now-t.at <= l.ttl {", "TestPredictionEnds"},
 		{".", "internal/predict:Ledger.end", "what has ended is live", "l.live.Add(-1)", "", "TestPredictionEnds"},
 		{".", "internal/predict:Ledger.Lose", "all ranks lose what one has lost", "if rank >= 0 && h.view.Source.Rank != rank {", "if false {", "TestPredictionEnds"},
-		{".", "internal/predict:Confirming.Find", "no clear ends a prediction", "ch.Op == index.OpClear ||", "i < 0 &&", "TestPredictionEnds"},
+		{".", "internal/predict:Confirmation.Find", "no clear ends a prediction", "ch.Op == index.OpClear ||", "i < 0 &&", "TestPredictionEnds"},
 		{".", "internal/catalog:Catalog.removeLocked", "predictions of a removed pod live on", "c.Ledger.Lose(e.Sent, -1, true)", "", "TestPredictionEnds"},
 		{".", "internal/catalog:Catalog.SendTo", "a pod that was never heard is kept", "if e.Sent.Live() == 0 {", "if e.Sent.Live() < 0 {", "TestColdLeavesNothing"},
 		{".", "internal/predict:Ledger.Abandon", "Abandon leaves what was sent", "if b := l.at(slot).believed; b != nil {", "if b := l.at(slot).believed; false {", "TestApproximate"},

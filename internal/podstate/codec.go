@@ -14,11 +14,11 @@ import (
 	"github.com/kvindex/kvindex/internal/view"
 )
 
-// StreamState is about what there is of a stream, of which the numbers and digests of
-// its last messages are remembered.
+// StreamState is about the size of a stream in a snapshot, in bytes: mostly the numbers and
+// digests of its last messages.
 const StreamState = 10 << 10
 
-// AppendState appends all that is to be known after a restart.
+// AppendState appends the state that a snapshot needs.
 func (pm *Pod) AppendState(b []byte) []byte {
 	b = append(b, sections.Flags(pm.Shown.Facts().Hybrid))
 	b = pm.Recent.Append(b)
@@ -31,7 +31,7 @@ func (pm *Pod) AppendState(b []byte) []byte {
 		b = r.appendState(b)
 	}
 	heard := slices.DeleteFunc(slices.Sorted(maps.Keys(pm.Streams)), func(st string) bool {
-		return pm.Streams[st].Heard.IsZero() // nothing is known of it
+		return pm.Streams[st].Heard.IsZero() // it has no message
 	})
 	b = binary.AppendUvarint(b, uint64(len(heard)))
 	for _, st := range heard {
@@ -42,7 +42,7 @@ func (pm *Pod) AppendState(b []byte) []byte {
 
 func (r *Rank) appendState(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(r.Number))
-	b = append(b, byte(r.State), sections.Flags(r.Kept, r.Contest.Open, r.Contest.Told, r.Lost.Kept, len(r.Unrecognized) > 0, r.MayHoldLess), byte(r.Contest.Others), byte(r.Contest.Own), byte(slices.Index(view.LossNames, r.Lost.Cause)))
+	b = append(b, byte(r.State), sections.Flags(r.Kept, r.Contest.Open, r.Contest.Reported, r.Lost.Kept, len(r.Unrecognized) > 0, r.MayHoldLess), byte(r.Contest.Others), byte(r.Contest.Own), byte(slices.Index(view.LossNames, r.Lost.Cause)))
 	b = appendTime(b, r.Lost.At)
 	b = engine.AppendGroups(b, r.Groups)
 	if len(r.Unrecognized) > 0 {
@@ -54,7 +54,7 @@ func (r *Rank) appendState(b []byte) []byte {
 	return b
 }
 
-// appendState leaves out what a transport has said of the stream: it has gone.
+// appendState leaves out the notes of a transport, which will be gone after Restore.
 func (st *Stream) appendState(b []byte) []byte {
 	b = sections.AppendString(b, st.Name)
 	b = append(b, sections.Flags(st.Partial, st.Skipped))
@@ -77,7 +77,7 @@ func appendTime(b []byte, t time.Time) []byte {
 	return binary.LittleEndian.AppendUint64(b, uint64(n))
 }
 
-// ReadState reads what appendState has written, into a state that is empty.
+// ReadState reads the state that AppendState has written, into an empty Pod.
 func (pm *Pod) ReadState(f *sections.Fields) error {
 	shown := pm.Shown.Facts()
 	shown.Hybrid = f.Byte()&1 != 0
@@ -137,7 +137,7 @@ func (pm *Pod) readRank(f *sections.Fields) error {
 	if err != nil {
 		return err
 	}
-	c.Open, c.Told, lost.Kept = set&2 != 0, set&4 != 0, set&8 != 0
+	c.Open, c.Reported, lost.Kept = set&2 != 0, set&4 != 0, set&8 != 0
 	lost.Cause = view.LossNames[cause]
 	r.State, r.Kept = state, set&1 != 0
 	r.Contest, r.Lost, r.Groups = c, lost, groups
@@ -185,10 +185,10 @@ func readTime(f *sections.Fields) time.Time {
 	return time.Time{}
 }
 
-// maxUnrecognizedText is how long one of them is at most: a name of 40 bytes, quoted.
+// maxUnrecognizedText bounds the length of a text in Unrecognized: a name of 40 bytes, quoted.
 const maxUnrecognizedText = 256
 
-// NoteUnknown notes what a batch has that is not known.
+// NoteUnknown adds the parts of a batch that are not recognized.
 func (r *Rank) NoteUnknown(what []string, mayRemove bool) {
 	r.MayHoldLess = r.MayHoldLess || mayRemove
 	for _, text := range what {
@@ -198,7 +198,7 @@ func (r *Rank) NoteUnknown(what []string, mayRemove bool) {
 	}
 }
 
-// TimeOf is the time of a batch by its engine's clock; the zero Time if it has none.
+// TimeOf returns the time of a batch by its engine's clock; the zero Time if it has none.
 func TimeOf(b *events.Batch) time.Time {
 	if !(b.Time > 0) {
 		return time.Time{}

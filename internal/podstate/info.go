@@ -13,7 +13,7 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// Info is the root's PodInfo.
+// Info has the fields of kvindex.PodInfo.
 type Info struct {
 	Pod, Model       string
 	State            view.State
@@ -22,12 +22,12 @@ type Info struct {
 	Profile          *engine.Profile
 	Adapters         []string
 	Unrecognized     []string
-	Ranks            []rankInfo
+	Ranks            []RankInfo
 	Streams          []stats.Stream
 }
 
-// rankInfo is the root's RankInfo.
-type rankInfo struct {
+// RankInfo has the fields of kvindex.RankInfo.
+type RankInfo struct {
 	Rank                      int
 	State                     view.State
 	Stream                    string
@@ -39,7 +39,7 @@ type rankInfo struct {
 	Groups                    []stats.Group
 }
 
-// Count adds to s what there is now.
+// Count adds the states of the pod and of its streams to s.
 func (pm *Pod) Count(s *stats.Stats) {
 	switch pm.Shown.Facts().State {
 	case view.Silent:
@@ -64,7 +64,7 @@ func (pm *Pod) Count(s *stats.Stats) {
 	}
 }
 
-// Describe fills in all but the names. known is what the index knows. pod.mu is held.
+// Describe fills in all fields but the names. known has the descriptions of the index.
 func (pm *Pod) Describe(info *Info, known map[index.Source]index.SourceInfo, now time.Time, listed bool) {
 	info.State, info.Profile = pm.Shown.Facts().State, &pm.Shown.Profile
 	info.Adapters = slices.Sorted(maps.Keys(pm.Adapters))
@@ -98,11 +98,11 @@ func (pm *Pod) Describe(info *Info, known map[index.Source]index.SourceInfo, now
 	}
 	slices.Sort(info.Unrecognized)
 	info.Unrecognized = slices.Compact(info.Unrecognized)
-	slices.SortFunc(info.Ranks, func(a, b rankInfo) int { return cmp.Compare(a.Rank, b.Rank) })
+	slices.SortFunc(info.Ranks, func(a, b RankInfo) int { return cmp.Compare(a.Rank, b.Rank) })
 }
 
-func (r *Rank) info(in index.SourceInfo, now time.Time) rankInfo {
-	s := rankInfo{
+func (r *Rank) info(in index.SourceInfo, now time.Time) RankInfo {
+	s := RankInfo{
 		Rank: r.Number, State: r.View(), Lag: r.Lag, Messages: r.Messages, Stored: r.Stored, Removed: r.Removed,
 		Blocks: in.Blocks, Bytes: in.Bytes, Evicted: in.Evicted,
 	}
@@ -130,14 +130,14 @@ func (st *Stream) info() stats.Stream {
 	return s
 }
 
-// The words of stats.Stream.Replay.
+// The values of stats.Stream.Replay.
 const (
 	ReplayIdle    = "idle"
 	ReplayWaiting = "waiting"
 	ReplayNone    = "none"
 )
 
-// replay is what is known of the stream's replay socket.
+// replay returns the state of the stream's replay socket.
 func (st *Stream) replay() string {
 	switch {
 	case st.Waits():

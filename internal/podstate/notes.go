@@ -12,13 +12,14 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// Note is a note: what is known of a rank, and of rank 0 also what is known of the pod,
-// for a model. Without either, nothing is.
+// Note is a published note: the state of a rank and, in the note of rank 0, also the state of
+// the pod. A Note without either withdraws the note before.
 type Note struct {
 	Pod  *PodNote
 	Rank *RankNote
 }
 
+// PodNote is the published state of a pod for one model.
 type PodNote struct {
 	State    view.State
 	Hybrid   bool
@@ -26,13 +27,14 @@ type PodNote struct {
 	Adapters []string
 }
 
+// RankNote is the published state of a rank.
 type RankNote struct {
 	State  view.State
-	Lossy  bool // it may hold more than is known, or less
+	Lossy  bool // Rank.Lacks
 	Groups []stats.Group
 }
 
-// noteVersion is the first byte of a note. Whoever reads another one reads nothing.
+// noteVersion is the first byte of a note. ReadNote refuses every other version.
 const noteVersion = 1
 
 // Append appends the note.
@@ -54,7 +56,7 @@ func (n *Note) Append(b []byte) []byte {
 
 var errNote = errors.New("no note of this version")
 
-// ReadNote reads a note. Adapters that no event could have told of are left out.
+// ReadNote reads a note. It leaves out adapters that no event can name.
 func ReadNote(b []byte) (n Note, err error) {
 	if len(b) < 2 || b[0] != noteVersion {
 		return n, errNote
@@ -65,7 +67,7 @@ func ReadNote(b []byte) (n Note, err error) {
 		p := &PodNote{State: view.State(f.Byte())}
 		of := f.Byte()
 		p.Hybrid, p.Form.Pairs = of&1 != 0, of&2 != 0
-		p.Form.Groups = readTold(f)
+		p.Form.Groups = readGroups(f)
 		for range f.Count() {
 			a := f.Bytes()
 			if f.Err() != nil {
@@ -81,7 +83,7 @@ func ReadNote(b []byte) (n Note, err error) {
 		n.Pod = p
 	}
 	if set&2 != 0 {
-		n.Rank = &RankNote{State: view.State(f.Byte()), Lossy: f.Byte()&1 != 0, Groups: readTold(f)}
+		n.Rank = &RankNote{State: view.State(f.Byte()), Lossy: f.Byte()&1 != 0, Groups: readGroups(f)}
 		if n.Rank.State > view.Live {
 			f.Refuse(errNote)
 		}
@@ -89,8 +91,8 @@ func ReadNote(b []byte) (n Note, err error) {
 	return n, f.End()
 }
 
-// readTold reads groups as an engine can have told them.
-func readTold(f *sections.Fields) []stats.Group {
+// readGroups reads groups, and refuses values that no engine can report.
+func readGroups(f *sections.Fields) []stats.Group {
 	groups, err := engine.ReadGroups(f)
 	if err != nil {
 		f.Refuse(err)

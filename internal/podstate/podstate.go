@@ -1,29 +1,30 @@
-// Package podstate has what was heard of a pod, for a model: its ranks, its streams, and how far
-// each can be trusted. It knows no index and no other pod.
+// Package podstate has the ranks and streams of a pod for one model, and tells how far each can be
+// trusted. It knows no index and no other pod.
 //
-// # States say what may be wrong
+// # States show what may be wrong
 //
-// Views that are unknown, silent, partial or live never claim more than the truth.
+// Views that are unknown, silent, partial or live never claim blocks that the pod lacks.
 //
 //   - A pod is silent from the moment at which a transport opens a stream of it until the
-//     stream brings a message. The worst stream counts, because a rank of which nothing is
-//     known may hold anything.
+//     stream brings a message. The worst stream counts, because a rank that has reported
+//     nothing may hold anything.
 //   - A replaying view may lack removals.
 //   - A view whose connection was lost is uncertain, and so is the view that another process
 //     has stored in a kept index.
-//   - A gap that stays makes the view partial, or uncertain if the policy keeps the blocks.
-//   - A clear makes it live, because from then on all is known.
+//   - A gap that no replay fills makes the view partial, or uncertain if the policy keeps the
+//     blocks.
+//   - A clear makes the view live, because from then on it is complete.
 //
-// Two things confirm a view: a message that is newer than all before and comes by itself, and
-// the end of an answer to a replay. A repeat or a replayed message confirms nothing, because a
-// replay may fall silent half-way. A lost connection that comes back, and a restart behind it,
-// are one change to uncertain and one back.
+// Two things confirm a view: a live message that is newer than all before, and the end of a
+// replay. A repeat or a replayed message confirms nothing, because a replay may stop half-way.
+// A lost connection that comes back, and a restart after it, are one change to uncertain and
+// one back.
 //
 // # Evictions are no events
 //
-// An eviction happens to one rank while another is written, so no viewEvent stands for it.
-// Rows report it to a score at once, and Describe to people. The view of the rank is partial
-// at best from its own next message on.
+// An eviction happens to one rank while another rank is written, so no ViewEvent stands for
+// it. Rows report it to a score at once, and Describe reports it to people. The view of the
+// rank is partial at best from its own next message on.
 package podstate
 
 import (
@@ -39,18 +40,20 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// Pod is what was heard of a pod, for a model. Whoever changes it holds a lock of its own.
+// Pod is the state of a pod for one model. It is not safe for concurrent use, except Shown: the
+// registry locks it (pod.mu).
 type Pod struct {
-	Shown    view.Pod // what scores read, without a lock
+	Shown    view.Pod // the view that scores read, without a lock
 	Ranks    map[int]*Rank
 	ByNumber []*Rank // ranks in the order of their numbers
 	Streams  map[string]*Stream
-	Adapters map[string]struct{} // those that the model was told of
+	Adapters map[string]struct{} // adapters that events have named
 	Recent   engine.Recent
-	Formed   engine.Form // that the form of predictions is of, unless that is of the profile
-	Silent   int         // streams that are silent
+	Formed   engine.Form // the form of blocks that predictions use, unless it is from the profile
+	Silent   int         // the number of silent streams
 }
 
+// New returns a Pod without ranks and streams.
 func New() Pod {
 	return Pod{Ranks: make(map[int]*Rank), Streams: make(map[string]*Stream), Adapters: make(map[string]struct{})}
 }
@@ -58,44 +61,45 @@ func New() Pod {
 // Rank is a data-parallel rank of a pod, for one model.
 type Rank struct {
 	Number int
-	State  view.State // changed by on alone
-	Shown  view.State // the view as settle found it, which scores read
-	// stream is the one that feeds the rank, and has it among its ranks; nil if
-	// it is fed without numbers.
+	State  view.State // changed by On alone
+	Shown  view.State // the state that Settle has published
+	// Stream is the stream that feeds the rank, and has the rank in its Ranks; nil if
+	// the messages of the rank have no numbers.
 	Stream  *Stream
 	Contest Contest
-	Kept    bool // what it holds is in the index from before, and nobody has spoken for it
-	// unproven: what it holds is from a snapshot, and it is fed without numbers, so nobody
-	// can know whether messages were lost since.
+	Kept    bool // its blocks are in the index from before, and no stream has brought a message
+	// unproven: its blocks are from a snapshot, and its messages have no numbers, so a loss
+	// since then would not show.
 	unproven bool
 	Doubt    bool // the index has a note that a loss was kept
-	Evicted  bool // when the last message was applied, the index had given up blocks
+	Evicted  bool // when the last message was applied, the index had evicted blocks
 	delay
 	elsewhere
 	Lost view.LastLoss
 	unknowns
 	traffic
 	Groups []stats.Group
-	Pairs  bool // its blocks are of pairs
+	Pairs  bool // its blocks have pairs of tokens (EAGLE)
 }
 
-// delay is that of the last Apply.
+// delay is the delay of the last Apply.
 type delay struct {
-	Late bool // what came last is not in the index, or not seen by others yet
-	// seen is done when others see it; nil: nobody will say so. unwatch ends what waits for that.
+	Late bool // the last message is not in the index, or other processes do not see it yet
+	// Seen is done when other processes see the message; nil: no such notice comes. Unwatch
+	// stops the function that waits for it.
 	Seen    context.Context
 	Unwatch func() bool
 }
 
-// elsewhere is what other processes know of a rank, or say of it.
+// elsewhere has the published note of a rank, or the note of another process about it.
 type elsewhere struct {
-	Told PublishedRank
-	// Of a listed pod: whether it is lossy there, and that nobody has said for a while that its
-	// state is what it was.
+	Published PublishedRank
+	// LossyThere and Stale are for listed pods: the rank is lossy in the process that feeds it,
+	// and that process has not confirmed its state for a while.
 	LossyThere, Stale bool
 }
 
-// PublishedRank is what the index was told of a rank.
+// PublishedRank is the content of the last note about a rank.
 type PublishedRank struct {
 	Is     bool
 	State  view.State
@@ -103,13 +107,13 @@ type PublishedRank struct {
 	Groups []stats.Group
 }
 
-// unknowns are what events have said that is not known, since all was cleared, sorted.
+// unknowns are the parts of events that are not recognized, since the last clear.
 type unknowns struct {
-	Unrecognized []string
-	MayHoldLess  bool // some of it may have said that blocks have left the cache
+	Unrecognized []string // sorted
+	MayHoldLess  bool     // one of them may have been a removal
 }
 
-// traffic is what a rank has said.
+// traffic counts the messages of a rank.
 type traffic struct {
 	Messages        uint64        // applied
 	Stored, Removed uint64        // blocks
@@ -117,25 +121,24 @@ type traffic struct {
 	At              time.Time     // when that was applied
 }
 
-// A ViewEvent is what happened to a rank, as far as it bears on how its view can
-// be trusted.
+// A ViewEvent is something that happened to a rank and may change its state.
 type ViewEvent uint8
 
 const (
-	HeardAll  ViewEvent = iota // a batch was applied, and so was all that the engine said before it
-	HeardLate                  // a batch was applied, but not all that the engine said before it
-	Emptied                    // a batch was applied that says that the cache was emptied
+	HeardAll  ViewEvent = iota // a batch was applied, after all earlier batches of the engine
+	HeardLate                  // a batch was applied, and earlier batches of the engine were not
+	Emptied                    // a batch was applied with an event that the cache was emptied
 	Doubted                    // messages were lost, and the blocks were kept
 	Forgotten                  // messages were lost, and the blocks were forgotten
-	Replaced                   // the blocks were forgotten: the engine, or the way to it, is another one
+	Replaced                   // the blocks were forgotten: the engine restarted, or another stream feeds the rank
 )
 
-// after is the state of a rank in state s after an event. No other rule changes
+// after returns the state of a rank in state s after an event. No other rule changes
 // the state of a rank.
 //
-// A batch by itself cures no doubt: what is missing in a view stays missing,
-// because an engine announces a block once. An emptied cache does, for from then
-// on all is known, whatever was lost before.
+// A batch does not make a partial or uncertain view live: missing blocks stay missing,
+// because an engine announces a block once. An emptied cache does: from then on the view
+// is complete, whatever was lost before.
 func after(s view.State, e ViewEvent) view.State {
 	switch {
 	case e == Emptied:
@@ -162,8 +165,8 @@ func (r *Rank) On(e ViewEvent) {
 	}
 }
 
-// Heard takes note of a batch that was applied at a time. whole: so was all that
-// the engine said before it.
+// Heard records a batch that was applied at a time. whole: all earlier batches of the engine
+// were applied too.
 func (r *Rank) Heard(b *events.Batch, at time.Time, whole bool) {
 	r.Messages++
 	r.At, r.Lag = at, 0
@@ -174,7 +177,7 @@ func (r *Rank) Heard(b *events.Batch, at time.Time, whole bool) {
 	for i := range b.Events {
 		e := &b.Events[i]
 		switch e.Kind {
-		case events.Cleared: // what is known from then on is all there is
+		case events.Cleared: // from then on the view is complete
 			clears = true
 		case events.Stored:
 			r.Groups, r.Pairs = engine.Learn(r.Groups, e), e.Pairs
@@ -191,13 +194,13 @@ func (r *Rank) Heard(b *events.Batch, at time.Time, whole bool) {
 	}
 }
 
-// Lossy reports that the rank may hold more than is known, or less.
+// Lossy reports whether the rank may hold more or fewer blocks than the index has of it.
 func (r *Rank) Lossy() bool { return r.State == view.Partial || r.State == view.Uncertain }
 
-// Lacks is lossy, or that the index has given up blocks.
+// Lacks reports whether the rank is lossy or the index has evicted blocks of it.
 func (r *Rank) Lacks() bool { return r.Lossy() || r.Evicted }
 
-// View is the state of the rank, with what its stream waits for.
+// View returns the state of the rank as its stream and other conditions limit it.
 func (r *Rank) View() view.State {
 	state := r.State
 	if r.Stream != nil {
@@ -212,10 +215,9 @@ func (r *Rank) View() view.State {
 	return state
 }
 
-// Settle works out the states that scores have, of the ranks and of the pod, after a
-// rank's or a stream's has changed. It returns the pod's one before and the new one.
-// heard: events of the pod have come. approximate: as long as none has, the pod is followed by
-// what is sent to it.
+// Settle publishes the states of the ranks and of the pod, after the state of a rank or of a
+// stream has changed. It returns the state of the pod before and after, and whether events of
+// the pod have come (heard). approximate: as long as none has come, the pod is estimated.
 func (pm *Pod) Settle(approximate bool) (from, to view.State, heard bool) {
 	f := pm.Shown.Facts()
 	from = f.State
@@ -235,7 +237,7 @@ func (pm *Pod) Settle(approximate bool) (from, to view.State, heard bool) {
 	}
 	switch {
 	case heard:
-	case approximate: // or nothing that could be applied
+	case approximate: // no event could be applied
 		pm.Shown.Publish(f)
 		return from, view.Approximate, false
 	default:
@@ -252,7 +254,7 @@ func (pm *Pod) Settle(approximate bool) (from, to view.State, heard bool) {
 	return from, state, heard
 }
 
-// Rank returns a rank of pm, made if need be. pod.mu is held.
+// Rank returns a rank of pm, made if needed.
 func (pm *Pod) Rank(n int) (*Rank, error) {
 	r := pm.Ranks[n]
 	if r == nil {
@@ -266,7 +268,7 @@ func (pm *Pod) Rank(n int) (*Rank, error) {
 	return r, nil
 }
 
-// ListRanks brings byNumber up to date, and what scores read of the ranks. pod.mu is held.
+// ListRanks updates ByNumber, and publishes the ranks.
 func (pm *Pod) ListRanks() {
 	pm.ByNumber = slices.SortedFunc(maps.Values(pm.Ranks), func(a, b *Rank) int { return a.Number - b.Number })
 	shown := make([]view.Rank, len(pm.ByNumber))
@@ -276,7 +278,7 @@ func (pm *Pod) ListRanks() {
 	pm.Shown.PublishRanks(shown)
 }
 
-// Stream returns a stream of pm, made if need be. pod.mu is held.
+// Stream returns a stream of pm, made if needed.
 func (pm *Pod) Stream(name string) (*Stream, error) {
 	st := pm.Streams[name]
 	if st == nil {
@@ -292,8 +294,8 @@ func (pm *Pod) Stream(name string) (*Stream, error) {
 	return st, nil
 }
 
-// dropStream makes room for a stream by forgetting one that feeds no rank and that
-// no transport has.
+// dropStream makes room by forgetting a stream that feeds no rank and that no transport has
+// opened. It reports whether it found one.
 func (pm *Pod) dropStream() bool {
 	for name, st := range pm.Streams {
 		if len(st.Ranks) == 0 && !st.opened {
@@ -304,8 +306,8 @@ func (pm *Pod) dropStream() bool {
 	return false
 }
 
-// Bind makes a stream the one that feeds a rank. The one that fed it before goes
-// with its last rank, unless a transport has it.
+// Bind makes st the stream that feeds a rank. The previous stream is forgotten with its last
+// rank, unless a transport has opened it.
 func (pm *Pod) Bind(r *Rank, st *Stream) {
 	old := r.Stream
 	if old == st {

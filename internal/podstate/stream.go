@@ -10,37 +10,37 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// Stream is the order of a stream and the ranks seen on it: all of them lose
-// when it does.
+// Stream is a stream with its Sequencer and the ranks that it feeds: a loss of the stream is a
+// loss of all of them.
 type Stream struct {
 	Name  string
 	Seq   sequence.Sequencer
 	Ranks []*Rank
-	// partial: messages of the engine's present life are missing, so a rank
-	// that is new on the stream may hold more than is known.
+	// Partial: messages since the start of the engine are missing, so a rank that is
+	// new on the stream may hold more blocks than the index has.
 	Partial bool
-	// skipped: messages of the engine's present life were not applied, because
+	// Skipped: messages since the start of the engine were not applied, because
 	// another stream has their rank.
 	Skipped bool
 
-	// What limits the views of the ranks, whatever they hold.
+	// Held and the fields up to restored limit the states of the ranks (Limit).
 	//
-	// held: message heldSeq waits for what is missing before it, or, if heldOld,
-	// because its number goes back.
-	// heldGap: the gap before it was counted.
+	// Held: message HeldSeq waits for missing messages before it or, with HeldOld,
+	// because its number goes back. HeldGap: the gap before it was counted.
 	Held, HeldOld, HeldGap bool
 	HeldSeq                uint64
-	// behind: older messages are caught up with.
+	// Behind: older messages are being applied.
 	Behind bool
-	// interrupted: the connection was lost, or another process applied what is
-	// known, and nothing has confirmed it since. restored: that was before a snapshot.
+	// Interrupted: the connection was lost, or another process has applied the last
+	// messages, and nothing has confirmed the view since. restored: the interruption is
+	// from a snapshot.
 	Interrupted, restored bool
 
-	opened    bool       // a transport has it
-	connected time.Time  // since when its connection stands; zero: it does not
-	Heard     time.Time  // when its last message came; zero: none has
-	noReplay  bool       // its replay socket does not answer
-	Malformed BadMessage // the last one
+	opened    bool       // a transport follows the stream
+	connected time.Time  // since when the connection exists; zero: there is none
+	Heard     time.Time  // time of the last message; zero: there was none
+	noReplay  bool       // the replay socket does not answer
+	Malformed BadMessage // the last malformed message
 	Stats     stats.Traffic
 }
 
@@ -51,15 +51,14 @@ type BadMessage struct {
 	Err  error
 }
 
-// Silent reports that the stream is to come, and has brought nothing yet.
+// Silent reports whether a transport follows the stream, which has brought no message yet.
 func (st *Stream) Silent() bool { return st.opened && st.Heard.IsZero() }
 
-// Waits reports that what the engine has said already is still to come.
+// Waits reports whether older messages of the engine are still missing here.
 func (st *Stream) Waits() bool { return st.Held || st.Behind }
 
-// Limit is the state of a rank that has state but for its stream. A rank that
-// holds nothing since its engine restarted has the state of what is waited for,
-// because that will make it known.
+// Limit returns the state of a rank as the stream limits it. A rank that is unknown since its
+// engine restarted gets the limit itself, because the awaited messages will end it.
 func (st *Stream) Limit(state view.State) view.State {
 	var most view.State
 	switch {
@@ -76,7 +75,7 @@ func (st *Stream) Limit(state view.State) view.State {
 	return min(state, most)
 }
 
-// Judge keeps partial after a message. lost: it came behind a loss, or is one.
+// Judge updates Partial and Skipped after a message. lost: there was a loss at the message.
 func (st *Stream) Judge(v *sequence.Verdict, lost bool) {
 	if v.Restarted {
 		st.Partial, st.Skipped = v.Missed, false
@@ -85,17 +84,17 @@ func (st *Stream) Judge(v *sequence.Verdict, lost bool) {
 	}
 }
 
-// confirm takes note that nothing is missing before what comes now.
+// confirm ends an interruption: no message is missing before the present one.
 func (st *Stream) confirm() { st.Interrupted, st.restored = false, false }
 
-// Dealt is told that a message was dealt with; again: it had come before; last: it is
-// the one that was applied last.
+// Dealt updates the limits after a message. again: the message had come before; last: it is
+// the message that was applied last.
 //
-// Only what is newer than all before and comes by itself shows that nothing is
-// missing. What comes again shows nothing, and a replay may fall silent half-way.
-// But a replay that brings the message which waits, or one behind it, has brought
-// all up to a message that came by itself. Behind a snapshot the last message shows,
-// when it comes again, that the engine is the same and goes on from there.
+// Only a live message that is newer than all before shows that nothing is missing. A
+// repeat shows nothing, and a replay may stop half-way. But a replay that brings the
+// waiting message, or a later one, has brought all messages up to a live one. After a
+// snapshot, a repeat of the last message shows that the engine is the same and
+// continues from there.
 func (st *Stream) Dealt(m *events.Message, again, last bool) {
 	came := st.Held && (m.Seq == st.HeldSeq || m.Seq > st.HeldSeq && !st.HeldOld)
 	if came {
@@ -113,8 +112,7 @@ func (st *Stream) Dealt(m *events.Message, again, last bool) {
 	}
 }
 
-// Lacks reports that a replay of all that the engine has said would make the view
-// better.
+// Lacks reports whether a replay of all messages of the engine would improve the view.
 func (st *Stream) Lacks() bool {
 	if len(st.Ranks) == 0 {
 		return st.Partial
@@ -122,7 +120,7 @@ func (st *Stream) Lacks() bool {
 	return slices.ContainsFunc(st.Ranks, (*Rank).Lossy)
 }
 
-// Note changes what limits the views of the stream's ranks, and what is told of it.
+// Note updates the limits and the description of the stream.
 func (st *Stream) Note(n events.Note, now time.Time) {
 	switch n {
 	case events.NoteOpened:
@@ -131,7 +129,7 @@ func (st *Stream) Note(n events.Note, now time.Time) {
 		st.connected = now
 	case events.NoteLost, events.NoteClosed:
 		st.connected = time.Time{}
-		st.Held, st.Behind = false, false // what was held is gone with the connection
+		st.Held, st.Behind = false, false // the held message is gone with the connection
 		st.Interrupted = st.Interrupted || !st.Heard.IsZero()
 		st.opened = st.opened && n == events.NoteLost
 	case events.NoteHeld:
@@ -146,14 +144,14 @@ func (st *Stream) Note(n events.Note, now time.Time) {
 	}
 }
 
-// current takes note that all that the engine has said was offered.
+// current records that the transport has offered all messages of the engine.
 func (st *Stream) current() {
 	_, started := st.Seq.Next()
 	for _, r := range st.Ranks {
 		if st.Waits() || st.Interrupted {
 			r.Lag = 0 // it was made up
 		}
-		if !started && r.State == view.Unknown { // the engine restarted, and has said nothing
+		if !started && r.State == view.Unknown { // the engine restarted, and has published nothing
 			r.On(HeardAll)
 		}
 	}
@@ -161,28 +159,28 @@ func (st *Stream) current() {
 	st.confirm()
 }
 
-// ContestRun is how many messages in a row decide a contest.
+// ContestRun is the number of messages in a row that decides a contest.
 const ContestRun = 16
 
-// Contest is what a rank knows of the streams that had it before and go on.
+// Contest counts the messages of other streams that had the rank before and continue.
 type Contest struct {
-	Open   bool // they may have said what is not known
-	Told   bool // since the rank moved
-	Others int  // messages of them in a row
-	Own    int  // messages of the present stream in a row, while open
+	Open     bool // messages of other streams were not applied
+	Reported bool // a Loss was reported since the rank moved
+	Others   int  // messages of other streams in a row
+	Own      int  // messages of the present stream in a row, while Open
 }
 
-// Spoke takes note of a message of the stream that has the rank.
-func (c *Contest) Spoke() {
+// CountOwn counts a message of the stream that has the rank.
+func (c *Contest) CountOwn() {
 	c.Others = 0
 	if c.Own++; c.Own >= ContestRun {
 		c.Open, c.Own = false, 0
 	}
 }
 
-// Decided takes note that the rank moves. What a run of messages decided is told
-// as a move alone.
-func (c *Contest) Decided() { *c = Contest{Told: c.Others+1 >= ContestRun} }
+// Moved begins a new Contest: the rank has moved. After a move by ContestRun messages only
+// the move is reported.
+func (c *Contest) Moved() { *c = Contest{Reported: c.Others+1 >= ContestRun} }
 
 // CountSilent counts the silent streams.
 func (pm *Pod) CountSilent() {

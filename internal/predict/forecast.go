@@ -10,40 +10,40 @@ import (
 	"github.com/kvindex/kvindex/internal/sent"
 )
 
-// A score of ranks that prompts were sent to counts the beginning that these have in common
-// with its own prompt as held in the gpu, in all groups. A rank that the index has no row of
-// gets one that holds nothing. Where a beginning ends inside a row's blocks, held ones may
-// follow behind it: then the index is asked once more, for bits.
+// A score counts the longest beginning of its prompt that was routed to a rank as held in the
+// gpu, in all groups. A rank without a row in the index gets a row that holds nothing. Where a
+// beginning ends inside the blocks of a row, held blocks may follow it: then the index is
+// queried once more, for bits.
 
-// Candidates are the candidates of a score, as far as prompts were sent to them.
+// Candidates are the candidates of a score, for the forecast.
 type Candidates struct {
-	Pods        []*Pod // nil: never heard
+	Pods        []*Pod // nil: not registered
 	Lent        *Lent
-	Approximate bool // some pods are followed by what is sent to them
+	Approximate bool // some pods are estimated
 }
 
-// hit is a rank to which a beginning of the prompt was sent.
+// hit is a rank to which a beginning of the prompt was routed.
 type hit struct {
 	pod    int32 // the candidate
 	view   *index.View
-	tokens int // of the beginning, or pairs: whole blocks of the main group
+	tokens int // length of the beginning in tokens or pairs: whole blocks of the main group
 	found  bool
 
-	from, to int32 // the rows of forecast.behind that are about the rank
+	from, to int32 // the rows of the rank in Forecast.Behind
 }
 
-// A Forecast is what was sent to the candidates of a score, beside what they hold. Without a
-// hit nothing else of it counts. Its memory is used again.
+// A Forecast has the prompts that were routed to the candidates of a score, beside the rows of
+// the index. Without a hit its other fields are not valid. Its memory is used again.
 type Forecast struct {
 	hits   []hit
-	hitsOf []int32 // by candidate: where its hits begin; and where the last ones end
+	hitsOf []int32 // by candidate: the start of its hits; then the end of the last
 
-	// By row of the matches:
+	// hitOf and proven are by row of the matches.
 	hitOf  []int32 // the position in hits plus one; 0: none
-	proven []int32 // cached tokens without what was sent
-	Real   int     // the rows that the index has given
+	proven []int32 // cached tokens by events alone
+	Real   int     // the number of rows from the index; the others were made for hits
 
-	Behind  index.Matches // rows with bits, if these are needed
+	Behind  index.Matches // rows with bits, if they are needed
 	sentTo  []int32       // by sent.Holder: units
 	anySent bool
 	note    func(sent.Holder, int) // noteSent
@@ -52,11 +52,11 @@ type Forecast struct {
 // noneHeld is Row.Held of a source that holds nothing of a prompt.
 var noneHeld [index.NumTiers][]uint64
 
-// Begin begins the forecast of a score to which the index has given so many rows.
+// Begin begins the forecast of a score with so many rows from the index.
 func (f *Forecast) Begin(rows int) { f.Real = rows }
 
-// Find fills hits, in the order of candidates and ranks; rank -1: all. It reports whether there
-// are some.
+// Find finds the hits, in the order of candidates and ranks; rank -1: of all ranks. It reports
+// whether there are any.
 func (f *Forecast) Find(l *Ledger, c Candidates, runs []prompt.Run, rank int) bool {
 	if l.live.Load() == 0 && !c.Approximate {
 		return false
@@ -71,7 +71,7 @@ func (f *Forecast) Find(l *Ledger, c Candidates, runs []prompt.Run, rank int) bo
 	return len(f.hits) > 0
 }
 
-// findAt is find at a time.
+// findAt is Find at a time.
 func (f *Forecast) findAt(l *Ledger, c Candidates, runs []prompt.Run, rank int, now int64) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -109,8 +109,8 @@ func (f *Forecast) findAt(l *Ledger, c Candidates, runs []prompt.Run, rank int, 
 	f.hitsOf = append(f.hitsOf, int32(len(f.hits)))
 }
 
-// add adds the whole blocks of so many tokens that were sent, if they are of the rank; -1:
-// of any.
+// add adds a hit with the whole blocks of so many tokens, if view is of the rank; -1: of any
+// rank.
 func (f *Forecast) add(rank int, pod int32, view *index.View, tokens int) {
 	tokens -= tokens % view.BlockSize
 	if tokens == 0 || rank >= 0 && view.Source.Rank != rank {
@@ -129,20 +129,20 @@ func (f *Forecast) add(rank int, pod int32, view *index.View, tokens int) {
 // Init makes f ready. It must not be copied from then on.
 func (f *Forecast) Init() { f.note = f.noteSent }
 
-// noteSent is found of sent.Tree.Match.
+// noteSent is the callback of sent.Tree.Match.
 func (f *Forecast) noteSent(h sent.Holder, units int) {
 	f.sentTo[h], f.anySent = int32(units), true
 }
 
-// Lay has rows know of the hits that are about them, and adds rows for those that have none. It
-// returns how many tokens of the prompt a beginning covers which may go on with held blocks:
-// only bits can tell. Else it returns math.MaxInt.
-func (f *Forecast) Lay(matches *index.Matches, p *prompt.Prompt) (behind int) {
+// Attach links each hit to its rows, and adds a row for a hit without one. If held blocks may
+// follow a hit, so that bits are needed, it returns the tokens of the shortest such hit, else
+// math.MaxInt.
+func (f *Forecast) Attach(matches *index.Matches, p *prompt.Prompt) (behind int) {
 	for i := range matches.Rows {
 		f.hitOf = append(f.hitOf, 0)
 		row := &matches.Rows[i]
 		if at := f.hitAt(row); at >= 0 {
-			main := f.hits[at].view.Group // a row of another group alone says nothing (judge)
+			main := f.hits[at].view.Group // a row of another group alone has no score (Judge.judge)
 			f.hits[at].found = f.hits[at].found || main.Kind != index.GroupFull || row.Group.ID == main.ID
 			f.hitOf[i] = int32(at) + 1
 		}
@@ -175,7 +175,7 @@ func (f *Forecast) Lay(matches *index.Matches, p *prompt.Prompt) (behind int) {
 	return behind
 }
 
-// hitAt returns which hit is about a row, -1: none.
+// hitAt returns the position of the hit of a row, or -1.
 func (f *Forecast) hitAt(row *index.Row) int {
 	for i := f.hitsOf[row.Pod]; i < f.hitsOf[row.Pod+1]; i++ {
 		if f.hits[i].view.Source.Rank == row.Source.Rank {
@@ -185,8 +185,8 @@ func (f *Forecast) hitAt(row *index.Row) int {
 	return -1
 }
 
-// LayBits has hits know of the rows with bits that are about them.
-func (f *Forecast) LayBits() {
+// AttachBits links each hit to its rows with bits.
+func (f *Forecast) AttachBits() {
 	for i := range f.Behind.Rows { // those of a rank stand next to each other
 		if at := f.hitAt(&f.Behind.Rows[i]); at >= 0 {
 			h := &f.hits[at]
@@ -198,8 +198,8 @@ func (f *Forecast) LayBits() {
 	}
 }
 
-// reach returns how many leading blocks of a row of one full-attention group are held in the
-// gpu or were sent.
+// reach returns the number of leading blocks of a row of one full-attention group that are held
+// in the gpu or were routed.
 func (f *Forecast) reach(row *index.Row, h *hit) int {
 	n := max(int(row.GPU), h.tokens/row.BlockSize)
 	for i := h.from; i < h.to; i++ {
@@ -212,8 +212,8 @@ func (f *Forecast) reach(row *index.Row, h *hit) int {
 	return n
 }
 
-// WithHit returns what the engine would reuse by such a row with what was sent; cached is that
-// without it. again: the tokens that the engine computes again.
+// WithHit returns the tokens that the engine would reuse by such a row and its hit; cached is
+// the number without the hit. again is the number of tokens that the engine computes again.
 func (f *Forecast) WithHit(i int, row *index.Row, length, cached, again int) int {
 	f.proven[i] = int32(cached)
 	if h := f.hitOf[i]; h != 0 {
@@ -222,7 +222,7 @@ func (f *Forecast) WithHit(i int, row *index.Row, length, cached, again int) int
 	return cached
 }
 
-// withSent adds to what groups hold of a prompt what was sent.
+// withSent adds the blocks of a hit to the blocks that groups hold.
 func withSent(held []reuse.Held, groups []index.GroupLayout, grain int, h *hit) {
 	for i := range held {
 		size := groups[i].BlockSize
@@ -247,8 +247,8 @@ func withFirst(bits []uint64, n int) []uint64 {
 	return set
 }
 
-// Judge notes what is judged of a row of several groups without what was sent, and, if the rule
-// knows these groups, adds what was sent to what they hold. It reports whether it has.
+// Judge notes the cached tokens of a row of several groups without its hit. If the row has a hit
+// and there is a rule, it adds the blocks of the hit to held and returns true.
 func (f *Forecast) Judge(row, cached int, rule *reuse.Plan, held []reuse.Held, groups []index.GroupLayout) bool {
 	f.proven[row] = int32(cached)
 	h := f.hitOf[row]
@@ -259,17 +259,17 @@ func (f *Forecast) Judge(row, cached int, rule *reuse.Plan, held []reuse.Held, g
 	return true
 }
 
-// Any reports whether anything was sent that counts.
+// Any reports whether there are hits.
 func (f *Forecast) Any() bool { return len(f.hits) > 0 }
 
 // Clear forgets the hits.
 func (f *Forecast) Clear() { f.hits, f.hitOf = f.hits[:0], f.hitOf[:0] }
 
-// Made reports whether a row was made for a hit, and is none of the index.
+// Made reports whether a row was made for a hit and does not come from the index.
 func (f *Forecast) Made(row int) bool { return row >= f.Real }
 
-// Proven is how many of the cached tokens of an entry events have proven. row is that of the
-// entry, plus one; 0: none.
+// Proven returns how many of the cached tokens of an entry are proven by events. row is the row
+// of the entry plus one; 0: none.
 func (f *Forecast) Proven(row int32, cached int) int {
 	if len(f.hits) == 0 || row == 0 {
 		return cached

@@ -1,20 +1,20 @@
-// Package predict has predictions: a prompt that was sent to a rank counts as cached there until
-// the events of the rank say what became of it.
+// Package predict has tickets and predictions: a prompt that was routed to a rank counts as cached
+// there until the events of the rank decide.
 //
-// A score knows what events have proven. But a request that is sent now is computed in a
-// moment, and the next one with the same beginning may come before the first event does. So
-// a host says by Routed where it has sent a prompt, and from then on the rank counts as one
-// that has computed it. That is a prediction. It ends once: when the index confirms it, after
-// a time, when the engine's answer comes (Observe), when the host takes it back (Abandon), or
-// when the rank loses what it held.
+// A score counts blocks that events have proven. But a request that is sent now is computed in
+// a moment, and the next request with the same beginning may come before the first event. So
+// the host registers by Routed where it has sent a prompt, and from then on the rank counts as
+// if it had computed the prompt. That is a prediction. It ends once: when the index confirms
+// it, after a time, when the engine's answer comes (Observe), when the host withdraws it
+// (Abandon), or when the rank loses its blocks.
 //
-// A prediction is a chain of keys in a tree that all ranks share (package sent), so siblings
-// share their memory, and a score finds the longest beginning for each rank in one walk. Its
-// ticket outlives it: an answer takes longer than the events do. Predictions and tickets are
-// in one list by age, because all have one TTL and one TicketAge.
+// A prediction is a chain of keys in a tree that all ranks share (package sent), so prompts with
+// a common beginning share memory, and a score finds the longest beginning for each rank in one
+// walk. The ticket outlives the prediction: an answer takes longer than the events. Predictions
+// and tickets are in one list by age, because all have one TTL and one TicketAge.
 //
-// What ends a prediction is looked for by whoever comes: there is no goroutine. The clock is
-// read only where predictions live.
+// No goroutine ends predictions: each call ends those that are due. The clock is read only while
+// predictions live.
 //
 // # Keys of units, and an answer that keeps them
 //
@@ -24,56 +24,56 @@
 // whole blocks of the rank when a row is scored.
 //
 // An answer keeps its keys until it is scored again or routed. They are swapped with those of
-// the scorer and not copied, so a score allocates nothing for it, and hosts that never call
-// Routed pay a few words. That is why an answer is for one Routed: the second one would be
-// about a request whose score the first one has changed. Routed asks the index once more,
-// about the one pod, so the engine's report is compared with what was known when the request
-// was sent, and not when it was scored.
+// the scorer and not copied, so a score allocates nothing for them, and hosts that never call
+// Routed pay a few words. That is why an answer is for one Routed: the first Routed has changed
+// the score that a second one would be about. Routed queries the index once more, for the one
+// pod, so the engine's report is compared with the figures at the time when the request was
+// sent, and not when it was scored.
 //
 // # The last missing block confirms a prediction
 //
 // Routed finds the last whole block that the rank does not hold. The key of that block and the
 // key before it give its local (unchain), and a store names the locals of its blocks. So
-// the ingest compares a number for each block that is stored, against fewOf counters first,
-// and hashes nothing. A local is of one unit and may come in other prompts, so it makes a
-// suspect and no more. After the message was applied, the index is asked whether the rank
-// holds all of the prompt of a suspect. To ask it about all predictions after each message
-// would cost each message a score. To count off blocks one by one would need to know of each
-// that it was stored behind the right parent, which is the index's work.
+// the ingest compares a number for each stored block, against fewOf counters first, and hashes
+// nothing. A local is of one unit and may occur in other prompts, so it only makes a suspect.
+// After the message was applied, the index is queried whether the rank holds the whole prompt
+// of a suspect. Such a query for all predictions after each message would cost each message a
+// score. To count off blocks one by one, each block would have to be checked for the right
+// parent, which is the index's work.
 //
-// The rest ends by the TTL. The last missing block may come in a way that no store names:
-// another Indexer of a shared index applies the message, or the index is asked in vain because
-// an earlier block was evicted meanwhile. When events join their parents, or hidden blocks
-// come back, all predictions of the rank are looked at. The figure is too high for the TTL
-// at most then, for blocks that were sent to the rank a moment ago.
+// Other predictions end by the TTL. The last missing block may come in a way that no store
+// names: another Indexer of a shared index applies the message, or the query fails because an
+// earlier block was evicted meanwhile. When events join their parents, or hidden blocks come
+// back, all predictions of the rank are checked. The figure is then too high for the TTL at
+// most, for blocks that were sent to the rank a moment ago.
 //
 // # A cold pod borrows its block size
 //
-// Siblings meet on a new pod before its first event, and a key needs blocks. Pods of one model
-// and one form of media are mostly started with one configuration, so a pod that has announced
-// no blocks is taken to have those on which the others agree (Lend). If they differ it
-// has none: a guess would be wrong for some. Its holders are marked, and count only as long as
-// the others agree. The first blocks of the pod settle it (Ledger.SetForm): predictions in
-// other blocks are lost at once, because no later event could confirm them. Prompts that were
-// sent to a pod that was never heard are kept beside the pods of the model, by the caller.
-// They go over to the pod when it is heard, and their entry goes when another pod is routed to
-// and none of them is live. They do not register the pod: a request on its way to a pod that
-// was just removed would bring that back for good.
+// Prompts with a common beginning meet on a new pod before its first event, and a key needs
+// blocks. Pods of one model and one form of media mostly have one configuration, so a pod that
+// has announced no blocks is assumed to have the blocks on which the others agree (Lend). If
+// they differ, it has none: a guess would be wrong for some. Its holders are marked, and count
+// only as long as the others agree. The first blocks of the pod decide (Ledger.SetForm):
+// predictions in other blocks are lost at once, because no later event could confirm them.
+//
+// Prompts that were routed to a pod that has not reported are kept beside the pods of the model
+// (package catalog). They move to the pod when it reports. They do not register the pod: a
+// request on its way to a pod that was just removed would register that pod again for good.
 //
 // # How they end
 //
 // A TTL needs no timer. All predictions have one TTL, so they end in the order of the list,
-// and the next caller looks at its head. A score compares a number, and takes the lock only
-// when something is due. Between two calls nobody sees what is too old.
+// and the next caller checks its head. A score compares a number, and takes the lock only
+// when a prediction is due. Between two calls nothing reads an expired prediction.
 //
 // A ticket outlives its prediction, because an answer takes seconds or minutes, and the report
-// belongs to the figures of the moment at which the request was sent. A ticket has these
-// figures and a row to count in, and no keys. It carries a serial number, so a slot that was
-// given to another request is not taken for it.
+// belongs to the figures at the time when the request was sent. A ticket has these figures and
+// a row to count in, and no keys. It has a serial number, so a slot that was reused for another
+// request is not taken for it.
 //
-// Observe ends a prediction that its events have not ended. The request was computed, or it
-// was not: the events have to say what is true now. To keep the prediction until the TTL would
-// count prompts that the engine did not store.
+// Observe ends a prediction that its events have not ended. The request was computed or not,
+// and the events decide from now on. To keep the prediction until the TTL would count prompts
+// that the engine did not store.
 //
 // CachedTokens never counts a prediction: its promise is that it is never too high. An engine
 // that sorts its queue in another way, or that fails, makes a prediction wrong.
@@ -103,7 +103,7 @@ const (
 	MinBytes         = 256 << 10
 )
 
-// observe adds a request for which a figure was expected, and cached tokens were reported.
+// observe adds a request with an expected figure and the reported cached tokens.
 func observe(a *stats.Accuracy, figure, cached int) {
 	switch d := figure - cached; {
 	case d == 0:
@@ -118,23 +118,23 @@ func observe(a *stats.Accuracy, figure, cached int) {
 	}
 }
 
-// maxObserved bounds the rows of Stats.Observed. What is beyond has Model "".
+// maxObserved bounds the rows of Stats.Observed. Requests beyond it count with Model "".
 const maxObserved = 1024
 
 var (
-	// ErrNotAsked and ErrBlockSize are the root's ErrNotAsked and ErrBlockSize.
-	ErrNotAsked  = errors.New("kvindex: the pod was not asked about")
+	// ErrNotAsked and ErrBlockSize are those of package kvindex.
+	ErrNotAsked  = errors.New("kvindex: the pod was not in the request")
 	ErrBlockSize = errors.New("kvindex: the block size of the pod is not known")
 )
 
-// Config is the root's PredictionConfig.
+// Config has the fields of kvindex.PredictionConfig.
 type Config struct {
 	TTL, TicketAge time.Duration
 	Bytes          int64
 	Now            func() time.Time
 }
 
-// Ticket is a ticket of a Ledger; the zero value is none.
+// Ticket is a ticket of a Ledger. The zero value is no ticket.
 type Ticket struct {
 	of     *Ledger
 	slot   uint32
@@ -148,27 +148,27 @@ type Ledger struct {
 	clock    func() time.Time
 	began    time.Time
 
-	// live is the number of predictions, due when the oldest of them may end by its TTL.
-	// Both are read without mu.
+	// live is the number of live predictions, and due is the time at which the oldest of them
+	// may end by its TTL. Both are read without mu.
 	live atomic.Int64
 	due  atomic.Int64
 
 	mu      sync.RWMutex // the last lock taken but for statsMu; guards all below
 	tree    sent.Tree
-	holders []*holder // by number; nil: free
-	freeNo  []sent.Holder
+	holders []*holder     // by number; nil: free
+	freeNo  []sent.Holder // free numbers
 
 	slots       [][]ticket // of slotsOf each
 	free        uint32     // the first free slot; 0: none. Slot n is number n-1
-	first, last uint32     // the tickets, by age
-	next        uint32     // the oldest one that may have a live prediction
+	first, last uint32     // the list of tickets, by age
+	next        uint32     // the oldest ticket that may have a live prediction
 
-	believed int64 // tickets that have believed set
+	believed int64 // number of tickets with believed set
 	serial   uint64
 	counts
 }
 
-// counts are what Stats tells.
+// counts are the counters for Stats.
 type counts struct {
 	predictions stats.Predictions
 	tickets     stats.Tickets
@@ -179,26 +179,26 @@ type observedAt struct{ model, state string }
 
 const slotsOf = 256
 
-// fewOf is how many counts a holder has in few.
+// fewOf is the number of counters in holder.few.
 const fewOf = 512
 
 // ticket is a request that was sent.
 type ticket struct {
 	serial     uint64 // 0: the slot is free
-	at         int64  // when it was sent
-	prev, next uint32 // by age; of a free slot next is the next free one
+	at         int64  // the time when it was sent
+	prev, next uint32 // the list by age; next of a free slot is the next free slot
 	row        *stats.Observations
-	// prompt, cached and predicted are tokens: the length, and the figures of then.
+	// prompt, cached and predicted are tokens: the length, and the figures at that time.
 	prompt, cached, predicted int32
 
-	believed *estimatedPast // of a pod without events; else nil
+	believed *estimatedPast // for a pod without events; else nil
 
-	// Of its prediction:
-	near bool    // a store was seen that may have completed it
-	h    *holder // nil: it has ended
+	// near and the fields below are the prediction of the ticket.
+	near bool    // a store may have completed it
+	h    *holder // nil: the prediction has ended
 	path sent.Prompt
 	last index.Local // of the last block that was not held
-	// Others of the holder with the same last, in a ring.
+	// alike links the tickets of the holder with the same last in a ring.
 	alike [2]uint32
 }
 
@@ -206,15 +206,16 @@ type ticket struct {
 type holder struct {
 	number  sent.Holder
 	pod     *Pod
-	view    *index.View // of the blocks, of one size for all that live
+	view    *index.View // of its blocks; all live predictions have one block size
 	variant index.Variant
-	lent    bool // the blocks are those of other pods of the model: its pod has told none
+	lent    bool // the blocks are those of other pods of the model: its pod has announced none
 	live    int
-	byLast  map[index.Local]uint32 // to tickets
-	few     [fewOf]uint16          // how many of byLast have the same low bits
-	near    []uint32               // tickets that have near set, and others that had
+	byLast  map[index.Local]uint32 // tickets by last
+	few     [fewOf]uint16          // counts the keys of byLast by their low bits
+	near    []uint32               // tickets that have, or had, near set
 }
 
+// New returns an empty Ledger. With c nil it has the defaults.
 func New(c *Config) *Ledger {
 	l := &Ledger{ttl: int64(DefaultTTL), age: int64(DefaultTicketAge), bytes: DefaultBytes, clock: time.Now}
 	if c != nil {
@@ -243,7 +244,7 @@ func (l *Ledger) at(slot uint32) *ticket {
 	return &l.slots[(slot-1)/slotsOf][(slot-1)%slotsOf]
 }
 
-// expire ends what is too old. mu is held.
+// expire ends predictions and tickets that are too old. mu is held.
 func (l *Ledger) expire(now int64) {
 	for l.next != 0 {
 		t := l.at(l.next)
@@ -290,7 +291,7 @@ func (l *Ledger) end(slot uint32, cause *uint64) {
 	}
 }
 
-// drop ends a ticket, and its prediction if that lives. mu is held.
+// drop ends a ticket, and its prediction if it is live. mu is held.
 func (l *Ledger) drop(slot uint32, cause *uint64) {
 	l.end(slot, &l.predictions.PushedOut)
 	*cause++
@@ -316,7 +317,7 @@ func (l *Ledger) drop(slot uint32, cause *uint64) {
 	l.free = slot
 }
 
-// taken is what tickets and predictions take, in bytes. mu is held.
+// taken returns the memory of tickets and predictions, in bytes. mu is held.
 func (l *Ledger) taken() int64 {
 	return int64(len(l.slots))*slotsOf*int64(unsafe.Sizeof(ticket{})) + l.believed*int64(unsafe.Sizeof(estimatedPast{})) + l.tree.Bytes()
 }
@@ -378,15 +379,15 @@ func (l *Ledger) predict(slot uint32, h *holder, keys []index.Key, last index.Lo
 	}
 }
 
-// makeRoom ends the oldest tickets, but for the last one, until all keeps within its bytes. mu
-// is held.
+// makeRoom ends the oldest tickets, except the last one, until the memory is within its bound.
+// mu is held.
 func (l *Ledger) makeRoom() {
 	for l.taken() > l.bytes && l.first != l.last {
 		l.drop(l.first, &l.tickets.Aged)
 	}
 }
 
-// row returns where observations of a model in a state are counted. mu is held.
+// row returns the counters for a model and a state. mu is held.
 func (l *Ledger) row(model, state string) *stats.Observations {
 	o := l.observed[observedAt{model, state}]
 	if o == nil {
@@ -401,7 +402,7 @@ func (l *Ledger) row(model, state string) *stats.Observations {
 	return o
 }
 
-// take looks a ticket up for its use. If it is good, mu is held until it was used.
+// take looks up a ticket. If the ticket is valid, take returns with mu held.
 func (l *Ledger) take(t Ticket) (slot uint32, ok bool) {
 	l.mu.Lock()
 	l.expire(l.now())
@@ -413,6 +414,7 @@ func (l *Ledger) take(t Ticket) (slot uint32, ok bool) {
 	return 0, false
 }
 
+// Abandon implements Indexer.Abandon.
 func (l *Ledger) Abandon(t Ticket) {
 	if slot, ok := l.take(t); ok {
 		if b := l.at(slot).believed; b != nil {
@@ -424,6 +426,7 @@ func (l *Ledger) Abandon(t Ticket) {
 	}
 }
 
+// Observe implements Indexer.Observe.
 func (l *Ledger) Observe(of Ticket, promptTokens, cachedTokens int) {
 	slot, ok := l.take(of)
 	if !ok {
@@ -447,7 +450,7 @@ func (l *Ledger) Observe(of Ticket, promptTokens, cachedTokens int) {
 	l.drop(slot, &l.tickets.Observed)
 }
 
-// Stats fills in what Stats says of predictions.
+// Stats fills in the figures of predictions and tickets.
 func (l *Ledger) Stats(s *stats.Stats) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -462,8 +465,8 @@ func (l *Ledger) Stats(s *stats.Stats) {
 	})
 }
 
-// Lose ends the predictions of a rank of a pod, or of all its ranks with rank -1, because it has
-// lost what it held. gone: it does not come back.
+// Lose ends the predictions of a rank of a pod, or of all its ranks with rank -1, because the
+// rank has lost its blocks. gone: the rank was removed.
 func (l *Ledger) Lose(p *Pod, rank int, gone bool) {
 	if p.predicted.Load() == 0 && !gone {
 		return
@@ -495,14 +498,14 @@ func (l *Ledger) loseAll(h *holder) {
 	}
 }
 
-// holder returns the holder of a rank, made if need be; nil: a pod has too many. The view is
-// that of its blocks, but for its Source. mu is held.
+// holder returns the holder of a rank, made if needed; nil: the pod has too many. view has its
+// blocks, without a Source. mu is held.
 func (l *Ledger) holder(p *Pod, source index.Source, view *index.View, v index.Variant) *holder {
 	at, ok := slices.BinarySearchFunc(p.holders, source.Rank, func(h *holder, rank int) int { return h.view.Source.Rank - rank })
 	if ok {
 		h := p.holders[at]
 		if h.variant != v || h.view.BlockSize != view.BlockSize || h.view.Group.ID != view.Group.ID {
-			l.loseAll(h) // it has begun to cache in other blocks
+			l.loseAll(h) // its blocks are different now
 		}
 		h.cache(source, view, v)
 		return h
@@ -524,7 +527,7 @@ func (l *Ledger) holder(p *Pod, source index.Source, view *index.View, v index.V
 	return h
 }
 
-// Hand gives what was sent to a pod of which nothing was heard to what is known of it now.
+// Hand moves the predictions of an unregistered pod to the pod that was registered for it.
 func (l *Ledger) Hand(from, to *Pod) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -532,14 +535,14 @@ func (l *Ledger) Hand(from, to *Pod) {
 	to.holders, from.holders, from.gone = from.holders, nil, true
 	to.predicted.Store(from.predicted.Swap(0))
 	for _, h := range to.holders {
-		if h.pod = to; to.form.Load() != nil { // its Profile is another one by now
+		if h.pod = to; to.form.Load() != nil { // its Profile has changed meanwhile
 			l.loseAll(h)
 		}
 	}
 }
 
-// SetForm sets the blocks of a pod, nil: none. Predictions end that are in other blocks because
-// these were not known.
+// SetForm sets the blocks of a pod, nil: none. It ends predictions in lent blocks that differ
+// from these.
 func (l *Ledger) SetForm(p *Pod, form *index.View) {
 	known := p.form.Swap(form)
 	if known != nil || form == nil {
@@ -556,11 +559,11 @@ func (l *Ledger) SetForm(p *Pod, form *index.View) {
 	}
 }
 
-// cache notes in which blocks a holder caches.
+// cache sets the blocks of a holder.
 func (h *holder) cache(source index.Source, view *index.View, v index.Variant) {
 	h.variant = v
 	if w := h.view; w != nil && w.Layout == view.Layout && w.Group == view.Group && w.BlockSize == view.BlockSize && w.Pairs == view.Pairs {
-		return // a new one is an allocation
+		return // a new view would be an allocation
 	}
 	of := *view
 	of.Source = source

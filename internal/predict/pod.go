@@ -1,5 +1,5 @@
-// Pods, as far as something was sent to them: in which blocks they cache, and what is believed
-// of those without events.
+// Pods to which prompts are routed: the form of their blocks, and the estimates of pods without
+// events.
 
 package predict
 
@@ -14,22 +14,22 @@ import (
 	"github.com/kvindex/kvindex/internal/hashing"
 )
 
-// Pod is a pod, for a model, to which prompts are sent.
+// Pod is a pod for one model to which prompts are routed.
 type Pod struct {
 	Media uint8 // its form of media
 
-	// form is of the blocks that the last rank has announced, but for its Source; nil: none has.
+	// form has the blocks that a rank has announced last, without a Source; nil: none has.
 	form      atomic.Pointer[index.View]
-	applied   atomic.Uint64                 // messages
-	predicted atomic.Int64                  // predictions that live
-	approx    atomic.Pointer[approximation] // nil: an event has come, or is expected
+	applied   atomic.Uint64                 // applied messages
+	predicted atomic.Int64                  // live predictions
+	approx    atomic.Pointer[approximation] // nil: the pod publishes events
 
-	// Guarded by the mutex of the ledger.
-	holders []*holder // of ranks, by number
-	gone    bool      // the pod was removed
+	// holders and gone are guarded by Ledger.mu. holders are ordered by rank.
+	holders []*holder
+	gone    bool // the pod was removed
 }
 
-// Room returns the cache of a pod that is followed by what is sent to it; nil: it is none.
+// Room returns the cache of an estimated pod; nil: the pod publishes events.
 func (p *Pod) Room() *engine.Room {
 	if a := p.approx.Load(); a != nil {
 		return &a.Room
@@ -37,20 +37,19 @@ func (p *Pod) Room() *engine.Room {
 	return nil
 }
 
-// Blocks returns the blocks that the last rank has announced, but for their Source; nil: none
-// has.
+// Blocks returns the blocks that a rank has announced last, without a Source; nil: none has.
 func (p *Pod) Blocks() *index.View { return p.form.Load() }
 
-// Live returns how many predictions of the pod live.
+// Live returns the number of live predictions of the pod.
 func (p *Pod) Live() int64 { return p.predicted.Load() }
 
-// Messages returns how many messages of the pod were applied.
+// Messages returns the number of applied messages of the pod.
 func (p *Pod) Messages() uint64 { return p.applied.Load() }
 
-// Hear takes note that an event of the pod has come.
-func (p *Pod) Hear() { p.approx.Store(nil) }
+// MakeExact drops the estimate of the pod, because an event of it has come.
+func (p *Pod) MakeExact() { p.approx.Store(nil) }
 
-// Approximate makes a pod one that is followed by what is sent to it, until an event comes.
+// Approximate makes the pod an estimated one, until an event comes.
 func (p *Pod) Approximate(profile *engine.Profile) {
 	a := profile.Approximate
 	v, _ := engine.VariantOf(a.BlockTokens, false, profile.Media)
@@ -62,8 +61,8 @@ func (p *Pod) Approximate(profile *engine.Profile) {
 	p.approx.Store(&approximation{Room: *a, variant: v, stride: a.BlockTokens / v.Unit})
 }
 
-// approximation is what is believed of a pod that no event has come from. All of it but the
-// first three is guarded by Ledger.mu.
+// approximation is the estimate of a pod without events. Ledger.mu guards ranks; the other
+// fields do not change.
 type approximation struct {
 	engine.Room
 	variant index.Variant
@@ -72,13 +71,13 @@ type approximation struct {
 	ranks []*rankEstimate // by number
 }
 
-// rankEstimate is a rank of an approximation.
+// rankEstimate is the estimate of a rank.
 type rankEstimate struct {
 	view  *index.View
 	cache *estimate.Cache
 }
 
-// of returns what is believed of a rank, made if need be; nil: there are too many. Ledger.mu
+// of returns the estimate of a rank, made if needed; nil: there are too many ranks. Ledger.mu
 // is held.
 func (a *approximation) of(view *index.View) *rankEstimate {
 	at, ok := slices.BinarySearchFunc(a.ranks, view.Source.Rank, func(e *rankEstimate, rank int) int { return e.view.Source.Rank - rank })
@@ -93,19 +92,19 @@ func (a *approximation) of(view *index.View) *rankEstimate {
 	return e
 }
 
-// estimatedPast is what a ticket keeps for an approximation.
+// estimatedPast is the data of a ticket for the estimate of its rank.
 type estimatedPast struct {
 	of    *rankEstimate
 	block int // tokens
 	past  estimate.Past
 }
 
-// Lent is in which blocks pods of a model cache, by the form of their media; nil: no pod
-// has told, or they differ. A pod that has told nothing is taken to have these. Those with media
-// of another form are another engine's.
+// Lent has the blocks of the pods of a model, by their form of media; nil: no pod has announced
+// blocks, or they differ. A pod that has announced none is assumed to have these. Pods with
+// another form of media have another engine.
 type Lent [hashing.NumForms]*index.View
 
-// Lend returns the blocks of some pods.
+// Lend returns the blocks on which pods agree.
 func Lend(pods iter.Seq[*Pod]) (lent Lent) {
 	var differ [len(lent)]bool
 	for p := range pods {
@@ -125,18 +124,18 @@ func Lend(pods iter.Seq[*Pod]) (lent Lent) {
 	return lent
 }
 
-// has reports whether the blocks of a holder, which its pod has not told, are those of others.
+// has reports whether the lent blocks of a holder are still those of the other pods.
 func (lent *Lent) has(h *holder) bool {
 	f := lent[h.pod.Media]
 	return f != nil && sameBlocks(f, h.view)
 }
 
-// sameBlocks reports whether prompts are sent in the same blocks to ranks with these views.
+// sameBlocks reports whether ranks with these views have the same blocks for predictions.
 func sameBlocks(a, b *index.View) bool {
 	return a.BlockSize == b.BlockSize && a.Pairs == b.Pairs && a.Group.ID == b.Group.ID
 }
 
-// Idle reports whether nothing was ever sent to a pod.
+// Idle reports whether no prompt was ever routed to a pod.
 func (l *Ledger) Idle(p *Pod) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

@@ -1,4 +1,4 @@
-// Sending: a prompt becomes a ticket and a prediction, and a message may end that.
+// Sending: a routed prompt becomes a ticket and a prediction, and a message may end the prediction.
 
 package predict
 
@@ -12,18 +12,18 @@ import (
 	"github.com/kvindex/kvindex/internal/prompt"
 )
 
-// Sending is a prompt that is sent to a rank.
+// Sending is a prompt that is routed to a rank.
 type Sending struct {
 	Source index.Source
 	State  string // of the rank, for stats.Observations
 
-	// What the prompt and the rank are: tokens of the prompt, what of them is cached and
-	// predicted, and the messages of the pod before the index was asked for that.
+	// Tokens, Cached and Predicted are the length of the prompt and the figures of the rank.
+	// Applied is the number of messages of the pod before the index was queried for these.
 	Tokens, Cached, Predicted int
 	Applied                   uint64
 
-	View    *index.View // of the blocks of the rank, but for its Source
-	Lent    bool        // they are those of other pods
+	View    *index.View // the blocks of the rank, without a Source
+	Lent    bool        // the blocks are those of other pods
 	Variant index.Variant
 	keys    []index.Key
 	last    index.Local // of the last block that is not held
@@ -36,9 +36,9 @@ func (l *Ledger) Send(p *Pod, s *Sending) (Ticket, error) {
 	defer l.mu.Unlock()
 	now := l.now()
 	l.expire(now)
-	if f := p.form.Load(); f != nil && s.Lent { // it has come since
+	if f := p.form.Load(); f != nil && s.Lent { // the pod has announced its blocks since
 		if !sameBlocks(f, s.View) {
-			return Ticket{}, fmt.Errorf("%w: %.100q: its blocks came behind the score", ErrBlockSize, s.Source.Pod)
+			return Ticket{}, fmt.Errorf("%w: %.100q: its blocks were announced after the score", ErrBlockSize, s.Source.Pod)
 		}
 		s.Lent = false
 	}
@@ -63,7 +63,7 @@ func (l *Ledger) Send(p *Pod, s *Sending) (Ticket, error) {
 		l.predictions.Confirmed++
 	} else {
 		l.predict(slot, h, s.keys, s.last)
-		if p.applied.Load() != s.Applied && t.h != nil { // its store may have come since
+		if p.applied.Load() != s.Applied && t.h != nil { // the last store may have come since
 			h.suspect(t, slot)
 		}
 	}
@@ -102,8 +102,7 @@ func unchain(prev, next index.Key) (l index.Local) {
 // isSet reports whether bit i is set.
 func isSet(bits []uint64, i int) bool { return i/64 < len(bits) && bits[i/64]>>(i%64)&1 == 1 }
 
-// suspect notes that a prediction may be complete. The next message of the pod has that
-// looked at.
+// suspect notes that a prediction may be complete. The next message of the pod checks it.
 func (h *holder) suspect(t *ticket, slot uint32) {
 	if !t.near {
 		t.near = true
@@ -111,7 +110,7 @@ func (h *holder) suspect(t *ticket, slot uint32) {
 	}
 }
 
-// holderOf returns the holder of a rank, nil if there is none. Ledger.mu is held.
+// holderOf returns the holder of a rank, or nil. Ledger.mu is held.
 func (p *Pod) holderOf(rank int) *holder {
 	for _, h := range p.holders {
 		if h.view.Source.Rank == rank {
@@ -121,14 +120,14 @@ func (p *Pod) holderOf(rank int) *holder {
 	return nil
 }
 
-// Confirming is the look at predictions that a message may have completed.
-type Confirming struct {
+// Confirmation is the check of predictions that a message may have completed.
+type Confirmation struct {
 	Suspects []Suspect
 	keys     []index.Key   // of all suspects
-	run      [1]prompt.Run // of the one that is looked at
+	run      [1]prompt.Run // of the suspect that is checked
 }
 
-// Suspect is a prediction to look at.
+// Suspect is a prediction to check.
 type Suspect struct {
 	slot   uint32
 	serial uint64
@@ -138,9 +137,9 @@ type Suspect struct {
 	from, to int // its part of keys
 }
 
-// Find takes note of changes that were applied to a rank. It reports whether predictions are to
-// be looked at.
-func (c *Confirming) Find(l *Ledger, p *Pod, rank int, changes []index.Change, done *index.Applied) bool {
+// Find ends or finds the predictions of a rank to which changes were applied. It reports whether
+// there are suspects to check.
+func (c *Confirmation) Find(l *Ledger, p *Pod, rank int, changes []index.Change, done *index.Applied) bool {
 	p.applied.Add(1)
 	if p.predicted.Load() == 0 {
 		return false
@@ -160,8 +159,8 @@ func (c *Confirming) Find(l *Ledger, p *Pod, rank int, changes []index.Change, d
 	return len(c.Suspects) > 0
 }
 
-// Prompt returns the keys of a suspect, until the next call, and how many tokens they are of.
-func (c *Confirming) Prompt(s *Suspect) (runs []prompt.Run, tokens int) {
+// Prompt returns the keys of a suspect, valid until the next call, and the tokens that they cover.
+func (c *Confirmation) Prompt(s *Suspect) (runs []prompt.Run, tokens int) {
 	c.run[0] = prompt.Run{Variant: s.variant, Keys: c.keys[s.from:s.to]}
 	return c.run[:], (s.to - s.from) * s.variant.Unit
 }
@@ -183,10 +182,10 @@ func (l *Ledger) Confirm(s *Suspect) {
 	}
 }
 
-// findOf lists the predictions of a holder that changes may have completed. The clock is read
-// only if there are some. Ledger.mu is held.
-func (c *Confirming) findOf(l *Ledger, h *holder, changes []index.Change, done *index.Applied) {
-	odd := done.Counts.Joined+done.Counts.Restored > 0 // blocks that no store here has named
+// findOf finds the predictions of a holder that changes may have completed. It reads the clock
+// only if there are any. Ledger.mu is held.
+func (c *Confirmation) findOf(l *Ledger, h *holder, changes []index.Change, done *index.Applied) {
+	odd := done.Counts.Joined+done.Counts.Restored > 0 // blocks that no store of this batch names
 	for i := range changes {
 		ch := &changes[i]
 		if ch.Op != index.OpStore || ch.Tier != index.TierGPU {
@@ -236,8 +235,8 @@ func (c *Confirming) findOf(l *Ledger, h *holder, changes []index.Change, done *
 	}
 }
 
-// add copies what confirm needs of a prediction.
-func (c *Confirming) add(l *Ledger, h *holder, slot uint32) {
+// add adds a prediction to the suspects.
+func (c *Confirmation) add(l *Ledger, h *holder, slot uint32) {
 	t, from := l.at(slot), len(c.keys)
 	c.keys = l.tree.Keys(c.keys, t.path)
 	c.Suspects = append(c.Suspects, Suspect{slot, t.serial, h.view, h.variant, from, len(c.keys)})

@@ -1,5 +1,5 @@
-// Package prompt makes keys of the prompt of a request, in each way in which an engine may
-// cut it, and makes tokens of a text as far as its beginning is not known already.
+// Package prompt makes the keys of the prompt of a request, in each variant in which an engine
+// may cut it. It encodes only the part of a text whose beginning is not in the prompt cache.
 package prompt
 
 import (
@@ -13,41 +13,40 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// A Prompt is what a request asks about, and the keys of it. Its memory is used again.
+// A Prompt is the prompt of a request and its keys. Its memory is used again.
 type Prompt struct {
 	hashes *hashing.Hasher
 	seed   [16]byte           // of the index
 	cache  *prefixcache.Cache // of texts; nil: none
 
 	Scope  hashing.Scope
-	Text   string   // that the prompt was made of, if it was
+	Text   string   // the text of the prompt, if it has one
 	IDs    []uint32 // nil if not all of them are known
 	Length int      // in tokens
 	Media  []chat.Media
 	known  textLocals
-	AllIDs bool // all ids are needed
+	AllIDs bool // requests all ids, without the cache
 
 	keys  []index.Key // of all variants, one after the other
-	runs  []Run       // of keys
-	given []Run       // in place of those of a prompt; nil: none
+	runs  []Run       // parts of keys, by variant
+	given []Run       // set by Use, and used instead of runs; nil: none
 
-	Asked []index.Variant // by the index, if there is a cache: what texts are likely to be cut in next
+	Asked []index.Variant // variants that the index has requested, if there is a cache
 
-	hash   uint64 // of ties, if hashed is not empty
-	hashed []byte // what it is of
+	hash   uint64 // for ties, if hashed is not empty
+	hashed []byte // the input of hash
 
 	memory
 }
 
-// memory is used again by the next prompt: the tokens of a text, those of a chat with media,
-// each with all of its tokens, the ids with their media written over them, and the pairs of
-// these.
+// memory is used again by the next prompt: the tokens of a text, the tokens of a chat with its
+// media expanded, the ids with media written over them, and the pairs of these.
 type memory struct {
 	tokens, expanded, padded, pairs []uint32
 
 	extras []hashing.Extra
 	Locals []index.Local
-	plain  index.Variant // that Locals are of, if nothing but tokens is in them: its Unit and Pairs
+	plain  index.Variant // Unit and Pairs of Locals, if they have nothing but tokens
 }
 
 // Set makes p the prompt of a request, before its text is read.
@@ -61,20 +60,20 @@ func (p *Prompt) Init(h *hashing.Hasher, seed [16]byte, cache *prefixcache.Cache
 	p.hashes, p.seed, p.cache = h, seed, cache
 }
 
-// Use makes p a prompt of so many tokens that is known by these keys alone.
+// Use makes p a prompt of so many tokens that has only these keys.
 func (p *Prompt) Use(keys []Run, length int) { p.given, p.Length = keys, length }
 
 // Given reports whether Use has set the keys.
 func (p *Prompt) Given() bool { return p.given != nil }
 
-// Freeze makes the keys that there are the only ones, and returns those that were given before
-// for Use.
+// Freeze makes the present keys the only ones, and returns the keys of an earlier Use, to be
+// restored by Use.
 func (p *Prompt) Freeze() (given []Run) {
 	given, p.given = p.given, p.Runs()
 	return given
 }
 
-// Runs returns the keys in all variants that they were made or given in.
+// Runs returns the keys in all variants in which they were made or given.
 func (p *Prompt) Runs() []Run {
 	if p.given != nil {
 		return p.given
@@ -82,7 +81,7 @@ func (p *Prompt) Runs() []Run {
 	return p.runs
 }
 
-// Swap takes the memory of the keys, and gives other memory for the next ones.
+// Swap moves the keys to runs and keys, and takes their memory for the next keys.
 func (p *Prompt) Swap(runs *[]Run, keys *[]index.Key) {
 	*runs, p.runs = p.runs, (*runs)[:0]
 	*keys, p.keys = p.keys, (*keys)[:0]
@@ -100,7 +99,7 @@ func (p *Prompt) Release() {
 	p.runs, p.given, p.hashed = p.runs[:0], nil, p.hashed[:0]
 }
 
-// KeysIn returns the keys of the prompt in a variant.
+// KeysIn returns the keys of the prompt in a variant. It is index.Query.Keys.
 func (p *Prompt) KeysIn(v index.Variant) ([]index.Key, error) {
 	if p.given != nil {
 		if r := RunIn(p.given, v); r != nil {
@@ -121,7 +120,7 @@ func (p *Prompt) KeysIn(v index.Variant) ([]index.Key, error) {
 	return p.keysOf(v, locals), nil
 }
 
-// keysOf returns the keys of the prompt, which has these locals in a variant.
+// keysOf returns the keys of the prompt from its locals in a variant.
 func (p *Prompt) keysOf(v index.Variant, locals []index.Local) []index.Key {
 	s := p.Scope
 	if v.Media == hashing.FormBare {
@@ -135,8 +134,8 @@ func (p *Prompt) keysOf(v index.Variant, locals []index.Local) []index.Key {
 	return r.Keys
 }
 
-// Cut returns the locals of the prompt in a variant, until the next call. Where there is nothing
-// but tokens in them, the forms of media share them.
+// Cut returns the locals of the prompt in a variant, valid until the next call. Locals that have
+// nothing but tokens are shared by the forms of media.
 func (p *Prompt) Cut(v index.Variant) ([]index.Local, error) {
 	tokens := p.IDs
 	p.extras = p.extras[:0]
@@ -173,7 +172,7 @@ func (p *Prompt) Cut(v index.Variant) ([]index.Local, error) {
 	return p.Locals, nil
 }
 
-// LengthIn is the length of the prompt in what a row counts: tokens, or pairs.
+// LengthIn returns the length of the prompt in the items of a row: tokens, or pairs.
 func (p *Prompt) LengthIn(row *index.Row) int {
 	if row.Pairs {
 		return p.Length - 1
@@ -201,9 +200,9 @@ func (p *Prompt) TieHash() uint64 {
 	return p.hash
 }
 
-// bareMedia appends the items of a prompt, by the blocks that they overlap, as
-// vLLM went through them (v1/core/kv_cache_utils.py, _gen_mm_extra_hash_keys,
-// before 2026-03-20). The salt comes behind the media of the first block.
+// bareMedia appends the items of a prompt, by the blocks that they overlap, in
+// vLLM's order (v1/core/kv_cache_utils.py, _gen_mm_extra_hash_keys,
+// before 2026-03-20). The salt comes after the media of the first block.
 func bareMedia(dst []hashing.Extra, media []chat.Media, salt string, v index.Variant, tokens int) []hashing.Extra {
 	for from := 0; from+v.Block <= tokens; from += v.Block {
 		to, first := from+v.Block, from/v.Unit
@@ -262,8 +261,7 @@ func lowBits(decimal string) (n uint32, ok bool) {
 	return n & (1<<padBits - 1), digits != ""
 }
 
-// appendPairs appends what EAGLE's tree has of a prompt: each token with the
-// next.
+// appendPairs appends the pairs of EAGLE's tree: each token with the next.
 func appendPairs(dst, tokens []uint32) []uint32 {
 	for i := 1; i < len(tokens); i++ {
 		dst = append(dst, tokens[i-1], tokens[i])

@@ -1,20 +1,18 @@
-// Prompts that are texts: by what is known of their beginnings (package prefixcache), and
-// by encoding the rest.
+// Texts: the beginning of a text comes from the prompt cache (package prefixcache), and the
+// rest is encoded.
 //
-// A score needs of a text how many tokens it has, the locals of its units, and what ties
-// are broken by: never the ids. What units are asked for shows only when the index is
-// asked, so those are taken that were asked for last, and where others are missing the
-// index is asked again. Units of several sizes come from one encoding.
+// A score needs the number of tokens of a text, the locals of its units, and the hash for
+// ties, but never the ids. Units of several sizes come from one encoding.
 //
-// The cache keeps no ids, so the units must be known before the index asks for them. A text is
-// cut in the forms for which the index has asked last (Asked says which). If the index asks
-// for another one, KeysIn returns ErrMissing, the text is cut in that form too, and the index
-// is asked again. This happens once after pods or units have come, and costs a lookup. The
-// alternative is to ask the backend for its variants first: a second call for each score, and
-// another method of each backend.
+// The cache keeps no ids, so a text must be cut into units before the index requests their
+// keys. It is cut in the forms that the index has requested last (Asked). If the index requests
+// another form, KeysIn returns ErrMissing, the text is cut in that form too, and the index is
+// queried again. This happens once after pods or units have come, and costs a lookup. The
+// alternative is to request the variants from the backend first: a second call for each score,
+// and another method of each backend.
 //
-// The forms of one text share one encoding. It goes on where the earlier text can be resumed
-// if all of them are known as far. Else it is of the whole text.
+// The forms of one text share one encoding. It starts at the position where the earlier text
+// can be resumed, if all forms are cached up to there. Else the whole text is encoded.
 
 package prompt
 
@@ -36,52 +34,52 @@ import (
 type form struct {
 	variant index.Variant // its Unit and Pairs
 	text    prefixcache.Prompt
-	whole   bool // it was known whole
+	whole   bool // the whole text was in the cache
 }
 
-// textLocals is a text that has its locals from the prompt cache.
+// textLocals has the locals of a text that uses the prompt cache.
 type textLocals struct {
-	tokenizer tokenize.Identified // nil: the prompt is no such text
+	tokenizer tokenize.Identified // nil: the prompt does not use the cache
 	special   bool
-	forms     []form // the first used ones are of the text
+	forms     []form // forms[:used] are of the text
 	used      int
-	missing   []index.Variant // that the index has asked for, and that are not among forms
+	missing   []index.Variant // variants that the index has requested and that are not in forms
 	ties      hashing.PromptFold
 
-	// Of the encoding, if there was one: the number of the first of tokens, and where
-	// other texts may go on.
+	// base, places and folds are of the encoding, if there was one: the position of
+	// tokens[0], and the places at which other texts may be resumed.
 	base   int
 	places []tokenize.Mark
 	folds  []hashing.Fold // at places
 
-	// Memory.
+	// scope and the fields below are memory.
 	scope []byte
 	marks []prefixcache.Mark
 	units []index.Local
 }
 
-// A replaceable is a tokenizer that can become another one, such as those of a tokenize.Pool,
-// which may load another file for the same model. Hold returns the one that encodes text
-// now. The error is one that Encode returns for text before it encodes anything.
+// A replaceable is a tokenizer that may be replaced, such as those of a tokenize.Pool,
+// which may load another file for the same model. Hold returns the tokenizer that encodes text
+// now. Its error is the one that Encode would return for text before it encodes anything.
 type replaceable interface {
 	Hold(ctx context.Context, text string) (tokenize.Identified, error)
 }
 
-// A marker is a tokenizer that says where texts may be resumed, as a tokenize.BPE does.
+// A marker is a tokenizer that reports where texts may be resumed, as a tokenize.BPE does.
 type marker interface {
 	EncodeMarks(ctx context.Context, dst []uint32, p tokenize.Passage) (ids []uint32, kept []tokenize.Mark, err error)
 }
 
 var _ marker = (*tokenize.BPE)(nil)
 
-// ErrMissing is what KeysIn returns for a variant that the prompt was not cut in.
-// errRequest is the root's ErrRequest.
+// ErrRequest is kvindex.ErrRequest.
 var ErrRequest = errors.New("kvindex: bad request")
 
+// ErrMissing is returned by KeysIn for a variant in which the text was not cut.
 var ErrMissing = errors.New("kvindex: a form of the prompt is missing")
 
-// Encode sets the prompt to a text. special: the tokens are to be put around it that a
-// model puts around texts. forms are those that it is likely to be asked for in.
+// Encode makes the locals or the tokens of p.Text. With special, the special tokens of the model
+// are put around it. forms are the variants that the index will probably request.
 func (p *Prompt) Encode(ctx context.Context, t tokenize.Tokenizer, special bool, forms []index.Variant) error {
 	cache := p.cache
 	if cache == nil || p.AllIDs {
@@ -111,7 +109,7 @@ func (p *Prompt) Encode(ctx context.Context, t tokenize.Tokenizer, special bool,
 	return err
 }
 
-// encodeWhole is encode without the cache.
+// encodeWhole is Encode without the cache.
 func (p *Prompt) encodeWhole(ctx context.Context, t tokenize.Tokenizer, special bool) (err error) {
 	p.known.tokenizer = nil
 	p.tokens, err = t.Encode(ctx, p.tokens[:0], p.Text, special)
@@ -119,15 +117,17 @@ func (p *Prompt) encodeWhole(ctx context.Context, t tokenize.Tokenizer, special 
 	return err
 }
 
-// isSalted reports whether the salt is in units of the prompt, which are then not what the
-// text alone says.
+// isSalted reports whether the salt is in units of the prompt, so that these do not depend on the
+// text alone.
 func (p *Prompt) isSalted(v index.Variant) bool {
 	return v.Media == hashing.FormBare && p.Scope.Salt != ""
 }
 
+// FirstForms are the forms in which the first texts of a model are cut. FirstForms[0] is also
+// the form for ties.
 var FirstForms = []index.Variant{{Unit: hashing.TieUnit}}
 
-// know works out the locals of the text in some variants.
+// know makes the locals of the text in some variants.
 func (p *Prompt) know(ctx context.Context, variants []index.Variant) error {
 	k, cache := &p.known, p.cache
 	first, from := k.used, -1
@@ -166,8 +166,8 @@ func (p *Prompt) know(ctx context.Context, variants []index.Variant) error {
 	return nil
 }
 
-// startOf returns what is known of the text up to a position, with as many ids as one of
-// the forms needs. Position 0 makes them forget what is known.
+// startOf returns the cached state of the text at a position, with as many ids as any of
+// the forms needs. Position 0 clears the states of the forms.
 func startOf(forms []form, from int) (start prefixcache.State) {
 	for i := range forms {
 		f := &forms[i]
@@ -182,7 +182,7 @@ func startOf(forms []form, from int) (start prefixcache.State) {
 	return start
 }
 
-// add returns a form for a variant, nil if there is one.
+// add adds a form for a variant. It returns nil if there is one.
 func (k *textLocals) add(v index.Variant) *form {
 	if k.form(v) != nil {
 		return nil
@@ -208,8 +208,8 @@ func (k *textLocals) form(v index.Variant) *form {
 	return nil
 }
 
-// scopeOf returns what separates equal texts: all that locals and ties depend on beside the
-// text, and the salt, so that nobody learns from the time what others have sent.
+// scopeOf returns the scope of a text in the cache: everything beside the text on which locals
+// and ties depend, and the salt, so that no client learns from the time which texts others have sent.
 func (p *Prompt) scopeOf(v index.Variant) []byte {
 	id, seed := p.known.tokenizer.Identity(), p.seed
 	b := append(append(p.known.scope[:0], id[:]...), seed[:]...)
@@ -221,8 +221,8 @@ func (p *Prompt) scopeOf(v index.Variant) []byte {
 	return b
 }
 
-// encodeFrom sets tokens to the last ids that are known at start, and to those of the text
-// behind it. Tokens of the places is the number of ids from the beginning of the text on.
+// encodeFrom sets tokens to the last ids before start and the ids of the text after it. It sets
+// Tokens of the places to the number of ids from the beginning of the text.
 func (p *Prompt) encodeFrom(ctx context.Context, forms []form, start prefixcache.State, from int) (err error) {
 	k := &p.known
 	k.places = k.places[:0]
@@ -255,7 +255,7 @@ func (p *Prompt) encodeFrom(ctx context.Context, forms []form, start prefixcache
 	return nil
 }
 
-// keep cuts the text in forms that were known up to start, and has the cache keep them.
+// keep cuts the text in forms that are cached up to start, and adds them to the cache.
 func (p *Prompt) keep(forms []form, start prefixcache.State) {
 	k := &p.known
 	for i := range forms {
@@ -274,7 +274,7 @@ func (p *Prompt) keep(forms []form, start prefixcache.State) {
 	}
 }
 
-// cutPlain appends the locals of the whole units of tokens from one of them on.
+// cutPlain appends the locals of the whole units of p.tokens[from:].
 func (p *Prompt) cutPlain(dst []index.Local, v index.Variant, from int) []index.Local {
 	tokens, width := p.tokens[from:], v.Unit
 	if v.Pairs {
@@ -284,7 +284,7 @@ func (p *Prompt) cutPlain(dst []index.Local, v index.Variant, from int) []index.
 	return p.hashes.Of(p.Scope.Adapter).Locals(dst, tokens, width, nil)
 }
 
-// foldPlaces works out the folds at places, and of the whole text.
+// foldPlaces computes the folds at places, and of the whole text.
 func (p *Prompt) foldPlaces(start prefixcache.State) {
 	k := &p.known
 	from := start.Tokens / hashing.TieUnit
@@ -305,7 +305,7 @@ func (p *Prompt) foldPlaces(start prefixcache.State) {
 	k.ties = hashing.PromptFold{Units: sum.Plus(at, k.units[at-from:whole-from]), Tail: p.tokens[whole*hashing.TieUnit-k.base:], Count: p.Length}
 }
 
-// marksOf returns what is to be kept of a form at places.
+// marksOf returns the marks of a form at places, for the cache.
 func (p *Prompt) marksOf(v index.Variant) []prefixcache.Mark {
 	k := &p.known
 	k.marks = k.marks[:0]
@@ -324,7 +324,7 @@ func (p *Prompt) marksOf(v index.Variant) []prefixcache.Mark {
 	return k.marks
 }
 
-// knownKeys returns the keys of a text in a variant, with ErrMissing if it was not cut in it.
+// knownKeys returns the keys of a text in a variant, or ErrMissing if it was not cut in it.
 func (p *Prompt) knownKeys(v index.Variant) ([]index.Key, error) {
 	k := &p.known
 	f := k.form(v)
@@ -342,7 +342,7 @@ func (p *Prompt) Expand(r *chat.Rendering) (err error) {
 	return err
 }
 
-// AddMissing cuts the text in what was missing.
+// AddMissing cuts the text in the variants for which KeysIn has returned ErrMissing.
 func (p *Prompt) AddMissing(ctx context.Context) error {
 	k := &p.known
 	missing := k.missing

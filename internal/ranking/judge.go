@@ -12,17 +12,18 @@ import (
 	"github.com/kvindex/kvindex/internal/view"
 )
 
-// Judge finds what is an entry's best of the rows of a score. Its memory is used again.
+// Judge finds the best row of each entry of a score. Its memory is used again.
 type Judge struct {
 	Input
 
-	Entries []entry      // of ranks; empty: each candidate is an entry
+	Entries []entry      // the ranks; empty: each candidate is an entry
 	Best    []Best       // by entry
-	held    []reuse.Held // by group, of the source that is judged
+	held    []reuse.Held // by group of the present source
 	hashes  []uint64     // of the pods of entries, for ties
 	sorter  Ranking
 
-	// Of ListRanks and spreadRanks: the memory of hashes, and that of entries and best by turns.
+	// counts and the fields below are memory of ListRanks and spreadRanks. The other* slices
+	// alternate with Entries and Best.
 	counts       []int32
 	places       []uint64
 	ofEntries    []uint64
@@ -30,15 +31,15 @@ type Judge struct {
 	otherBest    []Best
 }
 
-// Input is what a Judge looks at.
+// Input is the input of a Judge.
 type Input struct {
-	Pods      []*view.Pod // the candidates; nil: never heard
-	PodHashes []uint64    // of their names
-	Profiled  bool        // some Profile has Groups or Draft, or some pod is a hybrid one
-	Unheard   *view.Plans // of rows of pods that are nil
-	Rows      []index.Row // real ones, then those that were made for hits
-	Prompt    *prompt.Prompt
-	Forecast  *predict.Forecast
+	Pods         []*view.Pod // the candidates; nil: not registered
+	PodHashes    []uint64    // of their names
+	Profiled     bool        // some Profile has Groups or Draft, or some pod is a hybrid one
+	Unregistered *view.Plans // plans for rows of candidates that are not registered
+	Rows         []index.Row // rows of the index, then rows that were made for hits
+	Prompt       *prompt.Prompt
+	Forecast     *predict.Forecast
 }
 
 // Choose finds the best row of each entry.
@@ -67,7 +68,7 @@ func (j *Judge) Choose() {
 	}
 }
 
-// bestOf judges a row of a source of one full-attention group.
+// bestOf scores a row of a source of one full-attention group.
 func (j *Judge) bestOf(i int) Best {
 	row := &j.Rows[i]
 	length, again := j.Prompt.LengthIn(row), 0
@@ -76,9 +77,9 @@ func (j *Judge) bestOf(i int) Best {
 		if p := j.Pods[row.Pod]; p != nil {
 			group := p.Profile.Corrected(row.Group)
 			if group.Draft && !row.Pairs { // SGLang gives up the last pair only
-				again = row.BlockSize // which the draft layers compute again
+				again = row.BlockSize // the draft layers compute it again
 			}
-			// A kept index may have a group of another kind, as its events told it.
+			// A kept index may have a group of another kind, from earlier events.
 			b.Mark(Upper, group.Kind != index.GroupFull || p.Profile.Lists(row.Layout) || p.Facts().Hybrid)
 		}
 	}
@@ -102,15 +103,16 @@ func (j *Judge) improve(pod int32, t Best) {
 	}
 }
 
-// better orders the rows of one pod: by what the engine would reuse, of which that comes
-// first which is proven, then by what is held anywhere, then the lower rank first.
+// better orders the rows of one pod: by the tokens that the engine would reuse, then by those of
+// them that are proven, then by the tokens held in any tier, then the lower rank first.
 func (j *Judge) better(a, b Best) bool {
 	return cmp.Or(a.Cached-b.Cached, j.Proven(a)-j.Proven(b), a.Matched-b.Matched, j.RankOf(b)-j.RankOf(a), int(b.Row-a.Row)) > 0
 }
 
+// RankOf returns the rank of a Best.
 func (j *Judge) RankOf(b Best) int { return j.Rows[b.Row-1].Source.Rank }
 
-// judge scores the rows from up to to, which are all that one source holds, with bits.
+// judge scores the rows [from, to), which are all rows of one source with bits.
 func (j *Judge) judge(from, to int) {
 	rows := j.Rows[from:to]
 	first := &rows[0]
@@ -118,7 +120,7 @@ func (j *Judge) judge(from, to int) {
 	if pod := j.Pods[first.Pod]; pod != nil {
 		p = pod.Plans.Of(first.Layout, &pod.Profile, len(pod.Ranks()))
 	} else {
-		p = j.Unheard.Of(first.Layout, &engine.Profile{}, engine.MaxRanks)
+		p = j.Unregistered.Of(first.Layout, &engine.Profile{}, engine.MaxRanks)
 	}
 	groups := first.Groups
 	j.held = slices.Grow(j.held[:0], len(groups))[:len(groups)]
@@ -147,7 +149,7 @@ func (j *Judge) judge(from, to int) {
 	}
 	if at < 0 {
 		if at, most = part, 0; at < 0 {
-			return // no block of a group that the model cannot do without
+			return // the main group holds no block
 		}
 	}
 	length := j.Prompt.LengthIn(first)
@@ -172,9 +174,9 @@ func (j *Judge) judge(from, to int) {
 
 // Ranks: an answer with an entry for each rank (Request.Ranks).
 //
-// What a score finds is kept by entry: an entry is a candidate, or else a rank of one.
-// Without Request.Ranks there is no list of entries, and a candidate's position is that
-// of its entry.
+// The best rows are kept by entry: an entry is a candidate or, with Request.Ranks, a rank of
+// one. Without Request.Ranks there is no list of entries, and the position of a candidate is
+// that of its entry.
 
 // entry is a rank of a candidate, for an answer of ranks.
 type entry struct {
@@ -192,8 +194,8 @@ func (e entry) before(o entry) int {
 }
 
 // ListRanks makes each known rank of the candidates an entry, in the order of before.
-// It comes behind the match, so that no rank of a row is missing that the Indexer
-// heard meanwhile. Others with rows are another Indexer's that writes to the index.
+// It comes after the match, so it has all ranks that were registered before the rows were
+// read. Other ranks with rows belong to another Indexer that writes to the index.
 func (j *Judge) ListRanks() {
 	n := len(j.Pods)
 	counts := slices.Grow(j.counts[:0], n)[:n]
@@ -230,8 +232,8 @@ func (j *Judge) ListRanks() {
 	j.counts, j.Entries = counts, entries
 }
 
-// entry returns the entry of a candidate's rank, or, if there is none, the next one in
-// the order of before. It is for the time between ListRanks and spreadRanks.
+// entry returns the entry of a candidate's rank or, if there is none, the next one in
+// the order of before. It is valid between ListRanks and spreadRanks.
 func (j *Judge) entry(pod int32, rank int) int32 {
 	if len(j.Entries) == 0 {
 		return pod
@@ -240,8 +242,7 @@ func (j *Judge) entry(pod int32, rank int) int32 {
 	return int32(at)
 }
 
-// spreadRanks brings the entries of each candidate, with what was found of them, into
-// the order of their places.
+// spreadRanks sorts the entries of each candidate, with their best rows, by their places.
 func (j *Judge) spreadRanks() {
 	prompt, n := j.Prompt.TieHash(), len(j.Entries)
 	places := slices.Grow(j.places[:0], n)[:n]
@@ -266,10 +267,10 @@ func (j *Judge) spreadRanks() {
 	j.Best, j.otherBest = best, j.Best
 }
 
-// Proven is how many of the cached tokens of an entry events have proven.
+// Proven returns how many of the cached tokens of an entry are proven by events.
 func (j *Judge) Proven(b Best) int { return j.Forecast.Proven(b.Row, b.Cached) }
 
-// Exclude takes back what was found of a candidate for which the chat is not scorable.
+// Exclude marks a candidate as NotScorable.
 func (j *Judge) Exclude(pod int32) {
 	for at := j.entry(pod, 0); at < j.entry(pod+1, 0); at++ {
 		j.Best[at].Cached = NotScorable

@@ -1,6 +1,6 @@
-// Package ranking orders what a score has found: the best first, and what is as good by a
-// hash of the prompt and of the pods, so that prompts spread over pods in the same way in all
-// processes. It asks no index: rows and what was sent in, order out.
+// Package ranking finds the best row of each pod and orders the pods of an answer: the best first,
+// and equal pods by a hash of the prompt and of the pods, so that prompts spread over pods in the
+// same way in all processes. It queries no index.
 package ranking
 
 import (
@@ -9,36 +9,36 @@ import (
 	"slices"
 )
 
-// NotScorable stands for the cached tokens of a pod of which nothing is claimed: it is less
-// than those of a pod that holds nothing.
+// NotScorable stands for the cached tokens of a pod for which the chat is not scorable. It is less
+// than the 0 of a pod that holds nothing.
 const NotScorable = -1
 
 // Best is the best row of an entry so far. It has four fields: the compiler keeps no more in
 // registers.
 type Best struct {
-	Cached, Matched int   // tokens; Cached with what was sent
-	Row             int32 // the row, plus one; 0: none
+	Cached, Matched int   // tokens; Cached includes routed prompts
+	Row             int32 // the position of the row plus one; 0: none
 	Marks           Marks
 }
 
-// Marks are what is to be said of a Best.
+// Marks are the flags of a Best.
 type Marks uint8
 
 const (
 	Upper   Marks = 1 << iota // Cached is an upper bound
-	Evicted                   // blocks of some row of the entry were given up
-	Stale                     // some row of the entry may not be true any more
+	Evicted                   // the index has evicted blocks of some row of the entry
+	Stale                     // some row of the entry may be outdated
 )
 
-// Mark adds m, if it is so.
-func (b *Best) Mark(m Marks, is bool) {
-	if is {
+// Mark adds m if set is true.
+func (b *Best) Mark(m Marks, set bool) {
+	if set {
 		b.Marks |= m
 	}
 }
 
-// Place says where a pod stands among equals for a prompt, by the hashes of both: the highest
-// is first.
+// Place returns the place of a pod among equal pods for a prompt, by the hashes of both. The
+// highest place comes first.
 func Place(prompt, pod uint64) uint32 {
 	high, low := bits.Mul64(prompt^pod, 0x9e3779b97f4a7c15)
 	return uint32((high ^ low) >> 32)
@@ -50,9 +50,8 @@ func PlaceOfRank(prompt, pod uint64, rank int) uint32 {
 	return Place(prompt, high^low)
 }
 
-// Tie orders ranks of pods that are as good for a prompt, by the hashes of the prompt and of
-// their pods, the lowest first: by Place, then by PlaceOfRank. So entries of an answer that
-// tie have its order.
+// Tie orders equal ranks for a prompt, by the hashes of the prompt and of their pods, the lowest
+// first: by Place, then by PlaceOfRank. This is the order of equal entries in an answer.
 func Tie(prompt, pod uint64, rank int) uint64 {
 	return uint64(^Place(prompt, pod))<<32 | uint64(^PlaceOfRank(prompt, pod, rank))
 }
@@ -60,13 +59,13 @@ func Tie(prompt, pod uint64, rank int) uint64 {
 // Ranking is the memory of Rank. The zero value has none.
 type Ranking struct {
 	order  []int32
-	keys   []uint64 // what entries are ordered by
-	starts []int32  // where the entries of a part of the places begin
+	keys   []uint64 // sort keys of entries
+	starts []int32  // the start of the entries for each part of the places
 }
 
-// Rank returns the entries of best, by their indexes: the top best ones or, with 0, all, best
-// first. Those of which the same is cached come in the order of Place, by the hashes of their
-// pods, then as they are in best. The order is valid until the next Rank.
+// Rank returns the indexes of the best entries, the best first: top of them or, with 0, all.
+// Entries with equal Cached come in the order of Place, by the hashes of their pods, then as
+// they are in best. The order is valid until the next Rank.
 func (r *Ranking) Rank(best []Best, top int, pods []uint64, prompt uint64) (order []int32) {
 	if top > 0 && top < len(best) {
 		r.rankBest(best, top, pods, prompt)
@@ -74,7 +73,7 @@ func (r *Ranking) Rank(best []Best, top int, pods []uint64, prompt uint64) (orde
 	}
 	r.order = slices.Grow(r.order[:0], len(best))[:len(best)]
 	order = r.order
-	// Most often only some hold anything: the others need no sorting.
+	// Most often only some entries hold anything: the others need no sorting.
 	some, none := 0, len(order)
 	sorted, last, least := true, math.MaxInt, 0
 	for i := range best {
@@ -97,7 +96,7 @@ func (r *Ranking) Rank(best []Best, top int, pods []uint64, prompt uint64) (orde
 	}
 	for rest := order; len(rest) > 1; {
 		n, cached := 1, best[rest[0]].Cached
-		if best[rest[len(rest)-1]].Cached == cached { // most often nothing
+		if best[rest[len(rest)-1]].Cached == cached { // most often both are 0
 			n = len(rest)
 		}
 		for n < len(rest) && best[rest[n]].Cached == cached {
@@ -111,8 +110,8 @@ func (r *Ranking) Rank(best []Best, top int, pods []uint64, prompt uint64) (orde
 	return order
 }
 
-// spread orders entries of which the same is cached. Places are even, so each is put near its
-// own at once, and few have to be moved then.
+// spread orders entries with equal Cached. Places are evenly distributed, so each entry is put
+// near its final position at once, and few have to be moved then.
 func (r *Ranking) spread(tied []int32, pods []uint64, prompt uint64) {
 	n := len(tied)
 	width := bits.Len(uint(n)) // of parts, more than entries
@@ -147,8 +146,8 @@ func (r *Ranking) spread(tied []int32, pods []uint64, prompt uint64) {
 	}
 }
 
-// rankBest is Rank for fewer than all. It asks for places only if some of the best are equal,
-// or equal to the best of the rest.
+// rankBest is Rank for fewer than all entries. It computes places only if some of the best entries
+// are equal, or equal to the best of the rest.
 func (r *Ranking) rankBest(best []Best, top int, pods []uint64, prompt uint64) {
 	r.keys = slices.Grow(r.keys[:0], len(best))[:len(best)]
 	keys := r.keys

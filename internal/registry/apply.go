@@ -1,34 +1,35 @@
-// Loss: what follows from a message for what is known of its stream's ranks.
+// Loss: the effects of a message on the ranks of its stream.
 //
-// What a rank held is forgotten before a batch is applied to it if it may be wrong:
-// its engine restarted, another stream fed it, or messages are missing and the
-// policy is to forget. The clear goes in front of the changes of the batch, in one
-// Apply, so an error leaves all as it was.
+// The blocks of a rank are forgotten before a batch is applied to it if they may be
+// wrong: its engine restarted, another stream fed it, or messages are missing and the
+// policy is to forget. The clear precedes the changes of the batch, in one Apply, so an
+// error changes nothing.
 //
-// The other ranks of the stream lose as much, because the missing messages may have
-// been theirs. Each of them is cleared by an Apply of its own, with the cursor of
-// the message: an Indexer that later goes on from the index finds all ranks of a
-// stream at one place.
+// The other ranks of the stream lose their blocks too, because the missing messages may
+// have been theirs. Each of them is cleared by its own Apply, with the cursor of the
+// message: an Indexer that later continues from the index finds all ranks of a stream
+// at one position.
 //
-// To forget claims too little, never too much: the engine holds most of what was
-// forgotten, and will not announce it again. So the view is partial afterwards. In
-// a partial view, and in an uncertain one, a store without a parent may be a report
-// that names blocks which are not known beside others that are. The index is told
-// so (Change.Partial), and counts no such store as another copy.
+// To forget claims too little, never too much: the engine still holds most of the
+// forgotten blocks, and will not announce them again. So the view is partial afterwards.
+// In a partial view, and in an uncertain one, a store without a parent may be a report
+// that names unknown blocks beside known ones. Change.Partial marks such a store, and
+// the index does not count it as another copy.
 //
-// What follows for the state of a rank is said by function after.
+// podstate.Rank.On has the effects on the state of a rank.
 //
 // # An error of the index
 //
-// An Apply that others do not see yet was done (sharedindex.ErrDelayed). The rules of the writer are
-// in its memory, and to refuse the message would mean to apply it twice. So the message
-// counts, and the rank is uncertain, because readers elsewhere see an older state. An Apply
-// that failed leaves its rank uncertain too, until one succeeds: the transport goes on to the
-// next message, and if none comes, nothing else would show that removals are missing.
+// sharedindex.ErrDelayed means that an Apply was done and that other processes do not see it
+// yet. The writer has the changes in its memory, so a refused message would be applied twice.
+// So the message counts, and the rank is uncertain, because readers elsewhere see an older
+// state. A failed Apply leaves its rank uncertain too, until one succeeds: the transport goes
+// on to the next message, and if none comes, nothing else would show that removals are
+// missing.
 //
-// A rank for which the index has no room (index.ErrFull) has lost what its message said, and the
-// number of the message is used up. If the message could come again, it would be a gap for all
-// ranks of its stream, and each replay would end there.
+// A rank for which the index has no room (index.ErrFull) has lost the events of its message,
+// and the number of the message is used up. If the message could come again, it would be a gap
+// for all ranks of its stream, and each replay would end there.
 
 package registry
 
@@ -48,8 +49,8 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// unnumbered applies the batch, whose order and completeness the host vouches
-// for, unless it could not be read.
+// unnumbered applies the batch of a message without a number, unless it could not be read.
+// The host guarantees order and completeness.
 func (in *ingest) unnumbered(bad error) error {
 	if bad != nil {
 		in.count(nil, in.malformed(bad))
@@ -88,8 +89,7 @@ func (in *ingest) unnumbered(bad error) error {
 	return nil
 }
 
-// take applies a message that could be read. again: it had been applied by
-// another who writes to the index.
+// take applies a readable message. again: another writer of the index had applied it.
 func (d *delivery) take() (again bool, err error) {
 	r, st, v := d.rank, d.stream, &d.verdict
 	lost := v.Gap.Lost || v.Restarted
@@ -105,10 +105,10 @@ func (d *delivery) take() (again bool, err error) {
 	kept := ours && d.keeps()
 	wiped := d.moved || ours && !kept
 	back := d.returns()
-	// A rank that was heard already, and is not lossy, knows its whole history
-	// although its stream does not: its cache was emptied since.
+	// A rank that has reported before and is not lossy has its whole history,
+	// although its stream has not: its cache was emptied since.
 	d.convert.Partial = lost || v.Missed || back || r.State == view.Unknown && st.Partial || r.Lossy()
-	if wiped || r.State == view.Unknown && r.Stream == nil && !d.x.ownsIndex { // another may have left something
+	if wiped || r.State == view.Unknown && r.Stream == nil && !d.x.ownsIndex { // another writer may have left blocks
 		d.convert.Changes = append(d.convert.Changes, index.Change{Op: index.OpClear})
 	}
 	done, err := d.store(kept)
@@ -117,9 +117,9 @@ func (d *delivery) take() (again bool, err error) {
 		return done.Duplicate, err
 	}
 	if r.Stream == st {
-		r.Contest.Spoke()
+		r.Contest.CountOwn()
 	} else {
-		r.Contest.Decided()
+		r.Contest.Moved()
 		d.pm.Bind(r, st)
 	}
 	st.Judge(v, lost)
@@ -139,9 +139,9 @@ func (d *delivery) take() (again bool, err error) {
 		d.cured(r)
 	}
 	if wiped || kept {
-		d.tellLoss(r.Number)
-	} else if lost && len(d.losses) == 0 { // a loss is told, even if no rank had anything to lose
-		d.tellLoss(-1)
+		d.noteLoss(r.Number)
+	} else if lost && len(d.losses) == 0 { // a loss is reported, even if no rank had anything to lose
+		d.noteLoss(-1)
 	}
 	if full {
 		l := d.loss(r.Number, view.LossFull)
@@ -151,7 +151,7 @@ func (d *delivery) take() (again bool, err error) {
 	return false, err
 }
 
-// store applies the batch, behind what is to be noted before.
+// store applies the batch, after the notes that must precede it.
 func (d *delivery) store(kept bool) (index.Applied, error) {
 	err := d.feeds()
 	if err == nil && kept {
@@ -163,15 +163,14 @@ func (d *delivery) store(kept bool) (index.Applied, error) {
 	return d.apply(d.rank, d.cursor())
 }
 
-// noRoom deals with a batch for a rank that the index has no room for, so that it holds
-// nothing there. What the batch said is lost.
+// noRoom records the loss of a batch for a rank that the index has no room for. The rank has
+// no blocks in the index.
 func (in *ingest) noRoom(r *podstate.Rank, l Loss) {
 	r.On(podstate.Forgotten)
 	in.losses = append(in.losses, l)
 }
 
-// skip deals with a message that could not be read: its number is used up, and
-// what it said is lost.
+// skip records the loss of an unreadable message: its number is used up.
 func (d *delivery) skip() error {
 	if err := d.settleOthers(true); err != nil {
 		return err
@@ -180,14 +179,14 @@ func (d *delivery) skip() error {
 	st.Judge(&d.verdict, true)
 	st.Partial = true
 	if len(st.Ranks) == 0 {
-		d.tellLoss(-1)
+		d.noteLoss(-1)
 	}
 	return nil
 }
 
-// settleOthers settles what the ranks of the stream hold, but for the one whose
-// batch follows. A loss is theirs too, by policy. But if the message is the first of
-// its engine, they are empty, and all is known of them.
+// settleOthers applies a loss to the ranks of the stream, except to the rank of the batch,
+// which follows. But if the message is the first of its engine, the ranks are empty and
+// their views are complete.
 func (d *delivery) settleOthers(lost bool) error {
 	v := &d.verdict
 	if _, started := d.stream.Seq.Next(); started && !lost {
@@ -211,23 +210,22 @@ func (d *delivery) settleOthers(lost bool) error {
 		if err := d.lose(r, e, d.cursor()); err != nil {
 			return err
 		}
-		d.tellLoss(r.Number)
+		d.noteLoss(r.Number)
 	}
 	return nil
 }
 
-// keeps reports whether a loss leaves the blocks. An engine that restarted
-// has none of them.
+// keeps reports whether a loss keeps the blocks. An engine that restarted has lost them.
 func (d *delivery) keeps() bool { return d.x.Keep && !d.verdict.Restarted }
 
-// cursor is where the stream stands behind the message.
+// cursor returns the position of the stream after the message.
 func (d *delivery) cursor() index.Cursor {
 	a, v := d.arrival, d.verdict
 	return index.Cursor{Stream: d.stream.Name, Epoch: v.Epoch, Next: v.Next, Time: d.stream.Seq.CursorTime(a, v), Digest: a.Digest}
 }
 
-// tellLoss notes a loss for the hook: of a rank, or -1 if none of the stream is known.
-func (d *delivery) tellLoss(rank int) {
+// noteLoss adds a loss of a rank for the hook; rank -1: no rank of the stream is known.
+func (d *delivery) noteLoss(rank int) {
 	v, cause := &d.verdict, view.LossMoved
 	switch {
 	case v.Restarted:
@@ -244,7 +242,7 @@ func (d *delivery) tellLoss(rank int) {
 	d.losses = append(d.losses, l)
 }
 
-// loss is a loss that the message shows.
+// loss returns the Loss that the message shows.
 func (d *delivery) loss(rank int, cause string) Loss {
 	l := Loss{Pod: d.pod, Model: d.model, Stream: d.m.Stream, Rank: rank, Cause: cause, Seq: d.m.Seq, Gap: d.verdict.Gap}
 	if d.bad == nil {
@@ -253,7 +251,7 @@ func (d *delivery) loss(rank int, cause string) Loss {
 	return l
 }
 
-// lossEvent is what a loss is to a rank.
+// lossEvent returns the ViewEvent of a loss.
 func lossEvent(kept bool) podstate.ViewEvent {
 	if kept {
 		return podstate.Doubted
@@ -261,8 +259,8 @@ func lossEvent(kept bool) podstate.ViewEvent {
 	return podstate.Forgotten
 }
 
-// lose does to a rank what a loss brings: unless it is only doubted, the index
-// forgets what it held, together with the cursor.
+// lose applies a loss to a rank. Unless the event is podstate.Doubted, the index forgets the
+// blocks of the rank and moves its cursor to cur.
 func (in *ingest) lose(r *podstate.Rank, e podstate.ViewEvent, cur index.Cursor) error {
 	var err error
 	if e == podstate.Doubted {
@@ -278,8 +276,8 @@ func (in *ingest) lose(r *podstate.Rank, e podstate.ViewEvent, cur index.Cursor)
 	return nil
 }
 
-// apply converts the batch and applies it to a rank, behind the changes that are
-// there already.
+// apply converts the batch and applies it to a rank, after the changes that
+// in.convert has already.
 func (in *ingest) apply(r *podstate.Rank, cur index.Cursor) (index.Applied, error) {
 	c := &in.convert
 	c.Model, c.Profile, c.Recent = in.model, in.pm.Shown.Profile, &in.pm.Recent
@@ -310,7 +308,7 @@ func (in *ingest) apply(r *podstate.Rank, cur index.Cursor) (index.Applied, erro
 	return done, nil
 }
 
-// applyChanges hands changes to the index and counts what they did.
+// applyChanges applies changes to the index and counts their effects.
 func (in *ingest) applyChanges(r *podstate.Rank, cur index.Cursor, changes []index.Change) (index.Applied, error) {
 	done, err := in.write(r, cur, changes)
 	delayed := errors.Is(err, sharedindex.ErrDelayed)
@@ -333,8 +331,8 @@ func (in *ingest) applyChanges(r *podstate.Rank, cur index.Cursor, changes []ind
 	return done, nil
 }
 
-// setLate notes what came of the last Apply: nil, or an error for which the rank is uncertain.
-// That ends when others see what was applied, if the error says when, or with the next Apply.
+// setLate notes the error of the last Apply, or nil. After an error the rank is uncertain,
+// until the next Apply or, for a sharedindex.Delay, until other processes see the changes.
 func (in *ingest) setLate(r *podstate.Rank, err error) {
 	r.Late = err != nil
 	var seen context.Context
@@ -357,7 +355,7 @@ func (in *ingest) setLate(r *podstate.Rank, err error) {
 	}
 }
 
-// endDelay has a rank late no longer, if it is for what others see now.
+// endDelay ends the delay of a rank, if seen is still its context.
 func (x *Registry) endDelay(pod, model string, n int, seen context.Context) {
 	in := x.newIngest(pod, model)
 	defer in.end()
@@ -377,8 +375,8 @@ func (in *ingest) write(r *podstate.Rank, cur index.Cursor, changes []index.Chan
 	return in.x.index.Apply(ctx, in.source(r), cur, changes)
 }
 
-// Applying returns a context for a call of the index that has none of a user. Nothing of an
-// Indexer's own index waits.
+// Applying returns a context for a call of the index without a context of a caller. Calls of
+// an Indexer's own index cannot hang, so they get no timeout.
 func (x *Registry) Applying() (context.Context, context.CancelFunc) {
 	if x.ownsIndex {
 		return context.Background(), func() {}
@@ -386,35 +384,35 @@ func (x *Registry) Applying() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), ApplyTimeout)
 }
 
-// source is a rank to the index.
+// source returns the index.Source of a rank.
 func (in *ingest) source(r *podstate.Rank) index.Source {
 	return index.Source{Pod: in.pod, Model: in.model, Rank: r.Number}
 }
 
-// failed says where the index failed.
+// failed adds the rank to an error of the index.
 func (in *ingest) failed(r *podstate.Rank, err error) error {
 	return in.x.Failed(fmt.Errorf("kvindex: pod %q: model %q: rank %d: %w", in.pod, in.model, r.Number, err))
 }
 
-// confirming looks at predictions that a message may have completed. Its memory is used again.
-type confirming struct {
-	predict.Confirming
+// confirmation checks predictions that a message may have completed. Its memory is used again.
+type confirmation struct {
+	predict.Confirmation
 	prompt  prompt.Prompt
-	query   index.Query // whose Keys are the prompt's
+	query   index.Query // its Keys are prompt.KeysIn
 	matches index.Matches
 }
 
-// noteApplied ends those predictions of a rank that changes have completed, or made void. The
-// changes were applied. pod.mu is held.
+// noteApplied ends the predictions of a rank that applied changes have completed or made void.
+// pod.mu is held.
 func (in *ingest) noteApplied(r *podstate.Rank, changes []index.Change, done *index.Applied) {
-	if in.confirming.Find(in.x.ledger, &in.pm.sent, r.Number, changes, done) {
+	if in.confirmation.Find(in.x.ledger, &in.pm.sent, r.Number, changes, done) {
 		in.confirm()
 	}
 }
 
-// confirm asks the index about the suspects. No lock is held but that of pod.order.
+// confirm queries the index for the suspects. Only pod.order is held during the queries.
 func (in *ingest) confirm() {
-	c := &in.confirming
+	c := &in.confirmation
 	c.query.Candidates = in.x.catalog.Self(&in.pm.entry, in.pod, in.model).Index
 	ctx, cancel := in.locked.call(in.x)
 	defer in.locked.called(cancel)

@@ -1,4 +1,4 @@
-// Describe: what is known of pods, for people.
+// Describe: counters and descriptions of pods, for people.
 
 package registry
 
@@ -15,7 +15,7 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// Stats adds to s what is known of pods, messages and predictions.
+// Stats adds the counters of pods, messages and predictions to s.
 func (x *Registry) Stats(s *stats.Stats) {
 	x.listNow()
 	x.statsMu.Lock()
@@ -40,14 +40,14 @@ func (x *Registry) Stats(s *stats.Stats) {
 			last = p
 			s.Pods++
 		}
-		if pm.listed != nil { // else the index has described them
+		if pm.listed != nil { // ranks of other pods were counted by Describe above
 			s.Ranks += len(pm.Ranks)
 		}
 		pm.Count(s)
 	})
 }
 
-// Pods returns what is known of the pods.
+// Pods returns descriptions of the pods.
 func (x *Registry) Pods() (pods []podstate.Info) {
 	if x.Closed.Load() {
 		return nil
@@ -77,7 +77,7 @@ func (x *Registry) eachPod(f func(p *pod, model string, pm *podModel)) {
 	}
 }
 
-// known returns what the index knows of each source, if it can tell.
+// known returns the index's descriptions of its sources, if it is an index.Describer.
 func (x *Registry) known() map[index.Source]index.SourceInfo {
 	known := make(map[index.Source]index.SourceInfo)
 	if d, ok := x.index.(index.Describer); ok {
@@ -88,7 +88,7 @@ func (x *Registry) known() map[index.Source]index.SourceInfo {
 	return known
 }
 
-// FactsOf returns what is known of a pod beside the index; nil: nothing is.
+// FactsOf returns the state of a pod for Explain; nil: the pod is not known.
 func (x *Registry) FactsOf(pod, model string) *explain.Pod {
 	known := x.known()
 	p, pm := x.lockServed(pod, model)

@@ -1,28 +1,27 @@
 // Directory: pods that another process feeds.
 //
 // An index that several processes share may be a sharedindex.Directory. Then the Indexer that
-// hears the engines of a pod tells there what it knows of the pod beside its blocks, as notes,
-// and every other Indexer learns the pod from these: that it exists, how far its view can be
-// trusted, and what a score needs to cut a prompt as the engine does. Rank 0 has the note
-// about the pod, also if no rank 0 is known, and each rank has one of its own; that of rank 0
-// is both.
+// feeds a pod publishes the state of the pod beside its blocks there, as notes. Every other
+// Indexer registers the pod from these notes: they have the states, the adapters, and the form
+// of blocks in which a score must cut a prompt. Each rank has a note. The note of rank 0 also
+// has the state of the pod, and exists even if no rank 0 is known.
 //
-// A pod is heard or listed, for each model. What was heard here counts, whatever is listed: so
-// a pod that was listed and is heard then begins as one that was never known. Nothing of a
-// listed pod is written to the index.
+// For each model, a pod is fed here or listed. A pod that is fed here ignores the listing: if a
+// listed pod gets a message here, it begins as a new pod. Nothing of a listed pod is written to
+// the index.
 //
-// A note comes from outside. One that cannot be read makes its rank and its pod uncertain, and
-// not unknown: somebody feeds them.
+// A note comes from outside. A note that cannot be read makes its rank and its pod uncertain,
+// and not unknown: another process feeds them.
 //
 // # Why notes
 //
-// Rows do not say which pods there are, how far a view can be trusted, which adapters a name
-// may mean, or how the blocks of a pod that holds nothing would be cut. All that is small and
-// changes seldom. So the writer leaves it as bytes that the index does not understand, and
-// only if the facts differ from those of the last note. A backend then needs no word of the
-// Indexer's. The reader makes of a note the same structures that it has for a pod that it
-// heard, so a score takes one path for both. Heard and listed are never mixed: two views of
-// one pod, each a part, would have no state that is true.
+// Rows do not show which pods exist, how far a view can be trusted, which adapters a name may
+// mean, or the form of blocks of a pod that holds nothing. All this is small and changes
+// seldom. So the writer stores it as bytes that the index does not interpret, and only if the
+// facts differ from the last note. A backend then needs no type of the Indexer. The reader
+// makes the same structures from a note as for a pod that it feeds itself, so a score has one
+// path for both. The two are never mixed: two partial views of one pod would have no true
+// state.
 
 package registry
 
@@ -46,33 +45,33 @@ import (
 	"github.com/kvindex/kvindex/internal/view"
 )
 
-// listingTimeout is how long Pods and Stats, which have no context, wait for a listing.
+// listingTimeout limits the wait for a listing in Pods and Stats, which have no context.
 const listingTimeout = time.Second
 
-// directory is the index, as far as it is a Directory.
+// directory has the pods that other processes feed.
 type directory struct {
-	of   sharedindex.Directory               // nil: it is none
-	last atomic.Pointer[sharedindex.Listing] // that pods were taken from; nil: none yet
-	redo atomic.Bool                         // a pod that was heard is not any more: it may be listed
+	of   sharedindex.Directory               // the index; nil: it is no Directory
+	last atomic.Pointer[sharedindex.Listing] // the last listing that was taken; nil: none yet
+	redo atomic.Bool                         // a pod is no longer fed here, so it may be listed
 
 	mu   sync.Mutex // guards all below; taken before pod.mu
 	pods map[servedAt]*podModel
 	turn uint64 // counts the listings that were taken
-	said []byte // memory of take
+	said []byte // memory of takePod
 }
 
-// servedAt names what a pod serves of a model.
+// servedAt names a podModel.
 type servedAt struct{ pod, model string }
 
-// listing is what a pod and model is made of that was not heard here.
+// listing is the origin of a listed podModel.
 type listing struct {
 	said []byte // its entries, one after the other
-	turn uint64 // of the directory, when it was listed last; guarded by directory.mu
+	turn uint64 // directory.turn when it was listed last; guarded by directory.mu
 }
 
-// List takes over the pods that others feed, if there are news. It takes half of the time that
-// there is, because the index is to be asked behind that. An error says that nothing was ever
-// listed.
+// List takes over the pods that other processes feed, if the listing has changed. It takes at
+// most half of the time that ctx has left, because the query of the index follows. It returns
+// an error only if there was never a listing.
 func (x *Registry) List(ctx context.Context) error {
 	d := &x.directory
 	if d.of == nil {
@@ -93,7 +92,7 @@ func (x *Registry) List(ctx context.Context) error {
 	return nil
 }
 
-// listNow is list for those who have no context, and no error.
+// listNow is List for callers without a context. It ignores the error.
 func (x *Registry) listNow() {
 	if x.directory.of != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), listingTimeout)
@@ -102,7 +101,7 @@ func (x *Registry) listNow() {
 	}
 }
 
-// take makes the listed pods what a listing says, and forgets those that it lacks.
+// take updates the listed pods from a listing, and forgets pods that are not in it.
 func (x *Registry) take(l *sharedindex.Listing) {
 	d := &x.directory
 	d.mu.Lock()
@@ -128,7 +127,7 @@ func (x *Registry) take(l *sharedindex.Listing) {
 	d.last.Store(l)
 }
 
-// unlist forgets what was listed, unless it was heard or removed meanwhile.
+// unlist forgets a listed podModel, unless it was replaced or removed meanwhile.
 func (x *Registry) unlist(at servedAt, pm *podModel) {
 	p, now := x.lockServed(at.pod, at.model)
 	if p == nil {
@@ -143,9 +142,9 @@ func (x *Registry) unlist(at servedAt, pm *podModel) {
 	}
 }
 
-// takePod takes over the entries of a pod and model, unless it is heard here. What cannot be
-// taken is not known: names that are too long, what is beyond a bound, and a pod of which the
-// Profile is refused. directory.mu is held.
+// takePod takes over the entries of a pod and model, unless the pod is fed here. It leaves out
+// names that are too long, pods beyond a bound, and pods whose Profile is refused. directory.mu
+// is held.
 func (x *Registry) takePod(entries []sharedindex.Entry) {
 	d, src := &x.directory, entries[0].Source
 	if x.check(src.Pod, src.Model) != nil || !slices.ContainsFunc(entries, isOthers) {
@@ -171,7 +170,7 @@ func (x *Registry) takePod(entries []sharedindex.Entry) {
 	case pm.listed != nil && bytes.Equal(pm.listed.said, d.said):
 		pm.listed.turn = d.turn
 		return
-	case pm.listed == nil && !pm.unheard():
+	case pm.listed == nil && !pm.isEstimate():
 		return
 	}
 	v, ok := viewOf(entries)
@@ -188,10 +187,10 @@ func (x *Registry) takePod(entries []sharedindex.Entry) {
 	x.show(p.name, src.Model, pm, v)
 }
 
-// isOthers reports whether an entry is of a source that another process feeds.
+// isOthers reports whether another process feeds the source of an entry.
 func isOthers(e sharedindex.Entry) bool { return !e.Fed }
 
-// appendEntries appends all that is to be looked at of some entries.
+// appendEntries appends the fields of entries that viewOf reads.
 func appendEntries(b []byte, entries []sharedindex.Entry) []byte {
 	for i := range entries {
 		e := &entries[i]
@@ -202,20 +201,20 @@ func appendEntries(b []byte, entries []sharedindex.Entry) []byte {
 	return b
 }
 
-// unheard reports that nothing of the pod was heard, and that no transport is to bring it: it
-// is followed by what is sent to it. pod.mu is held.
-func (pm *podModel) unheard() bool {
+// isEstimate reports whether the pod is only estimated: it has sent no message, and no transport
+// follows it. pod.mu is held.
+func (pm *podModel) isEstimate() bool {
 	return pm.sent.Room() != nil && len(pm.Ranks) == 0 && len(pm.Streams) == 0
 }
 
-// listedPod makes what a pod serves of a model that was not heard here; nil: its Profile is
-// refused, or it has too many models. p.mu is held.
+// listedPod returns a new podModel for a listed pod; nil: its Profile is refused, or the pod has
+// too many models. p.mu is held.
 func (x *Registry) listedPod(p *pod, model string) *podModel {
-	known := p.asked[model] != nil // from a message
+	known := p.replies[model] != nil // from a message
 	profile, err := x.profileFor(p, model, &events.Batch{})
 	if err != nil {
 		if !known {
-			delete(p.asked, model) // it is asked again
+			delete(p.replies, model) // the function is called again
 		}
 		return nil
 	}
@@ -229,23 +228,24 @@ func (x *Registry) listedPod(p *pod, model string) *podModel {
 	return pm
 }
 
-// podListing is what the entries of a pod and model say.
+// podListing is the content of the entries of a pod and model.
 type podListing struct {
 	podstate.PodNote
 	ranks []rankListing
 }
 
+// rankListing is the content of the entry of a rank.
 type rankListing struct {
 	n int
 	podstate.RankNote
 	stale bool
 }
 
-// viewOf reads entries; false: they say that there is nothing.
+// viewOf reads entries. It returns false if they have no note of a pod or rank.
 func viewOf(entries []sharedindex.Entry) (v podListing, ok bool) {
 	stale := false
 	v.State = view.Live
-	found := false // what is said of the pod
+	found := false // a note of the pod
 	for i := range entries {
 		e := &entries[i]
 		n := e.Source.Rank
@@ -271,7 +271,7 @@ func viewOf(entries []sharedindex.Entry) (v podListing, ok bool) {
 	return v, ok
 }
 
-// show makes a listed pod what its entries say. pod.mu is held.
+// show updates a listed pod from its entries. pod.mu is held.
 func (x *Registry) show(name, model string, pm *podModel, v podListing) {
 	adapters := make(map[string]struct{}, len(v.Adapters))
 	for _, a := range v.Adapters {
@@ -321,17 +321,17 @@ func (x *Registry) show(name, model string, pm *podModel, v podListing) {
 
 // Notes.
 
-// publishedPod is what the index was told of a pod and model, to be compared.
+// publishedPod is the content of the last note about a pod, for comparison.
 type publishedPod struct {
 	is       bool
 	state    view.State
 	hybrid   bool
 	form     *index.View
-	adapters int // their number: they become more only
+	adapters int // their number, which only grows
 }
 
-// tell tells others of the pod what has changed. pod.mu is held.
-func (in *ingest) tell() {
+// publish writes notes for the parts of the pod that have changed. pod.mu is held.
+func (in *ingest) publish() {
 	d, pm := in.x.directory.of, in.pm
 	if d == nil || pm.sent.Room() != nil {
 		return
@@ -339,8 +339,8 @@ func (in *ingest) tell() {
 	f := pm.Shown.Facts()
 	now := publishedPod{true, f.State, f.Hybrid, pm.sent.Blocks(), len(pm.Adapters)}
 	zero := pm.Ranks[0]
-	if now != pm.told || zero != nil && tells(zero) {
-		pm.told = now
+	if now != pm.published || zero != nil && isNews(zero) {
+		pm.published = now
 		n := podstate.Note{Pod: &podstate.PodNote{State: now.state, Hybrid: now.hybrid, Form: pm.Formed, Adapters: slices.Sorted(maps.Keys(pm.Adapters))}}
 		if zero != nil {
 			n.Rank = noteOf(zero)
@@ -348,43 +348,43 @@ func (in *ingest) tell() {
 		d.Tell(index.Source{Pod: in.pod, Model: in.model}, n.Append(nil))
 	}
 	for _, r := range pm.ByNumber {
-		if r.Number != 0 && tells(r) {
+		if r.Number != 0 && isNews(r) {
 			n := podstate.Note{Rank: noteOf(r)}
 			d.Tell(in.source(r), n.Append(nil))
 		}
 	}
 }
 
-// tells reports whether others do not know of the rank what there is to know.
-func tells(r *podstate.Rank) bool {
-	return !r.Told.Is || r.Told.State != r.View() || r.Told.Lossy != r.Lacks() || !slices.Equal(r.Told.Groups, r.Groups)
+// isNews reports whether the rank differs from its last note.
+func isNews(r *podstate.Rank) bool {
+	return !r.Published.Is || r.Published.State != r.View() || r.Published.Lossy != r.Lacks() || !slices.Equal(r.Published.Groups, r.Groups)
 }
 
-// noteOf returns the note of the rank, which is to be told.
+// noteOf returns the note of the rank, which the caller publishes.
 func noteOf(r *podstate.Rank) *podstate.RankNote {
-	r.Told = podstate.PublishedRank{Is: true, State: r.View(), Lossy: r.Lacks(), Groups: slices.Clone(r.Groups)}
-	return &podstate.RankNote{State: r.Told.State, Lossy: r.Told.Lossy, Groups: r.Told.Groups}
+	r.Published = podstate.PublishedRank{Is: true, State: r.View(), Lossy: r.Lacks(), Groups: slices.Clone(r.Groups)}
+	return &podstate.RankNote{State: r.Published.State, Lossy: r.Published.Lossy, Groups: r.Published.Groups}
 }
 
-// untell tells others that there is no such rank any more. pod.mu is held.
-func (in *ingest) untell(r *podstate.Rank) {
-	if r.Told.Is {
-		in.x.tellGone(in.source(r))
+// withdraw replaces the note of a removed rank by an empty one. pod.mu is held.
+func (in *ingest) withdraw(r *podstate.Rank) {
+	if r.Published.Is {
+		in.x.withdrawNote(in.source(r))
 	}
-	in.forgetTold(r)
+	in.forgetPublished(r)
 }
 
-// forgetTold takes note that the index has no note of the rank any more. That of rank 0 was
-// one of the pod too.
-func (in *ingest) forgetTold(r *podstate.Rank) {
-	r.Told = podstate.PublishedRank{}
+// forgetPublished records that the index has no note of the rank any more. The note of rank 0
+// was also that of the pod.
+func (in *ingest) forgetPublished(r *podstate.Rank) {
+	r.Published = podstate.PublishedRank{}
 	if r.Number == 0 {
-		in.pm.told = publishedPod{}
+		in.pm.published = publishedPod{}
 	}
 }
 
-// tellGone tells others that there is nothing to know of a source.
-func (x *Registry) tellGone(src index.Source) {
+// withdrawNote replaces the note of a source by an empty one.
+func (x *Registry) withdrawNote(src index.Source) {
 	if d := x.directory.of; d != nil {
 		d.Tell(src, (&podstate.Note{}).Append(nil))
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// Ingest applies the payload of a message without a number.
+// Ingest implements Indexer.Ingest.
 func (x *Registry) Ingest(podID, model string, payload []byte) error {
 	if err := x.check(podID, model); err != nil {
 		return err
@@ -28,7 +28,7 @@ func (x *Registry) Ingest(podID, model string, payload []byte) error {
 	return in.unnumbered(events.Decode(payload, in.batch))
 }
 
-// ApplyBatch is Ingest for a batch that is decoded.
+// ApplyBatch implements Indexer.ApplyBatch.
 func (x *Registry) ApplyBatch(podID, model string, b *events.Batch) error {
 	if err := x.check(podID, model); err != nil {
 		return err
@@ -39,7 +39,7 @@ func (x *Registry) ApplyBatch(podID, model string, b *events.Batch) error {
 	return in.unnumbered(b.Validate())
 }
 
-// IngestMessage applies one message of a stream.
+// IngestMessage implements Indexer.IngestMessage.
 func (x *Registry) IngestMessage(m events.Message) (events.Receipt, error) {
 	if err := x.check(m.Pod, m.Model); err != nil {
 		return events.Receipt{}, err
@@ -59,14 +59,14 @@ func (x *Registry) IngestMessage(m events.Message) (events.Receipt, error) {
 	return d.deliver()
 }
 
-// MarkLost reports a loss.
+// MarkLost implements Indexer.MarkLost.
 func (x *Registry) MarkLost(podID string, rank int) error {
 	if x.Closed.Load() {
 		return ErrClosed
 	}
 	p := x.pod(podID)
 	if p == nil {
-		return fmt.Errorf("kvindex: pod %q was never heard", podID)
+		return fmt.Errorf("kvindex: pod %q has not reported", podID)
 	}
 	marked := false
 	for _, model := range p.modelNames() {
@@ -112,19 +112,18 @@ func (x *Registry) markLost(podID, model string, n int) (found bool, err error) 
 	return true, nil
 }
 
-// ingest is one call that says something of a pod, from its door to its end.
-// What it counts and loses is told at the end, when no lock is held. Its memory
-// is used again.
+// ingest is one call that changes a pod. Its counts and losses are reported at the end, when
+// no lock is held. Its memory is used again.
 type ingest struct {
 	x          *Registry
 	pod, model string
 
-	// Found by enter or find; locked is the pod, which is locked until leave.
+	// locked, pm and now are set by enter and find. locked is the pod, locked until leave.
 	locked *pod
 	pm     *podModel
-	now    time.Time // when that was
+	now    time.Time
 
-	batch   *events.Batch // to be applied: decoded, or the host's
+	batch   *events.Batch // the batch to apply: decoded, or the host's
 	decoded events.Batch
 	convert engine.Converter
 
@@ -132,9 +131,9 @@ type ingest struct {
 	reason   string // why the payload could not be read; "" if it could
 	losses   []Loss
 	from, to view.State // of the pod
-	delayed  bool       // others do not see what was applied
+	delayed  bool       // other processes do not see the changes yet
 
-	confirming confirming
+	confirmation confirmation
 }
 
 func (x *Registry) newIngest(pod, model string) *ingest {
@@ -142,10 +141,10 @@ func (x *Registry) newIngest(pod, model string) *ingest {
 	if in == nil {
 		in = &ingest{x: x}
 		in.convert.Hash = x.hash
-		in.confirming.query.Keys = in.confirming.prompt.KeysIn
+		in.confirmation.query.Keys = in.confirmation.prompt.KeysIn
 	}
 	in.pod, in.model = pod, model
-	in.decoded.Events = nil // of another call
+	in.decoded.Events = nil // left by another call
 	in.batch = &in.decoded
 	in.convert.Changes = in.convert.Changes[:0]
 	in.stats, in.reason = stats.Counters{}, ""
@@ -154,7 +153,7 @@ func (x *Registry) newIngest(pod, model string) *ingest {
 	return in
 }
 
-// enter locks the pod and finds what it serves of the model, both made if need be.
+// enter locks the pod and finds its podModel. It registers both if needed.
 func (in *ingest) enter() (err error) {
 	p, err := in.x.lockPod(in.pod)
 	if err != nil {
@@ -170,17 +169,17 @@ func (in *ingest) enter() (err error) {
 	return nil
 }
 
-// find is enter for a pod that was heard for the model; false: it was not, or
-// has gone.
+// find is enter without registering. It returns false if this Indexer does not feed the pod for
+// the model.
 func (in *ingest) find() bool {
-	in.locked, in.pm = in.x.lockHeard(in.pod, in.model)
+	in.locked, in.pm = in.x.lockRegistered(in.pod, in.model)
 	in.now = time.Now()
 	return in.pm != nil
 }
 
 func (in *ingest) leave() { in.locked.unlock() }
 
-// settle works out the state of the pod, notes what was lost, and tells others what is new.
+// settle publishes the states of the pod, notes its losses, and publishes its changed notes.
 func (in *ingest) settle() {
 	in.from, in.to = in.pm.settle()
 	for i := range in.losses {
@@ -189,10 +188,10 @@ func (in *ingest) settle() {
 			r.Lost = view.LastLoss{Cause: l.Cause, Kept: l.Kept, At: in.now}
 		}
 	}
-	in.tell()
+	in.publish()
 }
 
-// count adds to the counters of a stream, which may be nil, and of all.
+// count adds to the counters of a stream, which may be nil, and to those of the Registry.
 func (in *ingest) count(st *podstate.Stream, s stats.Traffic) {
 	if st != nil {
 		addCounters(&st.Stats, &s)
@@ -200,15 +199,15 @@ func (in *ingest) count(st *podstate.Stream, s stats.Traffic) {
 	addCounters(&in.stats.Traffic, &s)
 }
 
-// malformed counts why a payload could not be read; what it returns is still to be
-// counted.
+// malformed notes the reason why a payload could not be read, and returns the counts of the
+// message.
 func (in *ingest) malformed(bad error) stats.Traffic {
 	in.reason = fault.Reason(bad)
 	return stats.Traffic{Messages: 1, Malformed: 1}
 }
 
-// end counts, calls the hooks and gives in back; no lock is held. To count is
-// the only moment in which an ingest may have to wait for another pod's.
+// end counts, calls the hooks and puts in back into the pool; no lock is held. statsMu is
+// the only lock for which an ingest may have to wait for another pod's.
 func (in *ingest) end() {
 	x := in.x
 	x.statsMu.Lock()
@@ -229,12 +228,12 @@ func (in *ingest) end() {
 	x.ingests.Put(in)
 }
 
-// addCounters adds the counters of s to those of t. Both are looked at as the words
-// that they are, so that a counter that is new has to be named in its struct alone;
-// TestCountersAreWords holds that there is nothing else in them.
+// addCounters adds the counters of s to those of t. It reads both structs as words, so a
+// new counter is named only in its struct; TestCountersAreWords checks that they have no
+// other fields.
 //
-// The sum stays at the largest number: a pod may claim any sequence numbers, so
-// Missing and PassedOver could go round.
+// A sum stops at the largest number: a pod may claim any sequence numbers, so Missing and
+// PassedOver could overflow.
 func addCounters[T stats.Counters | stats.Traffic](t, s *T) {
 	sum, more := words(t), words(s)
 	for i, n := range more {

@@ -1,18 +1,18 @@
-// Kept: an index that outlives its Indexer, or has others that write to it.
+// Kept: an index that outlives its Indexer, or has other writers.
 //
-// What such an index holds of a rank is the truth of the moment in which it was
-// stored. It is claimed from the beginning, so the rank has a state from the
-// beginning: partial, and uncertain until a stream confirms it. That can only be the
-// stream which fed the rank last, and which goes on from the cursor that it left.
-// If another one speaks for the rank first, what is held of it is forgotten.
+// The blocks of a rank in such an index are true for the moment at which they were
+// stored. They count from the beginning, so the rank has a state from the beginning:
+// partial, and uncertain until a stream confirms it. Only the stream that fed the rank
+// last can confirm it, if it continues from the cursor that it left. If another stream
+// brings a message of the rank first, the blocks of the rank are forgotten.
 //
-// Which stream fed a rank last does not show by the cursors, because each stream
-// has one. So it is noted, in a cursor of its own, before the first message of
-// another stream is applied. A loss that was kept (WithKeepOnLoss) is noted in the same
-// way, before the message behind it is applied.
+// The cursors do not show which stream fed a rank last, because each stream has one. So
+// the stream is noted, in a special cursor, before the first message of another stream
+// is applied. A loss that was kept (WithKeepOnLoss) is noted in the same way, before the
+// message after it is applied.
 //
-// An index that several processes share (directory.go) describes to each what that one feeds.
-// So a new process keeps nothing of what others feed, and lists it.
+// An index that several processes share (directory.go) describes to each process only the
+// ranks that this process feeds. So a new process keeps nothing of other ranks, and lists them.
 
 package registry
 
@@ -28,16 +28,16 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// feederCursor is the stream whose cursor notes which one feeds a rank: its Epoch
-// counts, and its Digest is of the name.
+// feederCursor names the special cursor that notes which stream feeds a rank: its Epoch
+// counts, and its Digest is the hash of the name of the stream.
 const feederCursor = "\x00feeder"
 
-// doubtCursor is the stream whose cursor notes that some of what a rank holds may have
-// gone, because a loss was kept: its Epoch counts, and its Digest is 1 or 0.
+// doubtCursor names the special cursor that notes whether a loss was kept, so that some blocks
+// of the rank may be gone: its Epoch counts, and its Digest is 1 or 0.
 const doubtCursor = "\x00doubt"
 
-// Recall makes the ranks known that the index holds something of, unless they are known
-// from a snapshot.
+// Recall registers the ranks that have blocks in the index, unless a snapshot has registered
+// them.
 func (x *Registry) Recall() error {
 	d, ok := x.index.(index.Describer)
 	if !ok {
@@ -65,7 +65,7 @@ func (x *Registry) Recall() error {
 	return nil
 }
 
-// recalled takes note that a rank holds what is in the index from before.
+// recalled sets the state of a rank whose blocks are in the index from before.
 func (in *ingest) recalled(r *podstate.Rank) error {
 	cur, err := in.cursorOf(r, doubtCursor)
 	if err != nil {
@@ -79,16 +79,16 @@ func (in *ingest) recalled(r *podstate.Rank) error {
 	return nil
 }
 
-// cured takes the note of a kept loss back, if nothing of it is left. If that fails, it is
-// tried again behind the next message.
+// cured removes the note of a kept loss if the rank is no longer uncertain. If this fails, it
+// is tried again after the next message.
 func (in *ingest) cured(r *podstate.Rank) {
 	if r.Doubt && r.State != view.Uncertain {
 		_ = in.doubts(r, false)
 	}
 }
 
-// doubts notes in the index whether a loss was kept of what the rank holds. Nobody else
-// knows of what an Indexer's own index holds.
+// doubts notes in the index whether a loss of the rank was kept. The Indexer's own index needs
+// no such note.
 func (in *ingest) doubts(r *podstate.Rank, doubt bool) error {
 	if r.Doubt == doubt || in.x.ownsIndex {
 		return nil
@@ -107,7 +107,7 @@ func (in *ingest) doubts(r *podstate.Rank, doubt bool) error {
 	return err
 }
 
-// cursorOf returns how far a stream had come with a rank.
+// cursorOf returns the cursor of a stream for a rank.
 func (in *ingest) cursorOf(r *podstate.Rank, stream string) (index.Cursor, error) {
 	cur, err := in.locked.cursor(in.x, in.source(r), stream)
 	if err != nil {
@@ -122,14 +122,14 @@ func (p *pod) cursor(x *Registry, src index.Source, stream string) (index.Cursor
 	return x.index.Cursor(ctx, src, stream)
 }
 
-// fedLast reports whether a stream fed a rank last, by what was noted.
+// fedLast reports whether a stream fed a rank last, according to feederCursor.
 func (in *ingest) fedLast(r *podstate.Rank, stream string) (bool, error) {
 	cur, err := in.cursorOf(r, feederCursor)
 	return cur == (index.Cursor{}) || cur.Digest == xxh3.HashString(stream), err
 }
 
-// feeds notes that the stream feeds the rank from now on. Nobody else knows of what
-// an Indexer's own index holds.
+// feeds notes that the stream feeds the rank from now on. The Indexer's own index needs no
+// such note.
 func (d *delivery) feeds() error {
 	if d.rank.Stream == d.stream || d.x.ownsIndex {
 		return nil
@@ -146,8 +146,8 @@ func (d *delivery) feeds() error {
 	return err
 }
 
-// adopt gives the stream the ranks that it fed last. It goes on from cur, that of
-// the message's rank, or from that of the rank which came furthest.
+// adopt binds the stream to the ranks that it fed last. The stream continues from cur, the
+// cursor of the message's rank, or from that of a rank that is further.
 func (d *delivery) adopt(cur index.Cursor) (index.Cursor, error) {
 	for _, n := range slices.Sorted(maps.Keys(d.pm.Ranks)) {
 		r := d.pm.Ranks[n]
@@ -165,8 +165,8 @@ func (d *delivery) adopt(cur index.Cursor) (index.Cursor, error) {
 		if !last || its.Next == 0 || its.Epoch != cur.Epoch {
 			continue
 		}
-		// What it holds came over this stream, so a gap before this message is its
-		// loss too. Nobody knows whether it still holds that.
+		// Its blocks came over this stream, so a gap before this message is its loss
+		// too. They may have gone since.
 		if err := d.recalled(r); err != nil {
 			return cur, err
 		}
@@ -179,8 +179,8 @@ func (d *delivery) adopt(cur index.Cursor) (index.Cursor, error) {
 	return cur, nil
 }
 
-// keptCursor returns where a stream that was not heard yet left the ranks of a kept
-// index that nothing has fed since, and those ranks. src has their pod and model.
+// keptCursor returns the last cursor of a new stream in a kept index, and the ranks that the
+// stream has fed and no stream has fed since. src has their pod and model.
 func (x *Registry) keptCursor(p *pod, pm *podModel, src index.Source, name string) (last index.Cursor, ranks []*podstate.Rank, err error) {
 	for _, r := range pm.Ranks {
 		if !r.Kept || r.Stream != nil {
@@ -201,8 +201,8 @@ func (x *Registry) keptCursor(p *pod, pm *podModel, src index.Source, name strin
 	return last, ranks, nil
 }
 
-// begun returns a stream that is to begin again; nil if it was never heard. What it
-// left in a kept index goes with it.
+// begun returns a stream that begins again; nil if it is not registered. It binds the ranks
+// that the stream left in a kept index.
 func (in *ingest) begun(name string) (*podstate.Stream, error) {
 	st := in.pm.Streams[name]
 	if st != nil {

@@ -1,23 +1,23 @@
-// Pods: what is known of a pod beside its blocks, its locks and its states.
+// Pods: the state of a pod beside its blocks, and its locks.
 //
 // # Locks
 //
-// pod.order is held by whoever changes what was heard of a pod, also during a call of the
-// index, so the messages of a pod follow one another. pod.mu guards the fields, and is
-// released during each call of the index (pod.call). A score, Explain, Pods and Stats take
-// only pod.mu, so they never wait for a backend that hangs in Apply. A score reads
-// views (package view) and takes pod.mu only to register a pod that is listed or approximate.
+// A writer of a pod holds pod.order, also during calls of the index, so the messages of a pod
+// follow one another. pod.mu guards the fields, and is released during each call of the index
+// (pod.call). A score, Explain, Pods and Stats take only pod.mu, so they never wait for a
+// backend that hangs in Apply. A score reads views (package view), and takes pod.mu only to
+// register a pod that is listed or approximate.
 //
 // # Approximate pods
 //
-// A pod is approximate or exact, and never both. Its figure is PredictedTokens alone, because
-// CachedTokens promises never to be too high. The first event drops what was believed: from
-// then on the rules for events hold, with a state that says what they do not know.
+// A pod is approximate or exact, and never both. The figure of an approximate pod is
+// PredictedTokens alone, because CachedTokens promises never to be too high. The first event
+// drops the estimate: from then on the rules for events hold, and the state shows the gaps.
 //
-// The Profile is asked for when a request names the pod, because no event comes that could
-// register it. The answers about other pods are not kept: names of pods may come from clients,
-// and would fill the room for real ones. So the function is asked again, until an event or an
-// Approximate comes.
+// WithProfile's function is called when a request names the pod, because no event comes that
+// could register it. Its results for other pods are not kept: names of pods may come from
+// clients, and would fill the room for real pods. So the function is called again, until an
+// event or an Approximate comes.
 
 package registry
 
@@ -37,60 +37,59 @@ import (
 	"github.com/kvindex/kvindex/internal/view"
 )
 
-// Bounds on what the Indexer remembers beside blocks. A message beyond one of them is an
-// error, and is not applied; but adapters are only counted. What other processes tell
-// (WithIndex) beyond a bound is left out.
+// Bounds on the pods that a Registry keeps. A message beyond a bound is an error, and is not
+// applied; but adapters beyond engine.MaxAdapters are only counted. Pods that other processes
+// feed (WithIndex) are left out beyond a bound.
 const (
 	MaxPods   = 1 << 16
 	MaxModels = 16 // of a pod
 )
 
-// pod is what the Indexer knows of a pod, beside its blocks.
+// pod is the state of a pod, beside its blocks.
 type pod struct {
 	name string
 
-	// order is held by whoever changes what was heard of the pod, also while the index
-	// works on it. So the messages of a pod follow one another. It is taken before mu.
+	// order is held by a writer of the pod, also during calls of the index. So the messages
+	// of a pod follow one another. It is taken before mu.
 	order sync.Mutex
 
-	// mu guards all below. Nobody holds it while the index works, so a score may take it.
+	// mu guards all below. It is free during calls of the index, so a score may take it.
 	mu      sync.Mutex
-	removed bool // RemovePod took it: look it up again
-	calling bool // the index works on it, so it must not be removed by a score
+	removed bool // RemovePod has removed the pod: look it up again
+	calling bool // a call of the index is under way, so a score must not remove the pod
 	models  map[string]*podModel
-	// asked has what WithProfile's function said of other models. No message for these was
-	// taken: the Profile, or a message beside it, was refused.
-	asked map[string]*profileReply
+	// replies has the results of WithProfile's function for other models. No message for these
+	// was applied: the Profile, or a message with it, was refused.
+	replies map[string]*profileReply
 }
 
-// profileReply is an answer of WithProfile's function.
+// profileReply is a result of WithProfile's function.
 type profileReply struct {
 	profile engine.Profile
 	err     error // the profile cannot be used
 }
 
-// podModel is what a pod serves of one model.
+// podModel is a pod for one model.
 type podModel struct {
 	podstate.Pod
-	listed *listing // not nil: others feed the pod, and nothing of it was heard here
-	told   publishedPod
-	sent   predict.Pod
-	entry  catalog.Entry // of it, in the catalog
+	listed    *listing     // not nil: another process feeds the pod, and no message came here
+	published publishedPod // the last note about the pod
+	sent      predict.Pod
+	entry     catalog.Entry // in the catalog
 }
 
-// settle works out the states that scores have, of the ranks and of the pod, after a
-// rank's or a stream's has changed. It returns the pod's one before and the new one.
-// pod.mu is held.
+// settle publishes the states of the ranks and of the pod, after the state of a rank or of a
+// stream has changed. It returns the state of the pod before and after. pod.mu is held.
 func (pm *podModel) settle() (from, to view.State) {
 	from, to, heard := pm.Settle(pm.sent.Room() != nil)
 	if heard {
-		pm.sent.Hear()
+		pm.sent.MakeExact()
 	}
 	return from, to
 }
 
-// noteHybrid has scores know that the pod's model is a hybrid one. So it stays if a
-// rank has announced one group only since its cache was emptied.
+// noteHybrid publishes that the pod's model is a hybrid model. This stays so if a rank has
+// announced only one group since its cache was emptied.
 func (in *ingest) noteHybrid(r *podstate.Rank) {
 	if f := in.pm.Shown.Facts(); !f.Hybrid && in.pm.Shown.Profile.Hybrid(r.Groups) {
 		f.Hybrid = true
@@ -99,11 +98,11 @@ func (in *ingest) noteHybrid(r *podstate.Rank) {
 	}
 }
 
-// noteForm notes in which blocks the rank caches, for prompts that are sent to ranks that hold
+// noteForm notes the form of the rank's blocks, for prompts that are routed to ranks that hold
 // nothing. Parts of blocks are smaller, and change nothing.
 func (in *ingest) noteForm(r *podstate.Rank) {
 	if in.stats.StoredEvents == 0 {
-		return // what a snapshot has of groups does not tell pairs
+		return // groups from a snapshot do not tell whether blocks are of pairs
 	}
 	known := in.pm.sent.Blocks()
 	same := known != nil && known.Pairs == r.Pairs && len(known.Groups) >= len(r.Groups)
@@ -121,14 +120,14 @@ func (in *ingest) noteForm(r *podstate.Rank) {
 	in.x.catalog.Changed()
 }
 
-// pod returns a pod that was heard, or nil.
+// pod returns a registered pod, or nil.
 func (x *Registry) pod(name string) *pod {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return x.pods[name]
 }
 
-// lock locks the pod for a change of what was heard of it.
+// lock locks the pod for a writer.
 func (p *pod) lock() {
 	p.order.Lock()
 	p.mu.Lock()
@@ -140,7 +139,7 @@ func (p *pod) unlock() {
 }
 
 // call begins a call of the index by the caller of lock, and called ends it. Meanwhile mu is
-// free: scores may add models to the pod that are listed or approximate, and remove these.
+// free: scores may add listed or approximate models to the pod, and remove these.
 func (p *pod) call(x *Registry) (context.Context, context.CancelFunc) {
 	p.calling = true
 	p.mu.Unlock()
@@ -153,7 +152,7 @@ func (p *pod) called(cancel context.CancelFunc) {
 	p.calling = false
 }
 
-// findPod returns the pod, made if need be.
+// findPod returns the pod, and registers it if needed.
 func (x *Registry) findPod(name string) (*pod, error) {
 	if p := x.pod(name); p != nil {
 		return p, nil
@@ -165,13 +164,13 @@ func (x *Registry) findPod(name string) (*pod, error) {
 		if len(x.pods) >= MaxPods {
 			return nil, fmt.Errorf("kvindex: pod %q is one more than %d", name, MaxPods)
 		}
-		p = &pod{name: name, models: make(map[string]*podModel), asked: make(map[string]*profileReply)}
+		p = &pod{name: name, models: make(map[string]*podModel), replies: make(map[string]*profileReply)}
 		x.pods[name] = p
 	}
 	return p, nil
 }
 
-// lockPod returns the pod, made if need be, after lock.
+// lockPod is findPod followed by lock.
 func (x *Registry) lockPod(name string) (*pod, error) {
 	for {
 		p, err := x.findPod(name)
@@ -186,7 +185,7 @@ func (x *Registry) lockPod(name string) (*pod, error) {
 	}
 }
 
-// lockPodBriefly is lockPod for scores: of the locks it takes mu alone.
+// lockPodBriefly is lockPod for scores: it takes mu alone.
 func (x *Registry) lockPodBriefly(name string) (*pod, error) {
 	for {
 		p, err := x.findPod(name)
@@ -201,9 +200,9 @@ func (x *Registry) lockPodBriefly(name string) (*pod, error) {
 	}
 }
 
-// lockHeard returns a pod that was heard for the model, after lock, and what it serves of
-// the model; nil if there is none.
-func (x *Registry) lockHeard(name, model string) (*pod, *podModel) {
+// lockRegistered returns a pod that this Indexer feeds for the model, after lock, and its
+// podModel; nil if there is none.
+func (x *Registry) lockRegistered(name, model string) (*pod, *podModel) {
 	p := x.pod(name)
 	if p == nil {
 		return nil, nil
@@ -216,8 +215,8 @@ func (x *Registry) lockHeard(name, model string) (*pod, *podModel) {
 	return nil, nil
 }
 
-// lockServed returns a pod that was heard or is listed for the model, with its mu held, and
-// what it serves of the model; nil if there is none.
+// lockServed returns a pod that is registered or listed for the model, with its mu held, and
+// its podModel; nil if there is none.
 func (x *Registry) lockServed(name, model string) (*pod, *podModel) {
 	p := x.pod(name)
 	if p == nil {
@@ -231,20 +230,20 @@ func (x *Registry) lockServed(name, model string) (*pod, *podModel) {
 	return nil, nil
 }
 
-// profileFor returns the profile of p for a model, if a batch can be taken with it.
-// WithProfile's function is asked if it was not asked yet. p.mu is held.
+// profileFor returns the profile of p for a model, if a batch can be applied with it. It calls
+// WithProfile's function at the first time. p.mu is held.
 func (x *Registry) profileFor(p *pod, model string, b *events.Batch) (profile *engine.Profile, err error) {
 	if pm := p.models[model]; pm != nil {
 		profile = &pm.Shown.Profile
 	} else {
-		a := p.asked[model]
+		a := p.replies[model]
 		if a == nil {
-			if len(p.models)+len(p.asked) >= MaxModels {
+			if len(p.models)+len(p.replies) >= MaxModels {
 				return nil, fmt.Errorf("kvindex: pod %q: model %q is one more than the %d that a pod may have", p.name, model, MaxModels)
 			}
 			a = &profileReply{}
 			a.profile, a.err = x.Profile(p.name, model)
-			p.asked[model] = a
+			p.replies[model] = a
 		}
 		profile, err = &a.profile, a.err
 	}
@@ -257,8 +256,8 @@ func (x *Registry) profileFor(p *pod, model string, b *events.Batch) (profile *e
 	return profile, nil
 }
 
-// podModel returns what p serves of a model, made if need be, with the profile that
-// profileFor has for it. What was listed gives way to what is heard. p.mu is held.
+// podModel returns the podModel of p for a model, made if needed with the profile of
+// profileFor. It replaces a listed podModel. p.mu is held.
 func (x *Registry) podModel(p *pod, name string, profile *engine.Profile) *podModel {
 	old := p.models[name]
 	if old != nil && old.listed == nil {
@@ -271,7 +270,7 @@ func (x *Registry) podModel(p *pod, name string, profile *engine.Profile) *podMo
 		pm.Shown.Publish(view.Facts{State: view.Approximate})
 	}
 	p.models[name] = pm
-	delete(p.asked, name)
+	delete(p.replies, name)
 	pm.entry.View, pm.entry.Sent = &pm.Shown, &pm.sent
 	if old != nil {
 		x.catalog.Replace(p.name, name, &pm.entry, &old.entry, old.Adapters)
@@ -281,9 +280,8 @@ func (x *Registry) podModel(p *pod, name string, profile *engine.Profile) *podMo
 	return pm
 }
 
-// SendTo returns what is kept of a pod that something is sent to before anything of it was
-// heard; nil: nobody knows in which blocks it may cache, its Profile is refused, or there are
-// too many.
+// SendTo returns the entry of a pod to which a prompt is routed before it has reported; nil:
+// the form of its blocks is not known, its Profile is refused, or there are too many pods.
 func (x *Registry) SendTo(pod, model string) *catalog.Entry {
 	profile, err := x.Profile(pod, model)
 	if err != nil || x.check(pod, model) != nil || profile.Approximate != nil {
@@ -292,7 +290,7 @@ func (x *Registry) SendTo(pod, model string) *catalog.Entry {
 	return x.catalog.SendTo(pod, model, &profile)
 }
 
-// learnAdapters lets requests find the adapters of a batch by their names.
+// learnAdapters registers the adapters of a batch, so that requests can name them.
 func (in *ingest) learnAdapters() {
 	for i := range in.batch.Events {
 		a := in.pm.Shown.Profile.AdapterOf(&in.batch.Events[i])
@@ -311,7 +309,7 @@ func (in *ingest) learnAdapters() {
 	}
 }
 
-// RemovePod forgets a pod.
+// RemovePod implements Indexer.RemovePod.
 func (x *Registry) RemovePod(name string) error {
 	if x.Closed.Load() {
 		return ErrClosed
@@ -341,23 +339,22 @@ func (x *Registry) removeBlocks(p *pod) error {
 	return x.index.Remove(ctx, p.name)
 }
 
-// drop forgets what a pod serves of a model. p.mu is held.
+// drop forgets the podModel of a model. p.mu is held.
 func (x *Registry) drop(p *pod, model string) {
 	pm := p.models[model]
 	delete(p.models, model)
 	x.catalog.Remove(p.name, model, &pm.entry, pm.Adapters)
 }
 
-// leaveEmpty forgets of a pod what it was to serve of a model, if nothing of that was
-// ever heard and no stream of it is to come, and the pod if it has nothing else. It
-// reports whether it did. pod.mu is held.
+// leaveEmpty forgets the podModel of a model if it has no rank and no stream, and the pod if
+// it has nothing else. It reports whether it did. pod.mu is held.
 func (x *Registry) leaveEmpty(p *pod, model string) bool {
 	pm := p.models[model]
 	if len(pm.Ranks) > 0 || len(pm.Streams) > 0 || pm.sent.Room() != nil {
 		return false
 	}
-	if pm.told.is {
-		x.tellGone(index.Source{Pod: p.name, Model: model})
+	if pm.published.is {
+		x.withdrawNote(index.Source{Pod: p.name, Model: model})
 	}
 	x.drop(p, model)
 	x.directory.redo.Store(true)
@@ -367,18 +364,19 @@ func (x *Registry) leaveEmpty(p *pod, model string) bool {
 	return true
 }
 
-// leaveUnknown forgets a pod of which nothing is known, unless the index works on it: the next
-// message would find another pod of the name, and wait for nothing. p.mu and x.mu are held.
+// leaveUnknown forgets an empty pod, unless a call of the index is under way: the next message
+// would find another pod of the same name, and would not wait for that call. p.mu and x.mu are
+// held.
 func (x *Registry) leaveUnknown(p *pod) {
-	if len(p.models)+len(p.asked) == 0 && !p.calling {
+	if len(p.models)+len(p.replies) == 0 && !p.calling {
 		p.removed = true
 		delete(x.pods, p.name)
 	}
 }
 
-// Introduce makes a pod known that no event has come from, and whose Profile says that none
-// will. It reports whether there is such a pod. Nothing is kept of what WithProfile's function
-// says of others: it is asked again.
+// Introduce registers a pod that has reported nothing and whose Profile has an Approximate. It
+// reports whether there is such a pod. Profiles of other pods are not kept: WithProfile's
+// function is called again.
 func (x *Registry) Introduce(pod, model string) bool {
 	if !x.Profiled || x.check(pod, model) != nil {
 		return false
@@ -399,15 +397,15 @@ func (x *Registry) Introduce(pod, model string) bool {
 		x.podModel(p, model, profile)
 		return true
 	}
-	delete(p.asked, model)
+	delete(p.replies, model)
 	x.mu.Lock()
 	x.leaveUnknown(p)
 	x.mu.Unlock()
 	return false
 }
 
-// Refused says what is wrong with the Profile of a pod that was never heard; nil: nothing,
-// or it has no Approximate.
+// Refused returns the error of the Profile of a pod that is not registered; nil: the Profile
+// is valid, or has no Approximate.
 func (x *Registry) Refused(pod, model string) error {
 	if profile, err := x.Profile(pod, model); err != nil && profile.Approximate != nil {
 		return fmt.Errorf("WithProfile: %w", err)
@@ -415,11 +413,11 @@ func (x *Registry) Refused(pod, model string) error {
 	return nil
 }
 
-// makeRoom forgets what a pod is believed to have of a model, if it may have no more models:
-// a message counts for more than a name that a request has brought. A model that nothing was
-// sent for goes first. p.mu is held.
+// makeRoom drops the estimate of a pod for one model if the pod may have no more models: a
+// message counts for more than a name from a request. A model without routed prompts goes
+// first. p.mu is held.
 func (x *Registry) makeRoom(p *pod, model string) {
-	if p.models[model] != nil || p.asked[model] != nil || len(p.models)+len(p.asked) < MaxModels {
+	if p.models[model] != nil || p.replies[model] != nil || len(p.models)+len(p.replies) < MaxModels {
 		return
 	}
 	var name string

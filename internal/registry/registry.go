@@ -1,5 +1,6 @@
-// Package registry has the pods, and what was heard of them: it brings messages to their streams
-// and to the index, follows the pods of other processes, and publishes what scores read.
+// Package registry is the write side of an Indexer: it has the pods with their locks, applies
+// messages to streams and to the index, follows pods that other processes feed, and publishes
+// the views that scores read.
 package registry
 
 import (
@@ -20,34 +21,34 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// ErrClosed is the root's ErrClosed.
+// ErrClosed is kvindex.ErrClosed.
 var ErrClosed = errors.New("kvindex: closed")
 
-// ApplyTimeout is how long a backend (WithIndex) may take for a call that the Indexer makes
-// for a pod and for which it was given no context: Apply, Cursor, Remove and RemoveSource, and
-// Match for Routed. The context of the call ends then.
+// ApplyTimeout limits calls of a backend (WithIndex) for which the Indexer has no context of
+// its caller: Apply, Cursor, Remove and RemoveSource, and Match for Routed. The context of the
+// call ends then.
 const ApplyTimeout = 5 * time.Second
 
-// Config configures a Registry. Functions may be nil where it says so; none is called
+// Config configures a Registry. Functions may be nil where a comment allows it; none is called
 // with a lock held.
 type Config struct {
 	Index     index.Index
-	OwnsIndex bool // Close closes it, and nothing of it waits
+	OwnsIndex bool // Close closes the index, and no call of it can hang
 	Profile   func(pod, model string) (engine.Profile, error)
-	Profiled  bool                                         // somebody gives Profiles
-	Keep      bool                                         // the blocks on a loss
+	Profiled  bool                                         // WithProfile was given
+	Keep      bool                                         // keeps the blocks on a loss (WithKeepOnLoss)
 	Lost      func(Loss)                                   // may be nil
 	State     func(pod, model string, from, to view.State) // may be nil
 }
 
-// Registry has what was heard of pods. Messages change it, and scores read it. All methods are
-// safe for concurrent use.
+// Registry has the pods. Messages change it, and scores read the views that it publishes. All
+// methods are safe for concurrent use.
 type Registry struct {
 	Config
 	index     index.Index
 	ownsIndex bool
 	hash      hashing.Hasher
-	directory directory // the index
+	directory directory // pods that other processes feed
 	Closed    atomic.Bool
 	ingests   sync.Pool // of *ingest
 	ledger    *predict.Ledger
@@ -61,6 +62,7 @@ type Registry struct {
 	malformedBy map[string]uint64 // by stats.Malformed.Reason
 }
 
+// New returns a Registry without pods that publishes to a Catalog.
 func New(c Config, names *catalog.Catalog) *Registry {
 	x := &Registry{
 		Config: c, index: c.Index, ownsIndex: c.OwnsIndex, hash: names.Hash, ledger: names.Ledger, catalog: names,
@@ -71,7 +73,7 @@ func New(c Config, names *catalog.Catalog) *Registry {
 	return x
 }
 
-// Close makes every method return errClosed. A second Close does nothing.
+// Close makes every method return ErrClosed. A second Close does nothing.
 func (x *Registry) Close() error {
 	if x.Closed.Swap(true) || !x.ownsIndex {
 		return nil
@@ -79,7 +81,7 @@ func (x *Registry) Close() error {
 	return x.index.Close()
 }
 
-// Failed returns errClosed for an error that Close brought about.
+// Failed returns ErrClosed for an error that Close has caused, else err.
 func (x *Registry) Failed(err error) error {
 	if x.Closed.Load() && errors.Is(err, index.ErrClosed) {
 		return ErrClosed
@@ -87,7 +89,7 @@ func (x *Registry) Failed(err error) error {
 	return err
 }
 
-// check refuses what no ingest can go on with.
+// check refuses names that no message may have, and every name after Close.
 func (x *Registry) check(pod, model string) error {
 	switch {
 	case x.Closed.Load():
@@ -104,7 +106,7 @@ func (x *Registry) check(pod, model string) error {
 	return nil
 }
 
-// Loss is the root's Loss.
+// Loss has the fields of kvindex.Loss.
 type Loss struct {
 	Pod, Model, Stream string
 	Rank               int

@@ -1,18 +1,16 @@
-// Sink: what a transport needs that loses connections, or
-// that can ask an engine to send again what was missed, together with Message.Hold,
-// Message.Replayed and Receipt.Held.
+// Sink: the methods of events.Sink, for transports that lose connections or that can request a
+// replay, together with Message.Hold, Message.Replayed and Receipt.Held.
 //
 // # RemoveStream
 //
-// A stream that is removed takes its sources out of the index (index.SourceRemover). A clear
-// would leave two things of a rank that has gone: the names, up to 65,536 of them, behind
-// which the blocks of a later rank could be placed; and the cursors, by which a stream that
-// comes back would take its first messages for repeats. A backend that cannot remove one
-// source clears it, and gets a cursor of the next epoch, as after a restart. A rank that
-// another stream feeds by now keeps its blocks, and gets such a cursor of the removed stream.
-// If the rank of a contest goes, the other stream is partial, because its messages in between
-// were not applied. Adapters that the pod has named stay until the pod goes, because they are
-// the pod's.
+// RemoveStream removes the sources of the stream from the index (index.SourceRemover). A clear
+// would leave two things of a removed rank: the names, up to 65,536 of them, after which the
+// blocks of a later rank could be placed; and the cursors, by which a stream that comes back
+// would take its first messages for repeats. A backend that cannot remove one source clears it
+// and gets a cursor of the next epoch, as after a restart. A rank that another stream feeds by
+// now keeps its blocks, and gets such a cursor of the removed stream. If a contested rank is
+// removed, the other stream becomes partial, because its messages in between were not applied.
+// The adapters of the pod stay until the pod is removed, because they belong to the pod.
 
 package registry
 
@@ -28,9 +26,9 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// StreamNext returns where a stream goes on.
+// StreamNext implements events.Sink.
 func (x *Registry) StreamNext(podID, model, stream string) events.Position {
-	p, pm := x.lockHeard(podID, model)
+	p, pm := x.lockRegistered(podID, model)
 	if p == nil {
 		return events.Position{}
 	}
@@ -48,7 +46,7 @@ func (x *Registry) StreamNext(podID, model, stream string) events.Position {
 	return events.Position{Partial: st != nil && st.Lacks()}
 }
 
-// StreamNote takes note of what happened to the connection of a stream.
+// StreamNote implements events.Sink.
 func (x *Registry) StreamNote(podID, model, stream string, n events.Note) error {
 	switch n {
 	case events.NoteRestarted:
@@ -59,7 +57,7 @@ func (x *Registry) StreamNote(podID, model, stream string, n events.Note) error 
 	return x.note(podID, model, stream, n)
 }
 
-// note takes note of something that forgets nothing.
+// note is StreamNote for notes that forget nothing.
 func (x *Registry) note(podID, model, stream string, n events.Note) error {
 	if err := x.check(podID, model); err != nil {
 		return err
@@ -79,12 +77,13 @@ func (x *Registry) note(podID, model, stream string, n events.Note) error {
 	}
 	in.pm.CountSilent()
 	if in.settle(); in.from == view.Unknown && in.to == view.Silent {
-		in.from = in.to // so it begins: nothing has changed
+		in.from = in.to // the first state of a pod is not reported
 	}
 	return nil
 }
 
-// noted finds the stream of a note and locks its pod, or returns nil.
+// noted finds the stream of a note and locks its pod, or returns nil. NoteOpened registers
+// both.
 func (in *ingest) noted(name string, n events.Note) *podstate.Stream {
 	if n != events.NoteOpened {
 		return in.findStream(name)
@@ -99,8 +98,7 @@ func (in *ingest) noted(name string, n events.Note) *podstate.Stream {
 	return st
 }
 
-// close ends a stream that its transport brings no more. Without ranks it is
-// forgotten.
+// close ends a stream whose transport has ended. A stream without ranks is forgotten.
 func (in *ingest) close(st *podstate.Stream) {
 	in.endContests(st)
 	if len(st.Ranks) == 0 {
@@ -108,7 +106,7 @@ func (in *ingest) close(st *podstate.Stream) {
 	}
 }
 
-// endContests: ranks that others have are contested by the stream no more.
+// endContests ends the contests of the stream for ranks of other streams.
 func (in *ingest) endContests(st *podstate.Stream) {
 	if st.Skipped {
 		for _, r := range in.pm.Ranks {
@@ -117,7 +115,7 @@ func (in *ingest) endContests(st *podstate.Stream) {
 	}
 }
 
-// beginAgain forgets what the ranks of a stream held; cause is the loss to tell, or "".
+// beginAgain forgets the blocks of the ranks of a stream. cause is the loss to report, or "".
 func (x *Registry) beginAgain(podID, model, stream, cause string) error {
 	if err := x.check(podID, model); err != nil {
 		return err
@@ -144,7 +142,7 @@ func (x *Registry) beginAgain(podID, model, stream, cause string) error {
 		}
 	}
 	if cause == "" {
-		st.Seq.Await() // the life is the same: what was applied of it is forgotten, and not old
+		st.Seq.Await() // the engine has not restarted: its messages come again, and are no repeats
 	}
 	st.Seq.Restart()
 	st.Partial, st.Skipped = false, false
@@ -155,7 +153,7 @@ func (x *Registry) beginAgain(podID, model, stream, cause string) error {
 	return nil
 }
 
-// RemoveStream forgets a stream and what it feeds.
+// RemoveStream implements events.Sink.
 func (x *Registry) RemoveStream(podID, model, stream string) error {
 	if x.Closed.Load() {
 		return ErrClosed
@@ -182,7 +180,7 @@ func (x *Registry) RemoveStream(podID, model, stream string) error {
 	return nil
 }
 
-// fedBy returns the ranks that a stream feeds, also those of a kept index that it fed
+// fedBy returns the ranks that a stream feeds, and those of a kept index that it fed
 // last. The stream has the name that the caller gave to it.
 func (in *ingest) fedBy(stream string) (ranks []*podstate.Rank, err error) {
 	name := streamName(stream)
@@ -209,8 +207,8 @@ func (in *ingest) fedBy(stream string) (ranks []*podstate.Rank, err error) {
 	return ranks, nil
 }
 
-// discard has the index forget some ranks that a stream feeds, and how far the stream had
-// come with the others.
+// discard removes the ranks fed from the index, and resets the cursors of the stream for the
+// other ranks.
 func (in *ingest) discard(fed []*podstate.Rank, stream string) error {
 	for _, r := range in.pm.ByNumber {
 		its := slices.Contains(fed, r)
@@ -219,7 +217,7 @@ func (in *ingest) discard(fed []*podstate.Rank, stream string) error {
 			if err := in.removeSource(of, r); err != nil {
 				return in.failed(r, err)
 			}
-			in.forgetTold(r)
+			in.forgetPublished(r)
 			r.On(podstate.Forgotten)
 			continue
 		}
@@ -247,8 +245,8 @@ func (in *ingest) removeSource(of index.SourceRemover, r *podstate.Rank) error {
 	return of.RemoveSource(ctx, in.source(r))
 }
 
-// removeStream forgets a stream and ranks of which the index has nothing any more. A rank
-// that no message was applied to goes too: a message of the stream may have named it.
+// removeStream forgets a stream and the ranks fed, which are no longer in the index. Ranks
+// without an applied message go too: a message of the stream may have named them.
 func (in *ingest) removeStream(name string, fed []*podstate.Rank) {
 	pm := in.pm
 	if st := pm.Streams[name]; st != nil {
@@ -256,7 +254,7 @@ func (in *ingest) removeStream(name string, fed []*podstate.Rank) {
 		delete(pm.Streams, name)
 	}
 	if slices.ContainsFunc(fed, func(r *podstate.Rank) bool { return r.Contest != podstate.Contest{} }) {
-		for _, st := range pm.Streams { // what it said of them is not known
+		for _, st := range pm.Streams { // its messages for them were not applied
 			st.Partial = st.Partial || st.Skipped
 		}
 	}
@@ -266,14 +264,14 @@ func (in *ingest) removeStream(name string, fed []*podstate.Rank) {
 	maps.DeleteFunc(pm.Ranks, func(_ int, r *podstate.Rank) bool {
 		gone := slices.Contains(fed, r) || r.Stream == nil && r.State == view.Unknown && !r.Kept
 		if gone {
-			in.untell(r)
+			in.withdraw(r)
 		}
 		return gone
 	})
 	pm.ListRanks()
 }
 
-// StreamView returns how a stream stands.
+// StreamView implements events.Sink.
 func (x *Registry) StreamView(podID, model, stream string) (v events.StreamView) {
 	if x.Closed.Load() {
 		return v
@@ -316,7 +314,7 @@ func (x *Registry) StreamView(podID, model, stream string) (v events.StreamView)
 	return v
 }
 
-// findStream finds a stream that was heard and locks its pod, or returns nil.
+// findStream finds a registered stream and locks its pod, or returns nil.
 func (in *ingest) findStream(name string) *podstate.Stream {
 	if !in.find() {
 		return nil

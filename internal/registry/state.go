@@ -1,4 +1,4 @@
-// State: what is known of a pod, as bytes of a snapshot.
+// State: the state of a pod, as bytes of a snapshot.
 
 package registry
 
@@ -13,7 +13,7 @@ import (
 	"github.com/kvindex/kvindex/internal/sections"
 )
 
-// Cut appends what is known of a pod at the moment of last, at which the index cuts it.
+// Cut appends the state of a pod at the moment at which the index calls last.
 func (x *Registry) Cut(b []byte, name string, last func() error) ([]byte, error) {
 	p, err := x.lockPod(name) // keeps messages away
 	if err != nil {
@@ -30,14 +30,14 @@ func (x *Registry) Cut(b []byte, name string, last func() error) ([]byte, error)
 	return b, err
 }
 
-// appendState appends all that is to be known of a pod after Restore. p.mu is held, so
-// that messages wait: b grows at once for most streams.
+// appendState appends the state of a pod that Restore needs. Messages wait meanwhile, because
+// p.mu is held; so b grows once, with room for most streams.
 func (p *pod) appendState(b []byte) []byte {
 	for _, pm := range p.models {
 		b = slices.Grow(b, len(pm.Streams)*podstate.StreamState)
 	}
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(p.models)), func(name string) bool {
-		return p.models[name].sent.Room() != nil || p.models[name].listed != nil // nothing was heard of it
+		return p.models[name].sent.Room() != nil || p.models[name].listed != nil // it has no messages
 	})
 	b = sections.AppendString(b, p.name)
 	b = binary.AppendUvarint(b, uint64(len(names)))
@@ -48,7 +48,7 @@ func (p *pod) appendState(b []byte) []byte {
 	return b
 }
 
-// Restore reads what Cut has written of a pod.
+// Restore reads the state of a pod that Cut has written.
 func (x *Registry) Restore(f *sections.Fields) {
 	name := f.String()
 	if x.pod(name) != nil {
@@ -61,7 +61,7 @@ func (x *Registry) Restore(f *sections.Fields) {
 	}
 }
 
-// Restored works out the states behind the last Restore.
+// Restored publishes the states after the last Restore.
 func (x *Registry) Restored() error {
 	if err := x.Recall(); err != nil {
 		return err
@@ -76,7 +76,7 @@ func (x *Registry) Restored() error {
 	return nil
 }
 
-// model reads what is known of a pod for a model.
+// restoreModel reads the state of a pod for one model.
 func (x *Registry) restoreModel(pod string, f *sections.Fields) error {
 	model := f.String()
 	if f.Err() != nil {

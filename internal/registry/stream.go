@@ -1,29 +1,28 @@
-// Order: what a message is to its stream.
+// Order: the place of a message in its stream.
 //
 // One place decides it, whatever the transport is: the Sequencer of the stream. It
-// knows numbers, times and digests, and nothing of blocks. Check says what the
-// message is and changes nothing. Advance records it, when all that follows is
+// knows numbers, times and digests, and nothing of blocks. Check classifies the
+// message and changes nothing. Advance records the message after all its effects are
 // done. So a message that could not be applied can be offered again.
 //
 // A message is one of these:
 //
-//   - a duplicate: nothing follows;
+//   - a duplicate: it is dropped;
 //   - the next one: it is applied;
-//   - behind a gap, or of an engine that restarted: what the ranks of the stream
-//     held is settled (apply.go), and the message is applied;
-//   - unreadable: its number is used up, and what it said is lost as in a gap;
-//   - for a rank that the index has no room for: likewise, but for that rank alone.
+//   - after a gap, or of an engine that restarted: the blocks of the ranks of the
+//     stream are forgotten or kept (apply.go), and the message is applied;
+//   - unreadable: its number is used up, and its events are lost as in a gap;
+//   - for a rank that the index has no room for: its events are lost for that rank alone.
 //
-// A transport that can ask its engine for what is missing offers its messages with
-// Hold. Then a gap is an answer, the receipt, and not a fact yet: nothing is done
-// until the message is offered again, behind what the engine sent. So no message
-// waits here. While the engine is asked, live messages wait in the queue of the
-// engine; if that overflows, it is one more gap.
+// A transport that can request a replay offers its messages with Hold. Then a gap is
+// only reported in the receipt, and nothing is done until the message is offered
+// again, after the replayed messages. So no message waits here. During the replay, live
+// messages wait in the queue of the engine; if the queue overflows, it is one more gap.
 //
-// A rank belongs to the stream that feeds it. Another stream may speak for it, for
-// example if its pod came back under another address. What was said in between is
-// not known, so what the rank held is forgotten. If the stream that had the rank
-// goes on, two engines have one name: contest.go.
+// A rank belongs to the stream that feeds it. Another stream may bring its messages, for
+// example if its pod came back under another address. Messages in between may be
+// missing, so the blocks of the rank are forgotten. If the stream that had the rank
+// continues, two engines have one name: contest.go.
 //
 // The Sequencer is here and not in the transport, so that ZeroMQ, a queue and a test are
 // judged alike, and a stored cursor counts.
@@ -44,7 +43,8 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// streamName names a stream that has no name: "" is of plain Ingest.
+// streamName returns the name of a stream, "default" for a stream without one: "" stands for
+// plain Ingest.
 func streamName(name string) string {
 	if name == "" {
 		return "default"
@@ -52,36 +52,36 @@ func streamName(name string) string {
 	return name
 }
 
-// delivery is one message on its way. It lives on the stack; what needs memory is
-// in its ingest.
+// delivery is the processing of one message. It lives on the stack; its ingest has the
+// memory.
 type delivery struct {
 	*ingest
 	m   events.Message
-	bad error // why the payload could not be read; nil: it is the batch
+	bad error // why the payload could not be read; nil: the batch has it
 
-	// Found by address.
+	// stream and the fields up to before are set by address.
 	stream *podstate.Stream
-	rank   *podstate.Rank // that the batch is for; nil if it is bad
-	moved  bool           // what the rank holds came by another way
-	// before is the cursor of the stream for the rank, if another way has the
-	// rank; not zero: the stream has fed it before.
+	rank   *podstate.Rank // rank of the batch; nil if bad is set
+	moved  bool           // the blocks of the rank came over another stream
+	// before is the cursor of the stream for the rank, if another stream has the
+	// rank; not zero: the stream has fed the rank before.
 	before index.Cursor
 	// contested: another stream has the rank and keeps it.
 	contested bool
 
-	// What the stream says of it, for which arrival is asked.
+	// arrival describes the message to the Sequencer, and verdict is its result.
 	arrival sequence.Arrival
 	verdict sequence.Verdict
 }
 
-// deliver brings the message to its stream and does what follows.
+// deliver checks the message against its stream and applies it.
 func (d *delivery) deliver() (events.Receipt, error) {
 	if d.bad == nil {
 		if err := d.enter(); err != nil {
 			return events.Receipt{}, err
 		}
-	} else if !d.find() { // nobody is made known by what cannot be read
-		d.tellLoss(-1)
+	} else if !d.find() { // an unreadable message registers no pod
+		d.noteLoss(-1)
 		d.count(nil, d.malformed(d.bad))
 		return events.Receipt{}, d.refusal()
 	}
@@ -90,7 +90,7 @@ func (d *delivery) deliver() (events.Receipt, error) {
 		return events.Receipt{}, d.withoutNumber()
 	}
 	defer d.settle()
-	defer d.heard()
+	defer d.noteTime()
 	if err := d.address(); err != nil {
 		return events.Receipt{}, err
 	}
@@ -105,7 +105,7 @@ func (d *delivery) deliver() (events.Receipt, error) {
 	return d.deal()
 }
 
-// withoutNumber takes note of a message of which not even the number could be read.
+// withoutNumber counts a message whose number could not be read either.
 func (d *delivery) withoutNumber() error {
 	st, err := d.pm.Stream(d.m.Stream)
 	if err != nil {
@@ -116,9 +116,9 @@ func (d *delivery) withoutNumber() error {
 	return d.refusal()
 }
 
-// heard takes note that the stream has spoken. It comes last, so that whoever sees the time also
-// sees what the message did.
-func (d *delivery) heard() {
+// noteTime records the time of the message. It comes last, so that a reader who sees the time
+// also sees the effects of the message.
+func (d *delivery) noteTime() {
 	if d.stream == nil {
 		return
 	}
@@ -128,7 +128,7 @@ func (d *delivery) heard() {
 	d.stream.Heard = d.now
 }
 
-// address finds the stream of the message, and the rank that it is for.
+// address finds the stream and the rank of the message.
 func (d *delivery) address() (err error) {
 	if d.stream, err = d.pm.Stream(d.m.Stream); err != nil {
 		return fmt.Errorf("kvindex: pod %q: %w", d.pod, err)
@@ -146,9 +146,9 @@ func (d *delivery) address() (err error) {
 	return d.join()
 }
 
-// join prepares a rank for a stream that has not fed it. The index is asked how
-// far the stream had come, for it may outlive the Indexer, or have another that
-// writes, or the rank may come back to the stream.
+// join prepares a rank for a stream that does not feed it yet. It reads the cursor of the
+// stream from the index: the index may outlive the Indexer or have another writer, and
+// the rank may come back to the stream.
 func (d *delivery) join() error {
 	r, st := d.rank, d.stream
 	if r.Stream == st {
@@ -168,7 +168,7 @@ func (d *delivery) join() error {
 		}
 	}
 	st.Seq.Resume(cur.Epoch, cur.Next, cur.Time, cur.Digest)
-	if cur.Next == 0 { // its engine restarted, and nothing was heard since
+	if cur.Next == 0 { // its engine restarted, and no message has come since
 		st.Seq.Await()
 		return nil
 	}
@@ -177,7 +177,7 @@ func (d *delivery) join() error {
 	return nil
 }
 
-// hold answers a message that is to wait until the engine was asked.
+// hold returns the receipt of a message that waits for a replay.
 func (d *delivery) hold() events.Receipt {
 	st, gap := d.stream, d.verdict.Gap
 	counted := st.Held && st.HeldGap
@@ -193,7 +193,7 @@ func (d *delivery) hold() events.Receipt {
 	return events.Receipt{Held: true, Gap: gap, Restarted: d.verdict.Restarted}
 }
 
-// deal does what the verdict says.
+// deal applies the message according to the verdict.
 func (d *delivery) deal() (events.Receipt, error) {
 	v := &d.verdict
 	again := v.Duplicate
@@ -229,8 +229,8 @@ func (d *delivery) deal() (events.Receipt, error) {
 	return receipt, err
 }
 
-// tally counts a message that was dealt with. again: it had come before; full: there is
-// no room for it.
+// tally counts a message. again: it had come before; full: the index has no room for its
+// rank.
 func (d *delivery) tally(again, full bool) {
 	v, s := &d.verdict, stats.Traffic{Messages: 1}
 	switch {
@@ -268,7 +268,7 @@ func (d *delivery) tally(again, full bool) {
 	d.count(d.stream, s)
 }
 
-// refusal is the error about a message that could not be read.
+// refusal returns the error about a message that could not be read.
 func (d *delivery) refusal() error {
 	if d.m.Seq == math.MaxUint64 {
 		return fmt.Errorf("kvindex: pod %q: stream %q: %w", d.pod, d.m.Stream, d.bad)

@@ -1,21 +1,21 @@
-// Package reuse says how many tokens of a prompt vLLM would reuse, given which
-// blocks each of its KV-cache groups holds.
+// Package reuse computes how many tokens of a prompt vLLM would reuse, given the
+// blocks that each of its KV-cache groups holds.
 //
 // It follows vLLM at commit 017e9f4448b7 (2026-08-17): find_longest_cache_hit
 // of the coordinators in vllm/v1/core/kv_cache_coordinator.py and of the
-// managers in vllm/v1/core/single_type_kv_cache_manager.py. It also gives the
-// answers of the recorded runs of two commits before: 59401ac9f18c (2026-06-09)
-// and, of one group, 00b31a36a2d0 (2025-11-02).
+// managers in vllm/v1/core/single_type_kv_cache_manager.py. It also matches
+// recorded runs of two earlier commits: 59401ac9f18c (2026-06-09)
+// and, for one group, 00b31a36a2d0 (2025-11-02).
 //
-// Two things of that commit are not here. With a connector that can complete
-// diverging groups (supports_divergent_local_hybrid_hits), a model with Mamba
-// layers may reuse what the full-attention group has, although a Mamba group
-// has less. And two groups may differ in what no event tells, such as the size
-// of their heads. Here groups of one kind, window and block size are equal. Where
-// the engine sees it otherwise, Tokens is mostly right, else too low, and in rare
-// cases too high.
+// Two features of that commit are not implemented. With a connector that can
+// complete diverging groups (supports_divergent_local_hybrid_hits), a model with
+// Mamba layers may reuse the blocks of the full-attention group, although a Mamba
+// group has fewer. And two groups may differ in facts that are in no event, such as
+// the size of their heads. Here groups of one kind, window and block size are equal.
+// Where the engine treats them as different, Tokens is mostly right, else too low,
+// and in rare cases too high.
 //
-// Newer source (commit 00b08dc44519) goes another way in two things. A group
+// Newer source (commit 00b08dc44519) differs in two points. A group
 // can stand outside prefix caching: leave it out, or give it as
 // [index.GroupOther]. And hits inside blocks need no Mamba group with blocks
 // larger than the grain if context parallelism is on: Tokens is too low then.
@@ -28,38 +28,38 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// Group is a KV-cache group as the rule sees it.
+// Group is a KV-cache group, as the rule needs it.
 type Group struct {
 	Kind index.GroupKind
 	// Window is the window of GroupWindow, the chunk of GroupChunked, in
-	// tokens; 0: not known. In other groups it only tells specifications apart.
+	// tokens; 0: not known. In other groups it only separates specifications.
 	Window int
 	Block  int  // tokens in a block, at least 1
 	Draft  bool // gives up a block at the end of each hit, for draft layers
 }
 
-// Held says what one group holds of a prompt. The caller must not change the
+// Held has the blocks of a prompt that one group holds. The caller must not change the
 // words during a call of [Plan.Tokens]. The zero Held holds nothing.
 type Held struct {
-	// Bit i%64 of word i/64 of Blocks is block i of the prompt, which ends at
-	// token (i+1) * the group's block size. Missing words are zeros.
+	// Blocks has block i of the prompt, which ends at token (i+1) * the group's
+	// block size, as bit i%64 of word i/64. Missing words are zeros.
 	Blocks []uint64
-	// Parts has the partial entries: bit i stands for one that ends at token
+	// Parts has the partial entries: bit i stands for an entry that ends at token
 	// (i+1) * [Plan.Grain]. It is read where the Grain is smaller than the
 	// group's blocks.
 	Parts []uint64
 }
 
 // A Plan is the rule for the groups of one pod. It never changes, so it is safe
-// for concurrent use. Its zero value is of no use: call [New].
+// for concurrent use. It must be made by [New].
 type Plan struct {
-	specs []spec // groups of full attention first, then as the engine has them
+	specs []spec // groups of full attention first, then in the order of the engine
 	grain int    // of hits inside blocks; 0: there are none
 	left  bool   // some group is not judged
 }
 
-// spec is what groups that are equal have in common. They are judged together:
-// a block counts if each of them holds it.
+// spec is the specification of equal groups. They are judged together: a block counts
+// if each of them holds it.
 type spec struct {
 	kind   index.GroupKind
 	block  int // tokens
@@ -68,12 +68,12 @@ type spec struct {
 
 	stride int   // a hit ends after a multiple of so many blocks
 	fine   int   // hits may end inside a block, at multiples of fine tokens; 0: they may not
-	margin int   // how many tokens further to look where a block is given up
+	margin int   // how many tokens further to look if a block is given up
 	first  int   // the first group of this specification
 	more   []int // the others
 }
 
-// What a Plan can have at most.
+// Limits of a Plan.
 const (
 	maxGroups    = 64      // bits of a word
 	maxAlignment = 1 << 30 // tokens
@@ -132,7 +132,7 @@ func (g Group) validate(grain int) error {
 	return nil
 }
 
-// isKnown reports whether all is known that the group is judged by.
+// isKnown reports whether the group has all facts that the rule needs.
 func (g Group) isKnown() bool {
 	switch g.Kind {
 	case index.GroupFull, index.GroupMamba:
@@ -186,7 +186,7 @@ func (p *Plan) align(grain int) error {
 }
 
 // isFine reports whether vLLM has hits inside blocks. A group that is left out may
-// be what they need, so that Tokens remains an upper bound.
+// be the Mamba group that they need; so Tokens remains an upper bound.
 func (p *Plan) isFine(grain int) bool {
 	if len(p.specs) == 1 && !p.left {
 		return false
@@ -217,12 +217,12 @@ func lcm(a, b int) int {
 	return a / x * b
 }
 
-// Grain is the unit in tokens at whose multiples hits may end inside a block; 0:
+// Grain returns the unit in tokens at whose multiples hits may end inside a block; 0:
 // they end where blocks end.
 func (p *Plan) Grain() int { return p.grain }
 
 // UpperBound reports whether some group was left out, so that the engine may
-// reuse less than [Plan.Tokens] says. It never reuses more, but in rare cases
+// reuse less than [Plan.Tokens] returns. It reuses more only in rare cases
 // where there are draft layers.
 func (p *Plan) UpperBound() bool { return p.left }
 
@@ -238,7 +238,7 @@ func (p *Plan) Tokens(length int, held []Held) int {
 		return p.specs[0].hit(limit, p.specs[0].draft, held)
 	}
 	// Each specification in turn takes the length so far or a smaller one, until
-	// none wants a smaller one. A bit of dropped says that a specification with
+	// none wants a smaller one. A bit of dropped means that a specification with
 	// draft layers has given up its block at the present length.
 	onePass := len(p.specs) == 2 && p.specs[0].kind == index.GroupFull
 	best, dropped := limit, uint64(0)
@@ -247,7 +247,7 @@ func (p *Plan) Tokens(length int, held []Held) int {
 		for i := range p.specs {
 			s := &p.specs[i]
 			if s.kind == index.GroupFull && !first {
-				continue // what held of a length holds of a smaller one
+				continue // a hit of a length is also a hit of a smaller one
 			}
 			drop, bound := s.draft && dropped>>i&1 == 0, length
 			if drop && s.kind != index.GroupMamba { // it looks one block further, and gives that up
@@ -297,7 +297,7 @@ func (s *spec) hit(limit int, drop bool, held []Held) int {
 }
 
 // mambaHit returns the last boundary that has a state. Mamba groups have no
-// draft layers, so that they give up nothing.
+// draft layers, so they give up nothing.
 func (s *spec) mambaHit(blocks row, limit int, held []Held) int {
 	n := blocks.last(0, limit/s.block)
 	for n%s.stride != 0 {
@@ -315,7 +315,7 @@ func (s *spec) mambaHit(blocks row, limit int, held []Held) int {
 // to the last boundary before which all blocks are held that the next token looks
 // at. If there is none, the blocks at the beginning count as long as they go.
 func (s *spec) windowHit(blocks row, n int, drop bool) int {
-	past := 0 // blocks behind the boundary
+	past := 0 // blocks after the boundary
 	if drop {
 		past = 1
 	}
@@ -331,8 +331,8 @@ func (s *spec) windowHit(blocks row, n int, drop bool) int {
 	return end
 }
 
-// CachedTokens is what the engine would reuse of so many leading gpu blocks of a size, in a
-// prompt of so many tokens, or pairs.
+// CachedTokens returns the tokens that the engine would reuse of so many leading gpu blocks of a
+// size, in a prompt of so many tokens, or pairs.
 func CachedTokens(blocks, size, promptTokens int) int {
 	if cached := blocks * size; cached < promptTokens {
 		return cached

@@ -2,8 +2,8 @@ package reuse
 
 import "math/bits"
 
-// row is what all groups of a specification hold: bits of blocks or of partial
-// entries.
+// row has the bits of blocks, or of partial entries, that all groups of a specification
+// hold.
 type row struct {
 	words []uint64 // of the first group
 	held  []Held   // of all groups, if there are more
@@ -60,8 +60,7 @@ func (r *row) run(from, to int) int {
 	return max(from, to)
 }
 
-// last returns the place behind the last set bit of those from from to before
-// to; from: none is set.
+// last returns the place after the last set bit in [from, to); from: none is set.
 func (r *row) last(from, to int) int {
 	to = r.within(to)
 	for to > from {
@@ -73,14 +72,14 @@ func (r *row) last(from, to int) int {
 	return from
 }
 
-// window returns the last place up to to that stands past bits behind a multiple
+// window returns the last place up to to that stands past bits after a multiple
 // of stride and has need set bits before it. If there is none, the run that begins
-// at bit 0 counts up to its last place past bits behind a multiple of stride:
+// at bit 0 counts up to its last place past bits after a multiple of stride:
 // window returns the multiple.
 func (r *row) window(to, need, stride, past int) int {
-	// A word is looked at once: first the run that goes on from the word above it,
-	// then the runs inside of it, then the run that goes on below it. Of a run that
-	// goes on end is kept: the last place in it where a window may end.
+	// Each word is read once: first the run that continues from the word above it,
+	// then the runs inside of it, then the run that continues below it. For a run that
+	// continues, end is the last place in it where a window may end.
 	end, goesOn := 0, false
 	for to = r.within(to); to > 0; to = (to - 1) &^ 63 {
 		base := (to - 1) &^ 63
@@ -109,7 +108,7 @@ func (r *row) window(to, need, stride, past int) int {
 	return end - end%stride
 }
 
-// boundary returns the last place up to end that stands past bits behind a
+// boundary returns the last place up to end that stands past bits after a
 // multiple of stride.
 func boundary(end, stride, past int) int {
 	if stride == 1 {

@@ -1,10 +1,10 @@
-// Package sent keeps the prompts that were sent to holders, so that a score can ask up to
-// where the beginning of another prompt was sent to each of them.
+// Package sent keeps the prompts that were sent to holders, so that a score can find, for each
+// holder, the longest beginning of its prompt that was sent to it.
 //
 // A prompt is a chain of [index.Key]. Each key of a chain is made of the key before it, so
 // two chains with the same key at a position have the same keys at all positions before it.
-// The package relies on that in three ways: a search by halves finds how much two chains
-// have in common, the last key of what two chains share stands for all of it, and a table finds
+// The package relies on this in three ways: a binary search finds how many keys two chains
+// have in common, the last key of a common part stands for the whole part, and a table finds
 // a node of a [Tree] by its first key.
 //
 // # The tree
@@ -15,13 +15,13 @@
 //	a b c d e     of holder 1      a b c ─┬─ d e          ends: a b c d e
 //	a b c x y z   of holder 2             └─ x y z        ends: a b c x y z
 //
-// A node knows which holders have prompts that go through it or end in it, and how many.
+// A node has the holders whose prompts go through it or end in it, and their numbers.
 // A prompt ends at the end of a node, and a [Prompt] is this node. So a node that is split
 // keeps its lower part, and a new node above it gets the upper part.
 //
-// A node goes with its last prompt. A node in which no prompt ends and that one node follows
-// becomes a part of this node. So a Tree has at most two nodes for each prompt that is in it,
-// whatever was in it before.
+// A node is removed with its last prompt. A node in which no prompt ends and that has one child
+// is merged with this child. So a Tree has at most two nodes for each of its prompts, whatever
+// it had before.
 package sent
 
 import (
@@ -32,18 +32,17 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// Why one tree of all ranks. Siblings that go to many ranks have one chain, and a node knows
-// which ranks have prompts through it. So a score walks its own keys once, whatever the number
-// of ranks and predictions, and each rank gets the longest beginning that was sent to it. A
-// tree for each rank would walk them 64 times for 64 pods. A table of all keys would do
-// without a walk, but takes a key, a rank and a count for each block: several times the bytes,
-// and as many writes for each prompt.
+// Why one tree of all ranks. Equal prompts for many ranks have one chain, and a node has the
+// ranks with prompts through it. So a score walks its own keys once, whatever the number
+// of ranks and predictions, and finds the longest beginning for each rank. With a tree for each
+// rank it would walk them 64 times for 64 pods. A table of all keys would need no walk, but
+// takes a key, a rank and a count for each block: several times the bytes, and as many writes
+// for each prompt.
 
 // Holder is the number of a holder, one rank of a pod. The caller numbers holders.
 type Holder uint32
 
-// Tree keeps which prompts were sent to which holders. The zero value is empty. A Tree must
-// not be copied.
+// Tree has the prompts of holders. The zero value is empty. A Tree must not be copied.
 //
 // It is not safe for concurrent use. Bytes, Keys and Match change nothing, so goroutines may
 // call these at the same time.
@@ -53,9 +52,8 @@ type Tree struct {
 	bytes int64 // of nodes, their keys and their holders
 }
 
-// Prompt is one prompt of one holder in a Tree. Prompts with the same keys may be equal. The
-// zero value is none, and is what Add returns for a chain without keys: nothing matches it,
-// and Remove does nothing.
+// Prompt is one prompt of one holder in a Tree. Prompts with the same keys may be equal. Add
+// returns the zero value for a chain without keys: no prompt matches it, and Remove ignores it.
 type Prompt struct {
 	end *node // nil: no keys
 }
@@ -88,7 +86,7 @@ const (
 	leastRoom = 2
 )
 
-// nodeBytes is what Go's heap takes for a node.
+// nodeBytes is the size of a node on Go's heap.
 var nodeBytes = int64(cap(append([]byte(nil), make([]byte, unsafe.Sizeof(node{}))...)))
 
 // Add adds a prompt of a holder. It copies keys. A prompt that is there already is added
@@ -253,7 +251,7 @@ func (n *node) setHolders(list []share, room int) {
 	n.holders = append(to, list...)
 }
 
-// holderBytes is what the list takes beside the node.
+// holderBytes returns the size of the list of holders outside the node.
 func (n *node) holderBytes() int64 {
 	if cap(n.holders) <= len(n.only) {
 		return 0
@@ -268,13 +266,13 @@ func (t *Tree) copyKeys(a, b []index.Key) []index.Key {
 	return append(append(keys, a...), b...)
 }
 
-// newNode returns a node that nothing knows yet.
+// newNode returns a node that is not linked yet.
 func (t *Tree) newNode(parent *node, keys []index.Key) *node {
 	t.bytes += nodeBytes
 	return &node{parent: parent, keys: t.copyKeys(keys, nil)}
 }
 
-// free takes a node out of the bytes.
+// free subtracts a node from the bytes.
 func (t *Tree) free(n *node) {
 	t.bytes -= nodeBytes + keyBytes*int64(cap(n.keys)) + n.holderBytes()
 }

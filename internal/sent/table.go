@@ -9,9 +9,9 @@ import (
 )
 
 // table finds the nodes of a tree by their parents and first keys. The zero value is empty.
-// A map would not get smaller again, and would not tell its bytes.
+// A map would not shrink, and would not report its bytes.
 //
-// It has open addressing: a node is in its home, or behind it, and no slot between is free.
+// It has open addressing: a node is in its home or after it, and no slot between is free.
 type table struct {
 	slots []slot           // none without nodes; else at least a quarter is free
 	used  int              // slots with a node
@@ -27,7 +27,7 @@ type slot struct {
 // leastSlots is how many slots a table has for one node.
 const leastSlots = 4
 
-// bytes is what the slots take beside the table.
+// bytes returns the size of the slots outside the table.
 func (t *table) bytes() int64 {
 	if len(t.slots) <= leastSlots {
 		return 0
@@ -35,7 +35,7 @@ func (t *table) bytes() int64 {
 	return int64(cap(t.slots)) * int64(unsafe.Sizeof(slot{}))
 }
 
-// home is the slot at which the search for a key begins.
+// home returns the slot at which the search for a key begins.
 func (t *table) home(first index.Key) int {
 	hi, _ := bits.Mul64(uint64(first)*0x9e3779b97f4a7c15, uint64(len(t.slots)))
 	return int(hi)
@@ -89,8 +89,8 @@ func (t *table) place(s slot) {
 // replace puts a node with the same first key into the slot of another.
 func (t *table) replace(n, by *node) { t.slots[t.slotOf(n)].node = by }
 
-// take removes a node. What comes behind it moves up, so that no free slot is between a
-// node and its home.
+// take removes a node. The nodes after it move up, so that no free slot is between a node and
+// its home.
 func (t *table) take(n *node) {
 	free := t.slotOf(n)
 	for i := t.after(free); t.slots[i].node != nil; i = t.after(i) {
@@ -107,7 +107,7 @@ func (t *table) take(n *node) {
 	}
 }
 
-// distance is how many steps of after lead from a slot to another.
+// distance returns how many steps of after lead from a slot to another.
 func (t *table) distance(from, to int) int {
 	if to < from {
 		to += len(t.slots)
@@ -115,7 +115,7 @@ func (t *table) distance(from, to int) int {
 	return to - from
 }
 
-// resize moves all to at least so many slots: as many as Go's heap has room for anyway.
+// resize moves all nodes to at least so many slots: as many as Go's heap allocates anyway.
 func (t *table) resize(slots int) {
 	old := t.slots
 	t.slots = t.least[:]

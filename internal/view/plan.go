@@ -1,17 +1,17 @@
-// Plans: how the rows of a source are judged.
+// Plans: the rule by which the rows of a source become cached tokens.
 //
 // A source of one full-attention group would reuse its leading run of gpu blocks
-// (reuse.CachedTokens). For any other the groups are judged together, by the rule of package
-// reuse. What the rule needs beside the blocks is a plan: it follows from the groups
+// (reuse.CachedTokens). For any other source the groups are judged together, by the rule of
+// package reuse. The rule needs a plan beside the blocks. The plan follows from the groups
 // that the source has announced (index.Layout) and from the Profile of the pod, and is
-// kept as long as the source announces nothing new.
+// kept as long as the source announces no new group.
 //
 // The index does not judge hybrids. The engine's reuse follows from its version and its
-// settings, and its holdings follow from its events. So the index says of each block which
+// settings, and its holdings follow from its events. So the index reports for each block which
 // groups hold it, as bits that one pass along the prompt fills for all pods, and package reuse
 // has vLLM's rule over such bits. Sources of one full-attention group have no bits and no
-// rule. The index in memory gives the same layout object until an event says something new. For a
-// backend that gives copies, the groups in the layout are compared.
+// rule. The index in memory returns the same layout object until an event changes it. For a
+// backend that returns copies, the groups in the layout are compared.
 
 package view
 
@@ -24,21 +24,21 @@ import (
 	"github.com/kvindex/kvindex/internal/reuse"
 )
 
-// Plan is how a source with a layout is judged.
+// Plan is the rule for a source with a layout.
 type Plan struct {
 	layout *index.Layout
-	Rule   *reuse.Plan // nil: no group can be judged, so the run of the main one bounds what is reused
-	Main   int         // the full-attention group of the lowest ID, in layout.Groups; -1: none
-	Upper  bool        // the engine may reuse less than rule says
+	Rule   *reuse.Plan // nil: no group can be judged, so the run of the main group is the bound
+	Main   int         // the full-attention group with the lowest ID, in layout.Groups; -1: none
+	Upper  bool        // the engine may reuse less than Rule returns
 }
 
-// Plans has the plans of a pod and model. It is read without a lock.
+// Plans has the plans of a pod for one model. It is safe for concurrent use.
 type Plans struct{ all atomic.Pointer[[]*Plan] }
 
-// Of returns the plan for a layout, made if need be, for a pod of so many ranks. Each
-// rank may have groups of its own, and others when it announces something new: the oldest
-// plans give way. The pointer of a layout is looked at first, but not every index gives
-// the same one again (index.Layout), so equal groups have one Plan.
+// Of returns the plan for a layout, made if needed, for a pod of so many ranks. Each rank may
+// have its own groups, and new groups when it announces them: the oldest plans are dropped.
+// Layouts are compared by pointer first, but not every index returns the same pointer again
+// (index.Layout), so equal groups have one Plan.
 func (ps *Plans) Of(l *index.Layout, p *engine.Profile, ranks int) *Plan {
 	keep := 2*ranks + 2
 	for {
@@ -63,24 +63,24 @@ func (ps *Plans) Of(l *index.Layout, p *engine.Profile, ranks int) *Plan {
 func newPlan(l *index.Layout, p *engine.Profile) *Plan {
 	groups := make([]reuse.Group, len(l.Groups))
 	grain, main := p.Grain, -1
-	for i, told := range l.Groups {
-		g := p.Corrected(told.Group)
-		groups[i] = reuse.Group{Kind: g.Kind, Window: g.Window, Block: told.BlockSize, Draft: g.Draft}
+	for i, announced := range l.Groups {
+		g := p.Corrected(announced.Group)
+		groups[i] = reuse.Group{Kind: g.Kind, Window: g.Window, Block: announced.BlockSize, Draft: g.Draft}
 		switch {
-		case told.BlockSize == 0:
+		case announced.BlockSize == 0:
 			groups[i] = reuse.Group{Kind: index.GroupOther, Block: 1}
 		case g.Kind == index.GroupFull && main < 0:
 			main = i
 		}
-		// A full-attention group tells parts of blocks whether they count or not.
-		if p.Grain == 0 && g.Kind == index.GroupMamba && told.Grain < told.BlockSize && (grain == 0 || told.Grain < grain) {
-			grain = told.Grain
+		// A full-attention group reports parts of blocks, whether they count or not.
+		if p.Grain == 0 && g.Kind == index.GroupMamba && announced.Grain < announced.BlockSize && (grain == 0 || announced.Grain < grain) {
+			grain = announced.Grain
 		}
 	}
 	made := &Plan{layout: l, Main: main, Upper: p.Draft == engine.DraftUnknown || p.Lists(l)}
 	rule, err := reuse.New(groups, grain)
 	if err != nil {
-		// No engine has such groups. Those of full attention alone bound what it reuses.
+		// No engine has such groups. The full-attention groups alone are the bound.
 		made.Upper = true
 		for i := range groups {
 			if groups[i].Kind != index.GroupFull {

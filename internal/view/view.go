@@ -1,5 +1,5 @@
-// Package view has what a score reads of a pod: values that the write side publishes, so that a
-// score takes no lock of a pod and waits for nobody.
+// Package view has the values of a pod that a score reads. The write side publishes them, so a
+// score takes no lock of a pod and never waits for a writer.
 package view
 
 import (
@@ -9,11 +9,11 @@ import (
 	"github.com/kvindex/kvindex/internal/engine"
 )
 
-// State says how far the figures of a pod or a rank can be trusted. The root has the meaning of
-// each.
+// State tells how far the figures of a pod or a rank can be trusted. kvindex.State has the
+// meaning of each value.
 type State uint8
 
-// The states, from the one of which least is known.
+// The states, the least known first.
 const (
 	Unknown State = iota
 	Silent
@@ -33,21 +33,21 @@ func (s State) String() string {
 	return "invalid"
 }
 
-// Facts are what a score reads of a pod beside its ranks.
+// Facts are the values of a pod that a score reads beside its ranks.
 type Facts struct {
-	State  State // the worst of its ranks and streams
+	State  State // the worst state of its ranks and streams
 	Hybrid bool  // some rank has announced other groups than one of full attention
-	Less   bool  // a rank may hold less than is known
+	Less   bool  // a rank may hold fewer blocks than the index has of it
 }
 
-// Rank is what a score reads of a rank.
+// Rank is the view of a rank.
 type Rank struct {
 	Number int
 	State  State
 }
 
-// Pod is the view of a pod, for a model. One goroutine at a time publishes, any number read.
-// The zero value has no ranks and zero Facts.
+// Pod is the view of a pod for one model. One goroutine at a time may publish, and any number
+// may read. The zero value has no ranks and zero Facts.
 type Pod struct {
 	Profile engine.Profile // never changed
 	Plans   Plans
@@ -61,7 +61,7 @@ const (
 	less   = 1 << 9
 )
 
-// Facts returns what was published last. The Facts of a nil Pod are zero.
+// Facts returns the Facts that were published last. The Facts of a nil Pod are zero.
 func (p *Pod) Facts() Facts {
 	if p == nil {
 		return Facts{}
@@ -70,7 +70,7 @@ func (p *Pod) Facts() Facts {
 	return Facts{State(f), f&hybrid != 0, f&less != 0}
 }
 
-// Publish makes f the facts.
+// Publish publishes f.
 func (p *Pod) Publish(f Facts) {
 	word := uint32(f.State)
 	if f.Hybrid {
@@ -95,10 +95,10 @@ func (p *Pod) Ranks() []Rank {
 	return nil
 }
 
-// PublishRanks makes these the ranks. They must not be changed any more.
+// PublishRanks publishes ranks. The caller must not change the slice afterwards.
 func (p *Pod) PublishRanks(ranks []Rank) { p.ranks.Store(&ranks) }
 
-// StateOf returns the state of a rank, and that of the pod for one that is not known.
+// StateOf returns the state of a rank or, if the rank is not known, of the pod.
 func (p *Pod) StateOf(rank int) State {
 	for _, r := range p.Ranks() {
 		if r.Number == rank {
@@ -108,7 +108,7 @@ func (p *Pod) StateOf(rank int) State {
 	return p.Facts().State
 }
 
-// The words of the root's Loss.Cause.
+// The values of kvindex.Loss.Cause.
 const (
 	LossGap       = "gap"
 	LossMalformed = "malformed"
@@ -122,10 +122,10 @@ const (
 // LossNames are the causes by their numbers in snapshots; 0: the engine emptied its cache.
 var LossNames = []string{"", LossGap, LossMalformed, LossRestart, LossMarked, LossMoved, LossContested, LossFull}
 
-// LastLoss is the last that a rank lost; without a cause, its engine emptied its
-// cache. It is zero if there was neither since the engine began to send all again.
+// LastLoss is the last loss of a rank; without a cause, the engine emptied its cache. It is
+// zero if there was neither since the engine began to send its messages again.
 type LastLoss struct {
 	Cause string
-	Kept  bool // what it held was not forgotten
+	Kept  bool // the blocks were kept
 	At    time.Time
 }
