@@ -139,7 +139,7 @@ func (w *world) lose() {
 }
 
 // store brings an event that stores a prompt at a rank: those of its predictions are confirmed.
-func (w *world) store(t *testing.T, c *Confirming) {
+func (w *world) store(t *testing.T, c *Confirmation) {
 	pod, rank := w.IntN(len(w.pods)), w.IntN(w.ranks)
 	locals, run := w.prompt()
 	if w.IntN(10) == 0 { // the rank is emptied
@@ -196,7 +196,7 @@ func (w *world) check(t *testing.T, f *Forecast) {
 	f.Begin(0)
 	if f.Find(w.ledger, Candidates{Pods: w.pods, Lent: &Lent{}}, []prompt.Run{run}, -1) {
 		m, p := index.Matches{}, prompt.Prompt{Length: len(run.Keys)*unit + 1}
-		f.Lay(&m, &p)
+		f.Attach(&m, &p)
 		for i := range m.Rows {
 			row := &m.Rows[i]
 			got[[2]int{int(row.Pod), row.Source.Rank}] = f.WithHit(i, row, p.Length, 0, 0)
@@ -237,7 +237,7 @@ func TestAgainstList(t *testing.T) {
 		w := newWorld(seed)
 		var f Forecast
 		f.Init()
-		var c Confirming
+		var c Confirmation
 		for range 1000 {
 			switch w.IntN(8) {
 			case 0, 1, 2:
