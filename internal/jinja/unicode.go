@@ -1,6 +1,9 @@
 package jinja
 
-import "unicode/utf8"
+import (
+	_ "embed"
+	"unicode/utf8"
+)
 
 // What CPython 3.11 knows of code points, which is Unicode 14.0. The tables are its
 // own, not those of package unicode, which change with the Go toolchain.
@@ -41,27 +44,44 @@ const (
 
 func (c *char) is(f charFlags) bool { return c.flags&f != 0 }
 
+// charRuns are the code points from which on another kind holds, in order, four bytes
+// each: code point<<8 | kind, little-endian.
+//
+//go:embed tables/unicode_runs
+var charRuns string
+
+const runSize = 4 // bytes of a run in charRuns
+
+// runAt returns the i-th run of charRuns: where it begins, and the kind of its code
+// points.
+func runAt(i int) (begin rune, kind uint8) {
+	run := charRuns[i*runSize:][:runSize]
+	return rune(run[1]) | rune(run[2])<<8 | rune(run[3])<<16, run[0]
+}
+
 // charOf returns the kind of r.
 func charOf(r rune) *char {
 	if r < utf8.RuneSelf {
 		return &charKinds[asciiKinds[r]]
 	}
-	return &charKinds[charRuns[charRun(r)]&0xff]
+	_, kind := runAt(charRun(r))
+	return &charKinds[kind]
 }
 
 // asciiKinds are the kinds of ASCII, which needs no search.
 var asciiKinds = func() (kinds [utf8.RuneSelf]uint8) {
 	for r := range kinds {
-		kinds[r] = uint8(charRuns[charRun(rune(r))] & 0xff)
+		_, kinds[r] = runAt(charRun(rune(r)))
 	}
 	return kinds
 }()
 
 // charRun returns the place of the run that r is in.
 func charRun(r rune) int {
-	low, high := 0, len(charRuns)
+	low, high := 0, len(charRuns)/runSize
 	for high-low > 1 {
-		if mid := (low + high) / 2; rune(charRuns[mid]>>8) <= r {
+		mid := (low + high) / 2
+		if begin, _ := runAt(mid); begin <= r {
 			low = mid
 		} else {
 			high = mid
@@ -76,11 +96,11 @@ func decimalDigit(r rune) (value int, ok bool) {
 	if r < utf8.RuneSelf {
 		return int(r - '0'), r >= '0' && r <= '9'
 	}
-	run := charRun(r)
-	if !charKinds[charRuns[run]&0xff].is(charDecimal) {
+	begin, kind := runAt(charRun(r))
+	if !charKinds[kind].is(charDecimal) {
 		return 0, false
 	}
-	return int(r-rune(charRuns[run]>>8)) % 10, true
+	return int(r-begin) % 10, true
 }
 
 // appendForm appends r in a form.
