@@ -2,11 +2,58 @@ package jinja
 
 import (
 	_ "embed"
+	"encoding/binary"
+	"strings"
+	"sync"
 	"unicode/utf8"
 )
 
-// What CPython 3.11 knows of code points, which is Unicode 14.0. The tables are its
+// What CPython 3.11.7 knows of code points, which is Unicode 14.0.0. The tables are its
 // own, not those of package unicode, which change with the Go toolchain.
+// testdata/unicode_tables.py writes them. Their numbers are little-endian.
+
+var (
+	// kindTable has the kinds of code points: flags, and what upper, lower, title and
+	// fold add, of four bytes each.
+	//
+	//go:embed tables/unicode_kinds
+	kindTable []byte
+	// charRuns are the code points from which on another kind holds, in order, four
+	// bytes each: code point<<8 | kind.
+	//
+	//go:embed tables/unicode_runs
+	charRuns string
+	// formTable has a line for each code point of which a form is several: the code
+	// point, upper, lower, title and fold.
+	//
+	//go:embed tables/unicode_forms
+	formTable string
+)
+
+// charKinds are the kinds of code points.
+var charKinds = func() []char {
+	const size = 5 * 4
+	kinds := make([]char, len(kindTable)/size)
+	for i := range kinds {
+		row := kindTable[i*size:]
+		kinds[i].flags = charFlags(binary.LittleEndian.Uint32(row))
+		for form := range kinds[i].add {
+			kinds[i].add[form] = int32(binary.LittleEndian.Uint32(row[(form+1)*4:]))
+		}
+	}
+	return kinds
+}()
+
+// charForms returns the forms of the code points of formTable.
+var charForms = sync.OnceValue(func() map[rune][]string {
+	all := map[rune][]string{}
+	for line := range strings.Lines(formTable) {
+		forms := strings.Fields(line)
+		r, _ := utf8.DecodeRuneInString(forms[0])
+		all[r] = forms[1:]
+	}
+	return all
+})
 
 // A char is the kind of a code point.
 type char struct {
@@ -29,7 +76,7 @@ const (
 	charIDPart
 	charCased
 	charIgnorable // looked through by final sigma
-	charSpecial   // has forms in charForms
+	charSpecial   // is in charForms
 )
 
 // A form is one that a code point is converted to.
@@ -43,12 +90,6 @@ const (
 )
 
 func (c *char) is(f charFlags) bool { return c.flags&f != 0 }
-
-// charRuns are the code points from which on another kind holds, in order, four bytes
-// each: code point<<8 | kind, little-endian.
-//
-//go:embed tables/unicode_runs
-var charRuns string
 
 const runSize = 4 // bytes of a run in charRuns
 
@@ -107,7 +148,7 @@ func decimalDigit(r rune) (value int, ok bool) {
 func appendForm(dst []byte, r rune, f form) []byte {
 	c := charOf(r)
 	if c.is(charSpecial) {
-		return append(dst, charForms[r][f]...)
+		return append(dst, charForms()[r][f]...)
 	}
 	return utf8.AppendRune(dst, r+c.add[f])
 }
