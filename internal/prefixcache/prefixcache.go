@@ -151,7 +151,7 @@ import (
 //
 // Why not elastic/go-freelru: its bound is a number of entries and not of bytes, each entry is
 // an object for the garbage collector, a parent goes before its child, each hit takes a lock,
-// and texts that come once drive out all others. Module bench has it beside this package.
+// and texts that come once drive out all others.
 // Notes of what has gone say whether favour is good: on the traces it is not, and ends soon;
 // with texts that come once it is.
 
