@@ -301,7 +301,11 @@ var libzmqN = flag.Int("libzmq.n", 100_000, "messages of TestLibzmqMillion; long
 // also unheard, and uses up numbers for nothing.
 func TestLibzmqMillion(t *testing.T) {
 	n := *libzmqN
-	for _, bind := range []bool{false, true} {
+	binds := []bool{false, true}
+	if testing.Short() {
+		binds = binds[:1]
+	}
+	for _, bind := range binds {
 		t.Run(fmt.Sprintf("bind=%v", bind), func(t *testing.T) {
 			l := startLibzmqEngine(t, newTruth(1, 500, 4), bind)
 			l.attach()
@@ -345,10 +349,15 @@ func TestLibzmqMillion(t *testing.T) {
 // read is replayed, by a ROUTER whose short queue drops as well, while the
 // engine publishes on; in both forms of answers.
 func TestLibzmqSlowSubscriber(t *testing.T) {
-	for _, c := range []struct {
+	type form struct {
 		bind bool
 		args []string
-	}{{false, nil}, {true, []string{"--replay-topic"}}} {
+	}
+	forms := []form{{true, []string{"--replay-topic"}}, {false, nil}}
+	if testing.Short() {
+		forms = forms[:1]
+	}
+	for _, c := range forms {
 		t.Run(fmt.Sprintf("bind=%v", c.bind), func(t *testing.T) {
 			// Blocks of 528 tokens: some 2 kB a message.
 			l := startLibzmqEngine(t, newTruth(2, 60, 528), c.bind, append(c.args, "--hwm", "50", "--buffer", "60000", "--replay-hwm", "300")...)
