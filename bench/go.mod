@@ -2,10 +2,7 @@ module github.com/kvindex/kvindex/bench
 
 go 1.25
 
-require (
-	github.com/elastic/go-freelru v0.16.0
-	github.com/kvindex/kvindex v0.0.0
-)
+require github.com/kvindex/kvindex v0.0.0
 
 require (
 	github.com/klauspost/cpuid/v2 v2.2.10 // indirect

@@ -80,8 +80,13 @@ func strangers(t *testing.T) map[string]string {
 // TestStrangers: a connection that never becomes ZeroMQ says so.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
-	for endpoint, want := range strangers(t) {
-		s := subscribe(t, events.SubscriberConfig{Endpoint: endpoint})
+	all := strangers(t)
+	subscriptions := map[string]*subscription{}
+	for endpoint := range all {
+		subscriptions[endpoint] = subscribe(t, events.SubscriberConfig{Endpoint: endpoint})
+	}
+	for endpoint, want := range all {
+		s := subscriptions[endpoint]
 		if err := wait(t, "OnError", s.errors); !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), endpoint) {
 			t.Errorf("got %v, want it to name %s and to say %q", err, endpoint, want)
 		}

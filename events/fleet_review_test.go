@@ -11,30 +11,6 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// A pod with many ranks has many changes at one time. MaxPods is no bound on those.
-func TestFleetTellsAllRanksOfFewPods(t *testing.T) {
-	h := &heard{}
-	var mu sync.Mutex
-	var faults []string
-	f := newFleet(t, newFleetSink(), events.FleetConfig{MaxPods: 1, OnChange: h.change, OnError: func(err error) {
-		mu.Lock()
-		defer mu.Unlock()
-		faults = append(faults, err.Error())
-	}})
-	stop := runFleet(t, f)
-	const ranks = 64
-	mustSet(t, f, "list", events.Pod{ID: "a", Model: "m", Host: "127.0.0.1", Port: 1, Ranks: ranks})
-	eventually(t, h.has("added a list", fmt.Sprintf("a/%d none-connecting", ranks-1)))
-	stop()
-	mu.Lock()
-	defer mu.Unlock()
-	for _, fault := range faults {
-		if strings.Contains(fault, "OnChange") {
-			t.Error(fault)
-		}
-	}
-}
-
 // A pod that is described in other words is the same pod, and nothing is told.
 func TestFleetKnowsOtherWordsForAPod(t *testing.T) {
 	h := &heard{}
@@ -138,41 +114,6 @@ func TestFleetForgetsARestoredPodOnce(t *testing.T) {
 	eventually(t, h.has("removed b list"))
 	if h.has("removed a ")() == "" {
 		t.Error("told twice")
-	}
-}
-
-// A pod that came again while it was being forgotten, and is handed on, is told of as one
-// that went and came.
-func TestFleetHandsOnWhileItForgets(t *testing.T) {
-	h := &heard{}
-	sink := newFleetSink()
-	hold := make(chan bool)
-	sink.refuse = func(string) error {
-		select {
-		case <-hold:
-			return nil
-		default:
-			return fmt.Errorf("not yet")
-		}
-	}
-	f := newFleet(t, sink, events.FleetConfig{OnChange: h.change})
-	runFleet(t, f)
-	a := events.Pod{ID: "a", Model: "m", Engine: events.EngineNone}
-	mustSet(t, f, "one", a)
-	eventually(t, func() string {
-		if pods := f.Pods(nil); len(pods) != 1 {
-			return "no pod"
-		}
-		return ""
-	})
-	mustSet(t, f, "one")
-	mustSet(t, f, "one", a)
-	mustSet(t, f, "two", a)
-	mustSet(t, f, "one")
-	close(hold)
-	eventually(t, h.has("removed a one", "added a two"))
-	if h.has("handed on a two", "removed a one")() == "" {
-		t.Errorf("%q", h.lines)
 	}
 }
 

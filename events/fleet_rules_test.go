@@ -651,25 +651,6 @@ func TestFleetResized(t *testing.T) {
 	}
 }
 
-// Topics of which none begins with the other share an address.
-func TestFleetTopicsShareAnAddress(t *testing.T) {
-	_, pod := engineAt(t, "127.0.0.1")
-	f := newFleet(t, newFleetSink(), events.FleetConfig{})
-	runFleet(t, f)
-	a, b, ab := named(pod, "pod-1"), named(pod, "pod-5"), named(pod, "pod-3")
-	a.Topic, b.Topic, ab.Topic = topicOf(a.ID), topicOf(b.ID), topicOf(ab.ID)
-	mustSet(t, f, "s", a)
-	mustSet(t, f, "s", a, b)
-	linkIs(t, f, a.ID, "live")
-	linkIs(t, f, b.ID, "live")
-	mustSet(t, f, "s", a, b, ab)
-	linkIs(t, f, ab.ID, "waiting")
-	mustSet(t, f, "s", ab, b)
-	linkIs(t, f, ab.ID, "live")
-	mustSet(t, f, "s", ab, b, a)
-	linkIs(t, f, a.ID, "waiting")
-}
-
 // An error names some of many pods that are refused, and how many more there are.
 func TestFleetManyRefused(t *testing.T) {
 	f := newFleet(t, newFleetSink(), events.FleetConfig{})
@@ -686,21 +667,6 @@ func TestFleetManyRefused(t *testing.T) {
 			t.Errorf("of %d: %s", n, text)
 		}
 	}
-}
-
-// The order of Run's sources counts, not that in which they spoke first.
-func TestFleetOrderOfSources(t *testing.T) {
-	var h heard
-	idle := func(ctx context.Context, _ func([]events.Pod) error) error { <-ctx.Done(); return ctx.Err() }
-	f := newFleet(t, newFleetSink(), events.FleetConfig{OnChange: h.change})
-	for _, s := range []string{"host", "three", "two", "one"} {
-		mustSet(t, f, s, events.Pod{ID: "a", Model: s, Engine: events.EngineNone})
-	}
-	runFleet(t, f, events.Source{Name: "one", Run: idle}, events.Source{Name: "two", Run: idle}, events.Source{Name: "three", Run: idle})
-	for _, s := range []string{"host", "one", "two", "three"} {
-		f.Remove(s, "a")
-	}
-	eventually(t, h.has("added a host", "handed on a one", "handed on a two", "handed on a three", "removed a three"))
 }
 
 // A description that is the same is not told, and one that comes back is another pod.
@@ -728,36 +694,6 @@ func TestFleetTells(t *testing.T) {
 	if want := []string{"added a s", "labelled a s", "removed a s", "added a s"}; !slices.Equal(h.lines, want) {
 		t.Errorf("%q, want %q", h.lines, want)
 	}
-	if sink.removed["a"] != 1 {
-		t.Error(sink.removed)
-	}
-}
-
-// A pod that goes and comes back while Run does not run is forgotten before it is followed.
-func TestFleetComesBackBetweenRuns(t *testing.T) {
-	var h heard
-	sink := newFleetSink()
-	f := newFleet(t, sink, events.FleetConfig{OnChange: h.change})
-	a := events.Pod{ID: "a", Model: "m", Host: "127.0.0.1", Port: 1}
-	mustSet(t, f, "s", a)
-	stop := runFleet(t, f)
-	eventually(t, h.has("added a s", "a/0 none-connecting"))
-	stop()
-	mustSet(t, f, "s")
-	mustSet(t, f, "s", a)
-	if len(sink.removed) > 0 {
-		t.Errorf("forgotten while nothing runs: %v", sink.removed)
-	}
-	runFleet(t, f)
-	eventually(t, h.has("added a s", "removed a s", "added a s", "a/0 none-connecting"))
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	told := slices.DeleteFunc(slices.Clone(h.lines), func(line string) bool { return strings.HasPrefix(line, "a/") })
-	if want := []string{"added a s", "removed a s", "added a s"}; !slices.Equal(told, want) {
-		t.Errorf("%q, want %q", told, want)
-	}
-	sink.mu.Lock()
-	defer sink.mu.Unlock()
 	if sink.removed["a"] != 1 {
 		t.Error(sink.removed)
 	}

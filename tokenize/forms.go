@@ -1,11 +1,12 @@
 package tokenize
 
 import (
+	_ "embed"
 	"encoding/binary"
 	"unicode/utf8"
 )
 
-//go:generate sh -c "go run ./internal/genforms $UNICODE_DATA > form_tables.go.new && mv form_tables.go.new form_tables.go"
+//go:generate go run ./internal/genforms $UNICODE_DATA tables
 
 // A form is one of Unicode's normalization forms, NFD with neither set
 // (unicode-normalization-alignments 0.1.12, src/decompose.rs and recompose.rs).
@@ -44,12 +45,42 @@ const (
 	syllables      = leadings * vowels * trailings
 )
 
+const (
+	formShift = 6
+	valueSize = 2 // bytes of a value in formBlocks
+	pairSize  = 8 // bytes of a pair in formPairs
+)
+
+// The numbers in these tables are little-endian.
+var (
+	// formIndex gives the block of a code point shifted right by formShift. Those past
+	// its end have the value 0.
+	//
+	//go:embed tables/form_index
+	formIndex string
+	// formBlocks has the blocks one after the other, a value for each code point.
+	//
+	//go:embed tables/form_blocks
+	formBlocks string
+	// formPairs has the pairs that compose, sorted: the first, the second and what they
+	// become, of 21 bits each.
+	//
+	//go:embed tables/form_pairs
+	formPairs string
+	// formTexts has the decompositions: a head, the canonical one, and if the head says
+	// so the length of another for the compatibility forms, and that.
+	//
+	//go:embed tables/form_texts
+	formTexts string
+)
+
 func formValue(r rune) uint16 {
 	i := int(r) >> formShift
 	if i >= len(formIndex) {
 		return 0
 	}
-	return formBlocks[int(formIndex[i])<<formShift|int(r)&(1<<formShift-1)]
+	at := (int(formIndex[i])<<formShift | int(r)&(1<<formShift-1)) * valueSize
+	return uint16(formBlocks[at]) | uint16(formBlocks[at+1])<<8
 }
 
 // has reports whether a value has flag; the place of a decomposition has none.
@@ -306,12 +337,13 @@ func composed(a, b rune) (rune, bool) {
 		return 0, false
 	}
 	key := uint64(a)<<21 | uint64(b)
-	lo, hi := 0, len(formPairs)
+	lo, hi := 0, len(formPairs)/pairSize
 	for lo < hi {
 		mid := (lo + hi) / 2
-		switch pair := formPairs[mid] >> 21; {
+		packed := pairAt(mid)
+		switch pair := packed >> 21; {
 		case pair == key:
-			return rune(formPairs[mid] & (1<<21 - 1)), true
+			return rune(packed & (1<<21 - 1)), true
 		case pair < key:
 			lo = mid + 1
 		default:
@@ -319,6 +351,13 @@ func composed(a, b rune) (rune, bool) {
 		}
 	}
 	return 0, false
+}
+
+// pairAt returns the i-th pair of formPairs.
+func pairAt(i int) uint64 {
+	p := formPairs[i*pairSize:][:pairSize]
+	return uint64(p[0]) | uint64(p[1])<<8 | uint64(p[2])<<16 | uint64(p[3])<<24 |
+		uint64(p[4])<<32 | uint64(p[5])<<40 | uint64(p[6])<<48 | uint64(p[7])<<56
 }
 
 // boundary is that of normalizer: between two starters that stay, of which the second begins

@@ -5,18 +5,35 @@
 
 package tokenize
 
-import "unicode/utf8"
+import (
+	_ "embed"
+	"unicode/utf8"
+)
 
-//go:generate sh -c "go run ./internal/gentables $UNICODE_PACKAGES > unicode_tables.go.new && mv unicode_tables.go.new unicode_tables.go"
+//go:generate go run ./internal/gentables $UNICODE_PACKAGES .
 
 // A class is a set of kinds of code points: code points of one kind have the same
 // properties. A code point's own class has its kind alone, so that it is in a
 // class c if their intersection is not 0.
 type class uint64
 
+const classShift = 8
+
+var (
+	// classIndex gives the block of a code point shifted right by classShift.
+	//
+	//go:embed tables/class_index
+	classIndex string
+	// classBlocks has the blocks one after the other, a byte for each code point: its
+	// kind.
+	//
+	//go:embed tables/class_blocks
+	classBlocks string
+)
+
 func classOf(r rune) class {
 	block := int(classIndex[uint32(r)>>classShift])
-	return 1 << (classBlocks[block<<classShift|int(r&(1<<classShift-1))] - firstKind)
+	return 1 << classBlocks[block<<classShift|int(r&(1<<classShift-1))]
 }
 
 // classAt returns the class and the length of the code point at s[i:].

@@ -146,35 +146,6 @@ func small(blocks int) fakeengine.Config {
 	return fakeengine.Config{BlockSize: 4, Blocks: blocks + 1, TokenBudget: 64}
 }
 
-func TestAnnouncedWhenScheduled(t *testing.T) {
-	cfg := small(20)
-	cfg.TokenBudget = 10
-	r := newRig(t, cfg)
-	h := r.submit(fakeengine.Request{Tokens: count(100, 121), Output: count(121, 130)})
-	r.step()
-	r.wantNews("+100:108") // 10 tokens
-	if got := r.Held(count(100, 121), "", ""); got != 8 {
-		t.Fatalf("held %d tokens of the chunk", got)
-	}
-	r.step()
-	r.wantNews("+108:120/107") // 20
-	r.step()
-	r.wantNews() // 21, and the first sampled
-	if got := h.Output(); !slices.Equal(got, count(121, 122)) {
-		t.Fatalf("output %v", got)
-	}
-	r.step() // computes token 121
-	r.step()
-	r.wantNews()
-	r.step()
-	r.wantNews("+120:124/119") // a prompt's tail and generated tokens
-	r.drain()
-	r.wantNews("+124:128/123") // token 129 was sampled, never computed
-	if !h.Done() || !slices.Equal(h.Output(), count(121, 130)) {
-		t.Fatalf("done %v, output %v", h.Done(), h.Output())
-	}
-}
-
 // TestWhatARequestLeaves: all full blocks of its tokens but the last token.
 func TestWhatARequestLeaves(t *testing.T) {
 	for prompt := 1; prompt < 14; prompt++ {
@@ -189,24 +160,6 @@ func TestWhatARequestLeaves(t *testing.T) {
 				t.Errorf("prompt %d, output %d: cached %d, want %d", prompt, output, r.Cached(all, "", ""), want)
 			}
 		}
-	}
-}
-
-func TestPromptOfWholeBlocks(t *testing.T) {
-	r := newRig(t, small(20))
-	r.run(fakeengine.Request{Tokens: count(1, 9)})
-	r.wantNews("+1:9")
-	if held, cached := r.Held(count(1, 9), "", ""), r.Cached(count(1, 9), "", ""); held != 8 || cached != 4 {
-		t.Fatalf("held %d, cached %d", held, cached)
-	}
-	h := r.run(fakeengine.Request{Tokens: count(1, 9)})
-	r.wantNews("+5:9/4") // the last token must be computed, and so its block
-	r.wantCopies(count(1, 9), 1, 2)
-	if h.CachedTokens() != 4 {
-		t.Errorf("cached tokens %d", h.CachedTokens())
-	}
-	if r.Cached(nil, "", "") != 0 || r.Held(nil, "", "") != 0 {
-		t.Error("something of no tokens is held")
 	}
 }
 
@@ -245,17 +198,6 @@ func TestSamePromptAtOnce(t *testing.T) {
 		}
 		r.wantCopies(append(count(1, 7), a.Output()...), 1, 2, 2)
 	})
-}
-
-func TestSkipReadingPrefixCache(t *testing.T) {
-	r := newRig(t, small(20))
-	r.run(fakeengine.Request{Tokens: count(1, 14)})
-	h := r.run(fakeengine.Request{Tokens: count(1, 14), SkipReadingPrefixCache: true})
-	r.wantNews("+1:13", "+1:13")
-	r.wantCopies(count(1, 14), 2, 2, 2)
-	if h.CachedTokens() != 0 {
-		t.Errorf("cached tokens %d", h.CachedTokens())
-	}
 }
 
 func TestEvictionOrder(t *testing.T) {
@@ -397,61 +339,6 @@ func TestNobodyIsAdmittedAfterPreemption(t *testing.T) {
 	r.drain()
 }
 
-func TestAdmission(t *testing.T) {
-	for _, tc := range []struct {
-		name    string
-		byChunk bool
-		running int
-	}{
-		{"whole prompt", false, 1},
-		{"first chunk", true, 2},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			cfg := small(8)
-			cfg.ChunkTokens, cfg.AdmitByChunk = 8, tc.byChunk
-			r := newRig(t, cfg)
-			r.submit(fakeengine.Request{Tokens: count(1, 17), MaxTokens: 2})
-			r.submit(fakeengine.Request{Tokens: count(101, 129)}) // 7 blocks, 6 are free at first
-			r.step()
-			if r.Running() != tc.running {
-				t.Errorf("%d running, want %d", r.Running(), tc.running)
-			}
-			r.drain()
-		})
-	}
-	t.Run("most requests at once", func(t *testing.T) {
-		cfg := small(20)
-		cfg.MaxRunning = 2
-		r := newRig(t, cfg)
-		for i := range uint32(5) {
-			r.submit(fakeengine.Request{Tokens: count(10*i, 10*i+4)})
-		}
-		r.step()
-		r.wantNews("+0:4 +10:14")
-		r.drain()
-		r.wantNews("+20:24 +30:34", "+40:44")
-	})
-}
-
-func TestAbort(t *testing.T) {
-	cfg := small(20)
-	cfg.TokenBudget = 8
-	r := newRig(t, cfg)
-	running := r.submit(fakeengine.Request{Tokens: count(1, 20)})
-	waiting := r.submit(fakeengine.Request{Tokens: count(101, 120)})
-	r.step()
-	free := r.Free()
-	running.Abort()
-	waiting.Abort()
-	if !running.Done() || !waiting.Done() || r.Running()+r.Waiting() != 0 || r.Free() != free+2 {
-		t.Fatalf("%d running, %d waiting, %d blocks free", r.Running(), r.Waiting(), r.Free())
-	}
-	r.wantCopies(count(1, 20), 1, 1, 0, 0) // what was computed stays
-	running.Abort()
-	r.drain()
-	r.wantNews("+1:9")
-}
-
 func TestReset(t *testing.T) {
 	r := newRig(t, small(20))
 	h := r.submit(fakeengine.Request{Tokens: count(1, 6), MaxTokens: 3})
@@ -481,21 +368,6 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// TestResetBehindTheLastRequest: the step after a request has ended is made
-// even if there is no other, and takes the news along.
-func TestResetBehindTheLastRequest(t *testing.T) {
-	r := newRig(t, small(20))
-	h := r.submit(fakeengine.Request{Tokens: count(1, 6)})
-	for !h.Done() {
-		r.step()
-	}
-	r.Reset()
-	if !r.step() || r.step() {
-		t.Fatal("not one step after the last request")
-	}
-	r.wantNews("+1:5", "clear")
-}
-
 func TestResetRunning(t *testing.T) {
 	r := newRig(t, small(20))
 	a := r.submit(fakeengine.Request{Tokens: count(1, 6), Output: count(6, 10)})
@@ -513,38 +385,6 @@ func TestResetRunning(t *testing.T) {
 	if !a.Done() || !b.Done() || r.Counts().Preempted != 2 {
 		t.Errorf("done: %v, %v, %d preempted", a.Done(), b.Done(), r.Counts().Preempted)
 	}
-}
-
-func TestEvictBlocks(t *testing.T) {
-	r := newRig(t, small(20))
-	prompt := count(1, 22)
-	r.run(fakeengine.Request{Tokens: prompt})
-	ids := r.BlockIDs(prompt, "", "")
-	r.EvictBlocks(ids[1], ids[1], 0, -1, 1000)
-	if !r.Pending() {
-		t.Error("no event is pending")
-	}
-	r.wantCopies(prompt, 1, 0, 1, 1, 1)
-	if held, cached := r.Held(prompt, "", ""), r.Cached(prompt, "", ""); held != 4 || cached != 4 {
-		t.Fatalf("held %d, cached %d", held, cached)
-	}
-	r.news()
-	h := r.submit(fakeengine.Request{Tokens: prompt, MaxTokens: 2})
-	r.step()
-	r.wantNews("-8 +5:21/4") // all behind the hole is computed again
-	r.wantCopies(prompt, 1, 1, 2, 2, 2)
-	if h.CachedTokens() != 4 {
-		t.Errorf("cached tokens %d", h.CachedTokens())
-	}
-	r.EvictBlocks(r.BlockIDs(prompt, "", "")[0]) // in use
-	r.drain()
-	r.wantNews("-4")
-	r.wantCopies(prompt, 0, 1, 2, 2, 2)
-
-	r.EvictBlocks(r.BlockIDs(prompt, "", "")[1])
-	r.Reset()
-	r.run(fakeengine.Request{Tokens: count(101, 105)})
-	r.wantNews("-8 clear +101:105") // as it happened
 }
 
 func TestReportFull(t *testing.T) {

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-zeromq/zmq4"
-
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/zmtp"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
@@ -319,57 +317,6 @@ func TestPublisherErrors(t *testing.T) {
 	}
 	if err := p.Restart(); !errors.Is(err, fakeengine.ErrPublisherClosed) {
 		t.Errorf("Restart: %v, want %v", err, fakeengine.ErrPublisherClosed)
-	}
-}
-
-func TestPublisherTalksToZMQ4(t *testing.T) {
-	p := newPublisher(t, fakeengine.PublisherConfig{Topic: "kv@pod@model", Replay: "tcp://127.0.0.1:0"})
-	sub := zmq4.NewSub(zmtptest.Context(t))
-	defer sub.Close()
-	if err := sub.SetOption(zmq4.OptionSubscribe, "kv@"); err != nil {
-		t.Fatal(err)
-	}
-	if err := sub.Dial(p.Endpoint()); err != nil {
-		t.Fatal(err)
-	}
-	publisherWait(t, p, 1)
-	const n = 1000
-	payload := func(i int) []byte { return []byte(strings.Repeat("p", i) + fmt.Sprint(i)) }
-	for i := range n {
-		p.Publish(payload(i))
-	}
-	for i := range n {
-		m, err := sub.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(m.Frames) != 3 || string(m.Frames[0]) != "kv@pod@model" || binary.BigEndian.Uint64(m.Frames[1]) != uint64(i) || string(m.Frames[2]) != string(payload(i)) {
-			t.Fatalf("message %d: %q", i, m.Frames)
-		}
-	}
-	dealer := zmq4.NewDealer(zmtptest.Context(t))
-	defer dealer.Close()
-	if err := dealer.Dial(p.ReplayEndpoint()); err != nil {
-		t.Fatal(err)
-	}
-	if err := dealer.SendMulti(zmq4.NewMsgFrom(nil, binary.BigEndian.AppendUint64(nil, 990))); err != nil {
-		t.Fatal(err)
-	}
-	for i := 990; ; i++ {
-		m, err := dealer.Recv()
-		if err != nil || len(m.Frames) != 3 {
-			t.Fatalf("replay %d: %q, %v", i, m.Frames, err)
-		}
-		seq := binary.BigEndian.Uint64(m.Frames[1])
-		if i == n {
-			if seq != 1<<64-1 || len(m.Frames[2]) != 0 {
-				t.Errorf("the end of the replay is %q", m.Frames)
-			}
-			break
-		}
-		if seq != uint64(i) || string(m.Frames[2]) != string(payload(i)) {
-			t.Fatalf("replay %d: %q", i, m.Frames)
-		}
 	}
 }
 

@@ -1,9 +1,59 @@
 package jinja
 
-import "unicode/utf8"
+import (
+	_ "embed"
+	"encoding/binary"
+	"strings"
+	"sync"
+	"unicode/utf8"
+)
 
 // The properties of code points in CPython 3.11, which are those of Unicode 14.0. The tables are its
 // own, not those of package unicode, which change with the Go toolchain.
+// testdata/unicode_tables.py writes them. Their numbers are little-endian.
+
+var (
+	// kindTable has the kinds of code points: flags, and what upper, lower, title and
+	// fold add, of four bytes each.
+	//
+	//go:embed tables/unicode_kinds
+	kindTable []byte
+	// charRuns are the code points from which on another kind holds, in order, four
+	// bytes each: code point<<8 | kind.
+	//
+	//go:embed tables/unicode_runs
+	charRuns string
+	// formTable has a line for each code point of which a form is several: the code
+	// point, upper, lower, title and fold.
+	//
+	//go:embed tables/unicode_forms
+	formTable string
+)
+
+// charKinds are the kinds of code points.
+var charKinds = func() []char {
+	const size = 5 * 4
+	kinds := make([]char, len(kindTable)/size)
+	for i := range kinds {
+		row := kindTable[i*size:]
+		kinds[i].flags = charFlags(binary.LittleEndian.Uint32(row))
+		for form := range kinds[i].add {
+			kinds[i].add[form] = int32(binary.LittleEndian.Uint32(row[(form+1)*4:]))
+		}
+	}
+	return kinds
+}()
+
+// charForms returns the forms of the code points of formTable.
+var charForms = sync.OnceValue(func() map[rune][]string {
+	all := map[rune][]string{}
+	for line := range strings.Lines(formTable) {
+		forms := strings.Fields(line)
+		r, _ := utf8.DecodeRuneInString(forms[0])
+		all[r] = forms[1:]
+	}
+	return all
+})
 
 // A char is the kind of a code point.
 type char struct {
@@ -26,7 +76,7 @@ const (
 	charIDPart
 	charCased
 	charIgnorable // looked through by final sigma
-	charSpecial   // has forms in charForms
+	charSpecial   // is in charForms
 )
 
 // A form is one that a code point is converted to.
@@ -41,27 +91,38 @@ const (
 
 func (c *char) is(f charFlags) bool { return c.flags&f != 0 }
 
+const runSize = 4 // bytes of a run in charRuns
+
+// runAt returns the i-th run of charRuns: where it begins, and the kind of its code
+// points.
+func runAt(i int) (begin rune, kind uint8) {
+	run := charRuns[i*runSize:][:runSize]
+	return rune(run[1]) | rune(run[2])<<8 | rune(run[3])<<16, run[0]
+}
+
 // charOf returns the kind of r.
 func charOf(r rune) *char {
 	if r < utf8.RuneSelf {
 		return &charKinds[asciiKinds[r]]
 	}
-	return &charKinds[charRuns[charRun(r)]&0xff]
+	_, kind := runAt(charRun(r))
+	return &charKinds[kind]
 }
 
 // asciiKinds are the kinds of ASCII, which needs no search.
 var asciiKinds = func() (kinds [utf8.RuneSelf]uint8) {
 	for r := range kinds {
-		kinds[r] = uint8(charRuns[charRun(rune(r))] & 0xff)
+		_, kinds[r] = runAt(charRun(rune(r)))
 	}
 	return kinds
 }()
 
 // charRun returns the place of the run that r is in.
 func charRun(r rune) int {
-	low, high := 0, len(charRuns)
+	low, high := 0, len(charRuns)/runSize
 	for high-low > 1 {
-		if mid := (low + high) / 2; rune(charRuns[mid]>>8) <= r {
+		mid := (low + high) / 2
+		if begin, _ := runAt(mid); begin <= r {
 			low = mid
 		} else {
 			high = mid
@@ -76,18 +137,18 @@ func decimalDigit(r rune) (value int, ok bool) {
 	if r < utf8.RuneSelf {
 		return int(r - '0'), r >= '0' && r <= '9'
 	}
-	run := charRun(r)
-	if !charKinds[charRuns[run]&0xff].is(charDecimal) {
+	begin, kind := runAt(charRun(r))
+	if !charKinds[kind].is(charDecimal) {
 		return 0, false
 	}
-	return int(r-rune(charRuns[run]>>8)) % 10, true
+	return int(r-begin) % 10, true
 }
 
 // appendForm appends r in a form.
 func appendForm(dst []byte, r rune, f form) []byte {
 	c := charOf(r)
 	if c.is(charSpecial) {
-		return append(dst, charForms[r][f]...)
+		return append(dst, charForms()[r][f]...)
 	}
 	return utf8.AppendRune(dst, r+c.add[f])
 }

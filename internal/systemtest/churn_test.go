@@ -140,10 +140,13 @@ var churnKindsOfChange = []struct {
 // all have gone, nothing is left of them.
 func TestChurn(t *testing.T) {
 	zmtptest.NoLeaks(t)
-	length := *churnFor
+	length, first := fewer(*churnFor), 4*time.Second
+	if testing.Short() {
+		first /= 2
+	}
 	ix := open(t, churnCounting)
 	prompts := churnPrompts(*churnSeed, churnPromptCount)
-	runChurn(t, ix, prompts, *churnSeed+1, 4*time.Second, 1) // so that what is made once is made
+	runChurn(t, ix, prompts, *churnSeed+1, first, 1) // so that what is made once is made
 	before := takeStock(ix)
 	began := time.Now()
 	halts := int(min(churnHalts, churnHalts*length/time.Minute))

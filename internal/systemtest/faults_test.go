@@ -1190,7 +1190,7 @@ func (p *pace) end() {
 // and the same where all that was lost can be replayed.
 func TestFaults(t *testing.T) {
 	zmtptest.NoLeaks(t)
-	n := *faultsN
+	n := fewer(*faultsN)
 	type share struct{ schedules, held, blocks int }
 	var (
 		mu     sync.Mutex

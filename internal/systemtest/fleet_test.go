@@ -238,6 +238,9 @@ func footprint() (bytes, goroutines float64) {
 
 // TestFleet follows 500 engines, 50 of which restart at once.
 func TestFleet(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it waits until 500 connections have been silent for a heartbeat")
+	}
 	before, goroutinesBefore := footprint()
 	f := startFleet(t)
 	f.publish(3)

@@ -8,6 +8,14 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
+// fewer returns n, or with -short a quarter of it.
+func fewer[T ~int | ~int64](n T) T {
+	if testing.Short() {
+		return max(1, n/4)
+	}
+	return n
+}
+
 func open(t testing.TB, opts ...kvindex.Option) *kvindex.Indexer {
 	t.Helper()
 	ix, err := kvindex.New(opts...)

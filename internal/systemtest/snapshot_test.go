@@ -531,7 +531,7 @@ func (w *snapWorld) run() {
 // as the engines are where nothing is lost, never holds more, and takes no repeat for a
 // restart.
 func TestSnapshotSchedules(t *testing.T) {
-	n := uint64(*snapshotN)
+	n := uint64(fewer(*snapshotN))
 	tally := map[string]int{}
 	for i := range n {
 		t.Run("", func(t *testing.T) { newSnapWorld(t, *snapshotSeed+i, tally).run() })

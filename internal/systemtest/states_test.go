@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 
@@ -29,48 +28,9 @@ func scripted(t *testing.T, replay bool, script func(*schedule)) {
 		s.settle()
 		script(s)
 	}}}
-	if replay {
-		s.kinds = append(s.kinds, fault{name: "replay differs", do: func(*schedule) {}}) // there is a twin
-	}
 	if _, _, err := s.run(zmtptest.Context(t)); err != nil {
 		t.Error(err)
 	}
-}
-
-// TestHostDies: that nobody is there any more is noticed although the replay
-// socket, which is as dead, has all the time to answer.
-func TestHostDies(t *testing.T) {
-	zmtptest.NoLeaks(t)
-	scripted(t, true, func(s *schedule) {
-		s.unfollow()
-		s.cfg.Heartbeat, s.cfg.ReplayTimeout = 100*time.Millisecond, time.Hour
-		s.follow()
-		s.settle()
-		s.live.Blackhole(true)
-		s.replay.Blackhole(true)
-		start := time.Now()
-		s.noticed()
-		t.Logf("noticed after %v", time.Since(start).Round(time.Millisecond))
-	})
-}
-
-// TestReplayDiffers: a replay socket with other bytes than were published does not
-// end connection after connection.
-func TestReplayDiffers(t *testing.T) {
-	zmtptest.NoLeaks(t)
-	scripted(t, true, func(s *schedule) {
-		s.replay.Redirect(strings.TrimPrefix(s.twin.ReplayEndpoint(), "tcp://"))
-		connects := s.connections()
-		for range 10 {
-			s.ask()
-			s.taken()
-		}
-		if n := s.connections() - connects; n > 4 {
-			s.fail("%d connections for 10 gaps: %s", n, s.situation())
-		}
-		s.repairable = false // what the twin has is no proof
-		s.replay.Redirect(strings.TrimPrefix(s.publisher.ReplayEndpoint(), "tcp://"))
-	})
 }
 
 // TestCatchingUp: a view is not live while what was missed comes.

