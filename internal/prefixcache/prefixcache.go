@@ -148,9 +148,9 @@ import (
 // Why not elastic/go-freelru: its bound is a number of entries and not of bytes, each entry is
 // an object for the garbage collector, a parent is evicted before its child, each hit takes a
 // lock, and texts that come once evict all others.
+//
 // Notes of evicted entries show whether favour is good: on the traces it is not, and ends
-// soon;
-// with texts that come once it is.
+// soon; with texts that come once it is.
 
 const (
 	// MinBytes is the least budget of New.
