@@ -103,34 +103,43 @@ func TestReplayOfNobody(t *testing.T) {
 	for endpoint, want := range strangers(t) {
 		sockets = append(sockets, socket{endpoint, want})
 	}
+	type follower struct {
+		socket
+		*ledger
+		told    chan error
+		replays chan events.Replay
+	}
+	var all []follower
 	for _, socket := range sockets {
 		engine := publisher(t, fakeengine.PublisherConfig{})
-		l := newLedger()
-		l.notes = make(chan events.Note, 10_000)
-		told := make(chan error, 10_000)
-		_, replays, _ := follow(t, l, events.SubscriberConfig{
-			Endpoint: engine.Endpoint(), Replay: socket.endpoint, OnError: func(err error) { told <- err },
+		f := follower{socket: socket, ledger: newLedger(), told: make(chan error, 10_000)}
+		f.notes = make(chan events.Note, 10_000)
+		_, f.replays, _ = follow(t, f.ledger, events.SubscriberConfig{
+			Endpoint: engine.Endpoint(), Replay: socket.endpoint, OnError: func(err error) { f.told <- err },
 		})
 		waitSubscriber(t, engine)
 		engine.Publish(clock(0))
 		engine.Skip(clock(1))
 		engine.Publish(clock(2))
-		l.expect(t, "0 lost 1-1 2")
-		err := wait(t, "OnError", told)
-		for _, want := range []string{socket.want, socket.endpoint, `pod "a"`, "replay socket"} {
+		all = append(all, f)
+	}
+	for _, f := range all {
+		f.expect(t, "0 lost 1-1 2")
+		err := wait(t, "OnError", f.told)
+		for _, want := range []string{f.want, f.endpoint, `pod "a"`, "replay socket"} {
 			if !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: got %v, want it to say %q", socket.endpoint, err, want)
+				t.Errorf("%s: got %v, want it to say %q", f.endpoint, err, want)
 			}
 		}
-		if r := wait(t, "a replay", replays); !strings.Contains(r.Err.Error(), socket.want) {
-			t.Errorf("%s: got %v, want it to say %q", socket.endpoint, r.Err, socket.want)
+		if r := wait(t, "a replay", f.replays); !strings.Contains(r.Err.Error(), f.want) {
+			t.Errorf("%s: got %v, want it to say %q", f.endpoint, r.Err, f.want)
 		}
 		var notes []events.Note
 		for !slices.Contains(notes, events.NoteNoReplay) {
-			notes = append(notes, wait(t, "a note", l.notes))
+			notes = append(notes, wait(t, "a note", f.notes))
 		}
 		if want := []events.Note{events.NoteOpened, events.NoteConnected, events.NoteNoReplay}; !slices.Equal(notes, want) {
-			t.Errorf("%s: notes %v, want %v", socket.endpoint, notes, want)
+			t.Errorf("%s: notes %v, want %v", f.endpoint, notes, want)
 		}
 	}
 }
