@@ -170,7 +170,7 @@ func (e *Explanation) String() string {
 // the process that feeds it.
 func (x *Indexer) Explain(ctx context.Context, r *Request, pod string) (*Explanation, error) {
 	switch {
-	case x.reg.Closed.Load():
+	case x.reg.Closed():
 		return nil, ErrClosed
 	case pod == "":
 		return nil, errors.New("kvindex: the pod is empty")

@@ -72,7 +72,7 @@ type Usage struct {
 // scorable for the pod, chat.ErrNotScorable. Then nothing is predicted, the Ticket is zero,
 // and the request can still be sent.
 func (x *Indexer) Routed(a *Answer, pod string, rank int) (Ticket, error) {
-	if x.reg.Closed.Load() {
+	if x.reg.Closed() {
 		return Ticket{}, ErrClosed
 	}
 	return x.routed(a, pod, rank)

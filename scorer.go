@@ -58,7 +58,7 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 	if dst.sent != nil {
 		dst.sent.turn.Add(1)
 	}
-	if x.reg.Closed.Load() {
+	if x.reg.Closed() {
 		return ErrClosed
 	}
 	sc := x.newScorer()

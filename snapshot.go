@@ -95,7 +95,7 @@ type snapshot struct {
 
 // ended returns an error if the snapshot must end.
 func (s *snapshot) ended() error {
-	if s.x.reg.Closed.Load() {
+	if s.x.reg.Closed() {
 		return ErrClosed
 	}
 	return s.ctx.Err()

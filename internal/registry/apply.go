@@ -108,7 +108,7 @@ func (d *delivery) take() (again bool, err error) {
 	// A rank that has reported before and is not lossy has its whole history,
 	// although its stream has not: its cache was emptied since.
 	d.convert.Partial = lost || v.Missed || back || r.State == view.Unknown && st.Partial || r.Lossy()
-	if wiped || r.State == view.Unknown && r.Stream == nil && !d.x.ownsIndex { // another writer may have left blocks
+	if wiped || r.State == view.Unknown && r.Stream == nil && !d.x.OwnsIndex { // another writer may have left blocks
 		d.convert.Changes = append(d.convert.Changes, index.Change{Op: index.OpClear})
 	}
 	done, err := d.store(kept)
@@ -372,13 +372,13 @@ func (x *Registry) endDelay(pod, model string, n int, seen context.Context) {
 func (in *ingest) write(r *podstate.Rank, cur index.Cursor, changes []index.Change) (index.Applied, error) {
 	ctx, cancel := in.locked.call(in.x)
 	defer in.locked.called(cancel)
-	return in.x.index.Apply(ctx, in.source(r), cur, changes)
+	return in.x.Index.Apply(ctx, in.source(r), cur, changes)
 }
 
 // Applying returns a context for a call of the index without a context of a caller. Calls of
 // an Indexer's own index cannot hang, so they get no timeout.
 func (x *Registry) Applying() (context.Context, context.CancelFunc) {
-	if x.ownsIndex {
+	if x.OwnsIndex {
 		return context.Background(), func() {}
 	}
 	return context.WithTimeout(context.Background(), ApplyTimeout)
@@ -420,7 +420,7 @@ func (in *ingest) confirm() {
 		s := &c.Suspects[i]
 		runs, tokens := c.Prompt(s)
 		c.prompt.Use(runs, tokens)
-		if in.x.index.Match(ctx, &c.query, &c.matches) != nil {
+		if in.x.Index.Match(ctx, &c.query, &c.matches) != nil {
 			return // the TTL ends them
 		}
 		if s.Holds(c.matches.Rows, tokens) {

@@ -23,7 +23,7 @@ func (x *Registry) Stats(s *stats.Stats) {
 	x.statsMu.Unlock()
 	x.ledger.Stats(s)
 	s.Models = x.catalog.Count()
-	if d, ok := x.index.(index.Describer); ok {
+	if d, ok := x.Index.(index.Describer); ok {
 		s.Index = d.Usage()
 		for _, info := range d.Describe(nil) {
 			s.Ranks++
@@ -49,7 +49,7 @@ func (x *Registry) Stats(s *stats.Stats) {
 
 // Pods returns descriptions of the pods.
 func (x *Registry) Pods() (pods []podstate.Info) {
-	if x.Closed.Load() {
+	if x.closed.Load() {
 		return nil
 	}
 	x.listNow()
@@ -80,7 +80,7 @@ func (x *Registry) eachPod(f func(p *pod, model string, pm *podModel)) {
 // known returns the index's descriptions of its sources, if it is an index.Describer.
 func (x *Registry) known() map[index.Source]index.SourceInfo {
 	known := make(map[index.Source]index.SourceInfo)
-	if d, ok := x.index.(index.Describer); ok {
+	if d, ok := x.Index.(index.Describer); ok {
 		for _, s := range d.Describe(nil) {
 			known[s.Source] = s
 		}

@@ -61,7 +61,7 @@ func (x *Registry) IngestMessage(m events.Message) (events.Receipt, error) {
 
 // MarkLost implements Indexer.MarkLost.
 func (x *Registry) MarkLost(podID string, rank int) error {
-	if x.Closed.Load() {
+	if x.closed.Load() {
 		return ErrClosed
 	}
 	p := x.pod(podID)

@@ -39,7 +39,7 @@ const doubtCursor = "\x00doubt"
 // Recall registers the ranks that have blocks in the index, unless a snapshot has registered
 // them.
 func (x *Registry) Recall() error {
-	d, ok := x.index.(index.Describer)
+	d, ok := x.Index.(index.Describer)
 	if !ok {
 		return nil
 	}
@@ -90,7 +90,7 @@ func (in *ingest) cured(r *podstate.Rank) {
 // doubts notes in the index whether a loss of the rank was kept. The Indexer's own index needs
 // no such note.
 func (in *ingest) doubts(r *podstate.Rank, doubt bool) error {
-	if r.Doubt == doubt || in.x.ownsIndex {
+	if r.Doubt == doubt || in.x.OwnsIndex {
 		return nil
 	}
 	cur, err := in.cursorOf(r, doubtCursor)
@@ -119,7 +119,7 @@ func (in *ingest) cursorOf(r *podstate.Rank, stream string) (index.Cursor, error
 func (p *pod) cursor(x *Registry, src index.Source, stream string) (index.Cursor, error) {
 	ctx, cancel := p.call(x)
 	defer p.called(cancel)
-	return x.index.Cursor(ctx, src, stream)
+	return x.Index.Cursor(ctx, src, stream)
 }
 
 // fedLast reports whether a stream fed a rank last, according to feederCursor.
@@ -131,7 +131,7 @@ func (in *ingest) fedLast(r *podstate.Rank, stream string) (bool, error) {
 // feeds notes that the stream feeds the rank from now on. The Indexer's own index needs no
 // such note.
 func (d *delivery) feeds() error {
-	if d.rank.Stream == d.stream || d.x.ownsIndex {
+	if d.rank.Stream == d.stream || d.x.OwnsIndex {
 		return nil
 	}
 	cur, err := d.cursorOf(d.rank, feederCursor)

@@ -311,7 +311,7 @@ func (in *ingest) learnAdapters() {
 
 // RemovePod implements Indexer.RemovePod.
 func (x *Registry) RemovePod(name string) error {
-	if x.Closed.Load() {
+	if x.closed.Load() {
 		return ErrClosed
 	}
 	p, err := x.lockPod(name) // keeps ingests away that would bring it back half
@@ -336,7 +336,7 @@ func (x *Registry) RemovePod(name string) error {
 func (x *Registry) removeBlocks(p *pod) error {
 	ctx, cancel := p.call(x)
 	defer p.called(cancel)
-	return x.index.Remove(ctx, p.name)
+	return x.Index.Remove(ctx, p.name)
 }
 
 // drop forgets the podModel of a model. p.mu is held.

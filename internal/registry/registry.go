@@ -45,11 +45,9 @@ type Config struct {
 // methods are safe for concurrent use.
 type Registry struct {
 	Config
-	index     index.Index
-	ownsIndex bool
 	hash      hashing.Hasher
 	directory directory // pods that other processes feed
-	Closed    atomic.Bool
+	closed    atomic.Bool
 	ingests   sync.Pool // of *ingest
 	ledger    *predict.Ledger
 	catalog   *catalog.Catalog
@@ -65,25 +63,28 @@ type Registry struct {
 // New returns a Registry without pods that publishes to a Catalog.
 func New(c Config, names *catalog.Catalog) *Registry {
 	x := &Registry{
-		Config: c, index: c.Index, ownsIndex: c.OwnsIndex, hash: names.Hash, ledger: names.Ledger, catalog: names,
+		Config: c, hash: names.Hash, ledger: names.Ledger, catalog: names,
 		pods: make(map[string]*pod), malformedBy: make(map[string]uint64),
 	}
-	x.directory.of, _ = x.index.(sharedindex.Directory)
+	x.directory.of, _ = x.Index.(sharedindex.Directory)
 	x.directory.pods = make(map[servedAt]*podModel)
 	return x
 }
 
 // Close makes every method return ErrClosed. A second Close does nothing.
 func (x *Registry) Close() error {
-	if x.Closed.Swap(true) || !x.ownsIndex {
+	if x.closed.Swap(true) || !x.OwnsIndex {
 		return nil
 	}
-	return x.index.Close()
+	return x.Index.Close()
 }
+
+// Closed reports whether Close was called.
+func (x *Registry) Closed() bool { return x.closed.Load() }
 
 // Failed returns ErrClosed for an error that Close has caused, else err.
 func (x *Registry) Failed(err error) error {
-	if x.Closed.Load() && errors.Is(err, index.ErrClosed) {
+	if x.closed.Load() && errors.Is(err, index.ErrClosed) {
 		return ErrClosed
 	}
 	return err
@@ -92,7 +93,7 @@ func (x *Registry) Failed(err error) error {
 // check refuses names that no message may have, and every name after Close.
 func (x *Registry) check(pod, model string) error {
 	switch {
-	case x.Closed.Load():
+	case x.closed.Load():
 		return ErrClosed
 	case pod == "":
 		return errors.New("kvindex: the pod is empty")

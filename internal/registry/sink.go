@@ -155,7 +155,7 @@ func (x *Registry) beginAgain(podID, model, stream, cause string) error {
 
 // RemoveStream implements events.Sink.
 func (x *Registry) RemoveStream(podID, model, stream string) error {
-	if x.Closed.Load() {
+	if x.closed.Load() {
 		return ErrClosed
 	}
 	in := x.newIngest(podID, model)
@@ -212,7 +212,7 @@ func (in *ingest) fedBy(stream string) (ranks []*podstate.Rank, err error) {
 func (in *ingest) discard(fed []*podstate.Rank, stream string) error {
 	for _, r := range in.pm.ByNumber {
 		its := slices.Contains(fed, r)
-		of, ok := in.x.index.(index.SourceRemover)
+		of, ok := in.x.Index.(index.SourceRemover)
 		if its && ok {
 			if err := in.removeSource(of, r); err != nil {
 				return in.failed(r, err)
@@ -273,7 +273,7 @@ func (in *ingest) removeStream(name string, fed []*podstate.Rank) {
 
 // StreamView implements events.Sink.
 func (x *Registry) StreamView(podID, model, stream string) (v events.StreamView) {
-	if x.Closed.Load() {
+	if x.closed.Load() {
 		return v
 	}
 	p, pm := x.lockServed(podID, model)
@@ -292,7 +292,7 @@ func (x *Registry) StreamView(podID, model, stream string) (v events.StreamView)
 	if st.Silent() {
 		state = view.Silent
 	}
-	of, _ := x.index.(index.Describer)
+	of, _ := x.Index.(index.Describer)
 	var newest time.Time
 	for _, r := range st.Ranks {
 		state = min(state, r.View())
