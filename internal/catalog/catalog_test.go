@@ -124,8 +124,10 @@ func (f *fleet) check(t *testing.T) {
 		if unknown := f.entries[base] == nil && len(f.entries) > 0; errors.Is(set.Unknown, ErrUnknownModel) != unknown {
 			t.Fatalf("%q: %v, want unknown: %v", base, set.Unknown, unknown)
 		}
-		if list != nil && list.Now() != list.Now() {
-			t.Fatal("a list is resolved anew although nothing has changed")
+		if list != nil {
+			if now := list.Now(); now != list.Now() {
+				t.Fatal("a list is resolved anew although nothing has changed")
+			}
 		}
 	}
 	if f.Count() != len(f.entries) {
