@@ -2,6 +2,7 @@ package kvindex_test
 
 import (
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -87,6 +88,50 @@ func TestThePodOfASlowCall(t *testing.T) {
 		}
 		if r, err := ix.IngestMessage(message("s", 0, 2, 0, p.Stored(0, 4))); err != nil || !r.Applied {
 			t.Fatalf("%+v, %v", r, err)
+		}
+	}
+}
+
+// TestRemovePodBesideAMessage: a pod that a message brings back while it is removed is scored.
+// Many predictions make the removal slow.
+func TestRemovePodBesideAMessage(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 2)
+	store := func(model string, blocks int) {
+		if err := ix.Ingest("a", model, fakeengine.Payload(1e9, 0, p.Stored(0, blocks))); err != nil {
+			t.Error(err)
+		}
+	}
+	for range 30 {
+		for model := range 8 {
+			model := fmt.Sprint(model)
+			store(model, 1)
+			for range 300 {
+				var a kvindex.Answer
+				if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: model, Tokens: p.Tokens}, &a); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := ix.Routed(&a, "a", 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		var both sync.WaitGroup
+		both.Go(func() {
+			if err := ix.RemovePod("a"); err != nil {
+				t.Error(err)
+			}
+		})
+		for n := range 400 {
+			both.Go(func() { store(fmt.Sprint(n%8), 1) })
+			runtime.Gosched()
+		}
+		both.Wait()
+		for model := range 8 {
+			store(fmt.Sprint(model), 1)
+			if s := score(t, ix, kvindex.Request{Model: fmt.Sprint(model), Tokens: p.Tokens}); len(s) != 1 || s[0].MatchedBlocks != 1 {
+				t.Fatalf("model %d: %+v", model, s)
+			}
 		}
 	}
 }

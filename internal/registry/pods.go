@@ -322,14 +322,14 @@ func (x *Registry) RemovePod(name string) error {
 	if err := x.removeBlocks(p); err != nil {
 		return x.Failed(fmt.Errorf("kvindex: removing pod %q: %w", name, err))
 	}
-	x.mu.Lock()
-	p.removed = true
-	delete(x.pods, name)
-	x.mu.Unlock()
 	for m, pm := range p.models {
 		x.catalog.Remove(name, m, &pm.entry, pm.Adapters)
 	}
 	x.catalog.Leave(name)
+	x.mu.Lock() // last: from then on another pod of the name can be registered
+	defer x.mu.Unlock()
+	p.removed = true
+	delete(x.pods, name)
 	return nil
 }
 
