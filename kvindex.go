@@ -252,7 +252,7 @@ func (c *config) open() (*Indexer, error) {
 		of = m
 	}
 	rc := registry.Config{
-		Index: of, OwnsIndex: c.index == nil, Profiled: c.profile != nil, Keep: c.keep,
+		Index: of, OwnsIndex: c.index == nil, Keep: c.keep,
 		Profile: func(pod, model string) (engine.Profile, error) {
 			var p Profile
 			if c.profile != nil {
@@ -260,6 +260,9 @@ func (c *config) open() (*Indexer, error) {
 			}
 			return p.complete()
 		},
+	}
+	if c.profile != nil {
+		rc.Estimated = func(pod, model string) bool { return c.profile(pod, model).Approximate != nil }
 	}
 	if hook := c.hooks.Lost; hook != nil {
 		rc.Lost = func(l registry.Loss) { hook(Loss(l)) }

@@ -12,7 +12,7 @@ import (
 	"github.com/kvindex/kvindex/internal/view"
 )
 
-// Config configures a Catalog. No function is called with a lock held.
+// Config configures a Catalog. Resolver and Introduce are called without locks.
 type Config struct {
 	Resolver func(model string) (base, adapter string) // may be nil
 	Given    func(model string) bool                   // reports whether WithModel has the model

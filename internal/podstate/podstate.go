@@ -215,31 +215,37 @@ func (r *Rank) View() view.State {
 	return state
 }
 
+// reports reports whether events of the rank have come, or a stream of it.
+func (r *Rank) reports() bool { return r.State != view.Unknown || r.Stream != nil }
+
+// Reports reports whether events of the pod have come.
+func (pm *Pod) Reports() bool { return slices.ContainsFunc(pm.ByNumber, (*Rank).reports) }
+
 // Settle publishes the states of the ranks and of the pod, after the state of a rank or of a
-// stream has changed. It returns the state of the pod before and after, and whether events of
-// the pod have come (heard). approximate: as long as none has come, the pod is estimated.
-func (pm *Pod) Settle(approximate bool) (from, to view.State, heard bool) {
+// stream has changed. It returns the state of the pod before and after. approximate: the pod is
+// estimated, because no event of it has come.
+func (pm *Pod) Settle(approximate bool) (from, to view.State) {
 	f := pm.Shown.Facts()
 	from = f.State
-	state, changed := view.Live, false
+	state, heard, changed := view.Live, false, false
 	f.Less = false
 	for _, r := range pm.Ranks {
 		f.Less = f.Less || r.MayHoldLess
 		its := r.View()
 		changed = changed || its != r.Shown
 		r.Shown = its
-		if r.State != view.Unknown || r.Stream != nil {
+		if r.reports() {
 			state, heard = min(state, its), true
 		}
 	}
 	if changed {
-		pm.ListRanks()
+		pm.publishRanks()
 	}
 	switch {
 	case heard:
 	case approximate: // no event could be applied
 		pm.Shown.Publish(f)
-		return from, view.Approximate, false
+		return from, view.Approximate
 	default:
 		state = view.Partial
 		for _, st := range pm.Streams {
@@ -251,7 +257,7 @@ func (pm *Pod) Settle(approximate bool) (from, to view.State, heard bool) {
 	}
 	f.State = state
 	pm.Shown.Publish(f)
-	return from, state, heard
+	return from, state
 }
 
 // Rank returns a rank of pm, made if needed.
@@ -271,6 +277,11 @@ func (pm *Pod) Rank(n int) (*Rank, error) {
 // ListRanks updates ByNumber, and publishes the ranks.
 func (pm *Pod) ListRanks() {
 	pm.ByNumber = slices.SortedFunc(maps.Values(pm.Ranks), func(a, b *Rank) int { return a.Number - b.Number })
+	pm.publishRanks()
+}
+
+// publishRanks publishes the ranks with their states.
+func (pm *Pod) publishRanks() {
 	shown := make([]view.Rank, len(pm.ByNumber))
 	for i, r := range pm.ByNumber {
 		shown[i] = view.Rank{Number: r.Number, State: r.Shown}

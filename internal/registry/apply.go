@@ -414,6 +414,10 @@ func (in *ingest) noteApplied(r *podstate.Rank, changes []index.Change, done *in
 func (in *ingest) confirm() {
 	c := &in.confirmation
 	c.query.Candidates = in.x.catalog.Self(&in.pm.entry, in.pod, in.model).Index
+	defer func() {
+		c.query.Candidates = nil
+		c.prompt.Release()
+	}()
 	ctx, cancel := in.locked.call(in.x)
 	defer in.locked.called(cancel)
 	for i := range c.Suspects {

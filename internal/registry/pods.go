@@ -81,11 +81,10 @@ type podModel struct {
 // settle publishes the states of the ranks and of the pod, after the state of a rank or of a
 // stream has changed. It returns the state of the pod before and after. pod.mu is held.
 func (pm *podModel) settle() (from, to view.State) {
-	from, to, heard := pm.Settle(pm.sent.Room() != nil)
-	if heard {
+	if pm.sent.Room() != nil && pm.Reports() {
 		pm.sent.MakeExact()
 	}
-	return from, to
+	return pm.Settle(pm.sent.Room() != nil)
 }
 
 // noteHybrid publishes that the pod's model is a hybrid model. This stays so if a rank has
@@ -378,10 +377,7 @@ func (x *Registry) leaveUnknown(p *pod) {
 // reports whether there is such a pod. Profiles of other pods are not kept: WithProfile's
 // function is called again.
 func (x *Registry) Introduce(pod, model string) bool {
-	if !x.Profiled || x.check(pod, model) != nil {
-		return false
-	}
-	if profile, err := x.Profile(pod, model); err != nil || profile.Approximate == nil {
+	if x.Estimated == nil || x.check(pod, model) != nil || !x.Estimated(pod, model) {
 		return false
 	}
 	p, err := x.lockPodBriefly(pod)

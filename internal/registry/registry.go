@@ -29,13 +29,13 @@ var ErrClosed = errors.New("kvindex: closed")
 // call ends then.
 const ApplyTimeout = 5 * time.Second
 
-// Config configures a Registry. Functions may be nil where a comment allows it; none is called
-// with a lock held.
+// Config configures a Registry. Functions may be nil where a comment allows it. Profile may be
+// called with the locks of its pod held; Estimated, Lost and State are called without locks.
 type Config struct {
 	Index     index.Index
 	OwnsIndex bool // Close closes the index, and no call of it can hang
 	Profile   func(pod, model string) (engine.Profile, error)
-	Profiled  bool                                         // WithProfile was given
+	Estimated func(pod, model string) bool                 // the Profile has an Approximate; nil: no Profile has
 	Keep      bool                                         // keeps the blocks on a loss (WithKeepOnLoss)
 	Lost      func(Loss)                                   // may be nil
 	State     func(pod, model string, from, to view.State) // may be nil
