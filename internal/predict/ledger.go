@@ -212,7 +212,13 @@ type holder struct {
 	live    int
 	byLast  map[index.Local]uint32 // tickets by last
 	few     [fewOf]uint16          // counts the keys of byLast by their low bits
-	near    []uint32               // tickets that have, or had, near set
+	near    []issued               // the suspects: tickets with near set, and some that have ended
+}
+
+// issued names a ticket. Its slot may have another ticket by now.
+type issued struct {
+	slot   uint32
+	serial uint64
 }
 
 // New returns an empty Ledger. With c nil it has the defaults.

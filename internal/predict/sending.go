@@ -106,7 +106,7 @@ func isSet(bits []uint64, i int) bool { return i/64 < len(bits) && bits[i/64]>>(
 func (h *holder) suspect(t *ticket, slot uint32) {
 	if !t.near {
 		t.near = true
-		h.near = append(h.near, slot)
+		h.near = append(h.near, issued{slot, t.serial})
 	}
 }
 
@@ -216,7 +216,10 @@ func (c *Confirmation) findOf(l *Ledger, h *holder, changes []index.Change, done
 		return
 	}
 	l.expire(l.now())
-	h.near = slices.DeleteFunc(h.near, func(slot uint32) bool { return !l.at(slot).near || l.at(slot).h != h })
+	h.near = slices.DeleteFunc(h.near, func(n issued) bool {
+		t := l.at(n.slot)
+		return !t.near || t.serial != n.serial
+	})
 	if odd {
 		for _, first := range h.byLast {
 			for slot := first; ; {
@@ -230,8 +233,8 @@ func (c *Confirmation) findOf(l *Ledger, h *holder, changes []index.Change, done
 			}
 		}
 	}
-	for _, slot := range h.near {
-		c.add(l, h, slot)
+	for _, n := range h.near {
+		c.add(l, h, n.slot)
 	}
 }
 

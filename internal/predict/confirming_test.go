@@ -1,0 +1,38 @@
+package predict_test
+
+import (
+	"testing"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/predict"
+	"github.com/kvindex/kvindex/internal/prompt"
+)
+
+// TestSuspectsOnce: a suspect is listed once, also if its slot was that of another suspect.
+func TestSuspectsOnce(t *testing.T) {
+	l := predict.New(nil)
+	var p predict.Pod
+	var c predict.Confirmation
+	v := index.Variant{Unit: 16}
+	view := &index.View{BlockSize: 16, Layout: &index.Layout{Groups: []index.GroupLayout{{BlockSize: 16, Grain: 16}}, FullGroups: 1}}
+	send := func(key index.Key) predict.Ticket {
+		out := predict.Sending{Tokens: 16, View: view, Variant: v, Applied: p.Messages() + 1} // a message came meanwhile
+		out.FindLast(&prompt.Run{Variant: v, Keys: []index.Key{key}}, nil)
+		ticket, err := l.Send(&p, &out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ticket
+	}
+	send(1)
+	l.Observe(send(2), -1, -1)
+	send(3)
+	if !c.Find(l, &p, 0, nil, &index.Applied{}) || len(c.Suspects) != 2 {
+		t.Fatalf("%d suspects of 2 predictions", len(c.Suspects))
+	}
+	for i, want := range []index.Key{1, 3} {
+		if runs, tokens := c.Prompt(&c.Suspects[i]); tokens != 16 || runs[0].Keys[0] != want {
+			t.Errorf("suspect %d: %d tokens, key %d", i, tokens, runs[0].Keys[0])
+		}
+	}
+}
