@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"github.com/kvindex/kvindex"
@@ -31,51 +30,6 @@ func TestTiers(t *testing.T) {
 	s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]
 	if s.Tiers != want || s.MatchedBlocks != 6 || s.CachedTokens != 16 {
 		t.Errorf("got %+v", s)
-	}
-}
-
-// Names of tiers compare without case; what nobody knows is not the gpu.
-func TestTierNames(t *testing.T) {
-	for name, want := range map[string]kvindex.Tier{
-		"": kvindex.TierGPU, "GPU": kvindex.TierGPU, "gPu": kvindex.TierGPU,
-		"CPU": kvindex.TierCPU, "cpu_pinned": kvindex.TierCPU, "CPU_PINNED": kvindex.TierCPU,
-		"DISK": kvindex.TierDisk, "storage": kvindex.TierDisk,
-		"EXTERNAL": kvindex.TierRemote, "External": kvindex.TierRemote, "OBJ": kvindex.TierRemote,
-		"GPU ": kvindex.TierOther, "GPU2": kvindex.TierOther, "HBM": kvindex.TierOther, "ＧＰＵ": kvindex.TierOther,
-	} {
-		ix := open(t)
-		p := fakeengine.NewPrompt(1, 16, 2)
-		stored := p.Stored(0, 2)
-		stored.Medium = name
-		removed := p.Removed(0)
-		ingest(t, ix, "a", stored)
-		if got := ix.Stats().Blocks; got[want] == 0 || want != kvindex.TierGPU && got[kvindex.TierGPU] > 0 {
-			t.Errorf("%q: %v", name, got)
-		}
-		ingest(t, ix, "a", removed)
-		if got := ix.Stats().Blocks; want != kvindex.TierGPU && got[want] == 0 {
-			t.Errorf("%q: removed from the gpu: %v", name, got)
-		}
-	}
-}
-
-// Copies in another place are not the pod's own.
-func TestForeignCopies(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 2)
-	var b events.Batch
-	for _, e := range []events.Event{{Locality: "REMOTE"}, {Ownership: "peer"}, {Locality: "local"}} {
-		e.Kind, e.Hashes, e.Tokens, e.BlockSize = events.Stored, []uint64{uint64(len(b.Events))}, p.Tokens[:16], 16
-		if e.Locality == "REMOTE" {
-			e.Hashes, e.Tokens = []uint64{8, 9}, p.Tokens
-		}
-		b.Events = append(b.Events, e)
-	}
-	if err := ix.ApplyBatch("a", "m", &b); err != nil {
-		t.Fatal(err)
-	}
-	if got := blocks(t, ix, "a", p); got != 1 || ix.Stats().Foreign != 2 {
-		t.Errorf("%d blocks, %+v", got, ix.Stats())
 	}
 }
 
@@ -180,18 +134,6 @@ func TestPairs(t *testing.T) {
 	}
 }
 
-// Blocks of a size that would be cut into too many units are known by their
-// hashes alone, and do no harm to the rest of their batch.
-func TestOddBlockSizes(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 2)
-	odd := fakeengine.NewPrompt(2, 4099, 1)
-	ingest(t, ix, "a", odd.Stored(0, 1), p.Stored(0, 2))
-	if n := ix.Stats().Unscored; blocks(t, ix, "a", p) != 2 || blocks(t, ix, "a", odd) != 0 || n != 1 {
-		t.Errorf("%+v", ix.Stats())
-	}
-}
-
 // A pod whose blocks are of many sizes takes no room from others.
 func TestVariantsAreFew(t *testing.T) {
 	ix := open(t, kvindex.WithProfile(func(pod, _ string) kvindex.Profile {
@@ -274,21 +216,6 @@ func TestASaltNamedLikeAnAdapter(t *testing.T) {
 	}
 	if got := score(t, ix, kvindex.Request{Tokens: p.Tokens, Adapter: "x"})[0]; got.MatchedBlocks*16 > e.Held(p.Tokens, "x", "") {
 		t.Errorf("claims %d blocks, the engine holds %d tokens", got.MatchedBlocks, e.Held(p.Tokens, "x", ""))
-	}
-}
-
-// Engines without extra_keys cannot tell a salted prompt from a plain one.
-func TestScopelessEnginesAreCounted(t *testing.T) {
-	ix := open(t)
-	old := fakeengine.Encoding{Form: fakeengine.FormArrays7}
-	if err := ix.Ingest("a", "m", old.Append(nil, &fakeengine.Batch{Events: []fakeengine.Event{fakeengine.NewPrompt(1, 16, 1).Stored(0, 1)}})); err != nil {
-		t.Fatal(err)
-	}
-	s := fakeengine.NewPrompt(2, 16, 1).Stored(0, 1)
-	s.Extra = [][]enginehash.Extra{nil}
-	ingest(t, ix, "a", s)
-	if n := ix.Stats().Scopeless; n != 1 {
-		t.Errorf("%d scopeless stores", n)
 	}
 }
 
@@ -463,59 +390,4 @@ func FuzzApplyBatch(f *testing.F) {
 		b := in.batch()
 		applyAny(t, &b, form)
 	})
-}
-
-// TestMaskedStores: a dense store comes before the masked ones of other groups that an
-// engine announced first, and what a masked store says of media is not taken for that of
-// its first blocks.
-func TestMaskedStores(t *testing.T) {
-	p := fakeengine.NewPrompt(1, 16, 8)
-	masked := func(group int, extra ...enginehash.Extra) *fakeengine.Stored {
-		s := p.Stored(0, 8)
-		s.Group, s.Kind, s.Window, s.Hashes = group, "sliding_window", 32, s.Hashes[6:]
-		if len(extra) > 0 {
-			s.Extra = [][]enginehash.Extra{extra, nil}
-		}
-		return s
-	}
-	dense := func(group int) *fakeengine.Stored {
-		s := p.Stored(0, 8)
-		s.Group = group
-		return s
-	}
-	for _, c := range []struct {
-		name   string
-		events []fakeengine.Event
-		groups []int
-		untold []bool
-	}{
-		{"a dense store alone", []fakeengine.Event{dense(0)}, []int{0}, []bool{false}},
-		{"masked ones first", []fakeengine.Event{masked(1), masked(2), dense(0)}, []int{0, 1, 2}, []bool{false, false, false}},
-		{"masked ones behind", []fakeengine.Event{dense(0), masked(1), masked(2)}, []int{0, 1, 2}, []bool{false, false, false}},
-		{"one of the same group", []fakeengine.Event{masked(1), masked(0), dense(0)}, []int{1, 0, 0}, []bool{false, false, false}},
-		{"a removal between", []fakeengine.Event{masked(1), p.Removed(0), dense(0)}, []int{1, 0, 0}, []bool{false, false, false}},
-		{"two prompts", []fakeengine.Event{masked(1), dense(0), masked(1), dense(0)}, []int{0, 0, 1, 1}, []bool{false, false, false, false}},
-		{"media", []fakeengine.Event{masked(1, enginehash.Text("image")), dense(0)}, []int{0, 1}, []bool{false, true}},
-	} {
-		changes, err := kvindex.ChangesOf(kvindex.Profile{}, fakeengine.Payload(1, 0, c.events...))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var groups []int
-		var untold []bool
-		for _, ch := range changes {
-			groups, untold = append(groups, ch.Group.ID), append(untold, ch.Untold)
-		}
-		if !slices.Equal(groups, c.groups) || !slices.Equal(untold, c.untold) {
-			t.Errorf("%s: groups %v, untold %v", c.name, groups, untold)
-		}
-	}
-	var many []fakeengine.Event // a dense store goes no further than the groups of a request
-	for range 20 {
-		many = append(many, masked(1))
-	}
-	changes, err := kvindex.ChangesOf(kvindex.Profile{}, fakeengine.Payload(1, 0, append(many, dense(0))...))
-	if err != nil || changes[12].Group.ID != 0 {
-		t.Errorf("%v, %+v", err, changes)
-	}
 }
