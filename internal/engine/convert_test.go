@@ -82,6 +82,9 @@ func TestTierNames(t *testing.T) {
 		if got := convert(c, events.Event{Kind: events.Cleared, Medium: name}); len(got) != 1 || got[0].Op != want[0].Op || got[0].Tier != want[0].Tier {
 			t.Errorf("%q: a clear is %+v", name, got)
 		}
+		if c.MayRemove != (want[0].Tier == index.TierOther) {
+			t.Errorf("%q: a clear may remove: %v", name, c.MayRemove)
+		}
 	}
 }
 
@@ -110,6 +113,9 @@ func TestForeignCopies(t *testing.T) {
 		got := convert(of, e, store(p.Tokens, 16))
 		if (len(got) == 1) != c.foreign || (of.Skipped.Foreign == 1) != c.foreign || len(of.Unrecognized) != c.unknown || of.MayRemove != c.mayRemove {
 			t.Errorf("%+v: %d changes, %+v, %q, %v", c, len(got), of.Skipped, of.Unrecognized, of.MayRemove)
+		}
+		if convert(of, store(p.Tokens, 16)); of.Skipped.Foreign != 0 {
+			t.Errorf("%+v: counts with the next batch, too", c)
 		}
 	}
 }
@@ -204,9 +210,11 @@ func TestStoresHaveKeysOfPrompts(t *testing.T) {
 		{name: "an adapter and a salt", change: func(e *events.Event) {
 			e.Adapter, e.Extra = "x", []events.ExtraKey{text(0, "x"), text(0, "pepper"), text(1, "x"), text(2, "x")}
 		}, adapter: "x", salt: "pepper"},
+		{name: "a salt with the adapter's name", change: func(e *events.Event) { e.Adapter, e.Extra = "x", []events.ExtraKey{text(0, "x"), text(0, "x")} }, adapter: "x", salt: "x"},
+		{name: "a text before a salt", change: func(e *events.Event) { e.Extra = []events.ExtraKey{text(0, "odd"), text(0, "pepper")} }, salt: "pepper", unscored: 1, extras: of(hashing.BareAt("odd", 0))},
 		{name: "media", change: func(e *events.Event) { e.Extra = []events.ExtraKey{media(1, 5), media(2, -11)} }, extras: of(hashing.MediaAt("cat", 21, 16))},
-		{name: "media in another order", change: func(e *events.Event) { e.Extra = []events.ExtraKey{media(2, 3), media(1, 5)} },
-			extras: of(hashing.MediaAt("cat", 21, 16), hashing.MediaAt("cat", 35, 16))},
+		{name: "media in another order", change: func(e *events.Event) { e.Extra = []events.ExtraKey{media(2, 3), media(1, 5), media(2, 7)} },
+			extras: of(hashing.MediaAt("cat", 21, 16), hashing.MediaAt("cat", 35, 16), hashing.MediaAt("cat", 39, 16))},
 		{name: "media before a salt", change: func(e *events.Event) { e.Extra = []events.ExtraKey{media(0, 5), text(0, "pepper")} }, salt: "pepper", extras: of(hashing.MediaAt("cat", 5, 16))},
 		{name: "media behind their block", change: func(e *events.Event) { e.Extra = []events.ExtraKey{media(1, 99)} }, unscored: 1, other: true},
 		{name: "bare media", profile: bare, change: func(e *events.Event) { e.Extra = []events.ExtraKey{text(1, "cat")} }, extras: of(hashing.BareAt("cat", 1))},
@@ -228,7 +236,7 @@ func TestStoresHaveKeysOfPrompts(t *testing.T) {
 		got := convert(of, e)[0]
 		root := hasher.Root(hashing.Scope{Model: "m", Adapter: c.adapter, Salt: c.salt}, v)
 		locals := hasher.Of(c.adapter).Locals(nil, tokens, 16, c.extras)
-		if got.Root != root || slices.Equal(got.Locals, locals) == c.other || of.Skipped.Unscored != c.unscored || got.Variant != v || got.BlockSize != 16 {
+		if got.Root != root || slices.Equal(got.Locals, locals) == c.other || of.Skipped.Unscored != c.unscored || got.Variant != v || got.BlockSize != 16 || got.Untold {
 			t.Errorf("%s: root %x, want %x, locals %x, want %x, %+v", c.name, got.Root, root, got.Locals, locals, of.Skipped)
 		}
 		if plain := hasher.Of(c.adapter).Locals(nil, tokens, 16, nil); (c.extras == nil && !c.other) != slices.Equal(got.Locals, plain) {
@@ -348,7 +356,10 @@ func TestRecent(t *testing.T) {
 	for i := range 100 {
 		e := store(make([]uint32, 16), 16)
 		e.Salt, e.Extra = fmt.Sprint("salt", i), []events.ExtraKey{{Kind: events.ExtraMedia, Text: fmt.Sprint("image", i), Int: 3}}
-		convert(c, e, e) // once
+		behind := e
+		behind.Tokens = make([]uint32, 32)
+		behind.Extra = []events.ExtraKey{{Block: 1, Kind: events.ExtraMedia, Text: fmt.Sprint("image", i), Int: 3}}
+		convert(c, e, behind) // once
 		want = append(want, hasher.Root(hashing.Scope{Model: "m", Salt: e.Salt}, index.Variant{Unit: 16}))
 	}
 	roots := func(r *engine.Recent) (got []index.Key) {
@@ -373,6 +384,11 @@ func TestRecent(t *testing.T) {
 	e.Salt = "another"
 	if convert(c, e); !slices.Equal(roots(&clone), want) || slices.Equal(roots(c.Recent), want) {
 		t.Error("a clone changes")
+	}
+	of := converter(engine.Profile{})
+	of.Recent = &read // the oldest one goes here, too
+	if convert(of, e); !slices.Equal(roots(&read), roots(c.Recent)) {
+		t.Error("what was read has another order")
 	}
 }
 
@@ -406,5 +422,43 @@ func TestLearn(t *testing.T) {
 	}
 	if none := (engine.Form{}); none.View(&engine.Profile{}) != nil || none.Equal(&form) || !form.Equal(&engine.Form{Groups: slices.Clone(form.Groups)}) {
 		t.Error("forms")
+	}
+}
+
+// Groups that no index has are refused.
+func TestReadGroups(t *testing.T) {
+	for _, c := range []struct {
+		group index.Group
+		ok    bool
+	}{
+		{index.Group{ID: index.MaxGroups - 1, Kind: index.GroupOther}, true},
+		{index.Group{ID: index.MaxGroups}, false},
+		{index.Group{Kind: index.GroupOther + 1}, false},
+	} {
+		if _, err := engine.ReadGroups(sections.NewFields(engine.AppendGroups(nil, []stats.Group{{Group: c.group}}))); (err == nil) != c.ok {
+			t.Errorf("%+v: %v", c.group, err)
+		}
+	}
+	if _, err := engine.ReadGroups(sections.NewFields(engine.AppendGroups(nil, make([]stats.Group, index.MaxGroups+1)))); err == nil {
+		t.Error("one group more")
+	}
+}
+
+// The Grain divides the sizes of blocks that are stored in the gpu.
+func TestCheckGrain(t *testing.T) {
+	for _, c := range []struct {
+		grain  int
+		kind   events.Kind
+		medium string
+		size   int
+		ok     bool
+	}{
+		{0, events.Stored, "", 24, true}, {16, events.Stored, "", 48, true}, {16, events.Stored, "gpu", 24, false},
+		{16, events.Stored, "CPU", 24, true}, {16, events.Removed, "", 24, true},
+	} {
+		p := engine.Profile{Grain: c.grain}
+		if err := p.CheckGrain(&events.Batch{Events: []events.Event{{Kind: c.kind, Medium: c.medium, BlockSize: c.size}}}); (err == nil) != c.ok {
+			t.Errorf("%+v: %v", c, err)
+		}
 	}
 }
