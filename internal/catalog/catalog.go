@@ -162,6 +162,7 @@ func (c *Catalog) SendTo(pod, name string, profile *engine.Profile) *Entry {
 	for name, e := range md.unregistered {
 		if e.Sent.Live() == 0 {
 			md.dropUnregistered(c.Ledger, name)
+			c.version.Add(1)
 		}
 	}
 	if md.lent()[profile.Media] == nil || len(md.unregistered) >= maxUnregistered {

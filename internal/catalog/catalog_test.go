@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/prompt"
@@ -179,5 +181,24 @@ func TestMeaning(t *testing.T) {
 	}
 	if _, _, err := f.Candidates("wrong", "", nil, nil); err == nil {
 		t.Error("an empty base is taken")
+	}
+}
+
+// TestDroppedEntry: a list is resolved again when SendTo drops a pod that never reported.
+func TestDroppedEntry(t *testing.T) {
+	f := newFleet(1)
+	a := &Entry{View: new(view.Pod), Sent: new(predict.Pod)}
+	f.Ledger.SetForm(a.Sent, &index.View{BlockSize: 16, Layout: &index.Layout{}})
+	f.Add("a", "m1", a)
+	x := f.SendTo("x", "m1", &engine.Profile{})
+	list := f.NewList("m1", []string{"x"})
+	if x == nil || list.Now().Sent[0] != x.Sent {
+		t.Fatal("a pod to which a prompt was sent is not in the list")
+	}
+	if f.SendTo("y", "m1", &engine.Profile{Media: hashing.FormPad}) != nil {
+		t.Fatal("a pod of another form borrows blocks")
+	}
+	if list.Now().Sent[0] != nil {
+		t.Error("the list goes on with an entry that was dropped")
 	}
 }
