@@ -197,8 +197,8 @@ func (r *Request) withPod(pod string) Request {
 		if q.Pods != nil && !slices.Contains(q.Pods, pod) {
 			q.Pods = append(slices.Clone(q.Pods), pod)
 		}
-	case q.Pods == nil && (q.Model == "" || q.Model == c.of.Model) && c.of.Pods != nil && !slices.Contains(c.of.Pods, pod):
-		q.Model, q.Candidates, q.Pods = c.of.Model, nil, append(slices.Clone(c.of.Pods), pod)
+	case q.Pods == nil && (q.Model == "" || c.of.Model == "" || q.Model == c.of.Model) && c.of.Pods != nil && !slices.Contains(c.of.Pods, pod):
+		q.Model, q.Candidates, q.Pods = cmp.Or(c.of.Model, q.Model), nil, append(slices.Clone(c.of.Pods), pod)
 	}
 	return q
 }
@@ -221,7 +221,7 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 		Score: PodScore{Pod: pod}, Err: failed, Unknown: a.Unknown,
 	}
 	if q.Candidates != nil {
-		e.Model = q.Candidates.of.Model
+		e.Model = cmp.Or(q.Candidates.of.Model, e.Model)
 	}
 	if s := sc.prompt.Scope; s.Model != "" {
 		e.Model, e.Adapter, e.Salted = s.Model, s.Adapter, s.Salt != ""

@@ -61,9 +61,9 @@ type Request struct {
 
 	// Pods are the names of the pods to score. With nil all known pods of the model are
 	// scored, with an empty list none. An empty name is an error. Candidates, if not nil,
-	// replace Pods and Model, and are faster for many requests about the same pods. Then
-	// Pods must be nil, and Model empty or that of the Candidates; the model of a body is
-	// ignored.
+	// replace Pods, and are faster for many requests about the same pods; Pods must be nil
+	// then. If the Candidates have a model, it replaces Model, which must be empty or the
+	// same, and the model of a body.
 	Pods       []string
 	Candidates *Candidates
 
@@ -228,7 +228,7 @@ func (r *Request) read() (read *Request, chatReq *chat.Request, err error) {
 		return r, nil, ofBody(err)
 	}
 	filled := *r
-	if r.Model == "" && r.Candidates == nil {
+	if r.Model == "" && (r.Candidates == nil || r.Candidates.of.Model == "") {
 		filled.Model = body.Model
 	}
 	if r.Salt == "" {
@@ -253,11 +253,11 @@ func ofBody(err error) error {
 func (r *Request) validate(chatReq *chat.Request) error {
 	c := r.Candidates
 	switch {
-	case c == nil && r.Model == "":
+	case r.Model == "" && (c == nil || c.of.Model == ""):
 		return fmt.Errorf("%w: the model is empty", ErrRequest)
 	case c != nil && r.Pods != nil:
 		return fmt.Errorf("%w: it has both pods and candidates", ErrRequest)
-	case c != nil && r.Model != "" && r.Model != c.of.Model:
+	case c != nil && r.Model != "" && c.of.Model != "" && r.Model != c.of.Model:
 		return fmt.Errorf("%w: model %q, and candidates of %q", ErrRequest, r.Model, c.of.Model)
 	case r.Top < 0:
 		return fmt.Errorf("%w: the best %d pods", ErrRequest, r.Top)
@@ -289,8 +289,8 @@ func (r *Request) validate(chatReq *chat.Request) error {
 type Candidates struct{ of *catalog.List }
 
 // Candidates returns the pods with these names as Candidates for model, which is a name
-// as in Request.Model. With pods nil, they are all known pods of the model, now and later;
-// with pods empty, none. The slice is not kept. If a name is empty, each request with the
+// as in Request.Model; with model empty, each request names its own. With pods nil, they are
+// all known pods of the model, now and later; with pods empty, none. The slice is not kept. If a name is empty, each request with the
 // Candidates is an error.
 func (x *Indexer) Candidates(model string, pods []string) *Candidates {
 	return &Candidates{x.names.NewList(model, pods)}

@@ -62,6 +62,44 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
+// Candidates without a model serve each model that a request names, as Request.Pods do.
+func TestCandidatesOfAnyModel(t *testing.T) {
+	ix := open(t, kvindex.WithModel("text", kvindex.Model{Tokenizer: words{}}))
+	p := fakeengine.NewPrompt(1, 16, 4)
+	for pod, model := range map[string]string{"a": "m", "b": "m2"} {
+		if err := ix.Ingest(pod, model, fakeengine.Payload(1, 0, p.Stored(0, 2))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pods := []string{"a", "b", "c"}
+	any := ix.Candidates("", pods)
+	for i := range 200 {
+		for _, model := range []string{"m", "m2", "nobody's", fmt.Sprint("name", i)} {
+			var want, got kvindex.Answer
+			if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: model, Tokens: p.Tokens, Pods: pods}, &want); err != nil {
+				t.Fatal(err)
+			}
+			if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: model, Tokens: p.Tokens, Candidates: any}, &got); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(got.Pods, want.Pods) || fmt.Sprint(got.Unknown) != fmt.Sprint(want.Unknown) {
+				t.Fatalf("%s: got %v %v, want %v %v", model, got.Pods, got.Unknown, want.Pods, want.Unknown)
+			}
+		}
+	}
+	body := kvindex.Request{Body: []byte(`{"model": "m2", "prompt": [1, 2, 3]}`), Candidates: any}
+	if err := ix.ScoreRequest(ctx, &body, new(kvindex.Answer)); err != nil {
+		t.Error(err)
+	}
+	err := ix.ScoreRequest(ctx, &kvindex.Request{Tokens: p.Tokens, Candidates: any}, new(kvindex.Answer))
+	if !errors.Is(err, kvindex.ErrRequest) {
+		t.Errorf("no model: %v", err)
+	}
+	if e, err := ix.Explain(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens, Candidates: any}, "d"); err != nil || e.Model != "m" {
+		t.Errorf("Explain: %v %v", e, err)
+	}
+}
+
 // A pod's adapters are found by name as long as it is there, and many of one
 // pod do not push out those of another.
 func TestAdaptersByName(t *testing.T) {

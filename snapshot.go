@@ -21,10 +21,15 @@
 package kvindex
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
 
 	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/sections"
@@ -52,14 +57,27 @@ var errNoSnapshot = errors.New("kvindex: the index takes no snapshots")
 // contain Models, tokenizers, Profiles, Hooks, predictions, estimates of pods without events,
 // or notes of other processes about pods that they feed.
 func (x *Indexer) Snapshot(ctx context.Context, w io.Writer) error {
+	if err := x.oneSnapshot(ctx); err != nil {
+		return err
+	}
+	defer func() { <-x.snapshot }()
+	return x.writeSnapshot(ctx, w)
+}
+
+// oneSnapshot waits until no other snapshot is being written.
+func (x *Indexer) oneSnapshot(ctx context.Context) error {
+	select {
+	case x.snapshot <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (x *Indexer) writeSnapshot(ctx context.Context, w io.Writer) error {
 	from, ok := x.index.(inmemory.Snapshotter)
 	if !ok {
 		return errNoSnapshot
-	}
-	select {
-	case x.snapshot <- struct{}{}:
-		defer func() { <-x.snapshot }()
-	case <-ctx.Done():
 	}
 	s := &snapshot{x: x, ctx: ctx}
 	if err := s.ended(); err != nil {
@@ -83,6 +101,62 @@ func (x *Indexer) Snapshot(ctx context.Context, w io.Writer) error {
 		return x.reg.Failed(err)
 	}
 	return s.out.End()
+}
+
+// SaveFile writes a Snapshot to the file path, which only the owner may read. It writes to a
+// temporary name beside path (path + ".unfinished"), syncs, and renames. So path is always a
+// whole snapshot, the new one or the one before, also if the process or the machine stops
+// meanwhile. No other process may save to the same path.
+func (x *Indexer) SaveFile(ctx context.Context, path string) error {
+	if err := x.oneSnapshot(ctx); err != nil {
+		return err
+	}
+	defer func() { <-x.snapshot }()
+	unfinished := path + ".unfinished"
+	f, err := os.OpenFile(unfinished, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriterSize(f, 1<<20)
+	err = x.writeSnapshot(ctx, w)
+	if err == nil {
+		err = w.Flush()
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(unfinished, path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(unfinished))
+	}
+	if runtime.GOOS == "windows" { // directories cannot be synced there
+		return nil
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// LoadFile is Restore from a file that SaveFile has written. If there is no such file, it is
+// New. A file that cannot be used is an error: a host that would rather go on without it
+// calls New then.
+func LoadFile(ctx context.Context, path string, opts ...Option) (*Indexer, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return New(opts...)
+	} else if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	x, err := Restore(ctx, bufio.NewReaderSize(f, 1<<20), opts...)
+	if err != nil {
+		return nil, fmt.Errorf("%w: file %s", err, path)
+	}
+	return x, nil
 }
 
 // snapshot is a snapshot that is being written.

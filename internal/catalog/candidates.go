@@ -55,7 +55,11 @@ type List struct {
 	Pods    []string // sorted, without duplicates; nil: every registered pod
 	bad     error    // the error about Pods
 	set     atomic.Pointer[Set]
+	named   atomic.Pointer[[]*List] // if Model is empty: the lists of the models that requests have named last
 }
+
+// maxNamed bounds List.named: clients may send any name.
+const maxNamed = 16
 
 // NewList returns a List of pods.
 func (c *Catalog) NewList(model string, pods []string) *List {
@@ -69,6 +73,26 @@ func (c *Catalog) NewList(model string, pods []string) *List {
 		}
 	}
 	return l
+}
+
+// For returns the list of the same pods for the model that a request names.
+func (l *List) For(model string) *List {
+	if l.Model != "" {
+		return l
+	}
+	var known []*List
+	if named := l.named.Load(); named != nil {
+		known = *named
+	}
+	for _, of := range known {
+		if of.Model == model {
+			return of
+		}
+	}
+	of := &List{catalog: l.catalog, Model: model, Pods: l.Pods, bad: l.bad}
+	named := append([]*List{of}, known[:min(len(known), maxNamed-1)]...)
+	l.named.Store(&named) // a list that another goroutine adds meanwhile is made again
+	return of
 }
 
 // meaning is the meaning of the model of a request, in the names of events.
@@ -128,6 +152,7 @@ func (c *Catalog) meaningOf(model string) meaning {
 // adapter and pods, or has a List.
 func (c *Catalog) Candidates(model, adapter string, pods []string, l *List) (set *Set, its string, err error) {
 	if l != nil {
+		l = l.For(model)
 		if set = l.Now(); set.Guessed && adapter != "" { // then the model's name is no adapter
 			set = c.lookUp(l, meaning{base: l.Model, sure: true})
 		}

@@ -285,7 +285,7 @@ var promises = []promise{
 		{"./events", "Fleet.Run", "all is forgotten when Run ends", "if f.cfg.Forget {", "if true {", "TestFleetForget"},
 		{"./events/discovery", "file.poll", "a missing file is a list", "f.tell(r.err.Error(), r.err)", "f.tell(r.err.Error(), r.err)\n\t\tf.pods, f.offer = nil, true", "TestFile"},
 		{"./events/discovery", "dns.say", "no answer yet is no pods", "if !d.said && len(pods) == 0 && !empty {", "if false {", "TestDNSFirst"},
-		{"./examples/snapshotfile", "load", "a file that cannot be used is the end", "return kvindex.New(opts...)\n\t}\n\treturn ix", "return nil, err\n\t}\n\treturn ix", "TestKeep"},
+		{".", "LoadFile", "a missing file is an error", "errors.Is(err, fs.ErrNotExist)", "false", "TestFile"},
 		{"./kvindextest", "Engine.publish", "what is dropped has no number", "\t\te.publisher.Skip(payload)\n", "", "TestDrop"},
 	}},
 	// What is in flight counts until it ends, and then nothing of it is left: flights of a route.Tracker, predictions,

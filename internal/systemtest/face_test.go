@@ -15,7 +15,7 @@ import (
 // face is how many exported names and fields each package may have: what a user has to read.
 // Raise a number only for a name that users call.
 var face = map[string][2]int{
-	".": {106, 122}, "stats": {12, 89},
+	".": {108, 122}, "stats": {12, 89},
 	"events": {76, 155}, "events/discovery": {4, 9}, "events/k8s": {5, 16},
 	"index": {69, 93}, "index/indextest": {3, 3}, "index/redisindex": {6, 14},
 	"kvindextest": {18, 12},

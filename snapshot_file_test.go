@@ -1,4 +1,4 @@
-package main
+package kvindex_test
 
 import (
 	"bufio"
@@ -10,8 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
-	"time"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/internal/fakeengine"
@@ -21,11 +22,17 @@ import (
 // killed.
 const fileOfWriter = "KVINDEX_EXAMPLE_WRITES"
 
-func TestMain(m *testing.M) {
-	if path := os.Getenv(fileOfWriter); path != "" {
-		write(path)
+// saveForEver saves after each message, and prints how many messages were saved.
+func saveForEver(t *testing.T, path string) {
+	ix, err := kvindex.LoadFile(ctx, path)
+	for err == nil {
+		var n uint64
+		if n, err = hear(ix); err == nil {
+			err = ix.SaveFile(ctx, path)
+		}
+		fmt.Println(n)
 	}
-	os.Exit(m.Run())
+	t.Fatal(err)
 }
 
 // hear has an Indexer hear the next message of a pod.
@@ -36,23 +43,12 @@ func hear(ix *kvindex.Indexer) (next uint64, err error) {
 	return next + 1, err
 }
 
-// write saves for ever, with a message more each time, and says how many were saved.
-func write(path string) {
-	ix, err := load(context.Background(), path)
-	for err == nil {
-		var n uint64
-		if n, err = hear(ix); err == nil {
-			err = save(context.Background(), ix, path)
-		}
-		fmt.Println(n)
-	}
-	fmt.Fprintln(os.Stderr, err)
-	os.Exit(1)
-}
-
 // TestKill: however often a process is killed that saves all the time, there is a whole
 // snapshot, of the last save that has ended or of the one behind it.
 func TestKill(t *testing.T) {
+	if path := os.Getenv(fileOfWriter); path != "" {
+		saveForEver(t, path)
+	}
 	times := 40
 	if testing.Short() {
 		times = 10
@@ -61,7 +57,7 @@ func TestKill(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	saved := uint64(0)
 	for range times {
-		child := exec.Command(os.Args[0])
+		child := exec.Command(os.Args[0], "-test.run=^TestKill$")
 		child.Env = append(os.Environ(), fileOfWriter+"="+path)
 		var said bytes.Buffer
 		child.Stderr = &said
@@ -89,12 +85,7 @@ func TestKill(t *testing.T) {
 			fmt.Sscan(lines.Text(), &saved)
 		}
 		_ = child.Wait()
-		f, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ix, err := kvindex.Restore(context.Background(), f)
-		f.Close()
+		ix, err := kvindex.LoadFile(ctx, path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,66 +97,63 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestKeep: what is known is saved at each tick and at the end, for nobody else to read,
-// and a file that cannot be used is no end.
-func TestKeep(t *testing.T) {
+// TestFile: SaveFile replaces the file as a whole, for nobody else to read, and LoadFile tells
+// a missing file from one that cannot be used.
+func TestFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "snapshot")
-	ctx, cancel := context.WithCancel(context.Background())
-	known := func() uint64 {
+	saved := func() uint64 {
 		t.Helper()
-		ix, err := load(context.Background(), path)
+		ix, err := kvindex.LoadFile(ctx, path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer ix.Close()
 		return ix.Sink().StreamNext("a", "m", "s").Next
 	}
-	ix, err := load(ctx, path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ix.Close()
-	if known() != 0 {
+	if saved() != 0 {
 		t.Error("there is a file already")
 	}
-	tick, ended := make(chan time.Time), make(chan struct{})
-	go func() { keep(ctx, ix, path, tick); close(ended) }()
+	ix := open(t)
 	for n := range uint64(3) {
 		if _, err := hear(ix); err != nil {
 			t.Fatal(err)
 		}
-		tick <- time.Time{}
-		tick <- time.Time{} // so the first save has ended
-		if got := known(); got != n+1 {
+		var saving sync.WaitGroup
+		for range 4 {
+			saving.Go(func() {
+				if err := ix.SaveFile(ctx, path); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		saving.Wait()
+		if got := saved(); got != n+1 {
 			t.Errorf("%d messages are in the file, want %d", got, n+1)
 		}
-	}
-	if _, err := hear(ix); err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	<-ended
-	if got := known(); got != 4 {
-		t.Errorf("at the end %d messages are in the file", got)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	closed, err := kvindex.New()
-	if err != nil {
-		t.Fatal(err)
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := ix.SaveFile(ended, path); !errors.Is(err, context.Canceled) || saved() != 3 {
+		t.Errorf("a context that has ended: %v, %d messages in the file", err, saved())
 	}
+	closed := open(t)
 	closed.Close()
-	if err := save(ctx, closed, path); !errors.Is(err, kvindex.ErrClosed) || known() != 4 {
-		t.Errorf("a snapshot that fails: %v, %d messages in the file", err, known())
+	if err := closed.SaveFile(ctx, path); !errors.Is(err, kvindex.ErrClosed) || saved() != 3 {
+		t.Errorf("a snapshot that fails: %v, %d messages in the file", err, saved())
 	}
 	if names, _ := filepath.Glob(path + "*"); len(names) != 1 {
 		t.Errorf("left: %q", names)
 	}
+	if err := ix.SaveFile(ctx, filepath.Join(path, "below", "a file")); err == nil {
+		t.Error("saved below a file")
+	}
 	if err := os.WriteFile(path, []byte("torn"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if known() != 0 {
-		t.Error("a torn file was used")
+	if _, err := kvindex.LoadFile(ctx, path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("a torn file: %v", err)
 	}
 }
