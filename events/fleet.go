@@ -66,6 +66,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvindex/kvindex/internal/zmtp"
@@ -112,7 +113,7 @@ type FleetConfig struct {
 // FleetPod is a pod as a Fleet has it.
 type FleetPod struct {
 	Pod                   // as described, with its defaults
-	Source  string        // the name of its source
+	Source  string        // the name of its source; "" for a pod that is removed, but not forgotten yet
 	Streams []FleetStream // by rank; none with EngineNone
 }
 
@@ -239,6 +240,8 @@ type Fleet struct {
 	cfg    FleetConfig
 	dials  *dialLine
 	budget *zmtp.Budget
+
+	version atomic.Uint64
 
 	mu       sync.Mutex // guards all that follows, and what is reached from it
 	running  bool
@@ -639,6 +642,7 @@ func (c *claim) describe(given *Pod, normal Pod) {
 // give gives a member to a source. f.mu is held.
 func (f *Fleet) give(m *member, s *fleetSource, c *claim) {
 	m.source, m.want, m.shown = s, &c.pod, c.pod
+	f.version.Add(1)
 }
 
 // letGo removes a pod from a source. f.mu is held.
@@ -666,6 +670,7 @@ func (f *Fleet) letGo(s *fleetSource, id string) {
 	}
 	m.source, m.want, m.gone = nil, nil, true
 	f.present--
+	f.version.Add(1)
 	f.advance(m)
 }
 
@@ -932,6 +937,10 @@ func (f *Fleet) emitAll() {
 		}
 	}
 }
+
+// Version returns a number that grows when a pod is added, described in another way, or
+// removed; links do not change it. A host that keeps something of Pods compares it.
+func (f *Fleet) Version() uint64 { return f.version.Load() }
 
 // Pods appends all pods to dst, ordered by ID, with those that wait, and with removed pods
 // until they are forgotten. With room in dst it allocates nothing: the Streams of its elements

@@ -1,0 +1,297 @@
+package picker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/route"
+	"github.com/kvindex/kvindex/tokenize/chat"
+)
+
+// A Pick is a request that is to be sent to a pod. It counts as load of the pod, and its
+// prompt as cached there, until Done, Failed or Next ends it, or the Lease. After its end its
+// methods do nothing. The methods are safe for concurrent use.
+type Pick struct {
+	Pod Pod
+	// Rank is the data-parallel rank for the request. If Pod.Ranks is above 1, send it in the
+	// HTTP header X-data-parallel-rank, or the prediction is wrong.
+	Rank int
+	// PromptTokens is the length of the prompt, CachedTokens and PredictedTokens are those of
+	// the kvindex.PodScore of the pod and rank. If the request was picked by load, the latter
+	// are 0, and PromptTokens is a quarter of the bytes of the request.
+	PromptTokens, CachedTokens, PredictedTokens int
+	// Err is nil as a rule. Else it says why the request was picked by load only (the error of
+	// ScoreRequest, Answer.Unknown or Answer.Degraded), or why its prompt does not count at
+	// the pod (the error of Routed).
+	Err error
+
+	picker  *Picker
+	request *kvindex.Request
+	tried   []string
+	flight  *route.Flight
+	ticket  kvindex.Ticket
+	first   atomic.Bool
+	ended   atomic.Bool
+	limit   limit
+}
+
+// Pick picks a pod for a request and registers the request there. Call Watch, or FirstToken
+// and then Done or Failed. r must not change until the pick has ended.
+//
+// Request.Pods, if not nil, limits the pick to these pods. The fields Candidates, Ranks and Top
+// have no effect.
+//
+// Pods that the Indexer does not know take part as cold ones, and so do all ranks of a pod
+// that have published nothing. A request that cannot be scored, or not in time, or whose
+// context has ended, is picked by load. An error wraps ErrNoPod, or kvindex.ErrRequest if no
+// engine would take the request: a gateway answers 503 or 400.
+func (p *Picker) Pick(ctx context.Context, r *kvindex.Request) (*Pick, error) {
+	return p.pick(ctx, r, nil)
+}
+
+// Next ends k like Failed, and picks again for the same request, among the pods to which it
+// was not sent yet.
+func (k *Pick) Next(ctx context.Context) (*Pick, error) {
+	if !k.end(func() { k.abandon() }) {
+		return nil, errors.New("picker: the pick has ended already")
+	}
+	return k.picker.pick(ctx, k.request, append(slices.Clip(k.tried), k.Pod.Name))
+}
+
+// FirstToken records that the first token of the answer has come: the prompt is computed.
+func (k *Pick) FirstToken() {
+	if !k.ended.Load() {
+		k.first.Store(true)
+		k.flight.FirstToken()
+	}
+}
+
+// Done records that the whole answer has come, with the usage that it reports: see UsageOf. -1
+// is a missing figure.
+func (k *Pick) Done(u kvindex.Usage) {
+	k.end(func() { k.picker.ix.Observe(k.ticket, u) })
+}
+
+// Failed records that no answer came, or not all of it. After FirstToken the prompt counts as
+// computed.
+func (k *Pick) Failed() { k.end(k.abandon) }
+
+func (k *Pick) abandon() {
+	if k.first.Load() {
+		k.picker.ix.Observe(k.ticket, unknownUsage)
+	} else {
+		k.picker.ix.Abandon(k.ticket)
+	}
+}
+
+var unknownUsage = kvindex.Usage{PromptTokens: -1, CachedTokens: -1}
+
+// end ends k, unless it has ended.
+func (k *Pick) end(observe func()) bool {
+	if !k.ended.CompareAndSwap(false, true) {
+		return false
+	}
+	k.flight.Done()
+	if k.ticket != (kvindex.Ticket{}) {
+		observe()
+	}
+	return true
+}
+
+// scratch is the memory of one call of pick.
+type scratch struct {
+	request kvindex.Request
+	answer  kvindex.Answer
+	names   []string
+	seen    []bool
+	pods    []route.Pod
+	route   route.Request
+}
+
+// release keeps the memory, and nothing of the request.
+func (p *Picker) release(s *scratch) {
+	s.request = kvindex.Request{}
+	s.answer.Unknown, s.answer.Degraded = nil, nil
+	p.scratch.Put(s)
+}
+
+// pick is Pick without the pods that were tried.
+func (p *Picker) pick(ctx context.Context, r *kvindex.Request, tried []string) (*Pick, error) {
+	pool := p.current()
+	s, _ := p.scratch.Get().(*scratch)
+	if s == nil {
+		s = new(scratch)
+	}
+	defer p.release(s)
+	s.request = *r
+	s.request.Candidates, s.request.Ranks, s.request.Top = pool.candidates, pool.ranked, 0
+	names := pool.names
+	if r.Pods != nil || tried != nil {
+		names = pool.without(s.names[:0], r.Pods, tried)
+		s.names, s.request.Pods, s.request.Candidates = names, names, nil
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("%w: of %d pods %d are down, and %d were tried", ErrNoPod, len(pool.all), len(pool.all)-len(pool.names), len(tried))
+	}
+	k := &Pick{picker: p, request: r, tried: tried}
+	err := p.score(ctx, k, s)
+	if errors.Is(err, kvindex.ErrRequest) {
+		return nil, err
+	}
+	k.Err = cmp.Or(err, s.answer.Unknown, s.answer.Degraded)
+	k.PromptTokens = s.answer.PromptTokens
+	if err != nil {
+		k.PromptTokens = len(r.Tokens) + (len(r.Body)+len(r.Prompt))/4
+		for _, name := range names {
+			s.answer.Pods = append(s.answer.Pods, kvindex.PodScore{Pod: name})
+		}
+	}
+	if pool.ranked {
+		s.fitRanks(pool, names)
+	}
+	i := p.choose(pool, s, k.PromptTokens)
+	if i < 0 || i >= len(s.pods) {
+		return nil, fmt.Errorf("%w: the policy chose none of %d", ErrNoPod, len(s.pods))
+	}
+	chosen := &s.answer.Pods[i]
+	k.Pod, k.Rank = pool.all[pool.byName[chosen.Pod]], chosen.Rank
+	k.CachedTokens, k.PredictedTokens = chosen.CachedTokens, chosen.PredictedTokens
+	k.flight = p.loads.Sent(chosen.Pod, s.pods[i].Rank, k.PromptTokens, chosen.PredictedTokens)
+	if err == nil {
+		if k.ticket, err = p.ix.Routed(&s.answer, chosen.Pod, chosen.Rank); err != nil {
+			k.Err = errors.Join(k.Err, err)
+		}
+	}
+	return k, nil
+}
+
+// score scores the request of s in time. The answer has an entry for each of its pods.
+func (p *Picker) score(ctx context.Context, k *Pick, s *scratch) error {
+	k.limit = limit{Context: ctx, at: time.Now().Add(p.cfg.Timeout)}
+	defer k.limit.stop()
+	err := p.ix.ScoreRequest(&k.limit, &s.request, &s.answer)
+	if s.request.Model != "" || !errors.Is(err, kvindex.ErrRequest) {
+		return err
+	}
+	body, bad := chat.Parse(s.request.Path, s.request.Body)
+	if bad != nil || body.Model != "" {
+		return err
+	}
+	// The body names no model, and engines take it.
+	if s.request.Model = p.cfg.Model; s.request.Model == "" {
+		return errors.New("picker: the request names no model: set Config.Model")
+	}
+	return p.ix.ScoreRequest(&k.limit, &s.request, &s.answer)
+}
+
+// choose lets the policy choose one of the scores of s.
+func (p *Picker) choose(pool *pool, s *scratch, promptTokens int) int {
+	s.pods = s.answer.RoutePods(s.pods[:0])
+	for i := range s.pods {
+		if pod := &s.pods[i]; pool.speeds || pod.Rank != 0 {
+			of := &pool.all[pool.byName[pod.Name]]
+			if pod.Speed = of.Speed; of.Ranks <= 1 {
+				pod.Rank = 0 // the pod has one load, whatever ranks its events name
+			}
+		}
+	}
+	p.loads.Fill(s.pods)
+	s.route = route.Request{Tokens: promptTokens}
+	return p.cfg.Policy(&s.route, s.pods)
+}
+
+// without appends the names of pods that are up and were not tried; only: of these, if it is
+// not nil.
+func (of *pool) without(dst, only, tried []string) []string {
+	for _, name := range of.names {
+		if !slices.Contains(tried, name) && (only == nil || slices.Contains(only, name)) {
+			dst = append(dst, name)
+		}
+	}
+	return dst
+}
+
+// fitRanks makes the answer have one entry for each rank that a request can be sent to. A rank
+// that has published nothing gets an entry without a score. A pod of one rank keeps its best
+// entry, whose rank the engine chooses.
+func (s *scratch) fitRanks(pool *pool, names []string) {
+	s.seen = append(s.seen[:0], make([]bool, pool.ranks)...)
+	scores := s.answer.Pods[:0]
+	for _, e := range s.answer.Pods {
+		at := pool.byName[e.Pod]
+		rank := e.Rank
+		if pool.all[at].Ranks <= 1 {
+			rank = 0
+		}
+		if rank < max(pool.all[at].Ranks, 1) && !s.seen[pool.firstRank[at]+rank] {
+			s.seen[pool.firstRank[at]+rank] = true
+			scores = append(scores, e)
+		}
+	}
+	for _, name := range names {
+		at := pool.byName[name]
+		for rank := range max(pool.all[at].Ranks, 1) {
+			if !s.seen[pool.firstRank[at]+rank] {
+				scores = append(scores, kvindex.PodScore{Pod: name, Rank: rank})
+			}
+		}
+	}
+	s.answer.Pods = scores
+}
+
+// limit is a context that ends at a time. Only a score that waits needs a timer, and few do:
+// context.WithTimeout would make one for each.
+type limit struct {
+	context.Context
+	at time.Time
+
+	mu     sync.Mutex // guards timed and cancel
+	timed  context.Context
+	cancel context.CancelFunc
+}
+
+func (l *limit) Deadline() (time.Time, bool) {
+	if at, ok := l.Context.Deadline(); ok && at.Before(l.at) {
+		return at, true
+	}
+	return l.at, true
+}
+
+func (l *limit) Done() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timed == nil {
+		l.timed, l.cancel = context.WithDeadline(l.Context, l.at)
+	}
+	return l.timed.Done()
+}
+
+func (l *limit) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.timed != nil:
+		return l.timed.Err()
+	case l.Context.Err() != nil:
+		return l.Context.Err()
+	case !time.Now().Before(l.at):
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// stop ends the context.
+func (l *limit) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.at = (time.Time{}); l.cancel != nil {
+		l.cancel()
+	}
+}

@@ -1,0 +1,265 @@
+// Package picker picks a pod for each request. It is the loop that each gateway writes around
+// an Indexer: score the request, add the load in flight, let a policy choose, and register
+// the request at the chosen pod, as load and as a prediction.
+//
+//	p, err := picker.New(index, picker.Config{})
+//	...
+//	err = p.Set([]picker.Pod{{Name: "a", Host: "10.0.0.7"}, {Name: "b", Host: "10.0.0.8"}})
+//	...
+//	pick, err := p.Pick(ctx, &kvindex.Request{Body: body, Path: path})
+//	if err != nil { // errors.Is(err, picker.ErrNoPod): 503; else 400, no engine would take the request
+//	}
+//	... // send the request to pick.Pod.Host
+//	pick.Watch(response, nil) // or FirstToken, Done and Failed
+//
+// All pods of a Picker serve the same models. A gateway for several groups of pods has a
+// Picker for each group, around one Indexer.
+package picker
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/route"
+)
+
+// ErrNoPod is wrapped by errors of Pick and Next if no pod can get the request: there is none,
+// all are down, or all were tried. A gateway answers 503.
+var ErrNoPod = errors.New("picker: no pod")
+
+// Config configures a Picker. The zero value is good without a Fleet.
+type Config struct {
+	// Policy chooses among the pods; nil: route.Default.
+	Policy route.Policy
+	// Timeout bounds the score of a request; 0: 200 ms. A request that is not scored by then
+	// is picked by load.
+	Timeout time.Duration
+	// Lease is how long a pick counts as load if nothing ends it; 0: 10 minutes. Its
+	// prediction ends by itself: see kvindex.PredictionConfig.
+	Lease time.Duration
+	// Fleet, if not nil, is the source of pods: those of the base model Model. The Picker
+	// follows its changes.
+	Fleet *events.Fleet
+	// Model is the base model of the pods. It is needed with a Fleet. Requests that name no
+	// model are scored for it.
+	Model string
+}
+
+// A Pod is a pod that requests can be sent to.
+type Pod struct {
+	Name  string  // as in events and scores
+	Host  string  // for the host program: where the pod answers requests. A Fleet has it in events.Pod.Host
+	Ranks int     // data-parallel ranks that a request can be sent to; 0: 1
+	Speed float64 // relative: see route.Pod; 0: 1
+	Down  bool    // the pod gets no requests
+	// Labels are for the host program. They are shared: do not change them.
+	Labels map[string]string
+}
+
+// A Picker picks pods. All methods are safe for concurrent use. It starts no goroutine.
+type Picker struct {
+	ix    *kvindex.Indexer
+	cfg   Config
+	loads route.Tracker
+
+	scratch sync.Pool // of *scratch
+	pool    atomic.Pointer[pool]
+
+	mu   sync.Mutex // guards the fields below, and changes of pool
+	set  []Pod      // of Set
+	down map[string]bool
+}
+
+// pool is the pods at one moment. It never changes.
+type pool struct {
+	fleet      uint64              // Fleet.Version
+	all        []Pod               // by name
+	byName     map[string]int      // places in all
+	names      []string            // of pods that are up
+	candidates *kvindex.Candidates // names
+	speeds     bool                // some pods have a Speed
+	ranked     bool                // some pods have several ranks
+	ranks      int                 // of all pods
+	firstRank  []int               // by place in all: the number of ranks before it
+}
+
+// New returns a Picker that has no pods yet, but for those of Config.Fleet.
+func New(ix *kvindex.Indexer, cfg Config) (*Picker, error) {
+	switch {
+	case ix == nil:
+		return nil, errors.New("picker: the Indexer is nil")
+	case cfg.Timeout < 0:
+		return nil, fmt.Errorf("picker: Timeout is %v", cfg.Timeout)
+	case cfg.Lease < 0:
+		return nil, fmt.Errorf("picker: Lease is %v", cfg.Lease)
+	case cfg.Fleet != nil && cfg.Model == "":
+		return nil, errors.New("picker: a Fleet needs Model: its pods may serve several models")
+	}
+	if cfg.Policy == nil {
+		cfg.Policy = route.Default
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = 200 * time.Millisecond
+	}
+	p := &Picker{ix: ix, cfg: cfg, down: make(map[string]bool)}
+	p.loads.MaxAge = cfg.Lease
+	p.pool.Store(new(pool))
+	p.renew()
+	return p, nil
+}
+
+// Set replaces the pods of earlier calls of Set. A pod of the Fleet that has the name of one
+// of them is replaced by it. The load of a pod that is not there any more is forgotten; the
+// Indexer keeps what it knows of it until RemovePod. The error names the wrong pod; nothing is
+// changed then.
+func (p *Picker) Set(pods []Pod) error {
+	seen := make(map[string]bool, len(pods))
+	for i, pod := range pods {
+		switch {
+		case pod.Name == "":
+			return fmt.Errorf("picker: pods[%d] has no name", i)
+		case seen[pod.Name]:
+			return fmt.Errorf("picker: pod %.100q is named twice", pod.Name)
+		case pod.Ranks < 0 || pod.Ranks > maxRanks:
+			return fmt.Errorf("picker: pod %.100q has %d ranks, from 0 to %d are possible", pod.Name, pod.Ranks, maxRanks)
+		}
+		seen[pod.Name] = true
+	}
+	p.mu.Lock()
+	p.set = slices.Clone(pods)
+	p.mu.Unlock()
+	p.renew()
+	return nil
+}
+
+// maxRanks is how many ranks an events.Fleet takes of a pod.
+const maxRanks = 1024
+
+// SetDown is the result of a health check: a pod that is down gets no requests. It is
+// independent of Pod.Down, and lasts until it is changed or the pod is not there any more.
+// A pod that is not there is ignored.
+func (p *Picker) SetDown(pod string, down bool) {
+	p.mu.Lock()
+	changed := p.down[pod] != down
+	if changed {
+		p.down[pod] = down
+	}
+	p.mu.Unlock()
+	if changed {
+		p.renew()
+	}
+}
+
+// Pods returns all pods, those of the Fleet too, ordered by name. Down is true if the pod gets
+// no requests for either reason.
+func (p *Picker) Pods() []Pod { return slices.Clone(p.current().all) }
+
+// Loads returns the Tracker of the Picker, so that several gateways can exchange the Notes of
+// their loads.
+func (p *Picker) Loads() *route.Tracker { return &p.loads }
+
+// current returns the present pods.
+func (p *Picker) current() *pool {
+	now := p.pool.Load()
+	if f := p.cfg.Fleet; f != nil && now.fleet != f.Version() {
+		p.renew()
+		now = p.pool.Load()
+	}
+	return now
+}
+
+// renew makes a new pool of the pods.
+func (p *Picker) renew() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pods := make(map[string]Pod)
+	next := &pool{byName: make(map[string]int)}
+	if f := p.cfg.Fleet; f != nil {
+		next.fleet = f.Version() // before Pods: a change between them is read again
+		for _, m := range f.Pods(nil) {
+			if m.Source != "" && m.Model == p.cfg.Model {
+				pods[m.ID] = Pod{Name: m.ID, Host: m.Host, Ranks: m.Ranks, Labels: m.Labels}
+			}
+		}
+	}
+	for _, pod := range p.set {
+		pods[pod.Name] = pod
+	}
+	maps.DeleteFunc(p.down, func(name string, down bool) bool { return pods[name].Name == "" || !down })
+	next.all = slices.SortedFunc(maps.Values(pods), func(a, b Pod) int { return strings.Compare(a.Name, b.Name) })
+	next.names = []string{}
+	for i := range next.all {
+		pod := &next.all[i]
+		next.byName[pod.Name] = i
+		next.firstRank = append(next.firstRank, next.ranks)
+		next.ranks += max(pod.Ranks, 1)
+		next.ranked = next.ranked || pod.Ranks > 1
+		next.speeds = next.speeds || pod.Speed != 0
+		if pod.Down = pod.Down || p.down[pod.Name]; !pod.Down {
+			next.names = append(next.names, pod.Name)
+		}
+	}
+	next.candidates = p.ix.Candidates("", next.names)
+	before := p.pool.Swap(next)
+	for _, pod := range before.all {
+		if pods[pod.Name].Name == "" {
+			p.loads.Forget(pod.Name)
+		}
+	}
+}
+
+// Readiness describes the connections for the events of the pods.
+type Readiness struct {
+	Ranks     int // ranks of pods whose events a Fleet or a Subscriber follows
+	Connected int // ranks of these that are connected
+	Replaying int // connected ranks whose engine is sending older messages again
+}
+
+// Ready reports the connections for events of the pods of the Picker. A gateway that has just
+// started knows what its pods hold when all Ranks are Connected and none is Replaying. It can
+// pick before.
+func (p *Picker) Ready() Readiness {
+	var r Readiness
+	others := maps.Clone(p.current().byName)
+	if f := p.cfg.Fleet; f != nil {
+		for _, m := range f.Pods(nil) {
+			if _, ok := others[m.ID]; !ok || m.Model != p.cfg.Model {
+				continue
+			}
+			delete(others, m.ID)
+			if m.Engine != events.EngineNone {
+				r.Ranks += m.Ranks
+			}
+			for _, s := range m.Streams {
+				r.count(s.Link == "live" || s.Link == "replaying", s.Link == "replaying")
+			}
+		}
+	}
+	for _, info := range p.ix.Pods(nil) {
+		if _, ok := others[info.Pod]; !ok || p.cfg.Model != "" && info.Model != p.cfg.Model {
+			continue
+		}
+		r.Ranks += len(info.Streams)
+		for _, s := range info.Streams {
+			r.count(!s.Connected.IsZero(), s.Replay == "waiting")
+		}
+	}
+	return r
+}
+
+func (r *Readiness) count(connected, replaying bool) {
+	if connected {
+		r.Connected++
+		if replaying {
+			r.Replaying++
+		}
+	}
+}
