@@ -20,9 +20,9 @@ import (
 // defaultPort is a zero Pod.Port.
 const defaultPort = 5557
 
-// EngineNone is the Pod.Engine of a pod whose events come without the Fleet: the engine
-// connects to a Subscriber that listens, or the host has a transport of its own. The Fleet
-// only forgets the pod when it is removed.
+// EngineNone is the Pod.Engine of a pod whose events do not come by the Fleet: the engine
+// publishes none, it connects to a Subscriber that listens, or the host has a transport of its
+// own. The Fleet only forgets the pod when it is removed.
 const EngineNone = "none"
 
 const engineZMQ = "zmq"
@@ -42,7 +42,8 @@ type Pod struct {
 	// Model is the model's name, as clients name it in requests.
 	Model string `json:"model"`
 	// Host is an IP address or a host name, without a port. A host name is resolved at
-	// every attempt to connect.
+	// every attempt to connect. With EngineNone it is for the host program alone, and may be
+	// empty.
 	Host string `json:"host,omitempty"`
 	// Port is where rank 0 publishes, and rank r at Port+r. 0 is 5557,
 	// where vLLM and SGLang publish by default.
@@ -120,7 +121,15 @@ func (p Pod) normal() (Pod, error) {
 			bad("the ports of %d ranks from Port %d and from ReplayPort %d overlap", p.Ranks, p.Port, p.ReplayPort)
 		}
 	case EngineNone:
-		p.Host, p.Port, p.ReplayPort, p.Ranks, p.Topic = "", 0, 0, 0, ""
+		p.Port, p.ReplayPort, p.Ranks, p.Topic = 0, 0, 0, ""
+		if p.Host == "" {
+			break
+		}
+		host, err := normalHost(p.Host)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		p.Host = host
 	default:
 		bad("no such engine: %.100q (%s, %s)", p.Engine, engineZMQ, EngineNone)
 	}

@@ -1,0 +1,421 @@
+package picker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/picker"
+	"github.com/kvindex/kvindex/route"
+)
+
+func start(t *testing.T, cfg picker.Config, pods []picker.Pod, opts ...kvindex.Option) (*kvindex.Indexer, *picker.Picker) {
+	t.Helper()
+	ix, err := kvindex.New(opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ix.Close() })
+	p, err := picker.New(ix, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Set(pods); err != nil {
+		t.Fatal(err)
+	}
+	return ix, p
+}
+
+// load is the load of a pod's rank.
+func load(p *picker.Picker, pod string, rank int) route.Load {
+	at := []route.Pod{{Name: pod, Rank: rank}}
+	p.Loads().Fill(at)
+	return at[0].Load
+}
+
+// TestPickCached: a request goes to the pod that holds its prompt, counts there as load and as
+// a prediction, and is over when it is done.
+func TestPickCached(t *testing.T) {
+	ix, p := start(t, picker.Config{}, []picker.Pod{{Name: "a"}, {Name: "b", Host: "10.0.0.8", Labels: map[string]string{"zone": "1"}}, {Name: "c"}})
+	prompt := fakeengine.NewPrompt(1, 16, 8)
+	if err := ix.Ingest("b", "m", fakeengine.Payload(1, 0, prompt.Stored(0, 4))); err != nil {
+		t.Fatal(err)
+	}
+	request := &kvindex.Request{Model: "m", Tokens: prompt.Tokens}
+	first, err := p.Pick(t.Context(), request)
+	if err != nil || first.Err != nil {
+		t.Fatal(err, first.Err)
+	}
+	if first.Pod.Host != "10.0.0.8" || first.Pod.Labels["zone"] != "1" || first.PromptTokens != 128 || first.CachedTokens != 64 || first.PredictedTokens != 64 {
+		t.Errorf("%+v", first)
+	}
+	second, err := p.Pick(t.Context(), request)
+	if err != nil || second.Pod.Name != "b" || second.CachedTokens != 64 || second.PredictedTokens != 112 {
+		t.Errorf("%v, its sibling: %+v", err, second)
+	}
+	if got, want := load(p, "b", 0), (route.Load{Requests: 2, Prefill: 64 + 16}); got != want {
+		t.Errorf("the load is %+v, want %+v", got, want)
+	}
+	first.FirstToken()
+	first.Done(kvindex.Usage{PromptTokens: 128, CachedTokens: 64})
+	second.Failed()
+	if got := load(p, "b", 0); got != (route.Load{}) {
+		t.Errorf("the load is %+v at the end", got)
+	}
+	if s := ix.Stats().Tickets; s.Observed != 1 || s.Abandoned != 1 || s.Live != 0 || s.Unknown != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestFailedAfterFirstToken: the prompt of an answer that was cut off was computed.
+func TestFailedAfterFirstToken(t *testing.T) {
+	ix, p := start(t, picker.Config{}, []picker.Pod{{Name: "a"}})
+	prompt := fakeengine.NewPrompt(1, 16, 8)
+	if err := ix.Ingest("a", "m", fakeengine.Payload(1, 0, prompt.Stored(0, 4))); err != nil {
+		t.Fatal(err)
+	}
+	pick, err := p.Pick(t.Context(), &kvindex.Request{Model: "m", Tokens: prompt.Tokens})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pick.FirstToken()
+	pick.Failed()
+	pick.Done(kvindex.Usage{}) // after the end
+	if s := ix.Stats().Tickets; s.Observed != 1 || s.Abandoned != 0 || s.Unknown != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestPickByLoad: a request that an engine would take is picked whatever is wrong with its
+// score, the idle pod first, and Err says what is wrong.
+func TestPickByLoad(t *testing.T) {
+	failing := errors.New("not now")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, c := range map[string]struct {
+		ctx     context.Context
+		request kvindex.Request
+		tokens  int
+		why     error
+	}{
+		"no tokenizer":    {t.Context(), kvindex.Request{Body: []byte(`{"model": "failing", "prompt": "` + strings.Repeat("word ", 20) + `"}`)}, 33, failing},
+		"too slow":        {t.Context(), kvindex.Request{Body: []byte(`{"model": "slow", "prompt": "one two three"}`)}, 11, context.DeadlineExceeded},
+		"ended":           {ended, kvindex.Request{Model: "m", Prompt: "one two three"}, 3, context.Canceled},
+		"unknown model":   {t.Context(), kvindex.Request{Model: "unknown", Tokens: make([]uint32, 64)}, 64, kvindex.ErrUnknownModel},
+		"no model at all": {t.Context(), kvindex.Request{Body: []byte(`{"prompt": [1, 2, 3, 4]}`)}, 6, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ix, p := start(t, picker.Config{Timeout: 20 * time.Millisecond}, []picker.Pod{{Name: "a"}, {Name: "b", Ranks: 2}, {Name: "down", Down: true}},
+				kvindex.WithModels(func(ctx context.Context, name string) (kvindex.Model, error) {
+					if name == "slow" {
+						<-ctx.Done()
+						return kvindex.Model{}, ctx.Err()
+					}
+					return kvindex.Model{}, failing
+				}))
+			if err := ix.Ingest("a", "m", fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 1).Stored(0, 1))); err != nil {
+				t.Fatal(err)
+			}
+			seen := map[string]bool{}
+			for range 3 { // each goes to another rank, because the others are busy
+				pick, err := p.Pick(c.ctx, &c.request)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if pick.Err == nil || c.why != nil && !errors.Is(pick.Err, c.why) {
+					t.Errorf("Err is %v, want %v", pick.Err, c.why)
+				}
+				if pick.PromptTokens != c.tokens || pick.CachedTokens != 0 || pick.PredictedTokens != 0 {
+					t.Errorf("%+v", pick)
+				}
+				seen[fmt.Sprint(pick.Pod.Name, pick.Rank)] = true
+				if got := load(p, pick.Pod.Name, pick.Rank); got.Requests != 1 || got.Prefill != c.tokens {
+					t.Errorf("the load is %+v", got)
+				}
+			}
+			if len(seen) != 3 || seen["down0"] {
+				t.Errorf("picked %v", seen)
+			}
+		})
+	}
+}
+
+// TestPickWithoutModel: a body that names no model is scored for Config.Model.
+func TestPickWithoutModel(t *testing.T) {
+	ix, p := start(t, picker.Config{Model: "m"}, []picker.Pod{{Name: "a"}, {Name: "b"}})
+	prompt := fakeengine.NewPrompt(1, 16, 2)
+	if err := ix.Ingest("b", "m", fakeengine.Payload(1, 0, prompt.Stored(0, 2))); err != nil {
+		t.Fatal(err)
+	}
+	tokens := strings.ReplaceAll(fmt.Sprint(prompt.Tokens), " ", ", ")
+	pick, err := p.Pick(t.Context(), &kvindex.Request{Body: []byte(`{"prompt": ` + tokens + `}`)})
+	if err != nil || pick.Err != nil || pick.Pod.Name != "b" || pick.CachedTokens != 16 {
+		t.Errorf("%v, %+v", err, pick)
+	}
+}
+
+// TestPickRefused: a request that no engine takes, and no pod.
+func TestPickRefused(t *testing.T) {
+	_, p := start(t, picker.Config{}, []picker.Pod{{Name: "a"}, {Name: "b"}})
+	for _, body := range []string{`{"model": "m", "prompt": `, `{"model": "m"}`, `[]`, `{"model": "m", "messages": 7}`, `{"prompt": true}`} {
+		if pick, err := p.Pick(t.Context(), &kvindex.Request{Body: []byte(body)}); !errors.Is(err, kvindex.ErrRequest) || pick != nil {
+			t.Errorf("%s: %v, %v", body, pick, err)
+		}
+	}
+	request := &kvindex.Request{Model: "m", Tokens: make([]uint32, 32), Pods: []string{"b", "unknown"}}
+	pick, err := p.Pick(t.Context(), request)
+	if err != nil || pick.Pod.Name != "b" {
+		t.Fatalf("%v, %+v", err, pick)
+	}
+	if _, err := pick.Next(t.Context()); !errors.Is(err, picker.ErrNoPod) {
+		t.Errorf("a second pod of one: %v", err)
+	}
+	p.SetDown("b", true)
+	p.SetDown("nobody", true)
+	if _, err := p.Pick(t.Context(), request); !errors.Is(err, picker.ErrNoPod) || err.Error() != "picker: no pod: of 2 pods 1 are down, and 0 were tried" {
+		t.Errorf("all are down: %v", err)
+	}
+	p.SetDown("b", false)
+	if _, err := p.Pick(t.Context(), request); err != nil {
+		t.Error(err)
+	}
+	if err := p.Set(nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Pick(t.Context(), request); !errors.Is(err, picker.ErrNoPod) {
+		t.Errorf("no pods: %v", err)
+	}
+	never, err := picker.New(mustIndexer(t), picker.Config{Policy: func(*route.Request, []route.Pod) int { return -1 }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := never.Set([]picker.Pod{{Name: "a"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := never.Pick(t.Context(), request); !errors.Is(err, picker.ErrNoPod) {
+		t.Errorf("the policy chooses none: %v", err)
+	}
+}
+
+func mustIndexer(t *testing.T) *kvindex.Indexer {
+	ix, err := kvindex.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ix.Close() })
+	return ix
+}
+
+// TestMistakes: what is configured wrong is named.
+func TestMistakes(t *testing.T) {
+	ix := mustIndexer(t)
+	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, f := range map[string]func() (*picker.Picker, error){
+		"picker: the Indexer is nil": func() (*picker.Picker, error) { return picker.New(nil, picker.Config{}) },
+		"picker: Timeout is -1ns":    func() (*picker.Picker, error) { return picker.New(ix, picker.Config{Timeout: -1}) },
+		"picker: Lease is -1s":       func() (*picker.Picker, error) { return picker.New(ix, picker.Config{Lease: -time.Second}) },
+		"picker: a Fleet needs Model: its pods may serve several models": func() (*picker.Picker, error) { return picker.New(ix, picker.Config{Fleet: fleet}) },
+	} {
+		if p, err := f(); err == nil || err.Error() != want || p != nil {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	_, p := start(t, picker.Config{}, []picker.Pod{{Name: "a"}})
+	for want, pods := range map[string][]picker.Pod{
+		"picker: pods[1] has no name":                                 {{Name: "b"}, {}},
+		`picker: pod "b" is named twice`:                              {{Name: "b"}, {Name: "b"}},
+		`picker: pod "b" has -1 ranks, from 0 to 1024 are possible`:   {{Name: "b", Ranks: -1}},
+		`picker: pod "b" has 1025 ranks, from 0 to 1024 are possible`: {{Name: "b", Ranks: 1025}},
+	} {
+		if err := p.Set(pods); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	if pods := p.Pods(); len(pods) != 1 || pods[0].Name != "a" {
+		t.Errorf("after refused lists: %+v", pods)
+	}
+}
+
+// TestFleetFeeds: the pods are those of a Fleet for one model, without the removed ones, and a
+// pod of Set replaces one of the Fleet.
+func TestFleetFeeds(t *testing.T) {
+	ix := mustIndexer(t)
+	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := func(id, model, engine string, ranks int) events.Pod {
+		return events.Pod{ID: id, Model: model, Host: "127.0.0.1", Port: 1000 + 100*int(id[0]), Engine: engine, Ranks: ranks, Labels: map[string]string{"id": id}}
+	}
+	if err := fleet.Set("test", []events.Pod{pod("a", "m", "", 2), pod("b", "other", "", 1), pod("c", "m", events.EngineNone, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	p, err := picker.New(ix, picker.Config{Fleet: fleet, Model: "m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	see := func(when, want string) {
+		t.Helper()
+		var got []string
+		for _, pod := range p.Pods() {
+			got = append(got, fmt.Sprint(pod.Name, pod.Host, pod.Ranks, pod.Labels["id"]))
+		}
+		if got := strings.Join(got, " "); got != want {
+			t.Errorf("%s: got %s, want %s", when, got, want)
+		}
+	}
+	see("at first", "a127.0.0.12a c127.0.0.10c")
+	if got, want := p.Ready(), (picker.Readiness{Ranks: 2}); got != want {
+		t.Errorf("ready: %+v, want %+v", got, want)
+	}
+	if err := fleet.Put("test", pod("d", "m", "", 1)); err != nil {
+		t.Fatal(err)
+	}
+	see("one comes", "a127.0.0.12a c127.0.0.10c d127.0.0.11d")
+	if err := p.Set([]picker.Pod{{Name: "d", Host: "mine"}, {Name: "e"}}); err != nil {
+		t.Fatal(err)
+	}
+	see("Set", "a127.0.0.12a c127.0.0.10c dmine0 e0")
+	pick, err := p.Pick(t.Context(), &kvindex.Request{Model: "m", Tokens: make([]uint32, 32), Pods: []string{"a"}})
+	if err != nil || load(p, "a", pick.Rank).Requests != 1 {
+		t.Fatal(err)
+	}
+	fleet.Remove("test", "a")
+	see("one goes", "c127.0.0.10c dmine0 e0")
+	if got := load(p, "a", pick.Rank); got != (route.Load{}) {
+		t.Errorf("a pod that has gone has a load of %+v", got)
+	}
+	pick.Done(kvindex.Usage{PromptTokens: -1, CachedTokens: -1})
+}
+
+// TestLease: a pick that is never ended ends by itself.
+func TestLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, p := start(t, picker.Config{Lease: time.Minute}, []picker.Pod{{Name: "a"}})
+		pick, err := p.Pick(t.Context(), &kvindex.Request{Model: "m", Tokens: make([]uint32, 64)})
+		if err != nil || load(p, "a", 0).Requests != 1 {
+			t.Fatal(err, load(p, "a", 0))
+		}
+		time.Sleep(time.Minute)
+		if got := load(p, "a", 0); got != (route.Load{}) {
+			t.Errorf("after the lease the load is %+v", got)
+		}
+		pick.Done(kvindex.Usage{PromptTokens: 64, CachedTokens: 0})
+		if got := load(p, "a", 0); got != (route.Load{}) {
+			t.Errorf("after the end the load is %+v", got)
+		}
+	})
+}
+
+// TestConcurrent: many goroutines pick, end and retry, while pods come, go and are down. No
+// pod is picked that was down before and after, and no load is left.
+func TestConcurrent(t *testing.T) {
+	ix, p := start(t, picker.Config{}, nil)
+	names := []string{"a", "b", "c", "d"}
+	prompt := fakeengine.NewPrompt(1, 16, 8)
+	var stop atomic.Bool
+	var changing, working sync.WaitGroup
+	set := func(r *rand.Rand) {
+		pods := []picker.Pod{{Name: "always"}, {Name: "never", Down: true}}
+		for _, name := range names {
+			if r.IntN(3) > 0 {
+				pods = append(pods, picker.Pod{Name: name, Ranks: r.IntN(3)})
+			}
+		}
+		if err := p.Set(pods); err != nil {
+			t.Error(err)
+		}
+	}
+	set(rand.New(rand.NewPCG(1, 1)))
+	changing.Go(func() {
+		r := rand.New(rand.NewPCG(1, 2))
+		for !stop.Load() {
+			set(r)
+			p.SetDown(names[r.IntN(len(names))], r.IntN(2) == 0)
+			if err := ix.Ingest(names[r.IntN(len(names))], "m", fakeengine.Payload(1, 0, prompt.Stored(0, 1+r.IntN(8)))); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for i := range 4 {
+		working.Go(func() {
+			r := rand.New(rand.NewPCG(2, uint64(i)))
+			for range 300 {
+				pick, err := p.Pick(t.Context(), &kvindex.Request{Model: "m", Tokens: prompt.Tokens[:16*(1+r.IntN(8))]})
+				for err == nil {
+					if pick.Pod.Name == "never" {
+						t.Error("picked a pod that is down")
+					}
+					if r.IntN(2) == 0 {
+						pick.FirstToken()
+					}
+					var ending sync.WaitGroup
+					next := r.IntN(3)
+					was := pick
+					ending.Go(func() { was.Done(kvindex.Usage{PromptTokens: was.PromptTokens, CachedTokens: -1}) })
+					ending.Go(was.Failed)
+					if next > 0 {
+						ending.Wait()
+						break
+					}
+					if pick, err = was.Next(t.Context()); err != nil && pick != nil {
+						t.Error("an error and a pick")
+					}
+					ending.Wait()
+				}
+			}
+		})
+	}
+	working.Wait()
+	stop.Store(true)
+	changing.Wait()
+	for _, pod := range append(names, "always", "never") {
+		for rank := range 3 {
+			if got := load(p, pod, rank); got != (route.Load{}) {
+				t.Errorf("%s rank %d has a load of %+v at the end", pod, rank, got)
+			}
+		}
+	}
+	if live := ix.Stats().Tickets.Live; live != 0 {
+		t.Errorf("%d tickets are left", live)
+	}
+}
+
+// TestReady: connections count for pods of a host's own transports, too.
+func TestReady(t *testing.T) {
+	ix, p := start(t, picker.Config{}, []picker.Pod{{Name: "a"}, {Name: "b"}})
+	for _, step := range []struct {
+		pod, stream string
+		note        events.Note
+		want        picker.Readiness
+	}{
+		{"a", "0", events.NoteOpened, picker.Readiness{Ranks: 1}},
+		{"a", "1", events.NoteOpened, picker.Readiness{Ranks: 2}},
+		{"a", "1", events.NoteConnected, picker.Readiness{Ranks: 2, Connected: 1}},
+		{"a", "1", events.NoteHeld, picker.Readiness{Ranks: 2, Connected: 1, Replaying: 1}},
+		{"b", "0", events.NoteOpened, picker.Readiness{Ranks: 3, Connected: 1, Replaying: 1}},
+		{"unpicked", "0", events.NoteOpened, picker.Readiness{Ranks: 3, Connected: 1, Replaying: 1}},
+		{"a", "1", events.NoteCurrent, picker.Readiness{Ranks: 3, Connected: 1}},
+		{"a", "1", events.NoteLost, picker.Readiness{Ranks: 3}},
+	} {
+		if err := ix.Sink().StreamNote(step.pod, "m", step.stream, step.note); err != nil {
+			t.Fatal(err)
+		}
+		if got := p.Ready(); got != step.want {
+			t.Errorf("after %v of %s: %+v, want %+v", step.note, step.pod, got, step.want)
+		}
+	}
+}
