@@ -25,7 +25,7 @@ type Pick struct {
 	Rank int
 	// PromptTokens is the length of the prompt, CachedTokens and PredictedTokens are those of
 	// the kvindex.PodScore of the pod and rank. If the request was picked by load, the latter
-	// are 0, and PromptTokens is a quarter of the bytes of the request.
+	// are 0, and PromptTokens is a quarter of the bytes of the request, at least 1.
 	PromptTokens, CachedTokens, PredictedTokens int
 	// Err is nil as a rule. Else it says why the request was picked by load only (the error of
 	// ScoreRequest, Answer.Unknown or Answer.Degraded), or why its prompt does not count at
@@ -43,7 +43,8 @@ type Pick struct {
 }
 
 // Pick picks a pod for a request and registers the request there. Call Watch, or FirstToken
-// and then Done or Failed. r must not change until the pick has ended.
+// and then Done or Failed. r must not change until the pick has ended. A nil r is a request
+// without a prompt, which is picked by load.
 //
 // Request.Pods, if not nil, limits the pick to these pods. The fields Candidates, Ranks and Top
 // have no effect.
@@ -130,6 +131,10 @@ func (p *Picker) pick(ctx context.Context, r *kvindex.Request, tried []string) (
 		s = new(scratch)
 	}
 	defer p.release(s)
+	k := &Pick{picker: p, request: r, tried: tried}
+	if r == nil {
+		r = new(kvindex.Request)
+	}
 	s.request = *r
 	s.request.Candidates, s.request.Ranks, s.request.Top = pool.candidates, pool.ranked, 0
 	names := pool.names
@@ -140,15 +145,16 @@ func (p *Picker) pick(ctx context.Context, r *kvindex.Request, tried []string) (
 	if len(names) == 0 {
 		return nil, fmt.Errorf("%w: of %d pods %d are down, and %d were tried", ErrNoPod, len(pool.all), len(pool.all)-len(pool.names), len(tried))
 	}
-	k := &Pick{picker: p, request: r, tried: tried}
 	err := p.score(ctx, k, s)
 	if errors.Is(err, kvindex.ErrRequest) {
 		return nil, err
 	}
-	k.Err = cmp.Or(err, s.answer.Unknown, s.answer.Degraded)
+	if k.request != nil {
+		k.Err = cmp.Or(err, s.answer.Unknown, s.answer.Degraded)
+	}
 	k.PromptTokens = s.answer.PromptTokens
 	if err != nil {
-		k.PromptTokens = len(r.Tokens) + (len(r.Body)+len(r.Prompt))/4
+		k.PromptTokens = max(len(r.Tokens)+(len(r.Body)+len(r.Prompt))/4, 1)
 		for _, name := range names {
 			s.answer.Pods = append(s.answer.Pods, kvindex.PodScore{Pod: name})
 		}
@@ -172,8 +178,14 @@ func (p *Picker) pick(ctx context.Context, r *kvindex.Request, tried []string) (
 	return k, nil
 }
 
+var errNoPrompt = errors.New("picker: the request has no prompt")
+
 // score scores the request of s in time. The answer has an entry for each of its pods.
 func (p *Picker) score(ctx context.Context, k *Pick, s *scratch) error {
+	if k.request == nil {
+		s.answer = kvindex.Answer{Pods: s.answer.Pods[:0]}
+		return errNoPrompt
+	}
 	k.limit = limit{Context: ctx, at: time.Now().Add(p.cfg.Timeout)}
 	defer k.limit.stop()
 	err := p.ix.ScoreRequest(&k.limit, &s.request, &s.answer)

@@ -7,10 +7,10 @@
 //	err = p.Set([]picker.Pod{{Name: "a", Host: "10.0.0.7"}, {Name: "b", Host: "10.0.0.8"}})
 //	...
 //	pick, err := p.Pick(ctx, &kvindex.Request{Body: body, Path: path})
-//	if err != nil { // errors.Is(err, picker.ErrNoPod): 503; else 400, no engine would take the request
-//	}
-//	... // send the request to pick.Pod.Host
-//	pick.Watch(response, nil) // or FirstToken, Done and Failed
+//	... // an error: answer with picker.Status(err); else send the request to pick.Pod.Host
+//	pick.Watch(response) // or FirstToken, and then Done or Failed
+//
+// For a httputil.ReverseProxy, Picker.RoundTripper does all of this, with retries.
 //
 // All pods of a Picker serve the same models. A gateway for several groups of pods has a
 // Picker for each group, around one Indexer.
@@ -45,6 +45,9 @@ type Config struct {
 	// Lease is how long a pick counts as load if nothing ends it; 0: 10 minutes. Its
 	// prediction ends by itself: see kvindex.PredictionConfig.
 	Lease time.Duration
+	// OnAnswer, if not nil, is called when an answer that Watch follows has ended, with the
+	// result of UsageReader.Usage. It must not block.
+	OnAnswer func(pick *Pick, u kvindex.Usage, err error)
 	// Fleet, if not nil, is the source of pods: those of the base model Model. The Picker
 	// follows its changes.
 	Fleet *events.Fleet

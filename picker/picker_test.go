@@ -150,6 +150,22 @@ func TestPickByLoad(t *testing.T) {
 	}
 }
 
+// TestPickWithoutPrompt: a request without a prompt goes to the idle pod.
+func TestPickWithoutPrompt(t *testing.T) {
+	ix, p := start(t, picker.Config{}, []picker.Pod{{Name: "a"}, {Name: "b"}})
+	seen := map[string]bool{}
+	for range 2 {
+		pick, err := p.Pick(t.Context(), nil)
+		if err != nil || pick.Err != nil {
+			t.Fatal(err, pick)
+		}
+		seen[pick.Pod.Name] = true
+	}
+	if s := ix.Stats().Scores; len(seen) != 2 || s.Outcomes["bad_request"] != 0 {
+		t.Errorf("picked %v, %+v", seen, s)
+	}
+}
+
 // TestPickWithoutModel: a body that names no model is scored for Config.Model.
 func TestPickWithoutModel(t *testing.T) {
 	ix, p := start(t, picker.Config{Model: "m"}, []picker.Pod{{Name: "a"}, {Name: "b"}})
