@@ -161,7 +161,7 @@ func loadAPI(t *testing.T) api {
 	for pkg, dir := range map[string]string{
 		"kvindex": ".", "events": "events", "index": "index", "indextest": "index/indextest", "kvindextest": "kvindextest",
 		"tokenize": "tokenize", "chat": "tokenize/chat", "chatcheck": "tokenize/chat/chatcheck", "discovery": "events/discovery", "k8s": "events/k8s", "redisindex": "index/redisindex",
-		"stats": "stats", "route": "route", "field": "route/field",
+		"picker": "picker", "stats": "stats", "route": "route", "field": "route/field",
 	} {
 		a[pkg] = map[string]bool{}
 		files, err := filepath.Glob(filepath.Join("../..", dir, "*.go"))

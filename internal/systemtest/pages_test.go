@@ -15,7 +15,7 @@ var (
 	fences   = regexp.MustCompile("(?ms)^```.*?^```$")
 	indented = regexp.MustCompile(`(?m)^    .*$`)
 	quoted   = regexp.MustCompile("`([^`\n]+)`")
-	defined  = regexp.MustCompile(`(?m)^- \*\*([a-z]+)\*\*: `)
+	defined  = regexp.MustCompile(`(?m)^- \*\*[a-z][a-z ]*\*\*: `)
 )
 
 // pages are the pages of docs, by their paths in the repository.
@@ -32,24 +32,80 @@ func pages(t *testing.T) map[string]string {
 	return texts
 }
 
-// TestPageWords: a word of the project that a page explains is explained once, and
-// not used before; and the words that nobody else knows are explained on each page
-// that uses them.
+// prose is the text of a page without code.
+func prose(text string) string {
+	return quoted.ReplaceAllString(indented.ReplaceAllString(fences.ReplaceAllString(text, ""), ""), "")
+}
+
+// TestPageWords: docs/glossary.md defines the words of the project, and no other page does.
+// A page links the glossary not later than in the line in which it first uses one of the
+// words that nobody else knows.
 func TestPageWords(t *testing.T) {
-	ours := []string{"view", "hole", "source", "rank", "unit", "stream", "chain"}
-	for page, text := range pages(t) {
-		prose := quoted.ReplaceAllString(indented.ReplaceAllString(fences.ReplaceAllString(text, ""), ""), "")
-		words := slices.Clone(ours)
-		for _, d := range defined.FindAllStringSubmatch(prose, -1) {
-			words = append(words, d[1])
+	texts := pages(t)
+	glossary := texts["docs/glossary.md"]
+	words := []string{"view", "hole", "source", "unit", "stream", "chain"}
+	ours := regexp.MustCompile(`(?i)\b(` + strings.Join(words, "|") + `)s?\b`)
+	for _, word := range words {
+		if !strings.Contains(glossary, "\n### "+word+"\n") {
+			t.Errorf("docs/glossary.md does not define %q", word)
 		}
-		slices.Sort(words)
-		for _, w := range slices.Compact(words) {
-			uses := regexp.MustCompile(`(?i)\b`+w+`s?\b`).FindAllStringIndex(prose, -1)
-			definition := "- **" + w + "**: "
-			at, n := strings.Index(prose, definition), strings.Count(prose, definition)
-			if len(uses) > 0 && (n != 1 || uses[0][0] < at) {
-				t.Errorf("%s: %q is explained %d times, at %d, and used at %d", page, w, n, at, uses[0][0])
+	}
+	for page, text := range texts {
+		if page == "docs/glossary.md" || page == "docs/operations.md" {
+			continue
+		}
+		if defined.MatchString(text) {
+			t.Errorf("%s defines a word of its own: %q", page, defined.FindString(text))
+		}
+		text = prose(text)
+		used := ours.FindStringIndex(text)
+		if used == nil {
+			continue
+		}
+		before := text[:used[1]]
+		line, _, _ := strings.Cut(text[used[1]:], "\n")
+		if !strings.Contains(before+line, "glossary.md") {
+			t.Errorf("%s uses %q without a link to the glossary", page, text[used[0]:used[1]])
+		}
+	}
+}
+
+// TestGlossary: each word has one definition of at most two sentences.
+func TestGlossary(t *testing.T) {
+	sentence := regexp.MustCompile(`[.!?](\s|$)`)
+	seen := make(map[string]bool)
+	for _, entry := range strings.Split(prose(read(t, "docs/glossary.md")), "\n### ")[1:] {
+		word, definition, _ := strings.Cut(entry, "\n")
+		definition, _, _ = strings.Cut(definition, "\n#")
+		if n := len(sentence.FindAllString(definition, -1)); n < 1 || n > 2 || seen[word] {
+			t.Errorf("%q has %d sentences, or comes twice", word, n)
+		}
+		seen[word] = true
+	}
+	if len(seen) < 40 {
+		t.Errorf("%d words", len(seen))
+	}
+}
+
+// TestPageSizes: a page can be read at once, and a cell of a table at a glance.
+func TestPageSizes(t *testing.T) {
+	texts := pages(t)
+	delete(texts, "docs/operations.md")
+	for page, text := range texts {
+		if n := len(strings.Fields(text)); n > 2200 {
+			t.Errorf("%s has %d words, 2,200 at most", page, n)
+		}
+	}
+	texts["README.md"] = read(t, "README.md")
+	for page, text := range texts {
+		for _, line := range strings.Split(fences.ReplaceAllString(text, ""), "\n") {
+			if !strings.HasPrefix(line, "|") {
+				continue
+			}
+			for _, cell := range strings.Split(line, "|") {
+				if n := len(strings.Fields(cell)); n > 20 {
+					t.Errorf("%s: a cell has %d words, 20 at most: %s", page, n, cell)
+				}
 			}
 		}
 	}
