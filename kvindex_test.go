@@ -220,7 +220,7 @@ func BenchmarkHeap(b *testing.B) {
 }
 
 // BenchmarkHeapFleet reports the live heap with 40 pods of 200,000 blocks each, none
-// of which two pods hold: the example of docs/operations.md.
+// of which two pods hold: the example of docs/memory.md.
 func BenchmarkHeapFleet(b *testing.B) {
 	const pods, chains, length = 40, 400, 500
 	for _, size := range []int{16, 64} {

@@ -59,7 +59,7 @@ func (r *router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	flight := r.sent.Sent(best.Pod, best.Rank, answer.PromptTokens, best.PredictedTokens)
 	defer flight.Done()
 	ticket, _ := r.Routed(&answer, best.Pod, best.Rank)                        // from now on the chat counts as cached there
-	defer r.Observe(ticket, kvindex.Usage{PromptTokens: -1, CachedTokens: -1}) // docs/operations.md: with what the answer says
+	defer r.Observe(ticket, kvindex.Usage{PromptTokens: -1, CachedTokens: -1}) // docs/predictions.md: with what the answer says
 	w.Header().Set("X-Routed", fmt.Sprintf("%s %d predicted", best.Pod, best.PredictedTokens))
 	req.Body = io.NopCloser(bytes.NewReader(body))
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: best.Pod})

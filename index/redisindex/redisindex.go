@@ -12,7 +12,7 @@
 //	indexer, err := kvindex.New(kvindex.WithIndex(shared))
 //
 // An Indexer that follows engines (events.Subscriber, events.Fleet) is a writer now, and any
-// other one is a reader. docs/operations.md says how to run them.
+// other one is a reader. docs/redis.md describes how to run them.
 //
 // # How it works
 //

@@ -146,7 +146,7 @@ func TestGoroutines(t *testing.T) {
 	}
 }
 
-// The commands of docs/operations.md.
+// The commands of docs/redis.md.
 const (
 	readCommands    = "get mget hget hgetall smembers exists pttl"
 	writeCommands   = "set setnx hmget hset hdel sadd pexpire unlink scan time eval evalsha"
