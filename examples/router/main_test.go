@@ -2,24 +2,31 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+	"github.com/kvindex/kvindex/picker"
 	"github.com/kvindex/kvindex/route"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
@@ -33,12 +40,14 @@ const template = `{% for m in messages %}<|{{ m.role }}|>
 type engine struct {
 	t         *testing.T
 	model     kvindex.Model
-	address   string
+	name      string
+	api       *httptest.Server
 	publisher *fakeengine.Publisher
 	mu        sync.Mutex // guards engine
 	engine    *fakeengine.Engine
 	hold      chan struct{} // nil: nothing is held; a request waits until it is closed
-	began     chan string   // gets the address when a request comes
+	began     chan string   // gets the name when a request comes
+	down      atomic.Bool   // its health check fails
 }
 
 // usage is what an engine with --enable-prompt-tokens-details says of a prompt.
@@ -52,7 +61,13 @@ type usage struct {
 // ServeHTTP answers a chat. It does not answer before its events are published. Any
 // other request it answers with its path.
 func (e *engine) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	e.began <- e.address
+	if req.URL.Path == "/health" {
+		if e.down.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		return
+	}
+	e.began <- e.name
 	if e.hold != nil {
 		<-e.hold
 	}
@@ -115,34 +130,53 @@ func (x noting) note() {
 	}
 }
 
+// answered is an answer as Config.OnAnswer gets it.
+type answered struct {
+	pod                       string
+	predicted, prompt, reused int
+	why, err                  error
+}
+
 // fleet is a router before three engines.
 type fleet struct {
 	t       *testing.T
 	ctx     context.Context
+	ix      *kvindex.Indexer
 	index   noting
-	router  *router
+	picker  *picker.Picker
+	port    string
 	front   *httptest.Server
-	engines map[string]*engine // by address
-	pods    []string           // the addresses
+	engines map[string]*engine
 	began   chan string
+	answers chan answered
 }
+
+var names = []string{"a", "b", "c"}
 
 func start(t *testing.T) *fleet {
 	zmtptest.NoLeaks(t)
 	ctx, cancel := context.WithCancel(zmtptest.Context(t))
 	memory, err := inmemory.New(index.MemoryConfig{})
 	ok(t, err)
-	f := &fleet{t: t, ctx: ctx, engines: map[string]*engine{}, began: make(chan string, 16)}
+	f := &fleet{t: t, ctx: ctx, engines: map[string]*engine{}, began: make(chan string, 16), answers: make(chan answered, 16)}
 	f.index = noting{memory, make(chan struct{}, 1)}
 	model := load(t)
-	ix, err := kvindex.New(kvindex.WithModel("llama-3", model), kvindex.WithIndex(f.index),
+	f.ix, err = kvindex.New(kvindex.WithModel("llama-3", model), kvindex.WithIndex(f.index),
 		kvindex.WithHooks(kvindex.Hooks{State: func(string, string, kvindex.State, kvindex.State) { f.index.note() }}))
 	ok(t, err)
-	t.Cleanup(func() { cancel(); ix.Close(); memory.Close() })
-	f.router = &router{Indexer: ix}
-	for i := range 3 {
-		e := &engine{t: t, model: model, began: f.began}
-		e.publisher, err = fakeengine.NewPublisher(fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
+	pods, err := events.NewFleet(f.ix.Sink(), events.FleetConfig{})
+	ok(t, err)
+	f.picker, err = picker.New(f.ix, picker.Config{Fleet: pods, Model: "llama-3", OnAnswer: func(p *picker.Pick, u kvindex.Usage, err error) {
+		f.answers <- answered{p.Pod.Name, p.PredictedTokens, u.PromptTokens, u.CachedTokens, p.Err, err}
+	}})
+	ok(t, err)
+	ended := make(chan error)
+	go func() { ended <- pods.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended; f.ix.Close(); memory.Close() })
+	for i, name := range names {
+		host := fmt.Sprintf("127.0.1.%d", i+1)
+		e := &engine{t: t, model: model, name: name, began: f.began}
+		e.publisher, err = fakeengine.NewPublisher(fakeengine.PublisherConfig{Endpoint: "tcp://" + host + ":0", Replay: "tcp://" + host + ":0"})
 		ok(t, err)
 		t.Cleanup(func() { e.publisher.Close() })
 		e.engine, err = fakeengine.New(fakeengine.Config{
@@ -150,28 +184,41 @@ func start(t *testing.T) *fleet {
 			Publish: func(payload []byte) { e.publisher.Publish(payload) },
 		})
 		ok(t, err)
-		api := httptest.NewServer(e)
-		t.Cleanup(api.Close)
-		e.address = api.Listener.Addr().String()
-		f.engines[e.address], f.pods = e, append(f.pods, e.address)
+		// All APIs have one port, as those of a Deployment have.
+		listener, err := net.Listen("tcp", net.JoinHostPort(host, cmp.Or(f.port, "0")))
+		ok(t, err)
+		_, f.port, err = net.SplitHostPort(listener.Addr().String())
+		ok(t, err)
+		e.api = &httptest.Server{Listener: listener, Config: &http.Server{Handler: e}}
+		e.api.Start()
+		t.Cleanup(e.api.Close)
+		f.engines[name] = e
 		// What it computed before the router comes is what a replay brings.
 		_, err = e.compute(ctx, body(t, []message{{"user", "the harbour of the old town"}}))
 		ok(t, err)
-		f.router.add(ctx, e.address, e.publisher.Endpoint(), e.publisher.ReplayEndpoint())
+		ok(t, pods.Put("test", events.Pod{ID: name, Model: "llama-3", Host: host, Port: port(t, e.publisher.Endpoint()), ReplayPort: port(t, e.publisher.ReplayEndpoint())}))
 	}
 	f.until("all pods to be live", func() bool {
 		live := 0
-		for _, p := range ix.Pods(nil) {
+		for _, p := range f.ix.Pods(nil) {
 			if p.State == kvindex.StateLive {
 				live++
 			}
 		}
 		return live == len(f.engines)
 	})
-	f.front = httptest.NewServer(f.router)
+	f.front = httptest.NewServer(proxy(f.picker, f.port))
 	t.Cleanup(f.front.Close)
 	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
 	return f
+}
+
+func port(t *testing.T, endpoint string) int {
+	u, err := url.Parse(endpoint)
+	ok(t, err)
+	n, err := strconv.Atoi(u.Port())
+	ok(t, err)
+	return n
 }
 
 // load reads a model from a folder, as main does.
@@ -196,37 +243,34 @@ func ok(t *testing.T, err error) {
 	}
 }
 
-// post sends a body to the router, and returns what it predicted, and of which pod.
-func (f *fleet) post(path string, body []byte) (status int, text, pod string, predicted int) {
+// post sends a body to the router.
+func (f *fleet) post(path string, body []byte) (status int, text string) {
 	f.t.Helper()
 	r, err := http.Post(f.front.URL+path, "application/json", bytes.NewReader(body))
 	ok(f.t, err)
 	defer r.Body.Close()
 	all, err := io.ReadAll(r.Body)
 	ok(f.t, err)
-	if r.StatusCode == http.StatusOK {
-		if _, err := fmt.Sscanf(r.Header.Get("X-Routed"), "%s %d predicted", &pod, &predicted); err != nil {
-			f.t.Fatalf("X-Routed is %q", r.Header.Get("X-Routed"))
-		}
-	}
-	return r.StatusCode, string(all), pod, predicted
+	return r.StatusCode, string(all)
 }
 
 // chat has a chat answered, and waits until the events of it are applied.
-func (f *fleet) chat(messages []message) (pod string, predicted int, u usage) {
+func (f *fleet) chat(messages []message) answered {
 	f.t.Helper()
-	status, text, pod, predicted := f.post("/v1/chat/completions", body(f.t, messages))
-	<-f.began
-	var answer struct{ Usage usage }
-	if err := json.Unmarshal([]byte(text), &answer); err != nil || status != http.StatusOK {
-		f.t.Fatalf("%d, %v: %s", status, err, text)
+	if status, text := f.post("/v1/chat/completions", body(f.t, messages)); status != http.StatusOK {
+		f.t.Fatalf("%d: %s", status, text)
 	}
-	e := f.engines[pod]
-	f.until("what "+pod+" says", func() bool {
-		cur, err := f.index.Cursor(f.ctx, index.Source{Pod: pod, Model: "llama-3"}, e.publisher.Endpoint())
+	<-f.began
+	a := <-f.answers
+	if a.why != nil || a.err != nil {
+		f.t.Fatalf("%+v", a)
+	}
+	e := f.engines[a.pod]
+	f.until("what "+a.pod+" publishes", func() bool {
+		cur, err := f.index.Cursor(f.ctx, index.Source{Pod: a.pod, Model: "llama-3"}, e.publisher.Endpoint())
 		return err == nil && cur.Next == e.publisher.Next()
 	})
-	return pod, predicted, answer.Usage
+	return a
 }
 
 func (f *fleet) until(what string, cond func() bool) {
@@ -235,7 +279,7 @@ func (f *fleet) until(what string, cond func() bool) {
 		select {
 		case <-f.index.changed:
 		case <-f.ctx.Done():
-			f.t.Fatalf("%s does not come: %+v", what, f.router.Pods(nil))
+			f.t.Fatalf("%s does not come: %+v", what, f.ix.Pods(nil))
 		}
 	}
 }
@@ -260,8 +304,8 @@ func speech(r *rand.Rand, n int) string {
 	return b.String()
 }
 
-// TestRouter: 1,000 chats go over real sockets to three engines of different block
-// sizes and hash seeds, and each engine reuses just what was predicted of it.
+// TestRouter: 1,000 chats go over real sockets to three engines of different block sizes and
+// hash seeds, and each engine reports that it has reused what was predicted.
 func TestRouter(t *testing.T) {
 	f, r := start(t), rand.New(rand.NewPCG(1, 1))
 	systems := make([]string, 4)
@@ -277,17 +321,17 @@ func TestRouter(t *testing.T) {
 		}
 		talk = append(talk[:len(talk):len(talk)], message{"user", speech(r, 5+r.IntN(40))})
 		var others []*route.Flight
-		for _, pod := range f.pods { // as if other chats were on their way
-			others = append(others, f.router.sent.Sent(pod, 0, r.IntN(400), 0))
+		for _, pod := range names { // as if other chats were on their way
+			others = append(others, f.picker.Loads().Sent(pod, 0, r.IntN(400), 0))
 		}
-		pod, predicted, u := f.chat(talk)
+		a := f.chat(talk)
 		for _, o := range others {
 			o.Done()
 		}
-		if got := u.PromptTokensDetails.CachedTokens; predicted != got {
-			t.Fatalf("chat %d: %d tokens of %s are predicted, the engine reused %d", n, predicted, pod, got)
+		if a.predicted != a.reused {
+			t.Fatalf("chat %d: %d tokens of %s are predicted, the engine reused %d", n, a.predicted, a.pod, a.reused)
 		}
-		chats[pod], prompt, cached = chats[pod]+1, prompt+u.PromptTokens, cached+u.PromptTokensDetails.CachedTokens
+		chats[a.pod], prompt, cached = chats[a.pod]+1, prompt+a.prompt, cached+a.reused
 		if len(talk) < 12 {
 			talks = append(talks, append(talk[:len(talk):len(talk)], message{"assistant", speech(r, 20)}))
 		}
@@ -296,39 +340,9 @@ func TestRouter(t *testing.T) {
 	if cached*2 < prompt || len(chats) < 3 {
 		t.Error("cache and load decided nothing")
 	}
-}
-
-// TestLoad: a chat goes where it saves more than is to be computed, and while a pod
-// has more to compute than it saves, another one gets the chat.
-func TestLoad(t *testing.T) {
-	f, r := start(t), rand.New(rand.NewPCG(1, 2))
-	system := message{"system", speech(r, 50)}
-	first, _, _ := f.chat([]message{system, {"user", "where"}})
-	other := f.router.sent.Sent(first, 0, 20, 0)
-	if pod, predicted, _ := f.chat([]message{system, {"user", "when"}}); pod != first || predicted <= 20 {
-		t.Fatalf("%d tokens of %s, the first chat went to %s", predicted, pod, first)
-	}
-	other.Done()
-	f.engines[first].hold = make(chan struct{})
-	long := make(chan string)
-	go func() {
-		_, _, pod, _ := f.post("/v1/chat/completions", body(t, []message{system, {"user", speech(r, 500)}}))
-		long <- pod
-	}()
-	if at := <-f.began; at != first {
-		t.Fatalf("the long chat went to %s", at)
-	}
-	if pod, _, _ := f.chat([]message{system, {"user", "who"}}); pod == first {
-		t.Error("a chat waits behind a long one")
-	}
-	close(f.engines[first].hold)
-	<-long
-	f.front.Close() // waits until the router is done with all
-	pods := (&kvindex.Answer{Pods: f.router.pods}).RoutePods(nil)
-	f.router.sent.Fill(pods)
-	for _, p := range pods {
-		if p.Load != (route.Load{}) {
-			t.Errorf("%s is left with %+v", p.Name, p.Load)
+	for _, o := range f.ix.Stats().Observed {
+		if o.Predicted.Exact != 1000 || o.Predicted.Over+o.Predicted.Under > 0 {
+			t.Errorf("%+v", o)
 		}
 	}
 }
@@ -337,111 +351,100 @@ func TestLoad(t *testing.T) {
 // to the same pod, and what is predicted of it is what the engine then reuses.
 func TestSiblings(t *testing.T) {
 	f, r := start(t), rand.New(rand.NewPCG(1, 3))
-	f.router.sent.Sent(f.pods[1], 0, 10_000, 0)
-	f.router.sent.Sent(f.pods[2], 0, 10_000, 0)
-	e := f.engines[f.pods[0]]
+	for _, busy := range names[1:] {
+		defer f.picker.Loads().Sent(busy, 0, 10_000, 0).Done()
+	}
+	e := f.engines["a"]
 	e.hold = make(chan struct{})
 	chat := body(t, []message{{"user", speech(r, 200)}})
-	answers := make(chan [2]int) // predicted, and reused
-	post := func() {
-		_, text, _, predicted := f.post("/v1/chat/completions", chat)
-		var answer struct{ Usage usage }
-		if err := json.Unmarshal([]byte(text), &answer); err != nil {
-			t.Error(err)
-		}
-		answers <- [2]int{predicted, answer.Usage.PromptTokensDetails.CachedTokens}
-	}
 	for range 4 {
-		go post()
-		if at := <-f.began; at != e.address {
+		go f.post("/v1/chat/completions", chat)
+		if at := <-f.began; at != "a" {
 			t.Fatalf("a chat went to %s", at)
 		}
 	}
 	close(e.hold)
 	predicted, reused, most := 0, 0, 0
 	for range 4 {
-		a := <-answers
-		predicted, reused, most = predicted+a[0], reused+a[1], max(most, a[0])
+		a := <-f.answers
+		predicted, reused, most = predicted+a.predicted, reused+a.reused, max(most, a.predicted)
 	}
 	if predicted != reused || predicted < 3*most || most < 200 {
 		t.Errorf("%d tokens predicted, at most %d of a chat, and %d reused", predicted, most, reused)
 	}
 	f.front.Close() // waits until the router is done with all
-	if s := f.router.Stats(); s.Predictions.Routed != 4 || s.Tickets.Observed != 4 || s.Predictions.Live != 0 {
+	if s := f.ix.Stats(); s.Predictions.Routed != 4 || s.Tickets.Observed != 4 || s.Predictions.Live != 0 {
 		t.Errorf("%+v %+v", s.Predictions, s.Tickets)
 	}
 }
 
-// TestErrors: what the engines refuse is answered with 400, and what cannot be scored
-// goes to the pod with the least load.
+// TestErrors: what the engines refuse is answered with 400, and what cannot be scored goes to
+// the pod with the least load.
 func TestErrors(t *testing.T) {
 	f := start(t)
 	for _, bad := range []string{`{"model": "llama-3", "messages": 3}`, `no JSON`, ``} {
-		if status, text, _, _ := f.post("/v1/chat/completions", []byte(bad)); status != http.StatusBadRequest || !strings.Contains(text, "bad request") {
+		if status, text := f.post("/v1/chat/completions", []byte(bad)); status != http.StatusBadRequest || !strings.Contains(text, "bad request") {
 			t.Errorf("%s: %d %s", bad, status, text)
 		}
 	}
-	f.router.sent.Sent(f.pods[0], 0, 10, 0)
-	f.router.sent.Sent(f.pods[2], 0, 10, 0)
+	for _, busy := range []string{"a", "c"} {
+		defer f.picker.Loads().Sent(busy, 0, 1000, 0).Done()
+	}
 	for path, body := range map[string]string{
-		"/v1/responses":        `{"model": "llama-3", "input": "hello"}`,
-		"/v1/embeddings":       `{"model": "llama-3", "input": "hello"}`,
-		"/v1/completions":      `{"model": "llama-3", "prompt": ["a", "b"]}`,
-		"/v1/chat/completions": `{"model": "other", "messages": [{"role": "user", "content": "hello"}]}`,
+		"/v1/responses":   `{"model": "llama-3", "input": "hello"}`,
+		"/v1/embeddings":  `{"model": "llama-3", "input": "hello"}`,
+		"/v1/completions": `{"model": "llama-3", "prompt": ["a", "b"]}`,
 	} {
-		status, text, pod, predicted := f.post(path, []byte(body))
-		<-f.began
-		if path != "/v1/chat/completions" && (status != http.StatusOK || !strings.HasPrefix(text, path)) {
-			t.Errorf("%s: %d %s", path, status, text)
+		status, text := f.post(path, []byte(body))
+		if at := <-f.began; status != http.StatusOK || !strings.HasPrefix(text, path) || at != "b" {
+			t.Errorf("%s: %d %s at %s", path, status, text, at)
 		}
-		if predicted != 0 || pod != f.pods[1] {
-			t.Errorf("%s: %d tokens of %s", path, predicted, pod)
+		if a := <-f.answers; a.why == nil || a.err == nil || a.predicted != 0 || a.reused != -1 {
+			t.Errorf("%+v", a)
 		}
 	}
 }
 
-// TestFirstToken: a prompt counts as computed when the first bytes of the answer come. The header
-// comes before.
-func TestFirstToken(t *testing.T) {
-	zmtptest.NoLeaks(t)
-	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
-	first, rest := make(chan struct{}), make(chan struct{})
-	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		flush := w.(http.Flusher).Flush
-		flush()
-		<-first
-		io.WriteString(w, "a")
-		flush()
-		<-rest
-		io.WriteString(w, "b")
-	}))
-	t.Cleanup(api.Close)
-	ix, err := kvindex.New()
-	ok(t, err)
-	t.Cleanup(func() { ix.Close() })
-	pod := api.Listener.Addr().String()
-	r := &router{Indexer: ix, pods: []kvindex.PodScore{{Pod: pod}}}
-	front := httptest.NewServer(r)
-	t.Cleanup(front.Close)
-	load := func(when string, want route.Load) {
-		t.Helper()
-		pods := []route.Pod{{Name: pod}}
-		if r.sent.Fill(pods); pods[0].Load != want {
-			t.Errorf("%s: %+v, want %+v", when, pods[0].Load, want)
+// TestPodsDown: a pod that refuses connections is retried at another one. After a health check
+// it is not picked. When all are down, the answer is 503.
+func TestPodsDown(t *testing.T) {
+	f := start(t)
+	client := &http.Client{}
+	defer client.CloseIdleConnections()
+	chat := body(t, []message{{"user", "the harbour of the old town"}})
+	for _, busy := range names[1:] {
+		defer f.picker.Loads().Sent(busy, 0, 10_000, 0).Done()
+	}
+	f.engines["a"].api.Close()
+	if status, text := f.post("/v1/chat/completions", chat); status != http.StatusOK {
+		t.Fatalf("%d: %s", status, text)
+	}
+	if at := <-f.began; at == "a" {
+		t.Error("an engine that is down has answered")
+	}
+	<-f.answers
+	f.engines["b"].down.Store(true)
+	checkHealth(f.picker, client, f.port)
+	var down []string
+	for _, pod := range f.picker.Pods() {
+		if pod.Down {
+			down = append(down, pod.Name)
 		}
 	}
-	resp, err := http.Post(front.URL+"/v1/responses", "application/json", bytes.NewReader(make([]byte, 400)))
-	ok(t, err)
-	defer resp.Body.Close()
-	load("the header has come", route.Load{Requests: 1, Prefill: 100})
-	close(first)
-	_, err = io.ReadFull(resp.Body, make([]byte, 1))
-	ok(t, err)
-	load("the first token has come", route.Load{Requests: 1, Decode: 100})
-	close(rest)
-	if end, err := io.ReadAll(resp.Body); err != nil || string(end) != "b" {
-		t.Errorf("the end is %q, %v", end, err)
+	if fmt.Sprint(down) != "[a b]" {
+		t.Errorf("down: %q", down)
 	}
-	front.Close() // waits until the router is done
-	load("all has come", route.Load{})
+	if status, text := f.post("/v1/chat/completions", chat); status != http.StatusOK || <-f.began != "c" {
+		t.Errorf("%d: %s", status, text)
+	}
+	f.engines["c"].down.Store(true)
+	checkHealth(f.picker, client, f.port)
+	if status, text := f.post("/v1/chat/completions", chat); status != http.StatusServiceUnavailable || !strings.Contains(text, "of 3 pods 3 are down") {
+		t.Errorf("%d: %s", status, text)
+	}
+	f.engines["b"].down.Store(false)
+	checkHealth(f.picker, client, f.port)
+	if status, text := f.post("/v1/chat/completions", chat); status != http.StatusOK || <-f.began != "b" {
+		t.Errorf("%d: %s", status, text)
+	}
 }

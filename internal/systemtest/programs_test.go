@@ -63,6 +63,7 @@ var given = []string{
 	"var pods []string",
 	"var w http.ResponseWriter",
 	"var req *http.Request",
+	"var response *http.Response",
 	"var send func(any)",
 }
 
