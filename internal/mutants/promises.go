@@ -130,7 +130,8 @@ var promises = []promise{
 		{"./tokenize/chat", "apiOfBody", "a chat with a prompt", "case chat && completion:", "case false:", "TestParseErrors"},
 		{"./tokenize/chat", "addKwargs", "kwargs that are no variables", "case slices.Contains(refusedKwargs, name):", "case false:", "TestRefusals"},
 		{"./internal/prefixcache", "newHasher", "keys that are known", "rand.Read(h.key[:])", "rand.Read(nil)", "TestKeys"},
-		{"./examples/router", "router.ServeHTTP", "a body that engines refuse is sent to one", "errors.Is(err, kvindex.ErrRequest)", "errors.Is(err, nil) && err != nil", "TestErrors"},
+		{"./picker", "Picker.pick", "a body that engines refuse is sent to one", "if errors.Is(err, kvindex.ErrRequest) {", "if false {", "TestPickRefused"},
+		{"./picker", "Picker.pick", "a request that cannot be scored is refused", "if errors.Is(err, kvindex.ErrRequest) {", "if err != nil {", "TestPickByLoad"},
 		{"./internal/jinja", "parser.enter", "templates nest without bound", "if p.nesting++; p.nesting > maxNesting {", "if p.nesting++; p.nesting > 9*maxNesting {", "TestParseLimits"},
 		{"./internal/jinja", "safeRange", "a range of any length", "if rangeLength(r) > maxRange {", "if false {", "TestRules"},
 		{"./internal/jinja", "machine.step", "steps without bound", "return m.spend(stepParts * int64(n))", "return nil", "TestOwnLimits"},
@@ -291,6 +292,9 @@ var promises = []promise{
 	// What is in flight counts until it ends, and then nothing of it is left: flights of a route.Tracker, predictions,
 	// estimates, sent prompts, places in a line. What is removed leaves nothing, too.
 	{"loads at zero", []mutant{
+		{"./picker", "Picker.renew", "a pod that is down is picked", "; !pod.Down {", "; true {", "TestPickRefused"},
+		{"./picker", "usageScanner.closeObject", "the first usage of a stream counts", "s.known, s.found = s.current, true", "if !s.found {\n\t\t\ts.known, s.found = s.current, true\n\t\t}", "TestUsageOf"},
+		{"./picker", "Pick.end", "what has ended ends again", "if !k.ended.CompareAndSwap(false, true) {", "if k.ended.Store(true); false {", "TestFailedAfterFirstToken"},
 		{".", "internal/registry:ingest.removeStream", "a removed stream leaves its ranks", "gone := slices.Contains(fed, r) ||", "gone := false &&", "TestRemoveStream"},
 		{".", "internal/registry:ingest.removeStream", "a removed stream stays", "delete(pm.Streams, name)", "", "TestRemoveStream"},
 		{".", "internal/predict:Ledger.expire", "a prediction outlives its TTL", "if now-t.at < l.ttl {", "if now-t.at <= l.ttl {", "TestPredictionEnds"},
