@@ -119,12 +119,17 @@ func printParameters(out io.Writer, seed uint64, trace []request, f fleet) {
 	for _, r := range trace {
 		tokens += len(r.prompt)
 	}
-	fmt.Fprintf(out, "Trace    seed %d: %d requests in %.0f s, with %d prompt tokens\n", seed, len(trace), trace[len(trace)-1].at.Seconds(), tokens)
-	fmt.Fprintf(out, "         %d conversations of %v turns; one turn in %d is sent %d times at once\n", conversations, turns, siblingTurns, siblings)
+	fmt.Fprintf(out, "Trace    seed %d: %d requests in %.0f s, with %d prompt tokens\n",
+		seed, len(trace), trace[len(trace)-1].at.Seconds(), tokens)
+	fmt.Fprintf(out, "         %d conversations, one starts every %.0f s; %v turns, one every %.0f s\n",
+		conversations, startEvery.Seconds(), turns, turnEvery.Seconds())
+	fmt.Fprintf(out, "         one turn in %d is %d requests at once: siblings, for %d answers\n", siblingTurns, siblings, siblings)
 	fmt.Fprintf(out, "         %d system prompts of %v tokens, questions of %v, answers of %v\n", systemPrompts, system, question, answer)
-	fmt.Fprintf(out, "Pods     %d, each with %d blocks of %d tokens, and computes %d prompt tokens per second\n", pods, f.blocks, blockSize, prefill)
-	fmt.Fprintf(out, "         pod-0 goes at %.0f s, and comes back %.0f s later with an empty cache\n", f.restart.Seconds(), outage.Seconds())
-	fmt.Fprintf(out, "Routers  %d, which do not know of each other; each request goes to one of them by chance\n", f.routers)
+	fmt.Fprintf(out, "Pods     %d: %d blocks of %d tokens, %d prompt tokens per second, %.0f ms per token of an answer\n",
+		pods, f.blocks, blockSize, prefill, decode.Seconds()*1000)
+	fmt.Fprintf(out, "         pod-0 gets no requests from %.0f s on, for %.0f s; then it restarts with an empty cache\n",
+		f.restart.Seconds(), outage.Seconds())
+	fmt.Fprintf(out, "Routers  %d that do not know of each other; chance decides which of them gets a request\n", f.routers)
 	fmt.Fprintf(out, "Events   over ZeroMQ; a router has applied all that are published before it routes a request\n\n")
 }
 

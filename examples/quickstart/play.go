@@ -48,8 +48,8 @@ var (
 	}
 	loadAlone = policy{
 		name:   "load alone",
-		why:    "A turn goes where the fewest tokens are in flight, whatever is cached there.",
-		choose: func(seed uint64) route.Policy { return route.TiesByChance(route.LeastTokens, seed) },
+		why:    "A turn goes where the fewest requests are in flight, whatever is cached there.",
+		choose: func(seed uint64) route.Policy { return route.TiesByChance(route.LeastRequests, seed) },
 	}
 	approximate = policy{
 		name:        "approximate",
@@ -146,7 +146,7 @@ func play(ctx context.Context, trace []request, p policy, f fleet) (_ []outcome,
 	}
 	if f.restart > 0 {
 		all := s.names
-		s.schedule(f.restart, func() error { s.names = all[1:]; return nil })
+		s.schedule(f.restart, func() error { s.names = all[1:]; return nil }) // pod-0 serves its queue, and gets no more
 		s.schedule(f.restart+outage, func() error { s.names = all; return s.restart(ctx, s.pods[all[0]]) })
 	}
 	for len(s.agenda) > 0 && err == nil {
@@ -168,12 +168,12 @@ func (s *simulation) schedule(at time.Duration, do func() error) {
 func (s *simulation) addRouter(ctx context.Context, running *sync.WaitGroup, f fleet) error {
 	profile := kvindex.Profile{}
 	if s.approximate {
-		profile.Approximate = &kvindex.Approximate{BlockTokens: blockSize, Blocks: f.blocks}
+		profile.Approximate = &kvindex.Approximate{BlockTokens: blockSize, Blocks: f.blocks - 1} // as in vLLM, one holds nothing
 	}
 	indexer, err := kvindex.New(
 		kvindex.WithProfile(func(string, string) kvindex.Profile { return profile }),
 		kvindex.WithPredictions(kvindex.PredictionConfig{Now: func() time.Time { return time.Unix(0, s.now.Load()) }}),
-		kvindex.WithKeySeed([16]byte{1}), // a random one changes the order of equal pods from run to run
+		kvindex.WithKeySeed([16]byte{1}), // of all routers; not random, so that all runs are the same
 	)
 	if err != nil {
 		return err
@@ -218,7 +218,8 @@ func (s *simulation) route(ctx context.Context, req *request) error {
 	return s.serve(ctx, pod)
 }
 
-// serve has an idle pod serve the next request of its queue. The routers hear of it at once.
+// serve has an idle pod serve the next request of its queue. The engine does so at once, and the
+// routers apply its events. Then prompt and answer take their virtual time.
 func (s *simulation) serve(ctx context.Context, pod *pod) error {
 	if pod.busy || len(pod.queue) == 0 {
 		return nil

@@ -11,9 +11,9 @@ import (
 // The parameters of the trace. All lengths are in tokens.
 const (
 	conversations = 64
-	startEvery    = 6 * time.Second // mean time between the starts of two conversations
-	thinkTime     = 20 * time.Second
-	siblings      = 4 // requests at once, for one turn in siblingTurns
+	startEvery    = 6 * time.Second  // mean time between two starts
+	turnEvery     = 20 * time.Second // mean time between two turns
+	siblings      = 4                // requests at once, for one turn in siblingTurns
 	siblingTurns  = 4
 	systemPrompts = 6
 )
@@ -34,8 +34,7 @@ var (
 // request is one request of a trace.
 type request struct {
 	at             time.Duration // when it arrives
-	talk, turn     int
-	router         uint // which router gets it, modulo the number of routers
+	router         uint          // which router gets it, modulo the number of routers
 	prompt, answer []uint32
 }
 
@@ -58,10 +57,10 @@ func newTrace(seed uint64) (trace []request) {
 		systems[i] = tokens(system)
 	}
 	var start time.Duration
-	for talk := range conversations {
+	for range conversations {
 		start += wait(startEvery)
 		at, prompt := start, systems[random.IntN(systemPrompts)]
-		for turn := range turns.draw(random) {
+		for range turns.draw(random) {
 			prompt = slices.Concat(prompt, tokens(question))
 			requests := 1
 			if random.IntN(siblingTurns) == 0 {
@@ -69,10 +68,10 @@ func newTrace(seed uint64) (trace []request) {
 			}
 			first := len(trace)
 			for range requests {
-				trace = append(trace, request{at, talk, turn, random.UintN(1 << 16), prompt, tokens(answer)})
+				trace = append(trace, request{at, random.UintN(1 << 16), prompt, tokens(answer)})
 			}
 			prompt = slices.Concat(prompt, trace[first].answer)
-			at += thinkTime/2 + wait(thinkTime/2)
+			at += turnEvery/2 + wait(turnEvery/2)
 		}
 	}
 	slices.SortStableFunc(trace, func(a, b request) int { return cmp.Compare(a.at, b.at) })
