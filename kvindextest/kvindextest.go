@@ -450,7 +450,7 @@ func (e *Engine) WaitSubscribers(ctx context.Context, n int) error {
 // Serve nothing meanwhile. The error is ErrClosed, or wraps ctx.Err() and names what the
 // Indexer lacks.
 func (e *Engine) WaitApplied(ctx context.Context, ix *kvindex.Indexer) error {
-	poll := time.NewTicker(time.Millisecond)
+	poll := time.NewTicker(100 * time.Microsecond)
 	defer poll.Stop()
 	for {
 		if err := e.WaitSubscribers(ctx, 1); err != nil {

@@ -224,7 +224,7 @@ func port(t *testing.T, endpoint string) int {
 // load reads a model from a folder, as main does.
 func load(t *testing.T) kvindex.Model {
 	dir := t.TempDir()
-	tokenizer, err := os.ReadFile("../quickstart/tokenizer.json")
+	tokenizer, err := os.ReadFile("../../tokenize/testdata/tiny.json")
 	ok(t, err)
 	ok(t, os.WriteFile(filepath.Join(dir, "tokenizer.json"), tokenizer, 0o600))
 	config, err := json.Marshal(map[string]string{"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template})

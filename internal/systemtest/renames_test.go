@@ -61,7 +61,7 @@ func TestRenamesApply(t *testing.T) {
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%d files of %s, %v", len(files), example, err)
 		}
-		dir, overlay := t.TempDir(), make(map[string]string)
+		dir, overlay := t.TempDir(), hidden(t, "../../examples/"+example)
 		for _, file := range files {
 			src, err := os.ReadFile(file)
 			if err != nil {
@@ -71,11 +71,7 @@ func TestRenamesApply(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, name), []byte(r.apply(string(src))), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			real, err := filepath.Abs(filepath.Join("../../examples", example, name))
-			if err != nil {
-				t.Fatal(err)
-			}
-			overlay[real] = filepath.Join(dir, name)
+			overlay[absolute(t, filepath.Join("../../examples", example, name))] = filepath.Join(dir, name)
 		}
 		for _, rule := range r.rules {
 			run(t, "gofmt", "-w", "-r", rule, dir)
@@ -89,6 +85,31 @@ func TestRenamesApply(t *testing.T) {
 		}
 		run(t, "go", "vet", "-overlay", filepath.Join(dir, "overlay.json"), "-tests=false", "../../examples/"+example)
 	}
+}
+
+// hidden returns an overlay without the files of an example of today, and with the tokenizer
+// that an earlier one embeds.
+func hidden(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	overlay := make(map[string]string)
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		overlay[absolute(t, file)] = ""
+	}
+	overlay[absolute(t, filepath.Join(dir, "tokenizer.json"))] = absolute(t, "../../tokenize/testdata/tiny.json")
+	return overlay
+}
+
+func absolute(t *testing.T, path string) string {
+	t.Helper()
+	path, err := filepath.Abs(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 func run(t *testing.T, name string, args ...string) {

@@ -1,9 +1,7 @@
 // Command gentiny writes tokenize/testdata/tiny.json: a tokenizer in GPT-2's
-// form that is small enough to read and to embed in an example. Nothing imports
-// it; it runs only by hand:
+// form that is small enough to read. Nothing imports it; it runs only by hand:
 //
 //	go run ./tokenize/internal/gentiny > tokenize/testdata/tiny.json
-//	cp tokenize/testdata/tiny.json examples/quickstart/tokenizer.json
 //
 // Its tokens are the 256 bytes, the most frequent pairs of prose.txt, merged one
 // at a time, and the special token <|end|>. The same text gives the same file.
