@@ -213,48 +213,22 @@ const (
 	metaObject
 )
 
-// fieldOf returns the meaning of a key in an object.
-func fieldOf(object usageField, key []byte) usageField {
-	switch object {
-	case rootObject:
-		switch string(key) {
-		case "usage":
-			return usageObject
-		case "message":
-			return messageObject
-		case "response":
-			return responseObject
-		case "meta_info":
-			return metaObject
-		case "error":
-			return errorField
-		}
-	case messageObject, responseObject:
-		if string(key) == "usage" {
-			return usageObject
-		}
-	case usageObject:
-		switch string(key) {
-		case "prompt_tokens":
-			return promptTokens
-		case "input_tokens":
-			return inputTokens
-		case "cache_read_input_tokens":
-			return readTokens
-		case "cache_creation_input_tokens":
-			return createdTokens
-		case "prompt_tokens_details", "input_tokens_details":
-			return detailsObject
-		}
-	case detailsObject, metaObject:
-		switch {
-		case string(key) == "cached_tokens":
-			return cachedTokens
-		case object == metaObject && string(key) == "prompt_tokens":
-			return promptTokens
-		}
-	}
-	return noField
+// fields are the keys with a meaning, by the object that they are in. All other keys are
+// skipped, with their values.
+var fields = [...]map[string]usageField{
+	rootObject: {
+		"usage": usageObject, "message": messageObject, "response": responseObject,
+		"meta_info": metaObject, "error": errorField,
+	},
+	messageObject:  {"usage": usageObject},
+	responseObject: {"usage": usageObject},
+	usageObject: {
+		"prompt_tokens": promptTokens, "prompt_tokens_details": detailsObject,
+		"input_tokens": inputTokens, "input_tokens_details": detailsObject,
+		"cache_read_input_tokens": readTokens, "cache_creation_input_tokens": createdTokens,
+	},
+	detailsObject: {"cached_tokens": cachedTokens},
+	metaObject:    {"prompt_tokens": promptTokens, "cached_tokens": cachedTokens},
 }
 
 const (
@@ -303,7 +277,7 @@ type scanState uint8
 const (
 	atStart   scanState = iota // before an object
 	atKey                      // before a key or the end of an object
-	inKey                      // in a key that can be one of fieldOf
+	inKey                      // in a key that can be one of fields
 	atColon                    // after a key
 	atValue                    // after a colon
 	inNumber                   // in a figure
@@ -312,11 +286,10 @@ const (
 	inEscape                   // after a backslash in it
 	inNested                   // in an object or array to skip
 	atComma                    // after a value
-	inOther                    // in something else than an object, up to the end of the event
-	inError                    // in malformed JSON, up to the end of the event
+	inOther                    // in no object or in malformed JSON, up to the end of the event
 )
 
-// A usageScanner scans JSON objects. It looks into the objects of fieldOf and skips all other
+// A usageScanner scans JSON objects. It looks into the objects of fields and skips all other
 // values, of which it counts the brackets only.
 type usageScanner struct {
 	state     scanState
@@ -368,7 +341,7 @@ func (s *usageScanner) scan(b []byte) {
 		case inKey:
 			switch {
 			case c == '"':
-				s.field = fieldOf(s.path[s.open-1], s.key[:s.keySize])
+				s.field = fields[s.path[s.open-1]][string(s.key[:s.keySize])]
 				s.state = atColon
 			case c == '\\' || s.keySize == len(s.key):
 				s.field = noField
@@ -396,7 +369,7 @@ func (s *usageScanner) scan(b []byte) {
 				s.state = atComma
 				i--
 			}
-		case inOther, inError:
+		case inOther:
 			return
 		default:
 			if c != ' ' && c != '\t' && c != '\r' && c != '\n' {
@@ -429,7 +402,7 @@ func (s *usageScanner) token(c byte) {
 	case s.state == atValue && !isDelimiter(c) && c != ':':
 		s.value(c)
 	default:
-		s.state, s.malformed = inError, true
+		s.state, s.malformed = inOther, true
 	}
 }
 
