@@ -17,7 +17,8 @@ var ErrNoUsage = errors.New("picker: no usage")
 
 // A UsageReader reads the token usage of an engine's answer while the host copies the answer
 // to its client. It passes each Read to the body of the answer, changes no byte, reads
-// nothing ahead and takes less than 1 KiB of memory whatever the answer.
+// nothing ahead and takes less than 1 KiB of memory whatever the answer. It is for one
+// goroutine.
 //
 // It reads whole answers (JSON) and streams (server-sent events) in these forms:
 //
@@ -40,8 +41,8 @@ var ErrNoUsage = errors.New("picker: no usage")
 // (vllm/entrypoints/openai/chat_completion/serving.py; vLLM 0.27.1 writes 0), and SGLang
 // (UsageProcessor in sglang/srt/entrypoints/openai/usage_processor.py, and
 // sglang/srt/entrypoints/anthropic/response_conversion.py). A UsageReader cannot distinguish
-// the two and reports -1. A host that knows that its engines have the flag can take -1 beside
-// a known PromptTokens for 0.
+// the two and reports -1. A host that knows that its engines have the flag can take the -1 of
+// an answer that ended well, beside a known PromptTokens, for 0.
 //
 // Engines differ in the input_tokens of Anthropic messages. Some versions of vLLM
 // (vllm/entrypoints/anthropic/serving.py at commit 0001948) count cached tokens in it and
@@ -213,9 +214,9 @@ const (
 	metaObject
 )
 
-// fields are the keys with a meaning, by the object that they are in. All other keys are
+// usageFields are the keys with a meaning, by the object that they are in. All other keys are
 // skipped, with their values.
-var fields = [...]map[string]usageField{
+var usageFields = [...]map[string]usageField{
 	rootObject: {
 		"usage": usageObject, "message": messageObject, "response": responseObject,
 		"meta_info": metaObject, "error": errorField,
@@ -277,7 +278,7 @@ type scanState uint8
 const (
 	atStart   scanState = iota // before an object
 	atKey                      // before a key or the end of an object
-	inKey                      // in a key that can be one of fields
+	inKey                      // in a key that can be one of usageFields
 	atColon                    // after a key
 	atValue                    // after a colon
 	inNumber                   // in a figure
@@ -289,7 +290,7 @@ const (
 	inOther                    // in no object or in malformed JSON, up to the end of the event
 )
 
-// A usageScanner scans JSON objects. It looks into the objects of fields and skips all other
+// A usageScanner scans JSON objects. It looks into the objects of usageFields and skips all other
 // values, of which it counts the brackets only.
 type usageScanner struct {
 	state     scanState
@@ -341,7 +342,7 @@ func (s *usageScanner) scan(b []byte) {
 		case inKey:
 			switch {
 			case c == '"':
-				s.field = fields[s.path[s.open-1]][string(s.key[:s.keySize])]
+				s.field = usageFields[s.path[s.open-1]][string(s.key[:s.keySize])]
 				s.state = atColon
 			case c == '\\' || s.keySize == len(s.key):
 				s.field = noField
