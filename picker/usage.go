@@ -17,7 +17,8 @@ var ErrNoUsage = errors.New("picker: no usage")
 
 // A UsageReader reads the token usage of an engine's answer while the host copies the answer
 // to its client. It passes each Read to the body of the answer, changes no byte, reads
-// nothing ahead and takes less than 1 KiB of memory whatever the answer.
+// nothing ahead and takes less than 1 KiB of memory whatever the answer. It is for one
+// goroutine.
 //
 // It reads whole answers (JSON) and streams (server-sent events) in these forms:
 //
@@ -40,8 +41,8 @@ var ErrNoUsage = errors.New("picker: no usage")
 // (vllm/entrypoints/openai/chat_completion/serving.py; vLLM 0.27.1 writes 0), and SGLang
 // (UsageProcessor in sglang/srt/entrypoints/openai/usage_processor.py, and
 // sglang/srt/entrypoints/anthropic/response_conversion.py). A UsageReader cannot distinguish
-// the two and reports -1. A host that knows that its engines have the flag can take -1 beside
-// a known PromptTokens for 0.
+// the two and reports -1. A host that knows that its engines have the flag can take the -1 of
+// an answer that ended well, beside a known PromptTokens, for 0.
 //
 // Engines differ in the input_tokens of Anthropic messages. Some versions of vLLM
 // (vllm/entrypoints/anthropic/serving.py at commit 0001948) count cached tokens in it and
@@ -213,48 +214,22 @@ const (
 	metaObject
 )
 
-// fieldOf returns the meaning of a key in an object.
-func fieldOf(object usageField, key []byte) usageField {
-	switch object {
-	case rootObject:
-		switch string(key) {
-		case "usage":
-			return usageObject
-		case "message":
-			return messageObject
-		case "response":
-			return responseObject
-		case "meta_info":
-			return metaObject
-		case "error":
-			return errorField
-		}
-	case messageObject, responseObject:
-		if string(key) == "usage" {
-			return usageObject
-		}
-	case usageObject:
-		switch string(key) {
-		case "prompt_tokens":
-			return promptTokens
-		case "input_tokens":
-			return inputTokens
-		case "cache_read_input_tokens":
-			return readTokens
-		case "cache_creation_input_tokens":
-			return createdTokens
-		case "prompt_tokens_details", "input_tokens_details":
-			return detailsObject
-		}
-	case detailsObject, metaObject:
-		switch {
-		case string(key) == "cached_tokens":
-			return cachedTokens
-		case object == metaObject && string(key) == "prompt_tokens":
-			return promptTokens
-		}
-	}
-	return noField
+// usageFields are the keys with a meaning, by the object that they are in. All other keys are
+// skipped, with their values.
+var usageFields = [...]map[string]usageField{
+	rootObject: {
+		"usage": usageObject, "message": messageObject, "response": responseObject,
+		"meta_info": metaObject, "error": errorField,
+	},
+	messageObject:  {"usage": usageObject},
+	responseObject: {"usage": usageObject},
+	usageObject: {
+		"prompt_tokens": promptTokens, "prompt_tokens_details": detailsObject,
+		"input_tokens": inputTokens, "input_tokens_details": detailsObject,
+		"cache_read_input_tokens": readTokens, "cache_creation_input_tokens": createdTokens,
+	},
+	detailsObject: {"cached_tokens": cachedTokens},
+	metaObject:    {"prompt_tokens": promptTokens, "cached_tokens": cachedTokens},
 }
 
 const (
@@ -303,7 +278,7 @@ type scanState uint8
 const (
 	atStart   scanState = iota // before an object
 	atKey                      // before a key or the end of an object
-	inKey                      // in a key that can be one of fieldOf
+	inKey                      // in a key that can be one of usageFields
 	atColon                    // after a key
 	atValue                    // after a colon
 	inNumber                   // in a figure
@@ -312,11 +287,10 @@ const (
 	inEscape                   // after a backslash in it
 	inNested                   // in an object or array to skip
 	atComma                    // after a value
-	inOther                    // in something else than an object, up to the end of the event
-	inError                    // in malformed JSON, up to the end of the event
+	inOther                    // in no object or in malformed JSON, up to the end of the event
 )
 
-// A usageScanner scans JSON objects. It looks into the objects of fieldOf and skips all other
+// A usageScanner scans JSON objects. It looks into the objects of usageFields and skips all other
 // values, of which it counts the brackets only.
 type usageScanner struct {
 	state     scanState
@@ -368,7 +342,7 @@ func (s *usageScanner) scan(b []byte) {
 		case inKey:
 			switch {
 			case c == '"':
-				s.field = fieldOf(s.path[s.open-1], s.key[:s.keySize])
+				s.field = usageFields[s.path[s.open-1]][string(s.key[:s.keySize])]
 				s.state = atColon
 			case c == '\\' || s.keySize == len(s.key):
 				s.field = noField
@@ -396,7 +370,7 @@ func (s *usageScanner) scan(b []byte) {
 				s.state = atComma
 				i--
 			}
-		case inOther, inError:
+		case inOther:
 			return
 		default:
 			if c != ' ' && c != '\t' && c != '\r' && c != '\n' {
@@ -429,7 +403,7 @@ func (s *usageScanner) token(c byte) {
 	case s.state == atValue && !isDelimiter(c) && c != ':':
 		s.value(c)
 	default:
-		s.state, s.malformed = inError, true
+		s.state, s.malformed = inOther, true
 	}
 }
 

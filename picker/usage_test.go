@@ -328,7 +328,7 @@ func FuzzUsageOf(f *testing.F) {
 			t.Fatalf("%d, %v at the end", n, err)
 		}
 		got, err := u.Usage()
-		if min(got.PromptTokens, got.CachedTokens) < -1 || (err == nil) != (min(got.PromptTokens, got.CachedTokens) >= 0) && err == nil ||
+		if min(got.PromptTokens, got.CachedTokens) < -1 || err == nil && min(got.PromptTokens, got.CachedTokens) < 0 ||
 			got.PromptTokens >= 0 && got.CachedTokens > got.PromptTokens {
 			t.Fatalf("%+v, %v", got, err)
 		}
