@@ -162,13 +162,14 @@ func (u *UsageReader) scanLines(b []byte) {
 // Usage before the end of the answer returns the figures that are known by then, and an error.
 func (u *UsageReader) Usage() (kvindex.Usage, error) {
 	usage, missing := u.scanner.known.usage()
-	s, why := &u.scanner, ""
+	s := &u.scanner
+	var why string
 	switch {
 	case u.encoding != "":
 		why = fmt.Sprintf("the answer is %s-encoded: drop Accept-Encoding from the request to the engine", u.encoding)
-	case u.err == nil:
+	case u.err == nil && !u.complete():
 		why = "the answer has not ended"
-	case u.err != io.EOF:
+	case u.err != nil && !errors.Is(u.err, io.EOF):
 		return usage, fmt.Errorf("%w: the answer is cut off: %w", ErrNoUsage, u.err)
 	case s.failed:
 		why = "the answer is an error of the engine"
@@ -192,6 +193,12 @@ func (u *UsageReader) Usage() (kvindex.Usage, error) {
 		return usage, nil
 	}
 	return usage, fmt.Errorf("%w: %s", ErrNoUsage, why)
+}
+
+// complete reports whether all of a JSON answer was read: a host that decodes it may stop
+// before the end of the body.
+func (u *UsageReader) complete() bool {
+	return u.format == jsonFormat && u.scanner.object && u.scanner.state == atStart
 }
 
 // usageField is the meaning of a key: a figure, an object to look into, or an error.

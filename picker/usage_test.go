@@ -259,12 +259,20 @@ func TestUsageErrors(t *testing.T) {
 func TestUsageBeforeTheEnd(t *testing.T) {
 	body := `{"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":8}},"choices":[]}`
 	u := UsageOf(nil, strings.NewReader(body))
-	for n, want := range map[int64]kvindex.Usage{0: {PromptTokens: -1, CachedTokens: -1}, 75: {PromptTokens: 9, CachedTokens: 8}} {
+	for _, n := range []int64{0, 75} {
+		want := kvindex.Usage{PromptTokens: -1, CachedTokens: -1}
+		if n > 0 {
+			want = kvindex.Usage{PromptTokens: 9, CachedTokens: 8}
+		}
 		u = UsageOf(nil, strings.NewReader(body))
 		io.CopyN(io.Discard, u, n)
 		if got, err := u.Usage(); got != want || err == nil || !strings.Contains(err.Error(), "has not ended") {
 			t.Errorf("after %d bytes: %+v, %v; want %+v", n, got, err, want)
 		}
+	}
+	io.CopyN(io.Discard, u, int64(len(body))-75)
+	if got, err := u.Usage(); got != (kvindex.Usage{PromptTokens: 9, CachedTokens: 8}) || err != nil {
+		t.Errorf("whole JSON before the end of the body: %+v, %v", got, err)
 	}
 }
 
