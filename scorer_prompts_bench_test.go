@@ -363,3 +363,65 @@ func BenchmarkPromptCacheHeap(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkLongPrompt scores prompts of some 65,000 tokens, of which one to eight of 64 pods
+// hold three quarters: as token ids, as a text that was scored before, as one with 1 kB more,
+// and as one that was never seen.
+func BenchmarkLongPrompt(b *testing.B) {
+	const size = 243_000 // bytes
+	w := &textWorld{Prose: testdata.NewProse(b, "texts to score", 1)}
+	var err error
+	if w.tokenizer, err = tokenize.Load(testdata.Path(b, "the Llama 3 tokenizer", "tokens", "llama3")); err != nil {
+		b.Fatal(err)
+	}
+	for i := range 64 {
+		w.pods = append(w.pods, fmt.Sprint("pod", i))
+	}
+	var prompts [8][]uint32
+	for i := range prompts {
+		text := w.Text(size)
+		w.texts = append(w.texts, text)
+		if prompts[i], err = w.tokenizer.Encode(ctx, nil, text, true); err != nil {
+			b.Fatal(err)
+		}
+		w.hold(prompts[i][:len(prompts[i])*3/4], 1+w.IntN(8))
+	}
+	c := w.client(w.open(b))
+	n := 0
+	next := func() int { n++; return n % len(prompts) }
+	b.Run("ids", func(b *testing.B) {
+		b.ReportAllocs()
+		c.q.Model = ""
+		for b.Loop() {
+			c.q.Tokens = prompts[next()]
+			c.score(b)
+		}
+		b.ReportMetric(float64(c.a.PromptTokens), "tokens")
+		c.q.Tokens = nil
+	})
+	for _, text := range w.texts {
+		c.text(b, text)
+	}
+	b.Run("known", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			c.text(b, w.texts[next()])
+		}
+	})
+	b.Run("grown", func(b *testing.B) {
+		for b.Loop() {
+			b.StopTimer()
+			text := w.texts[next()] + w.Text(1000)
+			b.StartTimer()
+			c.text(b, text)
+		}
+	})
+	b.Run("new", func(b *testing.B) {
+		for b.Loop() {
+			b.StopTimer()
+			text := w.Text(size)
+			b.StartTimer()
+			c.text(b, text)
+		}
+	})
+}
