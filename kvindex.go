@@ -53,9 +53,10 @@
 //
 // # Where to start
 //
-// Read [New] and [Option], [Indexer.ScoreRequest] with [Request], [Answer] and
-// [PodScore], and [State]. [Indexer.Score] is the short form for a text. [Indexer.Pods]
-// and [Indexer.Stats] describe the pods, and [Indexer.Explain] explains a score.
+// For a gateway, start with package picker, which makes the calls below. Read [New] and
+// [Option], [Indexer.ScoreRequest] with [Request], [Answer] and [PodScore], and [State].
+// [Indexer.Score] is the short form for a text. [Indexer.Pods] and [Indexer.Stats] describe
+// the pods, and [Indexer.Explain] explains a score.
 //
 // Call [Indexer.Routed] when a request is sent, and [Indexer.Observe] or
 // [Indexer.Abandon] when its answer has come. Then requests with the same beginning count

@@ -42,7 +42,8 @@ var (
 type Ticket struct{ of predict.Ticket }
 
 // Usage is the report of an engine about a request that it has answered: usage.prompt_tokens
-// and usage.prompt_tokens_details.cached_tokens of its answer. -1 is a missing number.
+// and usage.prompt_tokens_details.cached_tokens of its answer. -1 is a missing number; the zero
+// Usage, which no prompt has, reports nothing.
 type Usage struct {
 	PromptTokens, CachedTokens int
 }

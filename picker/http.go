@@ -3,6 +3,7 @@ package picker
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -13,11 +14,14 @@ import (
 )
 
 // RoundTripper returns a http.RoundTripper that sends each request to the pod that Pick picks
-// for its body, by base (nil: http.DefaultTransport), and watches the answer. A pod that cannot
-// be reached, or answers 503, is followed by the Next one. It is for a httputil.ReverseProxy:
-// bound the bodies by http.MaxBytesHandler. The host in the URL is replaced by Pod.Host, and
+// for its body, by base (nil: http.DefaultTransport), and watches the answer. If a pod breaks
+// the connection before its header, or answers 503, the request is sent to the Next pod; when
+// no pod is left, the last error or answer is returned.
+//
+// Use it as the Transport of a httputil.ReverseProxy. It reads the whole body of a request into
+// memory, so limit it by http.MaxBytesHandler. The host in the URL is replaced by Pod.Host, and
 // its port is kept if Pod.Host has none. A request for a pod of several ranks gets the header
-// X-data-parallel-rank. Errors are those of base, Pick and Next: see Status.
+// X-data-parallel-rank. Status has the HTTP status for an error.
 func (p *Picker) RoundTripper(base http.RoundTripper) http.RoundTripper {
 	if base == nil {
 		base = http.DefaultTransport
@@ -31,7 +35,7 @@ type roundTripper struct {
 }
 
 func (t roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
-	var body []byte
+	body := []byte{} // no nil: an empty body is no JSON, which Pick says
 	if req.Body != nil {
 		var err error
 		body, err = io.ReadAll(req.Body)
@@ -51,9 +55,14 @@ func (t roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	for {
 		resp, err := t.base.RoundTrip(pick.outgoing(req, body))
-		if err == nil && resp.StatusCode != http.StatusServiceUnavailable {
+		if err != nil {
+			err = fmt.Errorf("picker: pod %.100q: %w", pick.Pod.Name, err)
+			pick.report(unknownUsage, err)
+		} else if resp.StatusCode != http.StatusServiceUnavailable {
 			pick.Watch(resp)
 			return resp, nil
+		} else {
+			pick.report(unknownUsage, pick.status(resp))
 		}
 		if ctx.Err() != nil {
 			pick.Failed()
@@ -103,13 +112,25 @@ func Status(err error) int {
 // Watch lets the answer of the pod end the pick. It replaces resp.Body by one that calls
 // FirstToken at the first byte, and Done with the usage in the answer at its end. If the
 // answer breaks off, or the host closes it before its end and before its usage, it calls
-// Failed. An answer whose status is not 2xx is Failed at once, and keeps its Body.
+// Failed. For a status other than 2xx it calls Failed at once, and does not change the Body.
 func (k *Pick) Watch(resp *http.Response) {
 	if resp.StatusCode/100 != 2 {
 		k.Failed()
+		k.report(unknownUsage, k.status(resp))
 		return
 	}
 	resp.Body = &watched{usage: UsageOf(resp.Header, resp.Body), body: resp.Body, pick: k}
+}
+
+func (k *Pick) status(resp *http.Response) error {
+	return fmt.Errorf("picker: pod %.100q answers %d", k.Pod.Name, resp.StatusCode)
+}
+
+// report calls Config.OnEnd.
+func (k *Pick) report(u kvindex.Usage, err error) {
+	if hook := k.picker.cfg.OnEnd; hook != nil {
+		hook(k, u, err)
+	}
 }
 
 // watched is the body of an answer.
@@ -152,8 +173,6 @@ func (w *watched) end(done bool, u kvindex.Usage, why error) {
 		} else {
 			w.pick.Failed()
 		}
-		if hook := w.pick.picker.cfg.OnAnswer; hook != nil {
-			hook(w.pick, u, why)
-		}
+		w.pick.report(u, why)
 	})
 }

@@ -35,7 +35,7 @@ type engines struct {
 func serve(t *testing.T, handlers ...http.HandlerFunc) *engines {
 	zmtptest.NoLeaks(t)
 	e := &engines{answers: make(chan error, 16), usages: make(chan kvindex.Usage, 16), asked: make(chan string, 64)}
-	e.ix, e.Picker = start(t, picker.Config{Model: "m", OnAnswer: func(_ *picker.Pick, u kvindex.Usage, err error) {
+	e.ix, e.Picker = start(t, picker.Config{Model: "m", OnEnd: func(_ *picker.Pick, u kvindex.Usage, err error) {
 		e.answers <- err
 		e.usages <- u
 	}}, nil)
@@ -130,10 +130,17 @@ func TestRetry(t *testing.T) {
 	}
 	resp.Body.Close()
 	e.idle(t)
+	var ends []error
+	for len(e.answers) > 0 {
+		ends = append(ends, <-e.answers)
+	}
+	if last := ends[len(ends)-1]; last != nil || len(ends) > 3 || len(ends) > 1 && !strings.HasSuffix(ends[0].Error(), " answers 503") {
+		t.Errorf("the attempts ended with %v", ends)
+	}
 	if err := e.Set([]picker.Pod{{Name: "refuses", Host: "127.0.0.1:1"}, {Name: "also", Host: "127.0.0.1:2"}}); err != nil {
 		t.Fatal(err)
 	}
-	if resp, err := e.client.RoundTrip(post(t, t.Context(), prompt)); err == nil || picker.Status(err) != http.StatusBadGateway {
+	if resp, err := e.client.RoundTrip(post(t, t.Context(), prompt)); err == nil || picker.Status(err) != http.StatusBadGateway || !strings.HasPrefix(err.Error(), `picker: pod "`) {
 		t.Errorf("%v, %v", resp, err)
 	}
 	e.idle(t)
@@ -188,7 +195,7 @@ func TestEarlyEnds(t *testing.T) {
 				t.Errorf("%+v, %v", u, err)
 			}
 			if len(e.answers) > 0 {
-				t.Error("OnAnswer is called twice")
+				t.Error("OnEnd is called twice")
 			}
 			e.idle(t)
 		})

@@ -143,7 +143,7 @@ func (p *Picker) pick(ctx context.Context, r *kvindex.Request, tried []string) (
 		s.names, s.request.Pods, s.request.Candidates = names, names, nil
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("%w: of %d pods %d are down, and %d were tried", ErrNoPod, len(pool.all), len(pool.all)-len(pool.names), len(tried))
+		return nil, pool.none(r, tried)
 	}
 	err := p.score(ctx, k, s)
 	if errors.Is(err, kvindex.ErrRequest) {
@@ -228,6 +228,19 @@ func (of *pool) without(dst, only, tried []string) []string {
 		}
 	}
 	return dst
+}
+
+// none returns the error of a pick without pods.
+func (of *pool) none(r *kvindex.Request, tried []string) error {
+	switch {
+	case len(of.all) == 0 && of.foreign != "":
+		return fmt.Errorf("%w: the Fleet has pods of model %.100q, and none of Config.Model", ErrNoPod, of.foreign)
+	case len(of.all) == 0:
+		return fmt.Errorf("%w: neither Set nor the Fleet has named one", ErrNoPod)
+	case r.Pods != nil && len(tried) == 0:
+		return fmt.Errorf("%w: of the %d pods that the request names, none is up", ErrNoPod, len(r.Pods))
+	}
+	return fmt.Errorf("%w: of %d pods %d are down, and %d were tried", ErrNoPod, len(of.all), len(of.all)-len(of.names), len(tried))
 }
 
 // fitRanks makes the answer have one entry for each rank that a request can be sent to. A rank

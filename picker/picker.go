@@ -45,9 +45,10 @@ type Config struct {
 	// Lease is how long a pick counts as load if nothing ends it; 0: 10 minutes. Its
 	// prediction ends by itself: see kvindex.PredictionConfig.
 	Lease time.Duration
-	// OnAnswer, if not nil, is called when an answer that Watch follows has ended, with the
-	// result of UsageReader.Usage. It must not block.
-	OnAnswer func(pick *Pick, u kvindex.Usage, err error)
+	// OnEnd, if not nil, is called for each attempt of a RoundTripper, and for each answer that
+	// Watch follows, when it has ended: with the result of UsageReader.Usage, or with the error
+	// of the attempt or the status of the answer. It must not block.
+	OnEnd func(pick *Pick, u kvindex.Usage, err error)
 	// Fleet, if not nil, is the source of pods: those of the base model Model. The Picker
 	// follows its changes.
 	Fleet *events.Fleet
@@ -91,6 +92,7 @@ type pool struct {
 	speeds     bool                // some pods have a Speed
 	ranked     bool                // some pods have several ranks
 	ranks      int                 // of all pods
+	foreign    string              // a model of the Fleet that is not Config.Model; "": there is none
 	firstRank  []int               // by place in all: the number of ranks before it
 }
 
@@ -131,6 +133,10 @@ func (p *Picker) Set(pods []Pod) error {
 			return fmt.Errorf("picker: pods[%d] has no name", i)
 		case seen[pod.Name]:
 			return fmt.Errorf("picker: pod %.100q is named twice", pod.Name)
+		case strings.Contains(pod.Host, "/"):
+			return fmt.Errorf("picker: pod %.100q: Host is %.100q: it is an address, with or without a port", pod.Name, pod.Host)
+		case !(pod.Speed >= 0):
+			return fmt.Errorf("picker: pod %.100q: Speed is %v", pod.Name, pod.Speed)
 		case pod.Ranks < 0 || pod.Ranks > maxRanks:
 			return fmt.Errorf("picker: pod %.100q has %d ranks, from 0 to %d are possible", pod.Name, pod.Ranks, maxRanks)
 		}
@@ -188,8 +194,12 @@ func (p *Picker) renew() {
 	if f := p.cfg.Fleet; f != nil {
 		next.fleet = f.Version() // before Pods: a change between them is read again
 		for _, m := range f.Pods(nil) {
-			if m.Source != "" && m.Model == p.cfg.Model {
+			switch {
+			case m.Source == "": // it is removed
+			case m.Model == p.cfg.Model:
 				pods[m.ID] = Pod{Name: m.ID, Host: m.Host, Ranks: m.Ranks, Labels: m.Labels}
+			default:
+				next.foreign = m.Model
 			}
 		}
 	}
@@ -221,17 +231,22 @@ func (p *Picker) renew() {
 
 // Readiness describes the connections for the events of the pods.
 type Readiness struct {
+	Pods      int // that are not down
 	Ranks     int // ranks of pods whose events a Fleet or a Subscriber follows
 	Connected int // ranks of these that are connected
 	Replaying int // connected ranks whose engine is sending older messages again
 }
 
-// Ready reports the connections for events of the pods of the Picker. A gateway that has just
-// started knows what its pods hold when all Ranks are Connected and none is Replaying. It can
-// pick before.
+// OK reports whether there are pods, all Ranks are Connected, and none is Replaying. Then a
+// gateway that has just started knows the caches of its pods, as far as their engines repeat
+// older messages. It can pick before.
+func (r Readiness) OK() bool { return r.Pods > 0 && r.Connected == r.Ranks && r.Replaying == 0 }
+
+// Ready reports the connections for events of the pods of the Picker.
 func (p *Picker) Ready() Readiness {
-	var r Readiness
-	others := maps.Clone(p.current().byName)
+	pool := p.current()
+	r := Readiness{Pods: len(pool.names)}
+	others := maps.Clone(pool.byName)
 	if f := p.cfg.Fleet; f != nil {
 		for _, m := range f.Pods(nil) {
 			if _, ok := others[m.ID]; !ok || m.Model != p.cfg.Model {

@@ -198,7 +198,7 @@ func TestPickRefused(t *testing.T) {
 	}
 	p.SetDown("b", true)
 	p.SetDown("nobody", true)
-	if _, err := p.Pick(t.Context(), request); !errors.Is(err, picker.ErrNoPod) || err.Error() != "picker: no pod: of 2 pods 1 are down, and 0 were tried" {
+	if _, err := p.Pick(t.Context(), request); !errors.Is(err, picker.ErrNoPod) || err.Error() != "picker: no pod: of the 2 pods that the request names, none is up" {
 		t.Errorf("all are down: %v", err)
 	}
 	p.SetDown("b", false)
@@ -208,8 +208,8 @@ func TestPickRefused(t *testing.T) {
 	if err := p.Set(nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Pick(t.Context(), request); !errors.Is(err, picker.ErrNoPod) {
-		t.Errorf("no pods: %v", err)
+	if _, err := p.Pick(t.Context(), request); !errors.Is(err, picker.ErrNoPod) || err.Error() != "picker: no pod: neither Set nor the Fleet has named one" || p.Ready().OK() {
+		t.Errorf("no pods: %v, ready %v", err, p.Ready())
 	}
 	never, err := picker.New(mustIndexer(t), picker.Config{Policy: func(*route.Request, []route.Pod) int { return -1 }})
 	if err != nil {
@@ -251,7 +251,9 @@ func TestMistakes(t *testing.T) {
 	}
 	_, p := start(t, picker.Config{}, []picker.Pod{{Name: "a"}})
 	for want, pods := range map[string][]picker.Pod{
-		"picker: pods[1] has no name":                                 {{Name: "b"}, {}},
+		"picker: pods[1] has no name": {{Name: "b"}, {}},
+		`picker: pod "b": Host is "http://b": it is an address, with or without a port`: {{Name: "b", Host: "http://b"}},
+		`picker: pod "b": Speed is -1`:                                {{Name: "b", Speed: -1}},
 		`picker: pod "b" is named twice`:                              {{Name: "b"}, {Name: "b"}},
 		`picker: pod "b" has -1 ranks, from 0 to 1024 are possible`:   {{Name: "b", Ranks: -1}},
 		`picker: pod "b" has 1025 ranks, from 0 to 1024 are possible`: {{Name: "b", Ranks: 1025}},
@@ -294,7 +296,7 @@ func TestFleetFeeds(t *testing.T) {
 		}
 	}
 	see("at first", "a127.0.0.12a c127.0.0.10c")
-	if got, want := p.Ready(), (picker.Readiness{Ranks: 2}); got != want {
+	if got, want := p.Ready(), (picker.Readiness{Pods: 2, Ranks: 2}); got != want {
 		t.Errorf("ready: %+v, want %+v", got, want)
 	}
 	if err := fleet.Put("test", pod("d", "m", "", 1)); err != nil {
@@ -315,6 +317,26 @@ func TestFleetFeeds(t *testing.T) {
 		t.Errorf("a pod that has gone has a load of %+v", got)
 	}
 	pick.Done(kvindex.Usage{PromptTokens: -1, CachedTokens: -1})
+}
+
+// TestWrongModel: a Picker whose Fleet has pods of another model alone says so.
+func TestWrongModel(t *testing.T) {
+	ix := mustIndexer(t)
+	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := picker.New(ix, picker.Config{Fleet: fleet, Model: "llama3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := fleet.Put("test", events.Pod{ID: "a", Model: "llama-3", Host: "127.0.0.1"}); err != nil {
+		t.Fatal(err)
+	}
+	const want = `picker: no pod: the Fleet has pods of model "llama-3", and none of Config.Model`
+	if _, err := p.Pick(t.Context(), nil); !errors.Is(err, picker.ErrNoPod) || err.Error() != want || p.Ready().OK() {
+		t.Errorf("%v, want %s", err, want)
+	}
 }
 
 // TestLease: a pick that is never ended ends by itself.
@@ -418,19 +440,21 @@ func TestReady(t *testing.T) {
 		note        events.Note
 		want        picker.Readiness
 	}{
-		{"a", "0", events.NoteOpened, picker.Readiness{Ranks: 1}},
-		{"a", "1", events.NoteOpened, picker.Readiness{Ranks: 2}},
-		{"a", "1", events.NoteConnected, picker.Readiness{Ranks: 2, Connected: 1}},
-		{"a", "1", events.NoteHeld, picker.Readiness{Ranks: 2, Connected: 1, Replaying: 1}},
-		{"b", "0", events.NoteOpened, picker.Readiness{Ranks: 3, Connected: 1, Replaying: 1}},
-		{"unpicked", "0", events.NoteOpened, picker.Readiness{Ranks: 3, Connected: 1, Replaying: 1}},
-		{"a", "1", events.NoteCurrent, picker.Readiness{Ranks: 3, Connected: 1}},
-		{"a", "1", events.NoteLost, picker.Readiness{Ranks: 3}},
+		{"a", "0", events.NoteOpened, picker.Readiness{Pods: 2, Ranks: 1}},
+		{"a", "1", events.NoteOpened, picker.Readiness{Pods: 2, Ranks: 2}},
+		{"a", "1", events.NoteConnected, picker.Readiness{Pods: 2, Ranks: 2, Connected: 1}},
+		{"a", "1", events.NoteHeld, picker.Readiness{Pods: 2, Ranks: 2, Connected: 1, Replaying: 1}},
+		{"b", "0", events.NoteOpened, picker.Readiness{Pods: 2, Ranks: 3, Connected: 1, Replaying: 1}},
+		{"unpicked", "0", events.NoteOpened, picker.Readiness{Pods: 2, Ranks: 3, Connected: 1, Replaying: 1}},
+		{"a", "1", events.NoteCurrent, picker.Readiness{Pods: 2, Ranks: 3, Connected: 1}},
+		{"b", "0", events.NoteConnected, picker.Readiness{Pods: 2, Ranks: 3, Connected: 2}},
+		{"a", "0", events.NoteConnected, picker.Readiness{Pods: 2, Ranks: 3, Connected: 3}},
+		{"a", "1", events.NoteLost, picker.Readiness{Pods: 2, Ranks: 3, Connected: 2}},
 	} {
 		if err := ix.Sink().StreamNote(step.pod, "m", step.stream, step.note); err != nil {
 			t.Fatal(err)
 		}
-		if got := p.Ready(); got != step.want {
+		if got := p.Ready(); got != step.want || got.OK() != (got == picker.Readiness{Pods: 2, Ranks: 3, Connected: 3}) {
 			t.Errorf("after %v of %s: %+v, want %+v", step.note, step.pod, got, step.want)
 		}
 	}

@@ -445,7 +445,7 @@ func (l *Ledger) Observe(of Ticket, promptTokens, cachedTokens int) {
 		t.row.OtherLength++
 		most = promptTokens
 	}
-	if cachedTokens >= 0 && cachedTokens <= most {
+	if nothing := promptTokens == 0 && cachedTokens == 0; !nothing && cachedTokens >= 0 && cachedTokens <= most {
 		observe(&t.row.Cached, int(t.cached), cachedTokens)
 		observe(&t.row.Predicted, int(t.predicted), cachedTokens)
 		if b := t.believed; b != nil {
