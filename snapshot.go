@@ -106,14 +106,17 @@ func (x *Indexer) writeSnapshot(ctx context.Context, w io.Writer) error {
 // SaveFile writes a Snapshot to the file path, which only the owner may read. It writes to a
 // temporary name beside path (path + ".unfinished"), syncs, and renames. So path is always a
 // whole snapshot, the new one or the one before, also if the process or the machine stops
-// meanwhile. No other process may save to the same path.
+// meanwhile. No other process, and no other Indexer, may save to the same path.
 func (x *Indexer) SaveFile(ctx context.Context, path string) error {
 	if err := x.oneSnapshot(ctx); err != nil {
 		return err
 	}
 	defer func() { <-x.snapshot }()
 	unfinished := path + ".unfinished"
-	f, err := os.OpenFile(unfinished, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err := os.Remove(unfinished); err != nil && !errors.Is(err, fs.ErrNotExist) { // it may be a link, or be readable by others
+		return err
+	}
+	f, err := os.OpenFile(unfinished, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -145,6 +148,9 @@ func (x *Indexer) SaveFile(ctx context.Context, path string) error {
 // New. A file that cannot be used is an error: a host that would rather go on without it
 // calls New then.
 func LoadFile(ctx context.Context, path string, opts ...Option) (*Indexer, error) {
+	if configOf(opts).index != nil {
+		return nil, errors.New("kvindex: WithIndex contradicts LoadFile: the index comes from the snapshot")
+	}
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return New(opts...)

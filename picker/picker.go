@@ -52,6 +52,8 @@ type Config struct {
 	// Fleet, if not nil, is the source of pods: those of the base model Model. The Picker
 	// follows its changes.
 	Fleet *events.Fleet
+	// Host returns the Pod.Host for a pod of the Fleet; nil: its Host.
+	Host func(events.Pod) string
 	// Model is the base model of the pods. It is needed with a Fleet. Requests that name no
 	// model are scored for it.
 	Model string
@@ -86,6 +88,7 @@ type Picker struct {
 type pool struct {
 	fleet      uint64              // Fleet.Version
 	all        []Pod               // by name
+	uids       map[string]string   // of pods of the Fleet
 	byName     map[string]int      // places in all
 	names      []string            // of pods that are up
 	candidates *kvindex.Candidates // names
@@ -117,6 +120,8 @@ func New(ix *kvindex.Indexer, cfg Config) (*Picker, error) {
 	p := &Picker{ix: ix, cfg: cfg, down: make(map[string]bool)}
 	p.loads.MaxAge = cfg.Lease
 	p.pool.Store(new(pool))
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.renew()
 	return p, nil
 }
@@ -143,8 +148,8 @@ func (p *Picker) Set(pods []Pod) error {
 		seen[pod.Name] = true
 	}
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.set = slices.Clone(pods)
-	p.mu.Unlock()
 	p.renew()
 	return nil
 }
@@ -156,13 +161,13 @@ const maxRanks = 1024
 // independent of Pod.Down, and lasts until it is changed or the pod is not there any more.
 // A pod that is not there is ignored.
 func (p *Picker) SetDown(pod string, down bool) {
-	p.mu.Lock()
-	changed := p.down[pod] != down
-	if changed {
-		p.down[pod] = down
+	if _, ok := p.current().byName[pod]; !ok {
+		return
 	}
-	p.mu.Unlock()
-	if changed {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.down[pod] != down {
+		p.down[pod] = down
 		p.renew()
 	}
 }
@@ -177,27 +182,38 @@ func (p *Picker) Loads() *route.Tracker { return &p.loads }
 
 // current returns the present pods.
 func (p *Picker) current() *pool {
-	now := p.pool.Load()
-	if f := p.cfg.Fleet; f != nil && now.fleet != f.Version() {
-		p.renew()
-		now = p.pool.Load()
+	f, now := p.cfg.Fleet, p.pool.Load()
+	if f == nil || now.fleet == f.Version() {
+		return now
 	}
-	return now
-}
-
-// renew makes a new pool of the pods.
-func (p *Picker) renew() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.pool.Load().fleet != f.Version() { // else another goroutine has renewed it
+		p.renew()
+	}
+	return p.pool.Load()
+}
+
+// renew makes a new pool of the pods. p.mu is held.
+func (p *Picker) renew() {
+	before := p.pool.Load()
 	pods := make(map[string]Pod)
-	next := &pool{byName: make(map[string]int)}
+	next := &pool{byName: make(map[string]int), uids: make(map[string]string)}
 	if f := p.cfg.Fleet; f != nil {
 		next.fleet = f.Version() // before Pods: a change between them is read again
 		for _, m := range f.Pods(nil) {
 			switch {
 			case m.Source == "": // it is removed
 			case m.Model == p.cfg.Model:
-				pods[m.ID] = Pod{Name: m.ID, Host: m.Host, Ranks: m.Ranks, Labels: m.Labels}
+				pod := Pod{Name: m.ID, Host: m.Host, Ranks: m.Ranks, Labels: m.Labels}
+				if p.cfg.Host != nil {
+					pod.Host = p.cfg.Host(m.Pod)
+				}
+				pods[m.ID], next.uids[m.ID] = pod, m.UID
+				if uid, ok := before.uids[m.ID]; ok && uid != m.UID { // another pod has the name
+					delete(p.down, m.ID)
+					p.loads.Forget(m.ID)
+				}
 			default:
 				next.foreign = m.Model
 			}
@@ -221,7 +237,7 @@ func (p *Picker) renew() {
 		}
 	}
 	next.candidates = p.ix.Candidates("", next.names)
-	before := p.pool.Swap(next)
+	p.pool.Store(next)
 	for _, pod := range before.all {
 		if pods[pod.Name].Name == "" {
 			p.loads.Forget(pod.Name)
@@ -252,10 +268,11 @@ func (p *Picker) Ready() Readiness {
 			if _, ok := others[m.ID]; !ok || m.Model != p.cfg.Model {
 				continue
 			}
-			delete(others, m.ID)
-			if m.Engine != events.EngineNone {
-				r.Ranks += m.Ranks
+			if m.Engine == events.EngineNone {
+				continue
 			}
+			delete(others, m.ID)
+			r.Ranks += m.Ranks
 			for _, s := range m.Streams {
 				r.count(s.Link == "live" || s.Link == "replaying", s.Link == "replaying")
 			}

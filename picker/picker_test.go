@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -163,6 +164,86 @@ func TestPickWithoutPrompt(t *testing.T) {
 	}
 	if s := ix.Stats().Scores; len(seen) != 2 || s.Outcomes["bad_request"] != 0 {
 		t.Errorf("picked %v, %+v", seen, s)
+	}
+}
+
+// TestPickTaken: an engine takes these, although they are no chats or completions that are read.
+func TestPickTaken(t *testing.T) {
+	_, p := start(t, picker.Config{Model: "m"}, []picker.Pod{{Name: "a"}})
+	for _, r := range []kvindex.Request{
+		{Path: "/v1/responses/resp_1/cancel", Body: []byte{}},
+		{Path: "/reset_prefix_cache", Body: []byte{}},
+		{Path: "/v1/load_lora_adapter", Body: []byte(`{"lora_name": "a", "lora_path": "/a"}`)},
+		{Path: "/v1/images/edits", Body: []byte("--x\r\n\r\n--x--")},
+		{Path: "/v1/completions", Body: []byte(`{"model":"m","prompt":"def f(","suffix":"return 1"}`)},
+		{Tokens: make([]uint32, 32)},
+	} {
+		if _, err := p.Pick(t.Context(), &r); err != nil {
+			t.Errorf("%s: %v", r.Path, err)
+		}
+	}
+}
+
+// TestLargeRequests: the names and images of large bodies are not kept, and an image does not
+// make its pod look busy for minutes.
+func TestLargeRequests(t *testing.T) {
+	_, p := start(t, picker.Config{}, []picker.Pod{{Name: "a"}, {Name: "b"}})
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc >> 20
+	}
+	before := heap()
+	for i := range 16 {
+		body := fmt.Sprintf(`{"model": "%d%s", "prompt": [1, 2, 3]}`, i, strings.Repeat("x", 4<<20))
+		pick, err := p.Pick(t.Context(), &kvindex.Request{Body: []byte(body)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pick.Failed()
+	}
+	if after := heap(); after > before+8 {
+		t.Errorf("%d MiB are kept", after-before)
+	}
+	image := `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,` + strings.Repeat("A", 4<<20) + `"}}]}]}`
+	pick, err := p.Pick(t.Context(), &kvindex.Request{Body: []byte(image)})
+	if err != nil || pick.PromptTokens != 8192 {
+		t.Errorf("%v: %d tokens", err, pick.PromptTokens)
+	}
+	runtime.KeepAlive(p)
+}
+
+// TestLateContext: the context of a score can be used when the pick is done.
+func TestLateContext(t *testing.T) {
+	asked := make(chan context.Context, 1)
+	_, p := start(t, picker.Config{}, []picker.Pod{{Name: "a"}}, kvindex.WithModels(func(ctx context.Context, _ string) (kvindex.Model, error) {
+		asked <- ctx
+		return kvindex.Model{}, errors.New("none")
+	}))
+	if _, err := p.Pick(t.Context(), &kvindex.Request{Model: "m", Prompt: "one two"}); err != nil {
+		t.Fatal(err)
+	}
+	late := <-asked
+	<-late.Done()
+	if at, ok := late.Deadline(); !ok || time.Until(at) > time.Second || late.Err() == nil {
+		t.Errorf("%v %v %v", at, ok, late.Err())
+	}
+}
+
+// TestFirstTokenOnce: only the first byte of an answer changes the load.
+func TestFirstTokenOnce(t *testing.T) {
+	_, p := start(t, picker.Config{}, []picker.Pod{{Name: "a"}})
+	pick, err := p.Pick(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pick.FirstToken()
+	p.Loads().Changes()
+	pick.FirstToken()
+	if n := len(p.Loads().Changes().Pods); n != 0 {
+		t.Errorf("%d notes of an unchanged load", n)
 	}
 }
 
@@ -336,6 +417,36 @@ func TestWrongModel(t *testing.T) {
 	const want = `picker: no pod: the Fleet has pods of model "llama-3", and none of Config.Model`
 	if _, err := p.Pick(t.Context(), nil); !errors.Is(err, picker.ErrNoPod) || err.Error() != want || p.Ready().OK() {
 		t.Errorf("%v, want %s", err, want)
+	}
+}
+
+// TestAnotherPodOfTheName: a pod with another UID has neither the load nor the health of the one
+// before. Host can name the address of each pod.
+func TestAnotherPodOfTheName(t *testing.T) {
+	ix := mustIndexer(t)
+	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := events.Pod{ID: "vllm-0", Model: "m", Host: "10.0.0.7", UID: "1", Labels: map[string]string{"port": "81"}}
+	if err := fleet.Put("k8s", pod); err != nil {
+		t.Fatal(err)
+	}
+	p, err := picker.New(ix, picker.Config{Fleet: fleet, Model: "m", Host: func(p events.Pod) string { return p.Host + ":" + p.Labels["port"] }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pick, err := p.Pick(t.Context(), nil)
+	if err != nil || pick.Pod.Host != "10.0.0.7:81" {
+		t.Fatal(err, pick)
+	}
+	p.SetDown("vllm-0", true)
+	pod.UID = "2"
+	if err := fleet.Put("k8s", pod); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Pods(); got[0].Down || load(p, "vllm-0", 0) != (route.Load{}) {
+		t.Errorf("%+v %+v", got, load(p, "vllm-0", 0))
 	}
 }
 
