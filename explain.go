@@ -69,7 +69,7 @@ type Explanation struct {
 	//	partial          some messages of the pod never arrived here
 	//	unplaced         the pod holds blocks whose prefix is not known: the block may be one of them
 	//	never_stored     the pod has never stored the block, as far as is known
-	//	untold           the pod does not hold the block; the index has no more information, or it changes too fast
+	//	unexplained      the pod does not hold the block; the index has no more information, or it changes too fast
 	Cause string
 	Why   string
 
@@ -166,7 +166,7 @@ func (e *Explanation) String() string {
 // Causes come from recent history: the hashes of some evicted blocks
 // (index.MemoryConfig.IdleNames), and the last 64 salts and the last 64 media of the
 // pod. A pod that another process feeds (WithIndex) has no such history here: then a block
-// that no pod holds has cause untold, or a cause from the state of the pod. Call Explain in
+// that no pod holds has cause unexplained, or a cause from the state of the pod. Call Explain in
 // the process that feeds it.
 func (x *Indexer) Explain(ctx context.Context, r *Request, pod string) (*Explanation, error) {
 	switch {

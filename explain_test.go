@@ -587,7 +587,7 @@ var situations = []struct {
 	{"an index that cannot tell", func(s *situation, n int) {
 		s.open(kvindex.WithIndex(noExplainer(s.T)))
 		s.a(s.p.Stored(0, n), s.p.Removed(s.held))
-	}, "untold"},
+	}, "unexplained"},
 	{"held elsewhere, by an index that cannot tell", func(s *situation, n int) {
 		s.open(kvindex.WithIndex(noExplainer(s.T)))
 		s.in("c", 0, s.p.Stored(0, n))
@@ -969,7 +969,7 @@ func TestExplainWhileBusy(t *testing.T) {
 			}
 		}
 	}
-	if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: p.Tokens}, "a"); e.Cause == "untold" {
+	if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: p.Tokens}, "a"); e.Cause == "unexplained" {
 		t.Errorf("nothing changes any more: %s", e)
 	}
 }
@@ -1093,7 +1093,7 @@ func TestExplainOfOneMoment(t *testing.T) {
 			ingest(t, ix, "a", p.Removed(0))
 		}
 	}
-	if e := ask(); e.Cause != "untold" || left != 96 {
+	if e := ask(); e.Cause != "unexplained" || left != 96 {
 		t.Errorf("it goes on: %d tries, %s", 100-left, e)
 	}
 }

@@ -25,9 +25,9 @@ type PredictionConfig struct {
 }
 
 var (
-	// ErrNotAsked is wrapped by errors of Routed about a pod that is not in the answer, because
+	// ErrNotInRequest is wrapped by errors of Routed about a pod that is not in the answer, because
 	// it was not in the request.
-	ErrNotAsked = predict.ErrNotAsked
+	ErrNotInRequest = predict.ErrNotInRequest
 	// ErrAnswerUsed is wrapped by errors of Routed about an answer that was routed before,
 	// or that a later ScoreRequest has overwritten.
 	ErrAnswerUsed = errors.New("kvindex: the answer was used")
@@ -68,7 +68,7 @@ type Usage struct {
 // its predictions end. The pod may also be one that has never reported. Routed does not
 // register it: it is only in answers to requests that name it.
 //
-// An error wraps ErrNotAsked, ErrAnswerUsed, ErrBlockSize, ErrClosed or, if this chat is not
+// An error wraps ErrNotInRequest, ErrAnswerUsed, ErrBlockSize, ErrClosed or, if this chat is not
 // scorable for the pod, chat.ErrNotScorable. Then nothing is predicted, the Ticket is zero,
 // and the request can still be sent.
 func (x *Indexer) Routed(a *Answer, pod string, rank int) (Ticket, error) {

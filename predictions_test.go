@@ -270,14 +270,14 @@ func TestRoutedErrors(t *testing.T) {
 	}{
 		{"all pods", tokens, nil, "a", 0, nil},
 		{"the rank is not known", tokens, nil, "a", 7, nil},
-		{"not asked about", ok, nil, "b", 0, kvindex.ErrNotAsked},
-		{"nobody was asked about", named(), nil, "a", 0, kvindex.ErrNotAsked},
-		{"a negative rank", ok, nil, "a", -1, kvindex.ErrNotAsked},
-		{"a huge rank", ok, nil, "a", math.MaxInt, kvindex.ErrNotAsked},
-		{"a rank that no event can name", ok, nil, "a", 1 << 16, kvindex.ErrNotAsked},
+		{"not asked about", ok, nil, "b", 0, kvindex.ErrNotInRequest},
+		{"nobody was asked about", named(), nil, "a", 0, kvindex.ErrNotInRequest},
+		{"a negative rank", ok, nil, "a", -1, kvindex.ErrNotInRequest},
+		{"a huge rank", ok, nil, "a", math.MaxInt, kvindex.ErrNotInRequest},
+		{"a rank that no event can name", ok, nil, "a", 1 << 16, kvindex.ErrNotInRequest},
 		{"the last rank", ok, nil, "a", 1<<16 - 1, nil},
-		{"no score", ok, func(a *kvindex.Answer) { *a = kvindex.Answer{} }, "a", 0, kvindex.ErrNotAsked},
-		{"another Indexer's score", ok, func(a *kvindex.Answer) { _ = foreign.ScoreRequest(ctx, &ok, a) }, "a", 0, kvindex.ErrNotAsked},
+		{"no score", ok, func(a *kvindex.Answer) { *a = kvindex.Answer{} }, "a", 0, kvindex.ErrNotInRequest},
+		{"another Indexer's score", ok, func(a *kvindex.Answer) { _ = foreign.ScoreRequest(ctx, &ok, a) }, "a", 0, kvindex.ErrNotInRequest},
 		{"never heard", named("a", "never"), nil, "never", 0, nil},
 		{"heard, and nothing stored", named("a", "silent"), nil, "silent", 0, nil},
 		{"routed", ok, func(a *kvindex.Answer) { _, _ = ix.Routed(a, "a", 0) }, "a", 0, kvindex.ErrAnswerUsed},
@@ -306,7 +306,7 @@ func TestRoutedErrors(t *testing.T) {
 			t.Errorf("%s: %+v, then %+v", c.name, before.Predictions, after.Predictions)
 		}
 	}
-	if _, err := ix.Routed(nil, "a", 0); !errors.Is(err, kvindex.ErrNotAsked) {
+	if _, err := ix.Routed(nil, "a", 0); !errors.Is(err, kvindex.ErrNotInRequest) {
 		t.Errorf("no answer: %v", err)
 	}
 	a := answerTo(t, ix, p.Tokens)
@@ -705,7 +705,7 @@ func TestPredictionsTogether(t *testing.T) {
 						}
 					}
 					ticket, err := ix.Routed(&a, pod, rank)
-					if err != nil && !errors.Is(err, kvindex.ErrNotAsked) && !errors.Is(err, kvindex.ErrBlockSize) {
+					if err != nil && !errors.Is(err, kvindex.ErrNotInRequest) && !errors.Is(err, kvindex.ErrBlockSize) {
 						t.Error(err)
 					}
 					mu.Lock()

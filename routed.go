@@ -52,7 +52,7 @@ func (sc *scorer) keepFor(dst *Answer) {
 // routed is Routed for an open Indexer.
 func (x *Indexer) routed(a *Answer, pod string, rank int) (Ticket, error) {
 	if a == nil || a.sent == nil || a.sent.x != x {
-		return Ticket{}, fmt.Errorf("%w: the answer is none of this Indexer's", ErrNotAsked)
+		return Ticket{}, fmt.Errorf("%w: the answer is none of this Indexer's", ErrNotInRequest)
 	}
 	k := a.sent
 	if k.turn.Load() != a.turn {
@@ -61,9 +61,9 @@ func (x *Indexer) routed(a *Answer, pod string, rank int) (Ticket, error) {
 	at, ok := slices.BinarySearch(k.set.Names, pod)
 	switch {
 	case !ok:
-		return Ticket{}, fmt.Errorf("%w: %.100q is not among the %d pods of the request", ErrNotAsked, pod, len(k.set.Names))
+		return Ticket{}, fmt.Errorf("%w: %.100q is not among the %d pods of the request", ErrNotInRequest, pod, len(k.set.Names))
 	case rank < 0 || rank > math.MaxUint16: // no event has such a rank
-		return Ticket{}, fmt.Errorf("%w: pod %.100q: there is no rank %d", ErrNotAsked, pod, rank)
+		return Ticket{}, fmt.Errorf("%w: pod %.100q: there is no rank %d", ErrNotInRequest, pod, rank)
 	case slices.Contains(k.excluded, int32(at)):
 		return Ticket{}, fmt.Errorf("kvindex: pod %.100q: %w", pod, chat.ErrNotScorable)
 	}

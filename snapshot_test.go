@@ -107,7 +107,7 @@ func TestRestored(t *testing.T) {
 			if n, s := blocks(t, ix, "a", p), ix.Pods(nil)[0]; n != 10 || s.State != kvindex.StateUncertain || s.Ranks[0].State != s.State || told != "" {
 				t.Fatalf("restored: %d blocks, %+v, told %q", n, s, told)
 			}
-			if at := ix.Sink().StreamNext("a", "m", "s"); at != (events.Position{Next: 10, Heard: true}) {
+			if at := ix.Sink().StreamNext("a", "m", "s"); at != (events.Position{Next: 10, Received: true}) {
 				t.Errorf("the stream stands at %+v", at)
 			}
 			for _, a := range c.acts {
@@ -143,7 +143,7 @@ func TestRestoredInfo(t *testing.T) {
 		w := &want[i]
 		w.State, w.Connected = kvindex.StateUncertain, got[i].Connected
 		if w.Pod == "b" {
-			w.Heard = got[i].Heard
+			w.LastMessage = got[i].LastMessage
 		}
 		for j := range w.Ranks {
 			s := &w.Ranks[j]

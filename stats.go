@@ -91,11 +91,11 @@ type PodInfo struct {
 	// or chunk: an announcement does not show the blocks of such a group.
 	WantsFullReport bool
 	// Connected is the time since which a connection to the pod exists. It is zero if there
-	// is no connection, or the transport does not report it. Heard is the time of the last
+	// is no connection, or the transport does not report it. LastMessage is the time of the last
 	// message by the clock of this machine, zero if there was none.
-	Connected, Heard time.Time
-	Profile          Profile  // with its defaults filled in
-	Adapters         []string // adapters that events have named, sorted; numbers of Profile.Adapters by their names
+	Connected, LastMessage time.Time
+	Profile                Profile  // with its defaults filled in
+	Adapters               []string // adapters that events have named, sorted; numbers of Profile.Adapters by their names
 	// Unrecognized describes parts of events that this version of kvindex does not know,
 	// since the pod was cleared: kinds of events, labels, forms of extra keys. Scores may be
 	// too low then or, where PodScore.UpperBound is set, too high. If there are many, the
@@ -156,7 +156,7 @@ func (x *Indexer) Pods(dst []PodInfo) []PodInfo {
 	from := len(dst)
 	for _, d := range x.reg.Pods() {
 		info := PodInfo{
-			Pod: d.Pod, Model: d.Model, State: State(d.State), WantsFullReport: d.WantsFullReport, Connected: d.Connected, Heard: d.Heard,
+			Pod: d.Pod, Model: d.Model, State: State(d.State), WantsFullReport: d.WantsFullReport, Connected: d.Connected, LastMessage: d.LastMessage,
 			Profile: profileOf(d.Profile), Adapters: d.Adapters, Unrecognized: d.Unrecognized, Streams: d.Streams,
 		}
 		for _, r := range d.Ranks {

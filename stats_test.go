@@ -131,7 +131,7 @@ func figures(t *testing.T) {
 	time.Sleep(3 * time.Second)
 	i := pod()
 	is("connected", i.Connected.Equal(started), true)
-	is("heard", i.Heard.Equal(started.Add(3*time.Second)), true)
+	is("heard", i.LastMessage.Equal(started.Add(3*time.Second)), true)
 	is("adapters", i.Adapters, []string{"tuned"})
 	s := i.Ranks[0]
 	is("lag and age", []time.Duration{s.Lag.Round(time.Millisecond), s.Age}, []time.Duration{2 * time.Second, 3 * time.Second})

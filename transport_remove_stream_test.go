@@ -559,12 +559,12 @@ func podsText(t *testing.T, ix *kvindex.Indexer) string {
 	pods := ix.Pods(nil)
 	for i := range pods {
 		p := &pods[i]
-		p.Heard, p.Connected = time.Time{}, time.Time{}
+		p.LastMessage, p.Connected = time.Time{}, time.Time{}
 		for i := range p.Ranks {
 			p.Ranks[i].Lag, p.Ranks[i].Age = 0, 0
 		}
 		for i := range p.Streams {
-			p.Streams[i].Heard, p.Streams[i].Connected = time.Time{}, time.Time{}
+			p.Streams[i].LastMessage, p.Streams[i].Connected = time.Time{}, time.Time{}
 		}
 	}
 	b, err := json.MarshalIndent(pods, "", " ")
@@ -591,10 +591,10 @@ func checkViews(t *testing.T, ix *kvindex.Indexer) {
 					blocks += n
 				}
 			}
-			if st.Heard.IsZero() && ranks == 0 {
+			if st.LastMessage.IsZero() && ranks == 0 {
 				state = kvindex.StateSilent
 			}
-			if v.Blocks != blocks || v.Missing != st.Missing || !v.Heard.Equal(st.Heard) || v.State != state.String() && (ranks > 0 || st.Heard.IsZero()) {
+			if v.Blocks != blocks || v.Missing != st.Missing || !v.LastMessage.Equal(st.LastMessage) || v.State != state.String() && (ranks > 0 || st.LastMessage.IsZero()) {
 				t.Fatalf("the view of %q is %+v, want %v, %d blocks, %+v", st.Stream, v, state, blocks, st)
 			}
 		}
@@ -608,7 +608,7 @@ func TestStreamView(t *testing.T) {
 	want := func(stream, state string, missing uint64, blocks int) {
 		t.Helper()
 		v := ix.Sink().StreamView("a", "m", stream)
-		if v.State != state || v.Missing != missing || v.Blocks != blocks || v.Heard.IsZero() != (state == "" || state == "silent") {
+		if v.State != state || v.Missing != missing || v.Blocks != blocks || v.LastMessage.IsZero() != (state == "" || state == "silent") {
 			t.Errorf("%+v, want %s, %d missing, %d blocks", v, state, missing, blocks)
 		}
 	}

@@ -67,8 +67,8 @@ func strangers(t *testing.T) map[string]string {
 		return listener(t, "127.0.0.1:0", func(nc net.Conn) { _, _ = io.WriteString(nc, text) })
 	}
 	return map[string]string{
-		zmtp.Name(ln.Addr()): "said nothing in 2s, so it is no ZeroMQ socket", // it waits for the end of a line
-		answers(""):          "said nothing in 2s, so it is no ZeroMQ socket",
+		zmtp.Name(ln.Addr()): "sent nothing in 2s, so it is no ZeroMQ socket", // it waits for the end of a line
+		answers(""):          "sent nothing in 2s, so it is no ZeroMQ socket",
 		answers("HTTP/1.1 400 Bad Request\r\n\r\n"):                  "answers in HTTP",
 		answers("\x15\x03\x01\x00\x02\x02\x16"):                      "answers in TLS",
 		answers("SSH-2.0-OpenSSH_9.2p1\r\n"):                         "is no ZeroMQ socket",

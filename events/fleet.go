@@ -917,14 +917,14 @@ func (f *Fleet) emitAll() {
 	for running := true; running; <-f.wake {
 		f.mu.Lock()
 		changes, f.changes = f.changes, changes[:0]
-		untold := f.lostChanges
+		lost := f.lostChanges
 		f.lostChanges, running = 0, f.running
 		f.mu.Unlock()
 		for _, c := range changes {
 			f.cfg.OnChange(c)
 		}
-		if untold > 0 {
-			f.report(nil, fmt.Errorf("events: fleet: OnChange is too slow: %d changes are lost", untold))
+		if lost > 0 {
+			f.report(nil, fmt.Errorf("events: fleet: OnChange is too slow: %d changes are lost", lost))
 		}
 		clear(changes)
 		if !running {

@@ -57,8 +57,8 @@ type Receipt struct {
 
 // Position is the position of a stream. Only authors of transports and sinks need it.
 type Position struct {
-	Next  uint64 // the number that is due
-	Heard bool   // at least one message of the present life of the engine has come
+	Next     uint64 // the number that is due
+	Received bool   // at least one message of the present life of the engine was received
 	// Partial: messages of the engine's present life are missing. A replay from number 0
 	// brings them, if the engine still has them.
 	Partial bool
@@ -121,9 +121,9 @@ type Sink interface {
 
 // StreamView describes a stream and the ranks that it feeds.
 type StreamView struct {
-	State   string        // the worst of its ranks, as the sink names it; "" is none
-	Heard   time.Time     // the time of the last message
-	Lag     time.Duration // of the last message: from the engine to the sink
-	Missing uint64        // lost messages
-	Blocks  int           // of the ranks, in all tiers
+	State       string        // the worst of its ranks, as the sink names it; "" is none
+	LastMessage time.Time     // the time of the last message
+	Lag         time.Duration // of the last message: from the engine to the sink
+	Missing     uint64        // lost messages
+	Blocks      int           // of the ranks, in all tiers
 }

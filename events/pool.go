@@ -230,7 +230,7 @@ func (p *Pool) Close(ctx context.Context) error {
 		p.abandon(ctx.Err())
 		<-p.drained
 	}
-	for _, d := range p.untold() {
+	for _, d := range p.unreported() {
 		p.cfg.OnDrop(d)
 	}
 	p.mu.Lock()
@@ -258,8 +258,8 @@ func (p *Pool) abandon(cause error) {
 	}
 }
 
-// untold returns the dropped messages that have no message behind them.
-func (p *Pool) untold() (drops []Drop) {
+// unreported returns the dropped messages that have no message behind them.
+func (p *Pool) unreported() (drops []Drop) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.cfg.OnDrop == nil {
@@ -663,7 +663,7 @@ func (p *Pool) deliver(d *poolDelivery) (err error) {
 // 0: without its first messages the next one may seem to continue the old engine.
 func (p *Pool) hides(d *poolDelivery) bool {
 	at := p.sink.StreamNext(d.m.Pod, d.m.Model, d.m.Stream)
-	return !at.Heard || d.drop.From < at.Next || d.m.Seq <= d.drop.To
+	return !at.Received || d.drop.From < at.Next || d.m.Seq <= d.drop.To
 }
 
 // A poolWaiter is a caller that waits: of Offer for room, or another one for its turn.

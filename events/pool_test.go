@@ -71,7 +71,7 @@ func (d *desk) StreamNext(pod, model, stream string) events.Position {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	next, heard := d.next[streamOf(pod, model, stream)]
-	return events.Position{Next: next, Heard: heard}
+	return events.Position{Next: next, Received: heard}
 }
 
 func (d *desk) StreamNote(pod, model, stream string, n events.Note) error {

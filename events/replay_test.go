@@ -107,7 +107,7 @@ func (l *ledger) StreamNext(pod, model, stream string) events.Position {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	next, heard := l.of(pod, model, stream).Next()
-	return events.Position{Next: next, Heard: heard, Partial: l.partial[streamOf(pod, model, stream)]}
+	return events.Position{Next: next, Received: heard, Partial: l.partial[streamOf(pod, model, stream)]}
 }
 
 func (l *ledger) StreamNote(pod, model, stream string, n events.Note) error {

@@ -54,7 +54,7 @@
 // A hash that was removed since the store is not placed, and does not follow. A hash that
 // follows before a placed hash has the prefix of that hash. A hash that follows behind a
 // boundary, or where the store begins, is placed by the Locals of the store, unless
-// they are [Change].Untold.
+// they are [Change].UncertainLocals.
 //
 // # Reports
 //
@@ -96,7 +96,7 @@
 // A block that a full group's store hid in this way comes back at a masked store of another
 // group without a parent, if both are of the same Variant, Root and Locals, no other store of
 // a full group without a parent is between them in the Apply, and the masked one is not
-// [Change].Untold.
+// [Change].UncertainLocals.
 package index
 
 import (
@@ -281,9 +281,9 @@ type Change struct {
 	Parent    Hash
 	Root      Key
 
-	// Untold: the Locals of a masked store may be wrong, because the event does not
+	// UncertainLocals: the Locals of a masked store may be wrong, because the event does not
 	// assign its media to blocks. Then the backend places nothing by them.
-	Untold bool
+	UncertainLocals bool
 
 	// Reused marks a store that announces again what is there: it never
 	// counts a copy.

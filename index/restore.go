@@ -255,7 +255,7 @@ func (r *restorer) end() error {
 	case r.Short:
 		return errors.New("the end is cut off")
 	case n != r.sources:
-		return fmt.Errorf("%d sources, said to be %d", r.sources, n)
+		return fmt.Errorf("%d sources, but the count is %d", r.sources, n)
 	}
 	r.f.SetNow(clock)
 	r.ended = true

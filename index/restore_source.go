@@ -190,7 +190,7 @@ func (r *restorer) done() error {
 	case r.Short:
 		return nil
 	case count != r.names:
-		return fmt.Errorf("%d names, said to be %d", r.names, count)
+		return fmt.Errorf("%d names, but the count is %d", r.names, count)
 	}
 	s.evicted += evicted
 	s.doubts = s.doubts || doubts

@@ -421,7 +421,7 @@ func TestMisuse(t *testing.T) {
 	wants(`but ["b" of model "m"]`)
 	r.serve(prompt(1, 40))
 	r.must(other.ApplyBatch("a", model, &events.Batch{Rank: 1, HasRank: true}))
-	wants("heard nothing of rank 0, which has sent all before message 1")
+	wants("received no message of rank 0, which has sent all before message 1")
 	r.must(other.Ingest("a", model, empty))
 	wants("no events.Subscriber feeds the Indexer")
 	_, err = other.IngestMessage(kvindex.Message{Pod: "a", Model: model, Seq: 8, Payload: empty})

@@ -74,9 +74,9 @@ type Stream struct {
 	Stream string
 	Next   uint64 // the sequence number that is due
 	// Connected is the time since when the stream is connected. It is zero without a
-	// connection, or if the transport does not report it. Heard is the time of the last
+	// connection, or if the transport does not report it. LastMessage is the time of the last
 	// message, applied or not; zero if there was none.
-	Connected, Heard time.Time
+	Connected, LastMessage time.Time
 	// Replay is the state of the replay socket of the stream:
 	//
 	//	idle     no request is under way, or there is no replay socket

@@ -1177,7 +1177,7 @@ var cases = []testCase{
 			{"two more blocks", 3, []index.Change{guarded(c.double(0, 3))}},
 			{"a masked store of another prompt", 1, []index.Change{guarded(c.double(0, 2)), another}},
 			{"a masked store of a later batch", 1, []index.Change{guarded(c.double(0, 2)), {}, masked}},
-			{"a masked store that does not tell its media", 1, []index.Change{guarded(c.double(0, 2)), with(masked, func(c *index.Change) { c.Untold = true })}},
+			{"a masked store that does not assign its media to blocks", 1, []index.Change{guarded(c.double(0, 2)), with(masked, func(c *index.Change) { c.UncertainLocals = true })}},
 		} {
 			t.remove("a")
 			t.apply(podA, known...)
@@ -1308,12 +1308,12 @@ var cases = []testCase{
 		t.apply(podA, blocks64(masks), masked(draftWindow, masks, 3, 4, 5, 7, 8, 9))
 		t.wantMasked(draftWindow, masks, 3, 4, 5, 7, 8, 9)
 	}},
-	{"NoBlockBehindABoundaryIfNoDraftIsTold", func(t *tester) {
+	{"NoBlockBehindABoundaryWithoutDraft", func(t *tester) {
 		t.apply(podA, blocks64(masks), masked(window, masks, 3, 4, 5, 7, 8, 9))
 		t.wantMasked(window, masks, 3, 4, 7, 8)
 	}},
-	{"UntoldTokensPlaceNothing", func(t *tester) {
-		t.apply(podA, blocks64(masks), with(masked(draftWindow, masks, 3, 4, 5, 7, 8, 9), func(c *index.Change) { c.Untold = true }))
+	{"UncertainTokensPlaceNothing", func(t *tester) {
+		t.apply(podA, blocks64(masks), with(masked(draftWindow, masks, 3, 4, 5, 7, 8, 9), func(c *index.Change) { c.UncertainLocals = true }))
 		t.wantMasked(draftWindow, masks, 3, 4, 7, 8)
 	}},
 	{"ADraftGroupsStoreMayBeginBehindABoundary", func(t *tester) {

@@ -334,7 +334,7 @@ func (ix *redisIndex) openMemory() (err error) {
 	if ix.mem, err = inmemory.New(c); err != nil {
 		return err
 	}
-	ix.mem.(memoryTeller).MirrorTo((*mirror)(ix))
+	ix.mem.(mirroredMemory).MirrorTo((*mirror)(ix))
 	return nil
 }
 

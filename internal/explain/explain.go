@@ -140,7 +140,7 @@ const (
 	causePartial
 	causeUnplaced
 	causeNeverStored
-	causeUntold
+	causeUnexplained
 )
 
 // Causes has the texts of causes.
@@ -149,7 +149,7 @@ var Causes = []string{
 	causeNoBlock: "no_block", causeApproximate: "approximate", causeWhole: "whole", causeLowerTier: "lower_tier", causeGroup: "group", causeHidden: "hidden", causeEvicted: "evicted",
 	causeLost: "lost", causeCleared: "cleared", causeParked: "parked", causeSilent: "silent", causeElsewhere: "elsewhere",
 	causeOtherAdapter: "other_adapter", causeOtherSalt: "other_salt", causeOtherMedia: "other_media", causeContested: "contested",
-	causeHeldBack: "held_back", causeMemory: "memory", causePartial: "partial", causeUnplaced: "unplaced", causeNeverStored: "never_stored", causeUntold: "untold",
+	causeHeldBack: "held_back", causeMemory: "memory", causePartial: "partial", causeUnplaced: "unplaced", causeNeverStored: "never_stored", causeUnexplained: "unexplained",
 }
 
 func (c cause) String() string { return Causes[c] }
@@ -163,7 +163,7 @@ type Pod struct {
 	Approx   int  // block size of an estimated pod in tokens; 0: the pod has events
 	Silent   bool // a stream is silent
 	Listed   bool // another process feeds the pod
-	Heard    bool
+	Received bool
 	Ranks    []Rank
 	// Unrecognized is PodInfo.Unrecognized.
 	Unrecognized []string
@@ -235,7 +235,7 @@ func (w *explainer) find(ctx context.Context) (changed bool, err error) {
 		return false, err
 	}
 	if w.moved() {
-		w.cause = causeUntold
+		w.cause = causeUnexplained
 		return true, nil
 	}
 	if err := w.choose(ctx); err != nil {
@@ -248,7 +248,7 @@ func (w *explainer) find(ctx context.Context) (changed bool, err error) {
 		return false, err
 	case w.cause < causeUnplaced:
 		return false, nil
-	case w.Facts != nil && w.Facts.Silent && !w.Facts.Heard:
+	case w.Facts != nil && w.Facts.Silent && !w.Facts.Received:
 		w.cause = causeSilent
 		return false, nil
 	}
@@ -365,7 +365,7 @@ func (w *explainer) choose(ctx context.Context) error {
 	e := w.e
 	w.cause = causeNeverStored
 	if _, ok := w.tracer(); !ok {
-		w.cause = causeUntold
+		w.cause = causeUnexplained
 	}
 	var best *point
 	points := w.points()
@@ -434,7 +434,7 @@ func (w *explainer) judge(ctx context.Context, p *point) error {
 	}
 	explainer, ok := w.tracer()
 	if !ok {
-		p.cause = causeUntold
+		p.cause = causeUnexplained
 		return nil
 	}
 	keys, err := w.Prompt.KeysIn(p.variant)

@@ -31,7 +31,7 @@ func (pm *Pod) AppendState(b []byte) []byte {
 		b = r.appendState(b)
 	}
 	heard := slices.DeleteFunc(slices.Sorted(maps.Keys(pm.Streams)), func(st string) bool {
-		return pm.Streams[st].Heard.IsZero() // it has no message
+		return pm.Streams[st].LastMessage.IsZero() // it has no message
 	})
 	b = binary.AppendUvarint(b, uint64(len(heard)))
 	for _, st := range heard {
@@ -58,7 +58,7 @@ func (r *Rank) appendState(b []byte) []byte {
 func (st *Stream) appendState(b []byte) []byte {
 	b = sections.AppendString(b, st.Name)
 	b = append(b, sections.Flags(st.Partial, st.Skipped))
-	b = appendTime(b, st.Heard)
+	b = appendTime(b, st.LastMessage)
 	b = binary.AppendUvarint(b, uint64(len(st.Ranks)))
 	for _, r := range st.Ranks {
 		b = binary.AppendUvarint(b, uint64(r.Number))
@@ -173,7 +173,7 @@ func (pm *Pod) readStream(f *sections.Fields) error {
 		return fmt.Errorf("stream %q: %w", name, err)
 	}
 	st.Seq.Away()
-	st.Partial, st.Skipped, st.Heard = set&1 != 0, set&2 != 0, heard
+	st.Partial, st.Skipped, st.LastMessage = set&1 != 0, set&2 != 0, heard
 	st.Interrupted, st.restored = true, true
 	return nil
 }

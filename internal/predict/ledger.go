@@ -122,9 +122,9 @@ func observe(a *stats.Accuracy, figure, cached int) {
 const maxObserved = 1024
 
 var (
-	// ErrNotAsked and ErrBlockSize are those of package kvindex.
-	ErrNotAsked  = errors.New("kvindex: the pod was not in the request")
-	ErrBlockSize = errors.New("kvindex: the block size of the pod is not known")
+	// ErrNotInRequest and ErrBlockSize are those of package kvindex.
+	ErrNotInRequest = errors.New("kvindex: the pod was not in the request")
+	ErrBlockSize    = errors.New("kvindex: the block size of the pod is not known")
 )
 
 // Config has the fields of kvindex.PredictionConfig.

@@ -47,7 +47,7 @@ func (l *Ledger) Send(p *Pod, s *Sending) (Ticket, error) {
 		h = l.holder(p, s.Source, s.View, s.Variant)
 	}
 	if h == nil {
-		return Ticket{}, fmt.Errorf("%w: %.100q was removed, or has more than %d ranks", ErrNotAsked, s.Source.Pod, engine.MaxRanks)
+		return Ticket{}, fmt.Errorf("%w: %.100q was removed, or has more than %d ranks", ErrNotInRequest, s.Source.Pod, engine.MaxRanks)
 	}
 	h.lent = s.Lent
 	slot := l.issue(now, l.row(s.Source.Model, s.State))

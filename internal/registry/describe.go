@@ -109,7 +109,7 @@ func (x *Registry) FactsOf(pod, model string) *explain.Pod {
 		})
 		pm.Shown.Profile.Correct(f.Ranks[len(f.Ranks)-1].Groups)
 		f.Unrecognized = append(f.Unrecognized, r.Unrecognized...)
-		f.Heard = f.Heard || r.Messages > 0 || r.Kept || r.State != view.Unknown
+		f.Received = f.Received || r.Messages > 0 || r.Kept || r.State != view.Unknown
 	}
 	return f
 }

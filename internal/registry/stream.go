@@ -125,7 +125,7 @@ func (d *delivery) noteTime() {
 	if d.stream.Silent() {
 		d.pm.Silent--
 	}
-	d.stream.Heard = d.now
+	d.stream.LastMessage = d.now
 }
 
 // address finds the stream and the rank of the message.

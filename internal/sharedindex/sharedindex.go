@@ -12,12 +12,12 @@ import (
 // from it what others feed. If such an index is an index.Describer, it describes what this process
 // feeds alone. Remove and RemoveSource take notes with the rest.
 type Directory interface {
-	// Tell keeps a note about a source that this process feeds, in place of the last
+	// Publish keeps a note about a source that this process feeds, in place of the last
 	// one, for Listing in other processes. It waits for nobody: they may see the note a
 	// moment later. A source without blocks can have one too. The index does not know
 	// what a note means. It keeps the slice. If several processes feed a pod, the index
 	// decides whose notes are listed.
-	Tell(src index.Source, note []byte)
+	Publish(src index.Source, note []byte)
 	// Listing returns the sources that are fed, of all models. It may be half a second
 	// old, and is the same pointer as long as nothing has changed.
 	Listing(ctx context.Context) (*Listing, error)
@@ -31,8 +31,8 @@ type Listing struct {
 // Entry is a source of a Directory.
 type Entry struct {
 	Source index.Source
-	Note   []byte // that was told last; nil: none
-	// Fed: this process has applied something of the source, so it knows more of it than the
+	Note   []byte // published last; nil: none
+	// Fed: this process has applied something of the source, so it knows more about it than the
 	// entry says.
 	Fed bool
 	// Stale is that of index.Row.

@@ -570,7 +570,7 @@ func (c *churn) keepBusy(p *churnPod) {
 		}
 	}
 	stream := fmt.Sprintf("tcp://%s:%d", p.Host, p.Port)
-	for time.Since(began) < churnEvery/5 && !c.ix.Sink().StreamView(p.ID, p.Model, stream).Heard.After(began) {
+	for time.Since(began) < churnEvery/5 && !c.ix.Sink().StreamView(p.ID, p.Model, stream).LastMessage.After(began) {
 		<-time.After(time.Millisecond)
 	}
 }
