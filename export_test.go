@@ -155,3 +155,20 @@ func NoteOf(note []byte) ([]byte, error) {
 
 // Unheard is how many pods are kept that were never heard, and that something was sent to.
 func Unheard(x *Indexer, model string) int { return x.names.Unregistered(model) }
+
+// Constants has pairs of a constant of the API and the internal one that it must equal.
+var Constants = [][2]uint8{
+	{uint8(StateUnknown), uint8(view.Unknown)},
+	{uint8(StateSilent), uint8(view.Silent)},
+	{uint8(StateUncertain), uint8(view.Uncertain)},
+	{uint8(StateReplaying), uint8(view.Replaying)},
+	{uint8(StatePartial), uint8(view.Partial)},
+	{uint8(StateLive), uint8(view.Live)},
+	{uint8(StateApproximate), uint8(view.Approximate)},
+	{uint8(DraftUnknown), engine.DraftUnknown},
+	{uint8(DraftNone), engine.DraftNone},
+	{uint8(DraftLayers), engine.DraftLayers},
+	{uint8(MediaOffsets), hashing.FormOffsets},
+	{uint8(MediaBare), hashing.FormBare},
+	{uint8(MediaPad), hashing.FormPad},
+}

@@ -349,9 +349,9 @@ type Draft uint8
 // The values of Draft. With DraftUnknown, a model of one full-attention group is scored as
 // with DraftNone. For any other model PodScore.UpperBound is true.
 const (
-	DraftUnknown Draft = Draft(engine.DraftUnknown)
-	DraftNone    Draft = Draft(engine.DraftNone)
-	DraftLayers  Draft = Draft(engine.DraftLayers) // in the Groups with Draft set, and in groups of their kind, window and block size; in all groups if none has it
+	DraftUnknown Draft = iota
+	DraftNone
+	DraftLayers // in the Groups with Draft set, and in groups of their kind, window and block size; in all groups if none has it
 )
 
 // MediaForm is the form in which an engine puts the media of a prompt into its blocks.
@@ -361,12 +361,12 @@ type MediaForm uint8
 const (
 	// MediaOffsets: a block has the hash and the start of each media item in it. vLLM does
 	// so since March 2026. A request needs Media.Hash and Media.Offset.
-	MediaOffsets MediaForm = MediaForm(hashing.FormOffsets)
+	MediaOffsets MediaForm = iota
 	// MediaBare: a block has the hash of each media item in it, but not its start. vLLM
 	// did so from February to March 2026. A request needs Media.Hash, Media.Offset and
 	// Media.Length. Such a vLLM itself cannot distinguish two prompts whose items start at
 	// different places of a block, or a salt from an item of the same name.
-	MediaBare MediaForm = MediaForm(hashing.FormBare)
+	MediaBare
 	// MediaPad: the engine writes the hash of an item over its tokens, as 1,000,000 +
 	// hash mod 2^30. SGLang does so. Set Media.Hash to SGLang's hash of the item in
 	// decimal, and Media.Offset and Media.Length to the place of its tokens; the values
@@ -385,7 +385,7 @@ const (
 	//     A score can be too low until then.
 	//   - Before November 2025 the hash of a page was made from the tokens of this
 	//     page alone. Scores for such versions are wrong.
-	MediaPad MediaForm = MediaForm(hashing.FormPad)
+	MediaPad
 )
 
 func (p *Profile) validate() error {

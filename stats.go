@@ -30,29 +30,29 @@ type State uint8
 // the ranks.
 const (
 	// StateUnknown: no event of the pod was applied, or none since the engine restarted.
-	StateUnknown State = State(view.Unknown)
+	StateUnknown State = iota
 	// StateSilent: a transport follows a stream of the pod that has brought no message.
-	StateSilent State = State(view.Silent)
+	StateSilent
 	// StateUncertain: the connection was lost, and no newer message has come since; or
 	// there was a loss, and WithKeepOnLoss kept the blocks; or two streams contest a rank; or
 	// the blocks come from a backend (WithIndex) or a snapshot (Restore), and its streams
 	// have not continued; or another process feeds the pod, and has published nothing for a
 	// while; or the backend refused the last message, or does not show it to other processes
 	// yet.
-	StateUncertain State = State(view.Uncertain)
+	StateUncertain
 	// StateReplaying: messages are missing, and a transport has requested a replay or
 	// applies the older messages of one.
-	StateReplaying State = State(view.Replaying)
+	StateReplaying
 	// StatePartial: a part of the cache is not known: it was stored before the first message,
 	// or forgotten after a loss or because the index was full (RankInfo.Evicted). The state
 	// ends when the engine empties its cache or restarts, or when a replay brings everything.
-	StatePartial State = State(view.Partial)
+	StatePartial
 	// StateLive: everything that the engine has published since its start is known.
-	StateLive State = State(view.Live)
+	StateLive
 	// StateApproximate: no event has come, and none is expected. The blocks of the pod are
 	// estimated from the prompts that were routed to it (Profile.Approximate). No rank or
 	// stream of the pod has another state.
-	StateApproximate State = State(view.Approximate)
+	StateApproximate
 )
 
 func (s State) String() string { return view.State(s).String() }
