@@ -346,12 +346,16 @@ type Profile struct {
 // Draft tells whether an engine runs with draft layers.
 type Draft uint8
 
-// The values of Draft. With DraftUnknown, a model of one full-attention group is scored as
-// with DraftNone. For any other model PodScore.UpperBound is true.
+// The values of Draft.
 const (
+	// DraftUnknown: a model of one full-attention group is scored as with DraftNone. For any
+	// other model PodScore.UpperBound is true.
 	DraftUnknown Draft = iota
+	// DraftNone: the engine has no draft layers.
 	DraftNone
-	DraftLayers // in the Groups with Draft set, and in groups of their kind, window and block size; in all groups if none has it
+	// DraftLayers: the engine has draft layers in the Groups with Draft set, and in groups of
+	// their kind, window and block size. If no group has Draft set, they are in all groups.
+	DraftLayers
 )
 
 // MediaForm is the form in which an engine puts the media of a prompt into its blocks.

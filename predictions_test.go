@@ -428,30 +428,6 @@ func TestColdBlockSize(t *testing.T) {
 	}
 }
 
-// TestColdLeavesNothing: what is kept of pods that were never heard goes with their predictions.
-func TestColdLeavesNothing(t *testing.T) {
-	p := fakeengine.NewPrompt(1, 16, 8)
-	ix, clock := sending(t)
-	said(t, ix, "b", 0, p.Stored(0, 2))
-	for n := range 300 {
-		pod := fmt.Sprint("fresh-", n)
-		var a kvindex.Answer
-		if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens, Pods: []string{pod}}, &a); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := ix.Routed(&a, pod, 0); err != nil {
-			t.Fatal(err)
-		}
-		if n%100 == 99 {
-			clock.after(kvindex.DefaultPredictionTTL)
-			ix.Stats() // ends what is too old
-		}
-	}
-	if n := kvindex.Unheard(ix, "m"); n != 100 {
-		t.Errorf("%d pods are kept that were never heard, want the last 100", n)
-	}
-}
-
 // TestRoutedRemoved: the pod of an answer was removed meanwhile, or has come back.
 func TestRoutedRemoved(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)

@@ -71,33 +71,36 @@ func TestWordsAreDocumented(t *testing.T) {
 		want   []string
 	}{
 		"outcomes.go": {{"type Scored struct", kvindex.OutcomeNames[1:]}},
-		"explain.go":  {{"	Cause string\n	Why ", kvindex.CauseNames[1:]}},
 		"options.go":  {{"	// At contested,", kvindex.LossNames[1:]}},
 		"stats/stats.go": {{"	Reason string", []string{
 			fault.Unknown, fault.Truncated, fault.Encoding, fault.Type, fault.Missing, fault.Contradiction, fault.Limit, fault.Frames,
 		}}, {"	Replay        string\n", kvindex.ReplayNames}},
 	} {
-		source, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
 		for _, l := range lists {
-			var got []string
-			text, _, ok := strings.Cut(string(source), l.before)
-			lines := strings.Split(text, "\n")
-			for _, line := range slices.Backward(lines[:len(lines)-1]) {
-				if word := regexp.MustCompile(`^\t?//\t([a-z_]+)  +\S`).FindStringSubmatch(line); word != nil {
-					got = append(got, word[1])
-				} else if len(got) > 0 {
-					break
-				}
-			}
-			slices.Reverse(got)
-			if !ok || !slices.Equal(got, l.want) {
+			if got := documented(file, l.before); !slices.Equal(got, l.want) {
 				t.Errorf("%s documents %q before %q, want %q", file, got, l.before, l.want)
 			}
 		}
 	}
+}
+
+// documented returns the words of the list in a doc comment that ends before a line.
+func documented(file, before string) (words []string) {
+	source, err := os.ReadFile(file)
+	if err != nil {
+		panic(err)
+	}
+	text, _, _ := strings.Cut(string(source), before)
+	lines := strings.Split(text, "\n")
+	for _, line := range slices.Backward(lines[:len(lines)-1]) {
+		if word := regexp.MustCompile(`^\t?//\t([a-z_]+)  +\S`).FindStringSubmatch(line); word != nil {
+			words = append(words, word[1])
+		} else if len(words) > 0 {
+			break
+		}
+	}
+	slices.Reverse(words)
+	return words
 }
 
 // TestFigures: what Pods and Stats tell of a stream, its messages and its rank.

@@ -143,8 +143,7 @@ const (
 	causeUnexplained
 )
 
-// Causes has the texts of causes.
-var Causes = []string{
+var causeNames = []string{
 	0: "none", causeError: "error", causeUnknownModel: "unknown_model", causeUnknownAdapter: "unknown_adapter", causeUnknownPod: "unknown_pod", causeNotScorable: "not_scorable",
 	causeNoBlock: "no_block", causeApproximate: "approximate", causeWhole: "whole", causeLowerTier: "lower_tier", causeGroup: "group", causeHidden: "hidden", causeEvicted: "evicted",
 	causeLost: "lost", causeCleared: "cleared", causeParked: "parked", causeSilent: "silent", causeElsewhere: "elsewhere",
@@ -152,7 +151,7 @@ var Causes = []string{
 	causeHeldBack: "held_back", causeMemory: "memory", causePartial: "partial", causeUnplaced: "unplaced", causeNeverStored: "never_stored", causeUnexplained: "unexplained",
 }
 
-func (c cause) String() string { return Causes[c] }
+func (c cause) String() string { return causeNames[c] }
 
 // Pod is the state of a pod beside its blocks.
 type Pod struct {

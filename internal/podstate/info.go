@@ -56,9 +56,9 @@ func (pm *Pod) Count(s *stats.Stats) {
 			s.Connected++
 		}
 		switch st.replay() {
-		case ReplayWaiting:
+		case replayWaiting:
 			s.Waiting++
-		case ReplayNone:
+		case replayNone:
 			s.NoReplay++
 		}
 	}
@@ -132,18 +132,18 @@ func (st *Stream) info() stats.Stream {
 
 // The values of stats.Stream.Replay.
 const (
-	ReplayIdle    = "idle"
-	ReplayWaiting = "waiting"
-	ReplayNone    = "none"
+	replayIdle    = "idle"
+	replayWaiting = "waiting"
+	replayNone    = "none"
 )
 
 // replay returns the state of the stream's replay socket.
 func (st *Stream) replay() string {
 	switch {
 	case st.Waits():
-		return ReplayWaiting
+		return replayWaiting
 	case st.noReplay:
-		return ReplayNone
+		return replayNone
 	}
-	return ReplayIdle
+	return replayIdle
 }

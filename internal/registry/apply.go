@@ -381,7 +381,7 @@ func (x *Registry) Applying() (context.Context, context.CancelFunc) {
 	if x.OwnsIndex {
 		return context.Background(), func() {}
 	}
-	return context.WithTimeout(context.Background(), ApplyTimeout)
+	return context.WithTimeout(context.Background(), applyTimeout)
 }
 
 // source returns the index.Source of a rank.
