@@ -269,7 +269,7 @@ func TestApproximateBecomesExact(t *testing.T) {
 			if want := fmt.Sprintf("[pod m approximate %v]", c.want); fmt.Sprint(states) != want {
 				t.Errorf("states %v, want %s", states, want)
 			}
-			if s := f.Stats(); s.Approximate != 1 || s.Pods != 1 {
+			if s := f.Stats(); s.States["approximate"] != 1 || s.Pods != 1 {
 				t.Errorf("%+v", s)
 			}
 			// It begins anew when it is forgotten.
@@ -375,8 +375,8 @@ func TestApproximateInventedModels(t *testing.T) {
 	if err := f.Ingest("pod", "one more", fakeengine.Payload(1e9, 0, believed.Stored(0, 6))); err == nil {
 		t.Error("more than MaxModels")
 	}
-	if s := f.Stats(); s.Approximate != 0 {
-		t.Errorf("%d are approximate", s.Approximate)
+	if s := f.Stats(); s.States["approximate"] != 0 {
+		t.Errorf("%d are approximate", s.States["approximate"])
 	}
 }
 

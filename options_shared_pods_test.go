@@ -83,7 +83,7 @@ func TestListedPods(t *testing.T) {
 	if got := s.states(t, kvindex.Request{}); got != "a/0=3/live b/2=2/live c/0=0/silent" {
 		t.Error(got)
 	}
-	if st := s.reader.Stats(); st.Pods != 3 || st.Models != 1 || st.Ranks != 2 || st.Silent != 1 {
+	if st := s.reader.Stats(); st.Pods != 3 || st.Models != 1 || st.Ranks != 2 || st.States["silent"] != 1 {
 		t.Errorf("%+v", st)
 	}
 

@@ -158,7 +158,7 @@ func TestASilentPod(t *testing.T) {
 	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens}); len(s) != 1 || s[0].State != kvindex.StateSilent {
 		t.Errorf("scores %+v", s)
 	}
-	if s := ix.Stats(); s.Silent != 1 || s.Connected != 1 || s.Models != 1 || s.Pods != 1 {
+	if s := ix.Stats(); s.States["silent"] != 1 || s.Connected != 1 || s.Models != 1 || s.Pods != 1 {
 		t.Errorf("%+v", s)
 	}
 	note("s", events.NoteClosed)(t, ix)

@@ -149,7 +149,7 @@ func figures(t *testing.T) {
 	time.Sleep(4 * time.Second)
 	is("lag while one waits", pod().Ranks[0].Lag.Round(time.Millisecond), 9*time.Second)
 	is("replay", pod().Streams[0].Replay, "waiting")
-	is("waiting", []int{ix.Stats().Waiting, ix.Stats().Replaying, ix.Stats().Connected}, []int{1, 1, 1})
+	is("waiting", []int{ix.Stats().Waiting, ix.Stats().States["replaying"], ix.Stats().Connected}, []int{1, 1, 1})
 	brings(replayed(message("s", 1, clock()-8, 0)))(t, ix)
 	is("lag of an old message", pod().Ranks[0].Lag.Round(time.Millisecond), 8*time.Second)
 	brings(message("s", 2, clock(), 0))(t, ix)
@@ -162,7 +162,7 @@ func figures(t *testing.T) {
 	time.Sleep(time.Second)
 	is("lag while it is lost", pod().Ranks[0].Lag, time.Second)
 	is("connected", pod().Connected.IsZero(), true)
-	is("uncertain", ix.Stats().Uncertain, 1)
+	is("uncertain", ix.Stats().States["uncertain"], 1)
 
 	bad := message("s", 4, 0, 0)
 	bad.Payload = []byte{7}

@@ -113,7 +113,7 @@ func TestRemoveStream(t *testing.T) {
 			if len(pods) != 1 || pods[0].State != kvindex.StateLive || len(pods[0].Ranks) != 2 || len(pods[0].Streams) != 2 {
 				t.Errorf("%+v", pods)
 			}
-			if s := ix.Stats(); hide == nil && s.Ranks != 2 || s.Silent != 0 || s.Blocks[kvindex.TierGPU] != 5 {
+			if s := ix.Stats(); hide == nil && s.Ranks != 2 || s.States["silent"] != 0 || s.Blocks[kvindex.TierGPU] != 5 {
 				t.Errorf("%+v", s)
 			}
 			if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: p.Tokens}, "a"); e.Score.Rank != 1 || e.Score.MatchedBlocks != 3 {
@@ -132,7 +132,7 @@ func TestRemoveStream(t *testing.T) {
 				removeStream(t, ix, stream)
 			}
 			s := ix.Stats()
-			if hide == nil && s.Ranks != 0 || s.Pods+s.Models+s.Silent != 0 || s.Blocks != ([index.NumTiers]int{}) {
+			if hide == nil && s.Ranks != 0 || s.Pods+s.Models+len(s.States) != 0 || s.Blocks != ([index.NumTiers]int{}) {
 				t.Errorf("nothing is left, but %+v", s)
 			}
 			if got := score(t, ix, kvindex.Request{Candidates: c, Tokens: p.Tokens, Model: "m"}); len(got)+len(ix.Pods(nil)) != 0 {
@@ -539,7 +539,7 @@ func runRemovals(t *testing.T, seed uint64, seen *removals) {
 			}
 		}
 		a, b := ix.Stats(), plain.Stats()
-		if a.Ranks != b.Ranks || a.Pods != b.Pods || a.Models != b.Models || a.Blocks != b.Blocks || a.Parked != b.Parked || a.Unplaced != b.Unplaced || a.Silent != b.Silent || a.Connected != b.Connected || a.Waiting != b.Waiting || a.NoReplay != b.NoReplay {
+		if a.Ranks != b.Ranks || a.Pods != b.Pods || a.Models != b.Models || a.Blocks != b.Blocks || a.Parked != b.Parked || a.Unplaced != b.Unplaced || a.States["silent"] != b.States["silent"] || a.Connected != b.Connected || a.Waiting != b.Waiting || a.NoReplay != b.NoReplay {
 			t.Fatalf("seed %d, step %d: there are\n%+v\nwant\n%+v", seed, step, a, b)
 		}
 		checkViews(t, ix)

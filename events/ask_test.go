@@ -698,7 +698,7 @@ func TestTellOnce(t *testing.T) {
 		_, _ = nc.Write(zmtptest.Hello(1, "ROUTER"))
 		attempts <- struct{}{}
 	})
-	s := subscribe(t, events.SubscriberConfig{Endpoint: router, BackoffMin: time.Millisecond, BackoffMax: time.Millisecond})
+	s := subscribe(t, events.SubscriberConfig{Endpoint: router, Backoff: time.Millisecond})
 	for range 50 {
 		wait(t, "an attempt", attempts)
 	}

@@ -191,7 +191,7 @@ func TestFleetLinks(t *testing.T) {
 	sink := &dueSink{}
 	connects := make(chan string, 100)
 	f := newFleet(t, sink, events.FleetConfig{OnChange: h.change, Subscriber: events.SubscriberConfig{
-		BackoffMin: time.Millisecond, BackoffMax: 10 * time.Millisecond,
+		Backoff:   10 * time.Millisecond,
 		OnConnect: func(e string) { connects <- e },
 	}})
 	mustSet(t, f, "host", named(pod, "a"))
@@ -516,7 +516,7 @@ func TestFleetPodsAllocatesNothing(t *testing.T) {
 		t.Log("coverage allocates")
 		return
 	}
-	f := newFleet(t, newFleetSink(), events.FleetConfig{Subscriber: events.SubscriberConfig{BackoffMin: time.Hour, BackoffMax: time.Hour}})
+	f := newFleet(t, newFleetSink(), events.FleetConfig{Subscriber: events.SubscriberConfig{Backoff: 10 * time.Hour}})
 	var pods []events.Pod
 	for i := range 100 {
 		pods = append(pods, events.Pod{ID: fmt.Sprint("pod-", i), Model: "m", Host: "127.0.0.1", Port: 1 + 2*i, Ranks: 2})

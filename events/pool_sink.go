@@ -134,9 +134,7 @@ func (p *Pool) dropAll(q *podQueue, gone func(*poolStream) bool) {
 			stay = append(stay, w)
 			continue
 		}
-		for _, s := range []*PoolStats{&q.stats, &p.stats} {
-			s.Dropped++
-		}
+		p.stats.Dropped++
 		p.refuse(w, nil)
 	}
 	clear(q.waiters[len(stay):])
@@ -165,7 +163,7 @@ func (p *Pool) begin(pod, model, stream string) (*poolStream, error) {
 func (p *Pool) await(s *poolStream) error {
 	q := s.pod
 	p.noteOffer(s)
-	p.countCall(q, 1)
+	p.calls++
 	if !q.active && len(q.waiters) == 0 && p.workers < p.cfg.Concurrency {
 		q.active = true
 		p.workers++
@@ -196,7 +194,7 @@ func (p *Pool) finish(s *poolStream) {
 // end ends a turn. p.mu is held.
 func (p *Pool) end(s *poolStream) {
 	q := s.pod
-	p.countCall(q, -1)
+	p.calls--
 	p.forgetOffer(s)
 	p.serve(q)
 	p.serveStarved()
@@ -217,11 +215,6 @@ func (p *Pool) pass() {
 	default:
 		go p.work()
 	}
-}
-
-func (p *Pool) countCall(q *podQueue, n int) {
-	q.stats.Calls += n
-	p.stats.Calls += n
 }
 
 // pay gives the sink a NoteRestarted that failed before.

@@ -144,7 +144,7 @@ func (s *Subscriber) newReplay(st *stream) *replay {
 	return &replay{
 		s:    s,
 		st:   st,
-		wait: backoff{min: s.cfg.BackoffMin, max: s.cfg.BackoffMax},
+		wait: newBackoff(s.cfg.Backoff),
 		done: Replay{Pod: st.pod, Model: st.model, Stream: st.name, From: next},
 		due:  next,
 		end:  time.Now().Add(replayLimit * s.cfg.ReplayTimeout),
@@ -289,7 +289,7 @@ func (s *Subscriber) test(ctx context.Context, st *stream, m Message) error {
 
 // insist asks a replay socket until it answers, or for the time of a first answer.
 func (s *Subscriber) insist(ctx context.Context, ask func() error) error {
-	wait, since := backoff{min: s.cfg.BackoffMin, max: s.cfg.BackoffMax}, time.Now()
+	wait, since := newBackoff(s.cfg.Backoff), time.Now()
 	err := ask()
 	for err != nil && time.Since(since) < firstAnswer && ctx.Err() == nil {
 		wait.sleep(ctx)

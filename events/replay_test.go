@@ -169,7 +169,7 @@ func follow(t *testing.T, l *ledger, cfg events.SubscriberConfig) (s *events.Sub
 	if !cfg.Bind {
 		cfg.Pod, cfg.Model = "a", "m"
 	}
-	cfg.BackoffMin, cfg.BackoffMax = time.Millisecond, 5*time.Millisecond
+	cfg.Backoff = 5 * time.Millisecond
 	if cfg.OnReplay == nil {
 		cfg.OnReplay = func(r events.Replay) { replays <- r }
 	}

@@ -41,7 +41,7 @@ func newRig(t *testing.T, cfg kvindextest.EngineConfig) *rig {
 	t.Cleanup(func() { r.must(r.Close()) })
 	subscribe(t, r.ix, events.SubscriberConfig{
 		Endpoint: r.Endpoint(), Replay: r.ReplayEndpoint(), Pod: "a", Model: model,
-		BackoffMin: time.Millisecond, BackoffMax: 20 * time.Millisecond, ReplayTimeout: 250 * time.Millisecond,
+		Backoff: 20 * time.Millisecond, ReplayTimeout: 250 * time.Millisecond,
 	})
 	r.must(r.WaitSubscribers(r.ctx, 1))
 	return r

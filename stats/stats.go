@@ -17,11 +17,12 @@ type Stats struct {
 	Parked              int                 // events about stored blocks that wait for the parent
 	Unplaced            int                 // hashes of all pods without a known prefix: no prompt matches them
 	Index               index.Usage         // memory of the index; 0 if it is no index.Describer
-	// Silent, Uncertain, Replaying and Approximate are numbers of pods in these states; a pod
-	// counts once for each of its models. Connected, Waiting and NoReplay are numbers of
-	// streams: with a connection, with Replay waiting, and with Replay none.
-	Silent, Uncertain, Replaying, Approximate int
-	Connected, Waiting, NoReplay              int
+	// States has the number of pods in each state, by the text of the kvindex.State. A pod
+	// counts once for each of its models.
+	States map[string]int
+	// Connected, Waiting and NoReplay are numbers of streams: with a connection, with Replay
+	// waiting, and with Replay none.
+	Connected, Waiting, NoReplay int
 
 	Scores      Scores
 	Predictions Predictions // of Routed

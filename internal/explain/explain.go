@@ -67,15 +67,16 @@ type Answer struct {
 	Rank, Block, Token  int
 
 	Cause, Why string
+	Pods       []string
+	Scope      string
+	Loss       string
 
-	Tier             index.Tier
-	Pods             []string
-	Others           int
-	Scope            string
-	Loss             string
-	LostAt           time.Time
-	Parked, Unplaced int
-	Evicted          uint64
+	// Figures for Why.
+	tier             index.Tier
+	others           int // pods that hold the block
+	lostAt           time.Time
+	parked, unplaced int
+	evicted          uint64 // blocks of the rank, or of the pod if it holds nothing of the prompt
 }
 
 // Answer finds the Answer to q. changed: the blocks of the pod have changed since the score.
@@ -85,7 +86,7 @@ func (q *Question) Answer(ctx context.Context) (e *Answer, changed bool, err err
 		w.cause = causeError
 	} else {
 		w.own = index.NewCandidates(q.Model, []string{q.Pod})
-		w.e.Evicted = w.evicted()
+		w.e.evicted = w.evicted()
 		if changed, err = w.find(ctx); err != nil {
 			return nil, false, err
 		}
@@ -380,7 +381,7 @@ func (w *explainer) choose(ctx context.Context) error {
 	if best == nil {
 		return nil
 	}
-	w.cause, e.Tier, e.Parked, e.Unplaced = best.cause, best.tier, best.parked, best.unplaced
+	w.cause, e.tier, e.parked, e.unplaced = best.cause, best.tier, best.parked, best.unplaced
 	e.Rank, e.BlockTokens, e.Block, e.Token = best.rank, best.size, best.block, best.block*best.size
 	e.Blocks = w.length(best.variant) / best.size
 	if w.cause == causeLost {
@@ -390,7 +391,7 @@ func (w *explainer) choose(ctx context.Context) error {
 }
 
 func (w *explainer) tellLoss(l view.LastLoss) {
-	w.cause, w.e.Loss, w.e.LostAt = causeLost, l.Cause, l.At
+	w.cause, w.e.Loss, w.e.lostAt = causeLost, l.Cause, l.At
 }
 
 // length returns the length of the prompt in tokens or pairs.
@@ -513,7 +514,7 @@ func (w *explainer) elsewhere(ctx context.Context) (found bool, err error) {
 	if len(pods) == 0 {
 		return false, nil
 	}
-	w.cause, w.e.Others, w.e.Pods = causeElsewhere, len(pods), pods[:min(maxNamed, len(pods))]
+	w.cause, w.e.others, w.e.Pods = causeElsewhere, len(pods), pods[:min(maxNamed, len(pods))]
 	return true, nil
 }
 
@@ -702,7 +703,7 @@ func (w *explainer) byState() {
 		w.cause = causeContested
 	case has(func(r Rank) bool { return r.Waits }):
 		w.cause = causeHeldBack
-	case w.e.Evicted > 0 || w.Row != nil && w.Row.Evicted:
+	case w.e.evicted > 0 || w.Row != nil && w.Row.Evicted:
 		w.cause = causeMemory
 	case lost >= 0:
 		w.tellLoss(ranks[lost].Lost)
@@ -745,7 +746,7 @@ func (w *explainer) sentence() string {
 	case causeWhole:
 		return fmt.Sprintf("The pod holds all %d whole blocks of the prompt. What is left is always computed: the last token, or a part of a block.%s", e.Blocks, w.bound())
 	case causeLowerTier:
-		return fmt.Sprintf("%s is held in tier %v and not in the gpu. CachedTokens and Score count the gpu only.", block, e.Tier)
+		return fmt.Sprintf("%s is held in tier %v and not in the gpu. CachedTokens and Score count the gpu only.", block, e.tier)
 	case causeGroup:
 		if w.Facts != nil && w.Facts.Drafts && w.Row != nil && w.Row.Held == nil {
 			return block + " is the last of the hit, which draft layers (Profile.Draft) compute again."
@@ -756,7 +757,7 @@ func (w *explainer) sentence() string {
 	case causeEvicted:
 		return fmt.Sprintf("The pod held %s and has removed it, as an engine does when its cache is full.", lower(block))
 	case causeLost:
-		at := e.LostAt.UTC().Format(time.RFC3339)
+		at := e.lostAt.UTC().Format(time.RFC3339)
 		switch e.Loss {
 		case view.LossRestart:
 			return fmt.Sprintf("The engine restarted, noticed at %s, and with that its cache was emptied. %s was not stored since, as far as is known.%s", at, block, w.mayBe())
@@ -769,10 +770,10 @@ func (w *explainer) sentence() string {
 	case causeCleared:
 		return fmt.Sprintf("The pod held %s, and its cache was emptied since.", lower(block))
 	case causeParked:
-		if e.Evicted > 0 {
-			return fmt.Sprintf("%d stores that may be of %s, or of blocks behind it, wait for a parent that is not known. %s.", e.Parked, lower(block), e.memory())
+		if e.evicted > 0 {
+			return fmt.Sprintf("%d stores that may be of %s, or of blocks behind it, wait for a parent that is not known. %s.", e.parked, lower(block), e.memory())
 		}
-		return fmt.Sprintf("%d stores that may be of %s, or of blocks after it, wait for a parent that is not known. The connection came late, or messages are missing: a replay socket prevents this.", e.Parked, lower(block))
+		return fmt.Sprintf("%d stores that may be of %s, or of blocks after it, wait for a parent that is not known. The connection came late, or messages are missing: a replay socket prevents this.", e.parked, lower(block))
 	case causeSilent:
 		return fmt.Sprintf("A stream of pod %s has brought nothing yet. Look at its address, at the subscriber's OnError, and whether the engine publishes KV events.", pod)
 	case causeElsewhere:
@@ -798,8 +799,8 @@ func (w *explainer) sentence() string {
 // memory returns a sentence about evicted blocks.
 func (e *Answer) memory() string {
 	blocks := "blocks"
-	if e.Evicted > 0 {
-		blocks = fmt.Sprintf("%d blocks", e.Evicted)
+	if e.evicted > 0 {
+		blocks = fmt.Sprintf("%d blocks", e.evicted)
 	}
 	return fmt.Sprintf("The index has given up %s of the pod because its memory is full: give it more (WithMemory)", blocks)
 }
@@ -817,7 +818,7 @@ func (w *explainer) others() string {
 		}
 		fmt.Fprintf(&b, "%.100q", pod)
 	}
-	if more := e.Others - len(e.Pods); more > 0 {
+	if more := e.others - len(e.Pods); more > 0 {
 		fmt.Fprintf(&b, " and %d more", more)
 	}
 	return b.String()
@@ -825,10 +826,10 @@ func (w *explainer) others() string {
 
 // mayBe returns a sentence about hashes whose prefix is not known.
 func (w *explainer) mayBe() string {
-	if w.e.Unplaced == 0 {
+	if w.e.unplaced == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" The pod holds %d blocks by hashes of which the prefix is not known, and it may be one of them. Such hashes wait until another event names them.", w.e.Unplaced)
+	return fmt.Sprintf(" The pod holds %d blocks by hashes of which the prefix is not known, and it may be one of them. Such hashes wait until another event names them.", w.e.unplaced)
 }
 
 // unrecognized returns a sentence about events that are not recognized.

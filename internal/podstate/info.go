@@ -41,16 +41,7 @@ type RankInfo struct {
 
 // Count adds the states of the pod and of its streams to s.
 func (pm *Pod) Count(s *stats.Stats) {
-	switch pm.Shown.Facts().State {
-	case view.Silent:
-		s.Silent++
-	case view.Uncertain:
-		s.Uncertain++
-	case view.Replaying:
-		s.Replaying++
-	case view.Approximate:
-		s.Approximate++
-	}
+	s.States[pm.Shown.Facts().State.String()]++
 	for _, st := range pm.Streams {
 		if !st.connected.IsZero() {
 			s.Connected++

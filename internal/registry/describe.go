@@ -22,7 +22,7 @@ func (x *Registry) Stats(s *stats.Stats) {
 	s.Counters, s.MalformedBy = x.stats, maps.Clone(x.malformedBy)
 	x.statsMu.Unlock()
 	x.ledger.Stats(s)
-	s.Models = x.catalog.Count()
+	s.Models, s.States = x.catalog.Count(), make(map[string]int)
 	if d, ok := x.Index.(index.Describer); ok {
 		s.Index = d.Usage()
 		for _, info := range d.Describe(nil) {
