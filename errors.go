@@ -42,7 +42,7 @@ var (
 	ErrNotInRequest = predict.ErrNotInRequest
 	// ErrAnswerUsed is wrapped by errors of Routed about an answer that was routed before,
 	// or that a later ScoreRequest has overwritten.
-	ErrAnswerUsed = errors.New("kvindex: the answer was used")
+	ErrAnswerUsed = errors.New("kvindex: the answer was already used")
 	// ErrBlockSize is wrapped by errors of Routed about a pod whose block size is not known: the
 	// pod has stored nothing yet, and the other pods of its model with the same Profile.Media
 	// have stored nothing either, or have different block sizes. Then nothing can be predicted.

@@ -308,7 +308,9 @@ var situations = []struct {
 		from := s.held + 1 + s.r.IntN(n-s.held-1)
 		s.open()
 		s.a(s.p.Stored(0, s.held), s.p.Stored(from, n))
-		s.also = func(e *kvindex.Explanation) bool { return strings.HasPrefix(e.Why, "1 stores that may be of block") }
+		s.also = func(e *kvindex.Explanation) bool {
+			return strings.HasPrefix(e.Why, "Announcements of the pod (1) wait")
+		}
 	}, "parked"},
 	{"unplaced", func(s *situation, n int) {
 		s.open()
@@ -377,7 +379,9 @@ var situations = []struct {
 		end := s.p.Removed(gone...)
 		end.Group = 1
 		s.a(s.p.Stored(0, n), window, end)
-		s.also = func(e *kvindex.Explanation) bool { return strings.Contains(e.Why, "another group does not hold") }
+		s.also = func(e *kvindex.Explanation) bool {
+			return strings.Contains(e.Why, "another group has removed, or never stored, blocks")
+		}
 	}, "group"},
 	{"given up for draft layers", func(s *situation, n int) {
 		s.open(withProfile(kvindex.Profile{Draft: kvindex.DraftLayers}))
@@ -551,7 +555,7 @@ var situations = []struct {
 			if s.held == 0 { // of any rank
 				ranks = 2
 			}
-			return strings.Contains(e.Why, fmt.Sprintf("given up %d blocks", 7*ranks)) && strings.Contains(e.Why, "WithMemory")
+			return strings.Contains(e.Why, fmt.Sprintf("evicted %d blocks", 7*ranks)) && strings.Contains(e.Why, "WithMemory")
 		}
 	}, "memory"},
 	{"given up by the index, after a loss", func(s *situation, n int) {
@@ -567,7 +571,7 @@ var situations = []struct {
 		s.full(false)
 		s.a(s.p.Stored(0, s.held))
 		s.also = func(e *kvindex.Explanation) bool {
-			return strings.Contains(e.Why, "given up blocks")
+			return strings.Contains(e.Why, "has evicted blocks")
 		}
 	}, "memory"},
 	{"parked, as the index gave up its parent", func(s *situation, n int) {
@@ -908,7 +912,7 @@ pod "b": 0 of 270 tokens cached, rank 0, live
   tokens:  [1 89 111 117 32 97 114 101 32] ... [101 63 32]
   blocks:  16 of 16 tokens; held from the first on: 0; the next is 0, from token 0 on
   cause:   other_salt
-  The pod holds the same tokens under another salt. An engine does not reuse them for this request. If they should be the same, compare what the request says with what the engine was sent.
+  The pod holds the same tokens under another salt. An engine does not reuse them for this request. If they should be the same, compare the request here with the request to the engine.
 `},
 		{kvindex.Request{Model: "m", Tokens: p.Tokens[:40]}, "c", `
 pod "c": 32 of 40 tokens cached, rank 0, live
@@ -916,7 +920,7 @@ pod "c": 32 of 40 tokens cached, rank 0, live
   tokens:  [1 89 111 117 32 97 114 101 32] ... [32 97 32]
   blocks:  2 of 16 tokens; held from the first on: 2 (gpu=2); the next is 2, from token 32 on
   cause:   whole
-  The pod holds all 2 whole blocks of the prompt. What is left is always computed: the last token, or a part of a block.
+  The pod holds all 2 whole blocks of the prompt. The rest is always computed: the last token, or a part of a block.
 `},
 		{kvindex.Request{Model: "m", Prompt: "fail"}, "c", `
 pod "c": 0 of 0 tokens cached, rank 0, unknown

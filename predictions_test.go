@@ -496,12 +496,12 @@ func TestTicketsThatAreNotGood(t *testing.T) {
 func TestWithPredictionsErrors(t *testing.T) {
 	ok := kvindex.WithPredictions(kvindex.PredictionConfig{})
 	for want, c := range map[string][]kvindex.Option{
-		"a TTL of -1ns":                        {kvindex.WithPredictions(kvindex.PredictionConfig{TTL: -1})},
-		"a TicketAge of -1ns":                  {kvindex.WithPredictions(kvindex.PredictionConfig{TicketAge: -1})},
-		"is less than the TTL of 3s":           {kvindex.WithPredictions(kvindex.PredictionConfig{TTL: 3 * time.Second, TicketAge: time.Second})},
-		"is less than the TTL of 2s":           {kvindex.WithPredictions(kvindex.PredictionConfig{TicketAge: time.Second})},
+		"TTL is -1ns":                          {kvindex.WithPredictions(kvindex.PredictionConfig{TTL: -1})},
+		"TicketAge is -1ns":                    {kvindex.WithPredictions(kvindex.PredictionConfig{TicketAge: -1})},
+		"must be at least the TTL of 3s":       {kvindex.WithPredictions(kvindex.PredictionConfig{TTL: 3 * time.Second, TicketAge: time.Second})},
+		"must be at least the TTL of 2s":       {kvindex.WithPredictions(kvindex.PredictionConfig{TicketAge: time.Second})},
 		fmt.Sprint(kvindex.MinPredictionBytes): {kvindex.WithPredictions(kvindex.PredictionConfig{Bytes: kvindex.MinPredictionBytes - 1})},
-		"-5 bytes":                             {kvindex.WithPredictions(kvindex.PredictionConfig{Bytes: -5})},
+		"Bytes is -5":                          {kvindex.WithPredictions(kvindex.PredictionConfig{Bytes: -5})},
 		"given twice":                          {ok, ok},
 	} {
 		if ix, err := kvindex.New(c...); err == nil || ix != nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "WithPredictions") {

@@ -68,7 +68,7 @@ const (
 
 var (
 	errNotPublished = errors.New("it lacks the messages that the engine has just published")
-	errOthersReplay = fmt.Errorf("it is another engine's: %w", errNotPublished)
+	errOthersReplay = fmt.Errorf("it belongs to another engine: %w", errNotPublished)
 )
 
 // ask starts to ask the engine of a stream for all missed messages, if no other asker runs.

@@ -154,7 +154,7 @@ type Event struct {
 func (b *Batch) Validate() error {
 	switch {
 	case b == nil:
-		return malformed(fault.Errorf(fault.Missing, "no batch"))
+		return malformed(fault.Errorf(fault.Missing, "the batch is nil"))
 	case b.Rank < 0 || b.Rank > maxRank:
 		return malformed(fault.Errorf(fault.Type, "rank %d is not in 0..%d", b.Rank, maxRank))
 	}

@@ -303,10 +303,10 @@ func NewFleet(sink Sink, cfg FleetConfig) (*Fleet, error) {
 		errs = append(errs, fmt.Errorf("events: fleet: "+format, args...))
 	}
 	if sink == nil {
-		bad("no sink")
+		bad("the sink is nil")
 	}
 	if cfg.MaxPods < 0 || cfg.MaxDials < 0 {
-		bad("a limit below 0: MaxPods is %d, MaxDials %d", cfg.MaxPods, cfg.MaxDials)
+		bad("MaxPods is %d and MaxDials %d, must not be negative", cfg.MaxPods, cfg.MaxDials)
 	}
 	cfg = cfg.withDefaults()
 	c := &cfg.Subscriber
@@ -314,7 +314,7 @@ func NewFleet(sink Sink, cfg FleetConfig) (*Fleet, error) {
 		bad("Subscriber: Endpoint, Bind, Topic, Pod, Model and Replay must be zero: each Pod has its own")
 	}
 	if c.ParseTopic != nil || c.ReplayOf != nil || c.OnListen != nil || c.OnError != nil {
-		bad("Subscriber: ParseTopic, ReplayOf and OnListen are for listening, and OnError is the Fleet's")
+		bad("Subscriber: ParseTopic, ReplayOf, OnListen and OnError must be nil: a Fleet does not listen, and has an OnError")
 	}
 	probe := *c
 	probe.Endpoint, probe.Pod, probe.Model = endpoint("localhost", defaultPort), "pod", "model"
@@ -466,7 +466,7 @@ func Report(ctx context.Context, err error) {
 	}
 }
 
-var errSourceEnded = errors.New("it has ended, and is started again")
+var errSourceEnded = errors.New("Run of the source has returned, and is called again")
 
 // report gives OnError a fault of a member that is busy, or of no pod if m is nil.
 func (f *Fleet) report(m *member, err error) {
@@ -573,7 +573,7 @@ func (f *Fleet) put(s *fleetSource, p *Pod, listed bool) error {
 	c := s.claims[p.ID]
 	if c != nil {
 		if listed && c.round == s.round {
-			return fmt.Errorf("pod %.100q is named twice", p.ID)
+			return fmt.Errorf("pod %.100q is given twice", p.ID)
 		}
 		c.round = s.round
 		if c.listed.same(p) {
@@ -592,7 +592,7 @@ func (f *Fleet) put(s *fleetSource, p *Pod, listed bool) error {
 	if c == nil {
 		if m == nil || m.source == nil {
 			if f.present >= f.cfg.MaxPods || m == nil && len(f.members) >= 2*f.cfg.MaxPods {
-				return fmt.Errorf("pod %.100q is one more than %d (MaxPods)", n.ID, f.cfg.MaxPods)
+				return fmt.Errorf("pod %.100q: there are %d pods already (MaxPods)", n.ID, f.cfg.MaxPods)
 			}
 		}
 		c = &claim{round: s.round}
@@ -743,7 +743,7 @@ func (f *Fleet) forget(r *fleetRun, m *member) {
 	err := f.forgetOf(m)
 	for ; err != nil && r.ctx.Err() == nil; err = f.forgetOf(m) {
 		if failing.due(err) {
-			f.report(m, fmt.Errorf("events: fleet: pod %q: forgetting it failed, and is tried again: %w", m.id, err))
+			f.report(m, fmt.Errorf("events: fleet: pod %q: the sink failed to forget the pod, and is called again: %w", m.id, err))
 		}
 		wait.sleep(r.ctx)
 	}
@@ -836,7 +836,7 @@ func (f *Fleet) forgetAll() {
 		f.mu.Unlock()
 		err := f.forgetOf(m)
 		if err != nil {
-			f.report(m, fmt.Errorf("events: fleet: pod %q: forgetting it at the end of Run failed: %w", m.id, err))
+			f.report(m, fmt.Errorf("events: fleet: pod %q: the sink failed to forget the pod at the end of Run: %w", m.id, err))
 		}
 		f.mu.Lock()
 		if m.busy = false; err == nil {

@@ -129,10 +129,10 @@ type Pool struct {
 func NewPool(sink Sink, cfg PoolConfig) (*Pool, error) {
 	var errs []error
 	if sink == nil {
-		errs = append(errs, errors.New("events: pool: no sink"))
+		errs = append(errs, errors.New("events: pool: the sink is nil"))
 	}
 	if cfg.Concurrency < 0 || cfg.MaxMessages < 0 || cfg.MaxBytes < 0 {
-		errs = append(errs, fmt.Errorf("events: pool: a limit below 0: Concurrency is %d, MaxMessages %d, MaxBytes %d", cfg.Concurrency, cfg.MaxMessages, cfg.MaxBytes))
+		errs = append(errs, fmt.Errorf("events: pool: Concurrency is %d, MaxMessages %d and MaxBytes %d, must not be negative", cfg.Concurrency, cfg.MaxMessages, cfg.MaxBytes))
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)

@@ -859,10 +859,10 @@ func TestNewPoolValidates(t *testing.T) {
 		cfg  events.PoolConfig
 		want string
 	}{
-		{"no sink", nil, events.PoolConfig{}, "no sink"},
-		{"concurrency", newDesk(), events.PoolConfig{Concurrency: -1}, "below 0"},
-		{"messages", newDesk(), events.PoolConfig{MaxMessages: -1}, "below 0"},
-		{"bytes", newDesk(), events.PoolConfig{MaxBytes: -1}, "below 0"},
+		{"no sink", nil, events.PoolConfig{}, "the sink is nil"},
+		{"concurrency", newDesk(), events.PoolConfig{Concurrency: -1}, "must not be negative"},
+		{"messages", newDesk(), events.PoolConfig{MaxMessages: -1}, "must not be negative"},
+		{"bytes", newDesk(), events.PoolConfig{MaxBytes: -1}, "must not be negative"},
 	} {
 		if p, err := events.NewPool(tt.sink, tt.cfg); p != nil || err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v", tt.name, err)

@@ -483,17 +483,17 @@ func TestReplayAnswers(t *testing.T) {
 		"silence": {
 			answer: func(int, uint64) [][][]byte { return nil },
 			timed:  true,
-			want:   "lost 1-8 9", asked: []uint64{0}, failed: "in time", then: "10",
+			want:   "lost 1-8 9", asked: []uint64{0}, failed: "does not answer", then: "10",
 		},
 		"no answer to a request": {
 			answer: func(int, uint64) [][][]byte { return [][][]byte{{[]byte("what?")}} },
 			timed:  true,
-			want:   "lost 1-8 9", asked: []uint64{0}, failed: "no answer to a replay", then: "10",
+			want:   "lost 1-8 9", asked: []uint64{0}, failed: "does not belong to a replay", then: "10",
 		},
 		"a number of seven bytes": {
 			answer: func(int, uint64) [][][]byte { return [][][]byte{{nil, make([]byte, 7), nil}} },
 			timed:  true,
-			want:   "lost 1-8 9", asked: []uint64{0}, failed: "no answer to a replay", then: "10",
+			want:   "lost 1-8 9", asked: []uint64{0}, failed: "does not belong to a replay", then: "10",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -844,7 +844,7 @@ func TestReplayConfig(t *testing.T) {
 		"bad endpoint": {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", Replay: "udp://h:2"}, "udp"},
 		"one for many": {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Bind: true, Replay: "tcp://h:2"}, "ReplayOf"},
 		"many for one": {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", ReplayOf: func(string, string) string { return "" }}, "set Replay"},
-		"negative":     {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", ReplayTimeout: -1}, "below 0"},
+		"negative":     {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", ReplayTimeout: -1}, "must not be negative"},
 	} {
 		if _, err := events.NewSubscriber(c.sink, c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)

@@ -237,16 +237,16 @@ func (c SubscriberConfig) validate(sink Sink) error {
 		errs = append(errs, fmt.Errorf("events: subscriber: "+format, args...))
 	}
 	if sink == nil {
-		bad("no sink")
+		bad("the sink is nil")
 	}
 	check := zmtp.CheckDial
 	if c.Bind {
 		check = zmtp.CheckListen
 		if c.Replay != "" {
-			bad("Replay %q names one engine, and Bind is for many: set ReplayOf", c.Replay)
+			bad("Replay %q is the socket of one engine, but Bind is for many: set ReplayOf", c.Replay)
 		}
 	} else if c.Pod == "" || c.Model == "" {
-		bad("connecting to an engine needs its Pod (%q) and Model (%q)", c.Pod, c.Model)
+		bad("Pod is %q and Model is %q, both are required without Bind", c.Pod, c.Model)
 	}
 	if err := check(c.Endpoint); err != nil {
 		bad("%w", err)
@@ -262,17 +262,17 @@ func (c SubscriberConfig) validate(sink Sink) error {
 		bad("ReplayOf is for Bind: set Replay")
 	}
 	if len(c.Topic) > maxTopicBytes {
-		bad("Topic has %d bytes, %d are allowed", len(c.Topic), maxTopicBytes)
+		bad("Topic has %d bytes, more than %d", len(c.Topic), maxTopicBytes)
 	}
 	if c.MaxMessage < 0 || c.MaxBuffered < 0 || c.MaxConns < 0 {
-		bad("a limit below 0: MaxMessage is %d, MaxBuffered %d, MaxConns %d", c.MaxMessage, c.MaxBuffered, c.MaxConns)
+		bad("MaxMessage is %d, MaxBuffered %d and MaxConns %d, must not be negative", c.MaxMessage, c.MaxBuffered, c.MaxConns)
 	}
 	if c.Backoff < 0 || c.Heartbeat < 0 || c.ReplayTimeout < 0 || c.Silence < 0 {
-		bad("a time below 0: Backoff is %v, Heartbeat %v, ReplayTimeout %v, Silence %v", c.Backoff, c.Heartbeat, c.ReplayTimeout, c.Silence)
+		bad("Backoff is %v, Heartbeat %v, ReplayTimeout %v and Silence %v, must not be negative", c.Backoff, c.Heartbeat, c.ReplayTimeout, c.Silence)
 	}
 	if d := c.withDefaults(); d.MaxBuffered < 3*int64(d.MaxMessage) {
 		// While a buffer is doubled there are two.
-		bad("MaxBuffered %d is not three times MaxMessage %d", d.MaxBuffered, d.MaxMessage)
+		bad("MaxBuffered is %d, must be at least three times the MaxMessage of %d", d.MaxBuffered, d.MaxMessage)
 	}
 	return errors.Join(errs...)
 }

@@ -337,8 +337,8 @@ func TestNewSubscriberValidates(t *testing.T) {
 		{"no pod", func(c *events.SubscriberConfig) { c.Pod = "" }, "Pod"},
 		{"no model", func(c *events.SubscriberConfig) { c.Model = "" }, "Model"},
 		{"long topic", func(c *events.SubscriberConfig) { c.Topic = strings.Repeat("x", 1025) }, "Topic"},
-		{"negative limit", func(c *events.SubscriberConfig) { c.MaxConns = -1 }, "limit"},
-		{"negative time", func(c *events.SubscriberConfig) { c.Heartbeat = -1 }, "time"},
+		{"negative limit", func(c *events.SubscriberConfig) { c.MaxConns = -1 }, "MaxConns -1, must"},
+		{"negative time", func(c *events.SubscriberConfig) { c.Heartbeat = -1 }, "Heartbeat -1ns"},
 		{"small budget", func(c *events.SubscriberConfig) { c.MaxBuffered = 1 << 20 }, "MaxBuffered"},
 	}
 	for _, tt := range tests {

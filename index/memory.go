@@ -89,13 +89,13 @@ func NewMemory(cfg MemoryConfig) (Index, error) {
 
 func newMemory(cfg MemoryConfig) (*memory, error) {
 	if cfg.PendingBytes < 0 {
-		return nil, fmt.Errorf("index: PendingBytes is %d", cfg.PendingBytes)
+		return nil, fmt.Errorf("index: PendingBytes is %d, must not be negative", cfg.PendingBytes)
 	}
 	if cfg.IdleNames < 0 {
-		return nil, fmt.Errorf("index: IdleNames is %d", cfg.IdleNames)
+		return nil, fmt.Errorf("index: IdleNames is %d, must not be negative", cfg.IdleNames)
 	}
 	if cfg.Bytes != 0 && cfg.Bytes < MinMemory {
-		return nil, fmt.Errorf("index: a memory of %d bytes, at least %d", cfg.Bytes, MinMemory)
+		return nil, fmt.Errorf("index: Bytes is %d, must be at least %d", cfg.Bytes, MinMemory)
 	}
 	cfg.Bytes = cmp.Or(cfg.Bytes, defaultBytes)
 	cfg.PendingBytes = cmp.Or(cfg.PendingBytes, defaultPendingBytes)
@@ -221,7 +221,7 @@ func (m *memory) Match(ctx context.Context, q *Query, out *Matches) error {
 		return err
 	}
 	if q.Candidates == nil {
-		return fmt.Errorf("%w: no candidates", ErrInvalid)
+		return fmt.Errorf("%w: the query has no Candidates", ErrInvalid)
 	}
 	md := (*m.models.Load())[q.Candidates.model]
 	if md == nil {

@@ -100,7 +100,7 @@ type Malformed struct {
 	//	encoding       no MessagePack object, or a string that is not UTF-8: of no engine, or damaged
 	//	type           a field has a type or a value that no known version sends
 	//	missing        a field that every known version sends is missing
-	//	contradiction  fields exclude one another, or one is there twice
+	//	contradiction  fields exclude one another, or one is repeated
 	//	limit          more of something than an engine can be made to send, or than a transport accepts
 	//	frames         not the frames that engines send: a topic, a number of 8 bytes, a payload
 	Reason string

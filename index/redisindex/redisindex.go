@@ -245,7 +245,7 @@ func newIndex(client redis.UniversalClient, c Config) (*redisIndex, error) {
 
 var errNoClient = errors.New("redisindex: the client is nil")
 
-var errNoTimeouts = errors.New("redisindex: the client's options need ContextTimeoutEnabled: true, or a slow server would hold up callers whatever their contexts say")
+var errNoTimeouts = errors.New("redisindex: the client's options need ContextTimeoutEnabled: true, or a slow server holds up callers after their contexts have ended")
 
 var errRing = errors.New("redisindex: the client is a Ring, whose servers do not have the same keys before and after one of them fails: use a cluster")
 
@@ -257,7 +257,7 @@ func (c *Config) fill() error {
 			*d = v
 		}
 		if *d < least {
-			return fmt.Errorf("redisindex: Config.%s is %v, at least %v", name, *d, least)
+			return fmt.Errorf("redisindex: Config.%s is %v, must be at least %v", name, *d, least)
 		}
 		return nil
 	}
@@ -271,7 +271,7 @@ func (c *Config) fill() error {
 		return fmt.Errorf("redisindex: Config.Prefix is %q: keys with empty braces have no common server in a cluster", c.Prefix)
 	}
 	if c.Sweep < 0 {
-		return fmt.Errorf("redisindex: Config.Sweep is %d", c.Sweep)
+		return fmt.Errorf("redisindex: Config.Sweep is %d, must not be negative", c.Sweep)
 	}
 	return errors.Join(
 		def(&c.Lease, defaultLease, 100*time.Millisecond, "Lease"),

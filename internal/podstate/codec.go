@@ -127,11 +127,11 @@ func (pm *Pod) readRank(f *sections.Fields) error {
 	case err != nil:
 		return err
 	case pm.Ranks[b.Rank] != nil:
-		return fmt.Errorf("rank %d is there twice", b.Rank)
+		return fmt.Errorf("rank %d is repeated", b.Rank)
 	case len(unrecognized) > engine.MaxUnrecognized || slices.ContainsFunc(unrecognized, func(text string) bool { return len(text) > maxUnrecognizedText }):
-		return fmt.Errorf("rank %d: more that is not recognized than is kept", b.Rank)
+		return fmt.Errorf("rank %d: too many unrecognized parts", b.Rank)
 	case state > view.Live || cause >= len(view.LossNames) || c.Others >= ContestRun || c.Own >= ContestRun:
-		return fmt.Errorf("rank %d: a state that no rank has", b.Rank)
+		return fmt.Errorf("rank %d: an invalid state", b.Rank)
 	}
 	r, err := pm.Rank(b.Rank)
 	if err != nil {
@@ -156,7 +156,7 @@ func (pm *Pod) readStream(f *sections.Fields) error {
 		return nil
 	}
 	if pm.Streams[name] != nil || name == "" {
-		return fmt.Errorf("stream %q is there twice, or has no name", name)
+		return fmt.Errorf("stream %q is repeated, or has no name", name)
 	}
 	st, err := pm.Stream(name)
 	if err != nil {
@@ -165,7 +165,7 @@ func (pm *Pod) readStream(f *sections.Fields) error {
 	for _, n := range ranks {
 		r := pm.Ranks[n]
 		if r == nil || r.Stream != nil {
-			return fmt.Errorf("stream %q: rank %d is not there, or another stream's", name, n)
+			return fmt.Errorf("stream %q: rank %d is missing, or belongs to another stream", name, n)
 		}
 		pm.Bind(r, st)
 	}

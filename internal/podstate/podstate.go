@@ -265,7 +265,7 @@ func (pm *Pod) Rank(n int) (*Rank, error) {
 	r := pm.Ranks[n]
 	if r == nil {
 		if len(pm.Ranks) >= engine.MaxRanks {
-			return nil, fmt.Errorf("rank %d is one more than the %d that a pod may have", n, engine.MaxRanks)
+			return nil, fmt.Errorf("rank %d: the pod has %d ranks already", n, engine.MaxRanks)
 		}
 		r = &Rank{Number: n}
 		pm.Ranks[n] = r
@@ -297,7 +297,7 @@ func (pm *Pod) Stream(name string) (*Stream, error) {
 			return nil, fmt.Errorf("the name of the stream has %d bytes, more than %d: %.100q", len(name), engine.MaxName, name)
 		}
 		if len(pm.Streams) >= engine.MaxStreams && !pm.dropStream() {
-			return nil, fmt.Errorf("stream %q is one more than the %d that a pod may have", name, engine.MaxStreams)
+			return nil, fmt.Errorf("stream %q: the pod has %d streams already", name, engine.MaxStreams)
 		}
 		st = &Stream{Name: name}
 		pm.Streams[name] = st

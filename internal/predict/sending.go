@@ -38,7 +38,7 @@ func (l *Ledger) Send(p *Pod, s *Sending) (Ticket, error) {
 	l.expire(now)
 	if f := p.form.Load(); f != nil && s.Lent { // the pod has announced its blocks since
 		if !sameBlocks(f, s.View) {
-			return Ticket{}, fmt.Errorf("%w: %.100q: its blocks were announced after the score", ErrBlockSize, s.Source.Pod)
+			return Ticket{}, fmt.Errorf("%w: %.100q announced its first blocks after the score", ErrBlockSize, s.Source.Pod)
 		}
 		s.Lent = false
 	}
