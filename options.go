@@ -71,8 +71,8 @@ func configOf(opts []Option) config {
 //
 //   - If this Indexer receives events of a pod for a model, it ignores the notes of other
 //     Indexers about it. Let one Indexer receive the events of all ranks of a pod.
-//   - Hooks are not called for pods that other processes feed. Explain knows less of such
-//     pods, and a prediction (Routed) ends by its TTL, Observe or Abandon, because none of
+//   - Hooks are not called for pods that other processes feed. Explain has less information about
+//     such pods, and a prediction (Routed) ends by its TTL, Observe or Abandon, because none of
 //     their events comes here.
 //   - ScoreRequest requests the listing of pods, for at most half of the time that its context
 //     has left. If the request fails, the last listing is used. If there was none, ScoreRequest

@@ -95,8 +95,9 @@ type FleetConfig struct {
 	// functions, must be zero.
 	Subscriber SubscriberConfig
 
-	// OnChange gets every change of a pod, in order, one at a time. Of attempts to connect
-	// that fail in the same way it gets some: at intervals that double up to one minute. So
+	// OnChange gets every change of a pod, in order, one at a time. It
+	// gets only some of the attempts to connect that fail in the same way: at intervals that
+	// double up to one minute. So
 	// "connecting" after "backoff" comes when that attempt ends in another way, or when its
 	// failure is reported again. A goroutine of Run calls OnChange without a lock, so it may
 	// call methods of the Fleet. If it is so slow that 4,096 changes wait, and 8 more for each

@@ -15,10 +15,10 @@ type Message struct {
 	// then has no Payload and counts as malformed; Err should wrap ErrMalformed. If the number
 	// could not be read either, Seq is math.MaxUint64.
 	Err error
-	// Hold is set by a transport that can ask the engine for a replay; all others leave it
+	// Hold is set by a transport that can request a replay; all others leave it
 	// false. If there is or may be a gap before the message, or the engine has or may have
 	// restarted, the sink does not apply a message with Hold. The Receipt then has Held, and
-	// the missing numbers in Gap. The transport asks the engine, gives the answer to the sink,
+	// the missing numbers in Gap. The transport requests a replay, gives the answer to the sink,
 	// and then this message again: without Hold if the engine did not answer.
 	Hold bool
 	// Replayed is set by a transport for messages of a replay. Numbers that a replay leaves

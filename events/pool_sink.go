@@ -14,9 +14,9 @@ package events
 // for one behind it.
 
 // Sink returns a Sink whose calls wait for their turn, behind all earlier offers for the pod,
-// and return the results of p's sink. So a Fleet, and a transport that asks engines for
-// replays, can use p beside a host that calls Offer. Do not call it from a hook of p, or from
-// the sink of p: it would wait for itself. After Close its calls do nothing, except for
+// and return the results of p's sink. So a Fleet, and a transport that requests replays, can
+// use p beside a host that calls Offer. Do not call it from a hook of p, or from the sink of
+// p: it would wait for itself. After Close its calls do nothing, except for
 // StreamView, and return ErrPoolClosed or the zero Position.
 //
 // IngestMessage accepts any message, also one with Hold. OnError does not get its error.
@@ -26,8 +26,8 @@ package events
 // room, which return nil. They count in Dropped, and OnDrop does not get them. When the
 // message in the sink and the calls that wait already are done, the sink's RemovePod is
 // called. So no earlier message brings the pod back. After an error of the sink call RemovePod
-// again. Else, because of the drops, the sink gets a NoteRestarted with the next message of
-// each stream. RemoveStream does the same for a stream.
+// again. Without that call the sink gets a NoteRestarted with the next message of each stream,
+// because of the drops. RemoveStream does the same for a stream.
 func (p *Pool) Sink() Sink { return poolSink{p} }
 
 // poolSink is the result of Pool.Sink.

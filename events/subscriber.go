@@ -124,7 +124,7 @@ type SubscriberConfig struct {
 	// Silence: if an engine has published nothing for this time since its first connection
 	// (with Bind, since each connection), OnError gets the likely causes, once. 0: 30 s.
 	Silence time.Duration
-	// Heartbeat: if a peer has sent nothing for this time, it gets a ping, if it speaks ZMTP
+	// Heartbeat: if a peer has sent nothing for this time, it gets a ping, if it supports ZMTP
 	// 3.1, as libzmq does since 4.3. If it sends nothing for this time again, the connection
 	// is closed. 0: 3 s.
 	Heartbeat time.Duration
@@ -169,7 +169,7 @@ type SubscriberStats struct {
 // drops those that it cannot queue. An error of the sink goes to OnError, and the message is
 // lost.
 //
-// If the engine has a replay socket (Replay), the Subscriber asks it at each new connection,
+// If the engine has a replay socket (Replay), the Subscriber requests a replay at each new connection,
 // when no message has come for the time of Heartbeat, and when a number is missing. The answer
 // has to begin with the message that was applied last, byte by byte. If it does not, the
 // engine has restarted or has dropped that message: the Subscriber gives the sink a

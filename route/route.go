@@ -15,7 +15,6 @@
 //
 // Only a nil Request makes a policy panic. Figures below 0 count as 0, and at most a whole
 // prompt counts as cached. If there are pods, a policy chooses one of them, except for Only.
-// prompt cannot be cached. If there are pods, one of them is chosen, except by Only.
 package route
 
 import "math"

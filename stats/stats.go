@@ -13,7 +13,7 @@ import (
 type Stats struct {
 	// Present figures.
 	Models, Pods, Ranks int
-	Blocks              [index.NumTiers]int // of all pods, by Tier; 0 if the index cannot tell
+	Blocks              [index.NumTiers]int // of all pods, by Tier; 0 if the index does not report them
 	Parked              int                 // events about stored blocks that wait for the parent
 	Unplaced            int                 // hashes of all pods without a known prefix: no prompt matches them
 	Index               index.Usage         // memory of the index; 0 if it is no index.Describer
@@ -118,7 +118,7 @@ type Scores struct {
 	Outcomes     map[string]uint64 // by kvindex.Scored.Outcome
 	PromptTokens uint64            // of the prompts, of scores without an error
 	CachedTokens uint64            // of them, cached in the best pod
-	Degraded     uint64            // scores without an error for which the index could not be asked (Answer.Degraded)
+	Degraded     uint64            // scores without an error for which the index could not be queried (Answer.Degraded)
 }
 
 // Prompts are the counters of the prompt cache (kvindex.WithPromptCache), and its size.

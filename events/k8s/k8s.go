@@ -37,8 +37,8 @@ type Config struct {
 	LabelSelector, FieldSelector string
 	// Unready includes pods that are not Ready.
 	Unready bool
-	// ByAddress uses the address of a pod as its ID. Without it the ID is namespace/name. Of
-	// two pods with one address the younger counts.
+	// ByAddress uses the address of a pod as its ID. Without it the ID is namespace/name. If
+	// two pods have one address, the younger one counts.
 	ByAddress bool
 
 	// Switch is the key of a label or annotation that is "true" or "false". A pod where it is

@@ -39,12 +39,12 @@ type Entry struct {
 	Stale bool
 }
 
-// ErrDelayed is wrapped by the error of an Apply that was done, cursor and all, but that other
-// processes do not see yet. They will; until then the source is Stale for them. Applied is
+// ErrDelayed is wrapped by the error of an Apply that was done, cursor and all, but is not
+// yet visible to other processes. It will be; until then the source is Stale for them. Applied is
 // what it is without the error. An Apply of the same cursor is a duplicate.
-var ErrDelayed = errors.New("index: applied, but not seen by others yet")
+var ErrDelayed = errors.New("index: applied, but not yet visible to other processes")
 
-// Delay is an error that wraps ErrDelayed, of a backend that can say when the delay is over.
+// Delay is an error that wraps ErrDelayed, of a backend that reports the end of the delay.
 type Delay interface {
 	error
 	// Seen is done as soon as others see what was applied. Delays that last at the same time may
