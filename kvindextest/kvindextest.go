@@ -477,7 +477,7 @@ func (e *Engine) lacks(ix *kvindex.Indexer) string {
 		for _, p := range pods {
 			known = append(known, fmt.Sprintf("%q of model %q", p.Pod, p.Model))
 		}
-		return fmt.Sprintf("the Indexer knows no such pod of model %q, but [%s]", e.cfg.Model, strings.Join(known, ", "))
+		return fmt.Sprintf("the Indexer has no such pod of model %q, but [%s]", e.cfg.Model, strings.Join(known, ", "))
 	}
 	sent := e.publisher.Sent()
 	next := sent

@@ -415,7 +415,7 @@ func TestMisuse(t *testing.T) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
-	wants(`knows no such pod of model "m", but []`)
+	wants(`has no such pod of model "m", but []`)
 	empty := []byte("\x93\x00\x90\x00")
 	r.must(other.Ingest("b", model, empty))
 	wants(`but ["b" of model "m"]`)

@@ -24,7 +24,7 @@ func (t *tester) forget(keep []chain, chains ...chain) {
 			}
 		}
 	}
-	t.Fatal("a hundred times the bound was stored, and blocks that nobody asked for are held")
+	t.Fatal("a hundred times the bound was stored, and blocks that no Match has used are held")
 }
 
 // told returns the backend's description of podA.
@@ -42,7 +42,7 @@ func (t *tester) told() index.SourceInfo {
 func (t *tester) wantReported(c chain, evicted uint64, row bool) {
 	t.Helper()
 	if got := t.row(podA, 0, c).Evicted; got != row {
-		t.Errorf("the row says %v, want %v", got, row)
+		t.Errorf("Row.Evicted is %v, want %v", got, row)
 	}
 	if got := t.told().Evicted; got != evicted {
 		t.Errorf("%d blocks are evicted, want %d", got, evicted)
@@ -53,7 +53,7 @@ const long = 100 // blocks: more than what goes together
 
 // boundCases are about blocks that were forgotten at a bound in bytes.
 var boundCases = []testCase{
-	{"WhatIsForgottenIsSaid", func(t *tester) {
+	{"ForgottenBlocksAreReported", func(t *tester) {
 		c := newChain(1, long)
 		t.apply(podA, c.store(0, long))
 		t.wantReported(c, 0, false)
