@@ -108,14 +108,16 @@ type Config struct {
 	Memory index.MemoryConfig
 }
 
-// ErrSeed is wrapped by errors about an index that has another seed than this process. The
-// whole index was deleted or evicted, and another process has made a new one. Open it again,
-// with New. It does not happen if all processes have the same Config.Seed.
-var ErrSeed = errors.New("redisindex: the index has another seed than before")
-
-// ErrDelayed is wrapped by errors of Apply about changes that were applied and not written to
-// Redis in time. The writer goes on to write them: do not apply them again.
-var ErrDelayed = sharedindex.ErrDelayed
+// The errors that a caller can test for with errors.Is.
+var (
+	// ErrSeed is wrapped by errors about an index that has another seed than this process. The
+	// whole index was deleted or evicted, and another process has made a new one. Open it again,
+	// with New. It does not happen if all processes have the same Config.Seed.
+	ErrSeed = errors.New("redisindex: the index has another seed than before")
+	// ErrDelayed is wrapped by errors of Apply about changes that were applied and not written to
+	// Redis in time. The writer goes on to write them: do not apply them again.
+	ErrDelayed = sharedindex.ErrDelayed
+)
 
 // Index is an index in Redis. It is safe for concurrent use. Beside the contract of index.Index:
 //
