@@ -1,7 +1,6 @@
 package kvindex
 
 import (
-	"errors"
 	"time"
 
 	"github.com/kvindex/kvindex/internal/predict"
@@ -23,19 +22,6 @@ type PredictionConfig struct {
 	// time, and it must not go back.
 	Now func() time.Time
 }
-
-var (
-	// ErrNotAsked is wrapped by errors of Routed about a pod that is not in the answer, because
-	// it was not in the request.
-	ErrNotAsked = predict.ErrNotAsked
-	// ErrAnswerUsed is wrapped by errors of Routed about an answer that was routed before,
-	// or that a later ScoreRequest has overwritten.
-	ErrAnswerUsed = errors.New("kvindex: the answer was used")
-	// ErrBlockSize is wrapped by errors of Routed about a pod whose block size is not known: the
-	// pod has stored nothing yet, and the other pods of its model with the same Profile.Media
-	// have stored nothing either, or have different block sizes. Then nothing can be predicted.
-	ErrBlockSize = predict.ErrBlockSize
-)
 
 // Ticket stands for a request that was sent to a pod. The zero value stands for no request.
 // A Ticket is comparable and can be copied; it is used once, by Observe or Abandon.
@@ -69,7 +55,7 @@ type Usage struct {
 // its predictions end. The pod may also be one that has never reported. Routed does not
 // register it: it is only in answers to requests that name it.
 //
-// An error wraps ErrNotAsked, ErrAnswerUsed, ErrBlockSize, ErrClosed or, if this chat is not
+// An error wraps ErrNotInRequest, ErrAnswerUsed, ErrBlockSize, ErrClosed or, if this chat is not
 // scorable for the pod, chat.ErrNotScorable. Then nothing is predicted, the Ticket is zero,
 // and the request can still be sent.
 func (x *Indexer) Routed(a *Answer, pod string, rank int) (Ticket, error) {

@@ -42,7 +42,7 @@ const (
 	sectionPod                            // a part of a pod: a byte that is 1 if the next section continues it, then bytes of Registry.Cut
 )
 
-var errNoSnapshot = errors.New("kvindex: the index takes no snapshots")
+var errNoSnapshot = errors.New("kvindex: the index does not support snapshots")
 
 // Snapshot writes to w the state that Restore needs: the blocks of each pod, the states, and
 // the positions of the streams. The state of each pod is that of one moment between two of
@@ -227,7 +227,7 @@ func (s *snapshot) cut(name string, last func() error) error {
 func Restore(ctx context.Context, r io.Reader, opts ...Option) (*Indexer, error) {
 	c := configOf(opts)
 	if c.index != nil {
-		c.errs = append(c.errs, errors.New("WithIndex contradicts Restore: the index comes from the snapshot"))
+		c.errs = append(c.errs, errors.New("WithIndex and Restore exclude each other: the index comes from the snapshot"))
 	}
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -275,11 +275,11 @@ func (s *snapshotReader) begin(r io.Reader, c *config) (err error) {
 	case err != nil:
 		return err
 	case k != sectionHead, len(head) != len(seed), [16]byte(head) == seed:
-		return s.in.Wrong(errors.New("there is no seed"))
+		return s.in.Wrong(errors.New("the seed is missing"))
 	}
 	seed = [16]byte(head)
 	if c.seed != nil && *c.seed != seed {
-		return errors.New("WithKeySeed contradicts Restore: the snapshot has another seed")
+		return errors.New("WithKeySeed: the snapshot has another seed")
 	}
 	c.seed = &seed
 	return nil
@@ -290,7 +290,7 @@ func (s *snapshotReader) all() error {
 	err := s.x.index.(inmemory.Snapshotter).Restore(s.ctx, s.next)
 	if err == nil {
 		if _, err = s.next(); err == nil {
-			err = errors.New("the index has read too little")
+			err = errors.New("the index has not read its whole part")
 		}
 	}
 	switch {
@@ -321,7 +321,7 @@ func (s *snapshotReader) next() (payload []byte, err error) {
 		case k == sectionPod:
 			s.err = s.part(payload)
 		default:
-			s.err = s.in.Wrong(errors.New("the seed comes again"))
+			s.err = s.in.Wrong(errors.New("the seed is repeated"))
 		}
 	}
 	return nil, s.err
@@ -330,7 +330,7 @@ func (s *snapshotReader) next() (payload []byte, err error) {
 // part adds a part of a pod, and restores the pod after its last part.
 func (s *snapshotReader) part(payload []byte) error {
 	if len(payload) == 0 || payload[0] > 1 {
-		return s.in.Wrong(errors.New("a pod without a beginning"))
+		return s.in.Wrong(errors.New("the beginning of a pod is missing"))
 	}
 	s.pod, s.more = append(s.pod, payload[1:]...), payload[0] == 1
 	if s.more {

@@ -227,7 +227,7 @@ func (c *Catalog) resolve(l *List, m meaning) *Set {
 	if md == nil && len(c.models) > 0 {
 		set.Unknown = c.unknownModel(m)
 		if m.base != l.Model {
-			set.Unknown = fmt.Errorf("%w. WithResolver has this name for %.100q", set.Unknown, l.Model)
+			set.Unknown = fmt.Errorf("%w. WithResolver returned this name for %.100q", set.Unknown, l.Model)
 		}
 	}
 	set.Names = l.Pods
