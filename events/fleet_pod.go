@@ -142,7 +142,7 @@ func (p Pod) normal() (Pod, error) {
 // normalHost returns one spelling of a host that a Subscriber can connect to.
 func normalHost(host string) (string, error) {
 	if host == "" {
-		return "", errors.New("Host is empty")
+		return "", errors.New("no Host")
 	}
 	name := strings.TrimSuffix(host, ".")
 	if strings.HasPrefix(name, "[") && strings.HasSuffix(name, "]") {

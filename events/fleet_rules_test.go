@@ -96,7 +96,7 @@ func TestFleetRefusesPods(t *testing.T) {
 	}{
 		{events.Pod{Model: "m", Host: "h"}, "ID is empty"},
 		{events.Pod{ID: "a", Host: "h"}, "Model is empty"},
-		{events.Pod{ID: "a", Model: "m"}, "Host is empty"},
+		{events.Pod{ID: "a", Model: "m"}, "no Host"},
 		{events.Pod{ID: long, Model: "m", Host: "h"}, "ID has 1025 bytes, more than 1024"},
 		{events.Pod{ID: "a", Model: long, Host: "h"}, "Model has 1025 bytes"},
 		{events.Pod{ID: "a", Model: "m", Host: "h", Topic: long}, "Topic has 1025 bytes"},
