@@ -12,8 +12,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/kvindex/kvindex/index"
@@ -63,7 +61,6 @@ func Run(t *testing.T, open func(testing.TB, Config) index.Index) {
 	t.Run("Bound", func(t *testing.T) { testBoundSeeds(t, open) })
 	t.Run("History", func(t *testing.T) { testHistory(t, open, Config{}) })
 	t.Run("HistoryAtABound", func(t *testing.T) { testHistory(t, open, Config{Bytes: 2 * leastBound}) })
-	t.Run("Concurrent", func(t *testing.T) { testConcurrent(t, open) })
 	t.Run("Close", func(t *testing.T) { testClose(t, open) })
 }
 
@@ -1515,75 +1512,6 @@ func testNamesBound(t *testing.T, open func(testing.TB, Config) index.Index) {
 	if n := tt.apply(podA, d.store(11, 12)); n.Parked != 1 {
 		t.Errorf("counts %+v", n)
 	}
-}
-
-// testConcurrent has a chain that is never touched, one that grows and
-// shrinks, and pods that come and go, with readers that know what is possible.
-func testConcurrent(t *testing.T, open func(testing.TB, Config) index.Index) {
-	ix := open(t, Config{})
-	defer ix.Close()
-	tt := &tester{T: t, ix: ix}
-	const low, high = 10, 40
-	c := newChain(1, high)
-	tt.apply(podA, c.store(0, high))
-	tt.apply(podB, c.store(0, low))
-	var stop atomic.Bool
-	var wg sync.WaitGroup
-	write := func(f func(r *rand.Rand) (index.Source, []index.Change)) {
-		wg.Go(func() {
-			r := rand.New(rand.NewPCG(1, 2))
-			for !stop.Load() {
-				src, changes := f(r)
-				if changes == nil {
-					if err := ix.Remove(ctx, src.Pod); err != nil {
-						t.Error(err)
-					}
-				} else if _, err := ix.Apply(ctx, src, index.Cursor{}, changes); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	write(func(r *rand.Rand) (index.Source, []index.Change) {
-		to := low + 1 + r.IntN(high-low)
-		grow := []index.Change{c.store(low, to)}
-		for b := to - 1; b >= low; b-- {
-			grow = append(grow, c.remove(b))
-		}
-		return podB, grow
-	})
-	write(func(r *rand.Rand) (index.Source, []index.Change) {
-		src := index.Source{Pod: fmt.Sprint("c", r.IntN(3)), Model: "m"}
-		if r.IntN(4) == 0 {
-			return src, nil
-		}
-		return src, []index.Change{c.store(0, 1+r.IntN(high)), clearAll, c.store(0, 2)}
-	})
-	for range 2 {
-		wg.Go(func() {
-			defer stop.Store(true)
-			var m index.Matches
-			for range choose(500, 1000, 4000) {
-				if err := ix.Match(ctx, &index.Query{Candidates: index.NewCandidates("m", nil), Keys: c.keys}, &m); err != nil {
-					t.Error(err)
-					return
-				}
-				seen := 0
-				for _, row := range m.Rows {
-					switch {
-					case row.Source == podA && row.Run == high, row.Source == podB && row.Run >= low:
-						seen++
-					case row.Source == podA, row.Source == podB, row.Run < 1:
-						t.Errorf("row %+v", row)
-					}
-				}
-				if seen != 2 {
-					t.Errorf("%d of the two lasting pods are seen", seen)
-				}
-			}
-		})
-	}
-	wg.Wait()
 }
 
 // block is a block of c.
