@@ -218,32 +218,3 @@ func TestRendezvousMoves(t *testing.T) {
 		t.Errorf("%d of 10,000 move to one of ten pods", moved)
 	}
 }
-
-// TestSpread sends 1,000 requests with no end to 16 pods by Default: no pod gets many more than the
-// others, be they empty, or does one of them hold a tenth of every prompt.
-func TestSpread(t *testing.T) {
-	for _, row := range []struct {
-		name           string
-		shortest, more int // tokens of the prompts
-		held, most     float64
-	}{
-		{"a cold start", 3800, 400, 0, 1.1},
-		{"a hot spot, prompts alike", 4000, 1, 0.1, 1.5},
-		{"a hot spot, prompts of different lengths", 200, 8000, 0.1, 1.5},
-	} {
-		r := rand.New(rand.NewPCG(14, 15))
-		var tracker route.Tracker
-		chosen, pods := make([]int, 16), fleet(16)
-		for range 1000 {
-			q := &route.Request{Tokens: row.shortest + r.IntN(row.more)}
-			pods[5].Cached = int(row.held * float64(q.Tokens))
-			tracker.Fill(pods)
-			at := route.Default(q, pods)
-			chosen[at]++
-			tracker.Sent(pods[at].Name, pods[at].Rank, q.Tokens, pods[at].Cached)
-		}
-		if most := slices.Max(chosen); float64(most) > row.most*1000/16 {
-			t.Errorf("%s: %d go to one pod: %v", row.name, most, chosen)
-		}
-	}
-}
