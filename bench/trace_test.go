@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -94,35 +93,4 @@ func TestLoadRefuses(t *testing.T) {
 			t.Errorf("%s %s: error %v, want one with %q", c.name, c.lines, err, c.want)
 		}
 	}
-}
-
-// FuzzLoad: whatever the lines are, they are refused or read, in bounded memory,
-// and can be replayed.
-func FuzzLoad(f *testing.F) {
-	f.Add("conversation_512", []byte(`{"timestamp": 0, "input_length": 1030, "output_length": 500, "hash_ids": [0, 1, 2]}`))
-	f.Add("agentic_64", []byte(`{"conv":"a","timestamp":1,"input_length":400,"output_length":70,"system_tokens":130,"runs":[[1,3],[9,2]]}`))
-	f.Add("agentic_64", []byte(`{"input_length":640,"runs":[[1,18446744073709551615]]}`))
-	f.Add("agentic_64", []byte(`{"input_length":640,"runs":[[1,5],[1,5]]}`))
-	f.Fuzz(func(t *testing.T, name string, lines []byte) {
-		folder := write(t, "conversation_512", string(lines))
-		if name == "agentic_64" {
-			folder = write(t, name, string(lines))
-		} else {
-			name = "conversation_512"
-		}
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		trace, err := bench.Load(folder, name, 8)
-		runtime.ReadMemStats(&after)
-		// Eight requests of 16,384 blocks, each in a slice that has grown, and what
-		// the decoders need.
-		if got, limit := after.TotalAlloc-before.TotalAlloc, uint64(8<<20+200*len(lines)); got > limit {
-			t.Fatalf("%d bytes allocated for %d bytes of lines", got, len(lines))
-		}
-		if err != nil {
-			return
-		}
-		r := bench.Record(trace, 2, 64, 1)
-		checkRecording(t, r, 64)
-	})
 }

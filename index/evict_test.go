@@ -2,27 +2,20 @@ package index
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"testing"
 )
 
-// evictor plays sources of some models at the bound, and knows what they hold.
+// evictor applies changes at the bound, which it checks.
 type evictor struct {
-	t     *testing.T
-	m     *memory
-	r     *rand.Rand
-	held  map[Source]map[Key]bool // what the engines hold
-	saw   struct{ full, short, gone, over int }
-	total Counts
+	t *testing.T
+	m *memory
 }
 
 // prompt is a chain that a source stored.
 type prompt struct {
-	src    Source
 	root   Key
 	locals []Local
-	hashes []Hash
 }
 
 func (p *prompt) keys(v Variant) ([]Key, error) {
@@ -37,97 +30,11 @@ func (p *prompt) keys(v Variant) ([]Key, error) {
 
 func (e *evictor) apply(src Source, changes ...Change) {
 	e.t.Helper()
-	done, err := e.m.Apply(context.Background(), src, Cursor{}, changes)
-	if err != nil {
+	if _, err := e.m.Apply(context.Background(), src, Cursor{}, changes); err != nil {
 		e.t.Fatal(err)
 	}
-	e.total.Add(done.Counts)
 	if u := e.m.Usage(); u.Total > u.Budget {
-		e.saw.over++
 		e.t.Fatalf("%d bytes are taken of %d", u.Total, u.Budget)
-	}
-}
-
-func TestEvict(t *testing.T) {
-	for seed := range choose(1, 1, 8) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { testEvict(t, uint64(seed)) })
-	}
-}
-
-func testEvict(t *testing.T, seed uint64) {
-	m, err := newMemory(MemoryConfig{Bytes: MinMemory})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	e := &evictor{t: t, m: m, r: rand.New(rand.NewPCG(seed, 9)), held: map[Source]map[Key]bool{}}
-	r := e.r
-	var srcs []Source
-	for i := range 6 {
-		srcs = append(srcs, Source{Pod: fmt.Sprint(i % 3), Model: fmt.Sprint(i / 3)})
-	}
-	var prompts []*prompt
-	v := Variant{Unit: 16}
-	number := uint64(1)
-	for step := range 4000 {
-		src := srcs[r.IntN(len(srcs))]
-		var p *prompt
-		if len(prompts) > 0 && r.IntN(3) == 0 {
-			old := prompts[r.IntN(len(prompts))]
-			p = &prompt{src, old.root, append([]Local(nil), old.locals[:1+r.IntN(len(old.locals))]...), nil}
-		} else {
-			p = &prompt{src: src, root: Key(r.Uint64())}
-		}
-		for range 1 + r.IntN(100) {
-			p.locals = append(p.locals, Local(r.Uint64()))
-		}
-		for range p.locals {
-			number++
-			p.hashes = append(p.hashes, Hash(number))
-		}
-		e.apply(src, Change{Op: OpStore, Copies: CopiesExact, Hashes: p.hashes, Locals: p.locals, Variant: v, BlockSize: 16, Root: p.root})
-		prompts = append(prompts, p)
-		if len(prompts) > 200 {
-			i := r.IntN(len(prompts))
-			gone := prompts[i]
-			prompts = append(prompts[:i], prompts[i+1:]...)
-			if r.IntN(2) == 0 { // removed, else only forgotten by the test
-				e.apply(gone.src, Change{Op: OpRemove, Hashes: gone.hashes})
-			}
-		}
-		ask := prompts[r.IntN(len(prompts))]
-		var out Matches
-		if err := m.Match(context.Background(), &Query{Candidates: NewCandidates(ask.src.Model, []string{ask.src.Pod}), Keys: ask.keys}, &out); err != nil {
-			t.Fatal(err)
-		}
-		switch {
-		case len(out.Rows) == 0:
-			e.saw.gone++
-		case int(out.Rows[0].Run) < len(ask.locals):
-			e.saw.short++
-		default:
-			e.saw.full++
-		}
-		if step%choose(200, 200, 50) == 0 {
-			if err := m.check(); err != nil {
-				t.Fatalf("step %d: %v", step, err)
-			}
-		}
-	}
-	u := m.Usage()
-	t.Logf("%+v; %+v; %+v; cycles %d", e.saw, e.total, u, m.ground.cycle)
-	for _, pod := range []string{"0", "1", "2"} {
-		m.Remove(context.Background(), pod)
-	}
-	m.sweepers.Wait()
-	for range 4 {
-		m.ground.forest.Reclaim()
-	}
-	if err := m.check(); err != nil {
-		t.Fatal(err)
-	}
-	if u := m.Usage(); u.Prefixes != 0 || m.ground.forest.Dying() != 0 {
-		t.Fatalf("after all went: %+v, %d dying", u, m.ground.forest.Dying())
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/kvindex/kvindex/index/internal/names"
 )
 
-var soakFor = flag.Duration("soak", 0, "how long TestSoak and TestSoakAtTheBound run each; long form: a minute, from which on they want more; 0: for soakSteps steps from a sample to the next")
+var soakFor = flag.Duration("soak", 0, "how long TestSoakAtTheBound runs; long form: a minute, from which on they want more; 0: for soakSteps steps from a sample to the next")
 
 // What a soak is made of. An engine has room for soakGPU blocks in the gpu and
 // soakCPU below, so that all of them hold a constant number.
@@ -482,35 +482,6 @@ func (s *soak) while(t *testing.T, step func() error) {
 		if err != nil {
 			return
 		}
-	}
-}
-
-// TestSoak has engines of a constant size store, evict, move, fork, report,
-// clear, go and come, while readers ask. Now and then all stop: then the index
-// holds exactly what the engines hold, nothing in it contradicts itself, and the
-// heap is as large as before.
-func TestSoak(t *testing.T) {
-	s := newSoak(t, 1, MemoryConfig{IdleNames: 4096})
-	var heaps []int64
-	s.run(t, func(r *rand.Rand) {
-		s.sample(t, r)
-		heaps = append(heaps, liveHeap())
-	})
-	t.Logf("heap in kB: %v", inKB(heaps))
-	if t.Failed() {
-		return
-	}
-	// After a fifth of the samples, the most of the later half is at most a tenth more
-	// than what was usual in the half before.
-	heaps = heaps[len(heaps)/5:]
-	earlier, later := slices.Sorted(slices.Values(heaps[:len(heaps)/2])), heaps[len(heaps)/2:]
-	usual, most := earlier[len(earlier)/2], slices.Max(later)
-	limit := usual + usual/10
-	if *soakFor < time.Minute {
-		limit = 2*usual + 16<<20 // it may just have begun
-	}
-	if t.Logf("usually %d kB, at most %d kB afterwards", usual/1024, most/1024); most > limit {
-		t.Errorf("the heap grew from %d to %d bytes", usual, most)
 	}
 }
 

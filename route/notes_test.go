@@ -136,22 +136,6 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-func TestMergeHuge(t *testing.T) {
-	tr := newClock().start()
-	huge := []route.Note{{Pod: "a", Load: route.Load{Requests: math.MaxInt, Prefill: math.MaxInt, Decode: math.MaxInt}}}
-	const most = math.MaxInt32
-	for i := range 3 {
-		tr.Merge(fmt.Sprint(i), route.Notes{Life: 1, Seq: 1, Pods: huge})
-	}
-	n := int(min(int64(3*most), math.MaxInt))
-	want(t, "three", loadOf(tr, "a"), route.Load{Requests: n, Prefill: n, Decode: n})
-	tr.ForgetOrigin("0")
-	tr.Merge("1", route.Notes{Life: 1, Seq: 2, Whole: true})
-	want(t, "one", loadOf(tr, "a"), route.Load{Requests: most, Prefill: most, Decode: most})
-	tr.Merge("2", route.Notes{Life: 1, Seq: 2, Pods: []route.Note{note("a", 1)}})
-	wantRequests(t, "none", tr, "a", 1)
-}
-
 func TestForgetOrigin(t *testing.T) {
 	tr := newClock().start()
 	tr.ForgetOrigin("a")
@@ -191,35 +175,6 @@ func TestOriginIsSilent(t *testing.T) {
 	// It is heard again, and its life may have begun before: its clock went back.
 	tr.Merge("silent", route.Notes{Life: 4, Seq: 1, Pods: []route.Note{note("a", 1)}})
 	wantRequests(t, "heard again", tr, "a", 3)
-}
-
-// TestHeardEarlier: a note that is merged at a time before that of the one before, as when two
-// goroutines merge, has nothing counted for ever.
-func TestHeardEarlier(t *testing.T) {
-	c := newClock()
-	tr := c.start()
-	tr.Merge("x", route.Notes{Life: 5, Seq: 1, Pods: []route.Note{note("a", 1)}})
-	c.add(-5 * time.Second)
-	tr.Merge("x", route.Notes{Life: 5, Seq: 2, Pods: []route.Note{note("b", 1)}})
-	for range 200 {
-		c.add(time.Second)
-		tr.Fill(nil)
-	}
-	wantRequests(t, "long after", tr, "a", 0)
-	wantRequests(t, "long after", tr, "b", 0)
-}
-
-// TestForgetTold: what was told of a pod that is forgotten does not come back.
-func TestForgetTold(t *testing.T) {
-	tr := newClock().start()
-	late := route.Notes{Life: 5, Seq: 1, Pods: []route.Note{note("a", 9)}}
-	tr.Merge("x", route.Notes{Life: 5, Seq: 2, Pods: []route.Note{note("a", 1), note("b", 1)}})
-	tr.Forget("a")
-	tr.Merge("x", late)
-	wantRequests(t, "late", tr, "a", 0)
-	wantRequests(t, "late", tr, "b", 1)
-	tr.Merge("x", route.Notes{Life: 5, Seq: 3, Pods: []route.Note{note("a", 2)}})
-	wantRequests(t, "later", tr, "a", 2)
 }
 
 // FuzzMerge merges notes of any kind. Nothing is below 0, and a state of a new life puts all

@@ -1,14 +1,12 @@
 package route_test
 
 import (
-	"container/heap"
 	"fmt"
 	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/kvindex/kvindex/route"
 )
@@ -218,93 +216,5 @@ func TestRendezvousMoves(t *testing.T) {
 	}
 	if moved < 900 || moved > 1100 {
 		t.Errorf("%d of 10,000 move to one of ten pods", moved)
-	}
-}
-
-// TestSpread sends 1,000 requests with no end to 16 pods by Default: no pod gets many more than the
-// others, be they empty, or does one of them hold a tenth of every prompt.
-func TestSpread(t *testing.T) {
-	for _, row := range []struct {
-		name           string
-		shortest, more int // tokens of the prompts
-		held, most     float64
-	}{
-		{"a cold start", 3800, 400, 0, 1.1},
-		{"a hot spot, prompts alike", 4000, 1, 0.1, 1.5},
-		{"a hot spot, prompts of different lengths", 200, 8000, 0.1, 1.5},
-	} {
-		r := rand.New(rand.NewPCG(14, 15))
-		var tracker route.Tracker
-		chosen, pods := make([]int, 16), fleet(16)
-		for range 1000 {
-			q := &route.Request{Tokens: row.shortest + r.IntN(row.more)}
-			pods[5].Cached = int(row.held * float64(q.Tokens))
-			tracker.Fill(pods)
-			at := route.Default(q, pods)
-			chosen[at]++
-			tracker.Sent(pods[at].Name, pods[at].Rank, q.Tokens, pods[at].Cached)
-		}
-		if most := slices.Max(chosen); float64(most) > row.most*1000/16 {
-			t.Errorf("%s: %d go to one pod: %v", row.name, most, chosen)
-		}
-	}
-}
-
-// event is the end of a prompt or of a request.
-type event struct {
-	at  float64 // in seconds
-	run func()
-}
-
-type events []event
-
-func (e events) Len() int           { return len(e) }
-func (e events) Less(i, j int) bool { return e[i].at < e[j].at }
-func (e events) Swap(i, j int)      { e[i], e[j] = e[j], e[i] }
-func (e *events) Push(x any)        { *e = append(*e, x.(event)) }
-func (e *events) Pop() any {
-	last := (*e)[len(*e)-1]
-	*e = (*e)[:len(*e)-1]
-	return last
-}
-
-// TestSpeed has a pod of half the speed among eight, each of which computes one prompt after the
-// other, 10,000 tokens a second, and then generates 20 ms a token. Requests of 4,000 tokens come
-// at random, as many as all can compute or a few more. The slow pod gets half of what another
-// one gets. (Below that it gets less, for a request is answered sooner by a fast pod; of prompts
-// of different lengths it gets the short ones, and so more.)
-func TestSpeed(t *testing.T) {
-	for _, busy := range []float64{1, 1.05, 1.1} {
-		r := rand.New(rand.NewPCG(18, 19))
-		pods := fleet(8)
-		pods[3].Speed = 0.5
-		var now float64
-		var queue events
-		tracker := route.Tracker{MaxAge: 1000 * time.Hour, Now: func() time.Time { return time.Unix(0, int64(now*1e9)) }}
-		free := make([]float64, len(pods)) // when a pod has computed all prompts
-		chosen := make([]float64, len(pods))
-		for range 20_000 {
-			now += r.ExpFloat64() * 4000 / (7.5 * 10_000 * busy)
-			for len(queue) > 0 && queue[0].at <= now {
-				heap.Pop(&queue).(event).run()
-			}
-			q := &route.Request{Tokens: 4000, Output: 200}
-			tracker.Fill(pods)
-			at := route.Default(q, pods)
-			chosen[at]++
-			flight := tracker.Sent(pods[at].Name, 0, q.Tokens, 0)
-			slowness := 1.0
-			if at == 3 {
-				slowness = 2
-			}
-			free[at] = max(free[at], now) + slowness*float64(q.Tokens)/10_000
-			heap.Push(&queue, event{free[at], flight.FirstToken})
-			heap.Push(&queue, event{free[at] + slowness*0.02*200, flight.Done})
-		}
-		part := chosen[3] / (20_000 - chosen[3]) * 7
-		t.Logf("at %v of what they can compute, the slow pod gets %.3f of what another gets", busy, part)
-		if part < 0.45 || part > 0.55 {
-			t.Errorf("at %v of what they can compute, the slow pod gets %.3f of what another gets", busy, part)
-		}
 	}
 }

@@ -15,9 +15,3 @@ func (t *Tracker) Known() (pods, notes int) {
 
 // Locked reports whether some pods are found with a lock only.
 func (t *Tracker) Locked() bool { return t.newer.Load() }
-
-// Found finds a pod as Sent does. What it returns sends a flight there, if the pod takes it.
-func (t *Tracker) Found(pod string) (send func() bool) {
-	p := t.find(podRank{pod, 0})
-	return func() bool { return p.send(new(Flight)) }
-}

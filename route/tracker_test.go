@@ -274,22 +274,6 @@ func TestFindWithoutLock(t *testing.T) {
 	}
 }
 
-// TestPodIsGone: a pod that leaves memory after it was found takes no flight.
-func TestPodIsGone(t *testing.T) {
-	c := newClock()
-	tr := c.start()
-	tr.Sent("a", 0, 1, 0).Done()
-	send := tr.Found("a")
-	if !send() {
-		t.Error("a pod in memory takes no flight")
-	}
-	c.add(time.Minute)
-	tr.Fill(nil)
-	if send() {
-		t.Error("a pod takes a flight that no Tracker has in memory")
-	}
-}
-
 func TestAllocations(t *testing.T) {
 	tr, pods := benchPods(256)
 	if n := testing.AllocsPerRun(1000, func() { tr.Sent(pods[7].Name, 0, 100, 10).Done() }); n > 1 {

@@ -226,38 +226,3 @@ func TestManyMarks(t *testing.T) {
 		}
 	}
 }
-
-func FuzzForms(f *testing.F) {
-	for _, c := range readNormal(f).Cases[:4] {
-		for _, row := range c.Rows {
-			f.Add(row[0])
-		}
-	}
-	plain, forms := newPlainForms(f), allForms(f)
-	f.Fuzz(func(t *testing.T, s string) {
-		if len(s) > 1<<10 {
-			return
-		}
-		checkForms(t, plain, forms, strings.ToValidUTF8(s, "\ufffd"))
-	})
-}
-
-// FuzzNormalizer: no section makes the parser panic, and what it takes can be applied.
-func FuzzNormalizer(f *testing.F) {
-	for _, section := range sections {
-		f.Add([]byte(section), "a  b\u0301")
-	}
-	f.Fuzz(func(t *testing.T, section []byte, s string) {
-		if !jsonSection(section) {
-			return
-		}
-		n, err := tokenize.ParseNormalizer(string(section))
-		if err != nil {
-			return
-		}
-		s = strings.ToValidUTF8(s, "\ufffd")
-		if out, err := n.Apply([]byte(s), true); err == nil && !utf8.Valid(out) {
-			t.Errorf("%s: %+q became %+q", section, s, out)
-		}
-	})
-}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -217,91 +216,6 @@ func TestGateAgainstModel(t *testing.T) {
 	}
 	t.Logf("%d texts came, %d were refused, %d gave up, %d passed a slot on, %d times long ones were held", entered, refused, cancelled, passed, held)
 	if min(refused, cancelled, passed, held) < 2*rounds {
-		t.Error("too few of one kind")
-	}
-}
-
-// Many come, pass on, give up at any moment and leave: never too many are inside,
-// and no slot is lost.
-func TestGateRaces(t *testing.T) {
-	const slots, callers, maxBegun = 3, 64, 8 * longText
-	visits := 300
-	if testing.Short() {
-		visits = 50
-	}
-	g := &gate{slots: slots, free: slots, maxBegun: maxBegun, maxWaiting: 1 << 40}
-	var mu sync.Mutex
-	var inside, entered, gaveUp int
-	count := func(n int) {
-		mu.Lock()
-		defer mu.Unlock()
-		if inside += n; inside > slots || inside < 0 {
-			t.Errorf("%d inside", inside)
-		}
-	}
-	var callersDone sync.WaitGroup
-	for caller := range callers {
-		r := rand.New(rand.NewPCG(uint64(caller), 8))
-		visit := func() error {
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			var canceller sync.WaitGroup
-			defer canceller.Wait()
-			if r.IntN(2) == 0 {
-				turns := r.IntN(200)
-				canceller.Go(func() {
-					for range turns {
-						runtime.Gosched()
-					}
-					cancel()
-				})
-			}
-			size := int64(1)
-			if r.IntN(4) == 0 {
-				size = longText * int64(1+r.IntN(4))
-			}
-			v, err := g.enter(ctx, size)
-			if err != nil {
-				return err
-			}
-			defer g.leave(v)
-			for range r.IntN(8) {
-				count(1)
-				runtime.Gosched()
-				g.mu.Lock()
-				if g.begun > maxBegun {
-					t.Errorf("%d bytes have begun", g.begun)
-				}
-				g.mu.Unlock()
-				count(-1)
-				if err := g.pass(ctx, v); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-		callersDone.Go(func() {
-			for range visits {
-				err := visit()
-				mu.Lock()
-				switch {
-				case err == nil:
-					entered++
-				case errors.Is(err, context.Canceled):
-					gaveUp++
-				default:
-					t.Error(err)
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	callersDone.Wait()
-	if err := g.untouched(); err != nil {
-		t.Error(err)
-	}
-	t.Logf("%d visits, %d given up", entered, gaveUp)
-	if min(entered, gaveUp) < visits {
 		t.Error("too few of one kind")
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -533,33 +534,11 @@ func checkParseError(tb testing.TB, err error) {
 	}
 }
 
-func FuzzParse(f *testing.F) {
-	f.Add(readTiny(f))
-	f.Add(zip(f, readTiny(f)))
-	f.Add([]byte(`{"pre_tokenizer":` + asJSON(f, sequence(split(nil), byteLevel(dict{"use_regex": false}))) + `,"model":{"vocab":{"a":0},"merges":["a a"]}}`))
-	f.Add(variant(f, dict{
-		"added_tokens":   []any{addedToken(tinySize, "<x>", dict{"rstrip": true, "single_word": true}), addedToken(tinySize+1, "y", dict{"normalized": true})},
-		"post_processor": dict{"type": "Sequence", "processors": []any{byteLevel(nil), template(beginPiece, textPiece)}},
-	}, nil))
-	f.Add(variant(f, nil, dict{"vocab": dict{`"\`: 1, "\u00e9": 2}, "merges": []any{"a b", "#version"}}))
-	f.Fuzz(func(t *testing.T, file []byte) {
-		if !bytes.HasPrefix(file, []byte("\x1f\x8b")) { // whose memory is in proportion to what it unpacks to
-			checkParseMemory(t, "fuzzed", file)
-		}
-		bpe, err := tokenize.Parse(bytes.NewReader(file))
-		if err != nil {
-			checkParseError(t, err)
-			return
-		}
-		for _, text := range []string{"", " the <x> y\n1 ", strings.Repeat("the", 50), "\xff日本<|end|>"} {
-			encode(t, bpe, text, true)
-		}
-	})
-}
-
-// FuzzParseSection puts a section, or a field of the model, into a file that is
+// FuzzParse reads a file, or puts a section or a field of the model into a file that is
 // good otherwise, so that fuzzing gets past the JSON.
-func FuzzParseSection(f *testing.F) {
+func FuzzParse(f *testing.F) {
+	f.Add("", string(readTiny(f)))
+	f.Add("", string(zip(f, readTiny(f))))
 	base := fromJSON[map[string]json.RawMessage](f, variant(f, nil, dict{
 		"vocab": fromJSON[dict](f, variantVocab(f)), "merges": []any{},
 	}))
@@ -574,28 +553,33 @@ func FuzzParseSection(f *testing.F) {
 	f.Add("added_tokens", asJSON(f, []any{addedToken(256, "<x>", dict{"rstrip": true}), addedToken(257, "y", dict{"normalized": true})}))
 	f.Add("pre_tokenizer", asJSON(f, sequence(split(nil), byteLevel(dict{"use_regex": false}))))
 	f.Add("post_processor", asJSON(f, dict{"type": "Sequence", "processors": []any{byteLevel(nil), template(beginPiece, textPiece)}}))
+	for _, section := range sections {
+		f.Add("normalizer", section)
+	}
+	for _, section := range []preTokenizer{falconLike, commandRLike, llama3Like, gemmaLike, metaspace("first", false), levelStep(true, true)} {
+		f.Add("pre_tokenizer", asJSON(f, section))
+	}
 	f.Add("merges", `["#version: 0.2", "a b"]`)
 	f.Add("merges", `[["a", "b"]]`)
+	with := func(t *testing.T, fields map[string]json.RawMessage, name, value string) []byte {
+		changed := maps.Clone(fields)
+		changed[name] = json.RawMessage(value)
+		return []byte(asJSON(t, changed))
+	}
 	f.Fuzz(func(t *testing.T, name, value string) {
-		if !json.Valid([]byte(value)) {
-			return
-		}
-		file := map[string]json.RawMessage{}
-		for k, v := range base {
-			file[k] = v
-		}
-		if _, ok := model[name]; ok {
-			changed := map[string]json.RawMessage{}
-			for k, v := range model {
-				changed[k] = v
+		text := []byte(value)
+		if name != "" {
+			if !json.Valid(text) {
+				return
 			}
-			changed[name] = json.RawMessage(value)
-			file["model"] = json.RawMessage(asJSON(t, changed))
-		} else {
-			file[name] = json.RawMessage(value)
+			if _, ok := model[name]; ok {
+				name, value = "model", string(with(t, model, name, value))
+			}
+			text = with(t, base, name, value)
 		}
-		text := []byte(asJSON(t, file))
-		checkParseMemory(t, "fuzzed", text)
+		if !bytes.HasPrefix(text, []byte("\x1f\x8b")) { // whose memory is in proportion to what it unpacks to
+			checkParseMemory(t, "fuzzed", text)
+		}
 		bpe, err := tokenize.Parse(bytes.NewReader(text))
 		if err != nil {
 			checkParseError(t, err)

@@ -1,7 +1,6 @@
 package tokenize_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
@@ -10,7 +9,6 @@ import (
 	"strings"
 	"testing"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/kvindex/kvindex/tokenize"
 )
@@ -311,31 +309,6 @@ func TestBoundaryCases(t *testing.T) {
 	}
 }
 
-func TestKeepsStart(t *testing.T) {
-	for _, c := range []struct {
-		section string
-		want    bool
-	}{
-		{"null", true},
-		{`{"type":"NFC"}`, true},
-		{`{"type":"NFKD"}`, true},
-		{`{"type":"Prepend","prepend":"ab"}`, true},
-		{`{"type":"Replace","pattern":{"String":" "},"content":"▁"}`, true},
-		{`{"type":"Replace","pattern":{"String":"é"},"content":"ab"}`, true},
-		{`{"type":"Replace","pattern":{"String":" "},"content":""}`, false},
-		{`{"type":"Replace","pattern":{"String":"aa"},"content":"aa"}`, false},
-		{`{"type":"Replace","pattern":{"Regex":" +"},"content":" "}`, false},
-		{`{"type":"Strip","strip_left":false,"strip_right":true}`, true},
-		{`{"type":"Strip","strip_left":true,"strip_right":false}`, false},
-		{`{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"▁"},{"type":"NFC"}]}`, true},
-		{`{"type":"Sequence","normalizers":[{"type":"Strip","strip_left":true,"strip_right":false},{"type":"Prepend","prepend":"▁"}]}`, false},
-	} {
-		if got := normalizerOf(t, c.section).KeepsStart(); got != c.want {
-			t.Errorf("%s: got %v", c.section, got)
-		}
-	}
-}
-
 // TestNormalizeUnchanged: a text that stays as it is comes back as itself.
 func TestNormalizeUnchanged(t *testing.T) {
 	for _, c := range []struct{ section, text string }{
@@ -406,10 +379,4 @@ func TestNormalizeTooLong(t *testing.T) {
 			t.Errorf("%.60s of %+q: %v, not too long", c.section, c.text, err)
 		}
 	}
-}
-
-// jsonSection reports whether b is what Parse would hand to parseNormalizer: a
-// JSON value of valid UTF-8 without space around it.
-func jsonSection(b []byte) bool {
-	return utf8.Valid(b) && json.Valid(b) && len(bytes.TrimSpace(b)) == len(b)
 }

@@ -1,7 +1,6 @@
 package tokenize_test
 
 import (
-	"encoding/json"
 	"errors"
 	"math/rand/v2"
 	"regexp"
@@ -744,46 +743,4 @@ func TestLookahead(t *testing.T) {
 			t.Errorf("%s: got %v, %v, %v", c.regex, known, s, d)
 		}
 	}
-}
-
-func FuzzPreTokenizer(f *testing.F) {
-	for i := range 20 {
-		f.Add(uint64(i), []byte("one, 123 twö \x00\xff"))
-	}
-	f.Fuzz(func(t *testing.T, seed uint64, choices []byte) {
-		if len(choices) > 300 {
-			return // the plain way is slow
-		}
-		var text strings.Builder
-		for _, b := range choices {
-			text.WriteString(preSnippets[int(b)%len(preSnippets)])
-		}
-		s := newPreSection(t, randomPreTokenizer(rand.New(rand.NewPCG(seed, 0))))
-		s.check(t, text.String())
-		s.checkCuts(t, text.String())
-	})
-}
-
-func FuzzPreTokenizerSection(f *testing.F) {
-	for _, c := range []preTokenizer{falconLike, commandRLike, llama3Like, gemmaLike, metaspace("first", false), levelStep(true, true)} {
-		f.Add(asJSON(f, c), "one two")
-	}
-	f.Fuzz(func(t *testing.T, section, text string) {
-		var c map[string]json.RawMessage
-		if len(text) > 1000 || !utf8.ValidString(section) || json.Unmarshal([]byte(section), &c) != nil {
-			return
-		}
-		p, err := tokenize.NewPreTokenizer(strings.TrimLeft(section, " \t\r\n"))
-		if err != nil {
-			if !errors.Is(err, tokenize.ErrUnsupported) && !errors.Is(err, tokenize.ErrMalformed) {
-				t.Fatal(err)
-			}
-			return
-		}
-		for _, piece := range p.Pieces(string([]rune(text)), tokenize.TextStart) {
-			if piece == "" {
-				t.Errorf("%s: an empty piece", section)
-			}
-		}
-	})
 }

@@ -84,6 +84,10 @@ func TestLoadPretrained(t *testing.T) {
 		{"flags of the decoder", nil, configOf("GPT2Tokenizer", dict{
 			"added_tokens_decoder": dict{"653": configToken("<|end|>", dict{"rstrip": true, "special": true})},
 		}), "<|end|>  a", []uint32{endID, 97}},
+		{"flags of a named token", nil, configOf("GPT2Tokenizer", dict{
+			"eos_token": "<|end|>", "additional_special_tokens": []any{"<|end|>"},
+			"added_tokens_decoder": dict{"653": configToken("<|end|>", dict{"rstrip": true, "special": true})},
+		}), "<|end|>  a", []uint32{endID, 97}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bpe, err := tokenize.LoadPretrained(pretrained(t, c.sections, c.config))

@@ -147,40 +147,6 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// What can stand side by side in a match is not just anything.
-func TestSpans(t *testing.T) {
-	for _, c := range []struct {
-		regex string
-		pair  string
-		want  bool
-	}{
-		{llama3, "ab", true},
-		{llama3, " b", true},
-		{llama3, "b ", false},
-		{llama3, "a1", false},
-		{llama3, "1a", false},
-		{llama3, "12", true},
-		{llama3, ".\n", true},
-		{llama3, "\n.", false},
-		{llama3, "s'", false},
-		{llama3, "'s", true},
-		{llama3, "日本", true},
-		{llama3, "日。", false},
-		{tokenize.GPT2Pattern, ".a", false},
-		{tokenize.GPT2Pattern, " 1", true},
-		{`\p{N}`, "12", false},
-	} {
-		p, ok := tokenize.PatternOf(c.regex)
-		if !ok {
-			t.Fatal(c.regex)
-		}
-		r := []rune(c.pair)
-		if got := p.Spans(r[0], r[1]); got != c.want {
-			t.Errorf("%s: %q: got %v", c.regex, c.pair, got)
-		}
-	}
-}
-
 // What takes a time that is not linear, what may match nothing and what is not
 // known is refused.
 func TestRefusedPatterns(t *testing.T) {
@@ -216,27 +182,6 @@ func TestLongRuns(t *testing.T) {
 }
 
 var longRuns = []string{"a", "A", "aA", "Aa", " ", "\n", "\r\n", " \n", "\n ", "'", "'s", "1", ".", ". ", "日", "ʰ", "Aʰ", "\u0301", "\u0301 ", "é", "a ", "。", "\x00"}
-
-func FuzzPatterns(f *testing.F) {
-	for _, s := range []string{"", "it's  a\n\n test", "'ſ 12345 \u00a0\u0301x", "日本 \r\n."} {
-		f.Add(s)
-	}
-	type both struct {
-		name string
-		got  tokenize.Pattern
-		want pattern
-	}
-	var all []both
-	eachPattern(f, func(name string, got tokenize.Pattern, want pattern) { all = append(all, both{name, got, want}) })
-	f.Fuzz(func(t *testing.T, s string) {
-		if len(s) > 200 {
-			return // the reference is slow
-		}
-		for _, p := range all {
-			compareSpans(t, p.name, p.got, p.want, string([]rune(s)))
-		}
-	})
-}
 
 // A regular expression that is supported matches as its reference.
 func FuzzPatternOf(f *testing.F) {

@@ -68,58 +68,6 @@ var boundCases = []testCase{
 		t.wantReported(c, 0, false)
 		t.want(podA, c, 20)
 	}},
-	{"ForgottenInEachTier", func(t *tester) {
-		c := newChain(1, long)
-		t.apply(podA, c.store(0, long), bare(index.TierCPU, c.store(0, 30)))
-		t.forget(nil, c)
-		t.apply(podA, c.store(0, 10), with(c.remove(), func(ch *index.Change) { ch.Hashes = c.hashes }))
-		t.want(podA, c, 0) // and not from the cpu
-		if got := t.told().Evicted; got != long+30 {
-			t.Errorf("%d blocks are evicted, want %d", got, long+30)
-		}
-	}},
-	{"AnotherCopyOfAForgottenBlock", func(t *tester) {
-		c := newChain(1, long)
-		t.apply(podA, c.store(0, long), c.store(0, long))
-		t.forget(nil, c)
-		t.apply(podA, c.store(0, long))
-		t.want(podA, c, long)
-		t.apply(podA, c.remove(50)) // the engine has two more, perhaps
-		t.want(podA, c, 50)
-	}},
-	{"AChildOfAForgottenBlock", func(t *tester) {
-		c := newChain(1, long)
-		t.apply(podA, c.store(0, 60))
-		t.forget(nil, c)
-		if n := t.apply(podA, c.store(60, long)); n.Parked+n.Dropped == 0 {
-			t.Errorf("counts %+v", n)
-		}
-		t.want(podA, c, 0)
-		for _, root := range []index.Key{0, c.root} {
-			t.want(podA, chain{root, c.locals[60:], c.hashes[60:]}, 0)
-		}
-		n := t.apply(podA, c.store(0, 60))
-		if got := t.row(podA, 0, c).Run; got != 60 && (got != long || n.Joined == 0) {
-			t.Errorf("%d blocks, counts %+v", got, n)
-		}
-	}},
-	{"ALowerTiersStoreOfForgottenBlocks", func(t *tester) {
-		c := newChain(1, long)
-		t.apply(podA, c.store(0, long))
-		t.forget(nil, c)
-		t.apply(podA, bare(index.TierCPU, c.store(0, 40)), inTier(index.TierDisk, c.store(40, 50)))
-		t.want(podA, c, 0)
-		t.apply(podA, c.store(0, 50))
-		if r := t.row(podA, 0, c); r.Run != 50 || r.GPU != 50 {
-			t.Errorf("row %+v", r)
-		}
-		gone := c.remove()
-		gone.Hashes = c.hashes[:50]
-		t.apply(podA, gone)
-		if r := t.row(podA, 0, c); r.Run != 40 || r.Tiers[index.TierCPU] != 40 {
-			t.Errorf("row %+v", r)
-		}
-	}},
 	{"AfterForgettingNoReportIsCounted", func(t *tester) {
 		c, d := newChain(1, long), newChain(2, 8)
 		e := d.fork(8, 1, 3) // beside the known blocks it has one that may be forgotten
@@ -132,15 +80,6 @@ var boundCases = []testCase{
 		}
 		t.apply(podA, clearAll, guarded(d.store(0, 8)), guarded(e.store(0, 9)), d.remove(3))
 		t.want(podA, e, 9) // the view is whole again
-	}},
-	{"AReportBringsBackWhatItNames", func(t *tester) {
-		c := newChain(1, long)
-		t.apply(podA, guarded(c.store(0, long)))
-		t.forget(nil, c)
-		t.apply(podA, guarded(c.store(0, long)))
-		t.want(podA, c, long)
-		t.apply(podA, guarded(c.store(0, long)), c.remove(long-1))
-		t.want(podA, c, long-1)
 	}},
 	{"AForgottenHiddenBlockDoesNotComeBack", func(t *tester) {
 		c := newChain(1, long)
@@ -156,28 +95,6 @@ var boundCases = []testCase{
 		}
 		t.apply(podA, guarded(c.store(0, 1)), c.remove(0))
 		t.want(podA, c, 0)
-	}},
-	{"AClearOfForgottenBlocks", func(t *tester) {
-		for _, tier := range []index.Change{clearAll, {Op: index.OpClearTier}} {
-			c := newChain(1, long)
-			t.apply(podA, c.store(0, long), bare(index.TierCPU, c.store(0, 10)))
-			t.forget(nil, c)
-			t.apply(podA, tier)
-			t.want(podA, c, 0)
-			t.apply(podA, c.store(0, 20))
-			t.want(podA, c, 20)
-			t.apply(podA, with(c.remove(), func(ch *index.Change) { ch.Hashes = c.hashes }))
-			t.want(podA, c, 0)
-		}
-	}},
-	{"APodWithForgottenBlocksIsRemoved", func(t *tester) {
-		c := newChain(1, long)
-		t.apply(podA, c.store(0, long))
-		t.forget(nil, c)
-		t.remove("a")
-		t.apply(podA, c.store(0, 20))
-		t.want(podA, c, 20)
-		t.wantReported(c, 0, false)
 	}},
 	{"ARestartAfterForgetting", func(t *tester) {
 		c := newChain(1, long)
@@ -224,14 +141,5 @@ var boundCases = []testCase{
 				t.Errorf("the child of a hash that named two prefixes is placed: %+v", r)
 			}
 		}
-	}},
-	{"OtherSourcesForgetOnlyWhatIsTheirs", func(t *tester) {
-		c := newChain(1, long)
-		t.apply(podA, c.store(0, long))
-		t.apply(podB, c.store(0, 30))
-		t.forget(nil, c)
-		t.apply(podB, c.store(0, 60))
-		t.want(podA, c, 0)
-		t.want(podB, c, 60)
 	}},
 }

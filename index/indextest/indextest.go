@@ -12,8 +12,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/kvindex/kvindex/index"
@@ -63,7 +61,6 @@ func Run(t *testing.T, open func(testing.TB, Config) index.Index) {
 	t.Run("Bound", func(t *testing.T) { testBoundSeeds(t, open) })
 	t.Run("History", func(t *testing.T) { testHistory(t, open, Config{}) })
 	t.Run("HistoryAtABound", func(t *testing.T) { testHistory(t, open, Config{Bytes: 2 * leastBound}) })
-	t.Run("Concurrent", func(t *testing.T) { testConcurrent(t, open) })
 	t.Run("Close", func(t *testing.T) { testClose(t, open) })
 }
 
@@ -314,20 +311,6 @@ type testCase struct {
 
 // Each case is a sentence of the contract.
 var cases = []testCase{
-	{"ForksNeverMix", func(t *tester) {
-		c := newChain(1, 20)
-		f := c.fork(5, 30, 9)
-		g := f.fork(10, 3, 8)
-		t.apply(podA, c.store(0, 20), f.store(5, 35))
-		t.apply(podB, g.store(0, 13))
-		for _, w := range []struct {
-			src  index.Source
-			c    chain
-			want int
-		}{{podA, c, 20}, {podA, f, 35}, {podA, g, 10}, {podB, c, 5}, {podB, f, 10}, {podB, g, 13}} {
-			t.want(w.src, w.c, w.want)
-		}
-	}},
 	{"ABlockOfTwoNames", func(t *tester) {
 		c := newChain(1, 3)
 		d := chain{c.root, c.locals, []index.Hash{91, 92, 93}} // as hidden salts make them
@@ -354,42 +337,6 @@ var cases = []testCase{
 			t.Errorf("counts %+v", got)
 		}
 		t.want(podA, c, n+1)
-	}},
-	{"AChildRestoresInItsVariant", func(t *tester) {
-		c := newChain(1, 4)
-		by8 := index.Change{Op: index.OpStore, Group: window, Copies: index.CopiesGuarded, Variant: index.Variant{Unit: 8}, BlockSize: 8, Root: 1}
-		for i := range index.Local(6) {
-			by8.Locals = append(by8.Locals, i)
-			by8.Hashes = append(by8.Hashes, index.Hash(i))
-		}
-		by8.Hashes[5] = c.hashes[2] // named there first
-		t.apply(podA, by8, guarded(c.store(0, 3)), guarded(c.store(0, 3)), c.remove(2, 1, 0))
-		if n := t.apply(podA, guarded(c.store(3, 4))); n.Restored != 3 {
-			t.Errorf("counts %+v", n)
-		}
-		t.want(podA, c, 4)
-	}},
-	{"TwoGroupsHideABlock", func(t *tester) {
-		c := newChain(1, 3)
-		other := index.Group{ID: 2}
-		in := func(ch index.Change) index.Change { return inGroup(other, guarded(ch)) }
-		t.apply(podA, in(c.store(0, 2)), in(c.store(0, 2)), in(c.remove(0)))
-		t.apply(podA, guarded(c.store(0, 1)), guarded(c.store(0, 1)), c.remove(0))
-		t.apply(podA, guarded(c.store(0, 1))) // there again, in one group
-		if n := t.apply(podA, in(c.remove(1)), in(c.store(2, 3))); n.Restored != 2 {
-			t.Errorf("counts %+v", n)
-		}
-		if r := t.row(podA, 2, c); r.Run != 3 {
-			t.Errorf("row %+v", r)
-		}
-	}},
-	{"AClearEndsTheDoubts", func(t *tester) {
-		c, d := newChain(1, 3), newChain(2, 2)
-		d.hashes = c.hashes
-		// An ambiguous removal leaves doubts: no report is counted.
-		t.apply(podA, guarded(d.store(0, 1)), guarded(c.store(0, 2)), c.remove(0), clearAll)
-		t.apply(podA, guarded(c.store(0, 2)), guarded(c.store(0, 3)), c.remove(0))
-		t.want(podA, c, 3)
 	}},
 	{"TheEndOfALargePodIsSeenAtOnce", func(t *tester) {
 		c := newChain(1, 30000)
@@ -502,64 +449,6 @@ var cases = []testCase{
 		t.apply(podA, clearAll, inGroup(unlike, c.store(0, 2)))
 		see("announced again after a clear", unlike, 1)
 	}},
-	{"ASecondNameOfOneOfTwoKeys", func(t *tester) {
-		// Names stand for one prefix in each variant; the other name of one of
-		// them has the block after the first has lost it.
-		c := newChain(1, 4)
-		other := index.Group{ID: 2}
-		set := func(ch index.Change) index.Change {
-			return with(ch, func(c *index.Change) { c.Copies = index.CopiesSet })
-		}
-		by8 := func(from int, hashes ...index.Hash) index.Change {
-			ch := index.Change{Op: index.OpStore, Group: other, Variant: index.Variant{Unit: 8}, BlockSize: 8, Hashes: hashes, Root: 8}
-			for i := range hashes {
-				ch.Locals = append(ch.Locals, index.Local(from+i))
-			}
-			if from > 0 {
-				ch.HasParent, ch.Parent = true, 103
-			}
-			return set(ch)
-		}
-		d := c.fork(4, 0, 0)
-		d.hashes[1] = 999
-		masked := func(ch index.Change, hashes ...index.Hash) index.Change {
-			return with(set(inGroup(window, ch)), func(c *index.Change) { c.Hashes = hashes })
-		}
-		t.apply(podA, set(c.store(0, 1)), set(c.store(1, 2)), by8(0, 101, c.hashes[0], 103, c.hashes[1]), clearAll)
-		t.apply(podA, by8(3, 999), masked(c.store(0, 4), c.hashes[1], c.hashes[3]), masked(c.store(0, 2), 999))
-		t.apply(podA, set(d.store(1, 2)), inGroup(window, c.remove(1)))
-		for _, r := range t.match(c, nil, true) {
-			if r.Group.ID == window.ID && r.BlockSize == size && r.Held[index.TierGPU][0]&0b10 != 0 {
-				return
-			}
-		}
-		t.Errorf("rows %+v", t.match(c, nil, true))
-	}},
-	{"EmptyIndexMatchesNothing", func(t *tester) {
-		if rows := t.match(newChain(1, 4), nil, true); len(rows) != 0 {
-			t.Errorf("got %v", rows)
-		}
-	}},
-	{"LeadingRun", func(t *tester) {
-		c := newChain(1, 20)
-		t.apply(podA, c.store(0, 12))
-		t.want(podA, c, 12)
-		t.want(podB, c, 0)
-		t.want(podA, c.fork(5, 4, 9), 5)
-		t.apply(podA, c.store(12, 20))
-		t.want(podA, c, 20)
-		r := t.row(podA, 0, c)
-		if r.GPU != 20 || r.Tiers[index.TierGPU] != 20 || r.Last != index.TierGPU || len(r.Groups) != 1 || r.FullGroups != 1 {
-			t.Errorf("row %+v", r)
-		}
-	}},
-	{"AMissOnTheFirstBlockIsNoRow", func(t *tester) {
-		c := newChain(1, 4)
-		t.apply(podA, c.store(0, 4), c.remove(0))
-		if rows := t.match(c, nil, false); len(rows) != 0 {
-			t.Errorf("got %v", rows)
-		}
-	}},
 	{"HolesAreExact", func(t *tester) {
 		c := newChain(1, 20)
 		t.apply(podA, c.store(0, 20))
@@ -571,89 +460,6 @@ var cases = []testCase{
 		}
 		t.apply(podA, c.store(7, 8))
 		t.want(podA, c, 20)
-	}},
-	{"HeldBitsOnRequestOnly", func(t *tester) {
-		c := newChain(1, 70)
-		t.apply(podA, c.store(0, 70), bare(index.TierCPU, c.store(65, 66)))
-		if r := t.match(c, nil, false)[0]; r.Held != nil {
-			t.Errorf("held without request: %v", r.Held)
-		}
-		t.apply(podA, c.remove(0))
-		r := t.match(c, nil, true)[0]
-		if r.Run != 0 || r.Held[index.TierGPU][0] != ^uint64(1) || r.Held[index.TierGPU][1] != 1<<6-1 ||
-			r.Held[index.TierCPU][1] != 1<<1 || r.Held[index.TierDisk] != nil {
-			t.Errorf("row %+v", r)
-		}
-	}},
-	{"RowsOfSeveralGroupsHaveBits", func(t *tester) {
-		c := newChain(1, 70)
-		t.apply(podA, c.store(0, 70), inGroup(window, c.store(0, 70)), inGroup(window, c.remove(0, 2, 69)))
-		t.apply(podB, c.store(0, 70), inGroup(window, newChain(2, 1).store(0, 1)))
-		for _, asked := range []bool{false, true} {
-			rows := t.match(c, nil, asked)
-			if len(rows) != 3 {
-				t.Fatalf("rows %+v", rows)
-			}
-			for _, r := range rows {
-				want, run := [2]uint64{^uint64(0), 1<<6 - 1}, int32(70)
-				if r.Group == window {
-					want, run = [2]uint64{^uint64(0b101), 1<<5 - 1}, 0
-				}
-				if r.Held == nil || !slices.Equal(r.Held[index.TierGPU], want[:]) || r.Held[index.TierCPU] != nil || r.Run != run || r.GPU != run {
-					t.Errorf("Query.Held %v: %s with %v", asked, rowText(r), r.Held)
-				}
-			}
-		}
-	}},
-	{"OneGroupThatIsNotFullHasBits", func(t *tester) {
-		c := newChain(1, 8)
-		t.apply(podA, inGroup(window, c.store(0, 8)), inGroup(window, c.remove(0)))
-		if rows := t.match(c, nil, false); len(rows) != 1 || rows[0].Held == nil || rows[0].Held[index.TierGPU][0] != 0b11111110 {
-			t.Errorf("rows %+v", rows)
-		}
-	}},
-	{"ASecondGroupBringsBits", func(t *tester) {
-		c := newChain(1, 8)
-		none := with(inGroup(window, c.store(0, 4)), func(c *index.Change) { c.Hashes = nil })
-		for i, step := range []struct {
-			do   index.Change
-			rows int
-			bits bool
-		}{{c.store(0, 8), 1, false}, {none, 1, true}, {c.remove(0), 1, true}, {clearAll, 0, false}, {c.store(0, 8), 1, false}, {c.remove(0), 0, false}} {
-			t.apply(podA, step.do)
-			rows := t.match(c, nil, false)
-			if len(rows) != step.rows || len(rows) > 0 && (rows[0].Held != nil) != step.bits {
-				t.Errorf("step %d: %+v", i, rows)
-			}
-		}
-	}},
-	{"PartsOfABlockHaveBitsOfTheirOwn", func(t *tester) {
-		c := newChain(1, 8)
-		state := index.Group{ID: 1, Kind: index.GroupMamba}
-		in := func(units int, ch index.Change, hashes ...index.Hash) index.Change {
-			return with(inGroup(state, ch), func(c *index.Change) { c.BlockSize, c.Hashes = units*unit, hashes })
-		}
-		t.apply(podA, c.store(0, 8), in(3, c.store(0, 6), c.hashes[2], c.hashes[5]), in(1, c.store(6, 7), c.hashes[6]))
-		want := map[int]uint64{3 * unit: 0b11, unit: 1 << 6}
-		for _, r := range t.match(c, nil, false) {
-			if r.Group != state {
-				continue
-			}
-			if r.Held == nil || r.Held[index.TierGPU][0] != want[r.BlockSize] {
-				t.Errorf("%s with %v", rowText(r), r.Held)
-			}
-			delete(want, r.BlockSize)
-		}
-		if len(want) > 0 {
-			t.Errorf("no rows with %v", want)
-		}
-	}},
-	{"AForkIsNoRow", func(t *tester) {
-		c := newChain(1, 8)
-		t.apply(podA, inGroup(window, c.store(0, 8)), inGroup(window, c.remove(0, 1, 2)))
-		if rows := t.match(c.fork(3, 5, 9), nil, false); len(rows) != 0 {
-			t.Errorf("rows %+v", rows)
-		}
 	}},
 	{"BitsEndWithThePrompt", func(t *tester) {
 		two := index.Change{Op: index.OpStore, Group: index.Group{ID: 1, Kind: index.GroupMamba}, Copies: index.CopiesExact, Variant: variant, BlockSize: 2 * unit}
@@ -767,66 +573,6 @@ var cases = []testCase{
 			t.Errorf("remote: %b", r.Held[index.TierRemote])
 		}
 	}},
-	{"BlocksKnownByHashAloneAreInTheSameRow", func(t *tester) {
-		c := newChain(1, 6)
-		t.apply(podA, c.store(0, 6), inGroup(window, c.store(0, 2)), inGroup(window, bare(index.TierGPU, c.store(3, 5))))
-		for _, r := range t.match(c, nil, false) {
-			if r.Group == window && r.Held[index.TierGPU][0] != 0b11011 {
-				t.Errorf("%s with %v", rowText(r), r.Held)
-			}
-		}
-	}},
-	{"RowsWithBitsStandTogether", func(t *tester) {
-		c := newChain(1, 8)
-		for i := range 12 {
-			src := index.Source{Pod: fmt.Sprint(i / 2), Model: "m", Rank: i % 2}
-			two := with(inGroup(window, c.store(0, 8)), func(ch *index.Change) {
-				ch.BlockSize, ch.Hashes = 2*size, []index.Hash{c.hashes[1], c.hashes[3], c.hashes[5], c.hashes[7]}
-			})
-			t.apply(src, c.store(0, 8))
-			if i%4 > 0 {
-				t.apply(src, two, inGroup(index.Group{ID: 2, Kind: index.GroupMamba}, c.store(0, 8)))
-			}
-		}
-		rows := t.match(c, nil, false)
-		if diff := apart(rows); diff != "" || len(rows) != 3+9*3 {
-			t.Errorf("%d rows: %s", len(rows), diff)
-		}
-	}},
-	{"ALayoutIsAllGroups", func(t *tester) {
-		c := newChain(1, 8)
-		state := index.Group{ID: 2, Kind: index.GroupMamba}
-		of := func(g index.Group, units, from, to int, hashes ...index.Hash) index.Change {
-			return with(inGroup(g, c.store(from, to)), func(c *index.Change) { c.BlockSize, c.Hashes = units*unit, hashes })
-		}
-		see := func(what string, want ...index.GroupLayout) {
-			t.Helper()
-			fulls := 0
-			for _, g := range want {
-				if g.Kind == index.GroupFull {
-					fulls++
-				}
-			}
-			for _, r := range t.match(c, nil, false) {
-				if !slices.Equal(r.Groups, want) || r.FullGroups != fulls {
-					t.Errorf("%s: %s, want %+v", what, rowText(r), want)
-				}
-			}
-		}
-		t.apply(podA, c.store(0, 8))
-		see("one", index.GroupLayout{Group: full, BlockSize: size, Grain: size})
-		t.apply(podA, of(state, 4, 0, 4))
-		see("without hashes", index.GroupLayout{Group: full, BlockSize: size, Grain: size}, index.GroupLayout{Group: state, BlockSize: 64, Grain: 64})
-		t.apply(podA, of(state, 1, 4, 5, c.hashes[4]), of(state, 2, 4, 6, c.hashes[5]))
-		see("a part", index.GroupLayout{Group: full, BlockSize: size, Grain: size}, index.GroupLayout{Group: state, BlockSize: 64, Grain: 16})
-		t.apply(podA, inGroup(window, bare(index.TierGPU, c.store(0, 1))), inTier(index.TierCPU, of(state, 8, 0, 8, 99)))
-		see("by hash alone", index.GroupLayout{Group: full, BlockSize: size, Grain: size}, index.GroupLayout{Group: window}, index.GroupLayout{Group: state, BlockSize: 64, Grain: 16})
-		t.apply(podA, clearAll, c.store(0, 8))
-		see("cleared", index.GroupLayout{Group: full, BlockSize: size, Grain: size})
-		if rows := t.match(c, nil, false); len(rows) != 1 {
-			t.Errorf("rows %+v", rows)
-		}
-	}},
 	{"AllHolders", func(t *tester) {
 		c := newChain(1, 3)
 		for n := range 1500 {
@@ -842,42 +588,6 @@ var cases = []testCase{
 		t.apply(index.Source{Pod: "700", Model: "m"}, c.remove(0))
 		if n := len(t.match(c, nil, false)); n != 1499 {
 			t.Errorf("%d pods after one removal", n)
-		}
-	}},
-	{"PodsRestrictTheAnswer", func(t *tester) {
-		c := newChain(1, 2)
-		for _, src := range []index.Source{podA, podB} {
-			t.apply(src, c.store(0, 2))
-		}
-		if rows := t.match(c, []string{"b", "nobody"}, false); len(rows) != 1 || rows[0].Source != podB {
-			t.Errorf("pods b: %v", rows)
-		}
-		if rows := t.match(c, []string{}, false); len(rows) != 0 {
-			t.Errorf("no pods: %v", rows)
-		}
-	}},
-	{"RowsSayWhichCandidate", func(t *tester) {
-		c := newChain(1, 2)
-		rank1 := index.Source{Pod: "b", Model: "m", Rank: 1}
-		for _, src := range []index.Source{podA, podB, rank1} {
-			t.apply(src, c.store(0, 2))
-		}
-		for _, r := range t.match(c, nil, false) {
-			if r.Pod != -1 {
-				t.Errorf("of every pod: %d, %v", r.Pod, r.Source)
-			}
-		}
-		pods := []string{"nobody", "b", "a"}
-		for _, held := range []bool{false, true} {
-			rows := t.match(c, pods, held)
-			for _, r := range rows {
-				if pods[r.Pod] != r.Source.Pod {
-					t.Errorf("%d stands for %v", r.Pod, r.Source)
-				}
-			}
-			if len(rows) != 3 {
-				t.Errorf("%d rows", len(rows))
-			}
 		}
 	}},
 	{"CandidatesFollowThePods", func(t *tester) {
@@ -980,38 +690,6 @@ var cases = []testCase{
 		t.apply(index.Source{Pod: "a", Model: "other"}, clearAll)
 		t.want(podA, c, 2)
 	}},
-	{"RanksAreSourcesOfTheirOwn", func(t *tester) {
-		c := newChain(1, 8)
-		rank1 := index.Source{Pod: "a", Model: "m", Rank: 1}
-		t.apply(podA, c.store(0, 4))
-		t.apply(rank1, c.store(0, 8))
-		t.want(podA, c, 4)
-		t.want(rank1, c, 8)
-		t.apply(rank1, c.remove(0), clearAll)
-		t.want(podA, c, 4)
-		t.want(rank1, c, 0)
-	}},
-	{"NamesBelongToTheirSource", func(t *tester) {
-		c, d := newChain(1, 4), newChain(2, 4)
-		d.hashes = c.hashes
-		t.apply(podA, c.store(0, 2))
-		t.apply(podB, d.store(0, 2))
-		t.apply(podA, c.store(2, 4))
-		t.apply(podB, d.store(2, 4))
-		t.want(podA, c, 4)
-		t.want(podA, d, 0)
-		t.want(podB, d, 4)
-		t.want(podB, c, 0)
-	}},
-	{"RootsNeverMix", func(t *tester) {
-		c := newChain(1, 4)
-		salted := newChain(2, 4)
-		salted.locals = c.locals
-		t.apply(podA, c.store(0, 2), salted.store(0, 1))
-		t.apply(podA, salted.store(1, 4)) // inherits the root through its parent
-		t.want(podA, c, 2)
-		t.want(podA, salted, 4)
-	}},
 	{"CopiesExact", func(t *tester) {
 		c := newChain(1, 2)
 		t.apply(podA, c.store(0, 1), c.store(0, 1), c.store(0, 1))
@@ -1036,34 +714,6 @@ var cases = []testCase{
 		}
 		t.apply(podA, c.remove(2))
 		t.want(podA, c, 2)
-	}},
-	{"CopiesGuardedCountsARepeatBehindAParent", func(t *tester) {
-		c := newChain(1, 3)
-		t.apply(podA, guarded(c.store(0, 3)), guarded(c.store(2, 3)), c.remove(2))
-		t.want(podA, c, 3)
-		t.apply(podA, c.remove(2))
-		t.want(podA, c, 2)
-	}},
-	{"CopiesGuardedCountsARepeatWithANewBlock", func(t *tester) {
-		c := newChain(1, 3)
-		t.apply(podA, guarded(c.store(0, 2)), guarded(c.store(0, 3)), c.remove(0))
-		t.want(podA, c, 3)
-	}},
-	{"PartialCountsNoRepeatFromTheRoot", func(t *tester) {
-		c := newChain(1, 4)
-		t.apply(podA, inPart(c.store(0, 2)), inPart(c.store(0, 3)), inPart(c.store(2, 3)), c.remove(2))
-		t.want(podA, c, 3)
-		t.apply(podA, c.remove(1))
-		t.want(podA, c, 1)
-		t.apply(podA, inPart(c.store(2, 4)))
-		t.want(podA, c, 4) // the child proves that block 1 is there
-	}},
-	{"CopiesGuardedCountsARepeatBehindAParentInSparseGroups", func(t *tester) {
-		c := newChain(1, 3)
-		t.apply(podA, inGroup(window, guarded(c.store(0, 3))), inGroup(window, guarded(c.store(1, 3))), inGroup(window, c.remove(2)))
-		if r := t.row(podA, 1, c); r.Run != 3 {
-			t.Errorf("row %+v", r)
-		}
 	}},
 	{"AReportOfAGroupWithoutAllBlocksAddsWhatIsSure", func(t *tester) {
 		c := newChain(1, 8)
@@ -1125,27 +775,6 @@ var cases = []testCase{
 			if got := t.gpuBits(podA, r.group.ID, c); got != r.held {
 				t.Errorf("%s: blocks %b, want %b", r.name, got, r.held)
 			}
-		}
-	}},
-	{"AWindowThatLacksTheEndIsStoredAnew", func(t *tester) {
-		c := newChain(1, 4)
-		store := guarded(inGroup(window, c.store(0, 4)))
-		t.apply(podA, store, inGroup(window, c.remove(0, 1, 2, 3)), store)
-		if got := t.gpuBits(podA, 1, c); got != 0b1111 {
-			t.Errorf("blocks %b", got)
-		}
-		t.apply(podA, store, inGroup(window, c.remove(0, 1, 2, 3)), store) // of two copies one may have been left
-		if got := t.gpuBits(podA, 1, c); got != 0b1100 {
-			t.Errorf("blocks %b", got)
-		}
-	}},
-	{"AMaskedStoreIsNoReport", func(t *tester) {
-		c := newChain(1, 4)
-		store := inPart(inGroup(window, c.store(0, 4)))
-		store.Hashes = c.hashes[2:]
-		t.apply(podA, inPart(c.store(0, 4)), store, store, inGroup(window, c.remove(2, 3)))
-		if got := t.gpuBits(podA, 1, c); got != 0b1100 {
-			t.Errorf("blocks %b", got)
 		}
 	}},
 	{"APartOfABlockIsNoReport", func(t *tester) {
@@ -1427,35 +1056,6 @@ var cases = []testCase{
 		t.apply(podA, inGroup(mamba, masks.remove(5)))
 		t.wantMasked(mamba, masks)
 	}},
-	{"AChildRestoresWhatAReportHid", func(t *tester) {
-		c := newChain(1, 6)
-		t.apply(podA, guarded(c.store(0, 3)), guarded(c.store(0, 3)), c.remove(2), c.remove(1), c.remove(0))
-		t.want(podA, c, 0)
-		n := t.apply(podA, guarded(c.store(3, 4)))
-		t.want(podA, c, 4)
-		if n.Restored != 3 {
-			t.Errorf("restored %d", n.Restored)
-		}
-	}},
-	{"AChildRestoresNothingThatWasCounted", func(t *tester) {
-		c := newChain(1, 6)
-		t.apply(podA, guarded(c.store(0, 3)), c.remove(2, 1, 0), guarded(c.store(3, 4)))
-		t.want(podA, c, 0)
-	}},
-	{"AChildKnownByItsHashRestores", func(t *tester) {
-		c := newChain(1, 4)
-		t.apply(podA, guarded(c.store(0, 3)), guarded(c.store(0, 3)), c.remove(2, 1, 0))
-		child := guarded(with(bare(index.TierGPU, c.store(3, 4)), func(ch *index.Change) { ch.HasParent, ch.Parent = true, c.hashes[2] }))
-		if n := t.apply(podA, child); n.Restored != 3 {
-			t.Errorf("counts %+v", n)
-		}
-		t.want(podA, c, 3)
-	}},
-	{"AReportRestoresWhatAReportHid", func(t *tester) {
-		c := newChain(1, 2)
-		t.apply(podA, guarded(c.store(0, 2)), guarded(c.store(0, 2)), c.remove(0), guarded(c.store(0, 2)), c.remove(1))
-		t.want(podA, c, 1)
-	}},
 	{"AfterAnAmbiguousRemovalNoReportIsCounted", func(t *tester) {
 		c, d := newChain(1, 2), newChain(2, 2)
 		d.hashes = c.hashes
@@ -1467,52 +1067,6 @@ var cases = []testCase{
 			t.Errorf("blocks %b", got)
 		}
 	}},
-	{"AClearEndsWhatAReportHid", func(t *tester) {
-		c := newChain(1, 4)
-		t.apply(podA, guarded(c.store(0, 2)), guarded(c.store(0, 2)), c.remove(1, 0), clearAll, guarded(c.store(2, 3)))
-		t.want(podA, c, 0)
-	}},
-	{"ReusedNeverCounts", func(t *tester) {
-		c := newChain(1, 2)
-		reused := with(c.store(0, 2), func(c *index.Change) { c.Reused = true })
-		t.apply(podA, c.store(0, 1), reused)
-		t.want(podA, c, 2)
-		t.apply(podA, c.remove(0))
-		t.want(podA, c, 0)
-	}},
-	{"RemainingSetsTheCount", func(t *tester) {
-		c := newChain(1, 2)
-		t.apply(podA, c.store(0, 2), with(c.remove(0, 1), func(c *index.Change) { c.Remaining = []uint32{2, 0} }))
-		t.want(podA, c, 1)
-		t.apply(podA, c.remove(0))
-		t.want(podA, c, 1)
-		t.apply(podA, c.remove(0))
-		t.want(podA, c, 0)
-	}},
-	{"RemovingWhatIsNotHeld", func(t *tester) {
-		c := newChain(1, 2)
-		if n := t.apply(podA, c.remove(0)); n.UnknownRemove != 1 {
-			t.Errorf("counts %+v", n)
-		}
-		t.apply(podA, c.store(0, 2))
-		t.want(podA, c, 2)
-		t.apply(podB, c.store(0, 2))
-		t.apply(podA, c.remove(0))
-		t.want(podB, c, 2)
-	}},
-	{"TiersExtendKnownBlocks", func(t *tester) {
-		c := newChain(1, 5)
-		t.apply(podA, c.store(0, 4), bare(index.TierCPU, c.store(1, 4)))
-		t.apply(podA, c.remove(2), c.remove(3))
-		r := t.row(podA, 0, c)
-		if r.Run != 4 || r.GPU != 2 || r.Tiers[index.TierGPU] != 2 || r.Tiers[index.TierCPU] != 2 || r.Last != index.TierCPU {
-			t.Errorf("row %+v", r)
-		}
-		t.apply(podA, inTier(index.TierCPU, c.remove(2)))
-		t.want(podA, c, 2)
-		t.apply(podA, c.remove(0))
-		t.want(podA, c, 0)
-	}},
 	{"TheLastTierOfRunsOfAnyLength", func(t *tester) {
 		for n := 1; n <= 70; n++ {
 			c := newChain(uint64(n), n)
@@ -1522,34 +1076,11 @@ var cases = []testCase{
 			}
 		}
 	}},
-	{"TheBestTierCounts", func(t *tester) {
-		c := newChain(1, 1)
-		for _, tier := range []index.Tier{index.TierOther, index.TierRemote, index.TierDisk, index.TierCPU} {
-			t.apply(podA, c.store(0, 1), bare(tier, c.store(0, 1)), c.remove(0))
-			if r := t.row(podA, 0, c); r.Last != tier || r.Tiers[tier] != 1 || r.Run != 1 {
-				t.Errorf("tier %v: row %+v", tier, r)
-			}
-		}
-	}},
 	{"LowerTiersAreSets", func(t *tester) {
 		c := newChain(1, 1)
 		cpu := bare(index.TierCPU, c.store(0, 1))
 		t.apply(podA, c.store(0, 1), cpu, cpu, c.remove(0), inTier(index.TierCPU, c.remove(0)))
 		t.want(podA, c, 0)
-	}},
-	{"TierBeforeName", func(t *tester) {
-		c := newChain(1, 1)
-		t.apply(podA, bare(index.TierCPU, c.store(0, 1)))
-		t.want(podA, c, 0)
-		t.apply(podA, c.store(0, 1), c.remove(0))
-		t.want(podA, c, 1)
-	}},
-	{"TierAfterEviction", func(t *tester) {
-		c := newChain(1, 2)
-		t.apply(podA, c.store(0, 2))
-		t.apply(podA, c.remove(1, 0))
-		t.apply(podA, bare(index.TierCPU, c.store(0, 2)))
-		t.want(podA, c, 2)
 	}},
 	{"AChunkOfALowerTierIsOneBlock", func(t *tester) {
 		c := newChain(1, 8)
@@ -1567,64 +1098,6 @@ var cases = []testCase{
 		}
 		t.apply(podA, inTier(index.TierCPU, c.remove(7)))
 		if rows = t.match(c, nil, false); rows[0].Run != 1 {
-			t.Errorf("rows %+v", rows)
-		}
-	}},
-	{"TheWordOfALowerTierNamesNothing", func(t *tester) {
-		c, salted := newChain(1, 3), newChain(2, 3)
-		salted.locals = c.locals
-		wrong := salted // the tier leaves out the salt, so it speaks of c
-		wrong.root = c.root
-		for i := range 3 {
-			t.apply(podA, inTier(index.TierCPU, wrong.store(i, i+1)))
-		}
-		t.apply(podA, salted.store(0, 1), wrong.store(1, 2))
-		t.want(podA, c, 0)
-		t.want(podA, salted, 2)
-		t.apply(podA, inTier(index.TierCPU, wrong.store(0, 1)))
-		t.want(podA, c, 0)
-		if r := t.row(podA, 0, salted); r.Run != 2 || r.GPU != 2 {
-			t.Errorf("row %+v", r)
-		}
-	}},
-	{"GroupsShareNames", func(t *tester) {
-		c := newChain(1, 6)
-		// The window group comes first and does not name the blocks that it keeps.
-		masked := with(inGroup(window, c.store(0, 6)), func(ch *index.Change) { ch.Hashes = []index.Hash{c.hashes[4], c.hashes[5]} })
-		t.apply(podA, masked, c.store(0, 6))
-		r := t.match(c, nil, true)
-		slices.SortFunc(r, func(a, b index.Row) int { return a.Group.ID - b.Group.ID })
-		if len(r) != 2 || r[0].Run != 6 || len(r[0].Groups) != 2 || r[0].FullGroups != 1 || r[1].Run != 0 || r[1].Held[index.TierGPU][0] != 0b110000 || r[1].Group != window {
-			t.Fatalf("rows %+v", r)
-		}
-		t.apply(podA, inGroup(window, c.remove(4)))
-		t.want(podA, c, 6)
-	}},
-	{"AStoreWithoutHashes", func(t *tester) {
-		c := newChain(1, 4)
-		none := with(inGroup(window, c.store(0, 4)), func(c *index.Change) { c.Hashes = nil })
-		t.apply(podA, none, c.store(0, 4))
-		t.want(podA, c, 4)
-		if r := t.row(podA, 0, c); len(r.Groups) != 2 {
-			t.Errorf("row %+v", r)
-		}
-	}},
-	{"BlockSizesOfOneModel", func(t *tester) {
-		c := newChain(1, 13)
-		by4 := index.Change{
-			Op: index.OpStore, Copies: index.CopiesExact, Variant: variant, BlockSize: 4 * unit, Root: c.root,
-			Locals: c.locals[:12], Hashes: []index.Hash{100, 101, 102},
-		}
-		t.apply(podA, by4)
-		t.apply(podB, c.store(0, 5))
-		for _, r := range t.match(c, nil, false) {
-			want := map[string][2]int{"a": {4 * unit, 3}, "b": {size, 5}}[r.Source.Pod]
-			if got := [2]int{r.BlockSize, int(r.Run)}; got != want {
-				t.Errorf("pod %s: %v, want %v", r.Source.Pod, got, want)
-			}
-		}
-		t.apply(podA, index.Change{Op: index.OpRemove, Hashes: []index.Hash{101}})
-		if rows := t.match(c, []string{"a"}, false); rows[0].Run != 1 {
 			t.Errorf("rows %+v", rows)
 		}
 	}},
@@ -1652,74 +1125,6 @@ var cases = []testCase{
 		if !maps.Equal(runs, map[index.Tier]int32{index.TierGPU: 4, index.TierCPU: 1}) {
 			t.Errorf("rows %+v", m.Rows)
 		}
-	}},
-	{"AnUnknownParentParks", func(t *tester) {
-		c := newChain(1, 9)
-		if n := t.apply(podA, c.store(6, 9), c.store(3, 6)); n.Parked != 2 {
-			t.Errorf("counts %+v", n)
-		}
-		t.want(podA, c, 0)
-		held := t.match(c, nil, true)
-		if len(held) != 0 {
-			t.Errorf("parked blocks are seen: %+v", held)
-		}
-		if n := t.apply(podA, c.store(0, 3)); n.Joined != 2 {
-			t.Errorf("counts %+v", n)
-		}
-		t.want(podA, c, 9)
-	}},
-	{"ARemovalUnparks", func(t *tester) {
-		c := newChain(1, 6)
-		t.apply(podA, c.store(3, 6), c.remove(4), c.store(0, 3))
-		t.want(podA, c, 4)
-		t.apply(podA, c.store(4, 5))
-		t.want(podA, c, 6)
-	}},
-	{"ARemovedOrphanHasNoSayInWhatItsHashIsUsedForNext", func(t *tester) {
-		for name, do := range map[string]func(c, d chain){
-			"stored": func(c, d chain) { t.apply(podA, c.store(1, 2), c.remove(1), d.store(0, 2), c.store(0, 1)) },
-			"parked": func(c, d chain) {
-				t.apply(podA, c.store(1, 2), c.remove(1), d.store(1, 2), c.store(0, 1))
-				t.want(podA, c, 1)
-				t.apply(podA, d.store(0, 1))
-			},
-			"stored after the tier was cleared": func(c, d chain) {
-				t.apply(podA, c.store(1, 2), index.Change{Op: index.OpClearTier}, d.store(0, 2), c.store(0, 1))
-			},
-			"stored after the tier was cleared, and held in another": func(c, d chain) {
-				t.apply(podA, c.store(1, 2), bare(index.TierCPU, c.store(1, 2)), index.Change{Op: index.OpClearTier}, d.store(0, 2), c.store(0, 1))
-			},
-			"parked after the tier was cleared": func(c, d chain) {
-				t.apply(podA, c.store(1, 2), index.Change{Op: index.OpClearTier}, d.store(1, 2), c.store(0, 1))
-				t.want(podA, c, 1)
-				t.apply(podA, d.store(0, 1))
-			},
-			"named in another variant": func(c, d chain) {
-				by8 := with(inGroup(window, c.store(1, 2)), func(ch *index.Change) {
-					ch.Variant.Unit, ch.BlockSize, ch.HasParent = 8, 8, false
-				})
-				t.apply(podA, c.store(1, 2), by8, c.remove(1), d.store(0, 2), c.store(0, 1))
-			},
-		} {
-			c, d := newChain(1, 2), newChain(2, 2)
-			d.hashes[1] = c.hashes[1]
-			t.apply(podA, clearAll)
-			do(c, d)
-			if a, b := t.row(podA, 0, c).Run, t.row(podA, 0, d).Run; a != 1 || b != 2 {
-				t.Errorf("%s: runs of %d and %d, want 1 and 2", name, a, b)
-			}
-			t.remove("a")
-		}
-	}},
-	{"WhatIsKnownByHashKeepsItsSize", func(t *tester) {
-		c, d := newChain(1, 2), newChain(2, 2)
-		t.apply(podA, c.store(0, 2), bare(index.TierCPU, c.store(1, 2)), c.remove(0, 1))
-		t.apply(podA, with(d.store(0, 2), func(c *index.Change) { c.BlockSize, c.Hashes = 32, c.Hashes[1:] }))
-		if rows := t.match(c, nil, false); len(rows) != 0 {
-			t.Errorf("rows %+v", rows)
-		}
-		t.apply(podA, c.store(0, 1))
-		t.want(podA, c, 2)
 	}},
 	{"AParkedStoreNeverLandsAtTheWrongDepth", func(t *tester) {
 		c := newChain(1, 4)
@@ -1758,78 +1163,6 @@ var cases = []testCase{
 		t.apply(podA, c.store(0, 1), c.remove(0), d.store(0, 2))
 		t.want(podA, c, 0)
 		t.want(podA, d, 2)
-	}},
-	{"ClearedEmptiesEveryTierAndGroup", func(t *tester) {
-		c := newChain(1, 4)
-		t.apply(podA, c.store(0, 4), bare(index.TierCPU, c.store(0, 4)), inGroup(window, c.store(0, 4)))
-		t.apply(podB, c.store(0, 4))
-		t.apply(podA, clearAll)
-		for _, r := range t.match(c, nil, true) {
-			if r.Source == podA {
-				t.Errorf("row %+v", r)
-			}
-		}
-		t.want(podB, c, 4)
-		t.apply(podA, c.store(0, 2))
-		t.want(podA, c, 2)
-	}},
-	{"ClearTierEmptiesOneTier", func(t *tester) {
-		c := newChain(1, 40)
-		tiers := []index.Change{c.store(0, 40), bare(index.TierCPU, c.store(0, 40)), bare(index.TierDisk, c.store(0, 3)), inGroup(window, c.store(0, 40))}
-		t.apply(podB, tiers...)
-		t.apply(podA, tiers...)
-		t.apply(podA, index.Change{Op: index.OpClearTier, Tier: index.TierGPU})
-		r := t.row(podA, 0, c)
-		if r.Run != 40 || r.GPU != 0 || r.Tiers != [index.NumTiers]int32{index.TierCPU: 40} || r.Last != index.TierCPU {
-			t.Errorf("row %+v", r)
-		}
-		if r := t.row(podA, 1, c); r.Run != 0 {
-			t.Errorf("the other group: %+v", r)
-		}
-		t.apply(podA, index.Change{Op: index.OpClearTier, Tier: index.TierCPU})
-		if r := t.row(podA, 0, c); r.Run != 3 || r.Last != index.TierDisk {
-			t.Errorf("row %+v", r)
-		}
-		if n := t.apply(podA, c.remove(0), inTier(index.TierCPU, c.remove(0))); n.UnknownRemove != 2 {
-			t.Errorf("counts %+v", n)
-		}
-		t.apply(podA, c.store(0, 20), bare(index.TierCPU, c.store(20, 40))) // names stay
-		if r := t.row(podA, 0, c); r.Run != 40 || r.GPU != 20 || r.Tiers[index.TierCPU] != 20 {
-			t.Errorf("row %+v", r)
-		}
-		if r := t.row(podB, 0, c); r.GPU != 40 || r.Tiers[index.TierGPU] != 40 {
-			t.Errorf("the other pod: %+v", r)
-		}
-	}},
-	{"ClearTierOfTheGPUEndsWhatAReportHid", func(t *tester) {
-		c := newChain(1, 4)
-		t.apply(podA, guarded(c.store(0, 2)), guarded(c.store(0, 2)), c.remove(1, 0), index.Change{Op: index.OpClearTier}, guarded(c.store(2, 3)))
-		t.want(podA, c, 0)
-	}},
-	{"ClearedForgetsOrphans", func(t *tester) {
-		c := newChain(1, 4)
-		t.apply(podA, c.store(2, 4), clearAll, c.store(0, 2))
-		t.want(podA, c, 2)
-	}},
-	{"RemoveForgetsAPod", func(t *tester) {
-		c := newChain(1, 4)
-		rank1 := index.Source{Pod: "a", Model: "m", Rank: 1}
-		other := index.Source{Pod: "a", Model: "other"}
-		for _, src := range []index.Source{podA, rank1, other, podB} {
-			t.apply(src, c.store(0, 4))
-		}
-		for range 2 {
-			if err := t.ix.Remove(ctx, "a"); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if rows := t.match(c, nil, false); len(rows) != 1 || rows[0].Source != podB {
-			t.Errorf("rows %+v", rows)
-		}
-		t.apply(podA, c.store(1, 2))
-		t.want(podA, c, 0) // its names have gone too
-		t.apply(podA, c.store(0, 1))
-		t.want(podA, c, 2)
 	}},
 	{"RemoveSourceForgetsASource", func(t *tester) {
 		x, ok := t.ix.(index.SourceRemover)
@@ -1925,37 +1258,6 @@ var cases = []testCase{
 		t.want(podA, c, 1)
 		t.apply(podA, left(0))
 		t.want(podA, c, 0)
-	}},
-	{"AChildOfAnAmbiguousHashIsNeverPlaced", func(t *tester) {
-		c, d, e := newChain(1, 2), newChain(2, 2), newChain(3, 2)
-		d.hashes, e.hashes = c.hashes, c.hashes
-		e.locals[1] = c.locals[1]
-		t.apply(podA, c.store(0, 1), d.store(0, 1), c.store(1, 2), c.remove(0)) // the child is of c or d
-		t.apply(podA, e.store(0, 1))
-		t.want(podA, e, 1)
-	}},
-	{"AChildOfAnAmbiguousHashHasNoOldKey", func(t *tester) {
-		c, d := newChain(1, 2), newChain(2, 2)
-		d.hashes = c.hashes
-		t.apply(podA, c.store(0, 2), c.remove(1), d.store(0, 1))
-		done, err := t.ix.Apply(ctx, podA, index.Cursor{}, []index.Change{c.store(1, 2)}) // of c or d
-		if err != nil || done.Counts.Dropped != 1 {
-			t.Errorf("%+v, %v", done, err)
-		}
-		t.want(podA, c, 1)
-		t.want(podA, d, 1)
-	}},
-	{"AParentOfTwoPrefixesAtOnce", func(t *tester) {
-		// The orphan waits for a hash that one store gives two blocks.
-		c, e := newChain(1, 4), newChain(3, 2)
-		c.hashes[1] = c.hashes[0]
-		e.hashes = []index.Hash{c.hashes[0], 77}
-		t.apply(podA, e.store(1, 2), c.store(0, 2))
-		t.want(podA, chain{c.root, append(c.locals[:2:2], e.locals[1]), nil}, 2)
-		t.want(podA, chain{c.root, append(c.locals[:1:1], e.locals[1]), nil}, 1)
-		t.apply(podA, c.remove(0))
-		t.apply(podA, e.store(0, 1))
-		t.want(podA, e, 1)
 	}},
 	{"WhichOfTwoNamesIsHiddenIsNotGuessed", func(t *tester) {
 		for _, src := range []index.Source{podA, podB} {
@@ -2085,18 +1387,6 @@ var cases = []testCase{
 		t.apply(podA, c.store(0, 1))
 		t.want(podA, c, 4)
 	}},
-	{"OneHashTwiceInAStore", func(t *tester) {
-		c := newChain(1, 2)
-		c.hashes[1] = c.hashes[0]
-		t.apply(podA, c.store(0, 2))
-		t.apply(podA, c.remove(0, 1))
-		t.want(podA, c, 0)
-	}},
-	{"ParentsInACircle", func(t *tester) {
-		c := newChain(1, 2)
-		first := guarded(with(c.store(0, 1), func(ch *index.Change) { ch.HasParent, ch.Parent = true, c.hashes[1] }))
-		t.apply(podA, first, guarded(c.store(1, 2)), guarded(c.store(0, 1)), guarded(c.store(0, 1)), first, guarded(c.store(1, 2)), c.remove(0, 1), first)
-	}},
 	{"OneMatchesForManyQueries", func(t *tester) {
 		c := newChain(1, 130)
 		t.apply(podA, c.store(0, 130))
@@ -2222,75 +1512,6 @@ func testNamesBound(t *testing.T, open func(testing.TB, Config) index.Index) {
 	if n := tt.apply(podA, d.store(11, 12)); n.Parked != 1 {
 		t.Errorf("counts %+v", n)
 	}
-}
-
-// testConcurrent has a chain that is never touched, one that grows and
-// shrinks, and pods that come and go, with readers that know what is possible.
-func testConcurrent(t *testing.T, open func(testing.TB, Config) index.Index) {
-	ix := open(t, Config{})
-	defer ix.Close()
-	tt := &tester{T: t, ix: ix}
-	const low, high = 10, 40
-	c := newChain(1, high)
-	tt.apply(podA, c.store(0, high))
-	tt.apply(podB, c.store(0, low))
-	var stop atomic.Bool
-	var wg sync.WaitGroup
-	write := func(f func(r *rand.Rand) (index.Source, []index.Change)) {
-		wg.Go(func() {
-			r := rand.New(rand.NewPCG(1, 2))
-			for !stop.Load() {
-				src, changes := f(r)
-				if changes == nil {
-					if err := ix.Remove(ctx, src.Pod); err != nil {
-						t.Error(err)
-					}
-				} else if _, err := ix.Apply(ctx, src, index.Cursor{}, changes); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	write(func(r *rand.Rand) (index.Source, []index.Change) {
-		to := low + 1 + r.IntN(high-low)
-		grow := []index.Change{c.store(low, to)}
-		for b := to - 1; b >= low; b-- {
-			grow = append(grow, c.remove(b))
-		}
-		return podB, grow
-	})
-	write(func(r *rand.Rand) (index.Source, []index.Change) {
-		src := index.Source{Pod: fmt.Sprint("c", r.IntN(3)), Model: "m"}
-		if r.IntN(4) == 0 {
-			return src, nil
-		}
-		return src, []index.Change{c.store(0, 1+r.IntN(high)), clearAll, c.store(0, 2)}
-	})
-	for range 2 {
-		wg.Go(func() {
-			defer stop.Store(true)
-			var m index.Matches
-			for range choose(500, 1000, 4000) {
-				if err := ix.Match(ctx, &index.Query{Candidates: index.NewCandidates("m", nil), Keys: c.keys}, &m); err != nil {
-					t.Error(err)
-					return
-				}
-				seen := 0
-				for _, row := range m.Rows {
-					switch {
-					case row.Source == podA && row.Run == high, row.Source == podB && row.Run >= low:
-						seen++
-					case row.Source == podA, row.Source == podB, row.Run < 1:
-						t.Errorf("row %+v", row)
-					}
-				}
-				if seen != 2 {
-					t.Errorf("%d of the two lasting pods are seen", seen)
-				}
-			}
-		})
-	}
-	wg.Wait()
 }
 
 // block is a block of c.

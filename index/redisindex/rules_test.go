@@ -131,30 +131,6 @@ func newPrompt(seed uint64, units int) *prompt {
 	return (&prompt{Variant: index.Variant{Unit: 16}, root: 7}).fork(rand.New(rand.NewPCG(seed, 1)), 0, units)
 }
 
-// A holder that is new has a number that nobody had.
-func TestNumbersAreNew(t *testing.T) {
-	s := newMapServer(t, index.MemoryConfig{})
-	m := (*mirror)(s.redisIndex)
-	a, b := index.Source{Pod: "a", Model: "m"}, index.Source{Pod: "b", Model: "m"}
-	had := make(map[uint32]bool)
-	number := func(src index.Source) uint32 { return s.sources[src].holders[0].number }
-	for feed := uint64(1); feed < 10; feed += 2 {
-		m.Holders(feed, a, nil, []memoryHolder{{ID: 3}})
-		first := number(a)
-		if m.Holders(feed, a, nil, []memoryHolder{{ID: 3, BlockSize: 16}}); number(a) != first {
-			t.Fatal("a holder has another number than before")
-		}
-		m.Holders(feed, a, nil, nil)
-		m.Holders(feed+1, b, nil, []memoryHolder{{ID: 3}})
-		if had[first] || had[number(b)] || first == number(b) {
-			t.Fatalf("numbers %d and %d were given before", first, number(b))
-		}
-		had[first], had[number(b)] = true, true
-		m.Gone(feed)
-		m.Gone(feed + 1)
-	}
-}
-
 // What is told of a life of a source that has ended does not count for its next one.
 func TestEndedLife(t *testing.T) {
 	s := newMapServer(t, index.MemoryConfig{})
@@ -304,37 +280,6 @@ func TestRowTakenAway(t *testing.T) {
 	}
 }
 
-// A cache that is emptied, and a pod that is removed, are one write to the registry.
-func TestEmptiedIsTold(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		empty func(*hand)
-	}{
-		{"clear", func(h *hand) { h.apply("a", 2, index.Change{Op: index.OpClear}) }},
-		{"clear of a tier", func(h *hand) { h.apply("a", 2, index.Change{Op: index.OpClearTier}) }},
-		{"removal", func(h *hand) {
-			if err := h.mem.Remove(h.Context(), "a"); err != nil {
-				h.Fatal(err)
-			}
-		}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			h := newHands(t, 2)
-			p := newPrompt(1, 40)
-			h[0].apply("a", 1, p.store(1, 0, 40))
-			h[0].flush()
-			if n := h[1].rows(p)["a"].Run; n != 40 {
-				t.Fatalf("%d blocks", n)
-			}
-			c.empty(h[0])
-			h[0].flush()
-			if n := h[1].rows(p)["a"].Run; n != 0 {
-				t.Errorf("%d blocks are left", n)
-			}
-		})
-	}
-}
-
 // Rows that could not be told, or taken away, are the next time.
 func TestFailedRowsAreRepeated(t *testing.T) {
 	h := newHands(t, 1)[0]
@@ -356,33 +301,6 @@ func TestFailedRowsAreRepeated(t *testing.T) {
 	h.fail()
 	if h.flush(); h.owner("a") != 0 || h.owner("b") != h.id {
 		t.Errorf("rows of %x and %x", h.owner("a"), h.owner("b"))
-	}
-}
-
-// What living writers have is not swept, and what a dead one has left is.
-func TestSweepKeys(t *testing.T) {
-	h := newHands(t, 3)
-	dead, living, sweeper := h[0], h[1], h[2]
-	p := newPrompt(1, 40)
-	for i, w := range h {
-		w.apply(fmt.Sprint(i), 1, p.store(1, 0, 40))
-		w.flush()
-	}
-	for _, of := range []part{"0", "m:m"} {
-		dead.server.Del(t.Context(), dead.names.token(of, dead.id))
-	}
-	if err := sweeper.sweepKeys(t.Context(), sweeper.server.Keys(t.Context(), "h:*").Val()); err != nil {
-		t.Fatal(err)
-	}
-	want := []uint64{living.id, sweeper.id}
-	slices.Sort(want)
-	for _, unit := range []int{0, 32} {
-		if got := living.writersOf(p.keys[unit]); !slices.Equal(got, want) {
-			t.Errorf("sections of %x, want %x", got, want)
-		}
-	}
-	if a, b, c := living.owner("0"), living.owner("1"), living.owner("2"); a != 0 || b != living.id || c != sweeper.id {
-		t.Errorf("rows of %x, %x and %x", a, b, c)
 	}
 }
 

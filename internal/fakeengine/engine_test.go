@@ -1,7 +1,6 @@
 package fakeengine_test
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -574,71 +573,4 @@ func TestKeepsNoSlices(t *testing.T) {
 	if !slices.Equal(h.Output(), count(10, 14)) {
 		t.Errorf("output %v", h.Output())
 	}
-}
-
-// FuzzSchedule drives an engine by bytes: whatever comes in whatever order, its
-// parts agree, it comes to rest, and every request ends.
-func FuzzSchedule(f *testing.F) {
-	f.Add([]byte{0, 0, 20, 3, 4, 4, 4, 0, 0, 20, 3, 5, 6, 4})
-	f.Add([]byte{2, 0, 30, 9, 0, 30, 9, 0, 30, 9, 4, 4, 4, 4, 8, 1, 4, 7, 4, 4, 4})
-	f.Add(bytes.Repeat([]byte{1, 0, 27, 200, 4, 9, 3}, 20))
-	f.Fuzz(func(t *testing.T, ops []byte) {
-		next := func() int {
-			if len(ops) == 0 {
-				return 0
-			}
-			b := ops[0]
-			ops = ops[1:]
-			return int(b)
-		}
-		config := next()
-		r := newRig(t, fakeengine.Config{
-			BlockSize: 1 + config%5, Blocks: 40, TokenBudget: 5 + config%40, ChunkTokens: config % 7,
-			MaxRunning: 1 + config%6, AdmitByChunk: config&1 > 0, Encoding: fakeengine.Encoding{Form: fakeengine.Form(config % 3)},
-		})
-		var handles []*fakeengine.Handle
-		for len(ops) > 0 && len(handles) < 100 {
-			switch op := next(); op % 10 {
-			case 0, 1, 2:
-				flags := op / 10
-				h, err := r.Submit(fakeengine.Request{
-					Tokens: count(uint32(flags&1), uint32(next()%40)), MaxTokens: next() % 20, Greedy: flags&2 > 0,
-					SkipReadingPrefixCache: flags&4 > 0, ReportFull: flags&8 > 0, Salt: []string{"", "s"}[flags>>4&1],
-				})
-				if err == nil {
-					handles = append(handles, h)
-				}
-			case 7:
-				r.ResetRunning()
-			case 8:
-				if idle := r.Running() == 0; r.Reset() != idle {
-					t.Fatalf("reset with %d running", r.Running())
-				}
-			case 9:
-				r.EvictBlocks(next(), next())
-			case 3:
-				if len(handles) > 0 {
-					handles[next()%len(handles)].Abort()
-				}
-			default:
-				r.step()
-			}
-			if err := r.CheckInvariants(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for n := 0; r.step(); n++ {
-			if n > 100_000 {
-				t.Fatal("the engine does not come to rest")
-			}
-		}
-		for i, h := range handles {
-			if !h.Done() {
-				t.Fatalf("request %d of %d is not done", i, len(handles))
-			}
-		}
-		if r.Free() != 39 {
-			t.Fatalf("%d of 39 blocks are free at rest", r.Free())
-		}
-	})
 }

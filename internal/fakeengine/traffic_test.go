@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"slices"
-	"testing"
 
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
@@ -33,7 +32,6 @@ type traffic struct {
 	size    int // tokens of a block
 	memory  int // of how many of the last conversations to go on with
 	salts   bool
-	report  bool
 	said    []spoken // so far
 	serving []*served
 }
@@ -103,7 +101,6 @@ func (t *traffic) request() fakeengine.Request {
 		Tokens: p.tokens, Adapter: p.adapter, Salt: p.salt,
 		MaxTokens: 1 + t.random.IntN(2*t.size), Greedy: t.random.IntN(2) == 0,
 		SkipReadingPrefixCache: t.random.IntN(15) == 0,
-		ReportFull:             t.report && t.random.IntN(2) == 0,
 	}
 }
 
@@ -146,58 +143,4 @@ func (t *traffic) disturb(r *rig) (idle bool) {
 		return true
 	}
 	return false
-}
-
-// TestReportsChangeNothingElse: with and without reports an engine does and
-// publishes the same, but for the events that announce hits again.
-func TestReportsChangeNothingElse(t *testing.T) {
-	run := func(report bool) (events []fakeengine.Event, counts fakeengine.Counts, cached []int) {
-		r := newRig(t, fakeengine.Config{Blocks: 61, TokenBudget: 100})
-		load := &traffic{random: rand.New(rand.NewPCG(1, 2)), blocks: 10, size: 16, memory: 10, salts: true, report: true}
-		for range 1000 {
-			q := load.request()
-			q.ReportFull = q.ReportFull && report
-			h := r.submit(q)
-			load.serving = append(load.serving, &served{h, q})
-			r.step()
-			cached = append(cached, h.CachedTokens())
-			load.collect()
-		}
-		for _, p := range r.payloads {
-			b, err := decode(p)
-			if err != nil {
-				t.Fatal(err)
-			}
-			events = append(events, b.Events...)
-		}
-		return events, r.Counts(), cached
-	}
-	plain, plainCounts, plainCached := run(false)
-	with, withCounts, withCached := run(true)
-	if !slices.Equal(plainCached, withCached) {
-		t.Error("requests hit something else")
-	}
-	reports, blocks := 0, 0
-	for _, e := range with {
-		if len(plain) > 0 && equalEvents(e, plain[0]) {
-			plain = plain[1:]
-			continue
-		}
-		s, ok := e.(*fakeengine.Stored)
-		if !ok || s.Parent != nil {
-			t.Fatalf("%T %+v is not a report", e, e)
-		}
-		reports, blocks = reports+1, blocks+len(s.Hashes)
-	}
-	if len(plain) > 0 || blocks != withCounts.Reported {
-		t.Errorf("%d events are missing, %d blocks reported, counted %d", len(plain), blocks, withCounts.Reported)
-	}
-	withCounts.Reported, withCounts.Batches = plainCounts.Reported, plainCounts.Batches
-	if withCounts != plainCounts {
-		t.Errorf("counts %+v, without reports %+v", withCounts, plainCounts)
-	}
-	t.Logf("%d reports of %d blocks among %d events", reports, blocks, len(with))
-	if reports < 100 {
-		t.Errorf("only %d reports", reports)
-	}
 }

@@ -166,49 +166,6 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestCycler and TestJoiner go through what has a state.
-func TestCycler(t *testing.T) {
-	m := newMachine(&Env{}, nil)
-	c, err := newCycler(m, positional("a", "b"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	attr := func(name string) Value {
-		v, ok, err := c.(object).attr(m, name)
-		if !ok || err != nil {
-			t.Fatal(name, ok, err)
-		}
-		return v
-	}
-	do := func(name string) Value {
-		v, err := attr(name).(callable).call(m, arguments{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-	got := []Value{do("next"), attr("current"), attr("pos"), do("next"), do("next"), do("reset"), attr("current")}
-	if want := []Value{"a", "b", int64(1), "b", "a", nil, "a"}; !slices.Equal(got, want) {
-		t.Errorf("%v, not %v", got, want)
-	}
-	if _, ok := c.(callable); ok {
-		t.Error("a cycler can be called")
-	}
-}
-
-func TestJoiner(t *testing.T) {
-	m := newMachine(&Env{}, nil)
-	j, err := newJoiner(m, named("sep", int64(7)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []Value{"", int64(7), int64(7)} {
-		if v, err := j.(callable).call(m, arguments{}); v != want || err != nil {
-			t.Errorf("%v %v, not %v", v, err, want)
-		}
-	}
-}
-
 // FuzzText gives the filters of text any text: they neither panic nor make what is
 // no UTF-8.
 func FuzzText(f *testing.F) {

@@ -74,35 +74,6 @@ func TestValueLimits(t *testing.T) {
 	}
 }
 
-func TestUndefinedMessages(t *testing.T) {
-	m := newMachine(&Env{}, nil)
-	for want, get := range map[string]func() (Value, error){
-		`'dict object' has no attribute 'x'`: func() (Value, error) { return m.getattr(&Dict{}, "x") },
-		`'list object' has no attribute 'x'`: func() (Value, error) { return m.getitem(&List{}, "x") },
-		`list object has no element 3`:       func() (Value, error) { return m.getitem(&List{}, int64(3)) },
-		`dict object has no element (1,)`: func() (Value, error) {
-			return m.getitem(&Dict{}, &Tuple{Items: []Value{int64(1)}})
-		},
-		`'None' has no attribute 'x'`:                                 func() (Value, error) { return m.getattr(nil, "x") },
-		`None has no element 0`:                                       func() (Value, error) { return m.getitem(nil, int64(0)) },
-		`'jinja2.utils.Namespace object' has no attribute 'x'`:        func() (Value, error) { return m.getattr(&Namespace{attrs: &Dict{}}, "x") },
-		`access to attribute 'append' of 'list' object is unsafe.`:    func() (Value, error) { return m.getattr(&List{}, "append") },
-		`access to attribute '__class__' of 'str' object is unsafe.`:  func() (Value, error) { return m.getattr("", "__class__") },
-		`access to attribute '__class__' of 'dict' object is unsafe.`: func() (Value, error) { return m.getattr(&Dict{}, "__class__") },
-		`'x' is undefined`:                                            func() (Value, error) { return &Undefined{Name: "x", Of: missing}, nil },
-	} {
-		v, err := get()
-		u, ok := v.(*Undefined)
-		if err != nil || !ok {
-			t.Errorf("%T, %v, want Undefined: %s", v, err, want)
-			continue
-		}
-		if e := new(Error); !errors.As(u.fail(), &e) || e.Message != want {
-			t.Errorf("%v, want %s", u.fail(), want)
-		}
-	}
-}
-
 // A key is found whatever number it is written as, among many keys of all kinds.
 func TestDictKeys(t *testing.T) {
 	m := newMachine(&Env{}, nil)

@@ -10,13 +10,9 @@ import (
 )
 
 // TestScopes renders programs as Jinja2 3.1.6 does on CPython 3.11 (see
-// testdata/record_scopes.py). KVINDEX_SCOPES may name a file with more of them.
+// testdata/record_scopes.py).
 func TestScopes(t *testing.T) {
-	name := os.Getenv("KVINDEX_SCOPES")
-	if name == "" {
-		name = "testdata/scopes.jsonl"
-	}
-	data, err := os.ReadFile(name)
+	data, err := os.ReadFile("testdata/scopes.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}

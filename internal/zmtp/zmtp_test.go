@@ -346,36 +346,6 @@ func TestReceiveRefuses(t *testing.T) {
 	})
 }
 
-// Memory must follow the bytes that came. Each script claims far more.
-func TestClaimedLengthsTakeNoMemory(t *testing.T) {
-	tests := []struct {
-		name   string
-		script []byte
-	}{
-		{"a frame of 2^60", append(zmtptest.Hello(1, "PUB"), zmtptest.LongHeader(0, 1<<60)...)},
-		{"a READY of 2^40", append(zmtptest.Greeting(1), zmtptest.LongHeader(4, 1<<40)...)},
-		{"the largest frame that is allowed", append(zmtptest.Hello(1, "PUB"), zmtptest.LongHeader(0, zmtp.DefaultMaxFrame)...)},
-		{"the same with 100,000 bytes of it", append(append(zmtptest.Hello(1, "PUB"), zmtptest.LongHeader(0, zmtp.DefaultMaxFrame)...), make([]byte, 100_000)...)},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			endpoint := play(t, tt.script)
-			before := allocated()
-			c, err := zmtp.Dial(t.Context(), endpoint, zmtp.Config{Type: zmtp.SUB})
-			if err == nil {
-				_, err = c.Receive()
-				c.Close()
-			}
-			if err == nil {
-				t.Fatal("no error")
-			}
-			if got := allocated() - before; got > 1<<20 {
-				t.Errorf("%d bytes allocated", got)
-			}
-		})
-	}
-}
-
 func allocated() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

@@ -3,7 +3,6 @@ package names
 import (
 	"maps"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"testing"
 	"unsafe"
@@ -269,41 +268,6 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// What a table counts is what the heap has.
-func TestHeap(t *testing.T) {
-	r := rand.New(rand.NewPCG(13, 14))
-	for _, size := range []int{0, 10, 100, 1000, 10_000, 100_000} {
-		tables := make([]Table[Hash, value], 200_000/(size+100))
-		var c mem.Count
-		before := heap()
-		for i := range tables {
-			tables[i].Init([2]uint64{r.Uint64(), r.Uint64()}, &c)
-			for range size {
-				tables[i].Put(Hash(r.Uint64()), 1)
-			}
-		}
-		got := heap() - before
-		t.Logf("%d tables of %d names: %d bytes, counted %d", len(tables), size, got, c.Load())
-		if d := got - c.Load(); d < -c.Load()/500-2048 || d > c.Load()/500+2048 {
-			t.Errorf("%d names: the heap has %d bytes, counted %d", size, got, c.Load())
-		}
-		for i := range tables {
-			tables[i].Release()
-		}
-		if c.Load() != 0 {
-			t.Errorf("%d bytes are counted when all are released", c.Load())
-		}
-	}
-}
-
-func heap() int64 {
-	runtime.GC()
-	runtime.GC() // what the one before has only swept
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
-}
-
 // A walk by Some sees each name that is there all the time just
 // once, whatever comes and goes between the segments.
 func TestSomeDuringChanges(t *testing.T) {
@@ -393,24 +357,4 @@ func TestSomeDuringCompact(t *testing.T) {
 			t.Fatal("the test tests too little")
 		}
 	}
-}
-
-func FuzzTable(f *testing.F) {
-	f.Add([]byte("\x01aaaaaaaa\x01aaaaaaab\x00aaaaaaaa"), uint64(0), uint64(1))
-	f.Fuzz(func(t *testing.T, ops []byte, salt, factor uint64) {
-		var n Table[Hash, value]
-		n.Init([2]uint64{salt, factor}, new(mem.Count))
-		m := map[Hash]value{}
-		for ; len(ops) >= 3; ops = ops[3:] {
-			h := Hash(ops[1])<<56 | Hash(ops[2])<<24 | Hash(ops[2]&7)
-			if ops[0]&1 == 0 {
-				n.Remove(h)
-				delete(m, h)
-			} else {
-				n.Put(h, value(ops[0]))
-				m[h] = value(ops[0])
-			}
-		}
-		compare(t, &n, m)
-	})
 }
