@@ -329,6 +329,17 @@ type Profile struct {
 	// one for the other. The Indexer copies the map.
 	Adapters map[string]string
 
+	// Chunk is for engines that offload blocks to lower tiers: the blocks in a chunk of the
+	// connector (vLLM's OffloadingConnector: blocks_per_chunk). 0: as events show or, where
+	// they have hashes alone, one block; then PodScore.UpperBound is true for what is loaded.
+	Chunk int
+	// Clears tells what an event that empties the cache (AllBlocksCleared) empties. It is
+	// ClearsGPU for vLLM's OffloadingConnector: a reset of the prefix cache leaves its tiers
+	// as they are.
+	Clears Clears
+	// Tiers has the weight of each tier in PodScore.Score.
+	Tiers [index.NumTiers]TierProfile
+
 	// Approximate, if not nil, is for a pod whose engine publishes no events: the cache of
 	// the pod is estimated from the prompts that are routed to it (Indexer.Routed). Its figure
 	// is PredictedTokens: CachedTokens is 0, and the state is StateApproximate. The estimate
@@ -342,6 +353,19 @@ type Profile struct {
 	// the pod makes the pod exact, and the estimate is dropped.
 	Approximate *Approximate
 }
+
+// TierProfile describes a tier. A Weight of 0 is the default: 1 for the gpu, 0.8 for the cpu,
+// 0.5 for the others.
+type TierProfile struct{ Weight float64 }
+
+// Clears tells what an event that empties an engine's cache empties.
+type Clears uint8
+
+// The values of Clears.
+const (
+	ClearsAll Clears = iota // all tiers
+	ClearsGPU               // the gpu alone
+)
 
 // Draft tells whether an engine runs with draft layers.
 type Draft uint8
@@ -398,6 +422,15 @@ func (p *Profile) validate() error {
 		return fmt.Errorf("unknown Draft %d", p.Draft)
 	case p.Grain < 0:
 		return fmt.Errorf("the Grain is negative: %d", p.Grain)
+	case p.Chunk < 0:
+		return fmt.Errorf("the Chunk is negative: %d", p.Chunk)
+	case p.Clears > ClearsGPU:
+		return fmt.Errorf("unknown Clears %d", p.Clears)
+	}
+	for t, of := range p.Tiers {
+		if !(of.Weight >= 0 && of.Weight <= 1) {
+			return fmt.Errorf("field Tiers: the Weight of tier %v is %v, which is not within 0 and 1", index.Tier(t), of.Weight)
+		}
 	}
 	if err := p.Approximate.validate(p); err != nil {
 		return err
@@ -481,7 +514,10 @@ func isNumber(s string) bool {
 // complete returns p in the form that the internal packages use, with its defaults filled in,
 // and the error of validate.
 func (p *Profile) complete() (engine.Profile, error) {
-	e := engine.Profile{Media: uint8(p.Media), Copies: p.Copies, Groups: slices.Clone(p.Groups), Draft: uint8(p.Draft), Grain: p.Grain, Adapters: maps.Clone(p.Adapters)}
+	e := engine.Profile{Media: uint8(p.Media), Copies: p.Copies, Groups: slices.Clone(p.Groups), Draft: uint8(p.Draft), Grain: p.Grain, Adapters: maps.Clone(p.Adapters), Chunk: p.Chunk, ClearsGPU: p.Clears == ClearsGPU}
+	for t := range p.Tiers {
+		e.Weights[t] = p.Tiers[t].Weight
+	}
 	if p.Approximate != nil {
 		e.Approximate = &engine.Room{BlockTokens: p.Approximate.BlockTokens, Blocks: p.Approximate.Blocks, TTL: p.Approximate.TTL}
 	}
@@ -499,7 +535,13 @@ func (p *Profile) complete() (engine.Profile, error) {
 
 // profileOf returns the Profile of which complete returned e.
 func profileOf(e *engine.Profile) Profile {
-	p := Profile{Media: MediaForm(e.Media), Copies: e.Copies, Groups: slices.Clone(e.Groups), Draft: Draft(e.Draft), Grain: e.Grain, Adapters: maps.Clone(e.Adapters)}
+	p := Profile{Media: MediaForm(e.Media), Copies: e.Copies, Groups: slices.Clone(e.Groups), Draft: Draft(e.Draft), Grain: e.Grain, Adapters: maps.Clone(e.Adapters), Chunk: e.Chunk}
+	if e.ClearsGPU {
+		p.Clears = ClearsGPU
+	}
+	for t := range p.Tiers {
+		p.Tiers[t].Weight = e.Weights[t]
+	}
 	if a := e.Approximate; a != nil {
 		p.Approximate = &Approximate{a.BlockTokens, a.Blocks, a.TTL}
 	}

@@ -286,6 +286,7 @@ func orNone(err, none error) error {
 // variant of a candidate.
 func (sc *scorer) match(ctx context.Context) error {
 	sc.query.Candidates = sc.set.Index
+	sc.query.Held = sc.query.Held || sc.set.Tiered
 	for {
 		sc.prompt.Begin()
 		began := sc.clock()
@@ -348,7 +349,7 @@ func (sc *scorer) matchBits(ctx context.Context, after int) error {
 	f := &sc.forecast
 	err := sc.x.index.Match(ctx, &sc.query, &f.Behind)
 	sc.prompt.Use(given, sc.prompt.Length)
-	sc.query.Held, sc.query.Behind = false, 0
+	sc.query.Held, sc.query.Behind = sc.set.Tiered, 0
 	if err != nil {
 		return sc.x.reg.Failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.Base, err))
 	}
@@ -364,7 +365,7 @@ func (sc *scorer) judge(ranks bool) {
 	set, j := sc.set, &sc.judging
 	j.Input = ranking.Input{
 		Pods: set.Pods, PodHashes: set.Hashes, Profiled: set.Profiled, Unregistered: &sc.x.unregistered,
-		Rows: sc.matches.Rows, Prompt: &sc.prompt, Forecast: &sc.forecast,
+		Tiered: set.Tiered, Rows: sc.matches.Rows, Prompt: &sc.prompt, Forecast: &sc.forecast,
 	}
 	if ranks {
 		j.ListRanks()
@@ -405,6 +406,8 @@ func (sc *scorer) answer(dst *Answer, order []int32) {
 				s.UpperBound = true
 			}
 			s.CachedTokens = sc.judging.Proven(b)
+			l := sc.judging.LowerOf(b)
+			s.LoadedTokens, s.FetchedTokens, s.Score = l.Loaded, l.Fetched, sc.judging.Score(b)
 		}
 	}
 }
@@ -424,7 +427,6 @@ func (sc *scorer) unknown() error {
 
 func (s *PodScore) fill(row *index.Row, b ranking.Best) {
 	s.Rank = row.Source.Rank
-	s.Score = float64(b.Cached)
 	s.BlockTokens = row.BlockSize
 	if b.Matched > 0 {
 		s.MatchedBlocks = int(row.Run)

@@ -118,6 +118,7 @@ type Set struct {
 	Variants      []index.Variant   // the variants in which the pods cache
 	Lent          predict.Lent      // blocks for pods that have announced none
 	Approximate   bool              // some pods are estimated
+	Tiered        bool              // some pod has tiers below the gpu
 	Profiled      bool              // some Profile has Groups or Draft, or some pod a hybrid model
 }
 
@@ -250,6 +251,7 @@ func (c *Catalog) resolve(l *List, m meaning) *Set {
 				if f := e.Sent.Blocks(); f != nil {
 					set.cutAs(f, p.Media)
 				}
+				set.Tiered = set.Tiered || e.View.Facts().Tiered
 				set.Approximate = set.Approximate || e.Sent.Room() != nil
 				set.Profiled = set.Profiled || p.Draft == engine.DraftLayers || len(p.Groups) > 0 || e.View.Facts().Hybrid
 			}
