@@ -115,7 +115,7 @@ func ExampleIndexer_Explain() {
 	//   tokens:  [1000 1001 1002 1003 1004 1005 1006 1007 1008] ... [1097 1098 1099]
 	//   blocks:  6 of 16 tokens; held from the first on: 2 (gpu=2); the next is 2, from token 32 on
 	//   cause:   elsewhere
-	//   The pod does not hold block 2 (tokens 32 to 47), and never did as far as is known. Other pods hold it: "pod-b".
+	//   The pod does not hold block 2 (tokens 32 to 47), and never stored it, as far as is known. Other pods hold it: "pod-b".
 }
 
 // A transport with sequence numbers learns what became of each message.

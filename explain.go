@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/kvindex/kvindex/internal/explain"
 )
@@ -51,7 +50,7 @@ type Explanation struct {
 	//	no_block         the prompt is shorter than a block of the pod
 	//	approximate      the pod publishes no events (Profile.Approximate), so nothing of it is proven
 	//	whole            nothing is missing: all whole blocks are in the gpu. The rest of a block, and the last token, are always computed
-	//	lower_tier       the block is in Tier and not in the gpu
+	//	lower_tier       the block is in a lower tier and not in the gpu
 	//	group            one group of the engine holds the block; another group lacks blocks that a hit there needs, or draft layers compute the block again
 	//	hidden           an event removed the block; the pod may have a copy that was not counted (CopiesGuarded)
 	//	evicted          the pod held the block and has removed it
@@ -65,38 +64,27 @@ type Explanation struct {
 	//	other_media      the pod holds the same tokens with other media
 	//	contested        two streams bring messages of the rank
 	//	held_back        messages wait for others, or older messages are being applied
-	//	memory           the index has evicted blocks of the rank, because its memory is full (WithMemory): Evicted
+	//	memory           the index has evicted blocks of the rank, because its memory is full (WithMemory): RankInfo.Evicted
 	//	partial          some messages of the pod never arrived here
 	//	unplaced         the pod holds blocks whose prefix is not known: the block may be one of them
 	//	never_stored     the pod has never stored the block, as far as is known
-	//	untold           the pod does not hold the block; the index has no more information, or it changes too fast
+	//	unexplained      the pod does not hold the block; the index has no more information, or it changes too fast
 	Cause string
 	Why   string
 
-	Tier   Tier      // with cause lower_tier
-	Pods   []string  // with cause elsewhere: the first by name
-	Others int       // with cause elsewhere: the number of such pods
-	Scope  string    // the adapter or the media for which the pod holds the tokens; for a salt, only that there is one
-	Loss   string    // with cause lost
-	LostAt time.Time // with cause lost: the time when the loss was noticed
-	Parked int       // with cause parked: the number of events that wait
-	// Unplaced is the number of hashes of the pod's rank that may be the block, because
-	// their prefix is not known. It is set with cause unplaced, and may be set with others.
-	Unplaced int
-	// Evicted is RankInfo.Evicted of rank Rank; of all ranks if the pod holds nothing of
-	// the prompt; 0 if the index does not report it.
-	Evicted uint64
+	Pods  []string // with cause elsewhere: the first by name
+	Scope string   // the adapter or the media for which the pod holds the tokens; for a salt, only that there is one
+	Loss  string   // with cause lost: Loss.Cause
 }
 
-// MarshalJSON writes errors as texts, and leaves out a zero LostAt.
+// MarshalJSON writes errors as texts.
 func (e *Explanation) MarshalJSON() ([]byte, error) {
 	type fields Explanation
 	return json.Marshal(struct {
 		*fields
-		Err, Unknown string    `json:",omitempty"`
-		Loss         string    `json:",omitempty"`
-		LostAt       time.Time `json:",omitzero"`
-	}{(*fields)(e), textOf(e.Err), textOf(e.Unknown), e.Loss, e.LostAt})
+		Err, Unknown string `json:",omitempty"`
+		Loss         string `json:",omitempty"`
+	}{(*fields)(e), textOf(e.Err), textOf(e.Unknown), e.Loss})
 }
 
 // maxShown and maxShownIDs limit the bytes of a text, and the token ids, in String.
@@ -166,7 +154,7 @@ func (e *Explanation) String() string {
 // Causes come from recent history: the hashes of some evicted blocks
 // (index.MemoryConfig.IdleNames), and the last 64 salts and the last 64 media of the
 // pod. A pod that another process feeds (WithIndex) has no such history here: then a block
-// that no pod holds has cause untold, or a cause from the state of the pod. Call Explain in
+// that no pod holds has cause unexplained, or a cause from the state of the pod. Call Explain in
 // the process that feeds it.
 func (x *Indexer) Explain(ctx context.Context, r *Request, pod string) (*Explanation, error) {
 	switch {
@@ -257,7 +245,6 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 		e.Outcome = outcomeScored.String()
 	}
 	e.BlockTokens, e.Blocks, e.Rank, e.Block, e.Token = found.BlockTokens, found.Blocks, found.Rank, found.Block, found.Token
-	e.Cause, e.Why, e.Tier, e.Pods, e.Others, e.Scope = found.Cause, found.Why, found.Tier, found.Pods, found.Others, found.Scope
-	e.Loss, e.LostAt, e.Parked, e.Unplaced, e.Evicted = found.Loss, found.LostAt, found.Parked, found.Unplaced, found.Evicted
+	e.Cause, e.Why, e.Pods, e.Scope, e.Loss = found.Cause, found.Why, found.Pods, found.Scope, found.Loss
 	return e, changed, nil
 }

@@ -3,41 +3,37 @@ package kvindex
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/engine"
-	"github.com/kvindex/kvindex/internal/explain"
 	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/ranking"
-	"github.com/kvindex/kvindex/internal/registry"
 	"github.com/kvindex/kvindex/internal/view"
 )
 
 // The words of strings of the API.
 var (
 	OutcomeNames = outcomeNames
-	CauseNames   = explain.Causes
 	LossNames    = view.LossNames
-	ReplayNames  = []string{podstate.ReplayIdle, podstate.ReplayWaiting, podstate.ReplayNone}
+	ReplayNames  = []string{"idle", "waiting", "none"}
 )
 
 // Bounds and defaults.
 const (
-	MaxModels              = registry.MaxModels
-	MaxRanks               = engine.MaxRanks
-	MaxStreams             = engine.MaxStreams
-	MaxAdapters            = engine.MaxAdapters
-	MaxName                = engine.MaxName
-	MaxPods                = registry.MaxPods
-	ApplyTimeout           = registry.ApplyTimeout
-	DefaultPredictionTTL   = predict.DefaultTTL
-	DefaultTicketAge       = predict.DefaultTicketAge
-	MinPredictionBytes     = predict.MinBytes
-	DefaultPromptCache     = defaultPromptCache
-	DefaultPredictionBytes = predict.DefaultBytes
+	MaxModels            = 16
+	MaxRanks             = engine.MaxRanks
+	MaxStreams           = engine.MaxStreams
+	MaxAdapters          = engine.MaxAdapters
+	MaxName              = engine.MaxName
+	ApplyTimeout         = 5 * time.Second
+	DefaultPredictionTTL = predict.DefaultTTL
+	DefaultTicketAge     = 10 * time.Minute
+	MinPredictionBytes   = predict.MinBytes
+	DefaultPromptCache   = defaultPromptCache
 )
 
 // MediaForms is how many there are.
@@ -153,5 +149,19 @@ func NoteOf(note []byte) ([]byte, error) {
 	return n.Append(nil), err
 }
 
-// Unheard is how many pods are kept that were never heard, and that something was sent to.
-func Unheard(x *Indexer, model string) int { return x.names.Unregistered(model) }
+// Constants has pairs of a constant of the API and the internal one that it must equal.
+var Constants = [][2]uint8{
+	{uint8(StateUnknown), uint8(view.Unknown)},
+	{uint8(StateSilent), uint8(view.Silent)},
+	{uint8(StateUncertain), uint8(view.Uncertain)},
+	{uint8(StateReplaying), uint8(view.Replaying)},
+	{uint8(StatePartial), uint8(view.Partial)},
+	{uint8(StateLive), uint8(view.Live)},
+	{uint8(StateApproximate), uint8(view.Approximate)},
+	{uint8(DraftUnknown), engine.DraftUnknown},
+	{uint8(DraftNone), engine.DraftNone},
+	{uint8(DraftLayers), engine.DraftLayers},
+	{uint8(MediaOffsets), hashing.FormOffsets},
+	{uint8(MediaBare), hashing.FormBare},
+	{uint8(MediaPad), hashing.FormPad},
+}

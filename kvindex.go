@@ -53,9 +53,10 @@
 //
 // # Where to start
 //
-// Read [New] and [Option], [Indexer.ScoreRequest] with [Request], [Answer] and
-// [PodScore], and [State]. [Indexer.Score] is the short form for a text. [Indexer.Pods]
-// and [Indexer.Stats] describe the pods, and [Indexer.Explain] explains a score.
+// For a gateway, start with package picker, which makes the calls below. Read [New] and
+// [Option], [Indexer.ScoreRequest] with [Request], [Answer] and [PodScore], and [State].
+// [Indexer.Score] is the short form for a text. [Indexer.Pods] and [Indexer.Stats] describe
+// the pods, and [Indexer.Explain] explains a score.
 //
 // Call [Indexer.Routed] when a request is sent, and [Indexer.Observe] or
 // [Indexer.Abandon] when its answer has come. Then requests with the same beginning count
@@ -116,7 +117,6 @@ package kvindex
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -128,7 +128,6 @@ import (
 	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/prefixcache"
-	"github.com/kvindex/kvindex/internal/prompt"
 	"github.com/kvindex/kvindex/internal/registry"
 	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/tokenize/chat"
@@ -172,35 +171,6 @@ const (
 	CopiesExact = index.CopiesExact
 	// CopiesSet does not count copies: the first removal removes the block.
 	CopiesSet = index.CopiesSet
-)
-
-var (
-	// ErrClosed is returned after Close by every method that returns an error. Pods is empty
-	// then, and Stats keeps its counters.
-	ErrClosed = registry.ErrClosed
-	// ErrMalformed is wrapped by errors about payloads that cannot be read.
-	ErrMalformed = events.ErrMalformed
-	// ErrFull is wrapped by errors about messages of a rank that the index has no room
-	// for, because other ranks take all of its memory that cannot be evicted (WithMemory).
-	// The message counts as lost: do not bring it again. When pods have gone, the next
-	// message of the rank is applied.
-	ErrFull = index.ErrFull
-	// ErrNoTokenizer is wrapped by errors about a text for a model without a tokenizer.
-	ErrNoTokenizer = errors.New("kvindex: no tokenizer")
-	// ErrNoTemplate is wrapped by errors about a chat for a model without a chat
-	// template.
-	ErrNoTemplate = chat.ErrNoTemplate
-	// ErrUnknownModel is wrapped by errors about a model that has no pods, while other
-	// models have some. The likely cause: the request and SubscriberConfig.Model have
-	// different names for one model. WithResolver maps a name to another.
-	ErrUnknownModel = catalog.ErrUnknownModel
-	// ErrUnknownAdapter is wrapped by errors about an adapter that is in no event of
-	// the pods of its model. Either no block of the adapter was stored yet, or the
-	// events have another name for it.
-	ErrUnknownAdapter = catalog.ErrUnknownAdapter
-	// ErrRequest is wrapped by errors about wrong requests, which the engine would refuse
-	// too.
-	ErrRequest = prompt.ErrRequest
 )
 
 // Indexer applies events and scores prompts. It must be made by New or Restore. All methods

@@ -61,7 +61,7 @@ func TestBadBatches(t *testing.T) {
 		return &events.Batch{Events: []events.Event{e}}
 	}
 	for text, b := range map[string]*events.Batch{
-		"no batch":              nil,
+		"the batch is nil":      nil,
 		"rank -1":               {Rank: -1},
 		"unknown kind 9":        with(func(e *events.Event) { e.Kind = 9 }),
 		"block size -16":        with(func(e *events.Event) { e.BlockSize = -16 }),

@@ -76,6 +76,15 @@ func blocks(t testing.TB, ix *kvindex.Indexer, pod string, p fakeengine.Prompt) 
 	return score(t, ix, kvindex.Request{Tokens: p.Tokens, Pods: []string{pod}})[0].MatchedBlocks
 }
 
+// TestConstants: the constants of the API are converted to the internal ones by their numbers.
+func TestConstants(t *testing.T) {
+	for i, c := range kvindex.Constants {
+		if c[0] != c[1] {
+			t.Errorf("constant %d of the list is %d, the internal one %d", i, c[0], c[1])
+		}
+	}
+}
+
 func TestScoreText(t *testing.T) {
 	ix := open(t, kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}}))
 	text := "a prompt of some forty letters, give or take a few"

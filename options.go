@@ -71,8 +71,8 @@ func configOf(opts []Option) config {
 //
 //   - If this Indexer receives events of a pod for a model, it ignores the notes of other
 //     Indexers about it. Let one Indexer receive the events of all ranks of a pod.
-//   - Hooks are not called for pods that other processes feed. Explain knows less of such
-//     pods, and a prediction (Routed) ends by its TTL, Observe or Abandon, because none of
+//   - Hooks are not called for pods that other processes feed. Explain has less information about
+//     such pods, and a prediction (Routed) ends by its TTL, Observe or Abandon, because none of
 //     their events comes here.
 //   - ScoreRequest requests the listing of pods, for at most half of the time that its context
 //     has left. If the request fails, the last listing is used. If there was none, ScoreRequest
@@ -115,7 +115,7 @@ func WithIndex(ix index.Index) Option {
 func WithMemory(bytes int64) Option {
 	return func(c *config) {
 		if bytes < index.MinMemory {
-			c.errs = append(c.errs, fmt.Errorf("WithMemory: %d bytes, at least %d", bytes, index.MinMemory))
+			c.errs = append(c.errs, fmt.Errorf("WithMemory: bytes is %d, must be at least %d", bytes, index.MinMemory))
 		}
 		if c.memory != nil {
 			c.errs = append(c.errs, errors.New("WithMemory is given twice"))
@@ -143,7 +143,7 @@ const defaultPromptCache = 64 << 20 // bytes
 func WithPromptCache(bytes int64) Option {
 	return func(c *config) {
 		if bytes != 0 && bytes < prefixcache.MinBytes {
-			c.errs = append(c.errs, fmt.Errorf("WithPromptCache: %d bytes, at least %d, or 0 for none", bytes, prefixcache.MinBytes))
+			c.errs = append(c.errs, fmt.Errorf("WithPromptCache: bytes is %d, must be 0 or at least %d", bytes, prefixcache.MinBytes))
 		}
 		if c.promptsGiven {
 			c.errs = append(c.errs, errors.New("WithPromptCache is given twice"))
@@ -157,13 +157,13 @@ func WithPromptCache(bytes int64) Option {
 func WithPredictions(p PredictionConfig) Option {
 	return func(c *config) {
 		if p.TTL < 0 || p.TicketAge < 0 {
-			c.errs = append(c.errs, fmt.Errorf("WithPredictions: a TTL of %v and a TicketAge of %v: neither can be negative", p.TTL, p.TicketAge))
+			c.errs = append(c.errs, fmt.Errorf("WithPredictions: TTL is %v and TicketAge is %v, must not be negative", p.TTL, p.TicketAge))
 		}
 		if p.TicketAge > 0 && p.TicketAge < cmp.Or(p.TTL, predict.DefaultTTL) {
-			c.errs = append(c.errs, fmt.Errorf("WithPredictions: a TicketAge of %v is less than the TTL of %v", p.TicketAge, cmp.Or(p.TTL, predict.DefaultTTL)))
+			c.errs = append(c.errs, fmt.Errorf("WithPredictions: TicketAge is %v, must be at least the TTL of %v", p.TicketAge, cmp.Or(p.TTL, predict.DefaultTTL)))
 		}
 		if p.Bytes != 0 && p.Bytes < predict.MinBytes {
-			c.errs = append(c.errs, fmt.Errorf("WithPredictions: %d bytes, at least %d", p.Bytes, predict.MinBytes))
+			c.errs = append(c.errs, fmt.Errorf("WithPredictions: Bytes is %d, must be at least %d", p.Bytes, predict.MinBytes))
 		}
 		if c.predictions != nil {
 			c.errs = append(c.errs, errors.New("WithPredictions is given twice"))
@@ -370,12 +370,16 @@ const (
 // Draft tells whether an engine runs with draft layers.
 type Draft uint8
 
-// The values of Draft. With DraftUnknown, a model of one full-attention group is scored as
-// with DraftNone. For any other model PodScore.UpperBound is true.
+// The values of Draft.
 const (
-	DraftUnknown Draft = Draft(engine.DraftUnknown)
-	DraftNone    Draft = Draft(engine.DraftNone)
-	DraftLayers  Draft = Draft(engine.DraftLayers) // in the Groups with Draft set, and in groups of their kind, window and block size; in all groups if none has it
+	// DraftUnknown: a model of one full-attention group is scored as with DraftNone. For any
+	// other model PodScore.UpperBound is true.
+	DraftUnknown Draft = iota
+	// DraftNone: the engine has no draft layers.
+	DraftNone
+	// DraftLayers: the engine has draft layers in the Groups with Draft set, and in groups of
+	// their kind, window and block size. If no group has Draft set, they are in all groups.
+	DraftLayers
 )
 
 // MediaForm is the form in which an engine puts the media of a prompt into its blocks.
@@ -385,12 +389,12 @@ type MediaForm uint8
 const (
 	// MediaOffsets: a block has the hash and the start of each media item in it. vLLM does
 	// so since March 2026. A request needs Media.Hash and Media.Offset.
-	MediaOffsets MediaForm = MediaForm(hashing.FormOffsets)
+	MediaOffsets MediaForm = iota
 	// MediaBare: a block has the hash of each media item in it, but not its start. vLLM
 	// did so from February to March 2026. A request needs Media.Hash, Media.Offset and
 	// Media.Length. Such a vLLM itself cannot distinguish two prompts whose items start at
 	// different places of a block, or a salt from an item of the same name.
-	MediaBare MediaForm = MediaForm(hashing.FormBare)
+	MediaBare
 	// MediaPad: the engine writes the hash of an item over its tokens, as 1,000,000 +
 	// hash mod 2^30. SGLang does so. Set Media.Hash to SGLang's hash of the item in
 	// decimal, and Media.Offset and Media.Length to the place of its tokens; the values
@@ -409,23 +413,23 @@ const (
 	//     A score can be too low until then.
 	//   - Before November 2025 the hash of a page was made from the tokens of this
 	//     page alone. Scores for such versions are wrong.
-	MediaPad MediaForm = MediaForm(hashing.FormPad)
+	MediaPad
 )
 
 func (p *Profile) validate() error {
 	switch {
 	case p.Copies > CopiesSet:
-		return fmt.Errorf("unknown copies mode %d", p.Copies)
+		return fmt.Errorf("field Copies: unknown value %d", p.Copies)
 	case p.Media >= hashing.NumForms:
-		return fmt.Errorf("unknown media form %d", p.Media)
+		return fmt.Errorf("field Media: unknown value %d", p.Media)
 	case p.Draft > DraftLayers:
-		return fmt.Errorf("unknown Draft %d", p.Draft)
+		return fmt.Errorf("field Draft: unknown value %d", p.Draft)
 	case p.Grain < 0:
-		return fmt.Errorf("the Grain is negative: %d", p.Grain)
+		return fmt.Errorf("field Grain: %d is negative", p.Grain)
 	case p.Chunk < 0:
-		return fmt.Errorf("the Chunk is negative: %d", p.Chunk)
+		return fmt.Errorf("field Chunk: %d is negative", p.Chunk)
 	case p.Clears > ClearsGPU:
-		return fmt.Errorf("unknown Clears %d", p.Clears)
+		return fmt.Errorf("field Clears: unknown value %d", p.Clears)
 	}
 	for t, of := range p.Tiers {
 		if !(of.Weight >= 0 && of.Weight <= 1) {
@@ -438,13 +442,13 @@ func (p *Profile) validate() error {
 	for i, g := range p.Groups {
 		switch {
 		case g.ID < 0 || g.ID >= index.MaxGroups:
-			return fmt.Errorf("field Groups: the ID %d is not within 0 and %d", g.ID, index.MaxGroups-1)
+			return fmt.Errorf("field Groups: ID %d is not in 0..%d", g.ID, index.MaxGroups-1)
 		case slices.ContainsFunc(p.Groups[:i], func(o index.Group) bool { return o.ID == g.ID }):
-			return fmt.Errorf("field Groups: the ID %d is there twice", g.ID)
+			return fmt.Errorf("field Groups: ID %d is given twice", g.ID)
 		case g.Kind > index.GroupOther:
 			return fmt.Errorf("field Groups: group %d: unknown Kind %d", g.ID, g.Kind)
 		case g.Window < 0:
-			return fmt.Errorf("field Groups: group %d: the Window is negative: %d", g.ID, g.Window)
+			return fmt.Errorf("field Groups: group %d: Window %d is negative", g.ID, g.Window)
 		case g.Draft && p.Draft != DraftLayers:
 			return fmt.Errorf("field Groups: group %d has Draft, but Profile.Draft is not DraftLayers", g.ID)
 		}
@@ -473,14 +477,14 @@ func (a *Approximate) validate(p *Profile) error {
 	case a == nil:
 		return nil
 	case a.BlockTokens < 1:
-		return fmt.Errorf("field Approximate: BlockTokens is %d, at least 1", a.BlockTokens)
+		return fmt.Errorf("field Approximate: BlockTokens is %d, must be at least 1", a.BlockTokens)
 	case a.Blocks < 1 || a.Blocks > maxApproximate:
-		return fmt.Errorf("field Approximate: Blocks is %d, at least 1 and at most %d", a.Blocks, maxApproximate)
+		return fmt.Errorf("field Approximate: Blocks is %d, not in 1..%d", a.Blocks, maxApproximate)
 	case a.TTL < 0:
-		return fmt.Errorf("field Approximate: the TTL is negative: %v", a.TTL)
+		return fmt.Errorf("field Approximate: TTL %v is negative", a.TTL)
 	}
 	if _, ok := engine.VariantOf(a.BlockTokens, false, uint8(p.Media)); !ok {
-		return errors.New("field Approximate: no prompt is cut in blocks of such a BlockTokens with the Media of the Profile")
+		return fmt.Errorf("field Approximate: BlockTokens %d is not possible with the Media of the Profile", a.BlockTokens)
 	}
 	return nil
 }
@@ -492,13 +496,13 @@ func validateAdapters(adapters map[string]string) error {
 		name := adapters[number]
 		switch other, twice := numbers[name]; {
 		case !isNumber(number):
-			return fmt.Errorf("key %.100q of Adapters is not a number in decimal", number)
+			return fmt.Errorf("field Adapters: key %.100q is not a decimal number", number)
 		case name == "":
-			return fmt.Errorf("number %s of Adapters has an empty name", number)
+			return fmt.Errorf("field Adapters: the name of number %s is empty", number)
 		case isNumber(name):
-			return fmt.Errorf("number %s of Adapters has a number as its name, %q", number, name)
+			return fmt.Errorf("field Adapters: the name of number %s is a number, %q", number, name)
 		case twice:
-			return fmt.Errorf("numbers %s and %s of Adapters have one name, %.100q", other, number, name)
+			return fmt.Errorf("field Adapters: numbers %s and %s have one name, %.100q", other, number, name)
 		}
 		numbers[name] = number
 	}
@@ -643,10 +647,10 @@ func (l Loss) LogValue() slog.Value {
 func (c *config) validate() error {
 	errs := c.errs
 	if c.index != nil && c.seed != nil {
-		errs = append(errs, errors.New("WithKeySeed contradicts WithIndex: the backend carries the seed"))
+		errs = append(errs, errors.New("WithKeySeed and WithIndex exclude each other: the backend has its own seed"))
 	}
 	if c.index != nil && c.memory != nil {
-		errs = append(errs, errors.New("WithMemory contradicts WithIndex: the backend has a bound of its own"))
+		errs = append(errs, errors.New("WithMemory and WithIndex exclude each other: the backend has its own limit"))
 	}
 	if !c.promptsGiven && (c.source != nil || len(c.given) > 0) {
 		c.prompts = defaultPromptCache

@@ -136,7 +136,7 @@ func TestApproximateRanks(t *testing.T) {
 	if want := map[int]int{1: 80, 3: 48, 1<<16 - 1: 16}; fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("ranks %v, want %v", got, want)
 	}
-	if _, err := f.Routed(a, "pod", -1); !errors.Is(err, kvindex.ErrNotAsked) {
+	if _, err := f.Routed(a, "pod", -1); !errors.Is(err, kvindex.ErrNotInRequest) {
 		t.Errorf("rank -1: %v", err)
 	}
 	if s := f.ask(kvindex.Request{Tokens: believed.Tokens, Pods: []string{"pod"}}).Pods[0]; s.Rank != 1 || s.PredictedTokens != 80 {
@@ -269,7 +269,7 @@ func TestApproximateBecomesExact(t *testing.T) {
 			if want := fmt.Sprintf("[pod m approximate %v]", c.want); fmt.Sprint(states) != want {
 				t.Errorf("states %v, want %s", states, want)
 			}
-			if s := f.Stats(); s.Approximate != 1 || s.Pods != 1 {
+			if s := f.Stats(); s.States["approximate"] != 1 || s.Pods != 1 {
 				t.Errorf("%+v", s)
 			}
 			// It begins anew when it is forgotten.
@@ -375,8 +375,8 @@ func TestApproximateInventedModels(t *testing.T) {
 	if err := f.Ingest("pod", "one more", fakeengine.Payload(1e9, 0, believed.Stored(0, 6))); err == nil {
 		t.Error("more than MaxModels")
 	}
-	if s := f.Stats(); s.Approximate != 0 {
-		t.Errorf("%d are approximate", s.Approximate)
+	if s := f.Stats(); s.States["approximate"] != 0 {
+		t.Errorf("%d are approximate", s.States["approximate"])
 	}
 }
 
@@ -458,7 +458,7 @@ func TestApproximateExplain(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := explain(t, f.Indexer, kvindex.Request{Model: "m", Tokens: believed.Tokens}, "exact")
-	if e.Cause == "untold" || e.Score.PredictedTokens != 80 || !strings.Contains(e.String(), "80 predicted") {
+	if e.Cause == "unexplained" || e.Score.PredictedTokens != 80 || !strings.Contains(e.String(), "80 predicted") {
 		t.Errorf("of a rank that it was sent to:\n%v", e)
 	}
 }

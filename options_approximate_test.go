@@ -71,7 +71,7 @@ func TestApproximate(t *testing.T) {
 	now = now.Add(2 * time.Minute)
 	want("aged", ask(0, 100), "a", 0, kvindex.StateApproximate)
 	send(0, 64)
-	if s := ix.Stats(); s.Approximate != 2 || s.Pods != 2 || s.Predictions.Routed != 4 || len(s.Observed) != 1 {
+	if s := ix.Stats(); s.States["approximate"] != 2 || s.Pods != 2 || s.Predictions.Routed != 4 || len(s.Observed) != 1 {
 		t.Errorf("%+v", s)
 	}
 	b := &events.Batch{Events: []events.Event{{Kind: events.Stored, Hashes: []uint64{1}, Tokens: make([]uint32, 16), BlockSize: 16}}}

@@ -252,8 +252,8 @@ func (s *listings) check() {
 		}
 		of := reader.Stats()
 		for what, n := range map[string][2]int{
-			"models": {of.Models, stats.Models}, "pods": {of.Pods, stats.Pods}, "silent": {of.Silent, stats.Silent},
-			"uncertain": {of.Uncertain, stats.Uncertain}, "replaying": {of.Replaying, stats.Replaying},
+			"models": {of.Models, stats.Models}, "pods": {of.Pods, stats.Pods}, "silent": {of.States["silent"], stats.States["silent"]},
+			"uncertain": {of.States["uncertain"], stats.States["uncertain"]}, "replaying": {of.States["replaying"], stats.States["replaying"]},
 		} {
 			if n[0] != n[1] {
 				s.Fatalf("reader %d: %d %s, the writer %d", i, n[0], what, n[1])

@@ -83,7 +83,7 @@ func TestListedPods(t *testing.T) {
 	if got := s.states(t, kvindex.Request{}); got != "a/0=3/live b/2=2/live c/0=0/silent" {
 		t.Error(got)
 	}
-	if st := s.reader.Stats(); st.Pods != 3 || st.Models != 1 || st.Ranks != 2 || st.Silent != 1 {
+	if st := s.reader.Stats(); st.Pods != 3 || st.Models != 1 || st.Ranks != 2 || st.States["silent"] != 1 {
 		t.Errorf("%+v", st)
 	}
 
@@ -106,7 +106,7 @@ func TestListedPods(t *testing.T) {
 		}
 	}
 	_ = s.reader.Sink().StreamNote("c", "m", "s", events.NoteClosed)
-	if at := s.reader.Sink().StreamNext("a", "m", "default"); at.Heard {
+	if at := s.reader.Sink().StreamNext("a", "m", "default"); at.Received {
 		t.Error("a stream that was not heard has a position")
 	}
 	s.reads(t, "a/m=live[0=live] b/m=live[2=live] c/m=silent[]")
@@ -463,14 +463,14 @@ func TestHeardWithItsMessage(t *testing.T) {
 		}
 		return stats.Stream{}
 	}
-	if st := stream(); st.Stream != "tcp" || !st.Heard.IsZero() || st.Next != 0 {
+	if st := stream(); st.Stream != "tcp" || !st.LastMessage.IsZero() || st.Next != 0 {
 		t.Errorf("while the message is applied: %+v", st)
 	}
 	close(held)
 	if err := <-applied; err != nil {
 		t.Error(err)
 	}
-	if st := stream(); st.Heard.IsZero() || st.Next != 1 {
+	if st := stream(); st.LastMessage.IsZero() || st.Next != 1 {
 		t.Errorf("behind the message: %+v", st)
 	}
 }
@@ -759,7 +759,7 @@ func TestExplainListed(t *testing.T) {
 	if err := s.writer.RemovePod("b"); err != nil {
 		t.Fatal(err)
 	}
-	if e := explain(t, s.reader, q, "a"); e.Cause != "untold" {
+	if e := explain(t, s.reader, q, "a"); e.Cause != "unexplained" {
 		t.Errorf("%v", e)
 	}
 	s.stale("a", true)

@@ -168,7 +168,7 @@ func (p *process) Describe(dst []index.SourceInfo) []index.SourceInfo {
 	return dst
 }
 
-func (p *process) Tell(src index.Source, note []byte) {
+func (p *process) Publish(src index.Source, note []byte) {
 	p.mu.Lock()
 	stands := p.stands
 	p.mu.Unlock()

@@ -27,14 +27,14 @@ func TestOptions(t *testing.T) {
 		want string
 		opts []kvindex.Option
 	}{
-		{"WithKeySeed contradicts WithIndex", []kvindex.Option{kvindex.WithIndex(m), kvindex.WithKeySeed(testSeed)}},
-		{"WithMemory contradicts WithIndex", []kvindex.Option{kvindex.WithIndex(m), kvindex.WithMemory(index.MinMemory)}},
-		{"WithMemory: 1048575 bytes, at least 1048576", []kvindex.Option{kvindex.WithMemory(index.MinMemory - 1)}},
-		{"WithMemory: 0 bytes", []kvindex.Option{kvindex.WithMemory(0)}},
-		{"WithMemory: -1 bytes", []kvindex.Option{kvindex.WithMemory(-1)}},
+		{"WithKeySeed and WithIndex exclude each other", []kvindex.Option{kvindex.WithIndex(m), kvindex.WithKeySeed(testSeed)}},
+		{"WithMemory and WithIndex exclude each other", []kvindex.Option{kvindex.WithIndex(m), kvindex.WithMemory(index.MinMemory)}},
+		{"WithMemory: bytes is 1048575, must be at least 1048576", []kvindex.Option{kvindex.WithMemory(index.MinMemory - 1)}},
+		{"WithMemory: bytes is 0,", []kvindex.Option{kvindex.WithMemory(0)}},
+		{"WithMemory: bytes is -1,", []kvindex.Option{kvindex.WithMemory(-1)}},
 		{"WithMemory is given twice", []kvindex.Option{kvindex.WithMemory(1 << 30), kvindex.WithMemory(1 << 30)}},
-		{"WithPromptCache: 1048575 bytes, at least 1048576, or 0 for none", []kvindex.Option{kvindex.WithPromptCache(prefixcache.MinBytes - 1)}},
-		{"WithPromptCache: -1 bytes", []kvindex.Option{kvindex.WithPromptCache(-1)}},
+		{"WithPromptCache: bytes is 1048575, must be 0 or at least 1048576", []kvindex.Option{kvindex.WithPromptCache(prefixcache.MinBytes - 1)}},
+		{"WithPromptCache: bytes is -1,", []kvindex.Option{kvindex.WithPromptCache(-1)}},
 		{"WithPromptCache is given twice", []kvindex.Option{kvindex.WithPromptCache(0), kvindex.WithPromptCache(0)}},
 		{"the seed is all zeros", []kvindex.Option{kvindex.WithKeySeed([16]byte{})}},
 		{"the index is nil", []kvindex.Option{kvindex.WithIndex(nil)}},
@@ -86,27 +86,27 @@ func TestProfiles(t *testing.T) {
 	}{
 		{kvindex.Profile{}, ""},
 		{kvindex.Profile{Media: kvindex.MediaPad, Copies: kvindex.CopiesSet}, ""},
-		{kvindex.Profile{Media: kvindex.MediaPad + 1}, "unknown media form 3"},
-		{kvindex.Profile{Copies: 4}, "unknown copies mode 4"},
+		{kvindex.Profile{Media: kvindex.MediaPad + 1}, "field Media: unknown value 3"},
+		{kvindex.Profile{Copies: 4}, "field Copies: unknown value 4"},
 		{kvindex.Profile{Adapters: map[string]string{"0": "sql", "18446744073709551615": "chat"}}, ""},
 		{kvindex.Profile{Adapters: map[string]string{}}, ""},
-		{kvindex.Profile{Adapters: map[string]string{"1": "sql", "": "chat"}}, `pod "a": model "m": key "" of Adapters is not a number in decimal`},
-		{kvindex.Profile{Adapters: map[string]string{"sql": "1"}}, `"sql" of Adapters is not a number in decimal`},
-		{kvindex.Profile{Adapters: map[string]string{"07": "sql"}}, `"07" of Adapters is not a number in decimal`},
-		{kvindex.Profile{Adapters: map[string]string{"-7": "sql"}}, `"-7" of Adapters is not a number in decimal`},
-		{kvindex.Profile{Adapters: map[string]string{"18446744073709551616": "sql"}}, `"18446744073709551616" of Adapters is not a number in decimal`},
-		{kvindex.Profile{Adapters: map[string]string{"7": ""}}, `number 7 of Adapters has an empty name`},
-		{kvindex.Profile{Adapters: map[string]string{"7": "8"}}, `number 7 of Adapters has a number as its name, "8"`},
-		{kvindex.Profile{Adapters: map[string]string{"7": "sql", "3": "chat", "12": "sql"}}, `numbers 12 and 7 of Adapters have one name, "sql"`},
-		{kvindex.Profile{Draft: 3}, "unknown Draft 3"},
-		{kvindex.Profile{Grain: -1}, "Grain is negative"},
+		{kvindex.Profile{Adapters: map[string]string{"1": "sql", "": "chat"}}, `pod "a": model "m": field Adapters: key "" is not a decimal number`},
+		{kvindex.Profile{Adapters: map[string]string{"sql": "1"}}, `key "sql" is not a decimal number`},
+		{kvindex.Profile{Adapters: map[string]string{"07": "sql"}}, `key "07" is not a decimal number`},
+		{kvindex.Profile{Adapters: map[string]string{"-7": "sql"}}, `key "-7" is not a decimal number`},
+		{kvindex.Profile{Adapters: map[string]string{"18446744073709551616": "sql"}}, `key "18446744073709551616" is not a decimal number`},
+		{kvindex.Profile{Adapters: map[string]string{"7": ""}}, `field Adapters: the name of number 7 is empty`},
+		{kvindex.Profile{Adapters: map[string]string{"7": "8"}}, `field Adapters: the name of number 7 is a number, "8"`},
+		{kvindex.Profile{Adapters: map[string]string{"7": "sql", "3": "chat", "12": "sql"}}, `field Adapters: numbers 12 and 7 have one name, "sql"`},
+		{kvindex.Profile{Draft: 3}, "field Draft: unknown value 3"},
+		{kvindex.Profile{Grain: -1}, "field Grain: -1 is negative"},
 		{kvindex.Profile{Grain: 8}, ""},
 		{kvindex.Profile{Grain: 32}, `"a"|"m"|Grain 32 does not divide the block size 16 of group 0`},
-		{kvindex.Profile{Groups: []index.Group{{ID: 1}, {ID: 0}, {ID: 1}}}, `"a"|"m"|Groups: the ID 1 is there twice`},
-		{kvindex.Profile{Groups: []index.Group{{ID: -1}}}, "Groups: the ID -1"},
-		{kvindex.Profile{Groups: []index.Group{{ID: index.MaxGroups}}}, "Groups: the ID"},
+		{kvindex.Profile{Groups: []index.Group{{ID: 1}, {ID: 0}, {ID: 1}}}, `"a"|"m"|Groups: ID 1 is given twice`},
+		{kvindex.Profile{Groups: []index.Group{{ID: -1}}}, "Groups: ID -1"},
+		{kvindex.Profile{Groups: []index.Group{{ID: index.MaxGroups}}}, "Groups: ID"},
 		{kvindex.Profile{Groups: []index.Group{{ID: 2, Kind: 9}}}, "group 2: unknown Kind 9"},
-		{kvindex.Profile{Groups: []index.Group{{ID: 2, Window: -3}}}, "group 2: the Window is negative"},
+		{kvindex.Profile{Groups: []index.Group{{ID: 2, Window: -3}}}, "group 2: Window -3 is negative"},
 		{kvindex.Profile{Groups: []index.Group{{ID: 2, Draft: true}}}, "group 2 has Draft, but Profile.Draft is not DraftLayers"},
 		{kvindex.Profile{Groups: []index.Group{{ID: 2, Draft: true}}, Draft: kvindex.DraftLayers}, ""},
 	} {
@@ -145,7 +145,7 @@ func TestProfilesAreAskedOnce(t *testing.T) {
 			t.Errorf("%s: %+v", what, s)
 		}
 	}
-	for _, c := range []struct{ model, want string }{{"grain", "Grain 32 does not divide"}, {"draft", "unknown Draft 3"}} {
+	for _, c := range []struct{ model, want string }{{"grain", "Grain 32 does not divide"}, {"draft", "field Draft: unknown value 3"}} {
 		_ = ix.Sink().StreamNote("a", "draft", "s", events.NoteOpened)
 		for range 3 {
 			err := ix.Ingest("a", c.model, refused)

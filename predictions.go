@@ -1,7 +1,6 @@
 package kvindex
 
 import (
-	"errors"
 	"time"
 
 	"github.com/kvindex/kvindex/internal/predict"
@@ -24,25 +23,13 @@ type PredictionConfig struct {
 	Now func() time.Time
 }
 
-var (
-	// ErrNotAsked is wrapped by errors of Routed about a pod that is not in the answer, because
-	// it was not in the request.
-	ErrNotAsked = predict.ErrNotAsked
-	// ErrAnswerUsed is wrapped by errors of Routed about an answer that was routed before,
-	// or that a later ScoreRequest has overwritten.
-	ErrAnswerUsed = errors.New("kvindex: the answer was used")
-	// ErrBlockSize is wrapped by errors of Routed about a pod whose block size is not known: the
-	// pod has stored nothing yet, and the other pods of its model with the same Profile.Media
-	// have stored nothing either, or have different block sizes. Then nothing can be predicted.
-	ErrBlockSize = predict.ErrBlockSize
-)
-
 // Ticket stands for a request that was sent to a pod. The zero value stands for no request.
 // A Ticket is comparable and can be copied; it is used once, by Observe or Abandon.
 type Ticket struct{ of predict.Ticket }
 
 // Usage is the report of an engine about a request that it has answered: usage.prompt_tokens
-// and usage.prompt_tokens_details.cached_tokens of its answer. -1 is a missing number.
+// and usage.prompt_tokens_details.cached_tokens of its answer. -1 is a missing number; the zero
+// Usage, which no prompt has, reports nothing.
 type Usage struct {
 	PromptTokens, CachedTokens int
 }
@@ -68,7 +55,7 @@ type Usage struct {
 // its predictions end. The pod may also be one that has never reported. Routed does not
 // register it: it is only in answers to requests that name it.
 //
-// An error wraps ErrNotAsked, ErrAnswerUsed, ErrBlockSize, ErrClosed or, if this chat is not
+// An error wraps ErrNotInRequest, ErrAnswerUsed, ErrBlockSize, ErrClosed or, if this chat is not
 // scorable for the pod, chat.ErrNotScorable. Then nothing is predicted, the Ticket is zero,
 // and the request can still be sent.
 func (x *Indexer) Routed(a *Answer, pod string, rank int) (Ticket, error) {

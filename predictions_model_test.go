@@ -498,7 +498,7 @@ func (m *sentModel) route(p *sentPrompt, a *kvindex.Answer, pods, formed []*sent
 	var want error
 	switch {
 	case !slices.Contains(pods, pod):
-		want = kvindex.ErrNotAsked
+		want = kvindex.ErrNotInRequest
 	case of == nil, !slices.ContainsFunc(formed, same):
 		want = kvindex.ErrBlockSize
 	}

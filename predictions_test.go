@@ -270,14 +270,14 @@ func TestRoutedErrors(t *testing.T) {
 	}{
 		{"all pods", tokens, nil, "a", 0, nil},
 		{"the rank is not known", tokens, nil, "a", 7, nil},
-		{"not asked about", ok, nil, "b", 0, kvindex.ErrNotAsked},
-		{"nobody was asked about", named(), nil, "a", 0, kvindex.ErrNotAsked},
-		{"a negative rank", ok, nil, "a", -1, kvindex.ErrNotAsked},
-		{"a huge rank", ok, nil, "a", math.MaxInt, kvindex.ErrNotAsked},
-		{"a rank that no event can name", ok, nil, "a", 1 << 16, kvindex.ErrNotAsked},
+		{"not asked about", ok, nil, "b", 0, kvindex.ErrNotInRequest},
+		{"nobody was asked about", named(), nil, "a", 0, kvindex.ErrNotInRequest},
+		{"a negative rank", ok, nil, "a", -1, kvindex.ErrNotInRequest},
+		{"a huge rank", ok, nil, "a", math.MaxInt, kvindex.ErrNotInRequest},
+		{"a rank that no event can name", ok, nil, "a", 1 << 16, kvindex.ErrNotInRequest},
 		{"the last rank", ok, nil, "a", 1<<16 - 1, nil},
-		{"no score", ok, func(a *kvindex.Answer) { *a = kvindex.Answer{} }, "a", 0, kvindex.ErrNotAsked},
-		{"another Indexer's score", ok, func(a *kvindex.Answer) { _ = foreign.ScoreRequest(ctx, &ok, a) }, "a", 0, kvindex.ErrNotAsked},
+		{"no score", ok, func(a *kvindex.Answer) { *a = kvindex.Answer{} }, "a", 0, kvindex.ErrNotInRequest},
+		{"another Indexer's score", ok, func(a *kvindex.Answer) { _ = foreign.ScoreRequest(ctx, &ok, a) }, "a", 0, kvindex.ErrNotInRequest},
 		{"never heard", named("a", "never"), nil, "never", 0, nil},
 		{"heard, and nothing stored", named("a", "silent"), nil, "silent", 0, nil},
 		{"routed", ok, func(a *kvindex.Answer) { _, _ = ix.Routed(a, "a", 0) }, "a", 0, kvindex.ErrAnswerUsed},
@@ -306,7 +306,7 @@ func TestRoutedErrors(t *testing.T) {
 			t.Errorf("%s: %+v, then %+v", c.name, before.Predictions, after.Predictions)
 		}
 	}
-	if _, err := ix.Routed(nil, "a", 0); !errors.Is(err, kvindex.ErrNotAsked) {
+	if _, err := ix.Routed(nil, "a", 0); !errors.Is(err, kvindex.ErrNotInRequest) {
 		t.Errorf("no answer: %v", err)
 	}
 	a := answerTo(t, ix, p.Tokens)
@@ -428,30 +428,6 @@ func TestColdBlockSize(t *testing.T) {
 	}
 }
 
-// TestColdLeavesNothing: what is kept of pods that were never heard goes with their predictions.
-func TestColdLeavesNothing(t *testing.T) {
-	p := fakeengine.NewPrompt(1, 16, 8)
-	ix, clock := sending(t)
-	said(t, ix, "b", 0, p.Stored(0, 2))
-	for n := range 300 {
-		pod := fmt.Sprint("fresh-", n)
-		var a kvindex.Answer
-		if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens, Pods: []string{pod}}, &a); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := ix.Routed(&a, pod, 0); err != nil {
-			t.Fatal(err)
-		}
-		if n%100 == 99 {
-			clock.after(kvindex.DefaultPredictionTTL)
-			ix.Stats() // ends what is too old
-		}
-	}
-	if n := kvindex.Unheard(ix, "m"); n != 100 {
-		t.Errorf("%d pods are kept that were never heard, want the last 100", n)
-	}
-}
-
 // TestRoutedRemoved: the pod of an answer was removed meanwhile, or has come back.
 func TestRoutedRemoved(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
@@ -520,12 +496,12 @@ func TestTicketsThatAreNotGood(t *testing.T) {
 func TestWithPredictionsErrors(t *testing.T) {
 	ok := kvindex.WithPredictions(kvindex.PredictionConfig{})
 	for want, c := range map[string][]kvindex.Option{
-		"a TTL of -1ns":                        {kvindex.WithPredictions(kvindex.PredictionConfig{TTL: -1})},
-		"a TicketAge of -1ns":                  {kvindex.WithPredictions(kvindex.PredictionConfig{TicketAge: -1})},
-		"is less than the TTL of 3s":           {kvindex.WithPredictions(kvindex.PredictionConfig{TTL: 3 * time.Second, TicketAge: time.Second})},
-		"is less than the TTL of 2s":           {kvindex.WithPredictions(kvindex.PredictionConfig{TicketAge: time.Second})},
+		"TTL is -1ns":                          {kvindex.WithPredictions(kvindex.PredictionConfig{TTL: -1})},
+		"TicketAge is -1ns":                    {kvindex.WithPredictions(kvindex.PredictionConfig{TicketAge: -1})},
+		"must be at least the TTL of 3s":       {kvindex.WithPredictions(kvindex.PredictionConfig{TTL: 3 * time.Second, TicketAge: time.Second})},
+		"must be at least the TTL of 2s":       {kvindex.WithPredictions(kvindex.PredictionConfig{TicketAge: time.Second})},
 		fmt.Sprint(kvindex.MinPredictionBytes): {kvindex.WithPredictions(kvindex.PredictionConfig{Bytes: kvindex.MinPredictionBytes - 1})},
-		"-5 bytes":                             {kvindex.WithPredictions(kvindex.PredictionConfig{Bytes: -5})},
+		"Bytes is -5":                          {kvindex.WithPredictions(kvindex.PredictionConfig{Bytes: -5})},
 		"given twice":                          {ok, ok},
 	} {
 		if ix, err := kvindex.New(c...); err == nil || ix != nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "WithPredictions") {
@@ -572,7 +548,7 @@ func TestUsage(t *testing.T) {
 		{kvindex.Usage{math.MinInt, math.MinInt}, none, none, 0},
 		{kvindex.Usage{math.MaxInt, math.MaxInt}, none, none, 0},
 		{kvindex.Usage{math.MaxInt, 64}, under(32), exact(64), 0},
-		{kvindex.Usage{0, 0}, over(32), over(64), 0}, // no prompt has 0 tokens
+		{kvindex.Usage{0, 0}, none, none, 0}, // no prompt has 0 tokens
 	} {
 		ix, _ := sending(t)
 		said(t, ix, "a", 0, p.Stored(0, 2))
@@ -705,7 +681,7 @@ func TestPredictionsTogether(t *testing.T) {
 						}
 					}
 					ticket, err := ix.Routed(&a, pod, rank)
-					if err != nil && !errors.Is(err, kvindex.ErrNotAsked) && !errors.Is(err, kvindex.ErrBlockSize) {
+					if err != nil && !errors.Is(err, kvindex.ErrNotInRequest) && !errors.Is(err, kvindex.ErrBlockSize) {
 						t.Error(err)
 					}
 					mu.Lock()

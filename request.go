@@ -228,7 +228,7 @@ func (a *Answer) RoutePods(dst []route.Pod) []route.Pod {
 // body, if there is one.
 func (r *Request) read() (read *Request, chatReq *chat.Request, err error) {
 	if r.Prompt != "" || len(r.Tokens) > 0 || r.Rendered {
-		return r, nil, fmt.Errorf("%w: it has a body, and a prompt or tokens or Rendered", ErrRequest)
+		return r, nil, fmt.Errorf("%w: Body excludes Prompt, Tokens and Rendered", ErrRequest)
 	}
 	body, err := chat.Parse(r.Path, r.Body)
 	if err != nil {
@@ -263,27 +263,27 @@ func (r *Request) validate(chatReq *chat.Request) error {
 	case r.Model == "" && (c == nil || c.of.Model == ""):
 		return fmt.Errorf("%w: the model is empty", ErrRequest)
 	case c != nil && r.Pods != nil:
-		return fmt.Errorf("%w: it has both pods and candidates", ErrRequest)
+		return fmt.Errorf("%w: Pods and Candidates exclude each other", ErrRequest)
 	case c != nil && r.Model != "" && c.of.Model != "" && r.Model != c.of.Model:
-		return fmt.Errorf("%w: model %q, and candidates of %q", ErrRequest, r.Model, c.of.Model)
+		return fmt.Errorf("%w: Model is %q, but the Candidates are of model %q", ErrRequest, r.Model, c.of.Model)
 	case r.Top < 0:
-		return fmt.Errorf("%w: the best %d pods", ErrRequest, r.Top)
+		return fmt.Errorf("%w: Top is %d, must not be negative", ErrRequest, r.Top)
 	case chatReq != nil:
 	case r.Prompt == "" && len(r.Tokens) == 0:
 		return fmt.Errorf("%w: the prompt is empty", ErrRequest)
 	case r.Prompt != "" && len(r.Tokens) > 0:
-		return fmt.Errorf("%w: it has both a prompt and tokens", ErrRequest)
+		return fmt.Errorf("%w: Prompt and Tokens exclude each other", ErrRequest)
 	}
 	for i, m := range r.Media {
 		switch {
 		case m.Hash == "":
-			return fmt.Errorf("%w: media %d has no hash", ErrRequest, i)
+			return fmt.Errorf("%w: media %d has no Hash", ErrRequest, i)
 		case chatReq != nil && m.Length == 0:
-			return fmt.Errorf("%w: media %q of a chat has no length", ErrRequest, m.Hash)
+			return fmt.Errorf("%w: media %q of a chat has no Length", ErrRequest, m.Hash)
 		case m.Offset < 0 || m.Length < 0:
-			return fmt.Errorf("%w: media %q at token %d of length %d: neither can be negative", ErrRequest, m.Hash, m.Offset, m.Length)
+			return fmt.Errorf("%w: media %q: Offset is %d and Length is %d, must not be negative", ErrRequest, m.Hash, m.Offset, m.Length)
 		case i > 0 && m.Offset < r.Media[i-1].Offset:
-			return fmt.Errorf("%w: media %q at token %d is not in order of offset", ErrRequest, m.Hash, m.Offset)
+			return fmt.Errorf("%w: media %q: Offset %d is lower than that of the item before", ErrRequest, m.Hash, m.Offset)
 		}
 	}
 	return nil

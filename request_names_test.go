@@ -116,8 +116,8 @@ func TestResolver(t *testing.T) {
 		{"sql", "n", "", "a3", nil, ""},
 		{"n", "n", "", "a3", nil, ""},
 		{"quiet", "m", "quiet", "", kvindex.ErrUnknownAdapter, `"quiet"|"m"`},
-		{"gone", "nobody", "", "", kvindex.ErrUnknownModel, `"nobody"|"m" "n"|WithResolver has this name for "gone"`},
-		{"odd", "sql", "", "", kvindex.ErrUnknownModel, `"sql"|"m" "n"|WithResolver has this name for "odd"`},
+		{"gone", "nobody", "", "", kvindex.ErrUnknownModel, `"nobody"|"m" "n"|WithResolver returned this name for "gone"`},
+		{"odd", "sql", "", "", kvindex.ErrUnknownModel, `"sql"|"m" "n"|WithResolver returned this name for "odd"`},
 		{"two", "two", "sql", "", kvindex.ErrUnknownModel, `"two"|"m" "n"`},
 		{"nobody", "nobody", "", "", kvindex.ErrUnknownModel, `"nobody"|"m" "n"|WithResolver`},
 	} {

@@ -52,7 +52,7 @@ func (sc *scorer) keepFor(dst *Answer) {
 // routed is Routed for an open Indexer.
 func (x *Indexer) routed(a *Answer, pod string, rank int) (Ticket, error) {
 	if a == nil || a.sent == nil || a.sent.x != x {
-		return Ticket{}, fmt.Errorf("%w: the answer is none of this Indexer's", ErrNotAsked)
+		return Ticket{}, fmt.Errorf("%w: the answer does not come from this Indexer", ErrNotInRequest)
 	}
 	k := a.sent
 	if k.turn.Load() != a.turn {
@@ -61,9 +61,9 @@ func (x *Indexer) routed(a *Answer, pod string, rank int) (Ticket, error) {
 	at, ok := slices.BinarySearch(k.set.Names, pod)
 	switch {
 	case !ok:
-		return Ticket{}, fmt.Errorf("%w: %.100q is not among the %d pods of the request", ErrNotAsked, pod, len(k.set.Names))
+		return Ticket{}, fmt.Errorf("%w: %.100q is not among the %d pods of the request", ErrNotInRequest, pod, len(k.set.Names))
 	case rank < 0 || rank > math.MaxUint16: // no event has such a rank
-		return Ticket{}, fmt.Errorf("%w: pod %.100q: there is no rank %d", ErrNotAsked, pod, rank)
+		return Ticket{}, fmt.Errorf("%w: pod %.100q: a pod cannot have rank %d", ErrNotInRequest, pod, rank)
 	case slices.Contains(k.excluded, int32(at)):
 		return Ticket{}, fmt.Errorf("kvindex: pod %.100q: %w", pod, chat.ErrNotScorable)
 	}
@@ -137,7 +137,7 @@ func (r *routing) look() error {
 		run = prompt.RunIn(r.k.runs, s.Variant)
 	}
 	if run == nil {
-		return fmt.Errorf("%w: %.100q: its blocks of %d tokens were announced after the score", ErrBlockSize, s.Source.Pod, s.View.BlockSize)
+		return fmt.Errorf("%w: %.100q announced its first blocks, of %d tokens, after the score", ErrBlockSize, s.Source.Pod, s.View.BlockSize)
 	}
 	s.FindLast(run, row)
 	return nil

@@ -201,7 +201,7 @@ func (sc *scorer) readPrompt(ctx context.Context, r *Request, chatReq *chat.Requ
 	}
 	for _, m := range sc.prompt.Media {
 		if m.Offset >= sc.prompt.Length {
-			return fmt.Errorf("%w: media %q begins at token %d of %d", ErrRequest, m.Hash, m.Offset, sc.prompt.Length)
+			return fmt.Errorf("%w: media %q: Offset %d is not within the %d tokens of the prompt", ErrRequest, m.Hash, m.Offset, sc.prompt.Length)
 		}
 	}
 	return nil

@@ -42,7 +42,7 @@ const (
 	sectionPod                            // a part of a pod: a byte that is 1 if the next section continues it, then bytes of Registry.Cut
 )
 
-var errNoSnapshot = errors.New("kvindex: the index takes no snapshots")
+var errNoSnapshot = errors.New("kvindex: the index does not support snapshots")
 
 // Snapshot writes to w the state that Restore needs: the blocks of each pod, the states, and
 // the positions of the streams. The state of each pod is that of one moment between two of
@@ -106,14 +106,17 @@ func (x *Indexer) writeSnapshot(ctx context.Context, w io.Writer) error {
 // SaveFile writes a Snapshot to the file path, which only the owner may read. It writes to a
 // temporary name beside path (path + ".unfinished"), syncs, and renames. So path is always a
 // whole snapshot, the new one or the one before, also if the process or the machine stops
-// meanwhile. No other process may save to the same path.
+// meanwhile. No other process, and no other Indexer, may save to the same path.
 func (x *Indexer) SaveFile(ctx context.Context, path string) error {
 	if err := x.oneSnapshot(ctx); err != nil {
 		return err
 	}
 	defer func() { <-x.snapshot }()
 	unfinished := path + ".unfinished"
-	f, err := os.OpenFile(unfinished, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err := os.Remove(unfinished); err != nil && !errors.Is(err, fs.ErrNotExist) { // it may be a link, or be readable by others
+		return err
+	}
+	f, err := os.OpenFile(unfinished, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -145,6 +148,9 @@ func (x *Indexer) SaveFile(ctx context.Context, path string) error {
 // New. A file that cannot be used is an error: a host that would rather go on without it
 // calls New then.
 func LoadFile(ctx context.Context, path string, opts ...Option) (*Indexer, error) {
+	if configOf(opts).index != nil {
+		return nil, errors.New("kvindex: WithIndex contradicts LoadFile: the index comes from the snapshot")
+	}
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return New(opts...)
@@ -221,7 +227,7 @@ func (s *snapshot) cut(name string, last func() error) error {
 func Restore(ctx context.Context, r io.Reader, opts ...Option) (*Indexer, error) {
 	c := configOf(opts)
 	if c.index != nil {
-		c.errs = append(c.errs, errors.New("WithIndex contradicts Restore: the index comes from the snapshot"))
+		c.errs = append(c.errs, errors.New("WithIndex and Restore exclude each other: the index comes from the snapshot"))
 	}
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -269,11 +275,11 @@ func (s *snapshotReader) begin(r io.Reader, c *config) (err error) {
 	case err != nil:
 		return err
 	case k != sectionHead, len(head) != len(seed), [16]byte(head) == seed:
-		return s.in.Wrong(errors.New("there is no seed"))
+		return s.in.Wrong(errors.New("the seed is missing"))
 	}
 	seed = [16]byte(head)
 	if c.seed != nil && *c.seed != seed {
-		return errors.New("WithKeySeed contradicts Restore: the snapshot has another seed")
+		return errors.New("WithKeySeed: the snapshot has another seed")
 	}
 	c.seed = &seed
 	return nil
@@ -284,7 +290,7 @@ func (s *snapshotReader) all() error {
 	err := s.x.index.(inmemory.Snapshotter).Restore(s.ctx, s.next)
 	if err == nil {
 		if _, err = s.next(); err == nil {
-			err = errors.New("the index has read too little")
+			err = errors.New("the index has not read its whole part")
 		}
 	}
 	switch {
@@ -315,7 +321,7 @@ func (s *snapshotReader) next() (payload []byte, err error) {
 		case k == sectionPod:
 			s.err = s.part(payload)
 		default:
-			s.err = s.in.Wrong(errors.New("the seed comes again"))
+			s.err = s.in.Wrong(errors.New("the seed is repeated"))
 		}
 	}
 	return nil, s.err
@@ -324,7 +330,7 @@ func (s *snapshotReader) next() (payload []byte, err error) {
 // part adds a part of a pod, and restores the pod after its last part.
 func (s *snapshotReader) part(payload []byte) error {
 	if len(payload) == 0 || payload[0] > 1 {
-		return s.in.Wrong(errors.New("a pod without a beginning"))
+		return s.in.Wrong(errors.New("the beginning of a pod is missing"))
 	}
 	s.pod, s.more = append(s.pod, payload[1:]...), payload[0] == 1
 	if s.more {

@@ -144,6 +144,19 @@ func TestFile(t *testing.T) {
 	if err := closed.SaveFile(ctx, path); !errors.Is(err, kvindex.ErrClosed) || saved() != 3 {
 		t.Errorf("a snapshot that fails: %v, %d messages in the file", err, saved())
 	}
+	precious := filepath.Join(t.TempDir(), "precious")
+	if err := errors.Join(os.WriteFile(precious, []byte("precious"), 0o644), os.Symlink(precious, path+".unfinished")); err != nil {
+		t.Fatal(err)
+	}
+	if err := ix.SaveFile(ctx, path); err != nil {
+		t.Error(err)
+	}
+	if info, err := os.Lstat(path); err != nil || info.Mode() != 0o600 {
+		t.Errorf("after a link was in the way: %v, %v", info.Mode(), err)
+	}
+	if text, err := os.ReadFile(precious); string(text) != "precious" || err != nil {
+		t.Errorf("the target of the link: %q, %v", text, err)
+	}
 	if names, _ := filepath.Glob(path + "*"); len(names) != 1 {
 		t.Errorf("left: %q", names)
 	}

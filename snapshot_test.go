@@ -107,7 +107,7 @@ func TestRestored(t *testing.T) {
 			if n, s := blocks(t, ix, "a", p), ix.Pods(nil)[0]; n != 10 || s.State != kvindex.StateUncertain || s.Ranks[0].State != s.State || told != "" {
 				t.Fatalf("restored: %d blocks, %+v, told %q", n, s, told)
 			}
-			if at := ix.Sink().StreamNext("a", "m", "s"); at != (events.Position{Next: 10, Heard: true}) {
+			if at := ix.Sink().StreamNext("a", "m", "s"); at != (events.Position{Next: 10, Received: true}) {
 				t.Errorf("the stream stands at %+v", at)
 			}
 			for _, a := range c.acts {
@@ -143,7 +143,7 @@ func TestRestoredInfo(t *testing.T) {
 		w := &want[i]
 		w.State, w.Connected = kvindex.StateUncertain, got[i].Connected
 		if w.Pod == "b" {
-			w.Heard = got[i].Heard
+			w.LastMessage = got[i].LastMessage
 		}
 		for j := range w.Ranks {
 			s := &w.Ranks[j]
@@ -269,7 +269,7 @@ func TestSnapshotEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	if err := open(t, kvindex.WithIndex(plainIndex{m})).Snapshot(context.Background(), io.Discard); err == nil || err.Error() != "kvindex: the index takes no snapshots" {
+	if err := open(t, kvindex.WithIndex(plainIndex{m})).Snapshot(context.Background(), io.Discard); err == nil || err.Error() != "kvindex: the index does not support snapshots" {
 		t.Errorf("an index without snapshots: %v", err)
 	}
 	broken := errors.New("broken")
@@ -422,22 +422,22 @@ func TestRestoreRefused(t *testing.T) {
 		opts []kvindex.Option
 		want string
 	}{
-		"another seed":       {good, []kvindex.Option{kvindex.WithKeySeed([16]byte{9})}, "WithKeySeed contradicts Restore"},
-		"a backend":          {good, []kvindex.Option{kvindex.WithIndex(m)}, "WithIndex contradicts Restore"},
-		"a bad option":       {good, []kvindex.Option{kvindex.WithMemory(1), kvindex.WithIndex(m)}, "WithMemory: 1 bytes"},
+		"another seed":       {good, []kvindex.Option{kvindex.WithKeySeed([16]byte{9})}, "WithKeySeed: the snapshot has another seed"},
+		"a backend":          {good, []kvindex.Option{kvindex.WithIndex(m)}, "WithIndex and Restore exclude each other"},
+		"a bad option":       {good, []kvindex.Option{kvindex.WithMemory(1), kvindex.WithIndex(m)}, "WithMemory: bytes is 1,"},
 		"nothing":            {nil, nil, "byte 0"},
 		"another file":       {[]byte("a tar ball or so"), nil, "no snapshot"},
 		"empty":              {whole(t), nil, "empty"},
-		"no seed":            {whole(t, pod), nil, "section 0 at byte 12: there is no seed"},
-		"a seed of zeros":    {whole(t, append([]byte{1}, make([]byte, 16)...)), nil, "no seed"},
-		"16 bytes of a pod":  {whole(t, append([]byte{3}, seed[:]...)), nil, "no seed"},
-		"half a seed":        {whole(t, head[:9]), nil, "no seed"},
-		"two seeds":          {whole(t, head, head), nil, "section 1 at byte 44: the seed comes again"},
-		"a pod twice":        {whole(t, head, pod, pod), nil, `pod "a" is there twice`},
+		"no seed":            {whole(t, pod), nil, "section 0 at byte 12: the seed is missing"},
+		"a seed of zeros":    {whole(t, append([]byte{1}, make([]byte, 16)...)), nil, "the seed is missing"},
+		"16 bytes of a pod":  {whole(t, append([]byte{3}, seed[:]...)), nil, "the seed is missing"},
+		"half a seed":        {whole(t, head[:9]), nil, "the seed is missing"},
+		"two seeds":          {whole(t, head, head), nil, "section 1 at byte 44: the seed is repeated"},
+		"a pod twice":        {whole(t, head, pod, pod), nil, `pod "a" is repeated`},
 		"half a pod":         {whole(t, head, first), nil, "rest of a pod"},
 		"half a pod, others": {whole(t, head, first, []byte{2, 1}), nil, "rest of a pod"},
 		"no index":           {whole(t, head, pod), nil, "section 2 at byte 239: index: "},
-		"a pod of nothing":   {whole(t, head, []byte{3}), nil, "without a beginning"},
+		"a pod of nothing":   {whole(t, head, []byte{3}), nil, "the beginning of a pod is missing"},
 		"a pod cut short":    {whole(t, head, pod[:len(pod)-5]), nil, "section 1 at byte 44"},
 		"a pod and more":     {whole(t, head, append(bytes.Clone(pod), 0)), nil, "more fields"},
 		"a later kind":       {whole(t, head, []byte{78}), nil, "kind 78 is not known"},

@@ -30,29 +30,29 @@ type State uint8
 // the ranks.
 const (
 	// StateUnknown: no event of the pod was applied, or none since the engine restarted.
-	StateUnknown State = State(view.Unknown)
+	StateUnknown State = iota
 	// StateSilent: a transport follows a stream of the pod that has brought no message.
-	StateSilent State = State(view.Silent)
+	StateSilent
 	// StateUncertain: the connection was lost, and no newer message has come since; or
 	// there was a loss, and WithKeepOnLoss kept the blocks; or two streams contest a rank; or
 	// the blocks come from a backend (WithIndex) or a snapshot (Restore), and its streams
 	// have not continued; or another process feeds the pod, and has published nothing for a
 	// while; or the backend refused the last message, or does not show it to other processes
 	// yet.
-	StateUncertain State = State(view.Uncertain)
+	StateUncertain
 	// StateReplaying: messages are missing, and a transport has requested a replay or
 	// applies the older messages of one.
-	StateReplaying State = State(view.Replaying)
+	StateReplaying
 	// StatePartial: a part of the cache is not known: it was stored before the first message,
 	// or forgotten after a loss or because the index was full (RankInfo.Evicted). The state
 	// ends when the engine empties its cache or restarts, or when a replay brings everything.
-	StatePartial State = State(view.Partial)
+	StatePartial
 	// StateLive: everything that the engine has published since its start is known.
-	StateLive State = State(view.Live)
+	StateLive
 	// StateApproximate: no event has come, and none is expected. The blocks of the pod are
 	// estimated from the prompts that were routed to it (Profile.Approximate). No rank or
 	// stream of the pod has another state.
-	StateApproximate State = State(view.Approximate)
+	StateApproximate
 )
 
 func (s State) String() string { return view.State(s).String() }
@@ -91,11 +91,11 @@ type PodInfo struct {
 	// or chunk: an announcement does not show the blocks of such a group.
 	WantsFullReport bool
 	// Connected is the time since which a connection to the pod exists. It is zero if there
-	// is no connection, or the transport does not report it. Heard is the time of the last
+	// is no connection, or the transport does not report it. LastMessage is the time of the last
 	// message by the clock of this machine, zero if there was none.
-	Connected, Heard time.Time
-	Profile          Profile  // with its defaults filled in
-	Adapters         []string // adapters that events have named, sorted; numbers of Profile.Adapters by their names
+	Connected, LastMessage time.Time
+	Profile                Profile  // with its defaults filled in
+	Adapters               []string // adapters that events have named, sorted; numbers of Profile.Adapters by their names
 	// Unrecognized describes parts of events that this version of kvindex does not know,
 	// since the pod was cleared: kinds of events, labels, forms of extra keys. Scores may be
 	// too low then or, where PodScore.UpperBound is set, too high. If there are many, the
@@ -156,7 +156,7 @@ func (x *Indexer) Pods(dst []PodInfo) []PodInfo {
 	from := len(dst)
 	for _, d := range x.reg.Pods() {
 		info := PodInfo{
-			Pod: d.Pod, Model: d.Model, State: State(d.State), WantsFullReport: d.WantsFullReport, Connected: d.Connected, Heard: d.Heard,
+			Pod: d.Pod, Model: d.Model, State: State(d.State), WantsFullReport: d.WantsFullReport, Connected: d.Connected, LastMessage: d.LastMessage,
 			Profile: profileOf(d.Profile), Adapters: d.Adapters, Unrecognized: d.Unrecognized, Streams: d.Streams,
 		}
 		for _, r := range d.Ranks {

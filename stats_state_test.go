@@ -152,13 +152,13 @@ func TestASilentPod(t *testing.T) {
 	}
 	note("s", events.NoteOpened, events.NoteConnected)(t, ix)
 	info := ix.Pods(nil)[0]
-	if info.State != kvindex.StateSilent || info.Connected.IsZero() || !info.Heard.IsZero() || asked != 1 || info.Profile.Copies != kvindex.CopiesExact || len(info.Ranks) != 0 || len(info.Streams) != 1 {
+	if info.State != kvindex.StateSilent || info.Connected.IsZero() || !info.LastMessage.IsZero() || asked != 1 || info.Profile.Copies != kvindex.CopiesExact || len(info.Ranks) != 0 || len(info.Streams) != 1 {
 		t.Errorf("%+v", info)
 	}
 	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens}); len(s) != 1 || s[0].State != kvindex.StateSilent {
 		t.Errorf("scores %+v", s)
 	}
-	if s := ix.Stats(); s.Silent != 1 || s.Connected != 1 || s.Models != 1 || s.Pods != 1 {
+	if s := ix.Stats(); s.States["silent"] != 1 || s.Connected != 1 || s.Models != 1 || s.Pods != 1 {
 		t.Errorf("%+v", s)
 	}
 	note("s", events.NoteClosed)(t, ix)
@@ -188,7 +188,7 @@ func TestAKeptIndexIsNotTrusted(t *testing.T) {
 	play(t, open(t, kvindex.WithIndex(m)), p, step{first, taken, 4, kvindex.StateLive})
 	ix := open(t, kvindex.WithIndex(m))
 	play(t, ix, p, step{first, repeat, 4, kvindex.StateUncertain})
-	if at := ix.Sink().StreamNext("a", "m", "s"); at != (events.Position{Next: 1, Heard: true, Partial: true}) {
+	if at := ix.Sink().StreamNext("a", "m", "s"); at != (events.Position{Next: 1, Received: true, Partial: true}) {
 		t.Errorf("%+v", at)
 	}
 	play(t, ix, p,

@@ -71,33 +71,36 @@ func TestWordsAreDocumented(t *testing.T) {
 		want   []string
 	}{
 		"outcomes.go": {{"type Scored struct", kvindex.OutcomeNames[1:]}},
-		"explain.go":  {{"	Cause string\n	Why ", kvindex.CauseNames[1:]}},
 		"options.go":  {{"	// At contested,", kvindex.LossNames[1:]}},
 		"stats/stats.go": {{"	Reason string", []string{
 			fault.Unknown, fault.Truncated, fault.Encoding, fault.Type, fault.Missing, fault.Contradiction, fault.Limit, fault.Frames,
 		}}, {"	Replay        string\n", kvindex.ReplayNames}},
 	} {
-		source, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
 		for _, l := range lists {
-			var got []string
-			text, _, ok := strings.Cut(string(source), l.before)
-			lines := strings.Split(text, "\n")
-			for _, line := range slices.Backward(lines[:len(lines)-1]) {
-				if word := regexp.MustCompile(`^\t?//\t([a-z_]+)  +\S`).FindStringSubmatch(line); word != nil {
-					got = append(got, word[1])
-				} else if len(got) > 0 {
-					break
-				}
-			}
-			slices.Reverse(got)
-			if !ok || !slices.Equal(got, l.want) {
+			if got := documented(file, l.before); !slices.Equal(got, l.want) {
 				t.Errorf("%s documents %q before %q, want %q", file, got, l.before, l.want)
 			}
 		}
 	}
+}
+
+// documented returns the words of the list in a doc comment that ends before a line.
+func documented(file, before string) (words []string) {
+	source, err := os.ReadFile(file)
+	if err != nil {
+		panic(err)
+	}
+	text, _, _ := strings.Cut(string(source), before)
+	lines := strings.Split(text, "\n")
+	for _, line := range slices.Backward(lines[:len(lines)-1]) {
+		if word := regexp.MustCompile(`^\t?//\t([a-z_]+)  +\S`).FindStringSubmatch(line); word != nil {
+			words = append(words, word[1])
+		} else if len(words) > 0 {
+			break
+		}
+	}
+	slices.Reverse(words)
+	return words
 }
 
 // TestFigures: what Pods and Stats tell of a stream, its messages and its rank.
@@ -131,7 +134,7 @@ func figures(t *testing.T) {
 	time.Sleep(3 * time.Second)
 	i := pod()
 	is("connected", i.Connected.Equal(started), true)
-	is("heard", i.Heard.Equal(started.Add(3*time.Second)), true)
+	is("heard", i.LastMessage.Equal(started.Add(3*time.Second)), true)
 	is("adapters", i.Adapters, []string{"tuned"})
 	s := i.Ranks[0]
 	is("lag and age", []time.Duration{s.Lag.Round(time.Millisecond), s.Age}, []time.Duration{2 * time.Second, 3 * time.Second})
@@ -146,7 +149,7 @@ func figures(t *testing.T) {
 	time.Sleep(4 * time.Second)
 	is("lag while one waits", pod().Ranks[0].Lag.Round(time.Millisecond), 9*time.Second)
 	is("replay", pod().Streams[0].Replay, "waiting")
-	is("waiting", []int{ix.Stats().Waiting, ix.Stats().Replaying, ix.Stats().Connected}, []int{1, 1, 1})
+	is("waiting", []int{ix.Stats().Waiting, ix.Stats().States["replaying"], ix.Stats().Connected}, []int{1, 1, 1})
 	brings(replayed(message("s", 1, clock()-8, 0)))(t, ix)
 	is("lag of an old message", pod().Ranks[0].Lag.Round(time.Millisecond), 8*time.Second)
 	brings(message("s", 2, clock(), 0))(t, ix)
@@ -159,7 +162,7 @@ func figures(t *testing.T) {
 	time.Sleep(time.Second)
 	is("lag while it is lost", pod().Ranks[0].Lag, time.Second)
 	is("connected", pod().Connected.IsZero(), true)
-	is("uncertain", ix.Stats().Uncertain, 1)
+	is("uncertain", ix.Stats().States["uncertain"], 1)
 
 	bad := message("s", 4, 0, 0)
 	bad.Payload = []byte{7}

@@ -113,7 +113,7 @@ func TestRemoveStream(t *testing.T) {
 			if len(pods) != 1 || pods[0].State != kvindex.StateLive || len(pods[0].Ranks) != 2 || len(pods[0].Streams) != 2 {
 				t.Errorf("%+v", pods)
 			}
-			if s := ix.Stats(); hide == nil && s.Ranks != 2 || s.Silent != 0 || s.Blocks[kvindex.TierGPU] != 5 {
+			if s := ix.Stats(); hide == nil && s.Ranks != 2 || s.States["silent"] != 0 || s.Blocks[kvindex.TierGPU] != 5 {
 				t.Errorf("%+v", s)
 			}
 			if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: p.Tokens}, "a"); e.Score.Rank != 1 || e.Score.MatchedBlocks != 3 {
@@ -132,7 +132,7 @@ func TestRemoveStream(t *testing.T) {
 				removeStream(t, ix, stream)
 			}
 			s := ix.Stats()
-			if hide == nil && s.Ranks != 0 || s.Pods+s.Models+s.Silent != 0 || s.Blocks != ([index.NumTiers]int{}) {
+			if hide == nil && s.Ranks != 0 || s.Pods+s.Models+len(s.States) != 0 || s.Blocks != ([index.NumTiers]int{}) {
 				t.Errorf("nothing is left, but %+v", s)
 			}
 			if got := score(t, ix, kvindex.Request{Candidates: c, Tokens: p.Tokens, Model: "m"}); len(got)+len(ix.Pods(nil)) != 0 {
@@ -539,7 +539,7 @@ func runRemovals(t *testing.T, seed uint64, seen *removals) {
 			}
 		}
 		a, b := ix.Stats(), plain.Stats()
-		if a.Ranks != b.Ranks || a.Pods != b.Pods || a.Models != b.Models || a.Blocks != b.Blocks || a.Parked != b.Parked || a.Unplaced != b.Unplaced || a.Silent != b.Silent || a.Connected != b.Connected || a.Waiting != b.Waiting || a.NoReplay != b.NoReplay {
+		if a.Ranks != b.Ranks || a.Pods != b.Pods || a.Models != b.Models || a.Blocks != b.Blocks || a.Parked != b.Parked || a.Unplaced != b.Unplaced || a.States["silent"] != b.States["silent"] || a.Connected != b.Connected || a.Waiting != b.Waiting || a.NoReplay != b.NoReplay {
 			t.Fatalf("seed %d, step %d: there are\n%+v\nwant\n%+v", seed, step, a, b)
 		}
 		checkViews(t, ix)
@@ -559,12 +559,12 @@ func podsText(t *testing.T, ix *kvindex.Indexer) string {
 	pods := ix.Pods(nil)
 	for i := range pods {
 		p := &pods[i]
-		p.Heard, p.Connected = time.Time{}, time.Time{}
+		p.LastMessage, p.Connected = time.Time{}, time.Time{}
 		for i := range p.Ranks {
 			p.Ranks[i].Lag, p.Ranks[i].Age = 0, 0
 		}
 		for i := range p.Streams {
-			p.Streams[i].Heard, p.Streams[i].Connected = time.Time{}, time.Time{}
+			p.Streams[i].LastMessage, p.Streams[i].Connected = time.Time{}, time.Time{}
 		}
 	}
 	b, err := json.MarshalIndent(pods, "", " ")
@@ -591,10 +591,10 @@ func checkViews(t *testing.T, ix *kvindex.Indexer) {
 					blocks += n
 				}
 			}
-			if st.Heard.IsZero() && ranks == 0 {
+			if st.LastMessage.IsZero() && ranks == 0 {
 				state = kvindex.StateSilent
 			}
-			if v.Blocks != blocks || v.Missing != st.Missing || !v.Heard.Equal(st.Heard) || v.State != state.String() && (ranks > 0 || st.Heard.IsZero()) {
+			if v.Blocks != blocks || v.Missing != st.Missing || !v.LastMessage.Equal(st.LastMessage) || v.State != state.String() && (ranks > 0 || st.LastMessage.IsZero()) {
 				t.Fatalf("the view of %q is %+v, want %v, %d blocks, %+v", st.Stream, v, state, blocks, st)
 			}
 		}
@@ -608,7 +608,7 @@ func TestStreamView(t *testing.T) {
 	want := func(stream, state string, missing uint64, blocks int) {
 		t.Helper()
 		v := ix.Sink().StreamView("a", "m", stream)
-		if v.State != state || v.Missing != missing || v.Blocks != blocks || v.Heard.IsZero() != (state == "" || state == "silent") {
+		if v.State != state || v.Missing != missing || v.Blocks != blocks || v.LastMessage.IsZero() != (state == "" || state == "silent") {
 			t.Errorf("%+v, want %s, %d missing, %d blocks", v, state, missing, blocks)
 		}
 	}

@@ -24,8 +24,8 @@ func TestStreamRestarted(t *testing.T) {
 	}
 	due := func(stream string, want uint64, heard bool) {
 		t.Helper()
-		if at := ix.Sink().StreamNext("a", "m", stream); at.Next != want || at.Heard != heard {
-			t.Errorf("stream %q: %d is due, heard %v; want %d, %v", stream, at.Next, at.Heard, want, heard)
+		if at := ix.Sink().StreamNext("a", "m", stream); at.Next != want || at.Received != heard {
+			t.Errorf("stream %q: %d is due, heard %v; want %d, %v", stream, at.Next, at.Received, want, heard)
 		}
 	}
 	anew("s")

@@ -60,7 +60,7 @@ const (
 	// firstAnswer is how long a new connection waits for a replay socket that has never
 	// answered.
 	firstAnswer = 500 * time.Millisecond
-	// The time between attempts is at most askBackoff times BackoffMax.
+	// The time between attempts is at most askBackoff times Backoff.
 	askBackoff = 10
 	// No engine reaches the number probeStart: the answer is its end alone.
 	probeStart = 1 << 62
@@ -68,7 +68,7 @@ const (
 
 var (
 	errNotPublished = errors.New("it lacks the messages that the engine has just published")
-	errOthersReplay = fmt.Errorf("it is another engine's: %w", errNotPublished)
+	errOthersReplay = fmt.Errorf("it belongs to another engine: %w", errNotPublished)
 )
 
 // ask starts to ask the engine of a stream for all missed messages, if no other asker runs.
@@ -119,7 +119,7 @@ func (s *Subscriber) askFirst(ctx context.Context, st *stream) error {
 // keepAsking asks until the engine has answered, or the connection ends.
 func (s *Subscriber) keepAsking(ctx context.Context, st *stream, settle func()) {
 	o := st.owner
-	wait := backoff{min: s.cfg.BackoffMin, max: askBackoff * s.cfg.BackoffMax}
+	wait := backoff{min: s.cfg.Backoff / 10, max: askBackoff * s.cfg.Backoff}
 	var failing repeatFilter
 	for ctx.Err() == nil {
 		o.mu.Lock()

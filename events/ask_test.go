@@ -67,8 +67,8 @@ func strangers(t *testing.T) map[string]string {
 		return listener(t, "127.0.0.1:0", func(nc net.Conn) { _, _ = io.WriteString(nc, text) })
 	}
 	return map[string]string{
-		zmtp.Name(ln.Addr()): "said nothing in 2s, so it is no ZeroMQ socket", // it waits for the end of a line
-		answers(""):          "said nothing in 2s, so it is no ZeroMQ socket",
+		zmtp.Name(ln.Addr()): "sent nothing in 2s, so it is no ZeroMQ socket", // it waits for the end of a line
+		answers(""):          "sent nothing in 2s, so it is no ZeroMQ socket",
 		answers("HTTP/1.1 400 Bad Request\r\n\r\n"):                  "answers in HTTP",
 		answers("\x15\x03\x01\x00\x02\x02\x16"):                      "answers in TLS",
 		answers("SSH-2.0-OpenSSH_9.2p1\r\n"):                         "is no ZeroMQ socket",
@@ -99,7 +99,7 @@ func TestReplayOfNobody(t *testing.T) {
 	t.Parallel()
 	type socket struct{ endpoint, want string }
 	mute := listener(t, "127.0.0.1:0", func(nc net.Conn) { _, _ = nc.Write(zmtptest.Hello(1, "ROUTER")) })
-	sockets := []socket{{closedPort(t), "connection refused"}, {mute, "no answer in time"}}
+	sockets := []socket{{closedPort(t), "connection refused"}, {mute, "the replay socket does not answer"}}
 	for endpoint, want := range strangers(t) {
 		sockets = append(sockets, socket{endpoint, want})
 	}
@@ -420,7 +420,7 @@ func TestReplayOfAnother(t *testing.T) {
 				publish()
 				select {
 				case err := <-told:
-					if !strings.Contains(err.Error(), "another engine's") {
+					if !strings.Contains(err.Error(), "another engine") {
 						t.Errorf("told %v", err)
 					}
 					ended = strings.Contains(err.Error(), "does not work")
@@ -581,7 +581,7 @@ func TestReplayOfARestartedEngine(t *testing.T) {
 	for wait(t, "a note", l.notes) != events.NoteCurrent {
 	}
 	for len(told) > 0 {
-		if err := <-told; strings.Contains(err.Error(), "another engine's") {
+		if err := <-told; strings.Contains(err.Error(), "another engine") {
 			t.Error(err)
 		}
 	}
@@ -594,7 +594,7 @@ func TestReplayOfTwo(t *testing.T) {
 	engine := publisher(t, fakeengine.PublisherConfig{})
 	told := make(chan error, 10_000)
 	follow(t, newLedger(), events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: socket.endpoint, OnError: func(err error) { told <- err }})
-	if err := wait(t, "OnError", told); !strings.Contains(err.Error(), "another one than the connected one") {
+	if err := wait(t, "OnError", told); !strings.Contains(err.Error(), "belongs to another engine than the connection") {
 		t.Errorf("told %v", err)
 	}
 }
@@ -698,7 +698,7 @@ func TestTellOnce(t *testing.T) {
 		_, _ = nc.Write(zmtptest.Hello(1, "ROUTER"))
 		attempts <- struct{}{}
 	})
-	s := subscribe(t, events.SubscriberConfig{Endpoint: router, BackoffMin: time.Millisecond, BackoffMax: time.Millisecond})
+	s := subscribe(t, events.SubscriberConfig{Endpoint: router, Backoff: time.Millisecond})
 	for range 50 {
 		wait(t, "an attempt", attempts)
 	}

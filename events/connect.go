@@ -19,7 +19,7 @@ func (s *Subscriber) connect(ctx context.Context) error {
 	owner := s.owners.join("")
 	defer s.owners.leave("", owner, 0)
 	var failing repeatFilter
-	wait := backoff{min: s.cfg.BackoffMin, max: s.cfg.BackoffMax}
+	wait := newBackoff(s.cfg.Backoff)
 	st := s.engine(owner)
 	s.note(st, NoteOpened)
 	defer s.note(st, NoteClosed)
@@ -46,7 +46,7 @@ func (s *Subscriber) connect(ctx context.Context) error {
 			s.report(st, err)
 		}
 		// Do not hammer a peer that accepts connections only to drop them.
-		if heard || time.Since(start) > s.cfg.BackoffMax {
+		if heard || time.Since(start) > s.cfg.Backoff {
 			wait.reset()
 		}
 		wait.sleep(ctx)

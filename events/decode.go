@@ -143,7 +143,7 @@ type decoder struct {
 
 func (d *decoder) batch() error {
 	if len(d.data) > maxPayload {
-		return fault.Errorf(fault.Limit, "%d bytes are more than %d", len(d.data), maxPayload)
+		return fault.Errorf(fault.Limit, "the payload has %d bytes, more than %d", len(d.data), maxPayload)
 	}
 	f, n, err := d.next()
 	switch {
@@ -227,7 +227,7 @@ func (d *decoder) batchMap(n int) error {
 		}
 	}
 	if !seen[events] {
-		return fault.Errorf(fault.Missing, "a batch without events")
+		return fault.Errorf(fault.Missing, "the batch has no events")
 	}
 	return nil
 }

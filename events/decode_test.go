@@ -165,8 +165,8 @@ func TestRefused(t *testing.T) {
 		{msgpack.RawMessage("\r\n\t [1.5, []]"), "it looks like JSON: a batch is MessagePack, as the engine publishes it"},
 		{[]any{}, "a list of length 0 is not a batch"},
 		{[]any{1.5}, "a list of length 1 is not a batch"},
-		{pairs{}, "a batch without events"},
-		{pairs{{"ts", 1}}, "a batch without events"},
+		{pairs{}, "the batch has no events"},
+		{pairs{{"ts", 1}}, "the batch has no events"},
 		{pairs{{"events", []any{}}, {"events", []any{}}}, "the key events is repeated"},
 		{pairs{{"ts", 1}, {"events", []any{}}, {"ts", 1}}, "the key ts is repeated"},
 		{raw("82 a6|events| 90 01 01"), "key: 1 is not a string"},
@@ -387,7 +387,7 @@ func TestLimits(t *testing.T) {
 			binary.BigEndian.PutUint16(p[len(p)-2:], uint16(padding))
 			return append(p, make([]byte, padding)...)
 		}},
-		{"bytes", 64 << 20, "67108865 bytes are more than 67108864", func(n int) []byte {
+		{"bytes", 64 << 20, "the payload has 67108865 bytes, more than 67108864", func(n int) []byte {
 			return append(binary.BigEndian.AppendUint32([]byte{0x93, 0, 0x90, 0xc6}, uint32(n-8)), make([]byte, n-8)...)
 		}},
 	} {

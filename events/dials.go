@@ -31,7 +31,7 @@ const (
 	maxPatience = 250 * time.Millisecond
 )
 
-var errHurried = errors.New("events: no answer at once, and other pods were in line to be connected")
+var errHurried = errors.New("events: the pod did not answer at once, and other pods waited to be connected")
 
 // A dialLine has the places for connections that are being made, and the line for them.
 type dialLine struct {

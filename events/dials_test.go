@@ -343,7 +343,7 @@ func TestDialRanks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer engine.Close()
-	f, err := NewFleet(quietSink{}, FleetConfig{MaxDials: 1, Subscriber: SubscriberConfig{BackoffMin: time.Millisecond, BackoffMax: time.Millisecond}})
+	f, err := NewFleet(quietSink{}, FleetConfig{MaxDials: 1, Subscriber: SubscriberConfig{Backoff: time.Millisecond}})
 	if err != nil {
 		t.Fatal(err)
 	}

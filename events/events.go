@@ -31,7 +31,7 @@
 //   - A sink receives messages, such as that of an Indexer. A transport brings them, such as a
 //     Subscriber.
 //   - A replay: the engine sends messages again that it still has, at its replay
-//     socket, when a transport asks.
+//     socket, when a transport requests them.
 //   - A pod is a running engine, by the name that your program gives it. Its ranks are
 //     its data-parallel parts, each with a cache and a socket of its own.
 //   - A source lists pods, and gives a Fleet the new list at each change.
@@ -42,7 +42,7 @@
 // # For authors of transports
 //
 // A transport of your own gives each [Message] to a [Sink], in order. If it must not
-// wait for the sink, put a [Pool] between them. If it can ask engines for replays, or
+// wait for the sink, put a [Pool] between them. If it can request replays, or
 // notices when a connection is lost, it uses [Position], [Note] and [Receipt], too; a
 // Subscriber does the same.
 //
@@ -154,7 +154,7 @@ type Event struct {
 func (b *Batch) Validate() error {
 	switch {
 	case b == nil:
-		return malformed(fault.Errorf(fault.Missing, "no batch"))
+		return malformed(fault.Errorf(fault.Missing, "the batch is nil"))
 	case b.Rank < 0 || b.Rank > maxRank:
 		return malformed(fault.Errorf(fault.Type, "rank %d is not in 0..%d", b.Rank, maxRank))
 	}

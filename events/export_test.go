@@ -34,6 +34,25 @@ func (c SubscriberConfig) WithDefaults() SubscriberConfig { return c.withDefault
 func (c PoolConfig) WithDefaults() PoolConfig             { return c.withDefaults() }
 func (c FleetConfig) WithDefaults() FleetConfig           { return c.withDefaults() }
 
+// Calls returns the number of calls of p.Sink that wait for their turn or are in the sink.
+func (p *Pool) Calls() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.calls
+}
+
+// PodMessages returns the number of messages of each pod that p remembers, and the bytes of all.
+func (p *Pool) PodMessages() (messages map[string]int, bytes int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	messages = make(map[string]int)
+	for name, q := range p.pods {
+		messages[name] = q.messages
+		bytes += q.bytes
+	}
+	return messages, bytes
+}
+
 // SourcesOf is how many sources a Fleet remembers.
 func SourcesOf(f *Fleet) int {
 	f.mu.Lock()

@@ -96,8 +96,9 @@ type FleetConfig struct {
 	// functions, must be zero.
 	Subscriber SubscriberConfig
 
-	// OnChange gets every change of a pod, in order, one at a time. Of attempts to connect
-	// that fail in the same way it gets some: at intervals that double up to one minute. So
+	// OnChange gets every change of a pod, in order, one at a time. It
+	// gets only some of the attempts to connect that fail in the same way: at intervals that
+	// double up to one minute. So
 	// "connecting" after "backoff" comes when that attempt ends in another way, or when its
 	// failure is reported again. A goroutine of Run calls OnChange without a lock, so it may
 	// call methods of the Fleet. If it is so slow that 4,096 changes wait, and 8 more for each
@@ -306,10 +307,10 @@ func NewFleet(sink Sink, cfg FleetConfig) (*Fleet, error) {
 		errs = append(errs, fmt.Errorf("events: fleet: "+format, args...))
 	}
 	if sink == nil {
-		bad("no sink")
+		bad("the sink is nil")
 	}
 	if cfg.MaxPods < 0 || cfg.MaxDials < 0 {
-		bad("a limit below 0: MaxPods is %d, MaxDials %d", cfg.MaxPods, cfg.MaxDials)
+		bad("MaxPods is %d and MaxDials %d, must not be negative", cfg.MaxPods, cfg.MaxDials)
 	}
 	cfg = cfg.withDefaults()
 	c := &cfg.Subscriber
@@ -317,7 +318,7 @@ func NewFleet(sink Sink, cfg FleetConfig) (*Fleet, error) {
 		bad("Subscriber: Endpoint, Bind, Topic, Pod, Model and Replay must be zero: each Pod has its own")
 	}
 	if c.ParseTopic != nil || c.ReplayOf != nil || c.OnListen != nil || c.OnError != nil {
-		bad("Subscriber: ParseTopic, ReplayOf and OnListen are for listening, and OnError is the Fleet's")
+		bad("Subscriber: ParseTopic, ReplayOf, OnListen and OnError must be nil: a Fleet does not listen, and has an OnError")
 	}
 	probe := *c
 	probe.Endpoint, probe.Pod, probe.Model = endpoint("localhost", defaultPort), "pod", "model"
@@ -469,7 +470,7 @@ func Report(ctx context.Context, err error) {
 	}
 }
 
-var errSourceEnded = errors.New("it has ended, and is started again")
+var errSourceEnded = errors.New("Run of the source has returned, and is called again")
 
 // report gives OnError a fault of a member that is busy, or of no pod if m is nil.
 func (f *Fleet) report(m *member, err error) {
@@ -576,7 +577,7 @@ func (f *Fleet) put(s *fleetSource, p *Pod, listed bool) error {
 	c := s.claims[p.ID]
 	if c != nil {
 		if listed && c.round == s.round {
-			return fmt.Errorf("pod %.100q is named twice", p.ID)
+			return fmt.Errorf("pod %.100q is given twice", p.ID)
 		}
 		c.round = s.round
 		if c.listed.same(p) {
@@ -595,7 +596,7 @@ func (f *Fleet) put(s *fleetSource, p *Pod, listed bool) error {
 	if c == nil {
 		if m == nil || m.source == nil {
 			if f.present >= f.cfg.MaxPods || m == nil && len(f.members) >= 2*f.cfg.MaxPods {
-				return fmt.Errorf("pod %.100q is one more than %d (MaxPods)", n.ID, f.cfg.MaxPods)
+				return fmt.Errorf("pod %.100q: there are %d pods already (MaxPods)", n.ID, f.cfg.MaxPods)
 			}
 		}
 		c = &claim{round: s.round}
@@ -748,7 +749,7 @@ func (f *Fleet) forget(r *fleetRun, m *member) {
 	err := f.forgetOf(m)
 	for ; err != nil && r.ctx.Err() == nil; err = f.forgetOf(m) {
 		if failing.due(err) {
-			f.report(m, fmt.Errorf("events: fleet: pod %q: forgetting it failed, and is tried again: %w", m.id, err))
+			f.report(m, fmt.Errorf("events: fleet: pod %q: the sink failed to forget the pod, and is called again: %w", m.id, err))
 		}
 		wait.sleep(r.ctx)
 	}
@@ -841,7 +842,7 @@ func (f *Fleet) forgetAll() {
 		f.mu.Unlock()
 		err := f.forgetOf(m)
 		if err != nil {
-			f.report(m, fmt.Errorf("events: fleet: pod %q: forgetting it at the end of Run failed: %w", m.id, err))
+			f.report(m, fmt.Errorf("events: fleet: pod %q: the sink failed to forget the pod at the end of Run: %w", m.id, err))
 		}
 		f.mu.Lock()
 		if m.busy = false; err == nil {
@@ -922,14 +923,14 @@ func (f *Fleet) emitAll() {
 	for running := true; running; <-f.wake {
 		f.mu.Lock()
 		changes, f.changes = f.changes, changes[:0]
-		untold := f.lostChanges
+		lost := f.lostChanges
 		f.lostChanges, running = 0, f.running
 		f.mu.Unlock()
 		for _, c := range changes {
 			f.cfg.OnChange(c)
 		}
-		if untold > 0 {
-			f.report(nil, fmt.Errorf("events: fleet: OnChange is too slow: %d changes are lost", untold))
+		if lost > 0 {
+			f.report(nil, fmt.Errorf("events: fleet: OnChange is too slow: %d changes are lost", lost))
 		}
 		clear(changes)
 		if !running {

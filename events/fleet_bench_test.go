@@ -42,7 +42,7 @@ func (c *dueSink) StreamNext(pod, _, _ string) events.Position {
 	if !heard {
 		return events.Position{}
 	}
-	return events.Position{Next: next.(uint64), Heard: true}
+	return events.Position{Next: next.(uint64), Received: true}
 }
 
 func (c *dueSink) StreamNote(pod, _, _ string, n events.Note) error {

@@ -91,9 +91,9 @@ func (p Pod) normal() (Pod, error) {
 	}{{"ID", p.ID, true}, {"Model", p.Model, true}, {"UID", p.UID, false}, {"Topic", p.Topic, false}} {
 		switch {
 		case f.value == "" && f.needed:
-			bad("no %s", f.name)
+			bad("%s is empty", f.name)
 		case len(f.value) > maxName:
-			bad("%s has %d bytes, %d are allowed", f.name, len(f.value), maxName)
+			bad("%s has %d bytes, more than %d", f.name, len(f.value), maxName)
 		}
 	}
 	switch p.Engine {
@@ -106,7 +106,7 @@ func (p Pod) normal() (Pod, error) {
 		}
 		p.Host = host
 		if p.Ranks < 0 || p.Ranks > maxRanks {
-			bad("%d ranks are not in 1..%d", p.Ranks, maxRanks)
+			bad("Ranks is %d, not in 1..%d", p.Ranks, maxRanks)
 			break
 		}
 		for _, f := range []struct {
@@ -131,7 +131,7 @@ func (p Pod) normal() (Pod, error) {
 		}
 		p.Host = host
 	default:
-		bad("no such engine: %.100q (%s, %s)", p.Engine, engineZMQ, EngineNone)
+		bad("Engine %.100q is neither %s nor %s", p.Engine, engineZMQ, EngineNone)
 	}
 	if len(errs) > 0 {
 		return Pod{}, fmt.Errorf("pod %.100q: %w", p.ID, errors.Join(errs...))
@@ -142,7 +142,7 @@ func (p Pod) normal() (Pod, error) {
 // normalHost returns one spelling of a host that a Subscriber can connect to.
 func normalHost(host string) (string, error) {
 	if host == "" {
-		return "", errors.New("no Host")
+		return "", errors.New("Host is empty")
 	}
 	name := strings.TrimSuffix(host, ".")
 	if strings.HasPrefix(name, "[") && strings.HasSuffix(name, "]") {
@@ -151,7 +151,7 @@ func normalHost(host string) (string, error) {
 	if a, err := netip.ParseAddr(name); err == nil {
 		zone := a.Zone()
 		if a = a.Unmap(); a.IsUnspecified() || a.IsMulticast() || len(zone) > maxZone || strings.ContainsFunc(zone, notInAName) {
-			return "", fmt.Errorf("host %.100s is no address of a pod", host)
+			return "", fmt.Errorf("host %.100s is not the address of a pod", host)
 		}
 		return a.String(), nil
 	}
@@ -160,7 +160,7 @@ func normalHost(host string) (string, error) {
 		return "", fmt.Errorf("host %.100q has %q: it is an IP address or a name, without scheme, port and path", host, r)
 	}
 	if name == "" || len(name) > 253 {
-		return "", fmt.Errorf("the host has %d bytes, which no name has", len(name))
+		return "", fmt.Errorf("the host has %d bytes, more than a name can have", len(name))
 	}
 	if strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".") || strings.Contains(name, "..") {
 		return "", fmt.Errorf("host %.100q has a dot without a name before it", host)

@@ -94,10 +94,10 @@ func TestFleetRefusesPods(t *testing.T) {
 		pod  events.Pod
 		says string
 	}{
-		{events.Pod{Model: "m", Host: "h"}, "no ID"},
-		{events.Pod{ID: "a", Host: "h"}, "no Model"},
-		{events.Pod{ID: "a", Model: "m"}, "no Host"},
-		{events.Pod{ID: long, Model: "m", Host: "h"}, "ID has 1025 bytes, 1024 are allowed"},
+		{events.Pod{Model: "m", Host: "h"}, "ID is empty"},
+		{events.Pod{ID: "a", Host: "h"}, "Model is empty"},
+		{events.Pod{ID: "a", Model: "m"}, "Host is empty"},
+		{events.Pod{ID: long, Model: "m", Host: "h"}, "ID has 1025 bytes, more than 1024"},
 		{events.Pod{ID: "a", Model: long, Host: "h"}, "Model has 1025 bytes"},
 		{events.Pod{ID: "a", Model: "m", Host: "h", Topic: long}, "Topic has 1025 bytes"},
 		{events.Pod{ID: "a", Model: "m", Host: "h", UID: long}, "UID has 1025 bytes"},
@@ -105,11 +105,11 @@ func TestFleetRefusesPods(t *testing.T) {
 		{events.Pod{ID: "a", Model: "m", Host: "h/path"}, `has '/'`},
 		{events.Pod{ID: "a", Model: "m", Host: "h:5557"}, `has ':'`},
 		{events.Pod{ID: "a", Model: "m", Host: "a b"}, `has ' '`},
-		{events.Pod{ID: "a", Model: "m", Host: "0.0.0.0"}, "is no address of a pod"},
-		{events.Pod{ID: "a", Model: "m", Host: "[::]"}, "is no address of a pod"},
-		{events.Pod{ID: "a", Model: "m", Host: "224.0.0.1"}, "is no address of a pod"},
-		{events.Pod{ID: "a", Model: "m", Host: "."}, "which no name has"},
-		{events.Pod{ID: "a", Model: "m", Host: strings.Repeat("x", 254)}, "which no name has"},
+		{events.Pod{ID: "a", Model: "m", Host: "0.0.0.0"}, "is not the address of a pod"},
+		{events.Pod{ID: "a", Model: "m", Host: "[::]"}, "is not the address of a pod"},
+		{events.Pod{ID: "a", Model: "m", Host: "224.0.0.1"}, "is not the address of a pod"},
+		{events.Pod{ID: "a", Model: "m", Host: "."}, "more than a name can have"},
+		{events.Pod{ID: "a", Model: "m", Host: strings.Repeat("x", 254)}, "more than a name can have"},
 		{events.Pod{ID: "a", Model: "m", Host: "h", Port: -1}, "Port -1 with 1 ranks"},
 		{events.Pod{ID: "a", Model: "m", Host: "h", Port: 65535, Ranks: 2}, "Port 65535 with 2 ranks"},
 		{events.Pod{ID: "a", Model: "m", Host: "h", Port: math.MaxInt, Ranks: 2}, "with 2 ranks"},
@@ -117,9 +117,9 @@ func TestFleetRefusesPods(t *testing.T) {
 		{events.Pod{ID: "a", Model: "m", Host: "h", ReplayPort: 65000, Ranks: 600}, "ReplayPort 65000 with 600 ranks"},
 		{events.Pod{ID: "a", Model: "m", Host: "h", Port: 6000, ReplayPort: 6003, Ranks: 4}, "overlap"},
 		{events.Pod{ID: "a", Model: "m", Host: "h", ReplayPort: 5557}, "the ports of 1 ranks from Port 5557 and from ReplayPort 5557 overlap"},
-		{events.Pod{ID: "a", Model: "m", Host: "h", Ranks: 1025}, "1025 ranks"},
-		{events.Pod{ID: "a", Model: "m", Host: "h", Ranks: -1}, "-1 ranks"},
-		{events.Pod{ID: "a", Model: "m", Host: "h", Engine: "vllm"}, `no such engine: "vllm" (zmq, none)`},
+		{events.Pod{ID: "a", Model: "m", Host: "h", Ranks: 1025}, "Ranks is 1025"},
+		{events.Pod{ID: "a", Model: "m", Host: "h", Ranks: -1}, "Ranks is -1"},
+		{events.Pod{ID: "a", Model: "m", Host: "h", Engine: "vllm"}, `Engine "vllm" is neither zmq nor none`},
 	} {
 		f := newFleet(t, newFleetSink(), events.FleetConfig{})
 		err := f.Set("list", []events.Pod{test.pod, good})
@@ -133,7 +133,7 @@ func TestFleetRefusesPods(t *testing.T) {
 	f := newFleet(t, newFleetSink(), events.FleetConfig{})
 	other := good
 	other.Host = "10.0.0.2"
-	if err := f.Set("list", []events.Pod{good, other}); err == nil || !strings.Contains(err.Error(), `pod "good" is named twice`) {
+	if err := f.Set("list", []events.Pod{good, other}); err == nil || !strings.Contains(err.Error(), `pod "good" is given twice`) {
 		t.Error(err)
 	}
 	other.Host = "bad host"
@@ -157,18 +157,18 @@ func TestNewFleetRefuses(t *testing.T) {
 		cfg  events.FleetConfig
 		says string
 	}{
-		{events.FleetConfig{MaxPods: -1}, "a limit below 0"},
-		{events.FleetConfig{MaxDials: -1}, "a limit below 0"},
+		{events.FleetConfig{MaxPods: -1}, "must not be negative"},
+		{events.FleetConfig{MaxDials: -1}, "must not be negative"},
 		{events.FleetConfig{Subscriber: events.SubscriberConfig{Pod: "a"}}, "must be zero: each Pod has its own"},
 		{events.FleetConfig{Subscriber: events.SubscriberConfig{Bind: true}}, "must be zero: each Pod has its own"},
-		{events.FleetConfig{Subscriber: events.SubscriberConfig{OnError: func(error) {}}}, "OnError is the Fleet's"},
-		{events.FleetConfig{Subscriber: events.SubscriberConfig{MaxMessage: -1}}, "a limit below 0"},
+		{events.FleetConfig{Subscriber: events.SubscriberConfig{OnError: func(error) {}}}, "and has an OnError"},
+		{events.FleetConfig{Subscriber: events.SubscriberConfig{MaxMessage: -1}}, "must not be negative"},
 	} {
 		if _, err := events.NewFleet(newFleetSink(), test.cfg); err == nil || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%+v: %v", test.cfg, err)
 		}
 	}
-	if _, err := events.NewFleet(nil, events.FleetConfig{}); err == nil || !strings.Contains(err.Error(), "no sink") {
+	if _, err := events.NewFleet(nil, events.FleetConfig{}); err == nil || !strings.Contains(err.Error(), "the sink is nil") {
 		t.Error(err)
 	}
 	f := newFleet(t, newFleetSink(), events.FleetConfig{})
@@ -191,7 +191,7 @@ func TestFleetLinks(t *testing.T) {
 	sink := &dueSink{}
 	connects := make(chan string, 100)
 	f := newFleet(t, sink, events.FleetConfig{OnChange: h.change, Subscriber: events.SubscriberConfig{
-		BackoffMin: time.Millisecond, BackoffMax: 10 * time.Millisecond,
+		Backoff:   10 * time.Millisecond,
 		OnConnect: func(e string) { connects <- e },
 	}})
 	mustSet(t, f, "host", named(pod, "a"))
@@ -312,7 +312,7 @@ func TestFleetMaxPods(t *testing.T) {
 		return ids
 	}
 	runFleet(t, f)
-	if err := f.Set("s", list("a", "b", "c", "d")); err == nil || !strings.Contains(err.Error(), `pod "d" is one more than 3 (MaxPods)`) {
+	if err := f.Set("s", list("a", "b", "c", "d")); err == nil || !strings.Contains(err.Error(), `pod "d": there are 3 pods already (MaxPods)`) {
 		t.Error(err)
 	}
 	if err := f.Put("t", list("e")[0]); err == nil {
@@ -457,7 +457,7 @@ func TestFleetSourceEnds(t *testing.T) {
 			t.Errorf("%v, %d runs, %+v", err, runs, f.Pods(nil))
 		}
 		all := strings.Join(fails, "\n")
-		for _, want := range []string{`source "s": it has ended`, `source "s": no cluster`, `source "s": pod "bad": no Model`} {
+		for _, want := range []string{`source "s": Run of the source has returned`, `source "s": no cluster`, `source "s": pod "bad": Model is empty`} {
 			if !strings.Contains(all, want) {
 				t.Errorf("not told: %s: %s", want, all)
 			}
@@ -516,7 +516,7 @@ func TestFleetPodsAllocatesNothing(t *testing.T) {
 		t.Log("coverage allocates")
 		return
 	}
-	f := newFleet(t, newFleetSink(), events.FleetConfig{Subscriber: events.SubscriberConfig{BackoffMin: time.Hour, BackoffMax: time.Hour}})
+	f := newFleet(t, newFleetSink(), events.FleetConfig{Subscriber: events.SubscriberConfig{Backoff: 10 * time.Hour}})
 	var pods []events.Pod
 	for i := range 100 {
 		pods = append(pods, events.Pod{ID: fmt.Sprint("pod-", i), Model: "m", Host: "127.0.0.1", Port: 1 + 2*i, Ranks: 2})
@@ -660,7 +660,7 @@ func TestFleetManyRefused(t *testing.T) {
 			pods = append(pods, events.Pod{ID: fmt.Sprint("x", i)})
 		}
 		text := fmt.Sprint(f.Set("s", pods))
-		if got := strings.Count(text, "no Model"); got != min(n, 16) {
+		if got := strings.Count(text, "Model is empty"); got != min(n, 16) {
 			t.Errorf("of %d pods %d are named", n, got)
 		}
 		if more := fmt.Sprintf("and %d more pods are refused", n-16); strings.Contains(text, "more pods") != (n > 16) || n > 16 && !strings.Contains(text, more) {

@@ -141,8 +141,8 @@ func runFleet(t *testing.T, f *events.Fleet, sources ...events.Source) (stop fun
 
 func newFleet(t *testing.T, sink events.Sink, cfg events.FleetConfig) *events.Fleet {
 	t.Helper()
-	if cfg.Subscriber.BackoffMin == 0 {
-		cfg.Subscriber.BackoffMin, cfg.Subscriber.BackoffMax = time.Millisecond, 10*time.Millisecond
+	if cfg.Subscriber.Backoff == 0 {
+		cfg.Subscriber.Backoff = 10 * time.Millisecond
 	}
 	f, err := events.NewFleet(sink, cfg)
 	if err != nil {

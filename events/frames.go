@@ -102,7 +102,7 @@ func (s *Subscriber) picks(st *stream, topic []byte) bool {
 		return true
 	case !first && string(topic) != s.cfg.Topic:
 		s.badTopics.Add(1)
-		if st.conn.topics.isNew(topic, s.cfg.MaxTopics) {
+		if st.conn.topics.isNew(topic, maxTopics) {
 			s.report(st, fmt.Errorf("events: subscriber: pod %q has the topic %.100q: messages of the topic %.100q are dropped", st.pod, st.topic, topic))
 		}
 		return false

@@ -33,7 +33,7 @@ func (s *Subscriber) listen(ctx context.Context) error {
 	}
 	var readers sync.WaitGroup
 	defer readers.Wait()
-	wait := backoff{min: s.cfg.BackoffMin, max: s.cfg.BackoffMax}
+	wait := newBackoff(s.cfg.Backoff)
 	for {
 		nc, err := ln.Accept()
 		if ctx.Err() != nil {
@@ -177,7 +177,7 @@ func (s *Subscriber) settle(st *stream, err error) error {
 // newStream starts the stream of a connection and topic. It returns nil if the topic names no
 // pod and model, or is one too many.
 func (s *Subscriber) newStream(c *connection, topic string) *stream {
-	if len(c.streams) == s.cfg.MaxTopics || len(topic) > maxTopicBytes {
+	if len(c.streams) == maxTopics || len(topic) > maxTopicBytes {
 		return nil
 	}
 	pod, model := s.cfg.Pod, s.cfg.Model

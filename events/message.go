@@ -15,10 +15,10 @@ type Message struct {
 	// then has no Payload and counts as malformed; Err should wrap ErrMalformed. If the number
 	// could not be read either, Seq is math.MaxUint64.
 	Err error
-	// Hold is set by a transport that can ask the engine for a replay; all others leave it
+	// Hold is set by a transport that can request a replay; all others leave it
 	// false. If there is or may be a gap before the message, or the engine has or may have
 	// restarted, the sink does not apply a message with Hold. The Receipt then has Held, and
-	// the missing numbers in Gap. The transport asks the engine, gives the answer to the sink,
+	// the missing numbers in Gap. The transport requests a replay, gives the answer to the sink,
 	// and then this message again: without Hold if the engine did not answer.
 	Hold bool
 	// Replayed is set by a transport for messages of a replay. Numbers that a replay leaves
@@ -57,8 +57,8 @@ type Receipt struct {
 
 // Position is the position of a stream. Only authors of transports and sinks need it.
 type Position struct {
-	Next  uint64 // the number that is due
-	Heard bool   // at least one message of the present life of the engine has come
+	Next     uint64 // the number that is due
+	Received bool   // at least one message of the present life of the engine was received
 	// Partial: messages of the engine's present life are missing. A replay from number 0
 	// brings them, if the engine still has them.
 	Partial bool
@@ -121,9 +121,9 @@ type Sink interface {
 
 // StreamView describes a stream and the ranks that it feeds.
 type StreamView struct {
-	State   string        // the worst of its ranks, as the sink names it; "" is none
-	Heard   time.Time     // the time of the last message
-	Lag     time.Duration // of the last message: from the engine to the sink
-	Missing uint64        // lost messages
-	Blocks  int           // of the ranks, in all tiers
+	State       string        // the worst of its ranks, as the sink names it; "" is none
+	LastMessage time.Time     // the time of the last message
+	Lag         time.Duration // of the last message: from the engine to the sink
+	Missing     uint64        // lost messages
+	Blocks      int           // of the ranks, in all tiers
 }

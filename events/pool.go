@@ -81,16 +81,6 @@ type PoolStats struct {
 	Malformed uint64 // errors of the sink that wrap ErrMalformed
 	Errors    uint64 // other errors of the sink
 	Waited    uint64 // calls of Offer and OfferRestart that had to wait for room
-
-	// Calls are those of Pool.Sink that wait for their turn or are in the sink. They take no
-	// room, and count nowhere else.
-	Calls int
-}
-
-// PodStats are the PoolStats of a pod.
-type PodStats struct {
-	Pod string
-	PoolStats
 }
 
 // Pool is a queue between a transport that must not wait and a Sink. A Subscriber
@@ -127,6 +117,7 @@ type Pool struct {
 	// starved are pods without a message that wait for room of others.
 	starved []*podQueue
 	stats   PoolStats
+	calls   int // of Pool.Sink, that wait for their turn or are in the sink
 	workers int // goroutines and calls that have a place, at most Concurrency
 
 	closed   bool
@@ -138,10 +129,10 @@ type Pool struct {
 func NewPool(sink Sink, cfg PoolConfig) (*Pool, error) {
 	var errs []error
 	if sink == nil {
-		errs = append(errs, errors.New("events: pool: no sink"))
+		errs = append(errs, errors.New("events: pool: the sink is nil"))
 	}
 	if cfg.Concurrency < 0 || cfg.MaxMessages < 0 || cfg.MaxBytes < 0 {
-		errs = append(errs, fmt.Errorf("events: pool: a limit below 0: Concurrency is %d, MaxMessages %d, MaxBytes %d", cfg.Concurrency, cfg.MaxMessages, cfg.MaxBytes))
+		errs = append(errs, fmt.Errorf("events: pool: Concurrency is %d, MaxMessages %d and MaxBytes %d, must not be negative", cfg.Concurrency, cfg.MaxMessages, cfg.MaxBytes))
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
@@ -190,18 +181,6 @@ func (p *Pool) Stats() PoolStats {
 	return p.stats
 }
 
-// Pods appends the counts of each pod to dst: pods with messages, and those that had
-// some lately. The counts of a pod begin at 0 again after RemovePod, and after it was
-// quiet while many other pods came.
-func (p *Pool) Pods(dst []PodStats) []PodStats {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for name, q := range p.pods {
-		dst = append(dst, PodStats{name, q.stats})
-	}
-	return dst
-}
-
 // Close accepts no more messages, gives the sink those that wait, and waits for the goroutines
 // of the Pool, and for calls that have their turn or come to it. Calls of Offer that wait for
 // room return ErrPoolClosed, and so do calls behind them.
@@ -230,7 +209,7 @@ func (p *Pool) Close(ctx context.Context) error {
 		p.abandon(ctx.Err())
 		<-p.drained
 	}
-	for _, d := range p.untold() {
+	for _, d := range p.unreported() {
 		p.cfg.OnDrop(d)
 	}
 	p.mu.Lock()
@@ -258,8 +237,8 @@ func (p *Pool) abandon(cause error) {
 	}
 }
 
-// untold returns the dropped messages that have no message behind them.
-func (p *Pool) untold() (drops []Drop) {
+// unreported returns the dropped messages that have no message behind them.
+func (p *Pool) unreported() (drops []Drop) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.cfg.OnDrop == nil {
@@ -293,8 +272,9 @@ type podQueue struct {
 	offers  int         // of all streams
 
 	entryLists
-	stats   PoolStats
-	waiters []*poolWaiter // callers, in order
+	messages int           // as in PoolStats
+	bytes    int64         // as in PoolStats
+	waiters  []*poolWaiter // callers, in order
 
 	active  bool // in line or being served
 	starved bool // in Pool.starved
@@ -396,7 +376,6 @@ func (p *Pool) offer(ctx context.Context, pod, model, name string, e *poolEntry)
 	}
 	w := p.newWaiter(e)
 	q.waiters = append(q.waiters, w)
-	q.stats.Waited++
 	p.stats.Waited++
 	p.noteStarved(q)
 	p.mu.Unlock()
@@ -442,8 +421,8 @@ func (p *Pool) room(s *poolStream, n int) bool {
 // fits: a pod may have as much as it leaves free. So the room of a pod shrinks with the use of
 // all, and a pod without messages always has some.
 func (p *Pool) fits(q *podQueue, n int) bool {
-	return q.stats.Messages+1 <= p.cfg.MaxMessages-p.stats.Messages &&
-		q.stats.Bytes+int64(n) <= p.cfg.MaxBytes-p.stats.Bytes
+	return q.messages+1 <= p.cfg.MaxMessages-p.stats.Messages &&
+		q.bytes+int64(n) <= p.cfg.MaxBytes-p.stats.Bytes
 }
 
 // replace drops the newest message of a stream if that makes room for its next one. Otherwise
@@ -464,8 +443,8 @@ func (p *Pool) replace(s *poolStream, n int) bool {
 
 // charge counts messages and bytes.
 func (p *Pool) charge(q *podQueue, messages, bytes int) {
-	q.stats.Messages += messages
-	q.stats.Bytes += int64(bytes)
+	q.messages += messages
+	q.bytes += int64(bytes)
 	p.stats.Messages += messages
 	p.stats.Bytes += int64(bytes)
 }
@@ -503,7 +482,6 @@ func (p *Pool) drop(e *poolEntry) {
 	q := s.pod
 	q.take(e)
 	p.charge(q, -1, -e.size)
-	q.stats.Dropped++
 	p.stats.Dropped++
 	p.forgetOffer(s)
 	behind := &s.lost
@@ -595,13 +573,10 @@ func (p *Pool) serveOne(q *podQueue) {
 	s.owed = d.restart
 	switch {
 	case errors.Is(err, ErrMalformed):
-		q.stats.Malformed++
 		p.stats.Malformed++
 	case err != nil:
-		q.stats.Errors++
 		p.stats.Errors++
 	}
-	q.stats.Delivered++
 	p.stats.Delivered++
 	p.charge(q, -1, -e.size)
 	p.forgetOffer(s)
@@ -663,7 +638,7 @@ func (p *Pool) deliver(d *poolDelivery) (err error) {
 // 0: without its first messages the next one may seem to continue the old engine.
 func (p *Pool) hides(d *poolDelivery) bool {
 	at := p.sink.StreamNext(d.m.Pod, d.m.Model, d.m.Stream)
-	return !at.Heard || d.drop.From < at.Next || d.m.Seq <= d.drop.To
+	return !at.Received || d.drop.From < at.Next || d.m.Seq <= d.drop.To
 }
 
 // A poolWaiter is a caller that waits: of Offer for room, or another one for its turn.
@@ -692,7 +667,7 @@ func (w *poolWaiter) settle(err error) {
 func (p *Pool) refuse(w *poolWaiter, err error) {
 	s := w.entry.stream
 	if w.entry.turn != nil {
-		p.countCall(s.pod, -1)
+		p.calls--
 	}
 	p.forgetOffer(s)
 	p.freeEntry(w.entry)
@@ -732,7 +707,7 @@ func (p *Pool) serve(q *podQueue) {
 // noteStarved: a pod with a message is served when that is delivered; one without depends on
 // others.
 func (p *Pool) noteStarved(q *podQueue) {
-	if q.stats.Messages == 0 && !q.starved {
+	if q.messages == 0 && !q.starved {
 		q.starved = true
 		p.starved = append(p.starved, q)
 	}
@@ -744,7 +719,7 @@ func (p *Pool) serveStarved() {
 	}
 	p.starved = slices.DeleteFunc(p.starved, func(q *podQueue) bool {
 		p.serve(q) // it does not call noteStarved for q again
-		q.starved = len(q.waiters) > 0 && q.stats.Messages == 0
+		q.starved = len(q.waiters) > 0 && q.messages == 0
 		return !q.starved
 	})
 }

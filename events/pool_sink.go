@@ -14,9 +14,9 @@ package events
 // for one behind it.
 
 // Sink returns a Sink whose calls wait for their turn, behind all earlier offers for the pod,
-// and return the results of p's sink. So a Fleet, and a transport that asks engines for
-// replays, can use p beside a host that calls Offer. Do not call it from a hook of p, or from
-// the sink of p: it would wait for itself. After Close its calls do nothing, except for
+// and return the results of p's sink. So a Fleet, and a transport that requests replays, can
+// use p beside a host that calls Offer. Do not call it from a hook of p, or from the sink of
+// p: it would wait for itself. After Close its calls do nothing, except for
 // StreamView, and return ErrPoolClosed or the zero Position.
 //
 // IngestMessage accepts any message, also one with Hold. OnError does not get its error.
@@ -26,8 +26,8 @@ package events
 // room, which return nil. They count in Dropped, and OnDrop does not get them. When the
 // message in the sink and the calls that wait already are done, the sink's RemovePod is
 // called. So no earlier message brings the pod back. After an error of the sink call RemovePod
-// again. Else, because of the drops, the sink gets a NoteRestarted with the next message of
-// each stream. RemoveStream does the same for a stream.
+// again. Without that call the sink gets a NoteRestarted with the next message of each stream,
+// because of the drops. RemoveStream does the same for a stream.
 func (p *Pool) Sink() Sink { return poolSink{p} }
 
 // poolSink is the result of Pool.Sink.
@@ -134,9 +134,7 @@ func (p *Pool) dropAll(q *podQueue, gone func(*poolStream) bool) {
 			stay = append(stay, w)
 			continue
 		}
-		for _, s := range []*PoolStats{&q.stats, &p.stats} {
-			s.Dropped++
-		}
+		p.stats.Dropped++
 		p.refuse(w, nil)
 	}
 	clear(q.waiters[len(stay):])
@@ -165,7 +163,7 @@ func (p *Pool) begin(pod, model, stream string) (*poolStream, error) {
 func (p *Pool) await(s *poolStream) error {
 	q := s.pod
 	p.noteOffer(s)
-	p.countCall(q, 1)
+	p.calls++
 	if !q.active && len(q.waiters) == 0 && p.workers < p.cfg.Concurrency {
 		q.active = true
 		p.workers++
@@ -196,7 +194,7 @@ func (p *Pool) finish(s *poolStream) {
 // end ends a turn. p.mu is held.
 func (p *Pool) end(s *poolStream) {
 	q := s.pod
-	p.countCall(q, -1)
+	p.calls--
 	p.forgetOffer(s)
 	p.serve(q)
 	p.serveStarved()
@@ -217,11 +215,6 @@ func (p *Pool) pass() {
 	default:
 		go p.work()
 	}
-}
-
-func (p *Pool) countCall(q *podQueue, n int) {
-	q.stats.Calls += n
-	p.stats.Calls += n
 }
 
 // pay gives the sink a NoteRestarted that failed before.

@@ -74,7 +74,7 @@ func (c *clerk) IngestMessage(m events.Message) (events.Receipt, error) {
 
 func (c *clerk) StreamNext(pod, _, stream string) events.Position {
 	c.take(pod, "%s?", stream)
-	return events.Position{Next: 13, Heard: true}
+	return events.Position{Next: 13, Received: true}
 }
 
 func (c *clerk) StreamNote(pod, _, stream string, n events.Note) error {
@@ -145,7 +145,7 @@ func TestPoolCalls(t *testing.T) {
 	if r, err := p.Sink().IngestMessage(m); err != errClerk || r != clerkReceipt {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if at := p.Sink().StreamNext("a", "m", "s"); at.Next != 13 || !at.Heard {
+	if at := p.Sink().StreamNext("a", "m", "s"); at.Next != 13 || !at.Received {
 		t.Errorf("%+v", at)
 	}
 	_ = p.Sink().StreamNote("a", "m", "s", events.NoteHeld)
@@ -218,13 +218,13 @@ func TestPoolOrder(t *testing.T) {
 				text, do = fmt.Sprint(stream, seq), func() { mustOffer(t, p, poolMessage(pod, stream, seq, 10)) }
 			}
 			want[pod] = append(want[pod], text)
-			before, done := p.Stats(), make(chan struct{})
+			before, callsBefore, done := p.Stats(), p.Calls(), make(chan struct{})
 			all.Go(func() {
 				defer close(done)
 				do()
 			})
 			poolUntil(t, p, "it begins", func(s events.PoolStats) bool {
-				return s.Calls > before.Calls || offered(s) > offered(before) || s.Waited > before.Waited
+				return p.Calls() > callsBefore || offered(s) > offered(before) || s.Waited > before.Waited
 			})
 			if call {
 				calls++
@@ -237,8 +237,8 @@ func TestPoolOrder(t *testing.T) {
 		for pod := range want {
 			c.expect(pod, strings.Join(want[pod], ", "))
 		}
-		if s := p.Stats(); s.Calls != 0 {
-			t.Errorf("%+v", s)
+		if n := p.Calls(); n != 0 {
+			t.Errorf("%d calls are left", n)
 		}
 	}
 	if waited < 100 || calls < 500 {
@@ -258,9 +258,9 @@ func TestPoolPlaces(t *testing.T) {
 		c.await("a s0")
 		var calls sync.WaitGroup
 		calls.Go(func() { p.Sink().IngestMessage(poolMessage("a", "s", 1, 1)) })
-		poolUntil(t, p, "the call waits", func(s events.PoolStats) bool { return s.Calls == 1 })
+		poolUntil(t, p, "the call waits", func(events.PoolStats) bool { return p.Calls() == 1 })
 		calls.Go(func() { p.Sink().IngestMessage(poolMessage("c", "s", 1, 1)) })
-		poolUntil(t, p, "both wait", func(s events.PoolStats) bool { return s.Calls == 2 })
+		poolUntil(t, p, "both wait", func(events.PoolStats) bool { return p.Calls() == 2 })
 		mustOffer(t, p, poolMessage("b", "s", 0, 1))
 		c.gate <- struct{}{}
 		c.await("a s1")
@@ -290,7 +290,7 @@ func TestPoolOrderOfDrops(t *testing.T) {
 	mustOffer(t, p, poolMessage("a", "s", 11, 1))
 	var calls sync.WaitGroup
 	calls.Go(func() { p.Sink().IngestMessage(poolMessage("a", "s", 12, 1)) })
-	poolUntil(t, p, "the call waits", func(s events.PoolStats) bool { return s.Calls == 1 })
+	poolUntil(t, p, "the call waits", func(events.PoolStats) bool { return p.Calls() == 1 })
 	for seq := range uint64(9) {
 		mustOffer(t, p, poolMessage("a", "s", 13+seq, 1))
 	}
@@ -338,13 +338,13 @@ func TestPoolRemovePod(t *testing.T) {
 					})
 				}
 				calls.Go(func() { _ = p.Sink().StreamNote("a", "m", "s", 1) })
-				poolUntil(t, p, "the call waits", func(s events.PoolStats) bool { return s.Calls == 1 })
+				poolUntil(t, p, "the call waits", func(events.PoolStats) bool { return p.Calls() == 1 })
 				calls.Go(func() {
 					if err := p.Sink().RemovePod("a"); err != fail {
 						t.Error(err)
 					}
 				})
-				poolUntil(t, p, "the removal waits", func(s events.PoolStats) bool { return s.Calls == 2 })
+				poolUntil(t, p, "the removal waits", func(events.PoolStats) bool { return p.Calls() == 2 })
 				offers.Wait() // they were dropped, and wait no more
 				if s := p.Stats(); waits == 0 || s.Messages != 2 || offered(s) != s.Dropped+2 {
 					t.Errorf("%d waited, %+v", waits, s)
@@ -390,7 +390,7 @@ func TestPoolRemoveStream(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	poolUntil(t, p, "the removal waits", func(s events.PoolStats) bool { return s.Calls == 1 })
+	poolUntil(t, p, "the removal waits", func(events.PoolStats) bool { return p.Calls() == 1 })
 	if s := p.Stats(); s.Dropped != 3 || s.Messages != 4 {
 		t.Errorf("%+v", s)
 	}
@@ -413,7 +413,7 @@ func TestPoolRemovedLeavesNothing(t *testing.T) {
 		if err := p.Sink().RemovePod("a"); err != nil {
 			t.Error(err)
 		}
-		if pods := p.Pods(nil); len(pods) != 0 {
+		if pods, _ := p.PodMessages(); len(pods) != 0 {
 			t.Errorf("%+v", pods)
 		}
 	}
@@ -471,13 +471,13 @@ func TestPoolCallsAtClose(t *testing.T) {
 		c.await("a s0")
 		var calls sync.WaitGroup
 		rewind := func(want error) {
-			before := p.Stats().Calls
+			before := p.Calls()
 			calls.Go(func() {
 				if err := p.Sink().StreamNote("a", "m", "s", events.NoteRewound); err != want {
 					t.Errorf("%v, want %v", err, want)
 				}
 			})
-			poolUntil(t, p, "it waits", func(s events.PoolStats) bool { return s.Calls > before })
+			poolUntil(t, p, "it waits", func(events.PoolStats) bool { return p.Calls() > before })
 		}
 		if hurry {
 			rewind(events.ErrPoolClosed)
@@ -500,7 +500,7 @@ func TestPoolCallsAtClose(t *testing.T) {
 		closed := make(chan error, 1)
 		go func() { closed <- p.Close(ctx) }()
 		poolUntil(t, p, "Close has begun", func(s events.PoolStats) bool {
-			return s.Calls == 1 && !hurry || s.Calls == 0 && s.Dropped == 1
+			return p.Calls() == 1 && !hurry || p.Calls() == 0 && s.Dropped == 1
 		})
 		close(c.gate)
 		calls.Wait()
@@ -512,8 +512,8 @@ func TestPoolCallsAtClose(t *testing.T) {
 		} else {
 			c.expect("a", "s0, s rewound, s1")
 		}
-		if s := p.Stats(); s.Calls != 0 {
-			t.Errorf("%+v", s)
+		if n := p.Calls(); n != 0 {
+			t.Errorf("%d calls are left", n)
 		}
 	}
 }
@@ -572,8 +572,8 @@ func TestPoolCallsBesideAll(t *testing.T) {
 			t.Errorf("%s was removed, and got %q", name, said[slices.Index(said, "removed"):])
 		}
 	}
-	if s := p.Stats(); s.Calls+s.Messages != 0 || len(p.Pods(nil)) != 0 {
-		t.Errorf("%+v, %+v", s, p.Pods(nil))
+	if pods, _ := p.PodMessages(); p.Calls()+p.Stats().Messages != 0 || len(pods) != 0 {
+		t.Errorf("%d calls, %+v, %v", p.Calls(), p.Stats(), pods)
 	}
 	closePool(t, p)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -71,7 +72,7 @@ func (d *desk) StreamNext(pod, model, stream string) events.Position {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	next, heard := d.next[streamOf(pod, model, stream)]
-	return events.Position{Next: next, Heard: heard}
+	return events.Position{Next: next, Received: heard}
 }
 
 func (d *desk) StreamNote(pod, model, stream string, n events.Note) error {
@@ -262,16 +263,12 @@ func runPoolModel(t *testing.T, dropping bool, seed uint64) {
 	if s.Dropped != dropped || offered(s) != pods*streams*messages || s.Delivered != delivered || s.Malformed+s.Errors != 0 {
 		t.Errorf("%+v, want %d delivered and %d dropped", s, delivered, dropped)
 	}
-	var sum events.PoolStats
-	for _, q := range p.Pods(nil) {
-		sum.Messages += q.Messages
-		sum.Bytes += q.Bytes
-		sum.Delivered += q.Delivered
-		sum.Dropped += q.Dropped
-		sum.Waited += q.Waited
+	of, bytes := p.PodMessages()
+	for _, n := range of {
+		s.Messages -= n
 	}
-	if sum != s {
-		t.Errorf("the pods have %+v, together %+v", sum, s)
+	if s.Messages != 0 || bytes != s.Bytes {
+		t.Errorf("the pods have %v, %d bytes: %+v", of, bytes, p.Stats())
 	}
 	t.Logf("%d delivered, %d dropped in %d runs, %d restarts, %d waits, at most %d messages and %d bytes",
 		delivered, dropped, runs, restarts, s.Waited, most.messages.Load(), most.bytes.Load())
@@ -309,7 +306,9 @@ func TestPoolBlockedPodDelaysNoOther(t *testing.T) {
 			}
 			others.Wait()
 			poolUntil(t, p, "the others are through", func(events.PoolStats) bool {
-				return !slices.ContainsFunc(p.Pods(nil), func(q events.PodStats) bool { return q.Pod != "stuck" && q.Messages > 0 })
+				of, _ := p.PodMessages()
+				delete(of, "stuck")
+				return !slices.ContainsFunc(slices.Collect(maps.Values(of)), func(n int) bool { return n > 0 })
 			})
 			close(g.open)
 			stuck.Wait()
@@ -766,8 +765,8 @@ func TestPoolForgetsNames(t *testing.T) {
 			poolUntil(t, p, "delivered", func(s events.PoolStats) bool { return s.Messages == 0 })
 		}
 	}
-	if n := len(p.Pods(nil)); n > 2048 {
-		t.Errorf("%d pods are remembered", n)
+	if pods, _ := p.PodMessages(); len(pods) > 2048 {
+		t.Errorf("%d pods are remembered", len(pods))
 	}
 	if grown := int64(heap() - before); grown > 10<<20 {
 		t.Errorf("%d bytes are kept of names of 40 MB", grown)
@@ -860,10 +859,10 @@ func TestNewPoolValidates(t *testing.T) {
 		cfg  events.PoolConfig
 		want string
 	}{
-		{"no sink", nil, events.PoolConfig{}, "no sink"},
-		{"concurrency", newDesk(), events.PoolConfig{Concurrency: -1}, "below 0"},
-		{"messages", newDesk(), events.PoolConfig{MaxMessages: -1}, "below 0"},
-		{"bytes", newDesk(), events.PoolConfig{MaxBytes: -1}, "below 0"},
+		{"no sink", nil, events.PoolConfig{}, "the sink is nil"},
+		{"concurrency", newDesk(), events.PoolConfig{Concurrency: -1}, "must not be negative"},
+		{"messages", newDesk(), events.PoolConfig{MaxMessages: -1}, "must not be negative"},
+		{"bytes", newDesk(), events.PoolConfig{MaxBytes: -1}, "must not be negative"},
 	} {
 		if p, err := events.NewPool(tt.sink, tt.cfg); p != nil || err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v", tt.name, err)

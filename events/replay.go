@@ -81,14 +81,14 @@ const (
 )
 
 var (
-	errReplayShape  = errors.New("a message that is no answer to a replay request")
-	errReplaySilent = errors.New("no answer in time")
+	errReplayShape  = errors.New("the answer has a message that does not belong to a replay")
+	errReplaySilent = errors.New("the replay socket does not answer")
 	errReplayShort  = errors.New("the engine does not have the missing messages")
 	errReplayLong   = errors.New("the answer does not end")
 	errReplayPassed = errors.New("the sink refuses the last messages")
 	errReplayAnew   = errors.New("the engine has restarted, or dropped the message that was applied last")
 	// errOtherLife ends connections that may still bring messages from before a restart.
-	errOtherLife = errors.New("the engine that replays is another one than the connected one")
+	errOtherLife = errors.New("the replay socket belongs to another engine than the connection")
 	// errOnceMore ends the first connection to an engine: it began before anything could show
 	// whether the engine that replays is the same.
 	errOnceMore = errors.New("connecting once more to be sure that it is the same engine")
@@ -144,7 +144,7 @@ func (s *Subscriber) newReplay(st *stream) *replay {
 	return &replay{
 		s:    s,
 		st:   st,
-		wait: backoff{min: s.cfg.BackoffMin, max: s.cfg.BackoffMax},
+		wait: newBackoff(s.cfg.Backoff),
 		done: Replay{Pod: st.pod, Model: st.model, Stream: st.name, From: next},
 		due:  next,
 		end:  time.Now().Add(replayLimit * s.cfg.ReplayTimeout),
@@ -289,7 +289,7 @@ func (s *Subscriber) test(ctx context.Context, st *stream, m Message) error {
 
 // insist asks a replay socket until it answers, or for the time of a first answer.
 func (s *Subscriber) insist(ctx context.Context, ask func() error) error {
-	wait, since := backoff{min: s.cfg.BackoffMin, max: s.cfg.BackoffMax}, time.Now()
+	wait, since := newBackoff(s.cfg.Backoff), time.Now()
 	err := ask()
 	for err != nil && time.Since(since) < firstAnswer && ctx.Err() == nil {
 		wait.sleep(ctx)

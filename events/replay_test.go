@@ -107,7 +107,7 @@ func (l *ledger) StreamNext(pod, model, stream string) events.Position {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	next, heard := l.of(pod, model, stream).Next()
-	return events.Position{Next: next, Heard: heard, Partial: l.partial[streamOf(pod, model, stream)]}
+	return events.Position{Next: next, Received: heard, Partial: l.partial[streamOf(pod, model, stream)]}
 }
 
 func (l *ledger) StreamNote(pod, model, stream string, n events.Note) error {
@@ -169,7 +169,7 @@ func follow(t *testing.T, l *ledger, cfg events.SubscriberConfig) (s *events.Sub
 	if !cfg.Bind {
 		cfg.Pod, cfg.Model = "a", "m"
 	}
-	cfg.BackoffMin, cfg.BackoffMax = time.Millisecond, 5*time.Millisecond
+	cfg.Backoff = 5 * time.Millisecond
 	if cfg.OnReplay == nil {
 		cfg.OnReplay = func(r events.Replay) { replays <- r }
 	}
@@ -483,17 +483,17 @@ func TestReplayAnswers(t *testing.T) {
 		"silence": {
 			answer: func(int, uint64) [][][]byte { return nil },
 			timed:  true,
-			want:   "lost 1-8 9", asked: []uint64{0}, failed: "in time", then: "10",
+			want:   "lost 1-8 9", asked: []uint64{0}, failed: "does not answer", then: "10",
 		},
 		"no answer to a request": {
 			answer: func(int, uint64) [][][]byte { return [][][]byte{{[]byte("what?")}} },
 			timed:  true,
-			want:   "lost 1-8 9", asked: []uint64{0}, failed: "no answer to a replay", then: "10",
+			want:   "lost 1-8 9", asked: []uint64{0}, failed: "does not belong to a replay", then: "10",
 		},
 		"a number of seven bytes": {
 			answer: func(int, uint64) [][][]byte { return [][][]byte{{nil, make([]byte, 7), nil}} },
 			timed:  true,
-			want:   "lost 1-8 9", asked: []uint64{0}, failed: "no answer to a replay", then: "10",
+			want:   "lost 1-8 9", asked: []uint64{0}, failed: "does not belong to a replay", then: "10",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -844,7 +844,7 @@ func TestReplayConfig(t *testing.T) {
 		"bad endpoint": {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", Replay: "udp://h:2"}, "udp"},
 		"one for many": {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Bind: true, Replay: "tcp://h:2"}, "ReplayOf"},
 		"many for one": {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", ReplayOf: func(string, string) string { return "" }}, "set Replay"},
-		"negative":     {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", ReplayTimeout: -1}, "below 0"},
+		"negative":     {newLedger(), events.SubscriberConfig{Endpoint: "tcp://h:1", Pod: "a", Model: "m", ReplayTimeout: -1}, "must not be negative"},
 	} {
 		if _, err := events.NewSubscriber(c.sink, c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)

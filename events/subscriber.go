@@ -33,13 +33,10 @@ const (
 	// that are larger than 64 KiB.
 	defaultMaxBuffered = 256 << 20
 	defaultMaxConns    = 256
-	// defaultMaxTopics is more than an engine needs, which publishes one.
-	defaultMaxTopics  = 64
-	defaultBackoffMin = 100 * time.Millisecond
-	// defaultBackoffMax is short, because messages from before a connection are lost without a
+	// defaultBackoff is short, because messages from before a connection are lost without a
 	// replay.
-	defaultBackoffMax = time.Second
-	defaultHeartbeat  = zmtp.DefaultHeartbeat
+	defaultBackoff   = time.Second
+	defaultHeartbeat = zmtp.DefaultHeartbeat
 	// defaultReplayTimeout is long beside the 100 ms for which vLLM's publisher waits for
 	// batches before it serves its replay socket.
 	defaultReplayTimeout = 2 * time.Second
@@ -48,6 +45,8 @@ const (
 )
 
 const (
+	// maxTopics bounds the topics of one connection, with Bind. An engine publishes one.
+	maxTopics     = 64
 	maxTopicBytes = 1 << 10
 	// connectTimeout bounds the dialling, and then the whole handshake.
 	connectTimeout = 2 * time.Second
@@ -118,17 +117,14 @@ type SubscriberConfig struct {
 	MaxMessage  int   // bytes of one message; a peer that sends more is disconnected; 0: 32 MiB
 	MaxBuffered int64 // bytes of messages of more than 64 KiB that are being received; 0: 256 MiB
 	MaxConns    int   // connections, with Bind; 0: 256
-	// MaxTopics bounds the topics of one connection, with Bind. The sink has to bound those of
-	// all connections; an Indexer accepts 65,536 pods. 0: 64.
-	MaxTopics int
 
-	// BackoffMin and BackoffMax bound the time between attempts to connect. This time
-	// doubles with each attempt, and varies at random by half. 0: 100 ms, and 1 s.
-	BackoffMin, BackoffMax time.Duration
+	// Backoff is the longest time between two attempts to connect. The time begins at a tenth
+	// of it, doubles with each attempt, and varies at random by half. 0: 1 s.
+	Backoff time.Duration
 	// Silence: if an engine has published nothing for this time since its first connection
 	// (with Bind, since each connection), OnError gets the likely causes, once. 0: 30 s.
 	Silence time.Duration
-	// Heartbeat: if a peer has sent nothing for this time, it gets a ping, if it speaks ZMTP
+	// Heartbeat: if a peer has sent nothing for this time, it gets a ping, if it supports ZMTP
 	// 3.1, as libzmq does since 4.3. If it sends nothing for this time again, the connection
 	// is closed. 0: 3 s.
 	Heartbeat time.Duration
@@ -152,7 +148,7 @@ type SubscriberConfig struct {
 type SubscriberStats struct {
 	Messages    uint64 // given to the sink
 	Malformed   uint64 // dropped: not three frames: topic, number of 8 bytes, payload
-	BadTopics   uint64 // dropped: the topic does not begin with Topic, cannot be parsed, is one more than MaxTopics or, without Bind, is not the accepted one
+	BadTopics   uint64 // dropped: the topic does not begin with Topic, cannot be parsed, is the 65th of its connection or, without Bind, is not the accepted one
 	Superseded  uint64 // dropped: a newer connection brings the stream
 	SinkErrors  uint64
 	Connects    uint64
@@ -173,7 +169,7 @@ type SubscriberStats struct {
 // drops those that it cannot queue. An error of the sink goes to OnError, and the message is
 // lost.
 //
-// If the engine has a replay socket (Replay), the Subscriber asks it at each new connection,
+// If the engine has a replay socket (Replay), the Subscriber requests a replay at each new connection,
 // when no message has come for the time of Heartbeat, and when a number is missing. The answer
 // has to begin with the message that was applied last, byte by byte. If it does not, the
 // engine has restarted or has dropped that message: the Subscriber gives the sink a
@@ -241,16 +237,16 @@ func (c SubscriberConfig) validate(sink Sink) error {
 		errs = append(errs, fmt.Errorf("events: subscriber: "+format, args...))
 	}
 	if sink == nil {
-		bad("no sink")
+		bad("the sink is nil")
 	}
 	check := zmtp.CheckDial
 	if c.Bind {
 		check = zmtp.CheckListen
 		if c.Replay != "" {
-			bad("Replay %q names one engine, and Bind is for many: set ReplayOf", c.Replay)
+			bad("Replay %q is the socket of one engine, but Bind is for many: set ReplayOf", c.Replay)
 		}
 	} else if c.Pod == "" || c.Model == "" {
-		bad("connecting to an engine needs its Pod (%q) and Model (%q)", c.Pod, c.Model)
+		bad("Pod is %q and Model is %q, both are required without Bind", c.Pod, c.Model)
 	}
 	if err := check(c.Endpoint); err != nil {
 		bad("%w", err)
@@ -266,19 +262,17 @@ func (c SubscriberConfig) validate(sink Sink) error {
 		bad("ReplayOf is for Bind: set Replay")
 	}
 	if len(c.Topic) > maxTopicBytes {
-		bad("Topic has %d bytes, %d are allowed", len(c.Topic), maxTopicBytes)
+		bad("Topic has %d bytes, more than %d", len(c.Topic), maxTopicBytes)
 	}
-	if c.MaxMessage < 0 || c.MaxBuffered < 0 || c.MaxConns < 0 || c.MaxTopics < 0 {
-		bad("a limit below 0: MaxMessage is %d, MaxBuffered %d, MaxConns %d, MaxTopics %d", c.MaxMessage, c.MaxBuffered, c.MaxConns, c.MaxTopics)
+	if c.MaxMessage < 0 || c.MaxBuffered < 0 || c.MaxConns < 0 {
+		bad("MaxMessage is %d, MaxBuffered %d and MaxConns %d, must not be negative", c.MaxMessage, c.MaxBuffered, c.MaxConns)
 	}
-	if c.BackoffMin < 0 || c.BackoffMax < 0 || c.Heartbeat < 0 || c.ReplayTimeout < 0 || c.Silence < 0 {
-		bad("a time below 0: BackoffMin is %v, BackoffMax %v, Heartbeat %v, ReplayTimeout %v, Silence %v", c.BackoffMin, c.BackoffMax, c.Heartbeat, c.ReplayTimeout, c.Silence)
+	if c.Backoff < 0 || c.Heartbeat < 0 || c.ReplayTimeout < 0 || c.Silence < 0 {
+		bad("Backoff is %v, Heartbeat %v, ReplayTimeout %v and Silence %v, must not be negative", c.Backoff, c.Heartbeat, c.ReplayTimeout, c.Silence)
 	}
-	if d := c.withDefaults(); d.BackoffMin > d.BackoffMax {
-		bad("BackoffMin %v is above BackoffMax %v", d.BackoffMin, d.BackoffMax)
-	} else if d.MaxBuffered < 3*int64(d.MaxMessage) {
+	if d := c.withDefaults(); d.MaxBuffered < 3*int64(d.MaxMessage) {
 		// While a buffer is doubled there are two.
-		bad("MaxBuffered %d is not three times MaxMessage %d", d.MaxBuffered, d.MaxMessage)
+		bad("MaxBuffered is %d, must be at least three times the MaxMessage of %d", d.MaxBuffered, d.MaxMessage)
 	}
 	return errors.Join(errs...)
 }
@@ -287,9 +281,7 @@ func (c SubscriberConfig) withDefaults() SubscriberConfig {
 	c.MaxMessage = cmp.Or(c.MaxMessage, defaultMaxMessage)
 	c.MaxBuffered = cmp.Or(c.MaxBuffered, defaultMaxBuffered)
 	c.MaxConns = cmp.Or(c.MaxConns, defaultMaxConns)
-	c.MaxTopics = cmp.Or(c.MaxTopics, defaultMaxTopics)
-	c.BackoffMin = cmp.Or(c.BackoffMin, defaultBackoffMin)
-	c.BackoffMax = cmp.Or(c.BackoffMax, defaultBackoffMax)
+	c.Backoff = cmp.Or(c.Backoff, defaultBackoff)
 	c.Heartbeat = cmp.Or(c.Heartbeat, defaultHeartbeat)
 	c.ReplayTimeout = cmp.Or(c.ReplayTimeout, defaultReplayTimeout)
 	c.Silence = cmp.Or(c.Silence, defaultSilence)
@@ -684,6 +676,9 @@ func (t *repeatFilter) due(err error) bool {
 type backoff struct {
 	min, max, next time.Duration
 }
+
+// newBackoff returns a backoff between a tenth of the longest time and that.
+func newBackoff(longest time.Duration) backoff { return backoff{min: longest / 10, max: longest} }
 
 func (b *backoff) reset() { b.next = 0 }
 

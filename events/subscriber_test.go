@@ -91,8 +91,8 @@ func subscribe(t *testing.T, cfg events.SubscriberConfig, fail ...func(events.Me
 	if !cfg.Bind && cfg.Pod == "" {
 		cfg.Pod, cfg.Model = "pod-a", "model"
 	}
-	if cfg.BackoffMin == 0 {
-		cfg.BackoffMin, cfg.BackoffMax = time.Millisecond, 10*time.Millisecond
+	if cfg.Backoff == 0 {
+		cfg.Backoff = 10 * time.Millisecond
 	}
 	cfg.OnListen = func(e string) { s.listening <- e }
 	cfg.OnConnect = func(e string) { s.connected <- e }
@@ -261,7 +261,7 @@ func TestSubscriberStops(t *testing.T) {
 		s.stop()
 	})
 	t.Run("between two attempts", func(t *testing.T) {
-		s := subscribe(t, events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:1", BackoffMin: time.Hour, BackoffMax: time.Hour})
+		s := subscribe(t, events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:1", Backoff: 10 * time.Hour})
 		wait(t, "the first failure", s.errors)
 		s.stop()
 	})
@@ -337,9 +337,8 @@ func TestNewSubscriberValidates(t *testing.T) {
 		{"no pod", func(c *events.SubscriberConfig) { c.Pod = "" }, "Pod"},
 		{"no model", func(c *events.SubscriberConfig) { c.Model = "" }, "Model"},
 		{"long topic", func(c *events.SubscriberConfig) { c.Topic = strings.Repeat("x", 1025) }, "Topic"},
-		{"negative limit", func(c *events.SubscriberConfig) { c.MaxConns = -1 }, "limit"},
-		{"negative time", func(c *events.SubscriberConfig) { c.Heartbeat = -1 }, "time"},
-		{"backoff upside down", func(c *events.SubscriberConfig) { c.BackoffMin = time.Minute }, "BackoffMin"},
+		{"negative limit", func(c *events.SubscriberConfig) { c.MaxConns = -1 }, "MaxConns -1, must"},
+		{"negative time", func(c *events.SubscriberConfig) { c.Heartbeat = -1 }, "Heartbeat -1ns"},
 		{"small budget", func(c *events.SubscriberConfig) { c.MaxBuffered = 1 << 20 }, "MaxBuffered"},
 	}
 	for _, tt := range tests {
@@ -466,7 +465,7 @@ func (i interruptions) StreamNote(pod, model, stream string, n events.Note) erro
 func TestInterrupted(t *testing.T) {
 	sink := interruptions{newLedger(), make(chan string, 1000)}
 	run := func(cfg events.SubscriberConfig) *events.Subscriber {
-		cfg.BackoffMin, cfg.BackoffMax = time.Millisecond, 5*time.Millisecond
+		cfg.Backoff = 5 * time.Millisecond
 		s, err := events.NewSubscriber(sink, cfg)
 		if err != nil {
 			t.Fatal(err)

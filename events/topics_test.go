@@ -139,7 +139,7 @@ func TestOneMessageAtATime(t *testing.T) {
 	// The socket has never answered: the connection is read while it is asked.
 	sub, err := events.NewSubscriber(o, events.SubscriberConfig{
 		Pod: "a", Model: "m", Endpoint: speaker(t, [][]byte{bytes.Join(script[1:], nil)}, [][]byte{bytes.Join(script[1:], nil)}), Replay: socket.endpoint,
-		BackoffMin: time.Millisecond, BackoffMax: 5 * time.Millisecond,
+		Backoff: 5 * time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -353,7 +353,7 @@ func measure(t *testing.T, cfg MemoryConfig, to mirror, fill func(*filler)) {
 	}
 	f.m = m
 	f.apply(-1, f.chain(1))
-	first := m.Usage()
+	first, firstBy := m.usage()
 	fill(f)
 	f.m = nil
 	got := liveHeap() - before
@@ -373,13 +373,13 @@ func measure(t *testing.T, cfg MemoryConfig, to mirror, fill func(*filler)) {
 		t.Errorf("%+v", u)
 	}
 	if cfg.Bytes == 0 {
-		discard(t, m, first)
+		discard(t, m, first, firstBy)
 	}
 	runtime.KeepAlive(m)
 }
 
 // discard removes all sources but the first, with which m took what first says.
-func discard(t *testing.T, m *memory, first Usage) {
+func discard(t *testing.T, m *memory, first Usage, firstBy usageParts) {
 	for i, s := range m.Describe(nil) {
 		switch {
 		case s.Source.Pod == "pod--0001.fleet":
@@ -397,7 +397,7 @@ func discard(t *testing.T, m *memory, first Usage) {
 		t.Fatal(err)
 	}
 	// Some empty pages are kept for what comes next, and tables of what was.
-	if u := m.Usage(); u.Names+u.Sources+u.Pending != first.Names+first.Sources+first.Pending || u.Total > first.Total+512<<10 {
+	if u, by := m.usage(); by.names+by.sources+by.pending != firstBy.names+firstBy.sources+firstBy.pending || u.Total > first.Total+512<<10 {
 		t.Errorf("%+v are left, of %+v", u, first)
 	}
 }

@@ -55,7 +55,8 @@ func TestFull(t *testing.T) {
 				kind.fill(f)
 			}
 			kept, refused, full := 0, 0, f.full
-			stays := m.Usage().Sources > MinMemory/4 // of what must be kept
+			_, by := m.usage()
+			stays := by.sources > MinMemory/4 // of what must be kept
 			for i := range 300 {
 				c := f.chain(16)
 				was := f.full

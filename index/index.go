@@ -54,7 +54,7 @@
 // A hash that was removed since the store is not placed, and does not follow. A hash that
 // follows before a placed hash has the prefix of that hash. A hash that follows behind a
 // boundary, or where the store begins, is placed by the Locals of the store, unless
-// they are [Change].Untold.
+// [Change].UncertainLocals is set.
 //
 // # Reports
 //
@@ -65,16 +65,16 @@
 // [GroupChunked]. If the source has a [GroupMamba] group and parts of blocks, a hit may end
 // inside a block. Then perhaps no group holds the last block of the report.
 //
-// A view is whole if the change is not [Change].Partial, and the index forgot no block
+// A view is whole if [Change].Partial is not set, and the index forgot no block
 // since the last OpClear that the engine may hold. A group has a block in view if its gpu
 // tier holds the block, or hides it. A part of a block is a block that is smaller than the
 // largest of its group. There are parts if a group had two sizes since the last OpClear.
 //
 // A guarded store without a parent counts if it is of parts of blocks, or masked and not of a
-// full group. Of the others:
+// full group. The rules for other stores:
 //
 //   - A store of a full group is taken for a report if all its blocks are in view, or the
-//     view is not whole. Of such a store no block counts that is held. If a hit may end
+//     view is not whole. No held block of such a store counts. If a hit may end
 //     inside a block, a dense store is a report too if all its blocks but the last are in
 //     view, and its last block is hidden if it was not in view. In a view that is not whole,
 //     a hit may end inside a block if the source has a GroupMamba group, or the Apply a
@@ -87,7 +87,7 @@
 //   - It counts if the view is whole, and its own group lacks the last block in view, unless
 //     a store of the group was taken for a report since the last OpClear. This is not so for
 //     GroupChunked, for a Window of 1, and for GroupMamba if a hit may end inside a block.
-//   - Any other one is taken for a report. Of it no block counts that is held, and the last
+//   - Any other one is taken for a report. No held block of it counts, and the last
 //     blocks become held: with GroupWindow those that the last Window-1 tokens touch; with
 //     GroupMamba one, unless a hit may end inside a block; with GroupChunked those of the chunk
 //     of Window tokens in which the store ends, if chunks do not cut blocks. Without
@@ -95,8 +95,8 @@
 //
 // A block that a full group's store hid in this way comes back at a masked store of another
 // group without a parent, if both are of the same Variant, Root and Locals, no other store of
-// a full group without a parent is between them in the Apply, and the masked one is not
-// [Change].Untold.
+// a full group without a parent is between them in the Apply, and [Change].UncertainLocals
+// is not set in the masked one.
 package index
 
 import (
@@ -281,9 +281,9 @@ type Change struct {
 	Parent    Hash
 	Root      Key
 
-	// Untold: the Locals of a masked store may be wrong, because the event does not
+	// UncertainLocals: the Locals of a masked store may be wrong, because the event does not
 	// assign its media to blocks. Then the backend places nothing by them.
-	Untold bool
+	UncertainLocals bool
 
 	// Reused marks a store that announces again what is there: it never
 	// counts a copy.

@@ -60,7 +60,7 @@ func (st *storeTask) newMasked(need int, variant uint32) *waitingStore {
 	if c.HasParent {
 		p.parent.hash = c.Parent
 	}
-	if p.group.Draft && !c.Untold {
+	if p.group.Draft && !c.UncertainLocals {
 		p.locals = c.Locals
 	}
 	return p

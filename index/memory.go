@@ -89,13 +89,13 @@ func NewMemory(cfg MemoryConfig) (Index, error) {
 
 func newMemory(cfg MemoryConfig) (*memory, error) {
 	if cfg.PendingBytes < 0 {
-		return nil, fmt.Errorf("index: PendingBytes is %d", cfg.PendingBytes)
+		return nil, fmt.Errorf("index: PendingBytes is %d, must not be negative", cfg.PendingBytes)
 	}
 	if cfg.IdleNames < 0 {
-		return nil, fmt.Errorf("index: IdleNames is %d", cfg.IdleNames)
+		return nil, fmt.Errorf("index: IdleNames is %d, must not be negative", cfg.IdleNames)
 	}
 	if cfg.Bytes != 0 && cfg.Bytes < MinMemory {
-		return nil, fmt.Errorf("index: a memory of %d bytes, at least %d", cfg.Bytes, MinMemory)
+		return nil, fmt.Errorf("index: Bytes is %d, must be at least %d", cfg.Bytes, MinMemory)
 	}
 	cfg.Bytes = cmp.Or(cfg.Bytes, defaultBytes)
 	cfg.PendingBytes = cmp.Or(cfg.PendingBytes, defaultPendingBytes)
@@ -221,7 +221,7 @@ func (m *memory) Match(ctx context.Context, q *Query, out *Matches) error {
 		return err
 	}
 	if q.Candidates == nil {
-		return fmt.Errorf("%w: no candidates", ErrInvalid)
+		return fmt.Errorf("%w: the query has no Candidates", ErrInvalid)
 	}
 	md := (*m.models.Load())[q.Candidates.model]
 	if md == nil {
@@ -324,32 +324,39 @@ func (m *memory) DescribeSource(src Source) (info SourceInfo, ok bool) {
 type Usage struct {
 	Prefixes    int // keys
 	Memberships int // blocks held, of all holders together
-	// Bytes by purpose: the keys, the table that finds them, their holders, the names
-	// that engines have for them, stores that wait for a name, and the empty sources.
-	Keys, Heads, Holders, Names, Pending, Sources int
 	// Removed is the number of sources that were removed and still have memory. The bytes
 	// include that memory, but for names.
 	Removed int
 
-	// Free are the bytes of Keys and Holders that are ready for use. Total is the heap of
-	// the index, and Budget its bound.
+	// Free are the bytes that are ready for blocks to come. Total is the heap of the index, with
+	// them, and Budget its bound.
 	Free          int
 	Total, Budget int64
 	// Evicted is how many holdings the index gave up at the bound.
 	Evicted uint64
 }
 
+// usageParts are bytes by purpose: the keys, the table that finds them, their holders, the
+// names that engines have for them, stores that wait for a name, and the empty sources.
+type usageParts struct{ keys, heads, holders, names, pending, sources int }
+
 // Usage implements Describer.
-func (m *memory) Usage() (u Usage) {
+func (m *memory) Usage() Usage {
+	u, _ := m.usage()
+	return u
+}
+
+func (m *memory) usage() (u Usage, by usageParts) {
 	m.mu.Lock()
 	g := m.ground
 	m.mu.Unlock()
 	if g == nil {
-		return u
+		return u, by
 	}
 	g.mu.Lock()
 	f := g.forest.Usage()
-	u.Prefixes, u.Keys, u.Heads, u.Holders, u.Free = f.Prefixes, f.Keys, f.Heads, f.Holders, f.Free
+	u.Prefixes, u.Free = f.Prefixes, f.Free
+	by.keys, by.heads, by.holders = f.Keys, f.Heads, f.Holders
 	u.Removed = len(g.graves)
 	u.Total, u.Budget, u.Evicted = g.mem.Load(), g.budget, g.lost
 	g.mu.Unlock()
@@ -357,10 +364,10 @@ func (m *memory) Usage() (u Usage) {
 		md.pods.Range(func(_, p any) bool {
 			for _, s := range *p.(*podSources).list.Load() {
 				s.writer.Lock()
-				u.Names += s.nameBytes()
-				u.Pending += s.waits.bytes()
+				by.names += s.nameBytes()
+				by.pending += s.waits.bytes()
 				s.ground.mu.Lock() // the writer of a snapshot of s has no other lock
-				u.Sources += s.ownBytes()
+				by.sources += s.ownBytes()
 				s.ground.mu.Unlock()
 				for _, n := range s.lanes.blocks {
 					u.Memberships += n
@@ -370,7 +377,7 @@ func (m *memory) Usage() (u Usage) {
 			return true
 		})
 	}
-	return u
+	return u, by
 }
 
 // Close implements Index.

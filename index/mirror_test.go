@@ -20,7 +20,7 @@ import (
 
 type (
 	holder = mirroring.Holder[index.Group, index.Tier, index.Variant]
-	teller = mirroring.Teller[index.Source, index.Layout, holder]
+	teller = mirroring.Mirrored[index.Source, index.Layout, holder]
 )
 
 // mapMirror is who holds what, in maps, by the calls of a Memory alone. What it is told

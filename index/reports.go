@@ -139,7 +139,7 @@ func (st *storeTask) judgeSparse(held []Hash) {
 	blind, p := c.Partial || s.doubts, s.prompt
 	switch {
 	case len(held) < c.Blocks():
-		if p.hid && !c.Untold && p.Variant == c.Variant && p.Root == c.Root && slices.Equal(p.Locals, c.Locals) {
+		if p.hid && !c.UncertainLocals && p.Variant == c.Variant && p.Root == c.Root && slices.Equal(p.Locals, c.Locals) {
 			s.restore(p.Hashes[len(p.Hashes)-1], p.group)
 		}
 	case !blind && (p.counted && p.group.ID < g.ID || st.isLacked(held[len(held)-1])):

@@ -72,9 +72,9 @@ func (m *memory) Restore(ctx context.Context, read func() ([]byte, error)) error
 	case g == nil:
 		return ErrClosed
 	case g.mirror != nil:
-		return errors.New("index: Restore into an index with a Mirror")
+		return errors.New("index: an index with a mirror cannot be restored")
 	case models > 0:
-		return errors.New("index: Restore into an index that is not empty")
+		return errors.New("index: only an empty index can be restored")
 	}
 	r := &restorer{m: m, g: g, f: g.forest, slabs: newSlabTable(g)}
 	g.mu.Lock()
@@ -255,7 +255,7 @@ func (r *restorer) end() error {
 	case r.Short:
 		return errors.New("the end is cut off")
 	case n != r.sources:
-		return fmt.Errorf("%d sources, said to be %d", r.sources, n)
+		return fmt.Errorf("%d sources, but the count is %d", r.sources, n)
 	}
 	r.f.SetNow(clock)
 	r.ended = true

@@ -96,7 +96,7 @@ func (r *restorer) plainName(h Hash, l loc, set int) error {
 		return fmt.Errorf("name %x has the key of another one, and does not say so", uint64(h))
 	}
 	if s.names.Add(h, value(l)) != 0 {
-		return fmt.Errorf("name %x is there twice", uint64(h))
+		return fmt.Errorf("name %x is repeated", uint64(h))
 	}
 	s.f.Ref(l)
 	for _, ln := range r.sets[set] {
@@ -133,7 +133,7 @@ func (r *restorer) idleName() error {
 	case l == 0 || !r.roomFor(at[:]) || !r.f.Lives(l):
 		s.counts.Forgotten++
 	case s.names.Get(h) != 0:
-		return fmt.Errorf("name %x is there twice", uint64(h))
+		return fmt.Errorf("name %x is repeated", uint64(h))
 	default:
 		s.f.Ref(l)
 		n := s.name(h)

@@ -102,7 +102,7 @@ func (r *restorer) richRecord() (*richRecord, error) {
 	case n.holders == 0 && keys == 0:
 		return nil, fmt.Errorf("name %x has neither keys nor holders", uint64(n.hash))
 	case r.s.names.Get(n.hash) != 0:
-		return nil, fmt.Errorf("name %x is there twice", uint64(n.hash))
+		return nil, fmt.Errorf("name %x is repeated", uint64(n.hash))
 	}
 	return n, nil
 }

@@ -38,7 +38,7 @@ func (r *restorer) source() error {
 		return errors.New("a source is cut off")
 	}
 	if md := (*r.m.models.Load())[id.Model]; md != nil && md.source(id) != nil {
-		return fmt.Errorf("pod %q, model %q, rank %d is there twice", id.Pod, id.Model, id.Rank)
+		return fmt.Errorf("pod %q, model %q, rank %d is repeated", id.Pod, id.Model, id.Rank)
 	}
 	s, err := r.m.source(id)
 	if err != nil {
@@ -124,7 +124,7 @@ func (r *restorer) readVariants() error {
 		case i < len(r.variants):
 			continue
 		case slices.Contains(r.variants, v):
-			return fmt.Errorf("variant %v is there twice", v)
+			return fmt.Errorf("variant %v is repeated", v)
 		}
 		number, ok := r.g.variant(v)
 		if !ok {
@@ -190,7 +190,7 @@ func (r *restorer) done() error {
 	case r.Short:
 		return nil
 	case count != r.names:
-		return fmt.Errorf("%d names, said to be %d", r.names, count)
+		return fmt.Errorf("%d names, but the count is %d", r.names, count)
 	}
 	s.evicted += evicted
 	s.doubts = s.doubts || doubts

@@ -69,7 +69,7 @@ func (g *ground) setAside(s *source, hashes, locals int) (bytes int, ok bool) {
 
 // errFull returns the error about a source, and its part that has no room.
 func (g *ground) errFull(id Source, what string) error {
-	return fmt.Errorf("%w: pod %q, model %q, rank %d%s: what must be kept takes all of %d bytes", ErrFull, id.Pod, id.Model, id.Rank, what, g.budget)
+	return fmt.Errorf("%w: pod %q, model %q, rank %d%s: data that cannot be evicted takes all %d bytes", ErrFull, id.Pod, id.Model, id.Rank, what, g.budget)
 }
 
 // admit adds a source, and counts the bytes that the tables grew by.

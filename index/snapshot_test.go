@@ -498,7 +498,7 @@ func TestSnapshotEnds(t *testing.T) {
 	} {
 		m := fill()
 		ctx, cancel := context.WithCancel(context.Background())
-		was := m.Usage()
+		was, wasBy := m.usage()
 		src := Source{Pod: "1", Model: "m"}
 		err := m.Snapshot(ctx, func([]byte) error {
 			if _, err := m.Apply(context.Background(), src, Cursor{}, []Change{{Op: OpRemove, Hashes: []Hash{513, 514}}}); err != nil {
@@ -518,7 +518,7 @@ func TestSnapshotEnds(t *testing.T) {
 		if c.want == ErrClosed {
 			continue
 		}
-		if now := m.Usage(); now.Total > was.Total+4096 || now.Sources != was.Sources {
+		if now, by := m.usage(); now.Total > was.Total+4096 || by.sources != wasBy.sources {
 			t.Errorf("ended by %s, %d bytes are taken, and were %d", c.name, now.Total, was.Total)
 		}
 		if err := m.check(); err != nil {

@@ -477,7 +477,7 @@ func (e *Engine) lacks(ix *kvindex.Indexer) string {
 		for _, p := range pods {
 			known = append(known, fmt.Sprintf("%q of model %q", p.Pod, p.Model))
 		}
-		return fmt.Sprintf("the Indexer knows no such pod of model %q, but [%s]", e.cfg.Model, strings.Join(known, ", "))
+		return fmt.Sprintf("the Indexer has no such pod of model %q, but [%s]", e.cfg.Model, strings.Join(known, ", "))
 	}
 	sent := e.publisher.Sent()
 	next := sent
@@ -490,7 +490,7 @@ func (e *Engine) lacks(ix *kvindex.Indexer) string {
 	case i < 0 && next == 0, !e.cfg.Replay && sent == 0:
 		return ""
 	case i < 0:
-		return fmt.Sprintf("the Indexer has heard nothing of rank %d, which has sent all before message %d", e.cfg.Rank, next)
+		return fmt.Sprintf("the Indexer has received no message of rank %d, which has sent all before message %d", e.cfg.Rank, next)
 	}
 	source := p.Ranks[i]
 	i = slices.IndexFunc(p.Streams, func(s stats.Stream) bool { return s.Stream == source.Stream })
@@ -502,7 +502,7 @@ func (e *Engine) lacks(ix *kvindex.Indexer) string {
 	// restart. A message on the present connection proves it. (A gateway that listens
 	// registers a connection behind its first message.) So does an answer to a replay: until
 	// then the view of a lost connection is uncertain.
-	came := sent > 0 && !stream.Connected.IsZero() && (e.cfg.Connect != "" || !stream.Heard.Before(stream.Connected))
+	came := sent > 0 && !stream.Connected.IsZero() && (e.cfg.Connect != "" || !stream.LastMessage.Before(stream.Connected))
 	if e.cfg.Replay && source.State != kvindex.StateUncertain {
 		came = true
 	}

@@ -41,7 +41,7 @@ func newRig(t *testing.T, cfg kvindextest.EngineConfig) *rig {
 	t.Cleanup(func() { r.must(r.Close()) })
 	subscribe(t, r.ix, events.SubscriberConfig{
 		Endpoint: r.Endpoint(), Replay: r.ReplayEndpoint(), Pod: "a", Model: model,
-		BackoffMin: time.Millisecond, BackoffMax: 20 * time.Millisecond, ReplayTimeout: 250 * time.Millisecond,
+		Backoff: 20 * time.Millisecond, ReplayTimeout: 250 * time.Millisecond,
 	})
 	r.must(r.WaitSubscribers(r.ctx, 1))
 	return r
@@ -415,13 +415,13 @@ func TestMisuse(t *testing.T) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
-	wants(`knows no such pod of model "m", but []`)
+	wants(`has no such pod of model "m", but []`)
 	empty := []byte("\x93\x00\x90\x00")
 	r.must(other.Ingest("b", model, empty))
 	wants(`but ["b" of model "m"]`)
 	r.serve(prompt(1, 40))
 	r.must(other.ApplyBatch("a", model, &events.Batch{Rank: 1, HasRank: true}))
-	wants("heard nothing of rank 0, which has sent all before message 1")
+	wants("received no message of rank 0, which has sent all before message 1")
 	r.must(other.Ingest("a", model, empty))
 	wants("no events.Subscriber feeds the Indexer")
 	_, err = other.IngestMessage(kvindex.Message{Pod: "a", Model: model, Seq: 8, Payload: empty})

@@ -2,22 +2,36 @@ package picker
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/kvindex/kvindex"
 )
 
+// maxTries bounds the pods that a RoundTripper sends a request to: when the whole fleet is busy,
+// retries must not multiply its load.
+const maxTries = 3
+
 // RoundTripper returns a http.RoundTripper that sends each request to the pod that Pick picks
-// for its body, by base (nil: http.DefaultTransport), and watches the answer. A pod that cannot
-// be reached, or answers 503, is followed by the Next one. It is for a httputil.ReverseProxy:
-// bound the bodies by http.MaxBytesHandler. The host in the URL is replaced by Pod.Host, and
+// for its body, by base (nil: http.DefaultTransport), and watches the answer. If no connection to
+// the pod can be made, or it answers 503, the request is sent to the Next pod, up to three pods
+// in all; then the last error or answer is returned. A connection that breaks later is an error:
+// the pod may have computed the prompt, and may have died of it.
+//
+// Use it as the Transport of a httputil.ReverseProxy. It reads the whole body of a request into
+// memory, so limit it by http.MaxBytesHandler. The host in the URL is replaced by Pod.Host, and
 // its port is kept if Pod.Host has none. A request for a pod of several ranks gets the header
-// X-data-parallel-rank. Errors are those of base, Pick and Next: see Status.
+// X-data-parallel-rank. Status has the HTTP status for an error. http.DefaultTransport keeps two
+// idle connections to each pod: busy gateways give a Transport with more.
 func (p *Picker) RoundTripper(base http.RoundTripper) http.RoundTripper {
 	if base == nil {
 		base = http.DefaultTransport
@@ -31,7 +45,7 @@ type roundTripper struct {
 }
 
 func (t roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
-	var body []byte
+	body := []byte{} // no nil: an empty body is no JSON, which Pick says
 	if req.Body != nil {
 		var err error
 		body, err = io.ReadAll(req.Body)
@@ -49,13 +63,14 @@ func (t roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
-		resp, err := t.base.RoundTrip(pick.outgoing(req, body))
+	for try := 1; ; try++ {
+		resp, err := t.send(pick, req, body)
 		if err == nil && resp.StatusCode != http.StatusServiceUnavailable {
 			pick.Watch(resp)
 			return resp, nil
 		}
-		if ctx.Err() != nil {
+		pick.report(unknownUsage, cmp.Or(err, pick.status(resp)))
+		if try == maxTries || ctx.Err() != nil || err != nil && !unsent(err) {
 			pick.Failed()
 			return resp, err
 		}
@@ -70,24 +85,47 @@ func (t roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// outgoing returns a copy of req for the pod of the pick.
-func (k *Pick) outgoing(req *http.Request, body []byte) *http.Request {
+var errNoHost = errors.New("it has no Host")
+
+// unsent reports whether an error of send means that the pod received nothing.
+func unsent(err error) bool {
+	var op *net.OpError
+	return errors.Is(err, errNoHost) || errors.As(err, &op) && op.Op == "dial"
+}
+
+// send sends a request to the pod of a pick.
+func (t roundTripper) send(k *Pick, req *http.Request, body []byte) (resp *http.Response, err error) {
+	host := strings.TrimSuffix(strings.TrimPrefix(k.Pod.Host, "["), "]")
+	if port := req.URL.Port(); strings.Contains(host, "]:") || strings.Count(host, ":") == 1 {
+		host = k.Pod.Host // with its own port
+	} else if port != "" {
+		host = net.JoinHostPort(host, port)
+	} else if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if host == "" || strings.HasPrefix(host, ":") {
+		return nil, fmt.Errorf("picker: pod %.100q: %w", k.Pod.Name, errNoHost)
+	}
 	out := req.Clone(req.Context())
-	out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-	out.URL.Host = k.Pod.Host
-	if _, _, err := net.SplitHostPort(k.Pod.Host); err != nil && req.URL.Port() != "" {
-		out.URL.Host = net.JoinHostPort(k.Pod.Host, req.URL.Port())
+	out.URL.Host, out.Body, out.ContentLength = host, http.NoBody, int64(len(body))
+	if len(body) > 0 {
+		out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+		out.Body, _ = out.GetBody()
 	}
 	out.Header.Del("Accept-Encoding") // a Transport asks for what it decompresses, so the usage can be read
+	out.Header.Del("Expect")          // the body is here already
 	if k.Pod.Ranks > 1 {
 		out.Header.Set("X-data-parallel-rank", strconv.Itoa(k.Rank))
 	}
-	return out
+	if resp, err = t.base.RoundTrip(out); err != nil {
+		err = fmt.Errorf("picker: pod %.100q: %w", k.Pod.Name, err)
+	}
+	return resp, err
 }
 
 // Status returns the HTTP status for an error of Pick, Next or the RoundTripper: 400 if no
 // engine would take the request, 503 if there is no pod, 413 if the body is larger than
-// http.MaxBytesHandler allows, else 502.
+// http.MaxBytesHandler allows, 504 after a deadline, else 502.
 func Status(err error) int {
 	switch {
 	case errors.Is(err, kvindex.ErrRequest):
@@ -96,20 +134,42 @@ func Status(err error) int {
 		return http.StatusServiceUnavailable
 	case errors.As(err, new(*http.MaxBytesError)):
 		return http.StatusRequestEntityTooLarge
+	case errors.Is(err, context.DeadlineExceeded):
+		return http.StatusGatewayTimeout
 	}
 	return http.StatusBadGateway
 }
 
 // Watch lets the answer of the pod end the pick. It replaces resp.Body by one that calls
-// FirstToken at the first byte, and Done with the usage in the answer at its end. If the
-// answer breaks off, or the host closes it before its end and before its usage, it calls
-// Failed. An answer whose status is not 2xx is Failed at once, and keeps its Body.
+// FirstToken at the first byte, and Done with the usage in the answer when that is known and the
+// answer has ended, or the host closes it. If the answer breaks off, or is closed, without its
+// usage, it calls Failed. For a status other than 2xx it calls Failed at once, and does not change
+// the Body.
 func (k *Pick) Watch(resp *http.Response) {
 	if resp.StatusCode/100 != 2 {
 		k.Failed()
+		k.report(unknownUsage, k.status(resp))
 		return
 	}
-	resp.Body = &watched{usage: UsageOf(resp.Header, resp.Body), body: resp.Body, pick: k}
+	body := resp.Body
+	if body == nil {
+		body = http.NoBody
+	}
+	resp.Body = &watched{usage: UsageOf(resp.Header, body), body: body, pick: k}
+}
+
+func (k *Pick) status(resp *http.Response) error {
+	if resp == nil {
+		return nil
+	}
+	return fmt.Errorf("picker: pod %.100q answers %d", k.Pod.Name, resp.StatusCode)
+}
+
+// report calls Config.OnEnd.
+func (k *Pick) report(u kvindex.Usage, err error) {
+	if hook := k.picker.cfg.OnEnd; hook != nil {
+		hook(k, u, err)
+	}
 }
 
 // watched is the body of an answer.
@@ -117,19 +177,22 @@ type watched struct {
 	usage *UsageReader
 	body  io.Closer
 	pick  *Pick
-	once  sync.Once
+	ended atomic.Bool
 	mu    sync.Mutex // guards usage: Close may be called while Read waits
 }
 
 func (w *watched) Read(p []byte) (int, error) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	n, err := w.usage.Read(p)
+	u, why := unknownUsage, error(nil)
+	if err != nil {
+		u, why = w.usage.Usage()
+	}
+	w.mu.Unlock()
 	if n > 0 {
 		w.pick.FirstToken()
 	}
 	if err != nil {
-		u, why := w.usage.Usage()
 		w.end(errors.Is(err, io.EOF), u, why)
 	}
 	return n, err
@@ -141,19 +204,23 @@ func (w *watched) Close() error {
 		u, why = w.usage.Usage()
 		w.mu.Unlock()
 	}
-	w.end(why == nil, u, why)
+	w.end(false, u, why)
 	return w.body.Close()
 }
 
-func (w *watched) end(done bool, u kvindex.Usage, why error) {
-	w.once.Do(func() {
-		if done {
-			w.pick.Done(u)
-		} else {
-			w.pick.Failed()
-		}
-		if hook := w.pick.picker.cfg.OnAnswer; hook != nil {
-			hook(w.pick, u, why)
-		}
-	})
+// end ends the pick; whole: the answer has come whole.
+func (w *watched) end(whole bool, u kvindex.Usage, why error) {
+	if !w.ended.CompareAndSwap(false, true) {
+		return
+	}
+	switch known := u.PromptTokens >= 0 && u.CachedTokens >= 0; {
+	case known:
+		why = nil
+		fallthrough
+	case whole:
+		w.pick.Done(u)
+	default:
+		w.pick.Failed()
+	}
+	w.pick.report(u, why)
 }

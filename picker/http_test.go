@@ -1,14 +1,17 @@
 package picker_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/iotest"
 
@@ -35,7 +38,7 @@ type engines struct {
 func serve(t *testing.T, handlers ...http.HandlerFunc) *engines {
 	zmtptest.NoLeaks(t)
 	e := &engines{answers: make(chan error, 16), usages: make(chan kvindex.Usage, 16), asked: make(chan string, 64)}
-	e.ix, e.Picker = start(t, picker.Config{Model: "m", OnAnswer: func(_ *picker.Pick, u kvindex.Usage, err error) {
+	e.ix, e.Picker = start(t, picker.Config{Model: "m", OnEnd: func(_ *picker.Pick, u kvindex.Usage, err error) {
 		e.answers <- err
 		e.usages <- u
 	}}, nil)
@@ -130,10 +133,17 @@ func TestRetry(t *testing.T) {
 	}
 	resp.Body.Close()
 	e.idle(t)
+	var ends []error
+	for len(e.answers) > 0 {
+		ends = append(ends, <-e.answers)
+	}
+	if last := ends[len(ends)-1]; last != nil || len(ends) > 3 || len(ends) > 1 && !strings.HasSuffix(ends[0].Error(), " answers 503") {
+		t.Errorf("the attempts ended with %v", ends)
+	}
 	if err := e.Set([]picker.Pod{{Name: "refuses", Host: "127.0.0.1:1"}, {Name: "also", Host: "127.0.0.1:2"}}); err != nil {
 		t.Fatal(err)
 	}
-	if resp, err := e.client.RoundTrip(post(t, t.Context(), prompt)); err == nil || picker.Status(err) != http.StatusBadGateway {
+	if resp, err := e.client.RoundTrip(post(t, t.Context(), prompt)); err == nil || picker.Status(err) != http.StatusBadGateway || !strings.HasPrefix(err.Error(), `picker: pod "`) {
 		t.Errorf("%v, %v", resp, err)
 	}
 	e.idle(t)
@@ -146,6 +156,119 @@ func TestRetry(t *testing.T) {
 	}
 	resp.Body.Close()
 	e.idle(t)
+}
+
+// TestNoRetryAfterSending: a request that a pod has received is not sent again, because it may be
+// what the pod died of; and a busy fleet is not asked as a whole.
+func TestNoRetryAfterSending(t *testing.T) {
+	for name, c := range map[string]struct {
+		handler http.HandlerFunc
+		asked   int
+	}{
+		"dies": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 1},
+		"busy": {busy, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := serve(t, c.handler, c.handler, c.handler, c.handler, c.handler)
+			resp, err := e.client.RoundTrip(post(t, t.Context(), prompt))
+			if (err == nil) != (name == "busy") || len(e.asked) != c.asked {
+				t.Errorf("%d pods were asked: %v", len(e.asked), err)
+			}
+			if err == nil {
+				resp.Body.Close()
+			}
+			e.idle(t)
+		})
+	}
+}
+
+// TestStaleConnection: a connection that the engine has closed while it was idle is made again.
+func TestStaleConnection(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() { // answers once, and closes when a second request begins
+				defer c.Close()
+				r := bufio.NewReader(c)
+				if req, err := http.ReadRequest(r); err == nil {
+					io.Copy(io.Discard, req.Body)
+					io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+					r.ReadByte()
+				}
+			})
+		}
+	})
+	_, p := start(t, picker.Config{Model: "m"}, []picker.Pod{{Name: "a", Host: l.Addr().String()}})
+	base := new(http.Transport)
+	client := p.RoundTripper(base)
+	for range 3 {
+		get, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://pod/v1/models", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.RoundTrip(get)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadAll(resp.Body); err != nil {
+			t.Error(err)
+		}
+		resp.Body.Close()
+	}
+	base.CloseIdleConnections()
+	l.Close()
+	serving.Wait()
+}
+
+// TestCloseAfterUsage: a host may stop reading at the end mark of a stream.
+func TestCloseAfterUsage(t *testing.T) {
+	hold := make(chan struct{})
+	e := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		io.WriteString(w, "data: "+usage+"\n\ndata: [DONE]\n\n")
+		w.(http.Flusher).Flush()
+		<-hold
+	})
+	resp, err := e.client.RoundTrip(post(t, t.Context(), prompt))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r, line := bufio.NewReader(resp.Body), ""; line != "data: [DONE]\n"; {
+		if line, err = r.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+	resp.Body.Close()
+	close(hold)
+	if err, u := <-e.answers, <-e.usages; err != nil || u != (kvindex.Usage{PromptTokens: 40, CachedTokens: 16}) {
+		t.Errorf("%+v, %v", u, err)
+	}
+	e.idle(t)
+}
+
+// TestHookCloses: OnEnd may close the answer, and an answer may have no body.
+func TestHookCloses(t *testing.T) {
+	var resp *http.Response
+	_, p := start(t, picker.Config{OnEnd: func(*picker.Pick, kvindex.Usage, error) { resp.Body.Close() }}, []picker.Pod{{Name: "a"}})
+	for range 2 {
+		pick, err := p.Pick(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp = &http.Response{StatusCode: http.StatusOK}
+		pick.Watch(resp)
+		if _, err := io.ReadAll(resp.Body); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func (e *engines) host(t *testing.T, h http.HandlerFunc) string {
@@ -188,7 +311,7 @@ func TestEarlyEnds(t *testing.T) {
 				t.Errorf("%+v, %v", u, err)
 			}
 			if len(e.answers) > 0 {
-				t.Error("OnAnswer is called twice")
+				t.Error("OnEnd is called twice")
 			}
 			e.idle(t)
 		})
@@ -322,7 +445,7 @@ func TestRoundTripperErrors(t *testing.T) {
 	if _, err := e.client.RoundTrip(post(t, t.Context(), prompt)); picker.Status(err) != http.StatusServiceUnavailable {
 		t.Error(err)
 	}
-	for _, host := range []string{"10.0.0.7", "10.0.0.7:81", "fd00::7", "[fd00::7]:81"} {
+	for _, host := range []string{"10.0.0.7", "10.0.0.7:81", "fd00::7", "[fd00::7]", "[fd00::7]:81", ""} {
 		var url string
 		p, err := picker.New(e.ix, picker.Config{Model: "m"})
 		if err != nil {
@@ -337,12 +460,12 @@ func TestRoundTripperErrors(t *testing.T) {
 		}))
 		req := post(t, t.Context(), prompt)
 		req.URL.Host = "pod:8000"
-		if _, err := rt.RoundTrip(req); err != nil {
+		if _, err := rt.RoundTrip(req); (err != nil) != (host == "") {
 			t.Fatal(err)
 		}
 		want := map[string]string{
 			"10.0.0.7": "http://10.0.0.7:8000/v1/completions", "10.0.0.7:81": "http://10.0.0.7:81/v1/completions",
-			"fd00::7": "http://[fd00::7]:8000/v1/completions", "[fd00::7]:81": "http://[fd00::7]:81/v1/completions",
+			"fd00::7": "http://[fd00::7]:8000/v1/completions", "[fd00::7]": "http://[fd00::7]:8000/v1/completions", "[fd00::7]:81": "http://[fd00::7]:81/v1/completions",
 		}[host]
 		if url != want {
 			t.Errorf("%s: %s, want %s", host, url, want)

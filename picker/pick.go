@@ -25,7 +25,8 @@ type Pick struct {
 	Rank int
 	// PromptTokens is the length of the prompt, CachedTokens and PredictedTokens are those of
 	// the kvindex.PodScore of the pod and rank. If the request was picked by load, the latter
-	// are 0, and PromptTokens is a quarter of the bytes of the request, at least 1.
+	// are 0, and PromptTokens is a quarter of the bytes of the request, from 1 to 8,192: most of
+	// a large body is images.
 	PromptTokens, CachedTokens, PredictedTokens int
 	// Err is nil as a rule. Else it says why the request was picked by load only (the error of
 	// ScoreRequest, Answer.Unknown or Answer.Degraded), or why its prompt does not count at
@@ -68,8 +69,7 @@ func (k *Pick) Next(ctx context.Context) (*Pick, error) {
 
 // FirstToken records that the first token of the answer has come: the prompt is computed.
 func (k *Pick) FirstToken() {
-	if !k.ended.Load() {
-		k.first.Store(true)
+	if !k.ended.Load() && k.first.CompareAndSwap(false, true) {
 		k.flight.FirstToken()
 	}
 }
@@ -143,7 +143,7 @@ func (p *Picker) pick(ctx context.Context, r *kvindex.Request, tried []string) (
 		s.names, s.request.Pods, s.request.Candidates = names, names, nil
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("%w: of %d pods %d are down, and %d were tried", ErrNoPod, len(pool.all), len(pool.all)-len(pool.names), len(tried))
+		return nil, pool.none(r, tried)
 	}
 	err := p.score(ctx, k, s)
 	if errors.Is(err, kvindex.ErrRequest) {
@@ -154,7 +154,7 @@ func (p *Picker) pick(ctx context.Context, r *kvindex.Request, tried []string) (
 	}
 	k.PromptTokens = s.answer.PromptTokens
 	if err != nil {
-		k.PromptTokens = max(len(r.Tokens)+(len(r.Body)+len(r.Prompt))/4, 1)
+		k.PromptTokens = min(max(len(r.Tokens)+(len(r.Body)+len(r.Prompt))/4, 1), maxEstimate)
 		for _, name := range names {
 			s.answer.Pods = append(s.answer.Pods, kvindex.PodScore{Pod: name})
 		}
@@ -164,7 +164,7 @@ func (p *Picker) pick(ctx context.Context, r *kvindex.Request, tried []string) (
 	}
 	i := p.choose(pool, s, k.PromptTokens)
 	if i < 0 || i >= len(s.pods) {
-		return nil, fmt.Errorf("%w: the policy chose none of %d", ErrNoPod, len(s.pods))
+		return nil, fmt.Errorf("%w: the policy chose %d of %d pods", ErrNoPod, i, len(s.pods))
 	}
 	chosen := &s.answer.Pods[i]
 	k.Pod, k.Rank = pool.all[pool.byName[chosen.Pod]], chosen.Rank
@@ -178,6 +178,9 @@ func (p *Picker) pick(ctx context.Context, r *kvindex.Request, tried []string) (
 	return k, nil
 }
 
+// maxEstimate bounds the estimated tokens of a request without a score.
+const maxEstimate = 8192
+
 var errNoPrompt = errors.New("picker: the request has no prompt")
 
 // score scores the request of s in time. The answer has an entry for each of its pods.
@@ -185,6 +188,9 @@ func (p *Picker) score(ctx context.Context, k *Pick, s *scratch) error {
 	if k.request == nil {
 		s.answer = kvindex.Answer{Pods: s.answer.Pods[:0]}
 		return errNoPrompt
+	}
+	if s.request.Model == "" && len(s.request.Body) == 0 {
+		s.request.Model = p.cfg.Model
 	}
 	k.limit = limit{Context: ctx, at: time.Now().Add(p.cfg.Timeout)}
 	defer k.limit.stop()
@@ -222,12 +228,28 @@ func (p *Picker) choose(pool *pool, s *scratch, promptTokens int) int {
 // without appends the names of pods that are up and were not tried; only: of these, if it is
 // not nil.
 func (of *pool) without(dst, only, tried []string) []string {
-	for _, name := range of.names {
-		if !slices.Contains(tried, name) && (only == nil || slices.Contains(only, name)) {
+	if only == nil {
+		only = of.names
+	}
+	for _, name := range only {
+		if at, ok := of.byName[name]; ok && !of.all[at].Down && !slices.Contains(tried, name) {
 			dst = append(dst, name)
 		}
 	}
 	return dst
+}
+
+// none returns the error of a pick without pods.
+func (of *pool) none(r *kvindex.Request, tried []string) error {
+	switch {
+	case len(of.all) == 0 && of.foreign != "":
+		return fmt.Errorf("%w: the Fleet has pods of model %.100q, and none of Config.Model", ErrNoPod, of.foreign)
+	case len(of.all) == 0:
+		return fmt.Errorf("%w: neither Set nor the Fleet has named one", ErrNoPod)
+	case r.Pods != nil && len(tried) == 0:
+		return fmt.Errorf("%w: of the %d pods that the request names, none is up", ErrNoPod, len(r.Pods))
+	}
+	return fmt.Errorf("%w: of %d pods %d are down, and %d were tried", ErrNoPod, len(of.all), len(of.all)-len(of.names), len(tried))
 }
 
 // fitRanks makes the answer have one entry for each rank that a request can be sent to. A rank
@@ -264,9 +286,10 @@ type limit struct {
 	context.Context
 	at time.Time
 
-	mu     sync.Mutex // guards timed and cancel
-	timed  context.Context
-	cancel context.CancelFunc
+	mu      sync.Mutex // guards the fields below
+	timed   context.Context
+	cancel  context.CancelFunc
+	stopped bool
 }
 
 func (l *limit) Deadline() (time.Time, bool) {
@@ -281,6 +304,9 @@ func (l *limit) Done() <-chan struct{} {
 	defer l.mu.Unlock()
 	if l.timed == nil {
 		l.timed, l.cancel = context.WithDeadline(l.Context, l.at)
+		if l.stopped {
+			l.cancel()
+		}
 	}
 	return l.timed.Done()
 }
@@ -291,6 +317,8 @@ func (l *limit) Err() error {
 	switch {
 	case l.timed != nil:
 		return l.timed.Err()
+	case l.stopped:
+		return context.Canceled
 	case l.Context.Err() != nil:
 		return l.Context.Err()
 	case !time.Now().Before(l.at):
@@ -303,7 +331,7 @@ func (l *limit) Err() error {
 func (l *limit) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.at = (time.Time{}); l.cancel != nil {
+	if l.stopped = true; l.cancel != nil {
 		l.cancel()
 	}
 }

@@ -45,12 +45,15 @@ type Config struct {
 	// Lease is how long a pick counts as load if nothing ends it; 0: 10 minutes. Its
 	// prediction ends by itself: see kvindex.PredictionConfig.
 	Lease time.Duration
-	// OnAnswer, if not nil, is called when an answer that Watch follows has ended, with the
-	// result of UsageReader.Usage. It must not block.
-	OnAnswer func(pick *Pick, u kvindex.Usage, err error)
+	// OnEnd, if not nil, is called for each attempt of a RoundTripper, and for each answer that
+	// Watch follows, when it has ended: with the result of UsageReader.Usage, or with the error
+	// of the attempt or the status of the answer. It must not block.
+	OnEnd func(pick *Pick, u kvindex.Usage, err error)
 	// Fleet, if not nil, is the source of pods: those of the base model Model. The Picker
 	// follows its changes.
 	Fleet *events.Fleet
+	// Host returns the Pod.Host for a pod of the Fleet; nil: its Host.
+	Host func(events.Pod) string
 	// Model is the base model of the pods. It is needed with a Fleet. Requests that name no
 	// model are scored for it.
 	Model string
@@ -85,12 +88,14 @@ type Picker struct {
 type pool struct {
 	fleet      uint64              // Fleet.Version
 	all        []Pod               // by name
+	uids       map[string]string   // of pods of the Fleet
 	byName     map[string]int      // places in all
 	names      []string            // of pods that are up
 	candidates *kvindex.Candidates // names
 	speeds     bool                // some pods have a Speed
 	ranked     bool                // some pods have several ranks
 	ranks      int                 // of all pods
+	foreign    string              // a model of the Fleet that is not Config.Model; "": there is none
 	firstRank  []int               // by place in all: the number of ranks before it
 }
 
@@ -115,6 +120,8 @@ func New(ix *kvindex.Indexer, cfg Config) (*Picker, error) {
 	p := &Picker{ix: ix, cfg: cfg, down: make(map[string]bool)}
 	p.loads.MaxAge = cfg.Lease
 	p.pool.Store(new(pool))
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.renew()
 	return p, nil
 }
@@ -131,14 +138,18 @@ func (p *Picker) Set(pods []Pod) error {
 			return fmt.Errorf("picker: pods[%d] has no name", i)
 		case seen[pod.Name]:
 			return fmt.Errorf("picker: pod %.100q is named twice", pod.Name)
+		case strings.Contains(pod.Host, "/"):
+			return fmt.Errorf("picker: pod %.100q: Host is %.100q: it is an address, with or without a port", pod.Name, pod.Host)
+		case !(pod.Speed >= 0):
+			return fmt.Errorf("picker: pod %.100q: Speed is %v", pod.Name, pod.Speed)
 		case pod.Ranks < 0 || pod.Ranks > maxRanks:
 			return fmt.Errorf("picker: pod %.100q has %d ranks, from 0 to %d are possible", pod.Name, pod.Ranks, maxRanks)
 		}
 		seen[pod.Name] = true
 	}
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.set = slices.Clone(pods)
-	p.mu.Unlock()
 	p.renew()
 	return nil
 }
@@ -150,13 +161,13 @@ const maxRanks = 1024
 // independent of Pod.Down, and lasts until it is changed or the pod is not there any more.
 // A pod that is not there is ignored.
 func (p *Picker) SetDown(pod string, down bool) {
-	p.mu.Lock()
-	changed := p.down[pod] != down
-	if changed {
-		p.down[pod] = down
+	if _, ok := p.current().byName[pod]; !ok {
+		return
 	}
-	p.mu.Unlock()
-	if changed {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.down[pod] != down {
+		p.down[pod] = down
 		p.renew()
 	}
 }
@@ -171,25 +182,40 @@ func (p *Picker) Loads() *route.Tracker { return &p.loads }
 
 // current returns the present pods.
 func (p *Picker) current() *pool {
-	now := p.pool.Load()
-	if f := p.cfg.Fleet; f != nil && now.fleet != f.Version() {
-		p.renew()
-		now = p.pool.Load()
+	f, now := p.cfg.Fleet, p.pool.Load()
+	if f == nil || now.fleet == f.Version() {
+		return now
 	}
-	return now
-}
-
-// renew makes a new pool of the pods.
-func (p *Picker) renew() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.pool.Load().fleet != f.Version() { // else another goroutine has renewed it
+		p.renew()
+	}
+	return p.pool.Load()
+}
+
+// renew makes a new pool of the pods. p.mu is held.
+func (p *Picker) renew() {
+	before := p.pool.Load()
 	pods := make(map[string]Pod)
-	next := &pool{byName: make(map[string]int)}
+	next := &pool{byName: make(map[string]int), uids: make(map[string]string)}
 	if f := p.cfg.Fleet; f != nil {
 		next.fleet = f.Version() // before Pods: a change between them is read again
 		for _, m := range f.Pods(nil) {
-			if m.Source != "" && m.Model == p.cfg.Model {
-				pods[m.ID] = Pod{Name: m.ID, Host: m.Host, Ranks: m.Ranks, Labels: m.Labels}
+			switch {
+			case m.Source == "": // it is removed
+			case m.Model == p.cfg.Model:
+				pod := Pod{Name: m.ID, Host: m.Host, Ranks: m.Ranks, Labels: m.Labels}
+				if p.cfg.Host != nil {
+					pod.Host = p.cfg.Host(m.Pod)
+				}
+				pods[m.ID], next.uids[m.ID] = pod, m.UID
+				if uid, ok := before.uids[m.ID]; ok && uid != m.UID { // another pod has the name
+					delete(p.down, m.ID)
+					p.loads.Forget(m.ID)
+				}
+			default:
+				next.foreign = m.Model
 			}
 		}
 	}
@@ -211,7 +237,7 @@ func (p *Picker) renew() {
 		}
 	}
 	next.candidates = p.ix.Candidates("", next.names)
-	before := p.pool.Swap(next)
+	p.pool.Store(next)
 	for _, pod := range before.all {
 		if pods[pod.Name].Name == "" {
 			p.loads.Forget(pod.Name)
@@ -221,26 +247,32 @@ func (p *Picker) renew() {
 
 // Readiness describes the connections for the events of the pods.
 type Readiness struct {
+	Pods      int // that are not down
 	Ranks     int // ranks of pods whose events a Fleet or a Subscriber follows
 	Connected int // ranks of these that are connected
 	Replaying int // connected ranks whose engine is sending older messages again
 }
 
-// Ready reports the connections for events of the pods of the Picker. A gateway that has just
-// started knows what its pods hold when all Ranks are Connected and none is Replaying. It can
-// pick before.
+// OK reports whether there are pods, all Ranks are Connected, and none is Replaying. Then a
+// gateway that has just started knows the caches of its pods, as far as their engines repeat
+// older messages. It can pick before.
+func (r Readiness) OK() bool { return r.Pods > 0 && r.Connected == r.Ranks && r.Replaying == 0 }
+
+// Ready reports the connections for events of the pods of the Picker.
 func (p *Picker) Ready() Readiness {
-	var r Readiness
-	others := maps.Clone(p.current().byName)
+	pool := p.current()
+	r := Readiness{Pods: len(pool.names)}
+	others := maps.Clone(pool.byName)
 	if f := p.cfg.Fleet; f != nil {
 		for _, m := range f.Pods(nil) {
 			if _, ok := others[m.ID]; !ok || m.Model != p.cfg.Model {
 				continue
 			}
-			delete(others, m.ID)
-			if m.Engine != events.EngineNone {
-				r.Ranks += m.Ranks
+			if m.Engine == events.EngineNone {
+				continue
 			}
+			delete(others, m.ID)
+			r.Ranks += m.Ranks
 			for _, s := range m.Streams {
 				r.count(s.Link == "live" || s.Link == "replaying", s.Link == "replaying")
 			}

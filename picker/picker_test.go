@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -166,6 +167,86 @@ func TestPickWithoutPrompt(t *testing.T) {
 	}
 }
 
+// TestPickTaken: an engine takes these, although they are no chats or completions that are read.
+func TestPickTaken(t *testing.T) {
+	_, p := start(t, picker.Config{Model: "m"}, []picker.Pod{{Name: "a"}})
+	for _, r := range []kvindex.Request{
+		{Path: "/v1/responses/resp_1/cancel", Body: []byte{}},
+		{Path: "/reset_prefix_cache", Body: []byte{}},
+		{Path: "/v1/load_lora_adapter", Body: []byte(`{"lora_name": "a", "lora_path": "/a"}`)},
+		{Path: "/v1/images/edits", Body: []byte("--x\r\n\r\n--x--")},
+		{Path: "/v1/completions", Body: []byte(`{"model":"m","prompt":"def f(","suffix":"return 1"}`)},
+		{Tokens: make([]uint32, 32)},
+	} {
+		if _, err := p.Pick(t.Context(), &r); err != nil {
+			t.Errorf("%s: %v", r.Path, err)
+		}
+	}
+}
+
+// TestLargeRequests: the names and images of large bodies are not kept, and an image does not
+// make its pod look busy for minutes.
+func TestLargeRequests(t *testing.T) {
+	_, p := start(t, picker.Config{}, []picker.Pod{{Name: "a"}, {Name: "b"}})
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc >> 20
+	}
+	before := heap()
+	for i := range 16 {
+		body := fmt.Sprintf(`{"model": "%d%s", "prompt": [1, 2, 3]}`, i, strings.Repeat("x", 4<<20))
+		pick, err := p.Pick(t.Context(), &kvindex.Request{Body: []byte(body)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pick.Failed()
+	}
+	if after := heap(); after > before+8 {
+		t.Errorf("%d MiB are kept", after-before)
+	}
+	image := `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,` + strings.Repeat("A", 4<<20) + `"}}]}]}`
+	pick, err := p.Pick(t.Context(), &kvindex.Request{Body: []byte(image)})
+	if err != nil || pick.PromptTokens != 8192 {
+		t.Errorf("%v: %d tokens", err, pick.PromptTokens)
+	}
+	runtime.KeepAlive(p)
+}
+
+// TestLateContext: the context of a score can be used when the pick is done.
+func TestLateContext(t *testing.T) {
+	asked := make(chan context.Context, 1)
+	_, p := start(t, picker.Config{}, []picker.Pod{{Name: "a"}}, kvindex.WithModels(func(ctx context.Context, _ string) (kvindex.Model, error) {
+		asked <- ctx
+		return kvindex.Model{}, errors.New("none")
+	}))
+	if _, err := p.Pick(t.Context(), &kvindex.Request{Model: "m", Prompt: "one two"}); err != nil {
+		t.Fatal(err)
+	}
+	late := <-asked
+	<-late.Done()
+	if at, ok := late.Deadline(); !ok || time.Until(at) > time.Second || late.Err() == nil {
+		t.Errorf("%v %v %v", at, ok, late.Err())
+	}
+}
+
+// TestFirstTokenOnce: only the first byte of an answer changes the load.
+func TestFirstTokenOnce(t *testing.T) {
+	_, p := start(t, picker.Config{}, []picker.Pod{{Name: "a"}})
+	pick, err := p.Pick(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pick.FirstToken()
+	p.Loads().Changes()
+	pick.FirstToken()
+	if n := len(p.Loads().Changes().Pods); n != 0 {
+		t.Errorf("%d notes of an unchanged load", n)
+	}
+}
+
 // TestPickWithoutModel: a body that names no model is scored for Config.Model.
 func TestPickWithoutModel(t *testing.T) {
 	ix, p := start(t, picker.Config{Model: "m"}, []picker.Pod{{Name: "a"}, {Name: "b"}})
@@ -198,7 +279,7 @@ func TestPickRefused(t *testing.T) {
 	}
 	p.SetDown("b", true)
 	p.SetDown("nobody", true)
-	if _, err := p.Pick(t.Context(), request); !errors.Is(err, picker.ErrNoPod) || err.Error() != "picker: no pod: of 2 pods 1 are down, and 0 were tried" {
+	if _, err := p.Pick(t.Context(), request); !errors.Is(err, picker.ErrNoPod) || err.Error() != "picker: no pod: of the 2 pods that the request names, none is up" {
 		t.Errorf("all are down: %v", err)
 	}
 	p.SetDown("b", false)
@@ -208,8 +289,8 @@ func TestPickRefused(t *testing.T) {
 	if err := p.Set(nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Pick(t.Context(), request); !errors.Is(err, picker.ErrNoPod) {
-		t.Errorf("no pods: %v", err)
+	if _, err := p.Pick(t.Context(), request); !errors.Is(err, picker.ErrNoPod) || err.Error() != "picker: no pod: neither Set nor the Fleet has named one" || p.Ready().OK() {
+		t.Errorf("no pods: %v, ready %v", err, p.Ready())
 	}
 	never, err := picker.New(mustIndexer(t), picker.Config{Policy: func(*route.Request, []route.Pod) int { return -1 }})
 	if err != nil {
@@ -251,7 +332,9 @@ func TestMistakes(t *testing.T) {
 	}
 	_, p := start(t, picker.Config{}, []picker.Pod{{Name: "a"}})
 	for want, pods := range map[string][]picker.Pod{
-		"picker: pods[1] has no name":                                 {{Name: "b"}, {}},
+		"picker: pods[1] has no name": {{Name: "b"}, {}},
+		`picker: pod "b": Host is "http://b": it is an address, with or without a port`: {{Name: "b", Host: "http://b"}},
+		`picker: pod "b": Speed is -1`:                                {{Name: "b", Speed: -1}},
 		`picker: pod "b" is named twice`:                              {{Name: "b"}, {Name: "b"}},
 		`picker: pod "b" has -1 ranks, from 0 to 1024 are possible`:   {{Name: "b", Ranks: -1}},
 		`picker: pod "b" has 1025 ranks, from 0 to 1024 are possible`: {{Name: "b", Ranks: 1025}},
@@ -294,7 +377,7 @@ func TestFleetFeeds(t *testing.T) {
 		}
 	}
 	see("at first", "a127.0.0.12a c127.0.0.10c")
-	if got, want := p.Ready(), (picker.Readiness{Ranks: 2}); got != want {
+	if got, want := p.Ready(), (picker.Readiness{Pods: 2, Ranks: 2}); got != want {
 		t.Errorf("ready: %+v, want %+v", got, want)
 	}
 	if err := fleet.Put("test", pod("d", "m", "", 1)); err != nil {
@@ -315,6 +398,56 @@ func TestFleetFeeds(t *testing.T) {
 		t.Errorf("a pod that has gone has a load of %+v", got)
 	}
 	pick.Done(kvindex.Usage{PromptTokens: -1, CachedTokens: -1})
+}
+
+// TestWrongModel: a Picker whose Fleet has pods of another model alone says so.
+func TestWrongModel(t *testing.T) {
+	ix := mustIndexer(t)
+	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := picker.New(ix, picker.Config{Fleet: fleet, Model: "llama3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := fleet.Put("test", events.Pod{ID: "a", Model: "llama-3", Host: "127.0.0.1"}); err != nil {
+		t.Fatal(err)
+	}
+	const want = `picker: no pod: the Fleet has pods of model "llama-3", and none of Config.Model`
+	if _, err := p.Pick(t.Context(), nil); !errors.Is(err, picker.ErrNoPod) || err.Error() != want || p.Ready().OK() {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
+// TestAnotherPodOfTheName: a pod with another UID has neither the load nor the health of the one
+// before. Host can name the address of each pod.
+func TestAnotherPodOfTheName(t *testing.T) {
+	ix := mustIndexer(t)
+	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := events.Pod{ID: "vllm-0", Model: "m", Host: "10.0.0.7", UID: "1", Labels: map[string]string{"port": "81"}}
+	if err := fleet.Put("k8s", pod); err != nil {
+		t.Fatal(err)
+	}
+	p, err := picker.New(ix, picker.Config{Fleet: fleet, Model: "m", Host: func(p events.Pod) string { return p.Host + ":" + p.Labels["port"] }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pick, err := p.Pick(t.Context(), nil)
+	if err != nil || pick.Pod.Host != "10.0.0.7:81" {
+		t.Fatal(err, pick)
+	}
+	p.SetDown("vllm-0", true)
+	pod.UID = "2"
+	if err := fleet.Put("k8s", pod); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Pods(); got[0].Down || load(p, "vllm-0", 0) != (route.Load{}) {
+		t.Errorf("%+v %+v", got, load(p, "vllm-0", 0))
+	}
 }
 
 // TestLease: a pick that is never ended ends by itself.
@@ -418,19 +551,21 @@ func TestReady(t *testing.T) {
 		note        events.Note
 		want        picker.Readiness
 	}{
-		{"a", "0", events.NoteOpened, picker.Readiness{Ranks: 1}},
-		{"a", "1", events.NoteOpened, picker.Readiness{Ranks: 2}},
-		{"a", "1", events.NoteConnected, picker.Readiness{Ranks: 2, Connected: 1}},
-		{"a", "1", events.NoteHeld, picker.Readiness{Ranks: 2, Connected: 1, Replaying: 1}},
-		{"b", "0", events.NoteOpened, picker.Readiness{Ranks: 3, Connected: 1, Replaying: 1}},
-		{"unpicked", "0", events.NoteOpened, picker.Readiness{Ranks: 3, Connected: 1, Replaying: 1}},
-		{"a", "1", events.NoteCurrent, picker.Readiness{Ranks: 3, Connected: 1}},
-		{"a", "1", events.NoteLost, picker.Readiness{Ranks: 3}},
+		{"a", "0", events.NoteOpened, picker.Readiness{Pods: 2, Ranks: 1}},
+		{"a", "1", events.NoteOpened, picker.Readiness{Pods: 2, Ranks: 2}},
+		{"a", "1", events.NoteConnected, picker.Readiness{Pods: 2, Ranks: 2, Connected: 1}},
+		{"a", "1", events.NoteHeld, picker.Readiness{Pods: 2, Ranks: 2, Connected: 1, Replaying: 1}},
+		{"b", "0", events.NoteOpened, picker.Readiness{Pods: 2, Ranks: 3, Connected: 1, Replaying: 1}},
+		{"unpicked", "0", events.NoteOpened, picker.Readiness{Pods: 2, Ranks: 3, Connected: 1, Replaying: 1}},
+		{"a", "1", events.NoteCurrent, picker.Readiness{Pods: 2, Ranks: 3, Connected: 1}},
+		{"b", "0", events.NoteConnected, picker.Readiness{Pods: 2, Ranks: 3, Connected: 2}},
+		{"a", "0", events.NoteConnected, picker.Readiness{Pods: 2, Ranks: 3, Connected: 3}},
+		{"a", "1", events.NoteLost, picker.Readiness{Pods: 2, Ranks: 3, Connected: 2}},
 	} {
 		if err := ix.Sink().StreamNote(step.pod, "m", step.stream, step.note); err != nil {
 			t.Fatal(err)
 		}
-		if got := p.Ready(); got != step.want {
+		if got := p.Ready(); got != step.want || got.OK() != (got == picker.Readiness{Pods: 2, Ranks: 3, Connected: 3}) {
 			t.Errorf("after %v of %s: %+v, want %+v", step.note, step.pod, got, step.want)
 		}
 	}

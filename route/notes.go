@@ -16,7 +16,7 @@ type Notes struct {
 	Life  int64  // when the Tracker made its first Notes; those of an earlier Tracker of a gateway are void
 	Seq   uint64 // grows with each Notes of a life, from 1
 	Whole bool   // pods without a Note have nothing in flight
-	Pods  []Note // of a rank that is here twice, the first counts
+	Pods  []Note // if a rank has two Notes, the first one counts
 }
 
 // A Note is the load of a gateway in flight at a rank of a pod.

@@ -13,15 +13,16 @@ import (
 type Stats struct {
 	// Present figures.
 	Models, Pods, Ranks int
-	Blocks              [index.NumTiers]int // of all pods, by Tier; 0 if the index cannot tell
+	Blocks              [index.NumTiers]int // of all pods, by Tier; 0 if the index does not report them
 	Parked              int                 // events about stored blocks that wait for the parent
 	Unplaced            int                 // hashes of all pods without a known prefix: no prompt matches them
 	Index               index.Usage         // memory of the index; 0 if it is no index.Describer
-	// Silent, Uncertain, Replaying and Approximate are numbers of pods in these states; a pod
-	// counts once for each of its models. Connected, Waiting and NoReplay are numbers of
-	// streams: with a connection, with Replay waiting, and with Replay none.
-	Silent, Uncertain, Replaying, Approximate int
-	Connected, Waiting, NoReplay              int
+	// States has the number of pods in each state, by the text of the kvindex.State. A pod
+	// counts once for each of its models.
+	States map[string]int
+	// Connected, Waiting and NoReplay are numbers of streams: with a connection, with Replay
+	// waiting, and with Replay none.
+	Connected, Waiting, NoReplay int
 
 	Scores      Scores
 	Predictions Predictions // of Routed
@@ -74,9 +75,9 @@ type Stream struct {
 	Stream string
 	Next   uint64 // the sequence number that is due
 	// Connected is the time since when the stream is connected. It is zero without a
-	// connection, or if the transport does not report it. Heard is the time of the last
+	// connection, or if the transport does not report it. LastMessage is the time of the last
 	// message, applied or not; zero if there was none.
-	Connected, Heard time.Time
+	Connected, LastMessage time.Time
 	// Replay is the state of the replay socket of the stream:
 	//
 	//	idle     no request is under way, or there is no replay socket
@@ -99,7 +100,7 @@ type Malformed struct {
 	//	encoding       no MessagePack object, or a string that is not UTF-8: of no engine, or damaged
 	//	type           a field has a type or a value that no known version sends
 	//	missing        a field that every known version sends is missing
-	//	contradiction  fields exclude one another, or one is there twice
+	//	contradiction  fields exclude one another, or one is repeated
 	//	limit          more of something than an engine can be made to send, or than a transport accepts
 	//	frames         not the frames that engines send: a topic, a number of 8 bytes, a payload
 	Reason string
@@ -117,7 +118,7 @@ type Scores struct {
 	Outcomes     map[string]uint64 // by kvindex.Scored.Outcome
 	PromptTokens uint64            // of the prompts, of scores without an error
 	CachedTokens uint64            // of them, cached in the best pod
-	Degraded     uint64            // scores without an error for which the index could not be asked (Answer.Degraded)
+	Degraded     uint64            // scores without an error for which the index could not be queried (Answer.Degraded)
 }
 
 // Prompts are the counters of the prompt cache (kvindex.WithPromptCache), and its size.

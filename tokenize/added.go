@@ -172,7 +172,7 @@ func parseAdded(file object, v *vocab) (*addedSet, error) {
 			return nil, err
 		}
 		if _, ok := set.byContent[t.content]; ok {
-			return nil, malformed("added token %.60q is there twice", t.content)
+			return nil, malformed("added token %.60q is repeated", t.content)
 		}
 		id, ok := parseID(o.values["id"], maxVocab)
 		if !ok && t.content != "" {

@@ -39,7 +39,7 @@ func (t *model) Cuts() bool           { return t.joints != nil }
 // A Vocab is a vocabulary of the texts given, with their places as ids.
 type Vocab struct{ v vocab }
 
-// NewVocab returns the place of a text that is there twice, -1 for none.
+// NewVocab returns the place of a text that is repeated, -1 for none.
 func NewVocab(texts []string) (*Vocab, int) {
 	v := new(Vocab)
 	for i, s := range texts {

@@ -361,7 +361,7 @@ func readVocab(s *stream) (*vocab, error) {
 		return nil, err
 	}
 	if i := v.index(); i >= 0 {
-		return nil, malformed("vocab: token %.60q is there twice", v.at(i))
+		return nil, malformed("vocab: token %.60q is repeated", v.at(i))
 	}
 	return v, nil
 }

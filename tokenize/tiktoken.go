@@ -108,7 +108,7 @@ func readRanks(r io.Reader) (*vocab, error) {
 		}
 	}
 	if i := ranks.v.index(); i >= 0 {
-		return nil, malformed("ranks: token %.60q is there twice", ranks.v.at(i))
+		return nil, malformed("ranks: token %.60q is repeated", ranks.v.at(i))
 	}
 	return ranks.v, nil
 }

@@ -166,7 +166,7 @@ func TestTiktokenRefusals(t *testing.T) {
 		{"rank negative", with("enp6 -1\n"), gpt2Pattern, nil, malformed, "not an integer"},
 		{"rank too large", with(fmt.Sprintf("enp6 %d\n", tokenize.MaxVocab)), gpt2Pattern, nil, malformed, "not an integer"},
 		{"rank twice", with("enp6 3\n"), gpt2Pattern, nil, malformed, "rank 3, which another has"},
-		{"token twice", with("AA== 9999\n"), gpt2Pattern, nil, malformed, `token "\x00" is there twice`},
+		{"token twice", with("AA== 9999\n"), gpt2Pattern, nil, malformed, `token "\x00" is repeated`},
 		{"token too long", with(line(strings.Repeat("a", tokenize.MaxRankedToken+1), 9999)), gpt2Pattern, nil, malformed, "more than 512 bytes"},
 		{"line too long", with(strings.Repeat("a", 1<<17)), gpt2Pattern, nil, malformed, "a line has more than"},
 		{"too many ways to merge", []byte(ways.String()), gpt2Pattern, nil, malformed, "ways to merge"},

@@ -54,7 +54,7 @@ func (v *vocab) at(i int) []byte {
 	return v.text[from:v.ends[i]]
 }
 
-// index makes the table. It returns the number of a text that is there twice, -1
+// index makes the table. It returns the number of a text that is repeated, -1
 // if none is.
 func (v *vocab) index() int {
 	v.seed = maphash.MakeSeed()

@@ -28,7 +28,7 @@ func TestVocabAsMap(t *testing.T) {
 		}
 		v, twice := tokenize.NewVocab(all)
 		if twice >= 0 {
-			t.Fatalf("%d texts: %q is there twice", size, all[twice])
+			t.Fatalf("%d texts: %q is repeated", size, all[twice])
 		}
 		for range 20_000 {
 			s := texts(20)
@@ -45,7 +45,7 @@ func TestVocabAsMap(t *testing.T) {
 		if size > 0 {
 			all = append(all, all[r.IntN(size)])
 			if _, twice := tokenize.NewVocab(all); twice != size {
-				t.Errorf("%d texts: %d is there twice, want the last", size, twice)
+				t.Errorf("%d texts: %d is repeated, want the last", size, twice)
 			}
 		}
 	}

@@ -48,7 +48,7 @@ func decode(data []byte) ([]events.Pod, error) {
 		for r, n := utf8.DecodeRune(data); r != utf8.RuneError || n > 1; r, n = utf8.DecodeRune(data[at:]) {
 			at += n
 		}
-		return nil, fmt.Errorf("%s: this is no UTF-8", place(data, at))
+		return nil, fmt.Errorf("%s: the text is not UTF-8", place(data, at))
 	}
 	// Check the whole file first, so that a file with a wrong end is refused for that, and the
 	// places of errors are exact.
@@ -125,7 +125,7 @@ func (d decoder) pod(p *events.Pod, n int) error {
 		case !known:
 			return bad("the key %.100q is unknown; the keys are %s", key, strings.Join(podKeys, ", "))
 		case seen[key]:
-			return bad("the key %q is there twice", key)
+			return bad("the key %q is repeated", key)
 		}
 		seen[key] = true
 		if err := d.Decode(value.Field(field).Addr().Interface()); err != nil {
@@ -135,7 +135,7 @@ func (d decoder) pod(p *events.Pod, n int) error {
 			return bad("the key %q: %w", key, err)
 		}
 		if key == "engine" && !slices.Contains(engines, p.Engine) {
-			return bad("the key %q: no such engine: %.100q (zmq, none)", key, p.Engine)
+			return bad("the key %q: unknown engine %.100q, known are zmq and none", key, p.Engine)
 		}
 	}
 	_, err := d.Token()

@@ -119,20 +119,20 @@ func (c *DNSConfig) validate() error {
 		bad("Name %.300q is not a name in DNS", c.Name)
 	}
 	if c.Pod.Model == "" {
-		bad("no Pod.Model")
+		bad("Pod.Model is empty")
 	}
 	if c.Pod.ID != "" || c.Pod.Host != "" || c.Pod.UID != "" {
-		bad("Pod has an ID, a Host or a UID, which each pod has for itself")
+		bad("Pod has an ID, a Host or a UID, which differ for each pod")
 	}
 	if c.SRV && c.Pod.Port != 0 {
-		bad("Pod.Port is %d, and SRV records have the ports", c.Pod.Port)
+		bad("Pod.Port is %d, must be 0 with SRV: the records have the ports", c.Pod.Port)
 	}
 	last := max(c.Pod.Port, c.Pod.ReplayPort) + max(c.Pod.Ranks, 1) - 1
 	if c.Pod.Port < 0 || c.Pod.ReplayPort < 0 || c.Pod.Ranks < 0 || last > 65535 {
 		bad("Pod.Port %d, Pod.ReplayPort %d and Pod.Ranks %d are not all ports in 1..65535", c.Pod.Port, c.Pod.ReplayPort, c.Pod.Ranks)
 	}
 	if c.Interval < 0 || c.Grace < 0 {
-		bad("Interval %v or Grace %v is below 0", c.Interval, c.Grace)
+		bad("Interval is %v and Grace %v, must not be negative", c.Interval, c.Grace)
 	}
 	return errors.Join(errs...)
 }
@@ -236,7 +236,7 @@ func (d *dns) hear(q *question, pods []events.Pod, err error, set func([]events.
 	switch {
 	case len(pods) > 0:
 		if more := q.named(pods); more > 0 {
-			err = errors.Join(err, fmt.Errorf("%d pods more than %d are ignored", more, maxNames))
+			err = errors.Join(err, fmt.Errorf("%d pods behind the first %d are ignored", more, maxNames))
 		}
 	case err != nil:
 		q.failed++

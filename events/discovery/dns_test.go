@@ -298,7 +298,7 @@ func TestDNSMaxNames(t *testing.T) {
 	if len(sets) != 2 || len(sets[0]) != discovery.MaxNames || len(sets[1]) != discovery.MaxNames || !strings.HasPrefix(sets[0][0], "10.2.") || !strings.HasPrefix(sets[1][0], "10.1.") {
 		t.Errorf("%d lists were set: %.200v", len(sets), fmt.Sprint(sets))
 	}
-	if len(errs) == 0 || !strings.Contains(errs[0], "A: 7 pods more than 2048 are ignored") {
+	if len(errs) == 0 || !strings.Contains(errs[0], "A: 7 pods behind the first 2048 are ignored") {
 		t.Errorf("told %q", errs)
 	}
 }
@@ -382,20 +382,20 @@ func TestDNSConfig(t *testing.T) {
 		t.Errorf("%v, %v", s.Name, err)
 	}
 	for want, wrong := range map[string]func(*discovery.DNSConfig){
-		`Name "" is not a name`:                 func(c *discovery.DNSConfig) { c.Name = "" },
-		`Name "." is not`:                       func(c *discovery.DNSConfig) { c.Name = ".." },
-		`Name "10.0.0.1" is not`:                func(c *discovery.DNSConfig) { c.Name = "10.0.0.1" },
-		`Name "a b" is not`:                     func(c *discovery.DNSConfig) { c.Name = "a b" },
-		`Name "a..b" is not`:                    func(c *discovery.DNSConfig) { c.Name = "a..b" },
-		`Name "` + strings.Repeat("a", 64):      func(c *discovery.DNSConfig) { c.Name = strings.Repeat("a", 64) },
-		`Name "a.a.`:                            func(c *discovery.DNSConfig) { c.Name = strings.Repeat("a.", 128) },
-		"no Pod.Model":                          func(c *discovery.DNSConfig) { c.Pod.Model = "" },
-		"Pod has an ID, a Host or a UID":        func(c *discovery.DNSConfig) { c.Pod.Host = "h" },
-		"Pod.Port is 5557, and SRV records":     func(c *discovery.DNSConfig) { c.Pod.Port, c.SRV = 5557, true },
-		"Pod.Port 65535, Pod.ReplayPort 0 and":  func(c *discovery.DNSConfig) { c.Pod.Port, c.Pod.Ranks = 65535, 2 },
-		"Interval -1ns or Grace 0s is below 0":  func(c *discovery.DNSConfig) { c.Interval = -1 },
-		"Interval 0s or Grace -1ns is below 0":  func(c *discovery.DNSConfig) { c.Grace = -1 },
-		"Pod.Port 0, Pod.ReplayPort -1 and Pod": func(c *discovery.DNSConfig) { c.Pod.ReplayPort = -1 },
+		`Name "" is not a name`:                               func(c *discovery.DNSConfig) { c.Name = "" },
+		`Name "." is not`:                                     func(c *discovery.DNSConfig) { c.Name = ".." },
+		`Name "10.0.0.1" is not`:                              func(c *discovery.DNSConfig) { c.Name = "10.0.0.1" },
+		`Name "a b" is not`:                                   func(c *discovery.DNSConfig) { c.Name = "a b" },
+		`Name "a..b" is not`:                                  func(c *discovery.DNSConfig) { c.Name = "a..b" },
+		`Name "` + strings.Repeat("a", 64):                    func(c *discovery.DNSConfig) { c.Name = strings.Repeat("a", 64) },
+		`Name "a.a.`:                                          func(c *discovery.DNSConfig) { c.Name = strings.Repeat("a.", 128) },
+		"Pod.Model is empty":                                  func(c *discovery.DNSConfig) { c.Pod.Model = "" },
+		"Pod has an ID, a Host or a UID":                      func(c *discovery.DNSConfig) { c.Pod.Host = "h" },
+		"Pod.Port is 5557, must be 0 with SRV":                func(c *discovery.DNSConfig) { c.Pod.Port, c.SRV = 5557, true },
+		"Pod.Port 65535, Pod.ReplayPort 0 and":                func(c *discovery.DNSConfig) { c.Pod.Port, c.Pod.Ranks = 65535, 2 },
+		"Interval is -1ns and Grace 0s, must not be negative": func(c *discovery.DNSConfig) { c.Interval = -1 },
+		"Interval is 0s and Grace -1ns, must not be negative": func(c *discovery.DNSConfig) { c.Grace = -1 },
+		"Pod.Port 0, Pod.ReplayPort -1 and Pod":               func(c *discovery.DNSConfig) { c.Pod.ReplayPort = -1 },
 	} {
 		c := good
 		wrong(&c)

@@ -206,7 +206,7 @@ func (f *file) read() (r fileState, data []byte) {
 	// Opening a pipe could take for ever.
 	r.info, r.err = os.Stat(f.path)
 	if r.err == nil && !r.info.Mode().IsRegular() {
-		r.err = fmt.Errorf("it is no regular file: %v", r.info.Mode())
+		r.err = fmt.Errorf("it is not a regular file: %v", r.info.Mode())
 	}
 	if r.err != nil {
 		return r, nil

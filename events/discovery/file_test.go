@@ -116,7 +116,7 @@ func TestFile(t *testing.T) {
 		{"the file of before", func() { f.write(`[{"id": "a"}, {"id": "b"}]`) }, []string{"a b"}, nil},
 		{"no file", func() { os.Remove(f.path) }, nil, []string{"no such file or directory" + kept}},
 		{"the same file", func() { f.write(`[{"id": "a"}, {"id": "b"}]`) }, nil, nil},
-		{"a directory", func() { os.Remove(f.path); os.Mkdir(f.path, 0o755) }, nil, []string{"it is no regular file: drwx"}},
+		{"a directory", func() { os.Remove(f.path); os.Mkdir(f.path, 0o755) }, nil, []string{"it is not a regular file: drwx"}},
 		{"a socket", func() {
 			os.Remove(f.path)
 			l, err := net.Listen("unix", f.path)
@@ -124,7 +124,7 @@ func TestFile(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { l.Close() })
-		}, nil, []string{"it is no regular file: S"}},
+		}, nil, []string{"it is not a regular file: S"}},
 		{"a link", func() {
 			os.Remove(f.path)
 			os.WriteFile(f.dir+"/one", []byte(`[{"id": "c"}]`), 0o644)

@@ -161,7 +161,7 @@ func (r *requests) ended(ctx context.Context, verb string, err error) {
 	}
 	r.mu.Unlock()
 	if !again {
-		r.OnError(fmt.Errorf("k8s: %s: to %s pods: %w", r.Name, verb, err))
+		r.OnError(fmt.Errorf("k8s: %s: cannot %s pods: %w", r.Name, verb, err))
 	}
 }
 

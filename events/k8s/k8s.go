@@ -37,8 +37,8 @@ type Config struct {
 	LabelSelector, FieldSelector string
 	// Unready includes pods that are not Ready.
 	Unready bool
-	// ByAddress uses the address of a pod as its ID. Without it the ID is namespace/name. Of
-	// two pods with one address the younger counts.
+	// ByAddress uses the address of a pod as its ID. Without it the ID is namespace/name. If
+	// two pods have one address, the younger one counts.
 	ByAddress bool
 
 	// Switch is the key of a label or annotation that is "true" or "false". A pod where it is
@@ -103,7 +103,7 @@ func newSource(client kubernetes.Interface, cfg Config) (*source, error) {
 func (c *Config) validate(client kubernetes.Interface) (errs []error) {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("k8s: "+format, args...)) }
 	if client == nil {
-		bad("no client")
+		bad("the client is nil")
 	}
 	if _, err := labels.Parse(c.LabelSelector); err != nil {
 		bad("LabelSelector: %w", err)
@@ -118,7 +118,7 @@ func (c *Config) validate(client kubernetes.Interface) (errs []error) {
 		name, value string
 	}{{"Model", c.Model.Default}, {"Topic", c.Topic.Default}} {
 		if len(f.value) > maxText {
-			bad("%s.Default has %d bytes, %d are allowed", f.name, len(f.value), maxText)
+			bad("%s.Default has %d bytes, more than %d", f.name, len(f.value), maxText)
 		}
 	}
 	for _, f := range []struct {
@@ -126,7 +126,7 @@ func (c *Config) validate(client kubernetes.Interface) (errs []error) {
 		value, max int
 	}{{"Port", c.Port.Default, maxPort}, {"ReplayPort", c.ReplayPort.Default, maxPort}, {"Ranks", c.Ranks.Default, maxRanks}} {
 		if f.value < 0 || f.value > f.max {
-			bad("%s.Default is %d, and not in 0..%d", f.name, f.value, f.max)
+			bad("%s.Default is %d, not in 0..%d", f.name, f.value, f.max)
 		}
 	}
 	return errs

@@ -82,7 +82,7 @@ func (r *reader) on(key string) bool {
 		return true
 	case "false", "":
 	default:
-		r.bad("%s is %.100q, and not true or false", key, v)
+		r.bad("%s is %.100q, neither true nor false", key, v)
 	}
 	return false
 }
@@ -90,7 +90,7 @@ func (r *reader) on(key string) bool {
 func (r *reader) text(what string, from From[string]) string {
 	v := r.value(from.Key)
 	if len(v) > maxText {
-		r.bad("%s (%s) has %d bytes, %d are allowed: %.100q...", from.Key, what, len(v), maxText, v)
+		r.bad("%s (%s) has %d bytes, more than %d: %.100q...", from.Key, what, len(v), maxText, v)
 	}
 	return cmp.Or(v, from.Default)
 }
@@ -102,7 +102,7 @@ func (r *reader) number(what string, from From[int], highest int) int {
 	}
 	n, err := strconv.Atoi(v)
 	if err != nil || n < 1 || n > highest {
-		r.bad("%s (%s) is %.100q, and no number in 1..%d", from.Key, what, v, highest)
+		r.bad("%s (%s) is %.100q, not a number in 1..%d", from.Key, what, v, highest)
 	}
 	return n
 }

@@ -188,7 +188,7 @@ func TestPods(t *testing.T) {
 		{"switched off", full, label("on", "false"), nil, ""},
 		{"no switch", full, label("on", ""), nil, ""},
 		{"no switch is needed", as(func(c *k8s.Config) { c.Switch = "" }), label("on", "maybe"), pod(none), ""},
-		{"another switch", full, label("on", "True"), nil, `k8s: pod ns/p: on is "True", and not true or false`},
+		{"another switch", full, label("on", "True"), nil, `k8s: pod ns/p: on is "True", neither true nor false`},
 		{"a model", full, label("model", "a"), pod(func(p *events.Pod) { p.Model = "a" }), ""},
 		{"a model in an annotation", full, with(func(p *corev1.Pod) { p.Annotations = map[string]string{"model": "org/a"} }), pod(func(p *events.Pod) { p.Model = "org/a" }), ""},
 		{"a label before an annotation", full, with(func(p *corev1.Pod) {
@@ -196,18 +196,18 @@ func TestPods(t *testing.T) {
 		}), pod(func(p *events.Pod) { p.Model = "a" }), ""},
 		{"no model", as(func(c *k8s.Config) { c.Model.Default = "" }), with(func(*corev1.Pod) {}), nil, "k8s: pod ns/p: has no model: neither a label nor an annotation model"},
 		{"a long model", full, with(func(p *corev1.Pod) { p.Annotations = map[string]string{"model": long} }), nil,
-			`k8s: pod ns/p: model (model) has 1025 bytes, 1024 are allowed: "` + long[:100] + `"...`},
+			`k8s: pod ns/p: model (model) has 1025 bytes, more than 1024: "` + long[:100] + `"...`},
 		{"a long topic", full, with(func(p *corev1.Pod) { p.Annotations = map[string]string{"topic": long} }), nil,
-			`k8s: pod ns/p: topic (topic) has 1025 bytes, 1024 are allowed: "` + long[:100] + `"...`},
+			`k8s: pod ns/p: topic (topic) has 1025 bytes, more than 1024: "` + long[:100] + `"...`},
 		{"a topic", full, label("topic", "t"), pod(func(p *events.Pod) { p.Topic = "t" }), ""},
 		{"a port", full, label("port", "65534"), pod(func(p *events.Pod) { p.Port = 65534 }), ""},
 		{"a replay port", full, label("replay", "1"), pod(func(p *events.Pod) { p.ReplayPort = 1 }), ""},
 		{"ranks", full, label("ranks", "1024"), pod(func(p *events.Pod) { p.Ranks = 1024 }), ""},
-		{"no number", full, label("port", "abc"), nil, `k8s: pod ns/p: port (port) is "abc", and no number in 1..65535`},
-		{"port 0", full, label("port", "0"), nil, `k8s: pod ns/p: port (port) is "0", and no number in 1..65535`},
-		{"port 65536", full, label("replay", "65536"), nil, `k8s: pod ns/p: replay (replay port) is "65536", and no number in 1..65535`},
-		{"no ranks", full, label("ranks", "0"), nil, `k8s: pod ns/p: ranks (ranks) is "0", and no number in 1..1024`},
-		{"too many ranks", full, label("ranks", "1025"), nil, `k8s: pod ns/p: ranks (ranks) is "1025", and no number in 1..1024`},
+		{"no number", full, label("port", "abc"), nil, `k8s: pod ns/p: port (port) is "abc", not a number in 1..65535`},
+		{"port 0", full, label("port", "0"), nil, `k8s: pod ns/p: port (port) is "0", not a number in 1..65535`},
+		{"port 65536", full, label("replay", "65536"), nil, `k8s: pod ns/p: replay (replay port) is "65536", not a number in 1..65535`},
+		{"no ranks", full, label("ranks", "0"), nil, `k8s: pod ns/p: ranks (ranks) is "0", not a number in 1..1024`},
+		{"too many ranks", full, label("ranks", "1025"), nil, `k8s: pod ns/p: ranks (ranks) is "1025", not a number in 1..1024`},
 		{"ports past the last", full, label("port", "65535"), nil, "k8s: pod ns/p: has 2 ranks (ranks) and so a port 65536, past 65535 (port, replay)"},
 		{"replay ports past the last", full, label("replay", "65535"), nil, "k8s: pod ns/p: has 2 ranks (ranks) and so a port 65536, past 65535 (port, replay)"},
 		{"a chosen label", full, label("zone", "a"), pod(func(p *events.Pod) { p.Labels = map[string]string{"zone": "a"} }), ""},
@@ -251,20 +251,20 @@ func TestPods(t *testing.T) {
 func TestConfig(t *testing.T) {
 	h := newHost(t)
 	for want, cfg := range map[string]k8s.Config{
-		"k8s: Model has neither Key nor Default":              {},
-		"k8s: LabelSelector: ":                                {Model: byLabel.Model, LabelSelector: "a in"},
-		"k8s: FieldSelector: ":                                {Model: byLabel.Model, FieldSelector: "a>b"},
-		"k8s: Port.Default is 65536, and not in 0..65535":     {Model: byLabel.Model, Port: k8s.From[int]{Default: 65536}},
-		"k8s: ReplayPort.Default is -1, and not in 0..65535":  {Model: byLabel.Model, ReplayPort: k8s.From[int]{Default: -1}},
-		"k8s: Ranks.Default is 1025, and not in 0..1024":      {Model: byLabel.Model, Ranks: k8s.From[int]{Default: 1025}},
-		"k8s: Model.Default has 1025 bytes, 1024 are allowed": {Model: k8s.From[string]{Default: strings.Repeat("x", 1025)}},
-		"k8s: Topic.Default has 1025 bytes, 1024 are allowed": {Model: byLabel.Model, Topic: k8s.From[string]{Default: strings.Repeat("x", 1025)}},
+		"k8s: Model has neither Key nor Default":            {},
+		"k8s: LabelSelector: ":                              {Model: byLabel.Model, LabelSelector: "a in"},
+		"k8s: FieldSelector: ":                              {Model: byLabel.Model, FieldSelector: "a>b"},
+		"k8s: Port.Default is 65536, not in 0..65535":       {Model: byLabel.Model, Port: k8s.From[int]{Default: 65536}},
+		"k8s: ReplayPort.Default is -1, not in 0..65535":    {Model: byLabel.Model, ReplayPort: k8s.From[int]{Default: -1}},
+		"k8s: Ranks.Default is 1025, not in 0..1024":        {Model: byLabel.Model, Ranks: k8s.From[int]{Default: 1025}},
+		"k8s: Model.Default has 1025 bytes, more than 1024": {Model: k8s.From[string]{Default: strings.Repeat("x", 1025)}},
+		"k8s: Topic.Default has 1025 bytes, more than 1024": {Model: byLabel.Model, Topic: k8s.From[string]{Default: strings.Repeat("x", 1025)}},
 	} {
 		if source, err := k8s.Source(h.writer, cfg); err == nil || !strings.HasPrefix(err.Error(), want) || source.Run != nil {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
-	if _, err := k8s.Source(nil, byLabel); err == nil || err.Error() != "k8s: no client" {
+	if _, err := k8s.Source(nil, byLabel); err == nil || err.Error() != "k8s: the client is nil" {
 		t.Errorf("without a client: %v", err)
 	}
 	if source, err := k8s.Source(h.writer, byLabel); err != nil || source.Name != "k8s" {
@@ -420,7 +420,7 @@ func TestRequestFaults(t *testing.T) {
 	}
 	h.faults.only("403")
 	h.faults.end()
-	if err := <-h.errs; !strings.HasPrefix(err.Error(), "k8s: k8s: to ") || !strings.Contains(err.Error(), "pods: ") {
+	if err := <-h.errs; !strings.HasPrefix(err.Error(), "k8s: k8s: cannot ") || !strings.Contains(err.Error(), "pods: ") {
 		t.Errorf("%v", err)
 	}
 	h.faults.until(h.ctx, "403", 8)

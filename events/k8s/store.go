@@ -69,7 +69,7 @@ func (s *store) Delete(object any) error {
 func (s *store) put(object any, entryOf func(*corev1.Pod) (entry, error)) error {
 	p, ok := object.(*corev1.Pod)
 	if !ok {
-		return fmt.Errorf("k8s: a pod is a %T", object)
+		return fmt.Errorf("k8s: the API returned a %T in place of a pod", object)
 	}
 	is, err := entryOf(p)
 	s.mu.Lock()
@@ -99,7 +99,7 @@ func (s *store) Replace(list []any, _ string) error {
 	for _, object := range list {
 		p, ok := object.(*corev1.Pod)
 		if !ok {
-			return fmt.Errorf("k8s: a pod is a %T", object)
+			return fmt.Errorf("k8s: the API returned a %T in place of a pod", object)
 		}
 		is, err := s.entryOf(p)
 		if is.pod == nil && err == nil {

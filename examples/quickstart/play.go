@@ -186,7 +186,7 @@ func (s *simulation) addRouter(ctx context.Context, running *sync.WaitGroup, f f
 	s.listening = append(s.listening, indexer)
 	for name, pod := range s.pods {
 		sub, err := events.NewSubscriber(indexer.Sink(), events.SubscriberConfig{
-			Endpoint: pod.Endpoint(), Pod: name, Model: model, BackoffMin: time.Millisecond,
+			Endpoint: pod.Endpoint(), Pod: name, Model: model, Backoff: 10 * time.Millisecond,
 		})
 		if err != nil {
 			return err

@@ -20,7 +20,7 @@ func main() {
 	ix := must(kvindex.New(kvindex.WithModel("llama-3", model))) // the name that clients send
 	fleet := must(events.NewFleet(ix.Sink(), events.FleetConfig{OnError: func(err error) { log.Print(err) }}))
 	go func() { _ = fleet.Run(context.Background(), discovery.File("pods.json", discovery.FileConfig{})) }()
-	p := must(picker.New(ix, picker.Config{Fleet: fleet, Model: "llama-3", OnAnswer: func(pick *picker.Pick, u kvindex.Usage, err error) {
+	p := must(picker.New(ix, picker.Config{Fleet: fleet, Model: "llama-3", OnEnd: func(pick *picker.Pick, u kvindex.Usage, err error) {
 		log.Printf("%s: %d tokens predicted, %d cached (%v, %v)", pick.Pod.Name, pick.PredictedTokens, u.CachedTokens, pick.Err, err)
 	}}))
 	go func() {
@@ -37,7 +37,7 @@ func proxy(p *picker.Picker, port string) http.Handler {
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "pod:" + port}) },
 		Transport: p.RoundTripper(nil), // puts the host of the pod in place of "pod"
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			http.Error(w, err.Error(), picker.Status(err))
+			http.Error(w, http.StatusText(picker.Status(err)), picker.Status(err))
 		},
 	}
 }

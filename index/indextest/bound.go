@@ -411,7 +411,7 @@ func (b *boundHistory) look(src index.Source, p string) claims {
 	for _, f := range b.missing(s, p, got) {
 		for _, r := range rows {
 			if r.Group.ID == f.id.group && r.BlockSize == f.id.size && !r.Evicted {
-				b.fail("%s, block %d of %v is missing, and nothing says so: %s", p, f.block, f.tier, rowText(r))
+				b.fail("%s, block %d of %v is missing, and nothing reports that: %s", p, f.block, f.tier, rowText(r))
 			}
 		}
 	}

@@ -24,7 +24,7 @@ func (t *tester) forget(keep []chain, chains ...chain) {
 			}
 		}
 	}
-	t.Fatal("a hundred times the bound was stored, and blocks that nobody asked for are held")
+	t.Fatal("a hundred times the bound was stored, and blocks that no Match has used are held")
 }
 
 // told returns the backend's description of podA.
@@ -37,12 +37,12 @@ func (t *tester) told() index.SourceInfo {
 	return info
 }
 
-// wantTold checks how many blocks of podA are said to be evicted, and what the row of a
+// wantReported checks how many blocks of podA are reported as evicted, and what the row of a
 // chain says.
-func (t *tester) wantTold(c chain, evicted uint64, row bool) {
+func (t *tester) wantReported(c chain, evicted uint64, row bool) {
 	t.Helper()
 	if got := t.row(podA, 0, c).Evicted; got != row {
-		t.Errorf("the row says %v, want %v", got, row)
+		t.Errorf("Row.Evicted is %v, want %v", got, row)
 	}
 	if got := t.told().Evicted; got != evicted {
 		t.Errorf("%d blocks are evicted, want %d", got, evicted)
@@ -53,19 +53,19 @@ const long = 100 // blocks: more than what goes together
 
 // boundCases are about blocks that were forgotten at a bound in bytes.
 var boundCases = []testCase{
-	{"WhatIsForgottenIsSaid", func(t *tester) {
+	{"ForgottenBlocksAreReported", func(t *tester) {
 		c := newChain(1, long)
 		t.apply(podA, c.store(0, long))
-		t.wantTold(c, 0, false)
+		t.wantReported(c, 0, false)
 		t.forget(nil, c)
 		if n := t.apply(podA, with(c.remove(), func(ch *index.Change) { ch.Hashes = c.hashes })); n.UnknownRemove != long {
 			t.Errorf("counts %+v", n)
 		}
 		t.apply(podA, c.store(0, 10))
-		t.wantTold(c, long, true)
+		t.wantReported(c, long, true)
 		t.apply(podA, clearAll)
 		t.apply(podA, c.store(0, 20))
-		t.wantTold(c, 0, false)
+		t.wantReported(c, 0, false)
 		t.want(podA, c, 20)
 	}},
 	{"ForgottenInEachTier", func(t *tester) {
@@ -177,7 +177,7 @@ var boundCases = []testCase{
 		t.remove("a")
 		t.apply(podA, c.store(0, 20))
 		t.want(podA, c, 20)
-		t.wantTold(c, 0, false)
+		t.wantReported(c, 0, false)
 	}},
 	{"ARestartAfterForgetting", func(t *tester) {
 		c := newChain(1, long)
@@ -195,7 +195,7 @@ var boundCases = []testCase{
 		cur = index.Cursor{Stream: "s", Epoch: 2, Next: 1}
 		apply(clearAll, c.store(0, 30))
 		t.want(podA, c, 30)
-		t.wantTold(c, 0, false)
+		t.wantReported(c, 0, false)
 	}},
 	{"AMaskedStoreOfForgottenBlocks", func(t *tester) {
 		t.apply(podA, blocks64(masks), masked(window, masks, 3, 4, 7, 8, 11, 12))

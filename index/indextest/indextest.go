@@ -457,7 +457,7 @@ var cases = []testCase{
 			runs[r.Source] += r.Run
 		}
 		if want := (map[index.Source]int32{podB: 1, podC: 3}); !maps.Equal(runs, want) || asked != 2 {
-			t.Errorf("asked %d times: %v", asked, runs)
+			t.Errorf("Keys was called %d times: %v", asked, runs)
 		}
 	}},
 	{"CandidatesAreNoOthers", func(t *tester) {
@@ -481,7 +481,7 @@ var cases = []testCase{
 		}
 		t.apply(podB, bare(index.TierCPU, c.store(0, 4)), bare(index.TierDisk, c.store(0, 4)), inGroup(window, c.store(0, 4)))
 		if rows() != 0 {
-			t.Error("what one pod holds is said of another")
+			t.Error("a row has blocks of another pod")
 		}
 	}},
 	{"AGroupIsWhatItsFirstStoreInTheGPUSays", func(t *tester) {
@@ -500,7 +500,7 @@ var cases = []testCase{
 		t.apply(podA, inGroup(unlike, c.store(0, 2)))
 		see("another kind", window, 0)
 		t.apply(podA, clearAll, inGroup(unlike, c.store(0, 2)))
-		see("told anew after a clear", unlike, 1)
+		see("announced again after a clear", unlike, 1)
 	}},
 	{"ASecondNameOfOneOfTwoKeys", func(t *tester) {
 		// Names stand for one prefix in each variant; the other name of one of
@@ -600,7 +600,7 @@ var cases = []testCase{
 					want, run = [2]uint64{^uint64(0b101), 1<<5 - 1}, 0
 				}
 				if r.Held == nil || !slices.Equal(r.Held[index.TierGPU], want[:]) || r.Held[index.TierCPU] != nil || r.Run != run || r.GPU != run {
-					t.Errorf("asked %v: %s with %v", asked, rowText(r), r.Held)
+					t.Errorf("Query.Held %v: %s with %v", asked, rowText(r), r.Held)
 				}
 			}
 		}
@@ -937,11 +937,11 @@ var cases = []testCase{
 		t.apply(podB, by8)
 		match("a", "b")
 		if len(asked) != 2 || asked[variant] != 1 || asked[index.Variant{Unit: 8}] != 1 {
-			t.Errorf("asked for %v", asked)
+			t.Errorf("Keys was called for %v", asked)
 		}
 		match("a")
 		if len(asked) != 1 || asked[variant] != 1 {
-			t.Errorf("of pod a alone: asked for %v", asked)
+			t.Errorf("pod a alone: Keys was called for %v", asked)
 		}
 	}},
 	{"ManyHolders", func(t *tester) {
@@ -1177,7 +1177,7 @@ var cases = []testCase{
 			{"two more blocks", 3, []index.Change{guarded(c.double(0, 3))}},
 			{"a masked store of another prompt", 1, []index.Change{guarded(c.double(0, 2)), another}},
 			{"a masked store of a later batch", 1, []index.Change{guarded(c.double(0, 2)), {}, masked}},
-			{"a masked store that does not tell its media", 1, []index.Change{guarded(c.double(0, 2)), with(masked, func(c *index.Change) { c.Untold = true })}},
+			{"a masked store that does not assign its media to blocks", 1, []index.Change{guarded(c.double(0, 2)), with(masked, func(c *index.Change) { c.UncertainLocals = true })}},
 		} {
 			t.remove("a")
 			t.apply(podA, known...)
@@ -1308,12 +1308,12 @@ var cases = []testCase{
 		t.apply(podA, blocks64(masks), masked(draftWindow, masks, 3, 4, 5, 7, 8, 9))
 		t.wantMasked(draftWindow, masks, 3, 4, 5, 7, 8, 9)
 	}},
-	{"NoBlockBehindABoundaryIfNoDraftIsTold", func(t *tester) {
+	{"NoBlockBehindABoundaryWithoutDraft", func(t *tester) {
 		t.apply(podA, blocks64(masks), masked(window, masks, 3, 4, 5, 7, 8, 9))
 		t.wantMasked(window, masks, 3, 4, 7, 8)
 	}},
-	{"UntoldTokensPlaceNothing", func(t *tester) {
-		t.apply(podA, blocks64(masks), with(masked(draftWindow, masks, 3, 4, 5, 7, 8, 9), func(c *index.Change) { c.Untold = true }))
+	{"UncertainTokensPlaceNothing", func(t *tester) {
+		t.apply(podA, blocks64(masks), with(masked(draftWindow, masks, 3, 4, 5, 7, 8, 9), func(c *index.Change) { c.UncertainLocals = true }))
 		t.wantMasked(draftWindow, masks, 3, 4, 7, 8)
 	}},
 	{"ADraftGroupsStoreMayBeginBehindABoundary", func(t *tester) {

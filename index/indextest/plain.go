@@ -283,7 +283,7 @@ func (p *plain) answer(ctx context.Context, q *index.Query, prompts []plainPromp
 		return nil, err
 	}
 	if q.Candidates == nil {
-		return nil, fmt.Errorf("%w: no candidates", index.ErrInvalid)
+		return nil, fmt.Errorf("%w: the query has no Candidates", index.ErrInvalid)
 	}
 	pods := map[string]int32{} // the candidates' positions
 	for i, pod := range q.Candidates.Pods() {

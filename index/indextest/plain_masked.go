@@ -25,7 +25,7 @@ func (s *plainSource) mask(w *plainWait, c *index.Change) {
 	}
 	need := (g.Window - 1 + c.BlockSize - 1) / c.BlockSize
 	w.masked = &plainMasked{need: need, fromRoot: !c.HasParent, root: c.Root, parent: c.Parent, units: len(c.Locals)}
-	if g.Draft && !c.Untold {
+	if g.Draft && !c.UncertainLocals {
 		w.locals = slices.Clone(c.Locals)
 	}
 }

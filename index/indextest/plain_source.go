@@ -298,7 +298,7 @@ func (s *plainSource) judgeSparse(st *plainStore, g *plainGroup, hashes []index.
 	blind := c.Partial || s.doubts
 	switch last := hashes[len(hashes)-1]; {
 	case len(hashes) < c.Blocks():
-		if p.hid && !c.Untold && p.Variant == c.Variant && p.Root == c.Root && slices.Equal(p.Locals, c.Locals) {
+		if p.hid && !c.UncertainLocals && p.Variant == c.Variant && p.Root == c.Root && slices.Equal(p.Locals, c.Locals) {
 			s.restore(p.Hashes[len(p.Hashes)-1], plainHolder{p.group.ID, index.TierGPU})
 		}
 	case !blind && (p.counted && p.group.ID < g.ID || s.noReportEnds(g, last)):

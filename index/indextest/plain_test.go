@@ -382,7 +382,7 @@ func (w *hostile) about(c index.Change) index.Change {
 			c.Parent = hash(ends[r.IntN(len(ends))])
 		}
 	}
-	c.Untold = r.IntN(8) == 0
+	c.UncertainLocals = r.IntN(8) == 0
 	switch n := r.IntN(12); {
 	case n < 2: // by hash alone
 		c.Locals = nil

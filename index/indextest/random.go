@@ -177,7 +177,7 @@ type op struct {
 	parent    string   // name; "": the range begins at a root
 	blocks    []string // names of the hashes that the change lists
 	bare      bool     // a store by hash alone
-	untold    bool
+	uncertain bool
 	reused    bool
 	remaining []uint32
 }
@@ -421,7 +421,7 @@ func (s *modelSource) judge(o *op, blocks []string, fired *firings) verdict {
 	}
 	was := s.prompt
 	if len(blocks) < whole {
-		if was.maybe && !o.untold && was.of.unit == o.unit && was.of.from == o.from && was.of.to == o.to {
+		if was.maybe && !o.uncertain && was.of.unit == o.unit && was.of.from == o.from && was.of.to == o.to {
 			fired.proofs++
 			s.restore(was.group, was.name, fired)
 		}
@@ -614,7 +614,7 @@ func (s *modelSource) deduce(m *maskedStore) (found []int) {
 		return b != nil && b.copies > 0 && s.cuts[large.ID].size > 0
 	}
 	block := func(i int) int { return (len(prefixOf(m.blocks[i])) - 1) / m.letters() }
-	begins := m.group.Draft && !m.untold && (m.parent == "" || s.named[modelName{m.parent, m.unit}])
+	begins := m.group.Draft && !m.uncertain && (m.parent == "" || s.named[modelName{m.parent, m.unit}])
 	atBegin := func() {
 		if begins && (m.parent == "" || boundary(m.parent)) {
 			found = append(found, 0)
@@ -829,7 +829,7 @@ func (w *world) change(o *op) index.Change {
 	}
 	c.Variant, c.BlockSize = index.Variant{Unit: o.unit}, o.size
 	c.Locals = locals(o.to[len(o.from):], o.unit)
-	c.Untold = o.untold
+	c.UncertainLocals = o.uncertain
 	if o.parent != "" {
 		c.HasParent, c.Parent = true, w.hashOf(o.parent)
 	} else {
@@ -941,7 +941,7 @@ func (w *world) mask(o *op, p string) {
 	if o.group.Draft {
 		from += w.r.IntN(2)
 		to = min(to+w.r.IntN(2), blocks)
-		o.untold = w.r.IntN(8) == 0
+		o.uncertain = w.r.IntN(8) == 0
 	}
 	o.from, o.to, o.parent, o.blocks = p[:1+from*n], p[:1+to*n], "", nil
 	for i := from + 1; i <= to; i++ {
@@ -1108,8 +1108,8 @@ func (o *op) String() string {
 		return fmt.Sprintf("%s %v", map[bool]string{true: "clear", false: "clear tier"}[o.kind == index.OpClear], o.tier)
 	}
 	name := map[bool]string{true: "remove", false: "store"}[o.kind == index.OpRemove]
-	return fmt.Sprintf("%s %v of group %d in %v: from %s to %s of %v behind %q, copies %d bare %v untold %v reused %v remaining %v",
-		name, o.blocks, o.group.ID, o.tier, o.from, o.to, o.blockShape, o.parent, o.copies, o.bare, o.untold, o.reused, o.remaining)
+	return fmt.Sprintf("%s %v of group %d in %v: from %s to %s of %v behind %q, copies %d bare %v uncertain %v reused %v remaining %v",
+		name, o.blocks, o.group.ID, o.tier, o.from, o.to, o.blockShape, o.parent, o.copies, o.bare, o.uncertain, o.reused, o.remaining)
 }
 
 // run applies a step to the index and to the model, and returns how what was

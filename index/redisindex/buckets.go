@@ -268,7 +268,7 @@ func (s *buckets) encode(b *bucket) []byte {
 				continue
 			}
 			kept = append(kept, h)
-			if of.source.told {
+			if of.source.written {
 				s.who = append(s.who, h)
 			}
 		}

@@ -127,7 +127,7 @@ func TestLateBytes(t *testing.T) {
 	writer.feed(t, e)
 	for _, after := range []string{"clear", "remove"} {
 		held := writer.proxy.Arm(faultproxy.Fault{Kind: faultproxy.Hold, Direction: faultproxy.Up})
-		writer.Tell(e.src, []byte("a note, with which goes the row"))
+		writer.Publish(e.src, []byte("a note, with which goes the row"))
 		e.storeTo(0, len(p.paths[0]))
 		eventually(t, "bytes that are held", func() error {
 			if len(held.Held()) < 300 {

@@ -121,7 +121,7 @@ func (ix *redisIndex) Match(ctx context.Context, q *index.Query, m *index.Matche
 		return err
 	}
 	if q.Candidates == nil {
-		return fmt.Errorf("%w: no candidates", index.ErrInvalid)
+		return fmt.Errorf("%w: the query has no Candidates", index.ErrInvalid)
 	}
 	w, ok := m.Memo.(*walker)
 	if !ok {

@@ -108,14 +108,16 @@ type Config struct {
 	Memory index.MemoryConfig
 }
 
-// ErrSeed is wrapped by errors about an index that has another seed than this process. The
-// whole index was deleted or evicted, and another process has made a new one. Open it again,
-// with New. It does not happen if all processes have the same Config.Seed.
-var ErrSeed = errors.New("redisindex: the index has another seed than before")
-
-// ErrDelayed is wrapped by errors of Apply about changes that were applied and not written to
-// Redis in time. The writer goes on to write them: do not apply them again.
-var ErrDelayed = sharedindex.ErrDelayed
+// The errors that a caller can test for with errors.Is.
+var (
+	// ErrSeed is wrapped by errors about an index that has another seed than this process. The
+	// whole index was deleted or evicted, and another process has made a new one. Open it again,
+	// with New. It does not happen if all processes have the same Config.Seed.
+	ErrSeed = errors.New("redisindex: the index has another seed than before")
+	// ErrDelayed is wrapped by errors of Apply about changes that were applied and not written to
+	// Redis in time. The writer goes on to write them: do not apply them again.
+	ErrDelayed = sharedindex.ErrDelayed
+)
 
 // Index is an index in Redis. It is safe for concurrent use. Beside the contract of index.Index:
 //
@@ -245,7 +247,7 @@ func newIndex(client redis.UniversalClient, c Config) (*redisIndex, error) {
 
 var errNoClient = errors.New("redisindex: the client is nil")
 
-var errNoTimeouts = errors.New("redisindex: the client's options need ContextTimeoutEnabled: true, or a slow server would hold up callers whatever their contexts say")
+var errNoTimeouts = errors.New("redisindex: the client's options need ContextTimeoutEnabled: true, or a slow server holds up callers after their contexts have ended")
 
 var errRing = errors.New("redisindex: the client is a Ring, whose servers do not have the same keys before and after one of them fails: use a cluster")
 
@@ -257,7 +259,7 @@ func (c *Config) fill() error {
 			*d = v
 		}
 		if *d < least {
-			return fmt.Errorf("redisindex: Config.%s is %v, at least %v", name, *d, least)
+			return fmt.Errorf("redisindex: Config.%s is %v, must be at least %v", name, *d, least)
 		}
 		return nil
 	}
@@ -271,7 +273,7 @@ func (c *Config) fill() error {
 		return fmt.Errorf("redisindex: Config.Prefix is %q: keys with empty braces have no common server in a cluster", c.Prefix)
 	}
 	if c.Sweep < 0 {
-		return fmt.Errorf("redisindex: Config.Sweep is %d", c.Sweep)
+		return fmt.Errorf("redisindex: Config.Sweep is %d, must not be negative", c.Sweep)
 	}
 	return errors.Join(
 		def(&c.Lease, defaultLease, 100*time.Millisecond, "Lease"),
@@ -334,7 +336,7 @@ func (ix *redisIndex) openMemory() (err error) {
 	if ix.mem, err = inmemory.New(c); err != nil {
 		return err
 	}
-	ix.mem.(memoryTeller).MirrorTo((*mirror)(ix))
+	ix.mem.(mirroredMemory).MirrorTo((*mirror)(ix))
 	return nil
 }
 

@@ -809,12 +809,12 @@ func TestTTLs(t *testing.T) {
 func TestManySources(t *testing.T) {
 	h := newHands(t, 2)
 	src := func(i int) index.Source { return index.Source{Pod: fmt.Sprintf("pod-%04d", i), Model: "m"} }
-	first := func(i int) bool { return i%3 == 0 && i > maxTell/2 }
-	const n = 2*maxTell + 100
+	first := func(i int) bool { return i%3 == 0 && i > maxRows/2 }
+	const n = 2*maxRows + 100
 	for of, w := range h {
 		for i := range n {
 			if of == 1 || first(i) {
-				w.Tell(src(i), []byte{byte(of)})
+				w.Publish(src(i), []byte{byte(of)})
 			}
 		}
 		w.flush()
@@ -846,7 +846,7 @@ func TestPartsOfOthers(t *testing.T) {
 	s.apply(p.store(1, 0, 3))
 	s.commit(false, func() {})
 	src := index.Source{Pod: "other", Model: "m"}
-	s.source(src).ownership, s.source(src).told = other, false
+	s.source(src).ownership, s.source(src).written = other, false
 	for range 2 * maxLines {
 		f := p.fork(r, 3, 12)
 		if _, err := s.mem.Apply(t.Context(), src, index.Cursor{}, []index.Change{f.store(1, 0, 15)}); err != nil {

@@ -377,7 +377,7 @@ func (s *schedule) pause() bool {
 	w.proxy.Refuse(s.rnd.IntN(3) > 0)
 	defer w.proxy.Refuse(false)
 	for _, e := range s.engines { // the rows are among what is held back, and others are written then
-		w.Tell(e.src, []byte(strconv.Itoa(s.rnd.IntN(1000))))
+		w.Publish(e.src, []byte(strconv.Itoa(s.rnd.IntN(1000))))
 	}
 	select {
 	case <-held.Fired():

@@ -28,7 +28,7 @@ type source struct {
 	removed bool    // it is no longer in writer.sources
 
 	ownership
-	told bool // its holders are in the sections of buckets
+	written bool // its holders are in the sections of buckets
 	// Of taking: the accepted writers before (one of them has it), the cursor that was left,
 	// and the change up to which buckets have to be written first.
 	from, left string
@@ -47,8 +47,8 @@ type source struct {
 
 // The Memory's reports about holders.
 type (
-	memoryHolder = mirroring.Holder[index.Group, index.Tier, index.Variant]
-	memoryTeller = mirroring.Teller[index.Source, index.Layout, memoryHolder]
+	memoryHolder   = mirroring.Holder[index.Group, index.Tier, index.Variant]
+	mirroredMemory = mirroring.Mirrored[index.Source, index.Layout, memoryHolder]
 )
 
 // A mirror is an Index as the mirror of its Memory.
@@ -117,7 +117,7 @@ func (ix *redisIndex) leave(src *source) {
 func (ix *redisIndex) source(id index.Source) *source {
 	src := ix.sources[id]
 	if src == nil {
-		src = &source{Source: id, told: true}
+		src = &source{Source: id, written: true}
 		ix.sources[id] = src
 		ix.byPod[id.Pod] = append(ix.byPod[id.Pod], src)
 	}
@@ -276,8 +276,8 @@ func (ix *redisIndex) endDelay() {
 	}
 }
 
-// Tell implements sharedindex.Directory.
-func (ix *redisIndex) Tell(id index.Source, note []byte) {
+// Publish implements sharedindex.Directory.
+func (ix *redisIndex) Publish(id index.Source, note []byte) {
 	if ix.closed.Load() {
 		return
 	}

@@ -123,7 +123,7 @@ func (ix *redisIndex) stand(ctx context.Context, r *registry, sources []*source)
 		if src.ownership != other || l != nil && lives[l.writer].Val() > 0 {
 			continue
 		}
-		src.ownership, src.told, src.from, src.left = taking, true, "", left[i].Val()
+		src.ownership, src.written, src.from, src.left = taking, true, "", left[i].Val()
 		if l != nil {
 			src.from = bytesOf(l.writer)
 		}

@@ -103,7 +103,7 @@ type partState struct {
 const (
 	maxCommit = 2048 // buckets
 	maxPut    = 32   // buckets of a call, during which a server does nothing else
-	maxTell   = 512  // sources of a call
+	maxRows   = 512  // sources of a call
 	maxNotes  = 64 * 8
 	maxOld    = 8
 )
@@ -381,7 +381,7 @@ func (ix *redisIndex) pipe(ctx context.Context, b *batch, text bool) {
 			p.PExpire(ctx, ix.names.models(), ix.c.TTL)
 		}
 		for left := tells; len(left) > 0; {
-			n := min(len(left), maxTell)
+			n := min(len(left), maxRows)
 			args := append(make([]any, 0, 4+5*n), me, ix.version(), seq, ttl)
 			for _, t := range left[:n] {
 				args = append(args, fieldOf(t.Source), t.row, t.cursor, t.from, t.left)
@@ -463,7 +463,7 @@ func (ix *redisIndex) settle(b *batch) (more bool) {
 				replies, _ = t.reply.Slice()
 			}
 			if t.at >= len(replies) {
-				ix.retell(t.source, t.row != "")
+				ix.markDirty(t.source, t.row != "")
 				b.upto = min(b.upto, t.change-1)
 			} else if !ix.toldSource(t.source, replies[t.at]) {
 				b.upto = min(b.upto, t.change-1)
@@ -494,8 +494,8 @@ func (ix *redisIndex) settle(b *batch) (more bool) {
 	return len(ix.dirty)+len(ix.dirtySources) > 0
 }
 
-// retell marks a source as dirty again.
-func (ix *redisIndex) retell(src *source, row bool) {
+// markDirty marks a source as dirty again.
+func (ix *redisIndex) markDirty(src *source, row bool) {
 	src.row = src.row || row
 	if !src.dirty {
 		src.dirty = true
@@ -508,10 +508,10 @@ func (ix *redisIndex) retell(src *source, row bool) {
 func (ix *redisIndex) toldSource(src *source, reply any) bool {
 	switch r := reply.(type) {
 	case string: // the row of another writer
-		src.ownership, src.told, src.from, src.left = other, false, "", ""
+		src.ownership, src.written, src.from, src.left = other, false, "", ""
 	case int64:
 		if r == 0 { // another process has deleted the row
-			ix.retell(src, true)
+			ix.markDirty(src, true)
 			return false
 		}
 		src.ownership, src.from, src.left = owned, "", ""

@@ -31,6 +31,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/kvindex/kvindex/index"
@@ -59,7 +60,7 @@ type List struct {
 }
 
 // maxNamed bounds List.named: clients may send any name.
-const maxNamed = 16
+const maxNamed = 64
 
 // NewList returns a List of pods.
 func (c *Catalog) NewList(model string, pods []string) *List {
@@ -89,7 +90,10 @@ func (l *List) For(model string) *List {
 			return of
 		}
 	}
-	of := &List{catalog: l.catalog, Model: model, Pods: l.Pods, bad: l.bad}
+	of := &List{catalog: l.catalog, Model: strings.Clone(model), Pods: l.Pods, bad: l.bad} // model may be a part of a large body
+	if len(model) > engine.MaxName {
+		return of
+	}
 	named := append([]*List{of}, known[:min(len(known), maxNamed-1)]...)
 	l.named.Store(&named) // a list that another goroutine adds meanwhile is made again
 	return of
@@ -224,7 +228,7 @@ func (c *Catalog) resolve(l *List, m meaning) *Set {
 	if md == nil && len(c.models) > 0 {
 		set.Unknown = c.unknownModel(m)
 		if m.base != l.Model {
-			set.Unknown = fmt.Errorf("%w. WithResolver has this name for %.100q", set.Unknown, l.Model)
+			set.Unknown = fmt.Errorf("%w. WithResolver returned this name for %.100q", set.Unknown, l.Model)
 		}
 	}
 	set.Names = l.Pods

@@ -137,16 +137,6 @@ func (c *Catalog) Count() int {
 	return len(c.models)
 }
 
-// Unregistered returns the number of unregistered pods of a model.
-func (c *Catalog) Unregistered(name string) int {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if md := c.models[name]; md != nil {
-		return len(md.unregistered)
-	}
-	return 0
-}
-
 // SendTo returns the entry of a pod to which a prompt is routed before it has reported; nil:
 // the form of its blocks is not known, or there are too many pods.
 func (c *Catalog) SendTo(pod, name string, profile *engine.Profile) *Entry {

@@ -231,7 +231,7 @@ func (c *Converter) stored(e *events.Event) index.Change {
 	ch.BlockSize, ch.Variant = e.BlockSize, v
 	// The extra keys of a masked store are those of the blocks that it keeps, and which
 	// these are is not known.
-	ch.Untold = masked(&ch, len(e.Tokens)) && slices.ContainsFunc(e.Extra, func(k events.ExtraKey) bool {
+	ch.UncertainLocals = masked(&ch, len(e.Tokens)) && slices.ContainsFunc(e.Extra, func(k events.ExtraKey) bool {
 		return k.Kind != events.ExtraText || e.Adapter == "" || k.Text != e.Adapter // the event has the adapter too
 	})
 	s := hashing.Scope{Model: c.Model, Adapter: c.Profile.AdapterOf(e)}

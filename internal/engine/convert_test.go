@@ -150,10 +150,10 @@ func TestMaskedStores(t *testing.T) {
 		return s
 	}
 	for _, c := range []struct {
-		name   string
-		events []fakeengine.Event
-		groups []int
-		untold []bool
+		name      string
+		events    []fakeengine.Event
+		groups    []int
+		uncertain []bool
 	}{
 		{"a dense store alone", []fakeengine.Event{dense(0)}, []int{0}, []bool{false}},
 		{"masked ones first", []fakeengine.Event{masked(1), masked(2), dense(0)}, []int{0, 1, 2}, []bool{false, false, false}},
@@ -165,12 +165,12 @@ func TestMaskedStores(t *testing.T) {
 	} {
 		_, changes := changesOf(t, engine.Profile{}, fakeengine.Payload(1, 0, c.events...))
 		var groups []int
-		var untold []bool
+		var uncertain []bool
 		for _, ch := range changes {
-			groups, untold = append(groups, ch.Group.ID), append(untold, ch.Untold)
+			groups, uncertain = append(groups, ch.Group.ID), append(uncertain, ch.UncertainLocals)
 		}
-		if !slices.Equal(groups, c.groups) || !slices.Equal(untold, c.untold) {
-			t.Errorf("%s: groups %v, untold %v", c.name, groups, untold)
+		if !slices.Equal(groups, c.groups) || !slices.Equal(uncertain, c.uncertain) {
+			t.Errorf("%s: groups %v, uncertain %v", c.name, groups, uncertain)
 		}
 	}
 	var many []fakeengine.Event // a dense store goes no further than the groups of a request
@@ -236,7 +236,7 @@ func TestStoresHaveKeysOfPrompts(t *testing.T) {
 		got := convert(of, e)[0]
 		root := hasher.Root(hashing.Scope{Model: "m", Adapter: c.adapter, Salt: c.salt}, v)
 		locals := hasher.Of(c.adapter).Locals(nil, tokens, 16, c.extras)
-		if got.Root != root || slices.Equal(got.Locals, locals) == c.other || of.Skipped.Unscored != c.unscored || got.Variant != v || got.BlockSize != 16 || got.Untold {
+		if got.Root != root || slices.Equal(got.Locals, locals) == c.other || of.Skipped.Unscored != c.unscored || got.Variant != v || got.BlockSize != 16 || got.UncertainLocals {
 			t.Errorf("%s: root %x, want %x, locals %x, want %x, %+v", c.name, got.Root, root, got.Locals, locals, of.Skipped)
 		}
 		if plain := hasher.Of(c.adapter).Locals(nil, tokens, 16, nil); (c.extras == nil && !c.other) != slices.Equal(got.Locals, plain) {

@@ -46,8 +46,7 @@ const maxTTL = 365 * 24 * time.Hour
 
 // Cache is an estimate of the prefix cache of one engine. The zero value is not
 // usable: see New. A Cache is not safe for concurrent use, but several
-// goroutines may call Run, Len, Capacity and Bytes while none calls another
-// method.
+// goroutines may call Run, Len and Bytes while none calls another method.
 type Cache struct {
 	// slots by number. slots[0] is no block; it is the anchor of the ring of
 	// blocks: its older is the most recently used block, its younger the least.
@@ -118,9 +117,6 @@ func New(blocks int, ttl time.Duration) *Cache {
 // Len returns the number of blocks in c. Blocks that have aged since the last change
 // count.
 func (c *Cache) Len() int { return c.len }
-
-// Capacity returns the number of blocks of the engine, as configured or as corrected.
-func (c *Cache) Capacity() int { return c.capacity }
 
 // Bytes returns the memory of c.
 func (c *Cache) Bytes() int64 {

@@ -2,6 +2,9 @@ package estimate
 
 import "fmt"
 
+// Capacity returns the number of blocks of the engine, as configured or as corrected.
+func (c *Cache) Capacity() int { return c.capacity }
+
 // Check returns an error if the parts of c contradict each other.
 func (c *Cache) Check() error {
 	if c.len == 0 && c.slots == nil {

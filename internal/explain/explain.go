@@ -67,15 +67,16 @@ type Answer struct {
 	Rank, Block, Token  int
 
 	Cause, Why string
+	Pods       []string
+	Scope      string
+	Loss       string
 
-	Tier             index.Tier
-	Pods             []string
-	Others           int
-	Scope            string
-	Loss             string
-	LostAt           time.Time
-	Parked, Unplaced int
-	Evicted          uint64
+	// Figures for Why.
+	tier             index.Tier
+	others           int // pods that hold the block
+	lostAt           time.Time
+	parked, unplaced int
+	evicted          uint64 // blocks of the rank, or of the pod if it holds nothing of the prompt
 }
 
 // Answer finds the Answer to q. changed: the blocks of the pod have changed since the score.
@@ -85,7 +86,7 @@ func (q *Question) Answer(ctx context.Context) (e *Answer, changed bool, err err
 		w.cause = causeError
 	} else {
 		w.own = index.NewCandidates(q.Model, []string{q.Pod})
-		w.e.Evicted = w.evicted()
+		w.e.evicted = w.evicted()
 		if changed, err = w.find(ctx); err != nil {
 			return nil, false, err
 		}
@@ -140,19 +141,18 @@ const (
 	causePartial
 	causeUnplaced
 	causeNeverStored
-	causeUntold
+	causeUnexplained
 )
 
-// Causes has the texts of causes.
-var Causes = []string{
+var causeNames = []string{
 	0: "none", causeError: "error", causeUnknownModel: "unknown_model", causeUnknownAdapter: "unknown_adapter", causeUnknownPod: "unknown_pod", causeNotScorable: "not_scorable",
 	causeNoBlock: "no_block", causeApproximate: "approximate", causeWhole: "whole", causeLowerTier: "lower_tier", causeGroup: "group", causeHidden: "hidden", causeEvicted: "evicted",
 	causeLost: "lost", causeCleared: "cleared", causeParked: "parked", causeSilent: "silent", causeElsewhere: "elsewhere",
 	causeOtherAdapter: "other_adapter", causeOtherSalt: "other_salt", causeOtherMedia: "other_media", causeContested: "contested",
-	causeHeldBack: "held_back", causeMemory: "memory", causePartial: "partial", causeUnplaced: "unplaced", causeNeverStored: "never_stored", causeUntold: "untold",
+	causeHeldBack: "held_back", causeMemory: "memory", causePartial: "partial", causeUnplaced: "unplaced", causeNeverStored: "never_stored", causeUnexplained: "unexplained",
 }
 
-func (c cause) String() string { return Causes[c] }
+func (c cause) String() string { return causeNames[c] }
 
 // Pod is the state of a pod beside its blocks.
 type Pod struct {
@@ -163,7 +163,7 @@ type Pod struct {
 	Approx   int  // block size of an estimated pod in tokens; 0: the pod has events
 	Silent   bool // a stream is silent
 	Listed   bool // another process feeds the pod
-	Heard    bool
+	Received bool
 	Ranks    []Rank
 	// Unrecognized is PodInfo.Unrecognized.
 	Unrecognized []string
@@ -235,7 +235,7 @@ func (w *explainer) find(ctx context.Context) (changed bool, err error) {
 		return false, err
 	}
 	if w.moved() {
-		w.cause = causeUntold
+		w.cause = causeUnexplained
 		return true, nil
 	}
 	if err := w.choose(ctx); err != nil {
@@ -248,7 +248,7 @@ func (w *explainer) find(ctx context.Context) (changed bool, err error) {
 		return false, err
 	case w.cause < causeUnplaced:
 		return false, nil
-	case w.Facts != nil && w.Facts.Silent && !w.Facts.Heard:
+	case w.Facts != nil && w.Facts.Silent && !w.Facts.Received:
 		w.cause = causeSilent
 		return false, nil
 	}
@@ -365,7 +365,7 @@ func (w *explainer) choose(ctx context.Context) error {
 	e := w.e
 	w.cause = causeNeverStored
 	if _, ok := w.tracer(); !ok {
-		w.cause = causeUntold
+		w.cause = causeUnexplained
 	}
 	var best *point
 	points := w.points()
@@ -381,7 +381,7 @@ func (w *explainer) choose(ctx context.Context) error {
 	if best == nil {
 		return nil
 	}
-	w.cause, e.Tier, e.Parked, e.Unplaced = best.cause, best.tier, best.parked, best.unplaced
+	w.cause, e.tier, e.parked, e.unplaced = best.cause, best.tier, best.parked, best.unplaced
 	e.Rank, e.BlockTokens, e.Block, e.Token = best.rank, best.size, best.block, best.block*best.size
 	e.Blocks = w.length(best.variant) / best.size
 	if w.cause == causeLost {
@@ -391,7 +391,7 @@ func (w *explainer) choose(ctx context.Context) error {
 }
 
 func (w *explainer) tellLoss(l view.LastLoss) {
-	w.cause, w.e.Loss, w.e.LostAt = causeLost, l.Cause, l.At
+	w.cause, w.e.Loss, w.e.lostAt = causeLost, l.Cause, l.At
 }
 
 // length returns the length of the prompt in tokens or pairs.
@@ -434,7 +434,7 @@ func (w *explainer) judge(ctx context.Context, p *point) error {
 	}
 	explainer, ok := w.tracer()
 	if !ok {
-		p.cause = causeUntold
+		p.cause = causeUnexplained
 		return nil
 	}
 	keys, err := w.Prompt.KeysIn(p.variant)
@@ -514,7 +514,7 @@ func (w *explainer) elsewhere(ctx context.Context) (found bool, err error) {
 	if len(pods) == 0 {
 		return false, nil
 	}
-	w.cause, w.e.Others, w.e.Pods = causeElsewhere, len(pods), pods[:min(maxNamed, len(pods))]
+	w.cause, w.e.others, w.e.Pods = causeElsewhere, len(pods), pods[:min(maxNamed, len(pods))]
 	return true, nil
 }
 
@@ -703,7 +703,7 @@ func (w *explainer) byState() {
 		w.cause = causeContested
 	case has(func(r Rank) bool { return r.Waits }):
 		w.cause = causeHeldBack
-	case w.e.Evicted > 0 || w.Row != nil && w.Row.Evicted:
+	case w.e.evicted > 0 || w.Row != nil && w.Row.Evicted:
 		w.cause = causeMemory
 	case lost >= 0:
 		w.tellLoss(ranks[lost].Lost)
@@ -738,54 +738,54 @@ func (w *explainer) sentence() string {
 		}
 		return fmt.Sprintf("Pod %s has not reported for model %.100q. Check whether its events come under that name and model.", pod, w.Model)
 	case causeNotScorable:
-		return fmt.Sprintf("The chat uses what the engine of pod %s does otherwise, as it was told by Model.Exclude: %s. Nothing is claimed of the pod.", pod, w.Excluded)
+		return fmt.Sprintf("The chat uses features that are excluded for pod %s (chat.Model.Exclude): %s. The pod has no score.", pod, w.Excluded)
 	case causeNoBlock:
 		return fmt.Sprintf("The prompt has %d tokens, and the pod's blocks have %d: engines cache whole blocks only.", len(w.Prompt.IDs), e.BlockTokens)
 	case causeApproximate:
-		return fmt.Sprintf("No event of the pod has come, and its Profile says that none will (Profile.Approximate). So nothing is proven. By what was sent to it (Indexer.Routed) and what its answers said (Indexer.Observe), the engine would reuse %d tokens: PodScore.PredictedTokens.", w.Predicted)
+		return fmt.Sprintf("The pod publishes no events (Profile.Approximate), so no block is proven. By the prompts that were routed to it (Indexer.Routed) and the reports of its answers (Indexer.Observe), the engine would reuse %d tokens: PodScore.PredictedTokens.", w.Predicted)
 	case causeWhole:
-		return fmt.Sprintf("The pod holds all %d whole blocks of the prompt. What is left is always computed: the last token, or a part of a block.%s", e.Blocks, w.bound())
+		return fmt.Sprintf("The pod holds all %d whole blocks of the prompt. The rest is always computed: the last token, or a part of a block.%s", e.Blocks, w.bound())
 	case causeLowerTier:
-		return fmt.Sprintf("%s is held in tier %v and not in the gpu. CachedTokens and Score count the gpu only.", block, e.Tier)
+		return fmt.Sprintf("%s is held in tier %v and not in the gpu. CachedTokens and Score count the gpu only.", block, e.tier)
 	case causeGroup:
 		if w.Facts != nil && w.Facts.Drafts && w.Row != nil && w.Row.Held == nil {
 			return block + " is the last of the hit, which draft layers (Profile.Draft) compute again."
 		}
-		return block + " is held by a KV-cache group of the engine, but another group does not hold what a hit there needs: it has removed it, or never stored it. If there are draft layers (Profile.Draft), they compute the last block of a hit again."
+		return block + " is held by a KV-cache group of the engine, but another group has removed, or never stored, blocks that a hit there needs. If there are draft layers (Profile.Draft), they compute the last block of a hit again."
 	case causeHidden:
-		return block + " was removed, after a store of it that was taken for a report (CopiesGuarded). The engine may hold another copy. If no client can ask for reports, Profile.Copies can be CopiesExact."
+		return block + " was removed, after an announcement of it that was taken for a report (CopiesGuarded). The engine may hold another copy. If no client can request reports, set Profile.Copies to CopiesExact."
 	case causeEvicted:
 		return fmt.Sprintf("The pod held %s and has removed it, as an engine does when its cache is full.", lower(block))
 	case causeLost:
-		at := e.LostAt.UTC().Format(time.RFC3339)
+		at := e.lostAt.UTC().Format(time.RFC3339)
 		switch e.Loss {
 		case view.LossRestart:
-			return fmt.Sprintf("The engine restarted, noticed at %s, and with that its cache was emptied. %s was not stored since, as far as is known.%s", at, block, w.mayBe())
+			return fmt.Sprintf("The engine restarted (noticed at %s), which emptied its cache. %s was not stored since, as far as is known.%s", at, block, w.mayBe())
 		case view.LossFull:
-			return fmt.Sprintf("The index had no room for the rank, last at %s (WithMemory): its messages were not applied. Give the index more memory.", at)
+			return fmt.Sprintf("The index had no room for the rank (WithMemory), last at %s, and did not apply its messages. Give the index more memory.", at)
 		case view.LossMoved:
-			return fmt.Sprintf("Another stream has spoken for the rank since %s: what was known before was forgotten. %s was not stored since, as far as is known.%s", at, block, w.mayBe())
+			return fmt.Sprintf("Another stream has fed the rank since %s, and the earlier blocks were forgotten. %s was not stored since, as far as is known.%s", at, block, w.mayBe())
 		}
-		return fmt.Sprintf("Messages of the pod were lost (%v, noticed at %s). It may hold %s, and does not announce it again: a replay socket prevents this, a full report (PodInfo.WantsFullReport) mends it.", e.Loss, at, lower(block))
+		return fmt.Sprintf("Messages of the pod were lost (%v, noticed at %s). It may hold %s, and does not announce it again: a replay socket prevents this, and a full report (PodInfo.WantsFullReport) repairs it.", e.Loss, at, lower(block))
 	case causeCleared:
-		return fmt.Sprintf("The pod held %s, and its cache was emptied since.", lower(block))
+		return fmt.Sprintf("The pod held %s, and then its cache was emptied.", lower(block))
 	case causeParked:
-		if e.Evicted > 0 {
-			return fmt.Sprintf("%d stores that may be of %s, or of blocks behind it, wait for a parent that is not known. %s.", e.Parked, lower(block), e.memory())
+		if e.evicted > 0 {
+			return fmt.Sprintf("Announcements of the pod (%d) wait for a parent that is not known, and may be of %s or of blocks behind it. %s.", e.parked, lower(block), e.memory())
 		}
-		return fmt.Sprintf("%d stores that may be of %s, or of blocks after it, wait for a parent that is not known. The connection came late, or messages are missing: a replay socket prevents this.", e.Parked, lower(block))
+		return fmt.Sprintf("Announcements of the pod (%d) wait for a parent that is not known, and may be of %s or of blocks behind it. The connection came late, or messages are missing: a replay socket prevents this.", e.parked, lower(block))
 	case causeSilent:
-		return fmt.Sprintf("A stream of pod %s has brought nothing yet. Look at its address, at the subscriber's OnError, and whether the engine publishes KV events.", pod)
+		return fmt.Sprintf("A stream of pod %s has brought no message yet. Check its address, the OnError of its Subscriber, and whether the engine publishes KV events.", pod)
 	case causeElsewhere:
-		return fmt.Sprintf("The pod does not hold %s, and never did as far as is known. Other pods hold it: %s.%s", lower(block), w.others(), w.mayBe())
+		return fmt.Sprintf("The pod does not hold %s, and never stored it, as far as is known. Other pods hold it: %s.%s", lower(block), w.others(), w.mayBe())
 	case causeOtherAdapter, causeOtherSalt, causeOtherMedia:
-		return fmt.Sprintf("The pod holds the same tokens under %s. An engine does not reuse them for this request. If they should be the same, compare what the request says with what the engine was sent.", e.Scope)
+		return fmt.Sprintf("The pod holds the same tokens under %s. An engine does not reuse them for this request. If they should be the same, compare the request here with the request to the engine.", e.Scope)
 	case causeContested:
-		return "Two streams speak for the rank, and what one of them says is not applied. Look whether two engines are configured under one pod and rank (stats.Traffic.Contested)."
+		return "Two streams bring messages of the rank, and those of one of them are not applied (stats.Traffic.Contested). Check whether two engines are configured under one pod and rank."
 	case causeHeldBack:
-		return fmt.Sprintf("%s is not known yet: messages wait or are caught up with, or the connection was lost and nothing has come since. Look at PodInfo.Streams.", block)
+		return fmt.Sprintf("%s is not known yet: messages wait, or older messages are being applied, or the connection was lost and no message has come since. See PodInfo.Streams.", block)
 	case causeMemory:
-		return fmt.Sprintf("%s. %s may be one of them. A full report (PodInfo.WantsFullReport) brings back what it names.", e.memory(), block)
+		return fmt.Sprintf("%s. %s may be one of them. A full report (PodInfo.WantsFullReport) brings back the blocks that it names.", e.memory(), block)
 	case causePartial:
 		return fmt.Sprintf("%s is not known. Some announcements of the pod never arrived here, and it does not repeat them: a replay socket prevents this, and a full report (PodInfo.WantsFullReport) repairs it.", block)
 	case causeUnplaced:
@@ -793,16 +793,16 @@ func (w *explainer) sentence() string {
 	case causeNeverStored:
 		return fmt.Sprintf("The pod never stored %s, as far as is known. If this prompt was there, compare its text and tokens with those of the engine.", lower(block))
 	}
-	return fmt.Sprintf("%s is not held. More is not known: the index does not keep it, or what the pod holds changes too fast.", block)
+	return fmt.Sprintf("%s is not held. The index has no more information, or the blocks of the pod change too fast.", block)
 }
 
 // memory returns a sentence about evicted blocks.
 func (e *Answer) memory() string {
 	blocks := "blocks"
-	if e.Evicted > 0 {
-		blocks = fmt.Sprintf("%d blocks", e.Evicted)
+	if e.evicted > 0 {
+		blocks = fmt.Sprintf("%d blocks", e.evicted)
 	}
-	return fmt.Sprintf("The index has given up %s of the pod because its memory is full: give it more (WithMemory)", blocks)
+	return fmt.Sprintf("The index has evicted %s of the pod, because its memory is full: give it more (WithMemory)", blocks)
 }
 
 // lower makes the first letter of s lower-case.
@@ -818,7 +818,7 @@ func (w *explainer) others() string {
 		}
 		fmt.Fprintf(&b, "%.100q", pod)
 	}
-	if more := e.Others - len(e.Pods); more > 0 {
+	if more := e.others - len(e.Pods); more > 0 {
 		fmt.Fprintf(&b, " and %d more", more)
 	}
 	return b.String()
@@ -826,10 +826,10 @@ func (w *explainer) others() string {
 
 // mayBe returns a sentence about hashes whose prefix is not known.
 func (w *explainer) mayBe() string {
-	if w.e.Unplaced == 0 {
+	if w.e.unplaced == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" The pod holds %d blocks by hashes of which the prefix is not known, and it may be one of them. Such hashes wait until another event names them.", w.e.Unplaced)
+	return fmt.Sprintf(" The pod holds %d blocks by hashes of which the prefix is not known, and it may be one of them. Such hashes wait until another event names them.", w.e.unplaced)
 }
 
 // unrecognized returns a sentence about events that are not recognized.

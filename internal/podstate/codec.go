@@ -31,7 +31,7 @@ func (pm *Pod) AppendState(b []byte) []byte {
 		b = r.appendState(b)
 	}
 	heard := slices.DeleteFunc(slices.Sorted(maps.Keys(pm.Streams)), func(st string) bool {
-		return pm.Streams[st].Heard.IsZero() // it has no message
+		return pm.Streams[st].LastMessage.IsZero() // it has no message
 	})
 	b = binary.AppendUvarint(b, uint64(len(heard)))
 	for _, st := range heard {
@@ -58,7 +58,7 @@ func (r *Rank) appendState(b []byte) []byte {
 func (st *Stream) appendState(b []byte) []byte {
 	b = sections.AppendString(b, st.Name)
 	b = append(b, sections.Flags(st.Partial, st.Skipped))
-	b = appendTime(b, st.Heard)
+	b = appendTime(b, st.LastMessage)
 	b = binary.AppendUvarint(b, uint64(len(st.Ranks)))
 	for _, r := range st.Ranks {
 		b = binary.AppendUvarint(b, uint64(r.Number))
@@ -128,11 +128,11 @@ func (pm *Pod) readRank(f *sections.Fields) error {
 	case err != nil:
 		return err
 	case pm.Ranks[b.Rank] != nil:
-		return fmt.Errorf("rank %d is there twice", b.Rank)
+		return fmt.Errorf("rank %d is repeated", b.Rank)
 	case len(unrecognized) > engine.MaxUnrecognized || slices.ContainsFunc(unrecognized, func(text string) bool { return len(text) > maxUnrecognizedText }):
-		return fmt.Errorf("rank %d: more that is not recognized than is kept", b.Rank)
+		return fmt.Errorf("rank %d: too many unrecognized parts", b.Rank)
 	case state > view.Live || cause >= len(view.LossNames) || c.Others >= ContestRun || c.Own >= ContestRun:
-		return fmt.Errorf("rank %d: a state that no rank has", b.Rank)
+		return fmt.Errorf("rank %d: an invalid state", b.Rank)
 	}
 	r, err := pm.Rank(b.Rank)
 	if err != nil {
@@ -157,7 +157,7 @@ func (pm *Pod) readStream(f *sections.Fields) error {
 		return nil
 	}
 	if pm.Streams[name] != nil || name == "" {
-		return fmt.Errorf("stream %q is there twice, or has no name", name)
+		return fmt.Errorf("stream %q is repeated, or has no name", name)
 	}
 	st, err := pm.Stream(name)
 	if err != nil {
@@ -166,7 +166,7 @@ func (pm *Pod) readStream(f *sections.Fields) error {
 	for _, n := range ranks {
 		r := pm.Ranks[n]
 		if r == nil || r.Stream != nil {
-			return fmt.Errorf("stream %q: rank %d is not there, or another stream's", name, n)
+			return fmt.Errorf("stream %q: rank %d is missing, or belongs to another stream", name, n)
 		}
 		pm.Bind(r, st)
 	}
@@ -174,7 +174,7 @@ func (pm *Pod) readStream(f *sections.Fields) error {
 		return fmt.Errorf("stream %q: %w", name, err)
 	}
 	st.Seq.Away()
-	st.Partial, st.Skipped, st.Heard = set&1 != 0, set&2 != 0, heard
+	st.Partial, st.Skipped, st.LastMessage = set&1 != 0, set&2 != 0, heard
 	st.Interrupted, st.restored = true, true
 	return nil
 }

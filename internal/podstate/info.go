@@ -15,15 +15,15 @@ import (
 
 // Info has the fields of kvindex.PodInfo.
 type Info struct {
-	Pod, Model       string
-	State            view.State
-	WantsFullReport  bool
-	Connected, Heard time.Time
-	Profile          *engine.Profile
-	Adapters         []string
-	Unrecognized     []string
-	Ranks            []RankInfo
-	Streams          []stats.Stream
+	Pod, Model             string
+	State                  view.State
+	WantsFullReport        bool
+	Connected, LastMessage time.Time
+	Profile                *engine.Profile
+	Adapters               []string
+	Unrecognized           []string
+	Ranks                  []RankInfo
+	Streams                []stats.Stream
 }
 
 // RankInfo has the fields of kvindex.RankInfo.
@@ -41,24 +41,15 @@ type RankInfo struct {
 
 // Count adds the states of the pod and of its streams to s.
 func (pm *Pod) Count(s *stats.Stats) {
-	switch pm.Shown.Facts().State {
-	case view.Silent:
-		s.Silent++
-	case view.Uncertain:
-		s.Uncertain++
-	case view.Replaying:
-		s.Replaying++
-	case view.Approximate:
-		s.Approximate++
-	}
+	s.States[pm.Shown.Facts().State.String()]++
 	for _, st := range pm.Streams {
 		if !st.connected.IsZero() {
 			s.Connected++
 		}
 		switch st.replay() {
-		case ReplayWaiting:
+		case replayWaiting:
 			s.Waiting++
-		case ReplayNone:
+		case replayNone:
 			s.NoReplay++
 		}
 	}
@@ -71,8 +62,8 @@ func (pm *Pod) Describe(info *Info, known map[index.Source]index.SourceInfo, now
 	for _, st := range pm.Streams {
 		s := st.info()
 		info.Streams = append(info.Streams, s)
-		if s.Heard.After(info.Heard) {
-			info.Heard = s.Heard
+		if s.LastMessage.After(info.LastMessage) {
+			info.LastMessage = s.LastMessage
 		}
 		if c := s.Connected; !c.IsZero() && (info.Connected.IsZero() || c.Before(info.Connected)) {
 			info.Connected = c
@@ -92,8 +83,8 @@ func (pm *Pod) Describe(info *Info, known map[index.Source]index.SourceInfo, now
 			lacks = r.LossyThere
 		}
 		info.WantsFullReport = info.WantsFullReport || lacks && pm.Shown.Profile.Reports(r.Groups)
-		if at := r.At.Round(0); at.After(info.Heard) { // without a stream
-			info.Heard = at
+		if at := r.At.Round(0); at.After(info.LastMessage) { // without a stream
+			info.LastMessage = at
 		}
 	}
 	slices.Sort(info.Unrecognized)
@@ -122,7 +113,7 @@ func (r *Rank) info(in index.SourceInfo, now time.Time) RankInfo {
 }
 
 func (st *Stream) info() stats.Stream {
-	s := stats.Stream{Stream: st.Name, Connected: st.connected.Round(0), Heard: st.Heard.Round(0), Replay: st.replay(), Traffic: st.Stats}
+	s := stats.Stream{Stream: st.Name, Connected: st.connected.Round(0), LastMessage: st.LastMessage.Round(0), Replay: st.replay(), Traffic: st.Stats}
 	s.Next, _ = st.Seq.Next()
 	if m := st.Malformed; m.Err != nil {
 		s.LastMalformed = stats.Malformed{Seq: m.Seq, Time: m.Time.Round(0), Reason: fault.Reason(m.Err), Error: m.Err.Error()}
@@ -132,18 +123,18 @@ func (st *Stream) info() stats.Stream {
 
 // The values of stats.Stream.Replay.
 const (
-	ReplayIdle    = "idle"
-	ReplayWaiting = "waiting"
-	ReplayNone    = "none"
+	replayIdle    = "idle"
+	replayWaiting = "waiting"
+	replayNone    = "none"
 )
 
 // replay returns the state of the stream's replay socket.
 func (st *Stream) replay() string {
 	switch {
 	case st.Waits():
-		return ReplayWaiting
+		return replayWaiting
 	case st.noReplay:
-		return ReplayNone
+		return replayNone
 	}
-	return ReplayIdle
+	return replayIdle
 }

@@ -55,7 +55,7 @@ func (n *Note) Append(b []byte) []byte {
 	return b
 }
 
-var errNote = errors.New("no note of this version")
+var errNote = errors.New("the note has another version")
 
 // ReadNote reads a note. It leaves out adapters that no event can name.
 func ReadNote(b []byte) (n Note, err error) {

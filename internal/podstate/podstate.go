@@ -125,12 +125,12 @@ type traffic struct {
 type ViewEvent uint8
 
 const (
-	HeardAll  ViewEvent = iota // a batch was applied, after all earlier batches of the engine
-	HeardLate                  // a batch was applied, and earlier batches of the engine were not
-	Emptied                    // a batch was applied with an event that the cache was emptied
-	Doubted                    // messages were lost, and the blocks were kept
-	Forgotten                  // messages were lost, and the blocks were forgotten
-	Replaced                   // the blocks were forgotten: the engine restarted, or another stream feeds the rank
+	AppliedAll  ViewEvent = iota // a batch was applied, after all earlier batches of the engine
+	AppliedLate                  // a batch was applied, and earlier batches of the engine were not
+	Emptied                      // a batch was applied with an event that the cache was emptied
+	Doubted                      // messages were lost, and the blocks were kept
+	Forgotten                    // messages were lost, and the blocks were forgotten
+	Replaced                     // the blocks were forgotten: the engine restarted, or another stream feeds the rank
 )
 
 // after returns the state of a rank in state s after an event. No other rule changes
@@ -151,7 +151,7 @@ func after(s view.State, e ViewEvent) view.State {
 		return view.Unknown
 	case s != view.Unknown:
 		return s
-	case e == HeardLate:
+	case e == AppliedLate:
 		return view.Partial
 	}
 	return view.Live
@@ -165,9 +165,9 @@ func (r *Rank) On(e ViewEvent) {
 	}
 }
 
-// Heard records a batch that was applied at a time. whole: all earlier batches of the engine
+// Applied records a batch that was applied at a time. whole: all earlier batches of the engine
 // were applied too.
-func (r *Rank) Heard(b *events.Batch, at time.Time, whole bool) {
+func (r *Rank) Applied(b *events.Batch, at time.Time, whole bool) {
 	r.Messages++
 	r.At, r.Lag = at, 0
 	if t := TimeOf(b); !t.IsZero() {
@@ -188,9 +188,9 @@ func (r *Rank) Heard(b *events.Batch, at time.Time, whole bool) {
 		r.On(Emptied)
 		r.Lost = view.LastLoss{At: at}
 	case whole:
-		r.On(HeardAll)
+		r.On(AppliedAll)
 	default:
-		r.On(HeardLate)
+		r.On(AppliedLate)
 	}
 }
 
@@ -265,7 +265,7 @@ func (pm *Pod) Rank(n int) (*Rank, error) {
 	r := pm.Ranks[n]
 	if r == nil {
 		if len(pm.Ranks) >= engine.MaxRanks {
-			return nil, fmt.Errorf("rank %d is one more than the %d that a pod may have", n, engine.MaxRanks)
+			return nil, fmt.Errorf("rank %d: the pod has %d ranks already", n, engine.MaxRanks)
 		}
 		r = &Rank{Number: n}
 		pm.Ranks[n] = r
@@ -297,7 +297,7 @@ func (pm *Pod) Stream(name string) (*Stream, error) {
 			return nil, fmt.Errorf("the name of the stream has %d bytes, more than %d: %.100q", len(name), engine.MaxName, name)
 		}
 		if len(pm.Streams) >= engine.MaxStreams && !pm.dropStream() {
-			return nil, fmt.Errorf("stream %q is one more than the %d that a pod may have", name, engine.MaxStreams)
+			return nil, fmt.Errorf("stream %q: the pod has %d streams already", name, engine.MaxStreams)
 		}
 		st = &Stream{Name: name}
 		pm.Streams[name] = st

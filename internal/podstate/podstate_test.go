@@ -20,12 +20,12 @@ func TestAfter(t *testing.T) {
 	const u, s, d, r, p, l = view.Unknown, view.Silent, view.Uncertain, view.Replaying, view.Partial, view.Live
 	states := []view.State{u, s, d, r, p, l}
 	for e, want := range [][]view.State{
-		HeardAll:  {l, s, d, r, p, l},
-		HeardLate: {p, s, d, r, p, l},
-		Emptied:   {l, l, l, l, l, l},
-		Doubted:   {d, d, d, d, d, d},
-		Forgotten: {p, p, p, p, p, p},
-		Replaced:  {u, u, u, u, u, u},
+		AppliedAll:  {l, s, d, r, p, l},
+		AppliedLate: {p, s, d, r, p, l},
+		Emptied:     {l, l, l, l, l, l},
+		Doubted:     {d, d, d, d, d, d},
+		Forgotten:   {p, p, p, p, p, p},
+		Replaced:    {u, u, u, u, u, u},
 	} {
 		for i, from := range states {
 			rank := Rank{State: from, unproven: true}
@@ -80,17 +80,17 @@ func TestSettle(t *testing.T) {
 	}{
 		"nothing":     {func(*Pod) {}, false, view.Partial, false},
 		"approximate": {func(*Pod) {}, true, view.Approximate, false},
-		"one rank":    {func(p *Pod) { rank(p, 0).On(HeardAll) }, true, view.Live, true},
+		"one rank":    {func(p *Pod) { rank(p, 0).On(AppliedAll) }, true, view.Live, true},
 		"two ranks": {func(p *Pod) {
-			rank(p, 0).On(HeardAll)
-			rank(p, 1).On(HeardLate)
+			rank(p, 0).On(AppliedAll)
+			rank(p, 1).On(AppliedLate)
 		}, false, view.Partial, true},
 		"an unknown rank": {func(p *Pod) {
-			rank(p, 0).On(HeardAll)
+			rank(p, 0).On(AppliedAll)
 			rank(p, 1)
 		}, false, view.Live, true},
 		"a silent stream": {func(p *Pod) {
-			rank(p, 0).On(HeardAll)
+			rank(p, 0).On(AppliedAll)
 			p.Silent = 1
 		}, false, view.Silent, true},
 		"a stream that waits": {func(p *Pod) {
@@ -177,7 +177,7 @@ func random(r *rand.Rand) *Pod {
 		}
 		if r.IntN(3) > 0 {
 			st, _ := p.Stream(fmt.Sprint("stream", r.IntN(2)))
-			st.Partial, st.Skipped, st.Heard = r.IntN(2) == 0, r.IntN(2) == 0, time.Unix(0, 1+r.Int64N(1e18))
+			st.Partial, st.Skipped, st.LastMessage = r.IntN(2) == 0, r.IntN(2) == 0, time.Unix(0, 1+r.Int64N(1e18))
 			a := sequence.Arrival{Seq: r.Uint64N(1000), Decoded: true, Time: 1e9}
 			st.Seq.Advance(a, st.Seq.Check(a))
 			p.Bind(rank, st)

@@ -36,12 +36,12 @@ type Stream struct {
 	// from a snapshot.
 	Interrupted, restored bool
 
-	opened    bool       // a transport follows the stream
-	connected time.Time  // since when the connection exists; zero: there is none
-	Heard     time.Time  // time of the last message; zero: there was none
-	noReplay  bool       // the replay socket does not answer
-	Malformed BadMessage // the last malformed message
-	Stats     stats.Traffic
+	opened      bool       // a transport follows the stream
+	connected   time.Time  // since when the connection exists; zero: there is none
+	LastMessage time.Time  // time of the last message; zero: there was none
+	noReplay    bool       // the replay socket does not answer
+	Malformed   BadMessage // the last malformed message
+	Stats       stats.Traffic
 }
 
 // BadMessage is a message that could not be read.
@@ -52,7 +52,7 @@ type BadMessage struct {
 }
 
 // Silent reports whether a transport follows the stream, which has brought no message yet.
-func (st *Stream) Silent() bool { return st.opened && st.Heard.IsZero() }
+func (st *Stream) Silent() bool { return st.opened && st.LastMessage.IsZero() }
 
 // Waits reports whether older messages of the engine are still missing here.
 func (st *Stream) Waits() bool { return st.Held || st.Behind }
@@ -130,14 +130,14 @@ func (st *Stream) Note(n events.Note, now time.Time) {
 	case events.NoteLost, events.NoteClosed:
 		st.connected = time.Time{}
 		st.Held, st.Behind = false, false // the held message is gone with the connection
-		st.Interrupted = st.Interrupted || !st.Heard.IsZero()
+		st.Interrupted = st.Interrupted || !st.LastMessage.IsZero()
 		st.opened = st.opened && n == events.NoteLost
 	case events.NoteHeld:
 		st.Behind = true
 	case events.NoteCurrent:
 		st.current()
 	case events.NoteReleased:
-		st.Interrupted = st.Interrupted || st.Waits() && !st.Heard.IsZero()
+		st.Interrupted = st.Interrupted || st.Waits() && !st.LastMessage.IsZero()
 		st.Held, st.Behind = false, false
 	case events.NoteNoReplay, events.NoteReplay:
 		st.noReplay = n == events.NoteNoReplay
@@ -152,7 +152,7 @@ func (st *Stream) current() {
 			r.Lag = 0 // it was made up
 		}
 		if !started && r.State == view.Unknown { // the engine restarted, and has published nothing
-			r.On(HeardAll)
+			r.On(AppliedAll)
 		}
 	}
 	st.Held, st.Behind = false, false

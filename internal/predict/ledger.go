@@ -98,8 +98,8 @@ import (
 // Defaults of WithPredictions.
 const (
 	DefaultTTL       = 2 * time.Second
-	DefaultTicketAge = 10 * time.Minute
-	DefaultBytes     = 64 << 20
+	defaultTicketAge = 10 * time.Minute
+	defaultBytes     = 64 << 20
 	MinBytes         = 256 << 10
 )
 
@@ -122,9 +122,9 @@ func observe(a *stats.Accuracy, figure, cached int) {
 const maxObserved = 1024
 
 var (
-	// ErrNotAsked and ErrBlockSize are those of package kvindex.
-	ErrNotAsked  = errors.New("kvindex: the pod was not in the request")
-	ErrBlockSize = errors.New("kvindex: the block size of the pod is not known")
+	// ErrNotInRequest and ErrBlockSize are those of package kvindex.
+	ErrNotInRequest = errors.New("kvindex: the pod was not in the request")
+	ErrBlockSize    = errors.New("kvindex: the block size of the pod is not known")
 )
 
 // Config has the fields of kvindex.PredictionConfig.
@@ -223,7 +223,7 @@ type issued struct {
 
 // New returns an empty Ledger. With c nil it has the defaults.
 func New(c *Config) *Ledger {
-	l := &Ledger{ttl: int64(DefaultTTL), age: int64(DefaultTicketAge), bytes: DefaultBytes, clock: time.Now}
+	l := &Ledger{ttl: int64(DefaultTTL), age: int64(defaultTicketAge), bytes: defaultBytes, clock: time.Now}
 	if c != nil {
 		if c.TTL > 0 {
 			l.ttl = int64(c.TTL)
@@ -445,7 +445,7 @@ func (l *Ledger) Observe(of Ticket, promptTokens, cachedTokens int) {
 		t.row.OtherLength++
 		most = promptTokens
 	}
-	if cachedTokens >= 0 && cachedTokens <= most {
+	if nothing := promptTokens == 0 && cachedTokens == 0; !nothing && cachedTokens >= 0 && cachedTokens <= most {
 		observe(&t.row.Cached, int(t.cached), cachedTokens)
 		observe(&t.row.Predicted, int(t.predicted), cachedTokens)
 		if b := t.believed; b != nil {

@@ -287,7 +287,7 @@ func TestOtherBlocks(t *testing.T) {
 		t.Errorf("blocks that came behind the score: %v", err)
 	}
 	w.ledger.Lose(p, -1, true)
-	if _, err := w.ledger.Send(p, &Sending{View: blocksOf(32)}); !errors.Is(err, ErrNotAsked) {
+	if _, err := w.ledger.Send(p, &Sending{View: blocksOf(32)}); !errors.Is(err, ErrNotInRequest) {
 		t.Errorf("a pod that is gone: %v", err)
 	}
 }

@@ -38,7 +38,7 @@ func (l *Ledger) Send(p *Pod, s *Sending) (Ticket, error) {
 	l.expire(now)
 	if f := p.form.Load(); f != nil && s.Lent { // the pod has announced its blocks since
 		if !sameBlocks(f, s.View) {
-			return Ticket{}, fmt.Errorf("%w: %.100q: its blocks were announced after the score", ErrBlockSize, s.Source.Pod)
+			return Ticket{}, fmt.Errorf("%w: %.100q announced its first blocks after the score", ErrBlockSize, s.Source.Pod)
 		}
 		s.Lent = false
 	}
@@ -47,7 +47,7 @@ func (l *Ledger) Send(p *Pod, s *Sending) (Ticket, error) {
 		h = l.holder(p, s.Source, s.View, s.Variant)
 	}
 	if h == nil {
-		return Ticket{}, fmt.Errorf("%w: %.100q was removed, or has more than %d ranks", ErrNotAsked, s.Source.Pod, engine.MaxRanks)
+		return Ticket{}, fmt.Errorf("%w: %.100q was removed, or has more than %d ranks", ErrNotInRequest, s.Source.Pod, engine.MaxRanks)
 	}
 	h.lent = s.Lent
 	slot := l.issue(now, l.row(s.Source.Model, s.State))

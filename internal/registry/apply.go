@@ -76,7 +76,7 @@ func (in *ingest) unnumbered(bad error) error {
 		return err
 	}
 	r.Kept = false
-	r.Heard(in.batch, in.now, true)
+	r.Applied(in.batch, in.now, true)
 	in.noteKinds(r)
 	in.noteForm(r)
 	in.cured(r)
@@ -133,7 +133,7 @@ func (d *delivery) take() (again bool, err error) {
 		r.On(podstate.Forgotten)
 	}
 	if !full {
-		r.Heard(d.batch, d.now, !st.Partial)
+		r.Applied(d.batch, d.now, !st.Partial)
 		d.noteKinds(r)
 		d.noteForm(r)
 		d.cured(r)
@@ -200,7 +200,7 @@ func (d *delivery) settleOthers(lost bool) error {
 		case d.bad == nil && !v.Missed && v.Restarted:
 			e = podstate.Emptied
 		case !lost: // the first message since NoteRestarted, which cleared them
-			e = podstate.HeardAll
+			e = podstate.AppliedAll
 			if v.Missed {
 				e = podstate.Forgotten
 			}
@@ -381,7 +381,7 @@ func (x *Registry) Applying() (context.Context, context.CancelFunc) {
 	if x.OwnsIndex {
 		return context.Background(), func() {}
 	}
-	return context.WithTimeout(context.Background(), ApplyTimeout)
+	return context.WithTimeout(context.Background(), applyTimeout)
 }
 
 // source returns the index.Source of a rank.

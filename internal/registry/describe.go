@@ -22,7 +22,7 @@ func (x *Registry) Stats(s *stats.Stats) {
 	s.Counters, s.MalformedBy = x.stats, maps.Clone(x.malformedBy)
 	x.statsMu.Unlock()
 	x.ledger.Stats(s)
-	s.Models = x.catalog.Count()
+	s.Models, s.States = x.catalog.Count(), make(map[string]int)
 	if d, ok := x.Index.(index.Describer); ok {
 		s.Index = d.Usage()
 		for _, info := range d.Describe(nil) {
@@ -109,7 +109,7 @@ func (x *Registry) FactsOf(pod, model string) *explain.Pod {
 		})
 		pm.Shown.Profile.Correct(f.Ranks[len(f.Ranks)-1].Groups)
 		f.Unrecognized = append(f.Unrecognized, r.Unrecognized...)
-		f.Heard = f.Heard || r.Messages > 0 || r.Kept || r.State != view.Unknown
+		f.Received = f.Received || r.Messages > 0 || r.Kept || r.State != view.Unknown
 	}
 	return f
 }

@@ -346,12 +346,12 @@ func (in *ingest) publish() {
 		if zero != nil {
 			n.Rank = noteOf(zero)
 		}
-		d.Tell(index.Source{Pod: in.pod, Model: in.model}, n.Append(nil))
+		d.Publish(index.Source{Pod: in.pod, Model: in.model}, n.Append(nil))
 	}
 	for _, r := range pm.ByNumber {
 		if r.Number != 0 && isNews(r) {
 			n := podstate.Note{Rank: noteOf(r)}
-			d.Tell(in.source(r), n.Append(nil))
+			d.Publish(in.source(r), n.Append(nil))
 		}
 	}
 }
@@ -387,6 +387,6 @@ func (in *ingest) forgetPublished(r *podstate.Rank) {
 // withdrawNote replaces the note of a source by an empty one.
 func (x *Registry) withdrawNote(src index.Source) {
 	if d := x.directory.of; d != nil {
-		d.Tell(src, (&podstate.Note{}).Append(nil))
+		d.Publish(src, (&podstate.Note{}).Append(nil))
 	}
 }

@@ -45,7 +45,7 @@ func (x *Registry) IngestMessage(m events.Message) (events.Receipt, error) {
 		return events.Receipt{}, err
 	}
 	if m.Seq == math.MaxUint64 && m.Err == nil {
-		return events.Receipt{}, fmt.Errorf("kvindex: pod %q: stream %q: sequence number %d is a mark, not a message", m.Pod, m.Stream, m.Seq)
+		return events.Receipt{}, fmt.Errorf("kvindex: pod %q: stream %q: sequence number %d is reserved", m.Pod, m.Stream, m.Seq)
 	}
 	m.Stream = streamName(m.Stream)
 	d := delivery{ingest: x.newIngest(m.Pod, m.Model), m: m}

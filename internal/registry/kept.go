@@ -74,7 +74,7 @@ func (in *ingest) recalled(r *podstate.Rank) error {
 	if r.Doubt = cur.Digest == 1; r.Doubt {
 		r.On(podstate.Doubted)
 	} else {
-		r.On(podstate.HeardLate)
+		r.On(podstate.AppliedLate)
 	}
 	return nil
 }

@@ -41,8 +41,8 @@ import (
 // applied; but adapters beyond engine.MaxAdapters are only counted. Pods that other processes
 // feed (WithIndex) are left out beyond a bound.
 const (
-	MaxPods   = 1 << 16
-	MaxModels = 16 // of a pod
+	maxPods   = 1 << 16
+	maxModels = 16 // of a pod
 )
 
 // pod is the state of a pod, beside its blocks.
@@ -163,8 +163,8 @@ func (x *Registry) findPod(name string) (*pod, error) {
 	defer x.mu.Unlock()
 	p := x.pods[name]
 	if p == nil {
-		if len(x.pods) >= MaxPods {
-			return nil, fmt.Errorf("kvindex: pod %q is one more than %d", name, MaxPods)
+		if len(x.pods) >= maxPods {
+			return nil, fmt.Errorf("kvindex: pod %q: there are %d pods already", name, maxPods)
 		}
 		p = &pod{name: name, models: make(map[string]*podModel), replies: make(map[string]*profileReply)}
 		x.pods[name] = p
@@ -240,8 +240,8 @@ func (x *Registry) profileFor(p *pod, model string, b *events.Batch) (profile *e
 	} else {
 		a := p.replies[model]
 		if a == nil {
-			if len(p.models)+len(p.replies) >= MaxModels {
-				return nil, fmt.Errorf("kvindex: pod %q: model %q is one more than the %d that a pod may have", p.name, model, MaxModels)
+			if len(p.models)+len(p.replies) >= maxModels {
+				return nil, fmt.Errorf("kvindex: pod %q: model %q: the pod has %d models already", p.name, model, maxModels)
 			}
 			a = &profileReply{}
 			a.profile, a.err = x.Profile(p.name, model)
@@ -416,7 +416,7 @@ func (x *Registry) Refused(pod, model string) error {
 // message counts for more than a name from a request. A model without routed prompts goes
 // first. p.mu is held.
 func (x *Registry) makeRoom(p *pod, model string) {
-	if p.models[model] != nil || p.replies[model] != nil || len(p.models)+len(p.replies) < MaxModels {
+	if p.models[model] != nil || p.replies[model] != nil || len(p.models)+len(p.replies) < maxModels {
 		return
 	}
 	var name string

@@ -24,10 +24,10 @@ import (
 // ErrClosed is kvindex.ErrClosed.
 var ErrClosed = errors.New("kvindex: closed")
 
-// ApplyTimeout limits calls of a backend (WithIndex) for which the Indexer has no context of
+// applyTimeout limits calls of a backend (WithIndex) for which the Indexer has no context of
 // its caller: Apply, Cursor, Remove and RemoveSource, and Match for Routed. The context of the
 // call ends then.
-const ApplyTimeout = 5 * time.Second
+const applyTimeout = 5 * time.Second
 
 // Config configures a Registry. Functions may be nil where a comment allows it. Profile may be
 // called with the locks of its pod held; Estimated, Lost and State are called without locks.

@@ -37,11 +37,11 @@ func (x *Registry) StreamNext(podID, model, stream string) events.Position {
 	st := pm.Streams[name]
 	if st != nil {
 		if next, heard := st.Seq.Next(); heard {
-			return events.Position{Next: next, Heard: heard, Partial: st.Lacks()}
+			return events.Position{Next: next, Received: heard, Partial: st.Lacks()}
 		}
 	}
 	if cur, _, err := x.keptCursor(p, pm, index.Source{Pod: podID, Model: model}, name); err == nil && cur.Next > 0 {
-		return events.Position{Next: cur.Next, Heard: true, Partial: true}
+		return events.Position{Next: cur.Next, Received: true, Partial: true}
 	}
 	return events.Position{Partial: st != nil && st.Lacks()}
 }
@@ -310,7 +310,7 @@ func (x *Registry) StreamView(podID, model, stream string) (v events.StreamView)
 			state = min(state, view.Partial)
 		}
 	}
-	v.State, v.Heard, v.Missing = state.String(), st.Heard.Round(0), st.Stats.Missing
+	v.State, v.LastMessage, v.Missing = state.String(), st.LastMessage.Round(0), st.Stats.Missing
 	return v
 }
 

@@ -52,7 +52,7 @@ func (p *pod) appendState(b []byte) []byte {
 func (x *Registry) Restore(f *sections.Fields) {
 	name := f.String()
 	if x.pod(name) != nil {
-		f.Refuse(fmt.Errorf("pod %q is there twice", name))
+		f.Refuse(fmt.Errorf("pod %q is repeated", name))
 	}
 	for range f.Count() {
 		if err := x.restoreModel(name, f); err != nil {
@@ -88,7 +88,7 @@ func (x *Registry) restoreModel(pod string, f *sections.Fields) error {
 	in := x.newIngest(pod, model)
 	if in.find() {
 		in.leave()
-		return fmt.Errorf("model %q is there twice", model)
+		return fmt.Errorf("model %q is repeated", model)
 	}
 	if err := in.enter(); err != nil {
 		return err

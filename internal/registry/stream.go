@@ -125,7 +125,7 @@ func (d *delivery) noteTime() {
 	if d.stream.Silent() {
 		d.pm.Silent--
 	}
-	d.stream.Heard = d.now
+	d.stream.LastMessage = d.now
 }
 
 // address finds the stream and the rank of the message.
@@ -221,7 +221,7 @@ func (d *delivery) deal() (events.Receipt, error) {
 	}
 	receipt := events.Receipt{Applied: d.bad == nil && !d.contested && !full, Gap: v.Gap, Restarted: v.Restarted, NoRoom: full}
 	if what := d.convert.Unrecognized; receipt.Applied && len(what) > 0 {
-		receipt.Unrecognized = fmt.Errorf("kvindex: pod %q: events have what this version does not know: %s", d.pod, strings.Join(what, ", "))
+		receipt.Unrecognized = fmt.Errorf("kvindex: pod %q: events have parts that this version does not know: %s", d.pod, strings.Join(what, ", "))
 	}
 	if d.bad != nil {
 		return receipt, d.refusal()

@@ -413,7 +413,7 @@ func TestApproximateSwitch(t *testing.T) {
 	}
 	s := f.routers[0].Stats()
 	t.Logf("behind events %d figures are exact, of which %d are 0; %d are too low, because the past of the engine is unknown", exact+none, none, late)
-	if s.Approximate != 0 || exact < n || late == 0 {
-		t.Errorf("%d pods are approximate, or the test tests too little", s.Approximate)
+	if s.States["approximate"] != 0 || exact < n || late == 0 {
+		t.Errorf("%d pods are approximate, or the test tests too little", s.States["approximate"])
 	}
 }

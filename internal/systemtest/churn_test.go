@@ -199,7 +199,7 @@ func runChurn(t *testing.T, ix *kvindex.Indexer, prompts [][]uint32, seed uint64
 		sink = pool.Sink()
 	}
 	c.fleet, err = events.NewFleet(sink, events.FleetConfig{
-		Subscriber: events.SubscriberConfig{BackoffMin: 10 * time.Millisecond, BackoffMax: 250 * time.Millisecond, Heartbeat: time.Second, ReplayTimeout: time.Second},
+		Subscriber: events.SubscriberConfig{Backoff: 250 * time.Millisecond, Heartbeat: time.Second, ReplayTimeout: time.Second},
 		OnChange:   c.changed,
 		OnError:    c.failed,
 	})
@@ -243,7 +243,7 @@ func runChurn(t *testing.T, ix *kvindex.Indexer, prompts [][]uint32, seed uint64
 		if left := c.fleet.Pods(nil); len(left) > 0 {
 			return fmt.Sprintf("%d pods: %+v", len(left), left[0])
 		}
-		if s := ix.Stats(); s.Pods+s.Ranks+s.Models+s.Parked+s.Unplaced+s.Connected+s.Silent+s.Replaying+s.Uncertain+s.NoReplay+s.Waiting+s.Index.Prefixes+s.Index.Memberships+s.Index.Names+s.Index.Pending+s.Index.Removed > 0 || s.Blocks != ([index.NumTiers]int{}) {
+		if s := ix.Stats(); s.Pods+s.Ranks+s.Models+s.Parked+s.Unplaced+len(s.States)+s.Connected+s.NoReplay+s.Waiting+s.Index.Prefixes+s.Index.Memberships+s.Index.Removed > 0 || s.Blocks != ([index.NumTiers]int{}) {
 			return fmt.Sprintf("%+v", s)
 		}
 		return ""
@@ -570,7 +570,7 @@ func (c *churn) keepBusy(p *churnPod) {
 		}
 	}
 	stream := fmt.Sprintf("tcp://%s:%d", p.Host, p.Port)
-	for time.Since(began) < churnEvery/5 && !c.ix.Sink().StreamView(p.ID, p.Model, stream).Heard.After(began) {
+	for time.Since(began) < churnEvery/5 && !c.ix.Sink().StreamView(p.ID, p.Model, stream).LastMessage.After(began) {
 		<-time.After(time.Millisecond)
 	}
 }

@@ -395,7 +395,7 @@ func (s *schedule) move() {
 		s.reopen(func() {})
 		if s.publisher.Next() > 0 { // the stream is resumed by a repeat alone
 			s.publisher.Repeat(s.publisher.Next() - 1)
-			s.until(faultsFire, "", func() bool { return s.indexer.Sink().StreamNext("a", "m", s.stream).Heard })
+			s.until(faultsFire, "", func() bool { return s.indexer.Sink().StreamNext("a", "m", s.stream).Received })
 		}
 	}
 	s.unfollow()

@@ -261,7 +261,7 @@ func (s *schedule) start() {
 	s.how = s.send
 
 	s.cfg = events.SubscriberConfig{
-		BackoffMin: time.Millisecond, BackoffMax: 20 * time.Millisecond,
+		Backoff:   20 * time.Millisecond,
 		OnConnect: func(string) { s.note(func() { s.connects++ }) },
 		OnReplay: func(r events.Replay) {
 			s.note(func() { s.replays = append(s.replays, fmt.Sprintf("%+v", r)) })

@@ -133,7 +133,7 @@ func startFleet(tb testing.TB) *remoteFleet {
 		endpoint, replay, _ := strings.Cut(f.out.Text(), " ")
 		sub, err := events.NewSubscriber(f, events.SubscriberConfig{
 			Endpoint: endpoint, Replay: replay, Pod: fleetPod(i), Model: "m",
-			BackoffMin: 10 * time.Millisecond, BackoffMax: 100 * time.Millisecond,
+			Backoff: 100 * time.Millisecond,
 		})
 		if err != nil {
 			tb.Fatal(err)

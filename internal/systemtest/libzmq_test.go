@@ -182,7 +182,7 @@ func startLibzmqEngine(t *testing.T, e *truth, bind bool, args ...string) *libzm
 	pub := "tcp://127.0.0.1:" + freePort(t)
 	cfg := events.SubscriberConfig{
 		Endpoint: pub, Pod: "a", Model: "m", Replay: replay, Bind: bind,
-		BackoffMin: time.Millisecond, BackoffMax: 50 * time.Millisecond, ReplayTimeout: libzmqSilence,
+		Backoff: 50 * time.Millisecond, ReplayTimeout: libzmqSilence,
 		OnReplay: func(r events.Replay) { l.replays <- r },
 	}
 	if bind {

@@ -24,7 +24,7 @@ type reading struct {
 	of *shared
 }
 
-func (s *shared) Tell(src index.Source, note []byte) {
+func (s *shared) Publish(src index.Source, note []byte) {
 	l := &sharedindex.Listing{Entries: slices.DeleteFunc(slices.Clone(s.listing.Entries), func(e sharedindex.Entry) bool { return e.Source == src })}
 	l.Entries = append(l.Entries, sharedindex.Entry{Source: src, Note: note})
 	slices.SortFunc(l.Entries, func(a, b sharedindex.Entry) int { return a.Source.Rank - b.Source.Rank })
@@ -35,7 +35,7 @@ func (s *shared) Listing(context.Context) (*sharedindex.Listing, error) {
 	return &sharedindex.Listing{}, nil
 }
 
-func (r reading) Tell(index.Source, []byte) {}
+func (r reading) Publish(index.Source, []byte) {}
 
 func (r reading) Listing(context.Context) (*sharedindex.Listing, error) { return r.of.listing, nil }
 

@@ -406,7 +406,7 @@ func (e *snapEngine) goesOn(lives int) {
 		if e.from > 0 || e.life().behind {
 			e.lost = true
 		}
-	case r.IntN(3) == 0 && next < len(e.life().sent) && at.Heard:
+	case r.IntN(3) == 0 && next < len(e.life().sent) && at.Received:
 		kind = "gap that no replay fills"
 		e.from = next + 1 + r.IntN(len(e.life().sent)-next)
 		e.lost = true
@@ -415,7 +415,7 @@ func (e *snapEngine) goesOn(lives int) {
 		if e.first >= 0 { // what was never applied does not come again
 			e.from = max(min(e.first, next), next-r.IntN(30))
 		}
-		e.lost = e.lost || at.Partial || !at.Heard && e.from > 0
+		e.lost = e.lost || at.Partial || !at.Received && e.from > 0
 	}
 	w.tally[kind]++
 }

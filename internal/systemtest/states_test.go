@@ -129,7 +129,7 @@ func TestNormalChanges(t *testing.T) {
 			sink := noteSink{ix.Sink(), make(chan struct{}, 100)}
 			runSubscriber(t, sink, events.SubscriberConfig{
 				Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint(), Pod: "a", Model: "m",
-				BackoffMin: time.Millisecond, BackoffMax: 20 * time.Millisecond,
+				Backoff: 20 * time.Millisecond,
 				OnError: func(err error) { errs <- err },
 			})
 			expect := func(from, to kvindex.State) {

@@ -112,7 +112,7 @@ func (c *Conn) greet() error {
 func (c *Conn) silent(err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Errorf("%w: the peer accepts connections and said nothing in %v, so it is no ZeroMQ socket: %w", ErrProtocol, c.cfg.HandshakeTimeout, os.ErrDeadlineExceeded)
+		return fmt.Errorf("%w: the peer accepts connections and sent nothing in %v, so it is no ZeroMQ socket: %w", ErrProtocol, c.cfg.HandshakeTimeout, os.ErrDeadlineExceeded)
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
 		return fmt.Errorf("%w: the peer hung up without a word, so it may be no ZeroMQ socket: %w", ErrProtocol, midway(err))
 	}

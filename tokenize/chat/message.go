@@ -455,7 +455,7 @@ func (p *part) check(m *message, parts bool, engine version) error {
 	case p.kind == partSkipped && !engine.does(skipsEmptyParts):
 		return badField(textParts[r.kind].field, "missing")
 	case p.kind == partSkipped && m.role == "tool" && answer:
-		return unscored(textParts[r.kind].field, "missing: the other parts tell whether the engine takes it")
+		return unscored(textParts[r.kind].field, "missing: whether the engine accepts it depends on the other parts")
 	case !parts || !engine.does(handsPartFields):
 		return nil
 	}

@@ -50,7 +50,8 @@ type conversation struct {
 // the HTTP request, such as "/v1/chat/completions"; it may have a prefix and a query. The body
 // of another API is an error that wraps ErrNotScorable and names the API. If path is empty or
 // unknown, a body with "messages" is a chat, and a body with "prompt" a completion. The body
-// of another API then passes for one of them if no field shows its API.
+// of another API then passes for one of them if no field shows its API. With an unknown path,
+// any other body is ErrNotScorable, because it may be right for an API that is not known.
 //
 // A body of more than 32 MiB, images in it included, is ErrNotScorable.
 //
@@ -59,6 +60,14 @@ type conversation struct {
 // differ, Model.Render decides. It ignores other fields. The Request keeps nothing of body.
 func Parse(path string, body []byte) (*Request, error) {
 	api := apiOf(path)
+	r, err := parse(api, body)
+	if api == unknown && path != "" && errors.Is(err, ErrMalformed) {
+		return nil, notScorable("it was sent to %.100q, which is no API that is known: as a chat or completion it is %s", path, err)
+	}
+	return r, err
+}
+
+func parse(api api, body []byte) (*Request, error) {
 	if api > completions {
 		return nil, notScorable("it was sent to %s, whose bodies are not read", api)
 	}
@@ -151,7 +160,7 @@ func refuseFields(o *jinja.Dict) error {
 
 func (r *Request) parsePrompt(o *jinja.Dict) error {
 	if optional(o, "suffix") != nil {
-		return badField("suffix", "no engine takes one")
+		return unscored("suffix", "SGLang makes another prompt of it, and vLLM refuses it")
 	}
 	switch v := optional(o, "prompt").(type) {
 	case nil:

@@ -83,7 +83,7 @@ func TestParseErrors(t *testing.T) {
 		{`{"prompt":[1,-1]}`, `malformed: prompt[1]: not the id of a token`},
 		{`{"prompt":[[1,"a"]]}`, `malformed: prompt[0][1]: not the id of a token`},
 		{`{"prompt":[1.5]}`, `malformed: prompt[0]: a number, not a string or an array`},
-		{`{"prompt":"a","suffix":"b"}`, `malformed: suffix: no engine takes one`},
+		{`{"prompt":"a","suffix":"b"}`, `not scorable: suffix: SGLang makes another prompt of it, and vLLM refuses it`},
 		{`{"prompt":"a","prompt_embeds":"b"}`, `not scorable: prompt_embeds: its effect on the tokens is not known here`},
 	} {
 		_, err := chat.Parse("", []byte(c.body))

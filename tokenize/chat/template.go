@@ -132,7 +132,7 @@ func (m *Model) choose(c *conversation, tools bool) (*template, error) {
 		}
 		if t, ok := m.named[c.template]; ok && !m.single {
 			if !m.engine.does(looksUpTemplates) {
-				return nil, unscored("chat_template", "this version of the engine takes the name for a template when it tells what content it wants")
+				return nil, unscored("chat_template", "this version of the engine takes the name for a template when it detects the content format")
 			}
 			return t, nil
 		}

@@ -83,7 +83,7 @@ var history = [changes]struct {
 	readsReasoningAlone:      {16_000, 0, "reasoning_content no longer stands in for reasoning", "entrypoints/chat_utils.py, c5113f60f and bf001da4b"},
 	takesEffortNone:          {18_000, 0, "reasoning_effort may be none", "entrypoints/openai/chat_completion/protocol.py, a3ea760ea"},
 	wrapsStrings:             {18_000, 0, "a string among parts becomes a part", "entrypoints/chat_utils.py, 0836be3b0"},
-	looksUpTemplates:         {18_000, 0, "chat_template may name one before its content format is told", "renderers/hf.py, b41aa264f"},
+	looksUpTemplates:         {18_000, 0, "chat_template may name one before its content format is detected", "renderers/hf.py, b41aa264f"},
 	joinsToolText:            {20_000, 0, "a tool message of texts is one string", "entrypoints/chat_utils.py, afabb5f45"},
 	handsTask:                {20_000, 0, "templates get task", "entrypoints/chat_utils.py, 4d51588e2"},
 	refusesEmptyTools:        {20_000, 0, "it refuses an empty list of tools", "entrypoints/openai/chat_completion/protocol.py, 18013df6a"},

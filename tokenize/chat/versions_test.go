@@ -106,7 +106,7 @@ func TestVersions(t *testing.T) {
 		{content, "", say("user", `[{"type":"text"},{"type":"text","text":"a"},{"type":"text","text":"b"}]`), []string{"0.11", "a\nb"}},
 		{content, "", `{"messages":[{"role":"tool","tool_call_id":"i","content":[{"type":"text"}]}]}`, []string{
 			"0.10.2", "malformed: messages[0].content[0].text: missing",
-			"", "not scorable: messages[0].content[0].text: missing: the other parts tell whether the engine takes it"}},
+			"", "not scorable: messages[0].content[0].text: missing: whether the engine accepts it depends on the other parts"}},
 		{content, "", say("user", `[{"type":"text","text":"a","uuid":"u"}]`), []string{"0.10.2", "a", "0.11", "malformed: messages[0].content[0].uuid: of a part that is no media"}},
 		{calls, "", called(`""`), []string{"0.10.2", "malformed: " + atArguments + ": no JSON", "0.11", "{};True"}},
 		{"{{ range(2) | list }}", "", with(`"chat_template_kwargs":{"range":1}`), []string{

@@ -162,7 +162,7 @@ func (f *Forest) checkHolders(id uint32, h header, held map[Holding]uint32) erro
 		at := Holding{id, ord}
 		switch {
 		case seen[ord]:
-			err = fmt.Errorf("holder %d is there twice", ord)
+			err = fmt.Errorf("holder %d is repeated", ord)
 		case mask == 0 || bits.Len32(mask) > h.written():
 			err = fmt.Errorf("holder %d has %b of %d slots", ord, mask, h.written())
 		case held[at] != mask:

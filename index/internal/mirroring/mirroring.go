@@ -36,8 +36,8 @@ type Mirror[Source, Layout, Holder any] interface {
 	Evicted(holder uint32)
 }
 
-// Teller is an index that has a mirror. MirrorTo is called before anything else.
-type Teller[Source, Layout, Holder any] interface {
+// Mirrored is an index that has a mirror. MirrorTo is called before anything else.
+type Mirrored[Source, Layout, Holder any] interface {
 	MirrorTo(Mirror[Source, Layout, Holder])
 }
 

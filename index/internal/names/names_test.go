@@ -101,7 +101,7 @@ func compare(t *testing.T, n *Table[Hash, value], m map[Hash]value) {
 	got := map[Hash]value{}
 	n.Each(func(h Hash, v value) {
 		if _, ok := got[h]; ok {
-			t.Fatalf("%x is there twice", h)
+			t.Fatalf("%x is repeated", h)
 		}
 		got[h] = v
 	})
