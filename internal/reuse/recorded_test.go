@@ -75,15 +75,7 @@ func replay(t *testing.T, file string) (queries int, ok bool) {
 // planOf returns the plan for the groups of a header.
 func planOf(t *testing.T, file string, head recordedRow) *reuse.Plan {
 	t.Helper()
-	groups := make([]reuse.Group, len(head.Groups))
-	for i, g := range head.Groups {
-		kind, ok := recordedKinds[g.Kind]
-		if !ok {
-			t.Fatalf("%s: group of kind %q", file, g.Kind)
-		}
-		groups[i] = reuse.Group{Kind: kind, Window: g.Window + g.Chunk, Block: g.Block, Draft: g.Eagle}
-	}
-	plan, err := reuse.New(groups, head.Unit)
+	plan, err := reuse.New(groupsOf(t, file, head.Groups), head.Unit)
 	if err != nil {
 		t.Fatalf("%s: %v", file, err)
 	}
@@ -91,6 +83,20 @@ func planOf(t *testing.T, file string, head recordedRow) *reuse.Plan {
 		t.Fatalf("%s: grain %d, and partial_hits is %t", file, plan.Grain(), head.Partial)
 	}
 	return plan
+}
+
+// groupsOf returns the groups of a header.
+func groupsOf(t *testing.T, file string, recorded []recordedGroup) []reuse.Group {
+	t.Helper()
+	groups := make([]reuse.Group, len(recorded))
+	for i, g := range recorded {
+		kind, ok := recordedKinds[g.Kind]
+		if !ok {
+			t.Fatalf("%s: group of kind %q", file, g.Kind)
+		}
+		groups[i] = reuse.Group{Kind: kind, Window: g.Window + g.Chunk, Block: g.Block, Draft: g.Eagle}
+	}
+	return groups
 }
 
 // heldOf reads maps with a character for each boundary: 1, a block ends there.

@@ -54,6 +54,7 @@ type Held struct {
 // for concurrent use. It must be made by [New].
 type Plan struct {
 	specs []spec // groups of full attention first, then in the order of the engine
+	unit  int    // tokens: the least common multiple of the blocks
 	grain int    // of hits inside blocks; 0: there are none
 	left  bool   // some group is not judged
 }
@@ -169,6 +170,7 @@ func (p *Plan) align(grain int) error {
 			return fmt.Errorf("reuse: no common multiple of the block sizes up to %d", maxAlignment)
 		}
 	}
+	p.unit = align
 	if grain > 0 && p.isFine(grain) {
 		p.grain, align = grain, grain
 	}
