@@ -15,11 +15,11 @@ import (
 // below the gpu, for the groups of one pod. It never changes, so it is safe for
 // concurrent use. It must be made by [NewLoad].
 //
-// The connector stores and loads chunks of so many blocks of a group. A load begins
-// with the chunk that the gpu hit ends in, and ends at a token up to which each group
-// finds its chunks: a full-attention group all of them, a window group those of its
-// last window, a Mamba group the last one. A load that gains less than a chunk of any
-// group is not made.
+// The connector stores and loads chunks, each of so many blocks of a group. A load begins
+// with the chunk that the gpu's part ends in. It ends at the last token for which each
+// group has its chunks: a full-attention group all up to the token, a window group those
+// of the window before it, a Mamba group the last one. The groups are asked one after
+// another. If the gain is less than a chunk of the group that is asked, nothing is loaded.
 //
 // The rule follows get_num_new_matched_tokens of
 // vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py at the commits
@@ -266,7 +266,7 @@ func (r *chunkRow) run(from, to int) int {
 			return min((i+bits.TrailingZeros64(w))/r.size, to)
 		}
 	}
-	return max(from, to)
+	return to
 }
 
 // window returns the end of the last run of need or more chunks in [from, to). If there

@@ -1,7 +1,8 @@
 // Package reuse computes how many tokens of a prompt vLLM would reuse, given the
-// blocks that each of its KV-cache groups holds.
+// blocks that each of its KV-cache groups holds: those of the gpu by a [Plan], and those
+// that it would load from lower tiers beside them by a [Load].
 //
-// It follows vLLM at commit 017e9f4448b7 (2026-08-17): find_longest_cache_hit
+// A Plan follows vLLM at commit 017e9f4448b7 (2026-08-17): find_longest_cache_hit
 // of the coordinators in vllm/v1/core/kv_cache_coordinator.py and of the
 // managers in vllm/v1/core/single_type_kv_cache_manager.py. It also matches
 // recorded runs of two earlier commits: 59401ac9f18c (2026-06-09)
