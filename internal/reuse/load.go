@@ -23,10 +23,10 @@ import (
 //
 // The rule follows get_num_new_matched_tokens of
 // vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py at the commits
-// of the package comment. It does not cover requests that exclude tiers or prefix
-// caching, and not the wait for a chunk that another request is just storing or loading.
-// SimpleCPUOffloadConnector always computes the last token, and otherwise has the same
-// rule for one full-attention group.
+// of the package comment. It covers no requests that exclude tiers or prefix caching. Nor
+// does it cover waiting: a request waits while a chunk that it needs is being stored, or
+// loaded for another request. For one full-attention group, SimpleCPUOffloadConnector has
+// the same rule, but it never loads the last token.
 type Load struct {
 	groups  []loadGroup // full attention first, then by decreasing window
 	windows int         // the first of groups that has a window
@@ -52,7 +52,7 @@ type loadGroup struct {
 // inside a block. It counts only where the connector has such loads: if a chunk is one
 // block, all blocks are equal, some Mamba group has blocks larger than the grain, and
 // there are no windows and no draft layers. With decode context parallelism the connector
-// has none, and no group tells: grain must be 0 then.
+// has no such loads. The groups do not show that: grain must be 0 then.
 //
 // Mamba groups are taken to be in the mode "align". Groups that New leaves out are left
 // out.
@@ -104,7 +104,7 @@ func (l *Load) add(g Group, i int) error {
 		added.window = (g.Window-1)/added.tokens + 1
 	case index.GroupMamba:
 		if l.floor > 0 && l.floor != added.tokens {
-			return errors.New("Mamba blocks of different sizes, which the connector refuses")
+			return errors.New("blocks of another size than those of the Mamba group before, which the connector refuses")
 		}
 		added.window, l.floor = 1, added.tokens
 	}

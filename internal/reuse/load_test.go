@@ -95,7 +95,7 @@ func TestNewLoadRefuses(t *testing.T) {
 		{[]reuse.Group{full}, math.MinInt, 0, "chunk of -"},
 		{[]reuse.Group{window, full}, 1 << 27, 0, "group 0 of 2: chunk of 134217728 blocks of 16 tokens"},
 		{[]reuse.Group{full}, math.MaxInt, 0, "group 0 of 1: chunk of"},
-		{[]reuse.Group{mamba, full, of(mamba, 32)}, 1, 0, "group 2 of 3: Mamba blocks of different sizes"},
+		{[]reuse.Group{mamba, full, of(mamba, 32)}, 1, 0, "group 2 of 3: blocks of another size"},
 	} {
 		if _, err := reuse.NewLoad(c.groups, c.chunk, c.grain); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("NewLoad(%+v, %d, %d): %v, want %q", c.groups, c.chunk, c.grain, err, c.want)
