@@ -333,12 +333,14 @@ type Profile struct {
 	// connector (vLLM's OffloadingConnector: blocks_per_chunk). 0: as events show or, where
 	// they have hashes alone, one block; then PodScore.UpperBound is true for what is loaded.
 	Chunk int
-	// Clears tells what an event that empties the cache (AllBlocksCleared) empties. It is
-	// ClearsGPU for vLLM's OffloadingConnector: a reset of the prefix cache leaves its tiers
-	// as they are.
-	Clears Clears
-	// Tiers has the weight of each tier in PodScore.Score.
-	Tiers [index.NumTiers]TierProfile
+	// ClearsGPU is for vLLM with the OffloadingConnector: an event that empties the cache
+	// (AllBlocksCleared) empties the gpu, and leaves the lower tiers as they are. It also tells
+	// that the connector stores a chunk in the cpu tier once: a second store of it proves that
+	// the tier was emptied without an event, and what the tier held is forgotten.
+	ClearsGPU bool
+	// Weights are those of a token in each tier, for PodScore.Score, from 0 to 1. 0 is the
+	// default: 1 in the gpu, 0.8 in the cpu, 0.5 in the others.
+	Weights [index.NumTiers]float64
 
 	// Approximate, if not nil, is for a pod whose engine publishes no events: the cache of
 	// the pod is estimated from the prompts that are routed to it (Indexer.Routed). Its figure
@@ -353,19 +355,6 @@ type Profile struct {
 	// the pod makes the pod exact, and the estimate is dropped.
 	Approximate *Approximate
 }
-
-// TierProfile describes a tier. A Weight of 0 is the default: 1 for the gpu, 0.8 for the cpu,
-// 0.5 for the others.
-type TierProfile struct{ Weight float64 }
-
-// Clears tells what an event that empties an engine's cache empties.
-type Clears uint8
-
-// The values of Clears.
-const (
-	ClearsAll Clears = iota // all tiers
-	ClearsGPU               // the gpu alone
-)
 
 // Draft tells whether an engine runs with draft layers.
 type Draft uint8
@@ -428,12 +417,10 @@ func (p *Profile) validate() error {
 		return fmt.Errorf("field Grain: %d is negative", p.Grain)
 	case p.Chunk < 0:
 		return fmt.Errorf("field Chunk: %d is negative", p.Chunk)
-	case p.Clears > ClearsGPU:
-		return fmt.Errorf("field Clears: unknown value %d", p.Clears)
 	}
-	for t, of := range p.Tiers {
-		if !(of.Weight >= 0 && of.Weight <= 1) {
-			return fmt.Errorf("field Tiers: the Weight of tier %v is %v, which is not within 0 and 1", index.Tier(t), of.Weight)
+	for t, w := range p.Weights {
+		if !(w >= 0 && w <= 1) {
+			return fmt.Errorf("field Weights: %v of tier %v is not within 0 and 1", w, index.Tier(t))
 		}
 	}
 	if err := p.Approximate.validate(p); err != nil {
@@ -518,10 +505,7 @@ func isNumber(s string) bool {
 // complete returns p in the form that the internal packages use, with its defaults filled in,
 // and the error of validate.
 func (p *Profile) complete() (engine.Profile, error) {
-	e := engine.Profile{Media: uint8(p.Media), Copies: p.Copies, Groups: slices.Clone(p.Groups), Draft: uint8(p.Draft), Grain: p.Grain, Adapters: maps.Clone(p.Adapters), Chunk: p.Chunk, ClearsGPU: p.Clears == ClearsGPU}
-	for t := range p.Tiers {
-		e.Weights[t] = p.Tiers[t].Weight
-	}
+	e := engine.Profile{Media: uint8(p.Media), Copies: p.Copies, Groups: slices.Clone(p.Groups), Draft: uint8(p.Draft), Grain: p.Grain, Adapters: maps.Clone(p.Adapters), Chunk: p.Chunk, ClearsGPU: p.ClearsGPU, Weights: p.Weights}
 	if p.Approximate != nil {
 		e.Approximate = &engine.Room{BlockTokens: p.Approximate.BlockTokens, Blocks: p.Approximate.Blocks, TTL: p.Approximate.TTL}
 	}
@@ -539,13 +523,7 @@ func (p *Profile) complete() (engine.Profile, error) {
 
 // profileOf returns the Profile of which complete returned e.
 func profileOf(e *engine.Profile) Profile {
-	p := Profile{Media: MediaForm(e.Media), Copies: e.Copies, Groups: slices.Clone(e.Groups), Draft: Draft(e.Draft), Grain: e.Grain, Adapters: maps.Clone(e.Adapters), Chunk: e.Chunk}
-	if e.ClearsGPU {
-		p.Clears = ClearsGPU
-	}
-	for t := range p.Tiers {
-		p.Tiers[t].Weight = e.Weights[t]
-	}
+	p := Profile{Media: MediaForm(e.Media), Copies: e.Copies, Groups: slices.Clone(e.Groups), Draft: Draft(e.Draft), Grain: e.Grain, Adapters: maps.Clone(e.Adapters), Chunk: e.Chunk, ClearsGPU: e.ClearsGPU, Weights: e.Weights}
 	if a := e.Approximate; a != nil {
 		p.Approximate = &Approximate{a.BlockTokens, a.Blocks, a.TTL}
 	}

@@ -286,7 +286,7 @@ func orNone(err, none error) error {
 // variant of a candidate.
 func (sc *scorer) match(ctx context.Context) error {
 	sc.query.Candidates = sc.set.Index
-	sc.query.Held = sc.query.Held || sc.set.Tiered
+	sc.query.Held = sc.query.Held || sc.set.Bits
 	for {
 		sc.prompt.Begin()
 		began := sc.clock()
@@ -296,6 +296,9 @@ func (sc *scorer) match(ctx context.Context) error {
 		}
 		sc.spend(&sc.times.match, began)
 		switch {
+		case err == nil && sc.set.Tiered && !sc.query.Held && sc.loads():
+			sc.query.Held = true
+			continue
 		case err == nil:
 			sc.degraded = sc.matches.Degraded
 			sc.prompt.Asked = sc.set.LearnForms(sc.prompt.Asked)
@@ -311,6 +314,17 @@ func (sc *scorer) match(ctx context.Context) error {
 		}
 		return sc.x.reg.Failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.Base, err))
 	}
+}
+
+// loads reports whether a source may have more in lower tiers than in its gpu. Then the rows are
+// needed with bits: blocks in the gpu behind a gap do not count.
+func (sc *scorer) loads() bool {
+	for i := range sc.matches.Rows {
+		if row := &sc.matches.Rows[i]; row.Held == nil && (row.Run > row.GPU || int(row.GPU)*row.BlockSize >= sc.prompt.LengthIn(row)) {
+			return true
+		}
+	}
+	return false
 }
 
 // addForms makes the keys for variants of the candidates that the index did not request,
@@ -349,7 +363,7 @@ func (sc *scorer) matchBits(ctx context.Context, after int) error {
 	f := &sc.forecast
 	err := sc.x.index.Match(ctx, &sc.query, &f.Behind)
 	sc.prompt.Use(given, sc.prompt.Length)
-	sc.query.Held, sc.query.Behind = sc.set.Tiered, 0
+	sc.query.Held, sc.query.Behind = false, 0
 	if err != nil {
 		return sc.x.reg.Failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.Base, err))
 	}

@@ -123,6 +123,7 @@ type Set struct {
 	Lent          predict.Lent      // blocks for pods that have announced none
 	Approximate   bool              // some pods are estimated
 	Tiered        bool              // some pod has tiers below the gpu
+	Bits          bool              // some pod needs rows with bits: it may load chunks that no run shows
 	Profiled      bool              // some Profile has Groups or Draft, or some pod a hybrid model
 }
 
@@ -255,7 +256,9 @@ func (c *Catalog) resolve(l *List, m meaning) *Set {
 				if f := e.Sent.Blocks(); f != nil {
 					set.cutAs(f, p.Media)
 				}
-				set.Tiered = set.Tiered || e.View.Facts().Tiered
+				if e.View.Facts().Tiered {
+					set.Tiered, set.Bits = true, set.Bits || p.Chunk > 1 || p.Draft == engine.DraftLayers
+				}
 				set.Approximate = set.Approximate || e.Sent.Room() != nil
 				set.Profiled = set.Profiled || p.Draft == engine.DraftLayers || len(p.Groups) > 0 || e.View.Facts().Hybrid
 			}

@@ -140,8 +140,11 @@ func (c *Converter) unknown(what, name string) {
 // tierOf returns the tier of an event, and notes an unknown medium.
 func (c *Converter) tierOf(e *events.Event) index.Tier {
 	t := tierOf(e.Medium)
-	if t == index.TierOther {
+	switch {
+	case t == index.TierOther:
 		c.unknown("medium", e.Medium)
+	case t == index.TierDisk && shared(e):
+		return index.TierRemote
 	}
 	return t
 }
@@ -216,6 +219,8 @@ func (c *Converter) stored(e *events.Event) index.Change {
 		HasParent: e.HasParent,
 		Parent:    index.Hash(e.Parent),
 		Reused:    e.Reused,
+		// vLLM's OffloadingConnector stores a chunk once; Profile.ClearsGPU tells that it runs.
+		Unique: c.Profile.ClearsGPU && strings.EqualFold(e.Medium, "CPU"),
 	}
 	if len(e.Tokens) == 0 || e.BlockSize <= 0 {
 		return ch
@@ -332,9 +337,20 @@ func lastText(extra []events.ExtraKey) bool {
 }
 
 // foreign reports whether the copy belongs to another engine: vLLM's locality (PR
-// 48281) may be REMOTE, and ownership (PR 52067) names another domain.
+// 48281) may be REMOTE, and ownership (PR 52067) names another domain. Storage that others can
+// read counts for the engine that has announced it.
 func foreign(e *events.Event) bool {
+	return shared(e) && (!isStorage(e.Medium) || e.Locality != "" && !strings.EqualFold(e.Locality, "LOCAL") && !strings.EqualFold(e.Locality, "REMOTE"))
+}
+
+// shared reports whether others have the copy, too.
+func shared(e *events.Event) bool {
 	return e.Locality != "" && !strings.EqualFold(e.Locality, "LOCAL") || e.Ownership != ""
+}
+
+func isStorage(medium string) bool {
+	t := tierOf(medium)
+	return t == index.TierDisk || t == index.TierRemote
 }
 
 // tierOf maps the media of engines to tiers, ignoring case. An unknown medium is

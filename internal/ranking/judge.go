@@ -67,7 +67,7 @@ func (j *Judge) Choose() {
 		from := i
 		for i++; i < len(rows) && rows[i].Held != nil && rows[i].Pod == rows[from].Pod && rows[i].Source == rows[from].Source; i++ {
 		}
-		if l := rows[from].Layout; len(l.Groups) == 1 && l.FullGroups == 1 {
+		if l := rows[from].Layout; j.Tiered && len(l.Groups) == 1 && l.FullGroups == 1 {
 			j.judgeFull(from, i)
 		} else {
 			j.judge(from, i)
@@ -132,9 +132,10 @@ func (j *Judge) planOf(row *index.Row) (*view.Plan, *engine.Profile) {
 	if pod := j.Pods[row.Pod]; pod != nil {
 		return pod.Plans.Of(row.Layout, &pod.Profile, len(pod.Ranks())), &pod.Profile
 	}
-	p := new(engine.Profile)
-	return j.Unregistered.Of(row.Layout, p, engine.MaxRanks), p
+	return j.Unregistered.Of(row.Layout, &noProfile, engine.MaxRanks), &noProfile
 }
+
+var noProfile engine.Profile // of pods that are not registered
 
 func (j *Judge) improve(pod int32, t Best) {
 	at := pod
