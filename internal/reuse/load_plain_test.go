@@ -282,7 +282,7 @@ func (p *plainLoad) fill(r *rand.Rand) (length, gpu int, held []reuse.Held) {
 	case 1, 2:
 		gpu = r.IntN(1 + length/[]int{1, 4}[r.IntN(2)])
 	}
-	for !p.isBlockEnd(gpu) && !(p.hasTails() && gpu%p.grain == 0) {
+	for !p.isBlockEnd(gpu) && (!p.hasTails() || gpu%p.grain != 0) {
 		gpu--
 	}
 	held = make([]reuse.Held, len(p.groups))
