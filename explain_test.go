@@ -1009,7 +1009,7 @@ func TestCausesOfRanks(t *testing.T) {
 			cause: "never_stored", size: 16,
 		},
 		"on another rank": {
-			ranks: [2][]fakeengine.Event{{p.Stored(0, 3)}, {p.Stored(0, 7), cpu(0, 7), p.Removed(1, 2, 3, 4, 5, 6)}},
+			ranks: [2][]fakeengine.Event{{p.Stored(0, 7)}, {p.Stored(0, 7), cpu(0, 7), p.Removed(1, 2, 3, 4, 5, 6)}},
 			cause: "never_stored", size: 16,
 		},
 		"too short for one rank": {

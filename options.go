@@ -329,6 +329,19 @@ type Profile struct {
 	// one for the other. The Indexer copies the map.
 	Adapters map[string]string
 
+	// Chunk is for engines that offload blocks to lower tiers: the blocks in a chunk of the
+	// connector (vLLM's OffloadingConnector: blocks_per_chunk). 0: as events show or, where
+	// they have hashes alone, one block; then PodScore.UpperBound is true for what is loaded.
+	Chunk int
+	// ClearsGPU is for vLLM with the OffloadingConnector: an event that empties the cache
+	// (AllBlocksCleared) empties the gpu, and leaves the lower tiers as they are. It also tells
+	// that the connector stores a chunk in the cpu tier once: a second store of it proves that
+	// the tier was emptied without an event, and what the tier held is forgotten.
+	ClearsGPU bool
+	// Weights are those of a token in each tier, for PodScore.Score, from 0 to 1. 0 is the
+	// default: 1 in the gpu, 0.8 in the cpu, 0.5 in the others.
+	Weights [index.NumTiers]float64
+
 	// Approximate, if not nil, is for a pod whose engine publishes no events: the cache of
 	// the pod is estimated from the prompts that are routed to it (Indexer.Routed). Its figure
 	// is PredictedTokens: CachedTokens is 0, and the state is StateApproximate. The estimate
@@ -402,6 +415,13 @@ func (p *Profile) validate() error {
 		return fmt.Errorf("field Draft: unknown value %d", p.Draft)
 	case p.Grain < 0:
 		return fmt.Errorf("field Grain: %d is negative", p.Grain)
+	case p.Chunk < 0:
+		return fmt.Errorf("field Chunk: %d is negative", p.Chunk)
+	}
+	for t, w := range p.Weights {
+		if !(w >= 0 && w <= 1) {
+			return fmt.Errorf("field Weights: %v of tier %v is not within 0 and 1", w, index.Tier(t))
+		}
 	}
 	if err := p.Approximate.validate(p); err != nil {
 		return err
@@ -485,7 +505,7 @@ func isNumber(s string) bool {
 // complete returns p in the form that the internal packages use, with its defaults filled in,
 // and the error of validate.
 func (p *Profile) complete() (engine.Profile, error) {
-	e := engine.Profile{Media: uint8(p.Media), Copies: p.Copies, Groups: slices.Clone(p.Groups), Draft: uint8(p.Draft), Grain: p.Grain, Adapters: maps.Clone(p.Adapters)}
+	e := engine.Profile{Media: uint8(p.Media), Copies: p.Copies, Groups: slices.Clone(p.Groups), Draft: uint8(p.Draft), Grain: p.Grain, Adapters: maps.Clone(p.Adapters), Chunk: p.Chunk, ClearsGPU: p.ClearsGPU, Weights: p.Weights}
 	if p.Approximate != nil {
 		e.Approximate = &engine.Room{BlockTokens: p.Approximate.BlockTokens, Blocks: p.Approximate.Blocks, TTL: p.Approximate.TTL}
 	}
@@ -503,7 +523,7 @@ func (p *Profile) complete() (engine.Profile, error) {
 
 // profileOf returns the Profile of which complete returned e.
 func profileOf(e *engine.Profile) Profile {
-	p := Profile{Media: MediaForm(e.Media), Copies: e.Copies, Groups: slices.Clone(e.Groups), Draft: Draft(e.Draft), Grain: e.Grain, Adapters: maps.Clone(e.Adapters)}
+	p := Profile{Media: MediaForm(e.Media), Copies: e.Copies, Groups: slices.Clone(e.Groups), Draft: Draft(e.Draft), Grain: e.Grain, Adapters: maps.Clone(e.Adapters), Chunk: e.Chunk, ClearsGPU: e.ClearsGPU, Weights: e.Weights}
 	if a := e.Approximate; a != nil {
 		p.Approximate = &Approximate{a.BlockTokens, a.Blocks, a.TTL}
 	}

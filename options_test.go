@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -100,6 +101,9 @@ func TestProfiles(t *testing.T) {
 		{kvindex.Profile{Adapters: map[string]string{"7": "sql", "3": "chat", "12": "sql"}}, `field Adapters: numbers 12 and 7 have one name, "sql"`},
 		{kvindex.Profile{Draft: 3}, "field Draft: unknown value 3"},
 		{kvindex.Profile{Grain: -1}, "field Grain: -1 is negative"},
+		{kvindex.Profile{Chunk: -1}, "field Chunk: -1 is negative"},
+		{kvindex.Profile{Weights: [index.NumTiers]float64{index.TierCPU: -0.1}}, "field Weights: -0.1 of tier cpu is not within 0 and 1"},
+		{kvindex.Profile{Weights: [index.NumTiers]float64{math.NaN()}}, "field Weights: NaN of tier gpu is not within 0 and 1"},
 		{kvindex.Profile{Grain: 8}, ""},
 		{kvindex.Profile{Grain: 32}, `"a"|"m"|Grain 32 does not divide the block size 16 of group 0`},
 		{kvindex.Profile{Groups: []index.Group{{ID: 1}, {ID: 0}, {ID: 1}}}, `"a"|"m"|Groups: ID 1 is given twice`},

@@ -98,10 +98,10 @@ type Answer struct {
 	// never degraded.
 	Degraded error
 	// Pods has an entry for each pod, or with Request.Ranks for each rank of each pod.
-	// They are ordered by PredictedTokens, most first; pods that are NotScorable are last.
+	// They are ordered by Score, most first; pods that are NotScorable are last.
 	// States have no influence on the order.
 	//
-	// Pods with equal PredictedTokens have an order that comes from the prompt, the names of
+	// Pods with equal Scores have an order that comes from the prompt, the names of
 	// the pods and the seed (WithKeySeed). One prompt has the same order each time, and
 	// different prompts have different orders. So the first pod is a good choice even if
 	// no pod holds anything: equal prompts meet, and others spread evenly. All tokens of
@@ -134,7 +134,10 @@ type PodScore struct {
 	// Rank is the rank that the other fields describe: the rank that holds most of the
 	// prompt or, with Request.Ranks, the rank of the entry.
 	Rank int
-	// Score is PredictedTokens.
+	// Score is the tokens that the engine need not compute, weighted by their tiers
+	// (Profile.Weights): PredictedTokens, the part of CachedTokens and LoadedTokens beyond
+	// those, and the part of FetchedTokens beyond both. It is PredictedTokens if no lower tier
+	// holds more.
 	Score float64
 
 	// PredictedTokens is the number of tokens that the engine would reuse if it had
@@ -149,6 +152,10 @@ type PodScore struct {
 	// Only whole blocks count, but see Profile.Grain. The last token of the prompt never
 	// counts, because engines always compute it.
 	CachedTokens int
+	// LoadedTokens is the number of tokens beyond CachedTokens that the engine would load now
+	// from its host memory (vLLM's OffloadingConnector), and FetchedTokens the number beyond
+	// those after its lower tiers were read.
+	LoadedTokens, FetchedTokens int
 	// MatchedBlocks is the number of blocks at the beginning of the prompt that the rank
 	// holds in any tier, each of BlockTokens tokens. Tiers has the same blocks by tier;
 	// a block in two tiers counts in the faster one.
@@ -189,8 +196,8 @@ func (s PodScore) LogValue() slog.Value {
 }
 
 // RoutePods appends a route.Pod to dst for each of Pods, in their order. It leaves out the
-// load, which a route.Tracker fills in. Lower is the number of tokens in lower tiers that
-// follow the predicted ones.
+// load, which a route.Tracker fills in. Lower is the number of tokens beyond the
+// predicted ones that the engine would read from lower tiers.
 //
 // The host may append its own entries to Pods: pods that were not in the request, or ranks
 // that are not known yet. The Tie of an entry comes from the request, the name, the rank and
@@ -206,7 +213,7 @@ func (a *Answer) RoutePods(dst []route.Pod) []route.Pod {
 	for i := range a.Pods {
 		s, p := &a.Pods[i], &to[i]
 		p.Name, p.Rank, p.Cached = s.Pod, s.Rank, s.PredictedTokens // field by field: that is faster
-		p.Lower = max(min(s.MatchedBlocks*s.BlockTokens, a.PromptTokens)-s.PredictedTokens, 0)
+		p.Lower = max(s.CachedTokens+s.LoadedTokens+s.FetchedTokens-s.PredictedTokens, 0)
 		p.Load, p.Speed, p.Tie = route.Load{}, 0, uint64(i)
 		if h != nil {
 			p.Tie = ranking.Tie(prompt, h.Pod(s.Pod), s.Rank)

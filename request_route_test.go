@@ -13,9 +13,9 @@ import (
 // ScoreRequest has filled this answer, so the order decides ties.
 func TestRoutePods(t *testing.T) {
 	a := kvindex.Answer{PromptTokens: 100, Pods: []kvindex.PodScore{
-		{Pod: "b", Rank: 2, PredictedTokens: 64, CachedTokens: 32, MatchedBlocks: 5, BlockTokens: 16},
+		{Pod: "b", Rank: 2, PredictedTokens: 64, CachedTokens: 32, LoadedTokens: 32, FetchedTokens: 16, MatchedBlocks: 5, BlockTokens: 16},
 		{Pod: "a", PredictedTokens: 32, CachedTokens: 32, MatchedBlocks: 2, BlockTokens: 16},
-		{Pod: "c", PredictedTokens: 48, MatchedBlocks: 7, BlockTokens: 16},
+		{Pod: "c", PredictedTokens: 48, LoadedTokens: 100, MatchedBlocks: 7, BlockTokens: 16},
 		{Pod: "d", PredictedTokens: 99, MatchedBlocks: 1, BlockTokens: 16},
 		{Pod: "e"},
 	}}

@@ -11,6 +11,7 @@ import (
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/prompt"
+	"github.com/kvindex/kvindex/internal/ranking"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -120,7 +121,7 @@ func (r *routing) look() error {
 	best := sc.judging.Best[0]
 	s.Cached, s.Predicted = sc.judging.Proven(best), best.Cached
 	var row *index.Row
-	if best.Row > 0 && int(best.Row) <= sc.forecast.Real {
+	if best.Row > 0 && int(best.Row) <= sc.forecast.Real && ranking.InBlocks(&sc.matches.Rows[best.Row-1]) {
 		row = &sc.matches.Rows[best.Row-1]
 		s.View = row.View
 	} else if f := r.pod.Sent.Blocks(); f != nil {

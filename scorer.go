@@ -286,6 +286,7 @@ func orNone(err, none error) error {
 // variant of a candidate.
 func (sc *scorer) match(ctx context.Context) error {
 	sc.query.Candidates = sc.set.Index
+	sc.query.Held = sc.query.Held || sc.set.Bits
 	for {
 		sc.prompt.Begin()
 		began := sc.clock()
@@ -295,6 +296,9 @@ func (sc *scorer) match(ctx context.Context) error {
 		}
 		sc.spend(&sc.times.match, began)
 		switch {
+		case err == nil && sc.set.Tiered && !sc.query.Held && sc.loads():
+			sc.query.Held = true
+			continue
 		case err == nil:
 			sc.degraded = sc.matches.Degraded
 			sc.prompt.Asked = sc.set.LearnForms(sc.prompt.Asked)
@@ -310,6 +314,17 @@ func (sc *scorer) match(ctx context.Context) error {
 		}
 		return sc.x.reg.Failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.Base, err))
 	}
+}
+
+// loads reports whether a source may have more in lower tiers than in its gpu. Then the rows are
+// needed with bits: blocks in the gpu behind a gap do not count.
+func (sc *scorer) loads() bool {
+	for i := range sc.matches.Rows {
+		if row := &sc.matches.Rows[i]; row.Held == nil && (row.Run > row.GPU || int(row.GPU)*row.BlockSize >= sc.prompt.LengthIn(row)) {
+			return true
+		}
+	}
+	return false
 }
 
 // addForms makes the keys for variants of the candidates that the index did not request,
@@ -364,7 +379,7 @@ func (sc *scorer) judge(ranks bool) {
 	set, j := sc.set, &sc.judging
 	j.Input = ranking.Input{
 		Pods: set.Pods, PodHashes: set.Hashes, Profiled: set.Profiled, Unregistered: &sc.x.unregistered,
-		Rows: sc.matches.Rows, Prompt: &sc.prompt, Forecast: &sc.forecast,
+		Tiered: set.Tiered, Rows: sc.matches.Rows, Prompt: &sc.prompt, Forecast: &sc.forecast,
 	}
 	if ranks {
 		j.ListRanks()
@@ -405,6 +420,8 @@ func (sc *scorer) answer(dst *Answer, order []int32) {
 				s.UpperBound = true
 			}
 			s.CachedTokens = sc.judging.Proven(b)
+			l := sc.judging.LowerOf(b)
+			s.LoadedTokens, s.FetchedTokens, s.Score = l.Loaded, l.Fetched, sc.judging.Score(b)
 		}
 	}
 }
@@ -424,7 +441,6 @@ func (sc *scorer) unknown() error {
 
 func (s *PodScore) fill(row *index.Row, b ranking.Best) {
 	s.Rank = row.Source.Rank
-	s.Score = float64(b.Cached)
 	s.BlockTokens = row.BlockSize
 	if b.Matched > 0 {
 		s.MatchedBlocks = int(row.Run)

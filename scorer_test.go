@@ -62,7 +62,8 @@ func TestRanks(t *testing.T) {
 	}{
 		"cached":    {[][]fakeengine.Event{{p.Stored(0, 2)}, {p.Stored(0, 4)}, {p.Stored(0, 3)}}, 1},
 		"matched":   {[][]fakeengine.Event{{p.Stored(0, 2)}, append([]fakeengine.Event{p.Stored(0, 2)}, evicted(2, 5)...), {p.Stored(0, 2)}}, 1},
-		"the gpu":   {[][]fakeengine.Event{evicted(0, 8), {p.Stored(0, 1)}, evicted(0, 8)}, 1},
+		"the gpu":   {[][]fakeengine.Event{evicted(0, 1), {p.Stored(0, 1)}, evicted(0, 1)}, 1},
+		"the cpu":   {[][]fakeengine.Event{{p.Stored(0, 1)}, evicted(0, 8), {p.Stored(0, 1)}}, 1},
 		"the first": {[][]fakeengine.Event{nil, {p.Stored(0, 2)}, {p.Stored(0, 2)}, {p.Stored(0, 2)}}, 1},
 	} {
 		ix := open(t)

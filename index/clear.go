@@ -41,6 +41,47 @@ func (s *source) clear() {
 	s.evicted = 0
 }
 
+// clearUnseen drops the blocks of tiers that were emptied unseen (Change.Unique).
+func (s *source) clearUnseen(changes []Change) {
+	for i := range changes {
+		c := &changes[i]
+		if c.Op != OpStore || !c.Unique || c.Tier == TierGPU {
+			continue
+		}
+		g := s.lanes.group(c.Group.ID)
+		if g == nil || len(g.lanes[c.Tier]) == 0 {
+			continue
+		}
+		if slices.ContainsFunc(c.chunks(), func(h Hash) bool {
+			n := s.seen(h)
+			return n.holding(g, c.Tier).copies > 0 && !removes(changes[:i], c, h)
+		}) {
+			s.clearTier(c.Tier)
+		}
+	}
+}
+
+// chunks returns the hashes that a store in a lower tier holds.
+func (c *Change) chunks() []Hash {
+	if len(c.Locals) > 0 && len(c.Hashes) > 0 && len(c.Hashes) == c.Blocks() {
+		return c.Hashes[len(c.Hashes)-1:]
+	}
+	return c.Hashes
+}
+
+// removes reports whether changes take a hash from the group and tier of c.
+func removes(changes []Change, c *Change, h Hash) bool {
+	return slices.ContainsFunc(changes, func(o Change) bool {
+		switch o.Op {
+		case OpRemove:
+			return o.Tier == c.Tier && o.Group.ID == c.Group.ID && slices.Contains(o.Hashes, h)
+		case OpClearTier:
+			return o.Tier == c.Tier
+		}
+		return o.Op == OpClear
+	})
+}
+
 // clearTier drops the blocks of the source in a tier.
 func (s *source) clearTier(t Tier) {
 	s.counts.Cleared++

@@ -288,6 +288,11 @@ type Change struct {
 	// Reused marks a store that announces again what is there: it never
 	// counts a copy.
 	Reused bool
+	// Unique marks a store in a lower tier of a source that never announces there what it
+	// holds. If the group holds a block of it already, which no earlier change of the Apply
+	// removes or clears, the tier was emptied unseen: all that it held before the Apply is
+	// dropped first, and counts as Cleared.
+	Unique bool
 	// Remaining, if not nil, has for each removed hash the number of copies
 	// that are left.
 	Remaining []uint32

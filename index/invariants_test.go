@@ -274,7 +274,7 @@ func randomChange(r *rand.Rand) Change {
 		Group:  []Group{{}, {}, {ID: 1, Kind: GroupWindow, Window: 32}}[r.IntN(3)],
 		Tier:   []Tier{TierGPU, TierGPU, TierGPU, TierCPU}[r.IntN(4)],
 		Copies: Copies(1 + r.IntN(3)), Partial: r.IntN(4) == 0,
-		Reused: r.IntN(10) == 0,
+		Reused: r.IntN(10) == 0, Unique: r.IntN(4) == 0,
 	}
 	hash := func() Hash { return Hash(r.IntN(40)) }
 	for range 1 + r.IntN(4) {

@@ -170,6 +170,7 @@ func (s *source) applyAll(cur Cursor, changes []Change) (done Applied, ok bool, 
 	defer s.ground.mu.Unlock()
 	s.f.Reclaim()
 	s.f.Tick()
+	s.clearUnseen(changes)
 	for i := range changes {
 		if s.removed.Load() {
 			return Applied{}, false, nil

@@ -62,7 +62,7 @@ func (s *source) store(c *Change) {
 	held, by := c.Hashes, cut{c.Variant, c.BlockSize}
 	switch {
 	case c.Tier != TierGPU && dense:
-		held = c.Hashes[len(c.Hashes)-1:]
+		held = c.chunks()
 		by.size *= len(c.Hashes)
 	case len(c.Locals) == 0:
 		by = cut{}

@@ -461,6 +461,52 @@ var cases = []testCase{
 		t.apply(podA, c.store(7, 8))
 		t.want(podA, c, 20)
 	}},
+	{"UniqueStoreOfAHeldBlock", func(t *tester) {
+		c := newChain(1, 8)
+		unique := func(ch index.Change) index.Change { return with(ch, func(c *index.Change) { c.Unique = true }) }
+		lower := func(tier index.Tier, from, to int) index.Change { return unique(bare(tier, c.store(from, to))) }
+		chunk := unique(with(c.store(2, 4), func(c *index.Change) { c.Tier = index.TierCPU })) // blocks 2 and 3 as one
+		removed := with(c.remove(1), func(c *index.Change) { c.Tier = index.TierCPU })
+		elsewhere := with(c.remove(1), func(c *index.Change) { c.Tier = index.TierDisk })
+		t.apply(podA, c.store(0, 8), c.store(0, 8)) // copies in the gpu
+		for i, step := range []struct {
+			changes   []index.Change
+			cleared   uint64
+			cpu, disk uint64
+		}{
+			{[]index.Change{lower(index.TierCPU, 0, 3), lower(index.TierDisk, 0, 2)}, 0, 0b111, 0b11},
+			{[]index.Change{lower(index.TierCPU, 3, 4)}, 0, 0b1111, 0b11},
+			{[]index.Change{removed, lower(index.TierCPU, 1, 2)}, 0, 0b1111, 0b11},
+			{[]index.Change{unique(c.store(0, 2))}, 0, 0b1111, 0b11}, // in the gpu
+			{[]index.Change{lower(index.TierCPU, 5, 6), lower(index.TierCPU, 5, 6)}, 0, 0b101111, 0b11},
+			{[]index.Change{elsewhere, lower(index.TierCPU, 6, 7), lower(index.TierCPU, 1, 2)}, 1, 0b1000010, 0b01},
+			{[]index.Change{lower(index.TierDisk, 3, 4), lower(index.TierDisk, 0, 1)}, 1, 0b1000010, 0b1001},
+			{[]index.Change{bare(index.TierCPU, c.store(6, 7))}, 0, 0b1000010, 0b1001},
+			{[]index.Change{chunk}, 0, 0b1000010, 0b1001},
+			{[]index.Change{chunk}, 1, 0, 0b1001},
+		} {
+			if got := t.apply(podA, step.changes...); got.Cleared != step.cleared {
+				t.Errorf("step %d: %d tiers were cleared, want %d", i, got.Cleared, step.cleared)
+			}
+			var cpu, disk, chunks uint64
+			for _, r := range t.match(c, nil, true) {
+				switch set := r.Held; {
+				case r.BlockSize > size && set[index.TierCPU] != nil:
+					chunks |= set[index.TierCPU][0]
+				case r.BlockSize == size:
+					if set[index.TierCPU] != nil {
+						cpu |= set[index.TierCPU][0]
+					}
+					if set[index.TierDisk] != nil {
+						disk |= set[index.TierDisk][0]
+					}
+				}
+			}
+			if cpu != step.cpu || disk != step.disk || (chunks != 0) != (i >= 8) {
+				t.Errorf("step %d: cpu %b, disk %b, chunks %b, want %b and %b", i, cpu, disk, chunks, step.cpu, step.disk)
+			}
+		}
+	}},
 	{"BitsEndWithThePrompt", func(t *tester) {
 		two := index.Change{Op: index.OpStore, Group: index.Group{ID: 1, Kind: index.GroupMamba}, Copies: index.CopiesExact, Variant: variant, BlockSize: 2 * unit}
 		one, some, many := newChain(1, 140), newChain(2, 140), newChain(3, 140)

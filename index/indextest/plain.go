@@ -80,6 +80,7 @@ func (p *plain) Apply(ctx context.Context, src index.Source, cur index.Cursor, c
 		s.cursors[cur.Stream] = cur
 	}
 	s.counts, s.changes = index.Counts{}, changes
+	s.clearUnseen(changes)
 	for i := range changes {
 		s.apply(&changes[i])
 	}

@@ -121,6 +121,39 @@ func (s *plainSource) apply(c *index.Change) {
 	}
 }
 
+// clearUnseen clears each tier of which a Unique store names a block that it holds, unless the
+// block was removed or cleared by a change before the store.
+func (s *plainSource) clearUnseen(changes []index.Change) {
+	for i, c := range changes {
+		if c.Op != index.OpStore || !c.Unique || c.Tier == index.TierGPU {
+			continue
+		}
+		hashes := c.Hashes
+		if n := c.Blocks(); n > 0 && n == len(hashes) {
+			hashes = hashes[n-1:]
+		}
+		again := false
+		for _, h := range hashes {
+			n := s.names[h]
+			held := n != nil && slices.ContainsFunc(n.held, func(b *plainCopies) bool {
+				return b.at == plainHolder{c.Group.ID, c.Tier} && b.n > 0
+			})
+			for _, o := range changes[:i] {
+				switch {
+				case o.Op == index.OpClear,
+					o.Op == index.OpClearTier && o.Tier == c.Tier,
+					o.Op == index.OpRemove && o.Tier == c.Tier && o.Group.ID == c.Group.ID && slices.Contains(o.Hashes, h):
+					held = false
+				}
+			}
+			again = again || held
+		}
+		if again {
+			s.apply(&index.Change{Op: index.OpClearTier, Tier: c.Tier})
+		}
+	}
+}
+
 // clear takes all blocks from some holders, those too that a report hid.
 func (s *plainSource) clear(from func(plainHolder) bool) {
 	for _, n := range s.names {

@@ -283,7 +283,7 @@ func (w *hostile) change() index.Change {
 	c := index.Change{
 		Group:  hostileGroups[r.IntN(len(hostileGroups))],
 		Tier:   []index.Tier{index.TierGPU, index.TierGPU, index.TierGPU, index.TierGPU, index.TierCPU, index.TierDisk}[r.IntN(6)],
-		Copies: w.copies[r.IntN(len(w.copies))], Partial: r.IntN(40) == 0, Reused: r.IntN(20) == 0,
+		Copies: w.copies[r.IntN(len(w.copies))], Partial: r.IntN(40) == 0, Reused: r.IntN(20) == 0, Unique: w.clears && r.IntN(4) == 0,
 	}
 	if w.one {
 		c.Group = index.Group{}

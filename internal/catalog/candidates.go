@@ -122,6 +122,8 @@ type Set struct {
 	Variants      []index.Variant   // the variants in which the pods cache
 	Lent          predict.Lent      // blocks for pods that have announced none
 	Approximate   bool              // some pods are estimated
+	Tiered        bool              // some pod has tiers below the gpu
+	Bits          bool              // some pod needs rows with bits: it may load chunks that no run shows
 	Profiled      bool              // some Profile has Groups or Draft, or some pod a hybrid model
 }
 
@@ -253,6 +255,9 @@ func (c *Catalog) resolve(l *List, m meaning) *Set {
 				p := &e.View.Profile
 				if f := e.Sent.Blocks(); f != nil {
 					set.cutAs(f, p.Media)
+				}
+				if e.View.Facts().Tiered {
+					set.Tiered, set.Bits = true, set.Bits || p.Chunk > 1 || p.Draft == engine.DraftLayers
 				}
 				set.Approximate = set.Approximate || e.Sent.Room() != nil
 				set.Profiled = set.Profiled || p.Draft == engine.DraftLayers || len(p.Groups) > 0 || e.View.Facts().Hybrid

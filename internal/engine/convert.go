@@ -47,11 +47,13 @@ type Converter struct {
 	// Unrecognized has the parts of the batch that are not recognized, after the last change
 	// that clears everything.
 	Unrecognized []string
-	MayRemove    bool          // one of them may be a removal
-	groups       []stats.Group // groups of the batch, corrected by the profile
-	locals       []index.Local
-	hashes       []index.Hash
-	extras       []hashing.Extra
+	// Tiered: the batch stores blocks in a tier below the gpu.
+	Tiered    bool
+	MayRemove bool          // one of them may be a removal
+	groups    []stats.Group // groups of the batch, corrected by the profile
+	locals    []index.Local
+	hashes    []index.Hash
+	extras    []hashing.Extra
 }
 
 // skipped counts events of a batch that become no change, or one that no prompt matches.
@@ -63,7 +65,7 @@ type skipped struct {
 
 // Convert appends the changes of b to c.Changes, and counts other events in c.Skipped.
 func (c *Converter) Convert(b *events.Batch) {
-	c.Skipped = skipped{}
+	c.Skipped, c.Tiered = skipped{}, false
 	c.Unrecognized, c.MayRemove = append(c.Unrecognized[:0], b.Unrecognized...), b.MayRemove
 	hashes, units := 0, 0
 	for i := range b.Events {
@@ -93,6 +95,7 @@ func (c *Converter) Convert(b *events.Batch) {
 		switch e.Kind {
 		case events.Stored:
 			c.Changes = append(c.Changes, c.stored(e))
+			c.Tiered = c.Tiered || c.Changes[len(c.Changes)-1].Tier != index.TierGPU
 			c.sink()
 		case events.Removed:
 			tier := c.tierOf(e)
@@ -111,7 +114,11 @@ func (c *Converter) Convert(b *events.Batch) {
 				c.MayRemove = c.MayRemove || tier == index.TierOther
 				continue
 			}
-			c.Changes = append(c.Changes, index.Change{Op: index.OpClear})
+			if c.Profile.ClearsGPU {
+				c.Changes = append(c.Changes, index.Change{Op: index.OpClearTier, Tier: index.TierGPU})
+			} else {
+				c.Changes = append(c.Changes, index.Change{Op: index.OpClear})
+			}
 			c.Unrecognized, c.MayRemove = append(c.Unrecognized[:0], b.Unrecognized...), b.MayRemove // the list begins after the last clear
 		}
 	}
@@ -133,8 +140,11 @@ func (c *Converter) unknown(what, name string) {
 // tierOf returns the tier of an event, and notes an unknown medium.
 func (c *Converter) tierOf(e *events.Event) index.Tier {
 	t := tierOf(e.Medium)
-	if t == index.TierOther {
+	switch {
+	case t == index.TierOther:
 		c.unknown("medium", e.Medium)
+	case t == index.TierDisk && shared(e):
+		return index.TierRemote
 	}
 	return t
 }
@@ -209,6 +219,8 @@ func (c *Converter) stored(e *events.Event) index.Change {
 		HasParent: e.HasParent,
 		Parent:    index.Hash(e.Parent),
 		Reused:    e.Reused,
+		// vLLM's OffloadingConnector stores a chunk once; Profile.ClearsGPU tells that it runs.
+		Unique: c.Profile.ClearsGPU && strings.EqualFold(e.Medium, "CPU"),
 	}
 	if len(e.Tokens) == 0 || e.BlockSize <= 0 {
 		return ch
@@ -325,9 +337,20 @@ func lastText(extra []events.ExtraKey) bool {
 }
 
 // foreign reports whether the copy belongs to another engine: vLLM's locality (PR
-// 48281) may be REMOTE, and ownership (PR 52067) names another domain.
+// 48281) may be REMOTE, and ownership (PR 52067) names another domain. Storage that others can
+// read counts for the engine that has announced it.
 func foreign(e *events.Event) bool {
+	return shared(e) && (!isStorage(e.Medium) || e.Locality != "" && !strings.EqualFold(e.Locality, "LOCAL") && !strings.EqualFold(e.Locality, "REMOTE"))
+}
+
+// shared reports whether others have the copy, too.
+func shared(e *events.Event) bool {
 	return e.Locality != "" && !strings.EqualFold(e.Locality, "LOCAL") || e.Ownership != ""
+}
+
+func isStorage(medium string) bool {
+	t := tierOf(medium)
+	return t == index.TierDisk || t == index.TierRemote
 }
 
 // tierOf maps the media of engines to tiers, ignoring case. An unknown medium is

@@ -21,8 +21,24 @@ type Profile struct {
 	Groups      []index.Group
 	Draft       uint8 // DraftUnknown and so on
 	Grain       int
-	Adapters    map[string]string // names by numbers
-	Approximate *Room             // nil: the engine publishes events
+	Chunk       int                     // blocks of a chunk of the offloading connector; 0: not known
+	ClearsGPU   bool                    // an event that empties the cache empties the gpu alone
+	Weights     [index.NumTiers]float64 // of a token, by tier
+	Adapters    map[string]string       // names by numbers
+	Approximate *Room                   // nil: the engine publishes events
+}
+
+// WeightOf returns the weight of a token in a tier.
+func (p *Profile) WeightOf(t index.Tier) float64 {
+	switch w := p.Weights[t]; {
+	case w != 0:
+		return w
+	case t == index.TierGPU:
+		return 1
+	case t == index.TierCPU:
+		return 0.8
+	}
+	return 0.5
 }
 
 // Room is the cache of an engine that publishes no events.

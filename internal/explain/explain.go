@@ -746,7 +746,7 @@ func (w *explainer) sentence() string {
 	case causeWhole:
 		return fmt.Sprintf("The pod holds all %d whole blocks of the prompt. The rest is always computed: the last token, or a part of a block.%s", e.Blocks, w.bound())
 	case causeLowerTier:
-		return fmt.Sprintf("%s is held in tier %v and not in the gpu. CachedTokens and Score count the gpu only.", block, e.tier)
+		return fmt.Sprintf("%s is held in tier %v and not in the gpu. CachedTokens counts the gpu only. LoadedTokens and FetchedTokens count what the engine would read from lower tiers.", block, e.tier)
 	case causeGroup:
 		if w.Facts != nil && w.Facts.Drafts && w.Row != nil && w.Row.Held == nil {
 			return block + " is the last of the hit, which draft layers (Profile.Draft) compute again."

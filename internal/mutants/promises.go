@@ -4,6 +4,12 @@ package main
 var promises = []promise{
 	// What a pod has is never said to be more than it is.
 	{"never over", []mutant{
+		{".", "internal/ranking:Judge.Order", "the order ignores weights", "best[i].Cached = int(j.Score(best[i]) * scale)", "_ = scale", "TestLowerTiers"},
+		{".", "internal/ranking:Judge.Score", "a routed token counts twice", "loaded := max(j.Proven(b)+l.Loaded, b.Cached)", "loaded := b.Cached + l.Loaded", "TestPredictedAndLoaded"},
+		{".", "internal/ranking:chunkOf", "a chunk is a block", "return max(p.Chunk, 1), p.Chunk > 0", "return 1, p.Chunk > 0", "TestLowerTiers"},
+		{".", "internal/engine:Converter.Convert", "ClearsGPU clears all", "if c.Profile.ClearsGPU {", "if false {", "TestClearsGPU"},
+		{"./index", "source.clearUnseen", "a second store proves nothing", "n.holding(g, c.Tier).copies > 0", "false", "TestMemory/UniqueStoreOfAHeldBlock"},
+		{"./index", "removes", "a store behind a removal proves something", "return o.Tier == c.Tier && o.Group.ID == c.Group.ID && slices.Contains(o.Hashes, h)", "return false", "TestMemory/UniqueStoreOfAHeldBlock"},
 		{".", "internal/reuse:CachedTokens", "no length-1 cap", "(promptTokens - 1) / size * size", "promptTokens / size * size", "TestCachedTokens"},
 		{".", "internal/ranking:Judge.Choose", "groups of several ranks are judged as one", "rows[i].Source == rows[from].Source", "true", "TestRanksOfHybrids"},
 		{".", "internal/ranking:Judge.Exclude", "an excluded pod is claimed", "j.Best[at].Cached = NotScorable", "j.Best[at].Cached = NotScorable + 1", "TestExcludeWhatACheckFinds"},

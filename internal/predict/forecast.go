@@ -202,6 +202,11 @@ func (f *Forecast) AttachBits() {
 // in the gpu or were routed.
 func (f *Forecast) reach(row *index.Row, h *hit) int {
 	n := max(int(row.GPU), h.tokens/row.BlockSize)
+	if row.Held != nil {
+		for isSet(row.Held[index.TierGPU], n) {
+			n++
+		}
+	}
 	for i := h.from; i < h.to; i++ {
 		if r := &f.Behind.Rows[i]; r.Group.ID == row.Group.ID && r.BlockSize == row.BlockSize && r.Held != nil {
 			for isSet(r.Held[index.TierGPU], n) {
@@ -258,6 +263,9 @@ func (f *Forecast) Judge(row, cached int, rule *reuse.Plan, held []reuse.Held, g
 	withSent(held, groups, rule.Grain(), &f.hits[h-1])
 	return true
 }
+
+// Hit reports whether a row has a hit.
+func (f *Forecast) Hit(row int) bool { return len(f.hits) > 0 && f.hitOf[row] != 0 }
 
 // Any reports whether there are hits.
 func (f *Forecast) Any() bool { return len(f.hits) > 0 }

@@ -18,7 +18,11 @@ type Judge struct {
 
 	Entries []entry      // the ranks; empty: each candidate is an entry
 	Best    []Best       // by entry
+	Lowers  []Lower      // by row, if Tiered
 	held    []reuse.Held // by group of the present source
+	below   []reuse.Held // the same, in lower tiers
+	words   []uint64     // of below
+	scored  []Best       // memory of Order
 	hashes  []uint64     // of the pods of entries, for ties
 	sorter  Ranking
 
@@ -36,6 +40,7 @@ type Input struct {
 	Pods         []*view.Pod // the candidates; nil: not registered
 	PodHashes    []uint64    // of their names
 	Profiled     bool        // some Profile has Groups or Draft, or some pod is a hybrid one
+	Tiered       bool        // some pod has tiers below the gpu; then all rows have bits
 	Unregistered *view.Plans // plans for rows of candidates that are not registered
 	Rows         []index.Row // rows of the index, then rows that were made for hits
 	Prompt       *prompt.Prompt
@@ -48,6 +53,11 @@ func (j *Judge) Choose() {
 	j.Best = slices.Grow(j.Best[:0], n)[:n]
 	clear(j.Best)
 	rows := j.Rows
+	j.Lowers = j.Lowers[:0]
+	if j.Tiered {
+		j.Lowers = slices.Grow(j.Lowers, len(rows))[:len(rows)]
+		clear(j.Lowers)
+	}
 	for i := 0; i < len(rows); {
 		if rows[i].Held == nil {
 			j.improve(rows[i].Pod, j.bestOf(i))
@@ -57,7 +67,11 @@ func (j *Judge) Choose() {
 		from := i
 		for i++; i < len(rows) && rows[i].Held != nil && rows[i].Pod == rows[from].Pod && rows[i].Source == rows[from].Source; i++ {
 		}
-		j.judge(from, i)
+		if l := rows[from].Layout; j.Tiered && len(l.Groups) == 1 && l.FullGroups == 1 {
+			j.judgeFull(from, i)
+		} else {
+			j.judge(from, i)
+		}
 	}
 	for i := range rows {
 		if row := &rows[i]; row.Evicted || row.Stale {
@@ -93,6 +107,36 @@ func (j *Judge) bestOf(i int) Best {
 	return b
 }
 
+// judgeFull scores the rows [from, to) of a source of one full-attention group, which have bits.
+func (j *Judge) judgeFull(from, to int) {
+	rows := j.Rows[from:to]
+	gpu := 0
+	for i := range rows {
+		if rows[i].GPU > 0 {
+			gpu = max(gpu, j.Proven(j.bestOf(from+i)))
+		}
+	}
+	plan, profile := j.planOf(&rows[0])
+	j.lower(from, to, gpu, plan, profile)
+	for i := range rows {
+		if l := &j.Lowers[from+i]; rows[i].Run > 0 || j.Forecast.Hit(from+i) || l.Loaded+l.Fetched > 0 {
+			b := j.bestOf(from + i)
+			b.Mark(Upper, l.upper && l.Loaded+l.Fetched > 0)
+			j.improve(rows[i].Pod, b)
+		}
+	}
+}
+
+// planOf returns the plan and the profile of the source of a row.
+func (j *Judge) planOf(row *index.Row) (*view.Plan, *engine.Profile) {
+	if pod := j.Pods[row.Pod]; pod != nil {
+		return pod.Plans.Of(row.Layout, &pod.Profile, len(pod.Ranks())), &pod.Profile
+	}
+	return j.Unregistered.Of(row.Layout, &noProfile, engine.MaxRanks), &noProfile
+}
+
+var noProfile engine.Profile // of pods that are not registered
+
 func (j *Judge) improve(pod int32, t Best) {
 	at := pod
 	if len(j.Entries) > 0 {
@@ -106,6 +150,11 @@ func (j *Judge) improve(pod int32, t Best) {
 // better orders the rows of one pod: by the tokens that the engine would reuse, then by those of
 // them that are proven, then by the tokens held in any tier, then the lower rank first.
 func (j *Judge) better(a, b Best) bool {
+	if j.Tiered {
+		if by := cmp.Compare(j.Score(a), j.Score(b)); by != 0 {
+			return by > 0
+		}
+	}
 	return cmp.Or(a.Cached-b.Cached, j.Proven(a)-j.Proven(b), a.Matched-b.Matched, j.RankOf(b)-j.RankOf(a), int(b.Row-a.Row)) > 0
 }
 
@@ -116,12 +165,7 @@ func (j *Judge) RankOf(b Best) int { return j.Rows[b.Row-1].Source.Rank }
 func (j *Judge) judge(from, to int) {
 	rows := j.Rows[from:to]
 	first := &rows[0]
-	var p *view.Plan
-	if pod := j.Pods[first.Pod]; pod != nil {
-		p = pod.Plans.Of(first.Layout, &pod.Profile, len(pod.Ranks()))
-	} else {
-		p = j.Unregistered.Of(first.Layout, &engine.Profile{}, engine.MaxRanks)
-	}
+	p, profile := j.planOf(first)
 	groups := first.Groups
 	j.held = slices.Grow(j.held[:0], len(groups))[:len(groups)]
 	clear(j.held)
@@ -159,6 +203,11 @@ func (j *Judge) judge(from, to int) {
 		best.Cached = p.Rule.Tokens(length, j.held)
 	} else {
 		best.Cached = reuse.CachedTokens(int(rows[at].GPU), rows[at].BlockSize, length)
+	}
+	if j.Tiered {
+		j.lower(from, to, best.Cached, p, profile)
+		l := &j.Lowers[from]
+		best.Mark(Upper, l.upper && l.Loaded+l.Fetched > 0)
 	}
 	if j.Forecast.Any() {
 		at += from
@@ -284,7 +333,17 @@ func (j *Judge) Order(top int) []int32 {
 	} else {
 		j.hashes = j.PodHashes
 	}
-	return j.sorter.Rank(j.Best, top, j.hashes, j.Prompt.TieHash())
+	best := j.Best
+	if j.Tiered {
+		j.scored = append(j.scored[:0], best...)
+		best = j.scored
+		for i := range best {
+			if best[i].Cached != NotScorable {
+				best[i].Cached = int(j.Score(best[i]) * scale)
+			}
+		}
+	}
+	return j.sorter.Rank(best, top, j.hashes, j.Prompt.TieHash())
 }
 
 // Release keeps the memory of j, and nothing of its score.

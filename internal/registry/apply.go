@@ -77,7 +77,7 @@ func (in *ingest) unnumbered(bad error) error {
 	}
 	r.Kept = false
 	r.Applied(in.batch, in.now, true)
-	in.noteHybrid(r)
+	in.noteKinds(r)
 	in.noteForm(r)
 	in.cured(r)
 	s := stats.Traffic{Messages: 1}
@@ -134,7 +134,7 @@ func (d *delivery) take() (again bool, err error) {
 	}
 	if !full {
 		r.Applied(d.batch, d.now, !st.Partial)
-		d.noteHybrid(r)
+		d.noteKinds(r)
 		d.noteForm(r)
 		d.cured(r)
 	}

@@ -308,10 +308,10 @@ func (x *Registry) show(name, model string, pm *podModel, v podListing) {
 		pm.Silent = 1
 	}
 	f := pm.Shown.Facts()
-	known := f.Hybrid
-	f.State, f.Hybrid = v.State, hybrid
+	known := f
+	f.State, f.Hybrid, f.Tiered = v.State, hybrid, f.Tiered || v.Tiered
 	pm.Shown.Publish(f)
-	if hybrid == known && v.Form.Equal(&pm.Formed) {
+	if f.Hybrid == known.Hybrid && f.Tiered == known.Tiered && v.Form.Equal(&pm.Formed) {
 		return
 	}
 	pm.Formed = v.Form
@@ -326,6 +326,7 @@ type publishedPod struct {
 	is       bool
 	state    view.State
 	hybrid   bool
+	tiered   bool
 	form     *index.View
 	adapters int // their number, which only grows
 }
@@ -337,11 +338,11 @@ func (in *ingest) publish() {
 		return
 	}
 	f := pm.Shown.Facts()
-	now := publishedPod{true, f.State, f.Hybrid, pm.sent.Blocks(), len(pm.Adapters)}
+	now := publishedPod{true, f.State, f.Hybrid, f.Tiered, pm.sent.Blocks(), len(pm.Adapters)}
 	zero := pm.Ranks[0]
 	if now != pm.published || zero != nil && isNews(zero) {
 		pm.published = now
-		n := podstate.Note{Pod: &podstate.PodNote{State: now.state, Hybrid: now.hybrid, Form: pm.Formed, Adapters: slices.Sorted(maps.Keys(pm.Adapters))}}
+		n := podstate.Note{Pod: &podstate.PodNote{State: now.state, Hybrid: now.hybrid, Tiered: now.tiered, Form: pm.Formed, Adapters: slices.Sorted(maps.Keys(pm.Adapters))}}
 		if zero != nil {
 			n.Rank = noteOf(zero)
 		}

@@ -87,11 +87,14 @@ func (pm *podModel) settle() (from, to view.State) {
 	return pm.Settle(pm.sent.Room() != nil)
 }
 
-// noteHybrid publishes that the pod's model is a hybrid model. This stays so if a rank has
-// announced only one group since its cache was emptied.
-func (in *ingest) noteHybrid(r *podstate.Rank) {
-	if f := in.pm.Shown.Facts(); !f.Hybrid && in.pm.Shown.Profile.Hybrid(r.Groups) {
-		f.Hybrid = true
+// noteKinds publishes that the pod's model is a hybrid model, and that the pod has tiers below
+// the gpu. Both stay so when its cache is emptied.
+func (in *ingest) noteKinds(r *podstate.Rank) {
+	f := in.pm.Shown.Facts()
+	known := f
+	f.Hybrid = f.Hybrid || in.pm.Shown.Profile.Hybrid(r.Groups)
+	f.Tiered = f.Tiered || in.convert.Tiered
+	if f != known {
 		in.pm.Shown.Publish(f)
 		in.x.catalog.Changed()
 	}

@@ -10,8 +10,8 @@ import (
 )
 
 var (
-	holdings = flag.Int("reuse.holdings", 0, "random holdings of TestAgainstPlain; 0: 100,000; long form: 1000000")
-	seed     = flag.Uint64("reuse.seed", 1, "of TestAgainstPlain")
+	holdings = flag.Int("reuse.holdings", 0, "random holdings of TestAgainstPlain and of TestLoadAgainstPlain; 0: 100,000; long form: 1000000")
+	seed     = flag.Uint64("reuse.seed", 1, "of the tests with random holdings")
 )
 
 // plain is the rule said again, token by token, over the question whether a group

@@ -1,7 +1,8 @@
 // Package reuse computes how many tokens of a prompt vLLM would reuse, given the
-// blocks that each of its KV-cache groups holds.
+// blocks that each of its KV-cache groups holds: those of the gpu by a [Plan], and those
+// that it would load from lower tiers beside them by a [Load].
 //
-// It follows vLLM at commit 017e9f4448b7 (2026-08-17): find_longest_cache_hit
+// A Plan follows vLLM at commit 017e9f4448b7 (2026-08-17): find_longest_cache_hit
 // of the coordinators in vllm/v1/core/kv_cache_coordinator.py and of the
 // managers in vllm/v1/core/single_type_kv_cache_manager.py. It also matches
 // recorded runs of two earlier commits: 59401ac9f18c (2026-06-09)
@@ -54,6 +55,7 @@ type Held struct {
 // for concurrent use. It must be made by [New].
 type Plan struct {
 	specs []spec // groups of full attention first, then in the order of the engine
+	unit  int    // tokens: the least common multiple of the blocks
 	grain int    // of hits inside blocks; 0: there are none
 	left  bool   // some group is not judged
 }
@@ -169,6 +171,7 @@ func (p *Plan) align(grain int) error {
 			return fmt.Errorf("reuse: no common multiple of the block sizes up to %d", maxAlignment)
 		}
 	}
+	p.unit = align
 	if grain > 0 && p.isFine(grain) {
 		p.grain, align = grain, grain
 	}

@@ -30,6 +30,40 @@ type Plan struct {
 	Rule   *reuse.Plan // nil: no group can be judged, so the run of the main group is the bound
 	Main   int         // the full-attention group with the lowest ID, in layout.Groups; -1: none
 	Upper  bool        // the engine may reuse less than Rule returns
+
+	groups []reuse.Group
+	grain  int
+	loads  atomic.Pointer[[]chunkLoad]
+}
+
+// chunkLoad is the rule of loads in chunks of so many blocks; nil: there is none.
+type chunkLoad struct {
+	chunk int
+	rule  *reuse.Load
+}
+
+// maxLoads bounds the rules of loads of a Plan: events name the sizes of chunks.
+const maxLoads = 8
+
+// Load returns the rule of what the source loads from lower tiers in chunks of so many blocks;
+// nil: no engine has such groups.
+func (p *Plan) Load(chunk int) *reuse.Load {
+	var known []chunkLoad
+	if all := p.loads.Load(); all != nil {
+		known = *all
+	}
+	for _, l := range known {
+		if l.chunk == chunk {
+			return l.rule
+		}
+	}
+	rule, err := reuse.NewLoad(p.groups, chunk, p.grain)
+	if err != nil {
+		rule = nil
+	}
+	now := append([]chunkLoad{{chunk, rule}}, known[:min(len(known), maxLoads-1)]...)
+	p.loads.Store(&now)
+	return rule
 }
 
 // Plans has the plans of a pod for one model. It is safe for concurrent use.
@@ -77,7 +111,7 @@ func newPlan(l *index.Layout, p *engine.Profile) *Plan {
 			grain = announced.Grain
 		}
 	}
-	made := &Plan{layout: l, Main: main, Upper: p.Draft == engine.DraftUnknown || p.Lists(l)}
+	made := &Plan{layout: l, Main: main, Upper: p.Draft == engine.DraftUnknown || p.Lists(l), groups: groups, grain: grain}
 	rule, err := reuse.New(groups, grain)
 	if err != nil {
 		// No engine has such groups. The full-attention groups alone are the bound.

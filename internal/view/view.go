@@ -38,6 +38,7 @@ type Facts struct {
 	State  State // the worst state of its ranks and streams
 	Hybrid bool  // some rank has announced other groups than one of full attention
 	Less   bool  // a rank may hold fewer blocks than the index has of it
+	Tiered bool  // some rank has stored blocks in a tier below the gpu
 }
 
 // Rank is the view of a rank.
@@ -59,6 +60,7 @@ type Pod struct {
 const (
 	hybrid = 1 << 8
 	less   = 1 << 9
+	tiered = 1 << 10
 )
 
 // Facts returns the Facts that were published last. The Facts of a nil Pod are zero.
@@ -67,7 +69,7 @@ func (p *Pod) Facts() Facts {
 		return Facts{}
 	}
 	f := p.facts.Load()
-	return Facts{State(f), f&hybrid != 0, f&less != 0}
+	return Facts{State(f), f&hybrid != 0, f&less != 0, f&tiered != 0}
 }
 
 // Publish publishes f.
@@ -78,6 +80,9 @@ func (p *Pod) Publish(f Facts) {
 	}
 	if f.Less {
 		word |= less
+	}
+	if f.Tiered {
+		word |= tiered
 	}
 	if word != p.facts.Load() {
 		p.facts.Store(word)

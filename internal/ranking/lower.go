@@ -1,0 +1,182 @@
+// Lower tiers: what an engine would read from tiers below its gpu, and the score of an entry.
+//
+// A source announces a chunk in a lower tier by the hash of its last block: as a block of the
+// group's size (a hash alone), or as one block of the size of the chunk (a store that describes
+// itself). Both mean the same, so their bits are joined here, in blocks of the group, at the
+// last block of each chunk. Package reuse has the rule.
+
+package ranking
+
+import (
+	"math/bits"
+	"slices"
+
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/engine"
+	"github.com/kvindex/kvindex/internal/reuse"
+	"github.com/kvindex/kvindex/internal/view"
+)
+
+// Lower is what an engine would read from lower tiers, beyond the cached tokens of its gpu.
+type Lower struct {
+	Loaded  int  // tokens, from its host memory
+	Fetched int  // tokens beyond those, from all lower tiers
+	upper   bool // both are upper bounds
+	weights [3]float64
+}
+
+// The tiers of a load, and of a fetch.
+var (
+	loadTiers  = []index.Tier{index.TierCPU}
+	fetchTiers = []index.Tier{index.TierCPU, index.TierDisk, index.TierRemote, index.TierOther}
+)
+
+// lower computes what the source of the rows [from, to) would read behind so many tokens in its
+// gpu.
+func (j *Judge) lower(from, to, gpu int, plan *view.Plan, p *engine.Profile) {
+	rows := j.Rows[from:to]
+	chunk, known := chunkOf(rows, p)
+	rule := plan.Load(chunk)
+	if rule == nil {
+		return
+	}
+	length, total := j.Prompt.LengthIn(&rows[0]), gpu
+	l := Lower{weights: [3]float64{p.WeightOf(index.TierGPU), p.WeightOf(index.TierCPU), p.WeightOf(slowest(rows))}}
+	if held := j.heldIn(rows, loadTiers, chunk, length); held != nil {
+		total = max(total, rule.Tokens(length, gpu, held))
+		l.Loaded = total - gpu
+	}
+	if slowest(rows) != index.TierCPU {
+		if held := j.heldIn(rows, fetchTiers, chunk, length); held != nil {
+			l.Fetched = max(rule.Tokens(length, gpu, held)-total, 0)
+		}
+	}
+	l.upper = plan.Upper || !known
+	for i := from; i < to; i++ {
+		j.Lowers[i] = l
+	}
+}
+
+// chunkOf returns how many blocks a chunk of the connector has, by the chunks that describe
+// themselves or else by the profile. known is false if neither tells: then it is one block.
+func chunkOf(rows []index.Row, p *engine.Profile) (chunk int, known bool) {
+	for i := range rows {
+		row := &rows[i]
+		if size := sizeOf(row); size > 0 && row.BlockSize > size && row.BlockSize%size == 0 {
+			return row.BlockSize / size, true
+		}
+	}
+	return max(p.Chunk, 1), p.Chunk > 0
+}
+
+// sizeOf returns the block size of the group of a row; 0: not known.
+func sizeOf(row *index.Row) int {
+	if g := groupOf(row); g >= 0 {
+		return row.Groups[g].BlockSize
+	}
+	return 0
+}
+
+// InBlocks reports whether a row is in blocks of its group, and not in chunks of a lower tier.
+func InBlocks(row *index.Row) bool { size := sizeOf(row); return size == 0 || row.BlockSize <= size }
+
+func groupOf(row *index.Row) int {
+	return slices.IndexFunc(row.Groups, func(g index.GroupLayout) bool { return g.ID == row.Group.ID })
+}
+
+// slowest returns the tier with the highest number that holds a block of rows.
+func slowest(rows []index.Row) index.Tier {
+	t := index.TierCPU
+	for i := range rows {
+		for at, set := range rows[i].Held {
+			if set != nil && index.Tier(at) > t {
+				t = index.Tier(at)
+			}
+		}
+	}
+	return t
+}
+
+// heldIn returns the chunks that each group holds in some tiers, by their last blocks; nil: there
+// are none. It is valid until the next call.
+func (j *Judge) heldIn(rows []index.Row, tiers []index.Tier, chunk, length int) []reuse.Held {
+	groups := rows[0].Groups
+	held := slices.Grow(j.below[:0], len(groups))[:len(groups)]
+	clear(held)
+	j.below, j.words = held, j.words[:0]
+	some := false
+	for i := range rows {
+		row := &rows[i]
+		size, g := sizeOf(row), groupOf(row)
+		if size <= 0 || row.BlockSize != size && row.BlockSize != chunk*size {
+			continue
+		}
+		for _, t := range tiers {
+			set := row.Held[t]
+			if set == nil {
+				continue
+			}
+			some = true
+			if held[g].Blocks == nil {
+				held[g].Blocks = j.zeroes(length/size/64 + 1)
+			}
+			join(held[g].Blocks, set, row.BlockSize/size)
+		}
+	}
+	if !some {
+		return nil
+	}
+	return held
+}
+
+// join sets the last block of each chunk in set, which are of so many blocks.
+func join(blocks, set []uint64, chunk int) {
+	for i, word := range set {
+		if chunk == 1 {
+			if i < len(blocks) {
+				blocks[i] |= word
+			}
+			continue
+		}
+		for ; word != 0; word &= word - 1 {
+			at := (64*i+bits.TrailingZeros64(word)+1)*chunk - 1
+			if at/64 < len(blocks) {
+				blocks[at/64] |= 1 << (at % 64)
+			}
+		}
+	}
+}
+
+// zeroes returns n words that are 0. Earlier words stay valid.
+func (j *Judge) zeroes(n int) []uint64 {
+	from := len(j.words)
+	j.words = slices.Grow(j.words, n)[:from+n]
+	set := j.words[from : from+n : from+n]
+	clear(set)
+	return set
+}
+
+// scale is the number of parts of a token in a score: scores are compared as integers.
+const scale = 16
+
+// Score returns the score of an entry: its tokens by the weights of their tiers, each once.
+func (j *Judge) Score(b Best) float64 {
+	if b.Row == 0 || len(j.Lowers) == 0 {
+		return float64(b.Cached)
+	}
+	l := &j.Lowers[b.Row-1]
+	if l.weights == [3]float64{} {
+		return float64(b.Cached)
+	}
+	loaded := max(j.Proven(b)+l.Loaded, b.Cached)
+	fetched := max(j.Proven(b)+l.Loaded+l.Fetched, loaded)
+	return float64(b.Cached)*l.weights[0] + float64(loaded-b.Cached)*l.weights[1] + float64(fetched-loaded)*l.weights[2]
+}
+
+// LowerOf returns what the source of an entry would read from lower tiers.
+func (j *Judge) LowerOf(b Best) Lower {
+	if b.Row == 0 || len(j.Lowers) == 0 {
+		return Lower{}
+	}
+	return j.Lowers[b.Row-1]
+}

@@ -1,0 +1,189 @@
+package kvindex_test
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+)
+
+// inTier makes a store one of hashes alone in a lower tier, as vLLM's connector announces it.
+func inTier(medium string, s *fakeengine.Stored) *fakeengine.Stored {
+	s.Tokens, s.BlockSize, s.Parent, s.Medium = nil, 0, nil, medium
+	return s
+}
+
+// gpuHolds makes a pod hold the first blocks of a prompt in its gpu, more in its host memory, and
+// more on a disk. The gpu has held all of them.
+func gpuHolds(p fakeengine.Prompt, gpu, cpu, disk int) []fakeengine.Event {
+	evs := []fakeengine.Event{p.Stored(0, max(gpu, cpu, disk))}
+	if cpu > 0 {
+		evs = append(evs, inTier("CPU", p.Stored(0, cpu)))
+	}
+	if disk > 0 {
+		evs = append(evs, inTier("STORAGE", p.Stored(0, disk)))
+	}
+	for b := gpu; b < max(cpu, disk); b++ {
+		evs = append(evs, p.Removed(b))
+	}
+	return evs
+}
+
+// tokensOf are the figures of a score that lower tiers matter for.
+func tokensOf(s kvindex.PodScore) string {
+	return fmt.Sprintf("%s %d+%d+%d %.4g %v", s.Pod, s.PredictedTokens, s.LoadedTokens, s.FetchedTokens, s.Score, s.UpperBound)
+}
+
+// TestLowerTiers: what lower tiers hold behind the gpu counts by the weights of the tiers, each
+// token once, and the order of an answer follows.
+func TestLowerTiers(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	weights := [index.NumTiers]float64{index.TierCPU: 0.5, index.TierDisk: 0.25}
+	for name, c := range map[string]struct {
+		profile kvindex.Profile
+		pods    map[string][]fakeengine.Event
+		want    []string
+	}{
+		"each tier": {
+			kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone},
+			map[string][]fakeengine.Event{
+				"gpu": gpuHolds(p, 4, 0, 0), "cpu": gpuHolds(p, 2, 6, 0), "disk": gpuHolds(p, 2, 3, 6), "none": {p.Stored(0, 1), p.Removed(0)},
+			},
+			[]string{"cpu 32+64+0 83.2 false", "disk 32+16+48 68.8 false", "gpu 64+0+0 64 false", "none 0+0+0 0 false"},
+		},
+		"other weights": {
+			kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone, Weights: weights},
+			map[string][]fakeengine.Event{"gpu": gpuHolds(p, 5, 0, 0), "cpu": gpuHolds(p, 2, 6, 0), "disk": gpuHolds(p, 2, 3, 6)},
+			[]string{"gpu 80+0+0 80 false", "cpu 32+64+0 64 false", "disk 32+16+48 52 false"},
+		},
+		"a chunk of 4 blocks": { // counts from the one that the gpu ends in, and as a whole
+			kvindex.Profile{Chunk: 4, Draft: kvindex.DraftNone},
+			map[string][]fakeengine.Event{
+				"whole": {p.Stored(0, 8), inTier("CPU", p.Stored(3, 4)), inTier("CPU", p.Stored(7, 8)), p.Removed(2, 3, 4, 5, 6, 7)},
+				"torn":  {p.Stored(0, 8), inTier("CPU", p.Stored(3, 4)), inTier("CPU", p.Stored(6, 7)), p.Removed(2, 3, 4, 5, 6, 7)},
+				"small": {p.Stored(0, 8), inTier("CPU", p.Stored(3, 4)), p.Removed(3, 4, 5, 6, 7)}, // gains a block, less than a chunk
+			},
+			[]string{"whole 32+96+0 108.8 false", "small 48+0+0 48 false", "torn 32+0+0 32 false"},
+		},
+		"a chunk that is not known": {
+			kvindex.Profile{},
+			map[string][]fakeengine.Event{"a": gpuHolds(p, 2, 6, 0), "b": gpuHolds(p, 2, 2, 0)},
+			[]string{"a 32+64+0 83.2 true", "b 32+0+0 32 false"},
+		},
+		"a chunk that describes itself": {
+			kvindex.Profile{Draft: kvindex.DraftNone},
+			map[string][]fakeengine.Event{"a": {p.Stored(0, 8), lower("CPU", p.Stored(0, 4)), lower("CPU", p.Stored(4, 8)), p.Removed(1, 2, 3, 4, 5, 6, 7)}},
+			[]string{"a 16+112+0 105.6 false"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ix := open(t, withProfile(c.profile))
+			for pod, evs := range c.pods {
+				ingest(t, ix, pod, evs...)
+			}
+			var got []string
+			for _, s := range score(t, ix, kvindex.Request{Tokens: p.Tokens}) {
+				got = append(got, tokensOf(s))
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+			}
+		})
+	}
+}
+
+// lower is a store that describes itself, in a lower tier.
+func lower(medium string, s *fakeengine.Stored) *fakeengine.Stored {
+	s.Medium = medium
+	return s
+}
+
+// TestPredictedAndLoaded: a token that was routed and is in the host memory counts once.
+func TestPredictedAndLoaded(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	ix := open(t, withProfile(kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone}))
+	ingest(t, ix, "a", gpuHolds(p, 2, 6, 0)...)
+	for routed, want := range map[int]string{3: "a 48+64+0 86.4 false", 8: "a 112+64+0 112 false"} {
+		ticket := sends(t, ix, p.Tokens[:16*routed], 0)
+		s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]
+		if got := tokensOf(s); got != want || s.CachedTokens != 32 {
+			t.Errorf("%d blocks were routed: got %s, want %s", routed, got, want)
+		}
+		ix.Abandon(ticket)
+	}
+}
+
+// TestClearsGPU: with ClearsGPU an event that empties the cache leaves the host memory, and a
+// second store of a chunk there proves that the memory was emptied.
+func TestClearsGPU(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	for clears, want := range map[bool][]string{
+		false: {"a 32+64+0 83.2 false", "a 0+0+0 0 false", "a 0+0+0 0 false"},
+		true:  {"a 32+64+0 83.2 false", "a 0+96+0 76.8 false", "a 0+16+0 12.8 false"},
+	} {
+		ix := open(t, withProfile(kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone, ClearsGPU: clears}))
+		ingest(t, ix, "a", gpuHolds(p, 2, 6, 0)...)
+		see := func(step int) {
+			t.Helper()
+			if got := tokensOf(score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]); got != want[step] {
+				t.Errorf("ClearsGPU %v, step %d: got %s, want %s", clears, step, got, want[step])
+			}
+		}
+		see(0)
+		ingest(t, ix, "a", fakeengine.Cleared{})
+		see(1)
+		if clears {
+			ingest(t, ix, "a", inTier("CPU", p.Stored(0, 1)))
+			see(2)
+		}
+	}
+}
+
+// TestTiersRestored: a snapshot has what lower tiers hold.
+func TestTiersRestored(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	profile := withProfile(kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone})
+	ix := open(t, profile)
+	ingest(t, ix, "a", gpuHolds(p, 2, 6, 7)...)
+	var b bytes.Buffer
+	if err := ix.Snapshot(ctx, &b); err != nil {
+		t.Fatal(err)
+	}
+	restored, err := kvindex.Restore(ctx, &b, profile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer restored.Close()
+	if got, want := tokensOf(score(t, restored, kvindex.Request{Tokens: p.Tokens})[0]), "a 32+64+16 91.2 false"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// BenchmarkScoreTiers scores 512 blocks, of which the gpu of each pod has the first half: without
+// lower tiers, where the host memory has no more than the gpu, and where it has all.
+func BenchmarkScoreTiers(b *testing.B) {
+	p := fakeengine.NewPrompt(1, 16, 512)
+	for _, pods := range []int{1, 16, 256} {
+		for _, c := range []struct {
+			name string
+			cpu  int
+		}{{"none", 0}, {"same", 256}, {"all", 512}} {
+			b.Run(fmt.Sprintf("pods=%d/cpu=%s", pods, c.name), func(b *testing.B) {
+				ix := open(b, withProfile(kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone}))
+				for i := range pods {
+					ingest(b, ix, fmt.Sprint("pod-", i), gpuHolds(p, 256, c.cpu, 0)...)
+				}
+				score := kvindex.ScoreKeys(ix, "m", p.Tokens)
+				b.ReportAllocs()
+				for b.Loop() {
+					score()
+				}
+			})
+		}
+	}
+}
