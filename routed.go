@@ -99,7 +99,7 @@ type routing struct {
 }
 
 // noneLent is the reason why no block size was taken from other pods.
-const noneLent = "the other pods of the model (those with the same Profile.Media) have no block size, or different ones"
+const noneLent = "the other pods of the model (those with the same Profile.Media) have no block size, or different ones: this is normal until a pod has stored its first block"
 
 // look finds the part of the prompt that the rank holds, and the blocks in which it caches.
 func (r *routing) look() error {
