@@ -162,8 +162,9 @@ type PodScore struct {
 	MatchedBlocks int
 	BlockTokens   int
 	Tiers         [index.NumTiers]int
-	// UpperBound is true if the engine may reuse less than CachedTokens, because a fact is
-	// missing: whether a hybrid model has draft layers (Profile.Draft), the kind or window of
+	// UpperBound is true if the engine may reuse less than CachedTokens, or load less than
+	// LoadedTokens and FetchedTokens, because a fact is missing: the length of a chunk
+	// (Profile.Chunk), whether a hybrid model has draft layers (Profile.Draft), the kind or window of
 	// a group, a group that events do not mention (Profile.Groups), or the meaning of an
 	// event that is not recognized (PodInfo.Unrecognized). Where it is false, the engine
 	// would reuse CachedTokens, as far as its events have come and are kept (State); but if a

@@ -18,7 +18,7 @@ type Judge struct {
 
 	Entries []entry      // the ranks; empty: each candidate is an entry
 	Best    []Best       // by entry
-	Lowers  []Lower      // by row, if Tiered
+	lowers  []Lower      // by row, if Tiered
 	held    []reuse.Held // by group of the present source
 	below   []reuse.Held // the same, in lower tiers
 	words   []uint64     // of below
@@ -53,10 +53,10 @@ func (j *Judge) Choose() {
 	j.Best = slices.Grow(j.Best[:0], n)[:n]
 	clear(j.Best)
 	rows := j.Rows
-	j.Lowers = j.Lowers[:0]
+	j.lowers = j.lowers[:0]
 	if j.Tiered {
-		j.Lowers = slices.Grow(j.Lowers, len(rows))[:len(rows)]
-		clear(j.Lowers)
+		j.lowers = slices.Grow(j.lowers, len(rows))[:len(rows)]
+		clear(j.lowers)
 	}
 	for i := 0; i < len(rows); {
 		if rows[i].Held == nil {
@@ -119,7 +119,7 @@ func (j *Judge) judgeFull(from, to int) {
 	plan, profile := j.planOf(&rows[0])
 	j.lower(from, to, gpu, plan, profile)
 	for i := range rows {
-		if l := &j.Lowers[from+i]; rows[i].Run > 0 || j.Forecast.Hit(from+i) || l.Loaded+l.Fetched > 0 {
+		if l := &j.lowers[from+i]; rows[i].Run > 0 || j.Forecast.Hit(from+i) || l.Loaded+l.Fetched > 0 {
 			b := j.bestOf(from + i)
 			b.Mark(Upper, l.upper && l.Loaded+l.Fetched > 0)
 			j.improve(rows[i].Pod, b)
@@ -206,7 +206,7 @@ func (j *Judge) judge(from, to int) {
 	}
 	if j.Tiered {
 		j.lower(from, to, best.Cached, p, profile)
-		l := &j.Lowers[from]
+		l := &j.lowers[from]
 		best.Mark(Upper, l.upper && l.Loaded+l.Fetched > 0)
 	}
 	if j.Forecast.Any() {

@@ -53,7 +53,7 @@ func (j *Judge) lower(from, to, gpu int, plan *view.Plan, p *engine.Profile) {
 	}
 	l.upper = plan.Upper || !known
 	for i := from; i < to; i++ {
-		j.Lowers[i] = l
+		j.lowers[i] = l
 	}
 }
 
@@ -161,10 +161,10 @@ const scale = 16
 
 // Score returns the score of an entry: its tokens by the weights of their tiers, each once.
 func (j *Judge) Score(b Best) float64 {
-	if b.Row == 0 || len(j.Lowers) == 0 {
+	if b.Row == 0 || len(j.lowers) == 0 {
 		return float64(b.Cached)
 	}
-	l := &j.Lowers[b.Row-1]
+	l := &j.lowers[b.Row-1]
 	if l.weights == [3]float64{} {
 		return float64(b.Cached)
 	}
@@ -175,8 +175,8 @@ func (j *Judge) Score(b Best) float64 {
 
 // LowerOf returns what the source of an entry would read from lower tiers.
 func (j *Judge) LowerOf(b Best) Lower {
-	if b.Row == 0 || len(j.Lowers) == 0 {
+	if b.Row == 0 || len(j.lowers) == 0 {
 		return Lower{}
 	}
-	return j.Lowers[b.Row-1]
+	return j.lowers[b.Row-1]
 }
