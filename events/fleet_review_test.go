@@ -173,6 +173,9 @@ func TestFleetIsLiveBesideAForeignReplaySocket(t *testing.T) {
 	runFleet(t, f)
 	mustSet(t, f, "list", named(pod, "a"))
 	linkIs(t, f, "a", "live")
+	if err := engine.WaitSubscribers(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
 	engine.Publish(clock(0))
 	engine.Publish(clock(1))
 	l.expectEnd(t, "rewound")
