@@ -52,7 +52,8 @@ type Config struct {
 	// Fleet, if not nil, is the source of pods: those of the base model Model. The Picker
 	// follows its changes.
 	Fleet *events.Fleet
-	// Host returns the Pod.Host for a pod of the Fleet; nil: its Host.
+	// Host returns the Pod.Host for a pod of the Fleet; nil: its Host. It must not call the
+	// Picker.
 	Host func(events.Pod) string
 	// Model is the base model of the pods. It is needed with a Fleet. Requests that name no
 	// model are scored for it.
