@@ -107,7 +107,7 @@ type Answer struct {
 	// no pod holds anything: equal prompts meet, and others spread evenly. All tokens of
 	// the prompt count, and its media, salt and adapter.
 	//
-	// Ranks of one pod with equal PredictedTokens stand next to each other, in an order that
+	// Ranks of one pod with equal Scores stand next to each other, in an order that
 	// comes from the same values and from their numbers. So the first entries of the pods
 	// have one order, with and without Request.Ranks.
 	Pods []PodScore
