@@ -93,6 +93,33 @@ func TestUnrecognized(t *testing.T) {
 	}
 }
 
+// TestUnrecognizedOfOthers: who reads a shared index sees what its writer did not recognize.
+func TestUnrecognizedOfOthers(t *testing.T) {
+	s := newSharing(t)
+	removed := kindOf(fakeengine.Payload(2, 0, s.p.Removed(3, 4)), "BlockRemoved", "BlockEvicted")
+	for _, rank := range []int{0, 1} {
+		said(t, s.writer, "a", rank, s.p.Stored(0, 4))
+	}
+	check := func(upper bool, want ...string) {
+		t.Helper()
+		got := score(t, s.reader, kvindex.Request{Model: "m", Tokens: s.p.Tokens})
+		if len(got) != 1 || got[0].UpperBound != upper {
+			t.Errorf("%+v, want UpperBound %t", got, upper)
+		}
+		if pods := s.reader.Pods(nil); !slices.Equal(pods[0].Unrecognized, want) {
+			t.Errorf("the pod has %q, want %q", pods[0].Unrecognized, want)
+		}
+	}
+	check(false)
+	removed[len(removed)-1] = 1 // the rank
+	if err := s.writer.Ingest("a", "m", removed); err != nil {
+		t.Fatal(err)
+	}
+	check(true, `event kind "BlockEvicted"`)
+	said(t, s.writer, "a", 1, fakeengine.Cleared{}, s.p.Stored(0, 4))
+	check(false)
+}
+
 // TestUnrecognizedIsBounded: a peer may invent names without end.
 func TestUnrecognizedIsBounded(t *testing.T) {
 	ix := open(t)

@@ -14,7 +14,7 @@ var promises = []promise{
 		{".", "internal/ranking:Judge.Choose", "groups of several ranks are judged as one", "rows[i].Source == rows[from].Source", "true", "TestRanksOfHybrids"},
 		{".", "internal/ranking:Judge.Exclude", "an excluded pod is claimed", "j.Best[at].Cached = NotScorable", "j.Best[at].Cached = NotScorable + 1", "TestExcludeWhatACheckFinds"},
 		{"./internal/ranking", "Ranking.rankBest", "an excluded pod is the best", "uint64(best[i].Cached-NotScorable) << 32", "uint64(best[i].Cached) << 32", "TestRankAgainstPlain"},
-		{".", "internal/podstate:Rank.NoteUnknown", "what is not recognized is no upper bound", "r.MayHoldLess || mayRemove", "r.MayHoldLess && mayRemove", "TestUnrecognized"},
+		{".", "internal/podstate:Unknowns.NoteUnknown", "what is not recognized is no upper bound", "u.MayHoldLess || mayRemove", "u.MayHoldLess && mayRemove", "TestUnrecognized"},
 		{"./internal/engine", "Converter.Convert", "copies of others counted", "if foreign(e) {", "if false {", "TestForeignCopies"},
 		{"./internal/engine", "tierOf", "an unknown medium is the gpu", "\treturn index.TierOther\n", "\treturn index.TierGPU\n", "TestTierNames"},
 		{".", "internal/predict:Forecast.WithHit", "the last token is predicted", "reuse.CachedTokens(f.reach(row, &f.hits[h-1]), row.BlockSize, length)-again", "f.reach(row, &f.hits[h-1])*row.BlockSize", "TestPredictionEnds"},

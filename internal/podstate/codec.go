@@ -44,14 +44,7 @@ func (r *Rank) appendState(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(r.Number))
 	b = append(b, byte(r.State), sections.Flags(r.Kept, r.Contest.Open, r.Contest.Reported, r.Lost.Kept, len(r.Unrecognized) > 0, r.MayHoldLess), byte(r.Contest.Others), byte(r.Contest.Own), byte(slices.Index(view.LossNames, r.Lost.Cause)))
 	b = appendTime(b, r.Lost.At)
-	b = engine.AppendGroups(b, r.Groups)
-	if len(r.Unrecognized) > 0 {
-		b = binary.AppendUvarint(b, uint64(len(r.Unrecognized)))
-		for _, text := range r.Unrecognized {
-			b = sections.AppendString(b, text)
-		}
-	}
-	return b
+	return r.appendUnknowns(engine.AppendGroups(b, r.Groups))
 }
 
 // appendState leaves out the notes of a transport, which will be gone after Restore.
@@ -114,12 +107,8 @@ func (pm *Pod) readRank(f *sections.Fields) error {
 	c := Contest{Others: int(f.Byte()), Own: int(f.Byte())}
 	cause, lost := int(f.Byte()), view.LastLoss{At: readTime(f)}
 	groups, bad := engine.ReadGroups(f)
-	var unrecognized []string
-	if set&16 != 0 {
-		for range min(f.Count(), engine.MaxUnrecognized+1) {
-			unrecognized = append(unrecognized, f.String())
-		}
-	}
+	var unknowns Unknowns
+	bounded := set&16 == 0 || unknowns.readUnknowns(f)
 	switch err := b.Validate(); {
 	case f.Err() != nil:
 		return nil
@@ -129,7 +118,7 @@ func (pm *Pod) readRank(f *sections.Fields) error {
 		return err
 	case pm.Ranks[b.Rank] != nil:
 		return fmt.Errorf("rank %d is repeated", b.Rank)
-	case len(unrecognized) > engine.MaxUnrecognized || slices.ContainsFunc(unrecognized, func(text string) bool { return len(text) > maxUnrecognizedText }):
+	case !bounded:
 		return fmt.Errorf("rank %d: too many unrecognized parts", b.Rank)
 	case state > view.Live || cause >= len(view.LossNames) || c.Others >= ContestRun || c.Own >= ContestRun:
 		return fmt.Errorf("rank %d: an invalid state", b.Rank)
@@ -142,7 +131,8 @@ func (pm *Pod) readRank(f *sections.Fields) error {
 	lost.Cause = view.LossNames[cause]
 	r.State, r.Kept = state, set&1 != 0
 	r.Contest, r.Lost, r.Groups = c, lost, groups
-	r.NoteUnknown(unrecognized, set&32 != 0)
+	r.Unknowns = unknowns
+	r.MayHoldLess = set&32 != 0
 	return nil
 }
 
@@ -190,13 +180,41 @@ func readTime(f *sections.Fields) time.Time {
 const maxUnrecognizedText = 256
 
 // NoteUnknown adds the parts of a batch that are not recognized.
-func (r *Rank) NoteUnknown(what []string, mayRemove bool) {
-	r.MayHoldLess = r.MayHoldLess || mayRemove
+func (u *Unknowns) NoteUnknown(what []string, mayRemove bool) {
+	u.MayHoldLess = u.MayHoldLess || mayRemove
 	for _, text := range what {
-		if i, known := slices.BinarySearch(r.Unrecognized, text); !known && len(r.Unrecognized) < engine.MaxUnrecognized {
-			r.Unrecognized = slices.Insert(r.Unrecognized, i, text)
+		if i, known := slices.BinarySearch(u.Unrecognized, text); !known && len(u.Unrecognized) < engine.MaxUnrecognized {
+			u.Unrecognized = slices.Insert(u.Unrecognized, i, text)
 		}
 	}
+}
+
+// appendUnknowns appends the texts, if there are any.
+func (u *Unknowns) appendUnknowns(b []byte) []byte {
+	if len(u.Unrecognized) == 0 {
+		return b
+	}
+	b = binary.AppendUvarint(b, uint64(len(u.Unrecognized)))
+	for _, text := range u.Unrecognized {
+		b = sections.AppendString(b, text)
+	}
+	return b
+}
+
+// readUnknowns reads what appendUnknowns appended. It returns false for more than a rank keeps.
+func (u *Unknowns) readUnknowns(f *sections.Fields) bool {
+	n := f.Count()
+	if n > engine.MaxUnrecognized {
+		return false
+	}
+	for range n {
+		text := f.String()
+		if len(text) > maxUnrecognizedText {
+			return false
+		}
+		u.NoteUnknown([]string{text}, false)
+	}
+	return true
 }
 
 // TimeOf returns the time of a batch by its engine's clock; the zero Time if it has none.

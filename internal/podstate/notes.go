@@ -33,6 +33,7 @@ type RankNote struct {
 	State  view.State
 	Lossy  bool // Rank.Lacks
 	Groups []stats.Group
+	Unknowns
 }
 
 // noteVersion is the first byte of a note. ReadNote refuses every other version.
@@ -50,7 +51,8 @@ func (n *Note) Append(b []byte) []byte {
 		}
 	}
 	if r := n.Rank; r != nil {
-		b = engine.AppendGroups(append(b, byte(r.State), sections.Flags(r.Lossy)), r.Groups)
+		b = append(b, byte(r.State), sections.Flags(r.Lossy, len(r.Unrecognized) > 0, r.MayHoldLess))
+		b = r.appendUnknowns(engine.AppendGroups(b, r.Groups))
 	}
 	return b
 }
@@ -84,10 +86,13 @@ func ReadNote(b []byte) (n Note, err error) {
 		n.Pod = p
 	}
 	if set&2 != 0 {
-		n.Rank = &RankNote{State: view.State(f.Byte()), Lossy: f.Byte()&1 != 0, Groups: readGroups(f)}
-		if n.Rank.State > view.Live {
+		r := &RankNote{State: view.State(f.Byte())}
+		of := f.Byte()
+		r.Lossy, r.Groups, r.MayHoldLess = of&1 != 0, readGroups(f), of&4 != 0
+		if of&2 != 0 && !r.readUnknowns(f) || r.State > view.Live {
 			f.Refuse(errNote)
 		}
+		n.Rank = r
 	}
 	return n, f.End()
 }

@@ -76,7 +76,7 @@ type Rank struct {
 	delay
 	elsewhere
 	Lost view.LastLoss
-	unknowns
+	Unknowns
 	traffic
 	Groups []stats.Group
 	Pairs  bool // its blocks have pairs of tokens (EAGLE)
@@ -105,10 +105,11 @@ type PublishedRank struct {
 	State  view.State
 	Lossy  bool
 	Groups []stats.Group
+	Unknowns
 }
 
-// unknowns are the parts of events that are not recognized, since the last clear.
-type unknowns struct {
+// Unknowns are the parts of events that are not recognized, since the last clear.
+type Unknowns struct {
 	Unrecognized []string // sorted
 	MayHoldLess  bool     // one of them may have been a removal
 }

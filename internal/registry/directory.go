@@ -290,7 +290,7 @@ func (x *Registry) show(name, model string, pm *podModel, v podListing) {
 			delete(pm.Ranks, n)
 		}
 	}
-	hybrid := v.Hybrid
+	hybrid, less := v.Hybrid, false
 	for i := range v.ranks {
 		of := &v.ranks[i]
 		r := pm.Ranks[of.n]
@@ -299,6 +299,8 @@ func (x *Registry) show(name, model string, pm *podModel, v podListing) {
 			pm.Ranks[of.n] = r
 		}
 		r.State, r.Groups, r.LossyThere, r.Stale = of.State, of.Groups, of.Lossy, of.stale
+		r.Unknowns = of.Unknowns
+		less = less || r.MayHoldLess
 		r.Shown = r.View()
 		hybrid = hybrid || pm.Shown.Profile.Hybrid(r.Groups)
 	}
@@ -309,7 +311,7 @@ func (x *Registry) show(name, model string, pm *podModel, v podListing) {
 	}
 	f := pm.Shown.Facts()
 	known := f
-	f.State, f.Hybrid, f.Tiered = v.State, hybrid, f.Tiered || v.Tiered
+	f.State, f.Hybrid, f.Tiered, f.Less = v.State, hybrid, f.Tiered || v.Tiered, less
 	pm.Shown.Publish(f)
 	if f.Hybrid == known.Hybrid && f.Tiered == known.Tiered && v.Form.Equal(&pm.Formed) {
 		return
@@ -358,13 +360,19 @@ func (in *ingest) publish() {
 
 // isNews reports whether the rank differs from its last note.
 func isNews(r *podstate.Rank) bool {
-	return !r.Published.Is || r.Published.State != r.View() || r.Published.Lossy != r.Lacks() || !slices.Equal(r.Published.Groups, r.Groups)
+	p := &r.Published
+	return !p.Is || p.State != r.View() || p.Lossy != r.Lacks() || !slices.Equal(p.Groups, r.Groups) ||
+		p.MayHoldLess != r.MayHoldLess || !slices.Equal(p.Unrecognized, r.Unrecognized)
 }
 
 // noteOf returns the note of the rank, which the caller publishes.
 func noteOf(r *podstate.Rank) *podstate.RankNote {
-	r.Published = podstate.PublishedRank{Is: true, State: r.View(), Lossy: r.Lacks(), Groups: slices.Clone(r.Groups)}
-	return &podstate.RankNote{State: r.Published.State, Lossy: r.Published.Lossy, Groups: r.Published.Groups}
+	r.Published = podstate.PublishedRank{
+		Is: true, State: r.View(), Lossy: r.Lacks(), Groups: slices.Clone(r.Groups),
+		Unknowns: podstate.Unknowns{Unrecognized: slices.Clone(r.Unrecognized), MayHoldLess: r.MayHoldLess},
+	}
+	p := &r.Published
+	return &podstate.RankNote{State: p.State, Lossy: p.Lossy, Groups: p.Groups, Unknowns: p.Unknowns}
 }
 
 // withdraw replaces the note of a removed rank by an empty one. pod.mu is held.
