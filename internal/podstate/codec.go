@@ -42,7 +42,7 @@ func (pm *Pod) AppendState(b []byte) []byte {
 
 func (r *Rank) appendState(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(r.Number))
-	b = append(b, byte(r.State), sections.Flags(r.Kept, r.Contest.Open, r.Contest.Reported, r.Lost.Kept, len(r.Unrecognized) > 0, r.MayHoldLess), byte(r.Contest.Others), byte(r.Contest.Own), byte(slices.Index(view.LossNames, r.Lost.Cause)))
+	b = append(b, byte(r.State), sections.Flags(r.Kept, r.Contest.Open, r.Contest.Reported, r.Lost.Kept, len(r.Unrecognized) > 0, r.MayHoldLess, !r.Ages.isZero()), byte(r.Contest.Others), byte(r.Contest.Own), byte(slices.Index(view.LossNames, r.Lost.Cause)))
 	b = appendTime(b, r.Lost.At)
 	b = engine.AppendGroups(b, r.Groups)
 	if len(r.Unrecognized) > 0 {
@@ -50,6 +50,9 @@ func (r *Rank) appendState(b []byte) []byte {
 		for _, text := range r.Unrecognized {
 			b = sections.AppendString(b, text)
 		}
+	}
+	if !r.Ages.isZero() {
+		b = r.Ages.appendState(b)
 	}
 	return b
 }
@@ -120,6 +123,13 @@ func (pm *Pod) readRank(f *sections.Fields) error {
 			unrecognized = append(unrecognized, f.String())
 		}
 	}
+	var ages Ages
+	switch {
+	case set&64 != 0:
+		ages = readAges(f)
+	case pm.Shown.Facts().Tiered: // before there were any
+		ages.Recall()
+	}
 	switch err := b.Validate(); {
 	case f.Err() != nil:
 		return nil
@@ -141,7 +151,7 @@ func (pm *Pod) readRank(f *sections.Fields) error {
 	c.Open, c.Reported, lost.Kept = set&2 != 0, set&4 != 0, set&8 != 0
 	lost.Cause = view.LossNames[cause]
 	r.State, r.Kept = state, set&1 != 0
-	r.Contest, r.Lost, r.Groups = c, lost, groups
+	r.Contest, r.Lost, r.Groups, r.Ages = c, lost, groups, ages
 	r.NoteUnknown(unrecognized, set&32 != 0)
 	return nil
 }
