@@ -341,6 +341,13 @@ type Profile struct {
 	// Weights are those of a token in each tier, for PodScore.Score, from 0 to 1. 0 is the
 	// default: 1 in the gpu, 0.8 in the cpu, 0.5 in the others.
 	Weights [index.NumTiers]float64
+	// MaxAge is how long the blocks of a tier are kept that were not stored again, for feeds
+	// that announce no removals. The clock is that of the times in the pod's batches or, where
+	// they have none or one that is further ahead than MaxAge, the host's. A block goes with the
+	// first batch after between one and one and a half of it. 0 is the default: an hour in disk,
+	// remote and other, and until they are removed in the cpu. math.MaxInt64 is until they are
+	// removed in any tier. That of the gpu must be 0.
+	MaxAge [index.NumTiers]time.Duration
 
 	// Approximate, if not nil, is for a pod whose engine publishes no events: the cache of
 	// the pod is estimated from the prompts that are routed to it (Indexer.Routed). Its figure
@@ -421,6 +428,14 @@ func (p *Profile) validate() error {
 	for t, w := range p.Weights {
 		if !(w >= 0 && w <= 1) {
 			return fmt.Errorf("field Weights: %v of tier %v is not within 0 and 1", w, index.Tier(t))
+		}
+	}
+	for t, age := range p.MaxAge {
+		switch {
+		case age < 0:
+			return fmt.Errorf("field MaxAge: %v of tier %v is negative", age, index.Tier(t))
+		case age > 0 && index.Tier(t) == index.TierGPU:
+			return fmt.Errorf("field MaxAge: %v of tier %v: an engine announces what it removes there", age, index.TierGPU)
 		}
 	}
 	if err := p.Approximate.validate(p); err != nil {
@@ -505,7 +520,7 @@ func isNumber(s string) bool {
 // complete returns p in the form that the internal packages use, with its defaults filled in,
 // and the error of validate.
 func (p *Profile) complete() (engine.Profile, error) {
-	e := engine.Profile{Media: uint8(p.Media), Copies: p.Copies, Groups: slices.Clone(p.Groups), Draft: uint8(p.Draft), Grain: p.Grain, Adapters: maps.Clone(p.Adapters), Chunk: p.Chunk, ClearsGPU: p.ClearsGPU, Weights: p.Weights}
+	e := engine.Profile{Media: uint8(p.Media), Copies: p.Copies, Groups: slices.Clone(p.Groups), Draft: uint8(p.Draft), Grain: p.Grain, Adapters: maps.Clone(p.Adapters), Chunk: p.Chunk, ClearsGPU: p.ClearsGPU, Weights: p.Weights, MaxAge: p.MaxAge}
 	if p.Approximate != nil {
 		e.Approximate = &engine.Room{BlockTokens: p.Approximate.BlockTokens, Blocks: p.Approximate.Blocks, TTL: p.Approximate.TTL}
 	}
@@ -523,7 +538,7 @@ func (p *Profile) complete() (engine.Profile, error) {
 
 // profileOf returns the Profile of which complete returned e.
 func profileOf(e *engine.Profile) Profile {
-	p := Profile{Media: MediaForm(e.Media), Copies: e.Copies, Groups: slices.Clone(e.Groups), Draft: Draft(e.Draft), Grain: e.Grain, Adapters: maps.Clone(e.Adapters), Chunk: e.Chunk, ClearsGPU: e.ClearsGPU, Weights: e.Weights}
+	p := Profile{Media: MediaForm(e.Media), Copies: e.Copies, Groups: slices.Clone(e.Groups), Draft: Draft(e.Draft), Grain: e.Grain, Adapters: maps.Clone(e.Adapters), Chunk: e.Chunk, ClearsGPU: e.ClearsGPU, Weights: e.Weights, MaxAge: e.MaxAge}
 	if a := e.Approximate; a != nil {
 		p.Approximate = &Approximate{a.BlockTokens, a.Blocks, a.TTL}
 	}

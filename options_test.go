@@ -7,6 +7,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
@@ -103,6 +104,8 @@ func TestProfiles(t *testing.T) {
 		{kvindex.Profile{Grain: -1}, "field Grain: -1 is negative"},
 		{kvindex.Profile{Chunk: -1}, "field Chunk: -1 is negative"},
 		{kvindex.Profile{Weights: [index.NumTiers]float64{index.TierCPU: -0.1}}, "field Weights: -0.1 of tier cpu is not within 0 and 1"},
+		{kvindex.Profile{MaxAge: [index.NumTiers]time.Duration{index.TierDisk: -time.Second}}, "field MaxAge: -1s of tier disk is negative"},
+		{kvindex.Profile{MaxAge: [index.NumTiers]time.Duration{time.Second}}, "field MaxAge: 1s of tier gpu"},
 		{kvindex.Profile{Weights: [index.NumTiers]float64{math.NaN()}}, "field Weights: NaN of tier gpu is not within 0 and 1"},
 		{kvindex.Profile{Grain: 8}, ""},
 		{kvindex.Profile{Grain: 32}, `"a"|"m"|Grain 32 does not divide the block size 16 of group 0`},

@@ -3,9 +3,11 @@ package kvindex_test
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/index"
@@ -184,6 +186,114 @@ func BenchmarkScoreTiers(b *testing.B) {
 					score()
 				}
 			})
+		}
+	}
+}
+
+// aged sends a batch with a time.
+func aged(t testing.TB, ix *kvindex.Indexer, pod string, at float64, evs ...fakeengine.Event) {
+	t.Helper()
+	if err := ix.Ingest(pod, "m", fakeengine.Payload(at, 0, evs...)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestMaxAge: what a lower tier stored is kept for MaxAge, and gone with the next batch after one
+// and a half, unless it was stored again. The clock is that of the pod's batches.
+func TestMaxAge(t *testing.T) {
+	const hour = 3600
+	p := fakeengine.NewPrompt(1, 16, 8)
+	minute := kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone, MaxAge: [index.NumTiers]time.Duration{index.TierCPU: time.Minute, index.TierDisk: math.MaxInt64}}
+	for name, c := range map[string]struct {
+		profile kvindex.Profile
+		times   []float64 // of batches that remove nothing
+		again   float64   // if it is not 0: the first 4 blocks of the disk are stored again at that time, between those
+		want    string
+	}{
+		"at MaxAge":                       {kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone}, []float64{hour / 2, hour}, 0, "a 16+16+64 60.8 false"},
+		"without a batch":                 {kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone}, nil, 0, "a 16+16+64 60.8 false"},
+		"at one and a half":               {kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone}, []float64{1.5 * hour}, 0, "a 16+16+0 28.8 false"},
+		"in steps":                        {kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone}, []float64{hour / 2, hour, 1.5 * hour}, 0, "a 16+16+0 28.8 false"},
+		"stored again":                    {kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone}, []float64{1.5 * hour}, hour, "a 16+16+32 44.8 false"},
+		"stored again, and then no more":  {kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone}, []float64{2.5 * hour}, hour, "a 16+16+0 28.8 false"},
+		"long after":                      {kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone}, []float64{1e6 * hour}, 0, "a 16+16+0 28.8 false"}, // as in 2084
+		"no time":                         {kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone}, []float64{0}, 0, "a 16+16+0 28.8 false"},
+		"back and forth":                  {kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone}, []float64{hour, 1, hour, 1 - hour, hour}, 0, "a 16+16+64 60.8 false"},
+		"of a minute, and never":          {minute, []float64{30, 60}, 0, "a 16+16+64 60.8 false"},
+		"of a minute, and never, 1.5 min": {minute, []float64{1000 * hour}, 0, "a 16+0+80 56 false"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const start = 1_000_000_800 // a period begins
+			ix := open(t, withProfile(c.profile))
+			for _, pod := range []string{"a", "b"} {
+				aged(t, ix, pod, start, gpuHolds(p, 1, 2, 6)...)
+			}
+			if c.again > 0 {
+				aged(t, ix, "a", start+c.again, inTier("STORAGE", p.Stored(0, 4)))
+			}
+			for _, at := range c.times {
+				if at != 0 {
+					at += start
+				}
+				aged(t, ix, "a", at)
+			}
+			aged(t, ix, "b", start+1) // whose clock is its own
+			scores := map[string]string{}
+			for _, s := range score(t, ix, kvindex.Request{Tokens: p.Tokens}) {
+				scores[s.Pod] = tokensOf(s)
+			}
+			if scores["a"] != c.want || scores["b"] != "b 16+16+64 60.8 false" {
+				t.Errorf("got %v, want %s", scores, c.want)
+			}
+		})
+	}
+}
+
+// TestMaxAgeRestored: a snapshot keeps generations and clocks. In an index that is kept without one
+// they begin anew.
+func TestMaxAgeRestored(t *testing.T) {
+	const start, half = 1_000_000_800, 1800
+	p := fakeengine.NewPrompt(1, 16, 8)
+	profile := withProfile(kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone})
+	held, gone := "a 16+16+64 60.8 false", "a 16+16+0 28.8 false"
+	see := func(ix *kvindex.Indexer, when, want string) {
+		t.Helper()
+		if got := tokensOf(score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]); got != want {
+			t.Errorf("%s: got %s, want %s", when, got, want)
+		}
+	}
+	m, err := index.NewMemory(index.MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kept := range []bool{false, true} {
+		options := []kvindex.Option{profile}
+		if kept {
+			options = append(options, kvindex.WithIndex(m))
+		}
+		ix := open(t, options...)
+		aged(t, ix, "a", start, gpuHolds(p, 1, 2, 6)...)
+		aged(t, ix, "a", start+2*half)
+		var b bytes.Buffer
+		if !kept {
+			if err := ix.Snapshot(ctx, &b); err != nil {
+				t.Fatal(err)
+			}
+			if ix, err = kvindex.Restore(ctx, &b, options...); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { ix.Close() })
+			aged(t, ix, "a", start+3*half-1)
+			see(ix, "restored", held)
+			aged(t, ix, "a", start+3*half)
+			see(ix, "restored, at 1.5 MaxAge", gone)
+			continue
+		}
+		ix.Close()
+		ix = open(t, options...)
+		for i, want := range []string{held, gone} { // the third generation is the second by the new clock
+			aged(t, ix, "a", start+float64(10+i)*half)
+			see(ix, fmt.Sprint("kept, period ", i), want)
 		}
 	}
 }

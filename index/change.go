@@ -23,14 +23,16 @@ func (c *Change) Validate() error {
 		return nil
 	}
 	switch {
-	case c.Op != OpStore && c.Op != OpRemove && c.Op != OpClearTier:
+	case c.Op < OpStore || c.Op > OpAge:
 		return fmt.Errorf("%w: unknown op %d", ErrInvalid, c.Op)
 	case c.Tier >= NumTiers:
 		return fmt.Errorf("%w: unknown tier %d", ErrInvalid, c.Tier)
-	case c.Op != OpClearTier && (c.Group.ID < 0 || c.Group.ID >= MaxGroups):
+	case c.Op == OpAge && c.Tier == TierGPU:
+		return fmt.Errorf("%w: blocks of the gpu have no generations", ErrInvalid)
+	case !c.ofTier() && (c.Group.ID < 0 || c.Group.ID >= MaxGroups):
 		return fmt.Errorf("%w: group %d is not in 0..%d", ErrInvalid, c.Group.ID, MaxGroups-1)
 	}
-	if c.Op == OpClearTier {
+	if c.ofTier() {
 		return nil
 	}
 	if c.Op == OpRemove {
@@ -58,3 +60,6 @@ func (c *Change) Validate() error {
 	}
 	return nil
 }
+
+// ofTier reports whether c is about all blocks of a tier.
+func (c *Change) ofTier() bool { return c.Op == OpClearTier || c.Op == OpAge }

@@ -207,7 +207,7 @@ func (c *sourceCheck) all() error {
 		}
 		t := lanes[ln.number]
 		blocks[ln.tier] += t.blocks
-		if int(ln.number) != i || t.blocks != ln.blocks || t.hidden != ln.hidden || s.lanes.group(ln.group.ID) != ln.group ||
+		if int(ln.number) != i || t.blocks != ln.blocks || t.hidden != ln.hidden || ln.age >= oldest || ln.age > 0 && ln.tier == TierGPU || s.lanes.group(ln.group.ID) != ln.group ||
 			!slices.Contains(ln.group.lanes[ln.tier], ln) {
 			return fmt.Errorf("lane %d is %+v, counted %+v", i, ln, t)
 		}

@@ -94,13 +94,20 @@ func (s *source) clearTier(t Tier) {
 	if t == TierGPU {
 		s.waits.voidAll()
 	}
+	s.dropLanes(old)
+}
+
+// dropLanes drops the blocks of lanes that their groups do not have any more.
+func (s *source) dropLanes(old []*lane) {
 	if len(old) == 0 {
 		return
 	}
 	s.publish()
 	if s.emptyLanes(old) {
+		for _, ln := range old {
+			s.lanes.blocks[ln.tier] -= ln.blocks
+		}
 		s.lanes.drop(old)
-		s.lanes.blocks[t] = 0
 	}
 }
 

@@ -239,10 +239,14 @@ const (
 	OpRemove
 	OpClear     // drops all blocks of the source, in every tier and group, but no cursor
 	OpClearTier // drops all blocks of the source in Tier, in every group
+	// OpAge begins a new generation of Tier, of a lower tier of the source, in every group.
+	// Blocks that were stored neither in the new generation nor in the two before it are
+	// dropped. A store of a block that is held is a store of it, a report too.
+	OpAge
 )
 
 // Change is one event, hashed. Op decides which fields count: OpClear has
-// none, OpClearTier has Tier, OpRemove has Tier, Group.ID, Hashes and
+// none, OpClearTier and OpAge have Tier, OpRemove has Tier, Group.ID, Hashes and
 // Remaining, OpStore has all but Remaining.
 type Change struct {
 	Op    Op
@@ -522,6 +526,8 @@ var ErrClosed = errors.New("index: closed")
 //     of ancestors. A clear of the gpu ends that. Once a backend forgot a block that may
 //     be there, at a bound or by an ambiguous removal, stores count until the next OpClear
 //     as with [Change.Partial].
+//   - Ages. A block of a lower tier is of the generation in which it was stored last
+//     (OpAge). It stays as it was cut when it was stored again.
 //   - Names. All groups and tiers of a source share the names of its hashes. A backend
 //     keeps a name while any group of the source holds the block, and after that within
 //     a bounded budget, which drops the oldest first. Only gpu stores give names: the
@@ -561,7 +567,7 @@ var ErrClosed = errors.New("index: closed")
 //     held. Such a store, or a report of all blocks of the engine, brings back the
 //     blocks that it names.
 //   - If it was hidden, it does not come back.
-//   - OpClear, OpClearTier and Remove take the rest. After an OpClear the source is
+//   - OpClear, OpClearTier, OpAge and Remove take the rest. After an OpClear the source is
 //     as if nothing was forgotten, but for names.
 //   - Cursors are never forgotten. An Apply without room drops stores, and counts them.
 //     A source for which there is no room is an error that wraps ErrFull, and nothing

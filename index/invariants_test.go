@@ -294,6 +294,8 @@ func randomChange(r *rand.Rand) Change {
 			return Change{Op: OpClear}
 		case 1:
 			return Change{Op: OpClearTier, Tier: c.Tier}
+		case 2, 3:
+			return Change{Op: OpAge, Tier: TierCPU}
 		}
 	}
 	c.Op = OpStore

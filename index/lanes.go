@@ -36,7 +36,7 @@ type group struct {
 	lanes     [NumTiers][]*lane
 }
 
-// lane is a holder of blocks: a source, group, tier and cut. Its ordinal stands for
+// lane is a holder of blocks: a source, group, tier, cut and generation. Its ordinal stands for
 // it in the forest.
 type lane struct {
 	ord    uint32
@@ -44,8 +44,9 @@ type lane struct {
 	group  *group
 	tier   Tier
 	cut    cut
-	blocks int // held
-	hidden int // holdings that a report hid
+	age    uint8 // generations of its tier that began after its own
+	blocks int   // held
+	hidden int   // holdings that a report hid
 }
 
 // view is a View with its lanes: those of a group and cut. If just one of them
@@ -122,11 +123,11 @@ func (g *group) grow(by cut) {
 	g.cut = by
 }
 
-// laneFor returns the lane of a group, tier and cut, and makes it if necessary. It returns
+// laneFor returns the newest lane of a group, tier and cut, and makes it if necessary. It returns
 // nil if there are too many lanes, or no room.
 func (s *source) laneFor(g *group, t Tier, by cut) (ln *lane, room bool) {
 	for _, ln := range g.lanes[t] {
-		if ln.cut == by {
+		if ln.cut == by && ln.age == 0 {
 			return ln, true
 		}
 	}

@@ -156,19 +156,21 @@ func (r *restorer) group(s *source) error {
 func (r *restorer) readLanes(s *source) error {
 	r.lanes = [maxLanes]*lane{}
 	for n := r.Uvarint(); n > 0 && !r.Short; n-- {
-		number, group, t := r.Byte(), int(r.Byte()), Tier(r.Byte())
+		number, group, b := r.Byte(), int(r.Byte()), r.Byte()
+		t, age := Tier(b&(1<<ageShift-1)), b>>ageShift
 		by, ok := r.cut()
 		lost := r.Bool()
 		switch {
 		case r.Short:
 			return nil
-		case group >= len(s.lanes.groups) || t >= NumTiers || !ok || r.lanes[number] != nil || !s.lanes.fits(by):
-			return fmt.Errorf("lane %d of group %d, tier %v, blocks of %+v", number, group, t, by)
+		case group >= len(s.lanes.groups) || t >= NumTiers || age >= oldest || age > 0 && t == TierGPU || !ok || r.lanes[number] != nil || !s.lanes.fits(by):
+			return fmt.Errorf("lane %d of group %d, tier %v, age %d, blocks of %+v", number, group, t, age, by)
 		}
 		ln := s.lanes.add(s.lanes.groups[group], t, by)
 		if ln == nil {
 			return errors.New("there are too many lanes")
 		}
+		ln.age = age
 		r.lanes[number] = ln
 		if lost {
 			r.f.Lose(ln.ord)

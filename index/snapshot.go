@@ -82,6 +82,8 @@ const (
 
 	// snapshotVersion is the version of the records.
 	snapshotVersion = 1
+	// ageShift is where the age of a lane stands in the byte of its tier.
+	ageShift = 4
 	// sectionLimit bounds the bytes of a section.
 	sectionLimit = 4 << 20
 	// someHashes bounds the hashes of a record.

@@ -128,7 +128,7 @@ func (d *sourceDump) appendHead(b []byte) []byte {
 		for t, of := range g.lanes {
 			for _, ln := range of {
 				n++
-				lanes = append(lanes, byte(ln.number), byte(i), byte(t))
+				lanes = append(lanes, byte(ln.number), byte(i), byte(t)|ln.age<<ageShift)
 				lanes = record.AppendBool(appendCut(lanes, ln.cut), s.f.Lost(ln.ord))
 			}
 		}

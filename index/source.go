@@ -45,6 +45,8 @@ type loc = forest.Loc
 //	void     a parked store does not place a hash any more
 //	drop     a store that waits for a key is given up, at the bound
 //	clear    all blocks of the source go, or all of a tier
+//	age      a tier begins a new generation, and the blocks of the oldest one go
+//	renew    a block is of the newest generation again
 //	retire   lanes, or the source, are not shown to readers any more, and then they go
 //
 // # Parts
@@ -52,7 +54,7 @@ type loc = forest.Loc
 // A source consists of values, each with a file that begins with its rules: lanes.go,
 // nameset.go with name.go, idle.go and shared.go, pending.go for stores that wait,
 // tenant.go for its part in evictions, snapshot_source.go for its part in a snapshot. The
-// changes are in store.go, masked.go, reports.go, remove.go and clear.go, and graves.go
+// changes are in store.go, masked.go, reports.go, remove.go, clear.go and age.go, and graves.go
 // tidies up behind a removed pod.
 type source struct {
 	id     Source
@@ -200,6 +202,8 @@ func (s *source) apply(c *Change) {
 		s.clear()
 	case OpClearTier:
 		s.clearTier(c.Tier)
+	case OpAge:
+		s.age(c.Tier)
 	}
 }
 

@@ -301,7 +301,11 @@ func (st *storeTask) hold(i int, n *name) {
 			s.counts.Restored++
 		}
 		h = n.gain(st.lane, h)
-	case c.Tier != TierGPU || c.Copies == CopiesSet:
+	case c.Tier != TierGPU:
+		if h.lane.age > 0 {
+			st.renew(n, h)
+		}
+	case c.Copies == CopiesSet:
 	case st.report:
 		s.counts.Reports++
 		if st.guarded && full || h.entry != 0 {

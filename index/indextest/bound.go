@@ -487,7 +487,7 @@ func (b *boundHistory) count(src index.Source, ops []op, p string, got claims) {
 			if b.lost(src, index.NumTiers) {
 				b.saw.clears++
 			}
-		case o.kind == index.OpClearTier:
+		case o.kind == index.OpClearTier, o.kind == index.OpAge:
 			if b.lost(src, o.tier) {
 				b.saw.tierClears++
 			}

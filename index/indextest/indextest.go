@@ -58,6 +58,7 @@ func Run(t *testing.T, open func(testing.TB, Config) index.Index) {
 	t.Run("ForgottenAndHidden", func(t *testing.T) { testForgottenAndHidden(t, open) })
 	t.Run("NamesBound", func(t *testing.T) { testNamesBound(t, open) })
 	t.Run("Random", func(t *testing.T) { testRandomSeeds(t, open) })
+	t.Run("Ages", func(t *testing.T) { testAges(t, open) })
 	t.Run("Bound", func(t *testing.T) { testBoundSeeds(t, open) })
 	t.Run("History", func(t *testing.T) { testHistory(t, open, Config{}) })
 	t.Run("HistoryAtABound", func(t *testing.T) { testHistory(t, open, Config{Bytes: 2 * leastBound}) })
@@ -1128,6 +1129,44 @@ var cases = []testCase{
 		t.apply(podA, c.store(0, 1), cpu, cpu, c.remove(0), inTier(index.TierCPU, c.remove(0)))
 		t.want(podA, c, 0)
 	}},
+	{"ABlockGoesWithTheThirdGenerationAfterItsOwn", func(t *tester) {
+		c := newChain(1, 4)
+		cpu := func(from, to int) index.Change { return bare(index.TierCPU, c.store(from, to)) }
+		disk := bare(index.TierDisk, c.store(0, 4))
+		mamba := index.Group{ID: 1, Kind: index.GroupMamba}
+		age := index.Change{Op: index.OpAge, Tier: index.TierCPU}
+		t.apply(podA, age, c.store(0, 4), cpu(0, 4), disk, inGroup(mamba, c.store(0, 4)), inGroup(mamba, cpu(0, 4)))
+		for i, step := range []struct {
+			changes    []index.Change
+			cpu, mamba uint64
+		}{
+			{[]index.Change{age, age}, 0b1111, 0b1111},
+			{[]index.Change{cpu(0, 1), cpu(0, 1)}, 0b1111, 0b1111},
+			{[]index.Change{age, inGroup(mamba, cpu(1, 2))}, 0b0001, 0b0010},
+			{[]index.Change{age}, 0b0001, 0b0010},
+			{[]index.Change{cpu(2, 3), inTier(index.TierCPU, c.remove(0)), age}, 0b0100, 0b0010},
+			{[]index.Change{age, age}, 0, 0},
+			{[]index.Change{cpu(0, 4), age, age, age, cpu(1, 2)}, 0b0010, 0},
+			{[]index.Change{age, {Op: index.OpClearTier, Tier: index.TierCPU}, cpu(3, 4), age, age}, 0b1000, 0},
+			{[]index.Change{age, age, age}, 0, 0},
+		} {
+			t.apply(podA, step.changes...)
+			for _, r := range t.match(c, nil, true) {
+				want, gone := step.cpu, uint64(0)
+				if r.Group == mamba {
+					want = step.mamba
+				} else if r.Held[index.TierDisk][0] != 0b1111 {
+					t.Errorf("step %d: the disk holds %b", i, r.Held[index.TierDisk])
+				}
+				if of := r.Held[index.TierCPU]; of != nil {
+					gone = of[0]
+				}
+				if gone != want || r.GPU != 4 {
+					t.Errorf("step %d: group %d: the cpu holds %b, want %b: %s", i, r.Group.ID, gone, want, rowText(r))
+				}
+			}
+		}
+	}},
 	{"AChunkOfALowerTierIsOneBlock", func(t *tester) {
 		c := newChain(1, 8)
 		t.apply(podA, inTier(index.TierCPU, c.store(0, 4)), inTier(index.TierCPU, c.store(4, 8)))
@@ -1398,6 +1437,8 @@ var cases = []testCase{
 			"copies":     with(good, func(c *index.Change) { c.Copies = 9 }),
 			"remaining":  with(c.remove(0, 1), func(c *index.Change) { c.Remaining = []uint32{1} }),
 			"gone group": inGroup(index.Group{ID: 1 << 30}, c.remove(0)),
+			"age":        {Op: index.OpAge},
+			"age tier":   {Op: index.OpAge, Tier: index.NumTiers},
 		} {
 			_, err := t.ix.Apply(ctx, podA, index.Cursor{Stream: "s", Next: 1}, []index.Change{good, bad})
 			if !errors.Is(err, index.ErrInvalid) {

@@ -79,6 +79,7 @@ type plainHolder struct {
 type plainCopies struct {
 	at       plainHolder
 	n        uint64
+	age      int // generations that began since it was stored, in a lower tier
 	by       plainCut
 	reported bool // a store of it was taken for a report, and may have been a copy
 	// parent is the block before this one, if chained.
@@ -108,7 +109,7 @@ func (s *plainSource) apply(c *index.Change) {
 	case index.OpClear:
 		s.counts.Cleared++
 		s.doubts, s.waiting, s.looks, s.groups, s.prompt = false, nil, nil, map[int]*plainGroup{}, plainRoot{}
-		s.clear(func(plainHolder) bool { return true })
+		s.clear(func(*plainCopies) bool { return true })
 		s.cleared = s.tick
 	case index.OpClearTier:
 		s.counts.Cleared++
@@ -117,7 +118,14 @@ func (s *plainSource) apply(c *index.Change) {
 				w.gone[h] = w.gone[h] || c.Tier == index.TierGPU
 			}
 		}
-		s.clear(func(at plainHolder) bool { return at.tier == c.Tier })
+		s.clear(func(b *plainCopies) bool { return b.at.tier == c.Tier })
+	case index.OpAge:
+		s.clear(func(b *plainCopies) bool {
+			if b.at.tier == c.Tier {
+				b.age++
+			}
+			return b.at.tier == c.Tier && b.age > 2
+		})
 	}
 }
 
@@ -154,11 +162,11 @@ func (s *plainSource) clearUnseen(changes []index.Change) {
 	}
 }
 
-// clear takes all blocks from some holders, those too that a report hid.
-func (s *plainSource) clear(from func(plainHolder) bool) {
+// clear takes some copies of all blocks, those too that a report hid.
+func (s *plainSource) clear(from func(*plainCopies) bool) {
 	for _, n := range s.names {
 		was := n.isHeld()
-		n.held = slices.DeleteFunc(n.held, func(b *plainCopies) bool { return from(b.at) })
+		n.held = slices.DeleteFunc(n.held, func(b *plainCopies) bool { return from(b) })
 		if was || len(n.keys) == 0 {
 			s.left(n)
 		}
@@ -438,6 +446,7 @@ func (s *plainSource) hold(st *plainStore, i int, h index.Hash) {
 	} else if b.n == 0 {
 		s.counts.Restored++
 	}
+	b.age = 0
 	switch {
 	case b.n == 0:
 		b.n, b.by = 1, st.by

@@ -294,6 +294,8 @@ func (w *hostile) change() index.Change {
 		return index.Change{Op: index.OpClear}
 	case n < 3:
 		return index.Change{Op: index.OpClearTier, Tier: c.Tier}
+	case n < 12 && c.Tier != index.TierGPU:
+		return index.Change{Op: index.OpAge, Tier: c.Tier}
 	}
 	again := w.last
 	switch n := r.IntN(5); {

@@ -144,6 +144,7 @@ type modelHolder struct {
 
 type modelBlock struct {
 	copies int // 0: it may be there, because a store of it was taken for a report
+	age    int // generations that began since it was stored, in a lower tier
 	blockShape
 	reported bool
 	parent   string // "" if none is known
@@ -238,6 +239,23 @@ func (s *modelSource) apply(o *op, fired *firings) {
 				}
 			}
 		}
+		for name := range names {
+			s.forget(name)
+		}
+	case index.OpAge:
+		names := map[string]bool{}
+		for h, blocks := range s.held {
+			for name, b := range blocks {
+				if h.tier != o.tier {
+					continue
+				}
+				if b.age++; b.age > 2 {
+					delete(blocks, name)
+					names[name] = true
+				}
+			}
+		}
+		fired.aged += len(names)
 		for name := range names {
 			s.forget(name)
 		}
@@ -479,6 +497,8 @@ func (s *modelSource) hold(o *op, blocks []string, by blockShape, dense bool, fi
 			fired.restored++
 			s.counts.Restored++
 		}
+		fired.renewed += min(b.age, 1)
+		b.age = 0
 		switch {
 		case i == v.maybe:
 			s.counts.Reports++
@@ -890,6 +910,10 @@ func (w *world) op(copies index.Copies, s *modelSource) op {
 		case 1:
 			return op{kind: index.OpClearTier, tier: index.Tier(w.r.IntN(3))}
 		}
+	case 14:
+		if w.r.IntN(2) == 0 {
+			return op{kind: index.OpAge, tier: []index.Tier{index.TierCPU, index.TierCPU, index.TierDisk}[w.r.IntN(3)]}
+		}
 	}
 	o.from, o.to = p[:1+from], p[:1+to]
 	for i := from + n; i <= to; i += n {
@@ -1104,8 +1128,8 @@ func (s step) String() string {
 }
 
 func (o *op) String() string {
-	if o.kind == index.OpClear || o.kind == index.OpClearTier {
-		return fmt.Sprintf("%s %v", map[bool]string{true: "clear", false: "clear tier"}[o.kind == index.OpClear], o.tier)
+	if what := map[index.Op]string{index.OpClear: "clear", index.OpClearTier: "clear tier", index.OpAge: "age"}[o.kind]; what != "" {
+		return fmt.Sprintf("%s %v", what, o.tier)
 	}
 	name := map[bool]string{true: "remove", false: "store"}[o.kind == index.OpRemove]
 	return fmt.Sprintf("%s %v of group %d in %v: from %s to %s of %v behind %q, copies %d bare %v uncertain %v reused %v remaining %v",
@@ -1449,6 +1473,7 @@ type firings struct {
 	seeds, ops, queries, rows, hits, holes    int
 	removals, copyRemovals, unknown           int
 	clears, tierClears, podRemovals           int
+	aged, renewed                             int // blocks that went with a generation, and that were stored again
 	joined, reports, chunks                   int
 	restored, restoredByKey, restoredByParent int
 	lowerTiers, partials, finer               int
@@ -1500,6 +1525,7 @@ func (f *firings) check(t *testing.T) {
 		"stores behind a new prompt, times 10": {10 * f.prompts, 5}, "blocks that may be there": {f.maybe, 3}, "proofs of them, times 10": {10 * f.proofs, 1},
 		"removals": {f.removals, 100}, "removals of one of several copies": {f.copyRemovals, 20},
 		"removals of nothing": {f.unknown, 100}, "clears": {f.clears, 3}, "clears of a tier": {f.tierClears, 3},
+		"aged": {f.aged, 20}, "stored again": {f.renewed, 1},
 		"pods removed": {f.podRemovals, 1}, "joined orphans": {f.joined, 20}, "reports": {f.reports, 50},
 		"restored": {f.restored, 10}, "walks by key": {f.restoredByKey, 5}, "walks by the parent's hash, times 10": {10 * f.restoredByParent, 1},
 	} {

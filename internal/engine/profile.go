@@ -24,8 +24,9 @@ type Profile struct {
 	Chunk       int                     // blocks of a chunk of the offloading connector; 0: not known
 	ClearsGPU   bool                    // an event that empties the cache empties the gpu alone
 	Weights     [index.NumTiers]float64 // of a token, by tier
-	Adapters    map[string]string       // names by numbers
-	Approximate *Room                   // nil: the engine publishes events
+	MaxAge      [index.NumTiers]time.Duration
+	Adapters    map[string]string // names by numbers
+	Approximate *Room             // nil: the engine publishes events
 }
 
 // WeightOf returns the weight of a token in a tier.
@@ -39,6 +40,18 @@ func (p *Profile) WeightOf(t index.Tier) float64 {
 		return 0.8
 	}
 	return 0.5
+}
+
+// defaultMaxAge is that of disk, remote and other, whose feeds announce no removals.
+const defaultMaxAge = time.Hour
+
+// MaxAgeOf returns how long the blocks of a tier are kept that are not stored again; 0: until they
+// are removed.
+func (p *Profile) MaxAgeOf(t index.Tier) time.Duration {
+	if p.MaxAge[t] == 0 && t > index.TierCPU {
+		return defaultMaxAge
+	}
+	return p.MaxAge[t]
 }
 
 // Room is the cache of an engine that publishes no events.

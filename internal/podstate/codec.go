@@ -42,9 +42,13 @@ func (pm *Pod) AppendState(b []byte) []byte {
 
 func (r *Rank) appendState(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(r.Number))
-	b = append(b, byte(r.State), sections.Flags(r.Kept, r.Contest.Open, r.Contest.Reported, r.Lost.Kept, len(r.Unrecognized) > 0, r.MayHoldLess), byte(r.Contest.Others), byte(r.Contest.Own), byte(slices.Index(view.LossNames, r.Lost.Cause)))
+	b = append(b, byte(r.State), sections.Flags(r.Kept, r.Contest.Open, r.Contest.Reported, r.Lost.Kept, len(r.Unrecognized) > 0, r.MayHoldLess, !r.Ages.isZero()), byte(r.Contest.Others), byte(r.Contest.Own), byte(slices.Index(view.LossNames, r.Lost.Cause)))
 	b = appendTime(b, r.Lost.At)
-	return r.appendUnknowns(engine.AppendGroups(b, r.Groups))
+	b = r.appendUnknowns(engine.AppendGroups(b, r.Groups))
+	if !r.Ages.isZero() {
+		b = r.Ages.appendState(b)
+	}
+	return b
 }
 
 // appendState leaves out the notes of a transport, which will be gone after Restore.
@@ -109,6 +113,13 @@ func (pm *Pod) readRank(f *sections.Fields) error {
 	groups, bad := engine.ReadGroups(f)
 	var unknowns Unknowns
 	bounded := set&16 == 0 || unknowns.readUnknowns(f)
+	var ages Ages
+	switch {
+	case set&64 != 0:
+		ages = readAges(f)
+	case pm.Shown.Facts().Tiered: // before there were any
+		ages.Recall()
+	}
 	switch err := b.Validate(); {
 	case f.Err() != nil:
 		return nil
@@ -130,7 +141,7 @@ func (pm *Pod) readRank(f *sections.Fields) error {
 	c.Open, c.Reported, lost.Kept = set&2 != 0, set&4 != 0, set&8 != 0
 	lost.Cause = view.LossNames[cause]
 	r.State, r.Kept = state, set&1 != 0
-	r.Contest, r.Lost, r.Groups = c, lost, groups
+	r.Contest, r.Lost, r.Groups, r.Ages = c, lost, groups, ages
 	r.Unknowns = unknowns
 	r.MayHoldLess = set&32 != 0
 	return nil

@@ -80,6 +80,7 @@ type Rank struct {
 	traffic
 	Groups []stats.Group
 	Pairs  bool // its blocks have pairs of tokens (EAGLE)
+	Ages   Ages
 }
 
 // delay is the delay of the last Apply.

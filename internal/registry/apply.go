@@ -281,11 +281,25 @@ func (in *ingest) lose(r *podstate.Rank, e podstate.ViewEvent, cur index.Cursor)
 func (in *ingest) apply(r *podstate.Rank, cur index.Cursor) (index.Applied, error) {
 	c := &in.convert
 	c.Model, c.Profile, c.Recent = in.model, in.pm.Shown.Profile, &in.pm.Recent
+	ages := r.Ages
+	for t := index.TierCPU; t < index.NumTiers; t++ {
+		for range ages.Due(t, &c.Profile, in.batch.Time, in.now) {
+			c.Changes = append(c.Changes, index.Change{Op: index.OpAge, Tier: t})
+		}
+	}
 	c.Convert(in.batch)
+	if c.Tiered {
+		for i := range c.Changes {
+			if ch := &c.Changes[i]; ch.Op == index.OpStore && ch.Tier != index.TierGPU {
+				ages.Begin(ch.Tier, &c.Profile, in.batch.Time, in.now)
+			}
+		}
+	}
 	done, err := in.applyChanges(r, cur, c.Changes)
 	if err != nil || done.Duplicate {
 		return done, err
 	}
+	r.Ages = ages
 	in.learnAdapters()
 	r.Stored += done.Counts.Stored
 	r.Removed += done.Counts.Removed

@@ -56,6 +56,12 @@ func (x *Registry) Recall() error {
 			r.Kept = true
 			err = in.recalled(r)
 		}
+		if gpu := s.Blocks[index.TierGPU]; s.Blocks != [index.NumTiers]int{index.TierGPU: gpu} {
+			f := in.pm.Shown.Facts()
+			f.Tiered = true
+			in.pm.Shown.Publish(f)
+			x.catalog.Changed()
+		}
 		in.pm.settle()
 		in.leave()
 		if err != nil {
@@ -71,6 +77,7 @@ func (in *ingest) recalled(r *podstate.Rank) error {
 	if err != nil {
 		return err
 	}
+	r.Ages.Recall() // when they were stored is not known
 	if r.Doubt = cur.Digest == 1; r.Doubt {
 		r.On(podstate.Doubted)
 	} else {
