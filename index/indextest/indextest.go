@@ -1147,6 +1147,17 @@ var cases = []testCase{
 			t.Errorf("rows %+v", rows)
 		}
 	}},
+	{"ABareStoreInALowerTierIsOfBlocks", func(t *tester) {
+		c := newChain(1, 8)
+		t.apply(podA, c.store(0, 8), bare(index.TierCPU, c.store(0, 4)), bare(index.TierDisk, c.store(4, 8)))
+		for b := range 8 {
+			t.apply(podA, c.remove(b))
+		}
+		t.apply(podA, inTier(index.TierDisk, c.remove(6))) // one of them
+		if r := t.row(podA, 0, c); r.BlockSize != size || r.Run != 6 || r.GPU != 0 || r.Tiers[index.TierCPU] != 4 {
+			t.Errorf("row %+v", r)
+		}
+	}},
 	{"BlocksOfOneSizeInTwoVariants", func(t *tester) {
 		c := newChain(1, 8)
 		by8 := with(c.store(0, 4), func(c *index.Change) { c.Variant.Unit, c.BlockSize, c.Root = 8, 8, 5 })

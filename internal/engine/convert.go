@@ -47,8 +47,9 @@ type Converter struct {
 	// Unrecognized has the parts of the batch that are not recognized, after the last change
 	// that clears everything.
 	Unrecognized []string
-	// Tiered: the batch stores blocks in a tier below the gpu.
+	// Tiered: the batch stores blocks in a tier below the gpu. Paged: some of these are pages.
 	Tiered    bool
+	Paged     bool
 	MayRemove bool          // one of them may be a removal
 	groups    []stats.Group // groups of the batch, corrected by the profile
 	locals    []index.Local
@@ -65,7 +66,7 @@ type skipped struct {
 
 // Convert appends the changes of b to c.Changes, and counts other events in c.Skipped.
 func (c *Converter) Convert(b *events.Batch) {
-	c.Skipped, c.Tiered = skipped{}, false
+	c.Skipped, c.Tiered, c.Paged = skipped{}, false, false
 	c.Unrecognized, c.MayRemove = append(c.Unrecognized[:0], b.Unrecognized...), b.MayRemove
 	hashes, units := 0, 0
 	for i := range b.Events {
@@ -96,6 +97,7 @@ func (c *Converter) Convert(b *events.Batch) {
 		case events.Stored:
 			c.Changes = append(c.Changes, c.stored(e))
 			c.Tiered = c.Tiered || c.Changes[len(c.Changes)-1].Tier != index.TierGPU
+			c.Paged = c.Paged || paged(e.Medium)
 			c.sink()
 		case events.Removed:
 			tier := c.tierOf(e)
@@ -222,7 +224,7 @@ func (c *Converter) stored(e *events.Event) index.Change {
 		// vLLM's OffloadingConnector stores a chunk once; Profile.ClearsGPU tells that it runs.
 		Unique: c.Profile.ClearsGPU && strings.EqualFold(e.Medium, "CPU"),
 	}
-	if len(e.Tokens) == 0 || e.BlockSize <= 0 {
+	if len(e.Tokens) == 0 || e.BlockSize <= 0 || paged(e.Medium) { // with tokens, pages would be one chunk
 		return ch
 	}
 	v, ok := VariantOf(e.BlockSize, e.Pairs, c.Profile.Media)
@@ -367,6 +369,16 @@ func tierOf(medium string) index.Tier {
 		return index.TierRemote
 	}
 	return index.TierOther
+}
+
+// paged reports whether a medium holds pages, each of which is a block: a store of several lists
+// them all. These are the media below the gpu of SGLang (PR 22894). Other engines store chunks.
+func paged(medium string) bool {
+	switch strings.ToUpper(medium) {
+	case "CPU_PINNED", "DISK", "EXTERNAL":
+		return true
+	}
+	return false
 }
 
 // groupOf returns the group of an event without corrections.
