@@ -40,7 +40,8 @@ type Converter struct {
 	Profile Profile
 	// Partial: a part of the history of the rank is missing.
 	Partial bool
-	Recent  *Recent // of the pod and model
+	Recent  *Recent       // of the pod and model
+	Groups  []stats.Group // that earlier batches of the rank have named
 
 	Changes []index.Change
 	Skipped skipped
@@ -52,6 +53,7 @@ type Converter struct {
 	Paged     bool
 	MayRemove bool          // one of them may be a removal
 	groups    []stats.Group // groups of the batch, corrected by the profile
+	all       []stats.Group // Groups and those of the batch; empty: not needed yet
 	locals    []index.Local
 	hashes    []index.Hash
 	extras    []hashing.Extra
@@ -66,7 +68,7 @@ type skipped struct {
 
 // Convert appends the changes of b to c.Changes, and counts other events in c.Skipped.
 func (c *Converter) Convert(b *events.Batch) {
-	c.Skipped, c.Tiered, c.Paged = skipped{}, false, false
+	c.Skipped, c.Tiered, c.Paged, c.all = skipped{}, false, false, c.all[:0]
 	c.Unrecognized, c.MayRemove = append(c.Unrecognized[:0], b.Unrecognized...), b.MayRemove
 	hashes, units := 0, 0
 	for i := range b.Events {
@@ -99,6 +101,7 @@ func (c *Converter) Convert(b *events.Batch) {
 			c.Tiered = c.Tiered || c.Changes[len(c.Changes)-1].Tier != index.TierGPU
 			c.Paged = c.Paged || paged(e.Medium)
 			c.sink()
+			c.spread(b, e)
 		case events.Removed:
 			tier := c.tierOf(e)
 			c.MayRemove = c.MayRemove || tier == index.TierOther
@@ -109,6 +112,7 @@ func (c *Converter) Convert(b *events.Batch) {
 				Hashes:    c.hashesOf(e),
 				Remaining: e.Remaining,
 			})
+			c.spread(b, e)
 		case events.Cleared:
 			if e.Medium != "" {
 				tier := c.tierOf(e)
@@ -122,6 +126,44 @@ func (c *Converter) Convert(b *events.Batch) {
 				c.Changes = append(c.Changes, index.Change{Op: index.OpClear})
 			}
 			c.Unrecognized, c.MayRemove = append(c.Unrecognized[:0], b.Unrecognized...), b.MayRemove // the list begins after the last clear
+		}
+	}
+}
+
+// maxSpread bounds the changes that spread makes of a batch.
+const maxSpread = 1 << 16
+
+// spread repeats the last change for the other groups of the rank, if its event is about a tier
+// below the gpu and names no group, as those of vLLM's connector did until June 2026
+// (59401ac9f18c, v1/offloading). These name a hash once for each group, so a second store of one
+// proves nothing.
+func (c *Converter) spread(b *events.Batch, e *events.Event) {
+	ch := &c.Changes[len(c.Changes)-1]
+	if e.HasGroup || e.Group != 0 || ch.Tier == index.TierGPU {
+		return
+	}
+	if len(c.all) == 0 {
+		c.all = append(c.all, c.Groups...)
+		for i := range b.Events {
+			if b.Events[i].Kind == events.Stored {
+				c.all = Learn(c.all, &b.Events[i])
+			}
+		}
+	}
+	if len(c.all) < 2 {
+		return
+	}
+	ch.Unique = false
+	if len(c.Changes)+len(c.all) > maxSpread {
+		if ch.Op == index.OpRemove {
+			*ch = index.Change{Op: index.OpClearTier, Tier: ch.Tier}
+		}
+		return
+	}
+	of := *ch
+	for _, g := range c.all {
+		if of.Group = c.Profile.Corrected(g.Group); of.Group.ID != e.Group {
+			c.Changes = append(c.Changes, of)
 		}
 	}
 }

@@ -8,6 +8,8 @@ var promises = []promise{
 		{".", "internal/ranking:Judge.Score", "a routed token counts twice", "loaded := max(j.Proven(b)+l.Loaded, b.Cached)", "loaded := b.Cached + l.Loaded", "TestPredictedAndLoaded"},
 		{".", "internal/ranking:chunkOf", "a chunk is a block", "return max(p.Chunk, 1), p.Chunk > 0", "return 1, p.Chunk > 0", "TestLowerTiers"},
 		{".", "internal/engine:Converter.stored", "pages are a chunk", " || paged(e.Medium) {", " {", "TestPages"},
+		{"./internal/engine", "Converter.spread", "a store without a group proves something", "ch.Unique = false\n", "", "TestGroupsUntold"},
+		{"./internal/engine", "Converter.spread", "a removal without a group is of one", "of.Group.ID != e.Group {", "false {", "TestGroupsUntold"},
 		{".", "internal/ranking:Judge.pages", "the last token is loaded", "reuse.CachedTokens(int(here.Run), row.BlockSize, j.Prompt.LengthIn(row))", "int(here.Run)*row.BlockSize", "TestPages"},
 		{".", "internal/engine:Converter.Convert", "ClearsGPU clears all", "if c.Profile.ClearsGPU {", "if false {", "TestClearsGPU"},
 		{"./index", "source.clearUnseen", "a second store proves nothing", "n.holding(g, c.Tier).copies > 0", "n.holding(g, c.Tier).copies > 99", "TestMemory/UniqueStoreOfAHeldBlock"},
