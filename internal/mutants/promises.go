@@ -8,6 +8,7 @@ var promises = []promise{
 		{".", "internal/ranking:Judge.Score", "a routed token counts twice", "loaded := max(j.Proven(b)+l.Loaded, b.Cached)", "loaded := b.Cached + l.Loaded", "TestPredictedAndLoaded"},
 		{".", "internal/ranking:chunkOf", "a chunk is a block", "return max(p.Chunk, 1), p.Chunk > 0", "return 1, p.Chunk > 0", "TestLowerTiers"},
 		{".", "internal/engine:Converter.stored", "pages are a chunk", " || paged(e.Medium) {", " {", "TestPages"},
+		{"./index", "source.isPart", "a part in a lower tier is a block", "return units%(g.cut.size/unit) != 0 &&", "return false &&", "TestMemory/APartOfABlockInALowerTier"},
 		{"./internal/engine", "Converter.spread", "a store without a group proves something", "ch.Unique = false\n", "", "TestGroupsUntold"},
 		{"./internal/engine", "Converter.spread", "a removal without a group is of one", "of.Group.ID != e.Group {", "false {", "TestGroupsUntold"},
 		{".", "internal/ranking:Judge.pages", "the last token is loaded", "reuse.CachedTokens(int(here.Run), row.BlockSize, j.Prompt.LengthIn(row))", "int(here.Run)*row.BlockSize", "TestPages"},

@@ -50,12 +50,12 @@ func (j *Judge) lower(from, to, gpu int, plan *view.Plan, p *engine.Profile) {
 		return
 	}
 	length, total := j.Prompt.LengthIn(&rows[0]), gpu
-	if held := j.heldIn(rows, loadTiers, chunk, length); held != nil {
+	if held := j.heldIn(rows, loadTiers, chunk, rule.Grain(), length); held != nil {
 		total = max(total, rule.Tokens(length, gpu, held))
 		l.Loaded = total - gpu
 	}
 	if slowest(rows) != index.TierCPU {
-		if held := j.heldIn(rows, fetchTiers, chunk, length); held != nil {
+		if held := j.heldIn(rows, fetchTiers, chunk, rule.Grain(), length); held != nil {
 			l.Fetched = max(rule.Tokens(length, gpu, held)-total, 0)
 		}
 	}
@@ -123,9 +123,9 @@ func slowest(rows []index.Row) index.Tier {
 	return t
 }
 
-// heldIn returns the chunks that each group holds in some tiers, by their last blocks; nil: there
-// are none. It is valid until the next call.
-func (j *Judge) heldIn(rows []index.Row, tiers []index.Tier, chunk, length int) []reuse.Held {
+// heldIn returns the chunks that each group holds in some tiers, by their last blocks, and their
+// parts of blocks of grain tokens; nil: there are none. It is valid until the next call.
+func (j *Judge) heldIn(rows []index.Row, tiers []index.Tier, chunk, grain, length int) []reuse.Held {
 	groups := rows[0].Groups
 	held := slices.Grow(j.below[:0], len(groups))[:len(groups)]
 	clear(held)
@@ -134,8 +134,12 @@ func (j *Judge) heldIn(rows []index.Row, tiers []index.Tier, chunk, length int) 
 	for i := range rows {
 		row := &rows[i]
 		size, g := sizeOf(row), groupOf(row)
-		if size <= 0 || row.BlockSize != size && row.BlockSize != chunk*size {
+		if size <= 0 || row.BlockSize != size && row.BlockSize != chunk*size && row.BlockSize != grain {
 			continue
+		}
+		bits, unit := &held[g].Blocks, size
+		if row.BlockSize < size {
+			bits, unit = &held[g].Parts, grain
 		}
 		for _, t := range tiers {
 			set := row.Held[t]
@@ -143,10 +147,10 @@ func (j *Judge) heldIn(rows []index.Row, tiers []index.Tier, chunk, length int) 
 				continue
 			}
 			some = true
-			if held[g].Blocks == nil {
-				held[g].Blocks = j.zeroes(length/size/64 + 1)
+			if *bits == nil {
+				*bits = j.zeroes(length/unit/64 + 1)
 			}
-			join(held[g].Blocks, set, row.BlockSize/size)
+			join(*bits, set, row.BlockSize/unit)
 		}
 	}
 	if !some {
