@@ -105,6 +105,36 @@ func lower(medium string, s *fakeengine.Stored) *fakeengine.Stored {
 	return s
 }
 
+// TestPages: a store of SGLang's host memory lists pages, each a block of its own. The last token is
+// never loaded.
+func TestPages(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 4)
+	ix := open(t)
+	ingest(t, ix, "a", p.Stored(0, 4), lower("CPU_PINNED", p.Stored(0, 4)), p.Removed(0, 1, 2, 3))
+	for _, c := range []struct {
+		tokens int
+		gpu    bool // holds the first page again
+		want   string
+	}{
+		{40, false, "a 0+32+0 25.6 false"}, {64, false, "a 0+48+0 38.4 false"}, {66, false, "a 0+64+0 51.2 false"},
+		{40, true, "a 16+16+0 28.8 false"}, {17, true, "a 16+0+0 16 false"},
+	} {
+		if c.gpu {
+			ingest(t, ix, "a", p.Stored(0, 1))
+		}
+		tokens := append(slices.Clone(p.Tokens), 1, 2)[:c.tokens]
+		if got := tokensOf(score(t, ix, kvindex.Request{Tokens: tokens})[0]); got != c.want {
+			t.Errorf("%+v: got %s", c, got)
+		}
+	}
+	page := p.Removed(1)
+	page.Medium = "CPU_PINNED"
+	ingest(t, ix, "a", page)
+	if got, want := tokensOf(score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]), "a 16+0+0 16 false"; got != want {
+		t.Errorf("the second page was removed: got %s, want %s", got, want)
+	}
+}
+
 // TestPredictedAndLoaded: a token that was routed and is in the host memory counts once.
 func TestPredictedAndLoaded(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)

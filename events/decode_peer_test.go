@@ -172,6 +172,7 @@ func (p *peer) field(key string, isMap bool, e *events.Event, loraID *string) {
 	case key == "medium" && e.Kind != 0:
 		e.Medium = p.text()
 	case key == "group_idx" && (stored || removed):
+		e.HasGroup = p.code() != msgpcode.Nil
 		e.Group = must(p.DecodeInt())
 	case key == "locality" && (stored || removed):
 		e.Locality = p.text()

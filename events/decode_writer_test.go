@@ -290,6 +290,7 @@ func (s shape) carry(b view) view {
 }
 
 func (s shape) carryEvent(e *events.Event) {
+	e.HasGroup = e.Kind == events.Removed && s.stored == 0 || e.Kind != events.Cleared && !s.sglang()
 	if !s.salted {
 		e.Salt = ""
 	}
@@ -310,7 +311,7 @@ func (s shape) carryEvent(e *events.Event) {
 			e.Medium = ""
 		}
 		if s.removed < 3 {
-			e.Group = 0
+			e.Group, e.HasGroup = 0, false
 		}
 		return
 	}
@@ -324,7 +325,7 @@ func (s shape) carryEvent(e *events.Event) {
 		e.Extra, e.HasExtra = nil, false
 	}
 	if s.stored < 9 {
-		e.Group = 0
+		e.Group, e.HasGroup = 0, false
 	}
 	if s.stored < 11 {
 		e.GroupKind, e.Window = "", 0

@@ -26,7 +26,7 @@ func (d *decoder) repeats(here ending) bool {
 	d.off += last.end - last.start
 	e, like := d.e, &d.b.events[last.event]
 	e.BlockSize, e.Adapter, e.Salt, e.Medium = like.BlockSize, like.Adapter, like.Salt, like.Medium
-	e.Group, e.GroupKind, e.Window = like.Group, like.GroupKind, like.Window
+	e.Group, e.HasGroup, e.GroupKind, e.Window = like.Group, like.HasGroup, like.GroupKind, like.Window
 	e.Locality, e.Ownership, e.Reused = like.Locality, like.Ownership, like.Reused
 	e.HasExtra, d.entries = like.HasExtra, last.entries
 	return true

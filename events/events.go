@@ -109,6 +109,7 @@ type Event struct {
 
 	HasParent bool // Parent is set
 	HasExtra  bool // Extra was sent
+	HasGroup  bool // Group was sent
 	// Pairs: Tokens has EAGLE's pairs of neighbouring tokens, t0 t1, t1 t2, and so on.
 	Pairs bool
 	// Reused: the event itself reports that its blocks were in the cache before.
@@ -139,7 +140,9 @@ type Event struct {
 	// keys. SGLang has none either: it has Salt, and writes media into the tokens.
 	Extra []ExtraKey
 
-	Group     int    // KV cache group, 0 if not sent
+	// Group is the KV cache group, 0 if not sent. An Indexer takes an event about a tier below
+	// the gpu that has none for one about each group of the rank.
+	Group     int
 	GroupKind string // kv_cache_spec_kind, "" if not sent
 	Window    int    // sliding window in tokens, 0 if not sent
 

@@ -74,6 +74,7 @@ func (d *decoder) groupOrLabel() (err error) {
 	if d.atStr() {
 		return d.component()
 	}
+	d.e.HasGroup = true
 	d.e.Group, err = d.size(maxGroup)
 	return err
 }

@@ -42,6 +42,7 @@ func (d *decoder) value(f field) (err error) {
 	case fieldExtraKeys:
 		err = d.extraKeys()
 	case fieldGroup:
+		e.HasGroup = true
 		e.Group, err = d.size(maxGroup)
 	case fieldGroupOrLabel:
 		err = d.groupOrLabel()

@@ -271,9 +271,12 @@ type Change struct {
 	// another store names it, with the block size of its group. That is the largest
 	// BlockSize of the group's gpu stores so far; a larger one does not change the
 	// blocks before it. A gpu store with a smaller BlockSize is of a part of a block:
-	// it counts at its own end, in a row of its size, until it is removed. A store with
+	// it counts at its own end, in a row of its size, until it is removed. So does a hash
+	// alone in a lower tier that has one key in the Variant of the largest blocks, if that
+	// ends inside a block and is whole blocks of the smallest such size. A store with
 	// Locals in a lower tier is one chunk: one block of the length of the range, held
-	// under the last hash once a gpu store names that.
+	// under the last hash once a gpu store names that. With a smaller BlockSize than the
+	// largest of the group it ends inside a block, and is held as a block of BlockSize.
 	Variant   Variant
 	BlockSize int
 	Locals    []Local

@@ -22,6 +22,8 @@ import (
 //   - A dense store of a lower tier is a chunk, which is loaded as a whole or not
 //     at all and may be removed by its last hash alone (vLLM's self-describing
 //     chunks). So it is one block of the chunk's length, held by that hash.
+//   - A store of a lower tier may be of parts of blocks (vLLM's partial Mamba states). Its
+//     BlockSize shows it or, of a hash alone, its key, which ends inside a block.
 //
 // reports.go decides the copies that a store counts for.
 
@@ -31,7 +33,8 @@ type storeTask struct {
 	c       *Change
 	group   *group
 	lane    *lane
-	guarded bool // against reports
+	parts   *lane // of its hashes that are parts of blocks; nil: there is none
+	guarded bool  // against reports
 	report  bool
 	from    int  // the first block that it holds
 	unsure  int  // the block that may be there; -1: none
@@ -62,8 +65,9 @@ func (s *source) store(c *Change) {
 	held, by := c.Hashes, cut{c.Variant, c.BlockSize}
 	switch {
 	case c.Tier != TierGPU && dense:
-		held = c.chunks()
-		by.size *= len(c.Hashes)
+		if held = c.chunks(); c.BlockSize >= g.cut.size {
+			by.size *= len(c.Hashes)
+		}
 	case len(c.Locals) == 0:
 		by = cut{}
 	}
@@ -78,6 +82,12 @@ func (s *source) store(c *Change) {
 		return
 	}
 	st := storeTask{s: s, c: c, group: g, lane: ln, chained: dense}
+	if by == (cut{}) && c.Tier != TierGPU && slices.ContainsFunc(held, func(h Hash) bool { return s.isPart(g, h) }) {
+		if st.parts, room = s.laneFor(g, c.Tier, cut{g.cut.variant, g.grain}); !room {
+			s.noRoom(nil, held)
+			return
+		}
+	}
 	st.judge(held)
 	if dense && c.Tier == TierGPU {
 		switch prev, n := st.before(variant); n {
@@ -124,6 +134,21 @@ func (s *source) store(c *Change) {
 	if held = held[st.from:]; slices.ContainsFunc(held, s.unplaced) {
 		s.waits.add(&waitingStore{group: g, tier: c.Tier, hashes: slices.Clone(held)})
 	}
+}
+
+// isPart reports whether a hash names a part of a block of a group, of the size of its grain.
+func (s *source) isPart(g *group, h Hash) bool {
+	unit := g.cut.variant.Unit
+	if g.grain == g.cut.size || g.grain%unit != 0 {
+		return false
+	}
+	variant, _ := s.ground.variant(g.cut.variant)
+	at, keys := s.locOf(variantHash{h, variant})
+	if keys != 1 {
+		return false
+	}
+	units, _ := s.f.Between(0, at, math.MaxInt)
+	return units%(g.cut.size/unit) != 0 && units%(g.grain/unit) == 0
 }
 
 // unplaced reports whether h is held and has no key.
@@ -300,7 +325,11 @@ func (st *storeTask) hold(i int, n *name) {
 		if h.lane != nil {
 			s.counts.Restored++
 		}
-		h = n.gain(st.lane, h)
+		ln := st.lane
+		if st.parts != nil && s.isPart(st.group, n.hash) {
+			ln = st.parts
+		}
+		h = n.gain(ln, h)
 	case c.Tier != TierGPU:
 		if h.lane.age > 0 {
 			st.renew(n, h)

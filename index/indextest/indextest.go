@@ -1103,6 +1103,27 @@ var cases = []testCase{
 		t.apply(podA, inGroup(mamba, masks.remove(5)))
 		t.wantMasked(mamba, masks)
 	}},
+	{"APartOfABlockInALowerTier", func(t *tester) {
+		mamba := index.Group{ID: 1, Kind: index.GroupMamba}
+		part, whole := inGroup(mamba, masks.store(4, 5)), inGroup(mamba, blocks64(masks))
+		cpu := func(i int) index.Change { return bare(index.TierCPU, inGroup(mamba, masks.store(i, i+1))) }
+		t.apply(podA, masks.store(0, 8), whole, part, cpu(7), cpu(4), inGroup(mamba, masks.remove(4, 7)))
+		seen := func(step string, blocks, parts uint64) {
+			t.Helper()
+			var got [2]uint64
+			for _, row := range t.match(masks, nil, true) {
+				if row.Group.ID == 1 && row.Held[index.TierCPU] != nil {
+					got[map[bool]int{true: 0, false: 1}[row.BlockSize == 64]] = row.Held[index.TierCPU][0]
+				}
+			}
+			if got != [2]uint64{blocks, parts} {
+				t.Errorf("%s: blocks %b, parts %b", step, got[0], got[1])
+			}
+		}
+		seen("stored", 0b10, 0b10000)
+		t.apply(podA, inTier(index.TierCPU, inGroup(mamba, masks.remove(4))))
+		seen("removed", 0b10, 0)
+	}},
 	{"AfterAnAmbiguousRemovalNoReportIsCounted", func(t *tester) {
 		c, d := newChain(1, 2), newChain(2, 2)
 		d.hashes = c.hashes
@@ -1184,6 +1205,17 @@ var cases = []testCase{
 		t.apply(podA, inTier(index.TierCPU, c.remove(7)))
 		if rows = t.match(c, nil, false); rows[0].Run != 1 {
 			t.Errorf("rows %+v", rows)
+		}
+	}},
+	{"ABareStoreInALowerTierIsOfBlocks", func(t *tester) {
+		c := newChain(1, 8)
+		t.apply(podA, c.store(0, 8), bare(index.TierCPU, c.store(0, 4)), bare(index.TierDisk, c.store(4, 8)))
+		for b := range 8 {
+			t.apply(podA, c.remove(b))
+		}
+		t.apply(podA, inTier(index.TierDisk, c.remove(6))) // one of them
+		if r := t.row(podA, 0, c); r.BlockSize != size || r.Run != 6 || r.GPU != 0 || r.Tiers[index.TierCPU] != 4 {
+			t.Errorf("row %+v", r)
 		}
 	}},
 	{"BlocksOfOneSizeInTwoVariants", func(t *tester) {

@@ -187,8 +187,9 @@ func (s *plainSource) store(c *index.Change) {
 	case len(c.Locals) == 0:
 		by = plainCut{}
 	case whole && !names: // a chunk
-		hashes = hashes[len(hashes)-1:]
-		by.size *= len(c.Hashes)
+		if hashes = hashes[len(hashes)-1:]; by.size >= s.groups[c.Group.ID].by.size {
+			by.size *= len(c.Hashes)
+		}
 	}
 	st := s.judge(c, hashes)
 	st.at, st.by, st.whole = at, by, whole
@@ -449,7 +450,9 @@ func (s *plainSource) hold(st *plainStore, i int, h index.Hash) {
 	b.age = 0
 	switch {
 	case b.n == 0:
-		b.n, b.by = 1, st.by
+		if b.n, b.by = 1, st.by; b.by == (plainCut{}) && st.at.tier != index.TierGPU {
+			b.by = s.partOf(n, s.groups[st.at.group])
+		}
 	case st.at.tier != index.TierGPU || st.c.Copies == index.CopiesSet:
 	case st.report:
 		s.counts.Reports++
@@ -463,6 +466,23 @@ func (s *plainSource) hold(st *plainStore, i int, h index.Hash) {
 	if b.parent, b.chained = st.c.Parent, st.c.HasParent; i > 0 {
 		b.parent, b.chained = st.c.Hashes[i-1], true
 	}
+}
+
+// partOf returns how the part of a block is cut that a hash stands for in a lower tier; zero: it
+// stands for no part.
+func (s *plainSource) partOf(n *plainName, g *plainGroup) plainCut {
+	keys := n.keysIn(g.by.variant)
+	if g.grain == g.by.size || g.grain%g.by.variant.Unit != 0 || len(keys) != 1 {
+		return plainCut{}
+	}
+	tokens, k := g.by.variant.Unit, keys[0]
+	for from, ok := s.before[k]; ok; from, ok = s.before[k] {
+		tokens, k.key = tokens+g.by.variant.Unit, from
+	}
+	if tokens%g.by.size == 0 || tokens%g.grain != 0 {
+		return plainCut{}
+	}
+	return plainCut{g.by.variant, g.grain}
 }
 
 func (s *plainSource) add(h index.Hash) *plainName {

@@ -353,8 +353,11 @@ func (s *modelSource) store(o *op, fired *firings) {
 		by = blockShape{}
 	case dense && !gpu:
 		fired.chunks++
-		blocks = o.blocks[len(o.blocks)-1:]
-		by.size *= len(o.blocks)
+		if blocks = o.blocks[len(o.blocks)-1:]; o.size >= s.cuts[o.group.ID].size {
+			by.size *= len(o.blocks)
+		} else {
+			fired.lowerParts++
+		}
 	}
 	s.hold(o, blocks, by, dense, fired)
 	switch {
@@ -506,6 +509,11 @@ func (s *modelSource) hold(o *op, blocks []string, by blockShape, dense bool, fi
 			continue
 		case b.copies == 0:
 			b.copies, b.blockShape = 1, by
+			if o.bare && !gpu {
+				if b.blockShape = s.partOf(o.group.ID, name); b.blockShape != (blockShape{}) {
+					fired.lowerParts++
+				}
+			}
 		case !gpu || o.copies == index.CopiesSet:
 		case v.report:
 			fired.reports++
@@ -522,6 +530,17 @@ func (s *modelSource) hold(o *op, blocks []string, by blockShape, dense bool, fi
 			b.parent = o.parent
 		}
 	}
+}
+
+// partOf returns the shape of the part of a block that a hash alone stands for in a lower tier;
+// zero: it stands for a block.
+func (s *modelSource) partOf(group int, name string) blockShape {
+	cut, part := s.cuts[group], s.grains[group]
+	tokens := grain * (len(prefixOf(name)) - 1)
+	if cut == (blockShape{}) || part%cut.unit != 0 || !s.named[modelName{name, cut.unit}] || tokens%cut.size == 0 || tokens%part != 0 {
+		return blockShape{}
+	}
+	return blockShape{cut.unit, part}
 }
 
 // restore brings back the block of a parent, and what may be there of the
@@ -1474,7 +1493,7 @@ type firings struct {
 	removals, copyRemovals, unknown           int
 	clears, tierClears, podRemovals           int
 	aged, renewed                             int // blocks that went with a generation, and that were stored again
-	joined, reports, chunks                   int
+	joined, reports, chunks, lowerParts       int
 	restored, restoredByKey, restoredByParent int
 	lowerTiers, partials, finer               int
 	unasked, sparse, plain, plainTiers        int // rows with bits unasked, those without a run; rows without bits, those of lower tiers
@@ -1519,7 +1538,7 @@ func (f *firings) check(t *testing.T) {
 		"rows": {f.rows, 2000}, "hits": {f.hits, 1000}, "holes": {f.holes, 400}, "rows of lower tiers": {f.lowerTiers, 50},
 		"partial entries": {f.partials, 20}, "rows of a finer unit": {f.finer, 50},
 		"rows with bits unasked": {f.unasked, 1500}, "rows without a run": {f.sparse, 500},
-		"rows without bits": {f.plain, 300}, "rows of lower tiers without bits": {f.plainTiers, 20}, "chunks": {f.chunks, 20},
+		"rows without bits": {f.plain, 300}, "rows of lower tiers without bits": {f.plainTiers, 20}, "chunks": {f.chunks, 20}, "parts of blocks in lower tiers": {f.lowerParts, 20},
 		"hashes placed by counting": {f.deduced, 50},
 		"reports of sparse groups":  {f.sparseReports, 50}, "of them in views that are not live": {f.blindReports, 20},
 		"stores behind a new prompt, times 10": {10 * f.prompts, 5}, "blocks that may be there": {f.maybe, 3}, "proofs of them, times 10": {10 * f.proofs, 1},

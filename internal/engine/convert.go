@@ -40,17 +40,20 @@ type Converter struct {
 	Profile Profile
 	// Partial: a part of the history of the rank is missing.
 	Partial bool
-	Recent  *Recent // of the pod and model
+	Recent  *Recent       // of the pod and model
+	Groups  []stats.Group // that earlier batches of the rank have named
 
 	Changes []index.Change
 	Skipped skipped
 	// Unrecognized has the parts of the batch that are not recognized, after the last change
 	// that clears everything.
 	Unrecognized []string
-	// Tiered: the batch stores blocks in a tier below the gpu.
+	// Tiered: the batch stores blocks in a tier below the gpu. Paged: some of these are pages.
 	Tiered    bool
+	Paged     bool
 	MayRemove bool          // one of them may be a removal
 	groups    []stats.Group // groups of the batch, corrected by the profile
+	all       []stats.Group // Groups and those of the batch; empty: not needed yet
 	locals    []index.Local
 	hashes    []index.Hash
 	extras    []hashing.Extra
@@ -65,7 +68,7 @@ type skipped struct {
 
 // Convert appends the changes of b to c.Changes, and counts other events in c.Skipped.
 func (c *Converter) Convert(b *events.Batch) {
-	c.Skipped, c.Tiered = skipped{}, false
+	c.Skipped, c.Tiered, c.Paged, c.all = skipped{}, false, false, c.all[:0]
 	c.Unrecognized, c.MayRemove = append(c.Unrecognized[:0], b.Unrecognized...), b.MayRemove
 	hashes, units := 0, 0
 	for i := range b.Events {
@@ -96,7 +99,9 @@ func (c *Converter) Convert(b *events.Batch) {
 		case events.Stored:
 			c.Changes = append(c.Changes, c.stored(e))
 			c.Tiered = c.Tiered || c.Changes[len(c.Changes)-1].Tier != index.TierGPU
+			c.Paged = c.Paged || paged(e.Medium)
 			c.sink()
+			c.spread(b, e)
 		case events.Removed:
 			tier := c.tierOf(e)
 			c.MayRemove = c.MayRemove || tier == index.TierOther
@@ -107,6 +112,7 @@ func (c *Converter) Convert(b *events.Batch) {
 				Hashes:    c.hashesOf(e),
 				Remaining: e.Remaining,
 			})
+			c.spread(b, e)
 		case events.Cleared:
 			if e.Medium != "" {
 				tier := c.tierOf(e)
@@ -120,6 +126,44 @@ func (c *Converter) Convert(b *events.Batch) {
 				c.Changes = append(c.Changes, index.Change{Op: index.OpClear})
 			}
 			c.Unrecognized, c.MayRemove = append(c.Unrecognized[:0], b.Unrecognized...), b.MayRemove // the list begins after the last clear
+		}
+	}
+}
+
+// maxSpread bounds the changes that spread makes of a batch.
+const maxSpread = 1 << 16
+
+// spread repeats the last change for the other groups of the rank, if its event is about a tier
+// below the gpu and names no group, as those of vLLM's connector did until June 2026
+// (59401ac9f18c, v1/offloading). These name a hash once for each group, so a second store of one
+// proves nothing.
+func (c *Converter) spread(b *events.Batch, e *events.Event) {
+	ch := &c.Changes[len(c.Changes)-1]
+	if e.HasGroup || e.Group != 0 || ch.Tier == index.TierGPU {
+		return
+	}
+	if len(c.all) == 0 {
+		c.all = append(c.all, c.Groups...)
+		for i := range b.Events {
+			if b.Events[i].Kind == events.Stored {
+				c.all = Learn(c.all, &b.Events[i])
+			}
+		}
+	}
+	if len(c.all) < 2 {
+		return
+	}
+	ch.Unique = false
+	if len(c.Changes)+len(c.all) > maxSpread {
+		if ch.Op == index.OpRemove {
+			*ch = index.Change{Op: index.OpClearTier, Tier: ch.Tier}
+		}
+		return
+	}
+	of := *ch
+	for _, g := range c.all {
+		if of.Group = c.Profile.Corrected(g.Group); of.Group.ID != e.Group {
+			c.Changes = append(c.Changes, of)
 		}
 	}
 }
@@ -222,7 +266,7 @@ func (c *Converter) stored(e *events.Event) index.Change {
 		// vLLM's OffloadingConnector stores a chunk once; Profile.ClearsGPU tells that it runs.
 		Unique: c.Profile.ClearsGPU && strings.EqualFold(e.Medium, "CPU"),
 	}
-	if len(e.Tokens) == 0 || e.BlockSize <= 0 {
+	if len(e.Tokens) == 0 || e.BlockSize <= 0 || paged(e.Medium) { // with tokens, pages would be one chunk
 		return ch
 	}
 	v, ok := VariantOf(e.BlockSize, e.Pairs, c.Profile.Media)
@@ -367,6 +411,16 @@ func tierOf(medium string) index.Tier {
 		return index.TierRemote
 	}
 	return index.TierOther
+}
+
+// paged reports whether a medium holds pages, each of which is a block: a store of several lists
+// them all. These are the media below the gpu of SGLang (PR 22894). Other engines store chunks.
+func paged(medium string) bool {
+	switch strings.ToUpper(medium) {
+	case "CPU_PINNED", "DISK", "EXTERNAL":
+		return true
+	}
+	return false
 }
 
 // groupOf returns the group of an event without corrections.

@@ -3,6 +3,7 @@ package engine_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/kvindex/kvindex/events"
@@ -460,5 +461,50 @@ func TestCheckGrain(t *testing.T) {
 		if err := p.CheckGrain(&events.Batch{Events: []events.Event{{Kind: c.kind, Medium: c.medium, BlockSize: c.size}}}); (err == nil) != c.ok {
 			t.Errorf("%+v: %v", c, err)
 		}
+	}
+}
+
+// TestGroupsUntold: an event about a lower tier that names no group is about each group of the rank.
+func TestGroupsUntold(t *testing.T) {
+	gpu := store(make([]uint32, 32), 16)
+	window := gpu
+	gpu.HasGroup, window.HasGroup, window.Group, window.GroupKind, window.Window = true, true, 1, "sliding_window", 64
+	cpu := events.Event{Kind: events.Stored, Hashes: []uint64{100}, Medium: "CPU"}
+	gone := events.Event{Kind: events.Removed, Hashes: []uint64{100}, Medium: "CPU"}
+	told := cpu
+	told.HasGroup = true
+	known := []stats.Group{{Group: index.Group{ID: 0}}, {Group: index.Group{ID: 2, Kind: index.GroupMamba}}}
+	for name, c := range map[string]struct {
+		known  []stats.Group
+		events []events.Event
+		want   string
+	}{
+		"one group":              {nil, []events.Event{gpu, cpu, gone}, "1 gpu 0, 1 cpu 0 unique, 2 cpu 0"},
+		"groups of the batch":    {nil, []events.Event{cpu, gpu, window, gone}, "1 cpu 0, 1 cpu 1, 1 gpu 0, 1 gpu 1, 2 cpu 0, 2 cpu 1"},
+		"groups of earlier ones": {known, []events.Event{cpu}, "1 cpu 0, 1 cpu 2"},
+		"a group that is told":   {known, []events.Event{told}, "1 cpu 0 unique"},
+		"an event about the gpu": {known, []events.Event{{Kind: events.Removed, Hashes: []uint64{100}}}, "2 gpu 0"},
+		"a group without a flag": {known, []events.Event{{Kind: events.Removed, Hashes: []uint64{100}, Medium: "CPU", Group: 2}}, "2 cpu 2"},
+	} {
+		cv := converter(engine.Profile{Copies: index.CopiesExact, ClearsGPU: true})
+		cv.Groups = c.known
+		var got []string
+		for _, ch := range convert(cv, c.events...) {
+			text := fmt.Sprintf("%d %s %d", ch.Op, []string{"gpu", "cpu"}[ch.Tier], ch.Group.ID)
+			if ch.Unique {
+				text += " unique"
+			}
+			got = append(got, text)
+		}
+		if got := strings.Join(got, ", "); got != c.want {
+			t.Errorf("%s: got %s, want %s", name, got, c.want)
+		}
+	}
+	// What is too much is bounded, and claims nothing.
+	cv := converter(engine.Profile{Copies: index.CopiesExact})
+	cv.Groups = known
+	changes := convert(cv, slices.Repeat([]events.Event{gone}, 1<<16)...)
+	if last := changes[len(changes)-1]; len(changes) > 1<<16+1<<15 || last.Op != index.OpClearTier || last.Tier != index.TierCPU {
+		t.Errorf("%d changes, the last %+v", len(changes), last)
 	}
 }

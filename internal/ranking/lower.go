@@ -35,19 +35,27 @@ var (
 // gpu.
 func (j *Judge) lower(from, to, gpu int, plan *view.Plan, p *engine.Profile) {
 	rows := j.Rows[from:to]
+	l := Lower{weights: [3]float64{p.WeightOf(index.TierGPU), p.WeightOf(index.TierCPU), p.WeightOf(slowest(rows))}}
+	if j.Pods[rows[0].Pod].Facts().Paged {
+		loaded := max(gpu, j.pages(rows, loadTiers))
+		l.Loaded, l.Fetched = loaded-gpu, max(j.pages(rows, fetchTiers)-loaded, 0)
+		for i := from; i < to; i++ {
+			j.lowers[i] = l
+		}
+		return
+	}
 	chunk, known := chunkOf(rows, p)
 	rule := plan.Load(chunk)
 	if rule == nil {
 		return
 	}
 	length, total := j.Prompt.LengthIn(&rows[0]), gpu
-	l := Lower{weights: [3]float64{p.WeightOf(index.TierGPU), p.WeightOf(index.TierCPU), p.WeightOf(slowest(rows))}}
-	if held := j.heldIn(rows, loadTiers, chunk, length); held != nil {
+	if held := j.heldIn(rows, loadTiers, chunk, rule.Grain(), length); held != nil {
 		total = max(total, rule.Tokens(length, gpu, held))
 		l.Loaded = total - gpu
 	}
 	if slowest(rows) != index.TierCPU {
-		if held := j.heldIn(rows, fetchTiers, chunk, length); held != nil {
+		if held := j.heldIn(rows, fetchTiers, chunk, rule.Grain(), length); held != nil {
 			l.Fetched = max(rule.Tokens(length, gpu, held)-total, 0)
 		}
 	}
@@ -55,6 +63,24 @@ func (j *Judge) lower(from, to, gpu int, plan *view.Plan, p *engine.Profile) {
 	for i := from; i < to; i++ {
 		j.lowers[i] = l
 	}
+}
+
+// pages returns how many tokens SGLang would reuse from its gpu and some tiers: those of the
+// leading pages that one of them holds, but the last token. The rule is that of
+// Req.init_next_round_input with a host tier (db570fe619ae, 2026-08-22).
+func (j *Judge) pages(rows []index.Row, tiers []index.Tier) (most int) {
+	for i := range rows {
+		row, words := &rows[i], len(rows[i].Held[index.TierGPU])
+		held := [index.NumTiers][]uint64{index.TierGPU: row.Held[index.TierGPU]}
+		for _, t := range tiers {
+			held[t] = row.Held[t]
+			words = max(words, len(held[t]))
+		}
+		here := index.Row{Held: &held}
+		here.Count(words)
+		most = max(most, reuse.CachedTokens(int(here.Run), row.BlockSize, j.Prompt.LengthIn(row)))
+	}
+	return most
 }
 
 // chunkOf returns how many blocks a chunk of the connector has, by the chunks that describe
@@ -97,9 +123,9 @@ func slowest(rows []index.Row) index.Tier {
 	return t
 }
 
-// heldIn returns the chunks that each group holds in some tiers, by their last blocks; nil: there
-// are none. It is valid until the next call.
-func (j *Judge) heldIn(rows []index.Row, tiers []index.Tier, chunk, length int) []reuse.Held {
+// heldIn returns the chunks that each group holds in some tiers, by their last blocks, and their
+// parts of blocks of grain tokens; nil: there are none. It is valid until the next call.
+func (j *Judge) heldIn(rows []index.Row, tiers []index.Tier, chunk, grain, length int) []reuse.Held {
 	groups := rows[0].Groups
 	held := slices.Grow(j.below[:0], len(groups))[:len(groups)]
 	clear(held)
@@ -108,8 +134,12 @@ func (j *Judge) heldIn(rows []index.Row, tiers []index.Tier, chunk, length int) 
 	for i := range rows {
 		row := &rows[i]
 		size, g := sizeOf(row), groupOf(row)
-		if size <= 0 || row.BlockSize != size && row.BlockSize != chunk*size {
+		if size <= 0 || row.BlockSize != size && row.BlockSize != chunk*size && row.BlockSize != grain {
 			continue
+		}
+		bits, unit := &held[g].Blocks, size
+		if row.BlockSize < size {
+			bits, unit = &held[g].Parts, grain
 		}
 		for _, t := range tiers {
 			set := row.Held[t]
@@ -117,10 +147,10 @@ func (j *Judge) heldIn(rows []index.Row, tiers []index.Tier, chunk, length int) 
 				continue
 			}
 			some = true
-			if held[g].Blocks == nil {
-				held[g].Blocks = j.zeroes(length/size/64 + 1)
+			if *bits == nil {
+				*bits = j.zeroes(length/unit/64 + 1)
 			}
-			join(held[g].Blocks, set, row.BlockSize/size)
+			join(*bits, set, row.BlockSize/unit)
 		}
 	}
 	if !some {

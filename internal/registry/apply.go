@@ -280,7 +280,7 @@ func (in *ingest) lose(r *podstate.Rank, e podstate.ViewEvent, cur index.Cursor)
 // in.convert has already.
 func (in *ingest) apply(r *podstate.Rank, cur index.Cursor) (index.Applied, error) {
 	c := &in.convert
-	c.Model, c.Profile, c.Recent = in.model, in.pm.Shown.Profile, &in.pm.Recent
+	c.Model, c.Profile, c.Recent, c.Groups = in.model, in.pm.Shown.Profile, &in.pm.Recent, r.Groups
 	ages := r.Ages
 	for t := index.TierCPU; t < index.NumTiers; t++ {
 		for range ages.Due(t, &c.Profile, in.batch.Time, in.now) {

@@ -311,9 +311,10 @@ func (x *Registry) show(name, model string, pm *podModel, v podListing) {
 	}
 	f := pm.Shown.Facts()
 	known := f
-	f.State, f.Hybrid, f.Tiered, f.Less = v.State, hybrid, f.Tiered || v.Tiered, less
+	f.State, f.Hybrid, f.Less = v.State, hybrid, less
+	f.Tiered, f.Paged = f.Tiered || v.Tiered, f.Paged || v.Paged
 	pm.Shown.Publish(f)
-	if f.Hybrid == known.Hybrid && f.Tiered == known.Tiered && v.Form.Equal(&pm.Formed) {
+	if f.Hybrid == known.Hybrid && f.Tiered == known.Tiered && f.Paged == known.Paged && v.Form.Equal(&pm.Formed) {
 		return
 	}
 	pm.Formed = v.Form
@@ -329,6 +330,7 @@ type publishedPod struct {
 	state    view.State
 	hybrid   bool
 	tiered   bool
+	paged    bool
 	form     *index.View
 	adapters int // their number, which only grows
 }
@@ -340,11 +342,11 @@ func (in *ingest) publish() {
 		return
 	}
 	f := pm.Shown.Facts()
-	now := publishedPod{true, f.State, f.Hybrid, f.Tiered, pm.sent.Blocks(), len(pm.Adapters)}
+	now := publishedPod{true, f.State, f.Hybrid, f.Tiered, f.Paged, pm.sent.Blocks(), len(pm.Adapters)}
 	zero := pm.Ranks[0]
 	if now != pm.published || zero != nil && isNews(zero) {
 		pm.published = now
-		n := podstate.Note{Pod: &podstate.PodNote{State: now.state, Hybrid: now.hybrid, Tiered: now.tiered, Form: pm.Formed, Adapters: slices.Sorted(maps.Keys(pm.Adapters))}}
+		n := podstate.Note{Pod: &podstate.PodNote{State: now.state, Hybrid: now.hybrid, Tiered: now.tiered, Paged: now.paged, Form: pm.Formed, Adapters: slices.Sorted(maps.Keys(pm.Adapters))}}
 		if zero != nil {
 			n.Rank = noteOf(zero)
 		}

@@ -93,7 +93,7 @@ func (in *ingest) noteKinds(r *podstate.Rank) {
 	f := in.pm.Shown.Facts()
 	known := f
 	f.Hybrid = f.Hybrid || in.pm.Shown.Profile.Hybrid(r.Groups)
-	f.Tiered = f.Tiered || in.convert.Tiered
+	f.Tiered, f.Paged = f.Tiered || in.convert.Tiered, f.Paged || in.convert.Paged
 	if f != known {
 		in.pm.Shown.Publish(f)
 		in.x.catalog.Changed()

@@ -21,6 +21,8 @@ type recording struct {
 	Query          *recordedQuery
 	HeldTokens     json.RawMessage `json:"held_tokens"`
 	ComputedTokens int             `json:"computed_tokens"`
+	HostTokens     int             `json:"host_tokens"` // of SGLang: behind those
+	HeldAny        int             `json:"held_any"`    // of SGLang: tokens in any tier
 
 	DPRank int `json:"dp_rank"`
 	recordedGroups

@@ -95,16 +95,41 @@ func TestRecordedSGLangUntold(t *testing.T) {
 }
 
 // TestRecordedSGLangHost: with a host tier (HiCache), what the gpu's part of a
-// prompt lets SGLang reuse is right.
+// prompt lets SGLang reuse is right, and what it loads from the host.
 func TestRecordedSGLangHost(t *testing.T) {
-	var all tally
+	queries, hosted := 0, 0
 	for _, path := range sglangRecordings(t, "s30_*") {
-		var p tally
-		replay(t, readRecording(t, path), kvindex.Profile{Media: kvindex.MediaPad}, (*recordedQuery).padded, p.add)
-		all.sum(p)
+		rows := readRecording(t, path)
+		wrong := 0
+		var questions []recording
+		for _, r := range rows[1:] {
+			if r.Query != nil {
+				questions = append(questions, r)
+			}
+		}
+		for _, p := range []kvindex.Profile{{}, {Media: kvindex.MediaPad}} {
+			at := 0
+			replay(t, rows, p, (*recordedQuery).plain, func(got kvindex.PodScore, _, computed int) {
+				want := questions[at]
+				at++
+				if want.HostTokens > 0 {
+					hosted++
+				}
+				if got.CachedTokens != computed || got.LoadedTokens != want.HostTokens || got.FetchedTokens != 0 ||
+					got.MatchedBlocks*got.BlockTokens != want.HeldAny || got.UpperBound {
+					if wrong++; wrong < 4 {
+						t.Errorf("%s: got %+v, want %d tokens, %d more from the host, %d held", filepath.Base(path), got, computed, want.HostTokens, want.HeldAny)
+					}
+				}
+			})
+			queries += at
+		}
+		if wrong > 0 {
+			t.Errorf("%s: %d of %d answers are wrong", filepath.Base(path), wrong, 2*len(questions))
+		}
 	}
-	t.Logf("%+v", all)
-	if all.over+all.under > 0 || all.queries < 2000 || all.hits < 1500 {
-		t.Errorf("%+v", all)
+	if queries < 2*2417 || hosted < 2 {
+		t.Errorf("%d questions, %d with pages of the host tier", queries, hosted)
 	}
+	t.Logf("%d questions, %d with pages of the host tier", queries, hosted)
 }
