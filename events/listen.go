@@ -154,6 +154,7 @@ func (s *Subscriber) takeFrom(ctx context.Context, c *connection, topic []byte, 
 		return err
 	}
 	st.owner.mu.Unlock()
+	s.noteTiers(st)
 	if err := s.askFirst(ctx, st); err != nil {
 		return err
 	}

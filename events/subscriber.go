@@ -97,6 +97,10 @@ type SubscriberConfig struct {
 	// Pod and Model are the names of the pod and of its model, the model as clients name it in
 	// requests. Both are required without Bind. With Bind, an empty name comes from the topic.
 	Pod, Model string
+	// Tiers: the peer is not the engine of Pod, but an offload daemon beside it (LMCache), which
+	// publishes events about lower tiers alone. Its losses forget the blocks of these tiers, and
+	// an event that empties the cache without naming a tier empties these.
+	Tiers bool
 	// ParseTopic parses pod and model from a topic, with Bind. nil parses topics of the form
 	// kv@POD@MODEL, which llm-d uses: POD has no @, and MODEL is the rest.
 	ParseTopic func(topic string) (pod, model string, err error)
@@ -593,6 +597,13 @@ func (t *repeatFilters) due(err error) bool {
 		(*t)[err.Error()] = f
 	}
 	return f.due(err)
+}
+
+// noteTiers tells the sink of a stream that is not the engine's.
+func (s *Subscriber) noteTiers(st *stream) {
+	if s.cfg.Tiers {
+		s.note(st, NoteTiers)
+	}
 }
 
 // note gives the sink a note about a stream.

@@ -113,7 +113,7 @@ func (r *Rank) info(in index.SourceInfo, now time.Time) RankInfo {
 }
 
 func (st *Stream) info() stats.Stream {
-	s := stats.Stream{Stream: st.Name, Connected: st.connected.Round(0), LastMessage: st.LastMessage.Round(0), Replay: st.replay(), Traffic: st.Stats}
+	s := stats.Stream{Stream: st.Name, Connected: st.connected.Round(0), LastMessage: st.LastMessage.Round(0), State: st.State().String(), Tiers: st.Declared && !st.OfGPU || len(st.Lower) > 0, Replay: st.replay(), Traffic: st.Stats}
 	s.Next, _ = st.Seq.Next()
 	if m := st.Malformed; m.Err != nil {
 		s.LastMalformed = stats.Malformed{Seq: m.Seq, Time: m.Time.Round(0), Reason: fault.Reason(m.Err), Error: m.Err.Error()}

@@ -309,7 +309,7 @@ func (x *Registry) show(name, model string, pm *podModel, v podListing) {
 	}
 	f := pm.Shown.Facts()
 	known := f
-	f.State, f.Hybrid, f.Tiered = v.State, hybrid, f.Tiered || v.Tiered
+	f.State, f.Hybrid, f.Tiered, f.Loose = v.State, hybrid, f.Tiered || v.Tiered, v.Loose
 	pm.Shown.Publish(f)
 	if f.Hybrid == known.Hybrid && f.Tiered == known.Tiered && v.Form.Equal(&pm.Formed) {
 		return
@@ -327,6 +327,7 @@ type publishedPod struct {
 	state    view.State
 	hybrid   bool
 	tiered   bool
+	loose    bool
 	form     *index.View
 	adapters int // their number, which only grows
 }
@@ -338,11 +339,11 @@ func (in *ingest) publish() {
 		return
 	}
 	f := pm.Shown.Facts()
-	now := publishedPod{true, f.State, f.Hybrid, f.Tiered, pm.sent.Blocks(), len(pm.Adapters)}
+	now := publishedPod{true, f.State, f.Hybrid, f.Tiered, f.Loose, pm.sent.Blocks(), len(pm.Adapters)}
 	zero := pm.Ranks[0]
 	if now != pm.published || zero != nil && isNews(zero) {
 		pm.published = now
-		n := podstate.Note{Pod: &podstate.PodNote{State: now.state, Hybrid: now.hybrid, Tiered: now.tiered, Form: pm.Formed, Adapters: slices.Sorted(maps.Keys(pm.Adapters))}}
+		n := podstate.Note{Pod: &podstate.PodNote{State: now.state, Hybrid: now.hybrid, Tiered: now.tiered, Loose: now.loose, Form: pm.Formed, Adapters: slices.Sorted(maps.Keys(pm.Adapters))}}
 		if zero != nil {
 			n.Rank = noteOf(zero)
 		}

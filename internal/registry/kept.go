@@ -23,6 +23,7 @@ import (
 	"slices"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/internal/view"
 	"github.com/zeebo/xxh3"
@@ -53,7 +54,7 @@ func (x *Registry) Recall() error {
 		}
 		r, err := in.pm.Rank(s.Source.Rank)
 		if err == nil && r.State == view.Unknown && r.Stream == nil {
-			r.Kept = true
+			r.Kept, r.Tiers = true, engine.LowerTiers
 			err = in.recalled(r)
 		}
 		in.pm.settle()
@@ -208,6 +209,9 @@ func (in *ingest) begun(name string) (*podstate.Stream, error) {
 	if st != nil {
 		if _, heard := st.Seq.Next(); heard {
 			return st, nil
+		}
+		if st.Declared {
+			return st, in.joinLower(st)
 		}
 	}
 	cur, ranks, err := in.x.keptCursor(in.locked, in.pm, index.Source{Pod: in.pod, Model: in.model}, name)

@@ -39,6 +39,7 @@ type Facts struct {
 	Hybrid bool  // some rank has announced other groups than one of full attention
 	Less   bool  // a rank may hold fewer blocks than the index has of it
 	Tiered bool  // some rank has stored blocks in a tier below the gpu
+	Loose  bool  // lower tiers may hold less than the index has of them, and State does not tell
 }
 
 // Rank is the view of a rank.
@@ -61,6 +62,7 @@ const (
 	hybrid = 1 << 8
 	less   = 1 << 9
 	tiered = 1 << 10
+	loose  = 1 << 11
 )
 
 // Facts returns the Facts that were published last. The Facts of a nil Pod are zero.
@@ -69,7 +71,7 @@ func (p *Pod) Facts() Facts {
 		return Facts{}
 	}
 	f := p.facts.Load()
-	return Facts{State(f), f&hybrid != 0, f&less != 0, f&tiered != 0}
+	return Facts{State(f), f&hybrid != 0, f&less != 0, f&tiered != 0, f&loose != 0}
 }
 
 // Publish publishes f.
@@ -83,6 +85,9 @@ func (p *Pod) Publish(f Facts) {
 	}
 	if f.Tiered {
 		word |= tiered
+	}
+	if f.Loose {
+		word |= loose
 	}
 	if word != p.facts.Load() {
 		p.facts.Store(word)
