@@ -55,6 +55,8 @@ func (x *Registry) Recall() error {
 		r, err := in.pm.Rank(s.Source.Rank)
 		if err == nil && r.State == view.Unknown && r.Stream == nil {
 			r.Kept, r.Tiers = true, engine.LowerTiers
+			in.convert.Tiered = slices.ContainsFunc(s.Blocks[index.TierGPU+1:], func(n int) bool { return n > 0 })
+			in.noteKinds(r)
 			err = in.recalled(r)
 		}
 		in.pm.settle()
