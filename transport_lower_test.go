@@ -56,8 +56,12 @@ func offloads() kvindex.Option {
 // own, for its tiers; and those of the engine leave them.
 func TestOffloadDaemon(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
-	engine := func(seq uint64, evs ...fakeengine.Event) act { return brings(message("e", seq, float64(seq), 0, evs...)) }
-	daemon := func(seq uint64, evs ...fakeengine.Event) act { return brings(message("d", seq, float64(seq), 0, evs...)) }
+	engine := func(seq uint64, evs ...fakeengine.Event) act {
+		return brings(message("e", seq, float64(seq), 0, evs...))
+	}
+	daemon := func(seq uint64, evs ...fakeengine.Event) act {
+		return brings(message("d", seq, float64(seq), 0, evs...))
+	}
 	unread := func(stream string, seq uint64) act {
 		return func(_ *testing.T, ix *kvindex.Indexer) {
 			m := message(stream, seq, 1, 0)
