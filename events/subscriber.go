@@ -353,6 +353,14 @@ type connection struct {
 	conn    *zmtp.Conn
 }
 
+// cut returns the error about a connection that the peer has ended.
+func (s *Subscriber) cut(c *connection, why error) error {
+	if pod := s.of(c).pod; pod != "" {
+		return fmt.Errorf("events: subscriber: pod %q: connection lost: %w", pod, why)
+	}
+	return fmt.Errorf("events: subscriber: connection lost: %w", why) // it has not said whose it is
+}
+
 // leave ends the connection.
 func (c *connection) leave(why error) {
 	c.leaving.CompareAndSwap(nil, &why)
@@ -360,14 +368,14 @@ func (c *connection) leave(why error) {
 }
 
 // lost ends a connection whose messages are no longer read. If the engine has ended it
-// already, that is the error. Only its reader may call lost.
+// already, it returns the reason. Only its reader may call lost.
 func (c *connection) lost() error {
 	defer time.AfterFunc(endPatience, func() { _ = c.conn.Close() }).Stop()
 	for {
 		switch _, err := c.conn.Receive(); {
 		case err == nil: // sent before the end
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
-			return fmt.Errorf("events: subscriber: connection lost: %w", err)
+			return err
 		default:
 			return nil
 		}
@@ -433,7 +441,7 @@ func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, c *connection,
 	for err == nil {
 		var m [][]byte
 		if m, err = conn.Receive(); err != nil {
-			err = fmt.Errorf("events: subscriber: connection lost: %w", err)
+			err = s.cut(c, err)
 			break
 		}
 		c.idle = false

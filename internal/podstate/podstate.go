@@ -119,6 +119,7 @@ type unknowns struct {
 type traffic struct {
 	Messages        uint64        // applied
 	Stored, Removed uint64        // blocks
+	NotHeld         uint64        // removals of blocks that were not held
 	Lag             time.Duration // of the newest batch
 	At              time.Time     // when that was applied
 }

@@ -56,6 +56,16 @@ type BadMessage struct {
 // That of an offload daemon may have nothing to tell.
 func (st *Stream) Silent() bool { return st.opened && st.LastMessage.IsZero() && !st.Declared }
 
+// Idle reports whether each silent stream is connected.
+func (pm *Pod) Idle() bool {
+	for _, st := range pm.Streams {
+		if st.Silent() && st.connected.IsZero() {
+			return false
+		}
+	}
+	return true
+}
+
 // Waits reports whether older messages of the engine are still missing here.
 func (st *Stream) Waits() bool { return st.Held || st.Behind }
 

@@ -316,6 +316,7 @@ func (in *ingest) apply(r *podstate.Rank, cur index.Cursor) (index.Applied, erro
 	in.learnAdapters()
 	r.Stored += done.Counts.Stored
 	r.Removed += done.Counts.Removed
+	r.NotHeld += done.Counts.UnknownRemove
 	s := &in.stats
 	r.NoteUnknown(c.Unrecognized, c.MayRemove)
 	s.UnknownEvents += uint64(in.batch.Unknown)
