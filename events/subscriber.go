@@ -144,7 +144,8 @@ type SubscriberConfig struct {
 	// pod and rank, and each error of the sink. Each error is a *TransportError. A fault that
 	// lasts is reported again, at intervals that double up to one minute. Messages that are
 	// dropped because their topic does not begin with Topic, or names no pod, are only counted
-	// (SubscriberStats).
+	// (SubscriberStats). That of a pool which several pods share (kv@SHARED_STORAGE@MODEL,
+	// kv@OBJECT_STORE@MODEL, kv@pool:NAME@MODEL) is named, too: what it holds is no pod's.
 	OnError func(error)
 }
 
@@ -152,7 +153,7 @@ type SubscriberConfig struct {
 type SubscriberStats struct {
 	Messages    uint64 // given to the sink
 	Malformed   uint64 // dropped: not three frames: topic, number of 8 bytes, payload
-	BadTopics   uint64 // dropped: the topic does not begin with Topic, cannot be parsed, is the 65th of its connection or, without Bind, is not the accepted one
+	BadTopics   uint64 // dropped: the topic does not begin with Topic, cannot be parsed, is of a pool of the fleet, is the 65th of its connection or, without Bind, is not the accepted one
 	Superseded  uint64 // dropped: a newer connection brings the stream
 	SinkErrors  uint64
 	Connects    uint64
@@ -339,6 +340,7 @@ type connection struct {
 	// Of one to a listening Subscriber.
 	nc      net.Conn
 	streams map[string]*stream // by topic
+	pools   repeatFilters      // topics of pools
 
 	stream *stream // of one to an engine
 
