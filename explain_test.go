@@ -296,7 +296,11 @@ var situations = []struct {
 		s.held = 0
 		s.open()
 		s.in("c", 0, s.p.Stored(0, n))
-		note("s", events.NoteOpened)(s.T, s.ix)
+		notes := []events.Note{events.NoteOpened, events.NoteConnected}[:1+n%2]
+		note("s", notes...)(s.T, s.ix)
+		s.also = func(e *kvindex.Explanation) bool {
+			return strings.Contains(e.Why, "its address") == (len(notes) == 1) && strings.Contains(e.Why, "is connected") == (len(notes) == 2)
+		}
 	}, "silent"},
 	{"a stream is silent", func(s *situation, n int) {
 		s.open()

@@ -610,6 +610,9 @@ type Loss struct {
 	Replayed bool  // at a gap: a replay was requested, and the engine no longer had the messages
 	Err      error // why message Seq could not be read, with any Cause; at contested and full, the reason
 	Kept     bool  // true: the blocks were kept (WithKeepOnLoss, contested); false: they were forgotten
+	// Tiers: the stream tells of lower tiers alone (SubscriberConfig.Tiers). It has lost these,
+	// and the gpu is as before.
+	Tiers bool
 }
 
 // MarshalJSON writes Err as its text.

@@ -192,8 +192,8 @@ type PodScore struct {
 
 // LogValue returns a group of the figures by which a pod is chosen.
 func (s PodScore) LogValue() slog.Value {
-	return slog.GroupValue(slog.String("pod", s.Pod), slog.Int("rank", s.Rank), slog.Int("predicted", s.PredictedTokens),
-		slog.Int("cached", s.CachedTokens), slog.Int("matched_blocks", s.MatchedBlocks), slog.String("state", s.State.String()))
+	return slog.GroupValue(slog.String("pod", s.Pod), slog.Int("rank", s.Rank), slog.Float64("score", s.Score), slog.Int("predicted", s.PredictedTokens),
+		slog.Int("cached", s.CachedTokens), slog.Int("loaded", s.LoadedTokens), slog.Int("fetched", s.FetchedTokens), slog.Int("matched_blocks", s.MatchedBlocks), slog.String("state", s.State.String()))
 }
 
 // RoutePods appends a route.Pod to dst for each of Pods, in their order. It leaves out the

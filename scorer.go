@@ -416,12 +416,12 @@ func (sc *scorer) answer(dst *Answer, order []int32) {
 			s.NotScorable = true
 		case b.Row > 0:
 			s.fill(&sc.matches.Rows[b.Row-1], b)
-			if sc.set.Pods[pod].Facts().Less {
-				s.UpperBound = true
-			}
+			facts := sc.set.Pods[pod].Facts()
+			s.UpperBound = s.UpperBound || facts.Less
 			s.CachedTokens = sc.judging.Proven(b)
 			l := sc.judging.LowerOf(b)
 			s.LoadedTokens, s.FetchedTokens, s.Score = l.Loaded, l.Fetched, sc.judging.Score(b)
+			s.UpperBound = s.UpperBound || facts.Loose && l.Loaded+l.Fetched > 0
 		}
 	}
 }

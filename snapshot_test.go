@@ -152,7 +152,7 @@ func TestRestoredInfo(t *testing.T) {
 		}
 		w.Streams = slices.DeleteFunc(w.Streams, func(s stats.Stream) bool { return s.Stream == "t" })
 		for j := range w.Streams {
-			w.Streams[j].Traffic = stats.Traffic{}
+			w.Streams[j].Traffic, w.Streams[j].State = stats.Traffic{}, "uncertain"
 		}
 	}
 	if g, w := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want); g != w {
@@ -436,7 +436,7 @@ func TestRestoreRefused(t *testing.T) {
 		"a pod twice":        {whole(t, head, pod, pod), nil, `pod "a" is repeated`},
 		"half a pod":         {whole(t, head, first), nil, "rest of a pod"},
 		"half a pod, others": {whole(t, head, first, []byte{2, 1}), nil, "rest of a pod"},
-		"no index":           {whole(t, head, pod), nil, "section 2 at byte 239: index: "},
+		"no index":           {whole(t, head, pod), nil, "section 2 at byte 240: index: "},
 		"a pod of nothing":   {whole(t, head, []byte{3}), nil, "the beginning of a pod is missing"},
 		"a pod cut short":    {whole(t, head, pod[:len(pod)-5]), nil, "section 1 at byte 44"},
 		"a pod and more":     {whole(t, head, append(bytes.Clone(pod), 0)), nil, "more fields"},

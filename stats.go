@@ -130,6 +130,11 @@ type RankInfo struct {
 
 	Messages        uint64 // applied messages
 	Stored, Removed uint64 // blocks, in the applied messages
+	// NotHeld is the number of removals of blocks that the rank did not hold, beside Removed. A
+	// live rank has nearly none. A large share means that the engine sends evictions of another
+	// tier as those of the gpu, as vLLM's SimpleCPUOffloadConnector does: CachedTokens is too
+	// low then.
+	NotHeld uint64
 	// Groups are the KV-cache groups that events about the gpu have named.
 	Groups []stats.Group
 }
@@ -162,7 +167,7 @@ func (x *Indexer) Pods(dst []PodInfo) []PodInfo {
 		for _, r := range d.Ranks {
 			info.Ranks = append(info.Ranks, RankInfo{
 				Rank: r.Rank, State: State(r.State), Stream: r.Stream, Lag: r.Lag, Age: r.Age, Blocks: r.Blocks, Bytes: r.Bytes, Evicted: r.Evicted,
-				Messages: r.Messages, Stored: r.Stored, Removed: r.Removed, Groups: r.Groups,
+				Messages: r.Messages, Stored: r.Stored, Removed: r.Removed, NotHeld: r.NotHeld, Groups: r.Groups,
 			})
 		}
 		dst = append(dst, info)

@@ -197,7 +197,7 @@ func TestLogged(t *testing.T) {
 	log.Info("picked", "score", kvindex.PodScore{Pod: "a", Rank: 1, PredictedTokens: 48, CachedTokens: 32, MatchedBlocks: 2, State: kvindex.StateLive})
 	for _, want := range []string{
 		`loss.cause=gap loss.pod=a loss.model=m loss.rank=0 loss.kept=false loss.stream=s loss.seq=9 loss.from=3 loss.to=8 loss.replayed=false loss.err="cut off"`,
-		`score.pod=a score.rank=1 score.predicted=48 score.cached=32 score.matched_blocks=2 score.state=live`,
+		`score.pod=a score.rank=1 score.score=0 score.predicted=48 score.cached=32 score.loaded=0 score.fetched=0 score.matched_blocks=2 score.state=live`,
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %s in %s", want, out.String())

@@ -144,6 +144,27 @@ func TestReplayOfNobody(t *testing.T) {
 	}
 }
 
+// TestTiers: the sink learns that a stream is an offload daemon's before all else.
+func TestTiers(t *testing.T) {
+	t.Parallel()
+	daemon := publisher(t, fakeengine.PublisherConfig{})
+	connects, listens := newLedger(), newLedger()
+	connects.notes, listens.notes = make(chan events.Note, 100), make(chan events.Note, 100)
+	follow(t, connects, events.SubscriberConfig{Endpoint: daemon.Endpoint(), Tiers: true})
+	at := make(chan string, 1)
+	follow(t, listens, events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:0", Bind: true, Tiers: true, OnListen: func(e string) { at <- e }})
+	engine(t, wait(t, "OnListen", at), zmtptest.Message("kv@a@m", number(0), "x"))
+	for l, want := range map[*ledger][]events.Note{
+		connects: {events.NoteTiers, events.NoteOpened, events.NoteConnected}, listens: {events.NoteTiers, events.NoteConnected},
+	} {
+		for i := range want {
+			if n := wait(t, "a note", l.notes); n != want[i] {
+				t.Errorf("note %d is %d, want %d", i, n, want[i])
+			}
+		}
+	}
+}
+
 // TestReplayComesLater: when a replay socket answers at last, the whole life of the
 // engine takes the place of what was heard of it.
 func TestReplayComesLater(t *testing.T) {

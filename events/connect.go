@@ -21,6 +21,7 @@ func (s *Subscriber) connect(ctx context.Context) error {
 	var failing repeatFilter
 	wait := newBackoff(s.cfg.Backoff)
 	st := s.engine(owner)
+	s.noteTiers(st)
 	s.note(st, NoteOpened)
 	defer s.note(st, NoteClosed)
 	for again := false; ctx.Err() == nil; st = s.engine(owner) {

@@ -317,6 +317,9 @@ func NewFleet(sink Sink, cfg FleetConfig) (*Fleet, error) {
 	if c.Endpoint != "" || c.Bind || c.Topic != "" || c.Pod != "" || c.Model != "" || c.Replay != "" {
 		bad("Subscriber: Endpoint, Bind, Topic, Pod, Model and Replay must be zero: each Pod has its own")
 	}
+	if c.Tiers {
+		bad("Subscriber: Tiers must be false: the streams of a Pod are those of its engine")
+	}
 	if c.ParseTopic != nil || c.ReplayOf != nil || c.OnListen != nil || c.OnError != nil {
 		bad("Subscriber: ParseTopic, ReplayOf, OnListen and OnError must be nil: a Fleet does not listen, and has an OnError")
 	}

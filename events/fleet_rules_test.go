@@ -161,6 +161,7 @@ func TestNewFleetRefuses(t *testing.T) {
 		{events.FleetConfig{MaxDials: -1}, "must not be negative"},
 		{events.FleetConfig{Subscriber: events.SubscriberConfig{Pod: "a"}}, "must be zero: each Pod has its own"},
 		{events.FleetConfig{Subscriber: events.SubscriberConfig{Bind: true}}, "must be zero: each Pod has its own"},
+		{events.FleetConfig{Subscriber: events.SubscriberConfig{Tiers: true}}, "Tiers must be false"},
 		{events.FleetConfig{Subscriber: events.SubscriberConfig{OnError: func(error) {}}}, "and has an OnError"},
 		{events.FleetConfig{Subscriber: events.SubscriberConfig{MaxMessage: -1}}, "must not be negative"},
 	} {

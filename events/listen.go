@@ -8,6 +8,7 @@ import (
 	"net"
 	"sync"
 
+	"github.com/kvindex/kvindex/internal/topic"
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
@@ -154,6 +155,7 @@ func (s *Subscriber) takeFrom(ctx context.Context, c *connection, topic []byte, 
 		return err
 	}
 	st.owner.mu.Unlock()
+	s.noteTiers(st)
 	if err := s.askFirst(ctx, st); err != nil {
 		return err
 	}
@@ -176,22 +178,25 @@ func (s *Subscriber) settle(st *stream, err error) error {
 
 // newStream starts the stream of a connection and topic. It returns nil if the topic names no
 // pod and model, or is one too many.
-func (s *Subscriber) newStream(c *connection, topic string) *stream {
-	if len(c.streams) == maxTopics || len(topic) > maxTopicBytes {
+func (s *Subscriber) newStream(c *connection, text string) *stream {
+	if len(c.streams) == maxTopics || len(text) > maxTopicBytes {
 		return nil
 	}
 	pod, model := s.cfg.Pod, s.cfg.Model
 	if pod == "" || model == "" {
-		topicPod, topicModel, err := s.cfg.ParseTopic(topic)
+		topicPod, topicModel, err := s.cfg.ParseTopic(text)
 		if err != nil {
+			if err = fmt.Errorf("events: subscriber: messages are dropped: %w", err); errors.Is(err, topic.ErrPool) && c.pools.due(err) {
+				s.report(s.of(c), err)
+			}
 			return nil
 		}
 		pod, model = cmp.Or(pod, topicPod), cmp.Or(model, topicModel)
 	}
-	st := &stream{pod: pod, model: model, name: s.cfg.Endpoint + " " + topic, topic: []byte(topic), conn: c, owner: s.owners.join(topic)}
+	st := &stream{pod: pod, model: model, name: s.cfg.Endpoint + " " + text, topic: []byte(text), conn: c, owner: s.owners.join(text)}
 	if s.cfg.ReplayOf != nil {
 		st.replayAt = s.cfg.ReplayOf(pod, c.peer)
 	}
-	c.streams[topic] = st
+	c.streams[text] = st
 	return st
 }

@@ -131,6 +131,29 @@ func TestSubscriberServesBesideHostileGuests(t *testing.T) {
 	s.waitStats("bad topics", func(st events.SubscriberStats) bool { return st.BadTopics == 5 })
 }
 
+// TestPoolTopics: what a pool of the fleet holds is no pod's; its topic is named once.
+func TestPoolTopics(t *testing.T) {
+	s := subscribe(t, events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:0", Bind: true})
+	endpoint := wait(t, "OnListen", s.listening)
+	pools := []string{"kv@SHARED_STORAGE@m", "kv@pool:redis@m", "kv@OBJECT_STORE@m"}
+	var script [][]byte
+	for i := range 9 {
+		script = append(script, zmtptest.Message(pools[i%3], number(uint64(i)), "x"))
+	}
+	engine(t, endpoint, append(script, zmtptest.Message("kv@pod@m", number(9), "x"))...)
+	if m := s.next(); m.Pod != "pod" || m.Seq != 9 {
+		t.Errorf("got %s", show(m))
+	}
+	for _, pool := range pools {
+		if err := wait(t, "OnError", s.errors); !strings.Contains(err.Error(), pool) {
+			t.Errorf("%v, want %s", err, pool)
+		}
+	}
+	if got := s.Stats(); got.BadTopics != 9 {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestSubscriberSlowStreamBlocksNoOther(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
 	s := subscribe(t, events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:0", Bind: true}, func(m events.Message) error {

@@ -97,6 +97,9 @@ const (
 	// NoteRewound: all messages of the engine's present life will come, from number 0 on,
 	// because some are missing. Those that were applied are forgotten.
 	NoteRewound
+	// NoteTiers: the stream is not the engine's. It tells of lower tiers alone, such as that of
+	// an offload daemon. It comes before all other notes and messages of the stream.
+	NoteTiers
 )
 
 // Sink receives the messages of transports. That of an Indexer is Indexer.Sink, and a Pool has
@@ -106,8 +109,8 @@ type Sink interface {
 	IngestMessage(Message) (Receipt, error)
 	// StreamNext returns the position of a stream. An unknown stream is at its beginning.
 	StreamNext(pod, model, stream string) Position
-	// StreamNote reports a note about a stream. NoteOpened makes a stream known. All other
-	// notes are about a known stream. After an error of NoteRestarted or NoteRewound the sink
+	// StreamNote reports a note about a stream. NoteOpened and NoteTiers make a stream
+	// known. All other notes are about a known stream. After an error of NoteRestarted or NoteRewound the sink
 	// may still hold blocks that it should have forgotten; a transport ignores other errors.
 	StreamNote(pod, model, stream string, n Note) error
 	// StreamView returns the view of a stream; the zero StreamView for an unknown stream.

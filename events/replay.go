@@ -281,7 +281,7 @@ func (s *Subscriber) test(ctx context.Context, st *stream, m Message) error {
 		// The engine of m has ended too: m proves nothing about the engine that answers now.
 		// It is asked as after any lost connection.
 		if err := st.conn.lost(); err != nil {
-			return err
+			return s.cut(st.conn, err)
 		}
 	}
 	return s.strike(st, anew)

@@ -97,6 +97,10 @@ type SubscriberConfig struct {
 	// Pod and Model are the names of the pod and of its model, the model as clients name it in
 	// requests. Both are required without Bind. With Bind, an empty name comes from the topic.
 	Pod, Model string
+	// Tiers: the peer is not the engine of Pod, but an offload daemon beside it (LMCache), which
+	// publishes events about lower tiers alone. Its losses forget the blocks of these tiers, and
+	// an event that empties the cache without naming a tier empties these.
+	Tiers bool
 	// ParseTopic parses pod and model from a topic, with Bind. nil parses topics of the form
 	// kv@POD@MODEL, which llm-d uses: POD has no @, and MODEL is the rest.
 	ParseTopic func(topic string) (pod, model string, err error)
@@ -140,7 +144,8 @@ type SubscriberConfig struct {
 	// pod and rank, and each error of the sink. Each error is a *TransportError. A fault that
 	// lasts is reported again, at intervals that double up to one minute. Messages that are
 	// dropped because their topic does not begin with Topic, or names no pod, are only counted
-	// (SubscriberStats).
+	// (SubscriberStats). That of a pool which several pods share (kv@SHARED_STORAGE@MODEL,
+	// kv@OBJECT_STORE@MODEL, kv@pool:NAME@MODEL) is named, too: what it holds is no pod's.
 	OnError func(error)
 }
 
@@ -148,7 +153,7 @@ type SubscriberConfig struct {
 type SubscriberStats struct {
 	Messages    uint64 // given to the sink
 	Malformed   uint64 // dropped: not three frames: topic, number of 8 bytes, payload
-	BadTopics   uint64 // dropped: the topic does not begin with Topic, cannot be parsed, is the 65th of its connection or, without Bind, is not the accepted one
+	BadTopics   uint64 // dropped: the topic does not begin with Topic, cannot be parsed, is of a pool of the fleet, is the 65th of its connection or, without Bind, is not the accepted one
 	Superseded  uint64 // dropped: a newer connection brings the stream
 	SinkErrors  uint64
 	Connects    uint64
@@ -335,6 +340,7 @@ type connection struct {
 	// Of one to a listening Subscriber.
 	nc      net.Conn
 	streams map[string]*stream // by topic
+	pools   repeatFilters      // topics of pools
 
 	stream *stream // of one to an engine
 
@@ -349,6 +355,14 @@ type connection struct {
 	conn    *zmtp.Conn
 }
 
+// cut returns the error about a connection that the peer has ended.
+func (s *Subscriber) cut(c *connection, why error) error {
+	if pod := s.of(c).pod; pod != "" {
+		return fmt.Errorf("events: subscriber: pod %q: connection lost: %w", pod, why)
+	}
+	return fmt.Errorf("events: subscriber: connection lost: %w", why) // it has not said whose it is
+}
+
 // leave ends the connection.
 func (c *connection) leave(why error) {
 	c.leaving.CompareAndSwap(nil, &why)
@@ -356,14 +370,14 @@ func (c *connection) leave(why error) {
 }
 
 // lost ends a connection whose messages are no longer read. If the engine has ended it
-// already, that is the error. Only its reader may call lost.
+// already, it returns the reason. Only its reader may call lost.
 func (c *connection) lost() error {
 	defer time.AfterFunc(endPatience, func() { _ = c.conn.Close() }).Stop()
 	for {
 		switch _, err := c.conn.Receive(); {
 		case err == nil: // sent before the end
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
-			return fmt.Errorf("events: subscriber: connection lost: %w", err)
+			return err
 		default:
 			return nil
 		}
@@ -429,7 +443,7 @@ func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, c *connection,
 	for err == nil {
 		var m [][]byte
 		if m, err = conn.Receive(); err != nil {
-			err = fmt.Errorf("events: subscriber: connection lost: %w", err)
+			err = s.cut(c, err)
 			break
 		}
 		c.idle = false
@@ -593,6 +607,13 @@ func (t *repeatFilters) due(err error) bool {
 		(*t)[err.Error()] = f
 	}
 	return f.due(err)
+}
+
+// noteTiers tells the sink of a stream that is not the engine's.
+func (s *Subscriber) noteTiers(st *stream) {
+	if s.cfg.Tiers {
+		s.note(st, NoteTiers)
+	}
 }
 
 // note gives the sink a note about a stream.

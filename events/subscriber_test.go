@@ -576,7 +576,7 @@ func TestTransportError(t *testing.T) {
 	}
 	broken := errors.New("broken")
 	refused := func(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
-	lost := func(err error) bool { return strings.Contains(err.Error(), "connection lost") }
+	lost := func(err error) bool { return strings.Contains(err.Error(), `pod "b": connection lost`) }
 	is := func(want error) func(error) bool { return func(err error) bool { return errors.Is(err, want) } }
 	for _, tt := range []struct {
 		what  string

@@ -74,6 +74,11 @@ type Traffic struct {
 type Stream struct {
 	Stream string
 	Next   uint64 // the sequence number that is due
+	// State is the worst kvindex.State of the ranks that the stream feeds. Tiers: the stream
+	// tells of lower tiers alone, as that of an offload daemon does. Then State is that of what
+	// it tells, and the states of its ranks and of the pod do not depend on it.
+	State string
+	Tiers bool
 	// Connected is the time since when the stream is connected. It is zero without a
 	// connection, or if the transport does not report it. LastMessage is the time of the last
 	// message, applied or not; zero if there was none.

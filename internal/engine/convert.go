@@ -40,8 +40,13 @@ type Converter struct {
 	Profile Profile
 	// Partial: a part of the history of the rank is missing.
 	Partial bool
-	Recent  *Recent       // of the pod and model
-	Groups  []stats.Group // that earlier batches of the rank have named
+	// Spared has the tiers that an event that empties the cache without naming a tier leaves,
+	// because it is another stream that tells of them.
+	Spared Tiers
+	// Shared: other streams tell of the host memory, too, or alone.
+	Shared bool
+	Recent *Recent       // of the pod and model
+	Groups []stats.Group // that earlier batches of the rank have named
 
 	Changes []index.Change
 	Skipped skipped
@@ -120,11 +125,7 @@ func (c *Converter) Convert(b *events.Batch) {
 				c.MayRemove = c.MayRemove || tier == index.TierOther
 				continue
 			}
-			if c.Profile.ClearsGPU {
-				c.Changes = append(c.Changes, index.Change{Op: index.OpClearTier, Tier: index.TierGPU})
-			} else {
-				c.Changes = append(c.Changes, index.Change{Op: index.OpClear})
-			}
+			c.Changes = c.cleared(c.Changes)
 			c.Unrecognized, c.MayRemove = append(c.Unrecognized[:0], b.Unrecognized...), b.MayRemove // the list begins after the last clear
 		}
 	}
@@ -168,6 +169,27 @@ func (c *Converter) spread(b *events.Batch, e *events.Event) {
 	}
 }
 
+// cleared appends the changes of an event that empties the cache without naming a tier.
+func (c *Converter) cleared(to []index.Change) []index.Change {
+	if c.Profile.ClearsGPU && !c.Spared.Has(index.TierGPU) {
+		return append(to, index.Change{Op: index.OpClearTier, Tier: index.TierGPU})
+	}
+	return AppendClear(to, c.Spared)
+}
+
+// AppendClear appends the changes that empty all tiers but those that are spared.
+func AppendClear(to []index.Change, spared Tiers) []index.Change {
+	if spared == 0 {
+		return append(to, index.Change{Op: index.OpClear})
+	}
+	for t := range index.Tier(index.NumTiers) {
+		if !spared.Has(t) {
+			to = append(to, index.Change{Op: index.OpClearTier, Tier: t})
+		}
+	}
+	return to
+}
+
 // unknown notes something that is not recognized, and its name.
 func (c *Converter) unknown(what, name string) {
 	if len(c.Unrecognized) == MaxUnrecognized {
@@ -183,11 +205,17 @@ func (c *Converter) unknown(what, name string) {
 
 // tierOf returns the tier of an event, and notes an unknown medium.
 func (c *Converter) tierOf(e *events.Event) index.Tier {
-	t := tierOf(e.Medium)
-	switch {
-	case t == index.TierOther:
+	t := placeOf(e)
+	if t == index.TierOther {
 		c.unknown("medium", e.Medium)
-	case t == index.TierDisk && shared(e):
+	}
+	return t
+}
+
+// placeOf returns the tier of an event.
+func placeOf(e *events.Event) index.Tier {
+	t := tierOf(e.Medium)
+	if t == index.TierDisk && shared(e) {
 		return index.TierRemote
 	}
 	return t
@@ -264,7 +292,7 @@ func (c *Converter) stored(e *events.Event) index.Change {
 		Parent:    index.Hash(e.Parent),
 		Reused:    e.Reused,
 		// vLLM's OffloadingConnector stores a chunk once; Profile.ClearsGPU tells that it runs.
-		Unique: c.Profile.ClearsGPU && strings.EqualFold(e.Medium, "CPU"),
+		Unique: c.Profile.ClearsGPU && !c.Shared && strings.EqualFold(e.Medium, "CPU"),
 	}
 	if len(e.Tokens) == 0 || e.BlockSize <= 0 || paged(e.Medium) { // with tokens, pages would be one chunk
 		return ch

@@ -42,23 +42,30 @@ func (pm *Pod) AppendState(b []byte) []byte {
 
 func (r *Rank) appendState(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(r.Number))
-	b = append(b, byte(r.State), sections.Flags(r.Kept, r.Contest.Open, r.Contest.Reported, r.Lost.Kept, len(r.Unrecognized) > 0, r.MayHoldLess, !r.Ages.isZero()), byte(r.Contest.Others), byte(r.Contest.Own), byte(slices.Index(view.LossNames, r.Lost.Cause)))
+	b = append(b, byte(r.State), sections.Flags(r.Kept, r.Contest.Open, r.Contest.Reported, r.Lost.Kept, len(r.Unrecognized) > 0, r.MayHoldLess, !r.Ages.isZero(), true), byte(r.Contest.Others), byte(r.Contest.Own), byte(slices.Index(view.LossNames, r.Lost.Cause)))
 	b = appendTime(b, r.Lost.At)
 	b = r.appendUnknowns(engine.AppendGroups(b, r.Groups))
 	if !r.Ages.isZero() {
 		b = r.Ages.appendState(b)
 	}
-	return b
+	return append(b, byte(r.Tiers))
 }
 
 // appendState leaves out the notes of a transport, which will be gone after Restore.
 func (st *Stream) appendState(b []byte) []byte {
 	b = sections.AppendString(b, st.Name)
-	b = append(b, sections.Flags(st.Partial, st.Skipped))
+	b = append(b, sections.Flags(st.Partial, st.Skipped, st.Declared, st.OfGPU, len(st.Lower) > 0))
 	b = appendTime(b, st.LastMessage)
 	b = binary.AppendUvarint(b, uint64(len(st.Ranks)))
 	for _, r := range st.Ranks {
 		b = binary.AppendUvarint(b, uint64(r.Number))
+	}
+	if len(st.Lower) > 0 {
+		b = append(b, byte(st.Told), byte(st.Tells))
+		b = binary.AppendUvarint(b, uint64(len(st.Lower)))
+		for _, r := range st.Lower {
+			b = binary.AppendUvarint(b, uint64(r.Number))
+		}
 	}
 	at := len(b)
 	b, _ = st.Seq.AppendBinary(b) // it has no error
@@ -120,6 +127,10 @@ func (pm *Pod) readRank(f *sections.Fields) error {
 	case pm.Shown.Facts().Tiered: // before there were any
 		ages.Recall()
 	}
+	tiers := engine.LowerTiers // a snapshot of an earlier version does not have them
+	if set&128 != 0 {
+		tiers = engine.Tiers(f.Byte())
+	}
 	switch err := b.Validate(); {
 	case f.Err() != nil:
 		return nil
@@ -131,7 +142,7 @@ func (pm *Pod) readRank(f *sections.Fields) error {
 		return fmt.Errorf("rank %d is repeated", b.Rank)
 	case !bounded:
 		return fmt.Errorf("rank %d: too many unrecognized parts", b.Rank)
-	case state > view.Live || cause >= len(view.LossNames) || c.Others >= ContestRun || c.Own >= ContestRun:
+	case state > view.Live || tiers&^engine.LowerTiers != 0 || cause >= len(view.LossNames) || c.Others >= ContestRun || c.Own >= ContestRun:
 		return fmt.Errorf("rank %d: an invalid state", b.Rank)
 	}
 	r, err := pm.Rank(b.Rank)
@@ -140,7 +151,7 @@ func (pm *Pod) readRank(f *sections.Fields) error {
 	}
 	c.Open, c.Reported, lost.Kept = set&2 != 0, set&4 != 0, set&8 != 0
 	lost.Cause = view.LossNames[cause]
-	r.State, r.Kept = state, set&1 != 0
+	r.State, r.Kept, r.Tiers = state, set&1 != 0, tiers
 	r.Contest, r.Lost, r.Groups, r.Ages = c, lost, groups, ages
 	r.Unknowns = unknowns
 	r.MayHoldLess = set&32 != 0
@@ -152,6 +163,14 @@ func (pm *Pod) readStream(f *sections.Fields) error {
 	var ranks []int
 	for range min(f.Count(), engine.MaxRanks+1) {
 		ranks = append(ranks, f.Int(math.MaxInt))
+	}
+	var of lower
+	var told []int
+	if of.Declared, of.OfGPU = set&4 != 0, set&8 != 0; set&16 != 0 {
+		of.Told, of.Tells = engine.Tiers(f.Byte()), view.State(f.Byte())
+		for range min(f.Count(), engine.MaxRanks+1) {
+			told = append(told, f.Int(math.MaxInt))
+		}
 	}
 	seq := f.Bytes()
 	if f.Err() != nil {
@@ -170,6 +189,17 @@ func (pm *Pod) readStream(f *sections.Fields) error {
 			return fmt.Errorf("stream %q: rank %d is missing, or belongs to another stream", name, n)
 		}
 		pm.Bind(r, st)
+	}
+	if of.Told&^engine.LowerTiers != 0 || of.Tells > view.Live || len(told) > 0 && (len(ranks) > 0 || of.OfGPU) {
+		return fmt.Errorf("stream %q: an invalid state", name)
+	}
+	st.lower = of
+	for _, n := range told {
+		r := pm.Ranks[n]
+		if r == nil || slices.Contains(r.Lower, st) {
+			return fmt.Errorf("stream %q: rank %d is missing, or repeated", name, n)
+		}
+		r.Lend(st)
 	}
 	if err := st.Seq.UnmarshalBinary(seq); err != nil {
 		return fmt.Errorf("stream %q: %w", name, err)

@@ -36,6 +36,7 @@ type RankInfo struct {
 	Bytes                     int
 	Evicted                   uint64
 	Messages, Stored, Removed uint64
+	NotHeld                   uint64
 	Groups                    []stats.Group
 }
 
@@ -94,7 +95,7 @@ func (pm *Pod) Describe(info *Info, known map[index.Source]index.SourceInfo, now
 
 func (r *Rank) info(in index.SourceInfo, now time.Time) RankInfo {
 	s := RankInfo{
-		Rank: r.Number, State: r.View(), Lag: r.Lag, Messages: r.Messages, Stored: r.Stored, Removed: r.Removed,
+		Rank: r.Number, State: r.View(), Lag: r.Lag, Messages: r.Messages, Stored: r.Stored, Removed: r.Removed, NotHeld: r.NotHeld,
 		Blocks: in.Blocks, Bytes: in.Bytes, Evicted: in.Evicted,
 	}
 	if s.Evicted > 0 {
@@ -113,7 +114,7 @@ func (r *Rank) info(in index.SourceInfo, now time.Time) RankInfo {
 }
 
 func (st *Stream) info() stats.Stream {
-	s := stats.Stream{Stream: st.Name, Connected: st.connected.Round(0), LastMessage: st.LastMessage.Round(0), Replay: st.replay(), Traffic: st.Stats}
+	s := stats.Stream{Stream: st.Name, Connected: st.connected.Round(0), LastMessage: st.LastMessage.Round(0), State: st.State().String(), Tiers: st.Declared && !st.OfGPU || len(st.Lower) > 0, Replay: st.replay(), Traffic: st.Stats}
 	s.Next, _ = st.Seq.Next()
 	if m := st.Malformed; m.Err != nil {
 		s.LastMalformed = stats.Malformed{Seq: m.Seq, Time: m.Time.Round(0), Reason: fault.Reason(m.Err), Error: m.Err.Error()}

@@ -25,6 +25,7 @@ type PodNote struct {
 	Hybrid   bool
 	Tiered   bool
 	Paged    bool
+	Loose    bool
 	Form     engine.Form
 	Adapters []string
 }
@@ -44,7 +45,7 @@ const noteVersion = 1
 func (n *Note) Append(b []byte) []byte {
 	b = append(b, noteVersion, sections.Flags(n.Pod != nil, n.Rank != nil))
 	if p := n.Pod; p != nil {
-		b = append(b, byte(p.State), sections.Flags(p.Hybrid, p.Form.Pairs, p.Tiered, p.Paged))
+		b = append(b, byte(p.State), sections.Flags(p.Hybrid, p.Form.Pairs, p.Tiered, p.Paged, p.Loose))
 		b = engine.AppendGroups(b, p.Form.Groups)
 		b = binary.AppendUvarint(b, uint64(len(p.Adapters)))
 		for _, a := range p.Adapters {
@@ -70,7 +71,8 @@ func ReadNote(b []byte) (n Note, err error) {
 	if set&1 != 0 {
 		p := &PodNote{State: view.State(f.Byte())}
 		of := f.Byte()
-		p.Hybrid, p.Form.Pairs, p.Tiered, p.Paged = of&1 != 0, of&2 != 0, of&4 != 0, of&8 != 0
+		p.Hybrid, p.Form.Pairs, p.Tiered = of&1 != 0, of&2 != 0, of&4 != 0
+		p.Paged, p.Loose = of&8 != 0, of&16 != 0
 		p.Form.Groups = readGroups(f)
 		for range f.Count() {
 			a := f.Bytes()

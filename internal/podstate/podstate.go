@@ -66,6 +66,8 @@ type Rank struct {
 	// Stream is the stream that feeds the rank, and has the rank in its Ranks; nil if
 	// the messages of the rank have no numbers.
 	Stream  *Stream
+	Lower   []*Stream    // streams that tell of lower tiers alone, and have told of the rank
+	Tiers   engine.Tiers // lower tiers that events of the engine have named since the last clear
 	Contest Contest
 	Kept    bool // its blocks are in the index from before, and no stream has brought a message
 	// unproven: its blocks are from a snapshot, and its messages have no numbers, so a loss
@@ -119,6 +121,7 @@ type Unknowns struct {
 type traffic struct {
 	Messages        uint64        // applied
 	Stored, Removed uint64        // blocks
+	NotHeld         uint64        // removals of blocks that were not held
 	Lag             time.Duration // of the newest batch
 	At              time.Time     // when that was applied
 }
@@ -208,6 +211,9 @@ func (r *Rank) View() view.State {
 	if r.Stream != nil {
 		state = r.Stream.Limit(state)
 	}
+	if state == view.Unknown && r.Stream == nil && len(r.Lower) > 0 {
+		state = view.Partial // nothing is known of its gpu
+	}
 	if r.Contest.Open || r.Kept || r.unproven || r.Late || r.Stale {
 		state = min(state, view.Uncertain)
 	}
@@ -230,7 +236,7 @@ func (pm *Pod) Settle(approximate bool) (from, to view.State) {
 	f := pm.Shown.Facts()
 	from = f.State
 	state, heard, changed := view.Live, false, false
-	f.Less = false
+	f.Less, f.Loose = false, false
 	for _, r := range pm.Ranks {
 		f.Less = f.Less || r.MayHoldLess
 		its := r.View()
@@ -252,10 +258,19 @@ func (pm *Pod) Settle(approximate bool) (from, to view.State) {
 		state = view.Partial
 		for _, st := range pm.Streams {
 			state = st.Limit(state)
+			if (st.opened || st.Declared) && st.LastMessage.IsZero() {
+				state = min(state, view.Silent)
+			}
 		}
 	}
 	if pm.Silent > 0 {
 		state = min(state, view.Silent)
+	}
+	for _, st := range pm.Streams {
+		if len(st.Lower) > 0 {
+			its := st.State()
+			f.Loose = f.Loose || its == view.Uncertain || its == view.Replaying
+		}
 	}
 	f.State = state
 	pm.Shown.Publish(f)
@@ -311,7 +326,7 @@ func (pm *Pod) Stream(name string) (*Stream, error) {
 // opened. It reports whether it found one.
 func (pm *Pod) dropStream() bool {
 	for name, st := range pm.Streams {
-		if len(st.Ranks) == 0 && !st.opened {
+		if len(st.Ranks)+len(st.Lower) == 0 && !st.opened {
 			delete(pm.Streams, name)
 			return true
 		}

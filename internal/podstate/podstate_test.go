@@ -182,6 +182,13 @@ func random(r *rand.Rand) *Pod {
 			st.Seq.Advance(a, st.Seq.Check(a))
 			p.Bind(rank, st)
 		}
+		rank.Tiers = engine.LowerTiers & engine.Tiers(r.IntN(64))
+		if r.IntN(2) == 0 {
+			st, _ := p.Stream(fmt.Sprint("daemon", r.IntN(2)))
+			st.Declared, st.Tells, st.LastMessage = r.IntN(2) == 0, view.State(r.IntN(int(view.Live)+1)), time.Unix(0, 1)
+			st.Told = engine.LowerTiers & engine.Tiers(r.IntN(64))
+			rank.Lend(st)
+		}
 	}
 	return &p
 }

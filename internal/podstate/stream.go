@@ -16,6 +16,7 @@ type Stream struct {
 	Name  string
 	Seq   sequence.Sequencer
 	Ranks []*Rank
+	lower
 	// Partial: messages since the start of the engine are missing, so a rank that is
 	// new on the stream may hold more blocks than the index has.
 	Partial bool
@@ -52,7 +53,18 @@ type BadMessage struct {
 }
 
 // Silent reports whether a transport follows the stream, which has brought no message yet.
-func (st *Stream) Silent() bool { return st.opened && st.LastMessage.IsZero() }
+// That of an offload daemon may have nothing to tell.
+func (st *Stream) Silent() bool { return st.opened && st.LastMessage.IsZero() && !st.Declared }
+
+// Idle reports whether each silent stream is connected.
+func (pm *Pod) Idle() bool {
+	for _, st := range pm.Streams {
+		if st.Silent() && st.connected.IsZero() {
+			return false
+		}
+	}
+	return true
+}
 
 // Waits reports whether older messages of the engine are still missing here.
 func (st *Stream) Waits() bool { return st.Held || st.Behind }
@@ -115,7 +127,7 @@ func (st *Stream) Dealt(m *events.Message, again, last bool) {
 // Lacks reports whether a replay of all messages of the engine would improve the view.
 func (st *Stream) Lacks() bool {
 	if len(st.Ranks) == 0 {
-		return st.Partial
+		return st.Partial || st.Tells == view.Partial || st.Tells == view.Uncertain
 	}
 	return slices.ContainsFunc(st.Ranks, (*Rank).Lossy)
 }
@@ -125,6 +137,8 @@ func (st *Stream) Note(n events.Note, now time.Time) {
 	switch n {
 	case events.NoteOpened:
 		st.opened = true
+	case events.NoteTiers:
+		st.Declared = true
 	case events.NoteConnected:
 		st.connected = now
 	case events.NoteLost, events.NoteClosed:
@@ -154,6 +168,9 @@ func (st *Stream) current() {
 		if !started && r.State == view.Unknown { // the engine restarted, and has published nothing
 			r.On(AppliedAll)
 		}
+	}
+	if !started && len(st.Lower) > 0 && st.Tells == view.Unknown {
+		st.On(AppliedAll)
 	}
 	st.Held, st.Behind = false, false
 	st.confirm()

@@ -8,6 +8,7 @@
 package ranking
 
 import (
+	"cmp"
 	"math/bits"
 	"slices"
 
@@ -84,15 +85,19 @@ func (j *Judge) pages(rows []index.Row, tiers []index.Tier) (most int) {
 }
 
 // chunkOf returns how many blocks a chunk of the connector has, by the chunks that describe
-// themselves or else by the profile. known is false if neither tells: then it is one block.
+// themselves or else by the profile; without either it is one block. known: each chunk of the rows
+// tells its length, or the profile does.
 func chunkOf(rows []index.Row, p *engine.Profile) (chunk int, known bool) {
+	chunk, bare := 0, false
 	for i := range rows {
 		row := &rows[i]
 		if size := sizeOf(row); size > 0 && row.BlockSize > size && row.BlockSize%size == 0 {
-			return row.BlockSize / size, true
+			chunk = cmp.Or(chunk, row.BlockSize/size)
+		} else {
+			bare = bare || slices.ContainsFunc(row.Held[index.TierGPU+1:], func(set []uint64) bool { return set != nil })
 		}
 	}
-	return max(p.Chunk, 1), p.Chunk > 0
+	return cmp.Or(chunk, p.Chunk, 1), p.Chunk > 0 || chunk > 0 && !bare
 }
 
 // sizeOf returns the block size of the group of a row; 0: not known.

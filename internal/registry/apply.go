@@ -41,6 +41,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/prompt"
@@ -93,6 +94,9 @@ func (in *ingest) unnumbered(bad error) error {
 func (d *delivery) take() (again bool, err error) {
 	r, st, v := d.rank, d.stream, &d.verdict
 	lost := v.Gap.Lost || v.Restarted
+	if err := d.speaksOfGPU(); err != nil {
+		return false, err
+	}
 	if err := d.settleOthers(lost); err != nil {
 		return false, err
 	}
@@ -108,7 +112,9 @@ func (d *delivery) take() (again bool, err error) {
 	// A rank that has reported before and is not lossy has its whole history,
 	// although its stream has not: its cache was emptied since.
 	d.convert.Partial = lost || v.Missed || back || r.State == view.Unknown && st.Partial || r.Lossy()
-	if wiped || r.State == view.Unknown && r.Stream == nil && !d.x.OwnsIndex { // another writer may have left blocks
+	if wiped {
+		d.convert.Changes = engine.AppendClear(d.convert.Changes, d.spares(r))
+	} else if r.State == view.Unknown && r.Stream == nil && len(r.Lower) == 0 && !d.found && !d.x.OwnsIndex { // another writer may have left blocks
 		d.convert.Changes = append(d.convert.Changes, index.Change{Op: index.OpClear})
 	}
 	done, err := d.store(kept)
@@ -176,12 +182,27 @@ func (d *delivery) skip() error {
 		return err
 	}
 	st := d.stream
+	if d.lower != nil {
+		if err := d.emptyLower(nil); err != nil {
+			return err
+		}
+		d.lostLower(true)
+	}
 	st.Judge(&d.verdict, true)
 	st.Partial = true
-	if len(st.Ranks) == 0 {
+	if len(d.losses) == 0 {
 		d.noteLoss(-1)
 	}
 	return nil
+}
+
+// spares returns the tiers of a rank of the engine that a loss leaves. After a restart or a move
+// the hashes of the engine may be others.
+func (d *delivery) spares(r *podstate.Rank) engine.Tiers {
+	if d.verdict.Restarted || r == d.rank && d.moved {
+		return 0
+	}
+	return d.spared(r)
 }
 
 // settleOthers applies a loss to the ranks of the stream, except to the rank of the batch,
@@ -207,7 +228,7 @@ func (d *delivery) settleOthers(lost bool) error {
 			r.On(e)
 			continue
 		}
-		if err := d.lose(r, e, d.cursor()); err != nil {
+		if err := d.lose(r, e, d.cursor(), d.spares(r)); err != nil {
 			return err
 		}
 		d.noteLoss(r.Number)
@@ -238,13 +259,13 @@ func (d *delivery) noteLoss(rank int) {
 	l := d.loss(rank, cause)
 	l.Err = d.bad
 	l.Replayed = cause == view.LossGap && d.m.Replayed
-	l.Kept = rank >= 0 && d.keeps() && cause != view.LossMoved
+	l.Kept = rank >= 0 && d.keeps() && cause != view.LossMoved && d.lower == nil
 	d.losses = append(d.losses, l)
 }
 
 // loss returns the Loss that the message shows.
 func (d *delivery) loss(rank int, cause string) Loss {
-	l := Loss{Pod: d.pod, Model: d.model, Stream: d.m.Stream, Rank: rank, Cause: cause, Seq: d.m.Seq, Gap: d.verdict.Gap}
+	l := Loss{Pod: d.pod, Model: d.model, Stream: d.m.Stream, Rank: rank, Cause: cause, Seq: d.m.Seq, Gap: d.verdict.Gap, Tiers: d.lower != nil}
 	if d.bad == nil {
 		l.Time = podstate.TimeOf(d.batch)
 	}
@@ -260,13 +281,13 @@ func lossEvent(kept bool) podstate.ViewEvent {
 }
 
 // lose applies a loss to a rank. Unless the event is podstate.Doubted, the index forgets the
-// blocks of the rank and moves its cursor to cur.
-func (in *ingest) lose(r *podstate.Rank, e podstate.ViewEvent, cur index.Cursor) error {
+// blocks of the rank, but for tiers that are spared, and moves its cursor to cur.
+func (in *ingest) lose(r *podstate.Rank, e podstate.ViewEvent, cur index.Cursor, spared engine.Tiers) error {
 	var err error
 	if e == podstate.Doubted {
 		err = in.doubts(r, true)
 	} else {
-		_, err = in.applyChanges(r, cur, []index.Change{{Op: index.OpClear}})
+		_, err = in.applyChanges(r, cur, engine.AppendClear(nil, spared))
 	}
 	if err != nil && !errors.Is(err, index.ErrFull) { // if there is no room for the rank, it has nothing to lose
 		return err
@@ -287,6 +308,12 @@ func (in *ingest) apply(r *podstate.Rank, cur index.Cursor) (index.Applied, erro
 			c.Changes = append(c.Changes, index.Change{Op: index.OpAge, Tier: t})
 		}
 	}
+	if named, _ := engine.TiersOf(in.batch); in.lower != nil {
+		in.lower.Told |= named
+	} else {
+		r.Tiers |= named & engine.LowerTiers
+	}
+	c.Spared, c.Shared = in.spared(r), in.lower != nil || r.Others(nil).Has(index.TierCPU)
 	c.Convert(in.batch)
 	if c.Tiered {
 		for i := range c.Changes {
@@ -303,6 +330,7 @@ func (in *ingest) apply(r *podstate.Rank, cur index.Cursor) (index.Applied, erro
 	in.learnAdapters()
 	r.Stored += done.Counts.Stored
 	r.Removed += done.Counts.Removed
+	r.NotHeld += done.Counts.UnknownRemove
 	s := &in.stats
 	r.NoteUnknown(c.Unrecognized, c.MayRemove)
 	s.UnknownEvents += uint64(in.batch.Unknown)
@@ -340,6 +368,7 @@ func (in *ingest) applyChanges(r *podstate.Rank, cur index.Cursor, changes []ind
 		}
 		in.setLate(r, err)
 		in.delayed = in.delayed || delayed
+		r.Unfed(in.lower, engine.Emptied(changes))
 		in.noteApplied(r, changes, &done)
 	}
 	return done, nil

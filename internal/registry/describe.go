@@ -96,7 +96,7 @@ func (x *Registry) FactsOf(pod, model string) *explain.Pod {
 		return nil
 	}
 	defer p.mu.Unlock()
-	f := &explain.Pod{Form: pm.Shown.Profile.Media, Drafts: pm.Shown.Profile.Draft == engine.DraftLayers, Adapters: slices.Sorted(maps.Keys(pm.Adapters)), Recent: pm.Recent.Clone(), Silent: pm.Silent > 0, Listed: pm.listed != nil}
+	f := &explain.Pod{Form: pm.Shown.Profile.Media, Drafts: pm.Shown.Profile.Draft == engine.DraftLayers, Adapters: slices.Sorted(maps.Keys(pm.Adapters)), Recent: pm.Recent.Clone(), Silent: pm.Silent > 0, Idle: pm.Idle(), Listed: pm.listed != nil}
 	if a := pm.sent.Room(); a != nil {
 		f.Approx = a.BlockTokens
 	}

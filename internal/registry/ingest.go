@@ -100,7 +100,7 @@ func (x *Registry) markLost(podID, model string, n int) (found bool, err error) 
 		return false, nil
 	}
 	defer in.settle()
-	if err := in.lose(r, lossEvent(x.Keep), index.Cursor{}); err != nil {
+	if err := in.lose(r, lossEvent(x.Keep), index.Cursor{}, 0); err != nil {
 		return true, err
 	}
 	in.stats.Marked++
@@ -133,6 +133,9 @@ type ingest struct {
 	from, to view.State // of the pod
 	delayed  bool       // other processes do not see the changes yet
 
+	// lower is the stream of the message, if it tells of lower tiers alone; else nil.
+	lower *podstate.Stream
+
 	confirmation confirmation
 }
 
@@ -149,7 +152,7 @@ func (x *Registry) newIngest(pod, model string) *ingest {
 	in.convert.Changes = in.convert.Changes[:0]
 	in.stats, in.reason = stats.Counters{}, ""
 	in.losses = in.losses[:0]
-	in.from, in.to, in.delayed = 0, 0, false
+	in.from, in.to, in.delayed, in.lower = 0, 0, false, nil
 	return in
 }
 
@@ -184,7 +187,7 @@ func (in *ingest) settle() {
 	in.from, in.to = in.pm.settle()
 	for i := range in.losses {
 		l := &in.losses[i]
-		if r := in.pm.Ranks[l.Rank]; r != nil && l.Cause != view.LossContested {
+		if r := in.pm.Ranks[l.Rank]; r != nil && l.Cause != view.LossContested && !l.Tiers {
 			r.Lost = view.LastLoss{Cause: l.Cause, Kept: l.Kept, At: in.now}
 		}
 	}

@@ -23,6 +23,7 @@ import (
 	"slices"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/internal/view"
 	"github.com/zeebo/xxh3"
@@ -53,7 +54,9 @@ func (x *Registry) Recall() error {
 		}
 		r, err := in.pm.Rank(s.Source.Rank)
 		if err == nil && r.State == view.Unknown && r.Stream == nil {
-			r.Kept = true
+			r.Kept, r.Tiers = true, engine.LowerTiers
+			in.convert.Tiered = slices.ContainsFunc(s.Blocks[index.TierGPU+1:], func(n int) bool { return n > 0 })
+			in.noteKinds(r)
 			err = in.recalled(r)
 		}
 		if gpu := s.Blocks[index.TierGPU]; s.Blocks != [index.NumTiers]int{index.TierGPU: gpu} {
@@ -215,6 +218,9 @@ func (in *ingest) begun(name string) (*podstate.Stream, error) {
 	if st != nil {
 		if _, heard := st.Seq.Next(); heard {
 			return st, nil
+		}
+		if st.Declared {
+			return st, in.joinLower(st)
 		}
 	}
 	cur, ranks, err := in.x.keptCursor(in.locked, in.pm, index.Source{Pod: in.pod, Model: in.model}, name)

@@ -118,4 +118,5 @@ type Loss struct {
 	Replayed           bool
 	Err                error
 	Kept               bool
+	Tiers              bool
 }

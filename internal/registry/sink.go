@@ -21,6 +21,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
@@ -82,10 +83,10 @@ func (x *Registry) note(podID, model, stream string, n events.Note) error {
 	return nil
 }
 
-// noted finds the stream of a note and locks its pod, or returns nil. NoteOpened registers
-// both.
+// noted finds the stream of a note and locks its pod, or returns nil. NoteOpened and NoteTiers
+// register both.
 func (in *ingest) noted(name string, n events.Note) *podstate.Stream {
-	if n != events.NoteOpened {
+	if n != events.NoteOpened && n != events.NoteTiers {
 		return in.findStream(name)
 	}
 	if in.enter() != nil {
@@ -101,7 +102,7 @@ func (in *ingest) noted(name string, n events.Note) *podstate.Stream {
 // close ends a stream whose transport has ended. A stream without ranks is forgotten.
 func (in *ingest) close(st *podstate.Stream) {
 	in.endContests(st)
-	if len(st.Ranks) == 0 {
+	if len(st.Ranks)+len(st.Lower) == 0 {
 		delete(in.pm.Streams, st.Name)
 	}
 }
@@ -132,8 +133,17 @@ func (x *Registry) beginAgain(podID, model, stream, cause string) error {
 	}
 	defer in.settle()
 	anew := index.Cursor{Stream: st.Name, Epoch: st.Seq.Epoch() + 1}
+	if len(st.Lower) > 0 {
+		if err := in.beginLower(st, anew, cause); err != nil {
+			return err
+		}
+	}
 	for _, r := range st.Ranks {
-		if err := in.lose(r, podstate.Replaced, anew); err != nil {
+		spared := engine.Tiers(0)
+		if cause == "" { // its hashes are the same
+			spared = in.spared(r)
+		}
+		if err := in.lose(r, podstate.Replaced, anew, spared); err != nil {
 			return err
 		}
 		r.Contest, r.Lost = podstate.Contest{}, view.LastLoss{}
@@ -166,6 +176,9 @@ func (x *Registry) RemoveStream(podID, model, stream string) error {
 	defer in.leave()
 	fed, err := in.fedBy(stream)
 	if err == nil {
+		err = in.removeLower(in.pm.Streams[streamName(stream)])
+	}
+	if err == nil {
 		err = in.discard(fed, streamName(stream))
 	}
 	if err != nil {
@@ -189,6 +202,8 @@ func (in *ingest) fedBy(stream string) (ranks []*podstate.Rank, err error) {
 		switch {
 		case r.Stream != nil:
 			fed = r.Stream.Name == name
+		case r.State == view.Unknown && len(r.Lower) == 1 && r.Lower[0].Name == name:
+			fed = true // nothing else is known of it
 		case r.Kept:
 			cur, err := in.cursorOf(r, name)
 			if err != nil {
@@ -228,7 +243,7 @@ func (in *ingest) discard(fed []*podstate.Rank, stream string) error {
 		anew := index.Cursor{Stream: stream, Epoch: cur.Epoch + 1}
 		switch {
 		case its:
-			err = in.lose(r, podstate.Forgotten, anew)
+			err = in.lose(r, podstate.Forgotten, anew, 0)
 		case cur.Next > 0:
 			_, err = in.applyChanges(r, anew, nil)
 		}
@@ -260,9 +275,13 @@ func (in *ingest) removeStream(name string, fed []*podstate.Rank) {
 	}
 	for _, r := range fed {
 		in.x.ledger.Lose(&pm.sent, r.Number, true)
+		for _, o := range slices.Clone(r.Lower) { // what it has told of the rank has gone
+			o.On(podstate.Forgotten)
+			r.Return(o)
+		}
 	}
 	maps.DeleteFunc(pm.Ranks, func(_ int, r *podstate.Rank) bool {
-		gone := slices.Contains(fed, r) || r.Stream == nil && r.State == view.Unknown && !r.Kept
+		gone := slices.Contains(fed, r) || r.Stream == nil && r.State == view.Unknown && !r.Kept && len(r.Lower) == 0
 		if gone {
 			in.withdraw(r)
 		}
@@ -285,17 +304,10 @@ func (x *Registry) StreamView(podID, model, stream string) (v events.StreamView)
 	if st == nil {
 		return v
 	}
-	state := view.Live
-	if len(st.Ranks) == 0 {
-		state = st.Limit(view.Partial)
-	}
-	if st.Silent() {
-		state = view.Silent
-	}
+	state := st.State()
 	of, _ := x.Index.(index.Describer)
 	var newest time.Time
 	for _, r := range st.Ranks {
-		state = min(state, r.View())
 		if !r.At.Before(newest) {
 			newest, v.Lag = r.At, r.Lag
 		}
@@ -308,6 +320,16 @@ func (x *Registry) StreamView(podID, model, stream string) (v events.StreamView)
 		}
 		if info.Evicted > 0 {
 			state = min(state, view.Partial)
+		}
+	}
+	for _, r := range st.Lower {
+		if of != nil {
+			info, _ := of.DescribeSource(index.Source{Pod: podID, Model: model, Rank: r.Number})
+			for t, n := range info.Blocks {
+				if st.Told.Has(index.Tier(t)) {
+					v.Blocks += n
+				}
+			}
 		}
 	}
 	v.State, v.LastMessage, v.Missing = state.String(), st.LastMessage.Round(0), st.Stats.Missing

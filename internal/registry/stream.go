@@ -68,6 +68,9 @@ type delivery struct {
 	before index.Cursor
 	// contested: another stream has the rank and keeps it.
 	contested bool
+	// found: the stream has told of lower tiers of the rank, which has no other, and turns out
+	// to be its engine's.
+	found bool
 
 	// arrival describes the message to the Sequencer, and verdict is its result.
 	arrival sequence.Arrival
@@ -133,15 +136,21 @@ func (d *delivery) address() (err error) {
 	if d.stream, err = d.pm.Stream(d.m.Stream); err != nil {
 		return fmt.Errorf("kvindex: pod %q: %w", d.pod, err)
 	}
+	if d.tellsLower() {
+		d.lower = d.stream
+	}
 	if d.bad != nil {
 		return nil
 	}
 	n := d.batch.Rank
-	if !d.batch.HasRank && len(d.stream.Ranks) > 0 {
-		n = d.stream.Ranks[0].Number
+	if its := append(d.stream.Ranks, d.stream.Lower...); !d.batch.HasRank && len(its) > 0 {
+		n = its[0].Number
 	}
 	if d.rank, err = d.pm.Rank(n); err != nil {
 		return fmt.Errorf("kvindex: pod %q: stream %q: %w", d.pod, d.m.Stream, err)
+	}
+	if d.lower != nil {
+		return d.joinLower(d.stream)
 	}
 	return d.join()
 }
@@ -202,6 +211,8 @@ func (d *delivery) deal() (events.Receipt, error) {
 	case again:
 	case d.bad != nil:
 		err = d.skip()
+	case d.lower != nil:
+		again, err = d.takeLower()
 	default:
 		again, err = d.take()
 	}
