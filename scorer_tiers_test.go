@@ -82,6 +82,28 @@ func TestLowerTiers(t *testing.T) {
 			map[string][]fakeengine.Event{"a": {p.Stored(0, 8), lower("CPU", p.Stored(0, 4)), lower("CPU", p.Stored(4, 8)), p.Removed(1, 2, 3, 4, 5, 6, 7)}},
 			[]string{"a 16+112+0 105.6 false"},
 		},
+		"some chunks describe themselves": { // those of the others may be shorter
+			kvindex.Profile{Draft: kvindex.DraftNone},
+			map[string][]fakeengine.Event{"a": {p.Stored(0, 8), lower("CPU", p.Stored(0, 4)), inTier("CPU", p.Stored(7, 8)), p.Removed(1, 2, 3, 4, 5, 6, 7)}},
+			[]string{"a 16+112+0 105.6 true"},
+		},
+		"draft layers that are not known": {
+			kvindex.Profile{},
+			map[string][]fakeengine.Event{
+				"a": {p.Stored(0, 8), lower("STORAGE", p.Stored(0, 4)), lower("STORAGE", p.Stored(4, 8)), p.Removed(1, 2, 3, 4, 5, 6, 7)}, "b": {p.Stored(0, 2)},
+			},
+			[]string{"a 16+0+112 72 true", "b 32+0+0 32 false"},
+		},
+		"a group that no event names": {
+			kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone, Groups: []index.Group{{ID: 3, Kind: index.GroupWindow, Window: 32}}},
+			map[string][]fakeengine.Event{"a": gpuHolds(p, 2, 6, 0)},
+			[]string{"a 32+64+0 83.2 true"},
+		},
+		"a window that is not known": {
+			kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone, Groups: []index.Group{{ID: 0, Kind: index.GroupWindow}}},
+			map[string][]fakeengine.Event{"a": gpuHolds(p, 2, 6, 0)},
+			[]string{"a 32+0+0 32 true"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ix := open(t, withProfile(c.profile))

@@ -318,3 +318,29 @@ func TestOffloadDaemonKept(t *testing.T) {
 		}
 	}
 }
+
+// TestOffloadDaemonRanks: a gap of a daemon is one of all ranks that it has told of.
+func TestOffloadDaemonRanks(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	ix := open(t, offloads())
+	note("d", events.NoteTiers)(t, ix)
+	for rank := range 2 {
+		brings(
+			message(fmt.Sprint("e", rank), 0, 1, rank, p.Stored(0, 6), p.Removed(5, 4, 3, 2)),
+			message("d", uint64(rank), 1, rank, inTier("CPU", p.Stored(0, 6))),
+		)(t, ix)
+	}
+	see := func(want string) {
+		t.Helper()
+		got := ""
+		for _, s := range score(t, ix, kvindex.Request{Tokens: p.Tokens, Ranks: true}) {
+			got += fmt.Sprintf("%d+%d %v ", s.CachedTokens, s.LoadedTokens, s.State)
+		}
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	see("32+64 live 32+64 live ")
+	brings(message("d", 9, 2, 1))(t, ix)
+	see("32+0 live 32+0 live ")
+}

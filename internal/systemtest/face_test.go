@@ -15,8 +15,8 @@ import (
 // face is how many exported names and fields each package may have: what a user has to read.
 // Raise a number only for a name that users call.
 var face = map[string][2]int{
-	".": {108, 122}, "stats": {12, 86},
-	"events": {75, 152}, "events/discovery": {4, 9}, "events/k8s": {5, 16},
+	".": {108, 124}, "stats": {12, 88},
+	"events": {76, 153}, "events/discovery": {4, 9}, "events/k8s": {5, 16},
 	"index": {70, 88}, "index/indextest": {3, 3}, "index/redisindex": {6, 14},
 	"kvindextest": {18, 12}, "picker": {26, 23},
 	"route": {31, 23}, "route/field": {13, 19},

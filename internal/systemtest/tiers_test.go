@@ -78,8 +78,11 @@ func replayTiers(t *testing.T, rows []tierRow, profile kvindex.Profile) (c tierT
 		}
 		if row.Eventual != nil {
 			c.asked++
-			if s.CachedTokens+s.LoadedTokens+s.FetchedTokens == *row.Eventual {
+			switch got := s.CachedTokens + s.LoadedTokens + s.FetchedTokens; {
+			case got == *row.Eventual:
 				c.eventual++
+			case got > *row.Eventual && !s.UpperBound && s.LoadedTokens+s.FetchedTokens > 0:
+				c.unmarked++
 			}
 		}
 	}
