@@ -7,9 +7,11 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/vmihailenco/msgpack/v5"
 )
@@ -231,6 +233,45 @@ func BenchmarkIngestMessage(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// BenchmarkIngestTiers takes messages of 64 stores of a chunk in the host memory, by a hash alone
+// that the gpu has named: chunks that are new there, the same again, and the same again when a
+// generation has begun.
+func BenchmarkIngestTiers(b *testing.B) {
+	const prompts, each = 128, 64
+	r := rand.New(rand.NewPCG(1, 1))
+	profile := withProfile(kvindex.Profile{MaxAge: [index.NumTiers]time.Duration{index.TierCPU: 2 * time.Second}})
+	for name, step := range map[string]float64{"new": 10, "again": 0, "renewed": 1} {
+		b.Run(name, func(b *testing.B) {
+			ix := open(b, profile)
+			var payloads [][]byte
+			for range prompts {
+				p := fakeengine.Prompt{Tokens: randomTokens(r, 512*16), Size: 16, Hash: r.Uint64() &^ 0xff}
+				ingest(b, ix, "a", p.Stored(0, 512))
+				for at := 0; at < 512; at += each {
+					var evs []fakeengine.Event
+					for i := at; i < at+each; i++ {
+						evs = append(evs, inTier("CPU", p.Stored(i, i+1)))
+					}
+					payloads = append(payloads, fakeengine.Payload(1, 0, evs...))
+				}
+			}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				at := i % len(payloads)
+				if at == 0 && step > 0 {
+					b.StopTimer()
+					aged(b, ix, "a", 1+step*float64(i/len(payloads)))
+					b.StartTimer()
+				}
+				if err := ix.Ingest("a", "m", payloads[at]); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.N)*each/b.Elapsed().Seconds()/1e6, "Mevents/s")
+		})
 	}
 }
 
