@@ -234,14 +234,12 @@ func (m *Model) Exclude(pod string, features ...string) error {
 
 // exclude records the pods for which a chat is not scorable. It returns an error if that is
 // all pods.
-func (x *Rendering) exclude(r *Request) error {
+func (x *Rendering) exclude() error {
 	e := x.model.excluded.Load()
 	if e == nil {
 		return nil
 	}
-	if r.chat != nil {
-		x.features, x.excluded = r.chat.features, e.pods
-	}
+	x.features, x.excluded = x.chat.features, e.pods
 	if f := x.features & e.all; f != 0 {
 		return notScorable("the chat uses what Model.Exclude has excluded for all pods: %s", f)
 	}

@@ -23,16 +23,23 @@ type Request struct {
 	Prompt string
 	Tokens []uint32
 
-	chat *conversation
+	chat  *conversation
+	other otherBody // in place of chat
+}
+
+// An otherBody is a body of another API that engines make a chat of.
+type otherBody interface {
+	conversation(m *Model) (*conversation, error)
 }
 
 // Chat reports whether r is a chat, for Model.Render. Else it is a completion.
-func (r *Request) Chat() bool { return r.chat != nil }
+func (r *Request) Chat() bool { return r.chat != nil || r.other != nil }
 
 // A conversation is the part of a chat request that affects its text.
 type conversation struct {
 	messages            []message
 	tools               []*tool
+	assigned            bool // tools may be empty
 	noTools             bool // tool_choice "none"
 	needsTool           bool // tool_choice "required"
 	template            string
@@ -43,6 +50,7 @@ type conversation struct {
 	continueFinal       bool
 	mediaOptions        string // a field that changes the tokens of media
 	media               int    // parts
+	clocked             bool   // ids of calls are the engine's clock
 	features            featureSet
 }
 
@@ -68,7 +76,7 @@ func Parse(path string, body []byte) (*Request, error) {
 }
 
 func parse(api api, body []byte) (*Request, error) {
-	if api > completions {
+	if api != unknown && !api.read() {
 		return nil, notScorable("it was sent to %s, whose bodies are not read", api)
 	}
 	if len(body) > maxBody {
@@ -121,6 +129,17 @@ func parseRequest(o *jinja.Dict, n *counts, api api) (*Request, error) {
 	if optional(o, "cache_salt") != nil && r.Salt == "" {
 		return nil, badField("cache_salt", "empty")
 	}
+	if api == messages || api == responses { // other fields have no meaning there
+		if err := refuseTransfer(o); err != nil {
+			return nil, err
+		}
+		if api == messages {
+			r.other, err = parseMessages(o)
+		} else {
+			r.other, err = parseResponses(o, n)
+		}
+		return r, err
+	}
 	if v, ok := o.Lookup("n"); ok && !isInteger(v) && (v != nil || api == completions) {
 		return nil, wrongType("n", v, "an integer")
 	}
@@ -148,6 +167,11 @@ func refuseFields(o *jinja.Dict) error {
 			return unscored(name, "its effect on the tokens is not known here")
 		}
 	}
+	return refuseTransfer(o)
+}
+
+// refuseTransfer refuses token ids in place of the prompt.
+func refuseTransfer(o *jinja.Dict) error {
 	transfer, err := optionalObject(o, "kv_transfer_params")
 	if err != nil || transfer == nil {
 		return err
