@@ -3,6 +3,7 @@ package chat
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -159,4 +160,17 @@ func Made(m *Model, path, body string, parts bool) (string, error) {
 		return "", err
 	}
 	return strings.Join([]string{show(&jinja.List{Items: list}), dumped, kwargs, show(vars), fmt.Sprint(c.addGenerationPrompt, c.continueFinal)}, "\n"), nil
+}
+
+// Probed returns what the probes of a model find: whether it keeps system messages in place,
+// the effort of thinking that is disabled, and whether Options.Template passes the old probe.
+// parts: the template wants parts.
+func Probed(m *Model, added []string) (keeps bool, unknown error, disabled string, passes, parts bool) {
+	m.added = added
+	slices.SortFunc(m.added, func(a, b string) int { return len(b) - len(a) })
+	keeps, unknown = m.keepsInline()
+	disabled, _ = m.disabledEffort()
+	old := &Model{options: m.options, engine: 27_000, given: m.given}
+	passes, _ = old.passesOldProbe()
+	return keeps, unknown, disabled, passes, m.given.parts
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvindex/kvindex/internal/testdata"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -109,5 +110,53 @@ func TestMessagesMade(t *testing.T) {
 	t.Logf("%+v", n)
 	if n.taken < 7000 || n.refused > n.taken {
 		t.Errorf("%+v", n)
+	}
+}
+
+// What vLLM's own probes find of templates: of eight small ones, and of those of models.
+func TestInlineProbes(t *testing.T) {
+	unknown := 0
+	for _, row := range recorded[struct {
+		Name, Source     string
+		Added            []string
+		Inline, Disabled map[string]string
+		Merges           *bool
+	}](t, "inline.json") {
+		source := row.Source
+		if source == "" {
+			if os.Getenv("KVINDEX_TESTDATA") == "" {
+				continue
+			}
+			b, err := os.ReadFile(testdata.Path(t, "the templates", "templates", row.Name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			source = string(b)
+		}
+		m, err := chat.New("x", map[string]string{"bos_token": "<BOS>", "eos_token": "<EOS>", "unk_token": "<UNK>", "pad_token": "<PAD>"}, chat.Options{Template: source})
+		if err != nil {
+			t.Logf("%s: %v", row.Name, err)
+			continue
+		}
+		keeps, err, disabled, passes, parts := chat.Probed(m, row.Added)
+		format := "string"
+		if parts {
+			format = "parts"
+		}
+		if err != nil {
+			t.Logf("%s: %v (%s)", row.Name, err, row.Inline[format])
+			unknown++
+		} else if want := row.Inline[format]; keeps != strings.HasPrefix(want, "preserve") {
+			t.Errorf("%s keeps system messages: %t, want %s", row.Name, keeps, want)
+		}
+		if disabled != row.Disabled[format] {
+			t.Errorf("%s: thinking that is disabled is %q, want %q", row.Name, disabled, row.Disabled[format])
+		}
+		if row.Merges != nil && passes == *row.Merges {
+			t.Errorf("%s passes the old probe: %t", row.Name, passes)
+		}
+	}
+	if unknown > 4 {
+		t.Errorf("%d are unknown", unknown)
 	}
 }
