@@ -104,7 +104,7 @@ func (m *Model) addEffort(vars *jinja.Dict, c *conversation) error {
 		return nil
 	}
 	vars.Set(name, c.effort)
-	if _, ok := lookup(c.kwargs, "enable_thinking"); !ok && m.engine.does(enablesThinking) {
+	if _, ok := lookup(c.kwargs, "enable_thinking"); !ok && m.engine.does(enablesThinking) && !c.eitherThinking {
 		vars.Set("enable_thinking", effort != "none")
 	}
 	return nil

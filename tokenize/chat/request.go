@@ -51,6 +51,7 @@ type conversation struct {
 	mediaOptions        string // a field that changes the tokens of media
 	media               int    // parts
 	clocked             bool   // ids of calls are the engine's clock
+	eitherThinking      bool   // the effort may set enable_thinking, or not
 	features            featureSet
 }
 
@@ -138,7 +139,10 @@ func parseRequest(o *jinja.Dict, n *counts, api api) (*Request, error) {
 		} else {
 			r.other, err = parseResponses(o, n)
 		}
-		return r, err
+		if err != nil {
+			return nil, err
+		}
+		return r, nil
 	}
 	if v, ok := o.Lookup("n"); ok && !isInteger(v) && (v != nil || api == completions) {
 		return nil, wrongType("n", v, "an integer")

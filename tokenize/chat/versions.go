@@ -64,6 +64,10 @@ const (
 	passesSalt
 	placesSystem
 	disablesThinking
+
+	// Of the Responses API.
+	readsResponses
+	readsResponseTools
 	changes
 )
 
@@ -125,6 +129,9 @@ var history = [changes]struct {
 	passesSalt:        {28_000, 26_000, "it passes cache_salt on", "entrypoints/anthropic/serving.py, pull request 49498, of 23 July 2026; read at aab1c5621"},
 	placesSystem:      {inMain, 30_000, "system messages stay in place, or join the messages beside them, by a probe", "entrypoints/anthropic/inline_system.py, a8c3bdb20; not in main of 11 September 2026"},
 	disablesThinking:  {inMain, 29_000, "thinking that is disabled is an effort", "entrypoints/anthropic/serving.py, a8c3bdb20; pull request 53058 was open on 20 August 2026"},
+
+	readsResponses:     {24_000, 10_000, "how it reads the Responses API", "entrypoints/openai/responses/utils.py, pull request 42189, of May 2026"},
+	readsResponseTools: {inMain, 24_000, "how it gives tools of the Responses API to templates, and joins some items", "entrypoints/openai/responses/utils.py, read at 01ca842df"},
 }
 
 // does reports whether the version is known to have a change.
