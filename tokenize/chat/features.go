@@ -39,11 +39,14 @@ const (
 	featureNames
 	featureDocuments
 	featureKwargs
+	featureMessages
+	featureResponses
 )
 
 var allFeatures = []string{
 	"plain", "no_generation_prompt", "continue_final", "system", "billing_header", "developer", "turns", "reasoning", "tool_calls",
 	"arguments", "empty_calls", "tools", "tool_fields", "parts", "part_fields", "empty_parts", "string_parts", "names", "documents", "kwargs",
+	"messages", "responses",
 }
 
 // String returns the names of f with commas between. For one name it allocates nothing.
@@ -189,6 +192,8 @@ const maxExcluded = 4096
 //	names                 a message with a name
 //	documents             documents
 //	kwargs                reasoning_effort, or chat_template_kwargs other than tools and documents
+//	messages              a body of Anthropic's Messages API
+//	responses             a body of OpenAI's Responses API
 //
 // For features that are excluded for all pods, Render returns an error that wraps
 // ErrNotScorable and names them. For features that are excluded for one pod, an Indexer sets

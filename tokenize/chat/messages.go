@@ -417,6 +417,7 @@ func (b *messagesBody) conversation(m *Model) (*conversation, error) {
 		return nil, badField("messages", "empty")
 	}
 	c.findFeatures()
+	c.features |= featureMessages
 	return &c, nil
 }
 

@@ -66,6 +66,7 @@ func parseResponses(o *jinja.Dict, n *counts) (*responsesBody, error) {
 		return nil, err
 	}
 	c.findFeatures()
+	c.features |= featureResponses
 	return b, nil
 }
 
