@@ -19,6 +19,9 @@
 // choice and the rendering of templates follow transformers 4.57 and 5
 // (utils/chat_template_utils.py, tokenization_utils_base.py).
 //
+// A body of Anthropic's Messages API or of OpenAI's Responses API is rendered as the chat that
+// vLLM makes of it (entrypoints/anthropic and entrypoints/openai/responses).
+//
 // The package refuses a model, template or request that it cannot render exactly. It
 // approximates nothing. SGLang changes requests in other ways: do not use this package for
 // SGLang.

@@ -9,7 +9,8 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// A Request is a chat or completion request. It does not change after Parse, and is
+// A Request is a chat or completion request, or one of another API that engines make a chat
+// of. It does not change after Parse, and is
 // safe for concurrent use.
 type Request struct {
 	Model string // of the request; "" without one
@@ -55,9 +56,11 @@ type conversation struct {
 	features            featureSet
 }
 
-// Parse reads the body of a chat or completion request of OpenAI's API. path is the path of
-// the HTTP request, such as "/v1/chat/completions"; it may have a prefix and a query. The body
-// of another API is an error that wraps ErrNotScorable and names the API. If path is empty or
+// Parse reads the body of a request of OpenAI's chat, completion or Responses API, or of
+// Anthropic's Messages API. path is the path of the HTTP request, such as
+// "/v1/chat/completions"; it may have a prefix and a query. The body of another API is an error
+// that wraps ErrNotScorable and names the API. Of the Responses API, bodies that refer to stored
+// responses are ErrNotScorable, too. If path is empty or
 // unknown, a body with "messages" is a chat, and a body with "prompt" a completion. The body
 // of another API then passes for one of them if no field shows its API. With an unknown path,
 // any other body is ErrNotScorable, because it may be right for an API that is not known.
