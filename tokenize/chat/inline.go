@@ -38,7 +38,7 @@ func (t *turn) systemText(prompt bool) string {
 // place adds the system prompt to c, and returns the turns behind it.
 func (b *messagesBody) place(m *Model, c *conversation) ([]turn, error) {
 	prompt, turns := b.system.systemText(true), b.turns
-	c.messages = make([]message, 0, len(turns)+1)
+	c.messages = make([]message, 0, len(turns)+len(turns)/2+1) // tool results are messages of their own
 	switch {
 	case !b.inline:
 	case m.engine.does(placesSystem):

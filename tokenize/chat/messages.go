@@ -40,7 +40,7 @@ type block struct {
 	some    bool        // there is a thought
 	image   bool        // there is an image
 	id      string      // of a tool_use, or tool_use_id
-	name    string      // of a tool_use
+	name    string      // of a tool_use, or of another block
 	input   *jinja.Dict // of a tool_use, may be nil
 	content jinja.Value // of a tool_result: nil, a string, or a list of objects
 }
@@ -261,42 +261,54 @@ func (b *block) parse(v jinja.Value, role string) (err error) {
 	if !slices.Contains(blockTypes, b.kind) {
 		return badField("type", "unknown: %.60q", b.kind)
 	}
-	var texts [5]string
-	for i, name := range []string{"text", "thinking", "id", "tool_use_id", "name"} {
-		if texts[i], err = optionalText(o, name); err != nil {
-			return err
+	var source *jinja.Dict
+	var written, thought, id, use string
+	for i := range o.Len() {
+		key, v := o.At(i)
+		name := key.(string)
+		s, isText := v.(string)
+		d, isObject := v.(*jinja.Dict)
+		var fits bool
+		switch name {
+		case "text":
+			written, fits = s, isText
+		case "thinking":
+			thought, b.some, fits = s, isText, isText
+		case "id":
+			id, fits = s, isText
+		case "tool_use_id":
+			use, fits = s, isText
+		case "name":
+			b.name, fits = s, isText
+		case "signature", "data", "tool_name":
+			fits = isText
+		case "source":
+			source, fits = d, isObject
+		case "input":
+			b.input, fits = d, isObject
+		case "is_error":
+			_, fits = asFlag(v)
+		case "content":
+			b.content, fits = v, true
+		default:
+			continue
+		}
+		if !fits && v != nil {
+			return badField(name, "%s, which the engine does not take", kind(v))
 		}
 	}
-	for _, name := range []string{"signature", "data", "tool_name"} {
-		if _, err := optionalText(o, name); err != nil {
-			return err
-		}
-	}
-	source, err := optionalObject(o, "source")
-	if err != nil {
-		return err
-	}
-	if b.input, err = optionalObject(o, "input"); err != nil {
-		return err
-	}
-	if v := optional(o, "is_error"); v != nil {
-		if _, ok := asFlag(v); !ok {
-			return wrongType("is_error", v, "a boolean")
-		}
-	}
-	b.content = optional(o, "content")
 	if err := checkResult(b.content); err != nil {
 		return within(err, "content")
 	}
 	switch b.kind {
 	case "text":
-		b.text = texts[0]
+		b.text = written
 	case "thinking":
-		b.text, b.some = texts[1], optional(o, "thinking") != nil
+		b.text = thought
 	case "tool_use":
-		b.id, b.name = texts[2], texts[4]
+		b.id = id
 	case "tool_result":
-		b.id = texts[3]
+		b.id = use
 		if role == "user" {
 			return within(checkParts(b.content), "content")
 		}
@@ -467,6 +479,7 @@ func (c *conversation) addTurn(t *turn, engine version) error {
 		return nil
 	}
 	var thoughts []string
+	m.content = make([]part, 0, len(t.blocks))
 	for i := range t.blocks {
 		b := &t.blocks[i]
 		switch {
@@ -488,7 +501,11 @@ func (c *conversation) addTurn(t *turn, engine version) error {
 			m.content = append(m.content, part{text: "Tool result: " + s})
 		}
 	}
-	if len(m.content) > 1 {
+	switch len(m.content) {
+	case 0:
+		m.content = nil
+	case 1:
+	default:
 		m.features |= featureParts
 	}
 	if t.role == "user" && len(m.content) == 0 {

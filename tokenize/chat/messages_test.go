@@ -195,7 +195,7 @@ func TestMessagesErrors(t *testing.T) {
 		{user(`null`), `malformed: messages[0].content: null, not a string or an array`},
 		{user(`[{"text":"a"}]`), `malformed: messages[0].content[0].type: missing`},
 		{user(`[{"type":"document"}]`), `malformed: messages[0].content[0].type: unknown: "document"`},
-		{user(`[{"type":"text","text":5}]`), `malformed: messages[0].content[0].text: a number, not a string`},
+		{user(`[{"type":"text","text":5}]`), `malformed: messages[0].content[0].text: a number, which the engine does not take`},
 		{user(`[{"type":"tool_result","content":[5]}]`), `malformed: messages[0].content[0].content[0]: a number, not an object`},
 		{user(`[{"type":"tool_result","content":[{"type":"text","text":null}]}]`), `malformed: messages[0].content[0].content[0].text: null, not a string`},
 		{user(`[{"type":"image","source":{"type":"url","url":5}}]`), `not scorable: messages[0].content[0].source.url: a number, not a string`},
