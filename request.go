@@ -39,13 +39,13 @@ type Request struct {
 	// body is used.
 	Salt string
 
-	// Body is the body of a request for the chat or completion API of OpenAI, as it came
-	// over HTTP, with the fields that vLLM adds. A chat needs a Model with a Chat
-	// (WithModel).
+	// Body is the body of a request for the chat, completion or Responses API of OpenAI, or
+	// for Anthropic's Messages API, as it came over HTTP, with the fields that vLLM adds. All
+	// but completions need a Model with a Chat (WithModel).
 	Body []byte
 	// Path is the path of the HTTP request that Body came with, such as
-	// "/v1/chat/completions". If it is empty, kvindex infers the API from the fields of the
-	// body, and a body that could be for two APIs is an error.
+	// "/v1/chat/completions". If it is empty, kvindex infers the API, a chat or a completion,
+	// from the fields of the body, and a body that could be for another API is an error.
 	Path string
 	// Prompt is a text. Special tokens are put around it, as an engine does for
 	// /v1/completions, unless Rendered is set: then the text has them already, like the

@@ -47,6 +47,10 @@ func excluding(t *testing.T) (ix *kvindex.Indexer, m *chat.Model, plain, tools [
 func TestExcludeWhatACheckFinds(t *testing.T) {
 	ix, m, plain, tools := excluding(t)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/tokenize" {
+			http.NotFound(w, r)
+			return
+		}
 		raw, _ := io.ReadAll(r.Body)
 		if at := strings.Index(string(raw), `,"tools"`); at > 0 {
 			raw = append(raw[:at:at], '}')

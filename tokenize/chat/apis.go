@@ -8,7 +8,7 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// An api is the API of a body: the two that are read, then the others.
+// An api is the API of a body.
 type api uint8
 
 const (
@@ -52,7 +52,7 @@ var paths = []struct {
 	{"/completions", completions},
 	{"/chat/completions/batch", batches},
 	{"/messages", messages},
-	{"/messages/count_tokens", messages},
+	{"/messages/count_tokens", tokenizing},
 	{"/responses", responses},
 	{"/embeddings", embeddings},
 	{"/rerank", reranking},
@@ -153,10 +153,22 @@ func apiOfBody(o *jinja.Dict) (api, error) {
 		}
 		return unknown, another("input", responses)
 	}
-	return unknown, unscored("input", "of %s or of %s, whose bodies are not read", responses, embeddings)
+	return unknown, unscored("input", "of %s or of %s, which only the path tells", responses, embeddings)
+}
+
+// read reports whether bodies of the API are read.
+func (a api) read() bool {
+	switch a {
+	case chats, completions, messages, responses:
+		return true
+	}
+	return false
 }
 
 func another(path string, a api) error {
+	if a.read() {
+		return unscored(path, "of %s, whose bodies are read if the path names it", a)
+	}
 	return unscored(path, "of %s, whose bodies are not read", a)
 }
 

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	ofMessages  = ": of Anthropic's Messages API, whose bodies are not read"
-	ofResponses = ": of OpenAI's Responses API, whose bodies are not read"
+	ofMessages  = ": of Anthropic's Messages API, whose bodies are read if the path names it"
+	ofResponses = ": of OpenAI's Responses API, whose bodies are read if the path names it"
 )
 
 // By its path a body is what was sent there, whatever it looks like.
@@ -39,10 +39,9 @@ func TestParseWithAPath(t *testing.T) {
 		{"/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"tool_result"}]}]}`, `malformed: messages[0].content[0].type: unknown: "tool_result"`},
 		{"/v1/chat/completions", `{`, "malformed: not JSON: no key at byte 1"},
 		{"/my/route", both, "not scorable: system" + ofMessages},
-		{"/v1/messages", `{` + hi + `}`, "not scorable: it was sent to Anthropic's Messages API, whose bodies are not read"},
-		{"/v1/messages?beta=true", `not JSON`, "not scorable: it was sent to Anthropic's Messages API, whose bodies are not read"},
-		{"/v1/messages/count_tokens", `{}`, "not scorable: it was sent to Anthropic's Messages API, whose bodies are not read"},
-		{"/v1/responses", `{"input":"a"}`, "not scorable: it was sent to OpenAI's Responses API, whose bodies are not read"},
+		{"/v1/messages", `{"model":"m",` + hi + `}`, "malformed: max_tokens: missing"},
+		{"/v1/messages?beta=true", `not JSON`, "malformed: not JSON: no value at byte 0"},
+		{"/v1/messages/count_tokens", `{}`, "not scorable: it was sent to an API for tokenizing, whose bodies are not read"},
 		{"/v1/embeddings", `{` + hi + `}`, "not scorable: it was sent to OpenAI's embeddings, whose bodies are not read"},
 		{"/v1/audio/transcriptions", "--x\r\n", "not scorable: it was sent to an API for audio, whose bodies are not read"},
 		{"/v1/realtime", "", "not scorable: it was sent to an API for audio, whose bodies are not read"},
@@ -92,7 +91,7 @@ func TestOtherAPIs(t *testing.T) {
 		{`{"input":[]}`, "input" + ofResponses},
 		{`{"input":"a","previous_response_id":"r"}`, "previous_response_id" + ofResponses},
 		{`{"prompt":{"id":"p"},"input":"a"}`, "prompt" + ofResponses},
-		{`{"input":"a"}`, "input: of OpenAI's Responses API or of OpenAI's embeddings, whose bodies are not read"},
+		{`{"input":"a"}`, "input: of OpenAI's Responses API or of OpenAI's embeddings, which only the path tells"},
 		{`{"input":["a","b"]}`, "input: of OpenAI's embeddings, whose bodies are not read"},
 		{`{"input":"a","encoding_format":"float"}`, "encoding_format: of OpenAI's embeddings, whose bodies are not read"},
 		{`{"dimensions":5,` + hi + `}`, "dimensions: of OpenAI's embeddings, whose bodies are not read"},

@@ -19,6 +19,9 @@
 // choice and the rendering of templates follow transformers 4.57 and 5
 // (utils/chat_template_utils.py, tokenization_utils_base.py).
 //
+// A body of Anthropic's Messages API or of OpenAI's Responses API is rendered as the chat that
+// vLLM makes of it (entrypoints/anthropic and entrypoints/openai/responses).
+//
 // The package refuses a model, template or request that it cannot render exactly. It
 // approximates nothing. SGLang changes requests in other ways: do not use this package for
 // SGLang.
@@ -73,6 +76,12 @@ type Options struct {
 	// template also of models that it renders without one by default.
 	UsesTemplate bool
 
+	// InlineSystem places system messages among those of Anthropic's Messages API, as an option
+	// of vLLM's Messages API in main of autumn 2026 does: "preserve" keeps them, "fold" joins
+	// them to the messages beside them, and "auto" or "" probes the template. Other versions
+	// have no such option.
+	InlineSystem string
+
 	// Now returns the time by the engine's clock and time zone, for templates that write the
 	// date. nil is time.Now.
 	Now func() time.Time
@@ -89,6 +98,8 @@ type Model struct {
 	processor *template // in place of the model's for chats without tools
 	special   []specialToken
 	media     map[string]uint32 // the placeholder token of a kind of media
+	added     []string          // tokens that the tokenizer adds, the longest first; nil: unknown
+	probe     probe
 	cache     templateCache
 	buffers   sync.Pool                  // of *[]byte
 	excluded  atomic.Pointer[exclusions] // nil: none
@@ -125,6 +136,11 @@ func (m *Model) configure(o Options) error {
 	case "", "auto", "string", "openai":
 	default:
 		return fmt.Errorf("content format %.60q is neither auto, string nor openai", o.ContentFormat)
+	}
+	switch o.InlineSystem {
+	case "", "auto", "preserve", "fold":
+	default:
+		return fmt.Errorf("inline system %.60q is neither auto, preserve nor fold", o.InlineSystem)
 	}
 	if o.Kwargs != "" {
 		v, err := decode(o.Kwargs)
@@ -173,7 +189,10 @@ type Rendering struct {
 // ErrNotScorable. A completion request is an error; it has Prompt or Tokens.
 func (m *Model) Render(r *Request, media []Media) (*Rendering, error) {
 	x := &Rendering{model: m, media: media}
-	if err := x.exclude(r); err != nil {
+	if err := x.convert(r); err != nil {
+		return nil, err
+	}
+	if err := x.exclude(); err != nil {
 		return nil, err
 	}
 	return x.renderChat(r)
@@ -182,28 +201,59 @@ func (m *Model) Render(r *Request, media []Media) (*Rendering, error) {
 // RenderAnyway is Render without Exclude. It is for programs that compare with an engine, such
 // as chatcheck.
 func (m *Model) RenderAnyway(r *Request, media []Media) (*Rendering, error) {
-	return (&Rendering{model: m, media: media}).renderChat(r)
+	x := &Rendering{model: m, media: media}
+	if err := x.convert(r); err != nil {
+		return nil, err
+	}
+	return x.renderChat(r)
+}
+
+// convert sets the chat that the engine makes of a request.
+func (x *Rendering) convert(r *Request) (err error) {
+	switch {
+	case r.chat != nil:
+		x.chat = r.chat
+	case r.other != nil:
+		x.chat, err = r.other.conversation(x.model)
+	default:
+		err = malformed("a completion, not a chat")
+	}
+	return err
 }
 
 func (x *Rendering) renderChat(r *Request) (*Rendering, error) {
-	if r.chat == nil {
-		return nil, malformed("a completion, not a chat")
-	}
-	m := x.model
-	x.chat = r.chat
-	t, vars, err := m.prepare(r.chat)
+	m, c := x.model, x.chat
+	t, vars, err := m.prepare(c)
 	if err != nil {
 		return nil, err
 	}
-	if err := m.check(r, t); err != nil {
+	if err := m.check(r.Salt, c, t); err != nil {
 		return nil, err
 	}
 	if err := x.place(t); err != nil {
 		return nil, err
 	}
-	x.Text, err = m.render(t, r.chat.messages, r.chat.continueFinal, vars)
+	x.Text, err = m.render(t, c.messages, c.continueFinal, vars)
 	if err != nil {
 		return nil, err
+	}
+	if !c.clocked && !c.eitherThinking {
+		return x, nil
+	}
+	// The engine may make another chat, which is right if its text is the same.
+	why := "a tool_use without an id, which the chat template prints: the engine's id is the second of its clock"
+	if c.eitherThinking {
+		why = "reasoning.effort: whether the engine sets enable_thinking by it is not known, and the chat template reads that"
+		vars.Set("enable_thinking", c.effort != "none")
+	} else {
+		c.changeClock()
+	}
+	text, err := m.render(t, c.messages, c.continueFinal, vars)
+	if err != nil {
+		return nil, err
+	}
+	if text != x.Text {
+		return nil, notScorable("%s", why)
 	}
 	return x, nil
 }

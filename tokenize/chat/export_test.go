@@ -3,6 +3,7 @@ package chat
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,7 +21,7 @@ func Shapes(body string, parts bool, engine string) (messages, tools string, err
 	if err := m.configure(Options{Engine: engine}); err != nil {
 		return "", "", err
 	}
-	if err := m.check(r, &template{parts: parts}); err != nil {
+	if err := m.check(r.Salt, r.chat, &template{parts: parts}); err != nil {
 		return "", "", err
 	}
 	var list []jinja.Value
@@ -99,7 +100,7 @@ func CheckHistory() error {
 		switch {
 		case h.does == "" || h.source == "":
 			return fmt.Errorf("change %d has no words, or no source", c)
-		case h.since < history[c-1].since:
+		case h.since < history[c-1].since && c != readsMessages && c != readsResponses:
 			return fmt.Errorf("%q is older than what is before it", h.does)
 		case h.unknown >= h.since:
 			return fmt.Errorf("%q is known before it is not", h.does)
@@ -120,4 +121,56 @@ func Features(r *Request) string {
 		return ""
 	}
 	return r.chat.features.String()
+}
+
+// Made returns what the template gets of the chat that a model's engine makes of a body, but
+// for media: the messages, the tools, the effort and the kwargs, in the notation of Shapes.
+func Made(m *Model, path, body string, parts bool) (string, error) {
+	r, err := Parse(path, []byte(body))
+	if err != nil {
+		return "", err
+	}
+	x := Rendering{model: m}
+	if err := x.convert(r); err != nil {
+		return "", err
+	}
+	c := *x.chat
+	c.assigned = true // of a chat that an engine has made of another body
+	if err := m.check("", &c, &template{parts: parts}); err != nil {
+		return "", err
+	}
+	var list []jinja.Value
+	for i := range c.messages {
+		list = append(list, c.messages[i].dict(parts, m.engine))
+	}
+	tools, err := m.tools(&c)
+	if err != nil {
+		return "", err
+	}
+	dumped := "None"
+	if tools != nil {
+		dumped = show(tools)
+	}
+	kwargs := "None"
+	if c.kwargs != nil {
+		kwargs = show(c.kwargs)
+	}
+	vars := new(jinja.Dict)
+	if err := m.addEffort(vars, &c); err != nil {
+		return "", err
+	}
+	return strings.Join([]string{show(&jinja.List{Items: list}), dumped, kwargs, show(vars), fmt.Sprint(c.addGenerationPrompt, c.continueFinal)}, "\n"), nil
+}
+
+// Probed returns what the probes of a model find: whether it keeps system messages in place,
+// the effort of thinking that is disabled, and whether Options.Template passes the old probe.
+// parts: the template wants parts.
+func Probed(m *Model, added []string) (keeps bool, unknown error, disabled string, passes, parts bool) {
+	m.added = added
+	slices.SortFunc(m.added, func(a, b string) int { return len(b) - len(a) })
+	keeps, unknown = m.keepsInline()
+	disabled, _ = m.disabledEffort()
+	old := &Model{options: m.options, engine: 27_000, given: m.given}
+	passes, _ = old.passesOldProbe()
+	return keeps, unknown, disabled, passes, m.given.parts
 }

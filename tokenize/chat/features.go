@@ -39,11 +39,14 @@ const (
 	featureNames
 	featureDocuments
 	featureKwargs
+	featureMessages
+	featureResponses
 )
 
 var allFeatures = []string{
 	"plain", "no_generation_prompt", "continue_final", "system", "billing_header", "developer", "turns", "reasoning", "tool_calls",
 	"arguments", "empty_calls", "tools", "tool_fields", "parts", "part_fields", "empty_parts", "string_parts", "names", "documents", "kwargs",
+	"messages", "responses",
 }
 
 // String returns the names of f with commas between. For one name it allocates nothing.
@@ -189,6 +192,8 @@ const maxExcluded = 4096
 //	names                 a message with a name
 //	documents             documents
 //	kwargs                reasoning_effort, or chat_template_kwargs other than tools and documents
+//	messages              a body of Anthropic's Messages API
+//	responses             a body of OpenAI's Responses API
 //
 // For features that are excluded for all pods, Render returns an error that wraps
 // ErrNotScorable and names them. For features that are excluded for one pod, an Indexer sets
@@ -234,14 +239,12 @@ func (m *Model) Exclude(pod string, features ...string) error {
 
 // exclude records the pods for which a chat is not scorable. It returns an error if that is
 // all pods.
-func (x *Rendering) exclude(r *Request) error {
+func (x *Rendering) exclude() error {
 	e := x.model.excluded.Load()
 	if e == nil {
 		return nil
 	}
-	if r.chat != nil {
-		x.features, x.excluded = r.chat.features, e.pods
-	}
+	x.features, x.excluded = x.chat.features, e.pods
 	if f := x.features & e.all; f != 0 {
 		return notScorable("the chat uses what Model.Exclude has excluded for all pods: %s", f)
 	}

@@ -21,6 +21,13 @@ func FuzzParse(f *testing.F) {
 		`{"messages":[{"role":"system","content":"x-anthropic-billing-header: a\nb"},{"role":"assistant","content":[{"type":"text","cache_control":{}},"s"],` +
 			`"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"[1]"}}]}],"tools":[],"n":"2","cache_salt":"a/b"}`,
 		`{"system":"s","messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t"}]}]}`,
+		`{"model":"m","max_tokens":5,"system":[{"type":"text","text":"x-anthropic-billing-header"}],"tools":[{"name":"f","input_schema":{}}],"messages":[{"role":"system","content":"a"},` +
+			`{"role":"assistant","content":[{"type":"thinking","thinking":"r"},{"type":"tool_use","id":"t","name":"f","input":{"a":1}},{"type":"tool_result","content":[{}]}]},{"role":"system","content":"b"},` +
+			`{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"x"},{"type":"tool_reference","name":"f"}]}]}],"output_config":{"effort":"low"}}`,
+		`{"input":"a","instructions":"b","reasoning":{"effort":"low"}}`,
+		`{"input":[{"role":"user","content":[{"type":"input_text","text":"a"}]},{"type":"reasoning","id":"r","summary":[{"type":"summary_text","text":"s"}]},` +
+			`{"type":"message","role":"assistant","id":"m","status":"completed","content":[{"type":"output_text","text":"o","annotations":[]}]},` +
+			`{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"x"}],"tools":[{"type":"function","name":"f"}]}`,
 	} {
 		f.Add([]byte(body))
 	}
@@ -32,9 +39,12 @@ func FuzzParse(f *testing.F) {
 		for _, engine := range []string{"", "main", "0.28", "0.9", "0.15", "0.22"} {
 			models = append(models, newModel(f, source, chat.Options{Engine: engine, RefuseTemplates: true}))
 		}
+		for _, inline := range []string{"fold", "preserve"} {
+			models = append(models, newModel(f, source, chat.Options{InlineSystem: inline}))
+		}
 	}
-	f.Fuzz(func(t *testing.T, body []byte) {
-		r, err := chat.Parse("", body)
+	parse := func(t *testing.T, path string, body []byte) {
+		r, err := chat.Parse(path, body)
 		if err != nil {
 			if !errors.Is(err, chat.ErrMalformed) && !errors.Is(err, chat.ErrNotScorable) {
 				t.Fatal(err)
@@ -58,6 +68,11 @@ func FuzzParse(f *testing.F) {
 			if n, err := x.Shared(); err == nil && (n < 0 || n > len(x.Text)) {
 				t.Fatalf("%d of %d", n, len(x.Text))
 			}
+		}
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for _, path := range []string{"", "/v1/messages", "/v1/responses"} {
+			parse(t, path, body)
 		}
 	})
 }

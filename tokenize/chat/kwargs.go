@@ -104,7 +104,7 @@ func (m *Model) addEffort(vars *jinja.Dict, c *conversation) error {
 		return nil
 	}
 	vars.Set(name, c.effort)
-	if _, ok := lookup(c.kwargs, "enable_thinking"); !ok && m.engine.does(enablesThinking) {
+	if _, ok := lookup(c.kwargs, "enable_thinking"); !ok && m.engine.does(enablesThinking) && !c.eitherThinking {
 		vars.Set("enable_thinking", effort != "none")
 	}
 	return nil
@@ -166,7 +166,7 @@ func (m *Model) tools(c *conversation) (*jinja.List, error) {
 	switch {
 	case c.tools == nil:
 		return nil, nil
-	case len(c.tools) == 0 && m.engine.does(refusesEmptyTools):
+	case len(c.tools) == 0 && m.engine.does(refusesEmptyTools) && !c.assigned:
 		return nil, badField("tools", "empty")
 	case len(c.tools) == 0 && c.needsTool:
 		return nil, unscored("tools", "empty, and a tool is required: what this version of the engine makes of it is not known here")
@@ -187,8 +187,8 @@ func (m *Model) tools(c *conversation) (*jinja.List, error) {
 
 // check returns an error if the engine refuses a field that affects a chat beside its
 // template, or treats it in an unknown way.
-func (m *Model) check(r *Request, t *template) error {
-	if oddSalt(r.Salt) {
+func (m *Model) check(salt string, c *conversation, t *template) error {
+	if oddSalt(salt) {
 		if err := m.engine.knows(checksSalts, "cache_salt"); err != nil {
 			return err
 		}
@@ -199,7 +199,7 @@ func (m *Model) check(r *Request, t *template) error {
 	if t.unsure {
 		return m.engine.knows(findsLoopsOverParameters, "")
 	}
-	messages := r.chat.messages
+	messages := c.messages
 	for i := range messages {
 		if err := messages[i].check(t.parts, m.engine); err != nil {
 			return within(err, "messages[%d]", i)

@@ -60,6 +60,7 @@ func (m *Model) load(dir string) error {
 	if err != nil {
 		return err
 	}
+	m.added = addedTokens(tokenizer)
 	if optional(tokenizer, "auto_map") != nil {
 		return unsupported("a tokenizer that is Python code of the repository (auto_map)")
 	}
@@ -237,6 +238,25 @@ func processorTemplate(dir string) (source string, ok bool, err error) {
 		}
 	}
 	return "", false, nil
+}
+
+// addedTokens returns the tokens of added_tokens_decoder, the longest first.
+func addedTokens(config *jinja.Dict) []string {
+	decoder, _ := optional(config, "added_tokens_decoder").(*jinja.Dict)
+	if decoder == nil {
+		return nil
+	}
+	var list []string
+	for i := range decoder.Len() {
+		_, v := decoder.At(i)
+		if o, ok := v.(*jinja.Dict); ok {
+			if s, _ := optional(o, "content").(string); s != "" {
+				list = append(list, s)
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b string) int { return len(b) - len(a) })
+	return list
 }
 
 // plainTokenizers are the classes without special tokens of their own.

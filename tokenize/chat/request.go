@@ -9,7 +9,8 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// A Request is a chat or completion request. It does not change after Parse, and is
+// A Request is a chat or completion request, or one of another API that engines make a chat
+// of. It does not change after Parse, and is
 // safe for concurrent use.
 type Request struct {
 	Model string // of the request; "" without one
@@ -23,16 +24,23 @@ type Request struct {
 	Prompt string
 	Tokens []uint32
 
-	chat *conversation
+	chat  *conversation
+	other otherBody // in place of chat
+}
+
+// An otherBody is a body of another API that engines make a chat of.
+type otherBody interface {
+	conversation(m *Model) (*conversation, error)
 }
 
 // Chat reports whether r is a chat, for Model.Render. Else it is a completion.
-func (r *Request) Chat() bool { return r.chat != nil }
+func (r *Request) Chat() bool { return r.chat != nil || r.other != nil }
 
 // A conversation is the part of a chat request that affects its text.
 type conversation struct {
 	messages            []message
 	tools               []*tool
+	assigned            bool // tools may be empty
 	noTools             bool // tool_choice "none"
 	needsTool           bool // tool_choice "required"
 	template            string
@@ -43,12 +51,16 @@ type conversation struct {
 	continueFinal       bool
 	mediaOptions        string // a field that changes the tokens of media
 	media               int    // parts
+	clocked             bool   // ids of calls are the engine's clock
+	eitherThinking      bool   // the effort may set enable_thinking, or not
 	features            featureSet
 }
 
-// Parse reads the body of a chat or completion request of OpenAI's API. path is the path of
-// the HTTP request, such as "/v1/chat/completions"; it may have a prefix and a query. The body
-// of another API is an error that wraps ErrNotScorable and names the API. If path is empty or
+// Parse reads the body of a request of OpenAI's chat, completion or Responses API, or of
+// Anthropic's Messages API. path is the path of the HTTP request, such as
+// "/v1/chat/completions"; it may have a prefix and a query. The body of another API is an error
+// that wraps ErrNotScorable and names the API. Of the Responses API, bodies that refer to stored
+// responses are ErrNotScorable, too. If path is empty or
 // unknown, a body with "messages" is a chat, and a body with "prompt" a completion. The body
 // of another API then passes for one of them if no field shows its API. With an unknown path,
 // any other body is ErrNotScorable, because it may be right for an API that is not known.
@@ -68,7 +80,7 @@ func Parse(path string, body []byte) (*Request, error) {
 }
 
 func parse(api api, body []byte) (*Request, error) {
-	if api > completions {
+	if api != unknown && !api.read() {
 		return nil, notScorable("it was sent to %s, whose bodies are not read", api)
 	}
 	if len(body) > maxBody {
@@ -121,6 +133,20 @@ func parseRequest(o *jinja.Dict, n *counts, api api) (*Request, error) {
 	if optional(o, "cache_salt") != nil && r.Salt == "" {
 		return nil, badField("cache_salt", "empty")
 	}
+	if api == messages || api == responses { // other fields have no meaning there
+		if err := refuseTransfer(o); err != nil {
+			return nil, err
+		}
+		if api == messages {
+			r.other, err = parseMessages(o)
+		} else {
+			r.other, err = parseResponses(o, n)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return r, nil
+	}
 	if v, ok := o.Lookup("n"); ok && !isInteger(v) && (v != nil || api == completions) {
 		return nil, wrongType("n", v, "an integer")
 	}
@@ -148,6 +174,11 @@ func refuseFields(o *jinja.Dict) error {
 			return unscored(name, "its effect on the tokens is not known here")
 		}
 	}
+	return refuseTransfer(o)
+}
+
+// refuseTransfer refuses token ids in place of the prompt.
+func refuseTransfer(o *jinja.Dict) error {
 	transfer, err := optionalObject(o, "kv_transfer_params")
 	if err != nil || transfer == nil {
 		return err

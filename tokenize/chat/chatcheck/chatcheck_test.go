@@ -268,6 +268,29 @@ func answers(m *chat.Model, rule func(b body)) http.Handler {
 	return mux
 }
 
+// rendering answers as answers does, and renders bodies of other APIs.
+func rendering(m *chat.Model) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", answers(m, func(body) {}))
+	for _, path := range []string{"/v1/messages", "/v1/responses"} {
+		mux.HandleFunc("POST "+path+"/render", func(w http.ResponseWriter, r *http.Request) {
+			raw, _ := io.ReadAll(r.Body)
+			request, err := chat.Parse(path, raw)
+			var x *chat.Rendering
+			if err == nil {
+				x, err = m.RenderAnyway(request, nil)
+			}
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+			tokens, _ := bytesAs{}.Encode(r.Context(), nil, x.Text, request.AddSpecial)
+			json.NewEncoder(w).Encode(map[string]any{"request_id": "r", "token_ids": tokens})
+		})
+	}
+	return mux
+}
+
 func serve(t *testing.T, handler http.HandlerFunc) chatcheck.Engine {
 	t.Helper()
 	s := httptest.NewServer(handler)
@@ -334,6 +357,22 @@ func TestChecksDoNotSeeEachOther(t *testing.T) {
 	wg.Wait()
 }
 
+// Bodies of other APIs are compared where the engine renders them.
+func TestCheckOfOtherAPIs(t *testing.T) {
+	keeps := newModel(t, checked, chat.Options{InlineSystem: "preserve"})
+	folds := newModel(t, checked, chat.Options{InlineSystem: "fold"})
+	e := serve(t, rendering(keeps).ServeHTTP)
+	if r := check(t, e, keeps); differing(r) != "" || len(r.Conversations) != 40 {
+		t.Error(r)
+	}
+	if r := check(t, e, folds); differing(r) != "messages" {
+		t.Error(r)
+	}
+	if r := check(t, engine(t, keeps, func(body) {}), folds); differing(r) != "" || len(r.Conversations) != 34 {
+		t.Error(r)
+	}
+}
+
 // Each feature has a conversation of nothing but it and what it implies, which a
 // difference is laid to.
 func TestConversations(t *testing.T) {
@@ -349,14 +388,15 @@ func TestConversations(t *testing.T) {
 		"string_parts":   "parts",
 		"empty_calls":    "turns",
 	}
-	m := newModel(t, checked, chat.Options{})
+	m := newModel(t, checked, chat.Options{InlineSystem: "preserve"})
 	all := allFeatures(t)
 	m.Exclude("pod", all...)
 	var before []string
 	alone := map[string]bool{}
-	for _, c := range check(t, engine(t, m, func(body) {}), m).Conversations {
+	for _, c := range check(t, serve(t, rendering(m).ServeHTTP), m).Conversations {
 		uses := slices.Sorted(slices.Values(c.Features))
-		if r, err := chat.Parse("", []byte(c.Request)); err == nil && !slices.Equal(used(m, r), uses) {
+		path := map[string]string{"messages": "/v1/messages", "responses": "/v1/responses"}[c.Feature]
+		if r, err := chat.Parse(path, []byte(c.Request)); err == nil && !slices.Equal(used(m, r), uses) {
 			t.Errorf("%s uses %s, not %s", c.Name, used(m, r), uses)
 		}
 		lone := []string{"plain"}
@@ -397,7 +437,7 @@ func used(m *chat.Model, r *chat.Request) []string {
 func allFeatures(t *testing.T) []string {
 	t.Helper()
 	_, names, ok := strings.Cut(fmt.Sprint(newModel(t, "", chat.Options{}).Exclude("", "boats")), "they are ")
-	if all := strings.Split(names, ", "); ok && len(all) == 20 {
+	if all := strings.Split(names, ", "); ok && len(all) == 22 {
 		return all
 	}
 	t.Fatalf("the features are %s", names)

@@ -119,20 +119,26 @@ func cut(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + "..."
 }
 
-// tokens requests the tokens of a chat.
-func (p *port) tokens(ctx context.Context, body string) (tokens []uint32, refusal string, err error) {
-	raw, refusal, err := p.post(ctx, "/tokenize", body)
+// tokens requests the tokens of a chat from /tokenize, or from a path that renders.
+func (p *port) tokens(ctx context.Context, path, body string) (tokens []uint32, refusal string, err error) {
+	raw, refusal, err := p.post(ctx, path, body)
 	if err != nil || refusal != "" {
 		return nil, refusal, err
 	}
-	var answer struct{ Tokens []uint32 }
+	var answer struct {
+		Tokens   []uint32
+		Rendered []uint32 `json:"token_ids"`
+	}
 	if err := json.Unmarshal(raw, &answer); err != nil {
 		return nil, "", fmt.Errorf("%s answers something other than tokens: %q: %w", p.base, message(raw), err)
 	}
-	if len(answer.Tokens) == 0 {
+	if tokens = answer.Tokens; len(tokens) == 0 {
+		tokens = answer.Rendered
+	}
+	if len(tokens) == 0 {
 		return nil, "", fmt.Errorf("%s answers without tokens: %s", p.base, message(raw))
 	}
-	return answer.Tokens, "", nil
+	return tokens, "", nil
 }
 
 // text requests the text of tokens. It returns "" without an answer.

@@ -1,0 +1,319 @@
+package chat_test
+
+import (
+	"bufio"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex/internal/testdata"
+	"github.com/kvindex/kvindex/tokenize/chat"
+)
+
+// A made row is a body, and for each of some engines the chat that vLLM's own functions made
+// of it, or "!" and the exception.
+type made struct {
+	Body string
+	Outs [][2]json.RawMessage // names of engines, and the chat
+}
+
+// readMade calls f for each row of a file, or of the files that a variable names.
+func readMade(t *testing.T, name, more string, f func(row made)) {
+	t.Helper()
+	files := []string{filepath.Join("testdata", name)}
+	if file := os.Getenv(more); file != "" {
+		files = append(files, file)
+	}
+	for _, name := range files {
+		file, err := os.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		z, err := gzip.NewReader(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(z)
+		lines.Buffer(nil, 1<<24)
+		for lines.Scan() {
+			var row made
+			if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
+				t.Fatal(err)
+			}
+			f(row)
+		}
+		if err := lines.Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// compareMade compares the chats that models make of a body with those of their engines.
+func (n *outcomes) compareMade(t *testing.T, path string, row made, models map[string]*chat.Model) {
+	t.Helper()
+	for _, out := range row.Outs {
+		var names []string
+		var want string
+		if err := errors.Join(json.Unmarshal(out[0], &names), json.Unmarshal(out[1], &want)); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			m := models[name]
+			for _, parts := range []bool{false, true} {
+				got, err := chat.Made(m, path, row.Body, parts)
+				if strings.HasPrefix(want, "!") {
+					if err == nil {
+						n.lenient++
+					}
+					continue
+				}
+				if errors.Is(err, chat.ErrNotScorable) {
+					n.refused++
+					continue
+				}
+				made, chatErr := chat.Made(m, "/v1/chat/completions", want, parts)
+				switch {
+				case errors.Is(chatErr, chat.ErrNotScorable):
+					n.refused++
+				case (err == nil) != (chatErr == nil), got != made:
+					t.Fatalf("%s of %s (parts: %t):\n got %s, %v\nwant %s, %v", name, row.Body, parts, got, err, made, chatErr)
+				case err == nil:
+					n.taken++
+				}
+			}
+		}
+	}
+}
+
+const showAll = "{{ messages }}{{ tools }}{{ reasoning_effort }}{{ enable_thinking }}"
+
+// What vLLM's functions make of 1,500 random bodies of the Messages API: its main (a8c3bdb20)
+// with system messages kept and folded, 0.27 (aab1c5621) with a --chat-template that passes its
+// probe and without one, and 0.23 (0001948bc). The types of bodies are those of main for all.
+func TestMessagesMade(t *testing.T) {
+	models := map[string]*chat.Model{
+		"main/preserve": newModel(t, showAll, chat.Options{InlineSystem: "preserve"}),
+		"main/fold":     newModel(t, showAll, chat.Options{InlineSystem: "fold"}),
+		"0.27/keep":     newModel(t, showAll, chat.Options{Engine: "0.27", Template: showAll}),
+		"0.27/merge":    newModel(t, showAll, chat.Options{Engine: "0.27"}),
+		"0.23":          newModel(t, showAll, chat.Options{Engine: "0.23"}),
+	}
+	var n outcomes
+	readMade(t, "messages.jsonl.gz", "KVINDEX_MESSAGES", func(row made) {
+		n.compareMade(t, "/v1/messages", row, models)
+	})
+	t.Logf("%+v", n)
+	if n.taken < 7000 || n.refused > n.taken {
+		t.Errorf("%+v", n)
+	}
+}
+
+// What vLLM's probes (a8c3bdb20, aab1c5621) find of templates: of eight small ones, and of those
+// of models. They ran on Jinja2, with a tokenizer of words in place of the models'.
+func TestInlineProbes(t *testing.T) {
+	unknown := 0
+	for _, row := range recorded[struct {
+		Name, Source     string
+		Added            []string
+		Inline, Disabled map[string]string
+		Merges           *bool
+	}](t, "inline.json") {
+		source := row.Source
+		if source == "" {
+			if os.Getenv("KVINDEX_TESTDATA") == "" {
+				continue
+			}
+			b, err := os.ReadFile(testdata.Path(t, "the templates", "templates", row.Name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			source = string(b)
+		}
+		m, err := chat.New("x", map[string]string{"bos_token": "<BOS>", "eos_token": "<EOS>", "unk_token": "<UNK>", "pad_token": "<PAD>"}, chat.Options{Template: source})
+		if err != nil {
+			t.Logf("%s: %v", row.Name, err)
+			continue
+		}
+		keeps, err, disabled, passes, parts := chat.Probed(m, row.Added)
+		format := "string"
+		if parts {
+			format = "parts"
+		}
+		if err != nil {
+			t.Logf("%s: %v (%s)", row.Name, err, row.Inline[format])
+			unknown++
+		} else if want := row.Inline[format]; keeps != strings.HasPrefix(want, "preserve") {
+			t.Errorf("%s keeps system messages: %t, want %s", row.Name, keeps, want)
+		}
+		if disabled != row.Disabled[format] {
+			t.Errorf("%s: thinking that is disabled is %q, want %q", row.Name, disabled, row.Disabled[format])
+		}
+		if row.Merges != nil && passes == *row.Merges {
+			t.Errorf("%s passes the old probe: %t", row.Name, passes)
+		}
+	}
+	if unknown > 4 {
+		t.Errorf("%d are unknown", unknown)
+	}
+}
+
+// of is a body of the Messages API with further fields.
+func of(fields string) string { return `{"model":"m","max_tokens":5,` + fields + `}` }
+
+// renderOf is the text of a body of an API by an engine, or the error.
+func renderOf(t *testing.T, o chat.Options, template, path, body string) string {
+	t.Helper()
+	m := newModel(t, template, o)
+	r, err := chat.Parse(path, []byte(body))
+	if err != nil {
+		return err.Error()
+	}
+	x, err := m.Render(r, nil)
+	if err != nil {
+		return err.Error()
+	}
+	return x.Text
+}
+
+// The errors name the field, and why a body is refused or not scorable.
+func TestMessagesErrors(t *testing.T) {
+	user := func(content string) string { return of(`"messages":[{"role":"user","content":` + content + `}]`) }
+	for _, c := range []struct{ body, want string }{
+		{`{"max_tokens":5,"messages":[]}`, `malformed: model: missing`},
+		{`{"model":"","max_tokens":5}`, `malformed: model: empty`},
+		{`{"model":"m","max_tokens":0}`, `malformed: max_tokens: not positive`},
+		{`{"model":"m","max_tokens":"x"}`, `malformed: max_tokens: a string, not an integer`},
+		{of(`"messages":[]`), `malformed: messages: empty`},
+		{of(`"messages":null`), `malformed: messages: missing`},
+		{of(`"messages":[5]`), `malformed: messages[0]: a number, not an object`},
+		{of(`"messages":[{"role":"tool","content":"x"}]`), `malformed: messages[0].role: neither user, assistant nor system`},
+		{of(`"messages":[{"role":"user"}]`), `malformed: messages[0].content: missing`},
+		{user(`null`), `malformed: messages[0].content: null, not a string or an array`},
+		{user(`[{"text":"a"}]`), `malformed: messages[0].content[0].type: missing`},
+		{user(`[{"type":"document"}]`), `malformed: messages[0].content[0].type: unknown: "document"`},
+		{user(`[{"type":"text","text":5}]`), `malformed: messages[0].content[0].text: a number, which the engine does not take`},
+		{user(`[{"type":"tool_result","content":[5]}]`), `malformed: messages[0].content[0].content[0]: a number, not an object`},
+		{user(`[{"type":"tool_result","content":[{"type":"text","text":null}]}]`), `malformed: messages[0].content[0].content[0].text: null, not a string`},
+		{user(`[{"type":"image","source":{"type":"url","url":5}}]`), `not scorable: messages[0].content[0].source.url: a number, not a string`},
+		{user(`[{"type":"image","source":{"data":""}}]`), `not scorable: messages[0].content[0]: image: the engine's hash of it and the number of its tokens are needed`},
+		{of(`"system":5,"messages":[]`), `malformed: system: a number, not a string or an array`},
+		{of(`"tools":[{"type":"web_search_20250305","name":"web_search"}],"messages":[]`), `malformed: tools[0].input_schema: missing: of a tool that the engine does not have`},
+		{of(`"tools":[{"name":"f","input_schema":{},"strict":[]}],"messages":[]`), `malformed: tools[0].strict: an array, not a boolean`},
+		{of(`"tool_choice":{"type":"tool"},"messages":[]`), `malformed: tool_choice.name: missing`},
+		{of(`"tool_choice":{"type":"x"},"messages":[]`), `malformed: tool_choice.type: neither auto, any, tool nor none`},
+		{of(`"output_config":{"effort":"none"},"messages":[]`), `malformed: output_config.effort: none that the engine takes`},
+		{of(`"kv_transfer_params":{"prompt_token_ids":[1]},"messages":[]`), `not scorable: kv_transfer_params.prompt_token_ids: the engine takes them for the prompt`},
+		{of(`"cache_salt":"","messages":[]`), `malformed: cache_salt: empty`},
+		{of(`"messages":[{"role":"user","content":"a"},{"role":"system","content":"b"}]`),
+			`not scorable: messages: whether the engine keeps system messages in place depends on the tokens that tokenizer_config.json adds, and it has none: set Options.InlineSystem`},
+		{of(`"messages":[{"role":"assistant","content":[{"type":"tool_use","name":"f"}]}]`),
+			`not scorable: a tool_use without an id, which the chat template prints: the engine's id is the second of its clock`},
+	} {
+		if got := renderOf(t, chat.Options{}, "{{ messages }}", "/v1/messages", c.body); got != c.want {
+			t.Errorf("%s:\n got %s\nwant %s", c.body, got, c.want)
+		}
+	}
+	const silent = "{% for m in messages %}{{ m.role }}{% for c in m.tool_calls %} {{ c.function.name }}{% endfor %}{% endfor %}"
+	if got := renderOf(t, chat.Options{}, silent, "/v1/messages", of(`"messages":[{"role":"assistant","content":[{"type":"tool_use","name":"f"}]}]`)); got != "assistant f" {
+		t.Errorf("an id that is not printed: %s", got)
+	}
+	for _, body := range []string{`{"input":5}`, `{"input":"a","previous_response_id":"r"}`, `{"input":[{"type":"item_reference","id":"i"}]}`,
+		`{"input":"a","conversation":"c"}`, `{"input":"a","prompt":{"id":"p"}}`, `{"input":[]}`, `{"input":"a","truncation":"auto"}`, `{"input":"a","tools":[{"type":"web_search"}]}`} {
+		r, err := chat.Parse("/v1/responses", []byte(body))
+		if err == nil || r != nil {
+			t.Errorf("%s: %v", body, err)
+		}
+	}
+}
+
+// What versions of the engine make of system messages among the messages, of an effort and of
+// thinking that is disabled.
+func TestMessagesVersions(t *testing.T) {
+	const (
+		show   = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}{{ reasoning_effort }}"
+		strict = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('no') }}{% endif %}{{ m.role }}:{{ m.content }};{% endfor %}"
+		inline = `"system":"s","messages":[{"role":"user","content":"u"},{"role":"system","content":"i"},{"role":"assistant","content":"a"}]`
+		moved  = "system:si;user:u;assistant:a;"
+		kept   = "system:s;user:u;system:i;assistant:a;"
+		folded = "system:s;user:u\n\ni;assistant:a;"
+	)
+	unknown := func(does string) string {
+		return "not scorable: the version of vLLM since which this holds is not known: " + does
+	}
+	at := func(path, does string) string {
+		return "not scorable: " + path + ": the version of vLLM since which this holds is not known: " + does
+	}
+	for _, c := range []struct {
+		o          chat.Options
+		body, want string
+	}{
+		{chat.Options{Engine: "0.10"}, inline, "not scorable: this version of the engine has no Messages API"},
+		{chat.Options{Engine: "0.20"}, inline, unknown("how it reads the Messages API")},
+		{chat.Options{Engine: "0.22"}, inline, "malformed: messages: a system message, which this version of the engine takes in system only"},
+		{chat.Options{Engine: "0.23"}, inline, moved},
+		{chat.Options{Engine: "0.24"}, inline, moved},
+		{chat.Options{Engine: "0.29", Template: show}, inline, kept},
+		{chat.Options{Engine: "0.29", Template: strict}, inline, moved},
+		{chat.Options{Engine: "0.30"}, inline, at("messages", "system messages stay in place, or join the messages beside them, by a probe")},
+		{chat.Options{InlineSystem: "preserve"}, inline, kept},
+		{chat.Options{InlineSystem: "fold"}, inline, folded},
+		{chat.Options{InlineSystem: "preserve"}, strings.Replace(inline, `"system":"s",`, "", 1), "user:u\n\ni;assistant:a;"},
+		{chat.Options{}, `"messages":[{"role":"user","content":"u"}],"output_config":{"effort":"xhigh"}`, "user:u;xhigh"},
+		{chat.Options{Engine: "0.22"}, `"messages":[{"role":"user","content":"u"}],"output_config":{"effort":"xhigh"}`, at("output_config", "output_config has an effort")},
+		{chat.Options{}, `"messages":[{"role":"user","content":"u"}],"output_config":{"effort":"low"},"thinking":{"type":"disabled"}`, "user:u;none"},
+		{chat.Options{Engine: "0.28"}, `"messages":[{"role":"user","content":"u"}],"output_config":{"effort":"low"},"thinking":{"type":"disabled"}`, "user:u;low"},
+		{chat.Options{}, `"messages":[{"role":"user","content":"u"}],"thinking":{"type":"enabled","budget_tokens":4}`, "malformed: thinking.budget_tokens: less than 1024, or not less than max_tokens"},
+		{chat.Options{Engine: "0.25"}, `"cache_salt":"s","messages":[{"role":"user","content":"u"}]`, "not scorable: cache_salt: this version of the engine ignores it in this API"},
+		{chat.Options{Engine: "0.28"}, `"cache_salt":"s","messages":[{"role":"user","content":"u"}]`, "user:u;"},
+		{chat.Options{}, `"system":[{"type":"text","text":"x-anthropic-billing-header: 1"},{"type":"text","text":"s"}],"messages":[{"role":"user","content":"u"}]`, "system:s;user:u;"},
+	} {
+		if got := renderOf(t, c.o, show, "/v1/messages", of(c.body)); got != c.want {
+			t.Errorf("%+v of %s:\n got %s\nwant %s", c.o, c.body, got, c.want)
+		}
+	}
+	if _, err := chat.New(show, nil, chat.Options{InlineSystem: "merge"}); err == nil {
+		t.Error("an option that there is not")
+	}
+}
+
+// The effort of a body of the Responses API may set enable_thinking.
+func TestResponsesEffort(t *testing.T) {
+	const body = `{"input":"a","reasoning":{"effort":"low"},"store":false}`
+	if got := renderOf(t, chat.Options{}, "{{ reasoning_effort }}", "/v1/responses", body); got != "low" {
+		t.Error(got)
+	}
+	want := "not scorable: reasoning.effort: whether the engine sets enable_thinking by it is not known, and the chat template reads that"
+	if got := renderOf(t, chat.Options{}, "{{ enable_thinking }}", "/v1/responses", body); got != want {
+		t.Error(got)
+	}
+	if got := renderOf(t, chat.Options{Engine: "0.23"}, "x", "/v1/responses", body); !strings.HasPrefix(got, "not scorable: the version") {
+		t.Error(got)
+	}
+}
+
+// A body that is cut at any byte is an error, and so is one that went to another API.
+func TestCutBodies(t *testing.T) {
+	for path, body := range map[string]string{
+		"/v1/messages":  of(`"system":[{"type":"text","text":"é\n"}],"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"x"}]}]}],"tools":[]`),
+		"/v1/responses": `{"input":[{"role":"user","content":[{"type":"input_text","text":"é"}]},{"type":"function_call","call_id":"c","name":"f","arguments":"{}"}],"instructions":"i"}`,
+	} {
+		if _, err := chat.Parse(path, []byte(body)); err != nil {
+			t.Fatalf("%s: %v", body, err)
+		}
+		for i := range body {
+			if _, err := chat.Parse(path, []byte(body[:i])); !errors.Is(err, chat.ErrMalformed) {
+				t.Fatalf("%s: %v", body[:i], err)
+			}
+		}
+		for _, other := range []string{"", "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"} {
+			if _, err := chat.Parse(other, []byte(body)); err == nil && other != path {
+				t.Errorf("%s takes %s", other, body)
+			}
+		}
+	}
+}
