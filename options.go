@@ -549,7 +549,8 @@ func profileOf(e *engine.Profile) Profile {
 // replay brings them. The rank is in StateUncertain until its engine empties its cache or
 // restarts. Until then blocks whose removal was missed still count. Without this option
 // the blocks of the rank are forgotten at a loss, so that no score is too high. When an
-// engine restarts, its blocks are always forgotten.
+// engine restarts, its blocks are always forgotten, and what an offload daemon has told is
+// forgotten at each of its losses.
 func WithKeepOnLoss() Option {
 	return func(c *config) { c.keep = true }
 }

@@ -165,8 +165,9 @@ type PodScore struct {
 	// UpperBound is true if the engine may reuse less than CachedTokens, or load less than
 	// LoadedTokens and FetchedTokens, because a fact is missing: the length of a chunk
 	// (Profile.Chunk), whether a hybrid model has draft layers (Profile.Draft), the kind or window of
-	// a group, a group that events do not mention (Profile.Groups), or the meaning of an
-	// event that is not recognized (PodInfo.Unrecognized). Where it is false, the engine
+	// a group, a group that events do not mention (Profile.Groups), the meaning of an
+	// event that is not recognized (PodInfo.Unrecognized), or newer messages of an offload
+	// daemon, whose connection is lost or waits (stats.Stream.State). Where it is false, the engine
 	// would reuse CachedTokens, as far as its events have come and are kept (State); but if a
 	// model of one full-attention group runs with draft layers and Profile.Draft is not set,
 	// CachedTokens is a block too high.

@@ -25,7 +25,7 @@ type State uint8
 
 // The states. Their texts are unknown, silent, uncertain, replaying, partial, live and
 // approximate. Each rank and each stream of a pod has a state, and the state of the pod is
-// the first of them in this order. So a pod with one silent stream is StateSilent, whatever
+// the first of them in this order, without streams of offload daemons (stats.Stream.Tiers). So a pod with one silent stream is StateSilent, whatever
 // its other streams bring. PodInfo.Ranks and an answer with Request.Ranks have the states of
 // the ranks.
 const (

@@ -20,6 +20,7 @@ func (x *Indexer) ApplyBatch(podID, model string, b *events.Batch) error {
 //
 //   - After a restart, the blocks of the ranks of the stream are forgotten.
 //   - After a loss they are forgotten too, unless WithKeepOnLoss keeps them.
+//   - A stream that tells of lower tiers alone (events.NoteTiers) loses only these.
 //   - If the messages of a rank come over another stream than before, the blocks of the
 //     rank are forgotten. If more messages of the old stream come, they are not applied to
 //     the rank, and count in stats.Traffic.Contested.
@@ -40,7 +41,7 @@ func (x *Indexer) MarkLost(podID string, rank int) error { return x.reg.MarkLost
 // transport. Its IngestMessage and RemovePod are those of x. A host without its own transport
 // calls no method of it.
 //
-// StreamNote of NoteOpened registers the pod and the stream, in StateSilent. If there is
+// StreamNote of NoteOpened or NoteTiers registers the pod and the stream, in StateSilent. If there is
 // no room for them (65,536 pods and the like), or the Profile of the pod is refused, it does
 // nothing, and the first message gets the error. Any other note about a stream that is not
 // known does nothing.
