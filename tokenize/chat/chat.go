@@ -69,12 +69,16 @@ type Options struct {
 	// engine without --trust-request-chat-template does.
 	RefuseTemplates bool
 
-	// UsesTemplate: the engine runs with --tokenizer-mode hf. vLLM then renders the chat
-	// template also of models that it renders without one by default.
-	UsesTemplate bool
+	// TokenizerMode is --tokenizer-mode. "" means "auto": the engine decides by the model. With
+	// "hf" vLLM renders the chat template also of models that it renders by a program by
+	// default, but not of gpt-oss.
+	TokenizerMode string
 
-	// Now returns the time by the engine's clock and time zone, for templates that write the
-	// date. nil is time.Now.
+	// StartDate is VLLM_SYSTEM_START_DATE, the date in chats of gpt-oss. "" is the day of Now.
+	StartDate string
+
+	// Now returns the time by the engine's clock and time zone, for chats with the date. nil is
+	// time.Now.
 	Now func() time.Time
 }
 
@@ -83,6 +87,7 @@ type Model struct {
 	options   Options
 	engine    version
 	kwargs    *jinja.Dict // of the options
+	program   program     // nil: templates render the chats
 	given     *template   // of the options
 	named     map[string]*template
 	single    bool      // named has only the default, which has no name
@@ -120,6 +125,11 @@ func (m *Model) configure(o Options) error {
 	var err error
 	if m.engine, err = parseVersion(o.Engine); err != nil {
 		return err
+	}
+	switch o.TokenizerMode {
+	case "", "auto", "hf":
+	default:
+		return unsupported("the tokenizer mode %.60q", o.TokenizerMode)
 	}
 	switch o.ContentFormat {
 	case "", "auto", "string", "openai":
@@ -160,6 +170,7 @@ type Rendering struct {
 
 	model   *Model
 	chat    *conversation
+	cuts    []int // the places in Text where a piece begins
 	media   []Media
 	expands []uint32 // for each of media its placeholder token
 
@@ -191,6 +202,12 @@ func (x *Rendering) renderChat(r *Request) (*Rendering, error) {
 	}
 	m := x.model
 	x.chat = r.chat
+	if m.program != nil {
+		if err := x.renderProgram(r); err != nil {
+			return nil, err
+		}
+		return x, nil
+	}
 	t, vars, err := m.prepare(r.chat)
 	if err != nil {
 		return nil, err
@@ -223,6 +240,11 @@ func (x *Rendering) Shared() (int, error) {
 	}
 	earlier := *c
 	earlier.addGenerationPrompt = true
+	if p := x.model.program; p != nil {
+		earlier.messages = c.messages[:at]
+		text, _, err := p(x.model, &earlier)
+		return commonPrefix(text, x.Text), err
+	}
 	t, vars, err := x.model.prepare(&earlier)
 	if err != nil {
 		return 0, err

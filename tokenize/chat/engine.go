@@ -12,7 +12,7 @@ import (
 // reads with a tokenizer of its own (autumn 2026: config/model.py, tokenizer_mode, and
 // renderers/registry.py), by the beginnings of their names.
 var otherRenderers = []struct{ architecture, renderer string }{
-	{"GptOssForCausalLM", "harmony's (gpt-oss)"},
+	{"GptOssForCausalLM", "harmony's (gpt-oss, without its model_type)"},
 	{"DeepseekV32ForCausalLM", "DeepSeek-V3.2's own"},
 	{"DeepseekV4ForCausalLM", "DeepSeek-V4's own"},
 	{"KimiK3ForConditionalGeneration", "Kimi-K3's own"},
@@ -25,7 +25,6 @@ var otherRenderers = []struct{ architecture, renderer string }{
 
 // otherTypes are the same by model_type.
 var otherTypes = map[string]string{
-	"gpt_oss":      "harmony's (gpt-oss)",
 	"deepseek_v32": "DeepSeek-V3.2's own",
 	"deepseek_v4":  "DeepSeek-V4's own",
 	"kimi_k3":      "Kimi-K3's own",
@@ -40,11 +39,22 @@ func elsewhere(renderer string) error {
 	return unsupported("the engine renders chats of this model by a program, %s, and not by a template: use the engine's own tokenizer, by a remote one", renderer)
 }
 
-// refuseModel refuses models whose engine does not render a template. With usesTemplate it
-// refuses only harmony, which vLLM does not switch off.
+// programOf returns the program that renders the chats of a model, nil if there is none or
+// none is known.
+func (m *Model) programOf(config *jinja.Dict) (program, error) {
+	if optional(config, "model_type") != "gpt_oss" {
+		return nil, nil
+	}
+	if !m.engine.does(foldsInstructions) {
+		return nil, unsupported("harmony's chats (gpt-oss) of vLLM before 0.24")
+	}
+	return renderHarmony, nil
+}
+
+// refuseModel refuses models whose engine does not render a template, unless usesTemplate.
 func refuseModel(dir string, config *jinja.Dict, usesTemplate bool) error {
 	kind, _ := optional(config, "model_type").(string)
-	if renderer, ok := otherTypes[kind]; ok && (!usesTemplate || kind == "gpt_oss") {
+	if renderer, ok := otherTypes[kind]; ok && !usesTemplate {
 		return elsewhere(renderer)
 	}
 	if usesTemplate {

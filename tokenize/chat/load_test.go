@@ -121,8 +121,7 @@ func TestOtherRenderers(t *testing.T) {
 		forHF bool // the host's word that the template is used is taken
 		want  string
 	}{
-		{map[string]string{"config.json": `{"model_type":"gpt_oss"}`}, false, "harmony"},
-		{map[string]string{"config.json": `{"architectures":["GptOssForCausalLM"],"model_type":"gpt_oss"}`}, false, "harmony"},
+		{map[string]string{"config.json": `{"architectures":["GptOssForCausalLM"]}`}, true, "harmony"},
 		{map[string]string{"chat_template.jinja": "<|start|>assistant<|channel|>"}, false, "harmony"},
 		{map[string]string{"config.json": `{"model_type":"deepseek_v32"}`}, true, "DeepSeek-V3.2"},
 		{map[string]string{"config.json": `{"architectures":["DeepseekV32ForCausalLM"]}`}, true, "DeepSeek-V3.2"},
@@ -142,7 +141,7 @@ func TestOtherRenderers(t *testing.T) {
 		if !errors.Is(err, chat.ErrUnsupported) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "remote") {
 			t.Errorf("%v: %v", c.files, err)
 		}
-		if _, err := chat.Load(dir, chat.Options{UsesTemplate: true}); (err == nil) != c.forHF {
+		if _, err := chat.Load(dir, chat.Options{TokenizerMode: "hf"}); (err == nil) != c.forHF {
 			t.Errorf("%v, said to use its template: %v", c.files, err)
 		}
 	}
