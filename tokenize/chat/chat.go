@@ -69,9 +69,9 @@ type Options struct {
 	// engine without --trust-request-chat-template does.
 	RefuseTemplates bool
 
-	// TokenizerMode is --tokenizer-mode. "" means "auto": the engine decides by the model. With
-	// "hf" vLLM renders the chat template also of models that it renders by a program by
-	// default, but not of gpt-oss.
+	// TokenizerMode is --tokenizer-mode: "auto", "hf" or "deepseek_v32". "" means "auto": the
+	// engine decides by the model. With "hf" vLLM renders the chat template also of models that
+	// it renders by a program by default, but not of gpt-oss.
 	TokenizerMode string
 
 	// StartDate is VLLM_SYSTEM_START_DATE, the date in chats of gpt-oss. "" is the day of Now.
@@ -88,6 +88,7 @@ type Model struct {
 	engine    version
 	kwargs    *jinja.Dict // of the options
 	program   program     // nil: templates render the chats
+	encoding  *template   // a program that is written as a template; nil: none
 	given     *template   // of the options
 	named     map[string]*template
 	single    bool      // named has only the default, which has no name
@@ -127,7 +128,7 @@ func (m *Model) configure(o Options) error {
 		return err
 	}
 	switch o.TokenizerMode {
-	case "", "auto", "hf":
+	case "", "auto", "hf", "deepseek_v32":
 	default:
 		return unsupported("the tokenizer mode %.60q", o.TokenizerMode)
 	}

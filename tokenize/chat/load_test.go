@@ -124,7 +124,6 @@ func TestOtherRenderers(t *testing.T) {
 		{map[string]string{"config.json": `{"architectures":["GptOssForCausalLM"]}`}, true, "harmony"},
 		{map[string]string{"chat_template.jinja": "<|start|>assistant<|channel|>"}, false, "harmony"},
 		{map[string]string{"config.json": `{"model_type":"deepseek_v32"}`}, true, "DeepSeek-V3.2"},
-		{map[string]string{"config.json": `{"architectures":["DeepseekV32ForCausalLM"]}`}, true, "DeepSeek-V3.2"},
 		{map[string]string{"config.json": `{"architectures":["DeepseekV4ForCausalLM"]}`}, true, "DeepSeek-V4"},
 		{map[string]string{"config.json": `{"architectures":["KimiK3ForConditionalGeneration"]}`}, true, "Kimi-K3"},
 		{map[string]string{"config.json": `{"architectures":["Grok1ForCausalLM"]}`}, true, "Grok-2"},

@@ -1,6 +1,7 @@
 package chat_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -21,7 +22,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-var recordBodies = flag.String("record-bodies", "", "write the bodies of TestHarmony to this file, a line each")
+var recordBodies = flag.String("record-bodies", "", "write the bodies of the tests of programs to files of this folder, a line each")
 
 // pick returns one of some values.
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
@@ -155,6 +156,79 @@ func oddChat(r *rand.Rand) []byte {
 	return b
 }
 
+// agentChat returns the body of a chat in which most tools answer their calls.
+func agentChat(r *rand.Rand) []byte {
+	body := map[string]any{}
+	var messages []any
+	add := func(role string, more map[string]any) {
+		m := map[string]any{"role": role, "content": oddText(r)}
+		for name, v := range more {
+			m[name] = v
+		}
+		messages = append(messages, m)
+	}
+	if r.IntN(2) == 0 {
+		add(pick(r, "system", "system", "developer"), nil)
+	}
+	for range 1 + r.IntN(4) {
+		switch r.IntN(12) {
+		case 0:
+			add("system", nil)
+		case 1:
+			add("developer", nil)
+		case 2:
+			add("user", map[string]any{"content": []any{map[string]any{"type": "text", "text": oddText(r)}, map[string]any{"type": "text", "text": "x"}}})
+		default:
+			add("user", nil)
+		}
+		if r.IntN(5) == 0 {
+			continue
+		}
+		more := map[string]any{}
+		if r.IntN(3) > 0 {
+			more[pick(r, "reasoning", "reasoning_content")] = pick(r, "I think.", oddText(r), "")
+		}
+		n := 0
+		if r.IntN(2) == 0 {
+			n = 1 + r.IntN(3)
+			var calls []any
+			for i := range n {
+				arguments := pick(r, "{}", "", `{"a": 1,"b":"x\ny"}`, `{"l":[1, 2.5,"é"],"o":{"k":null},"t":true,"f":1e5}`, `{"日":"","z":"{\"a\"}"}`)
+				calls = append(calls, map[string]any{"id": fmt.Sprint("c", i), "type": "function",
+					"function": map[string]any{"name": pick(r, "f", "get_weather"), "arguments": arguments}})
+			}
+			more["tool_calls"] = calls
+			more["content"] = pick[any](r, nil, "", oddText(r))
+		}
+		add("assistant", more)
+		if r.IntN(20) == 0 {
+			n += r.IntN(3) - 1
+		}
+		for i := range n {
+			add("tool", map[string]any{"tool_call_id": fmt.Sprint("c", i)})
+		}
+	}
+	body["messages"] = messages
+	if r.IntN(2) == 0 {
+		body["chat_template_kwargs"] = map[string]any{pick(r, "thinking", "enable_thinking"): r.IntN(4) > 0}
+	}
+	if effort := pick(r, "", "", "", "none", "high"); effort != "" {
+		body["reasoning_effort"] = effort
+	}
+	if r.IntN(2) == 0 {
+		f := map[string]any{"name": "f"}
+		if r.IntN(2) == 0 {
+			f["description"], f["parameters"] = "one\ntwo é", oddSchema(r, 2)
+		}
+		body["tools"] = []any{map[string]any{"type": "function", "function": f}}
+	}
+	b, err := json.Marshal(body)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
 func loadHarmony(tb testing.TB, o chat.Options) *chat.Model {
 	tb.Helper()
 	m, err := chat.Load(folder(tb, map[string]string{"config.json": `{"model_type":"gpt_oss"}`}), o)
@@ -209,14 +283,26 @@ func idsOf(tb testing.TB, t tokenize.Tokenizer, x *chat.Rendering) (ids []uint32
 	return ids
 }
 
-// golden returns the lines of a file of testdata.
-func golden(tb testing.TB, name string) []string {
+// golden returns the lines of a file of testdata, one for each body, or skips the test once the
+// bodies are written.
+func golden(tb testing.TB, name string, bodies [][]byte) []string {
 	tb.Helper()
+	if *recordBodies != "" {
+		all := append(bytes.Join(bodies, []byte("\n")), '\n')
+		if err := os.WriteFile(filepath.Join(*recordBodies, name), all, 0o600); err != nil {
+			tb.Fatal(err)
+		}
+		tb.SkipNow()
+	}
 	b, err := os.ReadFile(filepath.Join("testdata", name))
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return strings.Split(strings.TrimSpace(string(b)), "\n")
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	if len(lines) != len(bodies) {
+		tb.Fatalf("%d lines for %d bodies", len(lines), len(bodies))
+	}
+	return lines
 }
 
 func digest(b []byte, bytes int) string {
@@ -241,20 +327,7 @@ func TestHarmony(t *testing.T) {
 	for i := range bodies {
 		bodies[i] = oddChat(r)
 	}
-	if *recordBodies != "" {
-		var all []byte
-		for _, b := range bodies {
-			all = append(append(all, b...), '\n')
-		}
-		if err := os.WriteFile(*recordBodies, all, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want := golden(t, "harmony.txt")
-	if len(want) != len(bodies) {
-		t.Fatalf("%d lines for %d bodies", len(want), len(bodies))
-	}
+	want := golden(t, "harmony.txt", bodies)
 	m := loadHarmony(t, chat.Options{StartDate: "2026-02-03"})
 	var tokenizer tokenize.Tokenizer
 	if os.Getenv("KVINDEX_TESTDATA") != "" {
@@ -369,6 +442,68 @@ func BenchmarkHarmony(b *testing.B) {
 	for b.Loop() {
 		if _, err := m.Render(r, nil); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+func loadV32(tb testing.TB, o chat.Options) *chat.Model {
+	tb.Helper()
+	m, err := chat.Load(folder(tb, map[string]string{"config.json": `{"architectures":["DeepseekV32ForCausalLM"],"model_type":"deepseek_v32"}`}), o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return m
+}
+
+// The digests of deepseek_v32.txt are those of the texts that DeepSeek's own program made, as
+// vLLM calls it (tokenizers/deepseek_v32.py), with arguments of tool calls as objects; "refused"
+// is what it asserts.
+func TestDeepSeekV32(t *testing.T) {
+	r := rand.New(rand.NewPCG(43, 5))
+	bodies := make([][]byte, 5000)
+	for i := range bodies {
+		bodies[i] = agentChat(r)
+	}
+	want := golden(t, "deepseek_v32.txt", bodies)
+	m := loadV32(t, chat.Options{})
+	failed := 0
+	for i, body := range bodies {
+		x, err := m.Render(parse(t, string(body)), nil)
+		got := digest([]byte(text(x)), 6)
+		if errors.Is(err, chat.ErrTemplate) {
+			got = "refused"
+		}
+		if got != want[i] {
+			t.Errorf("%d: %s: %q, %v", i, body, text(x), err)
+			if failed++; failed > 3 {
+				t.FailNow()
+			}
+		}
+	}
+}
+
+func TestDeepSeekV32Refuses(t *testing.T) {
+	m := loadV32(t, chat.Options{})
+	for _, body := range []string{
+		`{` + hi + `,"chat_template":"x"}`, `{` + hi + `,"add_generation_prompt":false}`,
+		`{"messages":[{"role":"tool","content":"x"}]}`,
+		`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`,
+	} {
+		if _, err := m.Render(parse(t, body), nil); !errors.Is(err, chat.ErrNotScorable) {
+			t.Errorf("%s: %v", body, err)
+		}
+	}
+	files := map[string]string{"config.json": `{"architectures":["DeepseekV32ForCausalLM"]}`, "tokenizer_config.json": `{"chat_template":"x"}`}
+	if _, err := chat.Load(folder(t, files), chat.Options{Engine: "0.23"}); !errors.Is(err, chat.ErrUnsupported) {
+		t.Errorf("an older engine: %v", err)
+	}
+	for mode, want := range map[string]string{"hf": "x", "deepseek_v32": "<｜begin▁of▁sentence｜><｜User｜>hi<｜Assistant｜></think>"} {
+		m, err := chat.Load(folder(t, map[string]string{"tokenizer_config.json": `{"chat_template":"x"}`}), chat.Options{TokenizerMode: mode})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if x, err := m.Render(parse(t, `{`+hi+`}`), nil); err != nil || x.Text != want {
+			t.Errorf("%s: %q, %v", mode, text(x), err)
 		}
 	}
 }
