@@ -359,6 +359,48 @@ func TestHarmony(t *testing.T) {
 	}
 }
 
+func TestHarmonyText(t *testing.T) {
+	m := loadHarmony(t, chat.Options{StartDate: "2026-02-03"})
+	body := `{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"u"},
+		{"role":"assistant","content":"I look.","reasoning":"Hm.","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"a\": 1}"}}]},
+		{"role":"tool","tool_call_id":"1","content":"r"},{"role":"developer","content":"d"}],
+		"reasoning_effort":"high",` + benchTool[1:] + `}`
+	const want = `<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.
+Knowledge cutoff: 2024-06
+Current date: 2026-02-03
+
+Reasoning: high
+
+# Valid channels: analysis, commentary, final. Channel must be included for every message.
+Calls to these tools must go to the commentary channel: 'functions'.<|end|><|start|>developer<|message|># Instructions
+
+Be brief.
+
+# Tools
+
+## functions
+
+namespace functions {
+
+// Get the weather
+type get_weather = (_: {
+// City
+location: string,
+unit?: "c" | "f",
+}) => any;
+
+} // namespace functions<|end|><|start|>user<|message|>u<|end|>` +
+		`<|start|>assistant<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>analysis<|message|>Hm.<|end|>` +
+		`<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{"a": 1}<|call|>` +
+		`<|start|>functions.f to=assistant<|channel|>commentary<|message|>r<|end|>` +
+		`<|start|>developer<|message|># Instructions
+
+d<|end|><|start|>assistant`
+	if x, err := m.Render(parse(t, body), nil); err != nil || x.Text != want || x.Pieces() != nil {
+		t.Errorf("%s, %v, want %s", text(x), err, want)
+	}
+}
+
 func TestHarmonyDate(t *testing.T) {
 	now := func() time.Time { return time.Date(2026, 3, 4, 23, 59, 0, 0, time.FixedZone("", -9*3600)) }
 	for _, c := range []struct {
