@@ -19,6 +19,10 @@
 // choice and the rendering of templates follow transformers 4.57 and 5
 // (utils/chat_template_utils.py, tokenization_utils_base.py).
 //
+// vLLM renders the chats of some models by a program. The package knows two of these, harmony
+// (gpt-oss) and DeepSeek-V3.2's. Text may then have to be encoded in several
+// [Rendering.Pieces].
+//
 // The package refuses a model, template or request that it cannot render exactly. It
 // approximates nothing. SGLang changes requests in other ways: do not use this package for
 // SGLang.

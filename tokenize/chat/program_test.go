@@ -22,7 +22,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-var recordBodies = flag.String("record-bodies", "", "write the bodies of the tests of programs to files of this folder, a line each")
+var recordBodies = flag.String("record", "", "write the bodies of the tests of programs to files of this folder, a line each")
 
 // pick returns one of some values.
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }

@@ -60,6 +60,8 @@ type Engine struct {
 // --default-chat-template-kwargs: a model with chat.Options.Kwargs may then differ from
 // /tokenize and not from the engine's chats.
 //
+// For gpt-oss, /tokenize renders the chat template and not harmony: Check tells nothing then.
+//
 // Check is safe for concurrent use.
 func (e Engine) Check(ctx context.Context, m *chat.Model, t tokenize.Tokenizer) (*Report, error) {
 	p, err := e.dial()
