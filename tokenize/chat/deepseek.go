@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/kvindex/kvindex/internal/jinja"
@@ -10,6 +11,10 @@ import (
 // tokenizers/deepseek_v32.py, apply_chat_template, and tokenizers/deepseek_v32_encoding.py,
 // encode_messages), written as a template: its truth, its JSON and its bounds are those of
 // templates. It loads no template of the model or the request.
+//
+// Tools come before a first message of the system's. Pull requests of September 2026 put them
+// behind it (54370, 55141, 55820, of issue 54911): whether a later release has one of them is not
+// known.
 //
 // A message raises what the program asserts. The last message of a user or developer, and what
 // is behind it, may have thoughts.
@@ -124,7 +129,7 @@ func isV32(config *jinja.Dict) bool {
 }
 
 // checkEncoding returns an error about a chat of which the program may make something else.
-func (m *Model) checkEncoding(c *conversation) error {
+func (m *Model) checkEncoding(c *conversation, tools bool) error {
 	switch {
 	case c.template != "":
 		return unscored("chat_template", "the engine renders chats of this model by a program")
@@ -134,6 +139,11 @@ func (m *Model) checkEncoding(c *conversation) error {
 		return unscored("messages[0].role", "the program looks for the call at the end of the chat")
 	case c.media > 0:
 		return notScorable("media, in a chat that the engine renders by a program")
+	case tools && m.engine >= mayMoveTools && slices.ContainsFunc(c.messages, func(m message) bool { return m.role == "system" || m.role == "developer" }):
+		return unscored("tools", "whether this version of the engine puts them behind a system message is not known")
 	}
 	return nil
 }
+
+// mayMoveTools is the first release of which it is not known where the program puts tools.
+const mayMoveTools version = 29_000

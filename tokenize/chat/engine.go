@@ -14,7 +14,8 @@ import (
 var otherRenderers = []struct{ architecture, renderer string }{
 	{"GptOssForCausalLM", "harmony's (gpt-oss, without its model_type)"},
 	{"DeepseekV32ForCausalLM", "DeepSeek-V3.2's own"},
-	{"DeepseekV4ForCausalLM", "DeepSeek-V4's own"},
+	{"DeepseekV41", "DeepSeek-V4.1's own"},
+	{"DeepseekV4", "DeepSeek-V4's own"},
 	{"KimiK3ForConditionalGeneration", "Kimi-K3's own"},
 	{"Inkling", "Inkling's own"},
 	{"Grok1ForCausalLM", "Grok-2's own"},
@@ -27,6 +28,7 @@ var otherRenderers = []struct{ architecture, renderer string }{
 var otherTypes = map[string]string{
 	"deepseek_v32": "DeepSeek-V3.2's own",
 	"deepseek_v4":  "DeepSeek-V4's own",
+	"deepseek_v41": "DeepSeek-V4.1's own",
 	"kimi_k3":      "Kimi-K3's own",
 }
 

@@ -2,6 +2,7 @@ package chat_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"unicode/utf8"
 
@@ -33,6 +34,7 @@ func FuzzParse(f *testing.F) {
 			models = append(models, newModel(f, source, chat.Options{Engine: engine, RefuseTemplates: true}))
 		}
 	}
+	models = append(models, loadHarmony(f, chat.Options{}), loadV32(f, chat.Options{Engine: "0.28"}))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		r, err := chat.Parse("", body)
 		if err != nil {
@@ -54,6 +56,9 @@ func FuzzParse(f *testing.F) {
 			}
 			if !utf8.ValidString(x.Text) {
 				t.Fatalf("%q is not UTF-8", x.Text)
+			}
+			if p := x.Pieces(); p != nil && strings.Join(p, "") != x.Text {
+				t.Fatalf("%q is %q", p, x.Text)
 			}
 			if n, err := x.Shared(); err == nil && (n < 0 || n > len(x.Text)) {
 				t.Fatalf("%d of %d", n, len(x.Text))

@@ -125,6 +125,8 @@ func TestOtherRenderers(t *testing.T) {
 		{map[string]string{"chat_template.jinja": "<|start|>assistant<|channel|>"}, false, "harmony"},
 		{map[string]string{"config.json": `{"model_type":"deepseek_v32"}`}, true, "DeepSeek-V3.2"},
 		{map[string]string{"config.json": `{"architectures":["DeepseekV4ForCausalLM"]}`}, true, "DeepSeek-V4"},
+		{map[string]string{"config.json": `{"architectures":["DeepseekV41ForCausalLM"]}`}, true, "DeepSeek-V4.1"},
+		{map[string]string{"config.json": `{"model_type":"deepseek_v41"}`}, true, "DeepSeek-V4.1"},
 		{map[string]string{"config.json": `{"architectures":["KimiK3ForConditionalGeneration"]}`}, true, "Kimi-K3"},
 		{map[string]string{"config.json": `{"architectures":["Grok1ForCausalLM"]}`}, true, "Grok-2"},
 		{map[string]string{"config.json": `{"architectures":["InklingForCausalLM"]}`}, true, "Inkling"},

@@ -507,7 +507,7 @@ func TestDeepSeekV32(t *testing.T) {
 		bodies[i] = agentChat(r)
 	}
 	want := golden(t, "deepseek_v32.txt", bodies)
-	m := loadV32(t, chat.Options{})
+	m := loadV32(t, chat.Options{Engine: "0.28.1"})
 	failed := 0
 	for i, body := range bodies {
 		x, err := m.Render(parse(t, string(body)), nil)
@@ -527,6 +527,7 @@ func TestDeepSeekV32(t *testing.T) {
 func TestDeepSeekV32Refuses(t *testing.T) {
 	m := loadV32(t, chat.Options{})
 	for _, body := range []string{
+		`{"messages":[{"role":"user","content":"x"},{"role":"system","content":"x"}]` + benchTool + `}`,
 		`{` + hi + `,"chat_template":"x"}`, `{` + hi + `,"add_generation_prompt":false}`,
 		`{"messages":[{"role":"tool","content":"x"}]}`,
 		`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`,

@@ -127,7 +127,7 @@ func (m *Model) name(sources map[string]string) error {
 // renderers/hf.py, resolve_chat_template; transformers, get_chat_template).
 func (m *Model) choose(c *conversation, tools bool) (*template, error) {
 	if m.encoding != nil {
-		return m.encoding, m.checkEncoding(c)
+		return m.encoding, m.checkEncoding(c, tools)
 	}
 	if c.template != "" {
 		if m.options.RefuseTemplates {
