@@ -59,7 +59,7 @@ func oddSchema(r *rand.Rand, depth int) map[string]any {
 	with(5, "title", text)
 	with(6, "nullable", func() any { return pick[any](r, true, false, "true") })
 	with(4, "default", func() any {
-		return pick[any](r, "x", 5, -1, 0.25, true, nil, []any{1, "a\n"}, map[string]any{"k": "\u0001\"\\é"}, 1e-7, 123456.789, 12345678901, "")
+		return pick[any](r, "x", 5, -1, 0.25, true, nil, []any{1, "a\n"}, map[string]any{"k": "\u0001\"\\é"}, 1e-7, 123456.789, int64(12345678901), "")
 	})
 	with(5, "enum", func() any { return pick(r, []any{"a", "b"}, []any{1, "c"}, []any{}, []any{1}) })
 	with(6, "examples", func() any { return pick(r, []any{"e1", 2, "e2"}, []any{}, []any{3}) })
