@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/tokenize/chat/internal/harmony"
 )
 
 // otherRenderers are the architectures whose chats vLLM renders by programs of its own, or
@@ -43,14 +44,38 @@ func elsewhere(renderer string) error {
 
 // programOf returns the program that renders the chats of a model, nil if there is none or
 // none is known.
-func (m *Model) programOf(config *jinja.Dict) (program, error) {
+func (m *Model) programOf(dir string, config *jinja.Dict) (program, error) {
 	if optional(config, "model_type") != "gpt_oss" {
 		return nil, nil
 	}
 	if !m.engine.does(foldsInstructions) {
 		return nil, unsupported("harmony's chats (gpt-oss) of vLLM before 0.24")
 	}
-	return renderHarmony, nil
+	return renderHarmony, knowTokens(dir)
+}
+
+// knowTokens refuses a tokenizer with tokens that harmony's text is not cut for. Harmony has an
+// encoder of its own, which knows none of them.
+func knowTokens(dir string) error {
+	tokenizer, err := readObject(dir, "tokenizer_config.json")
+	if err != nil {
+		return err
+	}
+	tokens, _ := optional(tokenizer, "added_tokens_decoder").(*jinja.Dict)
+	if tokens == nil {
+		return nil
+	}
+	for i := range tokens.Len() {
+		id, v := tokens.At(i)
+		content, err := tokenContent(id.(string), v)
+		if err == nil && !harmony.IsSpecial(content) {
+			err = unsupported("the token %.60q, which harmony does not have", content)
+		}
+		if err != nil {
+			return within(err, "added_tokens_decoder")
+		}
+	}
+	return nil
 }
 
 // refuseModel refuses models whose engine does not render a template, unless usesTemplate.

@@ -53,7 +53,7 @@ func (m *Model) load(dir string) error {
 	if err != nil {
 		return err
 	}
-	if m.program, err = m.programOf(model); err != nil || m.program != nil {
+	if m.program, err = m.programOf(dir, model); err != nil || m.program != nil {
 		return err
 	}
 	if err := m.encodingOf(model); err != nil || m.encoding != nil {

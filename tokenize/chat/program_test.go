@@ -449,6 +449,12 @@ func TestHarmonyRefuses(t *testing.T) {
 	if _, err := m.Render(parse(t, `{`+hi+`}`), []chat.Media{{Hash: "h", Length: 1}}); !errors.Is(err, chat.ErrNotScorable) {
 		t.Errorf("media that are none's: %v", err)
 	}
+	for token, ok := range map[string]bool{"<|end|>": true, "<|reserved_200014|>": true, "[PAD]": false, "<|end|>x": false, "<||>": false, "<|1|>": false} {
+		files := map[string]string{"config.json": `{"model_type":"gpt_oss"}`, "tokenizer_config.json": `{"added_tokens_decoder":{"200000":{"content":"` + token + `"}}}`}
+		if _, err := chat.Load(folder(t, files), chat.Options{}); (err == nil) != ok || err != nil && !errors.Is(err, chat.ErrUnsupported) {
+			t.Errorf("a tokenizer with %s: %v", token, err)
+		}
+	}
 	for _, o := range []chat.Options{{Engine: "0.23.0"}, {TokenizerMode: "slow"}} {
 		if _, err := chat.Load(folder(t, map[string]string{"config.json": `{"model_type":"gpt_oss"}`}), o); !errors.Is(err, chat.ErrUnsupported) {
 			t.Errorf("%+v: %v", o, err)

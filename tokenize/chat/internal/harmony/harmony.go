@@ -69,24 +69,34 @@ func (t *Text) text(s string) {
 			return
 		}
 		i += at + len("<|")
-		if isSpecial(s[i:]) {
+		if special(s[i:]) > 0 {
 			t.cuts = append(t.cuts, from+i)
 		}
 	}
 }
 
-// isSpecial reports whether s, behind "<|", looks like the rest of a special token. The pattern
-// of o200k always ends a word between the two, so that a cut there changes nothing else.
-func isSpecial(s string) bool {
+// IsSpecial reports whether s looks like a special token, for which a text is cut.
+func IsSpecial(s string) bool {
+	rest, ok := strings.CutPrefix(s, "<|")
+	return ok && special(rest) == len(rest) && rest != ""
+}
+
+// special returns the length of the special token, behind "<|", that s seems to begin with; 0 if
+// there is none. The pattern of o200k always ends a word between the two, so that a cut there
+// changes nothing else.
+func special(s string) int {
 	for i := range len(s) {
 		switch c := s[i]; {
 		case 'a' <= c|0x20 && c|0x20 <= 'z':
 		case i > 0 && ('0' <= c && c <= '9' || c == '_'):
 		default:
-			return i > 0 && strings.HasPrefix(s[i:], "|>")
+			if i > 0 && strings.HasPrefix(s[i:], "|>") {
+				return i + len("|>")
+			}
+			return 0
 		}
 	}
-	return false
+	return 0
 }
 
 // A Header begins a message.

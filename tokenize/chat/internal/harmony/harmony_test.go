@@ -1,8 +1,8 @@
 package harmony
 
 import (
+	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/kvindex/kvindex/internal/jinja"
@@ -51,13 +51,17 @@ func TestUnknown(t *testing.T) {
 		d.Set("properties", v)
 		return d
 	}
-	deep := jinja.Value("x")
-	for range 3500 {
+	wide := new(jinja.Dict)
+	for i := range 10_000 {
+		wide.Set(fmt.Sprint(i), nil)
+	}
+	deep := schema(wide)
+	for range 500 {
 		d := new(jinja.Dict)
-		d.Set(strings.Repeat("n", 10), deep)
+		d.Set("n", deep)
 		deep = schema(d)
 	}
-	if err := new(Text).Developer(nil, []Function{{Name: "f", Parameters: deep.(*jinja.Dict)}}); err == nil {
+	if err := new(Text).Developer(nil, []Function{{Name: "f", Parameters: deep}}); err == nil {
 		t.Error("a schema as long as its indentation is deep is taken")
 	}
 	for _, v := range []jinja.Value{1e23, 1e-9, 0.1234567890123456, jinja.Value(struct{}{})} {
