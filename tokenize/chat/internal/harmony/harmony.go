@@ -176,12 +176,15 @@ func (t *Text) Developer(instructions *string, functions []Function) error {
 		}
 		b.add("} // namespace functions")
 	}
+	if b.err != nil {
+		return b.err
+	}
 	t.Message(Header{Author: "developer"}, string(b.buf))
-	return b.err
+	return nil
 }
 
 // maxSchemas bounds the text of functions, in bytes. Indentation makes it longer than they are.
-const maxSchemas = 16 << 20
+const maxSchemas = 4 << 20
 
 // schemas are JSON schemas as types of TypeScript (template_tools_section and
 // json_schema_to_typescript).
@@ -234,8 +237,7 @@ func getList(v jinja.Value, name string) ([]jinja.Value, bool) {
 }
 
 func (b *schemas) schema(v jinja.Value, indent string) {
-	if len(b.buf) > maxSchemas {
-		b.err = ErrUnknown
+	if b.full() {
 		return
 	}
 	if variants, ok := getList(v, "oneOf"); ok {
@@ -268,6 +270,14 @@ func (b *schemas) schema(v jinja.Value, indent string) {
 	default:
 		b.add("any")
 	}
+}
+
+// full reports whether there was an error, such as a text that is too long.
+func (b *schemas) full() bool {
+	if len(b.buf) > maxSchemas {
+		b.err = ErrUnknown
+	}
+	return b.err != nil
 }
 
 func (b *schemas) types(types []jinja.Value) bool {
@@ -368,6 +378,9 @@ func (b *schemas) object(v jinja.Value, indent string) {
 			}
 		}
 		for i := range o.Len() {
+			if b.full() {
+				return
+			}
 			key, p := o.At(i)
 			name := key.(string)
 			mark := "?"
