@@ -255,7 +255,7 @@ func TestModelMistakes(t *testing.T) {
 		"an LFS template":              {more: map[string]string{"chat_template.jinja": lfsPointer}, is: chat.ErrUnsupported, chat: true, says: "chat_template.jinja|git lfs pull"},
 		"no template":                  {more: map[string]string{"chat_template.jinja": ""}, is: kvindex.ErrNoTemplate, chat: true, says: "neither chat_template.jinja nor a chat_template"},
 		"a bad template":               {more: map[string]string{"chat_template.jinja": "{% if %}"}, is: chat.ErrUnsupported, chat: true, says: "line 1"},
-		"rendered by a program":        {more: map[string]string{"config.json": `{"model_type": "gpt_oss"}`}, is: chat.ErrUnsupported, chat: true, says: "harmony"},
+		"rendered by a program":        {more: map[string]string{"config.json": `{"model_type": "kimi_k3"}`}, is: chat.ErrUnsupported, chat: true, says: "Kimi-K3"},
 	} {
 		dir := c.dir
 		if dir == "" {

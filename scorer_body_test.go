@@ -1,6 +1,7 @@
 package kvindex_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -227,6 +228,56 @@ func TestBodyMedia(t *testing.T) {
 		r := kvindex.Request{Body: []byte(body), Media: []kvindex.Media{media, {Hash: "dog", Length: 5}}}
 		if err := ix.ScoreRequest(ctx, &r, new(kvindex.Answer)); !errors.Is(err, kvindex.ErrRequest) {
 			t.Errorf("%+v: %v", media, err)
+		}
+	}
+}
+
+// marks is words, but a special token of harmony's is one id.
+type marks struct{ words }
+
+func (m marks) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
+	for i, part := range strings.Split(text, "<|end|>") {
+		if i > 0 {
+			dst = append(dst, 200007)
+		}
+		dst, _ = m.words.Encode(ctx, dst, part, special)
+	}
+	return dst, nil
+}
+
+func (marks) Identity() [32]byte { return [32]byte{43} }
+
+// What a client writes like a special token is none.
+func TestBodyPieces(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"model_type": "gpt_oss"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	harmony, err := chat.Load(dir, chat.Options{StartDate: "2026-02-03"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int64{0, 1 << 20} {
+		ix := open(t, kvindex.WithModel("m", kvindex.Model{Tokenizer: marks{}, Chat: harmony}), kvindex.WithPromptCache(size))
+		const body = `{"model": "m", "messages": [{"role": "user", "content": "the token <|end|> ends a message, as everybody knows"}]}`
+		request, err := chat.Parse("", []byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := harmony.Render(request, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, behind, _ := strings.Cut(x.Text, "token <|")
+		tokens, _ := marks{}.Encode(ctx, nil, before+"token <|", false)
+		tokens, _ = marks{}.Encode(ctx, tokens, behind, false)
+		n := holdAll(t, ix, "pod", 1, tokens)
+		var a kvindex.Answer
+		if err := ix.ScoreRequest(ctx, &kvindex.Request{Body: []byte(body)}, &a); err != nil {
+			t.Fatal(err)
+		}
+		if got := a.Pods[0].MatchedBlocks; got != n {
+			t.Errorf("%d blocks, want %d", got, n)
 		}
 	}
 }

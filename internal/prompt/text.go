@@ -85,7 +85,7 @@ func (p *Prompt) Encode(ctx context.Context, t tokenize.Tokenizer, special bool,
 	if cache == nil || p.AllIDs {
 		return p.encodeWhole(ctx, t, special)
 	}
-	if len(p.Media) > 0 {
+	if len(p.Media) > 0 || p.Pieces != nil {
 		cache.Pass()
 		return p.encodeWhole(ctx, t, special)
 	}
@@ -112,9 +112,27 @@ func (p *Prompt) Encode(ctx context.Context, t tokenize.Tokenizer, special bool,
 // encodeWhole is Encode without the cache.
 func (p *Prompt) encodeWhole(ctx context.Context, t tokenize.Tokenizer, special bool) (err error) {
 	p.known.tokenizer = nil
-	p.tokens, err = t.Encode(ctx, p.tokens[:0], p.Text, special)
+	if p.Pieces == nil {
+		p.tokens, err = t.Encode(ctx, p.tokens[:0], p.Text, special)
+	} else {
+		p.tokens, err = p.encodePieces(ctx, t, p.tokens[:0])
+	}
 	p.IDs, p.Length = p.tokens, len(p.tokens)
 	return err
+}
+
+func (p *Prompt) encodePieces(ctx context.Context, t tokenize.Tokenizer, ids []uint32) (_ []uint32, err error) {
+	if h, ok := t.(replaceable); ok {
+		if t, err = h.Hold(ctx, p.Text); err != nil {
+			return ids, err
+		}
+	}
+	for _, piece := range p.Pieces {
+		if ids, err = t.Encode(ctx, ids, piece, false); err != nil {
+			break
+		}
+	}
+	return ids, err
 }
 
 // isSalted reports whether the salt is in units of the prompt, so that these do not depend on the

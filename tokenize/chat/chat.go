@@ -22,6 +22,10 @@
 // A body of Anthropic's Messages API or of OpenAI's Responses API is rendered as the chat that
 // vLLM makes of it (entrypoints/anthropic and entrypoints/openai/responses).
 //
+// vLLM renders the chats of some models by a program. The package knows two of these, harmony
+// (gpt-oss) and DeepSeek-V3.2's. Text may then have to be encoded in several
+// [Rendering.Pieces].
+//
 // The package refuses a model, template or request that it cannot render exactly. It
 // approximates nothing. SGLang changes requests in other ways: do not use this package for
 // SGLang.
@@ -72,9 +76,10 @@ type Options struct {
 	// engine without --trust-request-chat-template does.
 	RefuseTemplates bool
 
-	// UsesTemplate: the engine runs with --tokenizer-mode hf. vLLM then renders the chat
-	// template also of models that it renders without one by default.
-	UsesTemplate bool
+	// TokenizerMode is --tokenizer-mode: "auto", "hf" or "deepseek_v32". "" means "auto": the
+	// engine decides by the model. With "hf" vLLM renders the chat template also of models that
+	// it renders by a program by default, but not of gpt-oss.
+	TokenizerMode string
 
 	// InlineSystem places system messages among those of Anthropic's Messages API, as an option
 	// of vLLM's Messages API in main of autumn 2026 does: "preserve" keeps them, "fold" joins
@@ -82,8 +87,11 @@ type Options struct {
 	// have no such option.
 	InlineSystem string
 
-	// Now returns the time by the engine's clock and time zone, for templates that write the
-	// date. nil is time.Now.
+	// StartDate is VLLM_SYSTEM_START_DATE, the date in chats of gpt-oss. "" is the day of Now.
+	StartDate string
+
+	// Now returns the time by the engine's clock and time zone, for chats with the date. nil is
+	// time.Now.
 	Now func() time.Time
 }
 
@@ -92,6 +100,8 @@ type Model struct {
 	options   Options
 	engine    version
 	kwargs    *jinja.Dict // of the options
+	program   program     // nil: templates render the chats
+	encoding  *template   // a program that is written as a template; nil: none
 	given     *template   // of the options
 	named     map[string]*template
 	single    bool      // named has only the default, which has no name
@@ -131,6 +141,11 @@ func (m *Model) configure(o Options) error {
 	var err error
 	if m.engine, err = parseVersion(o.Engine); err != nil {
 		return err
+	}
+	switch o.TokenizerMode {
+	case "", "auto", "hf", "deepseek_v32":
+	default:
+		return unsupported("the tokenizer mode %.60q", o.TokenizerMode)
 	}
 	switch o.ContentFormat {
 	case "", "auto", "string", "openai":
@@ -176,6 +191,7 @@ type Rendering struct {
 
 	model   *Model
 	chat    *conversation
+	cuts    []int // the places in Text where a piece begins
 	media   []Media
 	expands []uint32 // for each of media its placeholder token
 
@@ -213,6 +229,8 @@ func (x *Rendering) convert(r *Request) (err error) {
 	switch {
 	case r.chat != nil:
 		x.chat = r.chat
+	case r.other != nil && x.model.program != nil:
+		err = notScorable("a body of the Messages or Responses API, of a model whose chats the engine renders by a program")
 	case r.other != nil:
 		x.chat, err = r.other.conversation(x.model)
 	default:
@@ -223,6 +241,12 @@ func (x *Rendering) convert(r *Request) (err error) {
 
 func (x *Rendering) renderChat(r *Request) (*Rendering, error) {
 	m, c := x.model, x.chat
+	if m.program != nil {
+		if err := x.renderProgram(r); err != nil {
+			return nil, err
+		}
+		return x, nil
+	}
 	t, vars, err := m.prepare(c)
 	if err != nil {
 		return nil, err
@@ -273,6 +297,11 @@ func (x *Rendering) Shared() (int, error) {
 	}
 	earlier := *c
 	earlier.addGenerationPrompt = true
+	if p := x.model.program; p != nil {
+		earlier.messages = c.messages[:at]
+		text, _, err := p(x.model, &earlier)
+		return commonPrefix(text, x.Text), err
+	}
 	t, vars, err := x.model.prepare(&earlier)
 	if err != nil {
 		return 0, err

@@ -2,6 +2,7 @@ package chat_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"unicode/utf8"
 
@@ -43,6 +44,7 @@ func FuzzParse(f *testing.F) {
 			models = append(models, newModel(f, source, chat.Options{InlineSystem: inline}))
 		}
 	}
+	models = append(models, loadHarmony(f, chat.Options{}), loadV32(f, chat.Options{Engine: "0.28"}))
 	parse := func(t *testing.T, path string, body []byte) {
 		r, err := chat.Parse(path, body)
 		if err != nil {
@@ -64,6 +66,9 @@ func FuzzParse(f *testing.F) {
 			}
 			if !utf8.ValidString(x.Text) {
 				t.Fatalf("%q is not UTF-8", x.Text)
+			}
+			if p := x.Pieces(); p != nil && strings.Join(p, "") != x.Text {
+				t.Fatalf("%q is %q", p, x.Text)
 			}
 			if n, err := x.Shared(); err == nil && (n < 0 || n > len(x.Text)) {
 				t.Fatalf("%d of %d", n, len(x.Text))

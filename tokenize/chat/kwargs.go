@@ -188,13 +188,8 @@ func (m *Model) tools(c *conversation) (*jinja.List, error) {
 // check returns an error if the engine refuses a field that affects a chat beside its
 // template, or treats it in an unknown way.
 func (m *Model) check(salt string, c *conversation, t *template) error {
-	if oddSalt(salt) {
-		if err := m.engine.knows(checksSalts, "cache_salt"); err != nil {
-			return err
-		}
-		if m.engine.does(checksSalts) {
-			return badField("cache_salt", "more than 128 characters, or one that the engine takes in none")
-		}
+	if err := m.checkSalt(salt); err != nil {
+		return err
 	}
 	if t.unsure {
 		return m.engine.knows(findsLoopsOverParameters, "")
@@ -204,6 +199,19 @@ func (m *Model) check(salt string, c *conversation, t *template) error {
 		if err := messages[i].check(t.parts, m.engine); err != nil {
 			return within(err, "messages[%d]", i)
 		}
+	}
+	return nil
+}
+
+func (m *Model) checkSalt(salt string) error {
+	if !oddSalt(salt) {
+		return nil
+	}
+	if err := m.engine.knows(checksSalts, "cache_salt"); err != nil {
+		return err
+	}
+	if m.engine.does(checksSalts) {
+		return badField("cache_salt", "more than 128 characters, or one that the engine takes in none")
 	}
 	return nil
 }

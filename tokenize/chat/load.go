@@ -23,8 +23,9 @@ var specialNames = []string{"bos_token", "eos_token", "unk_token", "sep_token", 
 // additional_chat_templates. Without these, they are in tokenizer_config.json: chat_template
 // is one, or a list with names. For a model with a processor, chat_template.json counts too.
 //
-// By config.json, if there is one, Load finds models whose chats the engine renders without a
-// template. It refuses these with ErrUnsupported. A model without a template is ErrNoTemplate.
+// By config.json, if there is one, Load finds models whose chats the engine renders by a program
+// and not from a template. It knows those of gpt-oss (harmony) and DeepSeek-V3.2, with vLLM from
+// 0.24, and refuses the others with ErrUnsupported. A model without a template is ErrNoTemplate.
 func Load(dir string, o Options) (*Model, error) {
 	m := new(Model)
 	err := m.configure(o)
@@ -52,7 +53,13 @@ func (m *Model) load(dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := refuseModel(dir, model, m.options.UsesTemplate); err != nil {
+	if m.program, err = m.programOf(dir, model); err != nil || m.program != nil {
+		return err
+	}
+	if err := m.encodingOf(model); err != nil || m.encoding != nil {
+		return err
+	}
+	if err := refuseModel(dir, model, m.options.TokenizerMode == "hf"); err != nil {
 		return err
 	}
 	m.media = mediaOf(model)

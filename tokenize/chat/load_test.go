@@ -121,12 +121,12 @@ func TestOtherRenderers(t *testing.T) {
 		forHF bool // the host's word that the template is used is taken
 		want  string
 	}{
-		{map[string]string{"config.json": `{"model_type":"gpt_oss"}`}, false, "harmony"},
-		{map[string]string{"config.json": `{"architectures":["GptOssForCausalLM"],"model_type":"gpt_oss"}`}, false, "harmony"},
+		{map[string]string{"config.json": `{"architectures":["GptOssForCausalLM"]}`}, true, "harmony"},
 		{map[string]string{"chat_template.jinja": "<|start|>assistant<|channel|>"}, false, "harmony"},
 		{map[string]string{"config.json": `{"model_type":"deepseek_v32"}`}, true, "DeepSeek-V3.2"},
-		{map[string]string{"config.json": `{"architectures":["DeepseekV32ForCausalLM"]}`}, true, "DeepSeek-V3.2"},
 		{map[string]string{"config.json": `{"architectures":["DeepseekV4ForCausalLM"]}`}, true, "DeepSeek-V4"},
+		{map[string]string{"config.json": `{"architectures":["DeepseekV41ForCausalLM"]}`}, true, "DeepSeek-V4.1"},
+		{map[string]string{"config.json": `{"model_type":"deepseek_v41"}`}, true, "DeepSeek-V4.1"},
 		{map[string]string{"config.json": `{"architectures":["KimiK3ForConditionalGeneration"]}`}, true, "Kimi-K3"},
 		{map[string]string{"config.json": `{"architectures":["Grok1ForCausalLM"]}`}, true, "Grok-2"},
 		{map[string]string{"config.json": `{"architectures":["InklingForCausalLM"]}`}, true, "Inkling"},
@@ -142,7 +142,7 @@ func TestOtherRenderers(t *testing.T) {
 		if !errors.Is(err, chat.ErrUnsupported) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "remote") {
 			t.Errorf("%v: %v", c.files, err)
 		}
-		if _, err := chat.Load(dir, chat.Options{UsesTemplate: true}); (err == nil) != c.forHF {
+		if _, err := chat.Load(dir, chat.Options{TokenizerMode: "hf"}); (err == nil) != c.forHF {
 			t.Errorf("%v, said to use its template: %v", c.files, err)
 		}
 	}

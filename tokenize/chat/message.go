@@ -20,6 +20,7 @@ type message struct {
 	role       string
 	content    []part
 	toolCalls  *jinja.List // nil: none; arguments that are odd are {}
+	arguments  []string    // of the tool calls, as they came
 	reasoning  jinja.Value // a string, or nil
 	toolCallID jinja.Value // a string or nil, if hasID
 	hasID      bool
@@ -312,6 +313,7 @@ func (m *message) parseToolCalls(o *jinja.Dict, n *counts) error {
 		return err
 	}
 	m.toolCalls = &jinja.List{Items: make([]jinja.Value, len(calls.Items))}
+	m.arguments = make([]string, len(calls.Items))
 	if len(calls.Items) == 0 {
 		m.features |= featureEmptyCalls
 	}
@@ -321,6 +323,8 @@ func (m *message) parseToolCalls(o *jinja.Dict, n *counts) error {
 			return within(err, "tool_calls[%d]", i)
 		}
 		m.toolCalls.Items[i] = call
+		function, _ := item.(*jinja.Dict).Lookup("function")
+		m.arguments[i], _ = optional(function.(*jinja.Dict), "arguments").(string)
 		m.features |= featureToolCalls
 		if odd != nil {
 			m.features |= featureArguments
@@ -559,6 +563,14 @@ func withArguments(calls *jinja.List, odd oddArguments) *jinja.List {
 }
 
 func (m *message) addReasoning(d *jinja.Dict, engine version) {
+	if v := m.reasoningOf(engine); v != nil {
+		d.Set("reasoning", v)
+		d.Set("reasoning_content", v)
+	}
+}
+
+// reasoningOf returns the reasoning that the engine takes, nil without.
+func (m *message) reasoningOf(engine version) jinja.Value {
 	v := m.reasoning
 	var replaced jinja.Value
 	if m.rare != nil {
@@ -566,7 +578,7 @@ func (m *message) addReasoning(d *jinja.Dict, engine version) {
 	}
 	switch {
 	case !engine.does(handsReasoning):
-		return
+		return nil
 	case !engine.does(readsReasoningAlone): // by Python's "or"
 		if v == nil || v == "" {
 			v = replaced
@@ -574,10 +586,7 @@ func (m *message) addReasoning(d *jinja.Dict, engine version) {
 	case v == nil && engine.does(renamesReasoning):
 		v = replaced
 	}
-	if v != nil {
-		d.Set("reasoning", v)
-		d.Set("reasoning_content", v)
-	}
+	return v
 }
 
 // plain reports whether content is all text.

@@ -126,6 +126,9 @@ func (m *Model) name(sources map[string]string) error {
 // choose returns the template of a chat: its own, that of the options, or the model's (vLLM,
 // renderers/hf.py, resolve_chat_template; transformers, get_chat_template).
 func (m *Model) choose(c *conversation, tools bool) (*template, error) {
+	if m.encoding != nil {
+		return m.encoding, m.checkEncoding(c, tools)
+	}
 	if c.template != "" {
 		if m.options.RefuseTemplates {
 			return nil, badField("chat_template", "the engine takes none from requests")

@@ -46,6 +46,8 @@ const (
 	takesNullArguments
 	makesDeveloperSystem
 	takesStrict
+	foldsInstructions
+	encodesV32
 	handsPartFields
 	dropsToolFields
 	findsLoopsOverParameters
@@ -112,6 +114,8 @@ var history = [changes]struct {
 	takesNullArguments:       {23_000, 0, "arguments null of a tool call are {}", "entrypoints/chat_utils.py, f0204358d"},
 	makesDeveloperSystem:     {23_000, 0, "developer messages become system messages where the template does not know them", "renderers/hf.py, 27f1d34a2"},
 	takesStrict:              {24_000, 0, "strict of functions is a field", "entrypoints/openai/engine/protocol.py, cd9078fe5"},
+	foldsInstructions:        {24_000, 0, "harmony gets a first system message as instructions, and the names of tools by the ids of calls; 0.23 may, too", "entrypoints/openai/parser/harmony_utils.py, 703fb17b1"},
+	encodesV32:               {24_000, 0, "DeepSeek-V3.2 has a program that takes parsed arguments; earlier versions may, too", "tokenizers/deepseek_v32.py, a96197f56"},
 	handsPartFields:          {26_000, 0, "templates get unknown fields of parts", "entrypoints/chat_utils.py, 26c909ed7"},
 	dropsToolFields:          {27_000, 0, "it drops unknown fields of tools", "entrypoints/openai/engine/protocol.py, e8b358b4c"},
 	findsLoopsOverParameters: {31_000, 29_000, "a template wants parts if a macro loops over content that it is given", "renderers/hf.py, pull request 53824, opened on the day of 0.28.0"},

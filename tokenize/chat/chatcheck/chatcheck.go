@@ -64,6 +64,8 @@ type Engine struct {
 // /v1/responses/render, if the engine has these (main of autumn 2026). The report has no
 // conversations that these do not answer.
 //
+// For gpt-oss, /tokenize renders the chat template and not harmony: Check tells nothing then.
+//
 // Check is safe for concurrent use.
 func (e Engine) Check(ctx context.Context, m *chat.Model, t tokenize.Tokenizer) (*Report, error) {
 	p, err := e.dial()
@@ -111,8 +113,14 @@ func (p *port) ask(ctx context.Context, m *chat.Model, t tokenize.Tokenizer, c c
 		var x *chat.Rendering
 		if x, refusal = m.RenderAnyway(request, nil); refusal == nil {
 			a.here.Text = x.Text
-			if a.here.Tokens, err = t.Encode(ctx, nil, x.Text, request.AddSpecial); err != nil {
-				return a, fmt.Errorf("tokenizing: %w", err)
+			pieces := x.Pieces()
+			if pieces == nil {
+				pieces = []string{x.Text}
+			}
+			for _, p := range pieces {
+				if a.here.Tokens, err = t.Encode(ctx, a.here.Tokens, p, request.AddSpecial); err != nil {
+					return a, fmt.Errorf("tokenizing: %w", err)
+				}
 			}
 		}
 	}

@@ -1,0 +1,250 @@
+package chat
+
+import (
+	"time"
+
+	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/tokenize/chat/internal/harmony"
+)
+
+// A program renders chats in place of a template.
+type program func(m *Model, c *conversation) (text string, cuts []int, err error)
+
+// renderProgram is renderChat for a model with a program.
+func (x *Rendering) renderProgram(r *Request) (err error) {
+	switch {
+	case r.AddSpecial:
+		return unscored("add_special_tokens", "what the program of this model makes of it is not known here")
+	case r.chat.media > 0:
+		return notScorable("media, in a chat that the engine renders by a program")
+	case len(x.media) > 0:
+		return notScorable("%d media, and the messages have none", len(x.media))
+	}
+	if err := x.model.checkSalt(r.Salt); err != nil {
+		return err
+	}
+	x.Text, x.cuts, err = x.model.program(x.model, r.chat)
+	return err
+}
+
+// Pieces returns the parts of Text that a tokenizer has to encode one by one, because what the
+// client wrote looks like a special token or because the engine encodes two texts apart. It is
+// nil if Text is one piece, as it is if a template made it.
+func (x *Rendering) Pieces() []string {
+	if len(x.cuts) == 0 {
+		return nil
+	}
+	pieces := make([]string, 0, len(x.cuts)+1)
+	from := 0
+	for _, at := range x.cuts {
+		pieces = append(pieces, x.Text[from:at])
+		from = at
+	}
+	return append(pieces, x.Text[from:])
+}
+
+// renderHarmony renders a chat of gpt-oss as vLLM does (0.24 to 0.31 and main of autumn 2026:
+// renderers/online_renderer.py, _make_request_with_harmony, and
+// entrypoints/openai/parser/harmony_utils.py). A first message of the system's or developer's is
+// the instructions. Reasoning before the last answer to the user is dropped.
+func renderHarmony(m *Model, c *conversation) (string, []int, error) {
+	effort, err := m.harmonyEffort(c)
+	if err != nil {
+		return "", nil, err
+	}
+	tools, err := m.tools(c)
+	if err != nil {
+		return "", nil, err
+	}
+	var functions []harmony.Function
+	if tools != nil {
+		functions = functionsOf(c.tools)
+	}
+	text := new(harmony.Text)
+	size := 1 << 10
+	for i := range c.messages {
+		size += c.messages[i].size() + 1<<6
+	}
+	text.Grow(size)
+	text.System(effort, m.startDate(), len(functions) > 0)
+	rest, at := c.messages, 0
+	var instructions *string
+	if role := rest[0].role; role == "system" || role == "developer" {
+		if instructions, err = rest[0].text(); err != nil {
+			return "", nil, within(err, "messages[0]")
+		}
+		if instructions != nil && *instructions == "" && len(functions) == 0 {
+			instructions = nil
+		}
+		rest, at = rest[1:], 1
+	}
+	if instructions != nil || len(functions) > 0 {
+		if err := text.Developer(instructions, functions); err != nil {
+			return "", nil, unscored("tools", "a number or their size: %v", err)
+		}
+	}
+	h := harmonyMessages{text: text, names: make(map[string]string), engine: m.engine}
+	h.prepare(rest)
+	for i := range rest {
+		if err := h.message(&rest[i], i < h.answered); err != nil {
+			return "", nil, within(err, "messages[%d]", at+i)
+		}
+	}
+	text.Completion()
+	return text.String(), text.Cuts(), nil
+}
+
+// harmonyEffort returns reasoning_effort, of which harmony knows three.
+func (m *Model) harmonyEffort(c *conversation) (string, error) {
+	switch c.effort {
+	case nil:
+		return "medium", nil
+	case "low", "medium", "high":
+		return c.effort.(string), nil
+	}
+	return "", badField("reasoning_effort", "neither low, medium nor high, which harmony has")
+}
+
+// startDate returns the date that harmony writes.
+func (m *Model) startDate() string {
+	if m.options.StartDate != "" {
+		return m.options.StartDate
+	}
+	now := time.Now
+	if m.options.Now != nil {
+		now = m.options.Now
+	}
+	return now().Format(time.DateOnly)
+}
+
+func functionsOf(tools []*tool) []harmony.Function {
+	list := make([]harmony.Function, len(tools))
+	for i, t := range tools {
+		list[i].Name = t.name
+		list[i].Description, _ = t.description.(string)
+		list[i].Parameters, _ = t.parameters.(*jinja.Dict)
+	}
+	return list
+}
+
+// size returns the bytes of a message's texts.
+func (m *message) size() (n int) {
+	for i := range m.content {
+		n += len(m.content[i].text)
+	}
+	for _, s := range m.arguments {
+		n += len(s)
+	}
+	if s, ok := m.reasoning.(string); ok {
+		n += len(s)
+	}
+	return n
+}
+
+// text returns the content, nil if there is none.
+func (m *message) text() (*string, error) {
+	switch {
+	case m.features&featureParts != 0:
+		return nil, unscored("content", "an array, which may reach the engine as an iterator, of which it makes nothing")
+	case len(m.content) == 0:
+		return nil, nil
+	}
+	return &m.content[0].text, nil
+}
+
+// harmonyMessages writes messages.
+type harmonyMessages struct {
+	text     *harmony.Text
+	names    map[string]string // of functions, by the ids of calls
+	answered int               // messages up to the last answer to the user
+	engine   version
+}
+
+// prepare finds what a message has to know of the others.
+func (h *harmonyMessages) prepare(messages []message) {
+	for i := range messages {
+		m := &messages[i]
+		for j := range m.arguments {
+			id, name := m.called(j)
+			h.names[id] = name
+		}
+		if m.role == "assistant" && len(m.arguments) == 0 && len(m.content) > 0 && m.content[0].text != "" {
+			h.answered = i + 1
+		}
+	}
+}
+
+// called returns the id and the name of a tool call.
+func (m *message) called(i int) (id, name string) {
+	call := m.toolCalls.Items[i].(*jinja.Dict)
+	function, _ := call.Lookup("function")
+	id, _ = optional(call, "id").(string)
+	name, _ = optional(function.(*jinja.Dict), "name").(string)
+	return id, name
+}
+
+// message writes a message. answered: it is not behind the last answer to the user, so that its
+// reasoning is dropped.
+func (h *harmonyMessages) message(m *message, answered bool) error {
+	if m.role == "user" {
+		return h.user(m)
+	}
+	content, err := m.text()
+	if err != nil {
+		return err
+	}
+	s := ""
+	if content != nil {
+		s = *content
+	}
+	switch m.role {
+	case "assistant":
+		h.assistant(m, s, answered)
+	case "tool":
+		id, _ := m.toolCallID.(string)
+		h.text.Message(harmony.Header{Author: "functions." + h.names[id], Recipient: "assistant", Channel: "commentary"}, s)
+	case "system", "developer":
+		if content != nil {
+			return h.text.Developer(content, nil)
+		}
+	default:
+		return badField("role", "%.60q is none of harmony's", m.role)
+	}
+	return nil
+}
+
+func (h *harmonyMessages) user(m *message) error {
+	if len(m.content) == 1 && m.features&featureParts == 0 {
+		h.text.Message(harmony.Header{Author: "user"}, m.content[0].text)
+		return nil
+	}
+	var texts []string
+	for i, p := range m.content {
+		if p.kind != partText || p.rare != nil && (p.rare.kind != "" || p.rare.bare) {
+			return within(unscored("", "no plain text"), "content[%d]", i)
+		}
+		texts = append(texts, p.text)
+	}
+	h.text.Message(harmony.Header{Author: "user"}, texts...)
+	return nil
+}
+
+func (h *harmonyMessages) assistant(m *message, content string, answered bool) {
+	reasoning, _ := m.reasoningOf(h.engine).(string)
+	calls := len(m.arguments) > 0
+	if calls && content != "" {
+		h.text.Message(harmony.Header{Author: "assistant", Channel: "commentary"}, content)
+	}
+	if reasoning != "" && !answered {
+		h.text.Message(harmony.Header{Author: "assistant", Channel: "analysis"}, reasoning)
+	}
+	for i, arguments := range m.arguments {
+		_, name := m.called(i)
+		h.text.Message(harmony.Header{
+			Author: "assistant", Recipient: "functions." + name, Channel: "commentary", Type: "json",
+		}, arguments)
+	}
+	if !calls && content != "" {
+		h.text.Message(harmony.Header{Author: "assistant", Channel: "final"}, content)
+	}
+}
