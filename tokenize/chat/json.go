@@ -7,12 +7,17 @@ import (
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
+	"unsafe"
 
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// maxBody bounds the bodies that Parse reads, in bytes.
-const maxBody = 32 << 20
+// maxBody bounds the bodies that Parse reads, in bytes, and maxText what is in them beside
+// media.
+const (
+	maxBody = 256 << 20
+	maxText = 32 << 20
+)
 
 var (
 	inf = math.Inf(1)
@@ -32,19 +37,74 @@ const (
 
 // A decoder reads JSON as json.loads of Python 3.12 does: keys in order, of equal ones the
 // last value at the first's place, integers of any size apart from floats, and NaN, Infinity
-// and -Infinity. It refuses a lone surrogate, which only Python can hold.
+// and -Infinity. It refuses a lone surrogate, which only Python can hold, and a string that is
+// not UTF-8.
+//
+// What it returns has parts of the text, unless the text is borrowed. Then each string is
+// copied, once, into memory that it shares with its neighbours.
 type decoder struct {
-	s     string // valid UTF-8
-	at    int
-	depth int
+	s        string
+	borrowed bool // s is not valid for longer than the decoder
+	at       int
+	depth    int
+	place    place
+	skipped  int // bytes of media that were passed over
 	*counts
 }
 
-// counts are the counts of a request, over all of its texts.
+// A place is where in a body a decoder is, as far as that matters.
+type place uint8
+
+const (
+	elsewhereIn place = iota
+	inMessages        // in the value of messages
+	inContent         // in a message's content
+	inMedia           // in a part's field that is media, which nothing reads
+)
+
+// within returns the place of the value of a key.
+func (d *decoder) within(key string) place {
+	switch {
+	case d.depth == 1 && key == "messages":
+		return inMessages
+	case d.depth == 3 && d.place == inMessages && key == "content":
+		return inContent
+	case d.depth == 5 && d.place == inContent && mediaFields[key]:
+		return inMedia
+	}
+	return d.place
+}
+
+// A media is a string of media that was checked, and not kept.
+type media struct{}
+
+// shortMedia is up to how many bytes a string of media is kept.
+const shortMedia = 256
+
+// counts are the counts of a request, over all of its texts, and memory for its strings.
 type counts struct {
 	values int
 	tokens int
 	long   int // digits of integers that do not fit 64 bits
+	room   *strings.Builder
+}
+
+// A roomful is the memory that strings share, in bytes. Longer strings have their own.
+const roomful = 64 << 10
+
+// roomFor returns a builder with room for a string of so many bytes, of a text with rest bytes.
+func (n *counts) roomFor(size, rest int) *strings.Builder {
+	if n.room != nil && n.room.Cap()-n.room.Len() >= size {
+		return n.room
+	}
+	b := new(strings.Builder)
+	if size > roomful/4 {
+		b.Grow(size)
+		return b
+	}
+	b.Grow(min(rest, roomful))
+	n.room = b
+	return b
 }
 
 // A syntaxError stands for a JSONDecodeError of json.loads.
@@ -61,11 +121,21 @@ func decode(s string) (jinja.Value, error) { return new(counts).decode(s) }
 
 func (n *counts) decode(s string) (jinja.Value, error) {
 	d := decoder{s: s, counts: n}
+	return d.whole()
+}
+
+// decodeBody is decode for a body. What it returns has nothing of it.
+func (n *counts) decodeBody(body []byte) (jinja.Value, error) {
+	d := decoder{s: unsafe.String(unsafe.SliceData(body), len(body)), borrowed: true, counts: n}
+	return d.whole()
+}
+
+func (d *decoder) whole() (jinja.Value, error) {
 	v, err := d.value()
 	if err != nil {
 		return nil, err
 	}
-	if d.space(); d.at < len(s) {
+	if d.space(); d.at < len(d.s) {
 		return nil, d.fail("more text behind the value")
 	}
 	return v, nil
@@ -98,6 +168,9 @@ var words = []struct {
 func (d *decoder) value() (jinja.Value, error) {
 	switch c := d.next(); c {
 	case '"':
+		if d.place == inMedia {
+			return d.media()
+		}
 		return d.string()
 	case '{', '[':
 		if err := d.count(); err != nil {
@@ -170,11 +243,13 @@ func (d *decoder) object() (jinja.Value, error) {
 			return nil, d.fail("no ':'")
 		}
 		d.at++
-		from := d.at
+		from, outer := d.at, d.place
+		d.place = d.within(key)
 		v, err := d.value()
 		if err != nil {
 			return nil, err
 		}
+		d.place = outer
 		if d.depth == 1 && key == "tools" && d.at-from > maxTools {
 			return nil, unscored("tools", "longer than %d bytes", maxTools)
 		}
@@ -250,6 +325,9 @@ func (d *decoder) number() (jinja.Value, error) {
 		}
 	}
 	text := d.s[from:d.at]
+	if len(text) > maxText {
+		return nil, d.tooLong()
+	}
 	if d.at > whole {
 		f, _ := strconv.ParseFloat(text, 64) // too large a number is infinite, as in Python
 		return f, nil
@@ -270,50 +348,158 @@ func (d *decoder) number() (jinja.Value, error) {
 
 // string reads a string from its quotation mark on.
 func (d *decoder) string() (string, error) {
-	if err := d.count(); err != nil {
+	raw, escaped, err := d.raw()
+	if err != nil {
 		return "", err
+	}
+	return d.kept(raw, escaped)
+}
+
+// media reads a string of media.
+func (d *decoder) media() (jinja.Value, error) {
+	raw, escaped, err := d.raw()
+	if err != nil {
+		return nil, err
+	}
+	if len(raw) <= shortMedia {
+		return d.kept(raw, escaped)
+	}
+	if escaped {
+		err = d.unescape(nil, raw)
+	}
+	d.skipped += len(raw)
+	return media{}, err
+}
+
+// kept returns the string that raw stands for, which was read last.
+func (d *decoder) kept(raw string, escaped bool) (string, error) {
+	switch {
+	case escaped:
+	case d.borrowed:
+	default:
+		return raw, nil
+	}
+	if d.at-d.skipped > maxText {
+		return "", d.tooLong()
+	}
+	b := d.roomFor(len(raw), len(d.s)-d.at+len(raw)+1)
+	from := b.Len()
+	if !escaped {
+		b.WriteString(raw)
+	} else if err := d.unescape(b, raw); err != nil {
+		return "", err
+	}
+	return b.String()[from:], nil
+}
+
+func (d *decoder) tooLong() error {
+	return unscored("", "longer than %d bytes beside its media", maxText)
+}
+
+// raw reads a string from its quotation mark on, and returns what is between its marks.
+// escaped: there are escapes in it, which are not checked yet. All else is.
+func (d *decoder) raw() (raw string, escaped bool, err error) {
+	if err := d.count(); err != nil {
+		return "", false, err
 	}
 	d.at++
 	from := d.at
-	for d.at < len(d.s) {
-		switch c := d.s[d.at]; {
-		case c == '"':
+	// Most strings are short.
+	for end := min(from+24, len(d.s)); d.at < end; d.at++ {
+		c := d.s[d.at]
+		if c == '"' {
 			d.at++
-			return d.s[from : d.at-1], nil
-		case c == '\\':
-			return d.escaped(from)
-		case c < ' ':
-			return "", d.fail("a control character in a string")
+			return d.s[from : d.at-1], false, nil
 		}
-		d.at++
+		if c == '\\' || c < ' ' || c >= utf8.RuneSelf {
+			break
+		}
 	}
-	return "", d.fail("a string without end")
+	ascii := true
+	for {
+		for d.place == inMedia && len(d.s)-d.at > piece && isBase64(d.s[d.at:d.at+piece]) {
+			d.at += piece
+		}
+		s := d.s[d.at:min(d.at+piece, len(d.s))]
+		end := strings.IndexByte(s, '"')
+		if end >= 0 {
+			s = s[:end]
+		}
+		clean, plain := look(s)
+		if !clean {
+			for d.s[d.at] >= ' ' {
+				d.at++
+			}
+			return "", false, d.fail("a control character in a string")
+		}
+		ascii = ascii && plain
+		escaped = escaped || strings.IndexByte(s, '\\') >= 0
+		d.at += len(s)
+		if end < 0 && d.at < len(d.s) {
+			continue
+		}
+		if end < 0 {
+			return "", false, d.fail("a string without end")
+		}
+		raw = d.s[from:d.at]
+		d.at++
+		if escaped && (len(raw)-len(strings.TrimRight(raw, `\`)))%2 == 1 {
+			continue
+		}
+		if !ascii && !utf8.ValidString(raw) {
+			return "", false, d.fail("a string that is not UTF-8")
+		}
+		return raw, escaped, nil
+	}
 }
 
-// escaped reads on from the first escape of a string that began at from.
-func (d *decoder) escaped(from int) (string, error) {
-	var b strings.Builder
-	for d.at < len(d.s) {
-		switch c := d.s[d.at]; {
-		case c == '"':
-			b.WriteString(d.s[from:d.at])
-			d.at++
-			return b.String(), nil
-		case c == '\\':
-			b.WriteString(d.s[from:d.at])
-			r, err := d.escape()
-			if err != nil {
-				return "", err
-			}
-			b.WriteRune(r)
-			from = d.at
-			continue
-		case c < ' ':
-			return "", d.fail("a control character in a string")
-		}
-		d.at++
+// A piece of a string is in a near cache when it is looked at again.
+const piece = 4 << 10
+
+const (
+	each  = 0x0101010101010101
+	highs = each << 7 // the highest bits of 8 bytes
+)
+
+// isBase64 reports whether s, of whole pieces, has only characters as in base64: ASCII behind
+// the quotation mark, and no backslash.
+func isBase64(s string) bool {
+	const to = each * (0x80 - '"' - 1)
+	any, all := uint64(0), ^uint64(0)
+	for s := s; len(s) >= 64; s = s[64:] {
+		a, b, c, d := word(s), word(s[8:]), word(s[16:]), word(s[24:])
+		e, f, g, h := word(s[32:]), word(s[40:]), word(s[48:]), word(s[56:])
+		any |= a | b | c | d | e | f | g | h
+		all &= (a + to) & (b + to) & (c + to) & (d + to) & (e + to) & (f + to) & (g + to) & (h + to)
 	}
-	return "", d.fail("a string without end")
+	return any&highs == 0 && all&highs == highs && strings.IndexByte(s, '\\') < 0
+}
+
+// look looks at the bytes of a string. clean: none is a control character. ascii: all are
+// ASCII.
+func look(s string) (clean, ascii bool) {
+	clean = true
+	any, all := uint64(0), ^uint64(0)
+	for ; len(s) >= 32; s = s[32:] {
+		a, b, c, d := word(s), word(s[8:]), word(s[16:]), word(s[24:])
+		any |= a | b | c | d
+		// An ASCII byte that is no control character gets its highest bit, as others do that
+		// have it.
+		const to = each * (0x80 - ' ')
+		all &= ((a&^highs + to) | a) & ((b&^highs + to) | b) & ((c&^highs + to) | c) & ((d&^highs + to) | d)
+	}
+	for i := range len(s) {
+		any |= uint64(s[i])
+		clean = clean && s[i] >= ' '
+	}
+	return clean && all&highs == highs, any&highs == 0
+}
+
+// word returns the first 8 bytes of s.
+func word(s string) uint64 {
+	_ = s[7]
+	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
 }
 
 const (
@@ -321,10 +507,35 @@ const (
 	meaning = "\"\\/\b\f\n\r\t"
 )
 
-func (d *decoder) escape() (rune, error) {
-	if d.at+1 == len(d.s) {
-		return 0, d.fail("a string without end")
+// unescape appends the string that raw stands for to b, if b is not nil. raw was read last.
+func (d *decoder) unescape(b *strings.Builder, raw string) error {
+	end := d.at
+	d.at -= len(raw) + 1
+	for {
+		rest := d.s[d.at : end-1]
+		i := strings.IndexByte(rest, '\\')
+		if i >= 0 {
+			rest = rest[:i]
+		}
+		if b != nil {
+			b.WriteString(rest)
+		}
+		if d.at += len(rest); i < 0 {
+			d.at = end
+			return nil
+		}
+		r, err := d.escape()
+		if err != nil {
+			return err
+		}
+		if b != nil {
+			b.WriteRune(r)
+		}
 	}
+}
+
+// escape reads an escape, which does not end with the text.
+func (d *decoder) escape() (rune, error) {
 	if i := strings.IndexByte(escapes, d.s[d.at+1]); i >= 0 {
 		d.at += 2
 		return rune(meaning[i]), nil

@@ -1,10 +1,10 @@
 package chat
 
 import (
+	"bytes"
 	"errors"
 	"math"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/kvindex/kvindex/internal/jinja"
 )
@@ -53,7 +53,7 @@ type conversation struct {
 // of another API then passes for one of them if no field shows its API. With an unknown path,
 // any other body is ErrNotScorable, because it may be right for an API that is not known.
 //
-// A body of more than 32 MiB, images in it included, is ErrNotScorable.
+// A body of more than 256 MiB, or of more than 32 MiB beside its media, is ErrNotScorable.
 //
 // Of the fields that affect the text, Parse accepts and refuses the same values as vLLM
 // (entrypoints/openai/chat_completion/protocol.py and completion/protocol.py). Where versions
@@ -74,11 +74,8 @@ func parse(api api, body []byte) (*Request, error) {
 	if len(body) > maxBody {
 		return nil, notScorable("longer than %d bytes", maxBody)
 	}
-	if !utf8.Valid(body) {
-		return nil, malformed("not UTF-8")
-	}
 	n := new(counts)
-	v, err := n.decode(strings.TrimPrefix(string(body), "\ufeff"))
+	v, err := n.decodeBody(bytes.TrimPrefix(body, []byte("\ufeff")))
 	if err != nil {
 		var syntax *syntaxError
 		if errors.As(err, &syntax) {
