@@ -40,15 +40,15 @@ const (
 // and -Infinity. It refuses a lone surrogate, which only Python can hold, and a string that is
 // not UTF-8.
 //
-// What it returns has parts of the text, unless the text is borrowed. Then each string is
-// copied, once, into memory that it shares with its neighbours.
+// What it returns has parts of the text, unless that is a body. Then each string is copied,
+// once, into memory that it shares with its neighbours.
 type decoder struct {
-	s        string
-	borrowed bool // s is not valid for longer than the decoder
-	at       int
-	depth    int
-	place    place
-	skipped  int // bytes of media that were passed over
+	s       string
+	body    bool // s is a body, and not valid for longer than the decoder
+	at      int
+	depth   int
+	place   place
+	skipped int // bytes of media that were passed over
 	*counts
 }
 
@@ -56,17 +56,27 @@ type decoder struct {
 type place uint8
 
 const (
-	elsewhereIn place = iota
-	inMessages        // in the value of messages
-	inContent         // in a message's content
-	inMedia           // in a part's field that is media, which nothing reads
+	inBody     place = iota
+	inMessages       // in the value of messages
+	inContent        // in a message's content
+	inFeatures       // in the value of features
+	inMedia          // in a field that is media, which nothing reads
 )
 
-// within returns the place of the value of a key.
+// within returns the place of the value of a key in a body.
 func (d *decoder) within(key string) place {
 	switch {
-	case d.depth == 1 && key == "messages":
-		return inMessages
+	case d.depth == 1:
+		switch key {
+		case "messages":
+			return inMessages
+		case "features":
+			return inFeatures
+		case "image_data", "video_data", "audio_data":
+			return inMedia
+		}
+	case d.depth == 2 && d.place == inFeatures && (key == "kwargs_data" || key == "mm_metadata"):
+		return inMedia
 	case d.depth == 3 && d.place == inMessages && key == "content":
 		return inContent
 	case d.depth == 5 && d.place == inContent && mediaFields[key]:
@@ -126,7 +136,7 @@ func (n *counts) decode(s string) (jinja.Value, error) {
 
 // decodeBody is decode for a body. What it returns has nothing of it.
 func (n *counts) decodeBody(body []byte) (jinja.Value, error) {
-	d := decoder{s: unsafe.String(unsafe.SliceData(body), len(body)), borrowed: true, counts: n}
+	d := decoder{s: unsafe.String(unsafe.SliceData(body), len(body)), body: true, counts: n}
 	return d.whole()
 }
 
@@ -244,7 +254,9 @@ func (d *decoder) object() (jinja.Value, error) {
 		}
 		d.at++
 		from, outer := d.at, d.place
-		d.place = d.within(key)
+		if d.body {
+			d.place = d.within(key)
+		}
 		v, err := d.value()
 		if err != nil {
 			return nil, err
@@ -375,7 +387,7 @@ func (d *decoder) media() (jinja.Value, error) {
 func (d *decoder) kept(raw string, escaped bool) (string, error) {
 	switch {
 	case escaped:
-	case d.borrowed:
+	case d.body:
 	default:
 		return raw, nil
 	}

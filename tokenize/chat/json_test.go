@@ -236,4 +236,10 @@ func TestMediaFields(t *testing.T) {
 	if err != nil || x.Text != long+long+long+long {
 		t.Errorf("%.100q, %v", text(x), err)
 	}
+	args := strconv.Quote(`{"image_data":"` + long + `","messages":[{"content":[{"image_url":"` + long + `"}]}]}`)
+	body = `{"messages":[{"role":"assistant","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":` + args + `}}]}]}`
+	x, err = newModel(t, "{% set a = messages[0].tool_calls[0].function.arguments %}{{ a.image_data }}{{ a.messages[0].content[0].image_url }}", chat.Options{}).Render(parse(t, body), nil)
+	if err != nil || x.Text != long+long {
+		t.Errorf("%.100q, %v", text(x), err)
+	}
 }

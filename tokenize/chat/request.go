@@ -3,13 +3,12 @@ package chat
 import (
 	"bytes"
 	"errors"
-	"math"
 	"strings"
 
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// A Request is a chat or completion request. It does not change after Parse, and is
+// A Request is a chat or completion request: a completion has a text or token ids. It does not change after Parse, and is
 // safe for concurrent use.
 type Request struct {
 	Model string // of the request; "" without one
@@ -22,6 +21,9 @@ type Request struct {
 	// Prompt or Tokens is the prompt of a completion.
 	Prompt string
 	Tokens []uint32
+
+	// Media are the media that a body with token ids names, in order of Offset.
+	Media []Media
 
 	chat *conversation
 }
@@ -46,12 +48,17 @@ type conversation struct {
 	features            featureSet
 }
 
-// Parse reads the body of a chat or completion request of OpenAI's API. path is the path of
-// the HTTP request, such as "/v1/chat/completions"; it may have a prefix and a query. The body
-// of another API is an error that wraps ErrNotScorable and names the API. If path is empty or
-// unknown, a body with "messages" is a chat, and a body with "prompt" a completion. The body
-// of another API then passes for one of them if no field shows its API. With an unknown path,
-// any other body is ErrNotScorable, because it may be right for an API that is not known.
+// Parse reads the body of a chat or completion request of OpenAI's API, of vLLM's
+// /inference/v1/generate or of SGLang's /generate. path is the path of the HTTP request, such
+// as "/v1/chat/completions"; it may have a prefix and a query. The body of another API is an
+// error that wraps ErrNotScorable and names the API. If path is empty or unknown, a body with
+// "messages" is a chat, a body with "prompt" a completion, one with "token_ids" vLLM's, and one
+// with "input_ids" SGLang's. The body of another API then passes for one of them if no field
+// shows its API. With an unknown path, any other body is ErrNotScorable, because it may be
+// right for an API that is not known.
+//
+// A prompt may be a list of one. Several prompts in one body are ErrNotScorable, and so are raw
+// media beside token ids, and SGLang's adapters, extra keys and sessions.
 //
 // A body of more than 256 MiB, or of more than 32 MiB beside its media, is ErrNotScorable.
 //
@@ -68,7 +75,7 @@ func Parse(path string, body []byte) (*Request, error) {
 }
 
 func parse(api api, body []byte) (*Request, error) {
-	if api > completions {
+	if !api.isRead() {
 		return nil, notScorable("it was sent to %s, whose bodies are not read", api)
 	}
 	if len(body) > maxBody {
@@ -104,17 +111,31 @@ func parse(api api, body []byte) (*Request, error) {
 	return parseRequest(o, n, api)
 }
 
-func parseRequest(o *jinja.Dict, n *counts, api api) (*Request, error) {
-	r := new(Request)
-	var err error
+// parseNames reads the model and the salt.
+func (r *Request) parseNames(o *jinja.Dict) (err error) {
 	if r.Model, err = optionalText(o, "model"); err != nil {
-		return nil, err
+		return err
 	}
 	if r.Salt, err = optionalText(o, "cache_salt"); err != nil {
+		return err
+	}
+	// A host may keep these strings, and they must not keep others in memory.
+	r.Model, r.Salt = strings.Clone(r.Model), strings.Clone(r.Salt)
+	return nil
+}
+
+func parseRequest(o *jinja.Dict, n *counts, api api) (*Request, error) {
+	switch api {
+	case tokensOfVLLM:
+		return parseTokenRequest(o)
+	case generateOfSGLang:
+		return parseSGLangRequest(o)
+	}
+	r := new(Request)
+	err := r.parseNames(o)
+	if err != nil {
 		return nil, err
 	}
-	// A host may keep these strings, and they must not keep the whole body in memory.
-	r.Model, r.Salt = strings.Clone(r.Model), strings.Clone(r.Salt)
 	if optional(o, "cache_salt") != nil && r.Salt == "" {
 		return nil, badField("cache_salt", "empty")
 	}
@@ -145,6 +166,11 @@ func refuseFields(o *jinja.Dict) error {
 			return unscored(name, "its effect on the tokens is not known here")
 		}
 	}
+	return refuseTransfer(o)
+}
+
+// refuseTransfer refuses token ids that come with the KV cache.
+func refuseTransfer(o *jinja.Dict) error {
 	transfer, err := optionalObject(o, "kv_transfer_params")
 	if err != nil || transfer == nil {
 		return err
@@ -177,7 +203,7 @@ func (r *Request) parsePrompts(items []jinja.Value) (err error) {
 		return badField("prompt", "empty")
 	}
 	if _, ok := items[0].(int64); ok {
-		r.Tokens, err = tokenIDs("prompt", items)
+		r.Tokens, err = tokenIDs("prompt", items, isLax)
 		return err
 	}
 	if len(items) > 1 {
@@ -190,23 +216,13 @@ func (r *Request) parsePrompts(items []jinja.Value) (err error) {
 		if len(v.Items) == 0 {
 			return badField("prompt[0]", "empty")
 		}
-		r.Tokens, err = tokenIDs("prompt[0]", v.Items)
+		r.Tokens, err = tokenIDs("prompt[0]", v.Items, isLax)
 	default:
-		err = wrongType("prompt[0]", v, "a string or an array")
+		if err = wrongType("prompt[0]", v, "a string or an array"); isLax(v) {
+			err = unscored("prompt[0]", "not the id of a token as it is written")
+		}
 	}
 	return err
-}
-
-func tokenIDs(path string, items []jinja.Value) ([]uint32, error) {
-	ids := make([]uint32, len(items))
-	for i, item := range items {
-		id, ok := item.(int64)
-		if !ok || id < 0 || id > math.MaxUint32 {
-			return nil, within(badField("", "not the id of a token"), "%s[%d]", path, i)
-		}
-		ids[i] = uint32(id)
-	}
-	return ids, nil
 }
 
 func parseConversation(o *jinja.Dict, n *counts) (*conversation, error) {
