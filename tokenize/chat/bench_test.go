@@ -105,3 +105,19 @@ func BenchmarkHostile(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkParseIDs reads a prompt of 65,000 token ids.
+func BenchmarkParseIDs(b *testing.B) {
+	ids := make([]string, 65_000)
+	for i := range ids {
+		ids[i] = fmt.Sprint(i * 7919 % 128_000)
+	}
+	body := []byte(`{"model":"m","sampling_params":{},"token_ids":[` + strings.Join(ids, ",") + `]}`)
+	b.ReportAllocs()
+	b.SetBytes(int64(len(body)))
+	for b.Loop() {
+		if _, err := chat.Parse("", body); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

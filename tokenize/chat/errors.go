@@ -49,7 +49,7 @@ func kind(v jinja.Value) string {
 		return "a boolean"
 	case string:
 		return "a string"
-	case *jinja.List:
+	case *jinja.List, tokenList:
 		return "an array"
 	case *jinja.Dict:
 		return "an object"

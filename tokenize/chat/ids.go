@@ -29,6 +29,8 @@ func parseTokenRequest(o *jinja.Dict) (*Request, error) {
 	switch v := optional(o, "token_ids").(type) {
 	case nil:
 		return nil, badField("token_ids", "missing")
+	case tokenList:
+		r.Tokens = v
 	case *jinja.List:
 		if len(v.Items) == 0 {
 			return nil, badField("token_ids", "empty")
@@ -232,23 +234,32 @@ func (r *Request) parseInputText(v jinja.Value) error {
 }
 
 func (r *Request) parseInputIDs(v jinja.Value) (err error) {
-	list, ok := v.(*jinja.List)
-	switch {
-	case !ok:
-		return wrongType("input_ids", v, "an array")
-	case len(list.Items) == 0:
-		return badField("input_ids", "empty")
-	}
 	path := "input_ids"
-	if inner, ok := list.Items[0].(*jinja.List); ok {
-		if len(list.Items) > 1 {
-			return unscored(path, "%d prompts in one request", len(list.Items))
-		}
-		if path, list = "input_ids[0]", inner; len(list.Items) == 0 {
-			return unscored(path, "empty")
+	list, ok := v.(*jinja.List)
+	if ok && len(list.Items) > 0 {
+		switch list.Items[0].(type) {
+		case *jinja.List, tokenList:
+			if len(list.Items) > 1 {
+				return unscored(path, "%d prompts in one request", len(list.Items))
+			}
+			path, v = "input_ids[0]", list.Items[0]
 		}
 	}
-	r.Tokens, err = tokenIDs(path, list.Items, isInt64)
+	switch v := v.(type) {
+	case tokenList:
+		r.Tokens = v
+	case *jinja.List:
+		switch {
+		case len(v.Items) > 0:
+			r.Tokens, err = tokenIDs(path, v.Items, isInt64)
+		case v == list:
+			err = badField(path, "empty")
+		default:
+			err = unscored(path, "empty")
+		}
+	default:
+		err = wrongType(path, v, "an array")
+	}
 	return err
 }
 

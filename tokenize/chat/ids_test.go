@@ -1,8 +1,11 @@
 package chat_test
 
 import (
+	"encoding/json"
 	"errors"
+	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -58,6 +61,52 @@ func TestTokenBodies(t *testing.T) {
 		if r, err := chat.Parse(c.path, []byte(c.body)); err != nil || !slices.Equal(r.Tokens, []uint32{1}) {
 			t.Errorf("%s: %+v, %v", c.body, r, err)
 		}
+	}
+}
+
+// checkIDs compares what is read of a list of ids with what encoding/json reads.
+func checkIDs(t *testing.T, text string) {
+	t.Helper()
+	want := []uint32{}
+	var numbers []json.Number
+	ok := json.Unmarshal([]byte(text), &numbers) == nil && len(numbers) > 0
+	for _, n := range numbers {
+		id, err := strconv.ParseUint(strings.TrimPrefix(string(n), "-"), 10, 32)
+		ok = ok && err == nil && (n[0] != '-' || id == 0)
+		want = append(want, uint32(id))
+	}
+	for _, body := range []string{`{"prompt":` + text + `}`, `{"prompt":[` + text + `]}`, `{"token_ids":` + text + `,"sampling_params":{}}`, `{"input_ids":` + text + `}`, `{"input_ids":[` + text + `]}`} {
+		r, err := chat.Parse("", []byte(body))
+		if (err == nil) != ok || ok && !slices.Equal(r.Tokens, want) {
+			t.Fatalf("%s: %+v, %v, want %v, %v", body, r, err, want, ok)
+		}
+	}
+}
+
+func TestTokenLists(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	pieces := []string{"0", "1", "23", "4294967295", "4294967296", "99999999999", "18446744073709551617", "01", "00", "-0", "-1", "1.5", "1e2", "1.0", ",", "[", "]", " ", "\n", "+1", "x", "1 2"}
+	for range 3000 {
+		var b strings.Builder
+		b.WriteByte('[')
+		for i := range r.IntN(6) {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			b.WriteString([]string{"", " ", "\n\t"}[r.IntN(3)])
+			n := 3
+			if r.IntN(4) == 0 {
+				n = len(pieces)
+			}
+			b.WriteString(pieces[r.IntN(n)])
+			b.WriteString([]string{"", "", " "}[r.IntN(3)])
+		}
+		b.WriteByte(']')
+		checkIDs(t, b.String())
+	}
+	long := "[" + strings.Repeat("7,", 1<<20) + "7]"
+	if _, err := chat.Parse("", []byte(`{"prompt":`+long+`}`)); !errors.Is(err, chat.ErrNotScorable) {
+		t.Errorf("a million ids: %v", err)
 	}
 }
 

@@ -60,6 +60,7 @@ const (
 	inMessages       // in the value of messages
 	inContent        // in a message's content
 	inFeatures       // in the value of features
+	inPrompt         // in a field that may have token ids
 	inMedia          // in a field that is media, which nothing reads
 )
 
@@ -72,6 +73,8 @@ func (d *decoder) within(key string) place {
 			return inMessages
 		case "features":
 			return inFeatures
+		case "prompt", "token_ids", "input_ids":
+			return inPrompt
 		case "image_data", "video_data", "audio_data":
 			return inMedia
 		}
@@ -189,6 +192,12 @@ func (d *decoder) value() (jinja.Value, error) {
 		if d.depth++; d.depth > maxDepth {
 			return nil, unscored("", "nested deeper than %d", maxDepth)
 		}
+		if c == '[' && d.place == inPrompt && d.depth <= tokenDepth {
+			if ids := d.ids(); ids != nil {
+				d.depth--
+				return ids, d.countIDs(len(ids))
+			}
+		}
 		d.at++
 		container := d.array
 		if c == '{' {
@@ -218,7 +227,11 @@ func (d *decoder) countSmall() error {
 	if d.depth > tokenDepth {
 		return d.count()
 	}
-	if d.tokens++; d.tokens > maxTokens {
+	return d.countIDs(1)
+}
+
+func (d *decoder) countIDs(n int) error {
+	if d.tokens += n; d.tokens > maxTokens {
 		return unscored("", "more than %d numbers", maxTokens)
 	}
 	return nil
@@ -300,6 +313,45 @@ func (d *decoder) array() (jinja.Value, error) {
 			return nil, d.fail("neither ',' nor ']'")
 		}
 	}
+}
+
+// A tokenList is an array of token ids.
+type tokenList []uint32
+
+// ids reads an array of nothing but token ids. It returns nil for any other, of which it reads
+// nothing.
+func (d *decoder) ids() tokenList {
+	end := strings.IndexByte(d.s[d.at:], ']')
+	if end < 0 {
+		return nil
+	}
+	text := d.s[d.at+1 : d.at+end]
+	in := decoder{s: text}
+	if !isDigit(in.next()) {
+		return nil
+	}
+	ids := make(tokenList, 0, min(strings.Count(text, ",")+1, maxTokens+1))
+	for {
+		in.space()
+		id, from := uint64(0), in.at
+		for ; in.at < len(text) && isDigit(text[in.at]) && in.at-from < 10; in.at++ {
+			id = id*10 + uint64(text[in.at]-'0')
+		}
+		digits := in.at - from
+		if digits == 0 || digits > 1 && text[from] == '0' || id > math.MaxUint32 || len(ids) > maxTokens {
+			return nil
+		}
+		ids = append(ids, uint32(id))
+		if in.next() != ',' {
+			break
+		}
+		in.at++
+	}
+	if in.at < len(text) {
+		return nil
+	}
+	d.at += end + 1
+	return ids
 }
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }

@@ -190,6 +190,8 @@ func (r *Request) parsePrompt(o *jinja.Dict) error {
 		return badField("prompt", "missing")
 	case string:
 		r.Prompt = v
+	case tokenList:
+		r.Tokens = v
 	case *jinja.List:
 		return r.parsePrompts(v.Items)
 	default:
@@ -212,6 +214,8 @@ func (r *Request) parsePrompts(items []jinja.Value) (err error) {
 	switch v := items[0].(type) {
 	case string:
 		r.Prompt = v
+	case tokenList:
+		r.Tokens = v
 	case *jinja.List:
 		if len(v.Items) == 0 {
 			return badField("prompt[0]", "empty")
