@@ -47,7 +47,7 @@ func kind(v jinja.Value) string {
 		return "null"
 	case bool:
 		return "a boolean"
-	case string:
+	case string, media:
 		return "a string"
 	case *jinja.List, tokenList:
 		return "an array"

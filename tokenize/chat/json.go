@@ -1,8 +1,10 @@
 package chat
 
 import (
+	"encoding/binary"
 	"math"
 	"math/big"
+	"math/bits"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -40,8 +42,8 @@ const (
 // and -Infinity. It refuses a lone surrogate, which only Python can hold, and a string that is
 // not UTF-8.
 //
-// What it returns has parts of the text, unless that is a body. Then each string is copied,
-// once, into memory that it shares with its neighbours.
+// Each string is copied, once, into memory that it shares with its neighbours. So what is
+// returned has nothing of the text.
 type decoder struct {
 	s       string
 	body    bool // s is a body, and not valid for longer than the decoder
@@ -91,34 +93,16 @@ func (d *decoder) within(key string) place {
 // A media is a string of media that was checked, and not kept.
 type media struct{}
 
-// shortMedia is up to how many bytes a string of media is kept.
-const shortMedia = 256
-
 // counts are the counts of a request, over all of its texts, and memory for its strings.
 type counts struct {
 	values int
 	tokens int
-	long   int // digits of integers that do not fit 64 bits
-	room   *strings.Builder
+	long   int    // digits of integers that do not fit 64 bits
+	room   []byte // strings, and behind them room for more
 }
 
 // A roomful is the memory that strings share, in bytes. Longer strings have their own.
 const roomful = 64 << 10
-
-// roomFor returns a builder with room for a string of so many bytes, of a text with rest bytes.
-func (n *counts) roomFor(size, rest int) *strings.Builder {
-	if n.room != nil && n.room.Cap()-n.room.Len() >= size {
-		return n.room
-	}
-	b := new(strings.Builder)
-	if size > roomful/4 {
-		b.Grow(size)
-		return b
-	}
-	b.Grow(min(rest, roomful))
-	n.room = b
-	return b
-}
 
 // A syntaxError stands for a JSONDecodeError of json.loads.
 type syntaxError struct {
@@ -411,110 +395,129 @@ func (d *decoder) number() (jinja.Value, error) {
 }
 
 // string reads a string from its quotation mark on.
-func (d *decoder) string() (string, error) {
-	raw, escaped, err := d.raw()
-	if err != nil {
-		return "", err
-	}
-	return d.kept(raw, escaped)
-}
+func (d *decoder) string() (string, error) { return d.text(true) }
 
-// media reads a string of media.
+// media passes over a string of media.
 func (d *decoder) media() (jinja.Value, error) {
-	raw, escaped, err := d.raw()
-	if err != nil {
-		return nil, err
-	}
-	if len(raw) <= shortMedia {
-		return d.kept(raw, escaped)
-	}
-	if escaped {
-		err = d.unescape(nil, raw)
-	}
-	d.skipped += len(raw)
+	from := d.at
+	_, err := d.text(false)
+	d.skipped += d.at - from
 	return media{}, err
 }
 
-// kept returns the string that raw stands for, which was read last.
-func (d *decoder) kept(raw string, escaped bool) (string, error) {
-	switch {
-	case escaped:
-	case d.body:
-	default:
-		return raw, nil
-	}
-	if d.at-d.skipped > maxText {
-		return "", d.tooLong()
-	}
-	b := d.roomFor(len(raw), len(d.s)-d.at+len(raw)+1)
-	from := b.Len()
-	if !escaped {
-		b.WriteString(raw)
-	} else if err := d.unescape(b, raw); err != nil {
+// text reads a string from its quotation mark on, 8 bytes at a time: they are written to the
+// room, and of those in which there is something to do all behind it are written anew. If the
+// string is not kept, what is in the room is overwritten.
+func (d *decoder) text(keep bool) (string, error) {
+	if err := d.count(); err != nil {
 		return "", err
 	}
-	return b.String()[from:], nil
+	d.at++
+	s, at, start, tried := d.s, d.at, d.at, d.at
+	dst, n := d.room[:cap(d.room)], len(d.room)
+	from, moved, any := n, false, uint64(0)
+	for {
+		switch {
+		case n+16 <= len(dst): // for 8 bytes, and a rune behind them
+		case !keep:
+			if from+16 > len(dst) {
+				dst, from = make([]byte, 64), 0
+			}
+			n = from
+		default:
+			more, err := d.roomFor(at, n-from)
+			if err != nil {
+				return "", err
+			}
+			n = copy(more, dst[from:n])
+			dst, from, moved = more, 0, true
+		}
+		if !keep && at >= tried {
+			for len(s)-at > piece && isBase64(s[at:at+piece]) {
+				at += piece
+			}
+			tried = at + piece
+		}
+		if len(s)-at >= 8 {
+			x := word(s[at:])
+			binary.LittleEndian.PutUint64(dst[n:], x)
+			// The lowest byte that is marked is a control character, '"' or '\\'.
+			marked := (((x ^ each*('"'^' ')) - each*('"'-1)) | ((x ^ each*'\\') - each)) &^ x & highs
+			if marked == 0 {
+				any |= x
+				at, n = at+8, n+8
+				continue
+			}
+			before := bits.TrailingZeros64(marked) / 8
+			any |= x & (1<<(8*before) - 1)
+			at, n = at+before, n+before
+		}
+		if at == len(s) {
+			d.at = at
+			return "", d.fail("a string without end")
+		}
+		switch c := s[at]; {
+		case c == '"':
+			if d.at = at + 1; any&highs != 0 && !utf8.ValidString(s[start:at]) {
+				return "", d.fail("a string that is not UTF-8")
+			}
+			if !keep || n == from {
+				return "", nil
+			}
+			if !moved || len(dst)-n > cap(d.room)-len(d.room) {
+				d.room = dst[:n]
+			}
+			return unsafe.String(&dst[from], n-from), nil
+		case c == '\\':
+			d.at = at
+			r, err := d.escape()
+			if err != nil {
+				return "", err
+			}
+			at = d.at
+			n += utf8.EncodeRune(dst[n:], r)
+		case c < ' ':
+			d.at = at
+			return "", d.fail("a control character in a string")
+		default: // one of the last bytes of the text
+			dst[n] = c
+			any |= uint64(c)
+			at, n = at+1, n+1
+		}
+	}
+}
+
+// roomFor returns room for the rest of a string of which the next byte is at at and have bytes
+// are there: a new room, or for a long string one of its own.
+func (d *decoder) roomFor(at, have int) ([]byte, error) {
+	if at-d.skipped > maxText {
+		return nil, d.tooLong()
+	}
+	end := at
+	for {
+		i := strings.IndexByte(d.s[end:], '"')
+		if i < 0 {
+			end = len(d.s)
+			break
+		}
+		end += i
+		if head := d.s[at:end]; (len(head)-len(strings.TrimRight(head, `\`)))%2 == 0 {
+			break
+		}
+		end++
+	}
+	if end-d.skipped > maxText {
+		return nil, d.tooLong()
+	}
+	size := have + end - at
+	if size <= roomful/4 {
+		size = min(have+len(d.s)-at, roomful)
+	}
+	return make([]byte, size+16), nil
 }
 
 func (d *decoder) tooLong() error {
 	return unscored("", "longer than %d bytes beside its media", maxText)
-}
-
-// raw reads a string from its quotation mark on, and returns what is between its marks.
-// escaped: there are escapes in it, which are not checked yet. All else is.
-func (d *decoder) raw() (raw string, escaped bool, err error) {
-	if err := d.count(); err != nil {
-		return "", false, err
-	}
-	d.at++
-	from := d.at
-	// Most strings are short.
-	for end := min(from+24, len(d.s)); d.at < end; d.at++ {
-		c := d.s[d.at]
-		if c == '"' {
-			d.at++
-			return d.s[from : d.at-1], false, nil
-		}
-		if c == '\\' || c < ' ' || c >= utf8.RuneSelf {
-			break
-		}
-	}
-	ascii := true
-	for {
-		for d.place == inMedia && len(d.s)-d.at > piece && isBase64(d.s[d.at:d.at+piece]) {
-			d.at += piece
-		}
-		s := d.s[d.at:min(d.at+piece, len(d.s))]
-		end := strings.IndexByte(s, '"')
-		if end >= 0 {
-			s = s[:end]
-		}
-		clean, plain := look(s)
-		if !clean {
-			for d.s[d.at] >= ' ' {
-				d.at++
-			}
-			return "", false, d.fail("a control character in a string")
-		}
-		ascii = ascii && plain
-		escaped = escaped || strings.IndexByte(s, '\\') >= 0
-		d.at += len(s)
-		if end < 0 && d.at < len(d.s) {
-			continue
-		}
-		if end < 0 {
-			return "", false, d.fail("a string without end")
-		}
-		raw = d.s[from:d.at]
-		d.at++
-		if escaped && (len(raw)-len(strings.TrimRight(raw, `\`)))%2 == 1 {
-			continue
-		}
-		if !ascii && !utf8.ValidString(raw) {
-			return "", false, d.fail("a string that is not UTF-8")
-		}
-		return raw, escaped, nil
-	}
 }
 
 // A piece of a string is in a near cache when it is looked at again.
@@ -539,26 +542,6 @@ func isBase64(s string) bool {
 	return any&highs == 0 && all&highs == highs && strings.IndexByte(s, '\\') < 0
 }
 
-// look looks at the bytes of a string. clean: none is a control character. ascii: all are
-// ASCII.
-func look(s string) (clean, ascii bool) {
-	clean = true
-	any, all := uint64(0), ^uint64(0)
-	for ; len(s) >= 32; s = s[32:] {
-		a, b, c, d := word(s), word(s[8:]), word(s[16:]), word(s[24:])
-		any |= a | b | c | d
-		// An ASCII byte that is no control character gets its highest bit, as others do that
-		// have it.
-		const to = each * (0x80 - ' ')
-		all &= ((a&^highs + to) | a) & ((b&^highs + to) | b) & ((c&^highs + to) | c) & ((d&^highs + to) | d)
-	}
-	for i := range len(s) {
-		any |= uint64(s[i])
-		clean = clean && s[i] >= ' '
-	}
-	return clean && all&highs == highs, any&highs == 0
-}
-
 // word returns the first 8 bytes of s.
 func word(s string) uint64 {
 	_ = s[7]
@@ -566,43 +549,16 @@ func word(s string) uint64 {
 		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
 }
 
-const (
-	escapes = `"\/bfnrt`
-	meaning = "\"\\/\b\f\n\r\t"
-)
+// escapes are the characters behind a backslash, and what they mean.
+var escapes = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
-// unescape appends the string that raw stands for to b, if b is not nil. raw was read last.
-func (d *decoder) unescape(b *strings.Builder, raw string) error {
-	end := d.at
-	d.at -= len(raw) + 1
-	for {
-		rest := d.s[d.at : end-1]
-		i := strings.IndexByte(rest, '\\')
-		if i >= 0 {
-			rest = rest[:i]
-		}
-		if b != nil {
-			b.WriteString(rest)
-		}
-		if d.at += len(rest); i < 0 {
-			d.at = end
-			return nil
-		}
-		r, err := d.escape()
-		if err != nil {
-			return err
-		}
-		if b != nil {
-			b.WriteRune(r)
-		}
-	}
-}
-
-// escape reads an escape, which does not end with the text.
 func (d *decoder) escape() (rune, error) {
-	if i := strings.IndexByte(escapes, d.s[d.at+1]); i >= 0 {
+	if d.at+1 == len(d.s) {
+		return 0, d.fail("a string without end")
+	}
+	if c := escapes[d.s[d.at+1]]; c != 0 {
 		d.at += 2
-		return rune(meaning[i]), nil
+		return rune(c), nil
 	}
 	r, ok := d.unicode()
 	if !ok {
