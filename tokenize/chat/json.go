@@ -438,7 +438,7 @@ func (d *decoder) text(keep bool) (string, error) {
 			}
 			tried = at + piece
 		}
-		if len(s)-at >= 8 {
+		for len(s)-at >= 8 && n+16 <= len(dst) {
 			x := word(s[at:])
 			binary.LittleEndian.PutUint64(dst[n:], x)
 			// The lowest byte that is marked is a control character, '"' or '\\'.
@@ -451,6 +451,10 @@ func (d *decoder) text(keep bool) (string, error) {
 			before := bits.TrailingZeros64(marked) / 8
 			any |= x & (1<<(8*before) - 1)
 			at, n = at+before, n+before
+			break
+		}
+		if n+16 > len(dst) && len(s)-at >= 8 {
+			continue
 		}
 		if at == len(s) {
 			d.at = at
