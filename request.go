@@ -39,9 +39,10 @@ type Request struct {
 	// body is used.
 	Salt string
 
-	// Body is the body of a request for the chat, completion or Responses API of OpenAI, or
-	// for Anthropic's Messages API, as it came over HTTP, with the fields that vLLM adds. All
-	// but completions need a Model with a Chat (WithModel).
+	// Body is the body of a request as it came over HTTP: for the chat, completion or Responses
+	// API of OpenAI, or for Anthropic's Messages API, with the fields that vLLM adds, for vLLM's
+	// /inference/v1/generate or for SGLang's /generate. A chat needs a Model with a Chat
+	// (WithModel).
 	Body []byte
 	// Path is the path of the HTTP request that Body came with, such as
 	// "/v1/chat/completions". If it is empty, kvindex infers the API, a chat or a completion,
@@ -56,7 +57,8 @@ type Request struct {
 	Tokens []uint32
 
 	// Media are the media items of the prompt, in order of Offset. For a chat they are in
-	// the order of its parts, and Offset is not needed.
+	// the order of its parts, and Offset is not needed. With a Body that has the hashes of
+	// its media they may be empty: then those of the body are used.
 	Media []Media
 
 	// Pods are the names of the pods to score. With nil all known pods of the model are
@@ -247,6 +249,9 @@ func (r *Request) read() (read *Request, chatReq *chat.Request, err error) {
 		return &filled, body, nil
 	}
 	filled.Prompt, filled.Tokens, filled.Rendered = body.Prompt, body.Tokens, !body.AddSpecial
+	if len(r.Media) == 0 {
+		filled.Media = body.Media
+	}
 	return &filled, nil, nil
 }
 

@@ -2,7 +2,9 @@ package kvindex_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -41,6 +43,11 @@ func bytesOf(text string) (tokens []uint32) {
 	return tokens
 }
 
+func jsonOf(v any) string {
+	raw, _ := json.Marshal(v)
+	return string(raw)
+}
+
 // A chat, its text and its tokens are the same prompt.
 func TestBodiesOfOnePrompt(t *testing.T) {
 	ix := chats(t, turns)
@@ -67,6 +74,9 @@ func TestBodiesOfOnePrompt(t *testing.T) {
 		"completion":          {Body: []byte(`{"model": "m", "add_special_tokens": false, "prompt": ` + quoted + `}`)},
 		"completion with BOS": {Body: []byte(`{"model": "m", "prompt": ` + strings.Replace(quoted, `\u0001`, "", 1) + `}`)},
 		"completion of ids":   {Body: []byte(`{"model": "m", "prompt": [` + strings.Join(ids, ",") + `]}`)},
+		"ids of vLLM":         {Path: "/inference/v1/generate", Body: []byte(`{"model": "m", "token_ids": [` + strings.Join(ids, ",") + `], "sampling_params": {}}`)},
+		"ids of SGLang":       {Path: "/generate", Model: "m", Body: []byte(`{"input_ids": [[` + strings.Join(ids, ",") + `]]}`)},
+		"text of SGLang":      {Path: "/generate", Model: "m", Body: []byte(`{"text": ` + strings.Replace(quoted, `\u0001`, "", 1) + `}`)},
 	} {
 		var a kvindex.Answer
 		if err := ix.ScoreRequest(ctx, &r, &a); err != nil {
@@ -103,6 +113,8 @@ func TestBodyScopes(t *testing.T) {
 	}{
 		"plain":            {kvindex.Request{Body: []byte(`{"model": "m", ` + messages)}, "plain"},
 		"salt":             {kvindex.Request{Body: []byte(`{"model": "m", "cache_salt": "pepper", ` + messages)}, "salted"},
+		"salt beside ids":  {kvindex.Request{Body: []byte(`{"model": "m", "cache_salt": "pepper", "sampling_params": {}, "token_ids": ` + jsonOf(bytesOf(text)) + `}`)}, "salted"},
+		"adapter of ids":   {kvindex.Request{Body: []byte(`{"model": "tuned", "sampling_params": {}, "token_ids": ` + jsonOf(bytesOf(text)) + `}`)}, "adapted"},
 		"the caller's":     {kvindex.Request{Salt: "pepper", Body: []byte(`{"model": "m", "cache_salt": "sugar", ` + messages)}, "salted"},
 		"adapter by name":  {kvindex.Request{Body: []byte(`{"model": "tuned", ` + messages)}, "adapted"},
 		"adapter, caller":  {kvindex.Request{Adapter: "tuned", Body: []byte(`{"model": "m", ` + messages)}, "adapted"},
@@ -216,6 +228,25 @@ func TestBodyMedia(t *testing.T) {
 		}
 		if !slices.Equal(media, c.media) {
 			t.Errorf("the caller's media were changed: %v", c.media)
+		}
+	}
+	// A body of ids names its media itself, unless the caller does.
+	ids := func(first, second string) []byte {
+		return fmt.Appendf(nil, `{"model": "m", "sampling_params": {}, "token_ids": %s, "features": {"mm_hashes": {"image": [%q, %q]},
+			"mm_placeholders": {"image": [{"offset": 11, "length": 20}, {"offset": 48, "length": 5}]}}}`, jsonOf(tokens), first, second)
+	}
+	for _, c := range []struct {
+		r    kvindex.Request
+		want int
+	}{
+		{kvindex.Request{Body: ids("cat", "dog")}, 4},
+		{kvindex.Request{Body: ids("cat", "cow")}, 3},
+		{kvindex.Request{Body: ids("dog", "cat")}, 0},
+		{kvindex.Request{Body: ids("cow", "cow"), Media: []kvindex.Media{{Hash: "cat", Offset: 11}, {Hash: "dog", Offset: 48}}}, 4},
+	} {
+		var a kvindex.Answer
+		if err := ix.ScoreRequest(ctx, &c.r, &a); err != nil || a.Pods[0].MatchedBlocks != c.want {
+			t.Errorf("%s: %+v, %v, want %d blocks", c.r.Body, a.Pods, err, c.want)
 		}
 	}
 	for _, media := range [][]kvindex.Media{nil, {{Hash: "cat", Length: 20}}, {{Hash: "cat", Length: 1}, {Hash: "dog", Length: 1}, {Hash: "cow", Length: 1}}} {

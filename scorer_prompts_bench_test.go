@@ -44,13 +44,7 @@ func newTextWorld(b *testing.B) *textWorld {
 	if w.tokenizer, err = tokenize.Load(testdata.Path(b, "the Llama 3 tokenizer", "tokens", "llama3")); err != nil {
 		b.Fatal(err)
 	}
-	template, err := os.ReadFile(testdata.Path(b, "chat templates", "templates", "llama3-8b.jinja"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	if w.chat, err = chat.New(string(template), map[string]string{"bos_token": "<|begin_of_text|>"}, chat.Options{}); err != nil {
-		b.Fatal(err)
-	}
+	w.readChat(b)
 	for i := range 64 {
 		w.pods = append(w.pods, fmt.Sprint("pod", i))
 	}
@@ -64,6 +58,16 @@ func newTextWorld(b *testing.B) *textWorld {
 		w.hold(ids[:len(ids)*3/4], 1+w.IntN(8))
 	}
 	return w
+}
+
+func (w *textWorld) readChat(b *testing.B) {
+	template, err := os.ReadFile(testdata.Path(b, "chat templates", "templates", "llama3-8b.jinja"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	if w.chat, err = chat.New(string(template), map[string]string{"bos_token": "<|begin_of_text|>"}, chat.Options{}); err != nil {
+		b.Fatal(err)
+	}
 }
 
 // hold lets some pods hold the blocks of a prompt.
@@ -270,14 +274,17 @@ type bodies struct {
 	more  []string // two more
 }
 
-func newBodies(b *testing.B, w *textWorld) *bodies {
-	say := func(role string) string {
-		raw, err := json.Marshal(map[string]string{"role": role, "content": w.Text(200)})
-		if err != nil {
-			b.Fatal(err)
-		}
-		return string(raw)
+// message returns a message of a chat as JSON.
+func (w *textWorld) message(b *testing.B, role string, size int) string {
+	raw, err := json.Marshal(map[string]string{"role": role, "content": w.Text(size)})
+	if err != nil {
+		b.Fatal(err)
 	}
+	return string(raw)
+}
+
+func newBodies(b *testing.B, w *textWorld) *bodies {
+	say := func(role string) string { return w.message(b, role, 200) }
 	c := new(bodies)
 	for range 100 {
 		known := make([]string, 98)
@@ -366,7 +373,8 @@ func BenchmarkPromptCacheHeap(b *testing.B) {
 
 // BenchmarkLongPrompt scores prompts of some 65,000 tokens, of which one to eight of 64 pods
 // hold three quarters: as token ids, as a text that was scored before, as one with 1 kB more,
-// and as one that was never seen.
+// and as one that was never seen; and as the bodies of chats of 100 messages, of which one has
+// two messages more. "parse-of-op" is the share of reading a body alone.
 func BenchmarkLongPrompt(b *testing.B) {
 	const size = 243_000 // bytes
 	w := &textWorld{Prose: testdata.NewProse(b, "texts to score", 1)}
@@ -374,6 +382,7 @@ func BenchmarkLongPrompt(b *testing.B) {
 	if w.tokenizer, err = tokenize.Load(testdata.Path(b, "the Llama 3 tokenizer", "tokens", "llama3")); err != nil {
 		b.Fatal(err)
 	}
+	w.readChat(b)
 	for i := range 64 {
 		w.pods = append(w.pods, fmt.Sprint("pod", i))
 	}
@@ -422,6 +431,58 @@ func BenchmarkLongPrompt(b *testing.B) {
 			text := w.Text(size)
 			b.StartTimer()
 			c.text(b, text)
+		}
+	})
+	roles := []string{"user", "assistant"}
+	newChat := func() string {
+		messages := make([]string, 100)
+		for i := range messages {
+			messages[i] = w.message(b, roles[i%2], size/len(messages))
+		}
+		return `{"messages":[` + strings.Join(messages, ",")
+	}
+	var chats [8]string
+	for i := range chats {
+		chats[i] = newChat()
+		c.body(b, chats[i]+"]}")
+	}
+	parse := func(b *testing.B, body string) {
+		if _, err := chat.Parse("", unsafe.Slice(unsafe.StringData(body), len(body))); err != nil {
+			b.Error(err)
+		}
+	}
+	b.Run("chat/known", func(b *testing.B) {
+		b.ReportAllocs()
+		var bodies [8]string
+		for i := range bodies {
+			bodies[i] = chats[i] + "]}"
+		}
+		all, reading := newTimed(), newTimed()
+		for b.Loop() {
+			body := bodies[next()]
+			all.do(func() { c.body(b, body) })
+			b.StopTimer()
+			reading.do(func() { parse(b, bodies[next()]) })
+			b.StartTimer()
+		}
+		b.ReportMetric(all.median(), "ns/op")
+		b.ReportMetric(reading.median()/all.median(), "parse-of-op")
+		b.ReportMetric(float64(c.a.PromptTokens), "tokens")
+	})
+	b.Run("chat/grown", func(b *testing.B) {
+		for b.Loop() {
+			b.StopTimer()
+			body := chats[next()] + "," + w.message(b, roles[0], 500) + "," + w.message(b, roles[1], 500) + "]}"
+			b.StartTimer()
+			c.body(b, body)
+		}
+	})
+	b.Run("chat/new", func(b *testing.B) {
+		for b.Loop() {
+			b.StopTimer()
+			body := newChat() + "]}"
+			b.StartTimer()
+			c.body(b, body)
 		}
 	})
 }

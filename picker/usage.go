@@ -22,8 +22,9 @@ var ErrNoUsage = errors.New("picker: no usage")
 //
 // It reads whole answers (JSON) and streams (server-sent events) in these forms:
 //
-//   - OpenAI chat completions and completions: usage.prompt_tokens and
-//     usage.prompt_tokens_details.cached_tokens. Of a stream the last usage counts.
+//   - OpenAI chat completions and completions, and vLLM's /inference/v1/generate:
+//     usage.prompt_tokens and usage.prompt_tokens_details.cached_tokens. Of a stream the last
+//     usage counts.
 //   - OpenAI responses: usage.input_tokens and usage.input_tokens_details.cached_tokens; in a
 //     stream response.usage.
 //   - Anthropic messages: the prompt is the sum of usage.input_tokens,

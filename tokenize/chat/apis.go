@@ -8,16 +8,18 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// An api is the API of a body.
+// An api is the API of a body: those that are read, then the others.
 type api uint8
 
 const (
 	unknown api = iota
 	chats
 	completions
-	batches
+	tokensOfVLLM
+	generateOfSGLang
 	messages
 	responses
+	batches
 	embeddings
 	reranking
 	scoring
@@ -34,7 +36,8 @@ const (
 
 func (a api) String() string {
 	return [...]string{
-		chats: "OpenAI's chat completions", completions: "OpenAI's completions", batches: "vLLM's batches of chats",
+		chats: "OpenAI's chat completions", completions: "OpenAI's completions",
+		tokensOfVLLM: "vLLM's generating from token ids", generateOfSGLang: "SGLang's generating", batches: "vLLM's batches of chats",
 		messages: "Anthropic's Messages API", responses: "OpenAI's Responses API", embeddings: "OpenAI's embeddings",
 		reranking: "an API for reranking", scoring: "an API for scoring", classification: "an API for classification",
 		pooling: "an API for pooling", audio: "an API for audio", tokenizing: "an API for tokenizing",
@@ -42,6 +45,9 @@ func (a api) String() string {
 		ollama: "Ollama's API", gemini: "Gemini's API",
 	}[a]
 }
+
+// isRead reports whether bodies of the API, which may be unknown, are read.
+func (a api) isRead() bool { return a <= responses }
 
 // paths are the ends of paths, the longer of two equal ends first.
 var paths = []struct {
@@ -72,7 +78,9 @@ var paths = []struct {
 	{"/api/chat", ollama},
 	{"/api/generate", ollama},
 	{"/api/embed", ollama},
-	{"/generate", generating},
+	{"/inference/v1/generate", tokensOfVLLM},
+	{"/generate", generateOfSGLang},
+	{"/encode", pooling},
 	{":generateContent", gemini},
 	{":streamGenerateContent", gemini},
 }
@@ -110,12 +118,12 @@ var alone = []struct {
 }{
 	{"previous_response_id", responses}, {"instructions", responses}, {"max_output_tokens", responses},
 	{"query", reranking}, {"queries", scoring}, {"text_1", scoring}, {"data_1", scoring},
-	{"contents", gemini}, {"sampling_params", generating}, {"inputs", generating}, {"token_ids", generating},
-	{"input_ids", generating}, {"text", generating},
-	{"tokens", tokenizing}, {"file", audio},
+	{"contents", gemini}, {"tokens", tokenizing}, {"file", audio}, {"inputs", generating},
+	{"token_ids", tokensOfVLLM}, {"input_ids", generateOfSGLang},
+	{"sampling_params", generating}, {"text", generating},
 }
 
-// apiOfBody returns the API of a body, a chat or a completion, by its fields.
+// apiOfBody returns the API of a body that is read, by its fields.
 func apiOfBody(o *jinja.Dict) (api, error) {
 	chat := optional(o, "messages") != nil
 	prompt := optional(o, "prompt")
@@ -138,8 +146,14 @@ func apiOfBody(o *jinja.Dict) (api, error) {
 		return completions, nil
 	}
 	for _, m := range alone {
-		if optional(o, m.field) != nil {
+		switch {
+		case optional(o, m.field) == nil:
+		case m.api != tokensOfVLLM && m.api != generateOfSGLang:
 			return unknown, another(m.field, m.api)
+		case optional(o, "token_ids") != nil && optional(o, "input_ids") != nil:
+			return unknown, notScorable("it has both token_ids and input_ids")
+		default:
+			return m.api, nil
 		}
 	}
 	switch v := optional(o, "input").(type) {
@@ -156,17 +170,8 @@ func apiOfBody(o *jinja.Dict) (api, error) {
 	return unknown, unscored("input", "of %s or of %s, which only the path tells", responses, embeddings)
 }
 
-// read reports whether bodies of the API are read.
-func (a api) read() bool {
-	switch a {
-	case chats, completions, messages, responses:
-		return true
-	}
-	return false
-}
-
 func another(path string, a api) error {
-	if a.read() {
+	if a.isRead() {
 		return unscored(path, "of %s, whose bodies are read if the path names it", a)
 	}
 	return unscored(path, "of %s, whose bodies are not read", a)

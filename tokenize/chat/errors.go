@@ -47,9 +47,9 @@ func kind(v jinja.Value) string {
 		return "null"
 	case bool:
 		return "a boolean"
-	case string:
+	case string, media:
 		return "a string"
-	case *jinja.List:
+	case *jinja.List, tokenList:
 		return "an array"
 	case *jinja.Dict:
 		return "an object"

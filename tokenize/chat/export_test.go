@@ -45,6 +45,30 @@ func ShowJSON(s string) (string, error) {
 	return show(v), err
 }
 
+// DecodeString reads a JSON text of a string, and DecodeBorrowed one in a body.
+func DecodeString(s string) (string, error) { return asText(decode(s)) }
+
+func DecodeBorrowed(body []byte) (string, error) { return asText(new(counts).decodeBody(body)) }
+
+func asText(v jinja.Value, err error) (string, error) {
+	if _, ok := v.(string); !ok && err == nil {
+		err = errors.New("no string")
+	}
+	s, _ := v.(string)
+	return s, err
+}
+
+// MediaField returns a field that is passed over as media and that templates get; "" if there
+// is none.
+func MediaField() string {
+	for name := range mediaFields {
+		if !partFields[name] {
+			return name
+		}
+	}
+	return ""
+}
+
 // SyntaxError tells whether decode calls a text none of JSON.
 func SyntaxError(s string) bool {
 	_, err := decode(s)
@@ -80,6 +104,7 @@ func show(v jinja.Value) string {
 const (
 	MaxCached = maxCached
 	MaxBody   = maxBody
+	MaxText   = maxText
 )
 
 // CachedTemplates returns how many templates of requests are kept.

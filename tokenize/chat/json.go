@@ -1,18 +1,25 @@
 package chat
 
 import (
+	"encoding/binary"
 	"math"
 	"math/big"
+	"math/bits"
 	"strconv"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
+	"unsafe"
 
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// maxBody bounds the bodies that Parse reads, in bytes.
-const maxBody = 32 << 20
+// maxBody bounds the bodies that Parse reads, in bytes, and maxText what is in them beside
+// media.
+const (
+	maxBody = 256 << 20
+	maxText = 32 << 20
+)
 
 var (
 	inf = math.Inf(1)
@@ -32,20 +39,70 @@ const (
 
 // A decoder reads JSON as json.loads of Python 3.12 does: keys in order, of equal ones the
 // last value at the first's place, integers of any size apart from floats, and NaN, Infinity
-// and -Infinity. It refuses a lone surrogate, which only Python can hold.
+// and -Infinity. It refuses a lone surrogate, which only Python can hold, and a string that is
+// not UTF-8.
+//
+// Each string is copied, once, into memory that it shares with its neighbours. So what is
+// returned has nothing of the text.
 type decoder struct {
-	s     string // valid UTF-8
-	at    int
-	depth int
+	s       string
+	body    bool // s is a body, and not valid for longer than the decoder
+	at      int
+	depth   int
+	place   place
+	skipped int // bytes of media that were passed over
 	*counts
 }
 
-// counts are the counts of a request, over all of its texts.
+// A place is where in a body a decoder is, as far as that matters.
+type place uint8
+
+const (
+	inBody     place = iota
+	inMessages       // in the value of messages
+	inContent        // in a message's content
+	inFeatures       // in the value of features
+	inPrompt         // in a field that may have token ids
+	inMedia          // in a field that is media, which nothing reads
+)
+
+// within returns the place of the value of a key in a body.
+func (d *decoder) within(key string) place {
+	switch {
+	case d.depth == 1:
+		switch key {
+		case "messages":
+			return inMessages
+		case "features":
+			return inFeatures
+		case "prompt", "token_ids", "input_ids":
+			return inPrompt
+		case "image_data", "video_data", "audio_data":
+			return inMedia
+		}
+	case d.depth == 2 && d.place == inFeatures && (key == "kwargs_data" || key == "mm_metadata"):
+		return inMedia
+	case d.depth == 3 && d.place == inMessages && key == "content":
+		return inContent
+	case d.depth == 5 && d.place == inContent && mediaFields[key]:
+		return inMedia
+	}
+	return d.place
+}
+
+// A media is a string of media that was checked, and not kept.
+type media struct{}
+
+// counts are the counts of a request, over all of its texts, and memory for its strings.
 type counts struct {
 	values int
 	tokens int
-	long   int // digits of integers that do not fit 64 bits
+	long   int    // digits of integers that do not fit 64 bits
+	room   []byte // strings, and behind them room for more
 }
+
+// A roomful is the memory that strings share, in bytes. Longer strings have their own.
+const roomful = 64 << 10
 
 // A syntaxError stands for a JSONDecodeError of json.loads.
 type syntaxError struct {
@@ -61,11 +118,21 @@ func decode(s string) (jinja.Value, error) { return new(counts).decode(s) }
 
 func (n *counts) decode(s string) (jinja.Value, error) {
 	d := decoder{s: s, counts: n}
+	return d.whole()
+}
+
+// decodeBody is decode for a body. What it returns has nothing of it.
+func (n *counts) decodeBody(body []byte) (jinja.Value, error) {
+	d := decoder{s: unsafe.String(unsafe.SliceData(body), len(body)), body: true, counts: n}
+	return d.whole()
+}
+
+func (d *decoder) whole() (jinja.Value, error) {
 	v, err := d.value()
 	if err != nil {
 		return nil, err
 	}
-	if d.space(); d.at < len(s) {
+	if d.space(); d.at < len(d.s) {
 		return nil, d.fail("more text behind the value")
 	}
 	return v, nil
@@ -98,6 +165,9 @@ var words = []struct {
 func (d *decoder) value() (jinja.Value, error) {
 	switch c := d.next(); c {
 	case '"':
+		if d.place == inMedia {
+			return d.media()
+		}
 		return d.string()
 	case '{', '[':
 		if err := d.count(); err != nil {
@@ -105,6 +175,12 @@ func (d *decoder) value() (jinja.Value, error) {
 		}
 		if d.depth++; d.depth > maxDepth {
 			return nil, unscored("", "nested deeper than %d", maxDepth)
+		}
+		if c == '[' && d.place == inPrompt && d.depth <= tokenDepth {
+			if ids := d.ids(); ids != nil {
+				d.depth--
+				return ids, d.countIDs(len(ids))
+			}
 		}
 		d.at++
 		container := d.array
@@ -135,7 +211,11 @@ func (d *decoder) countSmall() error {
 	if d.depth > tokenDepth {
 		return d.count()
 	}
-	if d.tokens++; d.tokens > maxTokens {
+	return d.countIDs(1)
+}
+
+func (d *decoder) countIDs(n int) error {
+	if d.tokens += n; d.tokens > maxTokens {
 		return unscored("", "more than %d numbers", maxTokens)
 	}
 	return nil
@@ -170,11 +250,15 @@ func (d *decoder) object() (jinja.Value, error) {
 			return nil, d.fail("no ':'")
 		}
 		d.at++
-		from := d.at
+		from, outer := d.at, d.place
+		if d.body {
+			d.place = d.within(key)
+		}
 		v, err := d.value()
 		if err != nil {
 			return nil, err
 		}
+		d.place = outer
 		if d.depth == 1 && key == "tools" && d.at-from > maxTools {
 			return nil, unscored("tools", "longer than %d bytes", maxTools)
 		}
@@ -215,6 +299,45 @@ func (d *decoder) array() (jinja.Value, error) {
 	}
 }
 
+// A tokenList is an array of token ids.
+type tokenList []uint32
+
+// ids reads an array of nothing but token ids. It returns nil for any other, of which it reads
+// nothing.
+func (d *decoder) ids() tokenList {
+	end := strings.IndexByte(d.s[d.at:], ']')
+	if end < 0 {
+		return nil
+	}
+	text := d.s[d.at+1 : d.at+end]
+	in := decoder{s: text}
+	if !isDigit(in.next()) {
+		return nil
+	}
+	ids := make(tokenList, 0, min(strings.Count(text, ",")+1, maxTokens+1))
+	for {
+		in.space()
+		id, from := uint64(0), in.at
+		for ; in.at < len(text) && isDigit(text[in.at]) && in.at-from < 10; in.at++ {
+			id = id*10 + uint64(text[in.at]-'0')
+		}
+		digits := in.at - from
+		if digits == 0 || digits > 1 && text[from] == '0' || id > math.MaxUint32 || len(ids) > maxTokens {
+			return nil
+		}
+		ids = append(ids, uint32(id))
+		if in.next() != ',' {
+			break
+		}
+		in.at++
+	}
+	if in.at < len(text) {
+		return nil
+	}
+	d.at += end + 1
+	return ids
+}
+
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
 func (d *decoder) digits() {
@@ -250,6 +373,9 @@ func (d *decoder) number() (jinja.Value, error) {
 		}
 	}
 	text := d.s[from:d.at]
+	if len(text) > maxText {
+		return nil, d.tooLong()
+	}
 	if d.at > whole {
 		f, _ := strconv.ParseFloat(text, 64) // too large a number is infinite, as in Python
 		return f, nil
@@ -269,65 +395,174 @@ func (d *decoder) number() (jinja.Value, error) {
 }
 
 // string reads a string from its quotation mark on.
-func (d *decoder) string() (string, error) {
+func (d *decoder) string() (string, error) { return d.text(true) }
+
+// media passes over a string of media.
+func (d *decoder) media() (jinja.Value, error) {
+	from := d.at
+	_, err := d.text(false)
+	d.skipped += d.at - from
+	return media{}, err
+}
+
+// text reads a string from its quotation mark on, 8 bytes at a time: they are written to the
+// room, and of those in which there is something to do all behind it are written anew. If the
+// string is not kept, what is in the room is overwritten.
+func (d *decoder) text(keep bool) (string, error) {
 	if err := d.count(); err != nil {
 		return "", err
 	}
 	d.at++
-	from := d.at
-	for d.at < len(d.s) {
-		switch c := d.s[d.at]; {
-		case c == '"':
-			d.at++
-			return d.s[from : d.at-1], nil
-		case c == '\\':
-			return d.escaped(from)
-		case c < ' ':
-			return "", d.fail("a control character in a string")
+	s, at, start, tried := d.s, d.at, d.at, d.at
+	dst, n := d.room[:cap(d.room)], len(d.room)
+	from, moved, any := n, false, uint64(0)
+	for {
+		switch {
+		case n+16 <= len(dst): // for 8 bytes, and a rune behind them
+		case !keep:
+			if from+16 > len(dst) {
+				dst, from = make([]byte, 64), 0
+			}
+			n = from
+		default:
+			more, err := d.roomFor(at, n-from)
+			if err != nil {
+				return "", err
+			}
+			n = copy(more, dst[from:n])
+			dst, from, moved = more, 0, true
 		}
-		d.at++
-	}
-	return "", d.fail("a string without end")
-}
-
-// escaped reads on from the first escape of a string that began at from.
-func (d *decoder) escaped(from int) (string, error) {
-	var b strings.Builder
-	for d.at < len(d.s) {
-		switch c := d.s[d.at]; {
+		if !keep && at >= tried {
+			for len(s)-at > piece && isBase64(s[at:at+piece]) {
+				at += piece
+			}
+			tried = at + piece
+		}
+		for len(s)-at >= 8 && n+16 <= len(dst) {
+			x := word(s[at:])
+			binary.LittleEndian.PutUint64(dst[n:], x)
+			// The lowest byte that is marked is a control character, '"' or '\\'.
+			marked := (((x ^ each*('"'^' ')) - each*('"'-1)) | ((x ^ each*'\\') - each)) &^ x & highs
+			if marked == 0 {
+				any |= x
+				at, n = at+8, n+8
+				continue
+			}
+			before := bits.TrailingZeros64(marked) / 8
+			any |= x & (1<<(8*before) - 1)
+			at, n = at+before, n+before
+			break
+		}
+		if n+16 > len(dst) && len(s)-at >= 8 {
+			continue
+		}
+		if at == len(s) {
+			d.at = at
+			return "", d.fail("a string without end")
+		}
+		switch c := s[at]; {
 		case c == '"':
-			b.WriteString(d.s[from:d.at])
-			d.at++
-			return b.String(), nil
+			if d.at = at + 1; any&highs != 0 && !utf8.ValidString(s[start:at]) {
+				return "", d.fail("a string that is not UTF-8")
+			}
+			if !keep || n == from {
+				return "", nil
+			}
+			if !moved || len(dst)-n > cap(d.room)-len(d.room) {
+				d.room = dst[:n]
+			}
+			return unsafe.String(&dst[from], n-from), nil
 		case c == '\\':
-			b.WriteString(d.s[from:d.at])
+			d.at = at
 			r, err := d.escape()
 			if err != nil {
 				return "", err
 			}
-			b.WriteRune(r)
-			from = d.at
-			continue
+			at = d.at
+			n += utf8.EncodeRune(dst[n:], r)
 		case c < ' ':
+			d.at = at
 			return "", d.fail("a control character in a string")
+		default: // one of the last bytes of the text
+			dst[n] = c
+			any |= uint64(c)
+			at, n = at+1, n+1
 		}
-		d.at++
 	}
-	return "", d.fail("a string without end")
 }
 
+// roomFor returns room for the rest of a string of which the next byte is at at and have bytes
+// are there: a new room, or for a long string one of its own.
+func (d *decoder) roomFor(at, have int) ([]byte, error) {
+	if at-d.skipped > maxText {
+		return nil, d.tooLong()
+	}
+	end := at
+	for {
+		i := strings.IndexByte(d.s[end:], '"')
+		if i < 0 {
+			end = len(d.s)
+			break
+		}
+		end += i
+		if head := d.s[at:end]; (len(head)-len(strings.TrimRight(head, `\`)))%2 == 0 {
+			break
+		}
+		end++
+	}
+	if end-d.skipped > maxText {
+		return nil, d.tooLong()
+	}
+	size := have + end - at
+	if size <= roomful/4 {
+		size = min(have+len(d.s)-at, roomful)
+	}
+	return make([]byte, size+16), nil
+}
+
+func (d *decoder) tooLong() error {
+	return unscored("", "longer than %d bytes beside its media", maxText)
+}
+
+// A piece of a string is in a near cache when it is looked at again.
+const piece = 4 << 10
+
 const (
-	escapes = `"\/bfnrt`
-	meaning = "\"\\/\b\f\n\r\t"
+	each  = 0x0101010101010101
+	highs = each << 7 // the highest bits of 8 bytes
 )
+
+// isBase64 reports whether s, of whole pieces, has only characters as in base64: ASCII behind
+// the quotation mark, and no backslash.
+func isBase64(s string) bool {
+	const to = each * (0x80 - '"' - 1)
+	any, all := uint64(0), ^uint64(0)
+	for s := s; len(s) >= 64; s = s[64:] {
+		a, b, c, d := word(s), word(s[8:]), word(s[16:]), word(s[24:])
+		e, f, g, h := word(s[32:]), word(s[40:]), word(s[48:]), word(s[56:])
+		any |= a | b | c | d | e | f | g | h
+		all &= (a + to) & (b + to) & (c + to) & (d + to) & (e + to) & (f + to) & (g + to) & (h + to)
+	}
+	return any&highs == 0 && all&highs == highs && strings.IndexByte(s, '\\') < 0
+}
+
+// word returns the first 8 bytes of s.
+func word(s string) uint64 {
+	_ = s[7]
+	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+}
+
+// escapes are the characters behind a backslash, and what they mean.
+var escapes = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 func (d *decoder) escape() (rune, error) {
 	if d.at+1 == len(d.s) {
 		return 0, d.fail("a string without end")
 	}
-	if i := strings.IndexByte(escapes, d.s[d.at+1]); i >= 0 {
+	if c := escapes[d.s[d.at+1]]; c != 0 {
 		d.at += 2
-		return rune(meaning[i]), nil
+		return rune(c), nil
 	}
 	r, ok := d.unicode()
 	if !ok {

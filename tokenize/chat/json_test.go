@@ -1,9 +1,16 @@
 package chat_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
+	"math/rand/v2"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
@@ -52,5 +59,187 @@ func TestJSON(t *testing.T) {
 	}
 	if _, err := chat.ShowJSON("-" + strings.Repeat("1", 4300)); err != nil {
 		t.Error(err)
+	}
+}
+
+// lone reports whether a valid JSON text of a string has an escape of half a surrogate pair,
+// which encoding/json replaces.
+func lone(raw string) bool {
+	high := false
+	for i := 0; i < len(raw); {
+		var r rune
+		n := 1
+		if raw[i] == '\\' {
+			if n = 2; raw[i+1] == 'u' {
+				n = 6
+				v, _ := strconv.ParseUint(raw[i+2:i+6], 16, 16)
+				r = rune(v)
+			}
+		}
+		i += n
+		low := utf16.IsSurrogate(r) && r >= 0xdc00
+		if high != low {
+			return true
+		}
+		high = utf16.IsSurrogate(r) && !low
+	}
+	return false
+}
+
+// checkString compares what is read of a JSON text of a string with what encoding/json reads,
+// which takes two things more: lone surrogates, and bytes that are not UTF-8.
+func checkString(t *testing.T, raw string) {
+	t.Helper()
+	var want string
+	ok := json.Unmarshal([]byte(raw), &want) == nil && utf8.ValidString(raw) && !lone(raw)
+	check := func(how, got string, err error) {
+		t.Helper()
+		if (err == nil) != ok || ok && got != want {
+			t.Fatalf("%s of %.200q: %.200q, %v, want %.200q, %v", how, raw, got, err, want, ok)
+		}
+	}
+	got, err := chat.DecodeString(raw)
+	check("a text", got, err)
+	body := []byte(raw)
+	got, err = chat.DecodeBorrowed(body)
+	clear(body)
+	check("a body", got, err)
+	_, err = chat.Parse("", []byte(`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":`+raw+`}}]}]}`))
+	if (err == nil) != ok {
+		t.Fatalf("media of %.200q: %v, want %v", raw, err, ok)
+	}
+}
+
+var stringPieces = []string{
+	`\n`, `\"`, `\\`, `\/`, `\t`, `\u00e9`, `\ud83d\ude00`, `\uFFFD`, "é", "日本", "😀", "\u2028", "\x7f", "<", "'", " ",
+}
+
+var badPieces = []string{
+	"\x00", "\n", "\x1f", `"`, `\`, `\x`, `\u12`, `\u00g0`, `\ud800`, `\udc00`, `\ud800\ud800`, "\xff", "\xc3", "\xed\xa0\x80", "\xf5\x80\x80\x80",
+}
+
+// Strings are read as encoding/json reads them, wherever in them something stands.
+func TestStrings(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	plain := strings.Repeat("abcdefghijklmnopqrstuvwxyz012345", 300)
+	for range 4000 {
+		var b strings.Builder
+		b.WriteByte('"')
+		bad := r.IntN(3) == 0
+		for n := r.IntN(12); n > 0; n-- {
+			size := r.IntN(40)
+			if r.IntN(40) == 0 {
+				size = 4000 + r.IntN(200)
+			}
+			b.WriteString(plain[:size])
+			pieces := stringPieces
+			if bad && r.IntN(6) == 0 {
+				pieces = badPieces
+			}
+			b.WriteString(pieces[r.IntN(len(pieces))])
+		}
+		b.WriteString(plain[:r.IntN(40)])
+		if r.IntN(30) > 0 {
+			b.WriteByte('"')
+		}
+		checkString(t, b.String())
+	}
+}
+
+func FuzzString(f *testing.F) {
+	for _, s := range append(stringPieces, badPieces...) {
+		f.Add(s, uint16(0))
+		f.Add(s, uint16(4095))
+	}
+	f.Fuzz(func(t *testing.T, s string, before uint16) {
+		checkString(t, `"`+strings.Repeat("a", int(before)%5000)+s+`"`)
+	})
+}
+
+// imageBody is a chat with so many images of size characters of base64 each.
+func imageBody(images, size int) []byte {
+	data := strings.Repeat("iVBORw0KGgoAAAANSUhEUgAABAAAAAQACAIAAADwf7zUAAEAAElEQVR4nOz925IkSY4k", 1+size/64)[:size]
+	part := `{"type":"image_url","image_url":{"url":"data:image/png;base64,` + data + `"}},`
+	return []byte(`{"messages":[{"role":"user","content":[` + strings.Repeat(part, images) + `{"type":"text","text":"What is this?"}]}]}`)
+}
+
+// Media are neither copied nor bounded as text is.
+func TestMediaIsNotCopied(t *testing.T) {
+	body := imageBody(4, 1<<20)
+	if _, err := chat.Parse("", body); err != nil {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	r, err := chat.Parse("", body)
+	runtime.ReadMemStats(&after)
+	if err != nil || !r.Chat() {
+		t.Fatal(err)
+	}
+	if n := after.TotalAlloc - before.TotalAlloc; n > 256<<10 {
+		t.Errorf("%d bytes for a body of %d", n, len(body))
+	}
+	for _, body := range []string{`{"prompt":"`, `{"prompt":1`} {
+		long := append([]byte(body), bytes.Repeat([]byte("0"), chat.MaxText)...)
+		if _, err := chat.Parse("", append(long, `"}`...)); !errors.Is(err, chat.ErrNotScorable) {
+			t.Errorf("%s and so on: %v", body, err)
+		}
+	}
+}
+
+// A Request has nothing of the body, which may be overwritten.
+func TestNothingOfTheBodyIsKept(t *testing.T) {
+	const source = "{{ messages }}{{ tools | tojson }}{{ documents }}{{ x }}"
+	body := `{"model":"m","cache_salt":"s","messages":[{"role":"user","name":"n","content":"plain"},{"role":"assistant","reasoning":"why","content":[` +
+		`{"type":"text","text":"a\nb","more":{"k":["v"]}}],"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"a\":\"b\"}"}}]}],` +
+		`"tools":[{"type":"function","function":{"name":"f","description":"d"}}],"documents":[{"t":"x"}],"chat_template_kwargs":{"x":"y"}}`
+	render := func(scribble bool) string {
+		b := []byte(body)
+		r, err := chat.Parse("", b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if scribble {
+			for i := range b {
+				b[i] = 'Z'
+			}
+		}
+		x, err := newModel(t, source, chat.Options{}).Render(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Model + r.Salt + x.Text
+	}
+	if got, want := render(true), render(false); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	for _, body := range []string{`{"prompt":"plain"}`, `{"prompt":"a\nb"}`} {
+		b := []byte(body)
+		r, err := chat.Parse("", b)
+		clear(b)
+		if want, _ := chat.Parse("", []byte(body)); err != nil || r.Prompt != want.Prompt {
+			t.Errorf("%s: %q, %v", body, r.Prompt, err)
+		}
+	}
+}
+
+// What is passed over as media never reaches a template.
+func TestMediaFields(t *testing.T) {
+	if name := chat.MediaField(); name != "" {
+		t.Errorf("%s is given to templates", name)
+	}
+	// In another place, such a field is not media.
+	long := strings.Repeat("x", 1000)
+	body := `{"messages":[{"role":"user","content":[{"type":"text","text":"a","other":{"image_url":"` + long + `"}}]}],"documents":[{"image_url":"` + long + `"}],` +
+		`"tools":[{"type":"function","function":{"name":"f","parameters":{"image_url":"` + long + `","file":"` + long + `"}}}]}`
+	x, err := newModel(t, "{% for m in messages %}{% for p in m.content %}{{ p.other.image_url }}{% endfor %}{% endfor %}{{ tools[0].function.parameters.image_url }}{{ tools[0].function.parameters.file }}{{ documents[0].image_url }}", chat.Options{}).Render(parse(t, body), nil)
+	if err != nil || x.Text != long+long+long+long {
+		t.Errorf("%.100q, %v", text(x), err)
+	}
+	args := strconv.Quote(`{"image_data":"` + long + `","messages":[{"content":[{"image_url":"` + long + `"}]}]}`)
+	body = `{"messages":[{"role":"assistant","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":` + args + `}}]}]}`
+	x, err = newModel(t, "{% set a = messages[0].tool_calls[0].function.arguments %}{{ a.image_data }}{{ a.messages[0].content[0].image_url }}", chat.Options{}).Render(parse(t, body), nil)
+	if err != nil || x.Text != long+long {
+		t.Errorf("%.100q, %v", text(x), err)
 	}
 }

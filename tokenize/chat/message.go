@@ -228,6 +228,12 @@ var partFields = map[string]bool{
 	"name": true, "thinking": true, "closed": true,
 }
 
+// mediaFields are those of partFields that are media. Nothing reads their values.
+var mediaFields = map[string]bool{
+	"image_url": true, "input_audio": true, "file": true, "audio_url": true, "video_url": true, "image_pil": true,
+	"image_embeds": true, "audio_embeds": true,
+}
+
 func (p *part) parse(v jinja.Value) (featureSet, error) {
 	switch v := v.(type) {
 	case string:

@@ -1,16 +1,15 @@
 package chat
 
 import (
+	"bytes"
 	"errors"
-	"math"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
 // A Request is a chat or completion request, or one of another API that engines make a chat
-// of. It does not change after Parse, and is
+// of. A completion has a text or token ids. It does not change after Parse, and is
 // safe for concurrent use.
 type Request struct {
 	Model string // of the request; "" without one
@@ -23,6 +22,9 @@ type Request struct {
 	// Prompt or Tokens is the prompt of a completion.
 	Prompt string
 	Tokens []uint32
+
+	// Media are the media that a body with token ids names, in order of Offset.
+	Media []Media
 
 	chat  *conversation
 	other otherBody // in place of chat
@@ -56,16 +58,20 @@ type conversation struct {
 	features            featureSet
 }
 
-// Parse reads the body of a request of OpenAI's chat, completion or Responses API, or of
-// Anthropic's Messages API. path is the path of the HTTP request, such as
-// "/v1/chat/completions"; it may have a prefix and a query. The body of another API is an error
-// that wraps ErrNotScorable and names the API. Of the Responses API, bodies that refer to stored
-// responses are ErrNotScorable, too. If path is empty or
-// unknown, a body with "messages" is a chat, and a body with "prompt" a completion. The body
-// of another API then passes for one of them if no field shows its API. With an unknown path,
-// any other body is ErrNotScorable, because it may be right for an API that is not known.
+// Parse reads the body of a request of OpenAI's chat, completion or Responses API, of
+// Anthropic's Messages API, of vLLM's /inference/v1/generate or of SGLang's /generate. path is
+// the path of the HTTP request, such as "/v1/chat/completions"; it may have a prefix and a
+// query. The body of another API is an error that wraps ErrNotScorable and names the API. Of
+// the Responses API, bodies that refer to stored responses are ErrNotScorable, too. If path is
+// empty or unknown, a body with "messages" is a chat, a body with "prompt" a completion, one
+// with "token_ids" vLLM's, and one with "input_ids" SGLang's. The body of another API then
+// passes for one of them if no field shows its API. With an unknown path, any other body is
+// ErrNotScorable, because it may be right for an API that is not known.
 //
-// A body of more than 32 MiB, images in it included, is ErrNotScorable.
+// A prompt may be a list of one. Several prompts in one body are ErrNotScorable, and so are raw
+// media beside token ids, and SGLang's adapters, extra keys and sessions.
+//
+// A body of more than 256 MiB, or of more than 32 MiB beside its media, is ErrNotScorable.
 //
 // Of the fields that affect the text, Parse accepts and refuses the same values as vLLM
 // (entrypoints/openai/chat_completion/protocol.py and completion/protocol.py). Where versions
@@ -80,17 +86,14 @@ func Parse(path string, body []byte) (*Request, error) {
 }
 
 func parse(api api, body []byte) (*Request, error) {
-	if api != unknown && !api.read() {
+	if !api.isRead() {
 		return nil, notScorable("it was sent to %s, whose bodies are not read", api)
 	}
 	if len(body) > maxBody {
 		return nil, notScorable("longer than %d bytes", maxBody)
 	}
-	if !utf8.Valid(body) {
-		return nil, malformed("not UTF-8")
-	}
 	n := new(counts)
-	v, err := n.decode(strings.TrimPrefix(string(body), "\ufeff"))
+	v, err := n.decodeBody(bytes.TrimPrefix(body, []byte("\ufeff")))
 	if err != nil {
 		var syntax *syntaxError
 		if errors.As(err, &syntax) {
@@ -119,17 +122,31 @@ func parse(api api, body []byte) (*Request, error) {
 	return parseRequest(o, n, api)
 }
 
-func parseRequest(o *jinja.Dict, n *counts, api api) (*Request, error) {
-	r := new(Request)
-	var err error
+// parseNames reads the model and the salt.
+func (r *Request) parseNames(o *jinja.Dict) (err error) {
 	if r.Model, err = optionalText(o, "model"); err != nil {
-		return nil, err
+		return err
 	}
 	if r.Salt, err = optionalText(o, "cache_salt"); err != nil {
+		return err
+	}
+	// A host may keep these strings, and they must not keep others in memory.
+	r.Model, r.Salt = strings.Clone(r.Model), strings.Clone(r.Salt)
+	return nil
+}
+
+func parseRequest(o *jinja.Dict, n *counts, api api) (*Request, error) {
+	switch api {
+	case tokensOfVLLM:
+		return parseTokenRequest(o)
+	case generateOfSGLang:
+		return parseSGLangRequest(o)
+	}
+	r := new(Request)
+	err := r.parseNames(o)
+	if err != nil {
 		return nil, err
 	}
-	// A host may keep these strings, and they must not keep the whole body in memory.
-	r.Model, r.Salt = strings.Clone(r.Model), strings.Clone(r.Salt)
 	if optional(o, "cache_salt") != nil && r.Salt == "" {
 		return nil, badField("cache_salt", "empty")
 	}
@@ -177,7 +194,7 @@ func refuseFields(o *jinja.Dict) error {
 	return refuseTransfer(o)
 }
 
-// refuseTransfer refuses token ids in place of the prompt.
+// refuseTransfer refuses token ids that come with the KV cache.
 func refuseTransfer(o *jinja.Dict) error {
 	transfer, err := optionalObject(o, "kv_transfer_params")
 	if err != nil || transfer == nil {
@@ -198,6 +215,8 @@ func (r *Request) parsePrompt(o *jinja.Dict) error {
 		return badField("prompt", "missing")
 	case string:
 		r.Prompt = v
+	case tokenList:
+		r.Tokens = v
 	case *jinja.List:
 		return r.parsePrompts(v.Items)
 	default:
@@ -211,7 +230,7 @@ func (r *Request) parsePrompts(items []jinja.Value) (err error) {
 		return badField("prompt", "empty")
 	}
 	if _, ok := items[0].(int64); ok {
-		r.Tokens, err = tokenIDs("prompt", items)
+		r.Tokens, err = tokenIDs("prompt", items, isLax)
 		return err
 	}
 	if len(items) > 1 {
@@ -220,27 +239,19 @@ func (r *Request) parsePrompts(items []jinja.Value) (err error) {
 	switch v := items[0].(type) {
 	case string:
 		r.Prompt = v
+	case tokenList:
+		r.Tokens = v
 	case *jinja.List:
 		if len(v.Items) == 0 {
 			return badField("prompt[0]", "empty")
 		}
-		r.Tokens, err = tokenIDs("prompt[0]", v.Items)
+		r.Tokens, err = tokenIDs("prompt[0]", v.Items, isLax)
 	default:
-		err = wrongType("prompt[0]", v, "a string or an array")
+		if err = wrongType("prompt[0]", v, "a string or an array"); isLax(v) {
+			err = unscored("prompt[0]", "not the id of a token as it is written")
+		}
 	}
 	return err
-}
-
-func tokenIDs(path string, items []jinja.Value) ([]uint32, error) {
-	ids := make([]uint32, len(items))
-	for i, item := range items {
-		id, ok := item.(int64)
-		if !ok || id < 0 || id > math.MaxUint32 {
-			return nil, within(badField("", "not the id of a token"), "%s[%d]", path, i)
-		}
-		ids[i] = uint32(id)
-	}
-	return ids, nil
 }
 
 func parseConversation(o *jinja.Dict, n *counts) (*conversation, error) {

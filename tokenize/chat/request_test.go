@@ -15,7 +15,7 @@ func TestParseErrors(t *testing.T) {
 	const call = `{"messages":[{"role":"assistant","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":`
 	for _, c := range []struct{ body, want string }{
 		{``, `malformed: not JSON: no value at byte 0`},
-		{"{\"prompt\":\"\xff\"}", `malformed: not UTF-8`},
+		{"{\"prompt\":\"\xff\"}", `malformed: not JSON: a string that is not UTF-8 at byte 13`},
 		{`[]`, `malformed: an array, not an object`},
 		{strings.Repeat("[", 101), `not scorable: nested deeper than 100`},
 		{`"\ud800"`, `malformed: a lone surrogate in a string, which no tokenizer takes`},
