@@ -288,8 +288,8 @@ type Change struct {
 	Parent    Hash
 	Root      Key
 
-	// UncertainLocals: the Locals of a masked store may be wrong, because the event does not
-	// assign its media to blocks. Then the backend places nothing by them.
+	// UncertainLocals: the Locals of a masked store, or of a lower tier's, may be wrong, because
+	// the event does not assign its media to blocks. Then the backend places nothing by them.
 	UncertainLocals bool
 
 	// Reused marks a store that announces again what is there: it never
@@ -534,7 +534,9 @@ var ErrClosed = errors.New("index: closed")
 //   - Names. All groups and tiers of a source share the names of its hashes. A backend
 //     keeps a name while any group of the source holds the block, and after that within
 //     a bounded budget, which drops the oldest first. Only gpu stores give names: the
-//     events of a lower tier leave out salts and media. A hash names one prefix in each
+//     events of a lower tier leave out salts and media. One of parts of a block with a
+//     parent (a BlockSize smaller than the largest of its group) names its hashes that have
+//     no key in the Variant, unless UncertainLocals is set. A hash names one prefix in each
 //     variant. One prefix may have several hashes: it is held as long as one of them is.
 //   - Ambiguity. A held hash to which a second store gives another key of the
 //     same variant names both, but not a third. Its removal removes both. A store that

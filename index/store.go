@@ -18,7 +18,9 @@ import (
 //     hashes are held. Queries see them once another store names them, or they follow
 //     from a hash with a key (masked.go).
 //   - A store of a lower tier gives no keys: vLLM's offloading events leave out salts and
-//     media, so such a key would claim a salted prompt for everybody.
+//     media, so such a key would claim a salted prompt for everybody. One of parts of a block
+//     is an exception, because no other event may name the first of them: they have the
+//     salt of their parent.
 //   - A dense store of a lower tier is a chunk, which is loaded as a whole or not
 //     at all and may be removed by its last hash alone (vLLM's self-describing
 //     chunks). So it is one block of the chunk's length, held by that hash.
@@ -129,6 +131,9 @@ func (s *source) store(c *Change) {
 			return
 		}
 	}
+	if dense && c.Tier != TierGPU && c.BlockSize < g.cut.size && c.HasParent && !c.UncertainLocals {
+		st.nameParts(variant)
+	}
 	st.holdAll(held, nil)
 	s.mem.Add(-aside)
 	if held = held[st.from:]; slices.ContainsFunc(held, s.unplaced) {
@@ -155,6 +160,34 @@ func (s *source) isPart(g *group, h Hash) bool {
 func (s *source) unplaced(h Hash) bool {
 	n := s.name(h)
 	return n.unplaced()
+}
+
+// nameParts gives the hashes of a lower tier's store of parts of a block their keys, if they have
+// none and their parent has one.
+func (st *storeTask) nameParts(variant uint32) {
+	s, c := st.s, st.c
+	prev, n := st.before(variant)
+	if n != 1 {
+		return
+	}
+	r := blockRange{prev, Key(s.f.Key(prev)), variant, c.Locals, c.BlockSize / c.Variant.Unit}
+	s.placeRange(r, func(from, to int, ends blockEnds) bool {
+		var named []Hash
+		for i, h := range c.Hashes[from:to] {
+			if !s.roomFor(h) {
+				return false
+			}
+			if n := s.fresh(h); !n.hasKeyIn(variant) {
+				n.place(ends.of(from + i))
+				s.trimIdle()
+				named = append(named, h)
+			}
+		}
+		for _, h := range named {
+			s.waits.join(variantHash{h, variant})
+		}
+		return true
+	})
 }
 
 // dropChild gives up placing a store whose parent stands for two prefixes. It may continue

@@ -1124,6 +1124,23 @@ var cases = []testCase{
 		t.apply(podA, inTier(index.TierCPU, inGroup(mamba, masks.remove(4))))
 		seen("removed", 0b10, 0)
 	}},
+	{"PartsInALowerTierNameTheirHashes", func(t *tester) {
+		parts := func(sure bool) index.Change {
+			return with(inTier(index.TierCPU, masks.store(4, 6)), func(c *index.Change) { c.UncertainLocals = !sure })
+		}
+		for i, want := range []int{0, 1} { // what is behind them is parked until they are named
+			t.apply(podA, inGroup(index.Group{}, blocks64(masks)), parts(i == 1), masks.store(6, 7))
+			parked := 0
+			for _, row := range t.match(masks, nil, true) {
+				if row.BlockSize == size && row.Held[index.TierGPU] != nil {
+					parked += bits.OnesCount64(row.Held[index.TierGPU][0])
+				}
+			}
+			if parked != want {
+				t.Errorf("certain %v: %d parts are held behind the parts of the lower tier, want %d", i == 1, parked, want)
+			}
+		}
+	}},
 	{"AfterAnAmbiguousRemovalNoReportIsCounted", func(t *tester) {
 		c, d := newChain(1, 2), newChain(2, 2)
 		d.hashes = c.hashes

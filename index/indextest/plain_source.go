@@ -219,6 +219,9 @@ func (s *plainSource) store(c *index.Change) {
 			follows = m
 		}
 	}
+	if whole && !names && c.BlockSize < s.groups[c.Group.ID].by.size && c.HasParent && !c.UncertainLocals {
+		s.nameParts(c)
+	}
 	for i, h := range hashes {
 		if placed {
 			s.place(h, ends[i])
@@ -466,6 +469,23 @@ func (s *plainSource) hold(st *plainStore, i int, h index.Hash) {
 	if b.parent, b.chained = st.c.Parent, st.c.HasParent; i > 0 {
 		b.parent, b.chained = st.c.Hashes[i-1], true
 	}
+}
+
+// nameParts gives keys to the hashes of a store of parts of a block in a lower tier.
+func (s *plainSource) nameParts(c *index.Change) {
+	ends, ok := s.follow(c)
+	if !ok {
+		return
+	}
+	var named []index.Hash
+	for i, h := range c.Hashes {
+		if len(s.names[h].keysIn(c.Variant)) == 0 {
+			s.place(h, ends[i])
+			s.trim()
+			named = append(named, h)
+		}
+	}
+	s.join(c.Variant, named)
 }
 
 // partOf returns how the part of a block is cut that a hash stands for in a lower tier; zero: it

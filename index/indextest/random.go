@@ -357,6 +357,12 @@ func (s *modelSource) store(o *op, fired *firings) {
 			by.size *= len(o.blocks)
 		} else {
 			fired.lowerParts++
+			if o.parent != "" && s.named[modelName{o.parent, o.unit}] {
+				for _, name := range o.blocks {
+					s.name(name, o.unit)
+				}
+				defer s.place(false, fired)
+			}
 		}
 	}
 	s.hold(o, blocks, by, dense, fired)

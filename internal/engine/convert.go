@@ -105,8 +105,8 @@ func (c *Converter) Convert(b *events.Batch) {
 			c.Changes = append(c.Changes, c.stored(e))
 			c.Tiered = c.Tiered || c.Changes[len(c.Changes)-1].Tier != index.TierGPU
 			c.Paged = c.Paged || paged(e.Medium)
-			c.sink()
 			c.spread(b, e)
+			c.sink()
 		case events.Removed:
 			tier := c.tierOf(e)
 			c.MayRemove = c.MayRemove || tier == index.TierOther
@@ -253,19 +253,24 @@ func masked(ch *index.Change, tokens int) bool {
 	return ch.Tier == index.TierGPU && len(ch.Hashes)*ch.BlockSize < tokens
 }
 
-// sink moves a dense store before the masked stores of other groups that it follows. Some
+// sink moves a store that names its hashes before stores of other groups that do not: a dense
+// store of the gpu before masked ones, and in a lower tier before those of hashes alone. Some
 // engines announce their window groups first, whose hashes the full group names: else the
 // index would have to keep these hashes until it does.
 func (c *Converter) sink() {
 	const most = 8 // groups of one request come together
 	last := len(c.Changes) - 1
 	isMasked := func(ch *index.Change) bool { return masked(ch, len(ch.Locals)*ch.Variant.Unit) }
-	if ch := &c.Changes[last]; ch.Tier != index.TierGPU || len(ch.Locals) == 0 || isMasked(ch) {
+	tier := c.Changes[last].Tier
+	names := func(ch *index.Change) bool {
+		return !isMasked(ch) && (tier == index.TierGPU || len(ch.Locals) > 0)
+	}
+	if len(c.Changes[last].Locals) == 0 || !names(&c.Changes[last]) {
 		return
 	}
 	for at := last; at > max(0, last-most); at-- {
 		before := &c.Changes[at-1]
-		if before.Op != index.OpStore || !isMasked(before) || before.Group.ID == c.Changes[at].Group.ID {
+		if before.Op != index.OpStore || before.Tier != tier || names(before) || before.Group.ID == c.Changes[at].Group.ID {
 			return
 		}
 		c.Changes[at-1], c.Changes[at] = c.Changes[at], c.Changes[at-1]
@@ -307,8 +312,8 @@ func (c *Converter) stored(e *events.Event) index.Change {
 	}
 	ch.BlockSize, ch.Variant = e.BlockSize, v
 	// The extra keys of a masked store are those of the blocks that it keeps, and which
-	// these are is not known.
-	ch.UncertainLocals = masked(&ch, len(e.Tokens)) && slices.ContainsFunc(e.Extra, func(k events.ExtraKey) bool {
+	// these are is not known. Events about lower tiers leave out media, if there are any.
+	ch.UncertainLocals = ch.Tier != index.TierGPU && len(c.Recent.Extras.Values) > 0 || masked(&ch, len(e.Tokens)) && slices.ContainsFunc(e.Extra, func(k events.ExtraKey) bool {
 		return k.Kind != events.ExtraText || e.Adapter == "" || k.Text != e.Adapter // the event has the adapter too
 	})
 	s := hashing.Scope{Model: c.Model, Adapter: c.Profile.AdapterOf(e)}
