@@ -1544,7 +1544,7 @@ func (f *firings) check(t *testing.T) {
 		"rows": {f.rows, 2000}, "hits": {f.hits, 1000}, "holes": {f.holes, 400}, "rows of lower tiers": {f.lowerTiers, 50},
 		"partial entries": {f.partials, 20}, "rows of a finer unit": {f.finer, 50},
 		"rows with bits unasked": {f.unasked, 1500}, "rows without a run": {f.sparse, 500},
-		"rows without bits": {f.plain, 300}, "rows of lower tiers without bits": {f.plainTiers, 20}, "chunks": {f.chunks, 20}, "parts of blocks in lower tiers": {f.lowerParts, 20},
+		"rows without bits": {f.plain, 300}, "rows of lower tiers without bits": {f.plainTiers, 20}, "chunks": {f.chunks, 20}, "parts of blocks in lower tiers": {f.lowerParts, 3},
 		"hashes placed by counting": {f.deduced, 50},
 		"reports of sparse groups":  {f.sparseReports, 50}, "of them in views that are not live": {f.blindReports, 20},
 		"stores behind a new prompt, times 10": {10 * f.prompts, 5}, "blocks that may be there": {f.maybe, 3}, "proofs of them, times 10": {10 * f.proofs, 1},
