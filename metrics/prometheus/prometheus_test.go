@@ -228,7 +228,7 @@ func TestScript(t *testing.T) {
 		"kvindex_pod_state{model=m,pod=a,state=live}":         1,
 		"kvindex_pod_state{model=m,pod=a,state=partial}":      -1,
 		"kvindex_pod_messages_total{model=m,pod=a}":           3,
-		"kvindex_pod_messages_total{model=n,pod=b}":           4,
+		"kvindex_pod_messages_total{model=n,pod=b}":           2,
 		"kvindex_pod_malformed_messages_total{model=n,pod=b}": 1,
 		"kvindex_pod_missing_messages_total{model=m,pod=a}":   3,
 		"kvindex_pod_stored_blocks_total{model=m,pod=a}":      16,

@@ -117,11 +117,11 @@ func (p *podSeries) read(info *kvindex.PodInfo, round uint64, emit Emit) {
 	var lag, age time.Duration
 	for i := range info.Streams {
 		s := &info.Streams[i]
-		p.grow(partName{s.Stream, -1}, counts{s.Messages, s.Malformed, s.Gaps, s.Missing, s.Restarts}, round)
+		p.grow(partName{s.Stream, -1}, counts{1: s.Malformed, 2: s.Gaps, 3: s.Missing, 4: s.Restarts}, round)
 	}
 	for i := range info.Ranks {
 		r := &info.Ranks[i]
-		p.grow(partName{"", r.Rank}, counts{5: r.Stored, 6: r.Removed}, round)
+		p.grow(partName{"", r.Rank}, counts{0: r.Messages, 5: r.Stored, 6: r.Removed}, round)
 		for t, n := range r.Blocks {
 			blocks[t] += n
 		}

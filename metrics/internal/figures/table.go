@@ -115,7 +115,7 @@ var (
 	podEvicted    = gauge("pod_evicted_blocks", "Blocks of the pod evicted from the index since its caches were emptied.", "pod", "model")
 	podLag        = gauge("pod_lag_seconds", "Largest delay of a rank behind its engine.", "pod", "model")
 	podAge        = gauge("pod_age_seconds", "Time since the newest batch of the rank that is longest without one.", "pod", "model")
-	podMessages   = counter("pod_messages", "Messages of the pod, applied or not.", "pod", "model")
+	podMessages   = counter("pod_messages", "Messages of the pod that were applied.", "pod", "model")
 	podMalformed  = counter("pod_malformed_messages", "Messages of the pod that could not be read.", "pod", "model")
 	podGaps       = counter("pod_gaps", "Gaps in the sequence numbers of the pod.", "pod", "model")
 	podMissing    = counter("pod_missing_messages", "Messages of the pod that are lost for good.", "pod", "model")
