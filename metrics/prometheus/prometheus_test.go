@@ -375,6 +375,28 @@ func TestHostileNames(t *testing.T) {
 	})
 }
 
+// TestManyModels: further models are one, and no token is lost.
+func TestManyModels(t *testing.T) {
+	c := prometheus.New(prometheus.WithPods(1))
+	ix := open(t, c)
+	const models = 300
+	for i := range models {
+		name := fmt.Sprintf("m%d", i)
+		(&stream{t: t, ix: ix, pod: "a" + name, model: name}).bring()
+		score(t, ix, name, []uint32{1, 2})
+	}
+	_, values := scrape(t, c)
+	n, tokens := 0, 0.0
+	for name, v := range values {
+		if strings.HasPrefix(name, "kvindex_prompt_tokens_total{") {
+			n, tokens = n+1, tokens+v
+		}
+	}
+	if n != 257 || tokens != 2*models {
+		t.Errorf("%d models have %v tokens", n, tokens)
+	}
+}
+
 // TestPodsBeyondTheBound: who has series keeps them while it is there, and nobody else has.
 func TestPodsBeyondTheBound(t *testing.T) {
 	c := prometheus.New(prometheus.WithPods(2))
