@@ -459,13 +459,21 @@ func TestNoCounterFalls(t *testing.T) {
 		bring("two", seq, 1)
 	}
 	want(10, 40)
-	if err := ix.Sink().RemoveStream("a", "m", "one"); err != nil {
-		t.Fatal(err)
+	remove := func() {
+		t.Helper()
+		if err := ix.Sink().RemoveStream("a", "m", "one"); err != nil {
+			t.Fatal(err)
+		}
 	}
+	remove()
 	want(10, 40)
-	bring("one", 0, 0)
-	bring("two", 5, 1)
-	want(12, 48)
+	for seq := range uint64(8) { // more than before, when it is seen again
+		bring("one", seq, 0)
+	}
+	want(18, 72)
+	remove()
+	bring("one", 0, 0) // it was never seen gone
+	want(19, 76)
 }
 
 // TestTransports: Subscribers, Fleets, Pools and tokenizers are added up.

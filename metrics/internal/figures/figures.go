@@ -125,10 +125,7 @@ func (s *Set) model(sc *kvindex.Scored) *modelCounts {
 func (s *Set) addModel(name string) *modelCounts {
 	for {
 		old := s.byModel.Load()
-		m, full := (*old)[name], len(*old) > maxModels
-		if m == nil && full {
-			m = (*old)[""]
-		}
+		m := (*old)[name]
 		if m != nil {
 			return m
 		}
