@@ -18,6 +18,7 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/cputime"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/metrics/prometheus"
 	"github.com/kvindex/kvindex/tokenize"
@@ -616,11 +617,14 @@ func BenchmarkScrape(b *testing.B) {
 				c.Watch(ix)
 				h := promhttp.HandlerFor(registry(b, c), promhttp.HandlerOpts{DisableCompression: true})
 				b.ReportAllocs()
-				for b.Loop() {
-					w := httptest.NewRecorder()
-					w.Body = nil
-					h.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-				}
+				took := cputime.Of(func() {
+					for b.Loop() {
+						w := httptest.NewRecorder()
+						w.Body = nil
+						h.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+					}
+				})
+				b.ReportMetric(float64(took.Microseconds())/float64(b.N)/1000, "cpu-ms/op")
 			})
 		}
 	}

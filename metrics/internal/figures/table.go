@@ -131,7 +131,7 @@ type Duration struct{ Name, Help string }
 // Durations are the histograms of a score, in seconds: Scored.Render, Tokenize and Match.
 var Durations = [...]Duration{
 	{"kvindex_render_duration_seconds", "Time of a score for reading a body and making the text of a chat, if it did so."},
-	{"kvindex_tokenize_duration_seconds", "Time of a score for finding the model and making tokens from a text, with all waiting, if it did so."},
+	{"kvindex_tokenize_duration_seconds", "Time of a score for finding the model and tokenizing a text, with all waiting, if it did so."},
 	{"kvindex_match_duration_seconds", "Time of a score for hashing the prompt and querying the index, if it did so."},
 }
 
