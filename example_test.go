@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"log/slog"
+	"os"
+	"sync"
 	"time"
 
 	"github.com/kvindex/kvindex"
@@ -234,4 +237,63 @@ func ExampleWithModel() {
 		fmt.Printf("%s holds %d of %d tokens\n", s.Pod, s.CachedTokens, answer.PromptTokens)
 	}
 	// Output: pod-a holds 64 of 96 tokens
+}
+
+// What to log, and at which level. Losses are warnings: each makes scores worse until the cache
+// is emptied. OnError reports a lasting fault at growing intervals, so it needs no limit. Scores
+// come by the thousand: only faults of the gateway are logged, each outcome once a minute, and
+// without the prompt or the text of the error, which may quote it.
+func ExampleWithHooks() {
+	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{} // for the example
+		}
+		return a
+	}}))
+	var mu sync.Mutex
+	last := make(map[string]time.Time) // by outcome
+	ix, err := kvindex.New(kvindex.WithHooks(kvindex.Hooks{
+		Lost: func(l kvindex.Loss) { logger.Warn("view lost", "loss", l) },
+		State: func(pod, model string, from, to kvindex.State) {
+			logger.Info("state", "pod", pod, "model", model, "from", from, "to", to)
+		},
+		Scored: func(ctx context.Context, s kvindex.Scored) {
+			switch s.Outcome {
+			case "scored", "cancelled", "refused", "bad_request", "not_scorable", "unknown_adapter": // of the client
+				logger.DebugContext(ctx, "score", "model", s.Model, "outcome", s.Outcome, "cached", s.CachedTokens, "tokens", s.PromptTokens)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if time.Since(last[s.Outcome]) > time.Minute {
+				last[s.Outcome] = time.Now()
+				logger.WarnContext(ctx, "scores fail", "model", s.Model, "outcome", s.Outcome)
+			}
+		},
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ix.Close()
+	_, err = events.NewSubscriber(ix.Sink(), events.SubscriberConfig{
+		Endpoint: "tcp://10.0.0.7:5557", Pod: "pod-a", Model: "llama",
+		OnError: func(err error) { logger.Warn("transport", "err", err) },
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	for _, seq := range []uint64{0, 3} {
+		if _, err := ix.IngestMessage(kvindex.Message{Pod: "pod-a", Model: "llama", Stream: "tcp://10.0.0.7:5557", Seq: seq, Payload: stored(ids(32))}); err != nil {
+			log.Fatal(err)
+		}
+	}
+	for range 2 {
+		_, _ = ix.Score(context.Background(), "a text", "llama", nil)
+	}
+	// Output:
+	// level=INFO msg=state pod=pod-a model=llama from=unknown to=live
+	// level=WARN msg="view lost" loss.cause=gap loss.pod=pod-a loss.model=llama loss.rank=0 loss.kept=false loss.stream=tcp://10.0.0.7:5557 loss.seq=3 loss.from=1 loss.to=2 loss.replayed=false
+	// level=INFO msg=state pod=pod-a model=llama from=live to=partial
+	// level=WARN msg="scores fail" model=llama outcome=no_tokenizer
 }

@@ -165,8 +165,10 @@ type Scored struct {
 	Degraded       error  // Answer.Degraded
 
 	PromptTokens int
-	CachedTokens int // of the best pod
+	// CachedTokens and PredictedTokens are those of the best pod (PodScore).
+	CachedTokens, PredictedTokens int
 
+	Began time.Time // when ScoreRequest was called
 	// Render is the time for reading a body and making the text of a chat. Tokenize is the
 	// time for finding the Model and making tokens from a text, with all waiting. Match is
 	// the time for hashing the prompt and querying the index.
@@ -184,12 +186,12 @@ func (s Scored) MarshalJSON() ([]byte, error) {
 
 // report counts a score and calls the hook.
 func (sc *scorer) report(ctx context.Context, r *Request, dst *Answer, err error) {
-	outcome, cached := outcomeScored, 0
+	outcome, cached, predicted := outcomeScored, 0, 0
 	if err != nil || dst.Unknown != nil {
 		outcome = outcomeOf(cmp.Or(err, dst.Unknown))
 	}
 	if len(dst.Pods) > 0 {
-		cached = dst.Pods[0].CachedTokens
+		cached, predicted = dst.Pods[0].CachedTokens, dst.Pods[0].PredictedTokens
 	}
 	sc.tally.count(outcome, dst.PromptTokens, cached)
 	if dst.Degraded != nil {
@@ -198,8 +200,8 @@ func (sc *scorer) report(ctx context.Context, r *Request, dst *Answer, err error
 	if hook := sc.x.scored; hook != nil {
 		s := Scored{
 			Model: r.Model, Adapter: r.Adapter, Outcome: outcome.String(), Err: err, Unknown: dst.Unknown, Degraded: dst.Degraded,
-			PromptTokens: dst.PromptTokens, CachedTokens: cached,
-			Render: sc.times.render, Tokenize: sc.times.tokenize, Match: sc.times.match,
+			PromptTokens: dst.PromptTokens, CachedTokens: cached, PredictedTokens: predicted,
+			Began: sc.began, Render: sc.times.render, Tokenize: sc.times.tokenize, Match: sc.times.match,
 		}
 		if sc.set != nil {
 			s.Model, s.Adapter = sc.prompt.Scope.Model, sc.prompt.Scope.Adapter

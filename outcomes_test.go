@@ -308,6 +308,10 @@ func TestScoredHook(t *testing.T) {
 				return kvindex.Model{Tokenizer: sleepy{}, Chat: template}, nil
 			}),
 			kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.Scored) {
+				if took := time.Since(s.Began); took != s.Render+s.Tokenize+s.Match {
+					t.Errorf("%+v began %v ago", s, took)
+				}
+				s.Began = time.Time{}
 				if told = append(told, s); len(told) == 1 {
 					if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: bytesOf("tokens")}, new(kvindex.Answer)); err != nil {
 						t.Error(err)
@@ -327,7 +331,7 @@ func TestScoredHook(t *testing.T) {
 		tokens := kvindex.Scored{Outcome: "scored", Model: "m", PromptTokens: 6}
 		want := []kvindex.Scored{
 			tokens, tokens, // the second by the hook
-			{Model: "m", Adapter: "tuned", Outcome: "scored", PromptTokens: len(text), CachedTokens: 32, Tokenize: 4 * time.Second},
+			{Model: "m", Adapter: "tuned", Outcome: "scored", PromptTokens: len(text), CachedTokens: 32, PredictedTokens: 32, Tokenize: 4 * time.Second},
 			tokens,
 		}
 		if !slices.Equal(told, want) {

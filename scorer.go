@@ -63,6 +63,7 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 	}
 	sc := x.newScorer()
 	defer sc.release()
+	sc.began = sc.clock()
 	err := sc.score(ctx, r, dst)
 	dst.hasher = &x.hash
 	if err == nil {
@@ -138,7 +139,8 @@ type scorer struct {
 	x     *Indexer
 	tally *tally
 	set   *catalog.Set
-	times times // measured if Hooks.Scored is set
+	began time.Time // if Hooks.Scored is set
+	times times     // measured if Hooks.Scored is set
 
 	prompt   prompt.Prompt
 	query    index.Query // its Keys are prompt.KeysIn

@@ -254,6 +254,7 @@ type Fleet struct {
 	present  int                // members that a source names
 	links    map[string][]*link // by endpoint, in the order in which they came
 	streams  int                // links of all members
+	past     SubscriberStats    // of the Subscribers of removed links
 	restored map[string]bool    // pods of FleetConfig.Restored that the sink may still have
 	silent   int                // sources of Run that have not called set yet
 
@@ -793,6 +794,7 @@ func (f *Fleet) drop(m *member, keep int) {
 	for ; len(m.links) > keep; m.links = m.links[:len(m.links)-1] {
 		f.streams--
 		l := m.links[len(m.links)-1]
+		f.past.add(l.sub.Stats())
 		m.links[len(m.links)-1] = nil
 		others := f.links[l.endpoint]
 		others = slices.Delete(others, slices.Index(others, l), slices.Index(others, l)+1)
@@ -945,6 +947,19 @@ func (f *Fleet) emitAll() {
 // Version returns a number that grows when a pod is added, described in another way, or
 // removed; links do not change it. A host that keeps something of Pods compares it.
 func (f *Fleet) Version() uint64 { return f.version.Load() }
+
+// Stats returns the counts of all Subscribers that the Fleet has had.
+func (f *Fleet) Stats() SubscriberStats {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.past
+	for _, m := range f.members {
+		for _, l := range m.links {
+			s.add(l.sub.Stats())
+		}
+	}
+	return s
+}
 
 // Pods appends all pods to dst, ordered by ID, with those that wait, and with removed pods
 // until they are forgotten. With room in dst it allocates nothing: the Streams of its elements

@@ -624,6 +624,33 @@ func TestFleetReplaced(t *testing.T) {
 	}
 }
 
+// What the Subscribers of a removed pod have counted stays.
+func TestFleetStats(t *testing.T) {
+	_, pod := engineAt(t, "127.0.0.1")
+	f := newFleet(t, newFleetSink(), events.FleetConfig{})
+	stop := runFleet(t, f)
+	for n := uint64(1); n < 3; n++ {
+		mustSet(t, f, "s", named(pod, "a"))
+		eventually(t, func() string {
+			if s := f.Stats(); s.Connects != n {
+				return fmt.Sprintf("%d connections, want %d", s.Connects, n)
+			}
+			return ""
+		})
+		mustSet(t, f, "s")
+		eventually(t, func() string {
+			if pods := f.Pods(nil); len(pods) > 0 {
+				return fmt.Sprintf("%d pods", len(pods))
+			}
+			return ""
+		})
+	}
+	stop()
+	if s := f.Stats(); s.Connects != 2 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // Ranks that go are told and forgotten, and those that stay go on.
 func TestFleetResized(t *testing.T) {
 	var h heard

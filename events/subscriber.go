@@ -329,6 +329,22 @@ func (s *Subscriber) Stats() SubscriberStats {
 	}
 }
 
+// add adds o to s.
+func (s *SubscriberStats) add(o SubscriberStats) {
+	s.Messages += o.Messages
+	s.Malformed += o.Malformed
+	s.BadTopics += o.BadTopics
+	s.Superseded += o.Superseded
+	s.SinkErrors += o.SinkErrors
+	s.Connects += o.Connects
+	s.Disconnects += o.Disconnects
+	s.Refused += o.Refused
+
+	s.Replays += o.Replays
+	s.Replayed += o.Replayed
+	s.ReplayErrors += o.ReplayErrors
+}
+
 var errContested = errors.New("another stream has their rank: are two engines configured under one pod and rank?")
 
 // connection is one connection to an engine.

@@ -380,4 +380,22 @@ var promises = []promise{
 		{"./internal/sent", "Tree.Remove", "a node of nobody is counted", "t.free(n)", "", "TestTree"},
 		{"./internal/sent", "Tree.removeHolder", "a holder goes with the first of its prompts", "n.holders[i].prompts > 0", "false", "TestTree"},
 	}},
+	// A series is what its name says, a counter never falls, and no name makes two series one.
+	{"metrics", []mutant{
+		{"./metrics/prometheus", "metric.Write", "a counter is exported as a gauge", "if m.counter {", "if m.counter && m.value < 0 {", "TestScript"},
+		{"./metrics/prometheus", "Collector.scored", "a step that was not needed takes 0", "if d > 0 {", "if d >= 0 {", "TestScript"},
+		{"./metrics/prometheus", "Collector.Collect", "without hooks durations are 0", "if c.set.Hooked() {", "if true {", "TestWithoutHooks"},
+		{"./metrics/prometheus", "metrics/internal/figures:byPod.read", "a pod beyond the bound has series", "if len(b.pods) >= b.most {", "if false {", "TestPodsBeyondTheBound"},
+		{"./metrics/prometheus", "metrics/internal/figures:byPod.read", "a pod that has gone keeps its place", "if p.round != b.round {", "if p.round > b.round {", "TestPodsBeyondTheBound"},
+		{"./metrics/prometheus", "metrics/internal/figures:Set.count", "the cached tokens of another model", "m.cached.Add(", "(*s.byModel.Load())[\"\"].cached.Add(", "TestScript"},
+		{"./metrics/prometheus", "metrics/internal/figures:Set.model", "an invented model has series", "if sc.Unknown != nil {", "if false {", "TestScript"},
+		{"./metrics/prometheus", "metrics/internal/figures:bounded.of", "every model has series", "len(b.labels) >= b.most", "false", "TestManyModels"},
+		{"./metrics/prometheus", "metrics/internal/figures:names.label", "two names are one series", "for i, valid := 2, text; n.taken[text]; i++ {", "for i, valid := 2, text; false; i++ {", "TestHostileNames"},
+		{"./metrics/prometheus", "metrics/internal/figures:names.label", "a name is no UTF-8", "strings.ToValidUTF8(name, \"\\uFFFD\")", "strings.Clone(name)", "TestHostileNames"},
+		{"./metrics/prometheus", "metrics/internal/figures:podSeries.grow", "a stream that begins anew lowers the sum", "if n < of.last[i] {", "if false {", "TestNoCounterFalls"},
+		{"./metrics/prometheus", "metrics/internal/figures:podSeries.read", "a stream that went is remembered", "if of.round != round {", "if of.round > round {", "TestNoCounterFalls"},
+		{"./metrics/otel", "Exporter.scored", "an error is told with its text", "span.SetStatus(codes.Error, s.Outcome)", "span.SetStatus(codes.Error, s.Err.Error())", "TestSpans"},
+		{"./metrics/otel", "Exporter.scored", "a span begins at its end", ", trace.WithTimestamp(s.Began))", ")", "TestSpans"},
+		{"./events", "Fleet.drop", "a Subscriber that went takes its counts with it", "f.past.add(l.sub.Stats())", "_ = l", "TestFleetStats"},
+	}},
 }

@@ -33,8 +33,9 @@ var standard = []string{
 // others are packages of other modules that Go blocks can use, with their directories here.
 // Without a directory, uses of a package are not checked.
 var others = map[string]string{
-	module + "/events/k8s":       "events/k8s",
-	module + "/index/redisindex": "index/redisindex",
+	module + "/events/k8s":         "events/k8s",
+	module + "/index/redisindex":   "index/redisindex",
+	module + "/metrics/prometheus": "metrics/prometheus",
 
 	"github.com/redis/go-redis/v9": "", "k8s.io/client-go/kubernetes": "", "k8s.io/client-go/rest": "",
 }

@@ -1,0 +1,57 @@
+package prometheus
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/kvindex/kvindex/metrics/internal/figures"
+)
+
+// TestDocumented: the tables of docs/prometheus.md have each series once, with its labels and
+// with what a scrape says of it.
+func TestDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/prometheus.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	row := func(name, labels, help string) {
+		want = append(want, "| `"+name+"` | "+labels+" | "+help[:len(help)-1]+" |")
+	}
+	for _, m := range figures.All {
+		labels := ""
+		for i, l := range m.Labels {
+			if i > 0 {
+				labels += ", "
+			}
+			labels += l
+		}
+		row(m.Name, labels, m.Help)
+	}
+	for _, d := range figures.Durations {
+		row(d.Name, "", d.Help)
+	}
+	got := regexp.MustCompile(`(?m)^\| `+"`kvindex_"+`.*$`).FindAllString(string(text), -1)
+	for i := range max(len(got), len(want)) {
+		if i >= len(got) || i >= len(want) || got[i] != want[i] {
+			t.Fatalf("row %d of %d is %q, want %q", i, len(want), got[min(i, len(got)-1)], want[min(i, len(want)-1)])
+		}
+	}
+	var names, told []string
+	for _, v := range references {
+		names = append(names, v.names...)
+	}
+	names = append(names, lookups...)
+	for _, line := range regexp.MustCompile("(?m)^\\| `(?:kvcache_|llm_d_).*$").FindAllString(string(text), -1) {
+		for _, m := range regexp.MustCompile("`((?:kvcache_|llm_d_)\\w+)`").FindAllStringSubmatch(line, -1) {
+			told = append(told, m[1])
+		}
+	}
+	slices.Sort(names)
+	slices.Sort(told)
+	if !slices.Equal(names, told) {
+		t.Errorf("the page has the names %q, want %q", told, names)
+	}
+}

@@ -1,0 +1,643 @@
+package prometheus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"slices"
+	"sort"
+	"strings"
+	"testing"
+
+	client "github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/cputime"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/metrics/prometheus"
+	"github.com/kvindex/kvindex/tokenize"
+)
+
+var ctx = context.Background()
+
+// needs skips a test without a program, or fails if there has to be one.
+func needs(t testing.TB, program string) string {
+	path, err := exec.LookPath(program)
+	if err != nil {
+		if os.Getenv("KVINDEX_REQUIRE_PROMETHEUS") != "" {
+			t.Fatal(err)
+		}
+		t.Skip("there is no ", program, ": nothing of this test was run")
+	}
+	return path
+}
+
+// open returns an Indexer whose hooks count, and which is watched.
+func open(t testing.TB, c *prometheus.Collector, opts ...kvindex.Option) *kvindex.Indexer {
+	t.Helper()
+	ix, err := kvindex.New(append(opts, kvindex.WithHooks(c.Hooks(kvindex.Hooks{})))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ix.Close() })
+	c.Watch(ix)
+	return ix
+}
+
+func registry(t testing.TB, c client.Collector) *client.Registry {
+	t.Helper()
+	r := client.NewPedanticRegistry()
+	if err := r.Register(c); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// scrape returns the page of a collector and its values, by name and labels. A histogram has
+// its count.
+func scrape(t testing.TB, c client.Collector) (page string, values map[string]float64) {
+	t.Helper()
+	r := registry(t, c)
+	rec := httptest.NewRecorder()
+	promhttp.HandlerFor(r, promhttp.HandlerOpts{}).ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
+	if rec.Code != 200 {
+		t.Fatalf("%d: %s", rec.Code, rec.Body)
+	}
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values = make(map[string]float64)
+	for _, f := range families {
+		for _, m := range f.Metric {
+			var labels []string
+			for _, l := range m.Label {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			name := f.GetName() + "{" + strings.Join(labels, ",") + "}"
+			switch f.GetType() {
+			case dto.MetricType_COUNTER:
+				values[name] = m.Counter.GetValue()
+				if !strings.HasSuffix(f.GetName(), "_total") {
+					t.Errorf("%s is a counter", name)
+				}
+			case dto.MetricType_GAUGE:
+				values[name] = m.Gauge.GetValue()
+				if strings.HasSuffix(f.GetName(), "_total") {
+					t.Errorf("%s is a gauge", name)
+				}
+			default:
+				values[name] = float64(m.Histogram.GetSampleCount())
+			}
+		}
+	}
+	return rec.Body.String(), values
+}
+
+// compare compares some values. -1 is a series that is not there.
+func compare(t testing.TB, values, want map[string]float64) {
+	t.Helper()
+	names := make([]string, 0, len(want))
+	for name := range want {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		got, ok := values[name]
+		if !ok {
+			got = -1
+		}
+		if got != want[name] {
+			t.Errorf("%s is %v, want %v", name, got, want[name])
+		}
+	}
+}
+
+// stream brings messages of one stream of a pod.
+type stream struct {
+	t          testing.TB
+	ix         *kvindex.Indexer
+	pod, model string
+	seq        uint64
+}
+
+func (s *stream) bring(evs ...fakeengine.Event) { s.raw(fakeengine.Payload(1, 0, evs...)) }
+
+func (s *stream) raw(payload []byte) {
+	s.t.Helper()
+	_, err := s.ix.IngestMessage(kvindex.Message{Pod: s.pod, Model: s.model, Stream: "tcp://" + s.pod, Seq: s.seq, Payload: payload})
+	if err != nil && !errors.Is(err, kvindex.ErrMalformed) {
+		s.t.Fatal(err)
+	}
+	s.seq++
+}
+
+func score(t testing.TB, ix *kvindex.Indexer, model string, tokens []uint32) *kvindex.Answer {
+	t.Helper()
+	var a kvindex.Answer
+	if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: model, Tokens: tokens}, &a); err != nil {
+		t.Fatal(err)
+	}
+	return &a
+}
+
+// TestScript: each figure is what a scripted run did.
+func TestScript(t *testing.T) {
+	c := prometheus.New(prometheus.WithPods(10), prometheus.WithReferenceNames())
+	ix := open(t, c)
+	long, short := fakeengine.NewPrompt(1, 16, 8), fakeengine.NewPrompt(2, 16, 3)
+	a, b := &stream{t: t, ix: ix, pod: "a", model: "m"}, &stream{t: t, ix: ix, pod: "b", model: "n"}
+	a.bring(long.Stored(0, 8))
+	b.bring(short.Stored(0, 3))
+	a.bring(long.Stored(0, 8)) // announced again
+	b.bring(&fakeengine.Removed{Hashes: short.Stored(2, 3).Hashes})
+	b.seq--
+	b.raw(fakeengine.Payload(1, 0, &fakeengine.Removed{Hashes: short.Stored(2, 3).Hashes})) // a duplicate
+
+	score(t, ix, "m", long.Tokens)                                        // 112 of 128: the last block is computed anew
+	answer := score(t, ix, "n", append(slices.Clone(short.Tokens), 1, 2)) // 32 of 50
+	score(t, ix, "n", []uint32{1, 2, 3})                                  // 0 of 3
+	score(t, ix, "invented", []uint32{1, 2})
+	_, _ = ix.Score(ctx, "a text", "m", nil) // no tokenizer
+	ticket, err := ix.Routed(answer, "b", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ix.Observe(ticket, kvindex.Usage{PromptTokens: 50, CachedTokens: 16})
+
+	a.seq += 3 // a gap
+	a.bring(&fakeengine.Cleared{})
+	b.raw([]byte("no message"))
+
+	page, values := scrape(t, c)
+	compare(t, values, map[string]float64{
+		"kvindex_scores_total{outcome=scored}":        3,
+		"kvindex_scores_total{outcome=unknown_model}": 1,
+		"kvindex_scores_total{outcome=no_tokenizer}":  1,
+		"kvindex_scores_total{outcome=busy}":          0,
+		"kvindex_prompt_tokens_total{model=m}":        128,
+		"kvindex_prompt_tokens_total{model=n}":        53,
+		"kvindex_prompt_tokens_total{model=}":         2,
+		"kvindex_prompt_tokens_total{model=invented}": -1,
+		"kvindex_cached_tokens_total{model=m}":        112,
+		"kvindex_cached_tokens_total{model=n}":        32,
+		"kvindex_predicted_tokens_total{model=m}":     112,
+		"kvindex_match_duration_seconds{}":            3,
+		"kvindex_render_duration_seconds{}":           0,
+
+		"kvindex_messages_total{}":                           7,
+		"kvindex_duplicate_messages_total{}":                 1,
+		"kvindex_gaps_total{}":                               1,
+		"kvindex_missing_messages_total{}":                   3,
+		"kvindex_malformed_messages_total{reason=encoding}":  0,
+		"kvindex_malformed_messages_total{reason=truncated}": 0,
+		"kvindex_malformed_messages_total{reason=type}":      1,
+		"kvindex_losses_total{cause=gap}":                    1,
+		"kvindex_losses_total{cause=malformed}":              1,
+		"kvindex_losses_total{cause=restart}":                0,
+		"kvindex_events_total{kind=stored}":                  3,
+		"kvindex_events_total{kind=removed}":                 1,
+		"kvindex_events_total{kind=cleared}":                 1,
+		"kvindex_stored_blocks_total{}":                      19,
+		"kvindex_removed_blocks_total{}":                     1,
+		"kvindex_evicted_blocks_total{}":                     0,
+
+		"kvindex_models{}":                              2,
+		"kvindex_ranks{}":                               2,
+		"kvindex_pods{state=live}":                      1, // a: the clear has made it whole again
+		"kvindex_pods{state=partial}":                   1,
+		"kvindex_pods{state=uncertain}":                 0,
+		"kvindex_blocks{tier=gpu}":                      0,
+		"kvindex_index_budget_bytes{}":                  4 << 30,
+		"kvindex_predictions_total{}":                   1,
+		"kvindex_live_predictions{}":                    0,
+		"kvindex_live_tickets{}":                        0,
+		"kvindex_ended_predictions_total{end=observed}": 1,
+		"kvindex_ended_tickets_total{end=observed}":     1,
+		"kvindex_observed_requests_total{figure=cached,model=n,result=over,state=live}":     1,
+		"kvindex_observed_tokens_total{figure=predicted,model=n,result=over,state=live}":    16,
+		"kvindex_observed_requests_total{figure=predicted,model=n,result=exact,state=live}": 0,
+		"kvindex_observed_requests_total{figure=predicted,model=m,result=exact,state=live}": -1,
+
+		"kvindex_pods_without_series{}":                       0,
+		"kvindex_pod_state{model=m,pod=a,state=live}":         1,
+		"kvindex_pod_state{model=m,pod=a,state=partial}":      -1,
+		"kvindex_pod_messages_total{model=m,pod=a}":           3,
+		"kvindex_pod_messages_total{model=n,pod=b}":           2,
+		"kvindex_pod_malformed_messages_total{model=n,pod=b}": 1,
+		"kvindex_pod_missing_messages_total{model=m,pod=a}":   3,
+		"kvindex_pod_stored_blocks_total{model=m,pod=a}":      16,
+		"kvindex_pod_removed_blocks_total{model=n,pod=b}":     1,
+		"kvindex_pod_ranks{model=m,pod=a}":                    1,
+
+		"kvcache_index_admissions_total{}":             19,
+		"kvcache_index_evictions_total{}":              1,
+		"kvcache_index_lookup_requests_total{}":        3,
+		"kvcache_index_hits_total{}":                   2,
+		"kvcache_index_misses_total{}":                 1,
+		"kvcache_index_max_pod_hit_count_total{}":      9,
+		"kvcache_index_lookup_latency_seconds{}":       3,
+		"kvcache_index_lookup_duration_seconds{}":      3,
+		"llm_d_epp_kv_cache_index_lookup_hits_total{}": 9,
+		"kvcache_zmq_events_processed_total{}":         5,
+		"kvcache_zmq_missed_events_total{}":            3,
+		"kvcache_kvevents_active_subscribers{}":        -1, // nothing is watched
+		"kvindex_transport_messages_total{}":           -1,
+		"kvindex_tokenizers{}":                         -1,
+	})
+	if n := strings.Count(page, "\nkvcache_index_evictions_total "); n != 1 {
+		t.Errorf("kvcache_index_evictions_total is there %d times", n)
+	}
+	checkPage(t, page)
+}
+
+// checkPage lets promtool look at the page: it parses it, and has rules for names.
+func checkPage(t *testing.T, page string) {
+	t.Helper()
+	path, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Log("there is no promtool: the page was not checked")
+		return
+	}
+	// Names of other systems are as they are.
+	var ours []string
+	for _, line := range strings.Split(page, "\n") {
+		if !strings.Contains(line, "kvcache_") && !strings.Contains(line, "kv_cache_") {
+			ours = append(ours, line)
+		}
+	}
+	for _, text := range []string{page, strings.Join(ours, "\n")} {
+		cmd := exec.Command(path, "check", "metrics")
+		cmd.Stdin = strings.NewReader(text)
+		out, err := cmd.CombinedOutput()
+		strict := text != page
+		if exit := new(exec.ExitError); errors.As(err, &exit) && exit.ExitCode() == 3 && !strict {
+			err = nil // the linter
+		}
+		if err != nil || strict && len(out) > 0 {
+			t.Errorf("promtool check metrics: %v\n%s", err, out)
+		}
+	}
+}
+
+// TestWithoutHooks: what only hooks can tell is absent, and not 0.
+func TestWithoutHooks(t *testing.T) {
+	c := prometheus.New(prometheus.WithReferenceNames())
+	_, values := scrape(t, c)
+	if len(values) > 0 {
+		t.Errorf("%v of nothing", values)
+	}
+	ix, err := kvindex.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ix.Close()
+	c.Watch(ix)
+	(&stream{t: t, ix: ix, pod: "a", model: "m"}).bring(fakeengine.NewPrompt(1, 16, 2).Stored(0, 2))
+	score(t, ix, "m", fakeengine.NewPrompt(1, 16, 3).Tokens)
+	_, values = scrape(t, c)
+	compare(t, values, map[string]float64{
+		"kvindex_prompt_tokens_total{model=}":         48,
+		"kvindex_cached_tokens_total{model=}":         32,
+		"kvindex_predicted_tokens_total{model=}":      -1,
+		"kvindex_match_duration_seconds{}":            -1,
+		"kvindex_losses_total{cause=gap}":             -1,
+		"kvcache_index_lookup_requests_total{}":       -1,
+		"kvcache_index_lookup_latency_seconds{}":      -1,
+		"kvcache_index_admissions_total{}":            2,
+		"kvindex_pods_without_series{}":               -1, // no series by pod
+		"kvindex_pod_state{model=m,pod=a,state=live}": -1,
+	})
+}
+
+// TestOwnHooks: the hooks of the host are called.
+func TestOwnHooks(t *testing.T) {
+	c := prometheus.New()
+	var told []string
+	ix, err := kvindex.New(kvindex.WithHooks(c.Hooks(kvindex.Hooks{
+		Lost:   func(l kvindex.Loss) { told = append(told, l.Cause) },
+		State:  func(pod, model string, from, to kvindex.State) { told = append(told, to.String()) },
+		Scored: func(_ context.Context, s kvindex.Scored) { told = append(told, s.Outcome) },
+	})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ix.Close()
+	s := &stream{t: t, ix: ix, pod: "a", model: "m"}
+	s.bring()
+	s.raw([]byte("no message"))
+	score(t, ix, "m", []uint32{1})
+	if want := []string{"live", "malformed", "partial", "scored"}; !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
+	}
+}
+
+// TestHostileNames: any bytes can be the name of a pod or a model, and no two of them are one.
+func TestHostileNames(t *testing.T) {
+	c := prometheus.New(prometheus.WithPods(100))
+	ix := open(t, c)
+	names := []string{"a\xff", "a\xfe", "a\uFFFD", "a\uFFFD~2", "\n", `"`, `\`, `\n`, "}{", "a\nkvindex_models 7", strings.Repeat("x", 1000), "\x00", "a b", "é"}
+	for _, pod := range names {
+		for _, model := range names[:4] {
+			(&stream{t: t, ix: ix, pod: pod, model: model}).bring()
+		}
+	}
+	for _, model := range names {
+		score(t, ix, model, []uint32{1})
+	}
+	page, values := scrape(t, c)
+	checkPage(t, page)
+	n, tokens := 0, 0.0
+	for name, v := range values {
+		if strings.HasPrefix(name, "kvindex_pod_messages_total{") {
+			n++
+		}
+		if strings.HasPrefix(name, "kvindex_prompt_tokens_total{") {
+			tokens += v
+		}
+	}
+	if want := 4 * len(names); n != want || values["kvindex_models{}"] != 4 {
+		t.Errorf("%d pods and models have series, want %d", n, want)
+	}
+	if want := float64(len(names)); tokens != want {
+		t.Errorf("%v tokens, want %v", tokens, want)
+	}
+	compare(t, values, map[string]float64{
+		"kvindex_prompt_tokens_total{model=a\uFFFD}":     1,
+		"kvindex_prompt_tokens_total{model=a\uFFFD~2}":   1,
+		"kvindex_prompt_tokens_total{model=a\uFFFD~3}":   1,
+		"kvindex_prompt_tokens_total{model=a\uFFFD~2~2}": 1,
+	})
+}
+
+// TestManyModels: further models are one, and no token is lost.
+func TestManyModels(t *testing.T) {
+	c := prometheus.New(prometheus.WithPods(1))
+	ix := open(t, c)
+	const models = 300
+	for i := range models {
+		name := fmt.Sprintf("m%d", i)
+		(&stream{t: t, ix: ix, pod: "a" + name, model: name}).bring()
+		score(t, ix, name, []uint32{1, 2})
+	}
+	_, values := scrape(t, c)
+	n, tokens := 0, 0.0
+	for name, v := range values {
+		if strings.HasPrefix(name, "kvindex_prompt_tokens_total{") {
+			n, tokens = n+1, tokens+v
+		}
+	}
+	if n != 257 || tokens != 2*models {
+		t.Errorf("%d models have %v tokens", n, tokens)
+	}
+}
+
+// TestPodsBeyondTheBound: who has series keeps them while it is there, and nobody else has.
+func TestPodsBeyondTheBound(t *testing.T) {
+	c := prometheus.New(prometheus.WithPods(2))
+	ix := open(t, c)
+	has := func(want ...string) {
+		t.Helper()
+		_, values := scrape(t, c)
+		var got []string
+		for name := range values {
+			if pod, ok := strings.CutPrefix(name, "kvindex_pod_ranks{model=m,pod="); ok {
+				got = append(got, strings.TrimSuffix(pod, "}"))
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("%q have series, want %q", got, want)
+		}
+		known := ix.Pods(nil)
+		if got, want := values["kvindex_pods_without_series{}"], float64(len(known)-len(want)); got != want {
+			t.Errorf("%v pods without series, want %v", got, want)
+		}
+	}
+	for _, pod := range []string{"c", "d"} {
+		(&stream{t: t, ix: ix, pod: pod, model: "m"}).bring()
+	}
+	has("c", "d")
+	for _, pod := range []string{"a", "b", "e"} {
+		(&stream{t: t, ix: ix, pod: pod, model: "m"}).bring()
+	}
+	has("c", "d")
+	if err := ix.RemovePod("c"); err != nil {
+		t.Fatal(err)
+	}
+	has("a", "d")
+	(&stream{t: t, ix: ix, pod: "c", model: "m"}).bring()
+	has("a", "d")
+}
+
+// TestNoCounterFalls: a stream of a pod that goes leaves what it has counted.
+func TestNoCounterFalls(t *testing.T) {
+	c := prometheus.New(prometheus.WithPods(2))
+	ix := open(t, c)
+	bring := func(stream string, seq uint64, rank int) {
+		t.Helper()
+		payload := fakeengine.Payload(1, rank, fakeengine.NewPrompt(uint64(rank), 16, 4).Stored(0, 4))
+		if _, err := ix.IngestMessage(kvindex.Message{Pod: "a", Model: "m", Stream: stream, Seq: seq, Payload: payload}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(messages, stored float64) {
+		t.Helper()
+		_, values := scrape(t, c)
+		compare(t, values, map[string]float64{
+			"kvindex_pod_messages_total{model=m,pod=a}":      messages,
+			"kvindex_pod_stored_blocks_total{model=m,pod=a}": stored,
+		})
+	}
+	for seq := range uint64(5) {
+		bring("one", seq, 0)
+		bring("two", seq, 1)
+	}
+	want(10, 40)
+	remove := func() {
+		t.Helper()
+		if err := ix.Sink().RemoveStream("a", "m", "one"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove()
+	want(10, 40)
+	for seq := range uint64(8) { // more than before, when it is seen again
+		bring("one", seq, 0)
+	}
+	want(18, 72)
+	remove()
+	bring("one", 0, 0) // it was never seen gone
+	want(19, 76)
+}
+
+// TestTransports: Subscribers, Fleets, Pools and tokenizers are added up.
+func TestTransports(t *testing.T) {
+	c := prometheus.New(prometheus.WithReferenceNames())
+	ix := open(t, c)
+	for range 2 {
+		s, err := events.NewSubscriber(ix.Sink(), events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:1", Pod: "a", Model: "m"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.WatchSubscriber(s)
+		f, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Set("x\xff", []events.Pod{{ID: "f", Model: "m", Host: "127.0.0.1", Port: 1, Ranks: 3}}); err != nil {
+			t.Fatal(err)
+		}
+		c.WatchFleet(f)
+		p, err := events.NewPool(ix.Sink(), events.PoolConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Offer(ctx, events.Message{Pod: "p", Model: "m", Stream: "s", Payload: fakeengine.Payload(1, 0)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+		c.WatchPool(p)
+		texts, err := tokenize.NewPool(tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return "", os.ErrNotExist }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer texts.Close()
+		_ = texts.Preload(ctx, "none")
+		c.WatchTokenizers(texts)
+	}
+	page, values := scrape(t, c)
+	checkPage(t, page)
+	compare(t, values, map[string]float64{
+		"kvindex_transport_subscribers{}":         2, // the Fleets do not run
+		"kvindex_transport_messages_total{}":      0,
+		"kvindex_fleet_links{link=none}":          0,
+		"kvindex_fleet_links{link=live}":          0,
+		"kvindex_fleet_pods{source=x\uFFFD}":      2,
+		"kvindex_fleet_pods{source=}":             0,
+		"kvindex_pool_delivered_messages_total{}": 2,
+		"kvindex_pool_messages{}":                 0,
+		"kvindex_tokenizer_failures_total{}":      2,
+		"kvindex_tokenizers{}":                    0,
+		"kvindex_texts{state=waiting}":            0,
+		"kvcache_kvevents_active_subscribers{}":   2,
+	})
+}
+
+// TestNativeHistograms: the durations have both forms.
+func TestNativeHistograms(t *testing.T) {
+	c := prometheus.New(prometheus.WithNativeHistograms())
+	ix := open(t, c)
+	score(t, ix, "m", []uint32{1, 2, 3})
+	families, err := registry(t, c).Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "kvindex_match_duration_seconds" {
+			h := f.Metric[0].Histogram
+			t.Logf("%d classic buckets, schema %d", len(h.Bucket), h.GetSchema())
+			if len(h.Bucket) == 0 || h.Schema == nil {
+				t.Error("a form is missing")
+			}
+		}
+	}
+}
+
+// FuzzNames: no name breaks the page.
+func FuzzNames(f *testing.F) {
+	f.Add("a\xff", "a\xfe")
+	f.Fuzz(func(t *testing.T, a, b string) {
+		c := prometheus.New(prometheus.WithPods(4))
+		ix := open(t, c)
+		pods := map[string]bool{}
+		for _, name := range []string{a, b} {
+			if err := ix.Ingest(name, name, fakeengine.Payload(1, 0)); err == nil {
+				pods[name] = true
+			}
+		}
+		page, values := scrape(t, c)
+		n := 0
+		for name := range values {
+			if strings.HasPrefix(name, "kvindex_pod_ranks{") {
+				n++
+			}
+		}
+		if n != len(pods) {
+			t.Errorf("%d of %d pods have series\n%s", n, len(pods), page)
+		}
+	})
+}
+
+// BenchmarkScore compares a score with all metrics on with one without.
+func BenchmarkScore(b *testing.B) {
+	for _, on := range []bool{false, true} {
+		b.Run(fmt.Sprintf("metrics=%v", on), func(b *testing.B) {
+			c := prometheus.New(prometheus.WithPods(1000), prometheus.WithReferenceNames(), prometheus.WithNativeHistograms())
+			var opts []kvindex.Option
+			if on {
+				opts = append(opts, kvindex.WithHooks(c.Hooks(kvindex.Hooks{})))
+			}
+			ix, err := kvindex.New(opts...)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer ix.Close()
+			prompt := fakeengine.NewPrompt(1, 16, 64)
+			for i := range 8 {
+				(&stream{t: b, ix: ix, pod: fmt.Sprint(i), model: "m"}).bring(prompt.Stored(0, 64))
+			}
+			var a kvindex.Answer
+			r := kvindex.Request{Model: "m", Tokens: prompt.Tokens, Top: 4}
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := ix.ScoreRequest(ctx, &r, &a); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkScrape scrapes many pods, without and with series by pod.
+func BenchmarkScrape(b *testing.B) {
+	for _, pods := range []int{1000, 65536} {
+		ix, c := manyPods(b, pods)
+		for _, most := range []int{0, 1000} {
+			b.Run(fmt.Sprintf("pods=%d/series=%d", pods, most), func(b *testing.B) {
+				c = prometheus.New(prometheus.WithPods(most))
+				c.Watch(ix)
+				h := promhttp.HandlerFor(registry(b, c), promhttp.HandlerOpts{DisableCompression: true})
+				b.ReportAllocs()
+				took := cputime.Of(func() {
+					for b.Loop() {
+						w := httptest.NewRecorder()
+						w.Body = nil
+						h.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+					}
+				})
+				b.ReportMetric(float64(took.Microseconds())/float64(b.N)/1000, "cpu-ms/op")
+			})
+		}
+	}
+}
+
+func manyPods(t testing.TB, pods int) (*kvindex.Indexer, *prometheus.Collector) {
+	c := prometheus.New(prometheus.WithPods(1000))
+	ix := open(t, c)
+	payload := fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 2).Stored(0, 2))
+	for i := range pods {
+		if err := ix.Ingest(fmt.Sprintf("pod-%05d", i), "m", payload); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return ix, c
+}

@@ -1,0 +1,319 @@
+package prometheus_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/kvindextest"
+	"github.com/kvindex/kvindex/metrics/prometheus"
+	"github.com/kvindex/kvindex/tokenize"
+)
+
+// TestRules: promtool takes the alerts, and each fires for its cause alone.
+func TestRules(t *testing.T) {
+	promtool := needs(t, "promtool")
+	for _, args := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "testdata/alerts.yaml"}} {
+		if out, err := exec.Command(promtool, args...).CombinedOutput(); err != nil {
+			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	tests, err := os.ReadFile("testdata/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range alerts(t) {
+		for _, row := range []string{" fires\n", " is quiet\n"} {
+			if !strings.Contains(string(tests), "name: "+name+row) {
+				t.Errorf("there is no row %q", name+row)
+			}
+		}
+	}
+}
+
+// alerts returns the expressions of alerts.yaml by the names of the alerts.
+func alerts(t *testing.T) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile("alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	exprs := make(map[string]string)
+	for _, m := range regexp.MustCompile(`(?s)- alert: (\w+)\n    expr: (?:>-)?(.*?)\n    (?:for|labels):`).FindAllStringSubmatch(string(text), -1) {
+		exprs[m[1]] = strings.Join(strings.Fields(m[2]), " ")
+	}
+	if n := strings.Count(string(text), "- alert: "); n != len(exprs) || n == 0 {
+		t.Fatalf("%d of %d alerts were read", len(exprs), n)
+	}
+	return exprs
+}
+
+type dashboard struct {
+	Panels []struct {
+		ID         int
+		Type       string
+		Title      string
+		Datasource *struct{ Type, UID string }
+		Targets    []struct {
+			Expr       string
+			Datasource *struct{ Type, UID string }
+		}
+	}
+	Templating struct {
+		List []struct{ Name, Type string }
+	}
+}
+
+func readDashboard(t *testing.T) (d dashboard) {
+	t.Helper()
+	text, err := os.ReadFile("../grafana/kvindex.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// TestDashboard: each panel has an id and a title of its own, and the data source is a variable.
+func TestDashboard(t *testing.T) {
+	d := readDashboard(t)
+	ids, titles := make(map[int]bool), make(map[string]bool)
+	for _, p := range d.Panels {
+		if ids[p.ID] || titles[p.Title] || p.ID == 0 {
+			t.Errorf("panel %d, %q, is there twice", p.ID, p.Title)
+		}
+		ids[p.ID], titles[p.Title] = true, true
+		if p.Type == "row" {
+			continue
+		}
+		if len(p.Targets) == 0 {
+			t.Errorf("panel %q asks nothing", p.Title)
+		}
+		for _, target := range p.Targets {
+			if p.Datasource == nil || target.Datasource == nil || p.Datasource.UID != "${datasource}" || target.Datasource.UID != "${datasource}" {
+				t.Errorf("panel %q has another data source", p.Title)
+			}
+		}
+	}
+	if len(d.Templating.List) == 0 || d.Templating.List[0].Name != "datasource" || d.Templating.List[0].Type != "datasource" {
+		t.Error("the data source is no variable")
+	}
+}
+
+// empty are the panels and alerts of whose series a gateway without faults has none.
+var empty = map[string]bool{
+	"Pods that are not live or partial": true, // no such pod
+}
+
+// TestPrometheus: a real Prometheus scrapes a gateway with two engines, and answers each
+// expression of the dashboard and of the alerts. No alert's condition holds.
+func TestPrometheus(t *testing.T) {
+	server := needs(t, "prometheus")
+	c := prometheus.New(prometheus.WithPods(10), prometheus.WithReferenceNames())
+	serve := gateway(t, c)
+	serve(20)
+	target := httptest.NewServer(promhttp.HandlerFor(registry(t, c), promhttp.HandlerOpts{}))
+	defer target.Close()
+	api := startPrometheus(t, server, target.Listener.Addr().String())
+
+	// Rates need two scrapes; the second has more of everything.
+	wait(t, func() bool { return count(t, api, `kvindex_scores_total{outcome="scored"} >= 20`) > 0 })
+	serve(20)
+	wait(t, func() bool { return count(t, api, `kvindex_scores_total{outcome="scored"} >= 40`) > 0 })
+
+	named := regexp.MustCompile(`\bkv(?:index|cache)_\w+`)
+	for _, p := range readDashboard(t).Panels {
+		for _, target := range p.Targets {
+			expr := strings.NewReplacer("$job", ".*", "$__rate_interval", "1m").Replace(target.Expr)
+			if n := count(t, api, expr); (n == 0) != empty[p.Title] && !strings.HasSuffix(expr, "> 0") {
+				t.Errorf("panel %q: %s has %d series", p.Title, expr, n)
+			}
+			for _, name := range named.FindAllString(expr, -1) {
+				if count(t, api, name) == 0 {
+					t.Errorf("panel %q: there is no %s", p.Title, name)
+				}
+			}
+		}
+	}
+	for alert, expr := range alerts(t) {
+		if n := count(t, api, expr); n != 0 {
+			t.Errorf("%s: %s has %d series", alert, expr, n)
+		}
+		for _, name := range named.FindAllString(expr, -1) {
+			if count(t, api, name) == 0 {
+				t.Errorf("%s: there is no %s", alert, name)
+			}
+		}
+	}
+}
+
+// gateway starts two engines, a gateway that follows one by a Fleet and one by a Subscriber, and
+// returns a function that serves requests.
+func gateway(t *testing.T, c *prometheus.Collector) (serve func(requests int)) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	done := make(chan struct{}, 2)
+	t.Cleanup(func() { cancel(); <-done; <-done })
+	ix := open(t, c)
+	engines, pod, err := kvindextest.NewPod(kvindextest.EngineConfig{Pod: "pod-a", Model: "m", Replay: true}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "pod-b", Model: "m", Replay: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	engines = append(engines, engine)
+	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sub, err := events.NewSubscriber(ix.Sink(), events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint(), Pod: "pod-b", Model: "m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := events.NewPool(ix.Sink(), events.PoolConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts, err := tokenize.NewPool(tokenize.PoolConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { texts.Close(); pool.Close(ctx) })
+	c.WatchFleet(fleet)
+	c.WatchSubscriber(sub)
+	c.WatchPool(pool)
+	c.WatchTokenizers(texts)
+	go func() { _ = fleet.Run(ctx); done <- struct{}{} }()
+	go func() { _ = sub.Run(ctx); done <- struct{}{} }()
+	if err := fleet.Set("test", []events.Pod{pod}); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range engines {
+		t.Cleanup(func() { e.Close() })
+		if err := e.WaitSubscribers(ctx, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	served := 0
+	return func(requests int) {
+		t.Helper()
+		for range requests {
+			prompt := make([]uint32, 200)
+			for i := range prompt {
+				prompt[i] = uint32(served%4*1000 + i)
+			}
+			e, name := engines[served%2], []string{"pod-a", "pod-b"}[served%2]
+			served++
+			var a kvindex.Answer
+			if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: prompt, Pods: []string{"pod-a", "pod-b"}}, &a); err != nil {
+				t.Fatal(err)
+			}
+			ticket, err := ix.Routed(&a, name, 0)
+			if err != nil && served > 2 {
+				t.Fatal(err)
+			}
+			cached, err := e.Serve(ctx, kvindextest.Request{Tokens: prompt})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := e.WaitApplied(ctx, ix); err != nil {
+				t.Fatal(err)
+			}
+			if ticket != (kvindex.Ticket{}) {
+				ix.Observe(ticket, kvindex.Usage{PromptTokens: len(prompt), CachedTokens: cached})
+			}
+		}
+	}
+}
+
+// startPrometheus starts a server that scrapes a target every second, with the alerts, and
+// returns the address of its API.
+func startPrometheus(t *testing.T, server, target string) (api string) {
+	t.Helper()
+	dir := t.TempDir()
+	rules, err := filepath.Abs("alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := fmt.Sprintf("global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [%q]\nscrape_configs:\n- job_name: gateway\n  static_configs: [{targets: [%q]}]\n", rules, target)
+	if err := os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	var said strings.Builder
+	cmd := exec.Command(server, "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
+	cmd.Stderr = &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Log(said.String())
+		}
+	})
+	api = "http://" + address
+	wait(t, func() bool {
+		resp, err := http.Get(api + "/-/ready")
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
+	return api
+}
+
+// count returns how many series an expression has now.
+func count(t *testing.T, api, expr string) int {
+	t.Helper()
+	resp, err := http.Get(api + "/api/v1/query?query=" + url.QueryEscape(expr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var answer struct {
+		Status, Error string
+		Data          struct{ Result []json.RawMessage }
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || answer.Status != "success" {
+		t.Fatalf("%s: %v, %s", expr, err, answer.Error)
+	}
+	return len(answer.Data.Result)
+}
+
+// wait asks again and again until something is so, which it must be within a minute.
+func wait(t *testing.T, is func() bool) {
+	t.Helper()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(time.Minute); !is(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatal("it did not happen within a minute")
+		}
+	}
+}
