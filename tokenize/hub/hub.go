@@ -77,6 +77,7 @@ type Client struct {
 	calls    map[string]*call
 	failed   map[string]failure
 	listings map[string]listing // by the path of the file that keeps it
+	refs     map[string]ref     // by path
 	places   chan struct{}      // one for each request that runs
 }
 
@@ -105,6 +106,12 @@ type call struct {
 	dir     string
 	moved   bool
 	err     error
+}
+
+// A ref is the commit that a file held when it had this info.
+type ref struct {
+	info   os.FileInfo
+	commit string
 }
 
 type failure struct {
@@ -206,7 +213,7 @@ func (c *Client) resolve(model string) (source, error) {
 func (c *Client) local(s source) (commit, dir string, err error) {
 	commit = s.revision
 	if !s.pinned() {
-		if commit, err = hubcache.ReadRef(s.ref()); err != nil || !isCommit(commit) {
+		if commit, err = c.readRef(s.ref()); err != nil || !isCommit(commit) {
 			return "", "", err
 		}
 	}
@@ -215,6 +222,30 @@ func (c *Client) local(s source) (commit, dir string, err error) {
 		return commit, "", nil
 	}
 	return commit, s.at(commit), nil
+}
+
+// readRef is hubcache.ReadRef, without opening a file that has not changed: that takes longer
+// than all the rest.
+func (c *Client) readRef(path string) (string, error) {
+	info, err := os.Stat(path)
+	c.mu.Lock()
+	r, ok := c.refs[path]
+	c.mu.Unlock()
+	if err == nil && ok && os.SameFile(r.info, info) && r.info.ModTime().Equal(info.ModTime()) && r.info.Size() == info.Size() {
+		return r.commit, nil
+	}
+	commit, err2 := hubcache.ReadRef(path)
+	if err != nil || err2 != nil {
+		return commit, err2
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.refs == nil {
+		c.refs = make(map[string]ref)
+	}
+	makeRoom(c.refs)
+	c.refs[path] = ref{info, commit}
+	return commit, nil
 }
 
 // missing returns a file of a listing that a snapshot does not have, or "".
@@ -356,10 +387,14 @@ func (c *Client) fetch(ctx context.Context, s source, update bool) (dir string, 
 	if was != "" && commit == had {
 		return was, false, nil
 	}
+	// The listing comes first: with it a snapshot that was not completed is known to lack
+	// something, also offline.
+	if err := c.keep(s, commit, l); err != nil && l.missing(s.at(commit)) != "" {
+		return "", false, err
+	}
 	if err := c.fill(ctx, s, commit, l); err != nil {
 		return "", false, err
 	}
-	c.keep(s, commit, l)
 	if err := c.writeRef(s, commit, had); err != nil {
 		return "", false, err
 	}

@@ -242,21 +242,28 @@ func (c *Client) remember(path string, l listing) {
 	c.listings[path] = l
 }
 
-// keep keeps the listing of a commit. In a cache that cannot be written it is in memory only.
-func (c *Client) keep(s source, commit string, l listing) {
+// keep keeps the listing of a commit. After an error it is in memory only.
+func (c *Client) keep(s source, commit string, l listing) error {
 	path := treePath(s, commit)
-	if l.text != nil && c.write(s, path, l.text) == nil {
-		c.markMissing(s, commit, l)
-	}
 	c.remember(path, l)
+	if l.text == nil {
+		return nil
+	}
+	err := c.write(s, path, l.text)
+	if err == nil {
+		markMissing(s, commit, l)
+	}
+	return err
 }
 
 // markMissing lets other programs know of files that they look for and that are not in the
 // repository: for each there is an empty one in .no_exist.
-func (c *Client) markMissing(s source, commit string, l listing) {
+func markMissing(s source, commit string, l listing) {
+	dir := filepath.Join(s.dir, ".no_exist", commit)
+	_ = os.MkdirAll(dir, 0o777)
 	for name := range names {
 		if !slices.ContainsFunc(l.files, func(f file) bool { return f.name == name }) {
-			_ = c.write(s, filepath.Join(s.dir, ".no_exist", commit, name), nil)
+			_ = os.WriteFile(filepath.Join(dir, name), nil, 0o666)
 		}
 	}
 }
