@@ -225,6 +225,7 @@ func (h *fakeHub) serveCDN(w http.ResponseWriter, r *http.Request) {
 	content := h.commits["cdn "+r.URL.Path[1:]][""]
 	h.mu.Unlock()
 	if !refuse(w, fault) {
+		w.Header().Set("ETag", `"of the CDN's own"`)
 		body(w, r, content, fault)
 	}
 }
