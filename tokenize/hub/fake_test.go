@@ -41,6 +41,7 @@ type fakeHub struct {
 	// fault chooses what is wrong with an answer: to "list", "head", "get" (of a small file)
 	// and "cdn".
 	fault func(kind string) string
+	gone  chan bool // has something when a slow answer was given up
 }
 
 // sums has the digests of contents that were asked for.
@@ -60,7 +61,7 @@ func summed(kind, content string, sum func() string) string {
 }
 
 func newFake(tb testing.TB) *fakeHub {
-	h := &fakeHub{tb: tb, commits: map[string]files{}, refs: map[string]string{}, moved: map[string]string{}}
+	h := &fakeHub{tb: tb, commits: map[string]files{}, refs: map[string]string{}, moved: map[string]string{}, gone: make(chan bool, 1)}
 	h.server = httptest.NewServer(http.HandlerFunc(h.serve))
 	h.cdn = httptest.NewServer(http.HandlerFunc(h.serveCDN))
 	tb.Cleanup(h.server.Close)
@@ -204,7 +205,7 @@ func (h *fakeHub) serve(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", strconv.Itoa(len(content)))
 		return
 	}
-	body(w, r, content, fault)
+	body(w, r, content, fault, h.gone)
 }
 
 // blobs of the CDN are found by their SHA-256.
@@ -226,12 +227,12 @@ func (h *fakeHub) serveCDN(w http.ResponseWriter, r *http.Request) {
 	h.mu.Unlock()
 	if !refuse(w, fault) {
 		w.Header().Set("ETag", `"of the CDN's own"`)
-		body(w, r, content, fault)
+		body(w, r, content, fault, h.gone)
 	}
 }
 
 // body answers a GET of a file.
-func body(w http.ResponseWriter, r *http.Request, content, fault string) {
+func body(w http.ResponseWriter, r *http.Request, content, fault string, gone chan<- bool) {
 	whole, status := content, http.StatusOK
 	if spec, ok := strings.CutPrefix(r.Header.Get("Range"), "bytes="); ok && fault != "no range" {
 		a, b, _ := strings.Cut(spec, "-")
@@ -274,6 +275,10 @@ func body(w http.ResponseWriter, r *http.Request, content, fault string) {
 		io.WriteString(w, content[:len(content)/2])
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
+		select {
+		case gone <- true:
+		default:
+		}
 	default:
 		io.WriteString(w, content)
 	}
@@ -356,5 +361,5 @@ func (h *fakeHub) list(w http.ResponseWriter, r *http.Request, commit string, f 
 	}
 	text, _ := json.Marshal(map[string]any{"_id": "1", "id": "org/m", "sha": commit, "siblings": all})
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	body(w, r, string(text), fault)
+	body(w, r, string(text), fault, h.gone)
 }

@@ -85,7 +85,7 @@ type Client struct {
 const (
 	maxFile     = 128 << 20 // bytes; tokenize reads no longer ones
 	maxSnapshot = 512 << 20 // bytes of the files that are wanted
-	maxListing  = 32 << 20  // bytes
+	maxListing  = 8 << 20   // bytes
 	maxEntries  = 100_000   // files of a repository
 	maxJumps    = 5         // redirects of a request
 	maxRequests = 8         // at a time

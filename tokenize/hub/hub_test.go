@@ -22,6 +22,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvindex/kvindex/internal/chats"
+	"github.com/kvindex/kvindex/tokenize"
 	"github.com/kvindex/kvindex/tokenize/hub"
 )
 
@@ -377,6 +379,9 @@ func TestBytes(t *testing.T) {
 				t.Errorf("%s: %s has %d other bytes, %v", fault, name, len(content), err)
 			}
 		}
+		if err := noneLeadsNowhere(filepath.Join(dir, "models--org--m")); err != nil {
+			t.Errorf("%s: %v", fault, err)
+		}
 		h.fault = nil
 		c.SetStall(0)
 		got, err = c.Find(t.Context(), "org/m")
@@ -387,6 +392,26 @@ func TestBytes(t *testing.T) {
 			t.Errorf("after %s: %v", fault, err)
 		}
 	}
+}
+
+// noneLeadsNowhere checks what other programs rely on: each link of a snapshot leads to a
+// blob, and each ref to a snapshot.
+func noneLeadsNowhere(repo string) error {
+	return filepath.WalkDir(repo, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		switch rel, _ := filepath.Rel(repo, path); strings.Split(filepath.ToSlash(rel), "/")[0] {
+		case "snapshots":
+			_, err = os.Stat(path)
+		case "refs":
+			var commit []byte
+			if commit, err = os.ReadFile(path); err == nil {
+				_, err = os.Stat(filepath.Join(repo, "snapshots", string(commit), "tokenizer.json"))
+			}
+		}
+		return err
+	})
 }
 
 // TestResume: what came before the connection was cut is not asked for again.
@@ -611,24 +636,62 @@ func TestShared(t *testing.T) {
 	}
 
 	// The last one takes the download with it.
-	h.fault = func(kind string) string { return map[string]string{"cdn": "slow"}[kind] }
 	c = h.client(t.TempDir())
 	ctx, cancel = context.WithCancel(t.Context())
-	c.Progress = func(_, file string, _, _ int64) { cancel() }
-	before := runtime.NumGoroutine()
+	h.fault = func(kind string) string {
+		if kind == "cdn" {
+			cancel()
+			return "slow"
+		}
+		return ""
+	}
+	c.SetStall(time.Hour)
 	if _, err := c.Find(ctx, "org/m"); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	if c.Waiting() != 0 {
 		t.Error("a download is left")
 	}
-	http.DefaultClient.CloseIdleConnections()
-	for range 1000 {
-		if runtime.NumGoroutine() <= before {
-			break
+	select {
+	case <-h.gone: // the request that said nothing more
+	case <-time.After(30 * time.Second):
+		t.Error("a request is left")
+	}
+}
+
+// TestPoolAndChats: a pool of tokenizers and the chat templates ask for one model, and make
+// one download.
+func TestPoolAndChats(t *testing.T) {
+	tiny, err := os.ReadFile("../testdata/tiny.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := newFake(t)
+	h.commit("org/m", "main", files{
+		"tokenizer.json": string(tiny), "tokenizer_config.json": `{"tokenizer_class": "PreTrainedTokenizerFast"}`,
+		"chat_template.jinja": "{{ messages[0].content }}", "model.safetensors": "weights",
+	})
+	c := h.client(t.TempDir())
+	pool, err := tokenize.NewPool(tokenize.PoolConfig{Find: c.Find})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	templates := chats.Models{Find: c.Find}
+	var all sync.WaitGroup
+	all.Go(func() {
+		if err := pool.Preload(t.Context(), "org/m"); err != nil {
+			t.Error(err)
 		}
-		runtime.Gosched()
-		time.Sleep(time.Millisecond)
+	})
+	all.Go(func() {
+		if m, err := templates.Model(t.Context(), "org/m"); err != nil || m == nil {
+			t.Error(err)
+		}
+	})
+	all.Wait()
+	if r := h.asked(); len(r) != 1+2*3 {
+		t.Errorf("requests: %q", r)
 	}
 }
 
