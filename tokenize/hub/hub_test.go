@@ -369,6 +369,9 @@ func TestBytes(t *testing.T) {
 		if err == nil && fault != "cut" && fault != "slow" && fault != "shorter" {
 			t.Errorf("%s: %s", fault, got)
 		}
+		if fault == "longer" && !strings.Contains(fmt.Sprint(err), "more than the") { // not only the digest
+			t.Errorf("%s: %v", fault, err)
+		}
 		paths, err := filepath.Glob(filepath.Join(dir, "models--org--m", "blobs", "*"))
 		if err != nil {
 			t.Fatal(err)
