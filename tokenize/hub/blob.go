@@ -18,21 +18,27 @@ import (
 )
 
 // fill brings the files of a snapshot into the cache that are not there yet. A file is
-// linked when its blob is whole, and a ref leads to the snapshot when all are linked: so a
-// process that is killed leaves nothing that is taken for complete.
+// linked when its blob is whole, tokenizer.json when all others are linked, and a ref leads
+// to the snapshot after that: so a process that is killed leaves nothing that is taken for
+// complete, also by tokenize.Hub, which reads no listing.
 func (c *Client) fill(ctx context.Context, s source, commit string, l listing) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var sum budget
 	var all sync.WaitGroup
-	for _, f := range l.files {
-		all.Go(func() {
-			if err := c.file(ctx, s, commit, f, &sum); err != nil {
-				cancel(fmt.Errorf("%s: %w", f.name, err))
+	for _, last := range []bool{false, true} {
+		for _, f := range l.files {
+			if last != strings.HasPrefix(f.name, "tokenizer.json") {
+				continue
 			}
-		})
+			all.Go(func() {
+				if err := c.file(ctx, s, commit, f, &sum); err != nil {
+					cancel(fmt.Errorf("%s: %w", f.name, err))
+				}
+			})
+		}
+		all.Wait()
 	}
-	all.Wait()
 	return context.Cause(ctx)
 }
 

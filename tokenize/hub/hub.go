@@ -87,6 +87,7 @@ const (
 	maxSnapshot = 512 << 20 // bytes of the files that are wanted
 	maxListing  = 8 << 20   // bytes
 	maxEntries  = 100_000   // files of a repository
+	maxFiles    = 256       // of them wanted
 	maxJumps    = 5         // redirects of a request
 	maxRequests = 8         // at a time
 	maxRetries  = 5         // without a new byte

@@ -797,6 +797,7 @@ func TestBounds(t *testing.T) {
 		"a bad digest":     `{"sha":"COMMIT","siblings":[{"rfilename":"tokenizer.json","size":1,"blobId":"../x"}]}`,
 		"a bad commit":     `{"sha":"../../../../aaaaaaaaaaaaaaaaaaaaaaaaaaaa","siblings":[{"rfilename":"tokenizer.json"}]}`,
 		"a bad name":       `{"sha":"COMMIT","siblings":[{"rfilename":"additional_chat_templates/a\\..\\b.jinja"}]}`,
+		"too many":         `{"sha":"COMMIT","siblings":[` + strings.Repeat(`{"rfilename":"additional_chat_templates/X.jinja"},`, 257) + `{"rfilename":"x"}]}`,
 		"twice":            `{"sha":"COMMIT","siblings":[{"rfilename":"config.json"},{"rfilename":"config.json"}]}`,
 		"no files":         `{"sha":"COMMIT"}`,
 		"none wanted":      `{"sha":"COMMIT","siblings":[{"rfilename":"model.safetensors"}]}`,

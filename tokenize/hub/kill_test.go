@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/kvindex/kvindex/tokenize"
 	"github.com/kvindex/kvindex/tokenize/hub"
 )
 
@@ -117,9 +118,13 @@ func TestKilled(t *testing.T) {
 		if err != nil && !wasKilled {
 			t.Fatalf("a child: %v: %s", err, out)
 		}
-		if got, err := (&hub.Client{Repo: byName, Dir: dir, Offline: true}).Find(t.Context(), model); err == nil {
-			if err := check(got, f); err != nil {
-				t.Errorf("kill %d: found offline: %v", i, err)
+		for _, find := range []func(context.Context, string) (string, error){
+			(&hub.Client{Repo: byName, Dir: dir, Offline: true}).Find, tokenize.Hub{Dir: dir}.Find,
+		} {
+			if got, err := find(t.Context(), model); err == nil {
+				if err := check(got, f); err != nil {
+					t.Errorf("kill %d: found offline: %v", i, err)
+				}
 			}
 		}
 		if wasKilled {

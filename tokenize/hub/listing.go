@@ -185,8 +185,8 @@ func (t tree) wanted() ([]file, error) {
 		sum += max(f.size, 0)
 		files = append(files, f)
 	}
-	if sum > maxSnapshot {
-		return nil, fmt.Errorf("files of %d bytes, more than %d", sum, int64(maxSnapshot))
+	if sum > maxSnapshot || len(files) > maxFiles {
+		return nil, fmt.Errorf("%d files of %d bytes, more than %d or %d", len(files), sum, maxFiles, int64(maxSnapshot))
 	}
 	return files, nil
 }

@@ -249,7 +249,7 @@ func (c *Client) ask(ctx context.Context, method string, to *url.URL, header htt
 		a.give()
 		return nil, err
 	}
-	if e := a.Header.Get("Content-Encoding"); e != "" && e != "identity" && method != http.MethodHead {
+	if e := a.Header.Get("Content-Encoding"); e != "" && e != "identity" && a.StatusCode < 300 {
 		a.Close()
 		return nil, fmt.Errorf("%s: an answer in %.20q, which was not asked for", redacted(to), e)
 	}
