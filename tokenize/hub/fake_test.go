@@ -98,6 +98,13 @@ func byName(name string) (string, string, bool) {
 	return repo, revision, true
 }
 
+// setFault replaces fault, while answers may be under way.
+func (h *fakeHub) setFault(f func(kind string) string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.fault = f
+}
+
 // asked returns the requests since the last call, "HEAD tokenizer.json" and the like.
 func (h *fakeHub) asked() []string {
 	h.mu.Lock()
@@ -150,7 +157,10 @@ func (h *fakeHub) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	path := r.URL.EscapedPath()
-	for old, repo := range h.moved {
+	h.mu.Lock()
+	moved := maps.Clone(h.moved)
+	h.mu.Unlock()
+	for old, repo := range moved {
 		if strings.Contains(path, "/"+old+"/") {
 			w.Header().Set("Location", strings.Replace(path, "/"+old+"/", "/"+repo+"/", 1)+"?"+r.URL.RawQuery)
 			w.WriteHeader(http.StatusTemporaryRedirect)

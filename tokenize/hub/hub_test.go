@@ -285,7 +285,7 @@ func TestErrors(t *testing.T) {
 	} {
 		c := h.client(t.TempDir())
 		c.SetNow(func() time.Time { return now })
-		h.fault = func(string) string { return fault }
+		h.setFault(func(string) string { return fault })
 		_, err := c.Find(t.Context(), "org/m")
 		var e *hub.Error
 		if !errors.As(err, &e) || e.Status != refusals[fault].status || e.Code != refusals[fault].code || want.is != nil && !errors.Is(err, want.is) {
@@ -297,7 +297,7 @@ func TestErrors(t *testing.T) {
 		if n := len(h.asked()); n != want.tries {
 			t.Errorf("%s: %d requests", fault, n)
 		}
-		h.fault = nil
+		h.setFault(nil)
 		_, err = c.Find(t.Context(), "org/m")
 		if fault == "503" { // may be over
 			if err != nil || len(h.asked()) == 0 {
@@ -315,7 +315,7 @@ func TestErrors(t *testing.T) {
 		h.asked()
 	}
 	for _, fault := range []string{"html", "no json", "gzip", "bad etag", "other commit", "no entry"} {
-		h.fault = func(string) string { return fault }
+		h.setFault(func(string) string { return fault })
 		c := h.client(t.TempDir())
 		if dir, err := c.Find(t.Context(), "org/m"); err == nil {
 			t.Errorf("%s: %s", fault, dir)
@@ -337,7 +337,7 @@ func TestRetryAfter(t *testing.T) {
 		var pauses []time.Duration
 		c := h.client(t.TempDir())
 		c.SetPause(func(ctx context.Context, d time.Duration) error { pauses = append(pauses, d); return nil })
-		h.fault = func(string) string { return fault }
+		h.setFault(func(string) string { return fault })
 		_, err := c.Find(t.Context(), "org/m")
 		if err == nil || len(pauses) != len(wants) {
 			t.Fatalf("%s: %v, %v", fault, pauses, err)
@@ -358,12 +358,12 @@ func TestBytes(t *testing.T) {
 		dir := t.TempDir()
 		c := h.client(dir)
 		c.SetStall(10 * time.Millisecond)
-		h.fault = func(kind string) string {
+		h.setFault(func(kind string) string {
 			if kind == "cdn" || kind == "get" {
 				return fault
 			}
 			return ""
-		}
+		})
 		got, err := c.Find(t.Context(), "org/m")
 		// What was cut is resumed, again and again, until it is whole or one byte is left.
 		if err == nil && fault != "cut" && fault != "slow" && fault != "shorter" {
@@ -385,7 +385,7 @@ func TestBytes(t *testing.T) {
 		if err := noneLeadsNowhere(filepath.Join(dir, "models--org--m")); err != nil {
 			t.Errorf("%s: %v", fault, err)
 		}
-		h.fault = nil
+		h.setFault(nil)
 		c.SetStall(0)
 		got, err = c.Find(t.Context(), "org/m")
 		if err == nil {
@@ -423,13 +423,13 @@ func TestResume(t *testing.T) {
 	large := files{"tokenizer.json": strings.Repeat("0123456789abcdef", 1<<14)}
 	h.commit("org/m", "main", large)
 	cuts := 0
-	h.fault = func(kind string) string {
+	h.setFault(func(kind string) string {
 		if kind == "cdn" && cuts < 8 { // more than there are retries: each has made progress
 			cuts++
 			return "cut"
 		}
 		return ""
-	}
+	})
 	dir := t.TempDir()
 	c := h.client(dir)
 	var got int64
@@ -450,7 +450,7 @@ func TestResume(t *testing.T) {
 			if err := errors.Join(os.MkdirAll(blobs, 0o777), os.WriteFile(filepath.Join(blobs, digestOf("tokenizer.json", large["tokenizer.json"])+".kvindex.incomplete"), []byte(part), 0o666)); err != nil {
 				t.Fatal(err)
 			}
-			h.fault = func(string) string { return fault }
+			h.setFault(func(string) string { return fault })
 			path, err := h.client(dir).Find(t.Context(), "org/m")
 			if err == nil {
 				err = check(path, large)
@@ -606,10 +606,10 @@ func TestShared(t *testing.T) {
 	c := h.client(t.TempDir())
 	begun, let := make(chan bool), make(chan bool)
 	var once sync.Once
-	h.fault = func(string) string {
+	h.setFault(func(string) string {
 		once.Do(func() { close(begun); <-let })
 		return ""
-	}
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -641,13 +641,13 @@ func TestShared(t *testing.T) {
 	// The last one takes the download with it.
 	c = h.client(t.TempDir())
 	ctx, cancel = context.WithCancel(t.Context())
-	h.fault = func(kind string) string {
+	h.setFault(func(kind string) string {
 		if kind == "cdn" {
 			cancel()
 			return "slow"
 		}
 		return ""
-	}
+	})
 	c.SetStall(time.Hour)
 	if _, err := c.Find(ctx, "org/m"); !errors.Is(err, context.Canceled) {
 		t.Error(err)

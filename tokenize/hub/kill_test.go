@@ -73,11 +73,6 @@ func startChild(t *testing.T, dir, endpoint, model string, at int) (*exec.Cmd, *
 // the others are killed in a request. A cache is used until a process was quick enough.
 func TestKilled(t *testing.T) {
 	h := newFake(t)
-	setFault := func(f func(string) string) {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.fault = f
-	}
 	want, killed := max(*schedules/20, 1), 0
 	var dir, model string
 	var f files
@@ -95,7 +90,7 @@ func TestKilled(t *testing.T) {
 		if i%2 == 0 {
 			at = 1 + i*7%43
 		} else {
-			setFault(func(string) string {
+			h.setFault(func(string) string {
 				if requests++; requests == 1+i%11 {
 					close(begun)
 				}
@@ -112,7 +107,7 @@ func TestKilled(t *testing.T) {
 			err = <-ended
 		case err = <-ended:
 		}
-		setFault(nil)
+		h.setFault(nil)
 		state := cmd.ProcessState.Sys().(syscall.WaitStatus)
 		wasKilled := state.Signaled() && state.Signal() == syscall.SIGKILL
 		if err != nil && !wasKilled {
