@@ -55,7 +55,7 @@ func TestSchedules(t *testing.T) {
 	for seed := range *schedules {
 		s := &schedule{t: t, r: rand.New(rand.NewPCG(uint64(seed), 1)), hub: fake, dir: t.TempDir(), commits: map[string]files{}, now: time.Now(), counts: counts}
 		s.begin(seed)
-		for range 1 + s.r.IntN(7) {
+		for range 1 + s.r.IntN(9) {
 			if s.step() {
 				found++
 			} else {
@@ -142,7 +142,7 @@ func (s *schedule) fault(kind, what string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// What fails first hides the rest.
-	if !s.chance(s.p * map[string]float64{"list": 0.6, "head": 0.3, "get": 0.9, "cdn": 1.2, "disk": 0.15}[kind]) {
+	if !s.chance(s.p * map[string]float64{"list": 0.6, "head": 0.45, "get": 1.2, "cdn": 1.8, "disk": 0.15}[kind]) {
 		return ""
 	}
 	f := what
