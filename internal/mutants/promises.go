@@ -107,6 +107,18 @@ var promises = []promise{
 	}},
 	// Nothing that an engine, a pod or another program sends panics, is allocated because it is claimed, or stalls others.
 	{"trust of peers", []mutant{
+		{"./tokenize/hub", "Client.ask", "the token goes where a redirect leads", "if token != \"\" && sameOrigin(to, hub) {", "if token != \"\" {", "TestToken"},
+		{"./tokenize/hub", "Client.send", "a redirect from https to http is followed", "(next.Scheme != \"http\" || to.Scheme == \"https\")", "next.Scheme != \"http\"", "TestToken"},
+		{"./tokenize/hub", "sum.check", "bytes of any digest", "if got := hex.EncodeToString(s.Sum(nil)); got != s.digest {", "if got := hex.EncodeToString(s.Sum(nil)); false {", "TestBytes"},
+		{"./tokenize/hub", "Client.file", "a link before its blob", "at, err := c.download(", "_ = c.link(blob, path, false)\n\t\tat, err := c.download(", "TestBytes"},
+		{"./tokenize/hub", "Client.fetch", "a ref before its snapshot", "if err := c.fill(ctx, s, commit, l); err != nil {", "_ = c.writeRef(s, commit, had)\n\tif err := c.fill(ctx, s, commit, l); err != nil {", "TestBytes"},
+		{"./tokenize/hub", "tree.wanted", "a guessed list of files", "slices.Sorted(maps.Keys(t.Files))", "slices.Sorted(maps.Keys(names))", "TestFind"},
+		{"./tokenize/hub", "wanted", "a listed name leads out", "if !hubcache.ValidPart(base) {", "if false {", "TestWanted"},
+		{"./tokenize/hub", "Client.head", "an ETag leads out", "if !hubcache.ValidPart(m.etag) {", "if false {", "TestErrors"},
+		{"./tokenize/hub", "Client.head", "files of two commits", "at != commit {", "at == \"\" {", "TestErrors"},
+		{"./tokenize/hub", "parseInfo", "a commit leads out", "if !isCommit(info.SHA) || info.Siblings == nil {", "if info.Siblings == nil {", "TestBounds"},
+		{"./tokenize/hub", "Client.receive", "more bytes than were told", "if at+int64(n) > m.size {", "if false {", "TestBytes"},
+		{"./tokenize/hub", "Client.local", "a snapshot that lacks a file is complete", "l.missing(s.at(commit)) != \"\"", "l.files == nil", "TestReadOnly"},
 		{"./events", "Subscriber.picks", "two topics are one pod", "case !first && string(topic) != s.cfg.Topic:", "case false:", "TestOneTopic"},
 		{".", "internal/registry:viewOf", "what cannot be read is live", "note, stale = podstate.Note{Rank: &podstate.RankNote{State: view.Uncertain}}, true", "note = podstate.Note{Rank: &podstate.RankNote{State: view.Live}}", "TestNotesOfOthers"},
 		{"./internal/engine", "VariantOf", "blocks of odd units", "return v, size/v.Unit <= index.MaxBlockUnits", "return v, true", "TestBlockSizes"},
@@ -143,6 +155,9 @@ var promises = []promise{
 	}},
 	// No request, template, path or ticket of a client is believed, or costs more than its bound.
 	{"trust of clients", []mutant{
+		{"./tokenize/hub", "Client.resolve", "a revision leads out of its folder", "if !hubcache.ValidRepo(repo) || !hubcache.ValidRevision(revision) {", "if !hubcache.ValidRepo(repo) {", "TestNames"},
+		{"./tokenize/hub", "Client.resolve", "a name that the host does not know is asked for", "if !ok {", "if !ok && model == \"\" {", "TestNames"},
+		{"./tokenize/hub", "Client.share", "what the hub refused is asked for again and again", "ok && !update && c.clock().Before(f.until)", "ok && !update && false", "TestErrors"},
 		{"./internal/hashing", "Hasher.Pod", "clients aim at a pod", "xxh3.HashStringSeed(name, h.rootSeed)", "xxh3.HashString(name)", "TestScopes"},
 		{".", "ofBody", "what cannot be scored is a bad request", "if errors.Is(err, chat.ErrMalformed) || errors.Is(err, chat.ErrTemplate) {", "if true {", "TestBodyErrors"},
 		{".", "Request.validate", "media of a chat without a length", "case chatReq != nil && m.Length == 0:", "case false:", "TestBodyMedia"},
@@ -155,8 +170,8 @@ var promises = []promise{
 		{"./tokenize", "normalizer.apply", "replacements of any length", "if len(s) > w.left {", "if false {", "TestReplaceTooLong"},
 		{"./tokenize", "fileTokenizer.EncodeMarks", "what is held has texts of any length", "if err := h.pool.check(ctx, p.Text); err != nil {", "if err := error(nil); err != nil {", "TestHoldFails"},
 		{"./tokenize", "gate.admit", "long texts take the last room", "(g.maxWaiting-g.waiting)/waitShare", "g.maxWaiting-g.waiting", "TestGateRefuses"},
-		{"./tokenize", "Hub.Find", "a revision leads out of its folder", "if !validRepo(repo) || !validRevision(revision) {", "if !validRepo(repo) {", "TestHubFinds"},
-		{"./tokenize", "findSnapshot", "a ref leads out of its folder", "if !validPart(commit) {", "if false {", "TestHubFinds"},
+		{"./tokenize", "Hub.Find", "a revision leads out of its folder", "if !hubcache.ValidRepo(repo) || !hubcache.ValidRevision(revision) {", "if !hubcache.ValidRepo(repo) {", "TestHubFinds"},
+		{"./tokenize", "findSnapshot", "a ref leads out of its folder", "if !hubcache.ValidPart(commit) {", "if false {", "TestHubFinds"},
 		{"./tokenize/chat", "decoder.value", "bodies of any depth", "d.depth > maxDepth {", "d.depth > 100*maxDepth {", "TestParseErrors"},
 		{"./tokenize/chat", "decoder.object", "tools of any length", "d.at-from > maxTools {", "d.at < from {", "TestHostileTools"},
 		{"./tokenize/chat", "templateCache.compile", "a request's template of any length", "if len(source) > maxRequestTemplate {", "if false {", "TestStepsGrowWithMessages"},
@@ -346,6 +361,8 @@ var promises = []promise{
 	// What is in flight counts until it ends, and then nothing of it is left: flights of a route.Tracker, predictions,
 	// estimates, sent prompts, places in a line. What is removed leaves nothing, too.
 	{"loads at zero", []mutant{
+		{"./tokenize/hub", "Client.share", "a download that nobody waits for goes on", "\tif last {\n", "\tif false {\n", "TestShared"},
+		{"./tokenize/hub", "Client.tryLock", "a soft lock stays", "func() { _ = os.Remove(path) }", "func() {}", "TestDisk"},
 		{"./picker", "Picker.renew", "a pod that is down is picked", "; !pod.Down {", "; true {", "TestPickByLoad"},
 		{"./picker", "usageScanner.closeObject", "the first usage of a stream counts", "s.known, s.found = s.current, true", "if !s.found {\n\t\t\ts.known, s.found = s.current, true\n\t\t}", "TestUsageOf"},
 		{"./picker", "Pick.end", "what has ended ends again", "if !k.ended.CompareAndSwap(false, true) {", "if k.ended.Store(true); false {", "TestFailedAfterFirstToken"},

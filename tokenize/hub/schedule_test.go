@@ -1,0 +1,233 @@
+package hub_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex/tokenize/hub"
+)
+
+var schedules = flag.Int("hub.n", 100, "random schedules of TestSchedules, and 20 times the kills of TestKilled; long form: 2000, from which on each fault must come 50 times")
+
+// faultsOf are what can be wrong with an answer of each kind.
+var faultsOf = map[string][]string{
+	"list": {"gated", "401", "403", "no repo", "no revision", "429", "500", "503", "html", "no json", "gzip", "cut", "shorter", "longer", "slow", "other bytes"},
+	"head": {"gated", "401", "403", "no entry", "429", "500", "503", "bad etag", "other commit", "moves"},
+	"get":  {"403", "416", "429", "500", "503", "cut", "slow", "longer", "shorter", "other bytes", "gzip", "no range", "moves"},
+	"cdn":  {"403", "416", "429", "500", "503", "cut", "slow", "longer", "shorter", "other bytes", "gzip", "no range", "moves"},
+	"disk": {"create", "write", "sync", "rename", "link", "lock", "no link", "no lock"},
+}
+
+// A schedule is a hub with three commits, a cache and a client, and steps of which each may
+// fail.
+type schedule struct {
+	t       *testing.T
+	r       *rand.Rand
+	hub     *fakeHub
+	client  *hub.Client
+	dir     string
+	repo    string
+	commits map[string]files
+	now     time.Time
+	p       float64        // of a fault
+	counts  map[string]int // of faults
+	found   string         // by the last Find
+	mu      sync.Mutex     // guards r, p and counts
+}
+
+// TestSchedules: a snapshot that is found has all its files as they are in one commit, and
+// what fails leaves what was there. In the end, without faults, all is found.
+func TestSchedules(t *testing.T) {
+	counts := map[string]int{}
+	fake := newFake(t)
+	fake.token = "hf_secret"
+	found, failed := 0, 0
+	for seed := range *schedules {
+		s := &schedule{t: t, r: rand.New(rand.NewPCG(uint64(seed), 1)), hub: fake, dir: t.TempDir(), commits: map[string]files{}, now: time.Now(), counts: counts}
+		s.begin(seed)
+		for range 1 + s.r.IntN(9) {
+			if s.step() {
+				found++
+			} else {
+				failed++
+			}
+		}
+		s.end()
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+	if found == 0 || failed == 0 {
+		t.Errorf("%d steps found something, %d failed", found, failed)
+	}
+	least := 0 // few schedules are few faults
+	if *schedules >= 2000 {
+		least = *schedules / 40
+	}
+	for kind, faults := range faultsOf {
+		for _, f := range faults {
+			if n := counts[kind+" "+f]; n < least {
+				t.Errorf("%s %s: %d times in %d schedules, want %d", kind, f, n, *schedules, least)
+			}
+		}
+	}
+	if len(fake.leaked) > 0 {
+		t.Errorf("the second host saw a token: %q", fake.leaked[0])
+	}
+	t.Logf("%d steps found a snapshot, %d failed", found, failed)
+}
+
+// chance reports true in a part p of cases.
+func (s *schedule) chance(p float64) bool { return s.r.Float64() < p }
+
+func (s *schedule) begin(seed int) {
+	h := s.hub
+	repo := fmt.Sprintf("org/m%d", seed)
+	s.repo = repo
+	for _, version := range []string{"1", "2", "3"} {
+		f := files{"tokenizer.json": strings.Repeat(fmt.Sprint(version, seed), s.r.IntN(200)), "weights.safetensors": "weights"}
+		for name, content := range whole(version) {
+			if s.chance(0.4) {
+				f[name] = content
+			}
+		}
+		s.commits[h.commit(repo, "main", f)] = f
+	}
+	h.mu.Lock()
+	h.plain = s.chance(0.2)
+	clear(h.moved)
+	name := repo
+	if s.chance(0.2) {
+		name = fmt.Sprintf("org/old%d", seed)
+		h.moved[name] = repo
+	}
+	h.fault = func(kind string) string { return s.fault(kind, repo) }
+	h.mu.Unlock()
+	s.client = h.client(s.dir)
+	s.client.Repo = func(string) (string, string, bool) { return name, "main", true }
+	s.client.SetStall(10 * time.Millisecond)
+	s.client.SetNow(func() time.Time { return s.now })
+	noLinks, noLocks := s.chance(0.1), s.chance(0.1)
+	s.client.SetFault(func(op, path string) error {
+		switch {
+		case op == "link" && noLinks, op == "lock" && noLocks:
+			s.count("disk no " + op)
+			return syscall.ENOTSUP
+		case s.fault("disk", op) == op:
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+}
+
+func (s *schedule) count(fault string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counts[fault]++
+}
+
+// fault chooses what is wrong with an answer, or with an operation on the disk. It is called
+// for an answer while the fake is locked.
+func (s *schedule) fault(kind, what string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// What fails first hides the rest.
+	if !s.chance(s.p * map[string]float64{"list": 0.6, "head": 0.45, "get": 1.2, "cdn": 1.8, "disk": 0.15}[kind]) {
+		return ""
+	}
+	f := what
+	if kind != "disk" {
+		all := faultsOf[kind]
+		f = all[s.r.IntN(len(all))]
+	}
+	s.counts[kind+" "+f]++
+	if f == "moves" {
+		s.move(what)
+	}
+	return f
+}
+
+// move has the revision lead to any of the commits. The fake must be locked.
+func (s *schedule) move(repo string) {
+	all := slices.Sorted(maps.Keys(s.commits))
+	s.hub.refs[repo+"@main"] = all[s.r.IntN(len(all))]
+}
+
+func (s *schedule) setP(p float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.p = p
+}
+
+// step finds or updates, and reports whether that was good.
+func (s *schedule) step() bool {
+	s.now = s.now.Add(2 * time.Hour) // what failed is forgotten
+	s.setP([]float64{0.02, 0.1, 0.3, 0.7}[s.r.IntN(4)])
+	update := s.chance(0.6)
+	s.hub.mu.Lock()
+	s.move(s.repo)
+	s.hub.mu.Unlock()
+	var err error
+	if update {
+		_, err = s.client.Update(s.t.Context(), "m")
+		s.setP(0)
+	}
+	dir := ""
+	if err == nil {
+		dir, err = s.client.Find(s.t.Context(), "m")
+	}
+	s.setP(0)
+	if err == nil {
+		s.right(dir)
+		if s.found != "" && !update && dir != s.found {
+			s.t.Errorf("Find moved from %s to %s", s.found, dir)
+		}
+		s.found = dir
+	}
+	// What is there is the same to a process that makes no request.
+	off := &hub.Client{Repo: s.client.Repo, Dir: s.dir, Offline: true}
+	switch got, failed := off.Find(s.t.Context(), "m"); {
+	case s.found != "" && (failed != nil || got != s.found):
+		s.t.Errorf("%v, and then offline %q, %v, want %q", err, got, failed, s.found)
+	case s.found == "" && failed == nil:
+		s.right(got)
+		s.found = got
+	}
+	return err == nil
+}
+
+// right checks that a folder has all that is wanted of its commit.
+func (s *schedule) right(dir string) {
+	f, ok := s.commits[filepath.Base(dir)]
+	if !ok {
+		s.t.Errorf("a snapshot %s of no commit", dir)
+	}
+	if err := check(dir, f); err != nil {
+		s.t.Errorf("%s: %v", dir, err)
+	}
+}
+
+func (s *schedule) end() {
+	s.now = s.now.Add(2 * time.Hour)
+	s.client.SetStall(0)
+	_, err := s.client.Update(s.t.Context(), "m")
+	dir, err2 := s.client.Find(s.t.Context(), "m")
+	if err := errors.Join(err, err2); err != nil {
+		s.t.Error(err)
+		return
+	}
+	s.right(dir)
+	if s.found != "" {
+		s.right(s.found)
+	}
+}
