@@ -34,7 +34,7 @@ func (m *lowerModel) empty(t int) { m.held[t] = map[int]bool{} }
 func (m *lowerModel) lower(who int, all bool) {
 	other := 1 - who
 	for t := 1; t < 3; t++ {
-		if all || m.told[who][t] || who == theEngine && !(m.lent && m.told[theDaemon][t]) {
+		if all || m.told[who][t] || who == theEngine && (!m.lent || !m.told[theDaemon][t]) {
 			m.empty(t)
 			if m.told[other][t] && (other == theDaemon && m.lent || other == theEngine && m.state[theEngine] == "live") {
 				m.state[other] = "partial"
@@ -71,7 +71,7 @@ func (m *lowerModel) event(who, tier, block int, store bool) {
 	case !store:
 		delete(m.held[tier], block)
 	default:
-		if tier == 1 && who == theEngine && m.clearsGPU && !(m.lent && m.told[theDaemon][1]) && m.held[1][block] {
+		if tier == 1 && who == theEngine && m.clearsGPU && (!m.lent || !m.told[theDaemon][1]) && m.held[1][block] {
 			m.empty(1) // in silence
 		}
 		m.held[tier][block] = true

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -65,7 +66,7 @@ func scrape(t testing.TB, c client.Collector) (page string, values map[string]fl
 	t.Helper()
 	r := registry(t, c)
 	rec := httptest.NewRecorder()
-	promhttp.HandlerFor(r, promhttp.HandlerOpts{}).ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
+	promhttp.HandlerFor(r, promhttp.HandlerOpts{}).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	if rec.Code != 200 {
 		t.Fatalf("%d: %s", rec.Code, rec.Body)
 	}
@@ -621,7 +622,7 @@ func BenchmarkScrape(b *testing.B) {
 					for b.Loop() {
 						w := httptest.NewRecorder()
 						w.Body = nil
-						h.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+						h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 					}
 				})
 				b.ReportMetric(float64(took.Microseconds())/float64(b.N)/1000, "cpu-ms/op")

@@ -190,12 +190,12 @@ func Made(m *Model, path, body string, parts bool) (string, error) {
 // Probed returns what the probes of a model find: whether it keeps system messages in place,
 // the effort of thinking that is disabled, and whether Options.Template passes the old probe.
 // parts: the template wants parts.
-func Probed(m *Model, added []string) (keeps bool, unknown error, disabled string, passes, parts bool) {
+func Probed(m *Model, added []string) (keeps bool, disabled string, passes, parts bool, unknown error) {
 	m.added = added
 	slices.SortFunc(m.added, func(a, b string) int { return len(b) - len(a) })
 	keeps, unknown = m.keepsInline()
 	disabled, _ = m.disabledEffort()
 	old := &Model{options: m.options, engine: 27_000, given: m.given}
 	passes, _ = old.passesOldProbe()
-	return keeps, unknown, disabled, passes, m.given.parts
+	return keeps, disabled, passes, m.given.parts, unknown
 }

@@ -139,7 +139,7 @@ func TestInlineProbes(t *testing.T) {
 			t.Logf("%s: %v", row.Name, err)
 			continue
 		}
-		keeps, err, disabled, passes, parts := chat.Probed(m, row.Added)
+		keeps, disabled, passes, parts, err := chat.Probed(m, row.Added)
 		format := "string"
 		if parts {
 			format = "parts"

@@ -154,7 +154,7 @@ func (b *responsesBody) parseInput(o *jinja.Dict, n *counts) error {
 // accepts depends on its version of the package openai.
 func doubtful(err error) error {
 	var e *fieldError
-	if !errors.As(err, &e) || e.sentinel != ErrMalformed {
+	if !errors.As(err, &e) || !errors.Is(e.sentinel, ErrMalformed) {
 		return err
 	}
 	return unscored(e.path, "%s", e.msg)

@@ -255,19 +255,19 @@ func (c *Client) receive(ctx context.Context, s source, m meta, f *os.File, h *s
 		if at+int64(n) > m.size {
 			return at, fmt.Errorf("%s: more than the %d bytes that were told", redacted(a.Request.URL), m.size)
 		}
-		h.Write(buf[:n])
+		_, _ = h.Write(buf[:n]) // it has no error
 		if failed := c.failing("write", f.Name(), func() error { _, err := f.WriteAt(buf[:n], at); return err }); failed != nil {
 			return at, failed
 		}
 		at += int64(n)
-		if c.Progress != nil && (at-told >= 1<<20 || err == io.EOF) {
+		if c.Progress != nil && (at-told >= 1<<20 || errors.Is(err, io.EOF)) {
 			told = at
 			c.Progress(s.repo, m.name, at, m.size)
 		}
-		if err == io.EOF && at < m.size {
+		if errors.Is(err, io.EOF) && at < m.size {
 			err = &passing{fmt.Errorf("%s: %d bytes of %d", redacted(a.Request.URL), at, m.size)}
 		}
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return at, nil
 		}
 		if err != nil {

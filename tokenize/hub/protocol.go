@@ -65,7 +65,7 @@ func refused(r *http.Response) error {
 	e.Message = r.Header.Get("X-Error-Message")
 	e.Message = e.Message[:min(len(e.Message), 300)]
 	switch r.StatusCode {
-	case 408, 429, 500, 502, 503, 504:
+	case http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		// http_backoff has seconds only, too.
 		if n, err := strconv.Atoi(strings.TrimSpace(r.Header.Get("Retry-After"))); err == nil && n > 0 {
 			e.after = time.Duration(min(n, 3600)) * time.Second

@@ -58,7 +58,7 @@ func (t *Text) text(s string) {
 		return
 	}
 	from := len(t.buf)
-	if t.piece && !(s[0] == ' ' && t.buf[from-1] > ' ' && t.buf[from-1] < 0x80) {
+	if t.piece && (s[0] != ' ' || t.buf[from-1] <= ' ' || t.buf[from-1] >= 0x80) {
 		t.cuts = append(t.cuts, from)
 	}
 	t.buf = append(t.buf, s...)
