@@ -391,7 +391,7 @@ func TestErrors(t *testing.T) {
 		defer f.picker.Loads().Sent(busy, 0, 1000, 0).Done()
 	}
 	for path, body := range map[string]string{
-		"/v1/responses":   `{"model": "llama-3", "input": "hello"}`,
+		"/v1/responses":   `{"model": "llama-3", "input": "hello", "previous_response_id": "r"}`,
 		"/v1/embeddings":  `{"model": "llama-3", "input": "hello"}`,
 		"/v1/completions": `{"model": "llama-3", "prompt": ["a", "b"]}`,
 	} {
