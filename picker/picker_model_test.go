@@ -160,7 +160,7 @@ func playHistory(t *testing.T, seed uint64) {
 				t.Fatal(err)
 			}
 		case 3: // time passes
-			time.Sleep(time.Duration(r.IntN(int(lease))) / time.Duration(1+r.IntN(8)))
+			time.Sleep(time.Duration(r.Int64N(int64(lease))) / time.Duration(1+r.IntN(8)))
 		case 4, 5:
 			request := &kvindex.Request{Model: "m", Tokens: prompt.Tokens[:16*(1+r.IntN(8))]}
 			if r.IntN(4) == 0 {
