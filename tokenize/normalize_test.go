@@ -347,6 +347,9 @@ func TestNormalizeAllocates(t *testing.T) {
 }
 
 func TestNormalizeTooLong(t *testing.T) {
+	if testing.Short() {
+		t.Skip("texts of the longest length are not normalized: -short")
+	}
 	const most = tokenize.MaxText
 	dots := `{"type":"Replace","pattern":{"String":" "},"content":"` + strings.Repeat(".", 1000) + `"}`
 	gaps := `{"type":"Replace","pattern":{"Regex":" +"},"content":"` + strings.Repeat(".", 1000) + `"}`

@@ -118,12 +118,16 @@ func TestSubHearsLibzmq(t *testing.T) {
 		"tcp6": "tcp://[::1]:*",
 		"ipc":  "ipc://" + filepath.Join(t.TempDir(), "s"),
 	}
+	n := 20_000
+	if testing.Short() {
+		n = 2000
+	}
 	for name, endpoint := range endpoints {
 		for _, kind := range []string{"PUB", "XPUB"} {
 			t.Run("connecting/"+name+"/"+kind, func(t *testing.T) {
 				needIPv6(t, endpoint)
 				peer, at := libzmq(t, kind, "bind", endpoint)
-				hear(t, dial(t, at, zmtp.Config{Type: zmtp.SUB}), libzmqStranger(peer), kind, 20_000)
+				hear(t, dial(t, at, zmtp.Config{Type: zmtp.SUB}), libzmqStranger(peer), kind, n)
 			})
 			t.Run("listening/"+name+"/"+kind, func(t *testing.T) {
 				needIPv6(t, endpoint)
@@ -131,7 +135,7 @@ func TestSubHearsLibzmq(t *testing.T) {
 				sub := accept(t, strings.Replace(endpoint, "*", "0", 1), zmtp.Config{Type: zmtp.SUB}, func(at string) {
 					peer, _ = libzmq(t, kind, "connect", at)
 				})
-				hear(t, sub, libzmqStranger(peer), kind, 20_000)
+				hear(t, sub, libzmqStranger(peer), kind, n)
 			})
 		}
 	}
