@@ -22,8 +22,8 @@
 // A body of Anthropic's Messages API or of OpenAI's Responses API is rendered as the chat that
 // vLLM makes of it (entrypoints/anthropic and entrypoints/openai/responses).
 //
-// vLLM renders the chats of some models by a program. The package knows two of these, harmony
-// (gpt-oss) and DeepSeek-V3.2's. Text may then have to be encoded in several
+// vLLM renders the chats of some models by a program. The package knows harmony (gpt-oss)
+// and those of DeepSeek-V3.2, V4 and V4.1. Text may then have to be encoded in several
 // [Rendering.Pieces].
 //
 // The package refuses a model, template or request that it cannot render exactly. It
