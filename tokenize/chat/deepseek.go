@@ -402,9 +402,9 @@ func encoded(messages []message, v41 bool) []message {
 		if m.role == "tool" {
 			run = append(run, i)
 		}
-		if m.role == "assistant" && len(m.arguments) > 0 {
-			order = make(map[string]int, len(m.arguments))
-			for j := range m.arguments {
+		if m.toolCalls != nil && len(m.toolCalls.Items) > 0 {
+			order = make(map[string]int, len(m.toolCalls.Items))
+			for j := range m.toolCalls.Items {
 				if id, _ := m.called(j); id != "" {
 					order[id] = j
 				}

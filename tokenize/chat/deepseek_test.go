@@ -194,3 +194,27 @@ func TestDeepSeekV4Refuses(t *testing.T) {
 		}
 	}
 }
+
+// A body of the Messages API is the chat that the engine makes of it, with its outputs in the
+// order of the calls.
+func TestDeepSeekV4Messages(t *testing.T) {
+	const body = `{"model":"m","max_tokens":5,"system":"s","messages":[{"role":"user","content":"u"},{"role":"assistant","content":[
+		{"type":"thinking","thinking":"r"},{"type":"tool_use","id":"a","name":"f","input":{"x":1}},{"type":"tool_use","id":"b","name":"f","input":{}}]},{"role":"user","content":[
+		{"type":"tool_result","tool_use_id":"b","content":"2"},{"type":"tool_result","tool_use_id":"a","content":"1"},{"type":"text","text":"v"}]}],"chat_template_kwargs":{"thinking":true,"reasoning_effort":"EFFORT"}}`
+	for name, want := range map[string]string{
+		"V4": "<｜begin▁of▁sentence｜>s<｜User｜>u<｜Assistant｜></think>\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"x\" string=\"false\">1</｜DSML｜parameter>\n</｜DSML｜invoke>\n" +
+			"<｜DSML｜invoke name=\"f\">\n\n</｜DSML｜invoke>\n</｜DSML｜tool_calls><｜end▁of▁sentence｜><｜User｜><tool_result>1</tool_result>\n\n<tool_result>2</tool_result>\n\nv<｜Assistant｜><think>",
+		"V41": "<｜begin▁of▁sentence｜><｜System｜>Reasoning Effort: 75 (range 1-100, the higher the value, the more thorough the reasoning)\n\ns<｜User｜>u<｜Assistant｜></think>\n\n<｜DSML｜ calls>\n" +
+			"<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"x\" string=\"false\">1</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n<｜DSML｜ invoke name=\"f\">\n\n</｜DSML｜ invoke>\n</｜DSML｜ calls>" +
+			"<｜end▁of▁sentence｜><｜User｜><tool_result>1</tool_result>\n\n<tool_result>2</tool_result>\n\nv<｜Assistant｜><think>",
+	} {
+		effort := map[string]string{"V4": "low", "V41": "xhigh"}[name]
+		r, err := chat.Parse("/v1/messages", []byte(strings.Replace(body, "EFFORT", effort, 1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if x, err := loadDeepSeek(t, name, chat.Options{}).Render(r, nil); err != nil || x.Text != want {
+			t.Errorf("%s: %q, %v, want %q", name, text(x), err, want)
+		}
+	}
+}
