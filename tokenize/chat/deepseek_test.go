@@ -109,9 +109,10 @@ func deepChat(r *rand.Rand) []byte {
 	return b
 }
 
-// The digests of deepseek_v4.txt are those of the texts that DeepSeek's own programs made of
-// each body, as vLLM 0.28 and main call V4's, and as main calls V4.1's: "refused" is what they
-// assert.
+// The digests of deepseek_v4.txt are those of the texts that DeepSeek's programs made of each
+// body, as vLLM 0.28 and main call V4's, and as main calls V4.1's: "refused" is what they assert.
+// The programs ran in Python: a vLLM's deepseek_v4_encoding.py of before pull requests 50580 and
+// 51262, with the lines that these and V4.1's file have in place of its own.
 func TestDeepSeekV4(t *testing.T) {
 	r := rand.New(rand.NewPCG(43, 6))
 	bodies := make([][]byte, 400)
