@@ -260,6 +260,8 @@ var promises = []promise{
 		{"./tokenize/chat", "Model.harmonyEffort", "the effort of harmony is ignored", "return c.effort.(string), nil", "return \"medium\", nil", "TestHarmonyText"},
 		{"./tokenize/chat", "Model.startDate", "today's date where the engine's is given", "m.options.StartDate != \"\"", "false", "TestHarmonyDate"},
 		{"./tokenize/chat", "renderHarmony", "earlier analysis is kept", "i < h.answered)", "false)", "TestHarmonyShared"},
+		{"./tokenize/chat", "sortOutputs", "outputs of tools stay in the order of their messages", "order[a.answers()] - order[b.answers()]", "0", "TestDeepSeekV4"},
+		{"./tokenize/chat", "checkV41", "a budget that is not known is guessed", "&& !unthinking(vars):", "&& false:", "TestDeepSeekV4Refuses"},
 		{"./tokenize/chat/internal/harmony", "Text.text", "a client's special token is one", "\t\t\tt.cuts = append(t.cuts, from+i)\n", "\t\t\t_ = from\n", "TestPieces"},
 		{".", "internal/prompt:Prompt.encodeWhole", "pieces are encoded as one", "if p.Pieces == nil {", "if true {", "TestBodyPieces"},
 		{"./tokenize/chat", "version.does", "the version is ignored", "v >= history[c].since", "inMain >= history[c].since", "TestVersions"},

@@ -22,8 +22,8 @@
 // A body of Anthropic's Messages API or of OpenAI's Responses API is rendered as the chat that
 // vLLM makes of it (entrypoints/anthropic and entrypoints/openai/responses).
 //
-// vLLM renders the chats of some models by a program. The package knows two of these, harmony
-// (gpt-oss) and DeepSeek-V3.2's. Text may then have to be encoded in several
+// vLLM renders the chats of some models by a program. The package knows harmony (gpt-oss)
+// and those of DeepSeek-V3.2, V4 and V4.1. Text may then have to be encoded in several
 // [Rendering.Pieces].
 //
 // The package refuses a model, template or request that it cannot render exactly. It
@@ -76,7 +76,8 @@ type Options struct {
 	// engine without --trust-request-chat-template does.
 	RefuseTemplates bool
 
-	// TokenizerMode is --tokenizer-mode: "auto", "hf" or "deepseek_v32". "" means "auto": the
+	// TokenizerMode is --tokenizer-mode: "auto", "hf", "deepseek_v32", "deepseek_v4" or
+	// "deepseek_v41". "" means "auto": the
 	// engine decides by the model. With "hf" vLLM renders the chat template also of models that
 	// it renders by a program by default, but not of gpt-oss.
 	TokenizerMode string
@@ -143,7 +144,7 @@ func (m *Model) configure(o Options) error {
 		return err
 	}
 	switch o.TokenizerMode {
-	case "", "auto", "hf", "deepseek_v32":
+	case "", "auto", "hf", "deepseek_v32", "deepseek_v4", "deepseek_v41":
 	default:
 		return unsupported("the tokenizer mode %.60q", o.TokenizerMode)
 	}
@@ -328,6 +329,9 @@ func commonPrefix(a, b string) int {
 
 // render renders messages with vars, and adds them to vars.
 func (m *Model) render(t *template, messages []message, continueFinal bool, vars *jinja.Dict) (string, error) {
+	if t.encodes == encodesV4 || t.encodes == encodesV41 {
+		messages = encoded(messages, t.encodes == encodesV41)
+	}
 	list := make([]jinja.Value, len(messages))
 	developer := false
 	for i := range messages {

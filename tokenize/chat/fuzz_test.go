@@ -45,6 +45,7 @@ func FuzzParse(f *testing.F) {
 		}
 	}
 	models = append(models, loadHarmony(f, chat.Options{}), loadV32(f, chat.Options{Engine: "0.28"}))
+	models = append(models, loadDeepSeek(f, "V4", chat.Options{}), loadDeepSeek(f, "V41", chat.Options{Kwargs: `{"reasoning_effort":"max"}`}))
 	parse := func(t *testing.T, path string, body []byte) {
 		r, err := chat.Parse(path, body)
 		if err != nil {

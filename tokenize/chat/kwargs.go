@@ -65,6 +65,9 @@ func (m *Model) prepare(c *conversation) (*template, *jinja.Dict, error) {
 			return nil, nil, err
 		}
 	}
+	if m.encoding != nil {
+		return m.encoding, vars, m.checkEncoding(c, vars)
+	}
 	t, err := m.choose(c, optional(vars, "tools") != nil)
 	return t, vars, err
 }

@@ -34,6 +34,7 @@ type rareMessage struct {
 	odd      []oddArguments // in order
 	replaced jinja.Value    // reasoning_content, a string or nil
 	task     jinja.Value    // a string, or nil
+	encoded  string         // a field that a program of DeepSeek's reads; "" if none is there
 }
 
 // A part is a piece of a message's content.
@@ -113,6 +114,11 @@ func (m *message) parse(o *jinja.Dict, n *counts) (err error) {
 	if task, ok := optional(o, "task").(string); ok {
 		m.rarely().task = task
 	}
+	for _, name := range encodedFields {
+		if optional(o, name) != nil {
+			m.rarely().encoded = name
+		}
+	}
 	switch m.role {
 	case "system":
 		m.features |= featuresOfSystem(m.content)
@@ -133,6 +139,10 @@ func (m *message) parse(o *jinja.Dict, n *counts) (err error) {
 	}
 	return nil
 }
+
+// encodedFields are the fields of messages that DeepSeek-V4.1's program reads and no template
+// gets.
+var encodedFields = []string{"task", "tools", "wo_eos", "content_blocks", "response_format"}
 
 // parseName reads the name. That of a tool message may be anything, and is then ignored.
 func (m *message) parseName(o *jinja.Dict) error {

@@ -12,10 +12,11 @@ import (
 // A template is one of a model's or a request's.
 type template struct {
 	program   *jinja.Template
-	parts     bool // it wants content as parts, not as one string
-	unsure    bool // the engine's version leaves open which of the two
-	developer bool // it uses the role developer
-	foreign   bool // of a request
+	parts     bool   // it wants content as parts, not as one string
+	unsure    bool   // the engine's version leaves open which of the two
+	developer bool   // it uses the role developer
+	foreign   bool   // of a request
+	encodes   change // a program of DeepSeek's: the change that introduced it
 }
 
 // Limits of a rendering. Tools must not take long, whatever schema a client sends. But a
@@ -126,9 +127,6 @@ func (m *Model) name(sources map[string]string) error {
 // choose returns the template of a chat: its own, that of the options, or the model's (vLLM,
 // renderers/hf.py, resolve_chat_template; transformers, get_chat_template).
 func (m *Model) choose(c *conversation, tools bool) (*template, error) {
-	if m.encoding != nil {
-		return m.encoding, m.checkEncoding(c, tools)
-	}
 	if c.template != "" {
 		if m.options.RefuseTemplates {
 			return nil, badField("chat_template", "the engine takes none from requests")
