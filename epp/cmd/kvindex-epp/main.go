@@ -198,11 +198,11 @@ func (o *options) source() (events.Source, error) {
 	}
 	cfg, err := rest.InClusterConfig()
 	if err != nil {
-		return nil, fmt.Errorf("-selector: %w", err)
+		return events.Source{}, fmt.Errorf("-selector: %w", err)
 	}
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("-selector: %w", err)
+		return events.Source{}, fmt.Errorf("-selector: %w", err)
 	}
 	return k8s.Source(client, k8s.Config{
 		Namespace: o.namespace, LabelSelector: o.selector,
