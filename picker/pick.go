@@ -23,6 +23,11 @@ type Pick struct {
 	// Rank is the data-parallel rank for the request. If Pod.Ranks is above 1, send it in the
 	// HTTP header X-data-parallel-rank, or the prediction is wrong.
 	Rank int
+	// Fallbacks are the pods that the policy would choose without Pod, and without each other,
+	// in this order: at most Config.Fallbacks. They are for a proxy that is told all pods at
+	// once and tries them by itself. The request does not count as their load: if one of them
+	// answers, end the pick by Failed, and pick again with Request.Pods.
+	Fallbacks []Pod
 	// PromptTokens is the length of the prompt, CachedTokens and PredictedTokens are those of
 	// the kvindex.PodScore of the pod and rank. If the request was picked by load, the latter
 	// are 0, and PromptTokens is a quarter of the bytes of the request, from 1 to 8,192: most of
@@ -44,8 +49,8 @@ type Pick struct {
 }
 
 // Pick picks a pod for a request and registers the request there. Call Watch, or FirstToken
-// and then Done or Failed. r must not change until the pick has ended. A nil r is a request
-// without a prompt, which is picked by load.
+// and then Done or Failed. r must not change until the pick has ended. A nil r, or
+// one with no Body, Prompt and Tokens, is a request without a prompt, which is picked by load.
 //
 // Request.Pods, if not nil, limits the pick to these pods. The fields Candidates, Ranks and Top
 // have no effect.
@@ -149,7 +154,7 @@ func (p *Picker) pick(ctx context.Context, r *kvindex.Request, tried []string) (
 	if errors.Is(err, kvindex.ErrRequest) {
 		return nil, err
 	}
-	if k.request != nil {
+	if hasPrompt(k.request) {
 		k.Err = cmp.Or(err, s.answer.Unknown, s.answer.Degraded)
 	}
 	k.PromptTokens = s.answer.PromptTokens
@@ -175,17 +180,31 @@ func (p *Picker) pick(ctx context.Context, r *kvindex.Request, tried []string) (
 			k.Err = errors.Join(k.Err, err)
 		}
 	}
+	for name := chosen.Pod; len(k.Fallbacks) < p.cfg.Fallbacks; {
+		s.answer.Pods = slices.DeleteFunc(s.answer.Pods, func(e kvindex.PodScore) bool { return e.Pod == name })
+		if i = p.choose(pool, s, k.PromptTokens); i < 0 || i >= len(s.pods) {
+			break
+		}
+		name = s.answer.Pods[i].Pod
+		k.Fallbacks = append(k.Fallbacks, pool.all[pool.byName[name]])
+	}
 	return k, nil
 }
 
 // maxEstimate bounds the estimated tokens of a request without a score.
 const maxEstimate = 8192
 
+// hasPrompt reports whether there is something to score. An empty Body is one that engines
+// refuse.
+func hasPrompt(r *kvindex.Request) bool {
+	return r != nil && (r.Body != nil || r.Prompt != "" || r.Tokens != nil)
+}
+
 var errNoPrompt = errors.New("picker: the request has no prompt")
 
 // score scores the request of s in time. The answer has an entry for each of its pods.
 func (p *Picker) score(ctx context.Context, k *Pick, s *scratch) error {
-	if k.request == nil {
+	if !hasPrompt(k.request) {
 		s.answer = kvindex.Answer{Pods: s.answer.Pods[:0]}
 		return errNoPrompt
 	}

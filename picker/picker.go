@@ -42,6 +42,9 @@ type Config struct {
 	// Timeout bounds the score of a request; 0: 200 ms. A request that is not scored by then
 	// is picked by load.
 	Timeout time.Duration
+	// Fallbacks is how many Pick.Fallbacks a pick has, as far as there are pods; 0: none. For
+	// each of them the policy chooses again.
+	Fallbacks int
 	// Lease is how long a pick counts as load if nothing ends it; 0: 10 minutes. Its
 	// prediction ends by itself: see kvindex.PredictionConfig.
 	Lease time.Duration
@@ -107,6 +110,8 @@ func New(ix *kvindex.Indexer, cfg Config) (*Picker, error) {
 		return nil, errors.New("picker: the Indexer is nil")
 	case cfg.Timeout < 0:
 		return nil, fmt.Errorf("picker: Timeout is %v", cfg.Timeout)
+	case cfg.Fallbacks < 0:
+		return nil, fmt.Errorf("picker: Fallbacks is %d", cfg.Fallbacks)
 	case cfg.Lease < 0:
 		return nil, fmt.Errorf("picker: Lease is %v", cfg.Lease)
 	case cfg.Fleet != nil && cfg.Model == "":

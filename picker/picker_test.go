@@ -44,6 +44,47 @@ func load(p *picker.Picker, pod string, rank int) route.Load {
 	return at[0].Load
 }
 
+// TestFallbacks: the fallbacks of a pick are what further picks would choose without the pods before,
+// each pod once whatever its ranks, and no load is counted there.
+func TestFallbacks(t *testing.T) {
+	pods := []picker.Pod{{Name: "a"}, {Name: "b", Ranks: 2}, {Name: "c"}, {Name: "down", Down: true}, {Name: "e"}}
+	ix, p := start(t, picker.Config{Fallbacks: 9}, pods)
+	prompt := fakeengine.NewPrompt(1, 16, 8)
+	for i, name := range []string{"b", "a", "e"} {
+		if err := ix.Ingest(name, "m", fakeengine.Payload(1, 0, prompt.Stored(0, 7-2*i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	request := kvindex.Request{Model: "m", Tokens: prompt.Tokens}
+	first, err := p.Pick(t.Context(), &request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.Failed()
+	var got []string
+	for _, pod := range append([]picker.Pod{first.Pod}, first.Fallbacks...) {
+		got = append(got, pod.Name)
+	}
+	if want := "b a e c"; strings.Join(got, " ") != want {
+		t.Fatalf("the order is %v, want %s", got, want)
+	}
+	for i := range got {
+		limited := request
+		limited.Pods = got[i:]
+		pick, err := p.Pick(t.Context(), &limited)
+		if err != nil || pick.Pod.Name != got[i] || len(pick.Fallbacks) != len(got)-i-1 {
+			t.Errorf("of %v: %+v, %v", got[i:], pick, err)
+		}
+		pick.Failed()
+		if l := load(p, got[i], 0); l != (route.Load{}) {
+			t.Errorf("%s has %+v", got[i], l)
+		}
+	}
+	if byLoad, err := p.Pick(t.Context(), nil); err != nil || len(byLoad.Fallbacks) != 3 {
+		t.Errorf("without a prompt: %+v, %v", byLoad, err)
+	}
+}
+
 // TestPickCached: a request goes to the pod that holds its prompt, counts there as load and as
 // a prediction, and is over when it is done.
 func TestPickCached(t *testing.T) {
@@ -323,6 +364,7 @@ func TestMistakes(t *testing.T) {
 	for want, f := range map[string]func() (*picker.Picker, error){
 		"picker: the Indexer is nil": func() (*picker.Picker, error) { return picker.New(nil, picker.Config{}) },
 		"picker: Timeout is -1ns":    func() (*picker.Picker, error) { return picker.New(ix, picker.Config{Timeout: -1}) },
+		"picker: Fallbacks is -1":    func() (*picker.Picker, error) { return picker.New(ix, picker.Config{Fallbacks: -1}) },
 		"picker: Lease is -1s":       func() (*picker.Picker, error) { return picker.New(ix, picker.Config{Lease: -time.Second}) },
 		"picker: a Fleet needs Model: its pods may serve several models": func() (*picker.Picker, error) { return picker.New(ix, picker.Config{Fleet: fleet}) },
 	} {

@@ -155,7 +155,7 @@ func TestPageCommands(t *testing.T) {
 				continue
 			}
 			for _, command := range strings.Split(block[2], "\n") {
-				for _, dir := range regexp.MustCompile(` \./([a-z][a-z/]*)`).FindAllStringSubmatch(command, -1) {
+				for _, dir := range regexp.MustCompile(` \./([a-z][a-z/-]*)`).FindAllStringSubmatch(command, -1) {
 					if _, err := os.Stat(filepath.Join("../..", dir[1])); err != nil {
 						t.Errorf("%s: %v", page, err)
 					}

@@ -26,7 +26,7 @@ const module = "github.com/kvindex/kvindex"
 // an import clause. They can use those of the library too.
 var standard = []string{
 	"bytes", "context", "encoding/json", "errors", "expvar", "fmt", "io", "log", "log/slog", "maps", "math",
-	"net/http", "net/http/httputil", "net/url", "os", "os/signal", "path/filepath", "regexp", "slices", "strconv",
+	"net", "net/http", "net/http/httputil", "net/url", "os", "os/signal", "path/filepath", "regexp", "slices", "strconv",
 	"strings", "sync", "sync/atomic", "syscall", "time",
 }
 

@@ -1,0 +1,230 @@
+// Kvindex-epp is an endpoint picker for an InferencePool: it follows the KV events of the pool's
+// pods, and tells Envoy which of them has the prompt of a request cached. docs/epp.md is its
+// page.
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/epp"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/events/discovery"
+	"github.com/kvindex/kvindex/events/k8s"
+	"github.com/kvindex/kvindex/picker"
+	"github.com/kvindex/kvindex/tokenize/chat"
+)
+
+type options struct {
+	listen, model, dir                string
+	pods, namespace, selector         string
+	targetPort, eventPort, replayPort int
+	fallbacks, maxRequests, maxBody   int
+	timeout, drain                    time.Duration
+	insecure, verbose                 bool
+	cert, key                         string
+	ranksLabel, engineVersion         string
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	o, err := parse(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err == nil {
+		err = run(ctx, o, func(net.Addr) {})
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "kvindex-epp:", err)
+		os.Exit(1)
+	}
+}
+
+func parse(args []string) (*options, error) {
+	o := new(options)
+	f := flag.NewFlagSet("kvindex-epp", flag.ContinueOnError)
+	f.StringVar(&o.listen, "listen", ":9002", "address for Envoy, and for health checks")
+	f.StringVar(&o.model, "model", "", "the base model of the pool, as clients name it")
+	f.StringVar(&o.dir, "model-dir", "", "folder with the model's tokenizer and chat template; without it prompts are not scored, and requests are picked by load")
+	f.StringVar(&o.engineVersion, "vllm", "", "version of vLLM, such as 0.31; empty: the newest known")
+	f.StringVar(&o.pods, "pods", "", "file of pods (docs/fleet.md), in place of -selector")
+	f.StringVar(&o.namespace, "namespace", "", "namespace of the pods; empty: all")
+	f.StringVar(&o.selector, "selector", "", "label selector of the pods, as in the InferencePool")
+	f.IntVar(&o.targetPort, "target-port", 8000, "port at which the pods answer requests")
+	f.IntVar(&o.eventPort, "event-port", 5557, "port of the pods' KV events, for -selector")
+	f.IntVar(&o.replayPort, "replay-port", 0, "port at which the pods repeat KV events, for -selector; 0: none")
+	f.StringVar(&o.ranksLabel, "ranks-label", "", "label with a pod's number of data-parallel ranks, for -selector")
+	f.DurationVar(&o.timeout, "timeout", 5*time.Millisecond, "how long a request waits for its score; then it is picked by load")
+	f.IntVar(&o.fallbacks, "fallbacks", 2, "further endpoints in an answer")
+	f.IntVar(&o.maxRequests, "max-requests", 0, "requests in flight at a pod, beyond which requests get status 429; 0: no bound")
+	f.IntVar(&o.maxBody, "max-body", 64<<20, "bytes of a request's body, beyond which it gets status 413")
+	f.StringVar(&o.cert, "tls-cert", "", "certificate file (PEM); without it a certificate is made, which Envoy must not verify")
+	f.StringVar(&o.key, "tls-key", "", "key file (PEM)")
+	f.BoolVar(&o.insecure, "insecure", false, "no TLS")
+	f.DurationVar(&o.drain, "drain", 30*time.Second, "how long requests may take to end after SIGTERM")
+	f.BoolVar(&o.verbose, "v", false, "log each request: pod, tokens and errors, never a prompt")
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	var errs []error
+	refuse := func(when bool, format string, args ...any) {
+		if when {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	refuse(f.NArg() > 0, "%q is no flag", f.Args())
+	refuse(o.model == "", "-model is missing")
+	refuse((o.pods == "") == (o.selector == ""), "one of -pods and -selector is needed")
+	refuse(o.targetPort < 1 || o.targetPort > 65535, "-target-port is %d", o.targetPort)
+	refuse((o.cert == "") != (o.key == ""), "-tls-cert and -tls-key need each other")
+	refuse(o.insecure && o.cert != "", "-insecure and -tls-cert exclude each other")
+	refuse(o.timeout <= 0, "-timeout is %v", o.timeout)
+	refuse(o.drain <= 0, "-drain is %v", o.drain)
+	return o, errors.Join(errs...)
+}
+
+// run serves until ctx ends, and then until the requests in flight have ended. listening is
+// called with the address.
+func run(ctx context.Context, o *options, listening func(net.Addr)) error {
+	level := slog.LevelInfo
+	if o.verbose {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	var opts []kvindex.Option
+	if o.dir != "" {
+		model, err := kvindex.LoadModel(o.dir, chat.Options{Engine: o.engineVersion})
+		if err != nil {
+			return err
+		}
+		if model.ChatErr != nil {
+			log.Warn("chats are picked by load", "err", model.ChatErr)
+		}
+		opts = append(opts, kvindex.WithModel(o.model, model))
+	}
+	ix, err := kvindex.New(opts...)
+	if err != nil {
+		return err
+	}
+	defer ix.Close()
+	source, err := o.source()
+	if err != nil {
+		return err
+	}
+	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{OnError: func(err error) { log.Warn("fleet", "err", err) }})
+	if err != nil {
+		return err
+	}
+	p, err := picker.New(ix, picker.Config{
+		Fleet: fleet, Model: o.model, Timeout: o.timeout, Fallbacks: o.fallbacks,
+		Host: func(pod events.Pod) string { return net.JoinHostPort(pod.Host, strconv.Itoa(o.targetPort)) },
+	})
+	if err != nil {
+		return err
+	}
+	var security grpc.ServerOption = grpc.EmptyServerOption{}
+	if !o.insecure {
+		certificate, err := o.certificate()
+		if err != nil {
+			return err
+		}
+		security = grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}))
+	}
+	server, err := epp.NewServer(epp.Config{
+		Picker: p, MaxBody: o.maxBody, MaxRequests: o.maxRequests,
+		OnEnd: func(k *picker.Pick, u kvindex.Usage, err error) {
+			log.Debug("request", "pod", k.Pod.Name, "prompt", k.PromptTokens, "predicted", k.PredictedTokens, "cached", u.CachedTokens, "picked_by_load", k.Err, "err", err)
+		},
+	}, security)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", o.listen)
+	if err != nil {
+		return err
+	}
+	listening(listener.Addr())
+	log.Info("listening", "address", listener.Addr().String(), "model", o.model)
+
+	following, forget := context.WithCancel(context.WithoutCancel(ctx))
+	defer forget()
+	failed := make(chan error, 2)
+	go func() { failed <- fleet.Run(following, source) }()
+	go func() { failed <- server.Serve(listener) }()
+	ended := 0
+	select {
+	case <-ctx.Done():
+		timer := time.AfterFunc(o.drain, server.Stop)
+		server.GracefulStop()
+		timer.Stop()
+	case err = <-failed:
+		ended++
+		server.Stop()
+	}
+	forget()
+	for ; ended < cap(failed); ended++ {
+		<-failed
+	}
+	return err
+}
+
+// source returns the source of pods.
+func (o *options) source() (events.Source, error) {
+	if o.pods != "" {
+		return discovery.File(o.pods, discovery.FileConfig{}), nil
+	}
+	cfg, err := rest.InClusterConfig()
+	if err != nil {
+		return events.Source{}, fmt.Errorf("-selector: %w", err)
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return events.Source{}, fmt.Errorf("-selector: %w", err)
+	}
+	return k8s.Source(client, k8s.Config{
+		Namespace: o.namespace, LabelSelector: o.selector,
+		Model: k8s.From[string]{Default: o.model}, Port: k8s.From[int]{Default: o.eventPort}, ReplayPort: k8s.From[int]{Default: o.replayPort},
+		Ranks: k8s.From[int]{Key: o.ranksLabel, Default: 1},
+	})
+}
+
+// certificate returns that of the flags, or makes one for ten years.
+func (o *options) certificate() (tls.Certificate, error) {
+	if o.cert != "" {
+		return tls.LoadX509KeyPair(o.cert, o.key)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(now.UnixNano()), NotBefore: now.Add(-time.Hour), NotAfter: now.AddDate(10, 0, 0),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, DNSNames: []string{"kvindex-epp"},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
+}

@@ -1,0 +1,545 @@
+package epp
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	mode "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	status "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/picker"
+	"github.com/kvindex/kvindex/route"
+)
+
+// The names of the protocol (pkg/lwepp/metadata/consts.go of version 1.6.0).
+const (
+	subsetNamespace = "envoy.lb.subset_hint"
+	subsetKey       = "x-gateway-destination-endpoint-subset"
+	lbNamespace     = "envoy.lb"
+	destinationKey  = "x-gateway-destination-endpoint"
+	servedKey       = "x-gateway-destination-endpoint-served"
+)
+
+// rankHeader has the data-parallel rank for an engine of several.
+const rankHeader = "x-data-parallel-rank"
+
+// maxChunk is how much of a body one message has: Envoy takes at most 64 KiB.
+const maxChunk = 62_000
+
+type processor struct {
+	extproc.UnimplementedExternalProcessorServer
+	Config
+}
+
+// Process implements the service, for one HTTP request.
+func (p *processor) Process(srv extproc.ExternalProcessor_ProcessServer) error {
+	x := &exchange{processor: p, srv: srv}
+	defer x.close()
+	for {
+		m, err := srv.Recv()
+		switch {
+		case errors.Is(err, io.EOF), grpcstatus.Code(err) == codes.Canceled:
+			return nil
+		case err != nil:
+			return err
+		}
+		x.metadata(m)
+		err = x.process(m)
+		var refused *refusal
+		if errors.As(err, &refused) {
+			return srv.Send(refused.response())
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// An exchange is a request with its answer.
+type exchange struct {
+	*processor
+	srv extproc.ExternalProcessor_ProcessServer
+
+	// configured: Envoy has reported the modes below.
+	configured   bool
+	requestMode  mode.ProcessingMode_BodySendMode
+	responseMode mode.ProcessingMode_BodySendMode
+	earlyBody    bool // the body does not wait for the answer to the headers
+	method, path string
+	subset       []string // endpoints that the choice is limited to
+	limited      bool     // there is a subset
+	body         []byte
+	partial      bool
+	headersWait  bool // the headers have no answer yet
+	request      kvindex.Request
+	pick         *picker.Pick
+	answer       answer
+	served       string // the endpoint that has answered
+}
+
+// metadata keeps what a message says beside its content.
+func (x *exchange) metadata(m *extproc.ProcessingRequest) {
+	if c := m.GetProtocolConfig(); c != nil && !x.configured {
+		x.configured = true
+		x.requestMode, x.responseMode = c.GetRequestBodyMode(), c.GetResponseBodyMode()
+		x.earlyBody = c.GetSendBodyWithoutWaitingForHeaderResponse()
+	} else if !x.configured {
+		x.requestMode, x.responseMode = mode.ProcessingMode_FULL_DUPLEX_STREAMED, mode.ProcessingMode_FULL_DUPLEX_STREAMED
+	}
+	fields := m.GetMetadataContext().GetFilterMetadata()
+	if v, ok := fields[subsetNamespace].GetFields()[subsetKey]; ok && !x.limited {
+		x.limited, x.subset = true, endpoints(v)
+	}
+	if v, ok := fields[lbNamespace].GetFields()[servedKey].GetKind().(*structpb.Value_StringValue); ok {
+		x.served = strings.TrimSpace(v.StringValue)
+	}
+}
+
+// endpoints reads a list of endpoints, or one string of them with commas.
+func endpoints(v *structpb.Value) (list []string) {
+	switch k := v.GetKind().(type) {
+	case *structpb.Value_StringValue:
+		for e := range strings.SplitSeq(k.StringValue, ",") {
+			if e = strings.TrimSpace(e); e != "" {
+				list = append(list, e)
+			}
+		}
+	case *structpb.Value_ListValue:
+		for _, e := range k.ListValue.GetValues() {
+			list = append(list, endpoints(e)...)
+		}
+	}
+	return list
+}
+
+// process answers one message.
+func (x *exchange) process(m *extproc.ProcessingRequest) error {
+	switch v := m.GetRequest().(type) {
+	case *extproc.ProcessingRequest_RequestHeaders:
+		return x.requestHeaders(v.RequestHeaders)
+	case *extproc.ProcessingRequest_RequestBody:
+		return x.requestBody(v.RequestBody)
+	case *extproc.ProcessingRequest_RequestTrailers:
+		return x.requestTrailers()
+	case *extproc.ProcessingRequest_ResponseHeaders:
+		return x.responseHeaders(v.ResponseHeaders)
+	case *extproc.ProcessingRequest_ResponseBody:
+		return x.responseBody(v.ResponseBody)
+	case *extproc.ProcessingRequest_ResponseTrailers:
+		x.finish()
+		return x.srv.Send(&extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseTrailers{ResponseTrailers: &extproc.TrailersResponse{}}})
+	}
+	return grpcstatus.Errorf(codes.InvalidArgument, "epp: a message of kind %T", m.GetRequest())
+}
+
+func (x *exchange) requestHeaders(h *extproc.HttpHeaders) error {
+	for _, field := range h.GetHeaders().GetHeaders() {
+		switch field.GetKey() {
+		case ":method":
+			x.method = value(field)
+		case ":path":
+			x.path, _, _ = strings.Cut(value(field), "?")
+		}
+	}
+	switch {
+	case h.GetEndOfStream(), x.requestMode == mode.ProcessingMode_NONE, x.requestMode == mode.ProcessingMode_STREAMED:
+		chosen, err := x.choose(nil)
+		if err != nil {
+			return err
+		}
+		return x.srv.Send(headersResponse(chosen))
+	case x.buffered() && !x.earlyBody: // Envoy waits for an answer
+		return x.srv.Send(headersResponse(nil))
+	}
+	x.headersWait = true
+	return nil
+}
+
+func (x *exchange) buffered() bool {
+	return x.requestMode == mode.ProcessingMode_BUFFERED || x.requestMode == mode.ProcessingMode_BUFFERED_PARTIAL
+}
+
+// value returns the value of a header, which newer versions of Envoy send in RawValue.
+func value(h *core.HeaderValue) string { return cmp.Or(string(h.GetRawValue()), h.GetValue()) }
+
+func (x *exchange) requestBody(b *extproc.HttpBody) error {
+	if x.pick != nil { // by the headers alone
+		return x.srv.Send(bodyResponse(nil))
+	}
+	if len(x.body)+len(b.GetBody()) > x.MaxBody {
+		return &refusal{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is longer than %d bytes", x.MaxBody)}
+	}
+	if len(x.body) == 0 && len(b.GetBody()) > 0 {
+		x.body = b.GetBody()
+	} else {
+		x.body = append(x.body, b.GetBody()...)
+	}
+	if x.body == nil {
+		x.body = []byte{} // an empty body is one that engines refuse
+	}
+	// The last message of a partial body has its end only if the body is whole.
+	x.partial = x.requestMode == mode.ProcessingMode_BUFFERED_PARTIAL && !b.GetEndOfStream()
+	if !b.GetEndOfStream() && !x.buffered() {
+		return nil
+	}
+	return x.complete(b.GetEndOfStream())
+}
+
+// complete answers the body, which has come, and the headers if they wait. end: no trailers
+// follow.
+func (x *exchange) complete(end bool) error {
+	body := x.body
+	if x.partial {
+		body = nil
+	}
+	chosen, err := x.choose(body)
+	if err != nil {
+		return err
+	}
+	defer func() { x.body = nil }() // the request of the pick goes on to have it
+	if x.buffered() {
+		if x.headersWait {
+			if err := x.srv.Send(headersResponse(nil)); err != nil {
+				return err
+			}
+		}
+		return x.srv.Send(bodyResponse(chosen))
+	}
+	if err := x.srv.Send(headersResponse(chosen)); err != nil {
+		return err
+	}
+	return x.sendChunks(x.body, end, func(b *extproc.BodyResponse) *extproc.ProcessingResponse {
+		return &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_RequestBody{RequestBody: b}}
+	})
+}
+
+// requestTrailers ends a body whose last message did not.
+func (x *exchange) requestTrailers() error {
+	if x.pick == nil {
+		if err := x.complete(false); err != nil {
+			return err
+		}
+	}
+	return x.srv.Send(&extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_RequestTrailers{RequestTrailers: &extproc.TrailersResponse{}}})
+}
+
+// sendChunks sends a body back in pieces, the last of which ends it if end.
+func (x *exchange) sendChunks(body []byte, end bool, wrap func(*extproc.BodyResponse) *extproc.ProcessingResponse) error {
+	for {
+		n := min(len(body), maxChunk)
+		chunk := &extproc.StreamedBodyResponse{Body: body[:n], EndOfStream: end && n == len(body)}
+		mutation := &extproc.BodyMutation{Mutation: &extproc.BodyMutation_StreamedResponse{StreamedResponse: chunk}}
+		if err := x.srv.Send(wrap(&extproc.BodyResponse{Response: &extproc.CommonResponse{BodyMutation: mutation}})); err != nil {
+			return err
+		}
+		if body = body[n:]; len(body) == 0 {
+			return nil
+		}
+	}
+}
+
+// choose picks for the request with the given body; nil: it has none, or none that counts.
+func (x *exchange) choose(body []byte) (*choice, error) {
+	if x.method == "" || x.method == http.MethodPost {
+		x.request.Body, x.request.Path = body, x.path
+	}
+	if x.limited || x.MaxRequests > 0 {
+		if err := x.limit(); err != nil {
+			return nil, err
+		}
+	}
+	k, err := x.Picker.Pick(x.srv.Context(), &x.request)
+	if err == nil && !reachable(k.Pod) { // the host of some pods may not be known yet
+		k.Failed()
+		if err := x.limit(); err != nil {
+			return nil, err
+		}
+		k, err = x.Picker.Pick(x.srv.Context(), &x.request)
+	}
+	if err != nil {
+		return nil, &refusal{picker.Status(err), err.Error()}
+	}
+	x.pick = k
+	c := &choice{endpoints: k.Pod.Host, rank: -1}
+	for _, pod := range k.Fallbacks {
+		if reachable(pod) {
+			c.endpoints += "," + pod.Host
+		}
+	}
+	if k.Pod.Ranks > 1 {
+		c.rank = k.Rank
+	}
+	return c, nil
+}
+
+// reachable reports whether the gateway is told where the pod is.
+func reachable(pod picker.Pod) bool {
+	host, port, err := net.SplitHostPort(pod.Host)
+	return err == nil && host != "" && port != ""
+}
+
+// limit limits the request to the pods that it may go to.
+func (x *exchange) limit() error {
+	x.request.Pods = []string{}
+	busy := false
+	for _, pod := range x.Picker.Pods() {
+		if pod.Down || !reachable(pod) || x.limited && !x.within(pod) {
+			continue
+		}
+		if x.MaxRequests > 0 && x.requestsAt(pod) >= x.MaxRequests {
+			busy = true
+			continue
+		}
+		x.request.Pods = append(x.request.Pods, pod.Name)
+	}
+	switch {
+	case len(x.request.Pods) > 0:
+		return nil
+	case busy:
+		return &refusal{http.StatusTooManyRequests, fmt.Sprintf("all pods have %d requests", x.MaxRequests)}
+	case x.limited:
+		return &refusal{http.StatusServiceUnavailable, fmt.Sprintf("of the %d endpoints in %s, none is that of a pod that is up", len(x.subset), subsetKey)}
+	}
+	return &refusal{http.StatusServiceUnavailable, "no pod is up that has an address and a port"}
+}
+
+// within reports whether a pod is in the subset, which may name a port or all ports of an
+// address.
+func (x *exchange) within(pod picker.Pod) bool {
+	host, _, _ := net.SplitHostPort(pod.Host)
+	return slices.Contains(x.subset, pod.Host) || slices.Contains(x.subset, host)
+}
+
+func (x *exchange) requestsAt(pod picker.Pod) (n int) {
+	for rank := range max(pod.Ranks, 1) {
+		at := []route.Pod{{Name: pod.Name, Rank: rank}}
+		x.Picker.Loads().Fill(at)
+		n += at[0].Load.Requests
+	}
+	return n
+}
+
+// A choice is where a request goes.
+type choice struct {
+	endpoints string // with commas
+	rank      int    // -1: the engine has one
+}
+
+func (c *choice) headers() *extproc.HeaderMutation {
+	m := new(extproc.HeaderMutation)
+	set := func(key, value string) {
+		m.SetHeaders = append(m.SetHeaders, &core.HeaderValueOption{
+			Header:       &core.HeaderValue{Key: key, RawValue: []byte(value)},
+			AppendAction: core.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD, // a client may have sent one
+		})
+	}
+	set(destinationKey, c.endpoints)
+	if c.rank >= 0 {
+		set(rankHeader, strconv.Itoa(c.rank))
+	}
+	return m
+}
+
+// common returns what every answer with a choice has; c nil: one without.
+func (c *choice) common() *extproc.CommonResponse {
+	if c == nil {
+		return &extproc.CommonResponse{}
+	}
+	return &extproc.CommonResponse{ClearRouteCache: true, HeaderMutation: c.headers()}
+}
+
+func (c *choice) metadata() *structpb.Struct {
+	if c == nil {
+		return nil
+	}
+	destination := &structpb.Struct{Fields: map[string]*structpb.Value{destinationKey: structpb.NewStringValue(c.endpoints)}}
+	return &structpb.Struct{Fields: map[string]*structpb.Value{lbNamespace: structpb.NewStructValue(destination)}}
+}
+
+func headersResponse(c *choice) *extproc.ProcessingResponse {
+	return &extproc.ProcessingResponse{
+		Response:        &extproc.ProcessingResponse_RequestHeaders{RequestHeaders: &extproc.HeadersResponse{Response: c.common()}},
+		DynamicMetadata: c.metadata(),
+	}
+}
+
+func bodyResponse(c *choice) *extproc.ProcessingResponse {
+	return &extproc.ProcessingResponse{
+		Response:        &extproc.ProcessingResponse_RequestBody{RequestBody: &extproc.BodyResponse{Response: c.common()}},
+		DynamicMetadata: c.metadata(),
+	}
+}
+
+func (x *exchange) responseHeaders(h *extproc.HttpHeaders) error {
+	x.moved()
+	header := make(http.Header)
+	code := ""
+	for _, field := range h.GetHeaders().GetHeaders() {
+		switch key := field.GetKey(); key {
+		case ":status", "status":
+			code = value(field)
+		case "content-type", "content-encoding":
+			header.Add(key, value(field))
+		}
+	}
+	if x.pick != nil && code != "" && code[0] != '2' {
+		x.end(unknown, fmt.Errorf("epp: the answer has status %.20s", code))
+	}
+	x.answer.reader = picker.UsageOf(header, &x.answer)
+	if h.GetEndOfStream() {
+		x.finish()
+	} else if x.responseMode == mode.ProcessingMode_NONE && x.pick != nil {
+		x.pick.FirstToken() // nothing further is to be seen
+	}
+	return x.srv.Send(&extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extproc.HeadersResponse{Response: &extproc.CommonResponse{}}}})
+}
+
+func (x *exchange) responseBody(b *extproc.HttpBody) error {
+	if x.pick != nil && len(b.GetBody()) > 0 {
+		x.pick.FirstToken()
+		if x.answer.reader != nil {
+			x.answer.write(b.GetBody())
+		}
+	}
+	if b.GetEndOfStream() {
+		x.finish()
+	}
+	wrap := func(b *extproc.BodyResponse) *extproc.ProcessingResponse {
+		return &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseBody{ResponseBody: b}}
+	}
+	if x.responseMode != mode.ProcessingMode_FULL_DUPLEX_STREAMED {
+		return x.srv.Send(wrap(&extproc.BodyResponse{Response: &extproc.CommonResponse{}}))
+	}
+	return x.sendChunks(b.GetBody(), b.GetEndOfStream(), wrap)
+}
+
+// moved follows a request that another endpoint than the first has served: the pick ends, and
+// another one begins there.
+func (x *exchange) moved() {
+	if x.pick == nil || x.served == "" || x.served == x.pick.Pod.Host {
+		return
+	}
+	x.end(unknown, fmt.Errorf("epp: %.100s has served the request", x.served))
+	for _, pod := range x.Picker.Pods() {
+		if pod.Host == x.served {
+			x.request.Pods = []string{pod.Name}
+			// The request is there already, so an error only means that it does not count.
+			x.pick, _ = x.Picker.Pick(context.WithoutCancel(x.srv.Context()), &x.request)
+			return
+		}
+	}
+}
+
+var unknown = kvindex.Usage{PromptTokens: -1, CachedTokens: -1}
+
+// finish ends the pick of an answer that has come whole.
+func (x *exchange) finish() {
+	if x.pick == nil {
+		return
+	}
+	usage, err := x.answer.usage()
+	x.end(usage, err)
+}
+
+// close ends the pick of an exchange that is over.
+func (x *exchange) close() {
+	if x.pick == nil {
+		return
+	}
+	if x.answer.reader != nil && x.responseMode == mode.ProcessingMode_NONE {
+		x.end(unknown, nil)
+		return
+	}
+	x.end(unknown, errors.New("epp: the exchange ended before the answer"))
+}
+
+// end ends the pick; err: the answer did not come, or not with its usage.
+func (x *exchange) end(u kvindex.Usage, err error) {
+	if err == nil || errors.Is(err, picker.ErrNoUsage) {
+		x.pick.Done(u)
+	} else {
+		x.pick.Failed()
+	}
+	if x.OnEnd != nil {
+		x.OnEnd(x.pick, u, err)
+	}
+	x.pick = nil
+}
+
+// An answer reads the usage of a body that comes in pieces.
+type answer struct {
+	reader *picker.UsageReader // it reads from the answer
+	rest   []byte
+	ended  bool
+	buffer [4096]byte
+}
+
+// Read implements io.Reader for the reader.
+func (a *answer) Read(p []byte) (int, error) {
+	n := copy(p, a.rest)
+	a.rest = a.rest[n:]
+	if n == 0 && a.ended {
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+func (a *answer) write(b []byte) {
+	for a.rest = b; len(a.rest) > 0; {
+		_, _ = a.reader.Read(a.buffer[:]) // Read above has no error here
+	}
+}
+
+func (a *answer) usage() (kvindex.Usage, error) {
+	if a.reader == nil {
+		return unknown, errors.New("epp: the answer has no headers")
+	}
+	a.ended = true
+	_, _ = a.reader.Read(a.buffer[:])
+	return a.reader.Usage()
+}
+
+// A refusal is an error that the client gets, in the form of OpenAI's errors.
+type refusal struct {
+	code    int
+	message string
+}
+
+func (r *refusal) Error() string { return r.message }
+
+func (r *refusal) response() *extproc.ProcessingResponse {
+	kind := "server_error"
+	if r.code < http.StatusInternalServerError {
+		kind = "invalid_request_error"
+	}
+	type body struct {
+		Message string `json:"message"`
+		Type    string `json:"type"`
+		Code    int    `json:"code"`
+	}
+	text, err := json.Marshal(map[string]body{"error": {r.message, kind, r.code}})
+	if err != nil {
+		text = nil
+	}
+	return &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ImmediateResponse{ImmediateResponse: &extproc.ImmediateResponse{
+		Status: &status.HttpStatus{Code: status.StatusCode(r.code)},
+		Headers: &extproc.HeaderMutation{SetHeaders: []*core.HeaderValueOption{{
+			Header: &core.HeaderValue{Key: "content-type", RawValue: []byte("application/json")},
+		}}},
+		Body: text,
+	}}}
+}
