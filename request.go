@@ -229,14 +229,17 @@ func (a *Answer) RoutePods(dst []route.Pod) []route.Pod {
 // The request: reading its body, and validation.
 
 // read returns r with its empty fields filled from its Body, and the chat request in the
-// body, if there is one.
+// body, if there is one. A body that an engine may be able to read has chatReq and an error.
 func (r *Request) read() (read *Request, chatReq *chat.Request, err error) {
 	if r.Prompt != "" || len(r.Tokens) > 0 || r.Rendered {
 		return r, nil, fmt.Errorf("%w: Body excludes Prompt, Tokens and Rendered", ErrRequest)
 	}
 	body, err := chat.Parse(r.Path, r.Body)
 	if err != nil {
-		return r, nil, ofBody(err)
+		err = ofBody(err)
+	}
+	if body == nil {
+		return r, nil, err
 	}
 	filled := *r
 	if r.Model == "" && (r.Candidates == nil || r.Candidates.of.Model == "") {
@@ -245,8 +248,8 @@ func (r *Request) read() (read *Request, chatReq *chat.Request, err error) {
 	if r.Salt == "" {
 		filled.Salt = body.Salt
 	}
-	if body.Chat() {
-		return &filled, body, nil
+	if body.Chat() || err != nil {
+		return &filled, body, err
 	}
 	filled.Prompt, filled.Tokens, filled.Rendered = body.Prompt, body.Tokens, !body.AddSpecial
 	if len(r.Media) == 0 {

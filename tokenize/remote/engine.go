@@ -35,7 +35,7 @@ type Engine struct {
 	// URLs are the addresses of one or more engines that serve the model alike, as
 	// http://10.0.0.7:8000, https://engine.example, or unix:///run/vllm.sock. A "/v1" at the
 	// end is removed. The first that can be connected to is used, and stays in use until a
-	// connection to it fails.
+	// connection to it fails or a call takes too long.
 	URLs []string
 
 	// Model is the name under which the engines serve the model. It replaces the model of each
@@ -264,7 +264,7 @@ func (e *Engine) RenderBody(ctx context.Context, path string, body []byte) (*cha
 		return nil, err
 	}
 	defer end()
-	q := question{routes: []route{b.render}, body: b.with(e.name), media: b.media, body0: true}
+	q := question{routes: []route{b.render}, body: b.with(e.name), media: b.media}
 	a, err := e.ask(ctx, q)
 	switch {
 	case errors.Is(err, errNoRoute):
@@ -300,7 +300,7 @@ func (e *Engine) withoutRender(ctx context.Context, path string, body []byte, b 
 	if dropped := b.dropped(); dropped != "" {
 		return answer{}, fmt.Errorf("%w: /tokenize leaves out %s: %w", chat.ErrNotScorable, dropped, why)
 	}
-	a, err := e.ask(ctx, question{routes: encodings[:2], body: b.with(e.name), chat: true})
+	a, err := e.ask(ctx, question{routes: chats, body: b.with(e.name)})
 	if errors.Is(err, errNoRoute) {
 		err = fmt.Errorf("%w: %w", chat.ErrNotScorable, err)
 	}

@@ -305,7 +305,7 @@ func (a *answer) set(object []byte) error {
 func (a *answer) check(q question, model string, from int) error {
 	n := len(a.tokens) - from
 	switch {
-	case n == 0 && q.body0:
+	case n == 0 && q.routes[0] != tokenizeText:
 		return errors.New("no tokens")
 	case a.count != nil && *a.count != n:
 		return fmt.Errorf("%d tokens, and a count of %d", n, *a.count)

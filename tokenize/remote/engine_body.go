@@ -3,6 +3,7 @@ package remote
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -32,7 +33,10 @@ func readBody(path string, raw []byte) (*body, error) {
 		}
 	}
 	if err := json.Unmarshal(raw, &b.fields); err != nil {
-		return nil, fmt.Errorf("%w: not a JSON object: %w", chat.ErrMalformed, err)
+		if _, parsed := chat.Parse(path, raw); errors.Is(parsed, chat.ErrMalformed) {
+			return nil, parsed
+		}
+		return nil, fmt.Errorf("%w: %w", chat.ErrNotScorable, err) // as NaN, which Python reads
 	}
 	if err := b.text("cache_salt", &b.salt); err != nil {
 		return nil, err

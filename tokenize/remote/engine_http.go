@@ -30,7 +30,9 @@ type route uint8
 const (
 	tokenizeText route = iota
 	tokenizeV1
-	renderCompletion
+	tokenizeChat // the same paths, for a chat
+	tokenizeChatV1
+	renderCompletion // all that render are behind it
 	renderChat
 	renderMessages
 	renderResponses
@@ -38,12 +40,15 @@ const (
 )
 
 func (r route) String() string {
-	return [...]string{"/tokenize", "/v1/tokenize", "/v1/completions/render", "/v1/chat/completions/render", "/v1/messages/render", "/v1/responses/render"}[r]
+	return [...]string{"/tokenize", "/v1/tokenize", "/tokenize", "/v1/tokenize", "/v1/completions/render", "/v1/chat/completions/render", "/v1/messages/render", "/v1/responses/render"}[r]
 }
 
-// encodings are the routes that take a text, in the order in which they are tried. The first two
-// take chats, too.
-var encodings = []route{tokenizeText, tokenizeV1, renderCompletion}
+// The routes that take a text, or a chat without rendering it, in the order in which they are
+// tried.
+var (
+	encodings = []route{tokenizeText, tokenizeV1, renderCompletion}
+	chats     = []route{tokenizeChat, tokenizeChatV1}
+)
 
 // An address is that of one engine, with what is known about it.
 type address struct {
@@ -130,8 +135,6 @@ type question struct {
 	body   []byte
 	dst    []uint32 // the tokens are appended
 	media  int      // in the body
-	chat   bool     // the body is a chat
-	body0  bool     // the body is a client's
 }
 
 var (
@@ -154,6 +157,7 @@ func (e *Engine) ask(ctx context.Context, q question) (answer, error) {
 		}
 		errs = append(errs, err)
 		if ctx.Err() != nil {
+			e.current.CompareAndSwap(from, (at+1)%uint32(len(e.addresses)))
 			return answer{}, fmt.Errorf("%w: %w", e.ended(ctx), errors.Join(errs...))
 		}
 	}
@@ -163,7 +167,7 @@ func (e *Engine) ask(ctx context.Context, q question) (answer, error) {
 // askOne asks one address, by the first of the routes that it has. left is the number of addresses that are
 // left, with this one.
 func (e *Engine) askOne(ctx context.Context, to *address, q question, left int) (answer, error) {
-	if q.chat {
+	if q.routes[0] == tokenizeChat {
 		if err := e.refuseHarmony(ctx, to, left); err != nil {
 			return answer{}, err
 		}
@@ -197,7 +201,7 @@ func (e *Engine) askOne(ctx context.Context, to *address, q question, left int) 
 }
 
 func hint(routes []route) string {
-	if r := routes[len(routes)-1]; r == tokenizeV1 {
+	if routes[len(routes)-1] < renderCompletion {
 		return ""
 	}
 	return " (vLLM from 0.30 on has it with --enable-scale-out, TensorRT-LLM with TRTLLM_ENABLE_RENDER_ENDPOINTS=1)"
@@ -206,19 +210,20 @@ func hint(routes []route) string {
 // refuseHarmony refuses a chat if the tokenizer is that of gpt-oss, whose chats /tokenize renders
 // by a template, and vLLM's chat API by a program.
 func (e *Engine) refuseHarmony(ctx context.Context, to *address, left int) error {
-	if to.harmony.Load() == 0 {
+	harmony := to.harmony.Load()
+	if harmony == 0 {
 		body := append(append([]byte(`{"model":`), e.name...), `,"add_special_tokens":false,"prompt":"<|start|><|channel|><|message|><|return|>"}`...)
 		a, err := e.askOne(ctx, to, question{routes: encodings[:2], body: body}, left)
 		if err != nil {
 			return err
 		}
+		harmony = notHarmony
 		if len(a.tokens) == 4 {
-			to.harmony.Store(isHarmony)
-		} else {
-			to.harmony.Store(notHarmony)
+			harmony = isHarmony
 		}
+		to.harmony.Store(harmony)
 	}
-	if to.harmony.Load() == isHarmony {
+	if harmony == isHarmony {
 		return fmt.Errorf("remote: %s: %w: a chat of gpt-oss needs %s%s", to.base, chat.ErrNotScorable, renderChat, hint([]route{renderChat}))
 	}
 	return nil
@@ -234,15 +239,18 @@ func (q *question) answerLimit() int64 {
 }
 
 // post returns the body of an answer of status 200.
-func (e *Engine) post(ctx context.Context, to *address, r route, q question, left int) ([]byte, error) {
-	ctx, cancel := context.WithCancel(ctx)
+func (e *Engine) post(call context.Context, to *address, r route, q question, left int) ([]byte, error) {
+	ctx, cancel := context.WithCancel(call)
 	defer cancel()
+	connecting := func() bool { return true }
 	if deadline, ok := ctx.Deadline(); ok && left > 1 { // an address that swallows connections leaves time for the others
-		defer time.AfterFunc(time.Until(deadline)/time.Duration(left), cancel).Stop()
+		connecting = time.AfterFunc(time.Until(deadline)/time.Duration(left), cancel).Stop
 	}
+	defer connecting()
 	alone := to.running.Add(1) == 1
 	defer to.running.Add(-1)
 	trace := &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) {
+		connecting()
 		if alone && !c.Reused { // none of the connections is left: the engine may have restarted
 			to.forget()
 		}
@@ -257,7 +265,9 @@ func (e *Engine) post(ctx context.Context, to *address, r route, q question, lef
 		request.Header.Set("Authorization", "Bearer "+e.Token)
 	}
 	away := func(err error) ([]byte, error) {
-		to.forget()
+		if call.Err() == nil {
+			to.forget()
+		}
 		return nil, fmt.Errorf("remote: %s: %w: %w", to.base, errAway, err)
 	}
 	response, err := to.client.Do(request)
@@ -279,10 +289,10 @@ func (e *Engine) post(ctx context.Context, to *address, r route, q question, lef
 	if response.StatusCode == http.StatusOK {
 		return raw, nil
 	}
-	said := fmt.Errorf("%s%s answers %s", to.base, r, strings.TrimSpace(response.Status+" "+message(raw)))
+	said := fmt.Errorf("%s%s answers %d: %s", to.base, r, response.StatusCode, message(raw))
 	switch response.StatusCode {
 	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
-		if q.chat && r == tokenizeV1 || q.chat && noMessages(raw) { // SGLang before PR 23981 takes no messages
+		if (r == tokenizeChat || r == tokenizeChatV1) && wantsPrompt(raw) { // SGLang before PR 23981
 			return nil, fmt.Errorf("%w: %w", errNoRoute, said)
 		}
 		return nil, fmt.Errorf("remote: the engine refuses it: %w: %w", chat.ErrMalformed, said)
@@ -297,8 +307,11 @@ func (e *Engine) post(ctx context.Context, to *address, r route, q question, lef
 	return nil, fmt.Errorf("remote: %w", said)
 }
 
-// noMessages reports whether a refusal is for want of a prompt, which a chat does not have.
-func noMessages(raw []byte) bool { return strings.Contains(string(raw), "prompt") && strings.Contains(string(raw), "required") }
+// wantsPrompt reports whether a refusal is for want of a prompt, and not one of several forms of a
+// request that each had something wrong.
+func wantsPrompt(raw []byte) bool {
+	return bytes.Contains(raw, []byte("prompt")) && bytes.Contains(raw, []byte("required")) && !bytes.Contains(raw, []byte("Chat"))
+}
 
 var errTooLong = errors.New("too long")
 
