@@ -127,7 +127,8 @@ func tieOf(ix *kvindex.Indexer, r kvindex.Request) (length int, tie uint64, err 
 // Chats that are not scorable here go to the engine, and are those of its tokens and media;
 // others are rendered here, and what is wrong is asked of nobody.
 func TestEngineRenders(t *testing.T) {
-	m, err := chat.New(turns, map[string]string{"bos_token": "\x01"}, chat.Options{})
+	const odd = `{% if messages[0].role == 'odd' %}{{ raise_exception('odd') }}{% endif %}`
+	m, err := chat.New(odd+turns, map[string]string{"bos_token": "\x01"}, chat.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +156,9 @@ func TestEngineRenders(t *testing.T) {
 		case 3:
 			s.wrong.Store(true)
 			failed++
-		case 4, 5:
+		case 4:
+			body["messages"] = []any{map[string]any{"role": "odd", "content": text}}
+		case 5:
 			body["messages"] = []any{map[string]any{"role": "user", "content": text}, map[string]any{"role": 5}}
 		}
 		raw := []byte(jsonOf(body))
