@@ -127,6 +127,7 @@ func outcomeOf(err error) outcome {
 type scoreCounts struct {
 	outcomes                 [numOutcomes]uint64
 	prompt, cached, degraded uint64
+	rendered, unrendered     uint64
 }
 
 // add adds o to s.
@@ -137,6 +138,8 @@ func (s *scoreCounts) add(o *scoreCounts) {
 	s.prompt += o.prompt
 	s.cached += o.cached
 	s.degraded += o.degraded
+	s.rendered += o.rendered
+	s.unrendered += o.unrendered
 }
 
 // Scored describes one score that has ended. Outcome is scored if nothing else is true, else
@@ -260,6 +263,17 @@ func (t *tally) countDegraded() {
 	t.all.degraded++
 }
 
+// countByEngine counts a body that an engine was asked to render.
+func (t *tally) countByEngine(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err == nil {
+		t.all.rendered++
+	} else {
+		t.all.unrendered++
+	}
+}
+
 // settle moves few to all. mu is held.
 func (t *tally) settle() {
 	few := t.few.Swap(0)
@@ -282,7 +296,7 @@ func (x *Indexer) scores() stats.Scores {
 		sum.add(&t.all)
 		t.mu.Unlock()
 	}
-	s := stats.Scores{Outcomes: make(map[string]uint64), PromptTokens: sum.prompt, CachedTokens: sum.cached, Degraded: sum.degraded}
+	s := stats.Scores{Outcomes: make(map[string]uint64), PromptTokens: sum.prompt, CachedTokens: sum.cached, Degraded: sum.degraded, Rendered: sum.rendered, Unrendered: sum.unrendered}
 	for o, n := range sum.outcomes {
 		if n > 0 {
 			s.Outcomes[outcome(o).String()] = n

@@ -41,12 +41,13 @@ type Request struct {
 
 	// Body is the body of a request as it came over HTTP: for the chat, completion or Responses
 	// API of OpenAI, or for Anthropic's Messages API, with the fields that vLLM adds, for vLLM's
-	// /inference/v1/generate or for SGLang's /generate. A chat needs a Model with a Chat
-	// (WithModel).
+	// /inference/v1/generate or for SGLang's /generate. A chat needs a Model with a Chat, or with a
+	// Tokenizer that is a chat.Renderer (WithModel).
 	Body []byte
 	// Path is the path of the HTTP request that Body came with, such as
 	// "/v1/chat/completions". If it is empty, kvindex infers the API, a chat or a completion,
 	// from the fields of the body, and a body that could be for another API is an error.
+	// Bodies that cannot be read go to an engine (chat.Renderer) only with a Path.
 	Path string
 	// Prompt is a text. Special tokens are put around it, as an engine does for
 	// /v1/completions, unless Rendered is set: then the text has them already, like the
@@ -229,14 +230,17 @@ func (a *Answer) RoutePods(dst []route.Pod) []route.Pod {
 // The request: reading its body, and validation.
 
 // read returns r with its empty fields filled from its Body, and the chat request in the
-// body, if there is one.
+// body, if there is one. A body that an engine may be able to read has chatReq and an error.
 func (r *Request) read() (read *Request, chatReq *chat.Request, err error) {
 	if r.Prompt != "" || len(r.Tokens) > 0 || r.Rendered {
 		return r, nil, fmt.Errorf("%w: Body excludes Prompt, Tokens and Rendered", ErrRequest)
 	}
 	body, err := chat.Parse(r.Path, r.Body)
 	if err != nil {
-		return r, nil, ofBody(err)
+		err = ofBody(err)
+	}
+	if body == nil {
+		return r, nil, err
 	}
 	filled := *r
 	if r.Model == "" && (r.Candidates == nil || r.Candidates.of.Model == "") {
@@ -245,8 +249,8 @@ func (r *Request) read() (read *Request, chatReq *chat.Request, err error) {
 	if r.Salt == "" {
 		filled.Salt = body.Salt
 	}
-	if body.Chat() {
-		return &filled, body, nil
+	if body.Chat() || err != nil {
+		return &filled, body, err
 	}
 	filled.Prompt, filled.Tokens, filled.Rendered = body.Prompt, body.Tokens, !body.AddSpecial
 	if len(r.Media) == 0 {

@@ -81,11 +81,14 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 		return err
 	}
 	var chatReq *chat.Request
+	var unread error // the reason why the body has to be rendered by an engine
 	if r.Body != nil {
 		began := sc.clock()
 		r, chatReq, err = r.read()
 		sc.spend(&sc.times.render, began)
-		if err != nil {
+		if chatReq != nil {
+			unread = err
+		} else if err != nil {
 			return err
 		}
 	}
@@ -102,7 +105,7 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 	if err != nil {
 		return cmp.Or(unlisted, err)
 	}
-	if err := sc.readPrompt(ctx, r, chatReq); err != nil {
+	if err := sc.readPrompt(ctx, r, chatReq, unread); err != nil {
 		return err
 	}
 	if len(sc.set.Names) > 0 {
@@ -181,8 +184,9 @@ func (sc *scorer) release() {
 
 // The prompt: text to tokens.
 
-// readPrompt sets the prompt and its media to those of r, or of chatReq.
-func (sc *scorer) readPrompt(ctx context.Context, r *Request, chatReq *chat.Request) error {
+// readPrompt sets the prompt and its media to those of r, or of chatReq. unread is the reason why
+// chatReq has nothing but names.
+func (sc *scorer) readPrompt(ctx context.Context, r *Request, chatReq *chat.Request, unread error) error {
 	sc.prompt.Set(r.Prompt, r.Tokens, r.Media)
 	if sc.prompt.Length > 0 && sc.x.prompts != nil && !sc.prompt.AllIDs {
 		sc.x.prompts.Pass()
@@ -190,10 +194,10 @@ func (sc *scorer) readPrompt(ctx context.Context, r *Request, chatReq *chat.Requ
 	if chatReq != nil || r.Prompt != "" {
 		model, err := sc.model(ctx)
 		if err != nil {
-			return err
+			return cmp.Or(unread, err)
 		}
 		if chatReq != nil {
-			err = sc.renderChat(ctx, model, chatReq)
+			err = sc.readChat(ctx, model, r, chatReq, unread)
 		} else {
 			err = sc.tokenize(ctx, model, !r.Rendered)
 		}
@@ -225,6 +229,38 @@ func (sc *scorer) model(ctx context.Context) (m Model, err error) {
 		return m, sc.set.Explain(fmt.Errorf("%w for model %q: give it by WithModel or WithModels, or score token ids by Request.Tokens", ErrNoTokenizer, base))
 	}
 	return m, nil
+}
+
+// readChat sets the prompt to that of a chat, or of another body that was not read. What is not
+// known here an engine may know. An engine never gets a body that is wrong.
+func (sc *scorer) readChat(ctx context.Context, model Model, r *Request, chatReq *chat.Request, unread error) error {
+	err := unread
+	if err == nil {
+		err = sc.renderChat(ctx, model, chatReq)
+	}
+	engine, ok := model.Tokenizer.(chat.Renderer)
+	if !ok || err == nil || model.Chat != nil && !errors.Is(err, chat.ErrNotScorable) && !errors.Is(err, chat.ErrUnsupported) {
+		return err
+	}
+	began := sc.clock()
+	rendered, failed := engine.RenderBody(ctx, r.Path, r.Body)
+	sc.spend(&sc.times.render, began)
+	sc.tally.countByEngine(failed)
+	if failed != nil {
+		return fmt.Errorf("%w (by an engine, because of: %s)", ofBody(failed), err.Error())
+	}
+	if len(rendered.Tokens) == 0 {
+		return fmt.Errorf("%w: the prompt has no tokens", ErrRequest)
+	}
+	if sc.prompt.Scope.Salt == "" {
+		sc.prompt.Scope.Salt = rendered.Salt
+	}
+	sc.prompt.Set("", rendered.Tokens, rendered.Media)
+	sc.rendering = nil
+	if sc.x.prompts != nil {
+		sc.x.prompts.Pass()
+	}
+	return nil
 }
 
 // renderChat sets the prompt to the tokens of a chat, and puts each medium in its

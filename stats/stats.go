@@ -124,6 +124,8 @@ type Scores struct {
 	PromptTokens uint64            // of the prompts, of scores without an error
 	CachedTokens uint64            // of them, cached in the best pod
 	Degraded     uint64            // scores without an error for which the index could not be queried (Answer.Degraded)
+	Rendered     uint64            // bodies that a chat.Renderer has rendered, because they are not rendered here
+	Unrendered   uint64            // bodies that it was asked for and has not rendered
 }
 
 // Prompts are the counters of the prompt cache (kvindex.WithPromptCache), and its size.

@@ -76,6 +76,9 @@ type conversation struct {
 // Of the fields that affect the text, Parse accepts and refuses the same values as vLLM
 // (entrypoints/openai/chat_completion/protocol.py and completion/protocol.py). Where versions
 // differ, Model.Render decides. It ignores other fields. The Request keeps nothing of body.
+//
+// Beside an error that wraps ErrNotScorable there may be a Request. It has nothing but Model and
+// Salt then, for a Renderer.
 func Parse(path string, body []byte) (*Request, error) {
 	api := apiOf(path)
 	r, err := parse(api, body)
@@ -150,38 +153,41 @@ func parseRequest(o *jinja.Dict, n *counts, api api) (*Request, error) {
 	if optional(o, "cache_salt") != nil && r.Salt == "" {
 		return nil, badField("cache_salt", "empty")
 	}
+	if err := r.parseRest(o, n, api); errors.Is(err, ErrNotScorable) {
+		return &Request{Model: r.Model, Salt: r.Salt}, err
+	} else if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// parseRest parses what is beside the names.
+func (r *Request) parseRest(o *jinja.Dict, n *counts, api api) (err error) {
 	if api == messages || api == responses { // other fields have no meaning there
 		if err := refuseTransfer(o); err != nil {
-			return nil, err
+			return err
 		}
 		if api == messages {
 			r.other, err = parseMessages(o)
 		} else {
 			r.other, err = parseResponses(o, n)
 		}
-		if err != nil {
-			return nil, err
-		}
-		return r, nil
+		return err
 	}
 	if v, ok := o.Lookup("n"); ok && !isInteger(v) && (v != nil || api == completions) {
-		return nil, wrongType("n", v, "an integer")
+		return wrongType("n", v, "an integer")
 	}
 	if r.AddSpecial, err = flag(o, "add_special_tokens", api == completions); err != nil {
-		return nil, err
+		return err
 	}
 	if err := refuseFields(o); err != nil {
-		return nil, err
+		return err
 	}
 	if api == completions {
-		err = r.parsePrompt(o)
-	} else {
-		r.chat, err = parseConversation(o, n)
+		return r.parsePrompt(o)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return r, nil
+	r.chat, err = parseConversation(o, n)
+	return err
 }
 
 // refuseFields refuses fields that change the tokens of a text.

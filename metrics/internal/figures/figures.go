@@ -244,6 +244,8 @@ func (s *Set) readScores(r *Reading, emit Emit) {
 		emit(scores, float64(sc.Outcomes[outcome]), []string{outcome})
 	}
 	emit(degraded, float64(sc.Degraded), nil)
+	emit(bodiesByEngine, float64(sc.Rendered), []string{"rendered"})
+	emit(bodiesByEngine, float64(sc.Unrendered), []string{"failed"})
 	if !s.hooked.Load() {
 		emit(promptTokens, float64(sc.PromptTokens), []string{""})
 		emit(cachedTokens, float64(sc.CachedTokens), []string{""})
