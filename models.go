@@ -15,9 +15,11 @@ import (
 // A Model has the tokenizer and the chat template of a model. LoadModel reads a Model from a
 // folder. Models reads many, by their names.
 type Model struct {
-	// Tokenizer makes token ids from a text. Chats need it too.
+	// Tokenizer makes token ids from a text. Chats need it too. If it is a chat.Renderer, such as
+	// a remote.Engine, it also gets the bodies of requests that are not scorable here, and all
+	// chats if Chat is nil. It gets no body that every engine refuses.
 	Tokenizer tokenize.Tokenizer
-	// Chat makes the text of a chat. If it is nil, chats are not scored.
+	// Chat makes the text of a chat. If it is nil, chats are scored by a chat.Renderer alone.
 	Chat *chat.Model
 	// ChatErr is the reason why Chat is nil. It is part of the error for a request with a
 	// chat. It wraps ErrNoTemplate if the model has no chat template, and chat.ErrUnsupported

@@ -41,12 +41,13 @@ type Request struct {
 
 	// Body is the body of a request as it came over HTTP: for the chat, completion or Responses
 	// API of OpenAI, or for Anthropic's Messages API, with the fields that vLLM adds, for vLLM's
-	// /inference/v1/generate or for SGLang's /generate. A chat needs a Model with a Chat
-	// (WithModel).
+	// /inference/v1/generate or for SGLang's /generate. A chat needs a Model with a Chat, or with a
+	// Tokenizer that is a chat.Renderer (WithModel).
 	Body []byte
 	// Path is the path of the HTTP request that Body came with, such as
 	// "/v1/chat/completions". If it is empty, kvindex infers the API, a chat or a completion,
 	// from the fields of the body, and a body that could be for another API is an error.
+	// Bodies that cannot be read go to an engine (chat.Renderer) only with a Path.
 	Path string
 	// Prompt is a text. Special tokens are put around it, as an engine does for
 	// /v1/completions, unless Rendered is set: then the text has them already, like the

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
@@ -89,11 +90,26 @@ func (b *body) with(model []byte) []byte {
 
 // appendString appends a JSON string. Each byte that is not UTF-8 becomes U+FFFD.
 func appendString(dst []byte, s string) []byte {
-	b := bytes.NewBuffer(dst)
-	to := json.NewEncoder(b)
-	to.SetEscapeHTML(false)
-	_ = to.Encode(s) // a string and a buffer have no errors
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+	dst = append(dst, '"')
+	from := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c < utf8.RuneSelf {
+			if c < ' ' || c == '"' || c == '\\' {
+				dst = append(append(dst, s[from:i]...), '\\', 'u', '0', '0', "0123456789abcdef"[c>>4], "0123456789abcdef"[c&15])
+				from = i + 1
+			}
+			i++
+			continue
+		}
+		r, size := utf8.DecodeRuneInString(s[i:])
+		if r == utf8.RuneError && size == 1 {
+			dst = append(append(dst, s[from:i]...), "\ufffd"...)
+			from = i + 1
+		}
+		i += size
+	}
+	return append(append(dst, s[from:]...), '"')
 }
 
 // The types of parts of content, for what engines make of them: no media, one medium, or what is

@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -177,16 +178,24 @@ func (e *Engine) askOne(ctx context.Context, to *address, q question, left int) 
 		if time.Now().UnixNano() < to.missing[r].Load() {
 			continue
 		}
-		raw, err := e.post(ctx, to, r, q, left)
+		buf, _ := buffers.Get().(*bytes.Buffer)
+		if buf == nil {
+			buf = new(bytes.Buffer)
+		}
+		err := e.post(ctx, to, r, q, left, buf)
 		var a answer
 		if err == nil {
-			a, err = decodeAnswer(raw, q.dst, r)
+			a, err = decodeAnswer(buf.Bytes(), q.dst, r)
 			if err == nil {
 				err = a.check(q, e.Model, len(q.dst))
 			}
 			if err != nil && !errors.Is(err, errNoRoute) {
-				return answer{}, fmt.Errorf("remote: the answer of %s%s: %w", to.base, r, err)
+				a = answer{}
+				err = fmt.Errorf("remote: the answer of %s%s: %w", to.base, r, err)
 			}
+		}
+		if buf.Cap() <= maxKept {
+			buffers.Put(buf)
 		}
 		if !errors.Is(err, errNoRoute) {
 			return a, err
@@ -238,8 +247,13 @@ func (q *question) answerLimit() int64 {
 	return min(1<<20+16*int64(len(q.body)), maxAnswer)
 }
 
-// post returns the body of an answer of status 200.
-func (e *Engine) post(call context.Context, to *address, r route, q question, left int) ([]byte, error) {
+// buffers are those of answers; a larger one is not kept.
+var buffers sync.Pool // of *bytes.Buffer
+
+const maxKept = 1 << 20 // bytes
+
+// post reads the body of an answer of status 200.
+func (e *Engine) post(call context.Context, to *address, r route, q question, left int, buf *bytes.Buffer) error {
 	ctx, cancel := context.WithCancel(call)
 	defer cancel()
 	connecting := func() bool { return true }
@@ -257,18 +271,18 @@ func (e *Engine) post(call context.Context, to *address, r route, q question, le
 	}}
 	request, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodPost, to.url.JoinPath(r.String()).String(), bytes.NewReader(q.body))
 	if err != nil {
-		return nil, fmt.Errorf("remote: %w", err)
+		return fmt.Errorf("remote: %w", err)
 	}
 	request.Header.Set("Content-Type", "application/json")
 	request.Header["Idempotency-Key"] = nil // sent again on a new connection if a kept one was closed; not sent itself
 	if e.Token != "" {
 		request.Header.Set("Authorization", "Bearer "+e.Token)
 	}
-	away := func(err error) ([]byte, error) {
+	away := func(err error) error {
 		if call.Err() == nil {
 			to.forget()
 		}
-		return nil, fmt.Errorf("remote: %s: %w: %w", to.base, errAway, err)
+		return fmt.Errorf("remote: %s: %w: %w", to.base, errAway, err)
 	}
 	response, err := to.client.Do(request)
 	if err != nil {
@@ -279,32 +293,32 @@ func (e *Engine) post(call context.Context, to *address, r route, q question, le
 	if response.StatusCode != http.StatusOK {
 		limit = 64 << 10
 	}
-	raw, err := readAll(response, limit)
-	if err != nil {
+	if err := readAll(buf, response, limit); err != nil {
 		if errors.Is(err, errTooLong) {
-			return nil, fmt.Errorf("remote: the answer of %s%s: %w: more than %d bytes", to.base, r, err, limit)
+			return fmt.Errorf("remote: the answer of %s%s: %w: more than %d bytes", to.base, r, err, limit)
 		}
 		return away(err)
 	}
 	if response.StatusCode == http.StatusOK {
-		return raw, nil
+		return nil
 	}
+	raw := buf.Bytes()
 	said := fmt.Errorf("%s%s answers %d: %s", to.base, r, response.StatusCode, message(raw))
 	switch response.StatusCode {
 	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
 		if (r == tokenizeChat || r == tokenizeChatV1) && wantsPrompt(raw) { // SGLang before PR 23981
-			return nil, fmt.Errorf("%w: %w", errNoRoute, said)
+			return fmt.Errorf("%w: %w", errNoRoute, said)
 		}
-		return nil, fmt.Errorf("remote: the engine refuses it: %w: %w", chat.ErrMalformed, said)
+		return fmt.Errorf("remote: the engine refuses it: %w: %w", chat.ErrMalformed, said)
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
 		if strings.Contains(strings.ToLower(message(raw)), "model") {
-			return nil, fmt.Errorf("remote: not the model %q: %w", e.Model, said)
+			return fmt.Errorf("remote: not the model %q: %w", e.Model, said)
 		}
-		return nil, fmt.Errorf("%w: %w", errNoRoute, said)
+		return fmt.Errorf("%w: %w", errNoRoute, said)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		return nil, fmt.Errorf("remote: %w: %w", tokenize.ErrBusy, said)
+		return fmt.Errorf("remote: %w: %w", tokenize.ErrBusy, said)
 	}
-	return nil, fmt.Errorf("remote: %w", said)
+	return fmt.Errorf("remote: %w", said)
 }
 
 // wantsPrompt reports whether a refusal is for want of a prompt, and not one of several forms of a
@@ -316,17 +330,16 @@ func wantsPrompt(raw []byte) bool {
 var errTooLong = errors.New("too long")
 
 // readAll reads an answer of at most so many bytes.
-func readAll(r *http.Response, limit int64) ([]byte, error) {
+func readAll(buf *bytes.Buffer, r *http.Response, limit int64) error {
 	if r.ContentLength > limit {
-		return nil, errTooLong
+		return errTooLong
 	}
-	var b bytes.Buffer
-	b.Grow(int(min(max(r.ContentLength, 0), 1<<20)) + bytes.MinRead)
-	n, err := b.ReadFrom(io.LimitReader(r.Body, limit+1))
+	buf.Reset()
+	n, err := buf.ReadFrom(io.LimitReader(r.Body, limit+1))
 	if err == nil && n > limit {
 		err = errTooLong
 	}
-	return b.Bytes(), err
+	return err
 }
 
 // message returns an answer as one line of some 200 bytes: its message, where engines have one,

@@ -166,8 +166,8 @@ func engineOf(t testing.TB, handlers ...http.Handler) *remote.Engine {
 const chatPath = "/v1/chat/completions"
 
 func TestEncode(t *testing.T) {
-	const text = "a<b> \xff \u2028 \"q\" 日"
-	const sent = "a<b> \ufffd \u2028 \"q\" 日"
+	const text = "a<b> \xff \u2028 \"q\" \\ \x00\n\x1f\x7f 日\xe6"
+	const sent = "a<b> \ufffd \u2028 \"q\" \\ \x00\n\x1f\x7f 日\ufffd"
 	want := []uint32{7}
 	for _, b := range []byte(sent) {
 		want = append(want, uint32(b))
