@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -181,7 +182,8 @@ func (e *Engine) lists(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", a.base, err)
 	}
 	defer response.Body.Close()
-	raw, err := readAll(response, 1<<20)
+	var raw bytes.Buffer
+	err = readAll(&raw, response, 1<<20)
 	var list struct{ Data []struct{ ID string } }
 	switch {
 	case err != nil:
@@ -190,7 +192,7 @@ func (e *Engine) lists(ctx context.Context) error {
 		return nil
 	case response.StatusCode != http.StatusOK:
 		return fmt.Errorf("%s/v1/models answers %d", a.base, response.StatusCode)
-	case json.Unmarshal(raw, &list) != nil:
+	case json.Unmarshal(raw.Bytes(), &list) != nil:
 		return fmt.Errorf("%s/v1/models answers no list", a.base)
 	}
 	for _, m := range list.Data {
