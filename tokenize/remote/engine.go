@@ -100,11 +100,11 @@ func (e *Engine) init() error {
 		}
 		switch {
 		case len(e.URLs) == 0:
-			e.invalid = errors.New("URLs is empty")
+			e.invalid = errors.New("no URLs")
 		case e.Model == "":
-			e.invalid = errors.New("Model is empty")
+			e.invalid = errors.New("no Model")
 		case requests < 0 || e.Waiting < 0 || e.Timeout < 0:
-			e.invalid = fmt.Errorf("Requests is %d, Waiting %d and Timeout %v, must not be negative", e.Requests, e.Waiting, e.Timeout)
+			e.invalid = fmt.Errorf("negative: one of Requests %d, Waiting %d and Timeout %v", e.Requests, e.Waiting, e.Timeout)
 		}
 		if e.invalid != nil {
 			return
