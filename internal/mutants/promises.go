@@ -272,7 +272,7 @@ var promises = []promise{
 	// A text becomes the ids of the model's own tokenizer.
 	{"exact tokens", []mutant{
 		{"./tokenize/remote", "Judge.both", "a silent engine is taken for a verdict", "if there, err = t.engine(ctx, j.Engine); err != nil {", "if there, err = t.engine(ctx, j.Engine); errors.Is(err, chat.ErrMalformed) {", "TestFailingEngines"},
-		{"./tokenize/remote", "judged.Hold", "old cache entries are used after a verdict", "if err := t.Verdict(); err != nil {", "if err := t.Verdict(); err != nil && t.local == nil {", "TestVerdictStopsLocalWork"},
+		{".", "tokenize/remote:judged.Hold", "old cache entries are used after a verdict", "if err := t.Verdict(); err != nil {", "if err := t.Verdict(); err != nil && t.local == nil {", "TestVerdictStopsLocalWork"},
 		{"./tokenize/remote", "textTrials", "a begin-of-sequence token is not compared", "[]bool{true, false}", "[]bool{false}", "TestJudgeFinds"},
 		{"./tokenize", "matcher.longest", "the shortest added token", "best = t\n", "return t\n", "TestCasesAsOfficial"},
 		{"./tokenize", "alone", "a single word looks to its right only", "if r, n := utf8.DecodeLastRune(s[:begin]); n > 0 && classOf(r)&word != 0 {", "if false {", "TestCasesAsOfficial"},
