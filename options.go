@@ -137,8 +137,9 @@ const defaultPromptCache = 64 << 20 // bytes
 //
 // A tokenizer uses the cache if it is a tokenize.Identified, like a tokenize.BPE, or if it has
 // the method Hold(ctx, text) (tokenize.Identified, error), like the tokenizers of a
-// tokenize.Pool; a wrapper around one of these needs the method too. A tokenizer without the
-// EncodeMarks of a tokenize.BPE uses the cache for whole texts only. Stats.Prompts has the
+// tokenize.Pool; a wrapper around one of these needs the method too. A text for which Hold
+// returns nil does not use the cache, as after the verdict of a remote.Judge. A tokenizer without
+// the EncodeMarks of a tokenize.BPE uses the cache for whole texts only. Stats.Prompts has the
 // counters of the cache.
 func WithPromptCache(bytes int64) Option {
 	return func(c *config) {

@@ -228,6 +228,11 @@ func (sc *scorer) model(ctx context.Context) (m Model, err error) {
 	if m.Tokenizer == nil {
 		return m, sc.set.Explain(fmt.Errorf("%w for model %q: give it by WithModel or WithModels, or score token ids by Request.Tokens", ErrNoTokenizer, base))
 	}
+	if judged, ok := m.Tokenizer.(interface{ Verdict() error }); ok { // as of a remote.Judge
+		if err := judged.Verdict(); err != nil {
+			m.Chat, m.ChatErr = nil, err
+		}
+	}
 	return m, nil
 }
 

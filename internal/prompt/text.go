@@ -60,7 +60,8 @@ type textLocals struct {
 
 // A replaceable is a tokenizer that may be replaced, such as those of a tokenize.Pool,
 // which may load another file for the same model. Hold returns the tokenizer that encodes text
-// now. Its error is the one that Encode would return for text before it encodes anything.
+// now, or nil if text must go to Encode and nothing of it be in the cache. Its error is the one
+// that Encode would return for text before it encodes anything.
 type replaceable interface {
 	Hold(ctx context.Context, text string) (tokenize.Identified, error)
 }
@@ -94,6 +95,10 @@ func (p *Prompt) Encode(ctx context.Context, t tokenize.Tokenizer, special bool,
 		if err != nil {
 			return err
 		}
+		if held == nil {
+			cache.Pass()
+			return p.encodeWhole(ctx, t, special)
+		}
 		t = held
 	}
 	id, ok := t.(tokenize.Identified)
@@ -123,8 +128,12 @@ func (p *Prompt) encodeWhole(ctx context.Context, t tokenize.Tokenizer, special 
 
 func (p *Prompt) encodePieces(ctx context.Context, t tokenize.Tokenizer, ids []uint32) (_ []uint32, err error) {
 	if h, ok := t.(replaceable); ok {
-		if t, err = h.Hold(ctx, p.Text); err != nil {
+		held, err := h.Hold(ctx, p.Text)
+		if err != nil {
 			return ids, err
+		}
+		if held != nil {
+			t = held
 		}
 	}
 	for _, piece := range p.Pieces {

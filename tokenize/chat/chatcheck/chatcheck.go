@@ -26,11 +26,11 @@ import (
 // that differs counts for its own feature, unless another feature that it uses differs by
 // itself: a chat without the features that differ has only parts that were found equal.
 
-// An Engine is a running vLLM that serves a model. It cannot be SGLang, whose /tokenize
-// takes no chats.
+// An Engine is a running vLLM or SGLang that serves a model. Of SGLang's versions it can be those
+// whose /v1/tokenize takes chats (PR 23981, 2026).
 type Engine struct {
-	// URL is the engine's address. Check adds "/tokenize", and removes a "/v1" at the
-	// end, which OpenAI's clients need.
+	// URL is the engine's address. Check adds "/tokenize" or "/v1/tokenize", and removes a
+	// "/v1" at the end, which OpenAI's clients need.
 	URL string
 
 	// Model is the served name of the model.
@@ -64,6 +64,10 @@ type Engine struct {
 // /v1/responses/render, if the engine has these (main of autumn 2026). The report has no
 // conversations that these do not answer.
 //
+// If the engine refuses the first chat at /tokenize, or has no such path, Check uses SGLang's
+// /v1/tokenize. Package chat renders chats as vLLM does: the report has the features in which
+// SGLang renders otherwise. SGLang does not look at the name of the model.
+//
 // For gpt-oss, /tokenize renders the chat template and not harmony: Check tells nothing then.
 //
 // Check is safe for concurrent use.
@@ -76,9 +80,17 @@ func (e Engine) Check(ctx context.Context, m *chat.Model, t tokenize.Tokenizer) 
 	var failed error
 	for i, c := range conversations {
 		a, err := p.ask(ctx, m, t, c)
+		if i == 0 && (errors.Is(err, errNoPath) || a.engine.Refusal != "") {
+			p.prefix = "/v1"
+			if other, failed := p.ask(ctx, m, t, c); failed == nil && other.engine.Refusal == "" {
+				a, err = other, nil
+			} else {
+				p.prefix = ""
+			}
+		}
 		var f *failure
 		if i == 0 && a.Outcome == engineRefuses || i == 0 && a.Outcome == bothRefuse {
-			err = fmt.Errorf("%s takes no chat: %s (SGLang's /tokenize takes none; vLLM's needs a chat template)", p.base, a.engine.Refusal)
+			err = fmt.Errorf("%s takes no chat: %s (SGLang takes none before PR 23981; vLLM needs a chat template)", p.base, a.engine.Refusal)
 		}
 		switch {
 		case err == nil:
@@ -101,7 +113,7 @@ func (e Engine) Check(ctx context.Context, m *chat.Model, t tokenize.Tokenizer) 
 func (p *port) ask(ctx context.Context, m *chat.Model, t tokenize.Tokenizer, c conversation) (a Conversation, err error) {
 	body := `{"model":` + p.name + "," + c.fields + "}"
 	a = Conversation{Name: c.name, Feature: c.feature, Features: c.features(), Request: body, Outcome: equal}
-	path, endpoint := paths[c.feature], "/tokenize"
+	path, endpoint := paths[c.feature], p.prefix+"/tokenize"
 	if path != "" {
 		endpoint = path + "/render"
 	}

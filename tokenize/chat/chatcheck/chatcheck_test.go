@@ -1,6 +1,7 @@
 package chatcheck_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -373,6 +374,39 @@ func TestCheckOfOtherAPIs(t *testing.T) {
 	}
 }
 
+// SGLang takes chats at /v1/tokenize. Where it refuses them at /tokenize, or has nothing there, the
+// report is the same, and its texts are those of /v1/detokenize.
+func TestCheckOfSGLang(t *testing.T) {
+	m, other := newModel(t, checked, chat.Options{}), newModel(t, checked+"x", chat.Options{})
+	for _, status := range []int{http.StatusNotFound, http.StatusBadRequest} {
+		of := func(m *chat.Model) chatcheck.Engine {
+			return serve(t, func(w http.ResponseWriter, r *http.Request) {
+				path, ok := strings.CutPrefix(r.URL.Path, "/v1")
+				if !ok {
+					http.Error(w, `{"message":"'prompt' is required"}`, status)
+					return
+				}
+				raw, _ := io.ReadAll(r.Body)
+				if path == "/detokenize" {
+					if !strings.Contains(string(raw), `"skip_special_tokens":false`) {
+						t.Errorf("detokenized by %s", raw)
+					}
+					fmt.Fprint(w, `{"text":"boats"}`)
+					return
+				}
+				r.URL.Path, r.Body = path, io.NopCloser(bytes.NewReader(raw))
+				answers(m, func(body) {}).ServeHTTP(w, r)
+			})
+		}
+		if r := check(t, of(m), m); differing(r) != "" || len(r.Conversations) != 34 {
+			t.Errorf("%d: %s", status, r)
+		}
+		if r := check(t, of(other), m); differing(r) != "plain" || !strings.Contains(r.String(), `begins "boats" in the engine`) {
+			t.Errorf("%d: %s", status, r)
+		}
+	}
+}
+
 // Each feature has a conversation of nothing but it and what it implies, which a
 // difference is laid to.
 func TestConversations(t *testing.T) {
@@ -637,9 +671,9 @@ func TestCheckErrors(t *testing.T) {
 		{"another model", good.URL, "llama", `does not serve model "llama": 404 Not Found: The model ` + "`m`" + ` does not exist.`},
 		{"a closed port", closed.URL, good.Model, "connection refused"},
 		{"a port that is no HTTP", "http://" + listener.Addr().String(), good.Model, "is no HTTP server"},
-		{"not found", status(404, `{"detail":"Not Found"}`), good.Model, `has no /tokenize: 404 Not Found: {"detail":"Not Found"}: is it the address of a vLLM server?`},
+		{"not found", status(404, `{"detail":"Not Found"}`), good.Model, `has no /tokenize (no such path): 404 Not Found: {"detail":"Not Found"}: is it the address of a vLLM or SGLang server?`},
 		{"SGLang", status(400, `{"object":"error","message":"[{'type': 'missing', 'loc': ('body', 'prompt')}]","code":400}`), good.Model,
-			`takes no chat: 400 Bad Request: [{'type': 'missing', 'loc': ('body', 'prompt')}] (SGLang's`},
+			`takes no chat: 400 Bad Request: [{'type': 'missing', 'loc': ('body', 'prompt')}] (SGLang takes none before`},
 		{"an older error", status(400, `{"error": "no  chats"}`), good.Model, "takes no chat: 400 Bad Request: no chats ("},
 		{"an answer for a prompt", status(200, `{"tokens":[],"count":0}`), good.Model, "answers without tokens"},
 		{"not JSON", status(200, `<html>`), good.Model, `other than tokens: "<html>": invalid character`},

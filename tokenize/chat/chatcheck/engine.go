@@ -18,7 +18,11 @@ type port struct {
 	base   string // the address, without a password
 	url    *url.URL
 	name   string // of the model, in JSON
+	prefix string // of /tokenize and /detokenize: "/v1" for SGLang
 }
+
+// errNoPath is wrapped by the error of a path that the engine does not have.
+var errNoPath = errors.New("no such path")
 
 // dial parses the address. It sends nothing.
 func (e Engine) dial() (*port, error) {
@@ -39,7 +43,7 @@ func (e Engine) dial() (*port, error) {
 	u.Path = strings.TrimRight(strings.TrimSuffix(u.Path, "/v1"), "/")
 	u.RawPath, u.RawQuery, u.Fragment = "", "", ""
 	name, err := json.Marshal(e.Model)
-	return &port{cmp.Or(e.Client, http.DefaultClient), u.Redacted(), u, string(name)}, err
+	return &port{client: cmp.Or(e.Client, http.DefaultClient), base: u.Redacted(), url: u, name: string(name)}, err
 }
 
 // A failure is an engine's answer that it failed, perhaps because of the conversation.
@@ -87,7 +91,7 @@ func (p *port) post(ctx context.Context, path, body string) (answer []byte, refu
 		if strings.Contains(said, "model") {
 			return nil, "", fmt.Errorf("%s does not serve model %s: %s", p.base, p.name, said)
 		}
-		return nil, "", fmt.Errorf("%s has no %s: %s: is it the address of a vLLM server?", p.base, path, said)
+		return nil, "", fmt.Errorf("%s has no %s (%w): %s: is it the address of a vLLM or SGLang server?", p.base, path, errNoPath, said)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		return nil, "", fmt.Errorf("%s is busy: %s", p.base, said)
 	case http.StatusInternalServerError, http.StatusNotImplemented:
@@ -141,16 +145,17 @@ func (p *port) tokens(ctx context.Context, path, body string) (tokens []uint32, 
 	return tokens, "", nil
 }
 
-// text requests the text of tokens. It returns "" without an answer.
+// text requests the text of tokens. It returns "" without an answer. SGLang would leave out
+// special tokens (srt/entrypoints/openai/protocol.py, DetokenizeRequest).
 func (p *port) text(ctx context.Context, tokens []uint32) string {
-	body, err := json.Marshal(map[string]any{"model": json.RawMessage(p.name), "tokens": tokens})
+	body, err := json.Marshal(map[string]any{"model": json.RawMessage(p.name), "tokens": tokens, "skip_special_tokens": false})
 	if err != nil {
 		return ""
 	}
-	raw, _, err := p.post(ctx, "/detokenize", string(body))
-	var answer struct{ Prompt string }
+	raw, _, err := p.post(ctx, p.prefix+"/detokenize", string(body))
+	var answer struct{ Prompt, Text string } // vLLM's, SGLang's
 	if err != nil || json.Unmarshal(raw, &answer) != nil {
 		return ""
 	}
-	return answer.Prompt
+	return cmp.Or(answer.Prompt, answer.Text)
 }
