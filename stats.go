@@ -130,10 +130,9 @@ type RankInfo struct {
 
 	Messages        uint64 // applied messages
 	Stored, Removed uint64 // blocks, in the applied messages
-	// NotHeld is the number of removals of blocks that the rank did not hold, beside Removed. A
-	// live rank has nearly none. A large share means that the engine sends evictions of another
-	// tier as those of the gpu, as vLLM's SimpleCPUOffloadConnector does: CachedTokens is too
-	// low then.
+	// NotHeld is the part of Removed that the rank did not hold. A live rank has nearly none. A
+	// large share means that the engine sends evictions of another tier as those of the gpu, as
+	// vLLM's SimpleCPUOffloadConnector does: CachedTokens is too low then.
 	NotHeld uint64
 	// Groups are the KV-cache groups that events about the gpu have named.
 	Groups []stats.Group

@@ -160,6 +160,7 @@ func TestScript(t *testing.T) {
 	b.bring(&fakeengine.Removed{Hashes: short.Stored(2, 3).Hashes})
 	b.seq--
 	b.raw(fakeengine.Payload(1, 0, &fakeengine.Removed{Hashes: short.Stored(2, 3).Hashes})) // a duplicate
+	b.bring(&fakeengine.Removed{Hashes: long.Stored(6, 8).Hashes})                          // never stored
 
 	score(t, ix, "m", long.Tokens)                                        // 112 of 128: the last block is computed anew
 	answer := score(t, ix, "n", append(slices.Clone(short.Tokens), 1, 2)) // 32 of 50
@@ -192,7 +193,7 @@ func TestScript(t *testing.T) {
 		"kvindex_match_duration_seconds{}":            3,
 		"kvindex_render_duration_seconds{}":           0,
 
-		"kvindex_messages_total{}":                           7,
+		"kvindex_messages_total{}":                           8,
 		"kvindex_duplicate_messages_total{}":                 1,
 		"kvindex_gaps_total{}":                               1,
 		"kvindex_missing_messages_total{}":                   3,
@@ -203,10 +204,10 @@ func TestScript(t *testing.T) {
 		"kvindex_losses_total{cause=malformed}":              1,
 		"kvindex_losses_total{cause=restart}":                0,
 		"kvindex_events_total{kind=stored}":                  3,
-		"kvindex_events_total{kind=removed}":                 1,
+		"kvindex_events_total{kind=removed}":                 2,
 		"kvindex_events_total{kind=cleared}":                 1,
 		"kvindex_stored_blocks_total{}":                      19,
-		"kvindex_removed_blocks_total{}":                     1,
+		"kvindex_removed_blocks_total{}":                     3,
 		"kvindex_evicted_blocks_total{}":                     0,
 
 		"kvindex_models{}":                              2,
@@ -230,15 +231,19 @@ func TestScript(t *testing.T) {
 		"kvindex_pod_state{model=m,pod=a,state=live}":         1,
 		"kvindex_pod_state{model=m,pod=a,state=partial}":      -1,
 		"kvindex_pod_messages_total{model=m,pod=a}":           3,
-		"kvindex_pod_messages_total{model=n,pod=b}":           2,
+		"kvindex_pod_messages_total{model=n,pod=b}":           3,
 		"kvindex_pod_malformed_messages_total{model=n,pod=b}": 1,
 		"kvindex_pod_missing_messages_total{model=m,pod=a}":   3,
 		"kvindex_pod_stored_blocks_total{model=m,pod=a}":      16,
-		"kvindex_pod_removed_blocks_total{model=n,pod=b}":     1,
+		"kvindex_pod_removed_blocks_total{model=n,pod=b}":     3,
+		"kvindex_pod_not_held_removals_total{model=n,pod=b}":  2,
+		"kvindex_pod_unrecognized_parts{model=n,pod=b}":       0,
+		"kvindex_pod_unrecognized_parts{model=m,pod=a}":       0,
+		"kvindex_tier_losses_total{}":                         0,
 		"kvindex_pod_ranks{model=m,pod=a}":                    1,
 
 		"kvcache_index_admissions_total{}":             19,
-		"kvcache_index_evictions_total{}":              1,
+		"kvcache_index_evictions_total{}":              3,
 		"kvcache_index_lookup_requests_total{}":        3,
 		"kvcache_index_hits_total{}":                   2,
 		"kvcache_index_misses_total{}":                 1,
@@ -246,8 +251,9 @@ func TestScript(t *testing.T) {
 		"kvcache_index_lookup_latency_seconds{}":       3,
 		"kvcache_index_lookup_duration_seconds{}":      3,
 		"llm_d_epp_kv_cache_index_lookup_hits_total{}": 9,
-		"kvcache_zmq_events_processed_total{}":         5,
+		"kvcache_zmq_events_processed_total{}":         6,
 		"kvcache_zmq_missed_events_total{}":            3,
+		"aibrix_kvcache_zmq_missed_events_total{}":     3,
 		"kvcache_kvevents_active_subscribers{}":        -1, // nothing is watched
 		"kvindex_transport_messages_total{}":           -1,
 		"kvindex_tokenizers{}":                         -1,
@@ -496,7 +502,7 @@ func TestTransports(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.WatchFleet(f)
-		p, err := events.NewPool(ix.Sink(), events.PoolConfig{})
+		p, err := events.NewPool(ix.Sink(), events.PoolConfig{Concurrency: 4})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -518,18 +524,21 @@ func TestTransports(t *testing.T) {
 	page, values := scrape(t, c)
 	checkPage(t, page)
 	compare(t, values, map[string]float64{
-		"kvindex_transport_subscribers{}":         2, // the Fleets do not run
-		"kvindex_transport_messages_total{}":      0,
-		"kvindex_fleet_links{link=none}":          0,
-		"kvindex_fleet_links{link=live}":          0,
-		"kvindex_fleet_pods{source=x\uFFFD}":      2,
-		"kvindex_fleet_pods{source=}":             0,
-		"kvindex_pool_delivered_messages_total{}": 2,
-		"kvindex_pool_messages{}":                 0,
-		"kvindex_tokenizer_failures_total{}":      2,
-		"kvindex_tokenizers{}":                    0,
-		"kvindex_texts{state=waiting}":            0,
-		"kvcache_kvevents_active_subscribers{}":   2,
+		"kvindex_transport_subscribers{}":            2, // the Fleets do not run
+		"kvindex_transport_messages_total{}":         0,
+		"kvindex_fleet_links{link=none}":             0,
+		"kvindex_fleet_links{link=live}":             0,
+		"kvindex_fleet_pods{source=x\uFFFD}":         2,
+		"kvindex_fleet_pods{source=}":                0,
+		"kvindex_pool_delivered_messages_total{}":    2,
+		"kvindex_pool_messages{}":                    0,
+		"kvindex_tokenizer_failures_total{}":         2,
+		"kvindex_tokenizers{}":                       0,
+		"kvindex_texts{state=waiting}":               0,
+		"kvcache_kvevents_active_subscribers{}":      2,
+		"kvcache_zmq_replay_success_total{}":         0,
+		"aibrix_kvcache_zmq_replay_failures_total{}": 0,
+		"llm_d_epp_kv_cache_events_pool_capacity{}":  8,
 	})
 }
 

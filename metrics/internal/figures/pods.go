@@ -121,7 +121,7 @@ func (p *podSeries) read(info *kvindex.PodInfo, round uint64, emit Emit) {
 	}
 	for i := range info.Ranks {
 		r := &info.Ranks[i]
-		p.grow(partName{"", r.Rank}, counts{0: r.Messages, 5: r.Stored, 6: r.Removed}, round)
+		p.grow(partName{"", r.Rank}, counts{0: r.Messages, 5: r.Stored, 6: r.Removed, 7: r.NotHeld}, round)
 		for t, n := range r.Blocks {
 			blocks[t] += n
 		}
@@ -143,6 +143,7 @@ func (p *podSeries) read(info *kvindex.PodInfo, round uint64, emit Emit) {
 	emit(podEvicted, float64(evicted), p.labels[:])
 	emit(podLag, lag.Seconds(), p.labels[:])
 	emit(podAge, age.Seconds(), p.labels[:])
+	emit(podUnrecognized, float64(len(info.Unrecognized)), p.labels[:])
 	for i, n := range p.total {
 		emit(podCounters[i], float64(n), p.labels[:])
 	}
