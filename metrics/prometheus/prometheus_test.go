@@ -11,7 +11,9 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	client "github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -19,6 +21,7 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/cputime"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/metrics/prometheus"
@@ -617,6 +620,123 @@ func BenchmarkScore(b *testing.B) {
 	}
 }
 
+// hung is an index whose descriptions wait, once it is set, until it is let go.
+type hung struct {
+	index.Index
+	set         atomic.Bool
+	asked, free chan struct{}
+}
+
+func (h *hung) wait() {
+	if !h.set.Load() {
+		return
+	}
+	select {
+	case h.asked <- struct{}{}:
+	default:
+	}
+	<-h.free
+}
+
+func (h *hung) Describe(dst []index.SourceInfo) []index.SourceInfo {
+	h.wait()
+	return dst
+}
+
+func (h *hung) DescribeSource(index.Source) (info index.SourceInfo, ok bool) {
+	h.wait()
+	return info, false
+}
+
+func (h *hung) Usage() index.Usage {
+	h.wait()
+	return index.Usage{}
+}
+
+// TestScoreBesideAScrape: a scrape that hangs holds up no score, no prediction and no message.
+func TestScoreBesideAScrape(t *testing.T) {
+	mem, err := index.NewMemory(index.MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &hung{Index: mem, asked: make(chan struct{}, 1), free: make(chan struct{})}
+	c := prometheus.New(prometheus.WithPods(10))
+	ix := open(t, c, kvindex.WithIndex(h))
+	p := fakeengine.NewPrompt(1, 16, 4)
+	s := &stream{t: t, ix: ix, pod: "a", model: "m"}
+	s.bring(p.Stored(0, 2))
+	done := make(chan struct{})
+	h.set.Store(true)
+	go func() {
+		defer close(done)
+		if _, err := registry(t, c).Gather(); err != nil {
+			t.Error(err)
+		}
+	}()
+	<-h.asked
+	s.bring(p.Stored(2, 4))
+	for _, model := range []string{"m", "invented"} {
+		a := score(t, ix, model, p.Tokens)
+		if model == "invented" {
+			continue
+		}
+		ticket, err := ix.Routed(a, "a", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ix.Observe(ticket, kvindex.Usage{PromptTokens: 64, CachedTokens: 48})
+	}
+	select {
+	case <-done:
+		t.Error("the scrape did not hang")
+	default:
+	}
+	close(h.free)
+	<-done
+}
+
+// BenchmarkScoreBesideScrapes scores beside scrapes of 1,000 pods with series, ten a second.
+func BenchmarkScoreBesideScrapes(b *testing.B) {
+	ix, c := manyPods(b, 1000)
+	r := registry(b, c)
+	prompt := fakeengine.NewPrompt(1, 16, 64)
+	request := kvindex.Request{Model: "m", Tokens: prompt.Tokens, Top: 4}
+	for _, on := range []bool{false, true} {
+		b.Run(fmt.Sprintf("scrapes=%v", on), func(b *testing.B) {
+			stop, done := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(done)
+				tick := time.NewTicker(100 * time.Millisecond)
+				defer tick.Stop()
+				for on {
+					if _, err := r.Gather(); err != nil {
+						b.Error(err)
+					}
+					select {
+					case <-stop:
+						return
+					case <-tick.C:
+					}
+				}
+			}()
+			var a kvindex.Answer
+			var took []time.Duration
+			for b.Loop() {
+				began := time.Now()
+				if err := ix.ScoreRequest(ctx, &request, &a); err != nil {
+					b.Fatal(err)
+				}
+				took = append(took, time.Since(began))
+			}
+			close(stop)
+			<-done
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1000, "p50-us")
+			b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1000, "p99-us")
+		})
+	}
+}
+
 // BenchmarkScrape scrapes many pods, without and with series by pod.
 func BenchmarkScrape(b *testing.B) {
 	for _, pods := range []int{1000, 65536} {
@@ -625,7 +745,10 @@ func BenchmarkScrape(b *testing.B) {
 			b.Run(fmt.Sprintf("pods=%d/series=%d", pods, most), func(b *testing.B) {
 				c = prometheus.New(prometheus.WithPods(most))
 				c.Watch(ix)
-				h := promhttp.HandlerFor(registry(b, c), promhttp.HandlerOpts{DisableCompression: true})
+				r := client.NewRegistry()
+				r.MustRegister(c)
+				h := promhttp.HandlerFor(r, promhttp.HandlerOpts{DisableCompression: true})
+				h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/metrics", nil)) // the series are made
 				b.ReportAllocs()
 				took := cputime.Of(func() {
 					for b.Loop() {

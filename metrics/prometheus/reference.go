@@ -146,7 +146,7 @@ func (r *reference) collect(read *figures.Reading, hooked bool, ch chan<- client
 			continue
 		}
 		for _, d := range r.descs[i] {
-			ch <- &metric{desc: d, counter: !v.gauge, value: float64(v.value(read))}
+			ch <- &metric{desc: d, isCount: !v.gauge, value: float64(v.value(read))}
 		}
 	}
 	if hooked {

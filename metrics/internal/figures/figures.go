@@ -199,8 +199,8 @@ type Reading struct {
 }
 
 // Read gives each series to emit, by metric and labels once. No series is given that nothing
-// is watched for. It calls Stats of what is watched once, and Pods only if there are series by
-// pod.
+// is watched for. It calls Stats of what is watched once, and describes pods only if there are
+// series by pod.
 func (s *Set) Read(emit Emit) (r Reading) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,7 +212,11 @@ func (s *Set) Read(emit Emit) (r Reading) {
 		s.readPredictions(&r.Stats, emit)
 		readPrompts(&r.Stats.Prompts, emit)
 		if s.pods.most > 0 {
-			s.pods.read(s.ix, &s.models.names, emit)
+			known := 0
+			for _, n := range r.Stats.States {
+				known += n
+			}
+			s.pods.read(s.ix, known, &s.models.names, emit)
 		}
 	}
 	if len(s.texts) > 0 {

@@ -1,5 +1,8 @@
 package figures
 
+// MaxLabels is how many labels a Metric has at most.
+const MaxLabels = 4
+
 // A Metric is one family of series.
 type Metric struct {
 	ID      int    // its place in All
