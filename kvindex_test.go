@@ -160,6 +160,9 @@ func TestClose(t *testing.T) {
 	if got := ix.Pods(nil); len(got) != 0 {
 		t.Errorf("Pods: %+v", got)
 	}
+	if got, ok := ix.Pod("a", "m"); ok {
+		t.Errorf("Pod: %+v", got)
+	}
 	if n := ix.Stats(); n.Messages != 1 || n.Blocks[kvindex.TierGPU] != 0 {
 		t.Errorf("Stats: %+v", n)
 	}

@@ -238,13 +238,17 @@ func listedOf(pods []kvindex.PodInfo) (of []kvindex.PodInfo) {
 // check compares what readers say with what the writer does.
 func (s *listings) check() {
 	s.Helper()
-	want := listedOf(s.writer.Pods(nil))
+	pods := s.writer.Pods(nil)
+	samePods(s, s.writer, pods)
+	want := listedOf(pods)
 	stats := s.writer.Stats()
 	for i, reader := range s.readers {
 		if i == 0 { // the other one learns of pods from a score
 			s.compare(reader)
 		}
-		got := listedOf(reader.Pods(nil))
+		pods := reader.Pods(nil)
+		samePods(s, reader, pods)
+		got := listedOf(pods)
 		for n := range max(len(got), len(want)) {
 			if n >= len(got) || n >= len(want) || !reflect.DeepEqual(got[n], want[n]) {
 				s.Fatalf("reader %d: %+v\nthe writer: %+v", i, got[min(n, len(got)):], want[min(n, len(want)):])

@@ -209,7 +209,7 @@ func (s PodScore) LogValue() slog.Value {
 // the seed (WithKeySeed), whoever made the entry. So cold prompts spread evenly over pods, and
 // those of a pod over its ranks, in the same way in all processes with the same seed. Entries
 // of ScoreRequest that tie have the order of Pods. After an error, the body, text or tokens
-// stand for the request as they came. An Answer that no ScoreRequest has filled has no
+// stand for the request as they came, the first two by 128 kB of each end. An Answer that no ScoreRequest has filled has no
 // request: there the place in Pods is the Tie.
 func (a *Answer) RoutePods(dst []route.Pod) []route.Pod {
 	from := len(dst)

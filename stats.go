@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
 )
@@ -130,10 +131,9 @@ type RankInfo struct {
 
 	Messages        uint64 // applied messages
 	Stored, Removed uint64 // blocks, in the applied messages
-	// NotHeld is the number of removals of blocks that the rank did not hold, beside Removed. A
-	// live rank has nearly none. A large share means that the engine sends evictions of another
-	// tier as those of the gpu, as vLLM's SimpleCPUOffloadConnector does: CachedTokens is too
-	// low then.
+	// NotHeld is the part of Removed that the rank did not hold. A live rank has nearly none. A
+	// large share means that the engine sends evictions of another tier as those of the gpu, as
+	// vLLM's SimpleCPUOffloadConnector does: CachedTokens is too low then.
 	NotHeld uint64
 	// Groups are the KV-cache groups that events about the gpu have named.
 	Groups []stats.Group
@@ -159,21 +159,41 @@ func (x *Indexer) Stats() stats.Stats {
 // listing.
 func (x *Indexer) Pods(dst []PodInfo) []PodInfo {
 	from := len(dst)
-	for _, d := range x.reg.Pods() {
-		info := PodInfo{
-			Pod: d.Pod, Model: d.Model, State: State(d.State), WantsFullReport: d.WantsFullReport, Connected: d.Connected, LastMessage: d.LastMessage,
-			Profile: profileOf(d.Profile), Adapters: d.Adapters, Unrecognized: d.Unrecognized, Streams: d.Streams,
-		}
-		for _, r := range d.Ranks {
-			info.Ranks = append(info.Ranks, RankInfo{
-				Rank: r.Rank, State: State(r.State), Stream: r.Stream, Lag: r.Lag, Age: r.Age, Blocks: r.Blocks, Bytes: r.Bytes, Evicted: r.Evicted,
-				Messages: r.Messages, Stored: r.Stored, Removed: r.Removed, NotHeld: r.NotHeld, Groups: r.Groups,
-			})
-		}
-		dst = append(dst, info)
+	pods := x.reg.Pods()
+	dst = slices.Grow(dst, len(pods))
+	for i := range pods {
+		dst = append(dst, infoOf(&pods[i]))
 	}
 	slices.SortFunc(dst[from:], func(a, b PodInfo) int {
 		return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Model, b.Model))
 	})
 	return dst
+}
+
+// Pod is Pods for one pod and model, by the last listing. It returns false for a pod that Pods
+// would not name.
+func (x *Indexer) Pod(pod, model string) (PodInfo, bool) {
+	d, ok := x.reg.Pod(pod, model)
+	if !ok {
+		return PodInfo{}, false
+	}
+	return infoOf(&d), true
+}
+
+func infoOf(d *podstate.Info) PodInfo {
+	info := PodInfo{
+		Pod: d.Pod, Model: d.Model, State: State(d.State), WantsFullReport: d.WantsFullReport, Connected: d.Connected, LastMessage: d.LastMessage,
+		Profile: profileOf(d.Profile), Adapters: d.Adapters, Unrecognized: d.Unrecognized, Streams: d.Streams,
+	}
+	if len(d.Ranks) > 0 {
+		info.Ranks = make([]RankInfo, len(d.Ranks))
+	}
+	for i := range d.Ranks {
+		r := &d.Ranks[i]
+		info.Ranks[i] = RankInfo{
+			Rank: r.Rank, State: State(r.State), Stream: r.Stream, Lag: r.Lag, Age: r.Age, Blocks: r.Blocks, Bytes: r.Bytes, Evicted: r.Evicted,
+			Messages: r.Messages, Stored: r.Stored, Removed: r.Removed, NotHeld: r.NotHeld, Groups: r.Groups,
+		}
+	}
+	return info
 }

@@ -2,6 +2,7 @@ package kvindex_test
 
 import (
 	"fmt"
+	"reflect"
 	"runtime"
 	"sync"
 	"testing"
@@ -11,15 +12,41 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
+// samePods compares Pod with what Pods has just returned.
+func samePods(t testing.TB, ix *kvindex.Indexer, pods []kvindex.PodInfo) {
+	t.Helper()
+	for _, want := range pods {
+		got, ok := ix.Pod(want.Pod, want.Model)
+		for _, info := range []kvindex.PodInfo{got, want} {
+			for i := range info.Ranks {
+				info.Ranks[i].Age, info.Ranks[i].Lag = 0, 0 // they grow
+			}
+		}
+		if !ok || !reflect.DeepEqual(got, want) {
+			t.Fatalf("%+v, %v\nPods has %+v", got, ok, want)
+		}
+	}
+	if got, ok := ix.Pod("never", "m"); ok || !reflect.DeepEqual(got, kvindex.PodInfo{}) {
+		t.Fatalf("%+v, %v", got, ok)
+	}
+}
+
 func TestRemovePod(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 2)
 	ingest(t, ix, "a", p.Stored(0, 2))
 	ingest(t, ix, "b", p.Stored(0, 2))
+	samePods(t, ix, ix.Pods(nil))
 	for range 2 {
 		if err := ix.RemovePod("a"); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if got, ok := ix.Pod("a", "m"); ok {
+		t.Errorf("%+v", got)
+	}
+	if _, ok := ix.Pod("b", "other"); ok {
+		t.Error("a model that the pod does not have")
 	}
 	if got := score(t, ix, kvindex.Request{Tokens: p.Tokens}); len(got) != 1 || got[0].Pod != "b" {
 		t.Errorf("got %+v", got)

@@ -73,6 +73,8 @@ type Drop struct {
 // PoolStats counts messages, and calls of OfferRestart like messages. The sum of Messages,
 // Delivered and Dropped is the number that Offer has accepted.
 type PoolStats struct {
+	Concurrency int // of the PoolConfig, or the default
+
 	Messages int   // that wait or are in the sink
 	Bytes    int64 // of their payloads
 
@@ -178,7 +180,9 @@ func (p *Pool) OfferRestart(ctx context.Context, pod, model, stream string) erro
 func (p *Pool) Stats() PoolStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.stats
+	s := p.stats
+	s.Concurrency = p.cfg.Concurrency
+	return s
 }
 
 // Close accepts no more messages, gives the sink those that wait, and waits for the goroutines

@@ -163,7 +163,7 @@ func TestPoolCalls(t *testing.T) {
 	if v := p.Sink().StreamView("a", "m", "s"); v.State != "ams" {
 		t.Errorf("%+v", v)
 	}
-	if s := p.Stats(); s != (events.PoolStats{}) {
+	if s := p.Stats(); s != (events.PoolStats{Concurrency: 64}) {
 		t.Errorf("%+v", s)
 	}
 	closePool(t, p)

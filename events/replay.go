@@ -460,10 +460,10 @@ func (r *replay) report(ctx context.Context) {
 		return
 	}
 	s := r.s
-	s.replays.Add(1)
 	if r.done.Err != nil {
-		s.replayErrors.Add(1)
+		s.replayErrors.Add(1) // before the replay: whoever reads the errors last never finds a success too many
 	}
+	s.replays.Add(1)
 	if s.cfg.OnReplay != nil {
 		done := r.done
 		if done.Err != nil {

@@ -385,10 +385,23 @@ func AppendName(b []byte, name string) []byte {
 // Tie returns the hash of a prompt that breaks ties.
 func (h Hasher) Tie(prompt []byte) uint64 { return xxh3.HashSeed(prompt, h.tieSeed) }
 
+// tieEdge is how much of a long request's beginning and end its ties are made of, in bytes.
+// What cannot be scored may be long: a body has up to 256 MiB.
+const tieEdge = 128 << 10
+
+// edges returns a hash of a text, of a long one without the middle.
+func edges(text []byte, seed uint64) uint64 {
+	sum := xxh3.HashSeed(text[:min(len(text), tieEdge)], seed)
+	if n := len(text); n > tieEdge {
+		sum = sum*0x9e3779b97f4a7c15 ^ xxh3.HashSeed(text[max(n-tieEdge, tieEdge):], seed+uint64(n))
+	}
+	return sum
+}
+
 // Request replaces Tie for a request that could not be scored: it returns a hash of the request
-// as it came.
+// as it came, of a long one without the middle.
 func (h Hasher) Request(body []byte, prompt string, tokens []uint32) uint64 {
-	sum := xxh3.HashSeed(body, h.tieSeed) ^ xxh3.HashStringSeed(prompt, h.tieSeed+1)
+	sum := edges(body, h.tieSeed) ^ edges(unsafe.Slice(unsafe.StringData(prompt), len(prompt)), h.tieSeed+1)
 	for _, token := range tokens {
 		sum = (sum ^ uint64(token)) * 0x9e3779b97f4a7c15
 		sum ^= sum >> 32

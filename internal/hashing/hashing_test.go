@@ -292,3 +292,39 @@ func TestHashingAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// TestRequestTies: what differs in its beginning, its end or its length has another tie; the
+// middle of what is long is not read.
+func TestRequestTies(t *testing.T) {
+	h := hashing.New(testSeed)
+	of := func(text []byte) [2]uint64 {
+		return [2]uint64{h.Request(text, "", nil), h.Request(nil, string(text), nil)}
+	}
+	seen := make(map[uint64]int)
+	for n := range 20 {
+		text := make([]byte, n<<15)
+		r := rand.New(rand.NewPCG(1, 2))
+		for i := range text {
+			text[i] = byte(r.Uint32())
+		}
+		all := of(text)
+		if n > 0 {
+			for _, at := range []int{0, len(text) - 1} {
+				text[at] ^= 1
+				if other := of(text); other[0] == all[0] || other[1] == all[1] {
+					t.Errorf("%d bytes: the one at %d is not read", len(text), at)
+				}
+				text[at] ^= 1
+			}
+			text[len(text)/2] ^= 1
+			if other := of(text); (other == all) != (n > 8) {
+				t.Errorf("%d bytes: the middle is read: %v", len(text), other != all)
+			}
+		}
+		for _, sum := range all[:min(n+1, 2)] {
+			if seen[sum]++; seen[sum] > 1 {
+				t.Errorf("%d bytes: a sum comes twice", len(text))
+			}
+		}
+	}
+}

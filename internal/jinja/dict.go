@@ -46,6 +46,10 @@ func (d *Dict) Set(key string, value Value) {
 
 // add appends a key that is not there; s is its text.
 func (d *Dict) add(s string, key, value Value) {
+	if d.keys == nil { // most have two keys
+		room := make([]Value, 4)
+		d.keys, d.values = room[:0:2], room[2:2]
+	}
 	d.keys, d.values = append(d.keys, key), append(d.values, value)
 	if d.strings != nil {
 		d.strings[s] = int32(len(d.keys) - 1)
@@ -127,6 +131,10 @@ func (d *Dict) set(m *machine, key, value Value) error {
 		d.others = make(map[any]int32)
 	}
 	d.others[h] = int32(len(d.keys))
+	if d.keys == nil { // most have two keys
+		room := make([]Value, 4)
+		d.keys, d.values = room[:0:2], room[2:2]
+	}
 	d.keys, d.values = append(d.keys, key), append(d.values, value)
 	return nil
 }

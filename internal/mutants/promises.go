@@ -370,8 +370,8 @@ var promises = []promise{
 	}},
 	// A series is what its name says, a counter never falls, and no name makes two series one.
 	{"metrics", []mutant{
-		{"./metrics/prometheus", "metric.Write", "a counter is exported as a gauge", "if m.counter {", "if m.counter && m.value < 0 {", "TestScript"},
-		{"./metrics/prometheus", "metrics/internal/figures:byPod.read", "a pod beyond the bound has series", "if len(b.pods) >= b.most {", "if false {", "TestPodsBeyondTheBound"},
+		{"./metrics/prometheus", "metric.Write", "a counter is exported as a gauge", "if m.isCount {", "if m.isCount && m.value < 0 {", "TestScript"},
+		{"./metrics/prometheus", "metrics/internal/figures:byPod.read", "a pod beyond the bound has series", "&& len(b.pods) < b.most {", "&& true {", "TestPodsBeyondTheBound"},
 		{"./metrics/prometheus", "metrics/internal/figures:Set.count", "the cached tokens of another model", "m.cached.Add(", "(*s.byModel.Load())[\"\"].cached.Add(", "TestScript"},
 		{"./metrics/prometheus", "metrics/internal/figures:Set.model", "an invented model has series", "if sc.Unknown != nil {", "if false {", "TestScript"},
 		{"./metrics/prometheus", "metrics/internal/figures:bounded.of", "every model has series", "len(b.labels) >= b.most", "false", "TestManyModels"},

@@ -25,7 +25,7 @@ func (x *Registry) Stats(s *stats.Stats) {
 	s.Models, s.States = x.catalog.Count(), make(map[string]int)
 	if d, ok := x.Index.(index.Describer); ok {
 		s.Index = d.Usage()
-		for _, info := range d.Describe(nil) {
+		for _, info := range x.sources(d) {
 			s.Ranks++
 			s.Parked += info.Parked
 			s.Unplaced += info.Unplaced
@@ -48,12 +48,13 @@ func (x *Registry) Stats(s *stats.Stats) {
 }
 
 // Pods returns descriptions of the pods.
-func (x *Registry) Pods() (pods []podstate.Info) {
+func (x *Registry) Pods() []podstate.Info {
 	if x.closed.Load() {
 		return nil
 	}
 	x.listNow()
 	known, now := x.known(), time.Now()
+	pods := make([]podstate.Info, 0, x.count())
 	x.eachPod(func(p *pod, model string, pm *podModel) {
 		info := podstate.Info{Pod: p.name, Model: model}
 		pm.Describe(&info, known, now, pm.listed != nil)
@@ -62,11 +63,49 @@ func (x *Registry) Pods() (pods []podstate.Info) {
 	return pods
 }
 
+// Pod returns the description of one pod; false: the pod does not have the model. The index is
+// asked without pod.mu, because it may be busy with the pod.
+func (x *Registry) Pod(name, model string) (info podstate.Info, ok bool) {
+	if x.closed.Load() {
+		return info, false
+	}
+	p, pm := x.lockServed(name, model)
+	if p == nil {
+		return info, false
+	}
+	var ranks []int
+	if pm.listed == nil { // else the index here does not have them
+		ranks = slices.Collect(maps.Keys(pm.Ranks))
+	}
+	p.mu.Unlock()
+	known := make(map[index.Source]index.SourceInfo, len(ranks))
+	if d, ok := x.Index.(index.Describer); ok {
+		for _, n := range ranks {
+			src := index.Source{Pod: name, Model: model, Rank: n}
+			known[src], _ = d.DescribeSource(src)
+		}
+	}
+	if p, pm = x.lockServed(name, model); p == nil {
+		return info, false
+	}
+	defer p.mu.Unlock()
+	info.Pod, info.Model = name, model
+	pm.Describe(&info, known, time.Now(), pm.listed != nil)
+	return info, true
+}
+
+// count returns how many pods are known.
+func (x *Registry) count() int {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return len(x.pods)
+}
+
 // eachPod calls f for each pod and model, with pod.mu held: for all models of one
 // pod, then for those of the next.
 func (x *Registry) eachPod(f func(p *pod, model string, pm *podModel)) {
 	x.mu.RLock()
-	pods := slices.Collect(maps.Values(x.pods))
+	pods := slices.AppendSeq(make([]*pod, 0, len(x.pods)), maps.Values(x.pods))
 	x.mu.RUnlock()
 	for _, p := range pods {
 		p.mu.Lock()
@@ -79,13 +118,21 @@ func (x *Registry) eachPod(f func(p *pod, model string, pm *podModel)) {
 
 // known returns the index's descriptions of its sources, if it is an index.Describer.
 func (x *Registry) known() map[index.Source]index.SourceInfo {
-	known := make(map[index.Source]index.SourceInfo)
-	if d, ok := x.Index.(index.Describer); ok {
-		for _, s := range d.Describe(nil) {
-			known[s.Source] = s
-		}
+	d, ok := x.Index.(index.Describer)
+	if !ok {
+		return nil
+	}
+	sources := x.sources(d)
+	known := make(map[index.Source]index.SourceInfo, len(sources))
+	for _, s := range sources {
+		known[s.Source] = s
 	}
 	return known
+}
+
+// sources returns d's descriptions. Most pods have one source.
+func (x *Registry) sources(d index.Describer) []index.SourceInfo {
+	return d.Describe(make([]index.SourceInfo, 0, x.count()))
 }
 
 // FactsOf returns the state of a pod for Explain; nil: the pod is not known.

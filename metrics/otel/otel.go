@@ -119,7 +119,7 @@ func nameOf(name string) (string, string) {
 }
 
 func (e *Exporter) observe(_ context.Context, o metric.Observer) error {
-	var labelled [4]attribute.KeyValue
+	var labelled [figures.MaxLabels]attribute.KeyValue
 	e.set.Read(func(m *figures.Metric, value float64, labels []string) {
 		attrs := labelled[:len(labels)]
 		for i, k := range e.keys[m.ID] {
@@ -180,7 +180,7 @@ func (e *Exporter) scored(ctx context.Context, s kvindex.Scored) {
 	if !span.IsRecording() {
 		return
 	}
-	span.SetAttributes(
+	attrs := append(make([]attribute.KeyValue, 0, 10), // of which there are at most ten
 		attribute.String("kvindex.outcome", s.Outcome),
 		attribute.Float64("kvindex.render_seconds", s.Render.Seconds()),
 		attribute.Float64("kvindex.tokenize_seconds", s.Tokenize.Seconds()),
@@ -188,18 +188,19 @@ func (e *Exporter) scored(ctx context.Context, s kvindex.Scored) {
 		attribute.String("gen_ai.request.model", clean(s.Model)),
 	)
 	if s.Adapter != "" {
-		span.SetAttributes(attribute.String("kvindex.adapter", clean(s.Adapter)))
+		attrs = append(attrs, attribute.String("kvindex.adapter", clean(s.Adapter)))
 	}
 	if s.Err != nil {
 		span.SetStatus(codes.Error, s.Outcome)
-		return
+	} else {
+		attrs = append(attrs,
+			attribute.Int("gen_ai.usage.input_tokens", s.PromptTokens),
+			attribute.Int("gen_ai.usage.cache_read.input_tokens", s.CachedTokens),
+			attribute.Int("kvindex.predicted_tokens", s.PredictedTokens),
+			attribute.Bool("kvindex.degraded", s.Degraded != nil),
+		)
 	}
-	span.SetAttributes(
-		attribute.Int("gen_ai.usage.input_tokens", s.PromptTokens),
-		attribute.Int("gen_ai.usage.cache_read.input_tokens", s.CachedTokens),
-		attribute.Int("kvindex.predicted_tokens", s.PredictedTokens),
-		attribute.Bool("kvindex.degraded", s.Degraded != nil),
-	)
+	span.SetAttributes(attrs...)
 }
 
 // clean returns a name as an attribute can have it.

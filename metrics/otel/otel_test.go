@@ -200,13 +200,18 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// BenchmarkScore compares a score with metrics and spans that are not sampled with one without.
+// BenchmarkScore compares a score with metrics and spans, which a sampler takes or not, with one
+// without.
 func BenchmarkScore(b *testing.B) {
-	for _, on := range []bool{false, true} {
-		b.Run(fmt.Sprintf("exported=%v", on), func(b *testing.B) {
+	for _, spans := range []string{"none", "dropped", "sampled"} {
+		b.Run("spans="+spans, func(b *testing.B) {
 			var opts []kvindex.Option
-			if on {
-				e, err := otel.New(sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())), sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())))
+			if spans != "none" {
+				sampler := sdktrace.NeverSample()
+				if spans == "sampled" {
+					sampler = sdktrace.AlwaysSample()
+				}
+				e, err := otel.New(sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())), sdktrace.NewTracerProvider(sdktrace.WithSampler(sampler)))
 				if err != nil {
 					b.Fatal(err)
 				}

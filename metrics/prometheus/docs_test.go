@@ -4,13 +4,14 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/kvindex/kvindex/metrics/internal/figures"
 )
 
-// TestDocumented: the tables of docs/prometheus.md have each series once, with its labels and
-// with what a scrape says of it.
+// TestDocumented: the tables of docs/prometheus.md and docs/dashboards.md have each series once,
+// the first with its labels and with what a scrape says of it.
 func TestDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/prometheus.md")
 	if err != nil {
@@ -44,8 +45,12 @@ func TestDocumented(t *testing.T) {
 		names = append(names, v.names...)
 	}
 	names = append(names, lookups...)
-	for _, line := range regexp.MustCompile("(?m)^\\| `(?:kvcache_|llm_d_).*$").FindAllString(string(text), -1) {
-		for _, m := range regexp.MustCompile("`((?:kvcache_|llm_d_)\\w+)`").FindAllStringSubmatch(line, -1) {
+	if text, err = os.ReadFile("../../docs/dashboards.md"); err != nil {
+		t.Fatal(err)
+	}
+	given, _, _ := strings.Cut(string(text), "These are absent.")
+	for _, line := range regexp.MustCompile("(?m)^\\| `(?:kvcache_|llm_d_).*$").FindAllString(given, -1) {
+		for _, m := range regexp.MustCompile("`((?:kvcache_|llm_d_|aibrix_)\\w+)`").FindAllStringSubmatch(line, -1) {
 			told = append(told, m[1])
 		}
 	}

@@ -45,7 +45,7 @@ func WithPods(most int) Option { return func(c *config) { c.pods = max(most, 0) 
 func WithNativeHistograms() Option { return func(c *config) { c.native = true } }
 
 // WithReferenceNames adds series by the names of llm-d and AIBrix, so that their dashboards
-// work. docs/prometheus.md says what each of them is here.
+// work. docs/dashboards.md says what each of them is here.
 func WithReferenceNames() Option { return func(c *config) { c.reference = true } }
 
 // A Collector is a prometheus.Collector for one Indexer and what is around it. A host with
@@ -135,7 +135,7 @@ func (c *Collector) Describe(ch chan<- *client.Desc) {
 // Collect implements prometheus.Collector.
 func (c *Collector) Collect(ch chan<- client.Metric) {
 	r := c.set.Read(func(m *figures.Metric, value float64, labels []string) {
-		ch <- &metric{desc: c.descs[m.ID], counter: m.Counter, value: value, names: m.Labels, labels: labels}
+		ch <- &metric{desc: c.descs[m.ID], isCount: m.Counter, value: value, names: m.Labels, labels: labels}
 	})
 	if c.set.Hooked() {
 		for _, h := range c.durations {
@@ -147,31 +147,36 @@ func (c *Collector) Collect(ch chan<- client.Metric) {
 	}
 }
 
-// A metric is one series in a scrape.
+// A metric is one series in a scrape. What Write points to is in it: a scrape of a thousand pods
+// has 16,000 of them.
 type metric struct {
-	desc          *client.Desc
-	counter       bool
-	value         float64
-	names, labels []string
+	desc    *client.Desc
+	isCount bool
+	value   float64
+	names   []string
+	labels  []string
+	count   dto.Counter
+	gauge   dto.Gauge
+	pairs   [figures.MaxLabels]dto.LabelPair
+	list    [figures.MaxLabels]*dto.LabelPair
 }
 
 func (m *metric) Desc() *client.Desc { return m.desc }
 
 // Write implements prometheus.Metric.
 func (m *metric) Write(out *dto.Metric) error {
-	if len(m.names) > 0 {
-		pairs, list := make([]dto.LabelPair, len(m.names)), make([]*dto.LabelPair, len(m.names))
-		for i := range pairs {
-			pairs[i].Name, pairs[i].Value = &m.names[i], &m.labels[i]
-			list[i] = &pairs[i]
-		}
-		slices.SortFunc(list, func(a, b *dto.LabelPair) int { return strings.Compare(*a.Name, *b.Name) })
-		out.Label = list
+	for i := range m.names {
+		m.pairs[i].Name, m.pairs[i].Value = &m.names[i], &m.labels[i]
+		m.list[i] = &m.pairs[i]
 	}
-	if m.counter {
-		out.Counter = &dto.Counter{Value: &m.value}
+	out.Label = m.list[:len(m.names)]
+	slices.SortFunc(out.Label, func(a, b *dto.LabelPair) int { return strings.Compare(*a.Name, *b.Name) })
+	if m.isCount {
+		m.count.Value = &m.value
+		out.Counter = &m.count
 	} else {
-		out.Gauge = &dto.Gauge{Value: &m.value}
+		m.gauge.Value = &m.value
+		out.Gauge = &m.gauge
 	}
 	return nil
 }

@@ -11,7 +11,9 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	client "github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -19,6 +21,7 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/cputime"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/metrics/prometheus"
@@ -160,6 +163,7 @@ func TestScript(t *testing.T) {
 	b.bring(&fakeengine.Removed{Hashes: short.Stored(2, 3).Hashes})
 	b.seq--
 	b.raw(fakeengine.Payload(1, 0, &fakeengine.Removed{Hashes: short.Stored(2, 3).Hashes})) // a duplicate
+	b.bring(&fakeengine.Removed{Hashes: long.Stored(6, 8).Hashes})                          // never stored
 
 	score(t, ix, "m", long.Tokens)                                        // 112 of 128: the last block is computed anew
 	answer := score(t, ix, "n", append(slices.Clone(short.Tokens), 1, 2)) // 32 of 50
@@ -192,7 +196,7 @@ func TestScript(t *testing.T) {
 		"kvindex_match_duration_seconds{}":            3,
 		"kvindex_render_duration_seconds{}":           0,
 
-		"kvindex_messages_total{}":                           7,
+		"kvindex_messages_total{}":                           8,
 		"kvindex_duplicate_messages_total{}":                 1,
 		"kvindex_gaps_total{}":                               1,
 		"kvindex_missing_messages_total{}":                   3,
@@ -203,10 +207,10 @@ func TestScript(t *testing.T) {
 		"kvindex_losses_total{cause=malformed}":              1,
 		"kvindex_losses_total{cause=restart}":                0,
 		"kvindex_events_total{kind=stored}":                  3,
-		"kvindex_events_total{kind=removed}":                 1,
+		"kvindex_events_total{kind=removed}":                 2,
 		"kvindex_events_total{kind=cleared}":                 1,
 		"kvindex_stored_blocks_total{}":                      19,
-		"kvindex_removed_blocks_total{}":                     1,
+		"kvindex_removed_blocks_total{}":                     3,
 		"kvindex_evicted_blocks_total{}":                     0,
 
 		"kvindex_models{}":                              2,
@@ -230,15 +234,19 @@ func TestScript(t *testing.T) {
 		"kvindex_pod_state{model=m,pod=a,state=live}":         1,
 		"kvindex_pod_state{model=m,pod=a,state=partial}":      -1,
 		"kvindex_pod_messages_total{model=m,pod=a}":           3,
-		"kvindex_pod_messages_total{model=n,pod=b}":           2,
+		"kvindex_pod_messages_total{model=n,pod=b}":           3,
 		"kvindex_pod_malformed_messages_total{model=n,pod=b}": 1,
 		"kvindex_pod_missing_messages_total{model=m,pod=a}":   3,
 		"kvindex_pod_stored_blocks_total{model=m,pod=a}":      16,
-		"kvindex_pod_removed_blocks_total{model=n,pod=b}":     1,
+		"kvindex_pod_removed_blocks_total{model=n,pod=b}":     3,
+		"kvindex_pod_not_held_removals_total{model=n,pod=b}":  2,
+		"kvindex_pod_unrecognized_parts{model=n,pod=b}":       0,
+		"kvindex_pod_unrecognized_parts{model=m,pod=a}":       0,
+		"kvindex_tier_losses_total{}":                         0,
 		"kvindex_pod_ranks{model=m,pod=a}":                    1,
 
 		"kvcache_index_admissions_total{}":             19,
-		"kvcache_index_evictions_total{}":              1,
+		"kvcache_index_evictions_total{}":              3,
 		"kvcache_index_lookup_requests_total{}":        3,
 		"kvcache_index_hits_total{}":                   2,
 		"kvcache_index_misses_total{}":                 1,
@@ -246,8 +254,9 @@ func TestScript(t *testing.T) {
 		"kvcache_index_lookup_latency_seconds{}":       3,
 		"kvcache_index_lookup_duration_seconds{}":      3,
 		"llm_d_epp_kv_cache_index_lookup_hits_total{}": 9,
-		"kvcache_zmq_events_processed_total{}":         5,
+		"kvcache_zmq_events_processed_total{}":         6,
 		"kvcache_zmq_missed_events_total{}":            3,
+		"aibrix_kvcache_zmq_missed_events_total{}":     3,
 		"kvcache_kvevents_active_subscribers{}":        -1, // nothing is watched
 		"kvindex_transport_messages_total{}":           -1,
 		"kvindex_tokenizers{}":                         -1,
@@ -496,7 +505,7 @@ func TestTransports(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.WatchFleet(f)
-		p, err := events.NewPool(ix.Sink(), events.PoolConfig{})
+		p, err := events.NewPool(ix.Sink(), events.PoolConfig{Concurrency: 4})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -518,18 +527,21 @@ func TestTransports(t *testing.T) {
 	page, values := scrape(t, c)
 	checkPage(t, page)
 	compare(t, values, map[string]float64{
-		"kvindex_transport_subscribers{}":         2, // the Fleets do not run
-		"kvindex_transport_messages_total{}":      0,
-		"kvindex_fleet_links{link=none}":          0,
-		"kvindex_fleet_links{link=live}":          0,
-		"kvindex_fleet_pods{source=x\uFFFD}":      2,
-		"kvindex_fleet_pods{source=}":             0,
-		"kvindex_pool_delivered_messages_total{}": 2,
-		"kvindex_pool_messages{}":                 0,
-		"kvindex_tokenizer_failures_total{}":      2,
-		"kvindex_tokenizers{}":                    0,
-		"kvindex_texts{state=waiting}":            0,
-		"kvcache_kvevents_active_subscribers{}":   2,
+		"kvindex_transport_subscribers{}":            2, // the Fleets do not run
+		"kvindex_transport_messages_total{}":         0,
+		"kvindex_fleet_links{link=none}":             0,
+		"kvindex_fleet_links{link=live}":             0,
+		"kvindex_fleet_pods{source=x\uFFFD}":         2,
+		"kvindex_fleet_pods{source=}":                0,
+		"kvindex_pool_delivered_messages_total{}":    2,
+		"kvindex_pool_messages{}":                    0,
+		"kvindex_tokenizer_failures_total{}":         2,
+		"kvindex_tokenizers{}":                       0,
+		"kvindex_texts{state=waiting}":               0,
+		"kvcache_kvevents_active_subscribers{}":      2,
+		"kvcache_zmq_replay_success_total{}":         0,
+		"aibrix_kvcache_zmq_replay_failures_total{}": 0,
+		"llm_d_epp_kv_cache_events_pool_capacity{}":  8,
 	})
 }
 
@@ -608,6 +620,123 @@ func BenchmarkScore(b *testing.B) {
 	}
 }
 
+// hung is an index whose descriptions wait, once it is set, until it is let go.
+type hung struct {
+	index.Index
+	set         atomic.Bool
+	asked, free chan struct{}
+}
+
+func (h *hung) wait() {
+	if !h.set.Load() {
+		return
+	}
+	select {
+	case h.asked <- struct{}{}:
+	default:
+	}
+	<-h.free
+}
+
+func (h *hung) Describe(dst []index.SourceInfo) []index.SourceInfo {
+	h.wait()
+	return dst
+}
+
+func (h *hung) DescribeSource(index.Source) (info index.SourceInfo, ok bool) {
+	h.wait()
+	return info, false
+}
+
+func (h *hung) Usage() index.Usage {
+	h.wait()
+	return index.Usage{}
+}
+
+// TestScoreBesideAScrape: a scrape that hangs holds up no score, no prediction and no message.
+func TestScoreBesideAScrape(t *testing.T) {
+	mem, err := index.NewMemory(index.MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &hung{Index: mem, asked: make(chan struct{}, 1), free: make(chan struct{})}
+	c := prometheus.New(prometheus.WithPods(10))
+	ix := open(t, c, kvindex.WithIndex(h))
+	p := fakeengine.NewPrompt(1, 16, 4)
+	s := &stream{t: t, ix: ix, pod: "a", model: "m"}
+	s.bring(p.Stored(0, 2))
+	done := make(chan struct{})
+	h.set.Store(true)
+	go func() {
+		defer close(done)
+		if _, err := registry(t, c).Gather(); err != nil {
+			t.Error(err)
+		}
+	}()
+	<-h.asked
+	s.bring(p.Stored(2, 4))
+	for _, model := range []string{"m", "invented"} {
+		a := score(t, ix, model, p.Tokens)
+		if model == "invented" {
+			continue
+		}
+		ticket, err := ix.Routed(a, "a", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ix.Observe(ticket, kvindex.Usage{PromptTokens: 64, CachedTokens: 48})
+	}
+	select {
+	case <-done:
+		t.Error("the scrape did not hang")
+	default:
+	}
+	close(h.free)
+	<-done
+}
+
+// BenchmarkScoreBesideScrapes scores beside scrapes of 1,000 pods with series, ten a second.
+func BenchmarkScoreBesideScrapes(b *testing.B) {
+	ix, c := manyPods(b, 1000)
+	r := registry(b, c)
+	prompt := fakeengine.NewPrompt(1, 16, 64)
+	request := kvindex.Request{Model: "m", Tokens: prompt.Tokens, Top: 4}
+	for _, on := range []bool{false, true} {
+		b.Run(fmt.Sprintf("scrapes=%v", on), func(b *testing.B) {
+			stop, done := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(done)
+				tick := time.NewTicker(100 * time.Millisecond)
+				defer tick.Stop()
+				for on {
+					if _, err := r.Gather(); err != nil {
+						b.Error(err)
+					}
+					select {
+					case <-stop:
+						return
+					case <-tick.C:
+					}
+				}
+			}()
+			var a kvindex.Answer
+			var took []time.Duration
+			for b.Loop() {
+				began := time.Now()
+				if err := ix.ScoreRequest(ctx, &request, &a); err != nil {
+					b.Fatal(err)
+				}
+				took = append(took, time.Since(began))
+			}
+			close(stop)
+			<-done
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1000, "p50-us")
+			b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1000, "p99-us")
+		})
+	}
+}
+
 // BenchmarkScrape scrapes many pods, without and with series by pod.
 func BenchmarkScrape(b *testing.B) {
 	for _, pods := range []int{1000, 65536} {
@@ -616,7 +745,10 @@ func BenchmarkScrape(b *testing.B) {
 			b.Run(fmt.Sprintf("pods=%d/series=%d", pods, most), func(b *testing.B) {
 				c = prometheus.New(prometheus.WithPods(most))
 				c.Watch(ix)
-				h := promhttp.HandlerFor(registry(b, c), promhttp.HandlerOpts{DisableCompression: true})
+				r := client.NewRegistry()
+				r.MustRegister(c)
+				h := promhttp.HandlerFor(r, promhttp.HandlerOpts{DisableCompression: true})
+				h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/metrics", nil)) // the series are made
 				b.ReportAllocs()
 				took := cputime.Of(func() {
 					for b.Loop() {

@@ -8,9 +8,10 @@ import (
 )
 
 // The names of other systems: kvcache_index_* of llm-d-kv-cache, its later kvcache_index_*,
-// kvcache_kvevents_* and llm_d_epp_kv_cache_* (llm-d-router, pkg/kvcache/metrics/collector.go),
-// and kvcache_zmq_* of AIBrix (pkg/cache/kvcache/metrics.go). Each has the reference's type.
-// The labels for pods are left out, so sums over them are the same.
+// kvcache_kvevents_* and llm_d_epp_kv_cache_* (llm-d-router, pkg/kvcache/metrics/collector.go and
+// replay.go of August 2026), and kvcache_zmq_* of AIBrix, as its documents have them and as its
+// code does, with aibrix_ before them (pkg/cache/kvcache/metrics.go). Each has the reference's
+// type. The labels for pods are left out, so sums over them are the same.
 
 // A referenceValue is a series under the name of another system.
 type referenceValue struct {
@@ -53,25 +54,47 @@ var references = []referenceValue{
 		}, false},
 	{[]string{"kvcache_kvevents_pool_queue_depth", "llm_d_epp_kv_cache_events_pool_queue_depth"}, "Messages in the Pools.", true,
 		pooled, func(r *figures.Reading) uint64 { return uint64(r.Pool.Messages) }, false},
+	{[]string{"llm_d_epp_kv_cache_events_pool_capacity"}, "Pods that the Pools serve at the same time.", true,
+		pooled, func(r *figures.Reading) uint64 { return uint64(r.Pool.Concurrency) }, false},
 
-	{[]string{"kvcache_zmq_connections_total"}, "Connections that were made.", false,
+	{zmq("connections_total"), "Connections that were made.", false,
 		transported, func(r *figures.Reading) uint64 { return r.Transport.Connects }, false},
-	{[]string{"kvcache_zmq_disconnections_total"}, "Connections that were lost.", false,
+	{zmq("disconnections_total"), "Connections that were lost.", false,
 		transported, func(r *figures.Reading) uint64 { return r.Transport.Disconnects }, false},
-	{[]string{"kvcache_zmq_events_received_total"}, "Events in readable messages.", false,
+	{zmq("events_received_total"), "Events in readable messages.", false,
 		indexed, func(r *figures.Reading) uint64 {
 			c := &r.Stats.Counters
 			return c.StoredEvents + c.RemovedEvents + c.ClearedEvents + c.UnknownEvents
 		}, false},
-	{[]string{"kvcache_zmq_events_processed_total"}, "Events of known kinds.", false,
+	{zmq("events_processed_total"), "Events of known kinds.", false,
 		indexed, func(r *figures.Reading) uint64 {
 			c := &r.Stats.Counters
 			return c.StoredEvents + c.RemovedEvents + c.ClearedEvents
 		}, false},
-	{[]string{"kvcache_zmq_missed_events_total"}, "Messages that are lost for good.", false,
+	{zmq("missed_events_total"), "Messages that are lost for good.", false,
 		indexed, func(r *figures.Reading) uint64 { return r.Stats.Missing }, false},
-	{[]string{"kvcache_zmq_connection_status"}, "Streams that are connected.", true,
+	{zmq("connection_status"), "Streams that are connected.", true,
 		indexed, func(r *figures.Reading) uint64 { return uint64(r.Stats.Connected) }, false},
+	{zmq("replay_requests_total"), "Replays requested, without those under way.", false,
+		transported, func(r *figures.Reading) uint64 { return r.Transport.Replays }, false},
+	{append(zmq("replay_success_total"), "llm_d_epp_kv_cache_events_replay_completed_total"), "Replays that brought all.", false,
+		transported, func(r *figures.Reading) uint64 { return r.Completed }, false},
+	{append(zmq("replay_failures_total"), "llm_d_epp_kv_cache_events_replay_failures_total"), "Replays that did not bring all.", false,
+		transported, func(r *figures.Reading) uint64 { return r.Transport.ReplayErrors }, false},
+	{[]string{"llm_d_epp_kv_cache_events_replay_processed_total"}, "Messages that replays brought.", false,
+		transported, func(r *figures.Reading) uint64 { return r.Transport.Replayed }, false},
+	{[]string{"llm_d_epp_kv_cache_events_replay_active"}, "Streams that wait for a replay.", true,
+		indexed, func(r *figures.Reading) uint64 { return uint64(r.Stats.Waiting) }, false},
+	{zmq("errors_total"), "Messages that could not be read or were dropped for their frames, and errors of the sink.", false,
+		func(r *figures.Reading) bool { return r.Indexed && r.Transported },
+		func(r *figures.Reading) uint64 {
+			return r.Stats.Malformed + r.Transport.Malformed + r.Transport.SinkErrors
+		}, false},
+}
+
+// zmq returns the two names of a series of AIBrix.
+func zmq(name string) []string {
+	return []string{"kvcache_zmq_" + name, "aibrix_kvcache_zmq_" + name}
 }
 
 // lookups are histograms of Scored.Match.
@@ -123,7 +146,7 @@ func (r *reference) collect(read *figures.Reading, hooked bool, ch chan<- client
 			continue
 		}
 		for _, d := range r.descs[i] {
-			ch <- &metric{desc: d, counter: !v.gauge, value: float64(v.value(read))}
+			ch <- &metric{desc: d, isCount: !v.gauge, value: float64(v.value(read))}
 		}
 	}
 	if hooked {

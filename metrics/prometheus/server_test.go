@@ -138,6 +138,10 @@ func TestPrometheus(t *testing.T) {
 	serve(20)
 	wait(t, func() bool { return count(t, api, `kvindex_scores_total{outcome="scored"} >= 40`) > 0 })
 
+	if count(t, api, "kvcache_zmq_replay_success_total >= 2 and kvcache_zmq_replay_success_total == kvcache_zmq_replay_requests_total") == 0 {
+		t.Error("the replays at the first connections did not bring all")
+	}
+
 	named := regexp.MustCompile(`\bkv(?:index|cache)_\w+`)
 	for _, p := range readDashboard(t).Panels {
 		for _, target := range p.Targets {

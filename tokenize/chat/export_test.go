@@ -48,7 +48,9 @@ func ShowJSON(s string) (string, error) {
 // DecodeString reads a JSON text of a string, and DecodeBorrowed one in a body.
 func DecodeString(s string) (string, error) { return asText(decode(s)) }
 
-func DecodeBorrowed(body []byte) (string, error) { return asText(new(counts).decodeBody(body)) }
+func DecodeBorrowed(body []byte) (string, error) {
+	return asText(new(counts).decodeBody(body, unknown))
+}
 
 func asText(v jinja.Value, err error) (string, error) {
 	if _, ok := v.(string); !ok && err == nil {

@@ -47,6 +47,7 @@ const (
 type decoder struct {
 	s       string
 	body    bool // s is a body, and not valid for longer than the decoder
+	sources bool // it is one of the Messages API, whose images are in sources
 	at      int
 	depth   int
 	place   place
@@ -61,6 +62,8 @@ const (
 	inBody     place = iota
 	inMessages       // in the value of messages
 	inContent        // in a message's content
+	inResult         // in the content of a block of a message
+	inSource         // in the source of such a block, or of a part of its content
 	inFeatures       // in the value of features
 	inPrompt         // in a field that may have token ids
 	inMedia          // in a field that is media, which nothing reads
@@ -85,6 +88,12 @@ func (d *decoder) within(key string) place {
 	case d.depth == 3 && d.place == inMessages && key == "content":
 		return inContent
 	case d.depth == 5 && d.place == inContent && mediaFields[key]:
+		return inMedia
+	case d.sources && (d.depth == 5 && d.place == inContent || d.depth == 7 && d.place == inResult) && key == "source":
+		return inSource
+	case d.sources && d.depth == 5 && d.place == inContent && key == "content":
+		return inResult
+	case (d.depth == 6 || d.depth == 8) && d.place == inSource && key == "data":
 		return inMedia
 	}
 	return d.place
@@ -121,9 +130,9 @@ func (n *counts) decode(s string) (jinja.Value, error) {
 	return d.whole()
 }
 
-// decodeBody is decode for a body. What it returns has nothing of it.
-func (n *counts) decodeBody(body []byte) (jinja.Value, error) {
-	d := decoder{s: unsafe.String(unsafe.SliceData(body), len(body)), body: true, counts: n}
+// decodeBody is decode for a body of an API. What it returns has nothing of it.
+func (n *counts) decodeBody(body []byte, api api) (jinja.Value, error) {
+	d := decoder{s: unsafe.String(unsafe.SliceData(body), len(body)), body: true, sources: api == messages, counts: n}
 	return d.whole()
 }
 

@@ -163,21 +163,31 @@ func imageBody(images, size int) []byte {
 	return []byte(`{"messages":[{"role":"user","content":[` + strings.Repeat(part, images) + `{"type":"text","text":"What is this?"}]}]}`)
 }
 
+// imageMessages is a body of the Messages API with an image of size characters in a message, and
+// one in the result of a tool.
+func imageMessages(size int) []byte {
+	image := `{"type":"image","source":{"type":"base64","media_type":"image/png","data":"` + strings.Repeat("iVBORw0K", size/8) + `"}}`
+	return []byte(`{"model":"m","max_tokens":5,"messages":[{"role":"user","content":[` + image + `,{"type":"text","text":"What is this?"}]},` +
+		`{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"look","input":{}}]},` +
+		`{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"a"},` + image + `]}]}]}`)
+}
+
 // Media are neither copied nor bounded as text is.
 func TestMediaIsNotCopied(t *testing.T) {
-	body := imageBody(4, 1<<20)
-	if _, err := chat.Parse("", body); err != nil {
-		t.Fatal(err)
-	}
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	r, err := chat.Parse("", body)
-	runtime.ReadMemStats(&after)
-	if err != nil || !r.Chat() {
-		t.Fatal(err)
-	}
-	if n := after.TotalAlloc - before.TotalAlloc; n > 256<<10 {
-		t.Errorf("%d bytes for a body of %d", n, len(body))
+	for path, body := range map[string][]byte{"": imageBody(4, 1<<20), "/v1/messages": imageMessages(chat.MaxText)} {
+		if _, err := chat.Parse(path, body); err != nil {
+			t.Fatal(err)
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		r, err := chat.Parse(path, body)
+		runtime.ReadMemStats(&after)
+		if err != nil || !r.Chat() {
+			t.Fatal(err)
+		}
+		if n := after.TotalAlloc - before.TotalAlloc; n > 256<<10 {
+			t.Errorf("%d bytes for a body of %d", n, len(body))
+		}
 	}
 	for _, body := range []string{`{"prompt":"`, `{"prompt":1`} {
 		long := append([]byte(body), bytes.Repeat([]byte("0"), chat.MaxText)...)
@@ -235,6 +245,28 @@ func TestMediaFields(t *testing.T) {
 	x, err := newModel(t, "{% for m in messages %}{% for p in m.content %}{{ p.other.image_url }}{% endfor %}{% endfor %}{{ tools[0].function.parameters.image_url }}{{ tools[0].function.parameters.file }}{{ documents[0].image_url }}", chat.Options{}).Render(parse(t, body), nil)
 	if err != nil || x.Text != long+long+long+long {
 		t.Errorf("%.100q, %v", text(x), err)
+	}
+	// The source of a Messages body's image is media, and nothing else of that name is.
+	source := `{"source":{"data":"` + long + `"}}`
+	body = `{"model":"m","max_tokens":5,"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":{"source":{"data":"` + long + `"},"content":[` + source + `],"a":[` + source + `]}}]}],` +
+		`"tools":[{"name":"f","input_schema":` + source + `}]}`
+	r, err := chat.Parse("/v1/messages", []byte(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err = newModel(t, "{% set a = messages[0].tool_calls[0].function.arguments %}{{ a.source.data }}{{ a.content[0].source.data }}{{ a.a[0].source.data }}{{ tools[0].function.parameters.source.data }}", chat.Options{}).Render(r, nil)
+	if err != nil || x.Text != long+long+long+long {
+		t.Errorf("%.100q, %v", text(x), err)
+	}
+	body = `{"messages":[{"role":"user","content":[{"type":"text","text":"a","source":{"data":"` + long + `"}}]}]}`
+	x, err = newModel(t, "{% for m in messages %}{% for p in m.content %}{{ p.source.data }}{{ p.type }}{% endfor %}{% endfor %}", chat.Options{}).Render(parse(t, body), nil)
+	if err != nil || x.Text != long+"text" {
+		t.Errorf("a chat: %.100q, %v", text(x), err)
+	}
+	// The engine prints a result of the assistant.
+	body = `{"model":"m","max_tokens":5,"messages":[{"role":"assistant","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"image",` + source[1:] + `]}]}]}`
+	if _, err := chat.Parse("/v1/messages", []byte(body)); !errors.Is(err, chat.ErrNotScorable) || !strings.Contains(err.Error(), "messages[0].content[0].content[0].source.data") {
+		t.Error(err)
 	}
 	args := strconv.Quote(`{"image_data":"` + long + `","messages":[{"content":[{"image_url":"` + long + `"}]}]}`)
 	body = `{"messages":[{"role":"assistant","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":` + args + `}}]}]}`

@@ -312,6 +312,7 @@ func (b *block) parse(v jinja.Value, role string) (err error) {
 		if role == "user" {
 			return within(checkParts(b.content), "content")
 		}
+		return within(checkPrinted(b.content), "content")
 	case "image":
 		if b.image = source != nil && source.Len() > 0; b.image {
 			_, err := imageOf(source)
@@ -367,6 +368,20 @@ func checkParts(v jinja.Value) error {
 		}
 		if err != nil {
 			return within(err, "[%d]", i)
+		}
+	}
+	return nil
+}
+
+// checkPrinted returns an error if there is an image in a result of the assistant: vLLM prints
+// it as Python does, with its data, which was passed over.
+func checkPrinted(v jinja.Value) error {
+	list, _ := v.(*jinja.List)
+	for i := 0; list != nil && i < len(list.Items); i++ {
+		if source, ok := optional(list.Items[i].(*jinja.Dict), "source").(*jinja.Dict); ok {
+			if _, ok := optional(source, "data").(media); ok {
+				return within(unscored("source.data", "of a tool result of the assistant"), "[%d]", i)
+			}
 		}
 	}
 	return nil

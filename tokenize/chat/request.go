@@ -96,7 +96,7 @@ func parse(api api, body []byte) (*Request, error) {
 		return nil, notScorable("longer than %d bytes", maxBody)
 	}
 	n := new(counts)
-	v, err := n.decodeBody(bytes.TrimPrefix(body, []byte("\ufeff")))
+	v, err := n.decodeBody(bytes.TrimPrefix(body, []byte("\ufeff")), api)
 	if err != nil {
 		var syntax *syntaxError
 		if errors.As(err, &syntax) {

@@ -36,18 +36,20 @@ type Set struct {
 	hooked  atomic.Bool
 	byModel atomic.Pointer[map[string]*modelCounts] // with ""; never changed, but replaced
 	byCause [8]atomic.Uint64                        // in the order of view.LossNames
+	ofTiers atomic.Uint64                           // of them, with Loss.Tiers
 	models  bounded
 
-	mu      sync.Mutex // of all that follows, held while it is read
-	ix      *kvindex.Indexer
-	watched []transport
-	fleets  []*events.Fleet
-	pools   []*events.Pool
-	texts   []*tokenize.Pool
-	sources bounded
-	pods    byPod
-	fleet   []events.FleetPod
-	rows    map[[2]string]*stats.Observations
+	mu       sync.Mutex // of all that follows, held while it is read
+	ix       *kvindex.Indexer
+	watched  []transport
+	fleets   []*events.Fleet
+	pools    []*events.Pool
+	texts    []*tokenize.Pool
+	sources  bounded
+	answered uint64 // replays that brought all
+	pods     byPod
+	fleet    []events.FleetPod
+	rows     map[[2]string]*stats.Observations
 }
 
 // transport is a Subscriber, or a Fleet for all of its Subscribers.
@@ -75,6 +77,9 @@ func (s *Set) Hooks(own kvindex.Hooks) kvindex.Hooks {
 	h := own
 	h.Lost = func(l kvindex.Loss) {
 		s.byCause[max(slices.Index(view.LossNames, l.Cause), 0)].Add(1)
+		if l.Tiers {
+			s.ofTiers.Add(1)
+		}
 		if own.Lost != nil {
 			own.Lost(l)
 		}
@@ -185,8 +190,8 @@ type Reading struct {
 	Stats       stats.Stats // if Indexed
 	Transport   events.SubscriberStats
 	Pool        events.PoolStats
-	Subscribers int // of the transports, with the links of Fleets
-	Connected   int // of the links
+	Subscribers int    // of the transports, with the links of Fleets
+	Completed   uint64 // replays that brought all
 
 	Indexed, Transported, Pooled bool // what is watched
 
@@ -194,8 +199,8 @@ type Reading struct {
 }
 
 // Read gives each series to emit, by metric and labels once. No series is given that nothing
-// is watched for. It calls Stats of what is watched once, and Pods only if there are series by
-// pod.
+// is watched for. It calls Stats of what is watched once, and describes pods only if there are
+// series by pod.
 func (s *Set) Read(emit Emit) (r Reading) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,7 +212,11 @@ func (s *Set) Read(emit Emit) (r Reading) {
 		s.readPredictions(&r.Stats, emit)
 		readPrompts(&r.Stats.Prompts, emit)
 		if s.pods.most > 0 {
-			s.pods.read(s.ix, &s.models.names, emit)
+			known := 0
+			for _, n := range r.Stats.States {
+				known += n
+			}
+			s.pods.read(s.ix, known, &s.models.names, emit)
 		}
 	}
 	if len(s.texts) > 0 {
@@ -265,6 +274,7 @@ func (s *Set) readScores(r *Reading, emit Emit) {
 			emit(losses, float64(s.byCause[i].Load()), []string{cause})
 		}
 	}
+	emit(tierLosses, float64(s.ofTiers.Load()), nil)
 }
 
 func (s *Set) readIndex(st *stats.Stats, emit Emit) {
@@ -420,6 +430,10 @@ func (s *Set) readTransport(r *Reading, emit Emit) {
 		sum.Replayed += t.Replayed
 		sum.ReplayErrors += t.ReplayErrors
 	}
+	if n := sum.Replays - sum.ReplayErrors; n <= sum.Replays { // an error is counted before its replay
+		s.answered = max(s.answered, n)
+	}
+	r.Completed = s.answered
 	emit(received, float64(sum.Messages), nil)
 	each(emit, dropped, value{"malformed", sum.Malformed}, value{"bad_topic", sum.BadTopics}, value{"superseded", sum.Superseded})
 	emit(sinkErrors, float64(sum.SinkErrors), nil)
@@ -447,7 +461,6 @@ func (s *Set) readTransport(r *Reading, emit Emit) {
 		for source, n := range bySource {
 			emit(fleetPods, float64(n), []string{source})
 		}
-		r.Connected = byLink["live"] + byLink["replaying"]
 	}
 	emit(subscribers, float64(r.Subscribers), nil)
 }
@@ -457,6 +470,7 @@ func (s *Set) readPools(r *Reading, emit Emit) {
 	sum := &r.Pool
 	for _, p := range s.pools {
 		t := p.Stats()
+		sum.Concurrency += t.Concurrency
 		sum.Messages += t.Messages
 		sum.Bytes += t.Bytes
 		sum.Delivered += t.Delivered

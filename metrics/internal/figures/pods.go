@@ -29,7 +29,6 @@ type podSeries struct {
 	tiers  [index.NumTiers][3]string
 	total  counts
 	parts  map[partName]*part
-	round  uint64 // in which it was seen last
 }
 
 // A partName is a stream, or a rank without a stream.
@@ -63,41 +62,37 @@ func (p *podSeries) grow(name partName, now counts, round uint64) {
 	of.last, of.round = now, round
 }
 
-func (b *byPod) read(ix *kvindex.Indexer, models *names, emit Emit) {
+// read gives the series of ix, which had so many pods and models a moment ago. If all of them
+// have series, or none can get any, it asks for those with series alone.
+func (b *byPod) read(ix *kvindex.Indexer, known int, models *names, emit Emit) {
 	b.round++
-	b.infos = ix.Pods(b.infos[:0])
-	for i := range b.infos {
-		if p := b.pods[podModel{b.infos[i].Pod, b.infos[i].Model}]; p != nil {
-			p.round = b.round
-		}
-	}
 	for key, p := range b.pods {
-		if p.round != b.round {
-			delete(b.pods, key)
-			b.labels.free(key.pod)
-			models.free(key.model)
+		info, ok := ix.Pod(key.pod, key.model)
+		if ok {
+			p.read(&info, b.round, emit)
+			continue
 		}
+		delete(b.pods, key)
+		b.labels.free(key.pod)
+		models.free(key.model)
 	}
-	beyond := 0
-	for i := range b.infos {
-		info := &b.infos[i]
-		p := b.pods[podModel{info.Pod, info.Model}]
-		if p == nil {
-			if len(b.pods) >= b.most {
-				beyond++
-				continue
+	if len(b.pods) < min(known, b.most) {
+		b.infos = ix.Pods(b.infos[:0])
+		known = len(b.infos)
+		for i := range b.infos {
+			info := &b.infos[i]
+			if b.pods[podModel{info.Pod, info.Model}] == nil && len(b.pods) < b.most {
+				b.add(info, models).read(info, b.round, emit)
 			}
-			p = b.add(info, models)
 		}
-		p.read(info, b.round, emit)
+		clear(b.infos)
 	}
-	clear(b.infos)
-	emit(podsBeyond, float64(beyond), nil)
+	emit(podsBeyond, float64(max(known-len(b.pods), 0)), nil)
 }
 
 func (b *byPod) add(info *kvindex.PodInfo, models *names) *podSeries {
 	pod, model := b.labels.of(info.Pod), models.of(info.Model)
-	p := &podSeries{labels: [2]string{pod, model}, parts: make(map[partName]*part), round: b.round}
+	p := &podSeries{labels: [2]string{pod, model}, parts: make(map[partName]*part)}
 	for i := range p.states {
 		p.states[i] = [3]string{pod, model, kvindex.State(i).String()}
 	}
@@ -121,7 +116,7 @@ func (p *podSeries) read(info *kvindex.PodInfo, round uint64, emit Emit) {
 	}
 	for i := range info.Ranks {
 		r := &info.Ranks[i]
-		p.grow(partName{"", r.Rank}, counts{0: r.Messages, 5: r.Stored, 6: r.Removed}, round)
+		p.grow(partName{"", r.Rank}, counts{0: r.Messages, 5: r.Stored, 6: r.Removed, 7: r.NotHeld}, round)
 		for t, n := range r.Blocks {
 			blocks[t] += n
 		}
@@ -143,6 +138,7 @@ func (p *podSeries) read(info *kvindex.PodInfo, round uint64, emit Emit) {
 	emit(podEvicted, float64(evicted), p.labels[:])
 	emit(podLag, lag.Seconds(), p.labels[:])
 	emit(podAge, age.Seconds(), p.labels[:])
+	emit(podUnrecognized, float64(len(info.Unrecognized)), p.labels[:])
 	for i, n := range p.total {
 		emit(podCounters[i], float64(n), p.labels[:])
 	}

@@ -1,5 +1,8 @@
 package figures
 
+// MaxLabels is how many labels a Metric has at most.
+const MaxLabels = 4
+
 // A Metric is one family of series.
 type Metric struct {
 	ID      int    // its place in All
@@ -32,11 +35,12 @@ var (
 	cachedTokens    = counter("cached_tokens", "Of the prompt tokens: cached in the best pod.", "model")
 	predictedTokens = counter("predicted_tokens", "Of the prompt tokens: cached in the best pod, with prompts that were just sent.", "model")
 
-	models    = gauge("models", "Models that are known.")
-	ranks     = gauge("ranks", "Ranks that are known.")
-	podStates = gauge("pods", "Pods in each state. A pod counts once for each of its models.", "state")
-	streams   = gauge("streams", "Streams that are connected, that wait for a replay, and whose replay socket does not answer.", "state")
-	losses    = counter("losses", "Losses of messages, by cause.", "cause")
+	models     = gauge("models", "Models that are known.")
+	ranks      = gauge("ranks", "Ranks that are known.")
+	podStates  = gauge("pods", "Pods in each state. A pod counts once for each of its models.", "state")
+	streams    = gauge("streams", "Streams that are connected, that wait for a replay, and whose replay socket does not answer.", "state")
+	losses     = counter("losses", "Losses of messages, by cause.", "cause")
+	tierLosses = counter("tier_losses", "Of the losses: of streams that tell of lower tiers alone.")
 
 	blocks         = gauge("blocks", "Blocks that all pods hold, by tier.", "tier")
 	indexKeys      = gauge("index_keys", "Prefixes in the index.")
@@ -103,27 +107,29 @@ var (
 	fleetLinks       = gauge("fleet_links", "Links of Fleets, by state.", "link")
 	fleetPods        = gauge("fleet_pods", "Pods of Fleets, by source. Those that are being forgotten have none.", "source")
 
-	queued        = gauge("pool_messages", "Messages that wait in Pools or are in the sink.")
-	queuedBytes   = gauge("pool_bytes", "Payloads that wait in Pools or are in the sink.")
-	poolDelivered = counter("pool_delivered_messages", "Messages that Pools gave to the sink.")
-	poolDropped   = counter("pool_dropped_messages", "Messages that Pools dropped.")
-	poolErrors    = counter("pool_errors", "Errors of the sink behind a Pool, by kind.", "kind")
-	poolWaits     = counter("pool_waits", "Offers that waited for room.")
-	podsBeyond    = gauge("pods_without_series", "Pods beyond the bound of series by pod. A pod counts once for each of its models.")
-	podState      = gauge("pod_state", "1 for the present state of the pod.", "pod", "model", "state")
-	podRanks      = gauge("pod_ranks", "Ranks of the pod.", "pod", "model")
-	podBlocks     = gauge("pod_blocks", "Blocks that the pod holds, by tier.", "pod", "model", "tier")
-	podEvicted    = gauge("pod_evicted_blocks", "Blocks of the pod evicted from the index since its caches were emptied.", "pod", "model")
-	podLag        = gauge("pod_lag_seconds", "Largest delay of a rank behind its engine.", "pod", "model")
-	podAge        = gauge("pod_age_seconds", "Time since the newest batch of the rank that is longest without one.", "pod", "model")
-	podMessages   = counter("pod_messages", "Messages of the pod that were applied.", "pod", "model")
-	podMalformed  = counter("pod_malformed_messages", "Messages of the pod that could not be read.", "pod", "model")
-	podGaps       = counter("pod_gaps", "Gaps in the sequence numbers of the pod.", "pod", "model")
-	podMissing    = counter("pod_missing_messages", "Messages of the pod that are lost for good.", "pod", "model")
-	podRestarts   = counter("pod_restarts", "Restarts of the engines of the pod.", "pod", "model")
-	podStored     = counter("pod_stored_blocks", "Blocks stored in the pod.", "pod", "model")
-	podRemoved    = counter("pod_removed_blocks", "Blocks removed from the pod.", "pod", "model")
-	podCounters   = [...]*Metric{podMessages, podMalformed, podGaps, podMissing, podRestarts, podStored, podRemoved}
+	queued          = gauge("pool_messages", "Messages that wait in Pools or are in the sink.")
+	queuedBytes     = gauge("pool_bytes", "Payloads that wait in Pools or are in the sink.")
+	poolDelivered   = counter("pool_delivered_messages", "Messages that Pools gave to the sink.")
+	poolDropped     = counter("pool_dropped_messages", "Messages that Pools dropped.")
+	poolErrors      = counter("pool_errors", "Errors of the sink behind a Pool, by kind.", "kind")
+	poolWaits       = counter("pool_waits", "Offers that waited for room.")
+	podsBeyond      = gauge("pods_without_series", "Pods beyond the bound of series by pod. A pod counts once for each of its models.")
+	podState        = gauge("pod_state", "1 for the present state of the pod.", "pod", "model", "state")
+	podRanks        = gauge("pod_ranks", "Ranks of the pod.", "pod", "model")
+	podBlocks       = gauge("pod_blocks", "Blocks that the pod holds, by tier.", "pod", "model", "tier")
+	podEvicted      = gauge("pod_evicted_blocks", "Blocks of the pod evicted from the index since its caches were emptied.", "pod", "model")
+	podLag          = gauge("pod_lag_seconds", "Largest delay of a rank behind its engine.", "pod", "model")
+	podAge          = gauge("pod_age_seconds", "Time since the newest batch of the rank that is longest without one.", "pod", "model")
+	podUnrecognized = gauge("pod_unrecognized_parts", "Parts of events of the pod that this version does not know, such as a kind of event.", "pod", "model")
+	podMessages     = counter("pod_messages", "Messages of the pod that were applied.", "pod", "model")
+	podMalformed    = counter("pod_malformed_messages", "Messages of the pod that could not be read.", "pod", "model")
+	podGaps         = counter("pod_gaps", "Gaps in the sequence numbers of the pod.", "pod", "model")
+	podMissing      = counter("pod_missing_messages", "Messages of the pod that are lost for good.", "pod", "model")
+	podRestarts     = counter("pod_restarts", "Restarts of the engines of the pod.", "pod", "model")
+	podStored       = counter("pod_stored_blocks", "Blocks stored in the pod.", "pod", "model")
+	podRemoved      = counter("pod_removed_blocks", "Blocks removed from the pod.", "pod", "model")
+	podNotHeld      = counter("pod_not_held_removals", "Of the removed blocks: those that the pod did not hold.", "pod", "model")
+	podCounters     = [...]*Metric{podMessages, podMalformed, podGaps, podMissing, podRestarts, podStored, podRemoved, podNotHeld}
 )
 
 // A Duration is a step of a score that is measured.

@@ -1,0 +1,69 @@
+package figures
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/kvindex/kvindex/stats"
+)
+
+// TestEachFigure: each number of stats.Stats is in a series, but for those that others hold.
+func TestEachFigure(t *testing.T) {
+	left := []string{
+		"Pods",          // kvindex_pods, by state
+		"Index.Removed", // memory of what is gone, for tests
+	}
+	var st stats.Stats
+	names := make(map[float64]string)
+	number(reflect.ValueOf(&st).Elem(), "", names)
+	st.Scores.Outcomes = map[string]uint64{}
+	st.MalformedBy = map[string]uint64{reasons[0]: st.Malformed}
+	s := New(0)
+	emit := func(_ *Metric, value float64, _ []string) { delete(names, value) }
+	s.readScores(&Reading{Stats: st}, emit)
+	s.readIndex(&st, emit)
+	readMessages(&st, emit)
+	s.readPredictions(&st, emit)
+	readPrompts(&st.Prompts, emit)
+	for _, name := range names {
+		if !slices.Contains(left, name) {
+			t.Errorf("%s is in no series", name)
+		}
+	}
+	if len(names) != len(left) {
+		t.Errorf("%d figures are left out, want %d", len(names), len(left))
+	}
+}
+
+// number gives each integer of v a value of its own.
+func number(v reflect.Value, name string, names map[float64]string) {
+	next := float64(1000 + len(names))
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			f := v.Type().Field(i)
+			of := name
+			if !f.Anonymous {
+				of = f.Name
+				if name != "" {
+					of = name + "." + f.Name
+				}
+			}
+			number(v.Field(i), of, names)
+		}
+	case reflect.Array:
+		for i := range v.Len() {
+			number(v.Index(i), name, names)
+		}
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		number(v.Index(0), name, names)
+	case reflect.Int, reflect.Int64:
+		v.SetInt(int64(next))
+		names[next] = name
+	case reflect.Uint64:
+		v.SetUint(uint64(next))
+		names[next] = name
+	}
+}
