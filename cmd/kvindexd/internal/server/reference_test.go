@@ -37,7 +37,7 @@ func TestScoreCompletions(t *testing.T) {
 	for n := range requests {
 		prompt := beginnings[random.IntN(3)] + text(random.IntN(200))
 		if n > 0 && random.IntN(2) == 0 {
-			prompt = asked[max(0, n-1-random.IntN(40))]
+			prompt = asked[max(0, n-1-random.IntN(200))]
 			if random.IntN(3) == 0 {
 				prompt = prompt[:1+random.IntN(len(prompt))] + text(30)
 			}

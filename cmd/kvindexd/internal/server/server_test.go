@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -160,7 +159,7 @@ func exchange(t testing.TB, method, url, body string) (int, string, http.Header)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return a.StatusCode, string(bytes.TrimSpace(b)), a.Header
+	return a.StatusCode, strings.TrimSuffix(string(b), "\n"), a.Header
 }
 
 func js(v any) string {
