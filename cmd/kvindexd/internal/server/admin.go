@@ -175,7 +175,7 @@ func (s *Server) snapshot(w http.ResponseWriter, r *http.Request) {
 // profiles are the endpoints of net/http/pprof.
 func profiles() []endpoint {
 	return []endpoint{
-		{"GET", "/debug/pprof/", false, pprof.Index},
+		{"GET", "/debug/pprof/{profile}", false, pprof.Index},
 		{"GET", "/debug/pprof/profile", false, pprof.Profile},
 		{"GET", "/debug/pprof/trace", false, pprof.Trace},
 	}

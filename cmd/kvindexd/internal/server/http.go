@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -185,13 +186,9 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request) (*buffer, error) {
 			return b, nil
 		case errors.As(err, &large):
 			return b, s.tooLarge()
-		case errors.Is(err, context.Canceled), r.Context().Err() != nil:
-			return b, context.Canceled
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return b, status(http.StatusRequestTimeout, "body: it took too long to come")
 		default:
-			var late net.Error
-			if errors.As(err, &late) && late.Timeout() {
-				return b, status(http.StatusRequestTimeout, "body: it took too long to come")
-			}
 			return b, bad("body: it was cut off after %d bytes", len(b.bytes))
 		}
 	}
