@@ -32,40 +32,50 @@ func (letters) Encode(_ context.Context, dst []uint32, text string, _ bool) ([]u
 	return dst, nil
 }
 
-// demo runs a service with three engines that have seen more and less of a prompt, and says
-// what to try.
-func demo(ctx context.Context, stdout, stderr io.Writer) (err error) {
-	m, err := chat.New(demoTemplate, nil, chat.Options{})
+// demo runs a service with three engines, and says what to try.
+func demo(ctx context.Context, stdout, stderr io.Writer) error {
+	s, engines, err := demoSettings(ctx)
+	for _, e := range engines {
+		defer e.Close()
+	}
 	if err != nil {
 		return err
+	}
+	s.listen, s.admin, s.log = "127.0.0.1:8080", "127.0.0.1:8081", logger(stderr, slog.LevelWarn)
+	s.listening = func(public, admin string) {
+		fmt.Fprintf(stdout, "Three engines are played, and kvindexd listens. Ctrl-C ends it. Try:\n\n%s\n", strings.Join(tries(public, admin), "\n"))
+	}
+	return serve(ctx, s)
+}
+
+// demoSettings starts three engines that have seen more and less of a prompt, and returns the
+// settings of a service that follows them. The caller closes the engines, after an error too.
+func demoSettings(ctx context.Context) (s settings, started []*kvindextest.Engine, err error) {
+	m, err := chat.New(demoTemplate, nil, chat.Options{})
+	if err != nil {
+		return s, nil, err
 	}
 	var pods []events.Pod
 	for i, share := range []int{1, 2, 3} {
 		engines, pod, err := kvindextest.NewPod(kvindextest.EngineConfig{Pod: fmt.Sprintf("pod-%d", i), Model: demoModel, Replay: true}, 1)
 		if err != nil {
-			return err
+			return s, started, err
 		}
-		defer engines[0].Close()
+		started = append(started, engines...)
 		tokens, _ := letters{}.Encode(ctx, nil, demoPrompt[:len(demoPrompt)*share/3], true)
 		if _, err := engines[0].Serve(ctx, kvindextest.Request{Tokens: tokens}); err != nil {
-			return err
+			return s, started, err
 		}
 		pods = append(pods, pod)
 	}
-	s := settings{
-		listen: "127.0.0.1:8080", admin: "127.0.0.1:8081", log: logger(stderr, slog.LevelWarn),
-		server:  server.Config{Model: demoModel, ReadyShare: 1},
-		options: []kvindex.Option{kvindex.WithModel(demoModel, kvindex.Model{Tokenizer: letters{}, Chat: m})},
-		sources: []events.Source{{Name: "demo", Run: func(ctx context.Context, set func([]events.Pod) error) error {
-			err := set(pods)
-			<-ctx.Done()
-			return errors.Join(err, ctx.Err())
-		}}},
-		listening: func(public, admin string) {
-			fmt.Fprintf(stdout, "Three engines are played, and kvindexd listens. Ctrl-C ends it. Try:\n\n%s\n", strings.Join(tries(public, admin), "\n"))
-		},
-	}
-	return serve(ctx, s)
+	s.server = server.Config{Model: demoModel, ReadyShare: 1}
+	s.options = []kvindex.Option{kvindex.WithModel(demoModel, kvindex.Model{Tokenizer: letters{}, Chat: m})}
+	s.sources = []events.Source{{Name: "demo", Run: func(ctx context.Context, set func([]events.Pod) error) error {
+		err := set(pods)
+		<-ctx.Done()
+		return errors.Join(err, ctx.Err())
+	}}}
+	return s, started, nil
 }
 
 // tries returns commands for the service of the demo.
