@@ -179,7 +179,7 @@ func (v *service) follow(ctx context.Context, drain func()) (err error) {
 			err = errors.Join(err, c.Close())
 		}
 	}()
-	var sink events.Sink = v.ix.Sink()
+	sink := v.ix.Sink()
 	if v.pool > 0 {
 		p, err := events.NewPool(sink, events.PoolConfig{Concurrency: v.pool, OnError: func(m events.Message, err error) {
 			v.log.Warn("a message was not applied", "pod", m.Pod, "model", m.Model, "error", err)

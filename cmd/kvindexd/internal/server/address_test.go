@@ -137,7 +137,7 @@ func TestPublic(t *testing.T) {
 func TestReady(t *testing.T) {
 	f := start(t, server.Config{ReadyShare: 0.5, Model: "m"})
 	ready := func(s *server.Server) (code int, failing map[string]string) {
-		r, err := http.NewRequest("GET", "/readyz", nil)
+		r, err := http.NewRequest(http.MethodGet, "/readyz", nil)
 		if err != nil {
 			t.Fatal(err)
 		}

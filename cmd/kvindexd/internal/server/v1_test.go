@@ -203,7 +203,7 @@ func TestLease(t *testing.T) {
 		s.Open(ix, nil)
 		defer s.Close()
 		post := func(path, body string) (int, selected) {
-			r, err := http.NewRequest("POST", path, strings.NewReader(body))
+			r, err := http.NewRequest(http.MethodPost, path, strings.NewReader(body))
 			if err != nil {
 				t.Fatal(err)
 			}
