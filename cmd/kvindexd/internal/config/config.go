@@ -8,9 +8,11 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/kvindex/kvindex/events"
 )
@@ -116,8 +118,10 @@ type Endpoint struct {
 	// Listen: engines connect to Address, and their topics name pod and model. A topic that
 	// names none is refused.
 	Listen bool
-	// Pod is the name of the pod that is dialled, whose model is Config.Model.
-	Pod string
+	// Pod is the name of the pod that is dialled, and Config.Model its model. Unless Named is
+	// set, a topic of the form kv@POD@MODEL counts in their place.
+	Pod   string
+	Named bool
 	// Replay is the replay socket of the pod that is dialled. "": none. For engines that
 	// connect it is Config.ReplayPort of the peer's address.
 	Replay string
@@ -137,7 +141,11 @@ type Setting struct {
 func (c *Config) Print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, s := range c.Settings {
-		fmt.Fprintf(t, "%s\t%s\t%s\n", s.Name, s.Value, s.Origin)
+		text := s.Value
+		if text == "" || strings.ContainsFunc(text, unicode.IsControl) {
+			text = strconv.Quote(text)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\n", s.Name, text, s.Origin)
 	}
 	err := t.Flush()
 	for _, n := range c.Notes {
@@ -203,16 +211,16 @@ func (c *Config) endpoints(l *loader) {
 				e.Replay = fmt.Sprintf("tcp://%s", net.JoinHostPort(host, fmt.Sprint(c.ReplayPort)))
 			}
 		}
-		if e.Pod == "" {
+		if e.Named = e.Pod != ""; !e.Named {
 			e.Pod = host
 		}
 		if names[e.Pod] {
 			l.bad("zmq-endpoint", "two pods are named %s: write NAME=%s", e.Pod, e.Address)
 		}
 		names[e.Pod] = true
-		if c.Model == "" {
-			l.bad("zmq-endpoint", "%s is dialled, and its model is not known: set model, or MODEL_NAME", e.Address)
+		if e.Named && c.Model == "" {
+			l.bad("zmq-endpoint", "the model of %s is not known: set model", e.Pod)
 		}
-		l.note("zmq-endpoint: %s is one engine, the pod %s; behind a name of many engines only one of them is heard: use dns or kubernetes", e.Address, e.Pod)
+		l.note("zmq-endpoint: %s is dialled: of several engines behind this name one is heard, so use dns or kubernetes for them", e.Address)
 	}
 }
