@@ -49,8 +49,8 @@ type Config struct {
 	// "": none.
 	Model string
 	// Models has the path of the folder, or tokenizer.json, of a model; or the repository
-	// "org/name" or "org/name@revision" that has its files. Model has an entry if its name
-	// is such a repository or a path.
+	// "org/name" or "org/name@revision" that has its files. Model has an entry, too, if its
+	// name is such a repository or a path: one that begins with /, ./ or ../.
 	Models map[string]string
 	// ModelsDir has folders of models, by the name of the model. "": none.
 	ModelsDir string
@@ -182,10 +182,20 @@ func (c *Config) check(l *loader) {
 			l.bad("kubernetes", "labels of llm-d name no model: set model")
 		}
 	}
+	if _, has := c.Models[c.Model]; !has && (strings.Count(c.Model, "/") == 1 || isPath(c.Model)) {
+		if c.Models == nil {
+			c.Models = make(map[string]string)
+		}
+		c.Models[c.Model] = c.Model
+	}
 	c.endpoints(l)
 	if c.Redis != "" && c.Snapshot != "" {
 		l.note("snapshot: not used, because the index is in Redis")
 	}
+}
+
+func isPath(s string) bool {
+	return strings.HasPrefix(s, "/") || strings.HasPrefix(s, "./") || strings.HasPrefix(s, "../")
 }
 
 // endpoints completes the endpoints.

@@ -262,6 +262,21 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// The files of the model are where its name says, unless the settings say where.
+func TestModel(t *testing.T) {
+	for model, want := range map[string]map[string]string{
+		"org/m": {"org/m": "org/m", "x": "y"}, "/models/m": {"/models/m": "/models/m", "x": "y"}, "./m": {"./m": "./m", "x": "y"},
+		"m": {"x": "y"}, "a/b/c": {"x": "y"}, "x": {"x": "y"},
+	} {
+		if c := mustLoad(t, []string{"-model=" + model, "-models=x=y"}, nil, ""); !reflect.DeepEqual(c.Models, want) {
+			t.Errorf("%s: %v", model, c.Models)
+		}
+	}
+	if c := mustLoad(t, nil, nil, ""); c.Models != nil {
+		t.Error(c.Models)
+	}
+}
+
 func TestEndpoints(t *testing.T) {
 	for _, tt := range []struct {
 		environ string
@@ -423,6 +438,62 @@ func TestReferenceFiles(t *testing.T) {
 	for _, c := range last {
 		if notes := strings.Join(c.Notes, "\n"); strings.Count(notes, "hashSeed") != 1 || strings.Count(notes, "minPrefixOverlapRatio") != 1 {
 			t.Errorf("%s", notes)
+		}
+	}
+}
+
+var printTable = flag.Bool("table", false, "print the tables of docs/kvindexd-config.md")
+
+// The page has each name, with its default and what it does.
+func TestPage(t *testing.T) {
+	page, err := os.ReadFile("../../../../docs/kvindexd-config.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := func(s string) string {
+		if s == "" {
+			return " "
+		}
+		return " `" + s + "` "
+	}
+	var want []string
+	for _, s := range settings {
+		want = append(want, fmt.Sprintf("| `%s` |%s| %s |", s.name, shown(s.def), s.what))
+	}
+	for _, list := range [][]alias{flagNames, variables, keys} {
+		for _, a := range list {
+			own := a.name == a.to || a.name == variable(a.to) || a.name == key(a.to)
+			if a.to != "" && own {
+				continue
+			}
+			name := a.name
+			if &list[0] == &flagNames[0] {
+				name = "-" + name
+			}
+			if a.to == "" {
+				want = append(want, fmt.Sprintf("| `%s` | | nothing: %s |", name, a.why))
+			} else {
+				want = append(want, fmt.Sprintf("| `%s` |%s| `%s` |", name, shown(settingOf(a.to).def), a.to))
+			}
+		}
+	}
+	if *printTable {
+		fmt.Println(strings.Join(want, "\n"))
+	}
+	var got []string
+	for line := range strings.Lines(string(page)) {
+		if strings.HasPrefix(line, "| `") {
+			got = append(got, strings.TrimSpace(line))
+		}
+	}
+	for _, w := range want {
+		if !slices.Contains(got, w) {
+			t.Errorf("not there: %s", w)
+		}
+	}
+	for _, g := range got {
+		if !slices.Contains(want, g) {
+			t.Errorf("not of the code: %s", g)
 		}
 	}
 }

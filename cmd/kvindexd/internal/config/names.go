@@ -77,7 +77,6 @@ var (
 		alias{name: "tokenizersPoolConfig.local.autoDiscoveryDir", to: "models-dir"},
 		alias{name: "tokenizersPoolConfig.local.autoDiscoveryTokenizerFileName", why: "a folder of a model has tokenizer.json", check: anything},
 		alias{name: "tokenizersPoolConfig.local.modelTokenizerMap", to: "models", nested: true},
-		alias{name: "zmqEndpoint", to: "zmq-endpoint"},
 		alias{name: "topicFilter", to: "zmq-topic"},
 		alias{name: "kvEventsConfig.zmqEndpoint", to: "zmq-endpoint"},
 		alias{name: "kvEventsConfig.topicFilter", to: "zmq-topic"},
