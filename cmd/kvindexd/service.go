@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -44,7 +45,7 @@ type settings struct {
 	sources     []events.Source
 	subscribers []events.SubscriberConfig // beside the Fleet
 	pool        int                       // pods whose events are applied at a time; 0: no pool
-	maxPods     int                       // that connect to us, and models
+	maxPods     int                       // that connect to us, and models; 0: 1,000
 
 	snapshot       string        // file; "": none
 	every          time.Duration // between two snapshots
@@ -55,6 +56,8 @@ type settings struct {
 	log *slog.Logger
 	// listening gets the addresses, if it is not nil.
 	listening func(public, admin string)
+	// listeningEvents gets each endpoint where engines can connect, if it is not nil.
+	listeningEvents func(endpoint string)
 }
 
 // The times of an end: all of them together are less than 30 s.
@@ -310,7 +313,7 @@ func fetch(ctx context.Context, url, token string, options []kvindex.Option) (*k
 // startFleet follows the pods.
 func (v *service) startFleet(ctx context.Context, sink events.Sink, running *sync.WaitGroup) error {
 	problem := func(err error) { v.log.Warn("events", "error", err) }
-	v.gate = &gate{most: v.maxPods, ix: v.ix, log: v.log, pods: make(map[string]bool), models: make(map[string]bool)}
+	v.gate = &gate{most: cmp.Or(v.maxPods, defaultPods), ix: v.ix, log: v.log, pods: make(map[string]bool), models: make(map[string]bool)}
 	var names []string
 	for _, p := range v.ix.Pods(nil) {
 		names = append(names, p.Pod)
@@ -333,7 +336,12 @@ func (v *service) startFleet(ctx context.Context, sink events.Sink, running *syn
 		c.OnError = problem
 		if c.Bind {
 			c.ParseTopic = v.gate.parse
-			c.OnListen = func(endpoint string) { v.log.Info("listening for engines", "endpoint", endpoint) }
+			c.OnListen = func(endpoint string) {
+				v.log.Info("listening for engines", "endpoint", endpoint)
+				if v.listeningEvents != nil {
+					v.listeningEvents(endpoint)
+				}
+			}
 		}
 		sub, err := events.NewSubscriber(sink, c)
 		if err != nil {
@@ -426,6 +434,8 @@ func (v *service) drain(servers map[*http.Server]net.Listener) {
 	}
 	all.Wait()
 }
+
+const defaultPods = 1000
 
 // A gate bounds the pods and models that connect to us: whoever reaches the port can name them.
 type gate struct {
