@@ -35,12 +35,13 @@ type settings struct {
 	// cert and key are of the admin address, and clientCA has who may call it. "": no TLS.
 	cert, key, clientCA string
 
-	server  server.Config
-	options []kvindex.Option
-	models  *kvindex.Models // may be nil
-	preload []string        // models
-	redis   string          // URL; "": the index is in memory
-	memory  int64           // bytes of the index; 0: the library's default
+	server      server.Config
+	options     []kvindex.Option
+	models      *kvindex.Models // may be nil
+	preload     []string        // models
+	redis       string          // URL; "": the index is in memory
+	redisConfig redisindex.Config
+	memory      int64 // bytes of the index; 0: the library's default
 
 	sources     []events.Source
 	subscribers []events.SubscriberConfig // beside the Fleet
@@ -53,7 +54,8 @@ type settings struct {
 	bootstrapToken string
 	grace          time.Duration // between not being ready and the end of the listeners
 
-	log *slog.Logger
+	quiet bool // no /metrics
+	log   *slog.Logger
 	// listening gets the addresses, if it is not nil.
 	listening func(public, admin string)
 	// listeningEvents gets each endpoint where engines can connect, if it is not nil.
@@ -86,7 +88,9 @@ func serve(ctx context.Context, s settings) error {
 	registry := prometheus.NewRegistry()
 	v.collector = metrics.New(metrics.WithPods(1000), metrics.WithReferenceNames())
 	registry.MustRegister(v.collector, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	v.settings.server.Metrics = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+	if !s.quiet {
+		v.settings.server.Metrics = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+	}
 	v.settings.server.Log, v.settings.server.Token, v.settings.server.Proven = s.log, s.token, s.clientCA != ""
 	v.server = server.New(v.settings.server)
 
@@ -279,7 +283,7 @@ func (v *service) openRedis(options []kvindex.Option) error {
 	}
 	o.ContextTimeoutEnabled = true
 	client := redis.NewClient(o)
-	shared, err := redisindex.New(client, redisindex.Config{})
+	shared, err := redisindex.New(client, v.redisConfig)
 	if err != nil {
 		return errors.Join(err, client.Close())
 	}
