@@ -11,6 +11,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -19,6 +20,8 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/kvindex/kvindex/cmd/kvindexd/internal/config"
 )
 
 func main() {
@@ -43,9 +46,23 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return tail(ctx, rest, stdout, stderr)
 		case "healthcheck":
 			return healthcheck(ctx, rest)
+		case "check-config":
+			c, err := config.Load(rest, os.Environ(), os.ReadFile)
+			if err != nil {
+				return err
+			}
+			return c.Print(stdout)
 		}
 	}
-	return errors.New("no configuration yet")
+	s, err := configured(args, stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		_, err = fmt.Fprintln(stdout, "kvindexd runs the service; docs/kvindexd.md describes it, and check-config lists its settings.")
+		return err
+	case err != nil:
+		return err
+	}
+	return serve(ctx, s)
 }
 
 // logger returns the log of a service: lines of JSON.

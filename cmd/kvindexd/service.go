@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -34,17 +35,18 @@ type settings struct {
 	// cert and key are of the admin address, and clientCA has who may call it. "": no TLS.
 	cert, key, clientCA string
 
-	server  server.Config
-	options []kvindex.Option
-	models  *kvindex.Models // may be nil
-	preload []string        // models
-	redis   string          // URL; "": the index is in memory
-	memory  int64           // bytes of the index; 0: the library's default
+	server      server.Config
+	options     []kvindex.Option
+	models      *kvindex.Models // may be nil
+	preload     []string        // models
+	redis       string          // URL; "": the index is in memory
+	redisConfig redisindex.Config
+	memory      int64 // bytes of the index; 0: the library's default
 
 	sources     []events.Source
 	subscribers []events.SubscriberConfig // beside the Fleet
 	pool        int                       // pods whose events are applied at a time; 0: no pool
-	maxPods     int                       // that connect to us, and models
+	maxPods     int                       // that connect to us, and models; 0: 1,000
 
 	snapshot       string        // file; "": none
 	every          time.Duration // between two snapshots
@@ -52,9 +54,12 @@ type settings struct {
 	bootstrapToken string
 	grace          time.Duration // between not being ready and the end of the listeners
 
-	log *slog.Logger
+	quiet bool // no /metrics
+	log   *slog.Logger
 	// listening gets the addresses, if it is not nil.
 	listening func(public, admin string)
+	// listeningEvents gets each endpoint where engines can connect, if it is not nil.
+	listeningEvents func(endpoint string)
 }
 
 // The times of an end: all of them together are less than 30 s.
@@ -83,7 +88,9 @@ func serve(ctx context.Context, s settings) error {
 	registry := prometheus.NewRegistry()
 	v.collector = metrics.New(metrics.WithPods(1000), metrics.WithReferenceNames())
 	registry.MustRegister(v.collector, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	v.settings.server.Metrics = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+	if !s.quiet {
+		v.settings.server.Metrics = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+	}
 	v.settings.server.Log, v.settings.server.Token, v.settings.server.Proven = s.log, s.token, s.clientCA != ""
 	v.server = server.New(v.settings.server)
 
@@ -276,7 +283,7 @@ func (v *service) openRedis(options []kvindex.Option) error {
 	}
 	o.ContextTimeoutEnabled = true
 	client := redis.NewClient(o)
-	shared, err := redisindex.New(client, redisindex.Config{})
+	shared, err := redisindex.New(client, v.redisConfig)
 	if err != nil {
 		return errors.Join(err, client.Close())
 	}
@@ -310,7 +317,7 @@ func fetch(ctx context.Context, url, token string, options []kvindex.Option) (*k
 // startFleet follows the pods.
 func (v *service) startFleet(ctx context.Context, sink events.Sink, running *sync.WaitGroup) error {
 	problem := func(err error) { v.log.Warn("events", "error", err) }
-	v.gate = &gate{most: v.maxPods, ix: v.ix, log: v.log, pods: make(map[string]bool), models: make(map[string]bool)}
+	v.gate = &gate{most: cmp.Or(v.maxPods, defaultPods), ix: v.ix, log: v.log, pods: make(map[string]bool), models: make(map[string]bool)}
 	var names []string
 	for _, p := range v.ix.Pods(nil) {
 		names = append(names, p.Pod)
@@ -333,7 +340,12 @@ func (v *service) startFleet(ctx context.Context, sink events.Sink, running *syn
 		c.OnError = problem
 		if c.Bind {
 			c.ParseTopic = v.gate.parse
-			c.OnListen = func(endpoint string) { v.log.Info("listening for engines", "endpoint", endpoint) }
+			c.OnListen = func(endpoint string) {
+				v.log.Info("listening for engines", "endpoint", endpoint)
+				if v.listeningEvents != nil {
+					v.listeningEvents(endpoint)
+				}
+			}
 		}
 		sub, err := events.NewSubscriber(sink, c)
 		if err != nil {
@@ -426,6 +438,8 @@ func (v *service) drain(servers map[*http.Server]net.Listener) {
 	}
 	all.Wait()
 }
+
+const defaultPods = 1000
 
 // A gate bounds the pods and models that connect to us: whoever reaches the port can name them.
 type gate struct {
