@@ -20,6 +20,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index/redisindex"
 	"github.com/kvindex/kvindex/internal/topic"
+	"github.com/kvindex/kvindex/internal/zmtp"
 	metrics "github.com/kvindex/kvindex/metrics/prometheus"
 	prometheus "github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -37,16 +38,17 @@ type settings struct {
 
 	server      server.Config
 	options     []kvindex.Option
-	models      *kvindex.Models // may be nil
-	preload     []string        // models
-	redis       string          // URL; "": the index is in memory
+	models      *kvindex.Models                                         // may be nil
+	find        func(ctx context.Context, model string) (string, error) // the files of models
+	preload     []string                                                // models
+	redis       string                                                  // URL; "": the index is in memory
 	redisConfig redisindex.Config
 	memory      int64 // bytes of the index; 0: the library's default
 
 	sources     []events.Source
-	subscribers []events.SubscriberConfig // beside the Fleet
-	pool        int                       // pods whose events are applied at a time; 0: no pool
-	maxPods     int                       // that connect to us, and models; 0: 1,000
+	subscribers []subscription // beside the Fleet
+	pool        int            // pods whose events are applied at a time; 0: no pool
+	maxPods     int            // that connect to us, and models; 0: 1,000
 
 	snapshot       string        // file; "": none
 	every          time.Duration // between two snapshots
@@ -60,6 +62,13 @@ type settings struct {
 	listening func(public, admin string)
 	// listeningEvents gets each endpoint where engines can connect, if it is not nil.
 	listeningEvents func(endpoint string)
+}
+
+// A subscription is a Subscriber beside the Fleet. If it dials and is not named, the topic of
+// the engine names pod and model, if it is kv@POD@MODEL.
+type subscription struct {
+	events.SubscriberConfig
+	named bool
 }
 
 // The times of an end: all of them together are less than 30 s.
@@ -234,6 +243,7 @@ func (v *service) open(ctx context.Context) error {
 	if v.models != nil {
 		options = append(options, kvindex.WithModels(v.models.Model))
 		v.collector.WatchTokenizers(v.models.Pool)
+		v.closers = append(v.closers, v.models)
 	}
 	if v.memory > 0 && v.redis == "" {
 		options = append(options, kvindex.WithMemory(v.memory))
@@ -287,7 +297,7 @@ func (v *service) openRedis(options []kvindex.Option) error {
 	if err != nil {
 		return errors.Join(err, client.Close())
 	}
-	v.closers = []io.Closer{shared, client}
+	v.closers = append(v.closers, shared, client)
 	v.ix, err = kvindex.New(append(options, kvindex.WithIndex(shared))...)
 	return err
 }
@@ -347,19 +357,58 @@ func (v *service) startFleet(ctx context.Context, sink events.Sink, running *syn
 				}
 			}
 		}
-		sub, err := events.NewSubscriber(sink, c)
-		if err != nil {
-			return err
-		}
-		v.collector.WatchSubscriber(sub)
 		running.Go(func() {
-			if err := sub.Run(ctx); ctx.Err() == nil {
-				v.log.Error("no engine can connect", "endpoint", c.Endpoint, "error", err)
+			if !c.Bind && !c.named {
+				c.Pod, c.Model = introduced(ctx, c.SubscriberConfig)
+			}
+			sub, err := events.NewSubscriber(sink, c.SubscriberConfig)
+			if err == nil {
+				v.collector.WatchSubscriber(sub)
+				err = sub.Run(ctx)
+			}
+			if ctx.Err() == nil {
+				v.log.Error("no engine is heard", "endpoint", c.Endpoint, "error", err)
 				v.server.Check("events", err.Error())
 			}
 		})
 	}
 	return nil
+}
+
+// introduced waits for the first message of an engine, and returns the pod and the model that
+// its topic names, else those of c.
+func introduced(ctx context.Context, c events.SubscriberConfig) (pod, model string) {
+	for ctx.Err() == nil {
+		if text, err := firstTopic(ctx, c); err == nil {
+			if pod, model, err = topic.Parse(text); err == nil {
+				return pod, model
+			}
+			break
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+	}
+	return c.Pod, c.Model
+}
+
+func firstTopic(ctx context.Context, c events.SubscriberConfig) (string, error) {
+	const most = 32 << 20
+	conn, err := zmtp.Dial(ctx, c.Endpoint, zmtp.Config{Type: zmtp.SUB, MaxFrame: most, MaxMessage: most, HandshakeTimeout: 5 * time.Second, Heartbeat: 3 * time.Second})
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	if err := conn.Subscribe(c.Topic); err != nil {
+		return "", err
+	}
+	frames, err := conn.Receive()
+	if err != nil || len(frames) == 0 {
+		return "", errors.Join(err, io.ErrUnexpectedEOF)
+	}
+	return string(frames[0]), nil
 }
 
 // forgotten returns the names of restored pods that a source has to name again: all, if

@@ -187,7 +187,7 @@ func TestGate(t *testing.T) {
 	var log journal
 	public, admin, _ := running(t, settings{
 		maxPods: 2, log: logger(&log, slog.LevelInfo), server: server.Config{Model: "m"},
-		subscribers: []events.SubscriberConfig{{Endpoint: "tcp://127.0.0.1:0", Bind: true}}, listeningEvents: func(endpoint string) { at <- endpoint },
+		subscribers: []subscription{{SubscriberConfig: events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:0", Bind: true}}}, listeningEvents: func(endpoint string) { at <- endpoint },
 	})
 	endpoint := <-at
 	ctx := zmtptest.Context(t)

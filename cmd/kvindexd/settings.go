@@ -42,16 +42,17 @@ func settingsOf(c *config.Config, log *slog.Logger) (settings, error) {
 	if c.PromptCache > 0 {
 		s.options = append(s.options, kvindex.WithPromptCache(c.PromptCache))
 	}
+	s.find = find(c)
 	var err error
 	if s.models, err = kvindex.NewModels(kvindex.ModelsConfig{
-		PoolConfig: tokenize.PoolConfig{Find: find(c), Encodings: c.TokenizerWorkers, Memory: c.TokenizerMemory},
+		PoolConfig: tokenize.PoolConfig{Find: s.find, Encodings: c.TokenizerWorkers, Memory: c.TokenizerMemory},
 		Options:    func(string) chat.Options { return chat.Options{Engine: c.Engine} },
 	}); err != nil {
 		return s, err
 	}
 	s.preload = slices.Sorted(maps.Keys(c.Models))
 	for _, e := range c.Endpoints {
-		sub := events.SubscriberConfig{Endpoint: e.Address, Bind: e.Listen, Topic: c.Topic}
+		sub := subscription{SubscriberConfig: events.SubscriberConfig{Endpoint: e.Address, Bind: e.Listen, Topic: c.Topic}, named: e.Named}
 		if e.Listen {
 			sub.MaxConns = max(c.MaxPods, 256)
 			if c.ReplayPort > 0 {
