@@ -287,7 +287,7 @@ func TestAdminAddress(t *testing.T) {
 		}
 	}
 	if a, err := http.Get(admin + "/healthz"); err == nil {
-		if a.Body.Close(); a.StatusCode == 200 {
+		if a.Body.Close(); a.StatusCode == http.StatusOK {
 			t.Error("it answers without TLS")
 		}
 	}
