@@ -69,7 +69,7 @@ func settingsOf(c *config.Config, log *slog.Logger) (settings, error) {
 	if c.PodsFile != "" {
 		s.sources = append(s.sources, discovery.File(c.PodsFile, discovery.FileConfig{}))
 	}
-	pod := events.Pod{Model: c.Model, Port: c.EnginePort, ReplayPort: c.ReplayPort, Ranks: c.Ranks, Topic: c.Topic}
+	pod := events.Pod{Model: c.Model, Port: c.EnginePort, ReplayPort: c.ReplayPort, Ranks: c.Ranks}
 	if c.DNS != "" {
 		source, err := discovery.DNS(discovery.DNSConfig{Name: c.DNS, SRV: c.DNSSRV, Pod: pod})
 		if err != nil {
@@ -140,7 +140,7 @@ func find(c *config.Config) func(ctx context.Context, name string) (string, erro
 		switch {
 		case served && isPath(at):
 			return at, nil
-		case served:
+		case served && at != name: // the settings say which repository it is
 			return client.Find(ctx, name)
 		}
 		if c.ModelsDir != "" && filepath.IsLocal(name) {
@@ -148,6 +148,9 @@ func find(c *config.Config) func(ctx context.Context, name string) (string, erro
 			if _, err := os.Stat(dir); err == nil {
 				return dir, nil
 			}
+		}
+		if served {
+			return client.Find(ctx, name)
 		}
 		if name == "" || strings.Count(name, "/") > 1 {
 			return "", fmt.Errorf("model %.100q: %w", name, fs.ErrNotExist)
