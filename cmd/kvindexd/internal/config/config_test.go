@@ -117,19 +117,24 @@ var converted = map[string]struct {
 	"AIBRIX_PREFIX_CACHE_KV_EVENT_SYNC_ENABLED":    {"true", "aibrix"},
 	"kvEventsConfig.discoverPods":                  {"true", "llm-d"},
 	"tokenizersPoolConfig.local.modelTokenizerMap": {`{"a":"/models/a","b":"org/b@main"}`, nil},
+	"tokenizersPoolConfig.uds.modelTokenizerMap":   {`{"a":"/models/a","b":"org/b@main"}`, nil},
 	"kvBlockIndexConfig.valkeyConfig.address":      {"valkeys://v:6379", "rediss://v:6379"},
 }
 
 // idle has values for names that do nothing; "1" for all others.
 var idle = map[string]string{
-	"AIBRIX_PREFIX_CACHE_USE_REMOTE_TOKENIZER":    "true",
-	"kvBlockIndexConfig.redisConfig.backendType":  "redis",
-	"kvBlockIndexConfig.redisConfig.enableRDMA":   "true",
-	"kvBlockIndexConfig.valkeyConfig.backendType": "valkey",
-	"kvBlockIndexConfig.valkeyConfig.enableRDMA":  "true",
-	"kvBlockIndexConfig.metricsLoggingInterval":   "1m0s",
-	"kvBlockScorerConfig.backendConfigs":          `[{"name":"gpu","weight":1.0}]`,
-	"kvCacheBackendConfigs":                       `[{"name":"cpu","weight":0.8}]`,
+	"AIBRIX_PREFIX_CACHE_USE_REMOTE_TOKENIZER":     "true",
+	"kvBlockIndexConfig.redisConfig.backendType":   "redis",
+	"kvBlockIndexConfig.redisConfig.enableRDMA":    "true",
+	"kvBlockIndexConfig.valkeyConfig.backendType":  "valkey",
+	"kvBlockIndexConfig.valkeyConfig.enableRDMA":   "true",
+	"kvBlockIndexConfig.metricsLoggingInterval":    "1m0s",
+	"tokenizersPoolConfig.uds.useTCP":              "true",
+	"kvEventsConfig.engineType":                    "vllm",
+	"kvEventsConfig.podDiscoveryConfig.engineType": "sglang",
+	"speculativeTTL":                     "2s",
+	"kvBlockScorerConfig.backendConfigs": `[{"name":"gpu","weight":1.0}]`,
+	"kvCacheBackendConfigs":              `[{"name":"cpu","weight":0.8}]`,
 }
 
 // inFile returns a file that has a value at a path.
@@ -442,8 +447,6 @@ func TestReferenceFiles(t *testing.T) {
 	}
 }
 
-var printTable = flag.Bool("table", false, "print the tables of docs/kvindexd-config.md")
-
 // The page has each name, with its default and what it does.
 func TestPage(t *testing.T) {
 	page, err := os.ReadFile("../../../../docs/kvindexd-config.md")
@@ -476,9 +479,6 @@ func TestPage(t *testing.T) {
 				want = append(want, fmt.Sprintf("| `%s` |%s| `%s` |", name, shown(settingOf(a.to).def), a.to))
 			}
 		}
-	}
-	if *printTable {
-		fmt.Println(strings.Join(want, "\n"))
 	}
 	var got []string
 	for line := range strings.Lines(string(page)) {

@@ -11,12 +11,15 @@ const (
 	byMemory     = "the index is bounded in bytes: memory"
 	byEvents     = "blocks go when engines say so, or at the bound of memory"
 	inProcess    = "texts are tokenized in this process"
+	byEvent      = "events are read by their form"
+	predicted    = "/v1/select predicts"
 	promptCache  = "prompts have a cache of their own: prompt-cache"
 )
 
 // The names by which settings are reached. Those of llm-d are of its online service
 // (examples/kv_events/online/main.go) and of docs/configuration.md, both of
-// llm-d-kv-cache-manager and of llm-d-kv-cache at 0cabba5; those of AIBrix are of
+// llm-d-kv-cache-manager and of llm-d-kv-cache at 0cabba5, and of its code in llm-d-router in
+// autumn 2026; those of AIBrix are of
 // pkg/constants at e3e10f9.
 var (
 	flagNames = own(func(name string) string { return name },
@@ -52,6 +55,7 @@ var (
 		alias{name: "tokenProcessorConfig.blockSize", to: "block-size"},
 		alias{name: "tokenProcessorConfig.blockSizeTokens", to: "block-size"},
 		alias{name: "tokenProcessorConfig.hashSeed", why: engineHashes, check: anything},
+		alias{name: "tokenProcessorConfig.hashAlgorithm", why: engineHashes, check: anything},
 		alias{name: "kvBlockIndexConfig.inMemoryConfig.size", why: byMemory, check: count},
 		alias{name: "kvBlockIndexConfig.inMemoryConfig.podCacheSize", why: "every pod that holds a block counts", check: count},
 		alias{name: "kvBlockIndexConfig.costAwareMemoryConfig.size", to: "memory"},
@@ -77,15 +81,23 @@ var (
 		alias{name: "tokenizersPoolConfig.local.autoDiscoveryDir", to: "models-dir"},
 		alias{name: "tokenizersPoolConfig.local.autoDiscoveryTokenizerFileName", why: "a folder of a model has tokenizer.json", check: anything},
 		alias{name: "tokenizersPoolConfig.local.modelTokenizerMap", to: "models", nested: true},
+		alias{name: "tokenizersPoolConfig.uds.socketFile", why: inProcess, check: anything},
+		alias{name: "tokenizersPoolConfig.uds.useTCP", why: inProcess, check: yes},
+		alias{name: "tokenizersPoolConfig.uds.modelTokenizerMap", to: "models", nested: true},
 		alias{name: "topicFilter", to: "zmq-topic"},
 		alias{name: "kvEventsConfig.zmqEndpoint", to: "zmq-endpoint"},
 		alias{name: "kvEventsConfig.topicFilter", to: "zmq-topic"},
 		alias{name: "kvEventsConfig.concurrency", to: "concurrency"},
+		alias{name: "kvEventsConfig.engineType", why: byEvent, check: oneOf("vllm", "sglang")},
+		alias{name: "kvEventsConfig.tracing", why: "there are no traces", check: yes},
 		alias{name: "kvEventsConfig.discoverPods", to: "kubernetes", convert: discover("llm-d")},
 		alias{name: "kvEventsConfig.podDiscoveryConfig.podLabelSelector", to: "selector"},
 		alias{name: "kvEventsConfig.podDiscoveryConfig.podNamespace", to: "namespace"},
 		alias{name: "kvEventsConfig.podDiscoveryConfig.socketPort", to: "engine-port"},
 		alias{name: "kvEventsConfig.podDiscoveryConfig.replaySocketPort", to: "replay-port"},
+		alias{name: "kvEventsConfig.podDiscoveryConfig.engineType", why: byEvent, check: oneOf("vllm", "sglang")},
+		alias{name: "speculativeIndexing", why: predicted, check: yes},
+		alias{name: "speculativeTTL", why: predicted, check: interval},
 	)
 )
 

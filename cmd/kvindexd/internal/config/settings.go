@@ -469,7 +469,11 @@ func yes(s string) error {
 	return err
 }
 
+// interval takes nanoseconds, too, as a time.Duration is in JSON.
 func interval(s string) error {
+	if _, err := strconv.ParseInt(s, 10, 64); err == nil {
+		return nil
+	}
 	if _, err := time.ParseDuration(s); err != nil {
 		return errors.New("must be a time such as 30s")
 	}
