@@ -88,6 +88,9 @@ type Request struct {
 // one ScoreRequest after the other: the next one overwrites Pods.
 type Answer struct {
 	PromptTokens int
+	// Text is the text of a chat, as its template made it. It is the prompt, so JSON leaves it
+	// out.
+	Text string `json:"-"`
 	// Unknown, if not nil, means that all scores are 0 because the name of the model or of
 	// the adapter is not known. It wraps ErrUnknownModel or ErrUnknownAdapter, and its text
 	// has names that are known. A model is known if an event or a Subscriber has named it,

@@ -131,6 +131,9 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 		sc.answer(dst, sc.judging.Order(r.Top))
 	}
 	dst.PromptTokens, dst.Degraded = sc.prompt.Length, sc.degraded
+	if sc.rendering != nil {
+		dst.Text = sc.rendering.Text
+	}
 	if set.Unknown != nil || adapter != "" && !set.Guessed {
 		dst.Unknown = sc.unknown()
 	}

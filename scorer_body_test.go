@@ -86,6 +86,13 @@ func TestBodiesOfOnePrompt(t *testing.T) {
 		if len(a.Pods) != 1 || a.Pods[0].MatchedBlocks != n || a.PromptTokens != len(text) {
 			t.Errorf("%s: %+v, want %d blocks of %d tokens", name, a, n, len(text))
 		}
+		want := ""
+		if name == "Messages" || name == "Responses" || strings.HasPrefix(name, "chat") {
+			want = text
+		}
+		if a.Text != want || strings.Contains(jsonOf(a), "boats") {
+			t.Errorf("%s: the text is %q, and in JSON %s", name, a.Text, jsonOf(a))
+		}
 	}
 }
 

@@ -124,7 +124,7 @@ type scratch struct {
 // release keeps the memory, and nothing of the request.
 func (p *Picker) release(s *scratch) {
 	s.request = kvindex.Request{}
-	s.answer.Unknown, s.answer.Degraded = nil, nil
+	s.answer.Text, s.answer.Unknown, s.answer.Degraded = "", nil, nil
 	p.scratch.Put(s)
 }
 

@@ -1,0 +1,357 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// maxFile and maxDepth bound a file.
+const (
+	maxFile  = 1 << 20
+	maxDepth = 16
+)
+
+// Load reads the settings: args are those behind the name of the program, environ is as of
+// os.Environ, and readFile is as os.ReadFile. The error has a line for each mistake; it is
+// flag.ErrHelp if that was asked for.
+func Load(args, environ []string, readFile func(string) ([]byte, error)) (*Config, error) {
+	l := &loader{origins: make(map[string]value), noted: make(map[string]bool)}
+	for _, layer := range []func(){
+		func() { l.flags(args) },
+		func() { l.environment(environ) },
+		func() { l.file(readFile) },
+	} {
+		l.layer = make(map[string]value)
+		layer()
+		for name, v := range l.layer {
+			if _, above := l.origins[name]; !above {
+				l.origins[name] = v
+			}
+		}
+	}
+	if l.help {
+		return nil, flag.ErrHelp
+	}
+	c := new(Config)
+	for i := range settings {
+		s := &settings[i]
+		v, given := l.origins[s.name]
+		if !given {
+			v = value{s.def, "default"}
+			l.origins[s.name] = v
+		}
+		if err := s.set(c, v.text); err != nil {
+			l.fail(v, s, err)
+		}
+	}
+	c.check(l)
+	if len(l.errs) > 0 {
+		return nil, errors.Join(l.errs...)
+	}
+	for i := range settings {
+		s := &settings[i]
+		v := l.origins[s.name]
+		if s.hide != nil {
+			v.text = s.hide(v.text)
+		}
+		c.Settings = append(c.Settings, Setting{s.name, v.text, v.origin})
+	}
+	c.Notes = l.notes
+	return c, nil
+}
+
+// value is the text of a setting, and where it comes from.
+type value struct{ text, origin string }
+
+type loader struct {
+	origins map[string]value // by setting: of the highest layer that has it
+	layer   map[string]value // the same, of the layer that is being read
+	notes   []string
+	noted   map[string]bool
+	errs    []error
+	help    bool
+}
+
+// given returns what was set, "" for the default.
+func (l *loader) given(name string) string {
+	if v := l.origins[name]; !strings.HasPrefix(v.origin, "default") {
+		return v.text
+	}
+	return ""
+}
+
+func (l *loader) note(format string, args ...any) {
+	if n := fmt.Sprintf(format, args...); !l.noted[n] {
+		l.noted[n] = true
+		l.notes = append(l.notes, n)
+	}
+}
+
+// bad refuses a setting.
+func (l *loader) bad(name, format string, args ...any) {
+	origin := l.origins[name].origin
+	if origin == "default" || origin == "" {
+		origin = name
+	}
+	l.errs = append(l.errs, fmt.Errorf("%s: %w", origin, fmt.Errorf(format, args...)))
+}
+
+// fail refuses a value, and does not show a secret.
+func (l *loader) fail(v value, s *setting, err error) {
+	if s.hide != nil {
+		l.errs = append(l.errs, fmt.Errorf("%s: %w", v.origin, err))
+		return
+	}
+	l.errs = append(l.errs, fmt.Errorf("%s: %.100q: %w", v.origin, v.text, err))
+}
+
+// put takes a value of the layer. name is as written there.
+func (l *loader) put(name, origin, text string, a *alias) {
+	if a.to == "" {
+		l.note("%s: accepted, and does nothing here: %s", origin, a.why)
+		if err := a.check(text); err != nil {
+			l.errs = append(l.errs, fmt.Errorf("%s: %.100q: %w", origin, text, err))
+		}
+		return
+	}
+	if a.convert != nil {
+		to, err := a.convert(text)
+		if err != nil {
+			l.errs = append(l.errs, fmt.Errorf("%s: %.100q: %w", origin, text, err))
+			return
+		}
+		if to == "" {
+			return
+		}
+		text = to
+	}
+	if had, twice := l.layer[a.to]; twice && had.text != text {
+		l.errs = append(l.errs, fmt.Errorf("%s: %s sets the same, to another value: remove one", origin, had.origin))
+		return
+	}
+	l.layer[a.to] = value{text, origin}
+}
+
+func (l *loader) flags(args []string) {
+	for len(args) > 0 {
+		arg := args[0]
+		args = args[1:]
+		name, text, has := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-"), "=")
+		if name == "h" || name == "help" {
+			l.help = true
+			continue
+		}
+		a := find(flagNames, name)
+		if a == nil || !strings.HasPrefix(arg, "-") {
+			l.errs = append(l.errs, fmt.Errorf("flag %.100s: unknown%s", arg, suggest(flagNames, name)))
+			if !has && len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+				args = args[1:] // its value
+			}
+			continue
+		}
+		if !has {
+			switch s := settingOf(a.to); {
+			case s != nil && s.boolean:
+				text = "true"
+			case len(args) == 0:
+				l.errs = append(l.errs, fmt.Errorf("flag -%s: a value is missing", name))
+				continue
+			default:
+				text, args = args[0], args[1:]
+			}
+		}
+		l.put(name, "flag -"+name, text, a)
+	}
+}
+
+func (l *loader) environment(environ []string) {
+	for _, e := range environ {
+		name, text, _ := strings.Cut(e, "=")
+		if text == "" {
+			continue // as the references take it
+		}
+		if a := find(variables, name); a != nil {
+			l.put(name, "environment "+name, text, a)
+		} else if own, found := strings.CutPrefix(name, ownPrefix); found && !ofKubernetes(own) {
+			l.errs = append(l.errs, fmt.Errorf("environment %.100s: unknown%s", name, suggest(variables, name)))
+		}
+	}
+}
+
+// ofKubernetes: Kubernetes sets such variables for a service that is named kvindexd.
+func ofKubernetes(name string) bool {
+	return strings.HasPrefix(name, "SERVICE_") || name == "PORT" || strings.HasPrefix(name, "PORT_")
+}
+
+func (l *loader) file(readFile func(string) ([]byte, error)) {
+	path := l.origins["config"].text
+	if path == "" {
+		return
+	}
+	text, err := readFile(path)
+	if err == nil && len(text) > maxFile {
+		err = fmt.Errorf("%s has more than %d bytes", path, maxFile)
+	}
+	if err != nil {
+		l.errs = append(l.errs, fmt.Errorf("%s: %w", l.origins["config"].origin, err))
+		return
+	}
+	if err := l.parse(text); err != nil {
+		l.errs = append(l.errs, fmt.Errorf("file %s: %w", path, err))
+	}
+}
+
+// parse reads the text of a file. Its error is about JSON itself.
+func (l *loader) parse(text []byte) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	open, err := d.Token()
+	if err != nil {
+		return fmt.Errorf("no JSON: %w", err)
+	}
+	if open != json.Delim('{') {
+		return errors.New("no JSON object")
+	}
+	backends := make(map[string]bool)
+	if err := l.object(d, "", 1, backends); err != nil {
+		return fmt.Errorf("byte %d: %w", d.InputOffset(), err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("byte %d: there is more behind the object", d.InputOffset())
+	}
+	if len(backends) > 1 {
+		var names []string
+		for b := range backends {
+			names = append(names, b)
+		}
+		slices.Sort(names)
+		l.errs = append(l.errs, fmt.Errorf("file: kvBlockIndexConfig: more than one index: %s: keep one", strings.Join(names, ", ")))
+	}
+	return nil
+}
+
+// object reads the members of an object at path, which has begun.
+func (l *loader) object(d *json.Decoder, path string, depth int, backends map[string]bool) error {
+	if depth > maxDepth {
+		return errors.New("too deep")
+	}
+	seen := make(map[string]bool)
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return err
+		}
+		key := t.(string) // the decoder refuses others
+		at := path + key
+		origin := fmt.Sprintf("file: %.200s", at)
+		if seen[key] {
+			l.errs = append(l.errs, fmt.Errorf("%s: this key is there twice", origin))
+		}
+		seen[key] = true
+		var raw json.RawMessage
+		short := strings.TrimPrefix(at, "indexerConfig.")
+		a, inner := find(keys, short), at == "indexerConfig" || isGroup(short)
+		if a == nil && inner {
+			// An object, or null.
+			if t, err = d.Token(); err != nil {
+				return err
+			}
+			switch t {
+			case nil:
+			case json.Delim('{'):
+				if rest, found := strings.CutPrefix(short, "kvBlockIndexConfig."); found {
+					backends[rest] = true
+				}
+				if err := l.object(d, at+".", depth+1, backends); err != nil {
+					return err
+				}
+			case json.Delim('['):
+				for d.More() {
+					if err := d.Decode(&raw); err != nil {
+						return err
+					}
+				}
+				if _, err := d.Token(); err != nil {
+					return err
+				}
+				fallthrough
+			default:
+				l.errs = append(l.errs, fmt.Errorf("%s: must be an object", origin))
+			}
+			continue
+		}
+		if err := d.Decode(&raw); err != nil {
+			return err
+		}
+		if a == nil {
+			l.errs = append(l.errs, fmt.Errorf("%s: unknown key%s", origin, suggest(keys, short)))
+			continue
+		}
+		if string(raw) == "null" {
+			continue
+		}
+		text := string(raw)
+		switch s := settingOf(a.to); {
+		case raw[0] == '"':
+			if err := json.Unmarshal(raw, &text); err != nil {
+				return err
+			}
+			if text == "" {
+				continue
+			}
+		case (raw[0] == '{' || raw[0] == '[') && !a.nested && (s == nil || !s.nested):
+			l.errs = append(l.errs, fmt.Errorf("%s: must be one value", origin))
+			continue
+		}
+		l.put(short, origin, text, a)
+	}
+	_, err := d.Token()
+	return err
+}
+
+// suggest returns a known name that is like name.
+func suggest(list []alias, name string) string {
+	plain := func(s string) string {
+		return strings.ToLower(strings.NewReplacer("-", "", "_", "", ".", "").Replace(s))
+	}
+	best, least := "", 4
+	for i := range list {
+		if n := distance(plain(list[i].name), plain(name), least); n < least {
+			best, least = list[i].name, n
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return ": do you mean " + best + "?"
+}
+
+// distance returns how many letters of a and b differ, and most if these are as many or more.
+func distance(a, b string, most int) int {
+	if len(a) > len(b)+most || len(b) > len(a)+most || len(b) > 200 {
+		return most
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := before
+			if a[i] != b[j] {
+				change++
+			}
+			before = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return min(row[len(b)], most)
+}

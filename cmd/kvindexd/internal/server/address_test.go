@@ -1,0 +1,205 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/cmd/kvindexd/internal/server"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/kvindextest"
+)
+
+// The document of the endpoints has just those that are served.
+func TestOpenAPI(t *testing.T) {
+	f := start(t, server.Config{Metrics: http.NotFoundHandler()})
+	var doc struct {
+		Paths map[string]map[string]struct {
+			OperationID string
+			Responses   map[string]any
+		}
+	}
+	if code := ask(t, "GET", f.public.URL+"/openapi.json", "", &doc); code != http.StatusOK {
+		t.Fatal(code)
+	}
+	served := f.server.Served()
+	ids := make(map[string]bool)
+	for path, methods := range doc.Paths {
+		for method, op := range methods {
+			if _, ok := served[method+" "+path]; !ok {
+				t.Errorf("%s %s is in the document and is not served", method, path)
+			}
+			delete(served, method+" "+path)
+			if op.OperationID == "" || ids[op.OperationID] || len(op.Responses) == 0 {
+				t.Errorf("%s %s: %+v", method, path, op)
+			}
+			ids[op.OperationID] = true
+		}
+	}
+	for endpoint := range served {
+		t.Errorf("%s is not in the document", endpoint)
+	}
+}
+
+// paths returns a path of each endpoint of a service, and some that are none.
+func paths(s *server.Server) (all []string) {
+	for endpoint := range s.Served() {
+		_, path, _ := strings.Cut(endpoint, " ")
+		all = append(all, strings.NewReplacer("{pod}", "a", "{profile}", "heap").Replace(path))
+	}
+	return append(all, "/", "//v1/pods", "/v1/../v1/pods", "/v1/pods/", "/nothing", "/%2e%2e/v1/pods")
+}
+
+var allMethods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"}
+
+// send sends a request without following redirections, and returns the status.
+func send(t *testing.T, method, url string, change func(*http.Request)) int {
+	t.Helper()
+	r, err := http.NewRequest(method, url, strings.NewReader(`{"model":"m","host":"h"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(r)
+	a, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Body.Close()
+	return a.StatusCode
+}
+
+// The admin address refuses by every method and path.
+func TestAdminGuard(t *testing.T) {
+	guarded := start(t, server.Config{Token: "secret", Model: "m"})
+	open := start(t, server.Config{Model: "m"})
+	guarded.add(t, kvindextest.EngineConfig{Pod: "a"})
+	for _, path := range paths(guarded.server) {
+		for _, method := range allMethods {
+			for _, bearer := range []string{"", "secret", "Bearer", "Bearer ", "Bearer secre", "Bearer secrets", "bearer secret", "Basic secret", "Bearer  secret"} {
+				if code := send(t, method, guarded.admin.URL+path, func(r *http.Request) { r.Header["Authorization"] = []string{bearer} }); code != http.StatusUnauthorized {
+					t.Fatalf("%s %s with %q: %d", method, path, bearer, code)
+				}
+			}
+			for name, c := range map[string]func(*http.Request){
+				"another host":         func(r *http.Request) { r.Host = "rebound.example.com" },
+				"another host by port": func(r *http.Request) { r.Host = "rebound.example.com:8081" },
+				"an address outside":   func(r *http.Request) { r.Host = "192.0.2.1" },
+			} {
+				if code := send(t, method, open.admin.URL+path, c); code != http.StatusForbidden {
+					t.Fatalf("%s %s from %s: %d", method, path, name, code)
+				}
+			}
+			if slices.Contains([]string{"POST", "PUT", "PATCH", "DELETE"}, method) {
+				if code := send(t, method, open.admin.URL+path, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }); code != http.StatusForbidden {
+					t.Fatalf("%s %s of another site's page: %d", method, path, code)
+				}
+			}
+		}
+	}
+	if pods := guarded.fleet.Pods(nil); len(pods) != 1 || pods[0].Host != "127.0.0.1" {
+		t.Errorf("refused requests have changed something: %+v", pods)
+	}
+	for _, host := range []string{"localhost", "localhost:8081", "127.0.0.1", "[::1]:8081"} {
+		if code := send(t, "GET", open.admin.URL+"/v1/pods", func(r *http.Request) { r.Host = host }); code != http.StatusOK {
+			t.Errorf("%s: %d", host, code)
+		}
+	}
+	if code := send(t, "GET", guarded.admin.URL+"/v1/pods", func(r *http.Request) { r.Header.Set("Authorization", "Bearer secret") }); code != http.StatusOK {
+		t.Errorf("with the token: %d", code)
+	}
+	proven := start(t, server.Config{Proven: true})
+	if code := send(t, "GET", proven.admin.URL+"/v1/pods", func(r *http.Request) { r.Host = "kvindexd.example.com" }); code != http.StatusOK {
+		t.Errorf("with a verified certificate: %d", code)
+	}
+}
+
+// What writes or reveals is on the admin address alone.
+func TestPublic(t *testing.T) {
+	f := start(t, server.Config{Metrics: http.NotFoundHandler()})
+	for endpoint, public := range f.server.Served() {
+		method, path, _ := strings.Cut(endpoint, " ")
+		secret := strings.HasPrefix(path, "/v1/pods") || strings.HasPrefix(path, "/v1/e") || strings.HasPrefix(path, "/v1/snap") || strings.HasPrefix(path, "/debug")
+		if public == secret {
+			t.Errorf("%s: public is %v", endpoint, public)
+		}
+		_, got, _ := exchange(t, strings.ToUpper(method), f.public.URL+strings.NewReplacer("{pod}", "a", "{profile}", "heap").Replace(path), "")
+		if strings.Contains(got, "is not served here") == public {
+			t.Errorf("%s: %s", endpoint, got)
+		}
+	}
+}
+
+// Before there is an index, and while the service ends, it says so.
+func TestReady(t *testing.T) {
+	f := start(t, server.Config{ReadyShare: 0.5, Model: "m"})
+	ready := func(s *server.Server) (code int, failing map[string]string) {
+		r, err := http.NewRequest(http.MethodGet, "/readyz", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var w memory
+		s.Public().ServeHTTP(&w, r)
+		var got struct {
+			Ready   bool
+			Failing map[string]string
+		}
+		if err := json.Unmarshal(w.Bytes(), &got); err != nil || got.Ready != (w.code == 200) {
+			t.Fatalf("%d %s, %v", w.code, w.Bytes(), err)
+		}
+		return w.code, got.Failing
+	}
+	if code, failing := ready(f.server); code != 200 || failing != nil {
+		t.Errorf("without pods: %d %v", code, failing)
+	}
+	if err := f.fleet.Put("x", events.Pod{ID: "away", Model: "m", Host: "127.0.0.1", Port: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if code, failing := ready(f.server); code != 503 || failing["pods"] != "0 of 1 ranks are connected, a share of 0.5 is needed" || len(failing) != 1 {
+		t.Errorf("with a pod that is away: %d %v", code, failing)
+	}
+	f.add(t, kvindextest.EngineConfig{Pod: "a"})
+	for code, failing := ready(f.server); code != 200; code, failing = ready(f.server) {
+		if f.ctx.Err() != nil {
+			t.Fatalf("with one of two: %d %v", code, failing)
+		}
+	}
+	f.server.Check("tokenizers", "m: no file")
+	f.server.Drain()
+	if code, failing := ready(f.server); code != 503 || failing["tokenizers"] != "m: no file" || failing["draining"] == "" || len(failing) != 2 {
+		t.Errorf("with two checks that fail: %d %v", code, failing)
+	}
+	if code := ask(t, "POST", f.public.URL+"/score_completions", `{"prompt": "x"}`, nil); code != 200 {
+		t.Errorf("while it drains: %d", code)
+	}
+	early := server.New(server.Config{Model: "m"})
+	if code, failing := ready(early); code != 503 || failing["restored"] == "" {
+		t.Errorf("without an index: %d %v", code, failing)
+	}
+	for path, want := range map[string]int{"/score_completions": 503, "/v1/score": 503, "/v1/snapshot": 503, "/healthz": 200} {
+		method := "POST"
+		if want == 200 || path == "/v1/snapshot" {
+			method = "GET"
+		}
+		r, _ := http.NewRequest(method, path, strings.NewReader(`{"prompt": "x"}`))
+		r.Host = "localhost"
+		var w memory
+		if early.Admin().ServeHTTP(&w, r); w.code != want || (w.header.Get("Retry-After") == "") != (want == 200) {
+			t.Errorf("%s without an index: %d", path, w.code)
+		}
+	}
+}
+
+// An index that waits does not hold a request for longer than the deadline.
+func TestDeadline(t *testing.T) {
+	f := start(t, server.Config{Model: "slow", Deadline: 1}, kvindex.WithModels(func(ctx context.Context, name string) (kvindex.Model, error) {
+		<-ctx.Done()
+		return kvindex.Model{}, ctx.Err()
+	}))
+	if code, got, _ := exchange(t, "POST", f.public.URL+"/score_completions", `{"prompt": "x"}`); code != http.StatusGatewayTimeout || !strings.Contains(got, "deadline") {
+		t.Errorf("%d %s", code, got)
+	}
+}

@@ -1,0 +1,70 @@
+package server
+
+import (
+	_ "embed" // the document of the endpoints
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+)
+
+// ready answers 200 if requests should be sent here, else 503 with each check that fails.
+func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+	s.mu.Lock()
+	failing := maps.Clone(s.failing)
+	s.mu.Unlock()
+	if why := s.silent(); why != "" {
+		failing["pods"] = why
+	}
+	if s.draining.Load() {
+		failing["draining"] = "the service ends"
+	}
+	code := http.StatusOK
+	if len(failing) > 0 {
+		code = http.StatusServiceUnavailable
+	}
+	write(w, code, struct {
+		Ready   bool              `json:"ready"`
+		Failing map[string]string `json:"failing,omitempty"`
+	}{len(failing) == 0, failing})
+}
+
+// silent returns why too few ranks are connected, or "".
+func (s *Server) silent() string {
+	c := s.core.Load()
+	if c == nil || c.fleet == nil || s.cfg.ReadyShare == 0 {
+		return ""
+	}
+	ranks, connected := 0, 0
+	for _, p := range c.fleet.Pods(nil) {
+		for _, l := range p.Streams {
+			if ranks++; l.Link == "live" {
+				connected++
+			}
+		}
+	}
+	if float64(connected) >= s.cfg.ReadyShare*float64(ranks) {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d ranks are connected, a share of %v is needed", connected, ranks, s.cfg.ReadyShare)
+}
+
+//go:embed openapi.json
+var openAPI []byte
+
+func (s *Server) openAPI(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(openAPI)
+}
+
+// A counted counts what was written.
+type counted struct {
+	io.Writer
+	n int64
+}
+
+func (c *counted) Write(p []byte) (int, error) {
+	n, err := c.Writer.Write(p)
+	c.n += int64(n)
+	return n, err
+}

@@ -1,0 +1,347 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/tokenize"
+	"github.com/kvindex/kvindex/tokenize/chat"
+)
+
+// A failure is the answer of a request that failed: {"error": text}.
+type failure struct {
+	status int    // 0: see statusOf
+	Text   string `json:"error"`
+}
+
+func (f *failure) Error() string { return f.Text }
+
+func fail(format string, args ...any) *failure { return &failure{Text: fmt.Sprintf(format, args...)} }
+
+// status is a failure with a status of its own.
+func status(code int, format string, args ...any) *failure {
+	return &failure{code, fmt.Sprintf(format, args...)}
+}
+
+// bad is a request that its client can mend: the field, and what is wrong with it.
+func bad(format string, args ...any) *failure { return status(http.StatusBadRequest, format, args...) }
+
+// clientGone is the status in the log of a request whose client has gone (nginx's).
+const clientGone = 499
+
+// statusOf returns the status for an error. The reference endpoints have 500 for all that
+// cannot be scored.
+func statusOf(err error, reference bool) int {
+	var f *failure
+	if errors.As(err, &f) && f.status != 0 {
+		return f.status
+	}
+	for _, s := range statuses {
+		if errors.Is(err, s.is) {
+			if reference && s.or500 {
+				return http.StatusInternalServerError
+			}
+			return s.status
+		}
+	}
+	return http.StatusInternalServerError
+}
+
+var statuses = []struct {
+	is     error
+	status int
+	or500  bool
+}{
+	{context.Canceled, clientGone, false},
+	{context.DeadlineExceeded, http.StatusGatewayTimeout, false},
+	{kvindex.ErrClosed, http.StatusServiceUnavailable, false},
+	{tokenize.ErrBusy, http.StatusServiceUnavailable, false},
+	{tokenize.ErrTextTooLong, http.StatusRequestEntityTooLarge, false},
+	{kvindex.ErrMalformed, http.StatusBadRequest, false},
+	{kvindex.ErrRequest, http.StatusBadRequest, false},
+	{kvindex.ErrFull, http.StatusInsufficientStorage, false},
+	{kvindex.ErrNoTokenizer, http.StatusNotFound, true},
+	{kvindex.ErrNoTemplate, http.StatusNotFound, true},
+	{kvindex.ErrUnknownModel, http.StatusNotFound, true},
+	{chat.ErrNotScorable, http.StatusUnprocessableEntity, true},
+	{chat.ErrUnsupported, http.StatusUnprocessableEntity, true},
+	{tokenize.ErrUnsupported, http.StatusUnprocessableEntity, true},
+}
+
+// write writes an answer as JSON.
+func write(w http.ResponseWriter, code int, v any) {
+	b, err := json.Marshal(v)
+	if err != nil { // an answer has no value that JSON lacks
+		code, b = http.StatusInternalServerError, []byte(`{"error":"the answer is no JSON"}`)
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(b)+1))
+	if code == http.StatusServiceUnavailable {
+		h.Set("Retry-After", "1")
+	}
+	w.WriteHeader(code)
+	_, _ = w.Write(append(b, '\n'))
+}
+
+// An asking is a request whose body was read.
+type asking struct {
+	*core
+	*http.Request
+	ctx  context.Context // ends with the deadline
+	body []byte          // valid until the answer
+}
+
+// asked returns a handler that reads the body of a request, works on it if there are not too
+// many, and writes the answer or the error.
+func (s *Server) asked(answer func(asking) (any, error), reference bool) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var v any
+		b, err := s.read(w, r)
+		defer s.release(b)
+		if err == nil {
+			v, err = s.work(r, b.bytes, answer)
+		}
+		if err == nil {
+			write(w, http.StatusOK, v)
+			return
+		}
+		code := statusOf(err, reference)
+		if code == http.StatusRequestEntityTooLarge {
+			w.Header().Set("Connection", "close")
+		}
+		write(w, code, fail("%s", strings.TrimPrefix(err.Error(), "kvindex: ")))
+	}
+}
+
+func (s *Server) work(r *http.Request, body []byte, answer func(asking) (any, error)) (any, error) {
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	default:
+		return nil, status(http.StatusServiceUnavailable, "busy: %d requests are being worked on", cap(s.slots))
+	}
+	c := s.core.Load()
+	if c == nil {
+		return nil, status(http.StatusServiceUnavailable, "not ready: the index is not there yet")
+	}
+	ctx, cancel := s.deadline(r)
+	defer cancel()
+	return answer(asking{core: c, Request: r, ctx: ctx, body: body})
+}
+
+// A buffer has the body of a request.
+type buffer struct {
+	bytes []byte
+	held  int64 // its share of Server.bodies
+}
+
+const (
+	firstBuffer = 64 << 10
+	keptBuffer  = 1 << 20 // larger ones are not used again
+)
+
+// read reads the body of a request. What it returns must be released, after an error too.
+func (s *Server) read(w http.ResponseWriter, r *http.Request) (*buffer, error) {
+	b, _ := s.buffers.Get().(*buffer)
+	if b == nil {
+		b = new(buffer)
+	}
+	b.bytes = b.bytes[:0]
+	if r.ContentLength == 0 {
+		return b, nil
+	}
+	if r.ContentLength > s.cfg.MaxBody {
+		return b, s.tooLarge()
+	}
+	if err := s.hold(b, max(cap(b.bytes), firstBuffer)); err != nil {
+		return b, err
+	}
+	for body := http.MaxBytesReader(w, r.Body, s.cfg.MaxBody); ; {
+		if len(b.bytes) == cap(b.bytes) {
+			if err := s.hold(b, int(min(2*int64(cap(b.bytes)), s.cfg.MaxBody+1))); err != nil {
+				return b, err
+			}
+		}
+		n, err := body.Read(b.bytes[len(b.bytes):cap(b.bytes)])
+		b.bytes = b.bytes[:len(b.bytes)+n]
+		var large *http.MaxBytesError
+		switch {
+		case err == nil:
+		case errors.Is(err, io.EOF):
+			return b, nil
+		case errors.As(err, &large):
+			return b, s.tooLarge()
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return b, status(http.StatusRequestTimeout, "body: it took too long to come")
+		default:
+			return b, bad("body: it was cut off after %d bytes", len(b.bytes))
+		}
+	}
+}
+
+func (s *Server) tooLarge() error {
+	return status(http.StatusRequestEntityTooLarge, "body: longer than %d bytes", s.cfg.MaxBody)
+}
+
+// hold makes b have room for so many bytes, if all bodies have it.
+func (s *Server) hold(b *buffer, size int) error {
+	more := int64(size) - b.held
+	if s.bodies.Add(more) > s.cfg.MaxBodies {
+		s.bodies.Add(-more)
+		return status(http.StatusServiceUnavailable, "busy: the bodies of other requests have all of the memory for them")
+	}
+	b.held = int64(size)
+	if size > cap(b.bytes) {
+		b.bytes = append(make([]byte, 0, size), b.bytes...)
+	}
+	return nil
+}
+
+func (s *Server) release(b *buffer) {
+	s.bodies.Add(-b.held)
+	if b.held = 0; cap(b.bytes) <= keptBuffer {
+		s.buffers.Put(b)
+	}
+}
+
+// decode reads a body of JSON into v. strict refuses fields that v does not have.
+func decode(body []byte, v any, strict bool) error {
+	switch {
+	case len(bytes.TrimSpace(body)) == 0:
+		return bad("body: it is empty, want a JSON object")
+	case !utf8.Valid(body):
+		return bad("body: not UTF-8")
+	case loneSurrogate(body):
+		return bad("body: a \\u escape is half of a character")
+	}
+	d := json.NewDecoder(bytes.NewReader(body))
+	if strict {
+		d.DisallowUnknownFields()
+	}
+	err := d.Decode(v)
+	if err == nil {
+		if _, err = d.Token(); errors.Is(err, io.EOF) {
+			return nil
+		}
+		return bad("body: more than one JSON value, the second ends before byte %d", d.InputOffset())
+	}
+	var kind *json.UnmarshalTypeError
+	var syntax *json.SyntaxError
+	switch {
+	case errors.As(err, &kind) && kind.Field == "":
+		return bad("body: a JSON %s, want an object", kind.Value)
+	case errors.As(err, &kind):
+		return bad("%s: a JSON %s, want %v", kind.Field, kind.Value, kind.Type)
+	case errors.As(err, &syntax):
+		return bad("body: not JSON at byte %d: %v", syntax.Offset, syntax)
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return bad("body: not JSON: it ends too early")
+	}
+	return bad("body: %s", strings.TrimPrefix(err.Error(), "json: ")) // an unknown field
+}
+
+// loneSurrogate reports whether JSON has a \u escape for half of a character: no text has it.
+func loneSurrogate(b []byte) bool {
+	for {
+		i := bytes.IndexByte(b, '\\')
+		if i < 0 || i+1 >= len(b) {
+			return false
+		}
+		r, n := escape(b[i:])
+		if b = b[i+n:]; r < 0xd800 || r > 0xdfff {
+			continue
+		}
+		low, n := escape(b)
+		if r > 0xdbff || low < 0xdc00 || low > 0xdfff {
+			return true
+		}
+		b = b[n:]
+	}
+}
+
+// escape returns the code of the \u escape at the beginning of b, and the bytes of the escape.
+// Of another escape the code is -1.
+func escape(b []byte) (code, n int) {
+	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
+		return -1, min(2, len(b))
+	}
+	r, err := strconv.ParseUint(string(b[2:6]), 16, 32)
+	if err != nil {
+		return -1, 2
+	}
+	return int(r), 6
+}
+
+// guard refuses requests to the admin address without its credential. Without a credential
+// the address is a loopback address: then pages in a browser on this machine are refused.
+func (s *Server) guard(next http.Handler) http.Handler {
+	own := http.NewCrossOriginProtection()
+	own.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		write(w, http.StatusForbidden, fail("origin: a page of another site"))
+	}))
+	next = own.Handler(next)
+	want := []byte("Bearer " + s.cfg.Token)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case s.cfg.Token != "" && subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), want) != 1:
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			write(w, http.StatusUnauthorized, fail("authorization: the token of this address is needed"))
+		case s.cfg.Token == "" && !s.cfg.Proven && !local(r.Host):
+			write(w, http.StatusForbidden, fail("host: %.100q is no loopback address", r.Host))
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// local reports whether a Host header names this machine.
+func local(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// logged logs each request: what was asked, and nothing of its query and its body.
+func (s *Server) logged(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.cfg.Log.Enabled(r.Context(), slog.LevelDebug) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		began, said := time.Now(), &recorder{ResponseWriter: w}
+		defer func() {
+			s.cfg.Log.Debug("request", "method", r.Method, "path", r.URL.Path, "status", said.status, "took", time.Since(began), "bytes", r.ContentLength, "from", r.RemoteAddr)
+		}()
+		next.ServeHTTP(said, r)
+	})
+}
+
+// A recorder keeps the status of an answer.
+type recorder struct {
+	http.ResponseWriter
+	status int
+}
+
+func (r *recorder) WriteHeader(code int) {
+	r.status = code
+	r.ResponseWriter.WriteHeader(code)
+}
+
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }

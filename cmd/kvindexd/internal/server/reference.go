@@ -1,0 +1,112 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+
+	"github.com/kvindex/kvindex"
+)
+
+// The endpoints of llm-d's online service (examples/kv_events/online/main.go of
+// llm-d-kv-cache-manager, October 2025). A score is the number of leading blocks that the pod
+// holds in any tier. Differences, all on purpose:
+//
+//   - A prompt of whole blocks scores all of them.
+//   - A chat is tokenized as the engine does it. The reference puts a second token for the
+//     beginning before a template's own, and so scores tokens that no engine has.
+//   - A pod of the model that holds nothing is in the answer, with 0.
+
+// probe answers the probes of the reference's deployment, and /healthz: the process answers.
+func (s *Server) probe(w http.ResponseWriter, _ *http.Request) {
+	write(w, http.StatusOK, struct {
+		Status string `json:"status"`
+	}{"ok"})
+}
+
+func (s *Server) scoreCompletions(r asking) (any, error) {
+	var q struct {
+		Prompt string   `json:"prompt"`
+		Model  string   `json:"model"`
+		Pods   []string `json:"pods"`
+	}
+	if err := decode(r.body, &q, false); err != nil {
+		return nil, err
+	}
+	if q.Prompt == "" {
+		return nil, bad("prompt: it is empty")
+	}
+	scores, _, err := s.blocks(r, &kvindex.Request{Model: q.Model, Prompt: q.Prompt}, q.Pods)
+	return scores, err
+}
+
+func (s *Server) scoreChat(r asking) (any, error) {
+	var fields map[string]json.RawMessage
+	if err := decode(r.body, &fields, false); err != nil {
+		return nil, err
+	}
+	var q struct {
+		Model    string            `json:"model"`
+		Messages []json.RawMessage `json:"messages"`
+		Pods     []string          `json:"pods"`
+	}
+	for _, f := range []struct {
+		name string
+		into any
+		want string
+	}{{"model", &q.Model, "a string"}, {"messages", &q.Messages, "an array"}, {"pods", &q.Pods, "an array of strings"}} {
+		if raw := fields[f.name]; raw != nil && json.Unmarshal(raw, f.into) != nil {
+			return nil, bad("%s: want %s", f.name, f.want)
+		}
+	}
+	if len(q.Messages) == 0 {
+		return nil, bad("messages: it is empty")
+	}
+	body := r.body
+	if set := fields["add_generation_prompt"]; set == nil || string(set) == "null" {
+		// Engines add the prompt by default, and the reference does not. Of equal keys the last
+		// one counts.
+		end := bytes.LastIndexByte(body, '}')
+		body = append(append([]byte(nil), body[:end]...), `,"add_generation_prompt":false}`...)
+	}
+	scores, text, err := s.blocks(r, &kvindex.Request{Model: q.Model, Body: body, Path: "/v1/chat/completions"}, q.Pods)
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		Scores map[string]int `json:"podScores"`
+		Text   string         `json:"templated_messages"`
+	}{scores, text}, nil
+}
+
+// blocks returns the scores in blocks, and the text of a chat. pods, if there are any, narrow
+// the answer.
+func (s *Server) blocks(r asking, q *kvindex.Request, pods []string) (map[string]int, string, error) {
+	if q.Model == "" {
+		if q.Model = s.cfg.Model; q.Model == "" {
+			return nil, "", bad("model: it is missing, and the service has no model of its own")
+		}
+	}
+	var a kvindex.Answer
+	if err := r.ix.ScoreRequest(r.ctx, q, &a); err != nil {
+		return nil, "", err
+	}
+	if a.Degraded != nil {
+		return nil, "", a.Degraded
+	}
+	scores := make(map[string]int, len(a.Pods))
+	for i := range a.Pods {
+		p := &a.Pods[i]
+		scores[p.Pod] = p.MatchedBlocks * p.BlockTokens / s.cfg.BlockTokens
+	}
+	if len(pods) > 0 {
+		of := make(map[string]int, len(pods))
+		for _, pod := range pods {
+			if n, ok := scores[pod]; ok {
+				of[pod] = n
+			}
+		}
+		scores = of
+	}
+	return scores, a.Text, nil
+}

@@ -1,0 +1,251 @@
+// Package server answers HTTP requests about an Indexer: the endpoints of llm-d's online
+// service, and those of kvindexd.
+package server
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/route"
+)
+
+// Config configures a Server. A zero number or time is its default.
+type Config struct {
+	// Model is the model of requests that name none; "": such requests are refused.
+	Model string
+	// BlockTokens is how many tokens one block of a reference endpoint's score has. 0: 16.
+	BlockTokens int
+	// Deadline bounds a score. 0: 10 s.
+	Deadline time.Duration
+	// MaxBody bounds the bytes of a body. 0: 16 MiB. MaxBodies bounds those of all bodies that
+	// are being read or used. 0: 256 MiB.
+	MaxBody, MaxBodies int64
+	// MaxRequests bounds the requests that are worked on at a time. 0: 256.
+	MaxRequests int
+	// MaxReservations bounds what /v1/select has reserved. 0: 65,536.
+	MaxReservations int
+	// Lease is how long a reservation lasts that nobody ends, and the longest that a request
+	// may ask for. 0: 10 minutes.
+	Lease time.Duration
+	// ReadyShare is the share of the Fleet's ranks that must be connected before the service is
+	// ready, from 0 to 1. 0: none.
+	ReadyShare float64
+	// Policy chooses for /v1/select. nil: route.Default.
+	Policy route.Policy
+	// Token, if not empty, is what requests to the admin address have to bear.
+	Token string
+	// Proven: the admin address has verified the certificates of its clients.
+	Proven bool
+	// Metrics, if not nil, answers /metrics.
+	Metrics http.Handler
+	// Log gets a line for each request, at level debug, and never what a request says. nil:
+	// nothing is logged.
+	Log *slog.Logger
+}
+
+// A Server has the handlers of the two addresses. It answers that it is not ready until
+// Open has given it an Indexer. All methods are safe for concurrent use.
+type Server struct {
+	cfg      Config
+	slots    chan struct{}
+	bodies   atomic.Int64 // bytes of buffers in use
+	buffers  sync.Pool    // of *buffer
+	core     atomic.Pointer[core]
+	draining atomic.Bool
+	loads    route.Tracker
+
+	mu           sync.Mutex        // guards the fields below
+	failing      map[string]string // checks, and why each fails
+	reservations map[string]*reservation
+	ended        bool // Close was called
+}
+
+// core is what there is to ask, from Open on.
+type core struct {
+	ix    *kvindex.Indexer
+	fleet *events.Fleet
+	pods  atomic.Pointer[fleetPods]
+}
+
+// New returns a Server without an Indexer.
+func New(cfg Config) *Server {
+	def := func(n *int64, to int64) {
+		if *n == 0 {
+			*n = to
+		}
+	}
+	def(&cfg.MaxBody, 16<<20)
+	def(&cfg.MaxBodies, 256<<20)
+	if cfg.BlockTokens == 0 {
+		cfg.BlockTokens = 16
+	}
+	if cfg.Deadline == 0 {
+		cfg.Deadline = 10 * time.Second
+	}
+	if cfg.MaxRequests == 0 {
+		cfg.MaxRequests = 256
+	}
+	if cfg.MaxReservations == 0 {
+		cfg.MaxReservations = 1 << 16
+	}
+	if cfg.Lease == 0 {
+		cfg.Lease = 10 * time.Minute
+	}
+	if cfg.Policy == nil {
+		cfg.Policy = route.Default
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{
+		cfg: cfg, slots: make(chan struct{}, cfg.MaxRequests),
+		failing: map[string]string{"restored": "the index is not there yet"}, reservations: make(map[string]*reservation),
+	}
+	s.loads.MaxAge = cfg.Lease
+	return s
+}
+
+// Open gives the Server what it answers about. fleet may be nil.
+func (s *Server) Open(ix *kvindex.Indexer, fleet *events.Fleet) {
+	s.core.Store(&core{ix: ix, fleet: fleet})
+	s.Check("restored", "")
+}
+
+// Check sets a check of /readyz: why is the reason that it fails for, "" if it does not.
+func (s *Server) Check(name, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if why == "" {
+		delete(s.failing, name)
+	} else {
+		s.failing[name] = why
+	}
+}
+
+// Drain makes the service not ready. It goes on answering.
+func (s *Server) Drain() { s.draining.Store(true) }
+
+// Forget drops the load of a pod that has gone.
+func (s *Server) Forget(pod string) { s.loads.Forget(pod) }
+
+// Close ends all reservations.
+func (s *Server) Close() {
+	s.mu.Lock()
+	all := s.reservations
+	s.reservations, s.ended = nil, true
+	s.mu.Unlock()
+	for _, r := range all {
+		r.expire()
+	}
+}
+
+// A endpoint is a method of a path.
+type endpoint struct {
+	method, path string
+	public       bool // on both addresses; else on the admin address alone
+	handle       http.HandlerFunc
+}
+
+// endpoints are all that are served.
+func (s *Server) endpoints() []endpoint {
+	list := []endpoint{
+		{"GET", "/score_completions", true, s.probe},
+		{"POST", "/score_completions", true, s.asked(s.scoreCompletions, true)},
+		{"POST", "/score_chat_completions", true, s.asked(s.scoreChat, true)},
+		{"POST", "/v1/score", true, s.asked(s.score, false)},
+		{"POST", "/v1/select", true, s.asked(s.selectPod, false)},
+		{"POST", "/v1/done", true, s.asked(s.done, false)},
+		{"GET", "/healthz", true, s.probe},
+		{"GET", "/readyz", true, s.ready},
+		{"GET", "/openapi.json", true, s.openAPI},
+		{"GET", "/v1/pods", false, s.asked(s.listPods, false)},
+		{"PUT", "/v1/pods/{pod}", false, s.asked(s.putPod, false)},
+		{"DELETE", "/v1/pods/{pod}", false, s.asked(s.deletePod, false)},
+		{"POST", "/v1/events/{pod}", false, s.asked(s.ingest, false)},
+		{"GET", "/v1/explain", false, s.asked(s.explain, false)},
+		{"POST", "/v1/explain", false, s.asked(s.explain, false)},
+		{"GET", "/v1/snapshot", false, s.snapshot},
+	}
+	if s.cfg.Metrics != nil {
+		list = append(list, endpoint{"GET", "/metrics", true, s.cfg.Metrics.ServeHTTP})
+	}
+	return append(list, profiles()...)
+}
+
+// Public returns the handler of the address that everybody may reach.
+func (s *Server) Public() http.Handler {
+	return s.logged(s.router(func(e endpoint) bool { return e.public }))
+}
+
+// Admin returns the handler of the admin address, which has all endpoints. The caller makes
+// it listen on a loopback address alone, unless Token or Proven guard it.
+func (s *Server) Admin() http.Handler {
+	return s.logged(s.guard(s.router(func(endpoint) bool { return true })))
+}
+
+// methods are the methods of one path.
+type methods map[string]http.HandlerFunc
+
+func (m methods) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	method := r.Method
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	if handle := m[method]; handle != nil {
+		handle(w, r)
+		return
+	}
+	var allowed []string
+	for name := range m {
+		allowed = append(allowed, name)
+		if name == http.MethodGet {
+			allowed = append(allowed, http.MethodHead)
+		}
+	}
+	slices.Sort(allowed)
+	w.Header().Set("Allow", strings.Join(allowed, ", "))
+	write(w, http.StatusMethodNotAllowed, fail("method %.20s: this path has %s", r.Method, strings.Join(allowed, ", ")))
+}
+
+func (s *Server) router(has func(endpoint) bool) http.Handler {
+	paths := make(map[string]methods)
+	for _, e := range s.endpoints() {
+		if !has(e) {
+			continue
+		}
+		if paths[e.path] == nil {
+			paths[e.path] = make(methods)
+		}
+		paths[e.path][e.method] = e.handle
+	}
+	mux := http.NewServeMux()
+	for path, m := range paths {
+		mux.Handle(path, m)
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		write(w, http.StatusNotFound, fail("path: %.100q is not served here", r.URL.Path))
+	})
+	return mux
+}
+
+// HTTP returns a server for one of the handlers, with the times of llm-d's online service.
+func (s *Server) HTTP(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: 20 * time.Second, ReadTimeout: 60 * time.Second, WriteTimeout: 60 * time.Second,
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
+	}
+}
+
+// deadline returns the context of a score.
+func (s *Server) deadline(r *http.Request) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(r.Context(), s.cfg.Deadline)
+}

@@ -1,0 +1,101 @@
+// Kvindexd is the service for programs that do not embed kvindex: it hears the KV events of
+// engines, and answers over HTTP how much of a prompt each engine has cached.
+//
+//	kvindexd [flags]             runs the service: docs/kvindexd.md
+//	kvindexd -demo               runs it with three engines that it plays
+//	kvindexd check-config        prints every setting, and where it comes from
+//	kvindexd tail ENDPOINT       prints the events of an engine
+//	kvindexd healthcheck [URL]   asks /healthz of a service on this machine
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/kvindex/kvindex/cmd/kvindexd/internal/config"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-ctx.Done()
+		stop() // a second signal ends the process at once
+	}()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "kvindexd:", err)
+		os.Exit(1)
+	}
+}
+
+// run does what the arguments say.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if len(args) > 0 {
+		switch rest := args[1:]; args[0] {
+		case "-demo", "--demo":
+			return demo(ctx, stdout, stderr)
+		case "tail":
+			return tail(ctx, rest, stdout, stderr)
+		case "healthcheck":
+			return healthcheck(ctx, rest)
+		case "check-config":
+			c, err := config.Load(rest, os.Environ(), os.ReadFile)
+			if err != nil {
+				return err
+			}
+			return c.Print(stdout)
+		}
+	}
+	s, err := configured(args, stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		_, err = fmt.Fprintln(stdout, "kvindexd runs the service; docs/kvindexd.md describes it, and check-config lists its settings.")
+		return err
+	case err != nil:
+		return err
+	}
+	return serve(ctx, s)
+}
+
+// logger returns the log of a service: lines of JSON.
+func logger(w io.Writer, level slog.Level) *slog.Logger {
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
+// healthcheck asks whether a service answers.
+func healthcheck(ctx context.Context, args []string) error {
+	url := "http://127.0.0.1:8080/healthz"
+	switch len(args) {
+	case 0:
+		if port := os.Getenv("HTTP_PORT"); port != "" {
+			url = "http://127.0.0.1:" + port + "/healthz"
+		}
+	case 1:
+		url = args[0]
+	default:
+		return errors.New("healthcheck takes one URL at most")
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	a, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	a.Body.Close()
+	if a.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", url, a.Status)
+	}
+	return nil
+}

@@ -1,0 +1,15 @@
+//go:build !kubernetes
+
+package main
+
+import (
+	"errors"
+
+	"github.com/kvindex/kvindex/cmd/kvindexd/internal/config"
+	"github.com/kvindex/kvindex/events"
+)
+
+// kubernetes refuses pods of Kubernetes: the client is as large as everything else together.
+func kubernetes(*config.Config, events.Pod) (events.Source, error) {
+	return events.Source{}, errors.New("kubernetes: this binary was built without it: build with -tags kubernetes, or use dns")
+}

@@ -1,0 +1,539 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/cmd/kvindexd/internal/server"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index/redisindex"
+	"github.com/kvindex/kvindex/internal/topic"
+	"github.com/kvindex/kvindex/internal/zmtp"
+	metrics "github.com/kvindex/kvindex/metrics/prometheus"
+	prometheus "github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/redis/go-redis/v9"
+)
+
+// settings are what a service is started with.
+type settings struct {
+	listen string // of the public address
+	admin  string // of the admin address; "": none
+	token  string // for the admin address
+	// cert and key are of the admin address, and clientCA has who may call it. "": no TLS.
+	cert, key, clientCA string
+
+	server      server.Config
+	options     []kvindex.Option
+	models      *kvindex.Models                                         // may be nil
+	find        func(ctx context.Context, model string) (string, error) // the files of models
+	preload     []string                                                // models
+	redis       string                                                  // URL; "": the index is in memory
+	redisConfig redisindex.Config
+	memory      int64 // bytes of the index; 0: the library's default
+
+	sources     []events.Source
+	subscribers []subscription // beside the Fleet
+	pool        int            // pods whose events are applied at a time; 0: no pool
+	maxPods     int            // that connect to us, and models; 0: 1,000
+
+	snapshot       string        // file; "": none
+	every          time.Duration // between two snapshots
+	bootstrap      string        // URL of another service's snapshot
+	bootstrapToken string
+	grace          time.Duration // between not being ready and the end of the listeners
+
+	quiet bool // no /metrics
+	log   *slog.Logger
+	// listening gets the addresses, if it is not nil.
+	listening func(public, admin string)
+	// listeningEvents gets each endpoint where engines can connect, if it is not nil.
+	listeningEvents func(endpoint string)
+}
+
+// A subscription is a Subscriber beside the Fleet. If it dials and is not named, the topic of
+// the engine names pod and model, if it is kv@POD@MODEL.
+type subscription struct {
+	events.SubscriberConfig
+	named bool
+}
+
+// The times of an end: all of them together are less than 30 s.
+const (
+	maxGrace    = 10 * time.Second
+	drainTime   = 8 * time.Second
+	saveTime    = 8 * time.Second
+	restoreTime = 5 * time.Minute
+)
+
+// A service is a process that runs.
+type service struct {
+	settings
+	ix        *kvindex.Indexer
+	fleet     *events.Fleet
+	server    *server.Server
+	collector *metrics.Collector
+	gate      *gate
+	closers   []io.Closer
+}
+
+// serve runs a service until ctx ends. Then it answers what it has begun, and saves a
+// snapshot.
+func serve(ctx context.Context, s settings) error {
+	v := &service{settings: s}
+	registry := prometheus.NewRegistry()
+	v.collector = metrics.New(metrics.WithPods(1000), metrics.WithReferenceNames())
+	registry.MustRegister(v.collector, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if !s.quiet {
+		v.settings.server.Metrics = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+	}
+	v.settings.server.Log, v.settings.server.Token, v.settings.server.Proven = s.log, s.token, s.clientCA != ""
+	v.server = server.New(v.settings.server)
+
+	public, err := net.Listen("tcp", s.listen)
+	if err != nil {
+		return err
+	}
+	defer public.Close()
+	admin, err := v.listenAdmin()
+	if err != nil {
+		return err
+	}
+	servers := map[*http.Server]net.Listener{v.server.HTTP(v.server.Public()): public}
+	if admin != nil {
+		defer admin.Close()
+		servers[v.server.HTTP(v.server.Admin())] = admin
+	}
+	ctx, failed := context.WithCancelCause(ctx)
+	defer failed(nil)
+	var running sync.WaitGroup
+	for h, l := range servers {
+		running.Go(func() {
+			if err := h.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				failed(err)
+			}
+		})
+	}
+	if s.listening != nil {
+		at := ""
+		if admin != nil {
+			at = admin.Addr().String()
+		}
+		s.listening(public.Addr().String(), at)
+	}
+	err = v.follow(ctx, func() { v.drain(servers) })
+	for h := range servers {
+		_ = h.Close()
+	}
+	running.Wait()
+	if cause := context.Cause(ctx); err == nil && !errors.Is(cause, context.Canceled) {
+		err = cause
+	}
+	return err
+}
+
+// listenAdmin listens on the admin address, which is a loopback address or guarded.
+func (s *settings) listenAdmin() (net.Listener, error) {
+	if s.admin == "" {
+		return nil, nil
+	}
+	l, err := net.Listen("tcp", s.admin)
+	if err != nil {
+		return nil, err
+	}
+	if at := l.Addr().(*net.TCPAddr); s.token == "" && s.clientCA == "" && !at.IP.IsLoopback() {
+		_ = l.Close()
+		return nil, fmt.Errorf("the admin address %s is no loopback address: it needs a token, or the certificates of its clients", at)
+	}
+	if s.cert == "" {
+		return l, nil
+	}
+	cert, err := tls.LoadX509KeyPair(s.cert, s.key)
+	if err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	c := &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"http/1.1"}}
+	if s.clientCA != "" {
+		pem, err := os.ReadFile(s.clientCA)
+		if c.ClientCAs, c.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert; err == nil && !c.ClientCAs.AppendCertsFromPEM(pem) {
+			err = fmt.Errorf("%s has no certificate", s.clientCA)
+		}
+		if err != nil {
+			_ = l.Close()
+			return nil, err
+		}
+	}
+	return tls.NewListener(l, c), nil
+}
+
+// follow opens the index, and follows the engines until ctx ends. Then it calls drain, and
+// saves.
+func (v *service) follow(ctx context.Context, drain func()) (err error) {
+	began := time.Now()
+	if err := v.open(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	defer func() {
+		for _, c := range v.closers {
+			err = errors.Join(err, c.Close())
+		}
+	}()
+	sink := v.ix.Sink()
+	if v.pool > 0 {
+		p, err := events.NewPool(sink, events.PoolConfig{Concurrency: v.pool, OnError: func(m events.Message, err error) {
+			v.log.Warn("a message was not applied", "pod", m.Pod, "model", m.Model, "error", err)
+		}})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = p.Close(context.WithoutCancel(ctx)) }()
+		v.collector.WatchPool(p)
+		sink = p.Sink()
+	}
+	ended, end := context.WithCancel(context.WithoutCancel(ctx)) // of the connections: after the last answer
+	defer end()
+	var running sync.WaitGroup
+	if err := v.startFleet(ended, sink, &running); err != nil {
+		return err
+	}
+	if v.models != nil && len(v.preload) > 0 {
+		v.server.Check("tokenizers", "they are being read")
+		running.Go(func() { v.load(ctx) })
+	}
+	v.server.Open(v.ix, v.fleet)
+	v.log.Info("listening for requests", "ready_after", time.Since(began))
+	v.keep(ctx)
+	drain()
+	end()
+	running.Wait()
+	v.server.Close()
+	if v.snapshot != "" && v.redis == "" {
+		saving, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTime)
+		defer cancel()
+		err = errors.Join(err, v.save(saving))
+	}
+	return err
+}
+
+// open makes the index: on Redis, from another service, from the snapshot, or a new one.
+func (v *service) open(ctx context.Context) error {
+	options := append([]kvindex.Option{kvindex.WithHooks(v.collector.Hooks(kvindex.Hooks{
+		Lost: func(l kvindex.Loss) { v.log.Warn("messages were lost", "loss", l) },
+		State: func(pod, model string, from, to kvindex.State) {
+			v.log.Info("a pod", "pod", pod, "model", model, "was", from, "is", to)
+		},
+	}))}, v.options...)
+	if v.models != nil {
+		options = append(options, kvindex.WithModels(v.models.Model))
+		v.collector.WatchTokenizers(v.models.Pool)
+		v.closers = append(v.closers, v.models)
+	}
+	if v.memory > 0 && v.redis == "" {
+		options = append(options, kvindex.WithMemory(v.memory))
+	}
+	var err error
+	switch {
+	case v.redis != "":
+		err = v.openRedis(options)
+	case v.bootstrap != "":
+		if v.ix, err = fetch(ctx, v.bootstrap, v.bootstrapToken, options); err == nil {
+			v.log.Info("restored from another service", "pods", len(v.ix.Pods(nil)))
+			break
+		}
+		v.log.Error("nothing was restored from the other service", "error", err)
+		fallthrough
+	default:
+		err = v.restore(ctx, options)
+	}
+	if err != nil {
+		return err
+	}
+	v.closers = append([]io.Closer{v.ix}, v.closers...)
+	v.collector.Watch(v.ix)
+	return nil
+}
+
+// restore reads the snapshot. A damaged one is passed over, and the next one replaces it.
+func (v *service) restore(ctx context.Context, options []kvindex.Option) (err error) {
+	if v.snapshot != "" {
+		if v.ix, err = kvindex.LoadFile(ctx, v.snapshot, options...); err == nil {
+			v.log.Info("restored", "file", v.snapshot, "pods", len(v.ix.Pods(nil)))
+			return nil
+		}
+		if ctx.Err() != nil {
+			return err
+		}
+		v.log.Error("the snapshot was passed over", "error", err)
+	}
+	v.ix, err = kvindex.New(options...)
+	return err
+}
+
+func (v *service) openRedis(options []kvindex.Option) error {
+	o, err := redis.ParseURL(v.redis)
+	if err != nil {
+		return errors.New("the URL of Redis cannot be read") // which may have a password
+	}
+	o.ContextTimeoutEnabled = true
+	client := redis.NewClient(o)
+	shared, err := redisindex.New(client, v.redisConfig)
+	if err != nil {
+		return errors.Join(err, client.Close())
+	}
+	v.closers = append(v.closers, shared, client)
+	v.ix, err = kvindex.New(append(options, kvindex.WithIndex(shared))...)
+	return err
+}
+
+// fetch returns an Indexer that goes on from what another service knows.
+func fetch(ctx context.Context, url, token string, options []kvindex.Option) (*kvindex.Indexer, error) {
+	ctx, cancel := context.WithTimeout(ctx, restoreTime)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	a, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer a.Body.Close()
+	if a.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answered %s", url, a.Status)
+	}
+	return kvindex.Restore(ctx, a.Body, options...)
+}
+
+// startFleet follows the pods.
+func (v *service) startFleet(ctx context.Context, sink events.Sink, running *sync.WaitGroup) error {
+	problem := func(err error) { v.log.Warn("events", "error", err) }
+	v.gate = &gate{most: cmp.Or(v.maxPods, defaultPods), ix: v.ix, log: v.log, pods: make(map[string]bool), models: make(map[string]bool)}
+	var names []string
+	for _, p := range v.ix.Pods(nil) {
+		names = append(names, p.Pod)
+	}
+	var err error
+	if v.fleet, err = events.NewFleet(sink, events.FleetConfig{
+		OnError: problem, Restored: v.forgotten(names),
+		OnChange: func(c events.FleetChange) {
+			v.log.Info("fleet", "change", c)
+			if c.Kind == "removed" {
+				v.server.Forget(c.Pod.ID)
+			}
+		},
+	}); err != nil {
+		return err
+	}
+	v.collector.WatchFleet(v.fleet)
+	running.Go(func() { _ = v.fleet.Run(ctx, v.sources...) })
+	for _, c := range v.subscribers {
+		c.OnError = problem
+		if c.Bind {
+			c.ParseTopic = v.gate.parse
+			c.OnListen = func(endpoint string) {
+				v.log.Info("listening for engines", "endpoint", endpoint)
+				if v.listeningEvents != nil {
+					v.listeningEvents(endpoint)
+				}
+			}
+		}
+		running.Go(func() {
+			if !c.Bind && !c.named {
+				c.Pod, c.Model = introduced(ctx, c.SubscriberConfig)
+			}
+			sub, err := events.NewSubscriber(sink, c.SubscriberConfig)
+			if err == nil {
+				v.collector.WatchSubscriber(sub)
+				err = sub.Run(ctx)
+			}
+			if ctx.Err() == nil {
+				v.log.Error("no engine is heard", "endpoint", c.Endpoint, "error", err)
+				v.server.Check("events", err.Error())
+			}
+		})
+	}
+	return nil
+}
+
+// introduced waits for the first message of an engine, and returns the pod and the model that
+// its topic names, else those of c.
+func introduced(ctx context.Context, c events.SubscriberConfig) (pod, model string) {
+	for ctx.Err() == nil {
+		if text, err := firstTopic(ctx, c); err == nil {
+			if pod, model, err = topic.Parse(text); err == nil {
+				return pod, model
+			}
+			break
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+	}
+	return c.Pod, c.Model
+}
+
+func firstTopic(ctx context.Context, c events.SubscriberConfig) (string, error) {
+	const most = 32 << 20
+	conn, err := zmtp.Dial(ctx, c.Endpoint, zmtp.Config{Type: zmtp.SUB, MaxFrame: most, MaxMessage: most, HandshakeTimeout: 5 * time.Second, Heartbeat: 3 * time.Second})
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	if err := conn.Subscribe(c.Topic); err != nil {
+		return "", err
+	}
+	frames, err := conn.Receive()
+	if err != nil || len(frames) == 0 {
+		return "", errors.Join(err, io.ErrUnexpectedEOF)
+	}
+	return string(frames[0]), nil
+}
+
+// forgotten returns the names of restored pods that a source has to name again: all, if
+// sources alone bring pods.
+func (v *service) forgotten(names []string) []string {
+	if len(v.sources) == 0 || len(v.subscribers) > 0 {
+		return nil
+	}
+	return names
+}
+
+// load reads the tokenizers of the models that are served.
+func (v *service) load(ctx context.Context) {
+	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
+		err := v.models.Preload(ctx, v.preload...)
+		if err == nil {
+			v.server.Check("tokenizers", "")
+			return
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		v.log.Error("tokenizers", "error", err)
+		v.server.Check("tokenizers", err.Error())
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// keep saves at times, until ctx ends.
+func (v *service) keep(ctx context.Context) {
+	if v.snapshot == "" || v.redis != "" || v.every <= 0 {
+		<-ctx.Done()
+		return
+	}
+	tick := time.NewTicker(v.every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			_ = v.save(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (v *service) save(ctx context.Context) error {
+	began := time.Now()
+	err := v.ix.SaveFile(ctx, v.snapshot)
+	if err != nil {
+		v.log.Error("no snapshot was saved", "error", err)
+	} else {
+		v.log.Debug("saved", "file", v.snapshot, "took", time.Since(began))
+	}
+	return err
+}
+
+// drain ends the listeners when requests come elsewhere, and waits for the answers.
+func (v *service) drain(servers map[*http.Server]net.Listener) {
+	v.log.Info("draining", "grace", v.grace)
+	v.server.Drain()
+	time.Sleep(min(v.grace, maxGrace))
+	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+	defer cancel()
+	var all sync.WaitGroup
+	for h := range servers {
+		all.Go(func() {
+			if err := h.Shutdown(ctx); err != nil {
+				v.log.Warn("some requests were cut off", "error", err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+const defaultPods = 1000
+
+// A gate bounds the pods and models that connect to us: whoever reaches the port can name them.
+type gate struct {
+	most int
+	ix   *kvindex.Indexer
+	log  *slog.Logger
+
+	mu           sync.Mutex // guards the fields below
+	pods, models map[string]bool
+	told         bool
+	tidied       time.Time
+}
+
+// goneAfter is how long a pod that connected to us must be away before another one may have
+// its place.
+const goneAfter = 10 * time.Minute
+
+// tidy forgets the pods that have gone. mu is held.
+func (g *gate) tidy() {
+	for _, p := range g.ix.Pods(nil) {
+		if g.pods[p.Pod] && p.Connected.IsZero() && time.Since(p.LastMessage) > goneAfter && g.ix.RemovePod(p.Pod) == nil {
+			delete(g.pods, p.Pod)
+		}
+	}
+}
+
+var errGate = errors.New("too many pods or models have connected")
+
+func (g *gate) parse(text string) (pod, model string, err error) {
+	if pod, model, err = topic.Parse(text); err != nil {
+		return "", "", err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.pods[pod] && len(g.pods) >= g.most && time.Since(g.tidied) > goneAfter/10 {
+		g.tidied = time.Now()
+		g.tidy()
+	}
+	if !g.pods[pod] && len(g.pods) >= g.most || !g.models[model] && len(g.models) >= g.most {
+		if !g.told {
+			g.log.Error("no further pods are heard: whoever reaches the port of events can name them", "most", g.most, "pod", pod, "model", model)
+			g.told = true
+		}
+		return "", "", errGate
+	}
+	g.pods[pod], g.models[model] = true, true
+	return pod, model, nil
+}

@@ -1,0 +1,489 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/cmd/kvindexd/internal/server"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+	"github.com/kvindex/kvindex/kvindextest"
+)
+
+// journal is a log that tests read.
+type journal struct {
+	mu sync.Mutex // guards the field below
+	b  bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.b.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.b.String()
+}
+
+// post sends a body and returns the answer.
+func post(t *testing.T, url, body string) (int, string) {
+	t.Helper()
+	a, err := http.Post(url, "", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Body.Close()
+	text, err := io.ReadAll(a.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.StatusCode, strings.TrimSpace(string(text))
+}
+
+// payload is a prompt of 4 blocks, and the message that stores it.
+func payload(n uint64) (tokens []uint32, message string) {
+	p := fakeengine.NewPrompt(n, 16, 4)
+	return p.Tokens, string(fakeengine.Payload(1, 0, p.Stored(0, 4)))
+}
+
+func scoreOf(tokens []uint32) string {
+	b, _ := json.Marshal(map[string]any{"tokens": tokens, "model": "m"})
+	return string(b)
+}
+
+// A service goes on from its snapshot, and a replica from the service. A snapshot that is
+// damaged is passed over, and replaced.
+func TestRestart(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "snapshot")
+	tokens, message := payload(1)
+	held := `"matched_blocks":4`
+	_, admin, end := running(t, settings{snapshot: file})
+	until(t, admin+"/readyz", 200)
+	if code, got := post(t, admin+"/v1/events/a?model=m", message); code != 200 {
+		t.Fatal(code, got)
+	}
+	replica, _, endReplica := running(t, settings{bootstrap: admin + "/v1/snapshot"})
+	until(t, replica+"/readyz", 200)
+	if _, got := post(t, replica+"/v1/score", scoreOf(tokens)); !strings.Contains(got, held) {
+		t.Errorf("a replica: %s", got)
+	}
+	if err := endReplica(); err != nil {
+		t.Error(err)
+	}
+	if err := end(); err != nil {
+		t.Fatal(err)
+	}
+	again, _, end := running(t, settings{snapshot: file, bootstrap: admin + "/v1/snapshot"}) // which has gone
+	until(t, again+"/readyz", 200)
+	if _, got := post(t, again+"/v1/score", scoreOf(tokens)); !strings.Contains(got, held) {
+		t.Errorf("after a restart: %s", got)
+	}
+	if err := end(); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(file, whole[:len(whole)/2], 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log journal
+	empty, _, end := running(t, settings{snapshot: file, log: logger(&log, slog.LevelInfo)})
+	until(t, empty+"/readyz", 200)
+	if _, got := post(t, empty+"/v1/score", scoreOf(tokens)); strings.Contains(got, held) || !strings.Contains(log.String(), "the snapshot was passed over") {
+		t.Errorf("with half a snapshot: %s %s", got, log.String())
+	}
+	if err := end(); err != nil {
+		t.Fatal(err)
+	}
+	if ix, err := kvindex.LoadFile(t.Context(), file); err != nil {
+		t.Error(err)
+	} else {
+		ix.Close()
+	}
+	_, _, end = running(t, settings{snapshot: filepath.Join(file, "below a file")})
+	if err := end(); err == nil {
+		t.Error("a snapshot that cannot be saved is no error")
+	}
+}
+
+// While the service ends it is not ready and answers, and what was begun is answered whole.
+func TestDrain(t *testing.T) {
+	started, answer := make(chan struct{}), make(chan struct{})
+	public, _, end := running(t, settings{grace: time.Millisecond, server: server.Config{Model: "m"}, options: []kvindex.Option{
+		kvindex.WithModels(func(context.Context, string) (kvindex.Model, error) {
+			close(started)
+			<-answer
+			return kvindex.Model{Tokenizer: letters{}}, nil
+		}),
+	}})
+	until(t, public+"/readyz", 200)
+	got := make(chan string)
+	go func() {
+		a, err := http.Post(public+"/score_completions", "", strings.NewReader(`{"prompt": "x"}`))
+		if err != nil {
+			got <- err.Error()
+			return
+		}
+		text, _ := io.ReadAll(a.Body)
+		a.Body.Close()
+		got <- fmt.Sprint(a.StatusCode, " ", string(text))
+	}()
+	<-started
+	ended := make(chan error)
+	go func() { ended <- end() }()
+	for { // until no new connection is taken
+		c, err := net.Dial("tcp", strings.TrimPrefix(public, "http://"))
+		if err != nil {
+			break
+		}
+		c.Close()
+	}
+	select {
+	case err := <-ended:
+		t.Fatalf("it ended before its answer: %v", err)
+	default:
+	}
+	close(answer)
+	if text := <-got; text != "200 {}\n" {
+		t.Error(text)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// Engines that connect name themselves by their topics, so many and no more.
+func TestGate(t *testing.T) {
+	at := make(chan string, 1)
+	var log journal
+	public, admin, _ := running(t, settings{
+		maxPods: 2, log: logger(&log, slog.LevelInfo), server: server.Config{Model: "m"},
+		subscribers: []subscription{{SubscriberConfig: events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:0", Bind: true}}}, listeningEvents: func(endpoint string) { at <- endpoint },
+	})
+	endpoint := <-at
+	ctx := zmtptest.Context(t)
+	for i, pod := range []string{"a", "b", "c"} {
+		e, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: pod, Model: "m", Connect: endpoint})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		if err := e.WaitSubscribers(ctx, 1); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := e.Serve(ctx, kvindextest.Request{Tokens: make([]uint32, 40)}); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			_, got := post(t, public+"/v1/score", scoreOf(make([]uint32, 40)))
+			if strings.Count(got, `"matched_blocks":2`) == i+1 || i == 2 && strings.Contains(log.String(), "no further pods are heard") {
+				if strings.Contains(got, `"c"`) {
+					t.Errorf("a third pod: %s", got)
+				}
+				break
+			}
+			if ctx.Err() != nil {
+				t.Fatalf("pod %s: %s %s", pod, got, log.String())
+			}
+		}
+	}
+	if n := strings.Count(log.String(), "no further pods are heard"); n != 1 {
+		t.Errorf("the log says it %d times", n)
+	}
+	if text := until(t, admin+"/metrics", 200); !strings.Contains(text, `kvindex_pods{state="live"} 2`) && !strings.Contains(text, `kvindex_pods{state="partial"} 2`) {
+		t.Errorf("the metrics have not two pods: %.2000s", text)
+	}
+}
+
+// The admin address is a loopback address, or it is guarded.
+func TestAdminAddress(t *testing.T) {
+	listen := func(s settings) error {
+		s.listen, s.log = "127.0.0.1:0", slog.New(slog.DiscardHandler)
+		ctx, cancel := context.WithCancel(t.Context())
+		s.listening = func(string, string) { cancel() }
+		defer cancel()
+		return serve(ctx, s)
+	}
+	for _, admin := range []string{":0", "0.0.0.0:0", "[::]:0"} {
+		if err := listen(settings{admin: admin}); err == nil || !strings.Contains(err.Error(), "no loopback address") {
+			t.Errorf("%s: %v", admin, err)
+		}
+		if err := listen(settings{admin: admin, token: "x"}); err != nil {
+			t.Errorf("%s with a token: %v", admin, err)
+		}
+	}
+	if err := listen(settings{admin: ""}); err != nil {
+		t.Error(err)
+	}
+	dir := t.TempDir()
+	ca, caCert, caKey := certificate(t, dir, "ca", nil, nil)
+	_, _, _ = certificate(t, dir, "server", caCert, caKey)
+	_, _, _ = certificate(t, dir, "client", caCert, caKey)
+	_, other, otherKey := certificate(t, dir, "other-ca", nil, nil)
+	_, _, _ = certificate(t, dir, "stranger", other, otherKey)
+	path := func(name string) string { return filepath.Join(dir, name) }
+	for _, wrong := range []settings{{cert: path("none"), key: path("none")}, {cert: path("server.pem"), key: path("server.key"), clientCA: path("none")}, {cert: path("server.pem"), key: path("server.key"), clientCA: path("server.key")}} {
+		wrong.admin = "127.0.0.1:0"
+		if err := listen(wrong); err == nil {
+			t.Errorf("%+v is accepted", wrong)
+		}
+	}
+	_, admin, _ := running(t, settings{cert: path("server.pem"), key: path("server.key"), clientCA: path("ca.pem")})
+	url := strings.Replace(admin, "http:", "https:", 1) + "/healthz"
+	get := func(name string) (int, error) {
+		c := &tls.Config{RootCAs: x509.NewCertPool()}
+		c.RootCAs.AddCert(ca)
+		if name != "" {
+			pair, err := tls.LoadX509KeyPair(path(name+".pem"), path(name+".key"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Certificates = []tls.Certificate{pair}
+		}
+		tr := &http.Transport{TLSClientConfig: c}
+		defer tr.CloseIdleConnections()
+		a, err := (&http.Client{Transport: tr}).Get(url)
+		if err != nil {
+			return 0, err
+		}
+		a.Body.Close()
+		return a.StatusCode, nil
+	}
+	if code, err := get("client"); code != 200 || err != nil {
+		t.Errorf("with its certificate: %d, %v", code, err)
+	}
+	for _, name := range []string{"", "stranger"} {
+		if code, err := get(name); err == nil {
+			t.Errorf("with certificate %q: %d", name, code)
+		}
+	}
+	if a, err := http.Get(admin + "/healthz"); err == nil {
+		if a.Body.Close(); a.StatusCode == http.StatusOK {
+			t.Error("it answers without TLS")
+		}
+	}
+}
+
+// certificate writes a certificate and its key, signed by a parent or by itself.
+func certificate(t *testing.T, dir, name string, parent *x509.Certificate, parentKey *ecdsa.PrivateKey) (*x509.Certificate, *x509.Certificate, *ecdsa.PrivateKey) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, BasicConstraintsValid: true, IsCA: parent == nil, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	if parent == nil {
+		parent, parentKey = c, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, parentKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalECPrivateKey(key)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, name+".pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, name+".key"), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: secret}), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parsed, parsed, key
+}
+
+// The log has no prompt, at any level and whatever becomes of a request.
+func TestLog(t *testing.T) {
+	var log journal
+	s, engines, err := demoSettings(zmtptest.Context(t))
+	for _, e := range engines {
+		defer e.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.log = logger(&log, slog.LevelDebug-4)
+	public, admin, end := running(t, s)
+	until(t, public+"/readyz", 200)
+	const secret = "xyzzy"
+	for path, body := range map[string]string{
+		"/score_completions":                    `{"prompt": "` + secret + `"}`,
+		"/score_chat_completions":               `{"messages": [{"role": "` + secret + `", "content": "` + secret + `"}], "chat_template": "{{ raise_exception(messages[0].content) }}"}`,
+		"/v1/score":                             `{"prompt": "` + secret + `", "model": "` + secret + `"}`,
+		"/v1/select":                            `{"body": {"prompt": ["` + secret + `", "b"]}}`,
+		"/v1/done":                              `{"id": "` + secret + `"`,
+		"/v1/explain?pod=pod-0&model=" + secret: `{"prompt": "` + secret + `"}`,
+	} {
+		post(t, admin+path, body)
+	}
+	until(t, admin+"/v1/explain?pod=pod-0&prompt="+secret, 200)
+	if err := end(); err != nil {
+		t.Fatal(err)
+	}
+	text := log.String()
+	if strings.Contains(text, secret) || strings.Contains(text, "remembered other prompts") {
+		t.Errorf("the log has what was asked: %s", text)
+	}
+	for _, line := range strings.Split(strings.TrimSpace(text), "\n") {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("no JSON: %s", line)
+		}
+	}
+	for _, want := range []string{`"path":"/v1/select"`, `"status":422`, `"method":"POST"`, "draining", `"change":{"kind":"added","pod":"pod-0"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in %s", want, text)
+		}
+	}
+}
+
+// tail prints what an engine says, and healthcheck whether a service answers.
+func TestCommands(t *testing.T) {
+	ctx, cancel := context.WithCancel(zmtptest.Context(t))
+	e, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "a", Model: "m", Replay: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if _, err := e.Serve(ctx, kvindextest.Request{Tokens: make([]uint32, 40)}); err != nil {
+		t.Fatal(err)
+	}
+	var out, errs journal
+	ended := make(chan error)
+	go func() {
+		ended <- run(ctx, []string{"tail", "-tokens", "-replay", e.ReplayEndpoint(), e.Endpoint()}, &out, &errs)
+	}()
+	for _, want := range []string{`"event":"BlockStored"`, `"seq":1`} {
+		for !strings.Contains(out.String(), want) {
+			if ctx.Err() != nil {
+				t.Fatalf("no %s: %s %s", want, out.String(), errs.String())
+			}
+		}
+		if want == `"event":"BlockStored"` {
+			first := strings.Split(out.String(), "\n")[0]
+			var l line
+			if err := json.Unmarshal([]byte(first), &l); err != nil || len(l.Hashes) != 2 || l.Count != 32 || len(l.IDs) != 32 || l.BlockSize != 16 || l.Seq != 0 {
+				t.Errorf("%s, %v", first, err)
+			}
+			if err := e.WaitSubscribers(ctx, 1); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := e.Serve(ctx, kvindextest.Request{Tokens: []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(out.String(), `"seq":0`); n != 1 {
+		t.Errorf("message 0 came %d times: %s", n, out.String())
+	}
+	for _, args := range [][]string{{"tail"}, {"tail", "a", "b"}, {"tail", "http://x"}, {"tail", "-x"}, {"healthcheck", "a", "b"}, {"healthcheck", "http://127.0.0.1:1/healthz"}} {
+		if err := run(t.Context(), args, io.Discard, io.Discard); err == nil {
+			t.Errorf("%v is accepted", args)
+		}
+	}
+	public, _, _ := running(t, settings{})
+	if err := run(t.Context(), []string{"healthcheck", public + "/healthz"}, io.Discard, io.Discard); err != nil {
+		t.Error(err)
+	}
+	if err := run(t.Context(), []string{"healthcheck", public + "/nothing"}, io.Discard, io.Discard); err == nil {
+		t.Error("an answer of 404 is healthy")
+	}
+}
+
+// Several services share one index on Redis, and each hears engines of its own.
+func TestRedis(t *testing.T) {
+	binary, err := exec.LookPath(cmp.Or(os.Getenv("KVINDEX_REDIS_SERVER"), "redis-server"))
+	if err != nil {
+		if os.Getenv("KVINDEX_REQUIRE_REDIS") != "" {
+			t.Fatal(err)
+		}
+		t.Skip("there is no redis-server to share an index on")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	l.Close()
+	ctx, cancel := context.WithCancel(zmtptest.Context(t))
+	redis := exec.CommandContext(ctx, binary, "--port", fmt.Sprint(port), "--save", "", "--dir", t.TempDir())
+	if err := redis.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer redis.Wait()
+	defer cancel()
+	for c, err := net.Dial("tcp", fmt.Sprint("127.0.0.1:", port)); ; c, err = net.Dial("tcp", fmt.Sprint("127.0.0.1:", port)) {
+		if err == nil {
+			c.Close()
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+	var public []string
+	tokens, message := payload(1)
+	for i := range 2 {
+		at, admin, end := running(t, settings{redis: fmt.Sprintf("redis://127.0.0.1:%d/0", port)})
+		defer end()
+		until(t, admin+"/readyz", 200)
+		if code, got := post(t, fmt.Sprintf("%s/v1/events/%c?model=m", admin, 'a'+i), message); code != 200 {
+			t.Fatal(code, got)
+		}
+		public = append(public, at)
+	}
+	for _, at := range public {
+		for {
+			_, got := post(t, at+"/v1/score", scoreOf(tokens))
+			if strings.Count(got, `"matched_blocks":4`) == 2 {
+				break
+			}
+			if ctx.Err() != nil {
+				t.Fatal(got)
+			}
+		}
+	}
+	if err := serve(t.Context(), settings{listen: "127.0.0.1:0", redis: "redis://:secret@host:port", log: slog.New(slog.DiscardHandler)}); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex/internal/testdata"
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+	"github.com/kvindex/kvindex/kvindextest"
+	"github.com/kvindex/kvindex/tokenize"
+)
+
+// modelDir returns a folder with the tokenizer of a model.
+func modelDir(t *testing.T) string {
+	t.Helper()
+	from, dir := testdata.Path(t, "the tokenizer of a served model", "tokens", "llama3"), filepath.Join(t.TempDir(), "llama3")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
+		in, err := os.Open(filepath.Join(from, name+".gz"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		z, err := gzip.NewReader(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(z)
+		in.Close()
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// The environment of the reference's chart starts the service unchanged: but for the ports,
+// which are free ones here.
+func TestChart(t *testing.T) {
+	ctx := zmtptest.Context(t)
+	dir := modelDir(t)
+	for name, value := range map[string]string{
+		"ZMQ_ENDPOINT": "tcp://*:5557", "ZMQ_TOPIC": "kv@", "POOL_CONCURRENCY": "4", "PYTHONHASHSEED": "42", "BLOCK_SIZE": "16", "MODEL_NAME": dir, "HTTP_PORT": "8080",
+	} {
+		t.Setenv(name, value)
+	}
+	var log journal
+	s, err := configured(nil, &log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.subscribers) != 1 || s.subscribers[0].Endpoint != "tcp://*:5557" || !s.subscribers[0].Bind || s.subscribers[0].Topic != "kv@" || s.listen != ":8080" || s.pool != 4 {
+		t.Errorf("%+v", s.subscribers)
+	}
+	at := make(chan string, 1)
+	s.subscribers[0].Endpoint, s.grace = "tcp://127.0.0.1:0", 0
+	s.listeningEvents = func(endpoint string) { at <- endpoint }
+	public, _, _ := running(t, s)
+	e, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "10.0.0.7", Model: dir, Connect: <-at})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	of, err := tokenize.LoadPretrained(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prompt := strings.Repeat("How do boats come and go, and where to? ", 10)
+	tokens, err := of.Encode(ctx, nil, prompt, true)
+	if err == nil {
+		err = e.WaitSubscribers(ctx, 1)
+	}
+	if err == nil {
+		_, err = e.Serve(ctx, kvindextest.Request{Tokens: tokens})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, public+"/readyz", http.StatusOK)
+	body, _ := json.Marshal(map[string]string{"prompt": prompt})
+	for want := fmt.Sprintf(`{"10.0.0.7":%d}`, len(tokens)/16); ; {
+		code, got := post(t, public+"/score_completions", string(body))
+		if code == 200 && got == want {
+			break
+		}
+		if ctx.Err() != nil || code != 200 {
+			t.Fatalf("%d %s, want %s: %s", code, got, want, log.String())
+		}
+	}
+	if !strings.Contains(log.String(), "PYTHONHASHSEED") {
+		t.Errorf("the log does not say that the seed is not needed: %s", log.String())
+	}
+}
+
+// A pod that is dialled has the name of its topic, or the configured one.
+func TestDialled(t *testing.T) {
+	ctx := zmtptest.Context(t)
+	for _, c := range []struct{ format, want string }{{"%s", "pod-1"}, {"mine=%s", "mine"}} {
+		e, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "pod-1", Model: "m", Replay: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var log journal
+		s, err := configured([]string{"-model=m", "-grace=0s", "-zmq-endpoint=" + fmt.Sprintf(c.format, e.Endpoint()), "-replay-port=" + e.ReplayEndpoint()[strings.LastIndex(e.ReplayEndpoint(), ":")+1:]}, &log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		public, _, end := running(t, s)
+		if err := e.WaitSubscribers(ctx, 1); err != nil {
+			t.Fatal(err)
+		}
+		for n := uint32(0); ; n++ { // the first message introduces the engine
+			if _, err := e.Serve(ctx, kvindextest.Request{Tokens: make([]uint32, 16*(n%20)+17)}); err != nil {
+				t.Fatal(err)
+			}
+			_, got := post(t, public+"/v1/score", scoreOf(make([]uint32, 33)))
+			if strings.Contains(got, `"pod":"`+c.want+`"`) && strings.Contains(got, `"matched_blocks":2`) {
+				break
+			}
+			if ctx.Err() != nil {
+				t.Fatalf("%s: %s %s", c.format, got, log.String())
+			}
+		}
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+		e.Close()
+	}
+}
+
+// Only models of the settings are looked up outside of the local cache, and paths are paths.
+func TestFind(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"models/org/a", "hub", "b"} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"HF_TOKEN", "HF_HOME", "KVINDEXD_CONFIG"} {
+		t.Setenv(name, "")
+	}
+	s, err := configured([]string{"-zmq-endpoint=none", "-download=false", "-models-dir=" + filepath.Join(dir, "models"), "-hub-dir=" + filepath.Join(dir, "hub"), "-models=b=" + filepath.Join(dir, "b") + ",c=org/c"}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.models.Close()
+	found := make(map[string]string)
+	for _, name := range []string{"org/a", "b", "c", "../hub", "/etc", "x/../../hub", "", "org/d"} {
+		if at, err := s.find(t.Context(), name); err == nil {
+			found[name] = at
+		}
+	}
+	if want := map[string]string{"org/a": filepath.Join(dir, "models/org/a"), "b": filepath.Join(dir, "b")}; !maps.Equal(found, want) {
+		t.Errorf("%v, want %v", found, want)
+	}
+	if strings.Join(s.preload, " ") != "b c" {
+		t.Errorf("preloaded: %v", s.preload)
+	}
+}
