@@ -96,11 +96,12 @@ type FleetConfig struct {
 	// functions, must be zero.
 	Subscriber SubscriberConfig
 
-	// OnChange gets every change of a pod, in order, one at a time. It
-	// gets only some of the attempts to connect that fail in the same way: at intervals that
-	// double up to one minute. So
-	// "connecting" after "backoff" comes when that attempt ends in another way, or when its
-	// failure is reported again. A goroutine of Run calls OnChange without a lock, so it may
+	// OnChange gets every change of a pod, in order, one at a time. It gets only some of the
+	// attempts to connect that fail in the same way, and only some losses of a connection: at
+	// intervals that double up to one minute. So "connecting" after "backoff" comes when that
+	// attempt ends in another way, or when its failure is reported again. A link that loses
+	// its connection again and again stays "live" for OnChange meanwhile, unless an attempt
+	// to connect fails. A goroutine of Run calls OnChange without a lock, so it may
 	// call methods of the Fleet. If it is so slow that 4,096 changes wait, and 8 more for each
 	// pod of MaxPods and for each stream, newer changes are lost. OnError gets their number:
 	// call Pods then.
