@@ -259,9 +259,13 @@ type Fleet struct {
 	restored map[string]bool    // pods of FleetConfig.Restored that the sink may still have
 	silent   int                // sources of Run that have not called set yet
 
-	changes     []FleetChange // not yet given to OnChange
-	lostChanges int           // changes for which there was no room
-	wake        chan struct{} // holds a token while changes may not be empty
+	changes changeQueue   // not yet given to OnChange
+	wake    chan struct{} // holds a token while changes may not be empty
+}
+
+type changeQueue struct {
+	all  []FleetChange
+	lost int // changes for which there was no room
 }
 
 // fleetRun is a call of Run.
@@ -902,10 +906,10 @@ func (f *Fleet) inOrderOfID() []*member {
 func (f *Fleet) emit(c FleetChange) {
 	switch {
 	case f.cfg.OnChange == nil:
-	case len(f.changes) >= queuedChanges+queuedEach*(f.cfg.MaxPods+f.streams):
-		f.lostChanges++
+	case len(f.changes.all) >= queuedChanges+queuedEach*(f.cfg.MaxPods+f.streams):
+		f.changes.lost++
 	default:
-		f.changes = append(f.changes, c)
+		f.changes.all = append(f.changes.all, c)
 		f.ring()
 	}
 }
@@ -928,9 +932,9 @@ func (f *Fleet) emitAll() {
 	var changes []FleetChange
 	for running := true; running; <-f.wake {
 		f.mu.Lock()
-		changes, f.changes = f.changes, changes[:0]
-		lost := f.lostChanges
-		f.lostChanges, running = 0, f.running
+		changes, f.changes.all = f.changes.all, changes[:0]
+		lost := f.changes.lost
+		f.changes.lost, running = 0, f.running
 		f.mu.Unlock()
 		for _, c := range changes {
 			f.cfg.OnChange(c)

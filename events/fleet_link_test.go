@@ -16,7 +16,7 @@ func TestFleetTellsFailuresAtIntervals(t *testing.T) {
 		l := &link{f: f, m: &member{}, link: linkNone}
 		begin, at := time.Now(), linkNone
 		told := func() (lines []string) {
-			for _, c := range f.changes {
+			for _, c := range f.changes.all {
 				if c.From != at {
 					t.Errorf("told %v-%v, and %v was told before", c.From, c.To, at)
 				}
@@ -27,7 +27,7 @@ func TestFleetTellsFailuresAtIntervals(t *testing.T) {
 				}
 				lines = append(lines, line)
 			}
-			f.changes = nil
+			f.changes.all = nil
 			return lines
 		}
 		want := func(what string, lines ...string) {
@@ -47,7 +47,7 @@ func TestFleetTellsFailuresAtIntervals(t *testing.T) {
 		for time.Since(begin) < 5*time.Minute {
 			time.Sleep(700 * time.Millisecond)
 			fail(refused)
-			if len(f.changes) > 0 {
+			if len(f.changes.all) > 0 {
 				times = append(times, time.Since(begin).Round(time.Second))
 				want("once more", "connecting", "backoff refused")
 			}
