@@ -96,11 +96,12 @@ type FleetConfig struct {
 	// functions, must be zero.
 	Subscriber SubscriberConfig
 
-	// OnChange gets every change of a pod, in order, one at a time. It
-	// gets only some of the attempts to connect that fail in the same way: at intervals that
-	// double up to one minute. So
-	// "connecting" after "backoff" comes when that attempt ends in another way, or when its
-	// failure is reported again. A goroutine of Run calls OnChange without a lock, so it may
+	// OnChange gets every change of a pod, in order, one at a time. It gets only some of the
+	// attempts to connect that fail in the same way, and only some losses of a connection: at
+	// intervals that double up to one minute. So "connecting" after "backoff" comes when that
+	// attempt ends in another way, or when its failure is reported again. A link that loses
+	// its connection again and again stays "live" for OnChange meanwhile, unless an attempt
+	// to connect fails. A goroutine of Run calls OnChange without a lock, so it may
 	// call methods of the Fleet. If it is so slow that 4,096 changes wait, and 8 more for each
 	// pod of MaxPods and for each stream, newer changes are lost. OnError gets their number:
 	// call Pods then.
@@ -258,9 +259,13 @@ type Fleet struct {
 	restored map[string]bool    // pods of FleetConfig.Restored that the sink may still have
 	silent   int                // sources of Run that have not called set yet
 
-	changes     []FleetChange // not yet given to OnChange
-	lostChanges int           // changes for which there was no room
-	wake        chan struct{} // holds a token while changes may not be empty
+	changes changeQueue   // not yet given to OnChange
+	wake    chan struct{} // holds a token while changes may not be empty
+}
+
+type changeQueue struct {
+	all  []FleetChange
+	lost int // changes for which there was no room
 }
 
 // fleetRun is a call of Run.
@@ -901,10 +906,10 @@ func (f *Fleet) inOrderOfID() []*member {
 func (f *Fleet) emit(c FleetChange) {
 	switch {
 	case f.cfg.OnChange == nil:
-	case len(f.changes) >= queuedChanges+queuedEach*(f.cfg.MaxPods+f.streams):
-		f.lostChanges++
+	case len(f.changes.all) >= queuedChanges+queuedEach*(f.cfg.MaxPods+f.streams):
+		f.changes.lost++
 	default:
-		f.changes = append(f.changes, c)
+		f.changes.all = append(f.changes.all, c)
 		f.ring()
 	}
 }
@@ -927,9 +932,9 @@ func (f *Fleet) emitAll() {
 	var changes []FleetChange
 	for running := true; running; <-f.wake {
 		f.mu.Lock()
-		changes, f.changes = f.changes, changes[:0]
-		lost := f.lostChanges
-		f.lostChanges, running = 0, f.running
+		changes, f.changes.all = f.changes.all, changes[:0]
+		lost := f.changes.lost
+		f.changes.lost, running = 0, f.running
 		f.mu.Unlock()
 		for _, c := range changes {
 			f.cfg.OnChange(c)

@@ -8,7 +8,9 @@
 package events
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -35,7 +37,12 @@ type link struct {
 
 	failing repeatFilter // of attempts to connect
 	again   bool         // the change from linkBackoff to linkConnecting is not reported yet
+	losses  repeatFilter // of the connection
+	shown   string       // what OnChange has, if the loss behind it is not reported; else ""
 }
+
+// errLost stands for all reasons of a loss: which of them a peer causes is its choice.
+var errLost = errors.New("lost")
 
 // newLink returns the link to a rank of member.is. f.mu is held.
 func newLink(f *Fleet, m *member, rank int) *link {
@@ -93,7 +100,8 @@ func (f *Fleet) ended(r *fleetRun, l *link) {
 }
 
 // set records the state of the connection. A new attempt to connect is reported when it ends
-// in another way than the one before, or when that end is reported again. f.mu is held.
+// in another way than the one before, or when that end is reported again. A loss that is not
+// to be reported again yet is reported by the next attempt that fails. f.mu is held.
 func (l *link) set(to string, err error) {
 	from := l.link
 	l.err = err
@@ -101,6 +109,25 @@ func (l *link) set(to string, err error) {
 		return
 	}
 	l.link, l.since = to, time.Now()
+	lost := to == linkBackoff && (from == linkReplaying || from == linkLive)
+	switch {
+	case lost && !l.losses.due(errLost):
+		l.failing = repeatFilter{}
+		l.shown = cmp.Or(l.shown, from)
+		return
+	case l.shown == "":
+	case to == linkConnecting, to == linkReplaying && l.shown == linkLive:
+		return
+	default:
+		if from, l.shown = l.shown, ""; from == to {
+			return
+		}
+		if to == linkBackoff && !lost {
+			l.failing.due(err)
+		}
+		l.emit(from, to, err)
+		return
+	}
 	switch {
 	case from == linkBackoff && to == linkConnecting:
 		l.again = true

@@ -16,7 +16,7 @@ func TestFleetTellsFailuresAtIntervals(t *testing.T) {
 		l := &link{f: f, m: &member{}, link: linkNone}
 		begin, at := time.Now(), linkNone
 		told := func() (lines []string) {
-			for _, c := range f.changes {
+			for _, c := range f.changes.all {
 				if c.From != at {
 					t.Errorf("told %v-%v, and %v was told before", c.From, c.To, at)
 				}
@@ -27,7 +27,7 @@ func TestFleetTellsFailuresAtIntervals(t *testing.T) {
 				}
 				lines = append(lines, line)
 			}
-			f.changes = nil
+			f.changes.all = nil
 			return lines
 		}
 		want := func(what string, lines ...string) {
@@ -47,7 +47,7 @@ func TestFleetTellsFailuresAtIntervals(t *testing.T) {
 		for time.Since(begin) < 5*time.Minute {
 			time.Sleep(700 * time.Millisecond)
 			fail(refused)
-			if len(f.changes) > 0 {
+			if len(f.changes.all) > 0 {
 				times = append(times, time.Since(begin).Round(time.Second))
 				want("once more", "connecting", "backoff refused")
 			}
@@ -63,6 +63,58 @@ func TestFleetTellsFailuresAtIntervals(t *testing.T) {
 		want("a connection", "connecting", "live")
 		l.set(linkBackoff, refused)
 		want("its loss", "backoff refused")
+		fail(refused)
+		want("the first attempt after it", "connecting", "backoff refused")
+		l.set(linkConnecting, l.err)
+		l.set(linkReplaying, nil)
+		l.set(linkLive, nil)
+		want("another connection", "connecting", "replaying", "live")
+		time.Sleep(time.Hour)
+		begin, times = time.Now(), nil
+		for n := 0; time.Since(begin) < 5*time.Minute; n++ {
+			lost := fmt.Errorf("reset %d", n)
+			l.set(linkBackoff, lost)
+			l.set(linkConnecting, lost)
+			switch n % 3 {
+			case 0:
+				l.set(linkReplaying, nil)
+				l.set(linkBackoff, lost)
+				l.set(linkConnecting, lost)
+				fallthrough
+			case 1:
+				l.set(linkReplaying, nil)
+			}
+			l.set(linkLive, nil)
+			if got := told(); len(got) > 0 {
+				times = append(times, time.Since(begin).Round(time.Second))
+				if got[0] != "backoff "+lost.Error() || got[len(got)-1] != "live" {
+					t.Errorf("told %q", got)
+				}
+			} else if at != linkLive {
+				t.Errorf("told %s last", at)
+			}
+			time.Sleep(300 * time.Millisecond)
+		}
+		if got, want := fmt.Sprint(times), "[0s 2s 6s 14s 31s 1m3s 2m3s 3m3s 4m3s]"; got != want {
+			t.Errorf("losses told after %v, want %v", got, want)
+		}
+		l.set(linkBackoff, errors.New("reset"))
+		want("a loss among many")
+		l.set(linkConnecting, l.err)
+		l.set(linkBackoff, refused)
+		want("an attempt that fails behind it", "backoff refused")
+		l.set(linkConnecting, l.err)
+		l.set(linkLive, nil)
+		want("a connection behind that", "connecting", "live")
+		l.set(linkBackoff, errors.New("reset"))
+		l.set(linkNone, nil)
+		want("the end of Run", "none")
+		l.set(linkConnecting, nil)
+		l.set(linkLive, nil)
+		want("another Run", "connecting", "live")
+		time.Sleep(time.Hour)
+		l.set(linkBackoff, refused)
+		want("a loss after an hour", "backoff refused")
 		fail(refused)
 		want("the first attempt after it", "connecting", "backoff refused")
 		l.set(linkConnecting, l.err)

@@ -7,7 +7,7 @@ import (
 )
 
 // Generations. A feed without removals would claim what it ever announced, so a tier can
-// forget what was not announced again for long. The index has no clock: it is told when a
+// forget what was not announced again for long. The index has no clock: the caller reports when a
 // generation begins (OpAge), and keeps three of them.
 //
 // The generation is a part of a lane, so a block has no stamp, a reader looks at nothing

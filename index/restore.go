@@ -26,7 +26,9 @@ import (
 //     until then, because they refer to names.
 //
 // The restorer cannot check that a key follows from the one before it, because a snapshot has
-// no tokens. A forged snapshot with known keys makes chains miss, and no more. The number of
+// no tokens. A forged snapshot with known keys makes chains miss, and no more: a query meets a
+// forged key only behind the right one, and a store that computes the key gives it a second
+// place, which queries meet. To find that out, an Apply would need all keys in a table. The number of
 // names of a source is a promise: the restorer makes room for as many names as the bytes that
 // it has read pay for.
 

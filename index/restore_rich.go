@@ -82,8 +82,8 @@ func (r *restorer) richRecord() (*richRecord, error) {
 		if err != nil || r.Short {
 			return nil, err
 		}
-		if slices.ContainsFunc(n.copies, func(o copyRecord) bool { return o.ln == c.ln }) {
-			return nil, fmt.Errorf("name %x is held twice by a lane", uint64(n.hash))
+		if slices.ContainsFunc(n.copies, func(o copyRecord) bool { return o.ln.group == c.ln.group && o.ln.tier == c.ln.tier }) {
+			return nil, fmt.Errorf("name %x is held twice in a group and tier", uint64(n.hash))
 		}
 		if n.copies = append(n.copies, c); c.copies > 0 {
 			n.holders++

@@ -225,21 +225,34 @@ func (r *restorer) done() error {
 	return nil
 }
 
-// allWait returns an error if a name without a key is in no store that waits.
+// allWait returns an error if a block is held without a key, and no store of its group and
+// tier that waits has it: nothing would release it.
 func (r *restoredSource) allWait() (err error) {
 	s := r.s
 	if s.keyless == 0 {
 		return nil
 	}
-	waits := make(map[Hash]bool)
+	type block struct {
+		hash  Hash
+		group *group
+		tier  Tier
+	}
+	waits := make(map[block]bool)
 	for p := s.waits.oldest; p != nil; p = p.newer {
 		for _, h := range p.hashes {
-			waits[h] = true
+			waits[block{h, p.group, p.tier}] = true
 		}
 	}
 	s.names.Each(func(h Hash, v value) {
-		if n := (name{s, h, v}); n.unplaced() && !waits[h] {
-			err = fmt.Errorf("name %x has no key, and is of no store that waits", uint64(h))
+		n := name{s, h, v}
+		if !n.unplaced() {
+			return
+		}
+		for i := n.rich().first; i != 0; i = s.copies.at(i).next {
+			c := s.copies.at(i)
+			if ln := s.lanes.all[c.lane]; c.copies > 0 && !waits[block{h, ln.group, ln.tier}] {
+				err = fmt.Errorf("name %x has no key in group %d, tier %v, and is of no store there that waits", uint64(h), ln.group.ID, ln.tier)
+			}
 		}
 	})
 	return err

@@ -14,8 +14,9 @@
 //	err = ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: prompt}, &answer) // predicts
 //	cached, err = e.Serve(ctx, kvindextest.Request{Tokens: prompt})       // the truth
 //
-// [NewPod] makes the engines of a pod with several data-parallel ranks, for a Fleet.
-// [Engine.Drop], [Engine.Disconnect], [Engine.Restart] and [Engine.LoseReplies] make faults.
+// [NewPod] makes the engines of a pod with several data-parallel ranks, for a Fleet. An Engine
+// is an http.Handler too, for gateways that proxy: see [Engine.ServeHTTP]. [Engine.Drop],
+// [Engine.Disconnect], [Engine.Restart], [Engine.LoseReplies] and [Engine.FailHTTP] make faults.
 //
 // The engine is vLLM of August 2026 (commit 017e9f4448b7) with one KV-cache group of
 // full attention. The blocks, the order in which they are evicted, the events and
@@ -69,6 +70,9 @@ type EngineConfig struct {
 	// prompts, and one token of each output. Default: none, so that requests are served as
 	// fast as possible.
 	StepTime time.Duration
+	// LLM has the tokenizer and the chat template for requests over HTTP: see ServeHTTP. The
+	// zero value takes prompts of token ids alone.
+	LLM kvindex.Model
 }
 
 func (c EngineConfig) validate() error {
@@ -109,11 +113,14 @@ type Engine struct {
 	calls  []*call
 	drop   int // messages
 	closed bool
+
+	failing, failStatus int // of FailHTTP
 }
 
-// A call is a Serve that waits.
+// A call is a request that is served.
 type call struct {
 	handle *fakeengine.Handle
+	moved  chan struct{} // holds a token after a step
 	ended  chan struct{} // closed when what follows is final
 	cached int
 	err    error
@@ -286,7 +293,7 @@ func (e *Engine) Serve(ctx context.Context, r Request) (cached int, err error) {
 // behind earlier ones. wait is the other half. So a test can send several requests in an order
 // of its own before any of them is served.
 func (e *Engine) Submit(r Request) (wait func(ctx context.Context) (cached int, err error), err error) {
-	c, err := e.submit(r)
+	c, err := e.submit(fakeengine.Request{Tokens: r.Tokens, Adapter: r.Adapter, Salt: r.Salt, Output: r.Output})
 	if err != nil {
 		return nil, err
 	}
@@ -295,26 +302,31 @@ func (e *Engine) Submit(r Request) (wait func(ctx context.Context) (cached int, 
 		case <-c.ended:
 			return c.cached, c.err
 		case <-ctx.Done():
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			c.handle.Abort()
-			e.wake()
+			e.abort(c)
 			return 0, ctx.Err()
 		}
 	}, nil
 }
 
-func (e *Engine) submit(r Request) (*call, error) {
+// abort ends a request that nobody waits for.
+func (e *Engine) abort(c *call) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c.handle.Abort()
+	e.wake()
+}
+
+func (e *Engine) submit(r fakeengine.Request) (*call, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
 		return nil, ErrClosed
 	}
-	h, err := e.engine.Submit(fakeengine.Request{Tokens: r.Tokens, Adapter: r.Adapter, Salt: r.Salt, Output: r.Output})
+	h, err := e.engine.Submit(r)
 	if err != nil {
 		return nil, fmt.Errorf("kvindextest: pod %q: %w", e.cfg.Pod, err)
 	}
-	c := &call{handle: h, ended: make(chan struct{})}
+	c := &call{handle: h, moved: make(chan struct{}, 1), ended: make(chan struct{})}
 	e.calls = append(e.calls, c)
 	e.wake()
 	return c, nil
@@ -351,6 +363,10 @@ func (e *Engine) step() bool {
 		if c.handle.Done() {
 			c.cached = c.handle.CachedTokens()
 			close(c.ended)
+		}
+		select {
+		case c.moved <- struct{}{}:
+		default:
 		}
 		return c.handle.Done()
 	})

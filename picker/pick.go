@@ -1,6 +1,7 @@
 package picker
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -208,7 +209,7 @@ func (p *Picker) score(ctx context.Context, k *Pick, s *scratch) error {
 		s.answer = kvindex.Answer{Pods: s.answer.Pods[:0]}
 		return errNoPrompt
 	}
-	if s.request.Model == "" && len(s.request.Body) == 0 {
+	if s.request.Model == "" && namesNoModel(s.request.Body) {
 		s.request.Model = p.cfg.Model
 	}
 	k.limit = limit{Context: ctx, at: time.Now().Add(p.cfg.Timeout)}
@@ -226,6 +227,13 @@ func (p *Picker) score(ctx context.Context, k *Pick, s *scratch) error {
 		return errors.New("picker: the request names no model: set Config.Model")
 	}
 	return p.ix.ScoreRequest(&k.limit, &s.request, &s.answer)
+}
+
+// namesNoModel reports whether a body cannot name a model, so that it is parsed once. A body
+// for which it is false may name none, too.
+func namesNoModel(body []byte) bool {
+	return !bytes.Contains(body, []byte(`"model"`)) &&
+		!bytes.Contains(body, []byte(`\u006`)) // each letter of the key may be escaped
 }
 
 // choose lets the policy choose one of the scores of s.

@@ -296,9 +296,27 @@ func TestPickWithoutModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	tokens := strings.ReplaceAll(fmt.Sprint(prompt.Tokens), " ", ", ")
-	pick, err := p.Pick(t.Context(), &kvindex.Request{Body: []byte(`{"prompt": ` + tokens + `}`)})
-	if err != nil || pick.Err != nil || pick.Pod.Name != "b" || pick.CachedTokens != 16 {
-		t.Errorf("%v, %+v", err, pick)
+	for _, c := range []struct {
+		more   string
+		cached int
+		bad    uint64 // requests that are scored twice
+	}{
+		{``, 16, 0},
+		{`, "user": "caf\u00e9"`, 16, 0},
+		{`, "user": "model \u0061"`, 16, 1},
+		{`, "metadata": {"model": "x"}`, 16, 1},
+		{`, "model": null`, 16, 1},
+		{`, "mo\u0064el": "other"`, 0, 0},
+	} {
+		before := ix.Stats().Scores.Outcomes["bad_request"]
+		pick, err := p.Pick(t.Context(), &kvindex.Request{Body: []byte(`{"prompt": ` + tokens + c.more + `}`)})
+		if err != nil || (pick.Err != nil) != (c.cached == 0) || pick.CachedTokens != c.cached || c.cached > 0 && pick.Pod.Name != "b" {
+			t.Errorf("%s: %v, %+v", c.more, err, pick)
+		}
+		if bad := ix.Stats().Scores.Outcomes["bad_request"] - before; bad != c.bad {
+			t.Errorf("%s: %d bad requests", c.more, bad)
+		}
+		pick.Failed()
 	}
 }
 

@@ -50,6 +50,11 @@ var ErrNoUsage = errors.New("picker: no usage")
 // report no cached tokens: PromptTokens is right, CachedTokens -1. Some versions of SGLang
 // (sglang/srt/entrypoints/anthropic/serving.py at commit 0198d48) count cached tokens in it
 // and report them in cache_read_input_tokens too: PromptTokens is too high by CachedTokens.
+//
+// SGLang computes the prompt of a request with n above 1 before it sends the n copies of it to
+// its scheduler, so their cached tokens count that prompt (handle_batch_request in
+// sglang/srt/managers/tokenizer_manager.py). A list, as /generate then answers, has no usage
+// for a UsageReader.
 type UsageReader struct {
 	body        io.Reader
 	err         error // the first of body
@@ -98,7 +103,9 @@ func (u *UsageReader) Read(p []byte) (int, error) {
 	}
 	b := p[:n]
 	if u.format == unknownFormat {
-		b = bytes.TrimLeft(b, " \t\r\n")
+		for len(b) > 0 && strings.IndexByte(" \t\r\n\xef\xbb\xbf", b[0]) >= 0 { // blanks and a byte order mark
+			b = b[1:]
+		}
 		u.detect(b)
 	}
 	switch u.format {

@@ -51,6 +51,28 @@ var answers = []struct {
 	{"SGLang generate stream", "data: {\"text\":\"a\",\"meta_info\":{\"prompt_tokens\":1234,\"completion_tokens\":1,\"cached_tokens\":1024}}\n\ndata: {\"text\":\"ab\",\"meta_info\":{\"prompt_tokens\":1234,\"completion_tokens\":2,\"cached_tokens\":1024}}\n\ndata: [DONE]\n\n", kvindex.Usage{PromptTokens: 1234, CachedTokens: 1024}, ""},
 }
 
+// marked are answers with a byte order mark, and lists.
+var marked = []struct {
+	body   string
+	want   kvindex.Usage
+	reason string
+}{
+	{"\ufeff{\"usage\":{\"prompt_tokens\":9,\"prompt_tokens_details\":{\"cached_tokens\":4}}}", kvindex.Usage{PromptTokens: 9, CachedTokens: 4}, ""},
+	{"\ufeffdata: {\"usage\":{\"prompt_tokens\":9,\"prompt_tokens_details\":{\"cached_tokens\":4}}}\n\n", kvindex.Usage{PromptTokens: 9, CachedTokens: 4}, ""},
+	{`[{"text":"a","meta_info":{"prompt_tokens":9,"cached_tokens":8}},{"text":"b","meta_info":{"prompt_tokens":9,"cached_tokens":8}}]`, unknownUsage, "no JSON object"},
+}
+
+func TestUsageOfMarked(t *testing.T) {
+	for _, a := range marked {
+		for _, r := range []io.Reader{strings.NewReader(a.body), iotest.OneByteReader(strings.NewReader(a.body))} {
+			u, err := readAll(t, nil, r, []byte(a.body))
+			if u != a.want || (err == nil) != (a.reason == "") || err != nil && !strings.Contains(err.Error(), a.reason) {
+				t.Errorf("%q: %+v, %v", a.body, u, err)
+			}
+		}
+	}
+}
+
 const eventStream = "text/event-stream; charset=utf-8"
 
 // readAll reads an answer through a UsageReader.

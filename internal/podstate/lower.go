@@ -7,18 +7,18 @@ import (
 	"github.com/kvindex/kvindex/internal/view"
 )
 
-// lower is what a stream has that tells of lower tiers alone.
+// lower is what a stream has that reports lower tiers alone.
 type lower struct {
-	// Declared: the host has said that the stream is such a one.
+	// Declared: the host has declared the stream such a one.
 	Declared bool
-	// OfGPU: the stream has told of a gpu, or has had a rank. It is such a one no more.
+	// OfGPU: the stream has reported a gpu, or has had a rank. It is such a one no more.
 	OfGPU bool
-	Lower []*Rank      // the ranks that it has told of, which have it in their Lower
+	Lower []*Rank      // the ranks that it has reported, which have it in their Lower
 	Told  engine.Tiers // the tiers that it has named
-	Tells view.State   // of what it has told
+	Tells view.State   // of its reports
 }
 
-// Lend notes that a stream tells of lower tiers of the rank.
+// Lend notes that a stream reports lower tiers of the rank.
 func (r *Rank) Lend(st *Stream) {
 	if !slices.Contains(r.Lower, st) {
 		r.Lower, st.Lower = append(r.Lower, st), append(st.Lower, r)
@@ -46,7 +46,7 @@ func (r *Rank) Others(st *Stream) (t engine.Tiers) {
 }
 
 // Unfed records that tiers were emptied which other streams have named: these streams will not
-// tell again what they hold. st has emptied them; nil is the engine's.
+// report again what they hold. st has emptied them; nil is the engine's.
 func (r *Rank) Unfed(st *Stream, tiers engine.Tiers) {
 	if st != nil && r.Tiers&tiers != 0 && r.State == view.Live {
 		r.On(Forgotten)
@@ -58,11 +58,11 @@ func (r *Rank) Unfed(st *Stream, tiers engine.Tiers) {
 	}
 }
 
-// On changes the state of what the stream tells of lower tiers.
+// On changes the state of the stream's reports about lower tiers.
 func (st *Stream) On(e ViewEvent) { st.Tells = after(st.Tells, e) }
 
-// State returns the worst state of the ranks of the stream or, if it tells of lower tiers alone, of
-// what it tells.
+// State returns the worst state of the ranks of the stream or, if it reports lower tiers alone, of
+// its reports.
 func (st *Stream) State() view.State {
 	state := view.Live
 	switch {

@@ -1,5 +1,5 @@
-// Package podstate has the ranks and streams of a pod for one model, and tells how far each can be
-// trusted. It knows no index and no other pod.
+// Package podstate has the ranks and streams of a pod for one model, and how far each can be
+// trusted. It depends on no index and no other pod.
 //
 // # States show what may be wrong
 //
@@ -66,7 +66,7 @@ type Rank struct {
 	// Stream is the stream that feeds the rank, and has the rank in its Ranks; nil if
 	// the messages of the rank have no numbers.
 	Stream  *Stream
-	Lower   []*Stream    // streams that tell of lower tiers alone, and have told of the rank
+	Lower   []*Stream    // streams that report lower tiers alone, of the rank, too
 	Tiers   engine.Tiers // lower tiers that events of the engine have named since the last clear
 	Contest Contest
 	Kept    bool // its blocks are in the index from before, and no stream has brought a message

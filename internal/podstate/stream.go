@@ -53,7 +53,7 @@ type BadMessage struct {
 }
 
 // Silent reports whether a transport follows the stream, which has brought no message yet.
-// That of an offload daemon may have nothing to tell.
+// That of an offload daemon may have nothing to report.
 func (st *Stream) Silent() bool { return st.opened && st.LastMessage.IsZero() && !st.Declared }
 
 // Idle reports whether each silent stream is connected.

@@ -133,7 +133,7 @@ type ingest struct {
 	from, to view.State // of the pod
 	delayed  bool       // other processes do not see the changes yet
 
-	// lower is the stream of the message, if it tells of lower tiers alone; else nil.
+	// lower is the stream of the message, if it reports lower tiers alone; else nil.
 	lower *podstate.Stream
 
 	confirmation confirmation

@@ -104,7 +104,7 @@ func (in *ingest) noteKinds(r *podstate.Rank) {
 // nothing. Parts of blocks are smaller, and change nothing.
 func (in *ingest) noteForm(r *podstate.Rank) {
 	if in.stats.StoredEvents == 0 {
-		return // groups from a snapshot do not tell whether blocks are of pairs
+		return // groups from a snapshot do not show whether blocks are of pairs
 	}
 	known := in.pm.sent.Blocks()
 	same := known != nil && known.Pairs == r.Pairs && len(known.Groups) >= len(r.Groups)

@@ -275,7 +275,7 @@ func (in *ingest) removeStream(name string, fed []*podstate.Rank) {
 	}
 	for _, r := range fed {
 		in.x.ledger.Lose(&pm.sent, r.Number, true)
-		for _, o := range slices.Clone(r.Lower) { // what it has told of the rank has gone
+		for _, o := range slices.Clone(r.Lower) { // its reports about the rank are gone
 			o.On(podstate.Forgotten)
 			r.Return(o)
 		}

@@ -68,7 +68,7 @@ type delivery struct {
 	before index.Cursor
 	// contested: another stream has the rank and keeps it.
 	contested bool
-	// found: the stream has told of lower tiers of the rank, which has no other, and turns out
+	// found: the stream has reported lower tiers of the rank, which has no other, and turns out
 	// to be its engine's.
 	found bool
 

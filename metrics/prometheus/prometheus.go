@@ -45,7 +45,7 @@ func WithPods(most int) Option { return func(c *config) { c.pods = max(most, 0) 
 func WithNativeHistograms() Option { return func(c *config) { c.native = true } }
 
 // WithReferenceNames adds series by the names of llm-d and AIBrix, so that their dashboards
-// work. docs/dashboards.md says what each of them is here.
+// work. docs/dashboards.md has the meaning of each here.
 func WithReferenceNames() Option { return func(c *config) { c.reference = true } }
 
 // A Collector is a prometheus.Collector for one Indexer and what is around it. A host with

@@ -168,7 +168,7 @@ func parsePlaceholder(v jinja.Value) (m Media, err error) {
 }
 
 // refusedBySGLang are fields of SGLang's /generate by which the prompt is another one than its
-// text or ids, or has a cache of its own that events do not tell of.
+// text or ids, or has a cache of its own that events do not report.
 var refusedBySGLang = []struct{ name, why string }{
 	{"image_data", "raw media: the engine's hash of it and the number of its tokens are not known"},
 	{"video_data", "raw media: the engine's hash of it and the number of its tokens are not known"},

@@ -94,7 +94,7 @@ func renderHarmony(m *Model, c *conversation) (string, []int, error) {
 	return text.String(), text.Cuts(), nil
 }
 
-// harmonyEffort returns reasoning_effort, of which harmony knows three.
+// harmonyEffort returns reasoning_effort, of which harmony has three values.
 func (m *Model) harmonyEffort(c *conversation) (string, error) {
 	switch c.effort {
 	case nil:

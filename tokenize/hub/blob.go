@@ -354,7 +354,7 @@ func (c *Client) failing(op, path string, do func() error) error {
 	return do()
 }
 
-// noLinks reports whether an error says that there are no symbolic links here.
+// noLinks reports whether an error means that the file system has no symbolic links.
 func noLinks(err error) bool {
 	return errors.Is(err, errors.ErrUnsupported) || errors.Is(err, fs.ErrPermission)
 }

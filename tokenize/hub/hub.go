@@ -132,14 +132,14 @@ type failure struct {
 // request, and Offline it is taken as it is.
 //
 // A name that Repo does not know is an error that wraps fs.ErrNotExist. What the hub refuses
-// is an *Error. It stands for a minute, or as long as the hub says (Retry-After), and no
+// is an *Error. It stands for a minute, or for the time in Retry-After, and no
 // request is made for the model until then.
 func (c *Client) Find(ctx context.Context, model string) (string, error) {
 	dir, _, err := c.run(ctx, model, false)
 	return dir, err
 }
 
-// Update asks the hub whether the revision of a model has moved, downloads the new snapshot
+// Update checks whether the revision of a model has moved, downloads the new snapshot
 // if so, and reports whether Find returns another folder now. The old snapshot stays. What a
 // tokenize.Pool has loaded stays, too, until its Preload. After an error Find returns what it
 // returned before.

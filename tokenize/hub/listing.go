@@ -62,7 +62,7 @@ type file struct {
 	digest string // SHA-256 or git's SHA-1, as isDigest has it; "": not listed
 }
 
-// list asks the hub for the files of a revision and for its commit.
+// list requests the files of a revision and for its commit.
 func (c *Client) list(ctx context.Context, s source, revision string) (commit string, l listing, err error) {
 	to, err := c.address("/api/models/" + s.repo + "/revision/" + url.PathEscape(revision) + "?blobs=true")
 	if err != nil {
@@ -214,7 +214,7 @@ func (c *Client) kept(s source, commit string) (listing, bool) {
 		l.files, err = parseTree(text)
 	}
 	if err != nil || len(l.files) == 0 {
-		return listing{}, false // it is asked for again
+		return listing{}, false // it is requested again
 	}
 	c.remember(path, l)
 	return l, true

@@ -16,7 +16,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize/internal/hubcache"
 )
 
-// An Error is an answer of the hub that is not what it was asked for. It wraps
+// An Error is an answer of the hub to a request that it does not serve. It wraps
 // fs.ErrNotExist if there is no such repository, revision or file, and fs.ErrPermission if
 // the token must not read it. The hub answers 401 without a code for a repository that does
 // not exist, too.
@@ -25,7 +25,7 @@ type Error struct {
 	Status int
 	// Code is X-Error-Code: RepoNotFound, RevisionNotFound, EntryNotFound, GatedRepo, or "".
 	Code string
-	// Message is X-Error-Message, in which the hub says what to do.
+	// Message is X-Error-Message, the advice of the hub.
 	Message string
 
 	url   string        // without its query, which may have a signature
@@ -277,7 +277,7 @@ func (c *Client) address(path string) (*url.URL, error) {
 	return url.Parse(hub.String() + path)
 }
 
-// meta is what the hub says about a file before it is downloaded.
+// meta describes a file before it is downloaded.
 type meta struct {
 	etag string // checked
 	size int64

@@ -8,7 +8,7 @@ import (
 
 // names gives each name a label of its own. Invalid UTF-8 becomes U+FFFD, and a name whose
 // label another name has gets a number behind it: "~2". A name keeps its label until it has
-// been freed as often as it was asked for. Safe for concurrent use.
+// been freed as often as it was taken. Safe for concurrent use.
 type names struct {
 	mu     sync.Mutex
 	labels map[string]*label // by name
