@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -84,7 +85,9 @@ type exchange struct {
 	limited      bool     // there is a subset
 	body         []byte
 	partial      bool
-	headersWait  bool // the headers have no answer yet
+	begun        bool // the headers of the request have come
+	headersWait  bool // they have no answer yet
+	chosen       bool // the request has its answer; the pick may have ended
 	request      kvindex.Request
 	pick         *picker.Pick
 	answer       answer
@@ -147,6 +150,10 @@ func (x *exchange) process(m *extproc.ProcessingRequest) error {
 }
 
 func (x *exchange) requestHeaders(h *extproc.HttpHeaders) error {
+	if x.begun {
+		return grpcstatus.Error(codes.InvalidArgument, "epp: the headers of the request came twice")
+	}
+	x.begun = true
 	for _, field := range h.GetHeaders().GetHeaders() {
 		switch field.GetKey() {
 		case ":method":
@@ -177,7 +184,7 @@ func (x *exchange) buffered() bool {
 func value(h *core.HeaderValue) string { return cmp.Or(string(h.GetRawValue()), h.GetValue()) }
 
 func (x *exchange) requestBody(b *extproc.HttpBody) error {
-	if x.pick != nil { // by the headers alone
+	if x.chosen { // by the headers alone
 		return x.srv.Send(bodyResponse(nil))
 	}
 	if len(x.body)+len(b.GetBody()) > x.MaxBody {
@@ -229,7 +236,7 @@ func (x *exchange) complete(end bool) error {
 
 // requestTrailers ends a body whose last message did not.
 func (x *exchange) requestTrailers() error {
-	if x.pick == nil {
+	if !x.chosen {
 		if err := x.complete(false); err != nil {
 			return err
 		}
@@ -273,10 +280,14 @@ func (x *exchange) choose(body []byte) (*choice, error) {
 	if err != nil {
 		return nil, &refusal{picker.Status(err), err.Error()}
 	}
-	x.pick = k
+	if !reachable(k.Pod) { // it has moved since
+		k.Failed()
+		return nil, &refusal{http.StatusServiceUnavailable, "no pod is up that has an address and a port"}
+	}
+	x.pick, x.chosen = k, true
 	c := &choice{endpoints: k.Pod.Host, rank: -1}
 	for _, pod := range k.Fallbacks {
-		if reachable(pod) {
+		if reachable(pod) && k.Rank < max(pod.Ranks, 1) { // one header has the rank for all
 			c.endpoints += "," + pod.Host
 		}
 	}
@@ -321,7 +332,20 @@ func (x *exchange) limit() error {
 // address.
 func (x *exchange) within(pod picker.Pod) bool {
 	host, _, _ := net.SplitHostPort(pod.Host)
-	return slices.Contains(x.subset, pod.Host) || slices.Contains(x.subset, host)
+	at, err := netip.ParseAddrPort(pod.Host)
+	return slices.ContainsFunc(x.subset, func(e string) bool {
+		if e == pod.Host || e == host {
+			return true
+		}
+		if err != nil {
+			return false
+		}
+		if other, err := netip.ParseAddrPort(e); err == nil {
+			return other == at
+		}
+		other, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(e, "["), "]"))
+		return err == nil && other == at.Addr()
+	})
 }
 
 func (x *exchange) requestsAt(pod picker.Pod) (n int) {
@@ -350,6 +374,8 @@ func (c *choice) headers() *extproc.HeaderMutation {
 	set(destinationKey, c.endpoints)
 	if c.rank >= 0 {
 		set(rankHeader, strconv.Itoa(c.rank))
+	} else {
+		m.RemoveHeaders = []string{rankHeader} // a client may have sent one
 	}
 	return m
 }
@@ -386,6 +412,7 @@ func bodyResponse(c *choice) *extproc.ProcessingResponse {
 
 func (x *exchange) responseHeaders(h *extproc.HttpHeaders) error {
 	x.moved()
+	x.request.Body = nil // Next is never called, so the pick does not need it
 	header := make(http.Header)
 	code := ""
 	for _, field := range h.GetHeaders().GetHeaders() {
@@ -523,7 +550,10 @@ func (r *refusal) Error() string { return r.message }
 
 func (r *refusal) response() *extproc.ProcessingResponse {
 	kind := "server_error"
-	if r.code < http.StatusInternalServerError {
+	switch {
+	case r.code == http.StatusTooManyRequests:
+		kind = "rate_limit_error"
+	case r.code < http.StatusInternalServerError:
 		kind = "invalid_request_error"
 	}
 	type body struct {

@@ -426,6 +426,60 @@ func TestRanks(t *testing.T) {
 	}
 }
 
+// played returns what is answered to messages.
+func (p *pool) played(t *testing.T, in ...*extproc.ProcessingRequest) ([]*extproc.ProcessingResponse, error) {
+	t.Helper()
+	s := &script{ctx: t.Context(), in: in}
+	err := epp.Process(epp.Config{Picker: p.picker, MaxBody: 1 << 20}, s)
+	p.idle(t)
+	return s.out, err
+}
+
+func headersMessage(fields map[string]string, end bool) *extproc.ProcessingRequest {
+	return &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestHeaders{RequestHeaders: &extproc.HttpHeaders{Headers: headerMap(fields), EndOfStream: end}}}
+}
+
+// TestOrders: messages in orders that are rare.
+func TestOrders(t *testing.T) {
+	p := newPool(t, picker.Config{Model: "m"}, 2)
+	post := map[string]string{":method": "POST", ":path": "/v1/completions", "x-data-parallel-rank": "7"}
+	piece := func(end bool) *extproc.ProcessingRequest {
+		return &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestBody{RequestBody: &extproc.HttpBody{Body: []byte("x"), EndOfStream: end}}}
+	}
+	early := headersMessage(post, false)
+	early.ProtocolConfig = &extproc.ProtocolConfiguration{RequestBodyMode: streamed}
+	answer := &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extproc.HttpHeaders{Headers: headerMap(map[string]string{":status": "500"}), EndOfStream: true}}}
+	// The answer comes before the end of the request.
+	out, err := p.played(t, early, piece(false), answer, piece(false), piece(true))
+	if err != nil || len(out) != 5 || out[4].GetRequestBody() == nil || out[4].GetRequestBody().GetResponse().GetHeaderMutation() != nil {
+		t.Errorf("%v, %v", out, err)
+	}
+	if out, err = p.played(t, headersMessage(post, true), headersMessage(post, true)); status.Code(err) != codes.InvalidArgument || len(out) != 1 {
+		t.Fatalf("headers twice: %v, %v", out, err)
+	}
+	if removed := out[0].GetRequestHeaders().GetResponse().GetHeaderMutation().GetRemoveHeaders(); len(removed) != 1 || removed[0] != "x-data-parallel-rank" {
+		t.Errorf("a client's rank: %v", removed)
+	}
+}
+
+// TestIPv6: an address is compared as an address.
+func TestIPv6(t *testing.T) {
+	p := newPool(t, picker.Config{Model: "m"}, 0)
+	if err := p.picker.Set([]picker.Pod{{Name: "a", Host: "[fd00::1]:8000"}}); err != nil {
+		t.Fatal(err)
+	}
+	for subset, want := range map[string]bool{
+		"[fd00::1]:8000": true, "fd00::1": true, "[fd00::1]": true, "[FD00:0::1]:8000": true, "fd00:0:0::1": true,
+		"[fd00::1]:8001": false, "fd00::2": false, "": false, "::1": false,
+	} {
+		m := headersMessage(map[string]string{":method": "GET"}, true)
+		m.MetadataContext = &core.Metadata{FilterMetadata: map[string]*structpb.Struct{"envoy.lb.subset_hint": {Fields: map[string]*structpb.Value{"x-gateway-destination-endpoint-subset": structpb.NewStringValue(subset)}}}}
+		if out, err := p.played(t, m); err != nil || (out[0].GetImmediateResponse() == nil) != want {
+			t.Errorf("%q: %v, %v", subset, out, err)
+		}
+	}
+}
+
 // TestHealth: the services of the protocol.
 func TestHealth(t *testing.T) {
 	empty := newPool(t, picker.Config{Model: "m"}, 0)
@@ -517,6 +571,7 @@ func FuzzProcess(f *testing.F) {
 	add(body, headers, answer, back, trailers)
 	add(hint, trailers, trailers, body, body, back, back)
 	add(back, answer, &extproc.ProcessingRequest{})
+	add(headers, body, headers, body)
 	add(&extproc.ProcessingRequest{ProtocolConfig: &extproc.ProtocolConfiguration{RequestBodyMode: mode.ProcessingMode_BUFFERED_PARTIAL, ResponseBodyMode: 99}, Request: headers.Request}, body, body, answer, back)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		stream := &script{ctx: t.Context()}
@@ -541,10 +596,14 @@ type script struct {
 	extproc.ExternalProcessor_ProcessServer
 	ctx context.Context
 	in  []*extproc.ProcessingRequest
+	out []*extproc.ProcessingResponse
 }
 
-func (s *script) Context() context.Context               { return s.ctx }
-func (s *script) Send(*extproc.ProcessingResponse) error { return nil }
+func (s *script) Context() context.Context { return s.ctx }
+func (s *script) Send(m *extproc.ProcessingResponse) error {
+	s.out = append(s.out, m)
+	return nil
+}
 func (s *script) Recv() (*extproc.ProcessingRequest, error) {
 	if len(s.in) == 0 {
 		return nil, io.EOF

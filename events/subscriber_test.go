@@ -200,14 +200,15 @@ func TestSubscriberDropsMalformed(t *testing.T) {
 		zmtptest.Message("k", number(1), "x"), // nobody subscribed to that
 		zmtptest.Message("kw", number(1), "x"),
 		zmtptest.Message("kvx", number(2), ""), // a pod has one topic
+		zmtptest.Message("kv", number(2), "last"),
 	}, nil)
 	s := subscribe(t, events.SubscriberConfig{Endpoint: rawServer(t, script), Topic: "kv"})
-	for _, want := range []uint64{0, 1} {
+	for _, want := range []uint64{0, 1, 2} {
 		if m := s.next(); m.Seq != want {
 			t.Errorf("got %s, want number %d", show(m), want)
 		}
 	}
-	if got := s.Stats(); got.Messages != 2 || got.Malformed != 4 || got.BadTopics != 4 || got.Connects != 1 || got.Disconnects != 0 {
+	if got := s.Stats(); got.Messages != 3 || got.Malformed != 4 || got.BadTopics != 4 || got.Connects != 1 || got.Disconnects != 0 {
 		t.Errorf("stats %+v", got)
 	}
 }

@@ -183,6 +183,9 @@ func (p *Picker) pick(ctx context.Context, r *kvindex.Request, tried []string) (
 	}
 	for name := chosen.Pod; len(k.Fallbacks) < p.cfg.Fallbacks; {
 		s.answer.Pods = slices.DeleteFunc(s.answer.Pods, func(e kvindex.PodScore) bool { return e.Pod == name })
+		if len(s.answer.Pods) == 0 {
+			break
+		}
 		if i = p.choose(pool, s, k.PromptTokens); i < 0 || i >= len(s.pods) {
 			break
 		}

@@ -41,7 +41,7 @@ type options struct {
 	pods, namespace, selector         string
 	targetPort, eventPort, replayPort int
 	fallbacks, maxRequests, maxBody   int
-	timeout, drain                    time.Duration
+	timeout, sync, linger, drain      time.Duration
 	insecure, verbose                 bool
 	cert, key                         string
 	ranksLabel, engineVersion         string
@@ -84,6 +84,8 @@ func parse(args []string) (*options, error) {
 	f.StringVar(&o.cert, "tls-cert", "", "certificate file (PEM); without it a certificate is made, which Envoy must not verify")
 	f.StringVar(&o.key, "tls-key", "", "key file (PEM)")
 	f.BoolVar(&o.insecure, "insecure", false, "no TLS")
+	f.DurationVar(&o.sync, "sync", 30*time.Second, "how long the picker is not ready while it waits for the pods' events; it answers all the same")
+	f.DurationVar(&o.linger, "linger", 5*time.Second, "how long it goes on after SIGTERM, not ready, so that Envoy stops asking it")
 	f.DurationVar(&o.drain, "drain", 30*time.Second, "how long requests may take to end after SIGTERM")
 	f.BoolVar(&o.verbose, "v", false, "log each request: pod, tokens and errors, never a prompt")
 	if err := f.Parse(args); err != nil {
@@ -102,6 +104,8 @@ func parse(args []string) (*options, error) {
 	refuse((o.cert == "") != (o.key == ""), "-tls-cert and -tls-key need each other")
 	refuse(o.insecure && o.cert != "", "-insecure and -tls-cert exclude each other")
 	refuse(o.timeout <= 0, "-timeout is %v", o.timeout)
+	refuse(o.sync < 0, "-sync is %v", o.sync)
+	refuse(o.linger < 0, "-linger is %v", o.linger)
 	refuse(o.drain <= 0, "-drain is %v", o.drain)
 	return o, errors.Join(errs...)
 }
@@ -153,8 +157,13 @@ func run(ctx context.Context, o *options, listening func(net.Addr)) error {
 		}
 		security = grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}))
 	}
+	began := time.Now()
 	server, err := epp.NewServer(epp.Config{
 		Picker: p, MaxBody: o.maxBody, MaxRequests: o.maxRequests,
+		Ready: func() bool {
+			r := p.Ready()
+			return ctx.Err() == nil && r.Pods > 0 && (r.OK() || time.Since(began) > o.sync)
+		},
 		OnEnd: func(k *picker.Pick, u kvindex.Usage, err error) {
 			log.Debug("request", "pod", k.Pod.Name, "prompt", k.PromptTokens, "predicted", k.PredictedTokens, "cached", u.CachedTokens, "picked_by_load", k.Err, "err", err)
 		},
@@ -177,6 +186,11 @@ func run(ctx context.Context, o *options, listening func(net.Addr)) error {
 	ended := 0
 	select {
 	case <-ctx.Done():
+		select {
+		case <-time.After(o.linger):
+		case err = <-failed:
+			ended++
+		}
 		timer := time.AfterFunc(o.drain, server.Stop)
 		server.GracefulStop()
 		timer.Stop()

@@ -55,7 +55,7 @@ func TestRun(t *testing.T) {
 	if err := os.WriteFile(file, list, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o, err := parse([]string{"-listen", "127.0.0.1:0", "-model", "m", "-pods", file, "-timeout", "1m"})
+	o, err := parse([]string{"-listen", "127.0.0.1:0", "-model", "m", "-pods", file, "-timeout", "1m", "-linger", "1ms"})
 	if err != nil {
 		t.Fatal(err)
 	}
