@@ -341,7 +341,7 @@ func TestWrongAnswers(t *testing.T) {
 		change func(string, map[string]any)
 		want   string
 	}{
-		"an id past 31 bits":    {set("token_ids", []any{1, 1 << 31}), "token 1: its id is more than"},
+		"an id past 31 bits":    {set("token_ids", []any{1, int64(1) << 31}), "token 1: its id is more than"},
 		"an id past 64 bits":    {set("token_ids", []any{json.Number("99999999999999999999999")}), "its id is more than"},
 		"a negative id":         {set("token_ids", []any{-1}), "a token id"},
 		"an id with a fraction": {set("token_ids", []any{json.Number("1.0")}), "a token id"},
