@@ -88,7 +88,8 @@ type Options struct {
 	// have no such option.
 	InlineSystem string
 
-	// StartDate is VLLM_SYSTEM_START_DATE, the date in chats of gpt-oss. "" is the day of Now.
+	// StartDate is VLLM_SYSTEM_START_DATE, the date in chats of gpt-oss, such as "2026-11-28". It
+	// is written as it is. "" is the day of Now.
 	StartDate string
 
 	// Now returns the time by the engine's clock and time zone, for chats with the date. nil is
@@ -146,7 +147,7 @@ func (m *Model) configure(o Options) error {
 	switch o.TokenizerMode {
 	case "", "auto", "hf", "deepseek_v32", "deepseek_v4", "deepseek_v41":
 	default:
-		return unsupported("the tokenizer mode %.60q", o.TokenizerMode)
+		return unsupported("the tokenizer mode %.60q, which is none of auto, hf, deepseek_v32, deepseek_v4 and deepseek_v41", o.TokenizerMode)
 	}
 	switch o.ContentFormat {
 	case "", "auto", "string", "openai":

@@ -31,7 +31,7 @@ func (c *Client) endpoint() (*url.URL, error) {
 	text := strings.TrimRight(cmp.Or(c.Endpoint, os.Getenv("HF_ENDPOINT"), "https://huggingface.co"), "/")
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
-		return nil, fmt.Errorf("the endpoint is not an address of http or https: %w", fs.ErrInvalid) // it may have a password
+		return nil, fmt.Errorf("Client.Endpoint or HF_ENDPOINT is not an address of http or https, as https://huggingface.co is: %w", fs.ErrInvalid) // it may have a password
 	}
 	return u, nil
 }

@@ -100,7 +100,7 @@ func (e *Engine) dial(requests int) error {
 		case strings.Contains(s, "@") && (err != nil || u.Host == ""):
 			return fmt.Errorf("URLs[%d] has a user name and is not valid", i)
 		case err != nil:
-			return fmt.Errorf("URLs[%d]: %w", i, err)
+			return fmt.Errorf("URLs[%d] is not that of an HTTP server, as http://10.0.0.7:8000 or unix:///run/vllm.sock is", i) // it may have a password
 		case u.Scheme == "unix" && u.Host == "" && u.Path != "":
 			socket := u.Path
 			t := transport()
@@ -139,7 +139,7 @@ type question struct {
 }
 
 var (
-	errNoRoute = errors.New("it does not have it")
+	errNoRoute = errors.New("the path is not served")
 	errAway    = errors.New("not reached") // another address may do
 )
 

@@ -501,8 +501,12 @@ func TestAddresses(t *testing.T) {
 	}
 	for _, c := range []*remote.Engine{{}, {Model: "m"}, {URLs: []string{"10.0.0.7:8000"}, Model: "m"}, {URLs: []string{"ftp://a"}, Model: "m"}, {URLs: []string{"http://u:secret@"}, Model: "m"},
 		{URLs: []string{"http://a"}}, {URLs: []string{"http://a"}, Model: "m", Requests: -1}, {URLs: []string{"unix://a/b"}, Model: "m"}} {
-		if _, err := c.Encode(t.Context(), nil, "a", false); err == nil || strings.Contains(err.Error(), "secret") {
+		_, err := c.Encode(t.Context(), nil, "a", false)
+		if err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%v: %v", c.URLs, err)
+		}
+		if len(c.URLs) == 1 && c.URLs[0] == "10.0.0.7:8000" && !strings.Contains(err.Error(), "URLs[0] is not that of an HTTP server") {
+			t.Error(err)
 		}
 		_ = c.Close()
 	}

@@ -75,6 +75,9 @@ func (j *Judge) Check(ctx context.Context, local tokenize.Tokenizer, model *chat
 	if j.Engine == nil {
 		return errors.New("remote: Judge: Engine is nil")
 	}
+	if local == nil {
+		return errors.New("remote: Judge: the tokenizer to check is nil")
+	}
 	for _, list := range [][]trial{textTrials(local), chatTrials(local, model)} {
 		compared, skipped := 0, error(nil)
 		for _, t := range list {
@@ -205,11 +208,15 @@ func (e *Engine) lists(ctx context.Context) error {
 
 // Tokenizer returns local, as long as there is no verdict. After one it is Fallback, or an error.
 // It is for a kvindex.Model, whose chats then are rendered by Fallback, too: an Indexer asks it
-// before each chat. It is cheap to make, and what it makes may be used beside each other.
+// before each chat. It is cheap to make, and what it makes may be used beside each other. It is
+// nil if local is nil.
 //
 // An encoding that has begun when a verdict comes may still be local. Later ones are not, and
 // nothing in a prompt cache (kvindex.WithPromptCache) is used for them.
 func (j *Judge) Tokenizer(local tokenize.Tokenizer) tokenize.Tokenizer {
+	if local == nil {
+		return nil // a kvindex.Model without a tokenizer stays one
+	}
 	t := judged{j, local}
 	if j.Fallback != nil {
 		return judgedRenderer{t, j.Fallback}

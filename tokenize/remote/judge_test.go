@@ -386,6 +386,17 @@ func TestFailingEngines(t *testing.T) {
 	}
 }
 
+// A model without a tokenizer stays one, and there is nothing to check.
+func TestJudgeWithoutATokenizer(t *testing.T) {
+	j, _ := judgeOf(t, &judgedEngine{t: tiny(t, nil)})
+	if got := j.Tokenizer(nil); got != nil {
+		t.Errorf("%T", got)
+	}
+	if err := j.Check(t.Context(), nil, nil); err == nil || errors.Is(err, remote.ErrCheckFailed) || j.Verdict() != nil {
+		t.Error(err)
+	}
+}
+
 // An engine that answers for any model counts only if it lists the one that is judged.
 func TestVerdictNeedsTheModel(t *testing.T) {
 	for _, c := range []struct {

@@ -99,7 +99,7 @@ func parse(args []string) (*options, error) {
 	}
 	refuse(f.NArg() > 0, "%q is no flag", f.Args())
 	refuse(o.model == "", "-model is missing")
-	refuse((o.pods == "") == (o.selector == ""), "one of -pods and -selector is needed")
+	refuse((o.pods == "") == (o.selector == ""), "either -pods or -selector is needed")
 	refuse(o.targetPort < 1 || o.targetPort > 65535, "-target-port is %d", o.targetPort)
 	refuse((o.cert == "") != (o.key == ""), "-tls-cert and -tls-key need each other")
 	refuse(o.insecure && o.cert != "", "-insecure and -tls-cert exclude each other")

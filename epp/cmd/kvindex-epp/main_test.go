@@ -139,8 +139,8 @@ func TestMistakes(t *testing.T) {
 		args string
 		want []string
 	}{
-		{"", []string{"-model is missing", "one of -pods and -selector"}},
-		{"-model m -pods a -selector b", []string{"one of -pods and -selector"}},
+		{"", []string{"-model is missing", "either -pods or -selector"}},
+		{"-model m -pods a -selector b", []string{"either -pods or -selector"}},
 		{"-model m -pods a extra", []string{`["extra"] is no flag`}},
 		{"-model m -pods a -target-port 0 -timeout 0s -drain -1s", []string{"-target-port is 0", "-timeout is 0s", "-drain is -1s"}},
 		{"-model m -pods a -tls-cert c", []string{"-tls-cert and -tls-key"}},

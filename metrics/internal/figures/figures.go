@@ -160,29 +160,37 @@ func (s *Set) Watch(ix *kvindex.Indexer) {
 }
 
 // WatchSubscriber, WatchFleet, WatchPool and WatchTokenizers read one more of these. Their
-// figures are added up.
+// figures are added up. nil is none.
 func (s *Set) WatchSubscriber(sub *events.Subscriber) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.watched = append(s.watched, sub)
+	if sub != nil {
+		s.watched = append(s.watched, sub)
+	}
 }
 
 func (s *Set) WatchFleet(f *events.Fleet) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.watched, s.fleets = append(s.watched, f), append(s.fleets, f)
+	if f != nil {
+		s.watched, s.fleets = append(s.watched, f), append(s.fleets, f)
+	}
 }
 
 func (s *Set) WatchPool(p *events.Pool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pools = append(s.pools, p)
+	if p != nil {
+		s.pools = append(s.pools, p)
+	}
 }
 
 func (s *Set) WatchTokenizers(p *tokenize.Pool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.texts = append(s.texts, p)
+	if p != nil {
+		s.texts = append(s.texts, p)
+	}
 }
 
 // Reading is what Read has read, for exporters with further metrics.

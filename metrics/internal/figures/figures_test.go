@@ -36,6 +36,17 @@ func TestEachFigure(t *testing.T) {
 	}
 }
 
+// TestNil: what a program does not have adds nothing.
+func TestNil(t *testing.T) {
+	s := New(0)
+	s.Watch(nil)
+	s.WatchSubscriber(nil)
+	s.WatchFleet(nil)
+	s.WatchPool(nil)
+	s.WatchTokenizers(nil)
+	s.Read(func(m *Metric, value float64, _ []string) { t.Errorf("%s is %v", m.Name, value) })
+}
+
 // number gives each integer of v a value of its own.
 func number(v reflect.Value, name string, names map[float64]string) {
 	next := float64(1000 + len(names))
