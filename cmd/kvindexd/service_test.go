@@ -21,6 +21,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -354,6 +355,10 @@ func TestLog(t *testing.T) {
 		post(t, admin+path, body)
 	}
 	until(t, admin+"/v1/explain?pod=pod-0&prompt="+secret, 200)
+	const added = `"change":{"kind":"added","pod":"pod-0"`
+	for ctx := zmtptest.Context(t); !strings.Contains(log.String(), added) && ctx.Err() == nil; {
+		runtime.Gosched()
+	}
 	if err := end(); err != nil {
 		t.Fatal(err)
 	}
@@ -366,7 +371,7 @@ func TestLog(t *testing.T) {
 			t.Errorf("no JSON: %s", line)
 		}
 	}
-	for _, want := range []string{`"path":"/v1/select"`, `"status":422`, `"method":"POST"`, "draining", `"change":{"kind":"added","pod":"pod-0"`} {
+	for _, want := range []string{`"path":"/v1/select"`, `"status":422`, `"method":"POST"`, "draining", added} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s in %s", want, text)
 		}
