@@ -17,6 +17,7 @@ import (
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	mode "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	health "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
@@ -26,11 +27,13 @@ import (
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/epp"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 	"github.com/kvindex/kvindex/picker"
 	"github.com/kvindex/kvindex/route"
 )
 
-// A pool is some pods: pod i has 10.0.0.i:8000, and the first 8-2*i of the blocks of prompt.
+// A pool is some pods: pod i has 10.0.0.i:8000, and the first 8-2*i of the blocks of prompt. A score
+// has an hour.
 type pool struct {
 	ix     *kvindex.Indexer
 	picker *picker.Picker
@@ -45,6 +48,7 @@ func newPool(t testing.TB, cfg picker.Config, n int) *pool {
 	}
 	t.Cleanup(func() { ix.Close() })
 	p := &pool{ix: ix, prompt: fakeengine.NewPrompt(1, 16, 9)}
+	cfg.Timeout = time.Hour
 	if p.picker, err = picker.New(ix, cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +217,7 @@ func check(t *testing.T, got *result, c *call, want string) {
 
 // TestBodies: a body that comes back whole, and its choice, do not depend on how it is cut.
 func TestBodies(t *testing.T) {
-	p := newPool(t, picker.Config{Model: "m", Timeout: time.Minute}, 4)
+	p := newPool(t, picker.Config{Model: "m"}, 4)
 	stub := dial(t, epp.Config{Picker: p.picker})
 	r := rand.New(rand.NewPCG(1, 1))
 	small := p.body()
@@ -512,7 +516,7 @@ func TestMany(t *testing.T) {
 	p := newPool(t, picker.Config{Model: "m", Fallbacks: 2}, 8)
 	before := runtime.NumGoroutine()
 	t.Run("exchanges", func(t *testing.T) {
-		stub := dial(t, epp.Config{Picker: p.picker})
+		stub := dial(t, epp.Config{Picker: p.picker}, grpc.WaitForHandlers(true))
 		var all sync.WaitGroup
 		for i := range 1000 {
 			all.Go(func() {
@@ -538,8 +542,8 @@ func TestMany(t *testing.T) {
 		all.Wait()
 	})
 	p.idle(t) // the server has stopped
-	for i := 0; runtime.NumGoroutine() > before; i++ {
-		if i == 1e6 {
+	for ctx := zmtptest.Context(t); runtime.NumGoroutine() > before; {
+		if ctx.Err() != nil {
 			buf := make([]byte, 1<<16)
 			t.Fatalf("goroutines: %d, were %d\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
 		}

@@ -19,6 +19,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
@@ -166,7 +167,7 @@ func start(t *testing.T) *fleet {
 	ok(t, err)
 	pods, err := events.NewFleet(f.ix.Sink(), events.FleetConfig{})
 	ok(t, err)
-	f.picker, err = picker.New(f.ix, picker.Config{Fleet: pods, Model: "llama-3", OnEnd: func(p *picker.Pick, u kvindex.Usage, err error) {
+	f.picker, err = picker.New(f.ix, picker.Config{Fleet: pods, Model: "llama-3", Timeout: time.Hour, OnEnd: func(p *picker.Pick, u kvindex.Usage, err error) {
 		f.answers <- answered{p.Pod.Name, p.PredictedTokens, u.PromptTokens, u.CachedTokens, p.Err, err}
 	}})
 	ok(t, err)
