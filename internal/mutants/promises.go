@@ -381,4 +381,23 @@ var promises = []promise{
 		{"./metrics/otel", "Exporter.scored", "an error is told with its text", "span.SetStatus(codes.Error, s.Outcome)", "span.SetStatus(codes.Error, s.Err.Error())", "TestSpans"},
 		{"./events", "Fleet.drop", "a Subscriber that went takes its counts with it", "f.past.add(l.sub.Stats())", "_ = l", "TestFleetStats"},
 	}},
+	// The service answers as the reference does, shows and changes nothing for strangers, and says what it does not take.
+	{"the service", []mutant{
+		{"./cmd/kvindexd/internal/server", "Server.blocks", "a prompt of whole blocks is a block short", "p.MatchedBlocks * p.BlockTokens /", "p.CachedTokens /", "TestReferenceRules"},
+		{"./cmd/kvindexd/internal/server", "Server.blocks", "pods do not narrow", "scores = of", "_ = of", "TestReferenceRules"},
+		{"./cmd/kvindexd/internal/server", "Server.scoreChat", "a generation prompt by default", "if set := fields[\"add_generation_prompt\"]; set == nil ||", "if set := fields[\"add_generation_prompt\"]; set != nil &&", "TestReferenceRules"},
+		{"./cmd/kvindexd/internal/server", "Server.scoreChat", "a deep chat is a failure of the service", "if depth(r.body) > maxDepth {", "if false {", "TestReferenceRules"},
+		{"./cmd/kvindexd/internal/server", "statusOf", "the reference endpoints have statuses of their own", "if reference && s.or500 {", "if false {", "TestReferenceRules"},
+		{"./cmd/kvindexd/internal/server", "document", "the document has what is not served", "return served[path] == nil", "return false", "TestOpenAPI"},
+		{"./cmd/kvindexd/internal/server", "Server.guard", "a page that has rebound its name reads the admin address", "!local(r.Host)", "false", "TestAdminGuard"},
+		{"./cmd/kvindexd/internal/server", "Server.router", "all is on the public address", "if !has(e) {", "if false {", "TestPublic"},
+		{"./cmd/kvindexd/internal/server", "Server.hold", "bodies together have no bound", "if s.bodies.Add(more) > s.cfg.MaxBodies {", "if s.bodies.Add(more); false {", "TestBounds"},
+		{"./cmd/kvindexd/internal/server", "Server.reserve", "a lease that ends leaves the load", "\t\tv.expire()\n", "", "TestLease"},
+		{"./cmd/kvindexd/internal/server", "Server.ready", "a service that ends is ready", "if s.draining.Load() {", "if false {", "TestReady"},
+		{"./cmd/kvindexd/internal/config", "loader.parse", "two indexes are one", "if len(backends) > 1 {", "if false {", "TestMistakes"},
+		{"./cmd/kvindexd/internal/config", "Load", "a lower layer wins", "if _, above := l.origins[name]; !above {", "if true {", "TestOrder"},
+		{"./cmd/kvindexd/internal/config", "loader.put", "what does nothing is not said", "l.note(\"%s: accepted, and does nothing here: %s\", origin, a.why)", "_ = origin", "TestNames"},
+		{"./cmd/kvindexd", "gate.parse", "any number of pods connects", "if !g.pods[pod] && len(g.pods) >= g.most || ", "if ", "TestGate"},
+		{"./cmd/kvindexd", "settings.listenAdmin", "an open admin address", "&& !at.IP.IsLoopback() {", "&& false {", "TestAdminAddress"},
+	}},
 }
