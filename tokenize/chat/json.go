@@ -47,7 +47,7 @@ const (
 type decoder struct {
 	s       string
 	body    bool // s is a body, and not valid for longer than the decoder
-	sources bool // it is one of the Messages API, whose images are in sources
+	api     api  // of the body
 	at      int
 	depth   int
 	place   place
@@ -60,8 +60,9 @@ type place uint8
 
 const (
 	inBody     place = iota
-	inMessages       // in the value of messages
-	inContent        // in a message's content
+	inMessages       // in the value of messages, or of input of the Responses API
+	inContent        // in a message's content, or in the output of a call
+	inSystem         // in the value of system of the Messages API
 	inResult         // in the content of a block of a message
 	inSource         // in the source of such a block, or of a part of its content
 	inFeatures       // in the value of features
@@ -76,6 +77,14 @@ func (d *decoder) within(key string) place {
 		switch key {
 		case "messages":
 			return inMessages
+		case "input":
+			if d.api == responses {
+				return inMessages
+			}
+		case "system":
+			if d.api == messages {
+				return inSystem
+			}
 		case "features":
 			return inFeatures
 		case "prompt", "token_ids", "input_ids":
@@ -85,15 +94,15 @@ func (d *decoder) within(key string) place {
 		}
 	case d.depth == 2 && d.place == inFeatures && (key == "kwargs_data" || key == "mm_metadata"):
 		return inMedia
-	case d.depth == 3 && d.place == inMessages && key == "content":
+	case d.depth == 3 && d.place == inMessages && (key == "content" || key == "output" && d.api == responses):
 		return inContent
 	case d.depth == 5 && d.place == inContent && mediaFields[key]:
 		return inMedia
-	case d.sources && (d.depth == 5 && d.place == inContent || d.depth == 7 && d.place == inResult) && key == "source":
+	case key == "source" && d.api == messages && (d.depth == 3 && d.place == inSystem || d.depth == 5 && d.place == inContent || d.depth == 7 && d.place == inResult):
 		return inSource
-	case d.sources && d.depth == 5 && d.place == inContent && key == "content":
+	case d.api == messages && d.depth == 5 && d.place == inContent && key == "content":
 		return inResult
-	case (d.depth == 6 || d.depth == 8) && d.place == inSource && key == "data":
+	case (d.depth == 4 || d.depth == 6 || d.depth == 8) && d.place == inSource && key == "data":
 		return inMedia
 	}
 	return d.place
@@ -132,7 +141,7 @@ func (n *counts) decode(s string) (jinja.Value, error) {
 
 // decodeBody is decode for a body of an API. What it returns has nothing of it.
 func (n *counts) decodeBody(body []byte, api api) (jinja.Value, error) {
-	d := decoder{s: unsafe.String(unsafe.SliceData(body), len(body)), body: true, sources: api == messages, counts: n}
+	d := decoder{s: unsafe.String(unsafe.SliceData(body), len(body)), body: true, api: api, counts: n}
 	return d.whole()
 }
 
