@@ -152,7 +152,7 @@ var promises = []promise{
 		{"./tokenize", "normalizer.apply", "replacements of any length", "if len(s) > w.left {", "if false {", "TestReplaceTooLong"},
 		{"./tokenize", "fileTokenizer.EncodeMarks", "what is held has texts of any length", "if err := h.pool.check(ctx, p.Text); err != nil {", "if err := error(nil); err != nil {", "TestHoldFails"},
 		{"./tokenize", "gate.admit", "long texts take the last room", "(g.maxWaiting-g.waiting)/waitShare", "g.maxWaiting-g.waiting", "TestGateRefuses"},
-		{".", "scorer.readChat", "a client's error is sent to the engine", "err == nil || model.Chat != nil && ", "err == nil || false && ", "TestEngineRenders"},
+		{".", "scorer.readChat", "a client's error is sent to the engine", "!ok || model.Chat != nil && ", "!ok || false && ", "TestEngineRenders"},
 		{"./tokenize", "findSnapshot", "a ref leads out of its folder", "if !hubcache.ValidPart(commit) {", "if false {", "TestHubFinds"},
 		{"./tokenize/chat", "decoder.value", "bodies of any depth", "d.depth > maxDepth {", "d.depth > 100*maxDepth {", "TestParseErrors"},
 		{"./tokenize/chat", "decoder.object", "tools of any length", "d.at-from > maxTools {", "d.at < from {", "TestHostileTools"},
