@@ -115,8 +115,9 @@ type media struct{}
 type counts struct {
 	values int
 	tokens int
-	long   int    // digits of integers that do not fit 64 bits
-	room   []byte // strings, and behind them room for more
+	long   int             // digits of integers that do not fit 64 bits
+	room   []byte          // strings, and behind them room for more
+	keys   [32]jinja.Value // some keys of objects
 }
 
 // A roomful is the memory that strings share, in bytes. Longer strings have their own.
@@ -280,7 +281,7 @@ func (d *decoder) object() (jinja.Value, error) {
 		if d.depth == 1 && key == "tools" && d.at-from > maxTools {
 			return nil, unscored("tools", "longer than %d bytes", maxTools)
 		}
-		o.Set(key, v)
+		o.SetKey(d.key(key), v)
 		switch d.next() {
 		case ',':
 			d.at++
@@ -291,6 +292,18 @@ func (d *decoder) object() (jinja.Value, error) {
 			return nil, d.fail("neither ',' nor '}'")
 		}
 	}
+}
+
+// key returns a key as a value. Bodies have few keys, many times.
+func (d *decoder) key(s string) jinja.Value {
+	if s == "" {
+		return s
+	}
+	at := &d.keys[(len(s)+5*int(s[0])+11*int(s[len(s)-1]))%len(d.keys)]
+	if had, _ := (*at).(string); had != s {
+		*at = s
+	}
+	return *at
 }
 
 func (d *decoder) array() (jinja.Value, error) {
