@@ -385,6 +385,7 @@ func TestMistakes(t *testing.T) {
 		{"-models=a=,b=c", "", `flag -models: "a=,b=c": must be NAME=WHERE, with commas between them`},
 		{"", `{"pods": [{"id": "p", "model": "m", "host": "h", "prot": 1}]}`, `file: pods: "[{\"id\": \"p\", \"model\": \"m\", \"host\": \"h\", \"prot\": 1}]": must be a list of pods: json: unknown field "prot"`},
 		{"", `{"pods": [{"id": "p", "model": "m"}]}`, `file: pods: "[{\"id\": \"p\", \"model\": \"m\"}]": [0]: id, model and host are needed`},
+		{"-engine=0.99", "", `flag -engine: "0.99": an Engine of "0.99" is newer than 0.31`},
 		{"-admin-token=a\nb", "", "flag -admin-token: has a character that a header of HTTP cannot have"},
 	} {
 		var args []string

@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -14,34 +15,44 @@ import (
 	"github.com/kvindex/kvindex/kvindextest"
 )
 
-// The document of the endpoints has just those that are served.
+// The document of an address has just the endpoints that are served there.
 func TestOpenAPI(t *testing.T) {
-	f := start(t, server.Config{Metrics: http.NotFoundHandler()})
-	var doc struct {
-		Paths map[string]map[string]struct {
-			OperationID string
-			Responses   map[string]any
-		}
-	}
-	if code := ask(t, "GET", f.public.URL+"/openapi.json", "", &doc); code != http.StatusOK {
-		t.Fatal(code)
-	}
-	served := f.server.Served()
-	ids := make(map[string]bool)
-	for path, methods := range doc.Paths {
-		for method, op := range methods {
-			if _, ok := served[method+" "+path]; !ok {
-				t.Errorf("%s %s is in the document and is not served", method, path)
+	for _, metrics := range []http.Handler{nil, http.NotFoundHandler()} {
+		f := start(t, server.Config{Metrics: metrics})
+		for _, admin := range []bool{false, true} {
+			at := f.public.URL
+			if admin {
+				at = f.admin.URL
 			}
-			delete(served, method+" "+path)
-			if op.OperationID == "" || ids[op.OperationID] || len(op.Responses) == 0 {
-				t.Errorf("%s %s: %+v", method, path, op)
+			var doc struct {
+				OpenAPI string
+				Paths   map[string]map[string]struct {
+					OperationID string
+					Responses   map[string]any
+				}
 			}
-			ids[op.OperationID] = true
+			if code := ask(t, "GET", at+"/openapi.json", "", &doc); code != http.StatusOK || doc.OpenAPI != "3.1.0" {
+				t.Fatal(code, doc.OpenAPI)
+			}
+			served := f.server.Served()
+			maps.DeleteFunc(served, func(_ string, public bool) bool { return !public && !admin })
+			ids := make(map[string]bool)
+			for path, methods := range doc.Paths {
+				for method, op := range methods {
+					if _, ok := served[method+" "+path]; !ok {
+						t.Errorf("admin %v: %s %s is in the document and is not served", admin, method, path)
+					}
+					delete(served, method+" "+path)
+					if op.OperationID == "" || ids[op.OperationID] || len(op.Responses) == 0 {
+						t.Errorf("%s %s: %+v", method, path, op)
+					}
+					ids[op.OperationID] = true
+				}
+			}
+			for endpoint := range served {
+				t.Errorf("admin %v: %s is not in the document", admin, endpoint)
+			}
 		}
-	}
-	for endpoint := range served {
-		t.Errorf("%s is not in the document", endpoint)
 	}
 }
 

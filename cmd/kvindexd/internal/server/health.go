@@ -2,6 +2,7 @@ package server
 
 import (
 	_ "embed" // the document of the endpoints
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -52,9 +53,20 @@ func (s *Server) silent() string {
 //go:embed openapi.json
 var openAPI []byte
 
-func (s *Server) openAPI(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(openAPI)
+// document returns the handler of the document of one address, which has the paths that are
+// served there.
+func document(served map[string]methods) http.HandlerFunc {
+	var doc, paths map[string]json.RawMessage
+	err := json.Unmarshal(openAPI, &doc)
+	if err == nil {
+		err = json.Unmarshal(doc["paths"], &paths)
+	}
+	if err != nil {
+		panic(err) // the file is no JSON
+	}
+	maps.DeleteFunc(paths, func(path string, _ json.RawMessage) bool { return served[path] == nil })
+	doc["paths"], _ = json.Marshal(paths)
+	return func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, doc) }
 }
 
 // A counted counts what was written.
