@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -22,16 +21,10 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-func TestMain(m *testing.M) {
-	flag.Parse()
-	if testing.Short() {
-		patience = 6 * time.Second
-	}
-	zmtptest.Main(m)
-}
+func TestMain(m *testing.M) { zmtptest.Main(m) }
 
 // patience bounds every wait of these tests.
-var patience = time.Minute
+const patience = time.Minute
 
 // saysSilent reports whether OnError is told of an engine that publishes nothing.
 func saysSilent(err error) bool { return strings.Contains(err.Error(), " has published ") }
@@ -551,8 +544,7 @@ func TestContested(t *testing.T) {
 // TestTransportError: a fault says of which pod, rank and connection it is, and what caused
 // it.
 func TestTransportError(t *testing.T) {
-	closed := closedPort(t)
-	port := portOf(t, closed)
+	const closed, port = "tcp://127.0.0.1:2", 2 // nobody listens there, nor at the port before
 	quiet := rawServer(t, zmtptest.Hello(0, "PUB"))
 	spoken := slices.Concat(zmtptest.Hello(0, "PUB"), zmtptest.Message("kv@b@n", number(0), "x"))
 	guests := func(script []byte) func(*testing.T) (chan error, string) {
