@@ -432,6 +432,14 @@ func TestCommands(t *testing.T) {
 	if err := run(t.Context(), []string{"healthcheck", public + "/healthz"}, io.Discard, io.Discard); err != nil {
 		t.Error(err)
 	}
+	_, port, _ := strings.Cut(public, "127.0.0.1:")
+	for name, listen := range map[string]string{"HTTP_PORT": port, "KVINDEXD_LISTEN": "0.0.0.0:" + port} {
+		t.Setenv(name, listen)
+		if err := run(t.Context(), []string{"healthcheck"}, io.Discard, io.Discard); err != nil {
+			t.Errorf("by %s: %v", name, err)
+		}
+		t.Setenv(name, "")
+	}
 	if err := run(t.Context(), []string{"healthcheck", public + "/nothing"}, io.Discard, io.Discard); err == nil {
 		t.Error("an answer of 404 is healthy")
 	}
