@@ -252,6 +252,7 @@ func (s *modelSource) apply(o *op, fired *firings) {
 				if b.age++; b.age > 2 {
 					delete(blocks, name)
 					names[name] = true
+					s.counts.Aged++
 				}
 			}
 		}

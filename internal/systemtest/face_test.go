@@ -15,9 +15,9 @@ import (
 // face is how many exported names and fields each package may have: what a user has to read.
 // Raise a number only for a name that users call.
 var face = map[string][2]int{
-	".": {109, 127}, "stats": {12, 90},
+	".": {109, 127}, "stats": {12, 91},
 	"events": {77, 154}, "events/discovery": {4, 9}, "events/k8s": {5, 16},
-	"index": {70, 88}, "index/indextest": {3, 3}, "index/redisindex": {6, 14},
+	"index": {70, 89}, "index/indextest": {3, 3}, "index/redisindex": {6, 14},
 	"epp": {2, 5}, "kvindextest": {20, 13}, "picker": {27, 25},
 	"metrics/otel": {11, 0}, "metrics/prometheus": {14, 0},
 	"route": {32, 23}, "route/field": {13, 19}, "route/load": {2, 4},
