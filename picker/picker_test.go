@@ -90,6 +90,27 @@ func TestFallbacks(t *testing.T) {
 	}
 }
 
+// TestFallbacksTakeNoTurn: round-robin goes on behind the pod that was chosen, and the fallbacks are
+// those whose turn is next.
+func TestFallbacksTakeNoTurn(t *testing.T) {
+	pods := []picker.Pod{{Name: "a"}, {Name: "b"}, {Name: "c"}, {Name: "d"}}
+	_, p := start(t, picker.Config{Fallbacks: 2, Policy: route.TiesByChance(route.RoundRobin(), 1)}, pods)
+	var turns []string
+	for i := range 12 {
+		pick, err := p.Pick(t.Context(), nil)
+		if err != nil || len(pick.Fallbacks) != 2 {
+			t.Fatal(err, pick)
+		}
+		turns = append(turns, pick.Pod.Name)
+		if i >= 4 && turns[i] != turns[i-4] || i == 3 && strings.Count(strings.Join(turns, ""), turns[3]) != 1 {
+			t.Errorf("the turns are %v", turns)
+		}
+		if i >= 6 && (pick.Fallbacks[0].Name != turns[i-3] || pick.Fallbacks[1].Name != turns[i-2]) {
+			t.Errorf("turns %v: the fallbacks are %s and %s", turns, pick.Fallbacks[0].Name, pick.Fallbacks[1].Name)
+		}
+	}
+}
+
 // TestPickCached: a request goes to the pod that holds its prompt, counts there as load and as
 // a prediction, and is over when it is done.
 func TestPickCached(t *testing.T) {

@@ -40,7 +40,8 @@ type options struct {
 	listen, model, dir                string
 	pods, namespace, selector         string
 	targetPort, eventPort, replayPort int
-	fallbacks, maxRequests, maxBody   int
+	fallbacks, maxRequests            int
+	maxBody, maxBuffered              int
 	timeout, sync, linger, drain      time.Duration
 	insecure, verbose                 bool
 	cert, key                         string
@@ -81,6 +82,7 @@ func parse(args []string) (*options, error) {
 	f.IntVar(&o.fallbacks, "fallbacks", 2, "further endpoints in an answer")
 	f.IntVar(&o.maxRequests, "max-requests", 0, "requests in flight at a pod, beyond which requests get status 429; 0: no bound")
 	f.IntVar(&o.maxBody, "max-body", 64<<20, "bytes of a request's body, beyond which it gets status 413")
+	f.IntVar(&o.maxBuffered, "max-buffered", 1<<30, "bytes of all bodies in memory, beyond which requests are picked by load")
 	f.StringVar(&o.cert, "tls-cert", "", "certificate file (PEM); without it a certificate is made, which Envoy must not verify")
 	f.StringVar(&o.key, "tls-key", "", "key file (PEM)")
 	f.BoolVar(&o.insecure, "insecure", false, "no TLS")
@@ -159,7 +161,7 @@ func run(ctx context.Context, o *options, listening func(net.Addr)) error {
 	}
 	began := time.Now()
 	server, err := epp.NewServer(epp.Config{
-		Picker: p, MaxBody: o.maxBody, MaxRequests: o.maxRequests,
+		Picker: p, MaxBody: o.maxBody, MaxBuffered: o.maxBuffered, MaxRequests: o.maxRequests,
 		Ready: func() bool {
 			r := p.Ready()
 			return ctx.Err() == nil && r.Pods > 0 && (r.OK() || time.Since(began) > o.sync)
