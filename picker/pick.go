@@ -168,7 +168,11 @@ func (p *Picker) pick(ctx context.Context, r *kvindex.Request, tried []string) (
 	if pool.ranked {
 		s.fitRanks(pool, names)
 	}
-	i := p.choose(pool, s, k.PromptTokens)
+	s.route = route.Request{Tokens: k.PromptTokens}
+	if p.cfg.Affinity != nil && k.request != nil {
+		s.route.Affinity = p.cfg.Affinity(k.request)
+	}
+	i := p.choose(pool, s)
 	if i < 0 || i >= len(s.pods) {
 		return nil, fmt.Errorf("%w: the policy chose %d of %d pods", ErrNoPod, i, len(s.pods))
 	}
@@ -186,7 +190,7 @@ func (p *Picker) pick(ctx context.Context, r *kvindex.Request, tried []string) (
 		if len(s.answer.Pods) == 0 {
 			break
 		}
-		if i = p.choose(pool, s, k.PromptTokens); i < 0 || i >= len(s.pods) {
+		if i = p.choose(pool, s); i < 0 || i >= len(s.pods) {
 			break
 		}
 		name = s.answer.Pods[i].Pod
@@ -240,7 +244,7 @@ func namesNoModel(body []byte) bool {
 }
 
 // choose lets the policy choose one of the scores of s.
-func (p *Picker) choose(pool *pool, s *scratch, promptTokens int) int {
+func (p *Picker) choose(pool *pool, s *scratch) int {
 	s.pods = s.answer.RoutePods(s.pods[:0])
 	for i := range s.pods {
 		if pod := &s.pods[i]; pool.speeds || pod.Rank != 0 {
@@ -251,7 +255,6 @@ func (p *Picker) choose(pool *pool, s *scratch, promptTokens int) int {
 		}
 	}
 	p.loads.Fill(s.pods)
-	s.route = route.Request{Tokens: promptTokens}
 	return p.cfg.Policy(&s.route, s.pods)
 }
 

@@ -18,7 +18,7 @@ var face = map[string][2]int{
 	".": {109, 127}, "stats": {12, 90},
 	"events": {77, 154}, "events/discovery": {4, 9}, "events/k8s": {5, 16},
 	"index": {70, 88}, "index/indextest": {3, 3}, "index/redisindex": {6, 14},
-	"epp": {2, 5}, "kvindextest": {20, 14}, "picker": {26, 25},
+	"epp": {2, 5}, "kvindextest": {20, 14}, "picker": {26, 26},
 	"metrics/otel": {11, 0}, "metrics/prometheus": {14, 0},
 	"route": {31, 23}, "route/field": {13, 19},
 	"tokenize": {28, 22}, "tokenize/hub": {6, 10}, "tokenize/chat": {24, 23}, "tokenize/chat/chatcheck": {6, 12},
