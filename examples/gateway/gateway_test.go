@@ -22,6 +22,7 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 	"github.com/kvindex/kvindex/kvindextest"
 	"github.com/kvindex/kvindex/picker"
+	"github.com/kvindex/kvindex/route"
 )
 
 const model = "m"
@@ -153,7 +154,7 @@ func newRig(t testing.TB, l limits, cfg kvindextest.EngineConfig, pods ...string
 		list = append(list, e.pod)
 		t.Cleanup(func() { e.api.Close(); e.Close() })
 	}
-	r.gateway, err = open(settings{model: model, policy: "default", pause: 20 * time.Millisecond, limits: l, log: log.New(io.Discard, "", 0)}, llm)
+	r.gateway, err = open(settings{model: model, policy: route.Default, pause: 20 * time.Millisecond, limits: l, log: log.New(io.Discard, "", 0)}, llm)
 	ok(t, err)
 	ok(t, r.gateway.fleet.Set("test", list))
 	var running sync.WaitGroup
@@ -181,11 +182,6 @@ func ok(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-type message struct {
-	Role    string `json:"role"`
-	Content string `json:"content"`
 }
 
 // answered is what a client got.
@@ -250,14 +246,6 @@ func (r *rig) applied() {
 	}
 }
 
-func text(random *rand.Rand, words int) string {
-	var b strings.Builder
-	for range words {
-		b.WriteString([]string{"harbour ", "old ", "map ", "letter ", "ship ", "archive "}[random.IntN(6)])
-	}
-	return b.String()
-}
-
 func bodyOf(fields map[string]any) string {
 	b, _ := json.Marshal(fields) // strings and numbers
 	return string(b)
@@ -276,7 +264,7 @@ func TestConversations(t *testing.T) {
 	}
 	r := newRig(t, wide, kvindextest.EngineConfig{Blocks: 150}, "a", "b", "c")
 	random := rand.New(rand.NewPCG(1, 1))
-	systems := []string{text(random, 40), text(random, 40), text(random, 40)}
+	systems := []string{saying(random, 240), saying(random, 240), saying(random, 240)}
 	var mu sync.Mutex // guards seen
 	seen := map[string]int{}
 	var clients sync.WaitGroup
@@ -286,12 +274,12 @@ func TestConversations(t *testing.T) {
 			for talk := client; talk < n; talk += 8 {
 				messages := []message{{"system", systems[random.IntN(3)]}}
 				for turn := range 3 {
-					messages = append(messages, message{"user", text(random, 5+random.IntN(10))})
+					messages = append(messages, message{"user", saying(random, 30+random.IntN(60))})
 					what := r.converse(random, fmt.Sprint(talk, ".", turn), messages)
 					mu.Lock()
 					seen[what]++
 					mu.Unlock()
-					messages = append(messages, message{"assistant", text(random, 8)})
+					messages = append(messages, message{"assistant", saying(random, 48)})
 				}
 			}
 		})
@@ -314,7 +302,7 @@ func TestConversations(t *testing.T) {
 	hits := 0
 	for i := range 60 {
 		r.applied()
-		messages := []message{{"system", systems[i%3]}, {"user", text(random, 5)}}
+		messages := []message{{"system", systems[i%3]}, {"user", saying(random, 30)}}
 		a := r.post("/v1/chat/completions", fmt.Sprint("quiet", i), "", bodyOf(map[string]any{"model": model, "messages": messages}), false)
 		if a.status != http.StatusOK || a.err != nil || a.predicted != a.reportedCached || a.prompt != a.reportedPrompt {
 			t.Fatalf("%d of %s, %v, %d tokens are predicted: %s", a.status, a.pod, a.err, a.predicted, a.body)

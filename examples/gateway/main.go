@@ -27,6 +27,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/events/discovery"
 	"github.com/kvindex/kvindex/picker"
+	"github.com/kvindex/kvindex/route"
 )
 
 // settings are those of the command line.
@@ -36,7 +37,7 @@ type settings struct {
 	port                  string     // of the API of a pod that names no other
 	all                   events.Pod // what pods of pods and dns have in common
 	estimated             int        // blocks; 0: pods publish events
-	policy                string
+	policy                route.Policy
 	pause                 time.Duration
 	limits                limits
 	log                   *log.Logger
@@ -47,7 +48,7 @@ const block = 16
 
 func main() {
 	s := settings{log: log.Default()}
-	demo := flag.Bool("demo", false, "play engines and clients, and compare policies")
+	playing := flag.Bool("demo", false, "play engines and clients, and compare policies")
 	flag.StringVar(&s.listen, "listen", ":8080", "`address` for clients")
 	flag.StringVar(&s.model, "model", "", "`name` of the model, as clients send it")
 	flag.StringVar(&s.folder, "folder", "", "`folder` of the model, as the engines have it, without the weights")
@@ -59,7 +60,7 @@ func main() {
 	flag.IntVar(&s.all.ReplayPort, "replay", 5657, "`port` at which pods repeat events; 0: none")
 	flag.IntVar(&s.all.Ranks, "ranks", 1, "data-parallel `ranks` of a pod")
 	flag.IntVar(&s.estimated, "estimated", 0, "pods publish no events: estimate caches of so many `blocks`")
-	flag.StringVar(&s.policy, "policy", "default", "`name` of the policy: "+policyNames())
+	policy := flag.String("policy", "default", "`name` of the policy: "+policyNames())
 	flag.DurationVar(&s.pause, "pause", time.Second, "`time` for which a pod that failed is left alone at first")
 	flag.Int64Var(&s.limits.body, "max-body", 16<<20, "longest request, in `bytes`")
 	flag.DurationVar(&s.limits.bodyTime, "body-time", 30*time.Second, "`time` for a request to come")
@@ -69,11 +70,13 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	run := func() error { return serve(ctx, s) }
-	if *demo {
-		run = func() error { return play(ctx, os.Stdout) }
+	var err error
+	if s.policy, err = policyOf(*policy); err == nil && *playing {
+		err = demo(ctx, os.Stdout, demoConversations)
+	} else if err == nil {
+		err = serve(ctx, s)
 	}
-	if err := run(); err != nil && !errors.Is(err, context.Canceled) {
+	if err != nil && !errors.Is(err, context.Canceled) {
 		log.Fatal(err)
 	}
 }
@@ -138,10 +141,7 @@ func open(s settings, llm kvindex.Model) (*gateway, error) {
 		profile.Approximate = &kvindex.Approximate{BlockTokens: block, Blocks: s.estimated}
 		s.all.Engine = events.EngineNone
 	}
-	policy, err := policyOf(s.policy)
-	if err != nil {
-		return nil, err
-	}
+	var err error
 	if g.sources, err = s.sources(); err != nil {
 		return nil, err
 	}
@@ -154,7 +154,7 @@ func open(s settings, llm kvindex.Model) (*gateway, error) {
 		return nil, err
 	}
 	g.picker, err = picker.New(g.index, picker.Config{
-		Fleet: g.fleet, Model: s.model, Policy: g.health.around(policy), Affinity: affinity, OnEnd: g.ended,
+		Fleet: g.fleet, Model: s.model, Policy: g.health.around(s.policy), Affinity: affinity, OnEnd: g.ended,
 		Host: func(pod events.Pod) string {
 			if port := pod.Labels["port"]; port != "" {
 				return net.JoinHostPort(pod.Host, port)
