@@ -17,7 +17,7 @@ var figures = flag.Bool("figures", false, "long form of TestDemo: the figures of
 // all conversations, events save as much as the demo is to show, and no pod is much busier.
 func TestDemo(t *testing.T) {
 	zmtptest.NoLeaks(t)
-	n := 15
+	n := 24
 	if *figures {
 		n = demoConversations
 	}
