@@ -128,7 +128,7 @@ func (r *result) print(out io.Writer, base *result) {
 	fmt.Fprintf(out, "    %-40s %7.1f%%  %15d (%4.0f%%)  %16v, %6v  %s", r.name, 100*(1-float64(r.computed)/float64(r.prompt)),
 		r.computed, 100*float64(r.computed)/float64(base.computed), at(0.5), at(0.95), strings.Join(pods, " "))
 	if r.broken > 0 {
-		fmt.Fprintf(out, "; %d answers broke", r.broken)
+		fmt.Fprintf(out, "; broken answers: %d", r.broken)
 	}
 	fmt.Fprintln(out)
 }

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 	"github.com/kvindex/kvindex/kvindextest"
@@ -43,7 +44,6 @@ type rig struct {
 	front   *httptest.Server
 	client  *http.Client
 	engines map[string]*engine
-	names   []string
 
 	mu   sync.Mutex // guards sent, and what it has
 	sent map[string][]*sending
@@ -133,20 +133,20 @@ func (w *recorder) Write(p []byte) (int, error) {
 // wide limits are not reached.
 var wide = limits{body: 1 << 20, bodyTime: time.Minute, requests: 1000, firstByte: time.Minute, answer: 5 * time.Minute}
 
+// newRig starts engines of this process, and a gateway.
 func newRig(t testing.TB, l limits, cfg kvindextest.EngineConfig, pods ...string) *rig {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	r := &rig{t: t, ctx: ctx, engines: map[string]*engine{}, names: pods, sent: map[string][]*sending{}}
-	llm, err := lettersModel()
-	ok(t, err)
-	cfg.Model, cfg.Replay, cfg.LLM = model, true, llm
+	r := &rig{t: t, engines: map[string]*engine{}, sent: map[string][]*sending{}}
+	cfg.Model, cfg.Replay, cfg.LLM = model, true, llm(t)
 	var list []events.Pod
 	for _, pod := range pods {
 		cfg.Pod = pod
 		engines, described, err := kvindextest.NewPod(cfg, 1)
 		ok(t, err)
 		e := &engine{Engine: engines[0], pod: described, rig: r}
-		e.api = httptest.NewServer(e)
+		e.api = httptest.NewUnstartedServer(e)
+		e.api.Config.ErrorLog = log.New(io.Discard, "", 0)
+		e.api.Start()
 		_, port, err := net.SplitHostPort(e.api.Listener.Addr().String())
 		ok(t, err)
 		e.pod.Labels = map[string]string{"port": port}
@@ -154,11 +154,32 @@ func newRig(t testing.TB, l limits, cfg kvindextest.EngineConfig, pods ...string
 		list = append(list, e.pod)
 		t.Cleanup(func() { e.api.Close(); e.Close() })
 	}
-	r.gateway, err = open(settings{model: model, policy: route.Default, pause: 20 * time.Millisecond, limits: l, log: log.New(io.Discard, "", 0)}, llm)
+	r.start(l, list)
+	for _, e := range r.engines {
+		ok(t, e.WaitSubscribers(zmtptest.Context(t), 1))
+	}
+	return r
+}
+
+func llm(t testing.TB) kvindex.Model {
+	t.Helper()
+	m, err := lettersModel()
+	ok(t, err)
+	return m
+}
+
+// start starts a gateway before pods.
+func (r *rig) start(l limits, list []events.Pod) {
+	t := r.t
+	t.Helper()
+	var err error
+	var cancel context.CancelFunc
+	r.ctx, cancel = context.WithCancel(t.Context())
+	r.gateway, err = open(settings{model: model, policy: route.Default, pause: 20 * time.Millisecond, limits: l, log: log.New(io.Discard, "", 0)}, llm(t))
 	ok(t, err)
 	ok(t, r.gateway.fleet.Set("test", list))
 	var running sync.WaitGroup
-	running.Go(func() { r.gateway.run(ctx) })
+	running.Go(func() { r.gateway.run(r.ctx) })
 	r.front = httptest.NewUnstartedServer(nil)
 	r.front.Config = r.gateway.server()
 	r.front.Start()
@@ -171,10 +192,6 @@ func newRig(t testing.TB, l limits, cfg kvindextest.EngineConfig, pods ...string
 		running.Wait()
 		r.gateway.index.Close()
 	})
-	for _, e := range r.engines {
-		ok(t, e.WaitSubscribers(zmtptest.Context(t), 1))
-	}
-	return r
 }
 
 func ok(t testing.TB, err error) {
