@@ -26,7 +26,13 @@ type Note struct {
 	Load Load // each figure is kept between 0 and math.MaxInt32
 }
 
-// origin is another gateway.
+// An originName names a gateway, or all engines: those of Reported.
+type originName struct {
+	gateway string
+	engines bool
+}
+
+// origin is another gateway, or all engines.
 type origin struct {
 	life     int64
 	seq      uint64 // the highest
@@ -81,14 +87,11 @@ func (t *Tracker) Merge(from string, n Notes) {
 	t.tidy(now)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	o := t.origins[from]
+	name := originName{gateway: from}
+	o := t.origins[name]
 	if o == nil || n.Life > o.life {
 		t.forget(o)
-		o = &origin{life: n.Life, pods: make(map[podRank]lastNote)}
-		if t.origins == nil {
-			t.origins = make(map[string]*origin)
-		}
-		t.origins[from] = o
+		o = t.origin(name, n.Life)
 	}
 	if n.Life < o.life || n.Seq <= o.void {
 		return
@@ -110,6 +113,16 @@ func (t *Tracker) Merge(from string, n Notes) {
 	}
 }
 
+// origin adds an origin, or replaces it.
+func (t *Tracker) origin(name originName, life int64) *origin {
+	if t.origins == nil {
+		t.origins = make(map[originName]*origin)
+	}
+	o := &origin{life: life, pods: make(map[podRank]lastNote)}
+	t.origins[name] = o
+	return o
+}
+
 // replace sets the last note of an origin about a pod; the zero value: none.
 func (t *Tracker) replace(o *origin, at podRank, to lastNote) {
 	is, was := to.load, o.pods[at].load
@@ -126,7 +139,7 @@ func (t *Tracker) replace(o *origin, at podRank, to lastNote) {
 func (t *Tracker) ForgetOrigin(from string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.forget(t.origins[from])
+	t.forget(t.origins[originName{gateway: from}])
 }
 
 func (t *Tracker) forget(o *origin) {

@@ -4,7 +4,8 @@
 // Start with Default, the policy of this package, and a Tracker. A Policy is a function: it
 // takes a request and the pods that can serve it, and returns the index of one pod. The cached
 // tokens of each pod come from an index, such as kvindex's PodScore. The load of each pod
-// comes from the Tracker, which polls no engine: it counts requests and answers.
+// comes from the Tracker, which polls no engine: it counts requests and answers. For requests of
+// others, package route/load reads the metrics of engines.
 //
 // Only, Decode, BestOfTwo and TiesByChance wrap any policy. Least makes a policy of a cost.
 // Package route/field has the policies of other routers, so that a host can compare them with

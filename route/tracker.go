@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// A Tracker has the load of each pod in flight, from requests and answers. It polls no engine.
+// A Tracker has the load of each pod in flight, from requests and answers. It polls no engine:
+// what a host has polled can be Reported.
 // A host that calls Sent and Done alone gets an estimate: Requests are right, and the uncached
 // part of a prompt counts as Prefill until its flight is done.
 //
@@ -39,7 +40,8 @@ type Tracker struct {
 	life        int64  // when the first Notes were made
 	seq         uint64 // of the newest Notes from here; 0: there are none
 	lastChanges int64  // when Changes was called last
-	origins     map[string]*origin
+	origins     map[originName]*origin
+	flown       flown // of pods that were Reported
 }
 
 type podRank struct {
@@ -61,6 +63,7 @@ type podLoad struct {
 
 	mu      sync.Mutex // guards the fields below, and changes of own
 	flights Flight     // a ring of those that have not ended, by age
+	flown   flown      // since the pod was Reported last
 	changed bool       // own, since the last Changes
 	gone    bool       // it is in no Tracker any more
 }
@@ -138,6 +141,7 @@ func (p *podLoad) send(f *Flight) bool {
 	f.at, f.prev, f.next = p, p.flights.prev, &p.flights
 	f.prev.next, f.next.prev = f, f
 	p.own.add(1, f.prefill, 0)
+	p.flown.add(flown{1, float64(f.prompt), float64(f.prefill)})
 	p.changed = true
 	return true
 }
