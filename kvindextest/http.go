@@ -22,14 +22,15 @@ const defaultOutput = 16
 
 // ServeHTTP is the API server of the engine: give the Engine to httptest.NewServer. It answers
 // /v1/completions and /v1/chat/completions as vLLM with --enable-prompt-tokens-details, whole
-// or as a stream, and GET of /health and /v1/models.
+// or as a stream, /v1/messages as Anthropic's API, and GET of /health and /v1/models.
 //
 // The prompt is made by chat.Parse and EngineConfig.LLM. Of the other fields of a body, the
 // engine reads max_tokens, max_completion_tokens, stream and stream_options.include_usage. An
 // answer has as many tokens as max_tokens allows, 16 by default. The engine draws them, and the
 // text of each is its id. A stream has a chunk for each token. It has usage only if the
-// request wants it. Usage has the cached tokens that Serve returns. StepTime makes an answer
-// take its time.
+// request wants it, and of a message always. Usage has the cached tokens that Serve returns;
+// the input_tokens of a message are without them. Each answer of an Engine has an id of its
+// own. StepTime makes an answer take its time.
 //
 // A wrong request is answered by 400, another model than that of the engine by 404, and so is
 // an adapter. A request with the header X-data-parallel-rank of another rank is answered by
@@ -37,7 +38,7 @@ const defaultOutput = 16
 // Close or FailHTTP ends a request, the connection breaks by a panic with
 // http.ErrAbortHandler.
 func (e *Engine) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	isChat := strings.HasSuffix(req.URL.Path, "/v1/chat/completions")
+	object := objectOf(req.URL.Path)
 	switch {
 	case req.Method == http.MethodGet && req.URL.Path == "/health":
 		e.mu.Lock()
@@ -47,16 +48,13 @@ func (e *Engine) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		}
 		return
 	case req.Method == http.MethodGet && req.URL.Path == "/v1/models":
-		writeJSON(w, http.StatusOK, object{"object": "list", "data": []object{{"id": e.cfg.Model, "object": "model"}}})
+		writeJSON(w, http.StatusOK, fields{"object": "list", "data": []fields{{"id": e.cfg.Model, "object": "model"}}})
 		return
-	case req.Method != http.MethodPost || !isChat && !strings.HasSuffix(req.URL.Path, "/v1/completions"):
+	case req.Method != http.MethodPost || object == "":
 		refuse(w, http.StatusNotFound, fmt.Errorf("no API at %.100q", req.URL.Path))
 		return
 	}
-	a := answer{w: w, object: "text_completion", model: e.cfg.Model}
-	if isChat {
-		a.object = "chat.completion"
-	}
+	a := answer{w: w, object: object, model: e.cfg.Model}
 	r, status, err := e.read(req, &a)
 	if err != nil {
 		refuse(w, status, err)
@@ -68,6 +66,7 @@ func (e *Engine) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	a.promptTokens = len(r.Tokens)
+	a.id = fmt.Sprintf("cmpl-%s-%d", e.cfg.Pod, e.answers.Add(1))
 	c, err := e.submit(r)
 	if err != nil && !errors.Is(err, ErrClosed) {
 		refuse(w, http.StatusBadRequest, err)
@@ -76,6 +75,26 @@ func (e *Engine) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if err != nil || !e.answer(req, c, &a, fails) {
 		panic(http.ErrAbortHandler)
 	}
+}
+
+// What an API answers with.
+const (
+	completionObject = "text_completion"
+	chatObject       = "chat.completion"
+	messageObject    = "message"
+)
+
+// objectOf returns what the API at a path answers with; "": there is none.
+func objectOf(path string) string {
+	switch {
+	case strings.HasSuffix(path, "/v1/chat/completions"):
+		return chatObject
+	case strings.HasSuffix(path, "/v1/completions"):
+		return completionObject
+	case strings.HasSuffix(path, "/v1/messages"):
+		return messageObject
+	}
+	return ""
 }
 
 // FailHTTP makes the next n requests for completions fail that the engine could serve. They
@@ -198,16 +217,17 @@ func (e *Engine) answer(req *http.Request, c *call, a *answer, fails bool) bool 
 	}
 }
 
-// object is a JSON object.
-type object map[string]any
+// fields is a JSON object.
+type fields map[string]any
 
 // An answer is what is written for a request.
 type answer struct {
 	w                    http.ResponseWriter
-	object, model        string
+	object, model, id    string
 	stream, usage        bool
 	text                 strings.Builder
-	written              int // tokens
+	begun                bool // a stream has an event
+	written              int  // tokens
 	promptTokens, cached int
 }
 
@@ -215,38 +235,65 @@ type answer struct {
 func (a *answer) next(tokens []uint32) {
 	for ; a.written < len(tokens); a.written++ {
 		text := fmt.Sprint(tokens[a.written], " ")
-		if a.text.WriteString(text); a.stream {
-			a.chunk(object{"choices": []object{a.choice(text, nil)}})
+		if a.text.WriteString(text); !a.stream {
+			continue
 		}
+		if a.object != messageObject {
+			a.chunk(fields{"choices": []fields{a.choice(text, nil)}})
+			continue
+		}
+		if !a.begun {
+			a.event("message_start", fields{"message": a.message("", nil)})
+			a.event("content_block_start", fields{"index": 0, "content_block": fields{"type": "text", "text": ""}})
+		}
+		a.event("content_block_delta", fields{"index": 0, "delta": fields{"type": "text_delta", "text": text}})
 	}
 }
 
 // choice is a text as the only choice.
-func (a *answer) choice(text string, finish any) object {
-	c := object{"index": 0, "finish_reason": finish}
+func (a *answer) choice(text string, finish any) fields {
+	c := fields{"index": 0, "finish_reason": finish}
 	switch {
-	case a.object == "text_completion":
+	case a.object == completionObject:
 		c["text"] = text
 	case a.stream:
-		c["delta"] = object{"role": "assistant", "content": text}
+		c["delta"] = fields{"role": "assistant", "content": text}
 	default:
-		c["message"] = object{"role": "assistant", "content": text}
+		c["message"] = fields{"role": "assistant", "content": text}
 	}
 	return c
 }
 
-// chunk writes an event of a stream.
-func (a *answer) chunk(o object) {
+// message is an answer of Anthropic's API.
+func (a *answer) message(text string, stop any) fields {
+	content := []fields{}
+	if text != "" {
+		content = append(content, fields{"type": "text", "text": text})
+	}
+	return fields{"id": a.id, "type": messageObject, "role": "assistant", "model": a.model, "content": content, "stop_reason": stop, "usage": a.usageOf()}
+}
+
+// chunk writes an event of a stream of OpenAI's API.
+func (a *answer) chunk(o fields) { a.send("", a.named(o)) }
+
+// event writes one of a stream of Anthropic's API.
+func (a *answer) event(name string, o fields) {
+	o["type"] = name
+	a.send("event: "+name+"\n", o)
+}
+
+func (a *answer) send(head string, o fields) {
+	a.begun = true
 	a.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
-	data, _ := json.Marshal(a.named(o))
-	fmt.Fprintf(a.w, "data: %s\n\n", data)
+	data, _ := json.Marshal(o)
+	fmt.Fprintf(a.w, "%sdata: %s\n\n", head, data)
 	_ = http.NewResponseController(a.w).Flush()
 }
 
-// named adds what each object of an answer has.
-func (a *answer) named(o object) object {
-	o["id"], o["model"], o["object"] = "cmpl-0", a.model, a.object
-	if a.stream && a.object == "chat.completion" {
+// named adds what each object of OpenAI's API has.
+func (a *answer) named(o fields) fields {
+	o["id"], o["model"], o["object"] = a.id, a.model, a.object
+	if a.stream && a.object == chatObject {
 		o["object"] = "chat.completion.chunk"
 	}
 	if o["usage"] == nil && a.usage && !a.stream {
@@ -255,32 +302,43 @@ func (a *answer) named(o object) object {
 	return o
 }
 
-func (a *answer) usageOf() object {
-	return object{
+func (a *answer) usageOf() fields {
+	if a.object == messageObject {
+		return fields{"input_tokens": a.promptTokens - a.cached, "cache_read_input_tokens": a.cached, "output_tokens": a.written}
+	}
+	return fields{
 		"prompt_tokens": a.promptTokens, "completion_tokens": a.written, "total_tokens": a.promptTokens + a.written,
-		"prompt_tokens_details": object{"cached_tokens": a.cached},
+		"prompt_tokens_details": fields{"cached_tokens": a.cached},
 	}
 }
 
 // end writes the end of the answer.
 func (a *answer) end() {
-	if !a.stream {
-		writeJSON(a.w, http.StatusOK, a.named(object{"choices": []object{a.choice(a.text.String(), "length")}}))
-		return
+	isMessage := a.object == messageObject
+	switch {
+	case isMessage && a.stream:
+		a.event("content_block_stop", fields{"index": 0})
+		a.event("message_delta", fields{"delta": fields{"stop_reason": "max_tokens"}, "usage": a.usageOf()})
+		a.event("message_stop", fields{})
+	case isMessage:
+		writeJSON(a.w, http.StatusOK, a.message(a.text.String(), "max_tokens"))
+	case !a.stream:
+		writeJSON(a.w, http.StatusOK, a.named(fields{"choices": []fields{a.choice(a.text.String(), "length")}}))
+	default:
+		a.chunk(fields{"choices": []fields{a.choice("", "length")}})
+		if a.usage {
+			a.chunk(fields{"choices": []fields{}, "usage": a.usageOf()})
+		}
+		fmt.Fprint(a.w, "data: [DONE]\n\n")
 	}
-	a.chunk(object{"choices": []object{a.choice("", "length")}})
-	if a.usage {
-		a.chunk(object{"choices": []object{}, "usage": a.usageOf()})
-	}
-	fmt.Fprint(a.w, "data: [DONE]\n\n")
 }
 
 // refuse answers by an error as vLLM does.
 func refuse(w http.ResponseWriter, status int, err error) {
-	writeJSON(w, status, object{"error": object{"message": err.Error(), "type": http.StatusText(status), "code": status}})
+	writeJSON(w, status, fields{"error": fields{"message": err.Error(), "type": http.StatusText(status), "code": status}})
 }
 
-func writeJSON(w http.ResponseWriter, status int, o object) {
+func writeJSON(w http.ResponseWriter, status int, o fields) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(o)

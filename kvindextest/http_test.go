@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -105,12 +106,13 @@ func TestServeHTTP(t *testing.T) {
 	m := tiny(t)
 	e, s := over(t, kvindextest.EngineConfig{Pod: "a", LLM: m, Blocks: 40})
 	r := rand.New(rand.NewPCG(1, 2))
-	hits := 0
+	hits, ids := 0, map[string]bool{}
 	for range 300 {
 		words := strings.Repeat("the old harbour ", 1+r.IntN(4)) + strings.Repeat("map ", r.IntN(20))
 		fields := map[string]any{"model": model, "max_tokens": 1 + r.IntN(9)}
 		path, text := "/v1/completions", "text"
-		switch r.IntN(3) {
+		kind := r.IntN(4)
+		switch kind {
 		case 0:
 			fields["prompt"] = words
 		case 1:
@@ -122,6 +124,9 @@ func TestServeHTTP(t *testing.T) {
 		default:
 			path, text = "/v1/chat/completions", "content"
 			fields["messages"] = []map[string]string{{"role": "user", "content": words}}
+			if kind == 3 {
+				path, text = "/v1/messages", "text_delta"
+			}
 		}
 		stream, usage := r.IntN(2) == 0, r.IntN(2) == 0
 		if stream {
@@ -140,7 +145,7 @@ func TestServeHTTP(t *testing.T) {
 		switch {
 		case status != http.StatusOK, strings.Contains(answer, `"error"`):
 			t.Fatalf("%s: %d %s", body, status, answer)
-		case stream && !usage:
+		case stream && !usage && kind != 3:
 			if !errors.Is(err, picker.ErrNoUsage) {
 				t.Fatalf("%s: %+v, %v", answer, got, err)
 			}
@@ -149,9 +154,18 @@ func TestServeHTTP(t *testing.T) {
 		}
 		hits += want.CachedTokens
 		n := fields["max_tokens"].(int)
-		if stream && (strings.Count(answer, text) != n+1 && text == "content" || !strings.HasSuffix(answer, "data: [DONE]\n\n")) {
+		events, end := n+1, "data: [DONE]\n\n"
+		if kind == 3 {
+			events, end = n, "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"
+		}
+		if stream && (strings.Count(answer, text) != events && kind > 1 || !strings.HasSuffix(answer, end)) {
 			t.Fatalf("%d tokens: %s", n, answer)
 		}
+		id := regexp.MustCompile(`"id":"[^"]+"`).FindString(answer)
+		if id == "" || ids[id] {
+			t.Fatalf("the id is not new: %s", answer)
+		}
+		ids[id] = true
 		if !stream && !json.Valid([]byte(answer)) {
 			t.Fatal(answer)
 		}

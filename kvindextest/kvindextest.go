@@ -32,6 +32,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvindex/kvindex"
@@ -66,10 +67,12 @@ type EngineConfig struct {
 	// as tcp://127.0.0.1:5557: the engine connects there, again and again. "": the
 	// engine listens on a free port, and the gateway connects.
 	Connect string
-	// StepTime is how long a step of the engine takes. A step computes up to 2,048 tokens of
-	// prompts, and one token of each output. Default: none, so that requests are served as
-	// fast as possible.
+	// StepTime is how long a step of the engine takes. A step computes up to StepTokens tokens
+	// of prompts and outputs, and of each output one. Default: none, so that requests are
+	// served as fast as possible.
 	StepTime time.Duration
+	// StepTokens is the size of a step, as max_num_batched_tokens of vLLM. Default: 2,048.
+	StepTokens int
 	// LLM has the tokenizer and the chat template for requests over HTTP: see ServeHTTP. The
 	// zero value takes prompts of token ids alone.
 	LLM kvindex.Model
@@ -82,6 +85,9 @@ func (c EngineConfig) validate() error {
 	}
 	if c.StepTime < 0 {
 		errs = append(errs, fmt.Errorf("kvindextest: StepTime is %v, must not be negative", c.StepTime))
+	}
+	if c.StepTokens < 0 {
+		errs = append(errs, fmt.Errorf("kvindextest: StepTokens is %d, must not be negative", c.StepTokens))
 	}
 	return errors.Join(errs...)
 }
@@ -115,6 +121,8 @@ type Engine struct {
 	closed bool
 
 	failing, failStatus int // of FailHTTP
+
+	answers atomic.Int64 // over HTTP
 }
 
 // A call is a request that is served.
@@ -241,7 +249,7 @@ func areFree(first, n int) error {
 func (e *Engine) start() error {
 	e.lives++
 	engine, err := fakeengine.New(fakeengine.Config{
-		Model: e.cfg.Model, Rank: e.cfg.Rank, BlockSize: e.cfg.BlockSize, Blocks: e.cfg.Blocks,
+		Model: e.cfg.Model, Rank: e.cfg.Rank, BlockSize: e.cfg.BlockSize, Blocks: e.cfg.Blocks, TokenBudget: e.cfg.StepTokens,
 		HashSeed: fmt.Sprint(e.cfg.Pod, e.cfg.Rank, e.lives),
 		Now:      func() float64 { return float64(time.Now().UnixNano()) / 1e9 },
 		Publish:  e.publish,

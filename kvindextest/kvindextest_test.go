@@ -384,6 +384,7 @@ func TestMisuse(t *testing.T) {
 		`needs a Pod without @ and a Model, not "a" and ""`:    {Pod: "a"},
 		`needs a Pod without @ and a Model, not "a@b" and "m"`: {Pod: "a@b", Model: model},
 		"StepTime is -1s":                 {Pod: "a", Model: model, StepTime: -time.Second},
+		"StepTokens is -1":                {Pod: "a", Model: model, StepTokens: -1},
 		"BlockSize is -1":                 {Pod: "a", Model: model, BlockSize: -1},
 		"Blocks is 1, must be at least 2": {Pod: "a", Model: model, Blocks: 1},
 		"Rank is -1":                      {Pod: "a", Model: model, Rank: -1},

@@ -169,6 +169,9 @@ func (p *Picker) pick(ctx context.Context, r *kvindex.Request, tried []string) (
 		s.fitRanks(pool, names)
 	}
 	s.route = route.Request{Tokens: k.PromptTokens}
+	if p.cfg.Affinity != nil && k.request != nil {
+		s.route.Affinity = p.cfg.Affinity(k.request)
+	}
 	i := p.choose(pool, s)
 	if i < 0 || i >= len(s.pods) {
 		return nil, fmt.Errorf("%w: the policy chose %d of %d pods", ErrNoPod, i, len(s.pods))

@@ -39,6 +39,9 @@ var ErrNoPod = errors.New("picker: no pod")
 type Config struct {
 	// Policy chooses among the pods; nil: route.Default.
 	Policy route.Policy
+	// Affinity, if not nil, returns the route.Request.Affinity of a request, for a Policy that
+	// reads it: route.Rendezvous. That of a nil request is 0.
+	Affinity func(*kvindex.Request) uint64
 	// Timeout bounds the score of a request; 0: 200 ms. A request that is not scored by then
 	// is picked by load.
 	Timeout time.Duration

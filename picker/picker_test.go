@@ -670,3 +670,41 @@ func TestReady(t *testing.T) {
 		}
 	}
 }
+
+// TestAffinity: Rendezvous sends requests of one Affinity to one pod, whatever their prompts,
+// also as a fallback and as a retry, and requests of many to all pods.
+func TestAffinity(t *testing.T) {
+	policy := route.Rendezvous{Factor: 100}.Policy()
+	_, p := start(t, picker.Config{
+		Policy: policy, Fallbacks: 1,
+		Affinity: func(r *kvindex.Request) uint64 { return uint64(r.Tokens[0]) },
+	}, []picker.Pod{{Name: "a"}, {Name: "b"}, {Name: "c"}})
+	at := map[string]bool{}
+	for session := range uint32(30) {
+		var first, second string
+		for turn := range uint32(4) {
+			pick, err := p.Pick(t.Context(), &kvindex.Request{Model: "m", Tokens: []uint32{session, turn}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			next, err := pick.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			next.Failed()
+			if turn > 0 && (pick.Pod.Name != first || next.Pod.Name != second) || pick.Fallbacks[0].Name != next.Pod.Name {
+				t.Errorf("session %d went to %s and %s, then to %s and %s", session, first, second, pick.Pod.Name, next.Pod.Name)
+			}
+			first, second = pick.Pod.Name, next.Pod.Name
+		}
+		at[first] = true
+	}
+	if len(at) != 3 {
+		t.Errorf("30 sessions went to %v", at)
+	}
+	if pick, err := p.Pick(t.Context(), nil); err != nil {
+		t.Error(err)
+	} else {
+		pick.Failed()
+	}
+}

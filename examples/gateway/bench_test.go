@@ -1,0 +1,160 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/kvindextest"
+)
+
+// fronts are the gateway, and a ReverseProxy before the same engines, that takes them by turns.
+func fronts(b *testing.B, cfg kvindextest.EngineConfig) (r *rig, urls map[string]string) {
+	r = newRig(b, wide, cfg, "a", "b", "c")
+	var next atomic.Int64
+	pods := r.gateway.picker.Pods()
+	transport := &http.Transport{MaxIdleConnsPerHost: 256}
+	proxy := httptest.NewServer(&httputil.ReverseProxy{
+		Transport: transport,
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.SetURL(&url.URL{Scheme: "http", Host: pods[int(next.Add(1))%len(pods)].Host})
+		},
+	})
+	r.client.Transport.(*http.Transport).MaxIdleConnsPerHost = 256
+	b.Cleanup(func() { proxy.Close(); transport.CloseIdleConnections() })
+	return r, map[string]string{"gateway": r.front.URL, "reverseproxy": proxy.URL}
+}
+
+// prompts are chats of 1 kB, of which each tenth is new.
+func prompts(n int) (bodies []string) {
+	for i := range n {
+		bodies = append(bodies, bodyOf(map[string]any{"model": model, "max_tokens": 1, "messages": []message{
+			{"system", strings.Repeat(fmt.Sprint("system ", i%10, ", "), 60)}, {"user", strings.Repeat(fmt.Sprint(i, " "), 60)},
+		}}))
+	}
+	return bodies
+}
+
+// BenchmarkAnswers: requests of 1 kB that are not streamed, by eight clients; and the same with
+// one client, where p99-us is the 99th of 100 times of an answer.
+func BenchmarkAnswers(b *testing.B) {
+	r, urls := fronts(b, kvindextest.EngineConfig{Blocks: 4000})
+	bodies := prompts(100)
+	ask := func(b *testing.B, url string, n int64) {
+		resp, err := r.client.Post(url+"/v1/chat/completions", "application/json", strings.NewReader(bodies[n%int64(len(bodies))]))
+		if err != nil {
+			b.Error(err)
+			return
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			b.Error(resp.Status)
+		}
+	}
+	for _, name := range []string{"gateway", "reverseproxy"} {
+		for _, clients := range []int{8, 1} {
+			b.Run(fmt.Sprintf("%s/clients=%d", name, clients), func(b *testing.B) {
+				var n atomic.Int64
+				times := make([]time.Duration, b.N)
+				var all sync.WaitGroup
+				for range clients {
+					all.Go(func() {
+						for i := n.Add(1); i <= int64(b.N); i = n.Add(1) {
+							begun := time.Now()
+							ask(b, urls[name], i)
+							times[i-1] = time.Since(begun)
+						}
+					})
+				}
+				all.Wait()
+				slices.Sort(times)
+				b.ReportMetric(float64(times[len(times)*99/100].Microseconds()), "p99-us")
+			})
+		}
+	}
+	b.Run("score", func(b *testing.B) {
+		var answer kvindex.Answer
+		for i := range b.N {
+			ok(b, r.gateway.index.ScoreRequest(r.ctx, &kvindex.Request{Body: []byte(bodies[i%len(bodies)])}, &answer))
+		}
+	})
+}
+
+// BenchmarkStreams: 200 streams at once, whose engines write a token every 20 ms. An engine
+// writes when it did so; late-us is the 99th of 100 times from there to the client.
+func BenchmarkStreams(b *testing.B) {
+	const streams, tokens = 200, 50
+	engine := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		_, _ = io.Copy(io.Discard, req.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for range tokens {
+			select {
+			case <-tick.C:
+			case <-req.Context().Done():
+				return
+			}
+			fmt.Fprintf(w, "data: {\"at\": %d}\n\n", time.Now().UnixNano())
+			_ = http.NewResponseController(w).Flush()
+		}
+	})
+	r, urls := fronts(b, kvindextest.EngineConfig{})
+	for _, e := range r.engines {
+		e.api.Config.Handler = engine
+	}
+	for _, name := range []string{"gateway", "reverseproxy"} {
+		b.Run(name, func(b *testing.B) {
+			var mu sync.Mutex // guards late
+			var late []time.Duration
+			for range b.N {
+				var all sync.WaitGroup
+				for range streams {
+					all.Go(func() {
+						resp, err := r.client.Post(urls[name]+"/v1/chat/completions", "", strings.NewReader(hello))
+						if err != nil {
+							b.Error(err)
+							return
+						}
+						defer resp.Body.Close()
+						part := make([]byte, 4096)
+						for {
+							n, err := resp.Body.Read(part)
+							now := time.Now().UnixNano()
+							for line := range bytes.Lines(part[:n]) {
+								var at int64
+								if _, err := fmt.Sscanf(string(line), `data: {"at": %d}`, &at); err == nil {
+									mu.Lock()
+									late = append(late, time.Duration(now-at))
+									mu.Unlock()
+								}
+							}
+							if err != nil {
+								return
+							}
+						}
+					})
+				}
+				all.Wait()
+			}
+			if len(late) < b.N*streams*tokens*9/10 {
+				b.Errorf("%d tokens came", len(late))
+			}
+			slices.Sort(late)
+			b.ReportMetric(float64(late[len(late)*99/100].Microseconds()), "late-us")
+			b.ReportMetric(float64(late[len(late)/2].Microseconds()), "median-us")
+		})
+	}
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+)
+
+var figures = flag.Bool("figures", false, "long form of TestDemo: the figures of all conversations")
+
+// TestDemo: each scene has a row with all its requests, and the first turns are explained. With
+// all conversations, events save as much as the demo is to show, and no pod is much busier.
+func TestDemo(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	n := 24
+	if *figures {
+		n = demoConversations
+	}
+	var out bytes.Buffer
+	if err := demo(t.Context(), &out, n); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("\n%s", &out)
+	if turns := strings.Count(out.String(), "turn 3: of "); turns != explained {
+		t.Errorf("%d third turns are explained", turns)
+	}
+	rows := regexp.MustCompile(`(?m)^    (round-robin|no events|events) .* (\d+) \( *(\d+)%\).* (\d+) (\d+) (\d+)(;.*)?$`).FindAllStringSubmatch(out.String(), -1)
+	if len(rows) != 9 {
+		t.Fatalf("%d rows", len(rows))
+	}
+	for _, row := range rows {
+		var computed, share, requests, busiest int
+		for i, to := range []*int{&computed, &share} {
+			fmt.Sscan(row[2+i], to)
+		}
+		for _, text := range row[4:7] {
+			var pod int
+			fmt.Sscan(text, &pod)
+			requests += pod
+			busiest = max(busiest, pod)
+		}
+		if requests != n*demoTurns || computed == 0 {
+			t.Errorf("%d requests were answered: %s", requests, row[0])
+		}
+		if *figures && row[1] == "events" && (share > 55 || busiest*demoEngines*10 > requests*13) {
+			t.Error(row[0])
+		}
+	}
+}

@@ -1,0 +1,332 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/picker"
+)
+
+// apis are the paths whose requests are passed on, with their methods.
+var apis = map[string]string{
+	"/v1/chat/completions": http.MethodPost,
+	"/v1/completions":      http.MethodPost,
+	"/v1/messages":         http.MethodPost,
+	"/v1/models":           http.MethodGet,
+}
+
+// limits bound what a client can ask for, and how long a pod can take.
+type limits struct {
+	body      int64         // bytes of a request
+	bodyTime  time.Duration // until all of a request has come
+	requests  int64         // at once
+	firstByte time.Duration // of an answer, from the time when a pod gets the request
+	answer    time.Duration // from the request to the end of its answer
+}
+
+// A gateway passes each request on to the pod that its Picker picks.
+type gateway struct {
+	limits
+	index     *kvindex.Indexer
+	fleet     *events.Fleet
+	sources   []events.Source
+	picker    *picker.Picker
+	health    health
+	transport *http.Transport
+	proxy     httputil.ReverseProxy // without a Transport: each request has its own
+	log       *log.Logger
+	present   atomic.Int64 // requests
+
+	mu     sync.Mutex // guards counts
+	counts counts
+}
+
+// counts are what /stats shows, since the start.
+type counts struct {
+	Requests, Refused int
+	Failovers         int // of requests that went to one more pod
+	Broken            int // answers that a pod began and did not end
+	ByLoad            int // answers to requests that could not be scored
+	WithoutUsage      int // other answers, by failed requests, or because clients did not want it
+	Exact, Low, High  int // predictions of the other answers, beside their usage
+
+	PromptTokens, PredictedTokens, CachedTokens int // of these
+}
+
+func (g *gateway) count(f func(*counts)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f(&g.counts)
+}
+
+// ServeHTTP refuses what no engine would understand, and passes the rest on.
+func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(g.bodyTime))
+	method := apis[r.URL.Path]
+	own := method == ""
+	if r.URL.Path == "/health" || r.URL.Path == "/stats" {
+		method = http.MethodGet
+	}
+	switch {
+	case method == "":
+		g.refuse(w, http.StatusNotFound, fmt.Errorf("there is no API at %.100q", r.URL.Path))
+	case r.Method != method:
+		w.Header().Set("Allow", method)
+		g.refuse(w, http.StatusMethodNotAllowed, fmt.Errorf("%s takes %s, not %.20q", r.URL.Path, method, r.Method))
+	case own:
+		g.report(w, r.URL.Path)
+	default:
+		defer g.present.Add(-1)
+		if g.present.Add(1) > g.requests {
+			g.refuse(w, http.StatusTooManyRequests, fmt.Errorf("there are %d requests already", g.requests))
+			return
+		}
+		g.pass(w, r)
+	}
+}
+
+// report answers for the gateway itself.
+func (g *gateway) report(w http.ResponseWriter, path string) {
+	if path == "/health" {
+		if g.picker.Ready().Pods == 0 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		return
+	}
+	g.mu.Lock()
+	counts := g.counts
+	g.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(counts)
+}
+
+// pass sends a request to a pod, and its answer to the client.
+func (g *gateway) pass(w http.ResponseWriter, r *http.Request) {
+	var body []byte
+	if r.Method == http.MethodPost {
+		var status int
+		var err error
+		if body, status, err = g.read(w, r); err != nil {
+			g.refuse(w, status, err)
+			return
+		}
+	}
+	g.count(func(c *counts) { c.Requests++ })
+	r.Header.Del("Upgrade") // no engine speaks another protocol
+	ctx, cancel := context.WithTimeout(r.Context(), g.answer)
+	defer cancel()
+	proxy := g.proxy
+	proxy.Transport = attempts{g, body}
+	proxy.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// read reads a body. It has to be JSON and to name a model: what else may be wrong with it, the
+// engine knows best. status is for the error.
+func (g *gateway) read(w http.ResponseWriter, r *http.Request) (body []byte, status int, err error) {
+	body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, g.body))
+	switch {
+	case errors.As(err, new(*http.MaxBytesError)):
+		return nil, http.StatusRequestEntityTooLarge, fmt.Errorf("the body is longer than %d bytes", g.body)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, http.StatusRequestTimeout, fmt.Errorf("the body takes longer than %v", g.bodyTime)
+	case err != nil:
+		return nil, http.StatusBadRequest, fmt.Errorf("the body: %w", err)
+	}
+	// From here on the connection is read only to see that the client goes away.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	var named struct {
+		Model any `json:"model"`
+	}
+	if err := json.Unmarshal(body, &named); err != nil {
+		return nil, http.StatusBadRequest, fmt.Errorf("the body is malformed: %w", err)
+	}
+	if named.Model == nil {
+		return nil, http.StatusBadRequest, errors.New("the body names no model")
+	}
+	return body, 0, nil
+}
+
+// refuse answers by an error as OpenAI's API does.
+func (g *gateway) refuse(w http.ResponseWriter, status int, err error) {
+	g.count(func(c *counts) { c.Refused++ })
+	kind := "invalid_request_error"
+	if status >= http.StatusInternalServerError {
+		kind = "server_error"
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"message": err.Error(), "type": kind, "param": nil, "code": status}})
+}
+
+// attempts sends a request to one pod after the other, until one begins to answer.
+type attempts struct {
+	*gateway
+	body []byte // nil: the request has no prompt
+}
+
+var (
+	errNoAnswer = errors.New("no pod has answered")
+	errLate     = fmt.Errorf("no byte of an answer came in time: %w", context.DeadlineExceeded)
+)
+
+// RoundTrip returns the answer of the first pod that begins one, else that of the last pod.
+func (a attempts) RoundTrip(req *http.Request) (*http.Response, error) {
+	ctx := req.Context()
+	pick, err := a.pick(ctx, req.URL.Path)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		resp, err := a.send(req, pick)
+		if err == nil && !unavailable(resp.StatusCode) {
+			a.health.answered(pick.Pod.Name)
+			pick.Watch(resp)
+			return resp, nil
+		}
+		if ctx.Err() != nil { // the client is gone, or its time is over: the pod is not to blame
+			pick.Failed()
+			if resp != nil {
+				resp.Body.Close()
+			}
+			return nil, ctx.Err()
+		}
+		a.log.Printf("pod %s: %v", pick.Pod.Name, errOr(err, resp))
+		a.health.fail(pick.Pod.Name)
+		next, none := pick.Next(ctx)
+		if none != nil {
+			return resp, err
+		}
+		if resp != nil {
+			resp.Body.Close()
+		}
+		a.count(func(c *counts) { c.Failovers++ })
+		pick = next
+	}
+}
+
+func unavailable(status int) bool {
+	return status == http.StatusBadGateway || status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout
+}
+
+func errOr(err error, resp *http.Response) error {
+	if err == nil {
+		err = errors.New(resp.Status)
+	}
+	return err
+}
+
+// pick picks a pod. What no engine would take is for any engine to refuse, in its own words.
+func (a attempts) pick(ctx context.Context, path string) (*picker.Pick, error) {
+	if a.body != nil {
+		pick, err := a.picker.Pick(ctx, &kvindex.Request{Body: a.body, Path: path})
+		if !errors.Is(err, kvindex.ErrRequest) {
+			return pick, err
+		}
+	}
+	return a.picker.Pick(ctx, nil)
+}
+
+// send sends a request to the pod of a pick, and waits for the first byte of its answer. If that
+// does not come in time, the request is cancelled.
+func (a attempts) send(req *http.Request, pick *picker.Pick) (*http.Response, error) {
+	ctx, cancel := context.WithCancel(req.Context())
+	late := time.AfterFunc(a.firstByte, cancel)
+	out := req.WithContext(ctx)
+	out.URL = &url.URL{Scheme: "http", Host: pick.Pod.Host, Path: req.URL.Path, RawQuery: req.URL.RawQuery}
+	out.Body, out.ContentLength, out.TransferEncoding, out.Trailer = nil, int64(len(a.body)), nil, nil
+	if a.body != nil {
+		// With GetBody, a Transport sends again what a closed connection has not taken.
+		out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(a.body)), nil }
+		out.Body, _ = out.GetBody()
+	}
+	if pick.Pod.Ranks > 1 {
+		out.Header = req.Header.Clone()
+		out.Header.Set("X-data-parallel-rank", strconv.Itoa(pick.Rank))
+	}
+	resp, err := a.transport.RoundTrip(out)
+	var begun *bufio.Reader
+	if err == nil {
+		begun = bufio.NewReader(resp.Body)
+		if _, err = begun.Peek(1); errors.Is(err, io.EOF) {
+			err = nil // it is empty
+		}
+	}
+	if !late.Stop() {
+		err = errLate
+	}
+	if err != nil {
+		cancel()
+		if resp != nil {
+			resp.Body.Close()
+		}
+		return nil, err
+	}
+	resp.Header.Set("X-Routed", fmt.Sprintf("pod=%s; prompt=%d; cached=%d; predicted=%d", pick.Pod.Name, pick.PromptTokens, pick.CachedTokens, pick.PredictedTokens))
+	resp.Body = &answer{gateway: a.gateway, pod: pick.Pod.Name, client: req.Context(), cancel: cancel, begun: begun, body: resp.Body}
+	return resp, nil
+}
+
+// An answer is one that a pod has begun. If the pod does not end it, neither does the gateway:
+// the client sees that the connection breaks.
+type answer struct {
+	*gateway
+	pod    string
+	client context.Context
+	cancel func()
+	begun  *bufio.Reader
+	body   io.Closer
+}
+
+func (a *answer) Read(p []byte) (int, error) {
+	n, err := a.begun.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) && a.client.Err() == nil {
+		a.log.Printf("pod %s breaks an answer off: %v", a.pod, err)
+		a.health.fail(a.pod)
+		a.count(func(c *counts) { c.Broken++ })
+	}
+	return n, err
+}
+
+func (a *answer) Close() error {
+	a.cancel()
+	return a.body.Close()
+}
+
+// ended compares the prediction with the usage in an answer.
+func (g *gateway) ended(pick *picker.Pick, u kvindex.Usage, err error) {
+	g.count(func(c *counts) {
+		switch {
+		case pick.Err != nil:
+			c.ByLoad++
+			return
+		case err != nil:
+			c.WithoutUsage++
+			return
+		case pick.PredictedTokens == u.CachedTokens:
+			c.Exact++
+		case pick.PredictedTokens < u.CachedTokens:
+			c.Low++
+		default:
+			c.High++
+		}
+		c.PromptTokens += u.PromptTokens
+		c.PredictedTokens += pick.PredictedTokens
+		c.CachedTokens += u.CachedTokens
+	})
+}

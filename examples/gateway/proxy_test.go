@@ -1,0 +1,426 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+	"github.com/kvindex/kvindex/kvindextest"
+	"github.com/kvindex/kvindex/picker"
+	"github.com/kvindex/kvindex/route"
+)
+
+const hello = `{"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}`
+
+// TestRefusals: each wrong request is answered by its status and an error that names what is
+// wrong; what is wrong for an engine is answered by the engine.
+func TestRefusals(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	l := wide
+	l.body = 1000
+	r := newRig(t, l, kvindextest.EngineConfig{}, "a")
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		says               string
+		byEngine           bool
+	}{
+		{"POST", "/v1/chat/completions", hello, 200, `"usage"`, true},
+		{"GET", "/v1/models", "", 200, `"id":"m"`, true},
+		{"POST", "/v1/embeddings", hello, 404, `there is no API at \"/v1/embeddings\"`, false},
+		{"GET", "/", "", 404, "no API", false},
+		{"GET", "/v1/completions", "", 405, "takes POST", false},
+		{"POST", "/v1/models", hello, 405, "takes GET", false},
+		{"POST", "/v1/completions", `{"prompt": "x"}`, 400, "names no model", false},
+		{"POST", "/v1/completions", `{"model": null, "prompt": "x"}`, 400, "names no model", false},
+		{"POST", "/v1/completions", ``, 400, "malformed", false},
+		{"POST", "/v1/completions", `{"model": "m", "prompt": `, 400, "malformed", false},
+		{"POST", "/v1/completions", `[1]`, 400, "malformed", false},
+		{"POST", "/v1/completions", `{"model": "m", "prompt": "` + strings.Repeat("x", 1000) + `"}`, 413, "longer than 1000 bytes", false},
+		{"POST", "/v1/completions", `{"model": "other", "prompt": "x"}`, 404, `the model \"other\" does not exist`, true},
+		{"POST", "/v1/completions", `{"model": "m", "prompt": 5}`, 400, "prompt", true},
+		{"POST", "/v1/completions", `{"model": 5, "prompt": "x"}`, 400, "model", true},
+	} {
+		req, err := http.NewRequest(c.method, r.front.URL+c.path, strings.NewReader(c.body))
+		ok(t, err)
+		resp, err := r.client.Do(req)
+		ok(t, err)
+		answer, err := io.ReadAll(resp.Body)
+		ok(t, err)
+		var shaped struct {
+			Error struct {
+				Message, Type string
+				Code          int
+			}
+		}
+		err = json.Unmarshal(answer, &shaped)
+		if resp.StatusCode != c.status || !bytes.Contains(answer, []byte(c.says)) || err != nil ||
+			c.status != 200 && (shaped.Error.Code != c.status || shaped.Error.Message == "" || shaped.Error.Type == "") {
+			t.Errorf("%s %s %.50s: %d, want %d, %s: %s", c.method, c.path, c.body, resp.StatusCode, c.status, c.says, answer)
+		}
+		if byEngine := resp.Header.Get("X-Routed") != ""; byEngine != c.byEngine {
+			t.Errorf("%s %s %.50s: answered by the engine: %t", c.method, c.path, c.body, byEngine)
+		}
+	}
+	for path, says := range map[string]string{"/health": "", "/stats": `"Refused":10`} {
+		resp, err := r.client.Get(r.front.URL + path)
+		ok(t, err)
+		if answer, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 200 || !strings.Contains(string(answer), says) {
+			t.Errorf("%s: %d %s", path, resp.StatusCode, answer)
+		}
+	}
+	ok(t, r.gateway.fleet.Set("test", nil))
+	r.until("the end of the pod", func() bool { return len(r.gateway.picker.Pods()) == 0 })
+	if a := r.post("/v1/chat/completions", "late", "", hello, false); a.status != 503 || !bytes.Contains(a.body, []byte("no pod")) {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	if resp, err := r.client.Get(r.front.URL + "/health"); err != nil || resp.StatusCode != 503 {
+		t.Errorf("health: %v, %v", resp, err)
+	}
+}
+
+// TestHung: pods that do not answer in time get a request once each, and the request is
+// cancelled there.
+func TestHung(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	l := wide
+	l.firstByte = 200 * time.Millisecond
+	r := newRig(t, l, kvindextest.EngineConfig{}, "a", "b", "c")
+	n := 0
+	r.until("a request at all pods", func() bool { // a slow machine cancels it before it is there
+		n++
+		before := r.failovers()
+		a := r.post("/v1/chat/completions", fmt.Sprint(n), hang, hello, false)
+		if a.status != http.StatusGatewayTimeout || !bytes.Contains(a.body, []byte(errNoAnswer.Error())) {
+			t.Errorf("%d, %v: %s", a.status, a.err, a.body)
+		}
+		if f := r.failovers() - before; f != 2 {
+			t.Errorf("%d failovers", f)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.sent[fmt.Sprint(n)]) == 3
+	})
+	r.until("the end of the requests", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		got := map[string]bool{}
+		for _, s := range r.sent[fmt.Sprint(n)] {
+			got[s.pod] = s.cancelled
+		}
+		return got["a"] && got["b"] && got["c"]
+	})
+}
+
+// TestUnavailable: when all pods answer 503, the client gets that.
+func TestUnavailable(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	r := newRig(t, wide, kvindextest.EngineConfig{}, "a", "b")
+	for _, e := range r.engines {
+		e.FailHTTP(1, http.StatusServiceUnavailable)
+	}
+	if a := r.post("/v1/completions", "1", "", `{"model": "m", "prompt": "x"}`, false); a.status != 503 || !bytes.Contains(a.body, []byte("FailHTTP")) || a.pod == "" {
+		t.Errorf("%d of %s, %v: %s", a.status, a.pod, a.err, a.body)
+	}
+	// Both are left alone, and yet a request is sent.
+	if a := r.post("/v1/completions", "2", "", `{"model": "m", "prompt": "x"}`, false); a.status != 200 {
+		t.Errorf("%d of %s, %v: %s", a.status, a.pod, a.err, a.body)
+	}
+}
+
+// TestLeavingPod: a pod that leaves the fleet ends the answer that it has begun.
+func TestLeavingPod(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	r := newRig(t, wide, kvindextest.EngineConfig{StepTime: time.Millisecond}, "a")
+	resp, err := r.client.Post(r.front.URL+"/v1/completions", "", strings.NewReader(`{"model": "m", "prompt": "x", "stream": true, "max_tokens": 300}`))
+	ok(t, err)
+	defer resp.Body.Close()
+	ok(t, r.gateway.fleet.Set("test", nil))
+	r.until("the end of the pod", func() bool { return len(r.gateway.picker.Pods()) == 0 })
+	if all, err := io.ReadAll(resp.Body); err != nil || !bytes.HasSuffix(all, []byte("data: [DONE]\n\n")) {
+		t.Errorf("%v: %s", err, all)
+	}
+}
+
+// TestAtOnce: more requests than the limit are refused, and leave no trace.
+func TestAtOnce(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	l := wide
+	l.requests = 1
+	r := newRig(t, l, kvindextest.EngineConfig{}, "a")
+	first := make(chan answered)
+	leave, gone := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(gone)
+		req, _ := http.NewRequest(http.MethodPost, r.front.URL+"/v1/completions", strings.NewReader(`{"model": "m", "prompt": "x", "stream": true}`))
+		req.Header.Set("X-Request-Id", "1")
+		req.Header.Set("X-Fault", stall)
+		resp, err := r.client.Do(req)
+		if err != nil {
+			first <- answered{err: err}
+			return
+		}
+		first <- answered{status: resp.StatusCode}
+		<-leave
+		resp.Body.Close()
+	}()
+	if a := <-first; a.status != 200 {
+		t.Fatal(a.status, a.err)
+	}
+	if a := r.post("/v1/completions", "2", "", `{"model": "m", "prompt": "x"}`, false); a.status != http.StatusTooManyRequests {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	close(leave)
+	<-gone
+	r.until("the end of the request", func() bool { return r.gateway.present.Load() == 0 })
+	if a := r.post("/v1/completions", "3", "", `{"model": "m", "prompt": "x"}`, false); a.status != 200 {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+}
+
+// TestHeaders: what concerns one connection alone, or another choice of the pod, is not passed
+// on, and all else is.
+func TestHeaders(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	r := newRig(t, wide, kvindextest.EngineConfig{}, "a")
+	req, err := http.NewRequest(http.MethodPost, r.front.URL+"/v1/chat/completions?q=1", strings.NewReader(hello))
+	ok(t, err)
+	for name, value := range map[string]string{
+		"X-Request-Id": "1", "Authorization": "Bearer x", "Connection": "X-Hop, Upgrade", "X-Hop": "1", "Upgrade": "websocket", "Te": "trailers",
+		"X-Data-Parallel-Rank": "3", "Idempotency-Key": "1", "Accept-Encoding": "gzip",
+	} {
+		req.Header.Set(name, value)
+	}
+	resp, err := r.client.Do(req)
+	ok(t, err)
+	resp.Body.Close()
+	got := r.sent["1"][0].header
+	for _, name := range []string{"X-Hop", "Upgrade", "Connection", "X-Data-Parallel-Rank", "Idempotency-Key", "Accept-Encoding"} {
+		if got.Get(name) != "" {
+			t.Errorf("%s is passed on: %q", name, got.Get(name))
+		}
+	}
+	if resp.StatusCode != 200 || got.Get("Authorization") != "Bearer x" || got.Get("X-Forwarded-For") == "" {
+		t.Errorf("%d, %v", resp.StatusCode, got)
+	}
+}
+
+// TestHealth: the pause of a pod grows from check to check and from failure to failure, ends by a
+// check that it passes, and is forgotten with an answer; and a policy passes the pod over
+// unless there is no other.
+func TestHealth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex // guards what follows
+		var asked []time.Duration
+		begun := time.Now()
+		healthy := false
+		pods := []picker.Pod{{Name: "a", Host: "a"}, {Name: "b", Host: "b"}}
+		locked := func(do func()) { mu.Lock(); defer mu.Unlock(); do() }
+		check := roundTrip(func(req *http.Request) (*http.Response, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			asked = append(asked, time.Since(begun))
+			if !healthy {
+				return nil, errors.New("it is dead")
+			}
+			return httptest.NewRecorder().Result(), nil
+		})
+		h := health{pause: time.Second, client: &http.Client{Transport: check}, failed: map[string]*failure{}}
+		policy := h.around(route.RoundRobin())
+		two := []route.Pod{{Name: "a"}, {Name: "b"}}
+		chosen := func(pods []route.Pod) string {
+			seen := map[string]bool{}
+			for range 4 {
+				seen[pods[policy(new(route.Request), pods)].Name] = true
+			}
+			all := []string{}
+			for name := range seen {
+				all = append(all, name)
+			}
+			slices.Sort(all)
+			return strings.Join(all, " ")
+		}
+		go h.run(t.Context(), func() []picker.Pod {
+			mu.Lock()
+			defer mu.Unlock()
+			return pods
+		})
+		expect := func(want string) {
+			t.Helper()
+			if got := chosen(two); got != want || chosen(two[:1]) != "a" {
+				t.Errorf("chosen of both are %s, want %s; of a %s", got, want, chosen(two[:1]))
+			}
+		}
+		expect("a b")
+		h.fail("a")
+		h.fail("a")
+		h.answered("a") // an answer from before
+		expect("b")
+		time.Sleep(8 * time.Second)
+		locked(func() {
+			if got := fmt.Sprint(asked); got != "[1s 3s 7s]" {
+				t.Errorf("asked after %s", got)
+			}
+			healthy = true
+		})
+		time.Sleep(8 * time.Second) // the next is after 15 s
+		expect("a b")
+		h.fail("a")
+		time.Sleep(15 * time.Second)
+		expect("b")
+		time.Sleep(2 * time.Second)
+		expect("a b")
+		h.answered("a")
+		h.fail("a")
+		time.Sleep(2 * time.Second)
+		expect("a b")
+		h.fail("a")
+		locked(func() { pods = pods[1:] }) // it leaves
+		time.Sleep(2 * time.Second)
+		expect("a b")
+		synctest.Wait()
+		if len(h.failed) != 0 || h.down.Load() != 0 {
+			t.Errorf("%d pods are kept, %d are down", len(h.failed), h.down.Load())
+		}
+	})
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (r roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return r(req) }
+
+// TestSources: pods of the command line, and of a file, with the addresses of their APIs.
+func TestSources(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pods.json")
+	ok(t, os.WriteFile(file, []byte(`[{"id": "c", "model": "m", "host": "10.0.0.9", "engine": "none"}, {"id": "d", "model": "m", "host": "::1", "engine": "none", "labels": {"port": "81"}}]`), 0o600))
+	s := settings{model: model, policy: route.Default, pause: time.Second, pods: "a=10.0.0.7:80,b=[::2]:8080", file: file, port: "8000", estimated: 100, limits: wide}
+	g, err := open(s, llm(t))
+	ok(t, err)
+	defer g.index.Close()
+	r := &rig{t: t}
+	done := make(chan struct{})
+	ctx := zmtptest.Context(t)
+	go func() { defer close(done); g.run(ctx) }()
+	r.until("all pods", func() bool { return len(g.picker.Pods()) == 4 })
+	var got []string
+	for _, pod := range g.picker.Pods() {
+		got = append(got, pod.Name+"="+pod.Host)
+	}
+	if want := "a=10.0.0.7:80 b=[::2]:8080 c=10.0.0.9:8000 d=[::1]:81"; strings.Join(got, " ") != want {
+		t.Errorf("%v, want %s", got, want)
+	}
+	for _, wrong := range []settings{{pods: "a"}, {pods: "10.0.0.7:80"}, {pods: "a=10.0.0.7"}, {dns: "no name"}} {
+		wrong.model = model
+		if _, err := wrong.sources(); err == nil {
+			t.Errorf("%+v has no error", wrong)
+		}
+	}
+	if _, err := policyOf("best"); err == nil || !strings.Contains(err.Error(), "dynamo") {
+		t.Error(err)
+	}
+}
+
+var hostile = flag.Int("hostile", 300, "hostile requests of TestHostile; the long form is 10000")
+
+// TestHostile: hostile requests get statuses that the gateway documents, and leave nothing behind.
+func TestHostile(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	l := wide
+	l.bodyTime, l.body = 20*time.Millisecond, 64<<10
+	r := newRig(t, l, kvindextest.EngineConfig{}, "a", "b")
+	random := rand.New(rand.NewPCG(5, 5))
+	documented := []int{200, 400, 404, 405, 408, 413, 417, 429, 431, 501, 502, 503, 504, 505}
+	head := "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+	length := fmt.Sprintf("Content-Length: %d\r\n", len(hello))
+	chunked := fmt.Sprintf("%x\r\n%s\r\n0\r\n", len(hello), hello)
+	forms := []func() string{
+		func() string { return head + length + "Transfer-Encoding: chunked\r\n\r\n" + chunked + "\r\n" },
+		func() string { return head + length + "Content-Length: 3\r\n\r\n" + hello },
+		func() string { return head + "Content-Length: -5\r\n\r\n" + hello },
+		func() string { return head + "Content-Length: 1e1\r\n\r\n" + hello },
+		func() string { return head + "Transfer-Encoding: chunked, identity\r\n\r\n" + chunked + "\r\n" },
+		func() string { return head + "Transfer-Encoding: xchunked\r\n\r\n" + chunked + "\r\n" },
+		func() string { return head + "Transfer-Encoding : chunked\r\n\r\n" + chunked + "\r\n" },
+		func() string { return head + "Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n" + hello },
+		func() string { return head + "Transfer-Encoding: chunked\r\n\r\n" + hello },
+		func() string {
+			return head + "Transfer-Encoding: chunked\r\nTrailer: X-Late\r\n\r\n" + chunked + "X-Late: 1\r\nContent-Length: 5\r\n\r\n"
+		},
+		func() string { return head + "X-Large: " + strings.Repeat("x", 1<<20) + "\r\n\r\n" },
+		func() string { return head + strings.Repeat("X-Many: x\r\n", 10_000) + "\r\n" },
+		func() string { return head + length + "Connection: Content-Length, X-Routed\r\n\r\n" + hello },
+		func() string { return head + length + "Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n" + hello },
+		func() string { return head + length + "Expect: 100-continue\r\n\r\n" + hello },
+		func() string { return head + length + "Expect: 200-maybe\r\n\r\n" + hello },
+		func() string { return head + length + "X-Bad: a\x00b\r\n\r\n" + hello },
+		func() string { return head + length + "\r\n" + hello[:random.IntN(len(hello))] }, // and no more
+		func() string { return "POST /v1/embeddings HTTP/1.1\r\nHost: x\r\n" + length + "\r\n" + hello[:9] },
+		func() string { return head + "Content-Length: 99999999\r\n\r\n" + strings.Repeat(hello, 1000) },
+		func() string {
+			return "POST http://other/v1/chat/completions HTTP/1.1\r\nHost: y\r\n" + length + "\r\n" + hello
+		},
+		func() string {
+			return "POST //v1/../v1/chat/completions HTTP/1.1\r\nHost: y\r\n" + length + "\r\n" + hello
+		},
+		func() string { return "CONNECT other:443 HTTP/1.1\r\nHost: other\r\n\r\n" },
+		func() string { return "GET /v1/models HTTP/9.9\r\nHost: x\r\n\r\n" },
+		func() string { return "POST /v1/chat/completions HTTP/1.1\r\n" + length + "\r\n" + hello },
+		func() string { return "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" },
+		func() string { return head + length + "\r\n" + strings.Repeat("[", len(hello)) },
+		func() string { // bytes that are changed
+			b := []byte(head + length + "\r\n" + hello)
+			for range 1 + random.IntN(4) {
+				b[random.IntN(len(b))] = byte(random.IntN(256))
+			}
+			return string(b)
+		},
+	}
+	statuses := map[int]int{}
+	for i := range *hostile {
+		c, err := net.Dial("tcp", r.front.Listener.Addr().String())
+		ok(t, err)
+		text := forms[i%len(forms)]()
+		go func() { // the gateway may answer before it has all
+			_, _ = io.WriteString(c, text)
+			// A request that looks complete to the gateway, and is not, ends here.
+			if i%2 == 0 {
+				_ = c.(*net.TCPConn).CloseWrite()
+			}
+		}()
+		answer := bufio.NewReader(c)
+		resp, err := http.ReadResponse(answer, nil)
+		if err == nil && resp.StatusCode == http.StatusContinue {
+			resp, err = http.ReadResponse(answer, nil)
+		}
+		if err == nil {
+			statuses[resp.StatusCode]++
+			if !slices.Contains(documented, resp.StatusCode) {
+				t.Errorf("%d for %.300q", resp.StatusCode, text)
+			}
+			_, _ = io.Copy(io.Discard, resp.Body)
+		}
+		c.Close()
+	}
+	t.Logf("%v", statuses)
+	r.until("the end of all requests", func() bool { return r.gateway.present.Load() == 0 })
+	if a := r.post("/v1/chat/completions", "", "", hello, false); a.status != 200 {
+		t.Errorf("%d, %v: %s", a.status, a.err, a.body)
+	}
+}
