@@ -38,18 +38,6 @@ var long = flag.Bool("long", false, "long form: every image, for amd64 and arm64
 // insideOf names the root that the containers have, in the process that starts them.
 const insideOf = "KVINDEX_DEPLOY_ROOT"
 
-// required: without root, redis-server and systemd-analyze, tests fail.
-var required = os.Getenv("KVINDEX_REQUIRE_DEPLOY") == "1"
-
-// missing skips a test, or fails it where everything has to be there.
-func missing(t *testing.T, format string, args ...any) {
-	t.Helper()
-	if required {
-		t.Fatalf(format, args...)
-	}
-	t.Skipf(format, args...)
-}
-
 // sources copies the files of the repository to another folder.
 func sources(t *testing.T) string {
 	t.Helper()
@@ -221,15 +209,6 @@ func image(t *testing.T, from string) string {
 	root := filepath.Join(t.TempDir(), "root")
 	output(t, "cp", "-a", mounted, root)
 	return root
-}
-
-func output(t *testing.T, name string, args ...string) string {
-	t.Helper()
-	out, err := exec.Command(name, args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %q: %v: %s", name, args, err, out)
-	}
-	return string(out)
 }
 
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
