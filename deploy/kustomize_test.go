@@ -82,10 +82,16 @@ type object struct {
 	typed      any
 }
 
-// build builds a kustomization, as kustomize v5.7.1 does, and decodes its objects strictly.
-func build(t *testing.T, folder string) (objects []object) {
+// build builds a kustomization of this folder.
+func build(t *testing.T, folder string) []object {
 	t.Helper()
-	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join("kustomize", folder))
+	return buildAt(t, filepath.Join("kustomize", folder))
+}
+
+// buildAt builds a kustomization, as kustomize v5.7.1 does, and decodes its objects strictly.
+func buildAt(t *testing.T, folder string) (objects []object) {
+	t.Helper()
+	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), folder)
 	if err != nil {
 		t.Fatalf("%s: %v", folder, err)
 	}
