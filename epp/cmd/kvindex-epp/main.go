@@ -24,6 +24,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	health "google.golang.org/grpc/health/grpc_health_v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -51,17 +53,55 @@ type options struct {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	o, err := parse(os.Args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err == nil {
-		err = run(ctx, o, func(net.Addr) {})
-	}
-	if err != nil {
+	if err := program(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "kvindex-epp:", err)
 		os.Exit(1)
 	}
+}
+
+// program does what the arguments say.
+func program(ctx context.Context, args []string) error {
+	if len(args) > 0 && args[0] == "healthcheck" {
+		return healthcheck(ctx, args[1:])
+	}
+	o, err := parse(args)
+	if err != nil {
+		return err
+	}
+	return run(ctx, o, func(net.Addr) {})
+}
+
+// healthcheck asks a picker on this machine for its health. Probes of Kubernetes cannot: they
+// speak no TLS.
+func healthcheck(ctx context.Context, args []string) error {
+	f := flag.NewFlagSet("kvindex-epp healthcheck", flag.ContinueOnError)
+	address := f.String("address", "127.0.0.1:9002", "address of the picker")
+	service := f.String("service", "readiness", "readiness or liveness")
+	plain := f.Bool("insecure", false, "no TLS")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if f.NArg() > 0 {
+		return fmt.Errorf("%q is no flag", f.Args())
+	}
+	// Whoever has the address of this machine's picker may answer: a picker without -tls-cert
+	// makes its certificate itself.
+	security := credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})
+	if *plain {
+		security = insecure.NewCredentials()
+	}
+	conn, err := grpc.NewClient("passthrough:///"+*address, grpc.WithTransportCredentials(security))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, 4*time.Second)
+	defer cancel()
+	r, err := health.NewHealthClient(conn).Check(ctx, &health.HealthCheckRequest{Service: *service})
+	if err == nil && r.GetStatus() != health.HealthCheckResponse_SERVING {
+		err = fmt.Errorf("%s: %v", *service, r.GetStatus())
+	}
+	return err
 }
 
 func parse(args []string) (*options, error) {

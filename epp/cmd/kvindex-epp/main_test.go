@@ -89,6 +89,14 @@ func TestRun(t *testing.T) {
 		}
 		ready = r.GetStatus() == health.HealthCheckResponse_SERVING
 	}
+	for args, want := range map[string]string{
+		"": "", "-service liveness": "", "-service nonsense": "NotFound", "-insecure": "Unavailable", "-address 127.0.0.1:1": "Unavailable", "extra": "is no flag", "-nonsense": "-nonsense",
+	} {
+		err := program(waiting, append([]string{"healthcheck", "-address=" + at.String()}, strings.Fields(args)...))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("healthcheck %s: %v, want %q", args, err, want)
+		}
+	}
 	hosts := []string{net.JoinHostPort(pods[0].Host, "8000"), "localhost:8000"}
 	// Both prompts go to the engine that has them, as soon as its events have come.
 	for i := range engines {
