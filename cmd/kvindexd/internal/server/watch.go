@@ -91,8 +91,8 @@ type streamDetail struct {
 
 // A loss is a kvindex.Loss, and when it was noticed.
 type loss struct {
-	Noticed time.Time `json:"noticed"`
-	kvindex.Loss
+	Noticed time.Time    `json:"noticed"`
+	Loss    kvindex.Loss `json:"loss"`
 }
 
 // A feed is the picture that viewers see. Its zero value is empty.
@@ -141,7 +141,7 @@ func (s *Server) Lost(l kvindex.Loss) {
 func (f *feed) lossesOf(pod, model string) (of []loss) {
 	for i := range uint64(len(f.losses)) {
 		l := &f.losses[(f.lost-1-i)%maxLosses]
-		if l.Pod == pod && l.Model == model && len(of) < podLosses {
+		if l.Loss.Pod == pod && l.Loss.Model == model && len(of) < podLosses {
 			of = append(of, *l)
 		}
 	}

@@ -43,8 +43,11 @@ type viewer struct {
 		Row     *row
 		Ranks   []struct{ Blocks map[string]int }
 		Streams []struct{ Stream, Endpoint, Link, State, Error string }
-		Losses  []struct{ Cause string }
-		Cut     bool
+		Losses  []struct {
+			Noticed time.Time
+			Loss    struct{ Cause string }
+		}
+		Cut bool
 	}
 	messages, resets, sent int // sent: rows
 	body                   io.Closer
@@ -383,7 +386,7 @@ func TestWatchDetail(t *testing.T) {
 		return v.detail.Row != nil && len(v.detail.Ranks) == 1 && len(v.detail.Streams) > 0 && v.detail.Streams[0].Link == "live"
 	})
 	d := v.detail
-	if d.Row.Pod != "a" || d.Row.Source != "test" || d.Ranks[0].Blocks["gpu"] != 2 || len(d.Losses) < 3 || d.Losses[0].Cause != "marked" || d.Losses[1].Cause != "malformed" || !d.Cut {
+	if d.Row.Pod != "a" || d.Row.Source != "test" || d.Ranks[0].Blocks["gpu"] != 2 || len(d.Losses) < 3 || d.Losses[0].Loss.Cause != "marked" || d.Losses[1].Loss.Cause != "malformed" || d.Losses[0].Noticed.IsZero() || !d.Cut {
 		t.Errorf("%+v", d)
 	}
 	v = viewer{}

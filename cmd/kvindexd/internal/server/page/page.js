@@ -279,7 +279,7 @@ function showPod(d) {
   fillTable($("p-streams"), d.streams.map((s) => [
     s.stream || "without numbers", s.error ? `${s.link}: ${s.error}` : s.link || "–", s.state || "–", s.replay || "–", s.next, ...["Messages", "Missing", "Malformed", "Replayed", "Restarts"].map((k) => number.format(s.traffic[k])), time(s.last_message),
   ]), "No stream is known.");
-  fillTable($("p-losses"), d.losses.map((l) => [time(l.noticed), l.Cause, l.Rank < 0 ? "–" : l.Rank, whatOf(l)]), "None is remembered.");
+  fillTable($("p-losses"), d.losses.map(({ noticed, loss }) => [time(noticed), loss.Cause, loss.Rank < 0 ? "–" : loss.Rank, whatOf(loss)]), "None is remembered.");
   $("p-cut").hidden = !d.cut;
 }
 
@@ -408,7 +408,7 @@ function scoreOf(p, a) {
   bars.append(make("span", "predicted"), trackOf([["predict", p.predicted_tokens]], total, "are predicted to be reused"));
   li.append(title, bars);
   const beyond = [[p.loaded_tokens, "loaded"], [p.fetched_tokens, "fetched"]].filter(([n]) => n).map(([n, what]) => `, ${number.format(n)} ${what}`).join("");
-  li.append(make("p", p.not_scorable ? "This chat cannot be scored for the pod." : `${number.format(p.cached_tokens)} of ${number.format(total)} tokens cached${beyond}, ${number.format(p.predicted_tokens)} predicted; ${number.format(p.matched_blocks)} blocks of ${p.block_tokens || "?"} tokens held from the first on${p.upper_bound ? "; the engine may reuse less" : ""}.`));
+  li.append(make("p", p.not_scorable ? "This chat cannot be scored for the pod." : `${number.format(p.cached_tokens)} of ${number.format(total)} tokens cached${beyond}, ${number.format(p.predicted_tokens)} predicted; ${p.matched_blocks ? `${number.format(p.matched_blocks)} blocks of ${p.block_tokens} tokens` : "no block"} held from the first on${p.upper_bound ? "; the engine may reuse less" : ""}.`));
   li.append(make("p", "…", { class: "why" }));
   return li;
 }
@@ -424,7 +424,7 @@ function barOf(held, blockTokens, total) {
     let to = from + 1;
     while (to < held.length && (held[to] || (to < end ? "hole" : "none")) === tier) to++;
     bar.append(part(tier, (to - from) * blockTokens, total, { "data-blocks": to - from }));
-    says.push(`blocks ${from + 1} to ${to} ${tier === "none" ? "not held" : tier === "hole" ? "are a hole" : `in ${tier}`}`);
+    says.push(`blocks ${from} to ${to - 1} ${tier === "none" ? "not held" : tier === "hole" ? "are a hole" : `in ${tier}`}`);
     from = to;
   }
   bar.setAttribute("aria-label", says.join(", ") || "no block is held");
@@ -448,7 +448,7 @@ async function explain({ p, li }, q, signal) {
   const why = li.querySelector(".why");
   try {
     const e = await post(`/v1/explain?${new URLSearchParams({ pod: p.pod })}`, q, signal);
-    if (e.Held && e.BlockTokens === p.block_tokens && e.Rank === p.rank) li.querySelector(".held").replaceWith(barOf(e.Held, e.BlockTokens, e.Tokens.length));
+    if (e.Held && (!p.matched_blocks || e.BlockTokens === p.block_tokens && e.Rank === p.rank)) li.querySelector(".held").replaceWith(barOf(e.Held, e.BlockTokens, e.Tokens.length));
     why.textContent = e.Why;
   } catch (err) {
     if (err.name === "AbortError") return;
