@@ -98,6 +98,7 @@ var effects = map[string]struct {
 	"bootstrap":         {"http://10.0.0.2:8081/v1/snapshot", func(c *Config) any { return c.Bootstrap }, "http://10.0.0.2:8081/v1/snapshot"},
 	"bootstrap-token":   {"secret-b", func(c *Config) any { return c.BootstrapToken }, "secret-b"},
 	"log-level":         {"debug", func(c *Config) any { return c.Log }, slog.LevelDebug},
+	"public-page":       {"true", func(c *Config) any { return c.PublicPage }, true},
 	"metrics":           {"false", func(c *Config) any { return c.Metrics }, false},
 }
 

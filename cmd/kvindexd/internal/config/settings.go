@@ -109,6 +109,7 @@ var settings = []setting{
 		}
 		return c.Log.UnmarshalText([]byte(s))
 	}},
+	boolean("public-page", "false", "the public address has the page, too", func(c *Config) *bool { return &c.PublicPage }),
 	boolean("metrics", "true", "`/metrics` is served", func(c *Config) *bool { return &c.Metrics }),
 }
 

@@ -11,6 +11,19 @@ import (
 
 // ready answers 200 if requests should be sent here, else 503 with each check that fails.
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+	failing := s.failures()
+	code := http.StatusOK
+	if len(failing) > 0 {
+		code = http.StatusServiceUnavailable
+	}
+	write(w, code, struct {
+		Ready   bool              `json:"ready"`
+		Failing map[string]string `json:"failing,omitempty"`
+	}{len(failing) == 0, failing})
+}
+
+// failures returns the checks that fail, and why.
+func (s *Server) failures() map[string]string {
 	s.mu.Lock()
 	failing := maps.Clone(s.failing)
 	s.mu.Unlock()
@@ -20,14 +33,7 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	if s.draining.Load() {
 		failing["draining"] = "the service ends"
 	}
-	code := http.StatusOK
-	if len(failing) > 0 {
-		code = http.StatusServiceUnavailable
-	}
-	write(w, code, struct {
-		Ready   bool              `json:"ready"`
-		Failing map[string]string `json:"failing,omitempty"`
-	}{len(failing) == 0, failing})
+	return failing
 }
 
 // silent returns why too few ranks are connected, or "".
