@@ -24,3 +24,16 @@ func (s *Store) Resident() (keys map[Key]bool, ghosts int) {
 	}
 	return keys, ghosts
 }
+
+type BlockFile = blockFile
+
+// OpenSegmentsOn opens a directory whose files are others.
+func OpenSegmentsOn(cfg SegmentConfig, other func(BlockFile) BlockFile) (*Segments, error) {
+	return openSegments(cfg, func(name string, flag int) (blockFile, bool, error) {
+		f, direct, err := openFile(name, flag)
+		if err != nil {
+			return nil, false, err
+		}
+		return other(f), direct, nil
+	})
+}
