@@ -1,5 +1,7 @@
 package offload
 
+import "bytes"
+
 // Counts returns what a store has done, by name.
 func (s *Store) Counts() map[string]uint64 {
 	s.mu.Lock()
@@ -36,4 +38,17 @@ func OpenSegmentsOn(cfg SegmentConfig, other func(BlockFile) BlockFile) (*Segmen
 		}
 		return other(f), direct, nil
 	})
+}
+
+// VerifyImage reads a segment, and returns the keys of its blocks that are right.
+func VerifyImage(space SpaceID, b []byte) (keys []Key, v Verified, err error) {
+	live := make(map[blockName]bool)
+	err = v.read(bytes.NewReader(b), int64(len(b)), live)
+	v.Right = len(live)
+	for name := range live {
+		if SpaceID(name[:len(space)]) == space {
+			keys = append(keys, Key(name[len(space):]))
+		}
+	}
+	return keys, v, err
 }

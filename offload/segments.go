@@ -245,10 +245,8 @@ func (s *Segments) openAs(name string, flag int, align int64) (blockFile, bool, 
 }
 
 func (s *Segments) print(space SpaceID, key Key) uint64 {
-	var b [len(space) + len(key)]byte
-	copy(b[:], space[:])
-	copy(b[len(space):], key[:])
-	return maphash.Bytes(s.seed, b[:])
+	name := nameOf(space, key)
+	return maphash.Bytes(s.seed, name[:])
 }
 
 func (s *Segments) usable(ctx context.Context) error {
@@ -698,7 +696,7 @@ func VerifySegments(dir string) (v Verified, err error) {
 	if err != nil {
 		return v, err
 	}
-	live := make(map[[len(SpaceID{}) + len(Key{})]byte]bool)
+	live := make(map[blockName]bool)
 	for _, name := range names {
 		if err := v.file(name, live); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return v, fmt.Errorf("offload: %s: %w", name, err)
@@ -708,7 +706,16 @@ func VerifySegments(dir string) (v Verified, err error) {
 	return v, nil
 }
 
-func (v *Verified) file(name string, live map[[len(SpaceID{}) + len(Key{})]byte]bool) error {
+// blockName is a space and a key.
+type blockName [len(SpaceID{}) + len(Key{})]byte
+
+func nameOf(space SpaceID, key Key) (n blockName) {
+	copy(n[:], space[:])
+	copy(n[len(space):], key[:])
+	return n
+}
+
+func (v *Verified) file(name string, live map[blockName]bool) error {
 	f, err := os.Open(name)
 	if err != nil {
 		return err
@@ -718,6 +725,11 @@ func (v *Verified) file(name string, live map[[len(SpaceID{}) + len(Key{})]byte]
 	if err != nil {
 		return err
 	}
+	return v.read(f, size, live)
+}
+
+// read counts what a file of so many bytes has.
+func (v *Verified) read(f io.ReaderAt, size int64, live map[blockName]bool) error {
 	form, err := readFormat(f)
 	if errors.Is(err, errNoSegment) && size < fileHeader {
 		v.Absent++
@@ -730,7 +742,7 @@ func (v *Verified) file(name string, live map[[len(SpaceID{}) + len(Key{})]byte]
 	}
 	var body []byte
 	_, d, err := form.scan(f, size, func(rec record, at int64) error {
-		name := [len(rec.space) + len(rec.key)]byte(append(rec.space[:], rec.key[:]...))
+		name := nameOf(rec.space, rec.key)
 		body = slices.Grow(body[:0], rec.length)[:rec.length]
 		if _, err := f.ReadAt(body, at+recordBytes); err != nil {
 			return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 )
 
@@ -143,11 +144,16 @@ func (s *Store) Acquire(ctx context.Context, chain []Key) (*Lease, error) {
 	if err := s.usable(ctx); err != nil {
 		return &Lease{}, err
 	}
-	n := s.prefix(chain)
-	l := &Lease{s: s, slots: make([]uint32, n)}
-	for i := n - 1; i >= 0; i-- { // a policy keeps the beginning of a chain longest
-		slot := s.slots[chain[i]]
-		l.slots[i] = slot
+	l := &Lease{s: s}
+	for _, k := range chain {
+		slot, ok := s.slots[k]
+		if !ok {
+			break
+		}
+		l.slots = append(l.slots, slot)
+	}
+	n := l.Len()
+	for _, slot := range slices.Backward(l.slots) { // a policy keeps the beginning of a chain longest
 		s.policy.touch(slot)
 		s.pin(slot)
 	}
