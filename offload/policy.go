@@ -16,6 +16,9 @@ const (
 	S3FIFO Policy = "s3fifo" // Yang et al., SOSP 2023, with the settings of Config
 )
 
+// DefaultPolicy has the highest mean of prefixes found on recorded traces: docs/offload.md.
+const DefaultPolicy = S3FIFO
+
 // policy orders the resident slots of a store. The lock of the store guards it.
 type policy interface {
 	// insert adds a slot that is not resident, and reports whether its block is hot already.

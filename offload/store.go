@@ -14,7 +14,7 @@ type Config struct {
 	Space       Space
 	MemoryBytes int64   // bytes of all blocks in memory, rounded down to blocks; required
 	SlabBytes   int     // bytes that are mapped at once, when they are first needed; 64 MiB
-	Policy      Policy  // LRU
+	Policy      Policy  // DefaultPolicy
 	SmallShare  float64 // of S3FIFO: the part of the memory for new blocks; 0.3
 	PromoteAt   int     // of S3FIFO: uses that make a new block a hot one, 1 to 3; 1
 	MaxTokens   int     // of a chain; what lies beyond is not stored; 0 is no bound
@@ -25,7 +25,7 @@ func (c *Config) complete() error {
 		c.SlabBytes = 64 << 20
 	}
 	if c.Policy == "" {
-		c.Policy = LRU
+		c.Policy = DefaultPolicy
 	}
 	if c.SmallShare == 0 {
 		c.SmallShare = 0.3

@@ -270,7 +270,7 @@ func concurrent(t *testing.T, b offload.Backend, _ func() offload.Backend) {
 					}
 				}
 				if n, err := b.Put(ctx, space, ks, contents(space, ks)); n != 8 || err != nil {
-					failed <- fmt.Errorf("Put: %d, %w", n, err)
+					failed <- fmt.Errorf("block %d was not put: %w", n, err)
 				}
 				if err := b.Delete(ctx, space, ks[:2]); err != nil {
 					failed <- err
