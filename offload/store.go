@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"time"
 )
 
 // Config is what a Store is made of. Zero fields have the defaults named here.
@@ -18,6 +19,7 @@ type Config struct {
 	SmallShare  float64 // of S3FIFO: the part of the memory for new blocks; 0.3
 	PromoteAt   int     // of S3FIFO: uses that make a new block a hot one, 1 to 3; 1
 	MaxTokens   int     // of a chain; what lies beyond is not stored; 0 is no bound
+	Disk        Disk    // the tier below the memory
 }
 
 func (c *Config) complete() error {
@@ -58,8 +60,10 @@ func (c *Config) complete() error {
 // error says why the prefix is not longer; that a block is not there is no error.
 type Store struct {
 	cfg      Config
+	space    SpaceID
 	perSlab  int // blocks of a slab
-	capacity int // blocks in memory
+	capacity int // blocks in memory, but for those that are leaving it
+	quota    int // blocks in flight to the Backend
 
 	mu       sync.Mutex // guards all below, and not the bytes of blocks
 	closed   bool
@@ -74,6 +78,17 @@ type Store struct {
 	leased   int            // sum of refs
 	policy   policy
 	count    counts
+
+	queue      []write
+	queued     uint64        // writes that were ever in queue
+	written    uint64        // of these, those that are done
+	progress   chan struct{} // is closed, and made again, when written grows
+	inFlight   int           // blocks in queue and in the batch that is being written
+	leaving    int           // of these, evicted ones
+	writing    bool          // writeBehind runs
+	prefetches int
+	deletes    uint64
+	io         sync.WaitGroup // goroutines with a use of the Backend; Add needs the lock and no close
 }
 
 // counts are the events of a Store, guarded by its lock.
@@ -81,42 +96,74 @@ type counts struct {
 	hits, misses, stored, evicted, refused uint64
 
 	metPinned, promoted, reinserted, ghostHits uint64 // in policies
+
+	disk DiskStats
 }
 
 // Stats is a copy of the counters of a Store.
 type Stats struct {
 	Blocks, Capacity int    // blocks in memory, and how many fit
-	Leased           int    // references of leases that are not released; 0 when all is done
+	Leased           int    // references of leases, reads and writes; 0 when all is done
 	Hits, Misses     uint64 // blocks that Acquire and Read were asked for
 	Stored           uint64 // blocks that came into memory
 	Evicted          uint64 // blocks that left it to make room
 	Refused          uint64 // blocks that Alloc and Write had no room for
+	Disk             DiskStats
 }
 
-// Open returns an empty store. It starts nothing. Its memory is mapped when blocks come.
+// DiskStats counts what a Store did with its Backend, in blocks.
+type DiskStats struct {
+	InFlight            int    // blocks that wait to be written or are being written
+	Hits, Misses        uint64 // blocks that were read; blocks that it was asked for and had not
+	Late                uint64 // reads that ended when nobody waited any more
+	Written, Unwritten  uint64 // blocks that were written; blocks that could not be
+	OverQuota           uint64 // blocks that were not written because too many waited
+	ReadTime, WriteTime time.Duration
+}
+
+// Open returns a store with an empty memory. It starts nothing. Its memory is mapped when
+// blocks come.
 func Open(cfg Config) (*Store, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	s := &Store{cfg: cfg, capacity: int(cfg.MemoryBytes / int64(cfg.Space.BlockBytes))}
-	s.perSlab = min(max(cfg.SlabBytes/cfg.Space.BlockBytes, 1), s.capacity)
-	s.slabs = make([]slab, (s.capacity+s.perSlab-1)/s.perSlab)
-	s.slots = make(map[Key]uint32)
-	s.keys, s.resident, s.refs = make([]Key, s.capacity), make([]bool, s.capacity), make([]int32, s.capacity)
+	s := &Store{cfg: cfg, capacity: int(cfg.MemoryBytes / int64(cfg.Space.BlockBytes)), space: cfg.Space.ID(), progress: make(chan struct{})}
 	var err error
-	s.policy, err = newPolicy(cfg, s.capacity, s.capacity, &s.count)
+	if s.quota, err = s.cfg.Disk.complete(s.capacity, cfg.Space.BlockTokens); err != nil {
+		return nil, err
+	}
+	slots := s.capacity
+	if s.cfg.Disk.Ingest == Evicted {
+		slots += s.quota
+	}
+	s.perSlab = min(max(cfg.SlabBytes/cfg.Space.BlockBytes, 1), slots)
+	s.slabs = make([]slab, (slots+s.perSlab-1)/s.perSlab)
+	s.slots = make(map[Key]uint32)
+	s.keys, s.resident, s.refs = make([]Key, slots), make([]bool, slots), make([]int32, slots)
+	s.policy, err = newPolicy(cfg, slots, s.capacity, &s.count)
 	return s, err
 }
 
-// Lookup returns how many blocks of a chain are there, from the first on. It is no use of
-// them, and they can be gone when it returns.
-func (s *Store) Lookup(ctx context.Context, chain []Key) (int, error) {
+// Lookup returns how many blocks of a chain are in memory, from the first on, and how many
+// are in memory or on disk. It is no use of them, and they can be gone when it returns.
+func (s *Store) Lookup(ctx context.Context, chain []Key) (memory, all int, err error) {
+	s.mu.Lock()
+	err, memory = s.usable(ctx), s.prefix(chain)
+	s.mu.Unlock()
+	if err != nil || s.cfg.Disk.Backend == nil {
+		return memory, memory, err
+	}
+	found, _, err := s.find(ctx, chain[memory:])
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.usable(ctx); err != nil {
-		return 0, err
+	for all = memory; all < len(chain) && (found[chain[all]] || s.holds(chain[all])); all++ {
 	}
-	return s.prefix(chain), nil
+	return memory, all, err
+}
+
+func (s *Store) holds(key Key) bool {
+	_, ok := s.slots[key]
+	return ok
 }
 
 func (s *Store) usable(ctx context.Context) error {
@@ -136,15 +183,27 @@ func (s *Store) prefix(chain []Key) int {
 	return len(chain)
 }
 
-// Acquire returns the blocks of a chain that are there, from the first on, without a copy.
-// They stay until the lease is released. The lease is never nil, and can be empty.
+// Acquire returns the blocks of a chain that are there, from the first on, in memory: what
+// the disk has is read, if it is worth it by Disk. They stay until the lease is released.
+// The lease is never nil, and can be empty. A read that does not end before its context
+// does ends in memory that no other has, and its blocks are stored then.
 func (s *Store) Acquire(ctx context.Context, chain []Key) (*Lease, error) {
+	l := &Lease{s: s}
+	if err := s.acquire(ctx, chain, l); err != nil {
+		return l, err
+	}
+	slots, err := s.beneath(ctx, chain, l.Len())
+	l.slots = append(l.slots, slots...)
+	return l, err
+}
+
+// acquire leases what is in memory.
+func (s *Store) acquire(ctx context.Context, chain []Key, l *Lease) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(ctx); err != nil {
-		return &Lease{}, err
+		return err
 	}
-	l := &Lease{s: s}
 	for _, k := range chain {
 		slot, ok := s.slots[k]
 		if !ok {
@@ -153,13 +212,21 @@ func (s *Store) Acquire(ctx context.Context, chain []Key) (*Lease, error) {
 		l.slots = append(l.slots, slot)
 	}
 	n := l.Len()
-	for _, slot := range slices.Backward(l.slots) { // a policy keeps the beginning of a chain longest
-		s.policy.touch(slot)
+	for i, slot := range slices.Backward(l.slots) { // a policy keeps the beginning of a chain longest
+		if s.policy.touch(slot) {
+			s.becameHot(chain[i], slot)
+		}
 		s.pin(slot)
 	}
 	s.count.hits += uint64(n)
 	s.count.misses += uint64(len(chain) - n)
-	return l, nil
+	return nil
+}
+
+func (s *Store) becameHot(key Key, slot uint32) {
+	if s.cfg.Disk.Ingest == Hot {
+		s.ingest(key, slot, false)
+	}
 }
 
 // Read copies the blocks of a chain that are there, from the first on, into dst, and returns
@@ -193,7 +260,7 @@ func (s *Store) Alloc(ctx context.Context, n int) (*Lease, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(ctx); err != nil {
-		return &Lease{}, err
+		return &Lease{s: s, fresh: true}, err
 	}
 	slots, err := s.alloc(n)
 	return &Lease{s: s, slots: slots, fresh: true}, err
@@ -216,34 +283,44 @@ func (s *Store) alloc(n int) ([]uint32, error) {
 
 // room returns a slot without a block, that of an evicted one if there is no other.
 func (s *Store) room() (uint32, error) {
+	for s.used-len(s.free)-s.leaving >= s.capacity {
+		if err := s.evict(); err != nil {
+			return 0, err
+		}
+	}
 	if n := len(s.free); n > 0 {
 		slot := s.free[n-1]
 		s.free = s.free[:n-1]
 		return slot, nil
 	}
-	if s.used < s.capacity {
-		at := s.used / s.perSlab
-		if s.used%s.perSlab == 0 {
-			blocks := min(s.perSlab, s.capacity-s.used)
-			m, err := newSlab(blocks * s.cfg.Space.BlockBytes)
-			if err != nil {
-				return 0, fmt.Errorf("%w: slab %d: %w", ErrNoMemory, at, err)
-			}
-			s.slabs[at] = m
+	if at := s.used / s.perSlab; s.used%s.perSlab == 0 {
+		blocks := min(s.perSlab, len(s.refs)-s.used)
+		m, err := newSlab(blocks * s.cfg.Space.BlockBytes)
+		if err != nil {
+			return 0, fmt.Errorf("%w: slab %d: %w", ErrNoMemory, at, err)
 		}
-		s.used++
-		return uint32(s.used - 1), nil
+		s.slabs[at] = m
 	}
+	s.used++
+	return uint32(s.used - 1), nil
+}
+
+func (s *Store) evict() error {
 	if len(s.slots) == s.pinned { // else each call would look at all
-		return 0, ErrNoMemory
+		return ErrNoMemory
 	}
 	slot, ok := s.policy.victim(func(slot uint32) bool { return s.refs[slot] > 0 })
 	if !ok {
-		return 0, ErrNoMemory
+		return ErrNoMemory
 	}
 	s.forget(slot)
 	s.count.evicted++
-	return slot, nil
+	if s.cfg.Disk.Ingest == Evicted && s.ingest(s.keys[slot], slot, true) {
+		s.leaving++
+	} else {
+		s.free = append(s.free, slot)
+	}
+	return nil
 }
 
 // forget makes a slot no resident one. The policy has dropped it.
@@ -301,7 +378,7 @@ func (s *Store) Commit(ctx context.Context, prefix, keys []Key, l *Lease) (int, 
 	if err := s.usable(ctx); err != nil {
 		return 0, err
 	}
-	s.commit(prefix, keys, l.slots)
+	s.commit(prefix, keys, l.slots, true)
 	return len(keys), tooLong
 }
 
@@ -315,8 +392,9 @@ func (s *Store) bounded(prefix, keys []Key) ([]Key, error) {
 }
 
 // commit makes pinned slots resident, from the last on, and renews all of the chain before
-// them, so that a policy that goes by order lets go of the end of a chain first.
-func (s *Store) commit(prefix, keys []Key, slots []uint32) {
+// them, so that a policy that goes by order lets go of the end of a chain first. New blocks
+// are those that the Backend has not given.
+func (s *Store) commit(prefix, keys []Key, slots []uint32, isNew bool) {
 	for i := len(keys) - 1; i >= 0; i-- {
 		if old, ok := s.slots[keys[i]]; ok {
 			s.policy.renew(old)
@@ -325,8 +403,13 @@ func (s *Store) commit(prefix, keys []Key, slots []uint32) {
 		slot := slots[i]
 		s.slots[keys[i]], s.keys[slot], s.resident[slot] = slot, keys[i], true
 		s.pinned++ // by its lease
-		s.policy.insert(slot, keys[i])
+		hot := s.policy.insert(slot, keys[i])
 		s.count.stored++
+		if isNew && s.cfg.Disk.Ingest == All {
+			s.ingest(keys[i], slot, false)
+		} else if isNew && hot {
+			s.becameHot(keys[i], slot)
+		}
 	}
 	for i := len(prefix) - 1; i >= 0; i-- {
 		if slot, ok := s.slots[prefix[i]]; ok {
@@ -361,7 +444,7 @@ func (s *Store) Write(ctx context.Context, prefix, keys []Key, src [][]byte) (in
 	if s.closed {
 		return 0, ErrClosed
 	}
-	s.commit(prefix, keys[:l.Len()], l.slots)
+	s.commit(prefix, keys[:l.Len()], l.slots, true)
 	return l.Len(), errors.Join(err, tooLong)
 }
 
@@ -395,16 +478,36 @@ func (s *Store) reserve(ctx context.Context, prefix, keys []Key) (held, l *Lease
 	return held, l, fresh, err
 }
 
-// Delete removes blocks. One that is in a lease keeps its memory until that is released.
+// Delete removes blocks from memory and disk. One that is in a lease keeps its memory until
+// that is released. A block that another call stores or reads meanwhile can stay.
 func (s *Store) Delete(ctx context.Context, keys ...Key) error {
+	if err := s.forgetAll(ctx, keys); err != nil || s.cfg.Disk.Backend == nil {
+		return err
+	}
+	if err := s.Flush(ctx); err != nil { // a batch that is being written can have one of them
+		return err
+	}
+	err := s.cfg.Disk.Backend.Delete(ctx, s.space, keys)
+	return errors.Join(err, s.forgetAll(ctx, nil))
+}
+
+// forgetAll removes blocks from memory, and from the queue to the Backend.
+func (s *Store) forgetAll(ctx context.Context, keys []Key) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(ctx); err != nil {
 		return err
 	}
+	s.deletes++ // reads that began before bring none of them back
 	for _, k := range keys {
 		if slot, ok := s.slots[k]; ok {
 			s.drop(slot)
+		}
+	}
+	for i, w := range s.queue {
+		if slices.Contains(keys, w.key) {
+			s.finish(w)
+			s.queue[i].dropped = true
 		}
 	}
 	return nil
@@ -423,15 +526,19 @@ func (s *Store) drop(slot uint32) {
 func (s *Store) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	disk := s.count.disk
+	disk.InFlight = s.inFlight
 	return Stats{
 		Blocks: len(s.slots), Capacity: s.capacity, Leased: s.leased,
 		Hits: s.count.hits, Misses: s.count.misses,
 		Stored: s.count.stored, Evicted: s.count.evicted, Refused: s.count.refused,
+		Disk: disk,
 	}
 }
 
-// Close removes all blocks. The memory goes when the last lease is released. Close can be
-// called again.
+// Close waits until what is in flight is read and written, and empties the memory, which
+// goes when the last lease is released. It does not close the Backend, which several
+// stores can share. Close can be called again.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -439,6 +546,9 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed = true
+	s.mu.Unlock()
+	s.io.Wait()
+	s.mu.Lock()
 	for _, slot := range s.slots {
 		s.drop(slot)
 	}

@@ -104,7 +104,7 @@ func history(t *testing.T, policy offload.Policy, seed uint64, sum map[string]ui
 		switch op := r.IntN(20); {
 		case op < 5:
 			want := len(p.prefix(c))
-			if n, err := s.Lookup(ctx, c); n != want || err != nil {
+			if n, all, err := s.Lookup(ctx, c); n != want || all != want || err != nil {
 				t.Fatalf("step %d: Lookup: %d, %v; want %d", step, n, err, want)
 			}
 			for _, k := range c[want:] {
@@ -293,7 +293,7 @@ func TestClosed(t *testing.T) {
 	if !bytes.Equal(l.Block(5), content(cfg.Space, c[5])) {
 		t.Error("a block of a lease went with its store")
 	}
-	_, errs := s.Lookup(ctx, c)
+	_, _, errs := s.Lookup(ctx, c)
 	empty, err := s.Acquire(ctx, c)
 	_, err2 := s.Write(ctx, nil, c, contents(cfg.Space, c))
 	_, err3 := s.Commit(ctx, nil, c[:2], fresh)
@@ -329,7 +329,7 @@ func TestMisuse(t *testing.T) {
 	if n, err := s.Write(ctx, c[:6], c[6:], contents(cfg.Space, c[6:])); n != 0 || !errors.Is(err, offload.ErrTooLong) {
 		t.Error(n, err)
 	}
-	if _, err := s.Lookup(over, c); !errors.Is(err, context.Canceled) {
+	if _, _, err := s.Lookup(over, c); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	l, _ := s.Alloc(ctx, 2)

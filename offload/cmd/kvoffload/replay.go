@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 
 	"github.com/kvindex/kvindex/offload"
 )
@@ -13,9 +14,14 @@ type result struct {
 	wrong int64 // bytes
 }
 
-// replay has each request take what is there of its prompt, and store the rest. It looks
-// into segments for what the memory lacks, and puts what they lack there.
+// replay has each request take what is there of its prompt, and store the rest. With
+// segments, what the memory lacks is read from there, and all is written there before the
+// next request.
 func (tr *trace) replay(cfg offload.Config, segments *offload.Segments) (r result, err error) {
+	if segments != nil {
+		blocks := int(cfg.MemoryBytes) / cfg.Space.BlockBytes
+		cfg.Disk = offload.Disk{Backend: segments, Ingest: offload.All, MaxInFlight: blocks, MinMissing: 1, MinMissingPart: 1e-9}
+	}
 	s, err := offload.Open(cfg)
 	if err != nil {
 		return r, err
@@ -32,43 +38,32 @@ func (tr *trace) replay(cfg offload.Config, segments *offload.Segments) (r resul
 			keys = append(keys, key(b))
 		}
 		l, err := s.Acquire(ctx, keys)
-		if err != nil {
-			return r, err
-		}
 		n := l.Len()
 		for i := range n {
 			r.wrong += differ(l.Block(i), blocks[i])
 		}
 		l.Release()
-		r.hits += n
-
+		if err != nil && !errors.Is(err, offload.ErrNoMemory) { // a prompt may be longer than the memory
+			return r, err
+		}
 		src = src[:0]
 		if need := (len(blocks) - n) * size; cap(bytes) < need {
 			bytes = make([]byte, need)
 		}
-		for i := range len(blocks) - n {
-			src = append(src, bytes[:cap(bytes)][i*size:][:size])
-		}
-		if segments != nil {
-			m, err := segments.Get(ctx, cfg.Space.ID(), keys[n:], src)
-			if err != nil {
-				return r, err
-			}
-			for i := range m {
-				r.wrong += differ(src[i], blocks[n+i])
-			}
-		}
 		for i, b := range blocks[n:] {
+			src = append(src, bytes[:cap(bytes)][i*size:][:size])
 			fill(src[i], b)
 		}
-		if segments != nil {
-			if _, err := segments.Put(ctx, cfg.Space.ID(), keys[n:], src); err != nil {
-				return r, err
-			}
-		}
 		if _, err := s.Write(ctx, keys[:n], keys[n:], src); err != nil && !errors.Is(err, offload.ErrNoMemory) {
-			return r, err // a prompt may be longer than the memory
+			return r, err
 		}
+		if err := s.Flush(ctx); err != nil {
+			return r, err
+		}
+	}
+	r.hits = int(s.Stats().Hits)
+	if n := s.Stats().Disk.Unwritten; n > 0 {
+		return r, fmt.Errorf("%d blocks could not be written", n)
 	}
 	return r, nil
 }
