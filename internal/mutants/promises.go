@@ -393,7 +393,7 @@ var promises = []promise{
 		{"./cmd/kvindexd/internal/server", "Server.router", "all is on the public address", "if !has(e) {", "if false {", "TestPublic"},
 		{"./cmd/kvindexd/internal/server", "Server.hold", "bodies together have no bound", "if s.bodies.Add(more) > s.cfg.MaxBodies {", "if s.bodies.Add(more); false {", "TestBounds"},
 		{"./cmd/kvindexd/internal/server", "Server.reserve", "a lease that ends leaves the load", "\t\tv.expire()\n", "", "TestLease"},
-		{"./cmd/kvindexd/internal/server", "Server.ready", "a service that ends is ready", "if s.draining.Load() {", "if false {", "TestReady"},
+		{"./cmd/kvindexd/internal/server", "Server.failures", "a service that ends is ready", "if s.draining.Load() {", "if false {", "TestReady"},
 		{"./cmd/kvindexd/internal/config", "loader.parse", "two indexes are one", "if len(backends) > 1 {", "if false {", "TestMistakes"},
 		{"./cmd/kvindexd/internal/config", "Load", "a lower layer wins", "if _, above := l.origins[name]; !above {", "if true {", "TestOrder"},
 		{"./cmd/kvindexd/internal/config", "loader.put", "what does nothing is not said", "l.note(\"%s: accepted, and does nothing here: %s\", origin, a.why)", "_ = origin", "TestNames"},
