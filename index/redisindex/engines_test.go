@@ -449,7 +449,7 @@ func eventually(tb testing.TB, what string, check func() error) {
 	within(tb, patience, what, check)
 }
 
-var promises = flag.Bool("promises", false, "fail if something takes longer than is promised: for a machine that has nothing else to do")
+var promises = flag.Bool("promises", false, "fail if something takes longer than is promised; long form, for a machine that does nothing else")
 
 // within is eventually with a bound that is a promise.
 func within(tb testing.TB, bound time.Duration, what string, check func() error) {
