@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -21,10 +22,15 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-func TestMain(m *testing.M) { zmtptest.Main(m) }
+func TestMain(m *testing.M) {
+	if n := os.Getenv("KVINDEX_MUTANT"); n != "" && n != "0" { // what a mutant broke does not come
+		patience = 6 * time.Second
+	}
+	zmtptest.Main(m)
+}
 
 // patience bounds every wait of these tests.
-const patience = time.Minute
+var patience = time.Minute
 
 // saysSilent reports whether OnError is told of an engine that publishes nothing.
 func saysSilent(err error) bool { return strings.Contains(err.Error(), " has published ") }
