@@ -531,7 +531,7 @@ func (s *modelSource) hold(o *op, blocks []string, by blockShape, dense bool, fi
 				}
 			}
 		case !gpu:
-			if is := b.blockShape; is != by && !(o.bare && is == s.partOf(o.group.ID, name)) {
+			if is := b.blockShape; is != by && (!o.bare || is != s.partOf(o.group.ID, name)) {
 				fired.recut++
 			}
 		case o.copies == index.CopiesSet:

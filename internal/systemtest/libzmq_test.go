@@ -405,7 +405,6 @@ func TestLibzmqSlowSubscriber(t *testing.T) {
 // TestLibzmqOffloadDaemon: the streams of an engine and of an offload daemon come from two sockets of
 // libzmq. Each loses and clears what is its own.
 func TestLibzmqOffloadDaemon(t *testing.T) {
-	zmtptest.NeedLibzmq(t)
 	ix := open(t, withProfile(kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone}))
 	p := fakeengine.NewPrompt(1, 16, 8)
 	ctx, cancel := context.WithCancel(zmtptest.Context(t))
