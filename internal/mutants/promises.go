@@ -262,6 +262,8 @@ var promises = []promise{
 		{"./tokenize/chat", "checkV41", "a budget that is not known is guessed", "&& !unthinking(vars):", "&& false:", "TestDeepSeekV4Refuses"},
 		{"./tokenize/chat/internal/harmony", "Text.text", "a client's special token is one", "\t\t\tt.cuts = append(t.cuts, from+i)\n", "\t\t\t_ = from\n", "TestPieces"},
 		{".", "internal/prompt:Prompt.encodeWhole", "pieces are encoded as one", "if p.Pieces == nil {", "if true {", "TestBodyPieces"},
+		{"./tokenize/chat", "internal/vllmversion:Parse", "a later release is taken for the last that is known", "case v > Newest:", "case false:", "TestEngine"},
+		{"./tokenize/chat", "Model.configure", "an option that the version lacks is ignored", "&& !m.engine.does(placesSystem) {", "&& false {", "TestMessagesVersions"},
 		{"./tokenize/chat", "version.does", "the version is ignored", "v >= history[c].since", "inMain >= history[c].since", "TestVersions"},
 		{"./internal/jinja", "lexer.tagEnd", "a tag keeps the newline behind it", "case strings.HasPrefix(rest, \"%}\\n\"):\n\t\treturn i + 3", "case false:\n\t\treturn i + 3", "TestParse"},
 		{"./internal/jinja", "lexer.strip", "a minus strips spaces only", "return strings.TrimRightFunc(text, isSpace)", "return strings.TrimRight(text, \" \")", "TestParse"},
