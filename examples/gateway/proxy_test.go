@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -300,6 +301,26 @@ func TestHealth(t *testing.T) {
 			t.Errorf("%d pods are kept, %d are down", len(h.failed), h.down.Load())
 		}
 	})
+}
+
+// TestLoads: what an engine reports counts as load of its pod, as long as it does.
+func TestLoads(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	r := newRig(t, wide, kvindextest.EngineConfig{}, "a", "b")
+	r.engines["a"].waiting.Store(50)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); r.gateway.watchLoads(ctx, time.Millisecond) }()
+	requests := func() int {
+		pods := []route.Pod{{Name: "a"}}
+		r.gateway.picker.Loads().Fill(pods)
+		return pods[0].Load.Requests
+	}
+	r.until("the load of a", func() bool { return requests() == 51 })
+	r.engines["a"].waiting.Store(0)
+	r.until("the end of the load of a", func() bool { return requests() == 1 })
+	cancel()
+	<-done
 }
 
 type roundTrip func(*http.Request) (*http.Response, error)
