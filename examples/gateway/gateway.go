@@ -260,7 +260,7 @@ func (a attempts) send(req *http.Request, pick *picker.Pick) (*http.Response, er
 	resp, err := a.transport.RoundTrip(out)
 	var begun *bufio.Reader
 	if err == nil {
-		begun = bufio.NewReader(resp.Body)
+		begun = bufio.NewReaderSize(resp.Body, 512) // longer reads pass it by
 		if _, err = begun.Peek(1); errors.Is(err, io.EOF) {
 			err = nil // it is empty
 		}

@@ -94,6 +94,9 @@ func serve(ctx context.Context, s settings) error {
 		return err
 	}
 	defer g.index.Close()
+	if len(g.sources) == 0 {
+		return errors.New("there are no pods: -pods, -file and -dns name them")
+	}
 	server := g.server()
 	listener, err := net.Listen("tcp", s.listen)
 	if err != nil {
@@ -142,6 +145,9 @@ func open(s settings, llm kvindex.Model) (*gateway, error) {
 	if s.estimated > 0 {
 		profile.Approximate = &kvindex.Approximate{BlockTokens: block, Blocks: s.estimated}
 		s.all.Engine = events.EngineNone
+	}
+	if s.pause < time.Millisecond {
+		return nil, fmt.Errorf("-pause is %v, 1ms at least", s.pause)
 	}
 	var err error
 	if g.sources, err = s.sources(); err != nil {
@@ -243,7 +249,7 @@ func (b *buffers) Get() []byte {
 	if p, ok := b.pool.Get().(*[]byte); ok {
 		return *p
 	}
-	return make([]byte, 16<<10)
+	return make([]byte, 4<<10)
 }
 
 func (b *buffers) Put(p []byte) { b.pool.Put(&p) }

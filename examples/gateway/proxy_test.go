@@ -353,6 +353,9 @@ func TestSources(t *testing.T) {
 			t.Errorf("%+v has no error", wrong)
 		}
 	}
+	if _, err := open(settings{model: model}, llm(t)); err == nil || !strings.Contains(err.Error(), "-pause") {
+		t.Error(err)
+	}
 	if _, err := policyOf("best"); err == nil || !strings.Contains(err.Error(), "dynamo") {
 		t.Error(err)
 	}
