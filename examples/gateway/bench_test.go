@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -26,6 +28,7 @@ func fronts(b *testing.B, cfg kvindextest.EngineConfig) (r *rig, urls map[string
 	pods := r.gateway.picker.Pods()
 	transport := &http.Transport{MaxIdleConnsPerHost: 256}
 	proxy := httptest.NewServer(&httputil.ReverseProxy{
+		ErrorLog:  log.New(io.Discard, "", 0),
 		Transport: transport,
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(&url.URL{Scheme: "http", Host: pods[int(next.Add(1))%len(pods)].Host})
@@ -157,4 +160,61 @@ func BenchmarkStreams(b *testing.B) {
 			b.ReportMetric(float64(late[len(late)/2].Microseconds()), "median-us")
 		})
 	}
+}
+
+// BenchmarkMemory: bytes of heap and stacks that a stream takes, beyond those of one from the
+// client to the engine.
+func BenchmarkMemory(b *testing.B) {
+	const streams = 500
+	r, urls := fronts(b, kvindextest.EngineConfig{})
+	r.client.Transport.(*http.Transport).MaxIdleConnsPerHost = streams
+	for _, e := range r.engines {
+		e.api.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			_, _ = io.Copy(io.Discard, req.Body)
+			w.Header().Set("Content-Type", "text/event-stream")
+			for range 2 { // the second lets a proxy take a buffer for each stream
+				fmt.Fprint(w, "data: {}\n\n")
+				_ = http.NewResponseController(w).Flush()
+			}
+			<-req.Context().Done()
+		})
+		urls["engine"] = e.api.URL
+	}
+	used := func(b *testing.B, url string) int64 {
+		var bodies []io.Closer
+		defer func() {
+			for _, body := range bodies {
+				_ = body.Close()
+			}
+		}()
+		before := inUse()
+		for range streams {
+			resp, err := r.client.Post(url+"/v1/chat/completions", "", strings.NewReader(hello))
+			if err != nil {
+				b.Fatal(err)
+			}
+			if _, err := io.ReadFull(resp.Body, make([]byte, 2*len("data: {}\n\n"))); err != nil {
+				b.Fatal(err)
+			}
+			bodies = append(bodies, resp.Body)
+		}
+		return inUse() - before
+	}
+	for _, name := range []string{"gateway", "reverseproxy"} {
+		b.Run(name, func(b *testing.B) {
+			var all int64
+			for range b.N {
+				all += used(b, urls[name]) - used(b, urls["engine"])
+			}
+			b.ReportMetric(float64(all)/float64(b.N*streams), "B/stream")
+		})
+	}
+}
+
+func inUse() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC() // what pools keep goes with the second
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
 }

@@ -11,11 +11,14 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-var figures = flag.Bool("figures", false, "long form of TestDemo: the figures of all conversations")
+var figures = flag.Bool("figures", false, "long form of TestDemo and TestGateways: the figures of all conversations")
 
 // TestDemo: each scene has a row with all its requests, and the first turns are explained. With
 // all conversations, events save as much as the demo is to show, and no pod is much busier.
 func TestDemo(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the demo is not played: -short")
+	}
 	zmtptest.NoLeaks(t)
 	n := 24
 	if *figures {
@@ -49,6 +52,31 @@ func TestDemo(t *testing.T) {
 		}
 		if *figures && row[1] == "events" && (share > 55 || busiest*demoEngines*10 > requests*13) {
 			t.Error(row[0])
+		}
+	}
+}
+
+// TestGateways: one, two and three gateways, each with an index of its own, find nearly as much
+// in the caches of the same engines.
+func TestGateways(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	n, least := 24, 0.0
+	if *figures {
+		n, least = demoConversations, 0.95
+	}
+	var alone float64
+	for gateways := 1; gateways <= 3; gateways++ {
+		r, err := play(t.Context(), scene{name: "events", policy: "default", events: true, gateways: gateways, conversations: n})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rate := 1 - float64(r.computed)/float64(r.prompt)
+		t.Logf("%d gateways: %.1f %%", gateways, 100*rate)
+		if gateways == 1 {
+			alone = rate
+		}
+		if rate < least*alone || len(r.firstTokens) != n*demoTurns {
+			t.Errorf("%d gateways, %d answers: %.1f %%, and with one gateway %.1f %%", gateways, len(r.firstTokens), 100*rate, 100*alone)
 		}
 	}
 }

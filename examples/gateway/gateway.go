@@ -46,6 +46,7 @@ type gateway struct {
 	index     *kvindex.Indexer
 	fleet     *events.Fleet
 	sources   []events.Source
+	loads     time.Duration // between two readings
 	picker    *picker.Picker
 	health    health
 	transport *http.Transport
@@ -206,7 +207,11 @@ func (a attempts) RoundTrip(req *http.Request) (*http.Response, error) {
 			}
 			return nil, ctx.Err()
 		}
-		a.log.Printf("pod %s: %v", pick.Pod.Name, errOr(err, resp))
+		if err == nil {
+			a.log.Printf("pod %s answers %s", pick.Pod.Name, resp.Status)
+		} else {
+			a.log.Printf("pod %s: %v", pick.Pod.Name, err)
+		}
 		a.health.fail(pick.Pod.Name)
 		next, none := pick.Next(ctx)
 		if none != nil {
@@ -222,13 +227,6 @@ func (a attempts) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func unavailable(status int) bool {
 	return status == http.StatusBadGateway || status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout
-}
-
-func errOr(err error, resp *http.Response) error {
-	if err == nil {
-		err = errors.New(resp.Status)
-	}
-	return err
 }
 
 // pick picks a pod. What no engine would take is for any engine to refuse, in its own words.
@@ -262,7 +260,7 @@ func (a attempts) send(req *http.Request, pick *picker.Pick) (*http.Response, er
 	resp, err := a.transport.RoundTrip(out)
 	var begun *bufio.Reader
 	if err == nil {
-		begun = bufio.NewReader(resp.Body)
+		begun = bufio.NewReaderSize(resp.Body, 512) // longer reads pass it by
 		if _, err = begun.Peek(1); errors.Is(err, io.EOF) {
 			err = nil // it is empty
 		}

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,9 +32,10 @@ const model = "m"
 // engine is one engine with its API, which a test can break.
 type engine struct {
 	*kvindextest.Engine
-	pod events.Pod
-	api *httptest.Server
-	rig *rig
+	pod     events.Pod
+	api     *httptest.Server
+	rig     *rig
+	waiting atomic.Int64 // requests of others, in its metrics
 }
 
 // rig is a gateway before engines.
@@ -67,6 +69,10 @@ const (
 
 func (e *engine) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	id, fault := req.Header.Get("X-Request-Id"), req.Header.Get("X-Fault")
+	if req.URL.Path == "/metrics" {
+		fmt.Fprintf(w, "vllm:num_requests_waiting{engine=\"0\"} %d.0\nvllm:num_requests_running{engine=\"0\"} 1.0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n", e.waiting.Load())
+		return
+	}
 	if id == "" {
 		e.Engine.ServeHTTP(w, req)
 		return

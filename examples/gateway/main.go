@@ -1,6 +1,7 @@
 // Gateway is a reverse proxy for engines with OpenAI's API, and an example of how a gateway embeds
 // kvindex: main.go puts the parts together, gateway.go has the way of a request, health.go what
-// is done about pods that fail, policies.go the choice of a policy.
+// is done about pods that fail, loads.go the loads of pods that others use too, policies.go the
+// choice of a policy, and demo.go the demo.
 //
 //	go run ./examples/gateway -demo # beside engines that are played
 //	go run ./examples/gateway -model llama-3 -folder /models/llama-3 -pods a=10.0.0.7:8000,b=10.0.0.8:8000
@@ -38,7 +39,7 @@ type settings struct {
 	all                   events.Pod // what pods of pods and dns have in common
 	estimated             int        // blocks; 0: pods publish events
 	policy                route.Policy
-	pause                 time.Duration
+	pause, loads          time.Duration
 	limits                limits
 	log                   *log.Logger
 }
@@ -62,6 +63,7 @@ func main() {
 	flag.IntVar(&s.estimated, "estimated", 0, "pods publish no events: estimate caches of so many `blocks`")
 	policy := flag.String("policy", "default", "`name` of the policy: "+policyNames())
 	flag.DurationVar(&s.pause, "pause", time.Second, "`time` for which a pod that failed is left alone at first")
+	flag.DurationVar(&s.loads, "loads", 0, "`time` between two readings of the load in the metrics of pods that others use too; 0: they are not read")
 	flag.Int64Var(&s.limits.body, "max-body", 16<<20, "longest request, in `bytes`")
 	flag.DurationVar(&s.limits.bodyTime, "body-time", 30*time.Second, "`time` for a request to come")
 	flag.Int64Var(&s.limits.requests, "max-requests", 1024, "most `requests` at once")
@@ -92,6 +94,9 @@ func serve(ctx context.Context, s settings) error {
 		return err
 	}
 	defer g.index.Close()
+	if len(g.sources) == 0 {
+		return errors.New("there are no pods: -pods, -file and -dns name them")
+	}
 	server := g.server()
 	listener, err := net.Listen("tcp", s.listen)
 	if err != nil {
@@ -118,7 +123,7 @@ func serve(ctx context.Context, s settings) error {
 // open puts the parts of kvindex together: the Indexer knows what the pods hold, by the events
 // that the Fleet receives, and the Picker picks among the pods of the Fleet.
 func open(s settings, llm kvindex.Model) (*gateway, error) {
-	g := &gateway{limits: s.limits, log: s.log, transport: http.DefaultTransport.(*http.Transport).Clone()}
+	g := &gateway{limits: s.limits, loads: s.loads, log: s.log, transport: http.DefaultTransport.(*http.Transport).Clone()}
 	g.transport.Proxy = nil
 	g.transport.MaxIdleConns, g.transport.MaxIdleConnsPerHost = 0, 256
 	g.transport.DisableCompression = true // the answer of the engine, byte by byte
@@ -140,6 +145,9 @@ func open(s settings, llm kvindex.Model) (*gateway, error) {
 	if s.estimated > 0 {
 		profile.Approximate = &kvindex.Approximate{BlockTokens: block, Blocks: s.estimated}
 		s.all.Engine = events.EngineNone
+	}
+	if s.pause < time.Millisecond {
+		return nil, fmt.Errorf("-pause is %v, 1ms at least", s.pause)
 	}
 	var err error
 	if g.sources, err = s.sources(); err != nil {
@@ -216,6 +224,9 @@ func (g *gateway) run(ctx context.Context) {
 	var parts sync.WaitGroup
 	parts.Go(func() { _ = g.fleet.Run(ctx, g.sources...) })
 	parts.Go(func() { g.health.run(ctx, g.picker.Pods) })
+	if g.loads > 0 {
+		parts.Go(func() { g.watchLoads(ctx, g.loads) })
+	}
 	parts.Wait()
 	g.transport.CloseIdleConnections()
 }
@@ -238,7 +249,7 @@ func (b *buffers) Get() []byte {
 	if p, ok := b.pool.Get().(*[]byte); ok {
 		return *p
 	}
-	return make([]byte, 16<<10)
+	return make([]byte, 4<<10)
 }
 
 func (b *buffers) Put(p []byte) { b.pool.Put(&p) }

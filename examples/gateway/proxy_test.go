@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -302,6 +303,26 @@ func TestHealth(t *testing.T) {
 	})
 }
 
+// TestLoads: what an engine reports counts as load of its pod, as long as it does.
+func TestLoads(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	r := newRig(t, wide, kvindextest.EngineConfig{}, "a", "b")
+	r.engines["a"].waiting.Store(50)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); r.gateway.watchLoads(ctx, time.Millisecond) }()
+	requests := func() int {
+		pods := []route.Pod{{Name: "a"}}
+		r.gateway.picker.Loads().Fill(pods)
+		return pods[0].Load.Requests
+	}
+	r.until("the load of a", func() bool { return requests() == 51 })
+	r.engines["a"].waiting.Store(0)
+	r.until("the end of the load of a", func() bool { return requests() == 1 })
+	cancel()
+	<-done
+}
+
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (r roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return r(req) }
@@ -331,6 +352,9 @@ func TestSources(t *testing.T) {
 		if _, err := wrong.sources(); err == nil {
 			t.Errorf("%+v has no error", wrong)
 		}
+	}
+	if _, err := open(settings{model: model}, llm(t)); err == nil || !strings.Contains(err.Error(), "-pause") {
+		t.Error(err)
 	}
 	if _, err := policyOf("best"); err == nil || !strings.Contains(err.Error(), "dynamo") {
 		t.Error(err)
