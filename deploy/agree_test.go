@@ -123,7 +123,7 @@ func environment(t *testing.T, c *core.Container) (env []string) {
 		case from.FieldRef != nil && from.FieldRef.FieldPath == "metadata.namespace":
 			value = "inference"
 		case from.SecretKeyRef != nil:
-			ok := false
+			var ok bool
 			if value, ok = secrets[from.SecretKeyRef.Name+" "+from.SecretKeyRef.Key]; !ok {
 				t.Errorf("%s: no such secret", e.Name)
 			}
@@ -370,6 +370,47 @@ func TestEngines(t *testing.T) {
 		}
 		if heard != 2 {
 			t.Errorf("%s reaches %d of the engines' ports of events, want 2", folder, heard)
+		}
+	}
+}
+
+// TestReference: the overlay has the names, variables, port, resources and probes of the
+// reference deployment, and kvindexd takes those variables without a file and arguments.
+func TestReference(t *testing.T) {
+	objects := build(t, "overlays/reference")
+	d := one[*apps.Deployment](t, objects)
+	c := &d.Spec.Template.Spec.Containers[0]
+	if d.Name != "kv-cache-manager" || c.Name != "manager" || fmt.Sprint(d.Spec.Selector.MatchLabels) != "map[app:kv-cache-manager]" {
+		t.Errorf("%s, %s, %v", d.Name, c.Name, d.Spec.Selector)
+	}
+	run := exec.Command(program(t, "./cmd/kvindexd"), "check-config")
+	for name, value := range map[string]string{
+		"PYTHONPATH":   "/app/pkg/preprocessing/chat_completions:/app/venv/lib/python3.12/site-packages",
+		"ZMQ_ENDPOINT": "tcp://vllm-service:5557", "REDIS_ADDR": "redis://redis:6379",
+	} {
+		if !slices.Contains(c.Env, core.EnvVar{Name: name, Value: value}) {
+			t.Errorf("%s is not %s", name, value)
+		}
+		run.Env = append(run.Env, name+"="+value)
+	}
+	out, err := run.CombinedOutput()
+	if s := settingsOf(out); err != nil || s["zmq-endpoint"] != "tcp://vllm-service:5557" || s["redis"] != "redis://redis:6379" || s["listen"] != ":8080" {
+		t.Errorf("%v: %s", err, out)
+	}
+	for _, r := range []struct {
+		of          core.ResourceList
+		cpu, memory string
+	}{{c.Resources.Requests, "1", "2Gi"}, {c.Resources.Limits, "2", "4Gi"}} {
+		if r.of.Cpu().String() != r.cpu || r.of.Memory().String() != r.memory {
+			t.Errorf("%v, want %s and %s", r.of, r.cpu, r.memory)
+		}
+	}
+	for _, p := range []struct {
+		is            *core.Probe
+		delay, period int32
+	}{{c.LivenessProbe, 10, 30}, {c.ReadinessProbe, 5, 10}} {
+		if p.is.HTTPGet.Path != "/score_completions" || p.is.HTTPGet.Port.IntVal != 8080 || p.is.InitialDelaySeconds != p.delay || p.is.PeriodSeconds != p.period {
+			t.Errorf("the probe is %v", p.is)
 		}
 	}
 }
