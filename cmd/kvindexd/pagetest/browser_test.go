@@ -99,7 +99,8 @@ func open(t *testing.T) *tab {
 				b.wrong = append(b.wrong, fmt.Sprintf("%s: %s", e.Type, e.Args[0].Value))
 			}
 		case *cdplog.EventEntryAdded:
-			if e.Entry.Level == cdplog.EntryLevelError && !(b.refused && e.Entry.Source == cdplog.EntrySourceNetwork) {
+			meant := b.refused && e.Entry.Source == cdplog.EntrySourceNetwork
+			if e.Entry.Level == cdplog.EntryLevelError && !meant {
 				b.wrong = append(b.wrong, fmt.Sprintf("%s: %s %s", e.Entry.Source, e.Entry.Text, e.Entry.URL))
 			}
 		case *network.EventRequestWillBeSent:

@@ -77,7 +77,7 @@ func TestLoss(t *testing.T) {
 	began := time.Now()
 	b.until("it is uncertain", stateOf("lossy")+` === "uncertain"`)
 	t.Logf("uncertain after %v", time.Since(began))
-	if why := value[string](b, fmt.Sprintf(`[...document.querySelectorAll("#pods tbody tr")].filter((r) => r.cells[0].textContent === "lossy").map((r) => r.cells[3].textContent)[0]`)); !strings.Contains(why, "backoff") && !strings.Contains(why, "connecting") {
+	if why := value[string](b, `[...document.querySelectorAll("#pods tbody tr")].filter((r) => r.cells[0].textContent === "lossy").map((r) => r.cells[3].textContent)[0]`); !strings.Contains(why, "backoff") && !strings.Contains(why, "connecting") {
 		t.Errorf("why: %q", why)
 	}
 	tokens, _ := letters{}.Encode(t.Context(), nil, "another prompt, that nobody hears of at first", true)
