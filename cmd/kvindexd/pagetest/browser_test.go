@@ -1,6 +1,7 @@
 // Package pagetest tests the page of kvindexd in a browser: Debian's chromium, without a window.
 // KVINDEX_CHROMIUM names another one, and NODE_PATH has the folder of axe-core. Without them the
-// tests are skipped, or fail if KVINDEX_REQUIRE_CHROMIUM is 1.
+// tests are skipped, or fail if KVINDEX_REQUIRE_CHROMIUM is 1. KVINDEX_SHOTS names a folder for
+// screenshots of each view, in both schemes and two widths.
 package pagetest
 
 import (
@@ -24,6 +25,7 @@ import (
 	cdplog "github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/performance"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/kvindex/kvindex"
@@ -33,10 +35,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-var (
-	shots = flag.String("shots", "", "folder for screenshots; none are made without it")
-	long  = flag.Bool("long", false, "long form: the memory of the browser over 30 s")
-)
+var long = flag.Bool("long", false, "long form: the memory of the browser over a minute")
 
 // browser is the browser of all tests.
 var browser context.Context
@@ -100,7 +99,8 @@ func open(t *testing.T) *tab {
 				b.wrong = append(b.wrong, fmt.Sprintf("%s: %s", e.Type, e.Args[0].Value))
 			}
 		case *cdplog.EventEntryAdded:
-			if e.Entry.Level == cdplog.EntryLevelError && !(b.refused && e.Entry.Source == cdplog.EntrySourceNetwork) {
+			meant := b.refused && e.Entry.Source == cdplog.EntrySourceNetwork
+			if e.Entry.Level == cdplog.EntryLevelError && !meant {
 				b.wrong = append(b.wrong, fmt.Sprintf("%s: %s %s", e.Entry.Source, e.Entry.Text, e.Entry.URL))
 			}
 		case *network.EventRequestWillBeSent:
@@ -141,11 +141,25 @@ func value[T any](b *tab, expression string) T {
 }
 
 // call sends a command of the protocol.
-func call[P, R any](b *tab, command cdp.Command[P, R], params P) {
+func call[P, R any](b *tab, command cdp.Command[P, R], params P) R {
 	b.Helper()
-	if _, err := chromedp.Call(b.ctx, command, params); err != nil {
+	r, err := chromedp.Call(b.ctx, command, params)
+	if err != nil {
 		b.Fatal(err)
 	}
+	return r
+}
+
+// worked returns the processor time that the page has taken, since performance.Enable was called.
+func worked(b *tab) time.Duration {
+	b.Helper()
+	for _, m := range call(b, performance.GetMetrics, cdp.Empty{}).Metrics {
+		if m.Name == "TaskDuration" {
+			return time.Duration(m.Value * float64(time.Second))
+		}
+	}
+	b.Fatal("the browser does not tell")
+	return 0
 }
 
 // until waits until an expression is true.

@@ -296,11 +296,14 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
 		file := reads && pageTypes[r.URL.Path].file != ""
-		bears := func() bool { return subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), want) == 1 }
+		login := r.Method == http.MethodPost && r.URL.Path == "/login"
+		link := reads && r.URL.Path == "/" && r.Header.Get("Sec-Fetch-Mode") == "navigate"
+		bears := subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), want) == 1
+		allowed := s.cfg.Token == "" || file || login || bears || s.cookied(r)
 		switch {
-		case own.Check(r) != nil, foreign(r) && !(reads && r.URL.Path == "/" && r.Header.Get("Sec-Fetch-Mode") == "navigate"):
+		case own.Check(r) != nil, foreign(r) && !link:
 			write(w, http.StatusForbidden, fail("origin: a page of another site"))
-		case s.cfg.Token != "" && !file && !(r.Method == http.MethodPost && r.URL.Path == "/login") && !bears() && !s.cookied(r):
+		case !allowed:
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			write(w, http.StatusUnauthorized, fail("authorization: the token of this address is needed"))
 		case s.cfg.Token == "" && !s.cfg.Proven && !local(r.Host):

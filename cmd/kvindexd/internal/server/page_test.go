@@ -32,6 +32,14 @@ func TestPage(t *testing.T) {
 			t.Errorf("%s on the public address: %d", path, code)
 		}
 	}
+	for path, want := range map[string]int{"/": 200, "/page.js": 403, "/v1/pods": 403} { // a link on another site
+		if code := send(t, http.MethodGet, f.admin.URL+path, func(r *http.Request) {
+			r.Header.Set("Sec-Fetch-Site", "cross-site")
+			r.Header.Set("Sec-Fetch-Mode", "navigate")
+		}); code != want {
+			t.Errorf("a link to %s: %d", path, code)
+		}
+	}
 	if size > 80<<10 {
 		t.Errorf("the page has %d bytes", size)
 	}
@@ -62,7 +70,7 @@ func TestPage(t *testing.T) {
 func TestLogin(t *testing.T) {
 	f := start(t, server.Config{Model: "m", Token: "secret"})
 	login := func(body string, change func(*http.Request)) (int, string, []*http.Cookie) {
-		r := httptest.NewRequest("POST", "http://kvindexd.example.com/login", strings.NewReader(body))
+		r := httptest.NewRequest(http.MethodPost, "http://kvindexd.example.com/login", strings.NewReader(body))
 		if change != nil {
 			change(r)
 		}
@@ -151,7 +159,7 @@ func FuzzViewer(f *testing.F) {
 	f.Add("\u0000.18446744073709551616", "9999999999.")
 	admin := s.Admin()
 	f.Fuzz(func(t *testing.T, id, cookie string) {
-		r := httptest.NewRequest("HEAD", "http://localhost/v1/watch", nil)
+		r := httptest.NewRequest(http.MethodHead, "http://localhost/v1/watch", nil)
 		r.Header["Last-Event-Id"] = []string{id}
 		r.Header["Cookie"] = []string{"kvindexd=" + cookie}
 		w := httptest.NewRecorder()

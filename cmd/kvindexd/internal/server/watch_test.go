@@ -57,7 +57,7 @@ type viewer struct {
 // connect begins to watch, from the last message on that v has had. query may be empty.
 func (v *viewer) connect(t testing.TB, ctx context.Context, url, query string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(ctx, "GET", url+"/v1/watch?"+query, nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/v1/watch?"+query, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +263,7 @@ func TestWatchRefuses(t *testing.T) {
 		"x": "last-event-id", "AAAAAAAA": "last-event-id", "AAAAAAAA.-1": "last-event-id", "aaaaaaaa.1": "last-event-id", "AAAAAAAA.1 ": "", "AAAAAAAA.1": "",
 		"AAAAAAAA.123456789012345678901": "last-event-id", strings.Repeat("A", 5000): "last-event-id",
 	} {
-		r := httptest.NewRequest("HEAD", "http://localhost/v1/watch", nil)
+		r := httptest.NewRequest(http.MethodHead, "http://localhost/v1/watch", nil)
 		r.Header.Set("Last-Event-ID", strings.TrimSpace(id))
 		w := httptest.NewRecorder()
 		f.server.Admin().ServeHTTP(w, r)
@@ -278,7 +278,7 @@ func TestWatchRefuses(t *testing.T) {
 	}
 	run, _, _ := strings.Cut(v.id, ".")
 	for _, id := range []string{run + ".99999999", run + ".18446744073709551616"} {
-		r := httptest.NewRequest("HEAD", "http://localhost/v1/watch", nil)
+		r := httptest.NewRequest(http.MethodHead, "http://localhost/v1/watch", nil)
 		r.Header.Set("Last-Event-ID", id)
 		w := httptest.NewRecorder()
 		f.server.Admin().ServeHTTP(w, r)
@@ -419,7 +419,7 @@ func TestWatchCost(t *testing.T) {
 					cancel()
 				}
 			}}
-			f.server.Admin().ServeHTTP(w, httptest.NewRequest("GET", "http://localhost/v1/watch", nil).WithContext(ctx))
+			f.server.Admin().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost/v1/watch", nil).WithContext(ctx))
 		}) / pictures
 	}
 	best := run()

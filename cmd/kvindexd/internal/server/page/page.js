@@ -72,18 +72,14 @@ for (const c of columns) {
   $("pods").tHead.rows[0].append(th);
 }
 
-function rowOf(p) {
-  const tr = document.createElement("tr");
-  for (const c of columns) {
-    const cell = c.key === "pod" ? make("th", undefined, { scope: "row", class: "pod" }) : make("td", undefined, { class: c.key + (c.number ? " num" : "") });
-    if (c.key === "pod") {
-      const link = make("a", undefined, { tabindex: "-1" });
-      link.append(make("bdi"));
-      cell.append(link);
-    } else if (c.key === "model") cell.append(make("bdi"));
-    tr.append(cell);
-  }
-  return tr;
+const blank = document.createElement("tr");
+for (const c of columns) {
+  const cell = c.key === "pod" ? make("th", undefined, { scope: "row" }) : document.createElement("td");
+  cell.className = c.key + (c.number ? " num" : "");
+  let at = cell;
+  if (c.key === "pod") cell.append(at = make("a", undefined, { tabindex: "-1" }));
+  if (c.key === "pod" || c.key === "model") at.append(make("bdi"));
+  blank.append(cell);
 }
 
 function fill(p) {
@@ -142,17 +138,21 @@ function draw() {
   set($("shown"), order.length === pods.size ? `${number.format(pods.size)} pods` : `${number.format(order.length)} of ${number.format(pods.size)} pods`);
 }
 
-// reach lets Tab reach one row: that of the focus, else the first one.
+// reach lets Tab reach one row: the one that had the focus last, else the first one.
 let reached = null;
-function reach(link) {
-  link = link || (reached && reached.isConnected ? reached : body.querySelector("a"));
+let visited = null;
+function reach() {
+  const link = visited && visited.isConnected ? visited : body.querySelector("a");
   if (link === reached) return;
   if (reached) reached.tabIndex = -1;
   reached = link;
   if (link) link.tabIndex = 0;
 }
 
-body.addEventListener("focusin", (e) => e.target.tagName === "A" && reach(e.target));
+body.addEventListener("focusin", (e) => {
+  visited = e.target.closest("a");
+  reach();
+});
 body.addEventListener("keydown", (e) => {
   const rows = body.rows;
   const at = e.target.closest("tr").sectionRowIndex;
@@ -175,7 +175,7 @@ function take(m) {
   }
   for (const row of m.pods) {
     const old = pods.get(row.id);
-    row.tr = old ? old.tr : rowOf(row);
+    row.tr = old ? old.tr : blank.cloneNode(true);
     row.words = `${row.pod}\n${row.model}\n${row.source || ""}\n${row.why || ""}`.toLowerCase();
     pods.set(row.id, row);
     fill(row);
@@ -185,7 +185,9 @@ function take(m) {
     pods.delete(id);
     stale = true;
   }
-  if (m.whole) showWhole(m.whole);
+  if (!m.whole) return; // the picture goes on
+  showWhole(m.whole);
+  draw();
 }
 
 // The whole. Rates are differences of what is counted.
@@ -530,7 +532,6 @@ async function read(reader) {
       }
       alive();
     }
-    draw();
   }
 }
 
