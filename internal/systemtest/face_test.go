@@ -20,7 +20,7 @@ var face = map[string][2]int{
 	"index": {70, 88}, "index/indextest": {3, 3}, "index/redisindex": {6, 14},
 	"epp": {2, 5}, "kvindextest": {20, 13}, "picker": {26, 25},
 	"metrics/otel": {11, 0}, "metrics/prometheus": {14, 0},
-	"offload": {99, 99}, "offload/backendtest": {1, 0},
+	"offload": {57, 57}, "offload/backendtest": {1, 0},
 	"route": {31, 23}, "route/field": {13, 19},
 	"tokenize": {28, 22}, "tokenize/hub": {6, 10}, "tokenize/chat": {24, 23}, "tokenize/chat/chatcheck": {6, 12},
 	"tokenize/remote": {10, 10},
