@@ -284,10 +284,47 @@ func TestLateRead(t *testing.T) {
 		}
 	}
 	got.Release()
-	if err != nil || got.Len() != 0 && s.Stats().Disk.Late != 1 {
-		t.Error(err, s.Stats())
+	closed(t, s) // waits for the read's last word
+	if st := s.Stats(); err != nil || st.Disk.Late != 1 {
+		t.Error(err, st)
+	}
+}
+
+// TestPrefetch has blocks in memory that nobody has waited for.
+func TestPrefetch(t *testing.T) {
+	sp, b := space(64), newTable()
+	c := chain(0, 10)
+	b.Put(ctx, sp.ID(), c, contents(sp, c))
+	s := opened(t, offload.Config{Space: sp, MemoryBytes: 64 * 12, Disk: offload.Disk{Backend: b}})
+	s.Prefetch(ctx, c)
+	for memory := 0; memory < 10; {
+		memory, _, _ = s.Lookup(ctx, c)
+	}
+	if st := s.Stats(); st.Hits+st.Misses != 0 || st.Disk.Hits != 10 {
+		t.Errorf("%+v", st)
 	}
 	closed(t, s)
+	s.Prefetch(ctx, c) // does nothing
+}
+
+// TestTimeLimit gives up a read by the tokens that are missing.
+func TestTimeLimit(t *testing.T) {
+	sp, b := space(64), gated{newTable(), make(chan struct{}), nil, make(chan struct{}, 1)}
+	c := chain(0, 10)
+	b.Put(ctx, sp.ID(), c, contents(sp, c))
+	s := opened(t, offload.Config{Space: sp, MemoryBytes: 64 * 12, Disk: offload.Disk{Backend: b, PerToken: 1}})
+	dst := contents(sp, c)
+	if n, err := s.Read(ctx, c, dst); n != 0 || !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(n, err)
+	}
+	close(b.get)
+	closed(t, s)
+	for _, bad := range []offload.Disk{{Ingest: "some"}, {MaxInFlight: -1}, {MaxInFlight: 16 * 13}, {MinMissing: -1}, {MinMissingPart: 2}, {PerToken: -1}} {
+		bad.Backend = b
+		if _, err := offload.Open(offload.Config{Space: sp, MemoryBytes: 64 * 12, Disk: bad}); err == nil {
+			t.Errorf("opened %+v", bad)
+		}
+	}
 }
 
 // TestOverQuota has more blocks than may wait: the others are counted, and nothing leaks.

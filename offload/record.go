@@ -130,43 +130,35 @@ type damage struct {
 // returns where the last of them ends. It reads on behind bytes that are no record.
 func (f format) scan(r io.ReaderAt, size int64, each func(rec record, at int64) error) (end int64, d damage, err error) {
 	end = f.align
-	var header [recordBytes]byte
-	var window []byte // read while it looks for the next record
-	var from int64    // where the window begins
-	lost := false     // it looks for the next record
+	window := make([]byte, 0, 64<<10) // bytes of the file, from its place from on
+	var from int64
+	lost, ahead := false, recordBytes // it looks for the next record; how much it reads at once
 	at := f.align
 	for ; at+recordBytes <= size; at += f.align {
-		b := header[:]
-		if !lost {
-			if _, err := r.ReadAt(b, at); err != nil {
+		if at+recordBytes > from+int64(len(window)) {
+			window, from = window[:min(int64(ahead), size-at)], at
+			if _, err := r.ReadAt(window, at); err != nil {
 				return end, d, err
 			}
-		} else {
-			if at+recordBytes > from+int64(len(window)) {
-				if window == nil {
-					window = make([]byte, 64<<10)
-				}
-				window, from = window[:min(int64(cap(window)), size-at)], at
-				if _, err := r.ReadAt(window, at); err != nil {
-					return end, d, err
-				}
-			}
-			b = window[at-from:][:recordBytes]
 		}
+		b := window[at-from:][:recordBytes]
 		rec, ok := f.parse(b, at)
 		switch {
 		case !ok && lost:
 		case !ok && [recordBytes]byte(b) == [recordBytes]byte{}:
-			lost = true
+			lost, ahead = true, cap(window)
 			d.torn++
 		case !ok:
-			lost = true
+			lost, ahead = true, cap(window)
 			d.corrupt++
 		case at+recordBytes+int64(rec.length) > size:
 			d.torn++
 			return end, d, nil
 		default:
-			lost = false
+			lost, ahead = false, recordBytes
+			if rec.length < cap(window)/8 { // the next ones are likely as small
+				ahead = cap(window)
+			}
 			if err := each(rec, at); err != nil {
 				return end, d, err
 			}

@@ -204,6 +204,7 @@ func (s *Store) acquire(ctx context.Context, chain []Key, l *Lease) error {
 	if err := s.usable(ctx); err != nil {
 		return err
 	}
+	l.slots = make([]uint32, 0, len(chain))
 	for _, k := range chain {
 		slot, ok := s.slots[k]
 		if !ok {
