@@ -20,14 +20,17 @@ import (
 	"github.com/kvindex/kvindex/route"
 )
 
-// start makes a Picker with pods. Without a Timeout a score has an hour: no machine is too slow for
-// that.
+// lasting predictions outlive what a slow machine does with them.
+var lasting = kvindex.WithPredictions(kvindex.PredictionConfig{TTL: time.Minute})
+
+// start makes a Picker with pods, and predictions that last. Without a Timeout a score has an hour: no
+// machine is too slow for that.
 func start(t *testing.T, cfg picker.Config, pods []picker.Pod, opts ...kvindex.Option) (*kvindex.Indexer, *picker.Picker) {
 	t.Helper()
 	if cfg.Timeout == 0 {
 		cfg.Timeout = time.Hour
 	}
-	ix, err := kvindex.New(opts...)
+	ix, err := kvindex.New(append(opts, lasting)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -162,7 +162,7 @@ func start(t *testing.T) *fleet {
 	f := &fleet{t: t, ctx: ctx, engines: map[string]*engine{}, began: make(chan string, 16), answers: make(chan answered, 16)}
 	f.index = noting{memory, make(chan struct{}, 1)}
 	model := load(t)
-	f.ix, err = kvindex.New(kvindex.WithModel("llama-3", model), kvindex.WithIndex(f.index),
+	f.ix, err = kvindex.New(kvindex.WithModel("llama-3", model), kvindex.WithIndex(f.index), kvindex.WithPredictions(kvindex.PredictionConfig{TTL: time.Minute}),
 		kvindex.WithHooks(kvindex.Hooks{State: func(string, string, kvindex.State, kvindex.State) { f.index.note() }}))
 	ok(t, err)
 	pods, err := events.NewFleet(f.ix.Sink(), events.FleetConfig{})
