@@ -126,6 +126,7 @@ func open(s settings, llm kvindex.Model) (*gateway, error) {
 	g := &gateway{limits: s.limits, loads: s.loads, log: s.log, transport: http.DefaultTransport.(*http.Transport).Clone()}
 	g.transport.Proxy = nil
 	g.transport.MaxIdleConns, g.transport.MaxIdleConnsPerHost = 0, 256
+	g.transport.ReadBufferSize, g.transport.WriteBufferSize = 2<<10, 2<<10
 	g.transport.DisableCompression = true // the answer of the engine, byte by byte
 	g.health = health{pause: s.pause, client: &http.Client{Transport: g.transport}, failed: make(map[string]*failure)}
 	g.proxy = httputil.ReverseProxy{
