@@ -82,8 +82,13 @@ func TestRun(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if r, err := health.NewHealthClient(conn).Check(waiting, &health.HealthCheckRequest{Service: "readiness"}); err != nil || r.GetStatus() != health.HealthCheckResponse_SERVING {
-		t.Fatal(r, err)
+	// It is ready when both engines have answered what they had published before.
+	for ready := false; !ready; {
+		r, err := health.NewHealthClient(conn).Check(waiting, &health.HealthCheckRequest{Service: "readiness"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ready = r.GetStatus() == health.HealthCheckResponse_SERVING
 	}
 	hosts := []string{net.JoinHostPort(pods[0].Host, "8000"), "localhost:8000"}
 	// Both prompts go to the engine that has them, as soon as its events have come.
