@@ -300,7 +300,7 @@ func BenchmarkFleetStream(b *testing.B) {
 		return int64(m.HeapAlloc + m.StackInuse), int64(runtime.NumGoroutine())
 	}
 	for b.Loop() {
-		port := freePort(b)
+		port := zmtptest.FreePort(b)
 		zmtptest.StartPython(b, "testdata/publisher.py", "tcp://*:"+port)
 		live := make(chan bool, n)
 		f, err := events.NewFleet(&dueSink{}, events.FleetConfig{OnChange: func(c events.FleetChange) {

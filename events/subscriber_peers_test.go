@@ -3,7 +3,6 @@ package events_test
 import (
 	"bytes"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -134,7 +133,7 @@ func hearLibzmq(t *testing.T, script string, bind bool, transport string) {
 		peer = zmtptest.StartPython(t, script, endpoint, "--topic", topic)
 		s = subscribe(t, events.SubscriberConfig{Endpoint: endpoint, Topic: "kv@"})
 	default:
-		port := freePort(t)
+		port := zmtptest.FreePort(t)
 		peer = zmtptest.StartPython(t, script, "tcp://*:"+port, "--topic", topic)
 		s = subscribe(t, events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:" + port, Topic: "kv@"})
 	}
@@ -189,7 +188,7 @@ func hearLibzmq(t *testing.T, script string, bind bool, transport string) {
 
 // libzmq answers heartbeats, so an engine that is merely idle is not left.
 func TestSubscriberStaysWithIdleLibzmq(t *testing.T) {
-	port := freePort(t)
+	port := zmtptest.FreePort(t)
 	peer := zmtptest.StartPython(t, "testdata/publisher.py", "tcp://*:"+port, "--topic", "kv@pod-a@model")
 	between, err := faultproxy.Listen("127.0.0.1:" + port)
 	if err != nil {
@@ -208,15 +207,4 @@ func TestSubscriberStaysWithIdleLibzmq(t *testing.T) {
 	if got := s.Stats(); got.Disconnects != 0 {
 		t.Errorf("stats %+v", got)
 	}
-}
-
-func freePort(t testing.TB) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	_, port, _ := net.SplitHostPort(ln.Addr().String())
-	return port
 }

@@ -178,8 +178,8 @@ func startLibzmqEngine(t *testing.T, e *truth, bind bool, args ...string) *libzm
 	zmtptest.NeedLibzmq(t)
 	l := &libzmqEngine{t: t, truth: e, replays: make(chan events.Replay, 10_000), losses: make(chan kvindex.Loss, 10_000)}
 	l.gate = newGate(open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(loss kvindex.Loss) { l.losses <- loss }})))
-	replay := "tcp://127.0.0.1:" + freePort(t)
-	pub := "tcp://127.0.0.1:" + freePort(t)
+	replay := "tcp://127.0.0.1:" + zmtptest.FreePort(t)
+	pub := "tcp://127.0.0.1:" + zmtptest.FreePort(t)
 	cfg := events.SubscriberConfig{
 		Endpoint: pub, Pod: "a", Model: "m", Replay: replay, Bind: bind,
 		Backoff: 50 * time.Millisecond, ReplayTimeout: libzmqSilence,
@@ -208,17 +208,6 @@ func startLibzmqEngine(t *testing.T, e *truth, bind bool, args ...string) *libzm
 	l.python = zmtptest.StartPython(t, filepath.Join("..", "..", "events", "testdata", "publisher.py"),
 		append([]string{pub, "--topic", "kv@a@m", "--replay", replay}, args...)...)
 	return l
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
 }
 
 func (l *libzmqEngine) do(format string, args ...any) map[string]any {

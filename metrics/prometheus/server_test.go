@@ -263,15 +263,7 @@ func startPrometheus(t *testing.T, server, target string) (api string) {
 	if err := os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.3.1:0") // nobody else listens there when the port is free again
-	if err != nil {                            // on some systems there is one loopback address only
-		l, err = net.Listen("tcp", "127.0.0.1:0")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	l.Close()
+	address := net.JoinHostPort("127.0.0.1", zmtptest.FreePort(t))
 	var said strings.Builder
 	cmd := exec.Command(server, "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
 	cmd.Stderr = &said

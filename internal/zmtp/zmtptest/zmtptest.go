@@ -1,15 +1,18 @@
 // Package zmtptest has what tests of ZeroMQ connections share: the bytes of the
-// protocol written down by hand, peers that run in Python on libzmq, and a check
-// for goroutines that were left behind.
+// protocol written down by hand, peers that run in Python on libzmq, ports for
+// them, and a check for goroutines that were left behind.
 package zmtptest
 
 import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -77,6 +80,30 @@ func Context(tb testing.TB) context.Context {
 		}
 	}
 	return tb.Context()
+}
+
+// FreePort returns a port of 127.0.0.1 that is free, for a server of another process. Systems give it
+// to nobody who asks for any port, and no other call returns it before the test ends: its UDP port,
+// which no server uses, is taken.
+func FreePort(tb testing.TB) string {
+	tb.Helper()
+	const first, ports = 30_000, 2_768
+	for range ports {
+		at := net.JoinHostPort("127.0.0.1", strconv.Itoa(first+rand.IntN(ports)))
+		taken, err := net.ListenPacket("udp4", at)
+		if err != nil {
+			continue
+		}
+		if ln, err := net.Listen("tcp4", at); err == nil {
+			ln.Close()
+			tb.Cleanup(func() { taken.Close() })
+			_, port, _ := net.SplitHostPort(at)
+			return port
+		}
+		taken.Close()
+	}
+	tb.Fatalf("no free port from %d to %d", first, first+ports-1)
+	return ""
 }
 
 // Main is a TestMain: it runs the tests and fails if goroutines stay behind.
