@@ -3,6 +3,7 @@ package prometheus_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"net/http/httptest"
 	"slices"
 	"testing"
@@ -40,7 +41,7 @@ func TestLoadOfPages(t *testing.T) {
 			}
 		}
 		for _, accept := range []string{"", "application/openmetrics-text;version=1.0.0"} {
-			request, answer := httptest.NewRequest("GET", "/metrics", nil), httptest.NewRecorder()
+			request, answer := httptest.NewRequest(http.MethodGet, "/metrics", nil), httptest.NewRecorder()
 			request.Header.Set("Accept", accept)
 			promhttp.HandlerFor(registry, promhttp.HandlerOpts{EnableOpenMetrics: true}).ServeHTTP(answer, request)
 			page := answer.Body.String()
