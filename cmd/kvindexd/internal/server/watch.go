@@ -39,19 +39,25 @@ const (
 
 // A podRow is a row of the fleet: a pod of a model. It has nothing that changes by itself.
 type podRow struct {
-	ID          uint64         `json:"id"`
-	Pod         string         `json:"pod"`
-	Model       string         `json:"model"`
-	State       string         `json:"state"`
-	Why         string         `json:"why,omitempty"`
-	Source      string         `json:"source,omitempty"`
-	Ranks       int            `json:"ranks"`
-	LagMS       int64          `json:"lag_ms"`
-	Blocks      map[string]int `json:"blocks,omitempty"`
-	Lost        uint64         `json:"lost,omitempty"`
-	Messages    uint64         `json:"messages"`
-	LastMessage time.Time      `json:"last_message,omitzero"`
+	ID          uint64     `json:"id"`
+	Pod         string     `json:"pod"`
+	Model       string     `json:"model"`
+	State       string     `json:"state"`
+	Why         string     `json:"why,omitempty"`
+	Source      string     `json:"source,omitempty"`
+	Ranks       int        `json:"ranks"`
+	LagMS       int64      `json:"lag_ms"`
+	Blocks      tierCounts `json:"blocks,omitzero"`
+	Lost        uint64     `json:"lost,omitempty"`
+	Messages    uint64     `json:"messages"`
+	LastMessage time.Time  `json:"last_message,omitzero"`
 }
+
+// tierCounts are blocks by tier. JSON has those that are not 0, by the names of their tiers.
+type tierCounts [len(kvindex.RankInfo{}.Blocks)]int
+
+// MarshalJSON implements json.Marshaler.
+func (c tierCounts) MarshalJSON() ([]byte, error) { return json.Marshal(byTier(c[:])) }
 
 // A whole is what is known of all pods together. Events, scores and tokens are counted since
 // the start.
@@ -197,10 +203,15 @@ func (f *feed) see(row podRow) {
 		f.rows[key] = r
 	}
 	row.ID, r.seen = r.row.ID, f.tick
-	if b, err := json.Marshal(&row); err == nil && string(b) != string(r.json) { // a row has no value that JSON lacks
-		r.row, r.json, r.changed = row, b, f.tick
-	}
 	f.order = append(f.order, r)
+	if row == r.row {
+		return
+	}
+	b, err := json.Marshal(&row)
+	if err != nil {
+		panic(err) // it has no value that JSON lacks
+	}
+	r.row, r.json, r.changed = row, b, f.tick
 }
 
 func rowOf(p *kvindex.PodInfo, of *events.FleetPod) podRow {
@@ -210,16 +221,14 @@ func rowOf(p *kvindex.PodInfo, of *events.FleetPod) podRow {
 	if of != nil {
 		row.Source, row.Ranks = of.Source, max(row.Ranks, of.Ranks)
 	}
-	var blocks [len(kvindex.RankInfo{}.Blocks)]int
 	for i := range p.Ranks {
 		r := &p.Ranks[i]
 		row.LagMS = max(row.LagMS, r.Lag.Milliseconds())
 		row.Messages += r.Messages
 		for t, n := range r.Blocks {
-			blocks[t] += n
+			row.Blocks[t] += n
 		}
 	}
-	row.Blocks = byTier(blocks[:])
 	for i := range p.Streams {
 		row.Lost += p.Streams[i].Missing + p.Streams[i].Malformed
 	}

@@ -78,7 +78,7 @@ for (const c of columns) {
   cell.className = c.key + (c.number ? " num" : "");
   let at = cell;
   if (c.key === "pod") cell.append(at = make("a", undefined, { tabindex: "-1" }));
-  if (c.key === "pod" || c.key === "model") at.append(make("bdi"));
+  if (["pod", "model", "why"].includes(c.key)) at.append(make("bdi"));
   blank.append(cell);
 }
 
@@ -93,7 +93,10 @@ function fill(p) {
         link.title = p.pod;
       }
       set(link.firstChild, p.pod);
-    } else if (c.key === "model") set(cell.firstChild, p.model);
+    } else if (c.key === "model" || c.key === "why") {
+      set(cell.firstChild, c.of(p));
+      if (cell.title !== c.of(p)) cell.title = c.of(p);
+    }
     else {
       set(cell, c.show ? c.show(p) : c.number ? number.format(c.of(p)) : c.of(p));
       if (c.key === "state") cell.className = `state ${p.state}`;
