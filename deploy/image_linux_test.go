@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -271,10 +272,10 @@ func inside(t *testing.T, root string) {
 	const model = "Qwen/Qwen2.5-7B-Instruct"
 	files := modelFiles(t)
 	e := newEngine(t, model)
-	redis(t)
 	for _, folder := range []string{"overlays/reference", "base", "overlays/single", "overlays/shared"} {
 		t.Run(folder, func(t *testing.T) {
 			ctx := zmtptest.Context(t)
+			redis(ctx, t)
 			objects := build(t, folder)
 			spec := &one[*apps.Deployment](t, objects).Spec.Template.Spec
 			c := start(t, root, spec, one[*core.ConfigMap](t, objects), files)
@@ -373,8 +374,8 @@ func loopback(t *testing.T) {
 	}
 }
 
-// redis starts a Redis at the address of the folders.
-func redis(t *testing.T) {
+// redis starts an empty Redis at the address of the folders.
+func redis(ctx context.Context, t *testing.T) {
 	t.Helper()
 	server := os.Getenv("KVINDEX_REDIS_SERVER")
 	if server == "" {
@@ -385,6 +386,14 @@ func redis(t *testing.T) {
 		missing(t, "%v", err)
 	}
 	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	wait(ctx, t, "Redis", func() bool {
+		conn, err := net.Dial("tcp", "127.0.0.1:6379")
+		if err != nil {
+			return false
+		}
+		conn.Close()
+		return true
+	})
 }
 
 // modelFiles returns the files of a small tokenizer and a template.
