@@ -367,6 +367,37 @@ func TestOverQuota(t *testing.T) {
 	}
 }
 
+// TestDeleteOfWhatWaits deletes one block that is being written, and one that waits for it.
+func TestDeleteOfWhatWaits(t *testing.T) {
+	sp, b := space(64), gated{newTable(), nil, make(chan struct{}), make(chan struct{}, 9)}
+	s := opened(t, offload.Config{Space: sp, MemoryBytes: 64 * 20, Disk: offload.Disk{Backend: b, Ingest: offload.All, MaxInFlight: 16 * 9}})
+	c := chain(0, 6)
+	for i := range c {
+		if n, err := s.Write(ctx, c[:i], c[i:i+1], contents(sp, c[i:i+1])); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		if i == 0 {
+			<-b.began // the first is being written, and the others wait
+		}
+	}
+	done := make(chan error)
+	go func() { done <- s.Delete(ctx, c[0], c[4]) }()
+	for s.Stats().Disk.InFlight != 5 { // the one that waited is out
+		runtime.Gosched()
+	}
+	close(b.put)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if got := has(t, b, sp, c); !slices.Equal(got, []int{1, 2, 3, 5}) {
+		t.Errorf("%v on disk", got)
+	}
+	if memory, all, err := s.Lookup(ctx, c[1:]); memory != 3 || all != 3 || err != nil {
+		t.Errorf("%d, %d, %v", memory, all, err)
+	}
+	closed(t, s)
+}
+
 // trouble is a table that fails, is full, or gives less than it has, at random.
 type trouble struct {
 	*table

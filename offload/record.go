@@ -116,7 +116,7 @@ func (f format) parse(b []byte, at int64) (rec record, ok bool) {
 		length: int(binary.LittleEndian.Uint32(b[64:])), sum: binary.LittleEndian.Uint32(b[68:]),
 	}
 	return rec, binary.LittleEndian.Uint16(b[4:]) == version && binary.LittleEndian.Uint64(b[8:]) == f.nonce &&
-		binary.LittleEndian.Uint64(b[72:]) == uint64(at) && rec.length <= maxBlockBytes &&
+		binary.LittleEndian.Uint64(b[72:]) == uint64(at) && binary.LittleEndian.Uint32(b[64:]) <= maxBlockBytes && // before it is an int of 32 bits
 		(rec.kind == kindBlock || rec.kind == kindDeletion && rec.length == 0)
 }
 

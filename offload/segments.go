@@ -98,8 +98,9 @@ func OpenSegments(cfg SegmentConfig) (*Segments, error) {
 	if cfg.SegmentBytes == 0 {
 		cfg.SegmentBytes = cfg.Bytes / 8
 	}
-	if cfg.SegmentBytes < maxAlign || cfg.SegmentBytes > 1<<36 || cfg.Bytes/2 < cfg.SegmentBytes {
-		return nil, fmt.Errorf("offload: segments of %d bytes in %d: a segment has %d to %d, and two fit", cfg.SegmentBytes, cfg.Bytes, maxAlign, 1<<36)
+	const most = int64(1) << 36 // a place has 31 bits, of 64 bytes each
+	if cfg.SegmentBytes < maxAlign || cfg.SegmentBytes > most || cfg.Bytes/2 < cfg.SegmentBytes {
+		return nil, fmt.Errorf("offload: segments of %d bytes in %d: a segment has %d to %d, and two fit", cfg.SegmentBytes, cfg.Bytes, maxAlign, most)
 	}
 	return openSegments(cfg, openFile)
 }

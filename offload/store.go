@@ -500,13 +500,15 @@ func (s *Store) forgetAll(ctx context.Context, keys []Key) error {
 		return err
 	}
 	s.deletes++ // reads that began before bring none of them back
+	gone := make(map[Key]bool, len(keys))
 	for _, k := range keys {
+		gone[k] = true
 		if slot, ok := s.slots[k]; ok {
 			s.drop(slot)
 		}
 	}
 	for i, w := range s.queue {
-		if slices.Contains(keys, w.key) {
+		if gone[w.key] {
 			s.finish(w)
 			s.queue[i].dropped = true
 		}
