@@ -83,7 +83,7 @@ func TestRefusals(t *testing.T) {
 	for path, says := range map[string]string{"/health": "", "/stats": `"Refused":10`} {
 		resp, err := r.client.Get(r.front.URL + path)
 		ok(t, err)
-		if answer, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 200 || !strings.Contains(string(answer), says) {
+		if answer, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(answer), says) {
 			t.Errorf("%s: %d %s", path, resp.StatusCode, answer)
 		}
 	}
@@ -92,7 +92,7 @@ func TestRefusals(t *testing.T) {
 	if a := r.post("/v1/chat/completions", "late", "", hello, false); a.status != 503 || !bytes.Contains(a.body, []byte("no pod")) {
 		t.Errorf("%d %s", a.status, a.body)
 	}
-	if resp, err := r.client.Get(r.front.URL + "/health"); err != nil || resp.StatusCode != 503 {
+	if resp, err := r.client.Get(r.front.URL + "/health"); err != nil || resp.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("health: %v, %v", resp, err)
 	}
 }
@@ -218,7 +218,7 @@ func TestHeaders(t *testing.T) {
 			t.Errorf("%s is passed on: %q", name, got.Get(name))
 		}
 	}
-	if resp.StatusCode != 200 || got.Get("Authorization") != "Bearer x" || got.Get("X-Forwarded-For") == "" {
+	if resp.StatusCode != http.StatusOK || got.Get("Authorization") != "Bearer x" || got.Get("X-Forwarded-For") == "" {
 		t.Errorf("%d, %v", resp.StatusCode, got)
 	}
 }
