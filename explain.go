@@ -36,6 +36,10 @@ type Explanation struct {
 	BlockTokens, Blocks int
 	Rank                int
 	Block, Token        int
+	// Held has an element for each of the Blocks: the fastest tier that holds the block on
+	// Rank, by its name, or "". So holes show, and blocks behind them, which do not count. In a
+	// hybrid model it is the group that decided the score. It is nil if the pod holds none.
+	Held []string
 
 	// Cause is the reason why that block does not count. Why explains it in a sentence, with
 	// advice on the next step. If several causes are true, Cause is the first in this order,
@@ -245,6 +249,7 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 		e.Outcome = outcomeScored.String()
 	}
 	e.BlockTokens, e.Blocks, e.Rank, e.Block, e.Token = found.BlockTokens, found.Blocks, found.Rank, found.Block, found.Token
+	e.Held = found.Held
 	e.Cause, e.Why, e.Pods, e.Scope, e.Loss = found.Cause, found.Why, found.Pods, found.Scope, found.Loss
 	return e, changed, nil
 }

@@ -57,7 +57,23 @@ func explain(t testing.TB, ix *kvindex.Indexer, r kvindex.Request, pod string) *
 	if e.Score.Pod != pod || !slices.Contains(causeNames, e.Cause) || e.Why == "" || strings.Contains(e.String(), "%!") {
 		t.Fatalf("%s", e)
 	}
+	if run, tiers := runOf(e.Held); run != e.Score.MatchedBlocks || tiers != e.Score.Tiers || e.Held != nil && len(e.Held) != e.Blocks {
+		t.Fatalf("%d of %d blocks %q, want %d and %v: %s", len(e.Held), e.Blocks, e.Held, e.Score.MatchedBlocks, e.Score.Tiers, e)
+	}
 	return e
+}
+
+// runOf counts the blocks before the first one that is not held.
+func runOf(held []string) (run int, tiers [index.NumTiers]int) {
+	for run < len(held) && held[run] != "" {
+		for t := range tiers {
+			if kvindex.Tier(t).String() == held[run] {
+				tiers[t]++
+			}
+		}
+		run++
+	}
+	return run, tiers
 }
 
 func textOf(err error) string { return fmt.Sprint(err) }
@@ -763,6 +779,25 @@ func TestExplainAnyPod(t *testing.T) {
 		if !slices.Equal(r.Pods, pods) {
 			t.Errorf("the caller's pods were changed: %q", r.Pods)
 		}
+	}
+}
+
+// Held has the tier of each block, and the blocks behind a hole.
+func TestExplanationHeld(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 6)
+	ingest(t, ix, "a", p.Stored(0, 5), byHash(p.Stored(0, 5)), p.Removed(1, 2, 4))
+	ingest(t, ix, "b", p.Stored(0, 5), p.Removed(0, 2))
+	for pod, want := range map[string][]string{
+		"a": {"gpu", "disk", "disk", "gpu", "disk", ""},
+		"b": {"", "gpu", "", "gpu", "gpu", ""},
+	} {
+		if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: p.Tokens}, pod); !slices.Equal(e.Held, want) {
+			t.Errorf("%s: %q, want %q", pod, e.Held, want)
+		}
+	}
+	if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: fakeengine.NewPrompt(2, 16, 6).Tokens}, "a"); slices.ContainsFunc(e.Held, func(tier string) bool { return tier != "" }) {
+		t.Errorf("another prompt: %q", e.Held)
 	}
 }
 

@@ -242,19 +242,24 @@ func (sc *scorer) model(ctx context.Context) (m Model, err error) {
 // readChat sets the prompt to that of a chat, or of another body that was not read. What is not
 // known here an engine may know. An engine never gets a body that is wrong.
 func (sc *scorer) readChat(ctx context.Context, model Model, r *Request, chatReq *chat.Request, unread error) error {
-	err := unread
-	if err == nil {
-		err = sc.renderChat(ctx, model, chatReq)
-	}
 	engine, ok := model.Tokenizer.(chat.Renderer)
-	if !ok || err == nil || model.Chat != nil && !errors.Is(err, chat.ErrNotScorable) && !errors.Is(err, chat.ErrUnsupported) {
+	err, byEngine := unread, ok && model.Chat == nil && model.ChatErr == nil
+	if err == nil && !byEngine {
+		if err = sc.renderChat(ctx, model, chatReq); err == nil {
+			return nil
+		}
+	}
+	if !ok || model.Chat != nil && !errors.Is(err, chat.ErrNotScorable) && !errors.Is(err, chat.ErrUnsupported) {
 		return err
 	}
 	began := sc.clock()
 	rendered, failed := engine.RenderBody(ctx, r.Path, r.Body)
 	sc.spend(&sc.times.render, began)
 	sc.tally.countByEngine(failed)
-	if failed != nil {
+	switch {
+	case failed != nil && err == nil:
+		return fmt.Errorf("%w (by an engine, as the Model has no Chat)", ofBody(failed))
+	case failed != nil:
 		return fmt.Errorf("%w (by an engine, because of: %s)", ofBody(failed), err.Error())
 	}
 	if len(rendered.Tokens) == 0 {

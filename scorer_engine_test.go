@@ -266,3 +266,16 @@ func TestEngineEncodes(t *testing.T) {
 		t.Errorf("%d tokens, %v, want %d", n, err, wantN)
 	}
 }
+
+// A model of which the engine makes all chats is not said to lack a template.
+func TestEngineAloneFails(t *testing.T) {
+	m, err := chat.New("{{ raise_exception('no chats today') }}", nil, chat.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ix := open(t, kvindex.WithModel("m", withEngine(t, &renderServer{chat: m}, nil)))
+	_, _, err = tieOf(ix, kvindex.Request{Path: "/v1/chat/completions", Body: []byte(`{"model":"m","messages":[{"role":"user","content":"a"}]}`)})
+	if err == nil || !strings.Contains(err.Error(), "no chats today") || strings.Contains(err.Error(), "give one") || errors.Is(err, kvindex.ErrNoTemplate) {
+		t.Error(err)
+	}
+}

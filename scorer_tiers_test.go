@@ -127,6 +127,40 @@ func lower(medium string, s *fakeengine.Stored) *fakeengine.Stored {
 	return s
 }
 
+// TestOtherChunks: a chunk that describes itself has its own length, whatever the profile says, after
+// a restart too, and one that ends inside a block of its group is none.
+func TestOtherChunks(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	torn := lower("CPU", p.Stored(7, 8))
+	torn.Tokens, torn.BlockSize = append(torn.Tokens, 1, 2, 3, 4), 20
+	for name, c := range map[string]struct {
+		chunk         int
+		stores        []fakeengine.Event
+		want          string
+		others, drops uint64
+	}{
+		"the same":             {4, []fakeengine.Event{lower("CPU", p.Stored(0, 4)), lower("CPU", p.Stored(4, 8))}, "a 16+112+0 105.6 false", 0, 0},
+		"longer":               {2, []fakeengine.Event{lower("CPU", p.Stored(0, 4)), lower("CPU", p.Stored(4, 8))}, "a 16+112+0 105.6 false", 2, 0},
+		"shorter":              {8, []fakeengine.Event{lower("CPU", p.Stored(0, 4)), lower("CPU", p.Stored(4, 8))}, "a 16+112+0 105.6 false", 2, 0},
+		"of one block":         {2, []fakeengine.Event{lower("CPU", p.Stored(0, 1)), lower("CPU", p.Stored(1, 2))}, "a 16+16+0 28.8 false", 2, 0},
+		"of hashes alone":      {4, []fakeengine.Event{inTier("CPU", p.Stored(3, 4)), inTier("CPU", p.Stored(7, 8))}, "a 16+112+0 105.6 false", 0, 0},
+		"ends inside a block":  {4, []fakeengine.Event{lower("CPU", p.Stored(0, 4)), torn}, "a 16+0+0 16 false", 0, 1},
+		"pages are no chunks":  {4, []fakeengine.Event{lower("CPU_PINNED", p.Stored(0, 4))}, "a 16+48+0 54.4 false", 0, 0},
+		"the gpu has no chunk": {4, []fakeengine.Event{p.Stored(0, 1)}, "a 16+0+0 16 false", 0, 0},
+	} {
+		profile := withProfile(kvindex.Profile{Chunk: c.chunk, Draft: kvindex.DraftNone})
+		ix := open(t, profile)
+		ingest(t, ix, "a", append(append([]fakeengine.Event{p.Stored(0, 8)}, c.stores...), p.Removed(1, 2, 3, 4, 5, 6, 7))...)
+		if got, want := tokensOf(score(t, restored(t, ix, profile), kvindex.Request{Tokens: p.Tokens})[0]), c.want; got != want {
+			t.Errorf("%s, restored: %s, want %s", name, got, want)
+		}
+		got := tokensOf(score(t, ix, kvindex.Request{Tokens: p.Tokens})[0])
+		if s := ix.Stats(); got != c.want || s.OtherChunks != c.others || s.Unscored != c.drops {
+			t.Errorf("%s: %s, %d other chunks, %d dropped; want %s, %d and %d", name, got, s.OtherChunks, s.Unscored, c.want, c.others, c.drops)
+		}
+	}
+}
+
 // TestPages: a store of SGLang's host memory lists pages, each a block of its own. The last token is
 // never loaded.
 func TestPages(t *testing.T) {
@@ -198,21 +232,28 @@ func TestClearsGPU(t *testing.T) {
 	}
 }
 
+// restored returns an Indexer that goes on from a snapshot of ix.
+func restored(t *testing.T, ix *kvindex.Indexer, opts ...kvindex.Option) *kvindex.Indexer {
+	t.Helper()
+	var b bytes.Buffer
+	if err := ix.Snapshot(ctx, &b); err != nil {
+		t.Fatal(err)
+	}
+	r, err := kvindex.Restore(ctx, &b, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return r
+}
+
 // TestTiersRestored: a snapshot has what lower tiers hold.
 func TestTiersRestored(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	profile := withProfile(kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone})
 	ix := open(t, profile)
 	ingest(t, ix, "a", gpuHolds(p, 2, 6, 7)...)
-	var b bytes.Buffer
-	if err := ix.Snapshot(ctx, &b); err != nil {
-		t.Fatal(err)
-	}
-	restored, err := kvindex.Restore(ctx, &b, profile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer restored.Close()
+	restored := restored(t, ix, profile)
 	if got, want := tokensOf(score(t, restored, kvindex.Request{Tokens: p.Tokens})[0]), "a 32+64+16 91.2 false"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

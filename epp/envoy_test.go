@@ -31,6 +31,7 @@ type envoy struct {
 const (
 	duplex   = mode.ProcessingMode_FULL_DUPLEX_STREAMED
 	buffered = mode.ProcessingMode_BUFFERED
+	partial  = mode.ProcessingMode_BUFFERED_PARTIAL // its buffer has room for the first piece
 	streamed = mode.ProcessingMode_STREAMED
 	none     = mode.ProcessingMode_NONE
 )
@@ -259,11 +260,14 @@ func (f *filter) run(c *call) error {
 		}
 	default:
 		sent := pieces(c.body, c.cuts)
-		if f.request == buffered {
+		switch f.request {
+		case buffered:
 			sent = [][]byte{c.body}
+		case partial:
+			sent = sent[:1]
 		}
 		for i, b := range sent {
-			if err := f.send(body(b, !c.trailers && i == len(sent)-1)); err != nil {
+			if err := f.send(body(b, !c.trailers && i == len(sent)-1 && (f.request != partial || c.cuts == 1))); err != nil {
 				return err
 			}
 			if r, err = f.recv(); err != nil {
@@ -272,10 +276,13 @@ func (f *filter) run(c *call) error {
 			if r.GetRequestBody() == nil || r.GetRequestBody().GetResponse().GetBodyMutation() != nil {
 				return fmt.Errorf("the body was answered by %.300v", r)
 			}
-			if f.request == buffered {
+			if f.request == buffered || f.request == partial {
 				f.mutate(r.GetRequestBody().GetResponse())
 			}
 			f.result.body += string(b)
+			if f.request == partial {
+				f.result.body = string(c.body)
+			}
 		}
 		if c.trailers {
 			if err := f.send(trailers); err != nil {

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	mode "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
@@ -45,6 +46,7 @@ const maxChunk = 62_000
 type processor struct {
 	extproc.UnimplementedExternalProcessorServer
 	Config
+	inMemory atomic.Int64 // bytes of the bodies of all exchanges
 }
 
 // Process implements the service, for one HTTP request.
@@ -84,6 +86,8 @@ type exchange struct {
 	subset       []string // endpoints that the choice is limited to
 	limited      bool     // there is a subset
 	body         []byte
+	held         int  // of inMemory
+	through      bool // the rest of the body goes back as it comes
 	partial      bool
 	begun        bool // the headers of the request have come
 	headersWait  bool // they have no answer yet
@@ -184,6 +188,9 @@ func (x *exchange) buffered() bool {
 func value(h *core.HeaderValue) string { return cmp.Or(string(h.GetRawValue()), h.GetValue()) }
 
 func (x *exchange) requestBody(b *extproc.HttpBody) error {
+	if x.through {
+		return x.sendChunks(b.GetBody(), b.GetEndOfStream(), requestChunk)
+	}
 	if x.chosen { // by the headers alone
 		return x.srv.Send(bodyResponse(nil))
 	}
@@ -198,12 +205,28 @@ func (x *exchange) requestBody(b *extproc.HttpBody) error {
 	if x.body == nil {
 		x.body = []byte{} // an empty body is one that engines refuse
 	}
+	x.held += len(b.GetBody())
+	over := x.inMemory.Add(int64(len(b.GetBody()))) > int64(x.MaxBuffered)
 	// The last message of a partial body has its end only if the body is whole.
-	x.partial = x.requestMode == mode.ProcessingMode_BUFFERED_PARTIAL && !b.GetEndOfStream()
+	x.partial = over || x.requestMode == mode.ProcessingMode_BUFFERED_PARTIAL && !b.GetEndOfStream()
 	if !b.GetEndOfStream() && !x.buffered() {
-		return nil
+		if !over {
+			return nil
+		}
+		x.through = true
 	}
-	return x.complete(b.GetEndOfStream())
+	err := x.complete(b.GetEndOfStream())
+	if x.partial {
+		x.release()
+	}
+	return err
+}
+
+// release forgets the body.
+func (x *exchange) release() {
+	x.request.Body = nil
+	x.inMemory.Add(-int64(x.held))
+	x.held = 0
 }
 
 // complete answers the body, which has come, and the headers if they wait. end: no trailers
@@ -229,19 +252,37 @@ func (x *exchange) complete(end bool) error {
 	if err := x.srv.Send(headersResponse(chosen)); err != nil {
 		return err
 	}
-	return x.sendChunks(x.body, end, func(b *extproc.BodyResponse) *extproc.ProcessingResponse {
-		return &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_RequestBody{RequestBody: b}}
-	})
+	return x.sendChunks(x.body, end, requestChunk)
+}
+
+func requestChunk(b *extproc.BodyResponse) *extproc.ProcessingResponse {
+	return &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_RequestBody{RequestBody: b}}
 }
 
 // requestTrailers ends a body whose last message did not.
 func (x *exchange) requestTrailers() error {
-	if !x.chosen {
+	var late *choice
+	switch {
+	case x.chosen:
+	case x.buffered(): // no body has come
+		chosen, err := x.choose(nil)
+		if err != nil {
+			return err
+		}
+		if !x.headersWait {
+			late = chosen
+		} else if err := x.srv.Send(headersResponse(chosen)); err != nil {
+			return err
+		}
+	default:
 		if err := x.complete(false); err != nil {
 			return err
 		}
 	}
-	return x.srv.Send(&extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_RequestTrailers{RequestTrailers: &extproc.TrailersResponse{}}})
+	return x.srv.Send(&extproc.ProcessingResponse{
+		Response:        &extproc.ProcessingResponse_RequestTrailers{RequestTrailers: &extproc.TrailersResponse{}},
+		DynamicMetadata: late.metadata(),
+	})
 }
 
 // sendChunks sends a body back in pieces, the last of which ends it if end.
@@ -412,7 +453,7 @@ func bodyResponse(c *choice) *extproc.ProcessingResponse {
 
 func (x *exchange) responseHeaders(h *extproc.HttpHeaders) error {
 	x.moved()
-	x.request.Body = nil // Next is never called, so the pick does not need it
+	x.release() // Next is never called, so the pick does not need it
 	header := make(http.Header)
 	code := ""
 	for _, field := range h.GetHeaders().GetHeaders() {
@@ -484,6 +525,7 @@ func (x *exchange) finish() {
 
 // close ends the pick of an exchange that is over.
 func (x *exchange) close() {
+	x.release()
 	if x.pick == nil {
 		return
 	}

@@ -24,9 +24,11 @@
 // without a report it is FULL_DUPLEX_STREAMED, which the protocol asks for.
 //
 //   - FULL_DUPLEX_STREAMED: the choice answers the headers when the body is complete, then the
-//     body goes back in chunks of at most 62,000 bytes.
+//     body goes back in chunks of at most 62,000 bytes. Beyond Config.MaxBuffered it answers them
+//     at once, by load, and the rest of the body goes back as it comes.
 //   - BUFFERED, BUFFERED_PARTIAL: the choice answers the body. What a partial body lacks is not
-//     scored: it is picked by load.
+//     scored: it is picked by load. Trailers without a body have no message that the headers can
+//     be set in: then the choice is in the metadata alone.
 //   - NONE, STREAMED: the choice answers the headers, by load: there is no body yet.
 package epp
 
@@ -55,6 +57,10 @@ type Config struct {
 	// MaxBody bounds the body of a request in bytes; a longer one is answered with status 413.
 	// 0: 64 MiB.
 	MaxBody int
+	// MaxBuffered bounds the bodies of all requests that are in memory at one time, in bytes:
+	// those that are not complete, and those of requests whose answer has not begun. A request
+	// beyond it is picked by load. 0: 1 GiB.
+	MaxBuffered int
 	// MaxRequests bounds the requests in flight at each pod. When all pods that a request may
 	// go to have so many, it is answered with status 429. 0: no bound.
 	MaxRequests int
@@ -66,7 +72,10 @@ type Config struct {
 	OnEnd func(pick *picker.Pick, u kvindex.Usage, err error)
 }
 
-const defaultMaxBody = 64 << 20
+const (
+	defaultMaxBody     = 64 << 20
+	defaultMaxBuffered = 1 << 30
+)
 
 // NewServer returns a gRPC server of the ext_proc service and of gRPC's health service. The
 // options are added to its own, and are for TLS, keepalive and the like.
@@ -76,11 +85,16 @@ func NewServer(cfg Config, options ...grpc.ServerOption) (*grpc.Server, error) {
 		return nil, errors.New("epp: the Picker is nil")
 	case cfg.MaxBody < 0:
 		return nil, fmt.Errorf("epp: MaxBody is %d", cfg.MaxBody)
+	case cfg.MaxBuffered < 0:
+		return nil, fmt.Errorf("epp: MaxBuffered is %d", cfg.MaxBuffered)
 	case cfg.MaxRequests < 0:
 		return nil, fmt.Errorf("epp: MaxRequests is %d", cfg.MaxRequests)
 	}
 	if cfg.MaxBody == 0 {
 		cfg.MaxBody = defaultMaxBody
+	}
+	if cfg.MaxBuffered == 0 {
+		cfg.MaxBuffered = defaultMaxBuffered
 	}
 	if cfg.Ready == nil {
 		cfg.Ready = func() bool { return cfg.Picker.Ready().Pods > 0 }

@@ -29,11 +29,7 @@ func (d *dialLine) until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	patience := time.Minute
-	if testing.Short() {
-		patience = 6 * time.Second
-	}
-	deadline := time.After(patience)
+	deadline := time.After(time.Minute)
 	for {
 		d.mu.Lock()
 		is := ok()

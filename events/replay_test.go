@@ -609,14 +609,10 @@ func TestReplayWithoutEnd(t *testing.T) {
 // what they can.
 func TestReplayNobodyAnswers(t *testing.T) {
 	engine := publisher(t, fakeengine.PublisherConfig{})
-	nobody, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	nobody.Close()
+	const nobody = "tcp://127.0.0.1:1"
 	l := newLedger()
-	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: zmtp.Name(nobody.Addr()), ReplayTimeout: 100 * time.Millisecond})
-	if r := wait(t, "a replay", replays); r.Err == nil || !strings.Contains(r.Err.Error(), "connecting to "+zmtp.Name(nobody.Addr())) {
+	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: nobody, ReplayTimeout: 100 * time.Millisecond})
+	if r := wait(t, "a replay", replays); r.Err == nil || !strings.Contains(r.Err.Error(), "connecting to "+nobody) {
 		t.Errorf("%+v", r)
 	}
 	waitSubscriber(t, engine)

@@ -5,10 +5,10 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -23,8 +23,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	if testing.Short() {
+	if n := os.Getenv("KVINDEX_MUTANT"); n != "" && n != "0" { // what a mutant broke does not come
 		patience = 6 * time.Second
 	}
 	zmtptest.Main(m)
@@ -551,8 +550,7 @@ func TestContested(t *testing.T) {
 // TestTransportError: a fault says of which pod, rank and connection it is, and what caused
 // it.
 func TestTransportError(t *testing.T) {
-	closed := closedPort(t)
-	port := portOf(t, closed)
+	const closed, port = "tcp://127.0.0.1:2", 2 // nobody listens there, nor at the port before
 	quiet := rawServer(t, zmtptest.Hello(0, "PUB"))
 	spoken := slices.Concat(zmtptest.Hello(0, "PUB"), zmtptest.Message("kv@b@n", number(0), "x"))
 	guests := func(script []byte) func(*testing.T) (chan error, string) {

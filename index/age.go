@@ -28,6 +28,7 @@ func (s *source) age(t Tier) {
 				return false
 			}
 			old = append(old, ln)
+			s.counts.Aged += uint64(ln.blocks)
 			return true
 		})
 		if g.lanes[t] = kept; len(kept) == 0 {

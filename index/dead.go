@@ -152,6 +152,24 @@ func (n *name) evict() (held int) {
 	return held
 }
 
+// forgetAll forgets all names, and the stores that wait, of a source that came from a forged
+// snapshot. Its cursors stay, and the engine still has the blocks, so they count as evicted.
+func (s *source) forgetAll() {
+	s.forged = false
+	for s.waits.oldest != nil {
+		s.waits.drop(s.waits.oldest)
+	}
+	var some []Hash
+	for next, more := uint64(0), true; more; more = next != 0 {
+		some, next = s.names.Some(some[:0], next)
+		for _, h := range some {
+			n := s.name(h)
+			s.lost(n.evict())
+			s.yield(1)
+		}
+	}
+}
+
 // lost counts holdings that were forgotten.
 func (s *source) lost(held int) {
 	if held > 0 {

@@ -329,6 +329,8 @@ type Counts struct {
 
 	Ambiguous     uint64 // stores that gave a held hash another key, or a key more hashes than a backend keeps
 	UnknownRemove uint64 // removals of blocks that were not held
+
+	Aged uint64 // blocks that OpAge dropped; once for each group
 }
 
 // Add adds d to c.
@@ -339,8 +341,7 @@ func (c *Counts) Add(d Counts) {
 	}
 }
 
-// words are the counters one after the other. All fields are one word, so a new counter
-// needs no other code.
+// words are the counters one after the other.
 func (c *Counts) words() *[unsafe.Sizeof(Counts{}) / 8]uint64 {
 	return (*[unsafe.Sizeof(Counts{}) / 8]uint64)(unsafe.Pointer(c))
 }

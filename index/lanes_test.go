@@ -14,9 +14,10 @@ func TestOrdinals(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
+	tier := TierGPU
 	apply := func(pod string, op Op) {
 		t.Helper()
-		c := Change{Op: op, Copies: CopiesExact, Hashes: []Hash{1}, Variant: Variant{Unit: 16}, BlockSize: 16, Locals: []Local{1}}
+		c := Change{Op: op, Tier: tier, Copies: CopiesExact, Hashes: []Hash{1}, Variant: Variant{Unit: 16}, BlockSize: 16, Locals: []Local{1}}
 		if _, err := m.Apply(context.Background(), Source{Pod: pod, Model: "m"}, Cursor{}, []Change{c}); err != nil {
 			t.Fatal(err)
 		}
@@ -24,10 +25,23 @@ func TestOrdinals(t *testing.T) {
 	apply("a", OpStore)
 	apply("b", OpStore)
 	md := (*m.models.Load())["m"]
-	ord := func(pod string) uint32 { return md.source(Source{Pod: pod, Model: "m"}).lanes.all[0].ord }
+	ord := func(pod string) uint32 {
+		for _, ln := range md.source(Source{Pod: pod, Model: "m"}).lanes.all {
+			if ln != nil && ln.tier == tier && ln.age == 0 {
+				return ln.ord
+			}
+		}
+		t.Fatalf("pod %s has no lane in tier %v", pod, tier)
+		return 0
+	}
 	goes := map[string]func(){
 		"cleared":          func() { apply("a", OpClear) },
 		"its tier cleared": func() { apply("a", OpClearTier) },
+		"aged": func() {
+			for range oldest {
+				apply("a", OpAge)
+			}
+		},
 		"removed": func() {
 			if err := m.Remove(context.Background(), "a"); err != nil {
 				t.Fatal(err)
@@ -36,6 +50,9 @@ func TestOrdinals(t *testing.T) {
 	}
 	n := 0
 	for name, end := range goes {
+		if tier = TierGPU; name == "aged" {
+			tier = TierCPU
+		}
 		apply("a", OpStore)
 		was := ord("a")
 		reader := md.ground.forest.Enter()

@@ -460,7 +460,7 @@ func (m *earlyMirror) Gone(feed uint64) {
 // Nothing is told of a source that is removed while a store of it is in progress, though the
 // store has news of its group at the end. The mirror complains if it is.
 func TestMirrorOfASourceThatGoesMeanwhile(t *testing.T) {
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	blocks := 50_000
 	for meanwhile := 0; meanwhile < 3; {
 		if time.Now().After(deadline) {

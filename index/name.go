@@ -209,6 +209,7 @@ func (n *name) place(l loc) {
 		if s.f.Here(k) == l {
 			return
 		}
+		s.forged = s.forged || !s.f.Dead(k) && s.f.Key(s.f.Here(k)) == s.f.Key(l)
 		if s.f.Variant(k) == variant {
 			same++
 		}

@@ -28,7 +28,9 @@ import (
 // The restorer cannot check that a key follows from the one before it, because a snapshot has
 // no tokens. A forged snapshot with known keys makes chains miss, and no more: a query meets a
 // forged key only behind the right one, and a store that computes the key gives it a second
-// place, which queries meet. To find that out, an Apply would need all keys in a table. The number of
+// place, which queries meet. If the store is of a hash that has the first place, the Apply
+// forgets the source (forgetAll). To find each second place, an Apply would need all keys in a
+// table, which takes a fifth of the memory and a miss for each key that is placed. The number of
 // names of a source is a promise: the restorer makes room for as many names as the bytes that
 // it has read pay for.
 

@@ -60,7 +60,7 @@ func (r *restorer) head(s *source) error {
 	r.expected = r.Uvarint()
 	s.evicted, s.doubts = r.Uvarint(), r.Bool()
 	r.f.SetNow(r.clock)
-	words := s.counts.words()
+	words := s.counts.words()[:keptCounts]
 	for i := range words {
 		words[i] = r.Uvarint()
 	}

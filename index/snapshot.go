@@ -8,6 +8,7 @@ import (
 	"math"
 	"runtime"
 	"slices"
+	"unsafe"
 
 	"github.com/kvindex/kvindex/index/internal/forest"
 	"github.com/kvindex/kvindex/index/internal/mem"
@@ -82,6 +83,10 @@ const (
 
 	// snapshotVersion is the version of the records.
 	snapshotVersion = 1
+
+	// keptCounts is how many counters a record of a source has: all but Aged, which is 0 while
+	// no Apply is in progress.
+	keptCounts = unsafe.Sizeof(Counts{})/8 - 1
 	// ageShift is where the age of a lane stands in the byte of its tier.
 	ageShift = 4
 	// sectionLimit bounds the bytes of a section.

@@ -101,7 +101,7 @@ func (d *sourceDump) appendHead(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint32(b, s.cleared)
 	b = binary.AppendUvarint(b, uint64(s.names.Len()))
 	b = record.AppendBool(binary.AppendUvarint(b, s.evicted), s.doubts)
-	for _, n := range s.counts.words() {
+	for _, n := range s.counts.words()[:keptCounts] {
 		b = binary.AppendUvarint(b, n)
 	}
 	b = binary.AppendUvarint(b, uint64(len(s.cursors.all)))

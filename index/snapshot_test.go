@@ -386,6 +386,82 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 }
 
+// A key of a snapshot was changed. An Apply of the engine's own store shows it by the names of
+// the blocks behind the key, which then have one key at two places: all that the snapshot had of
+// the source is forgotten, and counted. Other sources keep theirs, and the next store is whole.
+func TestForgedPlace(t *testing.T) {
+	cfg := MemoryConfig{Seed: [16]byte{1}}
+	m, err := newMemory(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	apply := func(m *memory, pod string, next uint64, c Change) Applied {
+		t.Helper()
+		done, err := m.Apply(context.Background(), Source{Pod: pod, Model: "m"}, Cursor{Stream: "s", Next: next}, []Change{c})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+	locals := []Local{1, 2, 3, 4, 5, 6}
+	c := Change{Op: OpStore, Copies: CopiesExact, Variant: Variant{Unit: 16}, BlockSize: 16}
+	c.Hashes, c.Locals = []Hash{1, 2, 3, 4, 5, 6}, locals
+	other := c
+	other.Root, other.Hashes = 1, []Hash{7, 8, 9, 10, 11, 12}
+	orphan := c
+	orphan.HasParent, orphan.Parent, orphan.Hashes, orphan.Locals = true, 99, []Hash{20}, locals[:1]
+	apply(m, "p", 1, c)
+	apply(m, "p", 2, other)
+	apply(m, "p", 3, orphan)
+	apply(m, "q", 1, other)
+	second := Chain(Chain(0, 1), 2)
+	sections := sectionsOf(t, m)
+	from := binary.LittleEndian.AppendUint64(nil, uint64(second))
+	if bytes.Count(sections[0], from) != 1 {
+		t.Fatal("the snapshot has the key elsewhere")
+	}
+	sections[0] = bytes.Replace(sections[0], from, binary.LittleEndian.AppendUint64(nil, 77), 1)
+	forged, err := newMemory(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer forged.Close()
+	if err := forged.Restore(context.Background(), reader(sections)); err != nil {
+		t.Fatal(err)
+	}
+	blocks := func(pod string) int {
+		info, _ := forged.DescribeSource(Source{Pod: pod, Model: "m"})
+		return info.Blocks[TierGPU]
+	}
+	done := apply(forged, "p", 4, c)
+	info, _ := forged.DescribeSource(Source{Pod: "p", Model: "m"})
+	if done.Evicted != 12 || done.Counts.Dropped != 1 || done.Cursor.Next != 4 || info.Names+info.Parked > 0 || blocks("p") != 0 || blocks("q") != 6 {
+		t.Errorf("after the store: %+v, names %+v, %d blocks of the other source", done, info, blocks("q"))
+	}
+	if err := forged.check(); err != nil {
+		t.Error(err)
+	}
+	apply(forged, "p", 5, c)
+	apply(forged, "p", 6, other)
+	var keys []Key
+	for k, i := Key(0), 0; i < len(locals); i++ {
+		k = Chain(k, locals[i])
+		keys = append(keys, k)
+	}
+	var got Matches
+	q := Query{Candidates: NewCandidates("m", nil), Keys: func(Variant) ([]Key, error) { return keys, nil }}
+	if err := forged.Match(context.Background(), &q, &got); err != nil {
+		t.Fatal(err)
+	}
+	if blocks("p") != 12 || len(got.Rows) != 1 || got.Rows[0].Run != 6 || !got.Rows[0].Evicted {
+		t.Errorf("stored again: %d blocks, rows %+v", blocks("p"), got.Rows)
+	}
+	if err := forged.check(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Into a smaller budget rather what was used latest is restored, and the rest is counted
 // as evicted. Not all of it: while it is read, a chain may end before the slab that was
 // used.

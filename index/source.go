@@ -101,6 +101,7 @@ type applyState struct {
 	work      int          // names visited since the ground's lock was taken
 	inHand    int          // callers that keep places of names
 	following *maskedStore // nil: there is none
+	forged    bool         // a name has one key at two places, as only a forged snapshot makes it
 }
 
 func newSource(id Source, m *memory, md *model, feed uint64) *source {
@@ -181,6 +182,9 @@ func (s *source) applyAll(cur Cursor, changes []Change) (done Applied, ok bool, 
 		s.pause(1)
 	}
 	s.settle()
+	if s.forged {
+		s.forgetAll()
+	}
 	s.changes, s.prompt = nil, rootStore{}
 	s.tenant.report()
 	if s.following != nil {

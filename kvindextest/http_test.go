@@ -291,7 +291,7 @@ func TestHTTPBehindPicker(t *testing.T) {
 		err               error
 	}
 	ends := make(chan end, 1)
-	p, err := picker.New(ix, picker.Config{Model: model, OnEnd: func(k *picker.Pick, u kvindex.Usage, err error) {
+	p, err := picker.New(ix, picker.Config{Model: model, Timeout: time.Hour, OnEnd: func(k *picker.Pick, u kvindex.Usage, err error) {
 		ends <- end{k.Pod.Name, k.CachedTokens, u.CachedTokens, err}
 	}})
 	if err == nil {

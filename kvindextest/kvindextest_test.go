@@ -19,7 +19,8 @@ import (
 
 const model = "m"
 
-// rig is an engine and an Indexer that listens to it.
+// rig is an engine and an Indexer that listens to it, and waits a minute for a replay: no machine
+// is too slow for that.
 type rig struct {
 	t   *testing.T
 	ctx context.Context
@@ -28,6 +29,12 @@ type rig struct {
 }
 
 func newRig(t *testing.T, cfg kvindextest.EngineConfig) *rig {
+	t.Helper()
+	return newHastyRig(t, cfg, time.Minute)
+}
+
+// newHastyRig is newRig with an Indexer that gives up a replay which is mute for so long.
+func newHastyRig(t *testing.T, cfg kvindextest.EngineConfig, mute time.Duration) *rig {
 	t.Helper()
 	zmtptest.NoLeaks(t)
 	r := &rig{t: t, ctx: zmtptest.Context(t)}
@@ -41,7 +48,7 @@ func newRig(t *testing.T, cfg kvindextest.EngineConfig) *rig {
 	t.Cleanup(func() { r.must(r.Close()) })
 	subscribe(t, r.ix, events.SubscriberConfig{
 		Endpoint: r.Endpoint(), Replay: r.ReplayEndpoint(), Pod: "a", Model: model,
-		Backoff: 20 * time.Millisecond, ReplayTimeout: 250 * time.Millisecond,
+		Backoff: 20 * time.Millisecond, ReplayTimeout: mute,
 	})
 	r.must(r.WaitSubscribers(r.ctx, 1))
 	return r
@@ -238,7 +245,7 @@ func TestRestart(t *testing.T) {
 // TestLoseReplies: a replay that loses messages is gone on with, and one that brings
 // nothing costs what is missing until it answers again.
 func TestLoseReplies(t *testing.T) {
-	r := newRig(t, kvindextest.EngineConfig{Replay: true})
+	r := newHastyRig(t, kvindextest.EngineConfig{Replay: true}, 250*time.Millisecond)
 	r.serve(prompt(1, 100))
 	r.expect(prompt(1, 100), 96, kvindex.StateLive)
 	lose := func(keep int) {

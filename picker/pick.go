@@ -190,6 +190,7 @@ func (p *Picker) pick(ctx context.Context, r *kvindex.Request, tried []string) (
 		if len(s.answer.Pods) == 0 {
 			break
 		}
+		s.route.Fallback = true
 		if i = p.choose(pool, s); i < 0 || i >= len(s.pods) {
 			break
 		}

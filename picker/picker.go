@@ -46,8 +46,7 @@ type Config struct {
 	// is picked by load.
 	Timeout time.Duration
 	// Fallbacks is how many Pick.Fallbacks a pick has, as far as there are pods; 0: none. For
-	// each of them the policy chooses again, so it must not count its calls as
-	// route.RoundRobin does.
+	// each of them the policy chooses again, with route.Request.Fallback.
 	Fallbacks int
 	// Lease is how long a pick counts as load if nothing ends it; 0: 10 minutes. Its
 	// prediction ends by itself: see kvindex.PredictionConfig.

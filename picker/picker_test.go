@@ -20,9 +20,17 @@ import (
 	"github.com/kvindex/kvindex/route"
 )
 
+// lasting predictions outlive what a slow machine does with them.
+var lasting = kvindex.WithPredictions(kvindex.PredictionConfig{TTL: time.Minute})
+
+// start makes a Picker with pods, and predictions that last. Without a Timeout a score has an hour: no
+// machine is too slow for that.
 func start(t *testing.T, cfg picker.Config, pods []picker.Pod, opts ...kvindex.Option) (*kvindex.Indexer, *picker.Picker) {
 	t.Helper()
-	ix, err := kvindex.New(opts...)
+	if cfg.Timeout == 0 {
+		cfg.Timeout = time.Hour
+	}
+	ix, err := kvindex.New(append(opts, lasting)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,6 +90,27 @@ func TestFallbacks(t *testing.T) {
 	}
 	if byLoad, err := p.Pick(t.Context(), nil); err != nil || len(byLoad.Fallbacks) != 3 {
 		t.Errorf("without a prompt: %+v, %v", byLoad, err)
+	}
+}
+
+// TestFallbacksTakeNoTurn: round-robin goes on behind the pod that was chosen, and the fallbacks are
+// those whose turn is next.
+func TestFallbacksTakeNoTurn(t *testing.T) {
+	pods := []picker.Pod{{Name: "a"}, {Name: "b"}, {Name: "c"}, {Name: "d"}}
+	_, p := start(t, picker.Config{Fallbacks: 2, Policy: route.TiesByChance(route.RoundRobin(), 1)}, pods)
+	var turns []string
+	for i := range 12 {
+		pick, err := p.Pick(t.Context(), nil)
+		if err != nil || len(pick.Fallbacks) != 2 {
+			t.Fatal(err, pick)
+		}
+		turns = append(turns, pick.Pod.Name)
+		if i >= 4 && turns[i] != turns[i-4] || i == 3 && strings.Count(strings.Join(turns, ""), turns[3]) != 1 {
+			t.Errorf("the turns are %v", turns)
+		}
+		if i >= 6 && (pick.Fallbacks[0].Name != turns[i-3] || pick.Fallbacks[1].Name != turns[i-2]) {
+			t.Errorf("turns %v: the fallbacks are %s and %s", turns, pick.Fallbacks[0].Name, pick.Fallbacks[1].Name)
+		}
 	}
 }
 
@@ -157,7 +186,11 @@ func TestPickByLoad(t *testing.T) {
 		"no model at all": {t.Context(), kvindex.Request{Body: []byte(`{"prompt": [1, 2, 3, 4]}`)}, 6, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ix, p := start(t, picker.Config{Timeout: 20 * time.Millisecond}, []picker.Pod{{Name: "a"}, {Name: "b", Ranks: 2}, {Name: "down", Down: true}},
+			var timeout time.Duration
+			if errors.Is(c.why, context.DeadlineExceeded) {
+				timeout = 20 * time.Millisecond
+			}
+			ix, p := start(t, picker.Config{Timeout: timeout}, []picker.Pod{{Name: "a"}, {Name: "b", Ranks: 2}, {Name: "down", Down: true}},
 				kvindex.WithModels(func(ctx context.Context, name string) (kvindex.Model, error) {
 					if name == "slow" {
 						<-ctx.Done()
@@ -256,21 +289,31 @@ func TestLargeRequests(t *testing.T) {
 	runtime.KeepAlive(p)
 }
 
-// TestLateContext: the context of a score can be used when the pick is done.
+// TestLateContext: the context of a score can be used when the pick is done, and is over at the
+// Timeout, which is 200 ms if nothing is said.
 func TestLateContext(t *testing.T) {
-	asked := make(chan context.Context, 1)
-	_, p := start(t, picker.Config{}, []picker.Pod{{Name: "a"}}, kvindex.WithModels(func(ctx context.Context, _ string) (kvindex.Model, error) {
-		asked <- ctx
-		return kvindex.Model{}, errors.New("none")
-	}))
-	if _, err := p.Pick(t.Context(), &kvindex.Request{Model: "m", Prompt: "one two"}); err != nil {
-		t.Fatal(err)
-	}
-	late := <-asked
-	<-late.Done()
-	if at, ok := late.Deadline(); !ok || time.Until(at) > time.Second || late.Err() == nil {
-		t.Errorf("%v %v %v", at, ok, late.Err())
-	}
+	synctest.Test(t, func(t *testing.T) {
+		asked := make(chan context.Context, 1)
+		ix := mustIndexer(t, kvindex.WithModels(func(ctx context.Context, _ string) (kvindex.Model, error) {
+			asked <- ctx
+			return kvindex.Model{}, errors.New("none")
+		}))
+		p, err := picker.New(ix, picker.Config{})
+		if err == nil {
+			err = p.Set([]picker.Pod{{Name: "a"}})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Pick(t.Context(), &kvindex.Request{Model: "m", Prompt: "one two"}); err != nil {
+			t.Fatal(err)
+		}
+		late := <-asked
+		<-late.Done()
+		if at, ok := late.Deadline(); !ok || time.Until(at) != 200*time.Millisecond || late.Err() == nil {
+			t.Errorf("%v %v %v", at, ok, late.Err())
+		}
+	})
 }
 
 // TestFirstTokenOnce: only the first byte of an answer changes the load.
@@ -363,8 +406,8 @@ func TestPickRefused(t *testing.T) {
 	}
 }
 
-func mustIndexer(t *testing.T) *kvindex.Indexer {
-	ix, err := kvindex.New()
+func mustIndexer(t *testing.T, opts ...kvindex.Option) *kvindex.Indexer {
+	ix, err := kvindex.New(opts...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,7 +61,7 @@ func (h Rendezvous) Policy() Policy {
 }
 
 // RoundRobin returns a Policy that takes the pods in turns, in the order of a hash of their
-// names. It keeps the turn.
+// names. It keeps the turn. A Fallback is the pod behind the last one, and takes no turn.
 func RoundRobin() Policy {
 	var mu sync.Mutex
 	var last uint64
@@ -69,7 +69,7 @@ func RoundRobin() Policy {
 		mu.Lock()
 		defer mu.Unlock()
 		next := Least(r, pods, func(p *Pod) float64 { return float64((p.hash(0) - last - 1) >> 1) })
-		if next >= 0 {
+		if next >= 0 && !r.Fallback {
 			last = pods[next].hash(0)
 		}
 		return next

@@ -62,6 +62,9 @@ type Request struct {
 	// Affinity is a hash of the common part of requests that should go to one pod: the
 	// session, or the first blocks of the prompt. Only Rendezvous uses it.
 	Affinity uint64
+	// Fallback is true if a pod was chosen for the request before, and the next one is needed
+	// in case that it fails. Pods are those that were not chosen. Only RoundRobin uses it.
+	Fallback bool
 
 	tie uint64 // with the name and rank of a pod, orders equal pods; 0: Pod.Tie does
 }

@@ -49,6 +49,7 @@ type Counters struct {
 	Foreign       uint64 // events about copies in a store that several pods share: skipped
 	Unscored      uint64 // stored blocks that no prompt can match: prompt embeddings, unknown extra keys
 	Scopeless     uint64 // stored blocks whose events lack the salt, the media or the adapter, as all of SGLang do: prompts with and without count as equal
+	OtherChunks   uint64 // chunks that describe themselves and are of another length than Profile.Chunk: theirs counts
 	Adapters      uint64 // adapters beyond 4,096 of a pod and model, or with a name of more than 1,024 bytes: only Request.Adapter finds them
 
 	// Counts are the counters of the index.

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -70,14 +71,20 @@ func logger(w io.Writer, level slog.Level) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
 }
 
-// healthcheck asks whether a service answers.
+// healthcheck asks whether a service answers: that of a URL, or of the environment's settings.
 func healthcheck(ctx context.Context, args []string) error {
-	url := "http://127.0.0.1:8080/healthz"
+	var url string
 	switch len(args) {
 	case 0:
-		if port := os.Getenv("HTTP_PORT"); port != "" {
-			url = "http://127.0.0.1:" + port + "/healthz"
+		c, err := config.Load(nil, os.Environ(), os.ReadFile)
+		if err != nil {
+			return err
 		}
+		host, port, _ := net.SplitHostPort(c.Listen) // Load has checked it
+		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+			host = "127.0.0.1"
+		}
+		url = "http://" + net.JoinHostPort(host, port) + "/healthz"
 	case 1:
 		url = args[0]
 	default:

@@ -235,7 +235,10 @@ func (v *service) follow(ctx context.Context, drain func()) (err error) {
 // open makes the index: on Redis, from another service, from the snapshot, or a new one.
 func (v *service) open(ctx context.Context) error {
 	options := append([]kvindex.Option{kvindex.WithHooks(v.collector.Hooks(kvindex.Hooks{
-		Lost: func(l kvindex.Loss) { v.log.Warn("messages were lost", "loss", l) },
+		Lost: func(l kvindex.Loss) {
+			v.log.Warn("messages were lost", "loss", l)
+			v.server.Lost(l)
+		},
 		State: func(pod, model string, from, to kvindex.State) {
 			v.log.Info("a pod", "pod", pod, "model", model, "was", from, "is", to)
 		},

@@ -30,6 +30,7 @@ import (
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/cmd/kvindexd/internal/server"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index/redisindex"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 	"github.com/kvindex/kvindex/kvindextest"
@@ -130,7 +131,8 @@ func TestRestart(t *testing.T) {
 	} else {
 		ix.Close()
 	}
-	_, _, end = running(t, settings{snapshot: filepath.Join(file, "below a file")})
+	_, admin, end = running(t, settings{snapshot: filepath.Join(file, "below a file")})
+	until(t, admin+"/readyz", 200) // a service that is ended before saves nothing
 	if err := end(); err == nil {
 		t.Error("a snapshot that cannot be saved is no error")
 	}
@@ -430,6 +432,14 @@ func TestCommands(t *testing.T) {
 	if err := run(t.Context(), []string{"healthcheck", public + "/healthz"}, io.Discard, io.Discard); err != nil {
 		t.Error(err)
 	}
+	_, port, _ := strings.Cut(public, "127.0.0.1:")
+	for name, listen := range map[string]string{"HTTP_PORT": port, "KVINDEXD_LISTEN": "0.0.0.0:" + port} {
+		t.Setenv(name, listen)
+		if err := run(t.Context(), []string{"healthcheck"}, io.Discard, io.Discard); err != nil {
+			t.Errorf("by %s: %v", name, err)
+		}
+		t.Setenv(name, "")
+	}
 	if err := run(t.Context(), []string{"healthcheck", public + "/nothing"}, io.Discard, io.Discard); err == nil {
 		t.Error("an answer of 404 is healthy")
 	}
@@ -444,20 +454,20 @@ func TestRedis(t *testing.T) {
 		}
 		t.Skip("there is no redis-server to share an index on")
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	dir, err := os.MkdirTemp("", "") // the path of a socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := l.Addr().(*net.TCPAddr).Port
-	l.Close()
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "redis")
 	ctx, cancel := context.WithCancel(zmtptest.Context(t))
-	redis := exec.CommandContext(ctx, binary, "--port", fmt.Sprint(port), "--save", "", "--dir", t.TempDir())
+	redis := exec.CommandContext(ctx, binary, "--port", "0", "--unixsocket", socket, "--save", "", "--dir", dir)
 	if err := redis.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer redis.Wait()
 	defer cancel()
-	for c, err := net.Dial("tcp", fmt.Sprint("127.0.0.1:", port)); ; c, err = net.Dial("tcp", fmt.Sprint("127.0.0.1:", port)) {
+	for c, err := net.Dial("unix", socket); ; c, err = net.Dial("unix", socket) {
 		if err == nil {
 			c.Close()
 			break
@@ -469,7 +479,7 @@ func TestRedis(t *testing.T) {
 	var public []string
 	tokens, message := payload(1)
 	for i := range 2 {
-		at, admin, end := running(t, settings{redis: fmt.Sprintf("redis://127.0.0.1:%d/0", port)})
+		at, admin, end := running(t, settings{redis: "unix://" + socket + "?dial_timeout=1m&read_timeout=1m&write_timeout=1m", redisConfig: redisindex.Config{Timeout: time.Minute}})
 		defer end()
 		until(t, admin+"/readyz", 200)
 		if code, got := post(t, fmt.Sprintf("%s/v1/events/%c?model=m", admin, 'a'+i), message); code != 200 {

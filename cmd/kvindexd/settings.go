@@ -34,6 +34,7 @@ func settingsOf(c *config.Config, log *slog.Logger) (settings, error) {
 		server: server.Config{
 			Model: c.Model, BlockTokens: c.BlockTokens, Deadline: c.Deadline, MaxBody: c.MaxBody, MaxBodies: c.MaxBodies,
 			MaxRequests: c.MaxRequests, MaxReservations: c.MaxReservations, Lease: c.Lease, ReadyShare: c.ReadyShare, Policy: policyOf(c.Policy),
+			PublicPage: c.PublicPage,
 		},
 		memory: c.Memory, redis: c.Redis, redisConfig: redisindex.Config{Prefix: c.RedisPrefix, Memory: index.MemoryConfig{Bytes: c.Memory}},
 		pool: c.Concurrency, maxPods: c.MaxPods, quiet: !c.Metrics,

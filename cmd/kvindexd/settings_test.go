@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -121,8 +122,8 @@ func TestDialled(t *testing.T) {
 		if err := e.WaitSubscribers(ctx, 1); err != nil {
 			t.Fatal(err)
 		}
-		for n := uint32(0); ; n++ { // the first message introduces the engine
-			if _, err := e.Serve(ctx, kvindextest.Request{Tokens: make([]uint32, 16*(n%20)+17)}); err != nil {
+		for n := uint32(1); ; n++ { // a message introduces the engine, and each prompt has new blocks
+			if _, err := e.Serve(ctx, kvindextest.Request{Tokens: append(make([]uint32, 33), slices.Repeat([]uint32{n}, 16)...)}); err != nil {
 				t.Fatal(err)
 			}
 			_, got := post(t, public+"/v1/score", scoreOf(make([]uint32, 33)))

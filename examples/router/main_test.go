@@ -19,6 +19,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
@@ -161,12 +162,12 @@ func start(t *testing.T) *fleet {
 	f := &fleet{t: t, ctx: ctx, engines: map[string]*engine{}, began: make(chan string, 16), answers: make(chan answered, 16)}
 	f.index = noting{memory, make(chan struct{}, 1)}
 	model := load(t)
-	f.ix, err = kvindex.New(kvindex.WithModel("llama-3", model), kvindex.WithIndex(f.index),
+	f.ix, err = kvindex.New(kvindex.WithModel("llama-3", model), kvindex.WithIndex(f.index), kvindex.WithPredictions(kvindex.PredictionConfig{TTL: time.Minute}),
 		kvindex.WithHooks(kvindex.Hooks{State: func(string, string, kvindex.State, kvindex.State) { f.index.note() }}))
 	ok(t, err)
 	pods, err := events.NewFleet(f.ix.Sink(), events.FleetConfig{})
 	ok(t, err)
-	f.picker, err = picker.New(f.ix, picker.Config{Fleet: pods, Model: "llama-3", OnEnd: func(p *picker.Pick, u kvindex.Usage, err error) {
+	f.picker, err = picker.New(f.ix, picker.Config{Fleet: pods, Model: "llama-3", Timeout: time.Hour, OnEnd: func(p *picker.Pick, u kvindex.Usage, err error) {
 		f.answers <- answered{p.Pod.Name, p.PredictedTokens, u.PromptTokens, u.CachedTokens, p.Err, err}
 	}})
 	ok(t, err)

@@ -68,6 +68,7 @@ func testAges(t *testing.T, open func(testing.TB, Config) index.Index) {
 			}
 		}
 		var did []string
+		before := saw.dropped
 		for range 1 + r.IntN(3) {
 			ch, what := agedChange(r, c, s, &saw)
 			if ch.Op == index.OpAge && what == "dropped" {
@@ -83,7 +84,9 @@ func testAges(t *testing.T, open func(testing.TB, Config) index.Index) {
 				}
 			}
 		}
-		it.apply(src, changes...)
+		if got := it.apply(src, changes...).Aged; got != uint64(saw.dropped-before) {
+			t.Fatalf("step %d, %v, %s: %d blocks aged out, want %d", step, src, strings.Join(did, "; "), got, saw.dropped-before)
+		}
 		if r.IntN(12) == 0 {
 			if s.drop(func(agedBlock, *agedState) bool { return true }) > 0 {
 				saw.podsRemoved++

@@ -121,10 +121,14 @@ func (s *plainSource) apply(c *index.Change) {
 		s.clear(func(b *plainCopies) bool { return b.at.tier == c.Tier })
 	case index.OpAge:
 		s.clear(func(b *plainCopies) bool {
-			if b.at.tier == c.Tier {
-				b.age++
+			if b.at.tier != c.Tier {
+				return false
 			}
-			return b.at.tier == c.Tier && b.age > 2
+			if b.age++; b.age <= 2 {
+				return false
+			}
+			s.counts.Aged++
+			return true
 		})
 	}
 }

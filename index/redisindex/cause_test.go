@@ -56,12 +56,12 @@ func TestCauses(t *testing.T) {
 				return wants(said)
 			})
 			t.Log(said)
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
-			defer cancel()
-			_, err := one.Listing(ctx)
-			if err := wants(err); err != nil {
-				t.Errorf("Listing: %v", err)
-			}
+			eventually(t, "the cause in Listing", func() error {
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+				defer cancel()
+				_, err := one.Listing(ctx)
+				return wants(err)
+			})
 			e.storeTo(1, len(p.paths[1]))
 			if err := one.do(t, e, e.version()); !errors.Is(err, sharedindex.ErrDelayed) {
 				t.Errorf("Apply: %v", err)

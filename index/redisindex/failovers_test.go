@@ -145,7 +145,7 @@ func TestShardAway(t *testing.T) {
 					var m index.Matches
 					rows, err := reader.ask(ctx, p, prompt, &m)
 					cancel()
-					if took := time.Since(began); took > 10*bound {
+					if took := time.Since(began); *promises && took > 10*bound {
 						t.Errorf("Match took %v", took)
 					}
 					if err != nil {
@@ -179,7 +179,7 @@ func TestShardAway(t *testing.T) {
 					} else if v == e.version() {
 						t.Logf("Apply: %v", err)
 					}
-					if took := time.Since(began); took > 2*redisindex.DefaultTimeout+lease {
+					if took := time.Since(began); *promises && took > 2*redisindex.DefaultTimeout+lease {
 						t.Errorf("Apply took %v", took)
 					}
 				}

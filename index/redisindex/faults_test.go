@@ -420,7 +420,7 @@ func wantTrouble(t *testing.T, p *prompts, e *engine, writer, strict, lax *proce
 		} else {
 			t.Logf("Match: %v", err)
 		}
-		if took := time.Since(began); took > 2*bound {
+		if took := time.Since(began); *promises && took > 2*bound {
 			t.Errorf("Match took %v", took)
 		}
 		cancel()
@@ -429,7 +429,7 @@ func wantTrouble(t *testing.T, p *prompts, e *engine, writer, strict, lax *proce
 		if _, err := lax.ask(ctx, p, 0, &m); err != nil || m.Degraded == nil {
 			t.Errorf("Match with Degrade: %v, degraded: %v", err, m.Degraded)
 		}
-		if took := time.Since(began); took > 2*bound {
+		if took := time.Since(began); *promises && took > 2*bound {
 			t.Errorf("Match with Degrade took %v", took)
 		}
 		cancel()
@@ -452,7 +452,7 @@ func wantDelayed(t *testing.T, p *prompts, e *engine, writer *process) {
 				t.Logf("Apply: %v", err)
 			}
 		}
-		if took := time.Since(began); took > 2*(redisindex.DefaultTimeout+lease) {
+		if took := time.Since(began); *promises && took > 2*(redisindex.DefaultTimeout+lease) {
 			t.Errorf("two Applies took %v", took)
 		}
 		changes, _ := e.event(t.Context(), e.version())
@@ -681,14 +681,14 @@ func TestReadersDoNotWaitForOthers(t *testing.T) {
 		if _, err := reader.ask(ctx, p, 0, &m); err == nil {
 			t.Error("no error")
 		}
-		if took := time.Since(began); took > 300*time.Millisecond {
+		if took := time.Since(began); *promises && took > 300*time.Millisecond {
 			t.Errorf("Match took %v", took)
 		}
 		began = time.Now()
 		if _, err := reader.Listing(ctx); err == nil {
 			t.Error("no error")
 		}
-		if took := time.Since(began); took > 300*time.Millisecond {
+		if took := time.Since(began); *promises && took > 300*time.Millisecond {
 			t.Errorf("Listing took %v", took)
 		}
 		cancel()

@@ -56,6 +56,7 @@ type Converter struct {
 	// Tiered: the batch stores blocks in a tier below the gpu. Paged: some of these are pages.
 	Tiered    bool
 	Paged     bool
+	Single    bool          // some chunks that describe themselves are one block, and those of the profile more
 	MayRemove bool          // one of them may be a removal
 	groups    []stats.Group // groups of the batch, corrected by the profile
 	all       []stats.Group // Groups and those of the batch; empty: not needed yet
@@ -68,12 +69,13 @@ type Converter struct {
 type skipped struct {
 	Foreign   uint64 // events about copies that are not the pod's own
 	Unscored  uint64 // stores whose blocks no prompt can name
+	Chunks    uint64 // chunks of another length than Profile.Chunk
 	Scopeless uint64 // stores of an engine that hides salts and media
 }
 
 // Convert appends the changes of b to c.Changes, and counts other events in c.Skipped.
 func (c *Converter) Convert(b *events.Batch) {
-	c.Skipped, c.Tiered, c.Paged, c.all = skipped{}, false, false, c.all[:0]
+	c.Skipped, c.Tiered, c.Paged, c.Single, c.all = skipped{}, false, false, false, c.all[:0]
 	c.Unrecognized, c.MayRemove = append(c.Unrecognized[:0], b.Unrecognized...), b.MayRemove
 	hashes, units := 0, 0
 	for i := range b.Events {
@@ -102,6 +104,10 @@ func (c *Converter) Convert(b *events.Batch) {
 		}
 		switch e.Kind {
 		case events.Stored:
+			if !c.fits(b, e) {
+				c.Skipped.Unscored++
+				continue
+			}
 			c.Changes = append(c.Changes, c.stored(e))
 			c.Tiered = c.Tiered || c.Changes[len(c.Changes)-1].Tier != index.TierGPU
 			c.Paged = c.Paged || paged(e.Medium)
@@ -131,6 +137,43 @@ func (c *Converter) Convert(b *events.Batch) {
 	}
 }
 
+// named returns the groups that the rank has named, in this batch too.
+func (c *Converter) named(b *events.Batch) []stats.Group {
+	if len(c.all) == 0 {
+		c.all = append(c.all, c.Groups...)
+		for i := range b.Events {
+			if b.Events[i].Kind == events.Stored {
+				c.all = Learn(c.all, &b.Events[i])
+			}
+		}
+	}
+	return c.all
+}
+
+// fits reports whether a store is no chunk that ends inside a block of its group, and counts a chunk
+// of another length than that of the profile. A store may be of parts of a block instead, and the
+// size of its group that of a part, if chunks are of one block and there are Mamba groups.
+func (c *Converter) fits(b *events.Batch, e *events.Event) bool {
+	if len(e.Tokens) == 0 || placeOf(e) == index.TierGPU || paged(e.Medium) {
+		return true
+	}
+	n, all := c.Profile.Chunk, c.named(b)
+	for _, g := range all {
+		if g.ID != e.Group || e.BlockSize < g.BlockSize {
+			continue
+		}
+		if len(e.Tokens)%g.BlockSize > 0 {
+			return false
+		}
+		if n > 0 && len(e.Tokens) != n*g.BlockSize && len(e.Tokens) != n*e.BlockSize &&
+			(n > 1 || !slices.ContainsFunc(all, func(g stats.Group) bool { return g.Kind == index.GroupMamba })) {
+			c.Skipped.Chunks++
+			c.Single = c.Single || n > 1 && len(e.Tokens) == g.BlockSize
+		}
+	}
+	return true
+}
+
 // maxSpread bounds the changes that spread makes of a batch.
 const maxSpread = 1 << 16
 
@@ -143,26 +186,19 @@ func (c *Converter) spread(b *events.Batch, e *events.Event) {
 	if e.HasGroup || e.Group != 0 || ch.Tier == index.TierGPU {
 		return
 	}
-	if len(c.all) == 0 {
-		c.all = append(c.all, c.Groups...)
-		for i := range b.Events {
-			if b.Events[i].Kind == events.Stored {
-				c.all = Learn(c.all, &b.Events[i])
-			}
-		}
-	}
-	if len(c.all) < 2 {
+	all := c.named(b)
+	if len(all) < 2 {
 		return
 	}
 	ch.Unique = false
-	if len(c.Changes)+len(c.all) > maxSpread {
+	if len(c.Changes)+len(all) > maxSpread {
 		if ch.Op == index.OpRemove {
 			*ch = index.Change{Op: index.OpClearTier, Tier: ch.Tier}
 		}
 		return
 	}
 	of := *ch
-	for _, g := range c.all {
+	for _, g := range all {
 		if of.Group = c.Profile.Corrected(g.Group); of.Group.ID != e.Group {
 			c.Changes = append(c.Changes, of)
 		}

@@ -65,6 +65,7 @@ type Question struct {
 type Answer struct {
 	BlockTokens, Blocks int
 	Rank, Block, Token  int
+	Held                []string
 
 	Cause, Why string
 	Pods       []string
@@ -387,6 +388,25 @@ func (w *explainer) choose(ctx context.Context) error {
 	e.Blocks = w.length(best.variant) / best.size
 	if w.cause == causeLost {
 		w.tellLoss(w.Facts.rank(best.rank).Lost)
+	}
+	e.Held = w.holdings(best)
+	return nil
+}
+
+// holdings returns the best tier of each block of the prompt, by the row of a point; nil without one.
+func (w *explainer) holdings(p *point) []string {
+	for i := range w.held {
+		row := &w.held[i]
+		if row.Source.Rank != p.rank || row.Group.ID != p.group || row.BlockSize != p.size || row.Pairs != p.variant.Pairs {
+			continue
+		}
+		held := make([]string, w.e.Blocks)
+		for b := range held {
+			if t := tierAt(row, b*p.size); t < index.NumTiers {
+				held[b] = t.String()
+			}
+		}
+		return held
 	}
 	return nil
 }

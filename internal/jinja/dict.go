@@ -44,13 +44,29 @@ func (d *Dict) Set(key string, value Value) {
 	d.add(key, key, value)
 }
 
-// add appends a key that is not there; s is its text.
-func (d *Dict) add(s string, key, value Value) {
-	if d.keys == nil { // most have two keys
-		room := make([]Value, 4)
-		d.keys, d.values = room[:0:2], room[2:2]
+// SetKey is Set for a string that is a Value already, and allocates none for it.
+func (d *Dict) SetKey(key, value Value) {
+	s, _ := key.(string)
+	if i := d.find(s); i >= 0 {
+		d.values[i] = value
+		return
+	}
+	d.add(s, key, value)
+}
+
+// push appends a key, for which keys and values get memory together. Most have two keys.
+func (d *Dict) push(key, value Value) {
+	if len(d.keys) == cap(d.keys) {
+		n := max(2, 2*len(d.keys))
+		room := make([]Value, 2*n)
+		d.keys, d.values = append(room[:0:n], d.keys...), append(room[n:n], d.values...)
 	}
 	d.keys, d.values = append(d.keys, key), append(d.values, value)
+}
+
+// add appends a key that is not there; s is its text.
+func (d *Dict) add(s string, key, value Value) {
+	d.push(key, value)
 	if d.strings != nil {
 		d.strings[s] = int32(len(d.keys) - 1)
 	} else if len(d.keys) >= manyKeys {
@@ -131,11 +147,7 @@ func (d *Dict) set(m *machine, key, value Value) error {
 		d.others = make(map[any]int32)
 	}
 	d.others[h] = int32(len(d.keys))
-	if d.keys == nil { // most have two keys
-		room := make([]Value, 4)
-		d.keys, d.values = room[:0:2], room[2:2]
-	}
-	d.keys, d.values = append(d.keys, key), append(d.values, value)
+	d.push(key, value)
 	return nil
 }
 

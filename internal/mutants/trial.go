@@ -140,9 +140,6 @@ func test(bin, pkg string, n int, pattern string, timeout time.Duration) ([]byte
 	ctx, cancel := context.WithTimeout(context.Background(), timeout+10*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, bin, "-test.failfast", "-test.paniconexit0", "-test.timeout", timeout.String(), "-test.run", pattern)
-	if pkg == "./events" {
-		cmd.Args = append(cmd.Args, "-test.short") // its tests then wait less for what will not come
-	}
 	cmd.Dir = pkg
 	cmd.Env = append(os.Environ(), fmt.Sprintf("KVINDEX_MUTANT=%d", n))
 	cmd.WaitDelay = 10 * time.Second // for what it started

@@ -20,7 +20,8 @@ const StreamState = 10 << 10
 
 // AppendState appends the state that a snapshot needs.
 func (pm *Pod) AppendState(b []byte) []byte {
-	b = append(b, sections.Flags(pm.Shown.Facts().Hybrid, pm.Shown.Facts().Tiered, pm.Shown.Facts().Paged))
+	shown := pm.Shown.Facts()
+	b = append(b, sections.Flags(shown.Hybrid, shown.Tiered, shown.Paged, shown.Single))
 	b = pm.Recent.Append(b)
 	b = binary.AppendUvarint(b, uint64(len(pm.Adapters)))
 	for _, a := range slices.Sorted(maps.Keys(pm.Adapters)) {
@@ -85,7 +86,7 @@ func appendTime(b []byte, t time.Time) []byte {
 func (pm *Pod) ReadState(f *sections.Fields) error {
 	shown := pm.Shown.Facts()
 	flags := f.Byte()
-	shown.Hybrid, shown.Tiered, shown.Paged = flags&1 != 0, flags&2 != 0, flags&4 != 0
+	shown.Hybrid, shown.Tiered, shown.Paged, shown.Single = flags&1 != 0, flags&2 != 0, flags&4 != 0, flags&8 != 0
 	pm.Shown.Publish(shown)
 	pm.Recent.Read(f)
 	for range f.Count() {

@@ -25,6 +25,7 @@ type PodNote struct {
 	Hybrid   bool
 	Tiered   bool
 	Paged    bool
+	Single   bool
 	Loose    bool
 	Form     engine.Form
 	Adapters []string
@@ -45,7 +46,7 @@ const noteVersion = 1
 func (n *Note) Append(b []byte) []byte {
 	b = append(b, noteVersion, sections.Flags(n.Pod != nil, n.Rank != nil))
 	if p := n.Pod; p != nil {
-		b = append(b, byte(p.State), sections.Flags(p.Hybrid, p.Form.Pairs, p.Tiered, p.Paged, p.Loose))
+		b = append(b, byte(p.State), sections.Flags(p.Hybrid, p.Form.Pairs, p.Tiered, p.Paged, p.Loose, p.Single))
 		b = engine.AppendGroups(b, p.Form.Groups)
 		b = binary.AppendUvarint(b, uint64(len(p.Adapters)))
 		for _, a := range p.Adapters {
@@ -72,7 +73,7 @@ func ReadNote(b []byte) (n Note, err error) {
 		p := &PodNote{State: view.State(f.Byte())}
 		of := f.Byte()
 		p.Hybrid, p.Form.Pairs, p.Tiered = of&1 != 0, of&2 != 0, of&4 != 0
-		p.Paged, p.Loose = of&8 != 0, of&16 != 0
+		p.Paged, p.Loose, p.Single = of&8 != 0, of&16 != 0, of&32 != 0
 		p.Form.Groups = readGroups(f)
 		for range f.Count() {
 			a := f.Bytes()

@@ -246,10 +246,10 @@ func FuzzState(f *testing.F) {
 
 // TestNoteOfTiers: a note tells that lower tiers may hold less.
 func TestNoteOfTiers(t *testing.T) {
-	for i := range 4 {
-		want := PodNote{State: view.Live, Tiered: i&1 != 0, Loose: i&2 != 0}
+	for i := range 8 {
+		want := PodNote{State: view.Live, Tiered: i&1 != 0, Loose: i&2 != 0, Single: i&4 != 0}
 		n, err := ReadNote((&Note{Pod: &want}).Append(nil))
-		if err != nil || n.Pod == nil || n.Pod.Tiered != want.Tiered || n.Pod.Loose != want.Loose {
+		if err != nil || n.Pod == nil || n.Pod.Tiered != want.Tiered || n.Pod.Loose != want.Loose || n.Pod.Single != want.Single {
 			t.Errorf("%+v, %v, want %+v", n.Pod, err, want)
 		}
 	}

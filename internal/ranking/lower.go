@@ -45,7 +45,7 @@ func (j *Judge) lower(from, to, gpu int, plan *view.Plan, p *engine.Profile) {
 		}
 		return
 	}
-	chunk, known := chunkOf(rows, p)
+	chunk, known := chunkOf(rows, p, j.Pods[rows[0].Pod].Facts().Single)
 	rule := plan.Load(chunk)
 	if rule == nil {
 		return
@@ -86,8 +86,9 @@ func (j *Judge) pages(rows []index.Row, tiers []index.Tier) (most int) {
 
 // chunkOf returns how many blocks a chunk of the connector has, by the chunks that describe
 // themselves or else by the profile; without either it is one block. known: each chunk of the rows
-// tells its length, or the profile does.
-func chunkOf(rows []index.Row, p *engine.Profile) (chunk int, known bool) {
+// tells its length, or the profile does. single: chunks of one block, which their rows do not show,
+// contradict the profile.
+func chunkOf(rows []index.Row, p *engine.Profile, single bool) (chunk int, known bool) {
 	chunk, bare := 0, false
 	for i := range rows {
 		row := &rows[i]
@@ -96,6 +97,9 @@ func chunkOf(rows []index.Row, p *engine.Profile) (chunk int, known bool) {
 		} else {
 			bare = bare || slices.ContainsFunc(row.Held[index.TierGPU+1:], func(set []uint64) bool { return set != nil })
 		}
+	}
+	if single {
+		return cmp.Or(chunk, 1), true
 	}
 	return cmp.Or(chunk, p.Chunk, 1), p.Chunk > 0 || chunk > 0 && !bare
 }

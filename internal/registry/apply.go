@@ -337,6 +337,7 @@ func (in *ingest) apply(r *podstate.Rank, cur index.Cursor) (index.Applied, erro
 	s.Foreign += c.Skipped.Foreign
 	s.Unscored += c.Skipped.Unscored
 	s.Scopeless += c.Skipped.Scopeless
+	s.OtherChunks += c.Skipped.Chunks
 	for i := range in.batch.Events {
 		switch in.batch.Events[i].Kind {
 		case events.Stored:

@@ -312,9 +312,9 @@ func (x *Registry) show(name, model string, pm *podModel, v podListing) {
 	f := pm.Shown.Facts()
 	known := f
 	f.State, f.Hybrid, f.Less, f.Loose = v.State, hybrid, less, v.Loose
-	f.Tiered, f.Paged = f.Tiered || v.Tiered, f.Paged || v.Paged
+	f.Tiered, f.Paged, f.Single = f.Tiered || v.Tiered, f.Paged || v.Paged, f.Single || v.Single
 	pm.Shown.Publish(f)
-	if f.Hybrid == known.Hybrid && f.Tiered == known.Tiered && f.Paged == known.Paged && v.Form.Equal(&pm.Formed) {
+	if f.Hybrid == known.Hybrid && f.Tiered == known.Tiered && f.Paged == known.Paged && f.Single == known.Single && v.Form.Equal(&pm.Formed) {
 		return
 	}
 	pm.Formed = v.Form
@@ -331,6 +331,7 @@ type publishedPod struct {
 	hybrid   bool
 	tiered   bool
 	paged    bool
+	single   bool
 	loose    bool
 	form     *index.View
 	adapters int // their number, which only grows
@@ -343,11 +344,11 @@ func (in *ingest) publish() {
 		return
 	}
 	f := pm.Shown.Facts()
-	now := publishedPod{true, f.State, f.Hybrid, f.Tiered, f.Paged, f.Loose, pm.sent.Blocks(), len(pm.Adapters)}
+	now := publishedPod{true, f.State, f.Hybrid, f.Tiered, f.Paged, f.Single, f.Loose, pm.sent.Blocks(), len(pm.Adapters)}
 	zero := pm.Ranks[0]
 	if now != pm.published || zero != nil && isNews(zero) {
 		pm.published = now
-		n := podstate.Note{Pod: &podstate.PodNote{State: now.state, Hybrid: now.hybrid, Tiered: now.tiered, Paged: now.paged, Loose: now.loose, Form: pm.Formed, Adapters: slices.Sorted(maps.Keys(pm.Adapters))}}
+		n := podstate.Note{Pod: &podstate.PodNote{State: now.state, Hybrid: now.hybrid, Tiered: now.tiered, Paged: now.paged, Single: now.single, Loose: now.loose, Form: pm.Formed, Adapters: slices.Sorted(maps.Keys(pm.Adapters))}}
 		if zero != nil {
 			n.Rank = noteOf(zero)
 		}

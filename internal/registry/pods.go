@@ -94,6 +94,7 @@ func (in *ingest) noteKinds(r *podstate.Rank) {
 	known := f
 	f.Hybrid = f.Hybrid || in.pm.Shown.Profile.Hybrid(r.Groups)
 	f.Tiered, f.Paged = f.Tiered || in.convert.Tiered, f.Paged || in.convert.Paged
+	f.Single = f.Single || in.convert.Single
 	if f != known {
 		in.pm.Shown.Publish(f)
 		in.x.catalog.Changed()

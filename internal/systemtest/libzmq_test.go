@@ -401,3 +401,72 @@ func TestLibzmqSlowSubscriber(t *testing.T) {
 		})
 	}
 }
+
+// TestLibzmqOffloadDaemon: the streams of an engine and of an offload daemon come from two sockets of
+// libzmq. Each loses and clears what is its own.
+func TestLibzmqOffloadDaemon(t *testing.T) {
+	ix := open(t, withProfile(kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone}))
+	p := fakeengine.NewPrompt(1, 16, 8)
+	ctx, cancel := context.WithCancel(zmtptest.Context(t))
+	defer cancel()
+	type stream struct {
+		python *zmtptest.Python
+		gate   *gate
+	}
+	follow := func(tiers bool) stream {
+		python := zmtptest.StartPython(t, filepath.Join("..", "zmtp", "testdata", "peer.py"), "XPUB", "bind", "tcp://127.0.0.1:*")
+		g := newGate(ix)
+		sub, err := events.NewSubscriber(g, events.SubscriberConfig{Endpoint: python.Ready["endpoint"].(string), Pod: "a", Model: "m", Tiers: tiers})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- sub.Run(ctx) }()
+		t.Cleanup(func() {
+			cancel()
+			<-ended
+		})
+		if _, err := python.Do("recv"); err != nil { // its subscription
+			t.Fatal(err)
+		}
+		return stream{python, g}
+	}
+	below := func(medium string, s *fakeengine.Stored) *fakeengine.Stored {
+		s.Tokens, s.BlockSize, s.Parent, s.Medium = nil, 0, nil, medium
+		return s
+	}
+	engine, daemon := follow(false), follow(true)
+	for i, step := range []struct {
+		from stream
+		seq  uint64
+		evs  []fakeengine.Event
+		want string
+	}{
+		{engine, 0, []fakeengine.Event{p.Stored(0, 6), p.Removed(5, 4, 3, 2)}, "32+0+0 live"},
+		{daemon, 0, []fakeengine.Event{below("CPU", p.Stored(0, 6))}, "32+64+0 live"},
+		{daemon, 1, []fakeengine.Event{below("STORAGE", p.Stored(0, 6))}, "32+64+0 live"},
+		{engine, 1, []fakeengine.Event{fakeengine.Cleared{}}, "0+96+0 live"},
+		{engine, 2, []fakeengine.Event{p.Stored(0, 3)}, "48+48+0 live"},
+		{engine, 4, []fakeengine.Event{p.Stored(0, 1)}, "16+80+0 partial"}, // 3 was lost
+		{daemon, 3, []fakeengine.Event{below("CPU", p.Stored(0, 3))}, "16+32+0 partial"},
+		{daemon, 4, []fakeengine.Event{fakeengine.Cleared{}}, "16+0+0 partial"},
+	} {
+		payload := fakeengine.Payload(1e9+float64(i), 0, step.evs...)
+		if _, err := step.from.python.Do("send %x,%016x,%x", "kv", step.seq, payload); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-step.from.gate.passed:
+		case <-ctx.Done():
+			t.Fatalf("step %d: the message did not come", i)
+		}
+		var a kvindex.Answer
+		if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens, Pods: []string{"a"}}, &a); err != nil {
+			t.Fatal(err)
+		}
+		s := a.Pods[0]
+		if got := fmt.Sprintf("%d+%d+%d %v", s.CachedTokens, s.LoadedTokens, s.FetchedTokens, s.State); got != step.want {
+			t.Errorf("step %d: %s, want %s", i, got, step.want)
+		}
+	}
+}

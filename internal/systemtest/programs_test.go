@@ -36,6 +36,7 @@ var others = map[string]string{
 	module + "/events/k8s":         "events/k8s",
 	module + "/index/redisindex":   "index/redisindex",
 	module + "/metrics/prometheus": "metrics/prometheus",
+	module + "/offload":            "offload",
 
 	"github.com/redis/go-redis/v9": "", "k8s.io/client-go/kubernetes": "", "k8s.io/client-go/rest": "",
 }

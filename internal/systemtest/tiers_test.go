@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/internal/testdata"
+	"github.com/kvindex/kvindex/stats"
 )
 
 // tierRow is a row of a recorded run with an offloading connector: its header, a published
@@ -32,6 +33,7 @@ type tierRow struct {
 type tierTally struct {
 	queries, gpuOver, over, under, unmarked int
 	asked, eventual                         int
+	stats                                   stats.Stats
 }
 
 // replayTiers feeds a run to an Indexer and asks its questions. The profile is made from the
@@ -86,6 +88,7 @@ func replayTiers(t *testing.T, rows []tierRow, profile kvindex.Profile) (c tierT
 			}
 		}
 	}
+	c.stats = ix.Stats()
 	return c
 }
 
@@ -111,6 +114,14 @@ var lateTiers = map[string]int{
 	"t06_reset_both": 3, "t06_reset_mix": 11, "t15_fs_reset": 1, "tc06_reset_mix": 18, "t09_decode": 1, "t12_mamba_partial": 1, "tc11_hybrid_small": 1,
 }
 
+// notHeld are the shares of removals of blocks that were not held, of the runs that have any: those
+// of chunks that describe themselves, of stores that name no group, and of SimpleCPUOffloadConnector.
+var notHeld = map[string]float64{
+	"t02_chunk3_self": 0.13, "t03_arc_chunk2_self": 0.15, "t03_lru_chunk2_self": 0.14, "t08_inflight_chunk2_self": 0.05,
+	"t09_decode_chunk2_self": 0.17, "t11_hybrid_chunk2_self": 0.03, "t15_fs_chunk2_self": 0.2,
+	"tc11_hybrid_small": 0.32, "ts01_simple": 0.47, "ts06_simple_reset": 0.25,
+}
+
 // TestRecordedTiers has the answers of the recorded runs of vLLM's offloading connectors. With a
 // profile, what is cached in the gpu and loaded from the host memory is what the engine would
 // take. With the default way of counting, hardly any answer is too high. Without a profile, what
@@ -131,6 +142,12 @@ func TestRecordedTiers(t *testing.T) {
 		if c.gpuOver > 0 || c.over > bounds[0] || c.under > bounds[1] || c.asked-c.eventual > lateTiers[name] {
 			t.Errorf("%s: of %d answers %d are over in the gpu; with the host memory %d are over and %d under; with all tiers %d of %d are right",
 				name, c.queries, c.gpuOver, c.over, c.under, c.eventual, c.asked)
+		}
+		if c.stats.OtherChunks+c.stats.Unscored > 0 {
+			t.Errorf("%s: %d chunks are taken for others than those of the profile, and %d blocks are not scored", name, c.stats.OtherChunks, c.stats.Unscored)
+		}
+		if share := float64(c.stats.Counts.UnknownRemove) / float64(max(c.stats.Counts.Removed, 1)); share > notHeld[name] {
+			t.Errorf("%s: %.3f of the removals are of blocks that were not held, want %v at most", name, share, notHeld[name])
 		}
 		p.Copies = 0
 		if c := replayTiers(t, rows, p); c.gpuOver > 0 || c.over > max(c.queries/50, bounds[0]) {

@@ -40,6 +40,7 @@ type Facts struct {
 	Less   bool  // a rank may hold fewer blocks than the index has of it
 	Tiered bool  // some rank has stored blocks in a tier below the gpu
 	Paged  bool  // they are pages, as SGLang's
+	Single bool  // a chunk of lower tiers is one block, whatever the profile has
 	Loose  bool  // lower tiers may hold less than the index has of them, and State does not tell
 }
 
@@ -65,6 +66,7 @@ const (
 	tiered = 1 << 10
 	paged  = 1 << 11
 	loose  = 1 << 12
+	single = 1 << 13
 )
 
 // Facts returns the Facts that were published last. The Facts of a nil Pod are zero.
@@ -73,7 +75,7 @@ func (p *Pod) Facts() Facts {
 		return Facts{}
 	}
 	f := p.facts.Load()
-	return Facts{State(f), f&hybrid != 0, f&less != 0, f&tiered != 0, f&paged != 0, f&loose != 0}
+	return Facts{State(f), f&hybrid != 0, f&less != 0, f&tiered != 0, f&paged != 0, f&single != 0, f&loose != 0}
 }
 
 // Publish publishes f.
@@ -90,6 +92,9 @@ func (p *Pod) Publish(f Facts) {
 	}
 	if f.Paged {
 		word |= paged
+	}
+	if f.Single {
+		word |= single
 	}
 	if f.Loose {
 		word |= loose

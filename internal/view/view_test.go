@@ -15,8 +15,8 @@ func TestPod(t *testing.T) {
 	}
 	var p Pod
 	for state := Unknown; state <= Approximate; state++ {
-		for set := range 16 {
-			f := Facts{State: state, Hybrid: set&1 != 0, Less: set&2 != 0, Tiered: set&4 != 0, Paged: set&8 != 0}
+		for set := range 64 {
+			f := Facts{State: state, Hybrid: set&1 != 0, Less: set&2 != 0, Tiered: set&4 != 0, Paged: set&8 != 0, Single: set&16 != 0, Loose: set&32 != 0}
 			if p.Publish(f); p.Facts() != f {
 				t.Errorf("published %+v, got %+v", f, p.Facts())
 			}

@@ -13,12 +13,24 @@ import (
 type Version uint32
 
 const (
-	Oldest Version = 9_000 // whose source was read
+	Oldest Version = 9_000  // whose source was read
+	Newest Version = 31_999 // the last release that was out in autumn 2026, with any third number
 	Main   Version = math.MaxUint32
 )
 
+// String returns the version as a user writes it.
+func (v Version) String() string {
+	switch {
+	case v == Main:
+		return "main"
+	case v%1000 == 0:
+		return fmt.Sprintf("%d.%d", v/1_000_000, v/1000%1000)
+	}
+	return fmt.Sprintf("%d.%d.%d", v/1_000_000, v/1000%1000, v%1000)
+}
+
 // Parse reads a version such as "0.28" or "main"; "" is main. A fourth number changes
-// nothing.
+// nothing. What a release after Newest does is not known.
 func Parse(s string) (Version, error) {
 	switch s {
 	case "", "main":
@@ -37,6 +49,8 @@ func Parse(s string) (Version, error) {
 		return 0, fmt.Errorf(`an Engine of %.60q is no version of vLLM, such as "0.28" or "main"`, s)
 	case v < Oldest:
 		return 0, fmt.Errorf("an Engine of %q is older than 0.9, the first version that is known", s)
+	case v > Newest:
+		return 0, fmt.Errorf(`an Engine of %q is newer than 0.31, the last release that is known: "main" is vLLM's of autumn 2026`, s)
 	}
 	return v, nil
 }

@@ -37,9 +37,9 @@ type Option func(*config)
 
 type config struct{ pods int }
 
-// WithPods adds series by pod, some 15 for each pod and model, for at most so many of these. A
-// pod that has series keeps them until it is forgotten. kvindex.pods_without_series counts the
-// pods beyond the bound.
+// WithPods adds series by pod, some 15 for each pod and model, for at most so many of these; a
+// number below 1 is 0. A pod that has series keeps them until it is forgotten.
+// kvindex.pods_without_series counts the pods beyond the bound.
 func WithPods(most int) Option { return func(c *config) { c.pods = max(most, 0) } }
 
 // An Exporter exports one Indexer and what is around it. It is made by New. All methods are safe

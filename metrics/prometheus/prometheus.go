@@ -35,9 +35,10 @@ type config struct {
 	native, reference bool
 }
 
-// WithPods adds series by pod, some 15 for each pod and model, for at most so many of these. A
-// pod that has series keeps them until it is forgotten. A pod beyond the bound has none, and
-// gets them when others have gone: kvindex_pods_without_series counts such pods.
+// WithPods adds series by pod, some 15 for each pod and model, for at most so many of these; a
+// number below 1 is 0. A pod that has series keeps them until it is forgotten. A pod beyond the
+// bound has none, and gets them when others have gone: kvindex_pods_without_series counts such
+// pods.
 func WithPods(most int) Option { return func(c *config) { c.pods = max(most, 0) } }
 
 // WithNativeHistograms makes the durations native histograms, beside the classic buckets.

@@ -53,7 +53,8 @@ import (
 // have templates of their own.
 type Options struct {
 	// Engine is vLLM's version: a release such as "0.31" or "0.9.2", or "main" for vLLM's main
-	// of autumn 2026. "" means "main", which is newer than most engines in use: set it. For a
+	// of autumn 2026. "" means "main", which is newer than most engines in use: set it. A later
+	// release than 0.31 is an error. For a
 	// few changes it is not known whether 0.28 and later releases have them: chats that depend
 	// on such a change are ErrNotScorable. The tokenizer depends on the version, too: give
 	// tokenize.LoadPretrained the same.
@@ -85,7 +86,7 @@ type Options struct {
 	// InlineSystem places system messages among those of Anthropic's Messages API, as an option
 	// of vLLM's Messages API in main of autumn 2026 does: "preserve" keeps them, "fold" joins
 	// them to the messages beside them, and "auto" or "" probes the template. Other versions
-	// have no such option.
+	// have no such option: with them "preserve" and "fold" are an error.
 	InlineSystem string
 
 	// StartDate is VLLM_SYSTEM_START_DATE, the date in chats of gpt-oss, such as "2026-11-28". It
@@ -158,6 +159,9 @@ func (m *Model) configure(o Options) error {
 	case "", "auto", "preserve", "fold":
 	default:
 		return fmt.Errorf("inline system %.60q is neither auto, preserve nor fold", o.InlineSystem)
+	}
+	if (o.InlineSystem == "preserve" || o.InlineSystem == "fold") && !m.engine.does(placesSystem) {
+		return fmt.Errorf("inline system %s is an option of vLLM's main of autumn 2026, which %s does not have", o.InlineSystem, o.Engine)
 	}
 	if o.Kwargs != "" {
 		v, err := decode(o.Kwargs)

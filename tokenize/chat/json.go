@@ -47,7 +47,7 @@ const (
 type decoder struct {
 	s       string
 	body    bool // s is a body, and not valid for longer than the decoder
-	sources bool // it is one of the Messages API, whose images are in sources
+	api     api  // of the body
 	at      int
 	depth   int
 	place   place
@@ -60,8 +60,9 @@ type place uint8
 
 const (
 	inBody     place = iota
-	inMessages       // in the value of messages
-	inContent        // in a message's content
+	inMessages       // in the value of messages, or of input of the Responses API
+	inContent        // in a message's content, or in the output of a call
+	inSystem         // in the value of system of the Messages API
 	inResult         // in the content of a block of a message
 	inSource         // in the source of such a block, or of a part of its content
 	inFeatures       // in the value of features
@@ -76,6 +77,14 @@ func (d *decoder) within(key string) place {
 		switch key {
 		case "messages":
 			return inMessages
+		case "input":
+			if d.api == responses {
+				return inMessages
+			}
+		case "system":
+			if d.api == messages {
+				return inSystem
+			}
 		case "features":
 			return inFeatures
 		case "prompt", "token_ids", "input_ids":
@@ -85,15 +94,15 @@ func (d *decoder) within(key string) place {
 		}
 	case d.depth == 2 && d.place == inFeatures && (key == "kwargs_data" || key == "mm_metadata"):
 		return inMedia
-	case d.depth == 3 && d.place == inMessages && key == "content":
+	case d.depth == 3 && d.place == inMessages && (key == "content" || key == "output" && d.api == responses):
 		return inContent
 	case d.depth == 5 && d.place == inContent && mediaFields[key]:
 		return inMedia
-	case d.sources && (d.depth == 5 && d.place == inContent || d.depth == 7 && d.place == inResult) && key == "source":
+	case key == "source" && d.api == messages && (d.depth == 3 && d.place == inSystem || d.depth == 5 && d.place == inContent || d.depth == 7 && d.place == inResult):
 		return inSource
-	case d.sources && d.depth == 5 && d.place == inContent && key == "content":
+	case d.api == messages && d.depth == 5 && d.place == inContent && key == "content":
 		return inResult
-	case (d.depth == 6 || d.depth == 8) && d.place == inSource && key == "data":
+	case (d.depth == 4 || d.depth == 6 || d.depth == 8) && d.place == inSource && key == "data":
 		return inMedia
 	}
 	return d.place
@@ -106,8 +115,9 @@ type media struct{}
 type counts struct {
 	values int
 	tokens int
-	long   int    // digits of integers that do not fit 64 bits
-	room   []byte // strings, and behind them room for more
+	long   int             // digits of integers that do not fit 64 bits
+	room   []byte          // strings, and behind them room for more
+	keys   [32]jinja.Value // some keys of objects
 }
 
 // A roomful is the memory that strings share, in bytes. Longer strings have their own.
@@ -132,7 +142,7 @@ func (n *counts) decode(s string) (jinja.Value, error) {
 
 // decodeBody is decode for a body of an API. What it returns has nothing of it.
 func (n *counts) decodeBody(body []byte, api api) (jinja.Value, error) {
-	d := decoder{s: unsafe.String(unsafe.SliceData(body), len(body)), body: true, sources: api == messages, counts: n}
+	d := decoder{s: unsafe.String(unsafe.SliceData(body), len(body)), body: true, api: api, counts: n}
 	return d.whole()
 }
 
@@ -271,7 +281,7 @@ func (d *decoder) object() (jinja.Value, error) {
 		if d.depth == 1 && key == "tools" && d.at-from > maxTools {
 			return nil, unscored("tools", "longer than %d bytes", maxTools)
 		}
-		o.Set(key, v)
+		o.SetKey(d.key(key), v)
 		switch d.next() {
 		case ',':
 			d.at++
@@ -282,6 +292,18 @@ func (d *decoder) object() (jinja.Value, error) {
 			return nil, d.fail("neither ',' nor '}'")
 		}
 	}
+}
+
+// key returns a key as a value. Bodies have few keys, many times.
+func (d *decoder) key(s string) jinja.Value {
+	if s == "" {
+		return s
+	}
+	at := &d.keys[(len(s)+5*int(s[0])+11*int(s[len(s)-1]))%len(d.keys)]
+	if had, _ := (*at).(string); had != s {
+		*at = s
+	}
+	return *at
 }
 
 func (d *decoder) array() (jinja.Value, error) {

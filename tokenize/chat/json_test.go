@@ -163,18 +163,26 @@ func imageBody(images, size int) []byte {
 	return []byte(`{"messages":[{"role":"user","content":[` + strings.Repeat(part, images) + `{"type":"text","text":"What is this?"}]}]}`)
 }
 
-// imageMessages is a body of the Messages API with an image of size characters in a message, and
-// one in the result of a tool.
+// imageMessages is a body of the Messages API with an image of size characters in the system
+// prompt, which the engine drops, one in a message, and one in the result of a tool.
 func imageMessages(size int) []byte {
 	image := `{"type":"image","source":{"type":"base64","media_type":"image/png","data":"` + strings.Repeat("iVBORw0K", size/8) + `"}}`
-	return []byte(`{"model":"m","max_tokens":5,"messages":[{"role":"user","content":[` + image + `,{"type":"text","text":"What is this?"}]},` +
+	return []byte(`{"model":"m","max_tokens":5,"system":[` + image + `,{"type":"text","text":"s"}],"messages":[{"role":"user","content":[` + image + `,{"type":"text","text":"What is this?"}]},` +
 		`{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"look","input":{}}]},` +
 		`{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"a"},` + image + `]}]}]}`)
 }
 
+// imageResponses is a body of the Responses API with an image of size characters in a message,
+// and one in the output of a call.
+func imageResponses(size int) []byte {
+	image := `[{"type":"input_image","detail":"auto","image_url":"data:image/png;base64,` + strings.Repeat("iVBORw0K", size/8) + `"}]`
+	return []byte(`{"model":"m","input":[{"role":"user","content":` + image + `},{"type":"function_call","call_id":"c","name":"look","arguments":"{}"},` +
+		`{"type":"function_call_output","call_id":"c","output":` + image + `}]}`)
+}
+
 // Media are neither copied nor bounded as text is.
 func TestMediaIsNotCopied(t *testing.T) {
-	for path, body := range map[string][]byte{"": imageBody(4, 1<<20), "/v1/messages": imageMessages(chat.MaxText)} {
+	for path, body := range map[string][]byte{"": imageBody(4, 1<<20), "/v1/messages": imageMessages(chat.MaxText), "/v1/responses": imageResponses(chat.MaxText)} {
 		if _, err := chat.Parse(path, body); err != nil {
 			t.Fatal(err)
 		}

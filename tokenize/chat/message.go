@@ -105,7 +105,8 @@ func (m *message) parse(o *jinja.Dict, n *counts) (err error) {
 		return unscored("author", "the engine may take the message for one of harmony's")
 	}
 	m.features = featuresOfRole(m.role)
-	if err := m.parseContent(o); err != nil {
+	content, given := o.Lookup("content")
+	if err := m.parseContent(content, given); err != nil {
 		return err
 	}
 	if err := m.parseName(o); err != nil {
@@ -185,11 +186,10 @@ func (m *message) rarely() *rareMessage {
 	return m.rare
 }
 
-func (m *message) parseContent(o *jinja.Dict) error {
-	v, ok := o.Lookup("content")
+func (m *message) parseContent(v jinja.Value, given bool) error {
 	switch v := v.(type) {
 	case nil:
-		if ok && m.role != "assistant" && m.role != "function" {
+		if given && m.role != "assistant" && m.role != "function" {
 			return wrongType("content", v, "a string or an array")
 		}
 	case string:
@@ -381,6 +381,7 @@ func parseToolCall(v jinja.Value, n *counts) (call *jinja.Dict, odd *oddArgument
 	if err != nil {
 		return nil, nil, within(err, "function")
 	}
+	others(called, function)
 	call = new(jinja.Dict)
 	call.Set("id", id)
 	call.Set("function", called)
@@ -389,8 +390,8 @@ func parseToolCall(v jinja.Value, n *counts) (call *jinja.Dict, odd *oddArgument
 	return call, odd, nil
 }
 
-// parseCalled reads the function of a tool call. Its arguments are a string of JSON. Arguments
-// that are no object become {}, or are odd.
+// parseCalled reads the name of a tool call and its arguments, a string of JSON. Arguments that
+// are no object become {}, or are odd.
 func parseCalled(o *jinja.Dict, n *counts) (called *jinja.Dict, odd *oddArguments, err error) {
 	raw, err := text(o, "arguments")
 	if err != nil {
@@ -418,7 +419,6 @@ func parseCalled(o *jinja.Dict, n *counts) (called *jinja.Dict, odd *oddArgument
 	called = new(jinja.Dict)
 	called.Set("arguments", args)
 	called.Set("name", name)
-	others(called, o)
 	return called, odd, nil
 }
 

@@ -242,29 +242,23 @@ func TestMessagesVersions(t *testing.T) {
 		kept   = "system:s;user:u;system:i;assistant:a;"
 		folded = "system:s;user:u\n\ni;assistant:a;"
 	)
-	unknown := func(does string) string {
-		return "not scorable: the version of vLLM since which this holds is not known: " + does
-	}
-	at := func(path, does string) string {
-		return "not scorable: " + path + ": the version of vLLM since which this holds is not known: " + does
-	}
 	for _, c := range []struct {
 		o          chat.Options
 		body, want string
 	}{
 		{chat.Options{Engine: "0.10"}, inline, "not scorable: this version of the engine has no Messages API"},
-		{chat.Options{Engine: "0.20"}, inline, unknown("how it reads the Messages API")},
+		{chat.Options{Engine: "0.20"}, inline, "not scorable: vLLM 0.20 may or may not do this, and 0.21 does: it reads the Messages API in the way that is known here"},
 		{chat.Options{Engine: "0.22"}, inline, "malformed: messages: a system message, which this version of the engine takes in system only"},
 		{chat.Options{Engine: "0.23"}, inline, moved},
 		{chat.Options{Engine: "0.24"}, inline, moved},
 		{chat.Options{Engine: "0.29", Template: show}, inline, kept},
 		{chat.Options{Engine: "0.29", Template: strict}, inline, moved},
-		{chat.Options{Engine: "0.30"}, inline, at("messages", "system messages stay in place, or join the messages beside them, by a probe")},
+		{chat.Options{Engine: "0.30"}, inline, "not scorable: messages: vLLM 0.30 may or may not do this, and main does: system messages stay in place, or join the messages beside them, by a probe"},
 		{chat.Options{InlineSystem: "preserve"}, inline, kept},
 		{chat.Options{InlineSystem: "fold"}, inline, folded},
 		{chat.Options{InlineSystem: "preserve"}, strings.Replace(inline, `"system":"s",`, "", 1), "user:u\n\ni;assistant:a;"},
 		{chat.Options{}, `"messages":[{"role":"user","content":"u"}],"output_config":{"effort":"xhigh"}`, "user:u;xhigh"},
-		{chat.Options{Engine: "0.22"}, `"messages":[{"role":"user","content":"u"}],"output_config":{"effort":"xhigh"}`, at("output_config", "output_config has an effort")},
+		{chat.Options{Engine: "0.22"}, `"messages":[{"role":"user","content":"u"}],"output_config":{"effort":"xhigh"}`, "not scorable: output_config: vLLM 0.22 may or may not do this, and 0.23 does: output_config has an effort"},
 		{chat.Options{}, `"messages":[{"role":"user","content":"u"}],"output_config":{"effort":"low"},"thinking":{"type":"disabled"}`, "user:u;none"},
 		{chat.Options{Engine: "0.28"}, `"messages":[{"role":"user","content":"u"}],"output_config":{"effort":"low"},"thinking":{"type":"disabled"}`, "user:u;low"},
 		{chat.Options{}, `"messages":[{"role":"user","content":"u"}],"thinking":{"type":"enabled","budget_tokens":4}`, "malformed: thinking.budget_tokens: less than 1024, or not less than max_tokens"},
@@ -276,8 +270,12 @@ func TestMessagesVersions(t *testing.T) {
 			t.Errorf("%+v of %s:\n got %s\nwant %s", c.o, c.body, got, c.want)
 		}
 	}
-	if _, err := chat.New(show, nil, chat.Options{InlineSystem: "merge"}); err == nil {
-		t.Error("an option that there is not")
+	for o, fails := range map[[2]string]bool{
+		{"merge", ""}: true, {"fold", "0.31"}: true, {"preserve", "0.24"}: true, {"auto", "0.24"}: false, {"fold", "main"}: false,
+	} {
+		if _, err := chat.New(show, nil, chat.Options{InlineSystem: o[0], Engine: o[1]}); (err != nil) != fails {
+			t.Errorf("%q: %v", o, err)
+		}
 	}
 }
 
@@ -291,7 +289,7 @@ func TestResponsesEffort(t *testing.T) {
 	if got := renderOf(t, chat.Options{}, "{{ enable_thinking }}", "/v1/responses", body); got != want {
 		t.Error(got)
 	}
-	if got := renderOf(t, chat.Options{Engine: "0.23"}, "x", "/v1/responses", body); !strings.HasPrefix(got, "not scorable: the version") {
+	if got := renderOf(t, chat.Options{Engine: "0.23"}, "x", "/v1/responses", body); !strings.HasPrefix(got, "not scorable: vLLM 0.23 may or may not do this, and 0.24 does: ") {
 		t.Error(got)
 	}
 }

@@ -257,9 +257,7 @@ func (m *message) parseInputContent(v jinja.Value) error {
 	default:
 		return wrongType("", v, "a string or an array")
 	}
-	content := new(jinja.Dict)
-	content.Set("content", v)
-	return m.parseContent(content)
+	return m.parseContent(v, true)
 }
 
 // parseAnswer reads a message of the assistant: a text, or the first part of an output.
@@ -327,15 +325,7 @@ func (b *responsesBody) parseCall(o *jinja.Dict, n *counts) error {
 			return unscored(name, "which versions of the engine read it is not known")
 		}
 	}
-	flat := new(jinja.Dict)
-	for _, name := range []string{"arguments", "name"} {
-		s, err := text(o, name)
-		if err != nil {
-			return err
-		}
-		flat.Set(name, s)
-	}
-	called, odd, err := parseCalled(flat, n)
+	called, odd, err := parseCalled(o, n)
 	if err != nil {
 		return err
 	}

@@ -131,7 +131,7 @@ var history = [changes]struct {
 	takesAnyArguments:        {inMain, 29_000, "arguments of a tool call that are no JSON, or no object, are {}", "renderers/chat_utils/parse_chat_message.py, be90fe165; pull request 48922, which others brought to 0.28"},
 	dropsBillingHeader:       {inMain, 28_000, "it drops a first line x-anthropic-billing-header of system texts", "renderers/chat_utils/parse_chat_message_content.py, be90fe165; not in main of 21 August 2026"},
 
-	readsMessages:     {21_000, 11_001, "how it reads the Messages API", "entrypoints/anthropic/serving.py"},
+	readsMessages:     {21_000, 11_001, "it reads the Messages API in the way that is known here", "entrypoints/anthropic/serving.py"},
 	takesOutputConfig: {23_000, 21_000, "output_config has an effort", "entrypoints/anthropic/protocol.py, pull request 42396, approved two days before 0.22.0"},
 	takesInlineSystem: {23_000, 0, "it takes system messages among the messages, and moves them into the system prompt", "entrypoints/anthropic/serving.py, ed9a7526b, of 2 June 2026"},
 	passesKwargs:      {24_000, 21_000, "it passes chat_template_kwargs on", "entrypoints/anthropic/serving.py, read at 0001948bc, of June 2026"},
@@ -142,18 +142,19 @@ var history = [changes]struct {
 	placesSystem:      {inMain, 30_000, "system messages stay in place, or join the messages beside them, by a probe", "entrypoints/anthropic/inline_system.py, a8c3bdb20; not in main of 11 September 2026"},
 	disablesThinking:  {inMain, 29_000, "thinking that is disabled is an effort", "entrypoints/anthropic/serving.py, a8c3bdb20; pull request 53058 was open on 20 August 2026"},
 
-	readsResponses:     {24_000, 10_000, "how it reads the Responses API", "entrypoints/openai/responses/utils.py, pull request 42189, of May 2026"},
-	readsResponseTools: {inMain, 24_000, "how it gives tools of the Responses API to templates, and joins some items", "entrypoints/openai/responses/utils.py, read at 01ca842df"},
+	readsResponses:     {24_000, 10_000, "it reads the Responses API in the way that is known here", "entrypoints/openai/responses/utils.py, pull request 42189, of May 2026"},
+	readsResponseTools: {inMain, 24_000, "it gives tools of the Responses API to templates, and joins some items", "entrypoints/openai/responses/utils.py, read at 01ca842df"},
 }
 
 // does reports whether the version is known to have a change.
 func (v version) does(c change) bool { return v >= history[c].since }
 
-// knows returns an error about a field if the version may or may not have a change.
+// knows returns an error about a field if the version may or may not have a change. It names the
+// first version that is known to have it.
 func (v version) knows(c change, path string) error {
 	h := history[c]
 	if h.unknown == 0 || v < h.unknown || v >= h.since {
 		return nil
 	}
-	return unscored(path, "the version of vLLM since which this holds is not known: %s", h.does)
+	return unscored(path, "vLLM %v may or may not do this, and %v does: %s", vllmversion.Version(v), vllmversion.Version(h.since), h.does)
 }

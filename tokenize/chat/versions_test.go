@@ -11,7 +11,7 @@ import (
 
 // Engines that are versions, and what is said of the others.
 func TestEngine(t *testing.T) {
-	for _, engine := range []string{"", "main", "0.9", "0.9.0.1", "0.28", "0.28.1", "0.99", "1.0", "12.3.4"} {
+	for _, engine := range []string{"", "main", "0.9", "0.9.0.1", "0.28", "0.28.1", "0.31.7"} {
 		if _, err := chat.New("x", nil, chat.Options{Engine: engine}); err != nil {
 			t.Errorf("%q: %v", engine, err)
 		}
@@ -24,6 +24,8 @@ func TestEngine(t *testing.T) {
 		"0.28.":        `chat: an Engine of "0.28." is no version of vLLM, such as "0.28" or "main"`,
 		"0.28.0.0.0":   `chat: an Engine of "0.28.0.0.0" is no version of vLLM, such as "0.28" or "main"`,
 		"sglang-0.5.9": `chat: an Engine of "sglang-0.5.9" is no version of vLLM, such as "0.28" or "main"`,
+		"0.32":         `chat: an Engine of "0.32" is newer than 0.31, the last release that is known: "main" is vLLM's of autumn 2026`,
+		"1.0":          `chat: an Engine of "1.0" is newer than 0.31, the last release that is known: "main" is vLLM's of autumn 2026`,
 		"0.8.5":        `chat: an Engine of "0.8.5" is older than 0.9, the first version that is known`,
 	} {
 		if _, err := chat.New("x", nil, chat.Options{Engine: engine}); err == nil || err.Error() != want {
@@ -73,12 +75,12 @@ func TestVersions(t *testing.T) {
 	}
 	with := func(fields string) string { return `{` + hi + `,` + fields + `}` }
 	unknown := func(path, does string) string {
-		return "not scorable: " + path + ": the version of vLLM since which this holds is not known: " + does
+		return "not scorable: " + path + ": vLLM ENGINE may or may not do this, and " + does
 	}
 	const (
-		anyArguments = "arguments of a tool call that are no JSON, or no object, are {}"
-		billing      = "it drops a first line x-anthropic-billing-header of system texts"
-		salts        = "it refuses salts of more than 128 characters or with @, /, \\ or NUL"
+		anyArguments = "main does: arguments of a tool call that are no JSON, or no object, are {}"
+		billing      = "main does: it drops a first line x-anthropic-billing-header of system texts"
+		salts        = "0.31 does: it refuses salts of more than 128 characters or with @, /, \\ or NUL"
 		atArguments  = "messages[0].tool_calls[0].function.arguments"
 		atContent    = "messages[0].content"
 		tool         = `{"x":1,"function":{"y":2,"strict":true,"name":"f","defer_loading":null},"type":"function","defer_loading":true}`
@@ -166,7 +168,7 @@ func TestVersions(t *testing.T) {
 	} {
 		for i := 0; i < len(c.by); i += 2 {
 			o := chat.Options{Engine: c.by[i], ContentFormat: c.format}
-			if got := render(t, o, c.template, c.body); got != c.by[i+1] {
+			if got := render(t, o, c.template, c.body); got != strings.ReplaceAll(c.by[i+1], "ENGINE", c.by[i]) {
 				t.Errorf("%q of %s:\n got %s\nwant %s", c.by[i], c.body, got, c.by[i+1])
 			}
 		}
@@ -176,7 +178,7 @@ func TestVersions(t *testing.T) {
 // Which loops are over content, by version.
 func TestContentFormatByVersion(t *testing.T) {
 	const body = `{"messages":[{"role":"user","content":"a"}]}`
-	const unknown = "not scorable: the version of vLLM since which this holds is not known: a template wants parts if a macro loops over content that it is given"
+	const unknown = "not scorable: vLLM ENGINE may or may not do this, and 0.31 does: a template wants parts if a macro loops over content that it is given"
 	macro := "{%% macro f(%s) %%}{%% for c in %[1]s %%}{{ c.text }}{%% endfor %%}{%% endmacro %%}{%% for m in messages %%}{{ f(%s) }}{{ m.content is string }}{%% endfor %%}"
 	for _, c := range []struct {
 		template string
@@ -188,7 +190,7 @@ func TestContentFormatByVersion(t *testing.T) {
 		{fmt.Sprintf(macro, "x", "m.content"), []string{"0.21", "True", "0.28", "True", "0.29", unknown, "", "aFalse", "main", "aFalse"}},
 	} {
 		for i := 0; i < len(c.by); i += 2 {
-			if got := render(t, chat.Options{Engine: c.by[i]}, c.template, body); got != c.by[i+1] {
+			if got := render(t, chat.Options{Engine: c.by[i]}, c.template, body); got != strings.ReplaceAll(c.by[i+1], "ENGINE", c.by[i]) {
 				t.Errorf("%q of %s: %s, want %s", c.by[i], c.template, got, c.by[i+1])
 			}
 		}

@@ -24,6 +24,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	health "google.golang.org/grpc/health/grpc_health_v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -40,7 +42,8 @@ type options struct {
 	listen, model, dir                string
 	pods, namespace, selector         string
 	targetPort, eventPort, replayPort int
-	fallbacks, maxRequests, maxBody   int
+	fallbacks, maxRequests            int
+	maxBody, maxBuffered              int
 	timeout, sync, linger, drain      time.Duration
 	insecure, verbose                 bool
 	cert, key                         string
@@ -50,17 +53,55 @@ type options struct {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	o, err := parse(os.Args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err == nil {
-		err = run(ctx, o, func(net.Addr) {})
-	}
-	if err != nil {
+	if err := program(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "kvindex-epp:", err)
 		os.Exit(1)
 	}
+}
+
+// program does what the arguments say.
+func program(ctx context.Context, args []string) error {
+	if len(args) > 0 && args[0] == "healthcheck" {
+		return healthcheck(ctx, args[1:])
+	}
+	o, err := parse(args)
+	if err != nil {
+		return err
+	}
+	return run(ctx, o, func(net.Addr) {})
+}
+
+// healthcheck asks a picker on this machine for its health. Probes of Kubernetes cannot: they
+// speak no TLS.
+func healthcheck(ctx context.Context, args []string) error {
+	f := flag.NewFlagSet("kvindex-epp healthcheck", flag.ContinueOnError)
+	address := f.String("address", "127.0.0.1:9002", "address of the picker")
+	service := f.String("service", "readiness", "readiness or liveness")
+	plain := f.Bool("insecure", false, "no TLS")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if f.NArg() > 0 {
+		return fmt.Errorf("%q is no flag", f.Args())
+	}
+	// Whoever has the address of this machine's picker may answer: a picker without -tls-cert
+	// makes its certificate itself.
+	security := credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})
+	if *plain {
+		security = insecure.NewCredentials()
+	}
+	conn, err := grpc.NewClient("passthrough:///"+*address, grpc.WithTransportCredentials(security))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, 4*time.Second)
+	defer cancel()
+	r, err := health.NewHealthClient(conn).Check(ctx, &health.HealthCheckRequest{Service: *service})
+	if err == nil && r.GetStatus() != health.HealthCheckResponse_SERVING {
+		err = fmt.Errorf("%s: %v", *service, r.GetStatus())
+	}
+	return err
 }
 
 func parse(args []string) (*options, error) {
@@ -81,6 +122,7 @@ func parse(args []string) (*options, error) {
 	f.IntVar(&o.fallbacks, "fallbacks", 2, "further endpoints in an answer")
 	f.IntVar(&o.maxRequests, "max-requests", 0, "requests in flight at a pod, beyond which requests get status 429; 0: no bound")
 	f.IntVar(&o.maxBody, "max-body", 64<<20, "bytes of a request's body, beyond which it gets status 413")
+	f.IntVar(&o.maxBuffered, "max-buffered", 1<<30, "bytes of all bodies in memory, beyond which requests are picked by load")
 	f.StringVar(&o.cert, "tls-cert", "", "certificate file (PEM); without it a certificate is made, which Envoy must not verify")
 	f.StringVar(&o.key, "tls-key", "", "key file (PEM)")
 	f.BoolVar(&o.insecure, "insecure", false, "no TLS")
@@ -159,7 +201,7 @@ func run(ctx context.Context, o *options, listening func(net.Addr)) error {
 	}
 	began := time.Now()
 	server, err := epp.NewServer(epp.Config{
-		Picker: p, MaxBody: o.maxBody, MaxRequests: o.maxRequests,
+		Picker: p, MaxBody: o.maxBody, MaxBuffered: o.maxBuffered, MaxRequests: o.maxRequests,
 		Ready: func() bool {
 			r := p.Ready()
 			return ctx.Err() == nil && r.Pods > 0 && (r.OK() || time.Since(began) > o.sync)

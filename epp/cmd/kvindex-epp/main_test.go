@@ -82,8 +82,20 @@ func TestRun(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if r, err := health.NewHealthClient(conn).Check(waiting, &health.HealthCheckRequest{Service: "readiness"}); err != nil || r.GetStatus() != health.HealthCheckResponse_SERVING {
-		t.Fatal(r, err)
+	for client, ready := health.NewHealthClient(conn), false; !ready; { // when no engine sends older messages any more
+		r, err := client.Check(waiting, &health.HealthCheckRequest{Service: "readiness"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ready = r.GetStatus() == health.HealthCheckResponse_SERVING
+	}
+	for args, want := range map[string]string{
+		"": "", "-service liveness": "", "-service nonsense": "NotFound", "-insecure": "Unavailable", "-address 127.0.0.1:1": "Unavailable", "extra": "is no flag", "-nonsense": "-nonsense",
+	} {
+		err := program(waiting, append([]string{"healthcheck", "-address=" + at.String()}, strings.Fields(args)...))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("healthcheck %s: %v, want %q", args, err, want)
+		}
 	}
 	hosts := []string{net.JoinHostPort(pods[0].Host, "8000"), "localhost:8000"}
 	// Both prompts go to the engine that has them, as soon as its events have come.

@@ -308,7 +308,7 @@ func (s *Set) readIndex(st *stats.Stats, emit Emit) {
 	emit(storedBlocks, float64(c.Stored), nil)
 	emit(removedBlocks, float64(c.Removed), nil)
 	each(emit, indexNotes, value{"cleared", c.Cleared}, value{"reports", c.Reports}, value{"restored", c.Restored}, value{"parked", c.Parked}, value{"joined", c.Joined},
-		value{"dropped", c.Dropped}, value{"forgotten", c.Forgotten}, value{"ambiguous", c.Ambiguous}, value{"unknown_remove", c.UnknownRemove})
+		value{"dropped", c.Dropped}, value{"forgotten", c.Forgotten}, value{"ambiguous", c.Ambiguous}, value{"unknown_remove", c.UnknownRemove}, value{"aged", c.Aged})
 	emit(parkedEvents, float64(st.Parked), nil)
 	emit(unplacedHashes, float64(st.Unplaced), nil)
 }
@@ -333,6 +333,7 @@ func readMessages(st *stats.Stats, emit Emit) {
 		value{"unknown", st.UnknownEvents}, value{"foreign", st.Foreign})
 	emit(unscoredBlocks, float64(st.Unscored), nil)
 	emit(scopelessBlocks, float64(st.Scopeless), nil)
+	emit(otherChunks, float64(st.OtherChunks), nil)
 	emit(refusedAdapters, float64(st.Adapters), nil)
 }
 

@@ -69,6 +69,7 @@ var (
 	eventsByKind       = counter("events", "Events in messages, by kind.", "kind")
 	unscoredBlocks     = counter("unscored_blocks", "Stored blocks that no prompt can match.")
 	scopelessBlocks    = counter("scopeless_blocks", "Stored blocks whose events lack the salt, the media or the adapter.")
+	otherChunks        = counter("other_chunks", "Chunks of lower tiers of another length than their profile has.")
 	refusedAdapters    = counter("refused_adapters", "Adapters beyond the bound of a pod.")
 
 	predictionsMade   = counter("predictions", "Requests that were registered as sent.")

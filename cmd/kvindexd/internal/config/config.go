@@ -104,6 +104,8 @@ type Config struct {
 	Log     slog.Level
 	Metrics bool // /metrics is served
 
+	PublicPage bool // the public address has the page, too
+
 	// Notes are for the log at the start, once each: accepted names that do nothing here, and
 	// consequences of the settings.
 	Notes []string

@@ -98,6 +98,7 @@ var effects = map[string]struct {
 	"bootstrap":         {"http://10.0.0.2:8081/v1/snapshot", func(c *Config) any { return c.Bootstrap }, "http://10.0.0.2:8081/v1/snapshot"},
 	"bootstrap-token":   {"secret-b", func(c *Config) any { return c.BootstrapToken }, "secret-b"},
 	"log-level":         {"debug", func(c *Config) any { return c.Log }, slog.LevelDebug},
+	"public-page":       {"true", func(c *Config) any { return c.PublicPage }, true},
 	"metrics":           {"false", func(c *Config) any { return c.Metrics }, false},
 }
 
@@ -385,6 +386,7 @@ func TestMistakes(t *testing.T) {
 		{"-models=a=,b=c", "", `flag -models: "a=,b=c": must be NAME=WHERE, with commas between them`},
 		{"", `{"pods": [{"id": "p", "model": "m", "host": "h", "prot": 1}]}`, `file: pods: "[{\"id\": \"p\", \"model\": \"m\", \"host\": \"h\", \"prot\": 1}]": must be a list of pods: json: unknown field "prot"`},
 		{"", `{"pods": [{"id": "p", "model": "m"}]}`, `file: pods: "[{\"id\": \"p\", \"model\": \"m\"}]": [0]: id, model and host are needed`},
+		{"-engine=0.99", "", `flag -engine: "0.99": an Engine of "0.99" is newer than 0.31`},
 		{"-admin-token=a\nb", "", "flag -admin-token: has a character that a header of HTTP cannot have"},
 	} {
 		var args []string

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/vllmversion"
 )
 
 // ownPrefix begins the variables of kvindexd itself.
@@ -76,7 +77,7 @@ var settings = []setting{
 	boolean("download", "true", "models that are not in the cache are downloaded", func(c *Config) *bool { return &c.Download }),
 	text("hub-endpoint", "", "the hub; not set: https://huggingface.co", func(c *Config) *string { return &c.HubEndpoint }, web),
 	secret(text("hub-token", "", "token of the hub", func(c *Config) *string { return &c.HubToken }, header)),
-	text("engine", "", "version of vLLM that serves the models, such as 0.31", func(c *Config) *string { return &c.Engine }, nil),
+	text("engine", "", "version of vLLM that serves the models, such as 0.31", func(c *Config) *string { return &c.Engine }, isVersion),
 	number("tokenizer-workers", "0", "texts that are tokenized at a time; 0: one for each CPU", 0, 1<<12, func(c *Config) *int { return &c.TokenizerWorkers }),
 	size("tokenizer-memory", "1GiB", "bound of the tokenizers that are loaded", 1<<20, 1<<40, func(c *Config) *int64 { return &c.TokenizerMemory }),
 	{name: "zmq-endpoint", def: "tcp://*:5557", what: "where engines connect (`*`, `0.0.0.0`, `[::]`), or a host to dial; a list with commas; `none`", set: setEndpoints},
@@ -108,6 +109,7 @@ var settings = []setting{
 		}
 		return c.Log.UnmarshalText([]byte(s))
 	}},
+	boolean("public-page", "false", "the public address has the page, too", func(c *Config) *bool { return &c.PublicPage }),
 	boolean("metrics", "true", "`/metrics` is served", func(c *Config) *bool { return &c.Metrics }),
 }
 
@@ -279,6 +281,11 @@ func web(s string) error {
 		return errors.New("must be a URL that begins with http:// or https://")
 	}
 	return nil
+}
+
+func isVersion(s string) error {
+	_, err := vllmversion.Parse(s)
+	return err
 }
 
 // header checks a secret that goes into a header of HTTP.

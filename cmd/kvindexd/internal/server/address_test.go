@@ -3,8 +3,8 @@ package server_test
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 
@@ -14,34 +14,44 @@ import (
 	"github.com/kvindex/kvindex/kvindextest"
 )
 
-// The document of the endpoints has just those that are served.
+// The document of an address has just the endpoints that are served there.
 func TestOpenAPI(t *testing.T) {
-	f := start(t, server.Config{Metrics: http.NotFoundHandler()})
-	var doc struct {
-		Paths map[string]map[string]struct {
-			OperationID string
-			Responses   map[string]any
-		}
-	}
-	if code := ask(t, "GET", f.public.URL+"/openapi.json", "", &doc); code != http.StatusOK {
-		t.Fatal(code)
-	}
-	served := f.server.Served()
-	ids := make(map[string]bool)
-	for path, methods := range doc.Paths {
-		for method, op := range methods {
-			if _, ok := served[method+" "+path]; !ok {
-				t.Errorf("%s %s is in the document and is not served", method, path)
+	for _, metrics := range []http.Handler{nil, http.NotFoundHandler()} {
+		f := start(t, server.Config{Metrics: metrics})
+		for _, admin := range []bool{false, true} {
+			at := f.public.URL
+			if admin {
+				at = f.admin.URL
 			}
-			delete(served, method+" "+path)
-			if op.OperationID == "" || ids[op.OperationID] || len(op.Responses) == 0 {
-				t.Errorf("%s %s: %+v", method, path, op)
+			var doc struct {
+				OpenAPI string
+				Paths   map[string]map[string]struct {
+					OperationID string
+					Responses   map[string]any
+				}
 			}
-			ids[op.OperationID] = true
+			if code := ask(t, "GET", at+"/openapi.json", "", &doc); code != http.StatusOK || doc.OpenAPI != "3.1.0" {
+				t.Fatal(code, doc.OpenAPI)
+			}
+			served := f.server.Served()
+			maps.DeleteFunc(served, func(_ string, public bool) bool { return !public && !admin })
+			ids := make(map[string]bool)
+			for path, methods := range doc.Paths {
+				for method, op := range methods {
+					if _, ok := served[method+" "+path]; !ok {
+						t.Errorf("admin %v: %s %s is in the document and is not served", admin, method, path)
+					}
+					delete(served, method+" "+path)
+					if op.OperationID == "" || ids[op.OperationID] || len(op.Responses) == 0 {
+						t.Errorf("%s %s: %+v", method, path, op)
+					}
+					ids[op.OperationID] = true
+				}
+			}
+			for endpoint := range served {
+				t.Errorf("admin %v: %s is not in the document", admin, endpoint)
+			}
 		}
-	}
-	for endpoint := range served {
-		t.Errorf("%s is not in the document", endpoint)
 	}
 }
 
@@ -80,7 +90,14 @@ func TestAdminGuard(t *testing.T) {
 	for _, path := range paths(guarded.server) {
 		for _, method := range allMethods {
 			for _, bearer := range []string{"", "secret", "Bearer", "Bearer ", "Bearer secre", "Bearer secrets", "bearer secret", "Basic secret", "Bearer  secret"} {
-				if code := send(t, method, guarded.admin.URL+path, func(r *http.Request) { r.Header["Authorization"] = []string{bearer} }); code != http.StatusUnauthorized {
+				want := http.StatusUnauthorized
+				switch read := method == "GET" || method == "HEAD"; {
+				case read && (path == "/" || strings.HasPrefix(path, "/page.")): // which know nothing
+					want = http.StatusOK
+				case method == "POST" && path == "/login":
+					want = http.StatusBadRequest
+				}
+				if code := send(t, method, guarded.admin.URL+path, func(r *http.Request) { r.Header["Authorization"] = []string{bearer} }); code != want {
 					t.Fatalf("%s %s with %q: %d", method, path, bearer, code)
 				}
 			}
@@ -93,9 +110,9 @@ func TestAdminGuard(t *testing.T) {
 					t.Fatalf("%s %s from %s: %d", method, path, name, code)
 				}
 			}
-			if slices.Contains([]string{"POST", "PUT", "PATCH", "DELETE"}, method) {
-				if code := send(t, method, open.admin.URL+path, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }); code != http.StatusForbidden {
-					t.Fatalf("%s %s of another site's page: %d", method, path, code)
+			for _, site := range []string{"cross-site", "same-site"} {
+				if code := send(t, method, open.admin.URL+path, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", site) }); code != http.StatusForbidden {
+					t.Fatalf("%s %s of another site's page (%s): %d", method, path, site, code)
 				}
 			}
 		}
@@ -122,7 +139,8 @@ func TestPublic(t *testing.T) {
 	f := start(t, server.Config{Metrics: http.NotFoundHandler()})
 	for endpoint, public := range f.server.Served() {
 		method, path, _ := strings.Cut(endpoint, " ")
-		secret := strings.HasPrefix(path, "/v1/pods") || strings.HasPrefix(path, "/v1/e") || strings.HasPrefix(path, "/v1/snap") || strings.HasPrefix(path, "/debug")
+		secret := strings.HasPrefix(path, "/v1/pods") || strings.HasPrefix(path, "/v1/e") || strings.HasPrefix(path, "/v1/snap") || strings.HasPrefix(path, "/debug") ||
+			path == "/" || strings.HasPrefix(path, "/page") || path == "/login" || path == "/v1/watch"
 		if public == secret {
 			t.Errorf("%s: public is %v", endpoint, public)
 		}

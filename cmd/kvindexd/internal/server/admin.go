@@ -34,6 +34,10 @@ type rank struct {
 	Evicted  uint64         `json:"evicted,omitempty"`
 }
 
+func rankOf(k *kvindex.RankInfo) rank {
+	return rank{k.Rank, k.State.String(), byTier(k.Blocks[:]), k.Messages, k.Lag.Milliseconds(), k.Age.Milliseconds(), k.Evicted}
+}
+
 // A link is a pod of the Fleet as JSON.
 type link struct {
 	events.Pod
@@ -55,8 +59,8 @@ func (s *Server) listPods(r asking) (any, error) {
 	}{[]pod{}, []link{}}
 	for _, p := range r.ix.Pods(nil) {
 		of := pod{p.Pod, p.Model, p.State.String(), p.Connected, p.LastMessage, p.Adapters, []rank{}}
-		for _, k := range p.Ranks {
-			of.Ranks = append(of.Ranks, rank{k.Rank, k.State.String(), byTier(k.Blocks[:]), k.Messages, k.Lag.Milliseconds(), k.Age.Milliseconds(), k.Evicted})
+		for i := range p.Ranks {
+			of.Ranks = append(of.Ranks, rankOf(&p.Ranks[i]))
 		}
 		out.Pods = append(out.Pods, of)
 	}

@@ -1,6 +1,9 @@
 package server
 
-import "strings"
+import (
+	"strings"
+	"time"
+)
 
 // Served returns the methods and paths of all endpoints, such as "get /healthz", and whether
 // they are on the public address.
@@ -14,3 +17,24 @@ func (s *Server) Served() map[string]bool {
 
 // InUse returns what requests hold now: bytes of bodies, and places of work.
 func (s *Server) InUse() (bodies int64, working int) { return s.bodies.Load(), len(s.slots) }
+
+// Every sets the time between two messages to a viewer.
+func (s *Server) Every(d time.Duration) { s.every = d }
+
+// SlowWrite sets the time after which a viewer is cut off that does not read.
+func (s *Server) SlowWrite(d time.Duration) { s.slow = d }
+
+// The limits of /v1/watch, and the files of the page.
+const (
+	MaxMessage = maxMessage
+	MaxViewers = maxViewers
+	MaxGone    = maxGone
+)
+
+var PageFiles = &pageFiles
+
+// Cookie returns the value of a cookie that is good until a time.
+func (s *Server) Cookie(until time.Time) string { return s.cookie(until.Unix()) }
+
+// Viewers returns how many are watching.
+func (s *Server) Viewers() int64 { return s.viewers.Load() }

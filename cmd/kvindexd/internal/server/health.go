@@ -2,6 +2,7 @@ package server
 
 import (
 	_ "embed" // the document of the endpoints
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -10,6 +11,19 @@ import (
 
 // ready answers 200 if requests should be sent here, else 503 with each check that fails.
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+	failing := s.failures()
+	code := http.StatusOK
+	if len(failing) > 0 {
+		code = http.StatusServiceUnavailable
+	}
+	write(w, code, struct {
+		Ready   bool              `json:"ready"`
+		Failing map[string]string `json:"failing,omitempty"`
+	}{len(failing) == 0, failing})
+}
+
+// failures returns the checks that fail, and why.
+func (s *Server) failures() map[string]string {
 	s.mu.Lock()
 	failing := maps.Clone(s.failing)
 	s.mu.Unlock()
@@ -19,14 +33,7 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	if s.draining.Load() {
 		failing["draining"] = "the service ends"
 	}
-	code := http.StatusOK
-	if len(failing) > 0 {
-		code = http.StatusServiceUnavailable
-	}
-	write(w, code, struct {
-		Ready   bool              `json:"ready"`
-		Failing map[string]string `json:"failing,omitempty"`
-	}{len(failing) == 0, failing})
+	return failing
 }
 
 // silent returns why too few ranks are connected, or "".
@@ -52,9 +59,20 @@ func (s *Server) silent() string {
 //go:embed openapi.json
 var openAPI []byte
 
-func (s *Server) openAPI(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(openAPI)
+// document returns the handler of the document of one address, which has the paths that are
+// served there.
+func document(served map[string]methods) http.HandlerFunc {
+	var doc, paths map[string]json.RawMessage
+	err := json.Unmarshal(openAPI, &doc)
+	if err == nil {
+		err = json.Unmarshal(doc["paths"], &paths)
+	}
+	if err != nil {
+		panic(err) // the file is no JSON
+	}
+	maps.DeleteFunc(paths, func(path string, _ json.RawMessage) bool { return served[path] == nil })
+	doc["paths"], _ = json.Marshal(paths)
+	return func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, doc) }
 }
 
 // A counted counts what was written.

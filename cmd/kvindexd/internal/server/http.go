@@ -287,18 +287,23 @@ func escape(b []byte) (code, n int) {
 	return int(r), 6
 }
 
-// guard refuses requests to the admin address without its credential. Without a credential
-// the address is a loopback address: then pages in a browser on this machine are refused.
+// guard refuses requests to the admin address without its credential, but for the files of the
+// page and the login. Without a credential the address is a loopback address. Pages of other
+// sites in a browser are refused, except for a link to the page.
 func (s *Server) guard(next http.Handler) http.Handler {
 	own := http.NewCrossOriginProtection()
-	own.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		write(w, http.StatusForbidden, fail("origin: a page of another site"))
-	}))
-	next = own.Handler(next)
 	want := []byte("Bearer " + s.cfg.Token)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
+		file := reads && pageTypes[r.URL.Path].file != ""
+		login := r.Method == http.MethodPost && r.URL.Path == "/login"
+		link := reads && r.URL.Path == "/" && r.Header.Get("Sec-Fetch-Mode") == "navigate"
+		bears := subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), want) == 1
+		allowed := s.cfg.Token == "" || file || login || bears || s.cookied(r)
 		switch {
-		case s.cfg.Token != "" && subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), want) != 1:
+		case own.Check(r) != nil, foreign(r) && !link:
+			write(w, http.StatusForbidden, fail("origin: a page of another site"))
+		case !allowed:
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			write(w, http.StatusUnauthorized, fail("authorization: the token of this address is needed"))
 		case s.cfg.Token == "" && !s.cfg.Proven && !local(r.Host):

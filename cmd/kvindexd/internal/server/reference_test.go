@@ -174,6 +174,8 @@ func TestReferenceRules(t *testing.T) {
 		{"a pair is a character", "/score_completions", `{"prompt": "\ud83d\ude00 \\ud83d"}`, 200, `{"a":0,"b":0}`},
 		{"no messages", "/score_chat_completions", `{"messages": []}`, 400, `{"error":"messages: it is empty"}`},
 		{"messages of another type", "/score_chat_completions", `{"messages": "x"}`, 400, `{"error":"messages: want an array"}`},
+		{"too deep", "/score_chat_completions", `{"documents": ` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `, ` + messages + `}`, 400, `{"error":"body: nested deeper than 100"}`},
+		{"as deep as it may be", "/score_chat_completions", `{"metadata": ["\"[", ` + strings.Repeat("[", 98) + strings.Repeat("]", 98) + `], ` + messages + `}`, 200, `{"podScores":{"a":1,"b":0},"templated_messages":` + js(text) + `}`},
 		{"no role", "/score_chat_completions", `{"messages": [{"content": "x"}]}`, 400, `role`},
 		{"the template refuses", "/score_chat_completions", `{"chat_template": "{{ raise_exception('no pirates') }}", ` + messages + `}`, 400, `no pirates`},
 		{"a text without tokens", "/score_completions", `{"prompt": "broken"}`, 500, `no tokens of this`},

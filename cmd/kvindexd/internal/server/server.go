@@ -44,6 +44,8 @@ type Config struct {
 	Token string
 	// Proven: the admin address has verified the certificates of its clients.
 	Proven bool
+	// PublicPage: the public address has the page and /v1/watch, too.
+	PublicPage bool
 	// Metrics, if not nil, answers /metrics.
 	Metrics http.Handler
 	// Log gets a line for each request, at level debug, and never what a request says. nil:
@@ -61,6 +63,10 @@ type Server struct {
 	core     atomic.Pointer[core]
 	draining atomic.Bool
 	loads    route.Tracker
+	feed     feed
+	viewers  atomic.Int64  // of /v1/watch
+	every    time.Duration // between two messages to a viewer
+	slow     time.Duration // a viewer that takes longer for a message is cut off
 
 	mu           sync.Mutex        // guards the fields below
 	failing      map[string]string // checks, and why each fails
@@ -106,7 +112,7 @@ func New(cfg Config) *Server {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{
-		cfg: cfg, slots: make(chan struct{}, cfg.MaxRequests),
+		cfg: cfg, slots: make(chan struct{}, cfg.MaxRequests), every: time.Second, slow: 5 * time.Second,
 		failing: map[string]string{"restored": "the index is not there yet"}, reservations: make(map[string]*reservation),
 	}
 	s.loads.MaxAge = cfg.Lease
@@ -165,7 +171,7 @@ func (s *Server) endpoints() []endpoint {
 		{"POST", "/v1/done", true, s.asked(s.done, false)},
 		{"GET", "/healthz", true, s.probe},
 		{"GET", "/readyz", true, s.ready},
-		{"GET", "/openapi.json", true, s.openAPI},
+		{"GET", "/openapi.json", true, nil}, // see router
 		{"GET", "/v1/pods", false, s.asked(s.listPods, false)},
 		{"PUT", "/v1/pods/{pod}", false, s.asked(s.putPod, false)},
 		{"DELETE", "/v1/pods/{pod}", false, s.asked(s.deletePod, false)},
@@ -173,6 +179,11 @@ func (s *Server) endpoints() []endpoint {
 		{"GET", "/v1/explain", false, s.asked(s.explain, false)},
 		{"POST", "/v1/explain", false, s.asked(s.explain, false)},
 		{"GET", "/v1/snapshot", false, s.snapshot},
+		{"GET", "/v1/watch", s.cfg.PublicPage, s.watch},
+		{"POST", "/login", false, s.login},
+	}
+	for path := range pageTypes {
+		list = append(list, endpoint{"GET", path, s.cfg.PublicPage, s.page})
 	}
 	if s.cfg.Metrics != nil {
 		list = append(list, endpoint{"GET", "/metrics", true, s.cfg.Metrics.ServeHTTP})
@@ -226,8 +237,12 @@ func (s *Server) router(has func(endpoint) bool) http.Handler {
 		}
 		paths[e.path][e.method] = e.handle
 	}
+	paths["/openapi.json"][http.MethodGet] = document(paths)
 	mux := http.NewServeMux()
 	for path, m := range paths {
+		if path == "/" {
+			path = "/{$}" // and nothing below it
+		}
 		mux.Handle(path, m)
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {

@@ -124,7 +124,7 @@ type selected struct {
 
 // A selected prompt counts where it was sent until it is done, and so does its load.
 func TestSelect(t *testing.T) {
-	f := start(t, server.Config{Model: "m", MaxReservations: 3})
+	f := start(t, server.Config{Model: "m", MaxReservations: 3}, kvindex.WithPredictions(kvindex.PredictionConfig{TTL: time.Minute}))
 	for _, pod := range []string{"a", "b"} {
 		f.serve(t, f.add(t, kvindextest.EngineConfig{Pod: pod}), tokensOf("an old prompt of each pod, "+pod, true))
 	}

@@ -1,0 +1,175 @@
+package server_test
+
+import (
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/cmd/kvindexd/internal/server"
+)
+
+// The page is small, has the headers that keep other things out, and never makes markup of text.
+func TestPage(t *testing.T) {
+	f := start(t, server.Config{Model: "m"})
+	size := 0
+	for path, kind := range map[string]string{"/": "text/html", "/page.css": "text/css", "/page.js": "text/javascript"} {
+		code, got, h := exchange(t, "GET", f.admin.URL+path, "")
+		if size += len(got); code != 200 || got == "" || !strings.HasPrefix(h.Get("Content-Type"), kind) || h.Get("X-Content-Type-Options") != "nosniff" ||
+			h.Get("Content-Security-Policy") != "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'" {
+			t.Errorf("%s: %d, %d bytes, %v", path, code, len(got), h)
+		}
+		for _, wrong := range []string{"innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval(", "new Function", "http://", "https://", "style=", "onclick"} {
+			if strings.Contains(got, wrong) && !strings.Contains(got, "http://www.w3.org/2000/svg") {
+				t.Errorf("%s has %s", path, wrong)
+			}
+		}
+		if code, _, _ := exchange(t, "GET", f.public.URL+path, ""); code != 404 {
+			t.Errorf("%s on the public address: %d", path, code)
+		}
+	}
+	for path, want := range map[string]int{"/": 200, "/page.js": 403, "/v1/pods": 403} { // a link on another site
+		if code := send(t, http.MethodGet, f.admin.URL+path, func(r *http.Request) {
+			r.Header.Set("Sec-Fetch-Site", "cross-site")
+			r.Header.Set("Sec-Fetch-Mode", "navigate")
+		}); code != want {
+			t.Errorf("a link to %s: %d", path, code)
+		}
+	}
+	if size > 80<<10 {
+		t.Errorf("the page has %d bytes", size)
+	}
+	err := fs.WalkDir(server.PageFiles, ".", func(path string, d fs.DirEntry, err error) error {
+		if !d.IsDir() && path != "page/index.html" && path != "page/page.css" && path != "page/page.js" {
+			t.Errorf("%s is in the binary and not served", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	public := start(t, server.Config{Model: "m", PublicPage: true})
+	for _, path := range []string{"/", "/page.css", "/page.js"} {
+		if code, _, _ := exchange(t, "GET", public.public.URL+path, ""); code != 200 {
+			t.Errorf("%s on the public address that has it: %d", path, code)
+		}
+	}
+	if code, _, _ := exchange(t, "HEAD", public.public.URL+"/v1/watch", ""); code != 200 {
+		t.Errorf("/v1/watch on the public address that has it: %d", code)
+	}
+	if code, _, _ := exchange(t, "GET", public.public.URL+"/v1/explain", ""); code != 404 {
+		t.Errorf("/v1/explain on the public address: %d", code)
+	}
+}
+
+// A cookie is had for the token alone, and is good for our own page alone, for its time.
+func TestLogin(t *testing.T) {
+	f := start(t, server.Config{Model: "m", Token: "secret"})
+	login := func(body string, change func(*http.Request)) (int, string, []*http.Cookie) {
+		r := httptest.NewRequest(http.MethodPost, "http://kvindexd.example.com/login", strings.NewReader(body))
+		if change != nil {
+			change(r)
+		}
+		w := httptest.NewRecorder()
+		f.server.Admin().ServeHTTP(w, r)
+		return w.Code, strings.TrimSpace(w.Body.String()), w.Result().Cookies()
+	}
+	for body, want := range map[string]string{
+		`{"token": "wrong"}`:                `401 {"error":"token: it is not the token of this address"}`,
+		`{"token": ""}`:                     `401 {"error":"token: it is not the token of this address"}`,
+		`{"token": 1}`:                      `400 {"error":"token: a JSON number, want string"}`,
+		`{"token": "secret", "x": 1}`:       `400 {"error":"body: unknown field \"x\""}`,
+		``:                                  `400 {"error":"body: it is empty, want a JSON object"}`,
+		strings.Repeat(" ", 17<<20) + "{}":  `413 {"error":"body: longer than 16777216 bytes"}`,
+		`{"token": "secret"}{"token": "x"}`: `400`,
+	} {
+		if code, got, cookies := login(body, nil); !strings.HasPrefix(fmt.Sprint(code, " ", got), want) || len(cookies) > 0 {
+			t.Errorf("%.50q: %d %s %v", body, code, got, cookies)
+		}
+	}
+	for name, change := range map[string]func(*http.Request){
+		"cross-site": func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") },
+		"same-site":  func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-site") },
+		"origin":     func(r *http.Request) { r.Header.Set("Origin", "http://evil.example.com") },
+	} {
+		if code, got, cookies := login(`{"token": "secret"}`, change); code != 403 || len(cookies) > 0 {
+			t.Errorf("%s: %d %s %v", name, code, got, cookies)
+		}
+	}
+	code, _, cookies := login(`{"token": "secret"}`, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-origin") })
+	if code != 204 || len(cookies) != 1 || !cookies[0].HttpOnly || cookies[0].SameSite != http.SameSiteStrictMode || cookies[0].Path != "/" || strings.Contains(cookies[0].Value, "secret") {
+		t.Fatalf("%d %+v", code, cookies)
+	}
+	other := start(t, server.Config{Model: "m", Token: "other"})
+	good := cookies[0].Value
+	for _, c := range []struct {
+		name, value, site string
+		want              int
+	}{
+		{"good", good, "", 200},
+		{"good, of the page", good, "same-origin", 200},
+		{"good, typed into the browser", good, "none", 200},
+		{"another origin of this machine", good, "same-site", 403},
+		{"another site", good, "cross-site", 403},
+		{"damaged", good[:len(good)-1], "", 401},
+		{"a later time", "9" + good, "", 401},
+		{"expired", f.server.Cookie(time.Now().Add(-time.Second)), "", 401},
+		{"of another token", other.server.Cookie(time.Now().Add(time.Hour)), "", 401},
+		{"empty", "", "", 401},
+	} {
+		for _, path := range []string{"/v1/pods", "/healthz"} {
+			if code := send(t, "GET", f.admin.URL+path, func(r *http.Request) {
+				r.AddCookie(&http.Cookie{Name: "kvindexd", Value: c.value})
+				if c.site != "" {
+					r.Header.Set("Sec-Fetch-Site", c.site)
+				}
+			}); code != c.want {
+				t.Errorf("%s of a cookie that is %s: %d", path, c.name, code)
+			}
+		}
+	}
+	for _, origin := range []string{"http://evil.example.com", "null"} {
+		if code := send(t, "DELETE", f.admin.URL+"/v1/pods/a", func(r *http.Request) {
+			r.AddCookie(&http.Cookie{Name: "kvindexd", Value: good})
+			r.Header.Set("Origin", origin)
+		}); code != 403 {
+			t.Errorf("a write from %s: %d", origin, code)
+		}
+	}
+	open := start(t, server.Config{})
+	if code, got, _ := exchange(t, "POST", open.admin.URL+"/login", `{"token": "x"}`); code != 409 {
+		t.Errorf("without a token: %d %s", code, got)
+	}
+}
+
+// No id and no cookie makes the service panic, and no cookie but its own is good.
+func FuzzViewer(f *testing.F) {
+	ix, err := kvindex.New()
+	if err != nil {
+		f.Fatal(err)
+	}
+	s := server.New(server.Config{Model: "m", Token: "secret"})
+	s.Open(ix, nil)
+	f.Add("AAAAAAAA.1", "1.x")
+	f.Add("", s.Cookie(time.Unix(1, 0)))
+	f.Add("\u0000.18446744073709551616", "9999999999.")
+	admin := s.Admin()
+	f.Fuzz(func(t *testing.T, id, cookie string) {
+		r := httptest.NewRequest(http.MethodHead, "http://localhost/v1/watch", nil)
+		r.Header["Last-Event-Id"] = []string{id}
+		r.Header["Cookie"] = []string{"kvindexd=" + cookie}
+		w := httptest.NewRecorder()
+		if admin.ServeHTTP(w, r); w.Code != 401 {
+			t.Errorf("%q: %d", cookie, w.Code)
+		}
+		r.Header["Authorization"] = []string{"Bearer secret"}
+		w = httptest.NewRecorder()
+		if admin.ServeHTTP(w, r); w.Code != 200 && w.Code != 400 {
+			t.Errorf("%q: %d", id, w.Code)
+		}
+	})
+}

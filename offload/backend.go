@@ -1,0 +1,25 @@
+package offload
+
+import "context"
+
+// Backend is a tier of blocks below the memory. What it is given by position it answers by
+// position. Its methods may be called at the same time, and keep none of their arguments.
+// The suite of package backendtest has a test for each of these sentences.
+type Backend interface {
+	// Has sets hit[i] if the block keys[i] of the space is there. There are as many hits as
+	// keys.
+	Has(ctx context.Context, space SpaceID, keys []Key, hit []bool) error
+	// Get copies blocks into dst, from keys[0] on, until one is not there, and returns how
+	// many. That a block is not there is no error; that one is corrupt is ErrCorrupt, and it
+	// is absent from then on. Whatever the error, the first n blocks are right, and the bytes
+	// of the others in dst are undefined.
+	Get(ctx context.Context, space SpaceID, keys []Key, dst [][]byte) (n int, err error)
+	// Put stores blocks, from keys[0] on, and returns how many it has stored or had. It may drop
+	// other blocks for them. A block that is there already keeps its bytes. What Put stored
+	// survives the end of the process, if the Backend is one that outlives it.
+	Put(ctx context.Context, space SpaceID, keys []Key, src [][]byte) (n int, err error)
+	// Delete removes blocks. That one is not there is no error.
+	Delete(ctx context.Context, space SpaceID, keys []Key) error
+	// Close ends the use of the Backend: all else returns ErrClosed. It can be called again.
+	Close() error
+}

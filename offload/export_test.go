@@ -1,0 +1,54 @@
+package offload
+
+import "bytes"
+
+// Counts returns what a store has done, by name.
+func (s *Store) Counts() map[string]uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.count
+	return map[string]uint64{
+		"metPinned": c.metPinned, "promoted": c.promoted, "reinserted": c.reinserted, "ghostHits": c.ghostHits,
+		"refused": c.refused, "evicted": c.evicted, "hits": c.hits, "misses": c.misses,
+	}
+}
+
+// Resident returns the keys of all blocks in memory, and how many ghosts there are.
+func (s *Store) Resident() (keys map[Key]bool, ghosts int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keys = make(map[Key]bool)
+	for k := range s.slots {
+		keys[k] = true
+	}
+	if p, ok := s.policy.(*s3fifo); ok {
+		ghosts = len(p.ghosts.at)
+	}
+	return keys, ghosts
+}
+
+type BlockFile = blockFile
+
+// OpenSegmentsOn opens a directory whose files are others.
+func OpenSegmentsOn(cfg SegmentConfig, other func(BlockFile) BlockFile) (*Segments, error) {
+	return openSegments(cfg, func(name string, flag int) (blockFile, bool, error) {
+		f, direct, err := openFile(name, flag)
+		if err != nil {
+			return nil, false, err
+		}
+		return other(f), direct, nil
+	})
+}
+
+// VerifyImage reads a segment, and returns the keys of its blocks that are right.
+func VerifyImage(space SpaceID, b []byte) (keys []Key, v Verified, err error) {
+	live := make(map[blockName]bool)
+	err = v.read(bytes.NewReader(b), int64(len(b)), live)
+	v.Right = len(live)
+	for name := range live {
+		if SpaceID(name[:len(space)]) == space {
+			keys = append(keys, Key(name[len(space):]))
+		}
+	}
+	return keys, v, err
+}

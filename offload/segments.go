@@ -1,0 +1,761 @@
+package offload
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"hash/maphash"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"unsafe"
+)
+
+// SegmentConfig is what Segments are made of.
+type SegmentConfig struct {
+	Dir          string // is created if it is not there
+	Bytes        int64  // bound of all files, at every moment; at least two segments
+	SegmentBytes int64  // of a file; 0 is an eighth of Bytes. No block is larger
+	// Buffered writes through the page cache, where small blocks take 64 bytes more than
+	// theirs. Without it a block takes up to 4 KiB more.
+	Buffered bool
+}
+
+// Segments is a Backend in the files of a directory. It appends blocks to a file, and
+// when the bound is met it removes the oldest file. It first appends the blocks of that
+// file again which were read, or put again, since they were written, as far as half a segment
+// holds them.
+//
+// Nothing is synced. What Put returned for survives kill -9, and not the end of the
+// machine. A block that is torn or corrupt is absent: Get compares a checksum.
+// An index of its own has at most 64 bytes for each block.
+// One process at a time can open a directory, on Linux.
+type Segments struct {
+	cfg  SegmentConfig
+	seed maphash.Seed
+	lock *os.File
+	open func(name string, flag int) (blockFile, bool, error)
+
+	// writer is held by those that append or remove files. It is taken before mu.
+	writer sync.Mutex
+	buf    []byte   // aligned; records that are being written
+	staged []staged // what is in buf
+
+	mu     sync.Mutex // guards what follows
+	closed bool
+	index  map[uint64]place
+	files  []*segment // the oldest first; the last is written, if any
+	stats  SegmentStats
+}
+
+// SegmentStats counts what Segments hold, and what happened since they were opened.
+type SegmentStats struct {
+	Blocks  int
+	Bytes   int64  // of the files, with what is reserved for the one that is written
+	Torn    int    // records that were found to be cut off
+	Corrupt int    // records that were found to have other bytes
+	Copied  uint64 // blocks that were read, and so outlived their file
+	Freed   uint64 // blocks that went with their file
+}
+
+// place is where a record lies. The high bit of at says that it was read since it was
+// written.
+type place struct{ file, at uint32 }
+
+const hotBit = 1 << 31
+
+// blockFile is a file of blocks; tests have others than *os.File.
+type blockFile interface {
+	io.ReaderAt
+	io.WriterAt
+	Truncate(size int64) error
+	Close() error
+}
+
+type segment struct {
+	format
+	number  uint32
+	name    string
+	f       blockFile // nil if the file could not be removed yet
+	end     int64     // where the next record begins, of the last file; else the size
+	records int64     // where the last record ended when the file was opened
+	prints  []uint64  // of its blocks
+	// reading is held for reading while bytes are read, and for writing when the file goes.
+	reading sync.RWMutex
+}
+
+// OpenSegments opens a directory by the headers of the records in it: it reads no block.
+func OpenSegments(cfg SegmentConfig) (*Segments, error) {
+	if cfg.SegmentBytes == 0 {
+		cfg.SegmentBytes = cfg.Bytes / 8
+	}
+	if cfg.SegmentBytes < maxAlign || cfg.SegmentBytes > 1<<36 || cfg.Bytes/2 < cfg.SegmentBytes {
+		return nil, fmt.Errorf("offload: segments of %d bytes in %d: a segment has %d to %d, and two fit", cfg.SegmentBytes, cfg.Bytes, maxAlign, 1<<36)
+	}
+	return openSegments(cfg, openFile)
+}
+
+// openFile opens a file past the page cache if it can, and says whether it has.
+func openFile(name string, flag int) (blockFile, bool, error) {
+	if f, err := openDirect(name, flag); err == nil {
+		return f, true, nil
+	}
+	f, err := os.OpenFile(name, flag, 0o644)
+	return f, false, err
+}
+
+func openSegments(cfg SegmentConfig, open func(string, int) (blockFile, bool, error)) (*Segments, error) {
+	s := &Segments{cfg: cfg, seed: maphash.MakeSeed(), open: open, index: make(map[uint64]place)}
+	if cfg.Buffered {
+		s.open = func(name string, flag int) (blockFile, bool, error) {
+			f, err := os.OpenFile(name, flag, 0o644)
+			return f, false, err
+		}
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("offload: %w", err)
+	}
+	var err error
+	if s.lock, err = os.OpenFile(filepath.Join(cfg.Dir, "lock"), os.O_CREATE|os.O_RDWR, 0o644); err != nil {
+		return nil, fmt.Errorf("offload: %w", err)
+	}
+	if err := lockFile(s.lock); err != nil {
+		return nil, fmt.Errorf("offload: %s: %w", cfg.Dir, errors.Join(err, s.lock.Close()))
+	}
+	if err := s.load(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// load reads the files of the directory, the oldest first.
+func (s *Segments) load() error {
+	names, err := segmentNames(s.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		f, err := s.loadFile(name)
+		if err != nil {
+			return fmt.Errorf("offload: %s: %w", name, err)
+		}
+		if f != nil {
+			s.files = append(s.files, f)
+		}
+	}
+	if f := s.active(); f != nil { // more can follow its records
+		if err := f.f.Truncate(f.records); err != nil {
+			return fmt.Errorf("offload: %s: %w", f.name, err)
+		}
+		f.end = f.records
+	}
+	return s.shrink(s.cfg.Bytes)
+}
+
+// segmentNames returns the paths of all segments of a directory, the oldest first.
+func segmentNames(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("offload: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if _, err := segmentNumber(e.Name()); err == nil {
+			names = append(names, filepath.Join(dir, e.Name()))
+		}
+	}
+	return names, nil // ReadDir sorts, and all names are of one length
+}
+
+func segmentName(number uint32) string { return fmt.Sprintf("%08x.seg", number) }
+
+func segmentNumber(name string) (uint32, error) {
+	digits, ok := strings.CutSuffix(filepath.Base(name), ".seg")
+	n, err := strconv.ParseUint(digits, 16, 32)
+	if !ok || err != nil || segmentName(uint32(n)) != filepath.Base(name) {
+		return 0, fmt.Errorf("%q is no name of a segment", name)
+	}
+	return uint32(n), nil
+}
+
+// loadFile reads the headers of a segment. It removes a file that does not begin as a
+// segment, whose blocks nobody can find, and returns nil.
+func (s *Segments) loadFile(name string) (*segment, error) {
+	number, err := segmentNumber(name)
+	if err != nil {
+		return nil, err
+	}
+	seg := &segment{number: number, name: name}
+	plain, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer plain.Close()
+	size, err := plain.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, err
+	}
+	seg.format, err = readFormat(plain)
+	if errors.Is(err, errNoSegment) {
+		if size < fileHeader {
+			s.stats.Torn++
+		} else {
+			s.stats.Corrupt++
+		}
+		return nil, os.Remove(name)
+	} else if err != nil {
+		return nil, err
+	}
+	end, d, err := seg.scan(plain, size, func(rec record, at int64) error {
+		print := s.print(rec.space, rec.key)
+		if rec.kind == kindDeletion {
+			delete(s.index, print)
+			return nil
+		}
+		s.index[print] = place{number, uint32(at / 64)}
+		seg.prints = append(seg.prints, print)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.stats.Torn += d.torn
+	s.stats.Corrupt += d.corrupt
+	seg.end, seg.records = size, end
+	seg.f, _, err = s.openAs(name, os.O_RDWR, seg.align)
+	return seg, err
+}
+
+// openAs opens a file of an alignment, past the page cache only if that allows it.
+func (s *Segments) openAs(name string, flag int, align int64) (blockFile, bool, error) {
+	if align < maxAlign {
+		f, err := os.OpenFile(name, flag, 0o644)
+		return f, false, err
+	}
+	return s.open(name, flag)
+}
+
+func (s *Segments) print(space SpaceID, key Key) uint64 {
+	name := nameOf(space, key)
+	return maphash.Bytes(s.seed, name[:])
+}
+
+func (s *Segments) usable(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return ErrClosed
+	}
+	return ctx.Err()
+}
+
+// Has implements Backend. It compares hashes of 64 bits: a block can seem to be there that
+// Get does not return.
+func (s *Segments) Has(ctx context.Context, space SpaceID, keys []Key, hit []bool) error {
+	if len(keys) != len(hit) {
+		return fmt.Errorf("%w: %d keys and %d hits", ErrMisaligned, len(keys), len(hit))
+	}
+	if err := s.usable(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, k := range keys {
+		_, hit[i] = s.index[s.print(space, k)]
+	}
+	return nil
+}
+
+// Get implements Backend.
+func (s *Segments) Get(ctx context.Context, space SpaceID, keys []Key, dst [][]byte) (n int, err error) {
+	if len(keys) != len(dst) {
+		return 0, fmt.Errorf("%w: %d keys and %d buffers", ErrMisaligned, len(keys), len(dst))
+	}
+	for ; n < len(keys); n++ {
+		if err := s.usable(ctx); err != nil {
+			return n, err
+		}
+		if ok, err := s.get(space, keys[n], dst[n]); !ok {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// get reads one block, and reports false if it is not there.
+func (s *Segments) get(space SpaceID, key Key, dst []byte) (bool, error) {
+	print := s.print(space, key)
+	s.mu.Lock()
+	p, ok := s.index[print]
+	if !ok {
+		s.mu.Unlock()
+		return false, nil
+	}
+	p.at |= hotBit
+	s.index[print] = p
+	f := s.file(p.file)
+	f.reading.RLock() // before mu is released: else the file could go
+	s.mu.Unlock()
+	defer f.reading.RUnlock()
+
+	at := int64(p.at&^hotBit) * 64
+	rec, body, done, err := f.read(at, len(dst))
+	defer done()
+	switch {
+	case err == nil && (rec.space != space || rec.key != key):
+		return false, nil // another block with the same print
+	case err == nil && rec.length != len(dst):
+		return false, fmt.Errorf("%w: a block of %d bytes into %d", ErrMisaligned, rec.length, len(dst))
+	case err == nil && crc32.Checksum(body, castagnoli) != rec.sum:
+		err = ErrCorrupt
+	}
+	if errors.Is(err, ErrCorrupt) {
+		s.mu.Lock()
+		if now := s.index[print]; now.file == p.file && now.at|hotBit == p.at {
+			delete(s.index, print)
+		}
+		s.stats.Corrupt++
+		s.mu.Unlock()
+	}
+	if err != nil {
+		return false, fmt.Errorf("%w: block %x in %s at %d", err, key, f.name, at)
+	}
+	copy(dst, body)
+	return true, nil
+}
+
+// file returns a file by its number. It must be there; mu is held.
+func (s *Segments) file(number uint32) *segment {
+	i, _ := slices.BinarySearchFunc(s.files, number, func(f *segment, n uint32) int { return cmp.Compare(f.number, n) })
+	return s.files[i]
+}
+
+var scratch = sync.Pool{New: func() any { return new([]byte) }}
+
+// read reads a record whose body is expected to have n bytes; if it has others the body is
+// nil. The body is valid until done is called.
+func (f *segment) read(at int64, n int) (rec record, body []byte, done func(), err error) {
+	p := scratch.Get().(*[]byte)
+	done = func() { scratch.Put(p) }
+	*p = aligned((*p)[:0], int(f.padded(n)))
+	b := (*p)[:f.padded(n)]
+	switch got, err := f.f.ReadAt(b, at); {
+	case got >= recordBytes+n: // the file can end before the padding
+	case errors.Is(err, io.EOF):
+		return rec, nil, done, ErrCorrupt
+	default:
+		return rec, nil, done, err
+	}
+	rec, ok := f.parse(b, at)
+	if !ok {
+		return rec, nil, done, ErrCorrupt
+	}
+	if rec.length != n {
+		return rec, nil, done, nil
+	}
+	return rec, b[recordBytes:][:n], done, nil
+}
+
+// aligned returns b with room for n more bytes, at an address that O_DIRECT takes if
+// b has no memory yet or was of aligned.
+func aligned(b []byte, n int) []byte {
+	if len(b)+n <= cap(b) {
+		return b
+	}
+	size := max(len(b)+n, 2*cap(b))
+	m := make([]byte, size+maxAlign)
+	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(m)))) & (maxAlign - 1)
+	return append(m[skip:skip:skip+size], b...)
+}
+
+// Put implements Backend. It writes a mebibyte at once, or a block if that is larger.
+func (s *Segments) Put(ctx context.Context, space SpaceID, keys []Key, src [][]byte) (n int, err error) {
+	if len(keys) != len(src) {
+		return 0, fmt.Errorf("%w: %d keys and %d blocks", ErrMisaligned, len(keys), len(src))
+	}
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	s.staged, s.buf = s.staged[:0], s.buf[:0]
+	for i, k := range keys {
+		if len(s.staged) == 0 {
+			n = i
+		}
+		if err = s.usable(ctx); err != nil {
+			err = errors.Join(err, s.flush())
+		} else if print := s.print(space, k); !s.use(print) {
+			err = s.stage(record{kind: kindBlock, space: space, key: k}, print, src[i])
+		}
+		if err != nil {
+			if len(s.staged) == 0 {
+				n = i
+			}
+			return n, err
+		}
+	}
+	if err := s.flush(); err != nil {
+		return n, err
+	}
+	return len(keys), nil
+}
+
+// use reports whether a block is there, and marks it as read if so.
+func (s *Segments) use(print uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, ok := s.index[print]
+	if ok {
+		s.index[print] = place{p.file, p.at | hotBit}
+	}
+	return ok
+}
+
+// Delete implements Backend. The blocks stay deleted when the directory is opened again.
+func (s *Segments) Delete(ctx context.Context, space SpaceID, keys []Key) error {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	if err := s.usable(ctx); err != nil {
+		return err
+	}
+	s.staged, s.buf = s.staged[:0], s.buf[:0]
+	var errs []error
+	for _, k := range keys {
+		print := s.print(space, k)
+		if !s.use(print) {
+			continue
+		}
+		errs = append(errs, s.stage(record{kind: kindDeletion, space: space, key: k}, print, nil))
+		s.mu.Lock()
+		delete(s.index, print) // whatever happens to the record
+		s.mu.Unlock()
+	}
+	return errors.Join(append(errs, s.flush())...)
+}
+
+// staged is a record in Segments.buf.
+type staged struct {
+	print uint64
+	at    int64
+	block bool
+}
+
+// batch is how many bytes of small records are written at once.
+const batch = 1 << 20
+
+// stage appends a record to those that flush writes, and flushes if there is no room.
+// If it fails, either nothing is staged or what is staged was not written.
+func (s *Segments) stage(rec record, print uint64, body []byte) error {
+	f := s.active()
+	if f == nil || f.end+int64(len(s.buf))+f.padded(len(body)) > s.cfg.SegmentBytes || len(s.buf) >= batch {
+		if err := s.flush(); err != nil {
+			return err
+		}
+	}
+	if f == nil || f.end+f.padded(len(body)) > s.cfg.SegmentBytes {
+		var err error
+		if f, err = s.roll(len(body)); err != nil {
+			return err
+		}
+	}
+	at := f.end + int64(len(s.buf))
+	rec.length, rec.sum = len(body), crc32.Checksum(body, castagnoli)
+	size := int(f.padded(len(body)))
+	s.buf = aligned(s.buf, size)
+	s.buf = append(rec.append(s.buf, f.format, at), body...)
+	s.buf = append(s.buf, make([]byte, size-recordBytes-len(body))...)
+	s.staged = append(s.staged, staged{print, at, rec.kind == kindBlock})
+	return nil
+}
+
+// active returns the file that is written, nil if there is none.
+func (s *Segments) active() *segment {
+	if len(s.files) == 0 || s.files[len(s.files)-1].f == nil {
+		return nil
+	}
+	return s.files[len(s.files)-1]
+}
+
+// flush writes what is staged, and then lets others find it. If it fails nothing of it is
+// there, and the next write begins at the same place.
+func (s *Segments) flush() error {
+	if len(s.staged) == 0 {
+		return nil
+	}
+	f := s.active()
+	if _, err := f.f.WriteAt(s.buf, f.end); err != nil {
+		return fmt.Errorf("offload: %w", errors.Join(err, f.f.Truncate(f.end)))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f.end += int64(len(s.buf))
+	for _, st := range s.staged {
+		if st.block {
+			s.index[st.print] = place{f.number, uint32(st.at / 64)}
+			f.prints = append(f.prints, st.print)
+		} else {
+			delete(s.index, st.print)
+		}
+	}
+	s.staged, s.buf = s.staged[:0], s.buf[:0]
+	return nil
+}
+
+// roll begins a file for a block of n bytes and more, and makes room for the one after it.
+func (s *Segments) roll(n int) (*segment, error) {
+	if most := s.cfg.SegmentBytes - 2*maxAlign - recordBytes; int64(n) > most {
+		return nil, fmt.Errorf("%w: a block of %d bytes, at most %d in segments of %d", ErrMisaligned, n, most, s.cfg.SegmentBytes)
+	}
+	if err := s.shrink(s.cfg.Bytes - s.cfg.SegmentBytes); err != nil {
+		return nil, err
+	}
+	f, err := s.create()
+	if err != nil {
+		return nil, fmt.Errorf("offload: %w", err)
+	}
+	s.mu.Lock()
+	s.files = append(s.files, f)
+	s.mu.Unlock()
+	most := f.end + s.cfg.SegmentBytes/2
+	for len(s.files) > 1 && s.size()-f.end+2*s.cfg.SegmentBytes > s.cfg.Bytes {
+		if err := s.copyHot(s.files[0], most); err != nil {
+			return nil, err
+		}
+		if err := s.remove(); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// size returns the bytes of all files.
+func (s *Segments) size() (sum int64) {
+	for _, f := range s.files {
+		sum += f.end
+	}
+	return sum
+}
+
+// shrink removes the oldest files until all have so many bytes.
+func (s *Segments) shrink(most int64) error {
+	for len(s.files) > 0 && s.size() > most {
+		if err := s.remove(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// create makes a file with a header.
+func (s *Segments) create() (*segment, error) {
+	seg := &segment{}
+	if n := len(s.files); n > 0 {
+		seg.number = s.files[n-1].number + 1
+	}
+	seg.name = filepath.Join(s.cfg.Dir, segmentName(seg.number))
+	var err error
+	var direct bool
+	if seg.f, direct, err = s.open(seg.name, os.O_RDWR|os.O_CREATE|os.O_EXCL); err != nil {
+		return nil, err
+	}
+	seg.align = 64
+	if direct {
+		seg.align = maxAlign
+	}
+	var nonce [8]byte
+	rand.Read(nonce[:])
+	seg.nonce = binary.LittleEndian.Uint64(nonce[:])
+	header := seg.append(aligned(nil, int(seg.align)))
+	header = append(header, make([]byte, int(seg.align)-len(header))...)
+	if _, err := seg.f.WriteAt(header, 0); err != nil {
+		return nil, errors.Join(err, seg.f.Close(), os.Remove(seg.name))
+	}
+	seg.end = seg.align
+	return seg, nil
+}
+
+// copyHot appends what was read of a file, until the last file has most bytes.
+func (s *Segments) copyHot(f *segment, most int64) error {
+	for _, print := range f.prints {
+		s.mu.Lock()
+		p, ok := s.index[print]
+		s.mu.Unlock()
+		if !ok || p.file != f.number || p.at&hotBit == 0 {
+			continue
+		}
+		rec, body, done, err := f.whole(int64(p.at&^hotBit) * 64)
+		if to := s.active(); err == nil && to.end+int64(len(s.buf))+to.padded(len(body)) <= most {
+			if err := s.stage(rec, print, body); err != nil {
+				done()
+				return err
+			}
+			s.mu.Lock()
+			s.stats.Copied++
+			s.mu.Unlock()
+		}
+		done() // what cannot be read goes with its file
+	}
+	return s.flush()
+}
+
+// whole reads a record whose length nobody has.
+func (f *segment) whole(at int64) (rec record, body []byte, done func(), err error) {
+	rec, _, done, err = f.read(at, 0)
+	if err != nil {
+		return rec, nil, done, err
+	}
+	done()
+	rec, body, done, err = f.read(at, rec.length)
+	if err == nil && crc32.Checksum(body, castagnoli) != rec.sum {
+		err = ErrCorrupt
+	}
+	return rec, body, done, err
+}
+
+// remove deletes the oldest file.
+func (s *Segments) remove() error {
+	f := s.files[0]
+	s.mu.Lock()
+	for _, print := range f.prints {
+		if p, ok := s.index[print]; ok && p.file == f.number {
+			delete(s.index, print)
+			s.stats.Freed++
+		}
+	}
+	f.prints = nil
+	s.mu.Unlock()
+	f.reading.Lock() // nobody can begin to read it
+	defer f.reading.Unlock()
+	if f.f != nil {
+		f.f.Close()
+		f.f = nil
+	}
+	if err := os.Remove(f.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("offload: %w", err) // it still counts
+	}
+	s.mu.Lock()
+	s.files = s.files[1:]
+	s.mu.Unlock()
+	return nil
+}
+
+// Stats returns the counters.
+func (s *Segments) Stats() SegmentStats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.stats
+	st.Blocks = len(s.index)
+	for _, f := range s.files {
+		st.Bytes += f.end
+	}
+	return st
+}
+
+// Close implements Backend. It waits for reads and writes.
+func (s *Segments) Close() error {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	s.mu.Lock()
+	files := s.files
+	s.closed, s.files = true, nil
+	clear(s.index)
+	s.mu.Unlock()
+	var errs []error
+	for _, f := range files {
+		f.reading.Lock()
+		if f.f != nil {
+			errs = append(errs, f.f.Close())
+		}
+		f.reading.Unlock()
+	}
+	if s.lock != nil {
+		errs = append(errs, s.lock.Close())
+		s.lock = nil
+	}
+	return errors.Join(errs...)
+}
+
+// Verified counts the records of a directory of segments.
+type Verified struct {
+	Right   int // blocks that are there, each byte of which is right
+	Absent  int // records that were cut off before they were written whole
+	Corrupt int // records and files with other bytes than those that were written
+}
+
+// VerifySegments reads each byte of a directory of segments, and changes nothing. It needs
+// no lock: files that go meanwhile are not counted.
+func VerifySegments(dir string) (v Verified, err error) {
+	names, err := segmentNames(dir)
+	if err != nil {
+		return v, err
+	}
+	live := make(map[blockName]bool)
+	for _, name := range names {
+		if err := v.file(name, live); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return v, fmt.Errorf("offload: %s: %w", name, err)
+		}
+	}
+	v.Right = len(live)
+	return v, nil
+}
+
+// blockName is a space and a key.
+type blockName [len(SpaceID{}) + len(Key{})]byte
+
+func nameOf(space SpaceID, key Key) (n blockName) {
+	copy(n[:], space[:])
+	copy(n[len(space):], key[:])
+	return n
+}
+
+func (v *Verified) file(name string, live map[blockName]bool) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	return v.read(f, size, live)
+}
+
+// read counts what a file of so many bytes has.
+func (v *Verified) read(f io.ReaderAt, size int64, live map[blockName]bool) error {
+	form, err := readFormat(f)
+	if errors.Is(err, errNoSegment) && size < fileHeader {
+		v.Absent++
+		return nil
+	} else if errors.Is(err, errNoSegment) {
+		v.Corrupt++
+		return nil
+	} else if err != nil {
+		return err
+	}
+	var body []byte
+	_, d, err := form.scan(f, size, func(rec record, at int64) error {
+		name := nameOf(rec.space, rec.key)
+		body = slices.Grow(body[:0], rec.length)[:rec.length]
+		if _, err := f.ReadAt(body, at+recordBytes); err != nil {
+			return err
+		}
+		delete(live, name)
+		if crc32.Checksum(body, castagnoli) != rec.sum {
+			v.Corrupt++
+		} else if rec.kind == kindBlock {
+			live[name] = true
+		}
+		return nil
+	})
+	v.Absent += d.torn
+	v.Corrupt += d.corrupt
+	return err
+}

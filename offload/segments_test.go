@@ -1,0 +1,357 @@
+package offload_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/kvindex/kvindex/offload"
+	"github.com/kvindex/kvindex/offload/backendtest"
+)
+
+func openSegments(t testing.TB, cfg offload.SegmentConfig) *offload.Segments {
+	t.Helper()
+	s, err := offload.OpenSegments(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestSegments(t *testing.T) {
+	for _, buffered := range []bool{false, true} {
+		t.Run(fmt.Sprintf("buffered=%t", buffered), func(t *testing.T) {
+			backendtest.Run(t, func(t testing.TB) (offload.Backend, func() offload.Backend) {
+				cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 32 << 20, SegmentBytes: 1 << 20, Buffered: buffered}
+				again := func() offload.Backend { return openSegments(t, cfg) }
+				return again(), again
+			})
+		})
+	}
+}
+
+// filled returns a directory with one segment of 6 blocks of 40 bytes, one deleted, and the
+// name and bytes of its file.
+func filled(t testing.TB) (cfg offload.SegmentConfig, name string, image []byte) {
+	cfg = offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 20, Buffered: true}
+	s := openSegments(t, cfg)
+	sp, c := space(40), chain(0, 6)
+	for i := range c {
+		if _, err := s.Put(ctx, sp.ID(), c[i:i+1], contents(sp, c[i:i+1])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(s.Delete(ctx, sp.ID(), c[3:4]), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	names, _ := filepath.Glob(filepath.Join(cfg.Dir, "*.seg"))
+	image, err := os.ReadFile(names[0])
+	if len(names) != 1 || err != nil {
+		t.Fatal(names, err)
+	}
+	return cfg, names[0], image
+}
+
+// right opens a directory, checks each block of a chain that it returns, and returns how
+// many of the blocks are there.
+func right(t testing.TB, cfg offload.SegmentConfig, sp offload.Space, c []offload.Key) (n int) {
+	t.Helper()
+	s := openSegments(t, cfg)
+	defer s.Close()
+	dst := [][]byte{make([]byte, sp.BlockBytes)}
+	for _, k := range c {
+		m, err := s.Get(ctx, sp.ID(), []offload.Key{k}, dst)
+		if err != nil && !errors.Is(err, offload.ErrCorrupt) || m == 1 && !bytes.Equal(dst[0], content(sp, k)) {
+			t.Fatalf("Get: %d, %v", m, err)
+		}
+		n += m
+	}
+	return n
+}
+
+// TestCutAndFlip cuts a segment at each byte, and flips each byte: a block is right or
+// absent, and verify tells a cut from a flip.
+func TestCutAndFlip(t *testing.T) {
+	cfg, name, image := filled(t)
+	sp, c := space(40), chain(0, 6)
+	const header, record, body = 64, 192, 96 + 40
+	write := func(b []byte) offload.Verified {
+		os.Remove(name) // else ext4 waits for the disk
+		if err := os.WriteFile(name, b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		v, err := offload.VerifySegments(cfg.Dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	for cut := range image {
+		v := write(image[:cut])
+		whole := 0 // records before the cut
+		for whole < 6 && header+whole*record+body <= cut {
+			whole++
+		}
+		want := whole
+		if header+6*record+96 <= cut {
+			want = 5 // the deletion is whole
+		}
+		if v.Right != want || v.Corrupt != 0 || v.Absent > 1 {
+			t.Fatalf("cut at %d: %+v, want %d right", cut, v, want)
+		}
+		if n := right(t, cfg, sp, c); n != want {
+			t.Fatalf("cut at %d: %d blocks, want %d", cut, n, want)
+		}
+	}
+	found := 0
+	for at := range image {
+		flipped := bytes.Clone(image)
+		flipped[at] ^= byte(1 + at%255)
+		v := write(flipped)
+		in := (at - header) % record
+		of := (at - header) / record
+		damaged := at < 28 || at >= header && in < body && (of < 6 || in < 96)
+		if damaged != (v.Corrupt == 1) || v.Absent != 0 {
+			if v.Corrupt+v.Absent == 0 || !damaged {
+				t.Fatalf("flipped at %d: %+v", at, v)
+			}
+		}
+		found += v.Corrupt
+		if n, least := right(t, cfg, sp, c), 4; n != v.Right || at >= header && n < least {
+			t.Fatalf("flipped at %d: %d blocks, %+v", at, n, v)
+		}
+	}
+	if found < 6*body {
+		t.Errorf("%d flips were found", found)
+	}
+}
+
+// FuzzSegment changes and cuts a segment: its reader finds blocks that were in it, and says
+// how many.
+func FuzzSegment(f *testing.F) {
+	_, _, image := filled(f)
+	sp, c := space(40), chain(0, 6)
+	f.Add(uint16(64), uint16(len(image)), image[64:256])
+	f.Add(uint16(256), uint16(len(image)), image[64:256]) // a record at another place
+	f.Add(uint16(448), uint16(700), make([]byte, 192))
+	f.Fuzz(func(t *testing.T, at, size uint16, patch []byte) {
+		b := bytes.Clone(image)
+		copy(b[min(int(at), len(b)):], patch)
+		keys, v, err := offload.VerifyImage(sp.ID(), b[:min(int(size), len(b))])
+		if err != nil {
+			return // of another version
+		}
+		for _, k := range keys {
+			if !slices.Contains(c, k) {
+				t.Errorf("%x was not in it", k)
+			}
+		}
+		if most := len(b)/64 + 1; v.Right != len(keys) || v.Absent+v.Corrupt > most {
+			t.Errorf("%+v of %d bytes, %d keys", v, len(b), len(keys))
+		}
+	})
+}
+
+// dirBytes returns the bytes of all files of a directory.
+func dirBytes(t testing.TB, dir string) (sum int64) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil {
+			sum += info.Size()
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+	return sum
+}
+
+// faulty is a file that fails at times.
+type faulty struct {
+	offload.BlockFile
+	r    *rand.Rand
+	on   *bool
+	seen map[string]int
+}
+
+func (f faulty) WriteAt(b []byte, at int64) (int, error) {
+	if !*f.on || f.r.IntN(6) > 0 {
+		return f.BlockFile.WriteAt(b, at)
+	}
+	errno := []error{syscall.ENOSPC, syscall.EIO}[f.r.IntN(2)]
+	f.seen[errno.Error()]++
+	n, _ := f.BlockFile.WriteAt(b[:f.r.IntN(len(b))&^4095], at)
+	return n, errno
+}
+
+func (f faulty) ReadAt(b []byte, at int64) (int, error) {
+	if *f.on && f.r.IntN(10) == 0 {
+		f.seen["read"]++
+		return 0, syscall.EIO
+	}
+	return f.BlockFile.ReadAt(b, at)
+}
+
+// TestSegmentsRandom has a map beside segments that are too few for all blocks, with
+// restarts and with disks that fail: what is there is right, what was put last is there,
+// what was deleted is not, and the files never have more bytes than the bound.
+func TestSegmentsRandom(t *testing.T) {
+	sum := make(map[string]int)
+	for seed := range uint64(max(*seeds/2, 4)) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 4 << 15, SegmentBytes: 1 << 15, Buffered: seed%2 == 0}
+		if !cfg.Buffered {
+			cfg.Bytes, cfg.SegmentBytes = 4<<17, 1<<17
+		}
+		sp := space(100 + r.IntN(1000))
+		faults := false
+		open := func() *offload.Segments {
+			if cfg.Buffered {
+				return openSegments(t, cfg)
+			}
+			s, err := offload.OpenSegmentsOn(cfg, func(f offload.BlockFile) offload.BlockFile {
+				return faulty{f, r, &faults, sum}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		s := open()
+		gone := make(map[offload.Key]bool) // deleted, and not put since
+		for step := range 400 {
+			c := chain(r.IntN(12), 4+r.IntN(70))
+			from := max(0, len(c)-1-r.IntN(6))
+			faults = !cfg.Buffered && step%100 > 50
+			switch r.IntN(20) {
+			case 0:
+				if faults {
+					break
+				}
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+				s = open()
+				sum["restarts"]++
+			case 1:
+				if err := s.Delete(ctx, sp.ID(), c[from:from+1]); err == nil {
+					gone[c[from]] = true
+				} else if !faults {
+					t.Fatal(err)
+				}
+			case 2, 3, 4, 5, 6, 7, 8, 9:
+				had := make([]bool, len(c)-from)
+				if err := s.Has(ctx, sp.ID(), c[from:], had); err != nil {
+					t.Fatal(err)
+				}
+				n, err := s.Put(ctx, sp.ID(), c[from:], contents(sp, c[from:]))
+				if (err == nil) != (n == len(c)-from) || err != nil && !faults {
+					t.Fatalf("seed %d, step %d: Put: %d of %d, %v", seed, step, n, len(c)-from, err)
+				}
+				for _, k := range c[from:] {
+					delete(gone, k)
+				}
+				hit := make([]bool, n)
+				if err := s.Has(ctx, sp.ID(), c[from:from+n], hit); err != nil {
+					t.Fatal(err)
+				}
+				for i, h := range hit {
+					if !h && !had[i] { // one that it had can go with its file
+						t.Fatalf("seed %d, step %d: block %d of %d that Put returned for is absent", seed, step, i, n)
+					}
+				}
+			default:
+				dst := contents(sp, c)
+				for _, b := range dst {
+					clear(b)
+				}
+				n, err := s.Get(ctx, sp.ID(), c, dst)
+				if err != nil && (!faults || !errors.Is(err, syscall.EIO)) {
+					t.Fatalf("seed %d, step %d: Get: %v", seed, step, err)
+				}
+				for i, k := range c[:n] {
+					if !bytes.Equal(dst[i], content(sp, k)) || gone[k] {
+						t.Fatalf("seed %d, step %d: Get: block %d has other bytes, or was deleted", seed, step, i)
+					}
+				}
+				sum["hits"] += n
+			}
+			if n := dirBytes(t, cfg.Dir); n > cfg.Bytes {
+				t.Fatalf("seed %d, step %d: %d bytes, at most %d", seed, step, n, cfg.Bytes)
+			}
+		}
+		st := s.Stats()
+		sum["freed"] += int(st.Freed)
+		sum["copied"] += int(st.Copied)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if v, err := offload.VerifySegments(cfg.Dir); v.Corrupt > 0 || v.Right != st.Blocks || err != nil {
+			t.Fatalf("seed %d: %+v, %v; want %d right", seed, v, err, st.Blocks)
+		}
+	}
+	for _, name := range []string{"restarts", "freed", "copied", "hits", "read", syscall.ENOSPC.Error(), syscall.EIO.Error()} {
+		if sum[name] < 20 {
+			t.Errorf("%s: %d", name, sum[name])
+		}
+	}
+	t.Log(sum)
+}
+
+// TestHotOutlives has blocks that are read outlive those that are not.
+func TestHotOutlives(t *testing.T) {
+	cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 4 << 16, SegmentBytes: 1 << 16, Buffered: true}
+	s := openSegments(t, cfg)
+	defer s.Close()
+	sp := space(1000)
+	put := func(c []offload.Key) {
+		if n, err := s.Put(ctx, sp.ID(), c, contents(sp, c)); n != len(c) || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	c := chain(0, 20)
+	put(c)
+	dst := contents(sp, c[:10])
+	for branch := range 12 {
+		if n, err := s.Get(ctx, sp.ID(), c[:10], dst); n != 10 || err != nil {
+			t.Fatalf("%d of 10 blocks that were read are there: %v", n, err)
+		}
+		put(chain(branch, 80)[20:])
+	}
+	hit := make([]bool, 20)
+	if err := s.Has(ctx, sp.ID(), c, hit); err != nil || hit[15] || !hit[5] {
+		t.Errorf("%v, %v", hit, err)
+	}
+	if n, err := s.Put(ctx, sp.ID(), c[:1], [][]byte{make([]byte, 1<<16)}); n != 1 || err != nil {
+		t.Error(n, err) // is there
+	}
+	if n, err := s.Put(ctx, offload.SpaceID{}, c[:1], [][]byte{make([]byte, 1<<16)}); n != 0 || err == nil {
+		t.Error("a block larger than a segment was put")
+	}
+}
+
+// TestOneProcess has a directory opened once.
+func TestOneProcess(t *testing.T) {
+	cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 20}
+	s := openSegments(t, cfg)
+	if _, err := offload.OpenSegments(cfg); err == nil {
+		t.Error("a directory is open twice")
+	}
+	s.Close()
+	openSegments(t, cfg).Close()
+	for _, bad := range []offload.SegmentConfig{{Dir: cfg.Dir}, {Dir: cfg.Dir, Bytes: 1 << 20, SegmentBytes: 1<<19 + 1}, {Dir: cfg.Dir, Bytes: 1 << 20, SegmentBytes: 10}} {
+		if _, err := offload.OpenSegments(bad); err == nil {
+			t.Errorf("opened %+v", bad)
+		}
+	}
+}
