@@ -99,7 +99,7 @@ func playEngine(pod string) error {
 }
 
 func say(what, id string) {
-	_, _ = os.Stdout.WriteString(fmt.Sprintln(what, id, time.Now().UnixNano()))
+	fmt.Fprintln(os.Stdout, what, id, time.Now().UnixNano()) // in one Write
 }
 
 // noting says when the first byte of an answer has gone.

@@ -274,7 +274,7 @@ func bodyOf(fields map[string]any) string {
 	return string(b)
 }
 
-var conversations = flag.Int("conversations", 1000, "conversations of TestConversations; 200 with -short")
+var conversations = flag.Int("conversations", 300, "conversations of TestConversations, 100 at most with -short; the long form is 1000")
 
 // TestConversations: conversations of several clients with engines that evict and fail. Each
 // answer is that of its own request, byte by byte, as the last engine wrote it; what was cut was
@@ -283,7 +283,7 @@ func TestConversations(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	n := *conversations
 	if testing.Short() {
-		n = min(n, 200)
+		n = min(n, 100)
 	}
 	r := newRig(t, wide, kvindextest.EngineConfig{Blocks: 150}, "a", "b", "c")
 	random := rand.New(rand.NewPCG(1, 1))

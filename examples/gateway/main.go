@@ -33,15 +33,15 @@ import (
 
 // settings are those of the command line.
 type settings struct {
-	listen, model, folder string
-	pods, file, dns       string
-	port                  string     // of the API of a pod that names no other
-	all                   events.Pod // what pods of pods and dns have in common
-	estimated             int        // blocks; 0: pods publish events
-	policy                route.Policy
-	pause, loads          time.Duration
-	limits                limits
-	log                   *log.Logger
+	model, folder   string
+	pods, file, dns string
+	port            string     // of the API of a pod that names no other
+	all             events.Pod // what pods of pods and dns have in common
+	estimated       int        // blocks; 0: pods publish events
+	policy          route.Policy
+	pause, loads    time.Duration
+	limits          limits
+	log             *log.Logger
 }
 
 // block is the usual size of an engine's blocks, for pods that publish no events.
@@ -50,7 +50,7 @@ const block = 16
 func main() {
 	s := settings{log: log.Default()}
 	playing := flag.Bool("demo", false, "play engines and clients, and compare policies")
-	flag.StringVar(&s.listen, "listen", ":8080", "`address` for clients")
+	listen := flag.String("listen", ":8080", "`address` for clients")
 	flag.StringVar(&s.model, "model", "", "`name` of the model, as clients send it")
 	flag.StringVar(&s.folder, "folder", "", "`folder` of the model, as the engines have it, without the weights")
 	flag.StringVar(&s.pods, "pods", "", "pods, as `name=host:port,...`")
@@ -76,7 +76,10 @@ func main() {
 	if s.policy, err = policyOf(*policy); err == nil && *playing {
 		err = demo(ctx, os.Stdout, demoConversations)
 	} else if err == nil {
-		err = serve(ctx, s)
+		var listener net.Listener
+		if listener, err = net.Listen("tcp", *listen); err == nil {
+			err = serve(ctx, listener, s)
+		}
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
 		log.Fatal(err)
@@ -84,7 +87,7 @@ func main() {
 }
 
 // serve runs a gateway until ctx ends, and then until the answers that it has begun have ended.
-func serve(ctx context.Context, s settings) error {
+func serve(ctx context.Context, listener net.Listener, s settings) error {
 	llm, err := kvindex.LoadModel(s.folder)
 	if err = errors.Join(err, llm.ChatErr); err != nil {
 		return err
@@ -98,10 +101,6 @@ func serve(ctx context.Context, s settings) error {
 		return errors.New("there are no pods: -pods, -file and -dns name them")
 	}
 	server := g.server()
-	listener, err := net.Listen("tcp", s.listen)
-	if err != nil {
-		return err
-	}
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var parts sync.WaitGroup
 	parts.Go(func() { g.run(running) })
@@ -124,7 +123,7 @@ func serve(ctx context.Context, s settings) error {
 // that the Fleet receives, and the Picker picks among the pods of the Fleet.
 func open(s settings, llm kvindex.Model) (*gateway, error) {
 	g := &gateway{limits: s.limits, loads: s.loads, log: s.log, transport: http.DefaultTransport.(*http.Transport).Clone()}
-	g.transport.Proxy = nil
+	g.transport.Proxy, g.transport.DialContext = nil, (&net.Dialer{Timeout: 5 * time.Second}).DialContext
 	g.transport.MaxIdleConns, g.transport.MaxIdleConnsPerHost = 0, 256
 	g.transport.ReadBufferSize, g.transport.WriteBufferSize = 2<<10, 2<<10
 	g.transport.DisableCompression = true // the answer of the engine, byte by byte

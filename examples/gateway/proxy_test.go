@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -22,6 +23,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 	"github.com/kvindex/kvindex/kvindextest"
 	"github.com/kvindex/kvindex/picker"
@@ -83,7 +85,7 @@ func TestRefusals(t *testing.T) {
 	for path, says := range map[string]string{"/health": "", "/stats": `"Refused":10`} {
 		resp, err := r.client.Get(r.front.URL + path)
 		ok(t, err)
-		if answer, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 200 || !strings.Contains(string(answer), says) {
+		if answer, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(answer), says) {
 			t.Errorf("%s: %d %s", path, resp.StatusCode, answer)
 		}
 	}
@@ -92,7 +94,7 @@ func TestRefusals(t *testing.T) {
 	if a := r.post("/v1/chat/completions", "late", "", hello, false); a.status != 503 || !bytes.Contains(a.body, []byte("no pod")) {
 		t.Errorf("%d %s", a.status, a.body)
 	}
-	if resp, err := r.client.Get(r.front.URL + "/health"); err != nil || resp.StatusCode != 503 {
+	if resp, err := r.client.Get(r.front.URL + "/health"); err != nil || resp.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("health: %v, %v", resp, err)
 	}
 }
@@ -218,7 +220,7 @@ func TestHeaders(t *testing.T) {
 			t.Errorf("%s is passed on: %q", name, got.Get(name))
 		}
 	}
-	if resp.StatusCode != 200 || got.Get("Authorization") != "Bearer x" || got.Get("X-Forwarded-For") == "" {
+	if resp.StatusCode != http.StatusOK || got.Get("Authorization") != "Bearer x" || got.Get("X-Forwarded-For") == "" {
 		t.Errorf("%d, %v", resp.StatusCode, got)
 	}
 }
@@ -357,6 +359,62 @@ func TestSources(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := policyOf("best"); err == nil || !strings.Contains(err.Error(), "dynamo") {
+		t.Error(err)
+	}
+}
+
+// TestServe: a gateway of the command line answers, and ends when it is interrupted and the
+// answer that it has begun has come.
+func TestServe(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	dir := t.TempDir()
+	tokenizer, err := os.ReadFile("../../tokenize/testdata/tiny.json")
+	ok(t, err)
+	ok(t, os.WriteFile(filepath.Join(dir, "tokenizer.json"), tokenizer, 0o600))
+	ok(t, os.WriteFile(filepath.Join(dir, "tokenizer_config.json"), []byte(`{"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": "{{ messages }}"}`), 0o600))
+	end := make(chan struct{})
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		fmt.Fprint(w, "begun, ")
+		_ = http.NewResponseController(w).Flush()
+		<-end
+		fmt.Fprint(w, "ended")
+	}))
+	defer engine.Close()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	ok(t, err)
+	s := settings{
+		model: model, folder: dir, policy: route.Default, pause: time.Second, limits: wide, log: log.New(io.Discard, "", 0),
+		pods: "a=" + engine.Listener.Addr().String(), estimated: 100, all: events.Pod{Port: 5557, ReplayPort: 5657, Ranks: 1},
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- serve(ctx, listener, s) }()
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	r := &rig{t: t}
+	var resp *http.Response
+	r.until("an answer", func() bool {
+		if resp, err = client.Post("http://"+listener.Addr().String()+"/v1/completions", "", strings.NewReader(hello)); err == nil && resp.StatusCode != http.StatusOK {
+			resp.Body.Close()
+			return false
+		}
+		return err == nil
+	})
+	defer resp.Body.Close()
+	interrupt()
+	close(end)
+	if all, err := io.ReadAll(resp.Body); err != nil || string(all) != "begun, ended" || resp.Header.Get("X-Routed") == "" {
+		t.Errorf("%v: %s", err, all)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	s.folder = t.TempDir()
+	if err := serve(ctx, nil, s); err == nil {
+		t.Error("a folder without a model is served")
+	}
+	s.folder, s.pods = dir, ""
+	if err := serve(ctx, nil, s); err == nil || !strings.Contains(err.Error(), "no pods") {
 		t.Error(err)
 	}
 }
