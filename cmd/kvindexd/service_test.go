@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -377,6 +378,39 @@ func TestLog(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s in %s", want, text)
 		}
+	}
+}
+
+// The page of a service shows a loss with its cause.
+func TestPageShowsLosses(t *testing.T) {
+	s, engines, err := demoSettings(zmtptest.Context(t))
+	for _, e := range engines {
+		defer e.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.log = slog.New(slog.DiscardHandler)
+	public, admin, end := running(t, s)
+	until(t, public+"/readyz", 200)
+	for seq, n := range []uint64{1, 5} { // 2 to 4 are missing
+		_, message := payload(uint64(seq))
+		if code, got := post(t, fmt.Sprintf("%s/v1/events/lossy?model=m&stream=s&seq=%d", admin, n), message); code != 200 {
+			t.Fatal(code, got)
+		}
+	}
+	a, err := http.Get(admin + "/v1/watch?pod=lossy&model=m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Body.Close()
+	first, err := bufio.NewReaderSize(a.Body, 1<<17).ReadString('\n')
+	if err != nil || !strings.Contains(first, `"Cause":"gap"`) || !strings.Contains(first, `"Gap":{"From":2,"To":4,"Lost":true}`) {
+		t.Errorf("%s, %v", first, err)
+	}
+	_ = a.Body.Close()
+	if err := end(); err != nil {
+		t.Fatal(err)
 	}
 }
 
