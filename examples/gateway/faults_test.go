@@ -398,9 +398,3 @@ func TestFaults(t *testing.T) {
 	}
 	t.Logf("%d requests were sent, %d of them again; %d answers broke; %+v", sent, again, s.broken.Load(), s.gateway.counts)
 }
-
-func (r *rig) failovers() int {
-	r.gateway.mu.Lock()
-	defer r.gateway.mu.Unlock()
-	return r.gateway.counts.Failovers
-}

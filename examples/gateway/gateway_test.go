@@ -394,3 +394,9 @@ func (r *rig) converse(random *rand.Rand, id string, messages []message) string 
 	}
 	return what
 }
+
+func (r *rig) failovers() int {
+	r.gateway.mu.Lock()
+	defer r.gateway.mu.Unlock()
+	return r.gateway.counts.Failovers
+}
