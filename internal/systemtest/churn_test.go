@@ -703,6 +703,7 @@ func (c *churn) wake(p *churnPod) {
 func (c *churn) takeAddress() bool {
 	old := c.pick(func(p *churnPod) bool { return !c.sources.polled(p.source) && p.Ranks >= churnDNSRanks })
 	if old != nil && c.r.IntN(2) == 0 {
+		c.wait("the pod whose address is taken has it", func() string { return c.notAtItsAddress(old) })
 		old.stop()
 		p := c.newPod(old.setup.Host)
 		p.setup.Ranks = min(p.setup.Ranks, old.Ranks) // all of them wait
@@ -722,6 +723,25 @@ func (c *churn) takeAddress() bool {
 	c.left = slices.Delete(c.left, i, i+1)
 	c.add(c.newPod(host))
 	return true
+}
+
+// notAtItsAddress says what the streams of a pod are, if they are not at its address: one that has
+// moved there gets it when its old streams have ended.
+func (c *churn) notAtItsAddress(p *churnPod) string {
+	for _, h := range c.fleet.Pods(nil) {
+		if h.ID != p.ID {
+			continue
+		}
+		for r, s := range h.Streams {
+			if s.Endpoint != fmt.Sprintf("tcp://%s:%d", p.Host, p.Port+r) || s.Link == "waiting" {
+				return fmt.Sprintf("%+v, and it is %+v", s, p.Pod)
+			}
+		}
+		if len(h.Streams) == p.Ranks {
+			return ""
+		}
+	}
+	return fmt.Sprintf("%+v is not there", p.Pod)
 }
 
 // giveOn has the first pod go for which another one waits.
