@@ -264,6 +264,10 @@ func (s *Store) read(ctx context.Context, chain []Key, n int) (slots []uint32, e
 	var at []int   // their places in slots
 	var dst [][]byte
 	s.mu.Lock()
+	if s.closed { // and without memory, if no lease is out
+		s.mu.Unlock()
+		return nil, ErrClosed
+	}
 	for _, k := range chain[n:] {
 		slot, ok := s.slots[k]
 		if !ok {

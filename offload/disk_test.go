@@ -290,6 +290,50 @@ func TestLateRead(t *testing.T) {
 	}
 }
 
+// asked is a table whose Has waits.
+type asked struct {
+	*table
+	began, on chan struct{}
+}
+
+func (b asked) Has(ctx context.Context, space offload.SpaceID, keys []offload.Key, hit []bool) error {
+	b.began <- struct{}{}
+	<-b.on
+	return b.table.Has(ctx, space, keys, hit)
+}
+
+// TestCloseWhileAsking closes a store that asks its Backend for a chain, and releases the
+// last lease meanwhile: the memory goes, and the blocks that are there have no place.
+func TestCloseWhileAsking(t *testing.T) {
+	sp, b := space(64), asked{newTable(), make(chan struct{}), make(chan struct{})}
+	c, other := chain(0, 2), chain(0, 12)[4:]
+	b.Put(ctx, sp.ID(), other, contents(sp, other))
+	s := opened(t, offload.Config{Space: sp, MemoryBytes: 64 * 12, Disk: offload.Disk{Backend: b}})
+	written(t, s, sp, nil, c)
+	l, err := s.Acquire(ctx, c)
+	if l.Len() != 2 || err != nil {
+		t.Fatal(l.Len(), err)
+	}
+	if err := s.Flush(ctx); err != nil { // both have become hot
+		t.Fatal(err)
+	}
+	s.Prefetch(ctx, other)
+	<-b.began
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		closed(t, s)
+	}()
+	for err == nil { // until Close has begun
+		var l *offload.Lease
+		l, err = s.Acquire(ctx, c)
+		l.Release()
+	}
+	l.Release()
+	close(b.on)
+	<-done
+}
+
 // TestPrefetch has blocks in memory that nobody has waited for.
 func TestPrefetch(t *testing.T) {
 	sp, b := space(64), newTable()
