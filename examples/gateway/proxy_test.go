@@ -502,7 +502,7 @@ func TestHostile(t *testing.T) {
 	}
 	t.Logf("%v", statuses)
 	r.until("the end of all requests", func() bool { return r.gateway.present.Load() == 0 })
-	if a := r.post("/v1/chat/completions", "", "", hello, false); a.status != 200 {
-		t.Errorf("%d, %v: %s", a.status, a.err, a.body)
-	}
+	r.until("an answer", func() bool { // a slow machine may need more than the time of a body
+		return r.post("/v1/chat/completions", "", "", hello, false).status == http.StatusOK
+	})
 }
