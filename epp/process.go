@@ -154,8 +154,8 @@ func (x *exchange) process(m *extproc.ProcessingRequest) error {
 }
 
 func (x *exchange) requestHeaders(h *extproc.HttpHeaders) error {
-	if x.begun {
-		return grpcstatus.Error(codes.InvalidArgument, "epp: the headers of the request came twice")
+	if x.begun || x.chosen {
+		return grpcstatus.Error(codes.InvalidArgument, "epp: the headers of the request came twice, or behind its body")
 	}
 	x.begun = true
 	for _, field := range h.GetHeaders().GetHeaders() {

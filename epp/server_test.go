@@ -677,6 +677,9 @@ func FuzzProcess(f *testing.F) {
 	hint := &extproc.ProcessingRequest{MetadataContext: &core.Metadata{FilterMetadata: map[string]*structpb.Struct{"envoy.lb.subset_hint": nil, "envoy.lb": {Fields: map[string]*structpb.Value{"x-gateway-destination-endpoint-served": nil}}}}, Request: headers.Request}
 	add(headers, body, back, answer)
 	add(body, headers, answer, back, trailers)
+	whole := &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestHeaders{RequestHeaders: &extproc.HttpHeaders{EndOfStream: true}}}
+	add(body, whole)
+	add(trailers, whole, back)
 	add(hint, trailers, trailers, body, body, back, back)
 	add(back, answer, &extproc.ProcessingRequest{})
 	add(headers, body, headers, body)

@@ -60,12 +60,13 @@ type gateway struct {
 
 // counts are what /stats shows, since the start.
 type counts struct {
-	Requests, Refused int
-	Failovers         int // of requests that went to one more pod
-	Broken            int // answers that a pod began and did not end
-	ByLoad            int // answers to requests that could not be scored
-	WithoutUsage      int // other answers, by failed requests, or because clients did not want it
-	Exact, Low, High  int // predictions of the other answers, beside their usage
+	Requests         int // that were well-formed
+	Refused          int // requests that the gateway itself answered by an error, of these too
+	Failovers        int // of requests that went to one more pod
+	Broken           int // answers that a pod began and did not end
+	ByLoad           int // answers to requests that could not be scored
+	WithoutUsage     int // other answers, by failed requests, or because clients did not want it
+	Exact, Low, High int // predictions of the other answers, beside their usage
 
 	PromptTokens, PredictedTokens, CachedTokens int // of these
 }
@@ -127,6 +128,8 @@ func (g *gateway) pass(w http.ResponseWriter, r *http.Request) {
 			g.refuse(w, status, err)
 			return
 		}
+	} else if r.ContentLength == 0 {
+		hasCome(w)
 	}
 	g.count(func(c *counts) { c.Requests++ })
 	r.Header.Del("Upgrade") // no engine speaks another protocol
@@ -135,6 +138,12 @@ func (g *gateway) pass(w http.ResponseWriter, r *http.Request) {
 	proxy := g.proxy
 	proxy.Transport = attempts{g, body}
 	proxy.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// hasCome says that a request is here: from now on its connection is read only to see that the
+// client goes away, which takes any time.
+func hasCome(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 }
 
 // read reads a body. It has to be JSON and to name a model: what else may be wrong with it, the
@@ -149,8 +158,7 @@ func (g *gateway) read(w http.ResponseWriter, r *http.Request) (body []byte, sta
 	case err != nil:
 		return nil, http.StatusBadRequest, fmt.Errorf("the body: %w", err)
 	}
-	// From here on the connection is read only to see that the client goes away.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	hasCome(w)
 	var named struct {
 		Model any `json:"model"`
 	}
@@ -258,6 +266,10 @@ func (a attempts) send(req *http.Request, pick *picker.Pick) (*http.Response, er
 		out.Header.Set("X-data-parallel-rank", strconv.Itoa(pick.Rank))
 	}
 	resp, err := a.transport.RoundTrip(out)
+	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols { // of such a connection no context is the end
+		resp.Body.Close()
+		resp, err = nil, errors.New("it answers by another protocol")
+	}
 	var begun *bufio.Reader
 	if err == nil {
 		begun = bufio.NewReaderSize(resp.Body, 512) // longer reads pass it by

@@ -335,9 +335,8 @@ func TestConversations(t *testing.T) {
 	if hits == 0 {
 		t.Error("nothing was cached")
 	}
-	if present := r.gateway.present.Load(); present != 0 {
-		t.Errorf("%d requests are present", present)
-	}
+	// A client may have all of an answer before the gateway is done with it.
+	r.until("the end of all requests", func() bool { return r.gateway.present.Load() == 0 })
 }
 
 // converse plays a turn, and returns its fault, or what it asked for.
