@@ -290,6 +290,9 @@ func (s *Store) read(ctx context.Context, chain []Key, n int) (slots []uint32, e
 	begun := time.Now()
 	m, getErr := s.cfg.Disk.Backend.Get(ctx, s.space, keys, dst)
 	took := time.Since(begun)
+	if errors.Is(getErr, ErrCorrupt) {
+		s.tellLost(keys[m:])
+	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,6 +20,7 @@ type Config struct {
 	PromoteAt   int     // of S3FIFO: uses that make a new block a hot one, 1 to 3; 1
 	MaxTokens   int     // of a chain; what lies beyond is not stored; 0 is no bound
 	Disk        Disk    // the tier below the memory
+	Events      *Events // is told of the blocks in memory; nil: nothing is
 }
 
 func (c *Config) complete() error {
@@ -331,6 +332,7 @@ func (s *Store) forget(slot uint32) {
 	if s.refs[slot] > 0 {
 		s.pinned--
 	}
+	s.cfg.Events.tell(Event{Kind: BlocksRemoved, Tier: TierMemory, Space: s.space, Keys: s.keys[slot : slot+1]})
 }
 
 func (s *Store) pin(slot uint32) {
@@ -396,6 +398,10 @@ func (s *Store) bounded(prefix, keys []Key) ([]Key, error) {
 // them, so that a policy that goes by order lets go of the end of a chain first. New blocks
 // are those that the Backend has not given.
 func (s *Store) commit(prefix, keys []Key, slots []uint32, isNew bool) {
+	var came []bool // for events
+	if s.cfg.Events != nil {
+		came = make([]bool, len(keys))
+	}
 	for i := len(keys) - 1; i >= 0; i-- {
 		if old, ok := s.slots[keys[i]]; ok {
 			s.policy.renew(old)
@@ -406,6 +412,9 @@ func (s *Store) commit(prefix, keys []Key, slots []uint32, isNew bool) {
 		s.pinned++ // by its lease
 		hot := s.policy.insert(slot, keys[i])
 		s.count.stored++
+		if came != nil {
+			came[i] = true
+		}
 		if isNew && s.cfg.Disk.Ingest == All {
 			s.ingest(keys[i], slot, false)
 		} else if isNew && hot {
@@ -417,6 +426,7 @@ func (s *Store) commit(prefix, keys []Key, slots []uint32, isNew bool) {
 			s.policy.renew(slot)
 		}
 	}
+	s.tellStored(prefix, keys, came)
 }
 
 // Write copies the blocks of src into the store under the keys that follow prefix in their
@@ -489,6 +499,9 @@ func (s *Store) Delete(ctx context.Context, keys ...Key) error {
 		return err
 	}
 	err := s.cfg.Disk.Backend.Delete(ctx, s.space, keys)
+	if err != nil {
+		s.tellLost(keys)
+	}
 	return errors.Join(err, s.forgetAll(ctx, nil))
 }
 

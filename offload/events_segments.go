@@ -1,0 +1,139 @@
+package offload
+
+import (
+	"bytes"
+	"os"
+)
+
+// Tell has segments tell their blocks: at once those that are there, and from then on each that
+// is written, deleted, or goes with its file, whose headers are read before. One
+// that Get finds corrupt is told by the Store that reads it. Close tells BlocksCleared.
+func (s *Segments) Tell(events *Events) error {
+	s.writer.Lock()
+	defer s.writer.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return ErrClosed
+	}
+	for _, f := range s.files {
+		told := &toldFile{s: s, events: events, name: f.name, format: f.format}
+		blocks, err := told.blocks()
+		if err != nil {
+			return err
+		}
+		for name, at := range blocks {
+			if p := s.index[s.printOf(name)]; p.file == f.number && int64(p.at&^hotBit)*64 == at {
+				told.tell(BlocksStored, name)
+			}
+		}
+		f.reading.Lock()
+		if f.f != nil {
+			told.blockFile, f.f = f.f, told
+		}
+		f.reading.Unlock()
+	}
+	open := s.open
+	s.open = func(name string, flag int) (blockFile, bool, error) {
+		f, direct, err := open(name, flag)
+		if err != nil {
+			return nil, false, err
+		}
+		return &toldFile{blockFile: f, s: s, events: events, name: name}, direct, nil
+	}
+	return nil
+}
+
+func (s *Segments) printOf(name blockName) uint64 {
+	space, key := name.parts()
+	return s.print(space, key)
+}
+
+func (n blockName) parts() (SpaceID, Key) {
+	return SpaceID(n[:len(SpaceID{})]), Key(n[len(SpaceID{}):])
+}
+
+// toldFile tells the blocks that are written to a file, and those that go when it is
+// closed. Segments write and close with their writer lock held, which orders what is told.
+type toldFile struct {
+	blockFile
+	s      *Segments
+	events *Events
+	name   string
+	format format // of the header, when it is written
+}
+
+func (f *toldFile) tell(kind EventKind, name blockName) {
+	space, key := name.parts()
+	f.events.tell(Event{Kind: kind, Tier: TierDisk, Space: space, Keys: []Key{key}})
+}
+
+// blocks returns the blocks of a file that are not deleted in it, and where they are.
+func (f *toldFile) blocks() (map[blockName]int64, error) {
+	plain, err := os.Open(f.name) // scan reads what O_DIRECT does not
+	if err != nil {
+		return nil, err
+	}
+	defer plain.Close()
+	info, err := plain.Stat()
+	if err != nil {
+		return nil, err
+	}
+	blocks := make(map[blockName]int64)
+	_, _, err = f.format.scan(plain, info.Size(), func(rec record, at int64) error {
+		if rec.kind == kindDeletion {
+			delete(blocks, nameOf(rec.space, rec.key))
+		} else {
+			blocks[nameOf(rec.space, rec.key)] = at
+		}
+		return nil
+	})
+	return blocks, err
+}
+
+func (f *toldFile) has(name blockName) bool {
+	f.s.mu.Lock()
+	defer f.s.mu.Unlock()
+	_, ok := f.s.index[f.s.printOf(name)]
+	return ok
+}
+
+func (f *toldFile) WriteAt(b []byte, off int64) (int, error) {
+	n, err := f.blockFile.WriteAt(b, off)
+	if off == 0 {
+		f.format, _ = readFormat(bytes.NewReader(b)) // it is as create made it
+		return n, err
+	}
+	came := make(map[blockName]bool) // one can be there twice
+	for at := int64(0); at < int64(len(b)); {
+		rec, _ := f.format.parse(b[at:], off+at)
+		name := nameOf(rec.space, rec.key)
+		switch {
+		case rec.kind == kindDeletion: // is gone even if this is not written
+			f.tell(BlocksRemoved, name)
+		case err == nil && !came[name] && !f.has(name):
+			came[name] = true
+			f.tell(BlocksStored, name)
+		}
+		at += f.format.padded(rec.length)
+	}
+	return n, err
+}
+
+// Close tells what goes with the file, which the index has not any more.
+func (f *toldFile) Close() error {
+	f.s.mu.Lock()
+	closed := f.s.closed
+	f.s.mu.Unlock()
+	blocks, err := f.blocks()
+	if closed || err != nil {
+		f.events.tell(Event{Kind: BlocksCleared})
+		return f.blockFile.Close()
+	}
+	for name := range blocks {
+		if !f.has(name) {
+			f.tell(BlocksRemoved, name)
+		}
+	}
+	return f.blockFile.Close()
+}

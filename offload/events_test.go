@@ -1,0 +1,305 @@
+package offload_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/kvindex/kvindex/offload"
+)
+
+// told is what a reader of events knows.
+type told struct {
+	t      testing.TB
+	events offload.Events
+	holds  map[held]bool
+	parent map[offload.Key]offload.Key
+	of     map[offload.EventKind]int // events
+}
+
+type held struct {
+	tier  offload.Tier
+	space offload.SpaceID
+	key   offload.Key
+}
+
+var done = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// read reads what waits.
+func (w *told) read() {
+	events, err := w.events.Next(done)
+	if err != nil {
+		return
+	}
+	w.apply(events)
+}
+
+func (w *told) apply(events []offload.Event) {
+	for _, ev := range events {
+		w.of[ev.Kind]++
+		if ev.Kind == offload.BlocksCleared {
+			clear(w.holds)
+		}
+		parent := ev.Parent
+		for _, k := range ev.Keys {
+			b := held{ev.Tier, ev.Space, k}
+			if ev.Kind == offload.BlocksStored && w.holds[b] {
+				w.t.Errorf("%x was told twice in %s", k[:4], ev.Tier)
+			}
+			if ev.Kind == offload.BlocksStored && ev.Tier == offload.TierMemory {
+				if parent != w.parent[k] {
+					w.t.Errorf("%x has the parent %x, want %x", k[:4], parent[:4], w.parent[k])
+				}
+				parent = k
+			}
+			if ev.Kind == offload.BlocksStored {
+				w.holds[b] = true
+			} else {
+				delete(w.holds, b)
+			}
+		}
+	}
+}
+
+func newTold(t testing.TB, most int) *told {
+	w := &told{t: t, holds: make(map[held]bool), parent: make(map[offload.Key]offload.Key), of: make(map[offload.EventKind]int)}
+	w.events.Most = most
+	for branch := range 12 {
+		c := chain(branch, 80)
+		for i := range c[1:] {
+			w.parent[c[i+1]] = c[i]
+		}
+	}
+	return w
+}
+
+// compare compares what was told with what is there. If it may be less, it is never more.
+func (w *told) compare(stores []*offload.Store, spaces []offload.Space, b offload.Backend, mayLack bool) (n int) {
+	w.t.Helper()
+	want := make(map[held]bool)
+	for i, s := range stores {
+		keys, _ := s.Resident()
+		for k := range keys {
+			want[held{offload.TierMemory, spaces[i].ID(), k}] = true
+		}
+		for branch := range 12 {
+			c := chain(branch, 80)
+			hit := make([]bool, len(c))
+			if err := b.Has(ctx, spaces[i].ID(), c, hit); err != nil {
+				w.t.Fatal(err)
+			}
+			for j, k := range c {
+				if hit[j] {
+					want[held{offload.TierDisk, spaces[i].ID(), k}] = true
+				}
+			}
+		}
+	}
+	for k := range w.holds {
+		if !want[k] {
+			w.t.Fatalf("%x of %s was told, and is not there", k.key[:4], k.tier)
+		}
+	}
+	for k := range want {
+		if !w.holds[k] && !mayLack {
+			w.t.Fatalf("%x of %s is there, and was not told", k.key[:4], k.tier)
+		}
+	}
+	return len(w.holds)
+}
+
+// TestEvents: two stores above one directory, whose files come and go, are restarted, and fail.
+// After each step what was told is what is there.
+func TestEvents(t *testing.T) {
+	sum := make(map[offload.EventKind]int)
+	for seed := range uint64(max(*seeds/3, 4)) {
+		r := rand.New(rand.NewPCG(seed, 9))
+		faults, seen := false, make(map[string]int)
+		cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 4 << 15, SegmentBytes: 1 << 15, Buffered: seed%2 == 0}
+		if !cfg.Buffered {
+			cfg.Bytes, cfg.SegmentBytes = 4<<17, 1<<17
+		}
+		spaces := []offload.Space{space(600), space(500)}
+		var w *told
+		var b *offload.Segments
+		var stores []*offload.Store
+		begin := func() {
+			var err error
+			if b, err = offload.OpenSegmentsOn(cfg, func(f offload.BlockFile) offload.BlockFile {
+				return faulty{f, r, &faults, seen}
+			}); err != nil {
+				t.Fatal(err)
+			}
+			w, stores = newTold(t, 0), nil
+			if err := b.Tell(&w.events); err != nil {
+				t.Fatal(err)
+			}
+			for i, sp := range spaces {
+				stores = append(stores, opened(t, offload.Config{
+					Space: sp, MemoryBytes: int64(sp.BlockBytes) * 100, Events: &w.events,
+					Disk: offload.Disk{Backend: b, Ingest: []offload.Ingestion{offload.All, offload.Hot}[i]},
+				}))
+			}
+		}
+		begin()
+		for step := range 150 {
+			faults = !cfg.Buffered && step%50 > 30
+			i := r.IntN(len(stores))
+			s, sp := stores[i], spaces[i]
+			c := chain(r.IntN(12), 4+r.IntN(70))
+			from := r.IntN(len(c))
+			switch r.IntN(16) {
+			case 0:
+				_ = s.Delete(ctx, c[from:]...)
+			case 1:
+				if step%3 > 0 {
+					break
+				}
+				for _, s := range stores {
+					closed(t, s)
+				}
+				w.read()
+				for k := range w.holds {
+					if k.tier == offload.TierMemory {
+						t.Fatal("a closed store has told no removal")
+					}
+				}
+				faults = false
+				if err := b.Close(); err != nil {
+					t.Fatal(err)
+				}
+				if w.read(); len(w.holds) > 0 {
+					t.Fatal("closed segments have told of blocks")
+				}
+				for kind, n := range w.of {
+					sum[kind] += n
+				}
+				begin()
+			case 2, 3, 4, 5, 6:
+				l, _ := s.Acquire(ctx, c)
+				l.Release()
+			default:
+				if _, err := s.Write(ctx, c[:from], c[from:], contents(sp, c[from:])); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, s := range stores {
+				if err := s.Flush(ctx); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.read()
+			w.compare(stores, spaces, b, false)
+		}
+		for kind, n := range w.of {
+			sum[kind] += n
+		}
+		for _, s := range stores {
+			closed(t, s)
+		}
+		b.Close()
+	}
+	for _, kind := range []offload.EventKind{offload.BlocksStored, offload.BlocksRemoved, offload.BlocksCleared} {
+		if sum[kind] < 10 {
+			t.Errorf("%d events of kind %d", sum[kind], kind)
+		}
+	}
+}
+
+// TestEventsLag: a reader that is too slow is told less, and never of a block that is not
+// there, while several goroutines use the store.
+func TestEventsLag(t *testing.T) {
+	cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 4 << 15, SegmentBytes: 1 << 15, Buffered: true}
+	sp := space(600)
+	for _, most := range []int{1, 100, 1 << 20} {
+		b := openSegments(t, cfg)
+		w := newTold(t, most)
+		if err := b.Tell(&w.events); err != nil {
+			t.Fatal(err)
+		}
+		s := opened(t, offload.Config{Space: sp, MemoryBytes: 600 * 200, Events: &w.events, Disk: offload.Disk{Backend: b, Ingest: offload.All}})
+		reading, stop := context.WithCancel(ctx)
+		stopped := make(chan struct{})
+		go func() {
+			defer close(stopped)
+			for {
+				events, err := w.events.Next(reading)
+				if err != nil {
+					return
+				}
+				w.apply(events)
+			}
+		}()
+		var wg sync.WaitGroup
+		for g := range uint64(4) {
+			wg.Go(func() {
+				r := rand.New(rand.NewPCG(g, uint64(most)))
+				for range 100 {
+					c := chain(r.IntN(12), 4+r.IntN(70))
+					if from := r.IntN(len(c)); r.IntN(3) > 0 {
+						_, _ = s.Write(ctx, c[:from], c[from:], contents(sp, c[from:]))
+					} else if l, err := s.Acquire(ctx, c); err == nil {
+						l.Release()
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if err := s.Flush(ctx); err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		<-stopped
+		w.read()
+		w.compare([]*offload.Store{s}, []offload.Space{sp}, b, w.of[offload.BlocksCleared] > 0)
+		if cleared := w.of[offload.BlocksCleared] > 0; cleared && most > 100 || !cleared && most == 1 {
+			t.Errorf("Most is %d: %d times cleared", most, w.of[offload.BlocksCleared])
+		}
+		closed(t, s)
+		b.Close()
+	}
+}
+
+// TestEventsCorrupt: what is on disk is told at first, and a block that is found corrupt is
+// told as removed.
+func TestEventsCorrupt(t *testing.T) {
+	cfg, name, image := filled(t) // 5 of 6
+	sp, c := space(40), chain(0, 6)
+	image[bytes.Index(image, content(sp, c[2]))]++
+	if err := os.WriteFile(name, image, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b, w := openSegments(t, cfg), newTold(t, 0)
+	defer b.Close()
+	if err := b.Tell(&w.events); err != nil {
+		t.Fatal(err)
+	}
+	s := opened(t, offload.Config{Space: sp, MemoryBytes: 40 * 10, Events: &w.events, Disk: offload.Disk{Backend: b}})
+	defer closed(t, s)
+	stores, spaces := []*offload.Store{s}, []offload.Space{sp}
+	w.read()
+	if n := w.compare(stores, spaces, b, false); n != 5 {
+		t.Fatalf("%d blocks were told, want 5", n)
+	}
+	if l, err := s.Acquire(ctx, c); l.Len() != 2 || !errors.Is(err, offload.ErrCorrupt) {
+		t.Fatal(l.Len(), err)
+	} else {
+		l.Release()
+	}
+	w.read()
+	if n := w.compare(stores, spaces, b, false); n != 6 {
+		t.Fatalf("%d blocks were told, want 2 in memory and 4 on disk", n)
+	}
+	b.Close()
+	if err := b.Tell(&w.events); !errors.Is(err, offload.ErrClosed) {
+		t.Error(err)
+	}
+}
