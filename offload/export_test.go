@@ -29,6 +29,9 @@ func (s *Store) Resident() (keys map[Key]bool, ghosts int) {
 
 type BlockFile = blockFile
 
+// MaxBlock returns the bytes of the largest block that segments take.
+func (s *Segments) MaxBlock() int64 { return s.maxBlock() }
+
 // OpenSegmentsOn opens a directory whose files are others.
 func OpenSegmentsOn(cfg SegmentConfig, other func(BlockFile) BlockFile) (*Segments, error) {
 	return openSegments(cfg, func(name string, flag int) (blockFile, bool, error) {

@@ -24,7 +24,7 @@ import (
 type SegmentConfig struct {
 	Dir          string // is created if it is not there
 	Bytes        int64  // bound of all files, at every moment; at least two segments
-	SegmentBytes int64  // of a file; 0 is an eighth of Bytes. No block is larger
+	SegmentBytes int64  // of a file; 0 is an eighth of Bytes. A block has 8,288 bytes less, and at most 1 GiB
 	// Buffered writes through the page cache, where small blocks take 64 bytes more than
 	// theirs. Without it a block takes up to 4 KiB more.
 	Buffered bool
@@ -98,9 +98,10 @@ func OpenSegments(cfg SegmentConfig) (*Segments, error) {
 	if cfg.SegmentBytes == 0 {
 		cfg.SegmentBytes = cfg.Bytes / 8
 	}
-	const most = int64(1) << 36 // a place has 31 bits, of 64 bytes each
-	if cfg.SegmentBytes < maxAlign || cfg.SegmentBytes > most || cfg.Bytes/2 < cfg.SegmentBytes {
-		return nil, fmt.Errorf("offload: segments of %d bytes in %d: a segment has %d to %d, and two fit", cfg.SegmentBytes, cfg.Bytes, maxAlign, most)
+	// A header and a block fit in the least one. A place has 31 bits, of 64 bytes each.
+	const least, most = 4 * maxAlign, int64(1) << 36
+	if cfg.SegmentBytes < least || cfg.SegmentBytes > most || cfg.Bytes/2 < cfg.SegmentBytes {
+		return nil, fmt.Errorf("offload: segments of %d bytes in %d: a segment has %d to %d, and two fit", cfg.SegmentBytes, cfg.Bytes, least, most)
 	}
 	return openSegments(cfg, openFile)
 }
@@ -158,6 +159,7 @@ func (s *Segments) load() error {
 			return fmt.Errorf("offload: %s: %w", f.name, err)
 		}
 		f.end = f.records
+		return s.shrink(s.cfg.Bytes - max(s.cfg.SegmentBytes-f.end, 0)) // as it grows
 	}
 	return s.shrink(s.cfg.Bytes)
 }
@@ -212,7 +214,7 @@ func (s *Segments) loadFile(name string) (*segment, error) {
 		} else {
 			s.stats.Corrupt++
 		}
-		return nil, os.Remove(name)
+		return nil, errors.Join(plain.Close(), os.Remove(name)) // Windows removes no open file
 	} else if err != nil {
 		return nil, err
 	}
@@ -349,19 +351,18 @@ func (f *segment) read(at int64, n int) (rec record, body []byte, done func(), e
 	done = func() { scratch.Put(p) }
 	*p = aligned((*p)[:0], int(f.padded(n)))
 	b := (*p)[:f.padded(n)]
-	switch got, err := f.f.ReadAt(b, at); {
-	case got >= recordBytes+n: // the file can end before the padding
-	case errors.Is(err, io.EOF):
-		return rec, nil, done, ErrCorrupt
-	default:
+	got, err := f.f.ReadAt(b, at)
+	if got < recordBytes+n && !errors.Is(err, io.EOF) { // the file can end before the padding
 		return rec, nil, done, err
 	}
 	rec, ok := f.parse(b, at)
-	if !ok {
+	switch {
+	case got < recordBytes || !ok:
 		return rec, nil, done, ErrCorrupt
-	}
-	if rec.length != n {
+	case rec.length != n: // and the file can end before n bytes
 		return rec, nil, done, nil
+	case got < recordBytes+n:
+		return rec, nil, done, ErrCorrupt
 	}
 	return rec, b[recordBytes:][:n], done, nil
 }
@@ -387,25 +388,35 @@ func (s *Segments) Put(ctx context.Context, space SpaceID, keys []Key, src [][]b
 	defer s.writer.Unlock()
 	s.staged, s.buf = s.staged[:0], s.buf[:0]
 	for i, k := range keys {
-		if len(s.staged) == 0 {
-			n = i
-		}
-		if err = s.usable(ctx); err != nil {
+		if err = errors.Join(s.usable(ctx), s.fits(src[i])); err != nil {
 			err = errors.Join(err, s.flush())
 		} else if print := s.print(space, k); !s.use(print) {
-			err = s.stage(record{kind: kindBlock, space: space, key: k}, print, src[i])
-		}
-		if err != nil {
-			if len(s.staged) == 0 {
-				n = i
+			if err = s.stage(record{kind: kindBlock, space: space, key: k}, print, src[i]); err == nil && len(s.staged) == 1 {
+				n = i // what came before it is written
 			}
+		}
+		if err != nil && len(s.staged) > 0 {
 			return n, err
+		} else if err != nil {
+			return i, err
 		}
 	}
 	if err := s.flush(); err != nil {
 		return n, err
 	}
 	return len(keys), nil
+}
+
+// maxBlock returns the bytes of the largest block.
+func (s *Segments) maxBlock() int64 {
+	return min(s.cfg.SegmentBytes-2*maxAlign-recordBytes, maxBlockBytes)
+}
+
+func (s *Segments) fits(block []byte) error {
+	if most := s.maxBlock(); int64(len(block)) > most {
+		return fmt.Errorf("%w: a block of %d bytes, at most %d in segments of %d", ErrMisaligned, len(block), most, s.cfg.SegmentBytes)
+	}
+	return nil
 }
 
 // use reports whether a block is there, and marks it as read if so.
@@ -511,9 +522,6 @@ func (s *Segments) flush() error {
 
 // roll begins a file for a block of n bytes and more, and makes room for the one after it.
 func (s *Segments) roll(n int) (*segment, error) {
-	if most := s.cfg.SegmentBytes - 2*maxAlign - recordBytes; int64(n) > most {
-		return nil, fmt.Errorf("%w: a block of %d bytes, at most %d in segments of %d", ErrMisaligned, n, most, s.cfg.SegmentBytes)
-	}
 	if err := s.shrink(s.cfg.Bytes - s.cfg.SegmentBytes); err != nil {
 		return nil, err
 	}
@@ -524,7 +532,7 @@ func (s *Segments) roll(n int) (*segment, error) {
 	s.mu.Lock()
 	s.files = append(s.files, f)
 	s.mu.Unlock()
-	most := f.end + s.cfg.SegmentBytes/2
+	most := min(f.end+s.cfg.SegmentBytes/2, s.cfg.SegmentBytes-f.padded(n))
 	for len(s.files) > 1 && s.size()-f.end+2*s.cfg.SegmentBytes > s.cfg.Bytes {
 		if err := s.copyHot(s.files[0], most); err != nil {
 			return nil, err
@@ -595,6 +603,7 @@ func (s *Segments) copyHot(f *segment, most int64) error {
 		if to := s.active(); err == nil && to.end+int64(len(s.buf))+to.padded(len(body)) <= most {
 			if err := s.stage(rec, print, body); err != nil {
 				done()
+				s.staged, s.buf = s.staged[:0], s.buf[:0]
 				return err
 			}
 			s.mu.Lock()
@@ -603,7 +612,9 @@ func (s *Segments) copyHot(f *segment, most int64) error {
 		}
 		done() // what cannot be read goes with its file
 	}
-	return s.flush()
+	err := s.flush()
+	s.staged, s.buf = s.staged[:0], s.buf[:0] // for others
+	return err
 }
 
 // whole reads a record whose length nobody has.
