@@ -103,31 +103,37 @@ func OpenSegments(cfg SegmentConfig) (*Segments, error) {
 	if cfg.SegmentBytes < least || cfg.SegmentBytes > most || cfg.Bytes/2 < cfg.SegmentBytes {
 		return nil, fmt.Errorf("offload: segments of %d bytes in %d: a segment has %d to %d, and two fit", cfg.SegmentBytes, cfg.Bytes, least, most)
 	}
-	return openSegments(cfg, openFile)
+	return openSegments(cfg, openBy(openDirect))
 }
 
-// openFile opens a file past the page cache if it can, and says whether it has.
-func openFile(name string, flag int) (blockFile, bool, error) {
-	if f, err := openDirect(name, flag); err == nil {
-		return f, true, nil
+// openBy returns what opens a file past the page cache if it can, and says whether it has.
+func openBy(direct func(string, int) (*os.File, error)) func(string, int) (blockFile, bool, error) {
+	return func(name string, flag int) (blockFile, bool, error) {
+		f, err := direct(name, flag)
+		if err == nil {
+			return f, true, nil
+		} else if errors.Is(err, fs.ErrExist) {
+			return nil, false, err
+		}
+		return openPlain(name, flag&^os.O_EXCL) // some make the file before they refuse it
 	}
-	f, err := os.OpenFile(name, flag, 0o644)
+}
+
+func openPlain(name string, flag int) (blockFile, bool, error) {
+	f, err := os.OpenFile(name, flag, 0o600)
 	return f, false, err
 }
 
 func openSegments(cfg SegmentConfig, open func(string, int) (blockFile, bool, error)) (*Segments, error) {
 	s := &Segments{cfg: cfg, seed: maphash.MakeSeed(), open: open, index: make(map[uint64]place)}
 	if cfg.Buffered {
-		s.open = func(name string, flag int) (blockFile, bool, error) {
-			f, err := os.OpenFile(name, flag, 0o644)
-			return f, false, err
-		}
+		s.open = openPlain
 	}
-	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("offload: %w", err)
 	}
 	var err error
-	if s.lock, err = os.OpenFile(filepath.Join(cfg.Dir, "lock"), os.O_CREATE|os.O_RDWR, 0o644); err != nil {
+	if s.lock, err = os.OpenFile(filepath.Join(cfg.Dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return nil, fmt.Errorf("offload: %w", err)
 	}
 	if err := lockFile(s.lock); err != nil {
@@ -241,8 +247,7 @@ func (s *Segments) loadFile(name string) (*segment, error) {
 // openAs opens a file of an alignment, past the page cache only if that allows it.
 func (s *Segments) openAs(name string, flag int, align int64) (blockFile, bool, error) {
 	if align < maxAlign {
-		f, err := os.OpenFile(name, flag, 0o644)
-		return f, false, err
+		return openPlain(name, flag)
 	}
 	return s.open(name, flag)
 }
@@ -566,7 +571,9 @@ func (s *Segments) shrink(most int64) error {
 func (s *Segments) create() (*segment, error) {
 	seg := &segment{}
 	if n := len(s.files); n > 0 {
-		seg.number = s.files[n-1].number + 1
+		if seg.number = s.files[n-1].number + 1; seg.number == 0 {
+			return nil, fmt.Errorf("no number follows %s", s.files[n-1].name)
+		}
 	}
 	seg.name = filepath.Join(s.cfg.Dir, segmentName(seg.number))
 	var err error

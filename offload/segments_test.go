@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"syscall"
 	"testing"
@@ -352,6 +353,9 @@ func TestOneProcess(t *testing.T) {
 	}
 	s.Close()
 	openSegments(t, cfg).Close()
+	if info, err := os.Stat(cfg.Dir + "/lock"); err != nil || runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 {
+		t.Errorf("others than the owner read prompts: %v, %v", info.Mode(), err)
+	}
 	for _, bad := range []offload.SegmentConfig{{Dir: cfg.Dir}, {Dir: cfg.Dir, Bytes: 1 << 20, SegmentBytes: 1<<19 + 1}, {Dir: cfg.Dir, Bytes: 1 << 20, SegmentBytes: 10}, {Dir: cfg.Dir, Bytes: 1 << 20, SegmentBytes: 8192}} {
 		if _, err := offload.OpenSegments(bad); err == nil {
 			t.Errorf("opened %+v", bad)
@@ -456,5 +460,46 @@ func TestBlockSizes(t *testing.T) {
 	defer s.Close()
 	if most := s.MaxBlock(); most != 1<<30 { // what a reader takes
 		t.Errorf("a block of %d bytes", most)
+	}
+}
+
+// TestNoDirect has a file system that makes a file and then refuses to open it past the
+// page cache, as tmpfs did before Linux 6.6.
+func TestNoDirect(t *testing.T) {
+	cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 20, SegmentBytes: 1 << 17}
+	s, err := offload.OpenSegmentsWith(cfg, func(name string, flag int) (*os.File, error) {
+		f, err := os.OpenFile(name, flag, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		return nil, errors.Join(syscall.EINVAL, f.Close())
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if n, err := s.Put(ctx, offload.SpaceID{}, numbered(0), [][]byte{{1}}); n != 1 || err != nil {
+		t.Error(n, err)
+	}
+	if n, err := s.Get(ctx, offload.SpaceID{}, numbered(0), [][]byte{{0}}); n != 1 || err != nil {
+		t.Error(n, err)
+	}
+}
+
+// TestLastNumber has a file of the last number that there is: what it has is there, and no
+// other follows it.
+func TestLastNumber(t *testing.T) {
+	cfg, name, _ := filled(t)
+	if err := os.Rename(name, filepath.Join(cfg.Dir, "ffffffff.seg")); err != nil {
+		t.Fatal(err)
+	}
+	s := openSegments(t, cfg)
+	defer s.Close()
+	block := make([]byte, 100<<10)
+	if n, err := s.Put(ctx, offload.SpaceID{}, append(numbered(1), numbered(2)...), [][]byte{block, block}); n != 1 || err == nil {
+		t.Error(n, err)
+	}
+	if n, err := s.Get(ctx, offload.SpaceID{}, numbered(1), [][]byte{block}); n != 1 || err != nil {
+		t.Error(n, err)
 	}
 }
