@@ -38,7 +38,9 @@ type SegmentConfig struct {
 // Nothing is synced. What Put returned for survives kill -9, and not the end of the
 // machine. A block that is torn or corrupt is absent: Get compares a checksum.
 // An index of its own has at most 64 bytes for each block.
-// One process at a time can open a directory, on Linux.
+// On Linux a directory that is open cannot be opened again. Elsewhere nothing keeps two
+// processes from spoiling each other's files.
+// The files can be read by their owner alone.
 type Segments struct {
 	cfg  SegmentConfig
 	seed maphash.Seed
