@@ -4,7 +4,7 @@ import "context"
 
 // Backend is a tier of blocks below the memory. What it is given by position it answers by
 // position. Its methods may be called at the same time, and keep none of their arguments.
-// The suite of package backendtest has a test for each of these sentences.
+// The suite of package backendtest tests what can be seen from outside.
 type Backend interface {
 	// Has sets hit[i] if the block keys[i] of the space is there. There are as many hits as
 	// keys.

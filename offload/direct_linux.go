@@ -11,7 +11,7 @@ import (
 // openDirect opens a file past the page cache, and reports an error where the file system
 // cannot.
 func openDirect(name string, flag int) (*os.File, error) {
-	return os.OpenFile(name, flag|unix.O_DIRECT, 0o644)
+	return os.OpenFile(name, flag|unix.O_DIRECT, 0o600)
 }
 
 // lockFile takes a file for this process until it is closed.

@@ -1,6 +1,9 @@
 package offload
 
-import "bytes"
+import (
+	"bytes"
+	"os"
+)
 
 // Counts returns what a store has done, by name.
 func (s *Store) Counts() map[string]uint64 {
@@ -29,15 +32,23 @@ func (s *Store) Resident() (keys map[Key]bool, ghosts int) {
 
 type BlockFile = blockFile
 
+// MaxBlock returns the bytes of the largest block that segments take.
+func (s *Segments) MaxBlock() int64 { return s.maxBlock() }
+
 // OpenSegmentsOn opens a directory whose files are others.
 func OpenSegmentsOn(cfg SegmentConfig, other func(BlockFile) BlockFile) (*Segments, error) {
 	return openSegments(cfg, func(name string, flag int) (blockFile, bool, error) {
-		f, direct, err := openFile(name, flag)
+		f, direct, err := openBy(openDirect)(name, flag)
 		if err != nil {
 			return nil, false, err
 		}
 		return other(f), direct, nil
 	})
+}
+
+// OpenSegmentsWith opens a directory with another way past the page cache.
+func OpenSegmentsWith(cfg SegmentConfig, direct func(string, int) (*os.File, error)) (*Segments, error) {
+	return openSegments(cfg, openBy(direct))
 }
 
 // VerifyImage reads a segment, and returns the keys of its blocks that are right.

@@ -24,7 +24,7 @@ import (
 type SegmentConfig struct {
 	Dir          string // is created if it is not there
 	Bytes        int64  // bound of all files, at every moment; at least two segments
-	SegmentBytes int64  // of a file; 0 is an eighth of Bytes. No block is larger
+	SegmentBytes int64  // of a file; 0 is an eighth of Bytes. A block has 8,288 bytes less, and at most 1 GiB
 	// Buffered writes through the page cache, where small blocks take 64 bytes more than
 	// theirs. Without it a block takes up to 4 KiB more.
 	Buffered bool
@@ -38,7 +38,9 @@ type SegmentConfig struct {
 // Nothing is synced. What Put returned for survives kill -9, and not the end of the
 // machine. A block that is torn or corrupt is absent: Get compares a checksum.
 // An index of its own has at most 64 bytes for each block.
-// One process at a time can open a directory, on Linux.
+// On Linux a directory that is open cannot be opened again. Elsewhere nothing keeps two
+// processes from spoiling each other's files.
+// The files can be read by their owner alone.
 type Segments struct {
 	cfg  SegmentConfig
 	seed maphash.Seed
@@ -98,35 +100,42 @@ func OpenSegments(cfg SegmentConfig) (*Segments, error) {
 	if cfg.SegmentBytes == 0 {
 		cfg.SegmentBytes = cfg.Bytes / 8
 	}
-	const most = int64(1) << 36 // a place has 31 bits, of 64 bytes each
-	if cfg.SegmentBytes < maxAlign || cfg.SegmentBytes > most || cfg.Bytes/2 < cfg.SegmentBytes {
-		return nil, fmt.Errorf("offload: segments of %d bytes in %d: a segment has %d to %d, and two fit", cfg.SegmentBytes, cfg.Bytes, maxAlign, most)
+	// A header and a block fit in the least one. A place has 31 bits, of 64 bytes each.
+	const least, most = 4 * maxAlign, int64(1) << 36
+	if cfg.SegmentBytes < least || cfg.SegmentBytes > most || cfg.Bytes/2 < cfg.SegmentBytes {
+		return nil, fmt.Errorf("offload: segments of %d bytes in %d: a segment has %d to %d, and two fit", cfg.SegmentBytes, cfg.Bytes, least, most)
 	}
-	return openSegments(cfg, openFile)
+	return openSegments(cfg, openBy(openDirect))
 }
 
-// openFile opens a file past the page cache if it can, and says whether it has.
-func openFile(name string, flag int) (blockFile, bool, error) {
-	if f, err := openDirect(name, flag); err == nil {
-		return f, true, nil
+// openBy returns what opens a file past the page cache if it can, and says whether it has.
+func openBy(direct func(string, int) (*os.File, error)) func(string, int) (blockFile, bool, error) {
+	return func(name string, flag int) (blockFile, bool, error) {
+		f, err := direct(name, flag)
+		if err == nil {
+			return f, true, nil
+		} else if errors.Is(err, fs.ErrExist) {
+			return nil, false, err
+		}
+		return openPlain(name, flag&^os.O_EXCL) // some make the file before they refuse it
 	}
-	f, err := os.OpenFile(name, flag, 0o644)
+}
+
+func openPlain(name string, flag int) (blockFile, bool, error) {
+	f, err := os.OpenFile(name, flag, 0o600)
 	return f, false, err
 }
 
 func openSegments(cfg SegmentConfig, open func(string, int) (blockFile, bool, error)) (*Segments, error) {
 	s := &Segments{cfg: cfg, seed: maphash.MakeSeed(), open: open, index: make(map[uint64]place)}
 	if cfg.Buffered {
-		s.open = func(name string, flag int) (blockFile, bool, error) {
-			f, err := os.OpenFile(name, flag, 0o644)
-			return f, false, err
-		}
+		s.open = openPlain
 	}
-	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("offload: %w", err)
 	}
 	var err error
-	if s.lock, err = os.OpenFile(filepath.Join(cfg.Dir, "lock"), os.O_CREATE|os.O_RDWR, 0o644); err != nil {
+	if s.lock, err = os.OpenFile(filepath.Join(cfg.Dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return nil, fmt.Errorf("offload: %w", err)
 	}
 	if err := lockFile(s.lock); err != nil {
@@ -158,6 +167,7 @@ func (s *Segments) load() error {
 			return fmt.Errorf("offload: %s: %w", f.name, err)
 		}
 		f.end = f.records
+		return s.shrink(s.cfg.Bytes - max(s.cfg.SegmentBytes-f.end, 0)) // as it grows
 	}
 	return s.shrink(s.cfg.Bytes)
 }
@@ -212,7 +222,7 @@ func (s *Segments) loadFile(name string) (*segment, error) {
 		} else {
 			s.stats.Corrupt++
 		}
-		return nil, os.Remove(name)
+		return nil, errors.Join(plain.Close(), os.Remove(name)) // Windows removes no open file
 	} else if err != nil {
 		return nil, err
 	}
@@ -239,8 +249,7 @@ func (s *Segments) loadFile(name string) (*segment, error) {
 // openAs opens a file of an alignment, past the page cache only if that allows it.
 func (s *Segments) openAs(name string, flag int, align int64) (blockFile, bool, error) {
 	if align < maxAlign {
-		f, err := os.OpenFile(name, flag, 0o644)
-		return f, false, err
+		return openPlain(name, flag)
 	}
 	return s.open(name, flag)
 }
@@ -349,19 +358,18 @@ func (f *segment) read(at int64, n int) (rec record, body []byte, done func(), e
 	done = func() { scratch.Put(p) }
 	*p = aligned((*p)[:0], int(f.padded(n)))
 	b := (*p)[:f.padded(n)]
-	switch got, err := f.f.ReadAt(b, at); {
-	case got >= recordBytes+n: // the file can end before the padding
-	case errors.Is(err, io.EOF):
-		return rec, nil, done, ErrCorrupt
-	default:
+	got, err := f.f.ReadAt(b, at)
+	if got < recordBytes+n && !errors.Is(err, io.EOF) { // the file can end before the padding
 		return rec, nil, done, err
 	}
 	rec, ok := f.parse(b, at)
-	if !ok {
+	switch {
+	case got < recordBytes || !ok:
 		return rec, nil, done, ErrCorrupt
-	}
-	if rec.length != n {
+	case rec.length != n: // and the file can end before n bytes
 		return rec, nil, done, nil
+	case got < recordBytes+n:
+		return rec, nil, done, ErrCorrupt
 	}
 	return rec, b[recordBytes:][:n], done, nil
 }
@@ -387,25 +395,35 @@ func (s *Segments) Put(ctx context.Context, space SpaceID, keys []Key, src [][]b
 	defer s.writer.Unlock()
 	s.staged, s.buf = s.staged[:0], s.buf[:0]
 	for i, k := range keys {
-		if len(s.staged) == 0 {
-			n = i
-		}
-		if err = s.usable(ctx); err != nil {
+		if err = errors.Join(s.usable(ctx), s.fits(src[i])); err != nil {
 			err = errors.Join(err, s.flush())
 		} else if print := s.print(space, k); !s.use(print) {
-			err = s.stage(record{kind: kindBlock, space: space, key: k}, print, src[i])
-		}
-		if err != nil {
-			if len(s.staged) == 0 {
-				n = i
+			if err = s.stage(record{kind: kindBlock, space: space, key: k}, print, src[i]); err == nil && len(s.staged) == 1 {
+				n = i // what came before it is written
 			}
+		}
+		if err != nil && len(s.staged) > 0 {
 			return n, err
+		} else if err != nil {
+			return i, err
 		}
 	}
 	if err := s.flush(); err != nil {
 		return n, err
 	}
 	return len(keys), nil
+}
+
+// maxBlock returns the bytes of the largest block.
+func (s *Segments) maxBlock() int64 {
+	return min(s.cfg.SegmentBytes-2*maxAlign-recordBytes, maxBlockBytes)
+}
+
+func (s *Segments) fits(block []byte) error {
+	if most := s.maxBlock(); int64(len(block)) > most {
+		return fmt.Errorf("%w: a block of %d bytes, at most %d in segments of %d", ErrMisaligned, len(block), most, s.cfg.SegmentBytes)
+	}
+	return nil
 }
 
 // use reports whether a block is there, and marks it as read if so.
@@ -511,9 +529,6 @@ func (s *Segments) flush() error {
 
 // roll begins a file for a block of n bytes and more, and makes room for the one after it.
 func (s *Segments) roll(n int) (*segment, error) {
-	if most := s.cfg.SegmentBytes - 2*maxAlign - recordBytes; int64(n) > most {
-		return nil, fmt.Errorf("%w: a block of %d bytes, at most %d in segments of %d", ErrMisaligned, n, most, s.cfg.SegmentBytes)
-	}
 	if err := s.shrink(s.cfg.Bytes - s.cfg.SegmentBytes); err != nil {
 		return nil, err
 	}
@@ -524,7 +539,7 @@ func (s *Segments) roll(n int) (*segment, error) {
 	s.mu.Lock()
 	s.files = append(s.files, f)
 	s.mu.Unlock()
-	most := f.end + s.cfg.SegmentBytes/2
+	most := min(f.end+s.cfg.SegmentBytes/2, s.cfg.SegmentBytes-f.padded(n))
 	for len(s.files) > 1 && s.size()-f.end+2*s.cfg.SegmentBytes > s.cfg.Bytes {
 		if err := s.copyHot(s.files[0], most); err != nil {
 			return nil, err
@@ -558,7 +573,9 @@ func (s *Segments) shrink(most int64) error {
 func (s *Segments) create() (*segment, error) {
 	seg := &segment{}
 	if n := len(s.files); n > 0 {
-		seg.number = s.files[n-1].number + 1
+		if seg.number = s.files[n-1].number + 1; seg.number == 0 {
+			return nil, fmt.Errorf("no number follows %s", s.files[n-1].name)
+		}
 	}
 	seg.name = filepath.Join(s.cfg.Dir, segmentName(seg.number))
 	var err error
@@ -595,6 +612,7 @@ func (s *Segments) copyHot(f *segment, most int64) error {
 		if to := s.active(); err == nil && to.end+int64(len(s.buf))+to.padded(len(body)) <= most {
 			if err := s.stage(rec, print, body); err != nil {
 				done()
+				s.staged, s.buf = s.staged[:0], s.buf[:0]
 				return err
 			}
 			s.mu.Lock()
@@ -603,7 +621,9 @@ func (s *Segments) copyHot(f *segment, most int64) error {
 		}
 		done() // what cannot be read goes with its file
 	}
-	return s.flush()
+	err := s.flush()
+	s.staged, s.buf = s.staged[:0], s.buf[:0] // for others
+	return err
 }
 
 // whole reads a record whose length nobody has.

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"syscall"
 	"testing"
@@ -261,6 +262,9 @@ func TestSegmentsRandom(t *testing.T) {
 				for _, k := range c[from:] {
 					delete(gone, k)
 				}
+				if n < len(had) && !had[n] && len(has(t, s, sp, c[from+n:][:1])) > 0 {
+					t.Fatalf("seed %d, step %d: block %d is there, and Put returned %d, %v", seed, step, n, n, err)
+				}
 				hit := make([]bool, n)
 				if err := s.Has(ctx, sp.ID(), c[from:from+n], hit); err != nil {
 					t.Fatal(err)
@@ -349,9 +353,153 @@ func TestOneProcess(t *testing.T) {
 	}
 	s.Close()
 	openSegments(t, cfg).Close()
-	for _, bad := range []offload.SegmentConfig{{Dir: cfg.Dir}, {Dir: cfg.Dir, Bytes: 1 << 20, SegmentBytes: 1<<19 + 1}, {Dir: cfg.Dir, Bytes: 1 << 20, SegmentBytes: 10}} {
+	if info, err := os.Stat(cfg.Dir + "/lock"); err != nil || runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 {
+		t.Errorf("others than the owner read prompts: %v, %v", info.Mode(), err)
+	}
+	for _, bad := range []offload.SegmentConfig{{Dir: cfg.Dir}, {Dir: cfg.Dir, Bytes: 1 << 20, SegmentBytes: 1<<19 + 1}, {Dir: cfg.Dir, Bytes: 1 << 20, SegmentBytes: 10}, {Dir: cfg.Dir, Bytes: 1 << 20, SegmentBytes: 8192}} {
 		if _, err := offload.OpenSegments(bad); err == nil {
 			t.Errorf("opened %+v", bad)
 		}
+	}
+}
+
+// fileSizes fails if a file is longer than a segment.
+func fileSizes(t *testing.T, cfg offload.SegmentConfig) {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(cfg.Dir, "*.seg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		info, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Size() > cfg.SegmentBytes {
+			t.Fatalf("%s has %d bytes, a segment %d", name, info.Size(), cfg.SegmentBytes)
+		}
+	}
+}
+
+// TestLargeBlocks puts blocks of most of a segment among small ones that are used: what is
+// copied on leaves room for them, and the last that was put is there.
+func TestLargeBlocks(t *testing.T) {
+	cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 2 << 16, SegmentBytes: 1 << 16, Buffered: true}
+	s := openSegments(t, cfg)
+	defer s.Close()
+	dst := [][]byte{make([]byte, 5000)}
+	large := [][]byte{make([]byte, 50000)}
+	for i := range 60 {
+		k := numbered(i)
+		if i%6 == 5 {
+			if n, err := s.Put(ctx, offload.SpaceID{}, k, large); n != 1 || err != nil {
+				t.Fatal(n, err)
+			}
+		} else if n, err := s.Put(ctx, offload.SpaceID{}, k, dst); n != 1 || err != nil {
+			t.Fatal(n, err)
+		} else if n, err := s.Get(ctx, offload.SpaceID{}, k, dst); n != 1 || err != nil {
+			t.Fatal(i, n, err)
+		}
+		fileSizes(t, cfg)
+	}
+	if s.Stats().Copied == 0 {
+		t.Error("nothing was copied on")
+	}
+}
+
+// TestOtherBounds opens a directory with other bounds than those that it was written with:
+// they hold from then on.
+func TestOtherBounds(t *testing.T) {
+	cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 8 << 16, SegmentBytes: 1 << 16, Buffered: true}
+	src, next := [][]byte{make([]byte, 5000)}, 0
+	for _, bounds := range [][2]int64{{8 << 16, 1 << 16}, {4 << 16, 1 << 16}, {4 << 16, 2 << 16}, {7 << 16, 3 << 16}} {
+		cfg.Bytes, cfg.SegmentBytes = bounds[0], bounds[1]
+		s := openSegments(t, cfg)
+		for range 110 { // more than all files have
+			if n, err := s.Put(ctx, offload.SpaceID{}, numbered(next), src); n != 1 || err != nil {
+				t.Fatal(n, err)
+			}
+			next++
+			if n := dirBytes(t, cfg.Dir); n > cfg.Bytes {
+				t.Fatalf("block %d: %d bytes, at most %d", next, n, cfg.Bytes)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestBlockSizes gives buffers and blocks of sizes that do not fit: each is an error that
+// loses nothing.
+func TestBlockSizes(t *testing.T) {
+	cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 20, SegmentBytes: 1 << 16, Buffered: true}
+	s := openSegments(t, cfg)
+	src := [][]byte{make([]byte, 100)}
+	if n, err := s.Put(ctx, offload.SpaceID{}, numbered(0), src); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	for _, size := range []int{0, 99, 101, 5000} { // the file ends before the last two
+		if n, err := s.Get(ctx, offload.SpaceID{}, numbered(0), [][]byte{make([]byte, size)}); n != 0 || !errors.Is(err, offload.ErrMisaligned) {
+			t.Errorf("Get into %d bytes: %d, %v", size, n, err)
+		}
+	}
+	if n, err := s.Get(ctx, offload.SpaceID{}, numbered(0), src); n != 1 || err != nil {
+		t.Errorf("Get: %d, %v", n, err)
+	}
+	both := append(numbered(1), numbered(2)...)
+	if n, err := s.Put(ctx, offload.SpaceID{}, both, [][]byte{src[0], make([]byte, cfg.SegmentBytes)}); n != 1 || !errors.Is(err, offload.ErrMisaligned) {
+		t.Errorf("Put of a block as long as a segment: %d, %v", n, err)
+	}
+	if n, err := s.Get(ctx, offload.SpaceID{}, both, [][]byte{src[0], src[0]}); n != 1 || err != nil {
+		t.Errorf("Get: %d, %v", n, err)
+	}
+	s.Close()
+	cfg.Bytes, cfg.SegmentBytes = 1<<33, 1<<32
+	s = openSegments(t, cfg)
+	defer s.Close()
+	if most := s.MaxBlock(); most != 1<<30 { // what a reader takes
+		t.Errorf("a block of %d bytes", most)
+	}
+}
+
+// TestNoDirect has a file system that makes a file and then refuses to open it past the
+// page cache, as tmpfs did before Linux 6.6.
+func TestNoDirect(t *testing.T) {
+	cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 20, SegmentBytes: 1 << 17}
+	s, err := offload.OpenSegmentsWith(cfg, func(name string, flag int) (*os.File, error) {
+		f, err := os.OpenFile(name, flag, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		return nil, errors.Join(syscall.EINVAL, f.Close())
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if n, err := s.Put(ctx, offload.SpaceID{}, numbered(0), [][]byte{{1}}); n != 1 || err != nil {
+		t.Error(n, err)
+	}
+	if n, err := s.Get(ctx, offload.SpaceID{}, numbered(0), [][]byte{{0}}); n != 1 || err != nil {
+		t.Error(n, err)
+	}
+}
+
+// TestLastNumber has a file of the last number that there is: what it has is there, and no
+// other follows it.
+func TestLastNumber(t *testing.T) {
+	cfg, name, _ := filled(t)
+	if err := os.Rename(name, filepath.Join(cfg.Dir, "ffffffff.seg")); err != nil {
+		t.Fatal(err)
+	}
+	s := openSegments(t, cfg)
+	defer s.Close()
+	block := make([]byte, 100<<10)
+	if n, err := s.Put(ctx, offload.SpaceID{}, append(numbered(1), numbered(2)...), [][]byte{block, block}); n != 1 || err == nil {
+		t.Error(n, err)
+	}
+	if n, err := s.Get(ctx, offload.SpaceID{}, numbered(1), [][]byte{block}); n != 1 || err != nil {
+		t.Error(n, err)
 	}
 }

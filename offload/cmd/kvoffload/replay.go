@@ -19,7 +19,7 @@ type result struct {
 // next request.
 func (tr *trace) replay(cfg offload.Config, segments *offload.Segments) (r result, err error) {
 	if segments != nil {
-		blocks := int(cfg.MemoryBytes) / cfg.Space.BlockBytes
+		blocks := int(cfg.MemoryBytes / int64(cfg.Space.BlockBytes))
 		cfg.Disk = offload.Disk{Backend: segments, Ingest: offload.All, MaxInFlight: blocks, MinMissing: 1, MinMissingPart: 1e-9}
 	}
 	s, err := offload.Open(cfg)
