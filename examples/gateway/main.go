@@ -101,6 +101,8 @@ func serve(ctx context.Context, listener net.Listener, s settings) error {
 		return errors.New("there are no pods: -pods, -file and -dns name them")
 	}
 	server := g.server()
+	ctx, end := context.WithCancel(ctx)
+	defer end()
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var parts sync.WaitGroup
 	parts.Go(func() { g.run(running) })
@@ -112,11 +114,12 @@ func serve(ctx context.Context, listener net.Listener, s settings) error {
 		stop()
 	})
 	err = server.Serve(listener)
-	if !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
+	end()
 	parts.Wait()
-	return nil
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
 }
 
 // open puts the parts of kvindex together: the Indexer knows what the pods hold, by the events

@@ -456,6 +456,10 @@ func TestServe(t *testing.T) {
 	if err := <-served; err != nil {
 		t.Error(err)
 	}
+	listener.Close()
+	if err := serve(context.WithoutCancel(ctx), listener, s); !errors.Is(err, net.ErrClosed) { // and nothing is left of it
+		t.Errorf("a listener that is closed: %v", err)
+	}
 	s.folder = t.TempDir()
 	if err := serve(ctx, nil, s); err == nil {
 		t.Error("a folder without a model is served")
