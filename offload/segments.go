@@ -395,12 +395,16 @@ func (s *Segments) Put(ctx context.Context, space SpaceID, keys []Key, src [][]b
 	defer s.writer.Unlock()
 	s.staged, s.buf = s.staged[:0], s.buf[:0]
 	for i, k := range keys {
-		if err = errors.Join(s.usable(ctx), s.fits(src[i])); err != nil {
+		print := s.print(space, k)
+		if err = s.usable(ctx); err == nil && s.use(print) {
+			continue
+		} else if err == nil {
+			err = s.fits(len(src[i]))
+		}
+		if err != nil {
 			err = errors.Join(err, s.flush())
-		} else if print := s.print(space, k); !s.use(print) {
-			if err = s.stage(record{kind: kindBlock, space: space, key: k}, print, src[i]); err == nil && len(s.staged) == 1 {
-				n = i // what came before it is written
-			}
+		} else if err = s.stage(record{kind: kindBlock, space: space, key: k}, print, src[i]); err == nil && len(s.staged) == 1 {
+			n = i // what came before it is written
 		}
 		if err != nil && len(s.staged) > 0 {
 			return n, err
@@ -419,9 +423,9 @@ func (s *Segments) maxBlock() int64 {
 	return min(s.cfg.SegmentBytes-2*maxAlign-recordBytes, maxBlockBytes)
 }
 
-func (s *Segments) fits(block []byte) error {
-	if most := s.maxBlock(); int64(len(block)) > most {
-		return fmt.Errorf("%w: a block of %d bytes, at most %d in segments of %d", ErrMisaligned, len(block), most, s.cfg.SegmentBytes)
+func (s *Segments) fits(n int) error {
+	if most := s.maxBlock(); int64(n) > most {
+		return fmt.Errorf("%w: a block of %d bytes, at most %d in segments of %d", ErrMisaligned, n, most, s.cfg.SegmentBytes)
 	}
 	return nil
 }

@@ -454,6 +454,9 @@ func TestBlockSizes(t *testing.T) {
 	if n, err := s.Get(ctx, offload.SpaceID{}, both, [][]byte{src[0], src[0]}); n != 1 || err != nil {
 		t.Errorf("Get: %d, %v", n, err)
 	}
+	if _, err := offload.Open(offload.Config{Space: space(1 << 16), MemoryBytes: 1 << 20, Disk: offload.Disk{Backend: s}}); !errors.Is(err, offload.ErrMisaligned) {
+		t.Errorf("a store whose blocks fit in no segment: %v", err)
+	}
 	s.Close()
 	cfg.Bytes, cfg.SegmentBytes = 1<<33, 1<<32
 	s = openSegments(t, cfg)

@@ -133,6 +133,11 @@ func Open(cfg Config) (*Store, error) {
 	if s.quota, err = s.cfg.Disk.complete(s.capacity, cfg.Space.BlockTokens); err != nil {
 		return nil, err
 	}
+	if b, ok := cfg.Disk.Backend.(*Segments); ok { // else no block would be written
+		if err := b.fits(cfg.Space.BlockBytes); err != nil {
+			return nil, err
+		}
+	}
 	slots := s.capacity
 	if s.cfg.Disk.Ingest == Evicted {
 		slots += s.quota
