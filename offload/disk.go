@@ -113,6 +113,7 @@ func (s *Store) writeBehind() {
 		n, _ := s.cfg.Disk.Backend.Put(context.Background(), s.space, keys, src)
 		took := time.Since(begun)
 		s.mu.Lock()
+		s.count.disk.Writes++
 		s.count.disk.WriteTime += took
 		s.count.disk.Written += uint64(n)
 		s.count.disk.Unwritten += uint64(len(keys) - n)
@@ -231,6 +232,9 @@ func (s *Store) beneath(ctx context.Context, chain []Key, n int) ([]uint32, erro
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		r.slots, r.err, r.finished = slots, err, true
+		if err != nil {
+			s.count.disk.Failed++
+		}
 		if r.given {
 			s.count.disk.Late++
 			for _, slot := range slots {
@@ -296,7 +300,10 @@ func (s *Store) read(ctx context.Context, chain []Key, n int) (slots []uint32, e
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.count.disk.ReadTime += took
+	if len(keys) > 0 {
+		s.count.disk.Reads++
+		s.count.disk.ReadTime += took
+	}
 	s.count.disk.Hits += uint64(m)
 	s.count.disk.Misses += uint64(len(chain) - n - len(slots) + len(keys) - m)
 	if m < len(keys) { // nothing behind a hole

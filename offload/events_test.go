@@ -294,6 +294,9 @@ func TestEventsCorrupt(t *testing.T) {
 	} else {
 		l.Release()
 	}
+	if d := s.Stats().Disk; d.Reads != 1 || d.Hits != 2 || d.Failed != 1 || d.ReadTime <= 0 {
+		t.Errorf("%+v", d)
+	}
 	w.read()
 	if n := w.compare(stores, spaces, b, false); n != 6 {
 		t.Fatalf("%d blocks were told, want 2 in memory and 4 on disk", n)

@@ -101,7 +101,8 @@ type counts struct {
 	disk DiskStats
 }
 
-// Stats is a copy of the counters of a Store.
+// Stats is a copy of the counters of a Store. What is about the memory is in blocks, each of
+// Space.BlockBytes.
 type Stats struct {
 	Blocks, Capacity int    // blocks in memory, and how many fit
 	Leased           int    // references of leases, reads and writes; 0 when all is done
@@ -112,14 +113,17 @@ type Stats struct {
 	Disk             DiskStats
 }
 
-// DiskStats counts what a Store did with its Backend, in blocks.
+// DiskStats counts what a Store did with its Backend, in blocks, each of Space.BlockBytes.
+// What a Backend holds and drops it counts itself: SegmentStats.
 type DiskStats struct {
 	InFlight            int    // blocks that wait to be written or are being written
 	Hits, Misses        uint64 // blocks that were read; blocks that it was asked for and had not
 	Late                uint64 // reads that ended when nobody waited any more
 	Written, Unwritten  uint64 // blocks that were written; blocks that could not be
 	OverQuota           uint64 // blocks that were not written because too many waited
+	Reads, Writes       uint64 // uses of the Backend for several blocks at once, which took so long:
 	ReadTime, WriteTime time.Duration
+	Failed              uint64 // reads that ended with an error, that of a context as well
 }
 
 // Open returns a store with an empty memory. It starts nothing. Its memory is mapped when
