@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -45,6 +46,9 @@ func (g *gateway) readLoad(ctx context.Context, pod picker.Pod) error {
 		return err
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("it answers %s", resp.Status)
+	}
 	reports, err := load.Read(resp.Body, pod.Ranks)
 	for _, r := range reports {
 		g.picker.Loads().Reported(pod.Name, r.Rank, r.Waiting, r.Running)

@@ -165,6 +165,9 @@ func TestSwitching(t *testing.T) {
 	if a := r.post("/v1/completions", "1", "", hello, false); a.status != http.StatusBadGateway || !bytes.Contains(a.body, []byte(errNoAnswer.Error())) {
 		t.Errorf("%d, %v: %s", a.status, a.err, a.body)
 	}
+	if err := r.gateway.readLoad(t.Context(), r.gateway.picker.Pods()[0]); err == nil || !strings.Contains(err.Error(), "it answers 101") {
+		t.Errorf("the load: %v", err)
+	}
 }
 
 // deadlines keeps the last deadline for reading.

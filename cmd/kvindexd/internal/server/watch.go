@@ -480,6 +480,10 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 		write(w, http.StatusServiceUnavailable, fail("not ready: the service ends"))
 		return
 	}
+	if r.ContentLength != 0 { // without a deadline for reading, a body that does not come would never end
+		write(w, http.StatusBadRequest, fail("body: there is none in a request for messages"))
+		return
+	}
 	query := r.URL.Query()
 	if query.Has("model") && !query.Has("pod") {
 		write(w, http.StatusBadRequest, fail("pod: it is missing in the query"))

@@ -295,6 +295,9 @@ func TestWatchRefuses(t *testing.T) {
 	if code, got, _ := exchange(t, "GET", f.admin.URL+"/v1/watch?model=m", ""); code != 400 || got != `{"error":"pod: it is missing in the query"}` {
 		t.Errorf("a model alone: %d %s", code, got)
 	}
+	if code, got, _ := exchange(t, "GET", f.admin.URL+"/v1/watch", "x"); code != 400 || !strings.HasPrefix(got, `{"error":"body: `) {
+		t.Errorf("a body: %d %s", code, got)
+	}
 	for range server.MaxViewers - 1 {
 		new(viewer).connect(t, f.ctx, f.admin.URL, "")
 	}
