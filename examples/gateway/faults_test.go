@@ -310,7 +310,7 @@ func TestFaults(t *testing.T) {
 		s.launch(pod)
 	}
 	l := wide
-	l.firstByte = 3 * time.Second
+	l.firstByte = 5 * time.Second
 	s.start(l, s.pods())
 	s.until("a connection to all", func() bool { return s.gateway.picker.Ready().OK() })
 	var clients sync.WaitGroup
