@@ -66,6 +66,7 @@ var given = []string{
 	"var w http.ResponseWriter",
 	"var req *http.Request",
 	"var response *http.Response",
+	"var segments *offload.Segments",
 	"var send func(any)",
 }
 
