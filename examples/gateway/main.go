@@ -73,9 +73,15 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var err error
-	if s.policy, err = policyOf(*policy); err == nil && *playing {
+	switch s.policy, err = policyOf(*policy); {
+	case err != nil:
+	case flag.NArg() > 0:
+		err = fmt.Errorf("%q is no flag", flag.Arg(0))
+	case *playing:
 		err = demo(ctx, os.Stdout, demoConversations)
-	} else if err == nil {
+	case s.model == "" || s.folder == "":
+		err = errors.New("-model or -folder is missing; -demo needs neither")
+	default:
 		var listener net.Listener
 		if listener, err = net.Listen("tcp", *listen); err == nil {
 			err = serve(ctx, listener, s)
