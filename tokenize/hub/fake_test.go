@@ -30,9 +30,9 @@ type fakeHub struct {
 	server *httptest.Server
 	cdn    *httptest.Server
 	token  string // wanted of requests, if not ""
-	plain  bool   // the listing has names only, as that of a mirror
 
 	mu       sync.Mutex
+	plain    bool              // the listing has names only, as that of a mirror
 	commits  map[string]files  // by hash
 	refs     map[string]string // commits by "repo@revision"
 	moved    map[string]string // repositories by their old names
@@ -322,7 +322,7 @@ func (h *fakeHub) serveAPI(w http.ResponseWriter, r *http.Request, path string) 
 		fault := h.note("list", revision)
 		h.mu.Lock()
 		commit := h.refs[repo+"@"+revision]
-		f := h.commits[commit]
+		f, plain := h.commits[commit], h.plain
 		h.mu.Unlock()
 		switch {
 		case refuse(w, fault):
@@ -335,7 +335,7 @@ func (h *fakeHub) serveAPI(w http.ResponseWriter, r *http.Request, path string) 
 			w.Header().Set("Content-Type", "application/json")
 			io.WriteString(w, `{"sha":"`+commit)
 		case kind == "/revision/":
-			h.list(w, r, commit, f, fault)
+			h.list(w, r, commit, f, plain, fault)
 		default: // for @huggingface/hub
 			w.Header().Set("Content-Type", "application/json")
 			var asked struct{ Paths []string }
@@ -357,11 +357,11 @@ func (h *fakeHub) serveAPI(w http.ResponseWriter, r *http.Request, path string) 
 	refuse(w, "no repo")
 }
 
-func (h *fakeHub) list(w http.ResponseWriter, r *http.Request, commit string, f files, fault string) {
+func (h *fakeHub) list(w http.ResponseWriter, r *http.Request, commit string, f files, plain bool, fault string) {
 	var all []any
 	for name, content := range f {
 		e := map[string]any{"rfilename": name}
-		if !h.plain && r.URL.Query().Get("blobs") == "true" {
+		if !plain && r.URL.Query().Get("blobs") == "true" {
 			e["size"], e["blobId"] = len(content), gitSum(content)
 			if isLarge(name) {
 				e["lfs"] = map[string]any{"sha256": digestOf(name, content), "size": len(content), "pointerSize": 130}

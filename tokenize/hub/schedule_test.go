@@ -32,7 +32,8 @@ var faultsOf = map[string][]string{
 // fail.
 type schedule struct {
 	t       *testing.T
-	r       *rand.Rand
+	r       *rand.Rand // of the test's own goroutine
+	faults  *rand.Rand // of requests, some of which outlive the step that sent them
 	hub     *fakeHub
 	client  *hub.Client
 	dir     string
@@ -42,7 +43,7 @@ type schedule struct {
 	p       float64        // of a fault
 	counts  map[string]int // of faults
 	found   string         // by the last Find
-	mu      sync.Mutex     // guards r, p and counts
+	mu      sync.Mutex     // guards faults, p and counts
 }
 
 // TestSchedules: a snapshot that is found has all its files as they are in one commit, and
@@ -53,7 +54,7 @@ func TestSchedules(t *testing.T) {
 	fake.token = "hf_secret"
 	found, failed := 0, 0
 	for seed := range *schedules {
-		s := &schedule{t: t, r: rand.New(rand.NewPCG(uint64(seed), 1)), hub: fake, dir: t.TempDir(), commits: map[string]files{}, now: time.Now(), counts: counts}
+		s := &schedule{t: t, r: rand.New(rand.NewPCG(uint64(seed), 1)), faults: rand.New(rand.NewPCG(uint64(seed), 2)), hub: fake, dir: t.TempDir(), commits: map[string]files{}, now: time.Now(), counts: counts}
 		s.begin(seed)
 		for range 1 + s.r.IntN(9) {
 			if s.step() {
@@ -142,25 +143,25 @@ func (s *schedule) fault(kind, what string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// What fails first hides the rest.
-	if !s.chance(s.p * map[string]float64{"list": 0.6, "head": 0.45, "get": 1.2, "cdn": 1.8, "disk": 0.15}[kind]) {
+	if s.faults.Float64() >= s.p*map[string]float64{"list": 0.6, "head": 0.45, "get": 1.2, "cdn": 1.8, "disk": 0.15}[kind] {
 		return ""
 	}
 	f := what
 	if kind != "disk" {
 		all := faultsOf[kind]
-		f = all[s.r.IntN(len(all))]
+		f = all[s.faults.IntN(len(all))]
 	}
 	s.counts[kind+" "+f]++
 	if f == "moves" {
-		s.move(what)
+		s.move(what, s.faults)
 	}
 	return f
 }
 
 // move has the revision lead to any of the commits. The fake must be locked.
-func (s *schedule) move(repo string) {
+func (s *schedule) move(repo string, r *rand.Rand) {
 	all := slices.Sorted(maps.Keys(s.commits))
-	s.hub.refs[repo+"@main"] = all[s.r.IntN(len(all))]
+	s.hub.refs[repo+"@main"] = all[r.IntN(len(all))]
 }
 
 func (s *schedule) setP(p float64) {
@@ -175,7 +176,7 @@ func (s *schedule) step() bool {
 	s.setP([]float64{0.02, 0.1, 0.3, 0.7}[s.r.IntN(4)])
 	update := s.chance(0.6)
 	s.hub.mu.Lock()
-	s.move(s.repo)
+	s.move(s.repo, s.r)
 	s.hub.mu.Unlock()
 	var err error
 	if update {
