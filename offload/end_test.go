@@ -34,8 +34,7 @@ type node struct {
 	daemon   *publish.Publisher
 	endDaemon,
 	endIndex func()
-	told chan struct{} // closed when all that the store told is published
-	ix   *kvindex.Indexer
+	ix *kvindex.Indexer
 }
 
 func (n *node) must(err error) {

@@ -37,7 +37,6 @@ var others = map[string]string{
 	module + "/index/redisindex":   "index/redisindex",
 	module + "/metrics/prometheus": "metrics/prometheus",
 	module + "/offload":            "offload",
-	module + "/events/publish":     "publish",
 
 	"github.com/redis/go-redis/v9": "", "k8s.io/client-go/kubernetes": "", "k8s.io/client-go/rest": "",
 }
