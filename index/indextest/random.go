@@ -1621,7 +1621,7 @@ func (f *firings) check(t *testing.T) {
 		"rows without bits": {f.plain, 200}, "rows of lower tiers without bits": {f.plainTiers, 20}, "chunks": {f.chunks, 42}, "parts of blocks in lower tiers": {f.lowerParts, 2},
 		"hashes placed by counting": {f.deduced, 50},
 		"reports of sparse groups":  {f.sparseReports, 40}, "of them in views that are not live": {f.blindReports, 20},
-		"stores behind a new prompt, times 10": {10 * f.prompts, 5}, "blocks that may be there": {f.maybe, 3}, "proofs of them, times 10": {10 * f.proofs, 1},
+		"stores behind a new prompt, times 10": {10 * f.prompts, 5}, "blocks that may be there": {f.maybe, 3}, "proofs of them, times 24": {24 * f.proofs, 1},
 		"removals": {f.removals, 100}, "removals of one of several copies": {f.copyRemovals, 20},
 		"removals of nothing": {f.unknown, 100}, "clears": {f.clears, 3}, "clears of a tier": {f.tierClears, 3},
 		"aged": {f.aged, 30}, "stored again": {f.renewed, 30},

@@ -36,6 +36,8 @@ var promises = []promise{
 		{"./index", "storeTask.hold", "set for count", "b.copies++", "b.copies = 1", "TestMemory/CopiesExact"},
 		{"./index", "storeTask.hold", "lower tiers counted", "case c.Tier != TierGPU:", "case c.Tier != TierGPU && h.lane.age > 0:", "TestMemory/LowerTiersAreSets"},
 		{"./index", "storeTask.hold", "a block that is stored again ages", "if h.lane.age > 0 {", "if h.lane.age > 99 {", "TestMemory/ABlockGoesWithTheThirdGenerationAfterItsOwn"},
+		{".", "internal/engine:Converter.fits", "a chunk of another length is not counted", "c.Skipped.Chunks++", "_ = n", "TestOtherChunks"},
+		{"./index", "name.place", "a second place is not seen", "s.forged = s.forged || !s.f", "s.forged = s.forged || false && !s.f", "TestForgedPlace"},
 		{"./index", "source.age", "a generation goes early", "ln.age < oldest {", "ln.age < oldest-1 {", "TestMemory/ABlockGoesWithTheThirdGenerationAfterItsOwn"},
 		{"./index", "source.age", "a generation never goes", "ln.age < oldest {", "true {", "TestMemory/ABlockGoesWithTheThirdGenerationAfterItsOwn"},
 		{".", "index:restorer.readLanes", "a snapshot makes blocks new", "ln.age = age\n", "", "TestMaxAgeRestored"},
