@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -440,6 +441,96 @@ func TestDeleteOfWhatWaits(t *testing.T) {
 		t.Errorf("%d, %d, %v", memory, all, err)
 	}
 	closed(t, s)
+}
+
+// TestStalledBackend has a Backend that does not come to an end: what is deleted meanwhile waits
+// no more, and each Close waits.
+func TestStalledBackend(t *testing.T) {
+	sp, b := space(64), gated{newTable(), nil, make(chan struct{}), make(chan struct{}, 9)}
+	s := opened(t, offload.Config{Space: sp, MemoryBytes: 64 * 20, Disk: offload.Disk{Backend: b, Ingest: offload.All, MaxInFlight: 16 * 3}})
+	c := chain(0, 3)
+	for i := range 2 {
+		if n, err := s.Write(ctx, c[:i], c[i:i+1], contents(sp, c[i:i+1])); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		if i == 0 {
+			<-b.began
+		}
+	}
+	for range 10 {
+		if n, err := s.Write(ctx, c[:2], c[2:], contents(sp, c[2:])); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		over, cancel := context.WithCancel(ctx)
+		done := make(chan error)
+		go func() { done <- s.Delete(over, c[2]) }()
+		for s.Stats().Disk.InFlight != 2 {
+			runtime.Gosched()
+		}
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+			if st := s.Stats(); st.Blocks != 0 || st.Disk.Written != 2 || st.Disk.OverQuota != 0 {
+				t.Errorf("Close returned at %+v", st)
+			}
+		})
+	}
+	for range 100 {
+		runtime.Gosched()
+	}
+	close(b.put)
+	wg.Wait()
+	if got := has(t, b, sp, c); !slices.Equal(got, []int{0, 1}) {
+		t.Errorf("%v on disk", got)
+	}
+}
+
+// refusing is a Backend each of whose operations fails.
+type refusing struct{ *table }
+
+func (b refusing) Has(context.Context, offload.SpaceID, []offload.Key, []bool) error {
+	return errTrouble
+}
+
+func (b refusing) Put(context.Context, offload.SpaceID, []offload.Key, [][]byte) (int, error) {
+	return 0, errTrouble
+}
+
+func (b refusing) Delete(context.Context, offload.SpaceID, []offload.Key) error { return errTrouble }
+
+// TestLastError has each operation of the Backend fail.
+func TestLastError(t *testing.T) {
+	sp := space(64)
+	s := opened(t, offload.Config{Space: sp, MemoryBytes: 64 * 20, Disk: offload.Disk{Backend: refusing{newTable()}, Ingest: offload.All}})
+	defer closed(t, s)
+	c := chain(0, 6)
+	last := func(op string) {
+		t.Helper()
+		if err := s.Stats().Disk.LastError; !errors.Is(err, errTrouble) || !strings.Contains(err.Error(), "STORAGE: "+op) {
+			t.Error(op, err)
+		}
+	}
+	written(t, s, sp, nil, c[:1])
+	last("put")
+	if memory, _, err := s.Lookup(ctx, c); memory != 1 || !errors.Is(err, errTrouble) {
+		t.Error(memory, err)
+	}
+	last("has")
+	if err := s.Delete(ctx, c[0]); !errors.Is(err, errTrouble) {
+		t.Error(err)
+	}
+	last("delete")
+	if st := s.Stats(); st.Disk.Unwritten != 1 {
+		t.Errorf("%+v", st)
+	}
 }
 
 // trouble is a table that fails, is full, or gives less than it has, at random.
