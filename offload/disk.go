@@ -320,7 +320,7 @@ func (s *Store) read(ctx context.Context, chain []Key, n int) (slots []uint32, e
 		slots = slots[:at[m]]
 	}
 	if deletes == s.deletes && !s.closed {
-		s.commit(chain[:n], chain[n:n+len(slots)], slots, false)
+		err = errors.Join(err, s.commit(chain[:n], chain[n:n+len(slots)], slots, false))
 	}
 	return slots, errors.Join(err, getErr)
 }

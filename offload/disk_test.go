@@ -127,7 +127,7 @@ func opened(t *testing.T, cfg offload.Config) *offload.Store {
 
 func written(t *testing.T, s *offload.Store, sp offload.Space, prefix, keys []offload.Key) {
 	t.Helper()
-	if n, err := s.Write(ctx, prefix, keys, contents(sp, keys)); n != len(keys) || err != nil {
+	if n, err := s.Write(ctx, prefix, keys, contents(sp, keys)); n != len(keys) || err != nil && !errors.Is(err, offload.ErrOverQuota) {
 		t.Fatal(n, err)
 	}
 	if err := s.Flush(ctx); err != nil {
@@ -379,7 +379,8 @@ func TestOverQuota(t *testing.T) {
 		s := opened(t, offload.Config{Space: sp, Policy: offload.LRU, MemoryBytes: 64 * 20, Disk: offload.Disk{Backend: b, Ingest: ingest, MaxInFlight: 16 * 3}})
 		c := chain(0, 40)
 		for i := range c {
-			if n, err := s.Write(ctx, nil, c[i:i+1], contents(sp, c[i:i+1])); n != 1 || err != nil {
+			n, err := s.Write(ctx, nil, c[i:i+1], contents(sp, c[i:i+1]))
+			if n != 1 || errors.Is(err, offload.ErrOverQuota) != (ingest == offload.All && i >= 3) || err != nil && ingest == offload.Evicted {
 				t.Fatal(ingest, i, n, err)
 			}
 		}
@@ -657,7 +658,7 @@ func TestTiersConcurrently(t *testing.T) {
 						l.Truncate(from)
 						l.Release()
 					}
-					for _, known := range []error{errTrouble, context.Canceled, offload.ErrNoMemory, offload.ErrTooLong} {
+					for _, known := range []error{errTrouble, context.Canceled, offload.ErrNoMemory, offload.ErrTooLong, offload.ErrOverQuota} {
 						if errors.Is(err, known) {
 							err = nil
 						}
