@@ -224,6 +224,7 @@ func (s *Store) beneath(ctx context.Context, chain []Key, n int) ([]uint32, erro
 		return nil, err
 	}
 	s.io.Add(1)
+	s.reading++
 	s.mu.Unlock()
 	cancel := context.CancelFunc(func() {})
 	if d.PerToken > 0 {
@@ -237,6 +238,7 @@ func (s *Store) beneath(ctx context.Context, chain []Key, n int) ([]uint32, erro
 		slots, err := s.read(ctx, chain, n)
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		s.reading--
 		r.slots, r.err, r.finished = slots, err, true
 		if err != nil {
 			s.count.disk.Failed++

@@ -264,6 +264,9 @@ func TestLateRead(t *testing.T) {
 	if l.Len() != 2 || !errors.Is(err, context.Canceled) {
 		t.Fatal(l.Len(), err)
 	}
+	if st := s.Stats().Disk; st.Reading != 1 {
+		t.Errorf("%+v", st)
+	}
 	// 2 blocks are leased, and 8 are being read.
 	fresh, err := s.Alloc(ctx, 5)
 	if fresh.Len() != 2 || !errors.Is(err, offload.ErrNoMemory) {
@@ -286,7 +289,7 @@ func TestLateRead(t *testing.T) {
 	}
 	got.Release()
 	closed(t, s) // waits for the read's last word
-	if st := s.Stats(); err != nil || st.Disk.Late != 1 || st.Disk.Reads == 0 {
+	if st := s.Stats(); err != nil || st.Disk.Late != 1 || st.Disk.Reads == 0 || st.Disk.Reading != 0 {
 		t.Error(err, st)
 	}
 }

@@ -90,6 +90,7 @@ type Store struct {
 	leaving    int           // evicted blocks in queue
 	writing    bool          // writeBehind runs
 	prefetches int
+	reading    int
 	deletes    uint64
 	io         sync.WaitGroup // goroutines with a use of the Backend; Add needs the lock and no close
 }
@@ -119,6 +120,7 @@ type Stats struct {
 // What a Backend holds and drops it counts itself: SegmentStats.
 type DiskStats struct {
 	InFlight            int    // blocks that wait to be written or are being written
+	Reading             int    // reads of chains that have not ended, those that nobody waits for too
 	Hits, Misses        uint64 // blocks that were read; blocks that it was asked for and had not
 	Late                uint64 // reads that ended when nobody waited any more
 	Written, Unwritten  uint64 // blocks that were written; blocks that could not be
@@ -567,7 +569,7 @@ func (s *Store) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	disk := s.count.disk
-	disk.InFlight = len(s.queue)
+	disk.InFlight, disk.Reading = len(s.queue), s.reading
 	return Stats{
 		Blocks: len(s.slots), Capacity: s.capacity, Leased: s.leased,
 		Hits: s.count.hits, Misses: s.count.misses,
