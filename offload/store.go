@@ -374,9 +374,14 @@ func (s *Store) unpin(slot uint32) {
 
 // block returns the bytes of a slot that is pinned.
 func (s *Store) block(slot uint32) []byte {
+	m, at := s.place(slot)
 	size := s.cfg.Space.BlockBytes
-	at := int(slot) % s.perSlab * size
-	return s.slabs[int(slot)/s.perSlab].bytes[at : at+size : at+size]
+	return m.bytes[at : at+size : at+size]
+}
+
+// place returns where the block of a slot lies.
+func (s *Store) place(slot uint32) (m slab, at int) {
+	return s.slabs[int(slot)/s.perSlab], int(slot) % s.perSlab * s.cfg.Space.BlockBytes
 }
 
 // Commit stores the blocks of a lease of Alloc under the keys that follow prefix in their
