@@ -592,6 +592,65 @@ func (b *trouble) Put(ctx context.Context, space offload.SpaceID, keys []offload
 	return b.table.Put(ctx, space, keys, src)
 }
 
+// anything does an operation at random, which can be given up, and checks the bytes of its blocks.
+func anything(t *testing.T, s *offload.Store, sp offload.Space, r *rand.Rand) {
+	c := chain(r.IntN(12), 1+r.IntN(24))
+	from := r.IntN(len(c))
+	op, cancel := context.WithCancel(ctx)
+	if r.IntN(4) == 0 {
+		op = context.WithValue(op, ends{}, true)
+		go cancel()
+	}
+	var err error
+	switch r.IntN(12) {
+	case 0, 1:
+		_, err = s.Write(op, c[:from], c[from:], contents(sp, c[from:]))
+	case 2:
+		l, _ := s.Alloc(op, len(c)-from)
+		for i := range l.Len() {
+			copy(l.Block(i), content(sp, c[from+i]))
+		}
+		_, err = s.Commit(op, c[:from], c[from:from+l.Len()], l)
+	case 3:
+		err = s.Delete(op, c[from])
+	case 4:
+		s.Prefetch(ctx, c)
+	case 5:
+		err = s.Flush(op)
+	case 6:
+		dst := contents(sp, c)
+		for _, d := range dst {
+			clear(d)
+		}
+		var n int
+		n, err = s.Read(op, c, dst)
+		for i := range n {
+			if !bytes.Equal(dst[i], content(sp, c[i])) {
+				t.Errorf("Read: block %d has other bytes", i)
+			}
+		}
+	default:
+		var l *offload.Lease
+		l, err = s.Acquire(op, c)
+		for i := range l.Len() {
+			if !bytes.Equal(l.Block(i), content(sp, c[i])) {
+				t.Errorf("Acquire: block %d has other bytes", i)
+			}
+		}
+		l.Truncate(from)
+		l.Release()
+	}
+	for _, known := range []error{errTrouble, context.Canceled, offload.ErrNoMemory, offload.ErrTooLong, offload.ErrOverQuota} {
+		if errors.Is(err, known) {
+			err = nil
+		}
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	cancel()
+}
+
 // TestTiersConcurrently has all operations at the same time on a store above a disk that
 // fails, with contexts that end: each block that is returned is right, and in the end no
 // reference is left.
@@ -615,61 +674,7 @@ func TestTiersConcurrently(t *testing.T) {
 			wg.Go(func() {
 				r := rand.New(rand.NewPCG(seed, 100+uint64(worker)))
 				for range 250 {
-					c := chain(r.IntN(12), 1+r.IntN(24))
-					from := r.IntN(len(c))
-					op, cancel := context.WithCancel(ctx)
-					if r.IntN(4) == 0 {
-						op = context.WithValue(op, ends{}, true)
-						go cancel()
-					}
-					var err error
-					switch r.IntN(12) {
-					case 0, 1:
-						_, err = s.Write(op, c[:from], c[from:], contents(sp, c[from:]))
-					case 2:
-						l, _ := s.Alloc(op, len(c)-from)
-						for i := range l.Len() {
-							copy(l.Block(i), content(sp, c[from+i]))
-						}
-						_, err = s.Commit(op, c[:from], c[from:from+l.Len()], l)
-					case 3:
-						err = s.Delete(op, c[from])
-					case 4:
-						s.Prefetch(ctx, c)
-					case 5:
-						err = s.Flush(op)
-					case 6:
-						dst := contents(sp, c)
-						for _, d := range dst {
-							clear(d)
-						}
-						var n int
-						n, err = s.Read(op, c, dst)
-						for i := range n {
-							if !bytes.Equal(dst[i], content(sp, c[i])) {
-								t.Errorf("Read: block %d has other bytes", i)
-							}
-						}
-					default:
-						var l *offload.Lease
-						l, err = s.Acquire(op, c)
-						for i := range l.Len() {
-							if !bytes.Equal(l.Block(i), content(sp, c[i])) {
-								t.Errorf("Acquire: block %d has other bytes", i)
-							}
-						}
-						l.Truncate(from)
-						l.Release()
-					}
-					for _, known := range []error{errTrouble, context.Canceled, offload.ErrNoMemory, offload.ErrTooLong, offload.ErrOverQuota} {
-						if errors.Is(err, known) {
-							err = nil
-						}
-					}
-					if err != nil {
-						t.Error(err)
-					}
-					cancel()
+					anything(t, s, sp, r)
 				}
 			})
 		}
