@@ -79,6 +79,9 @@ const opBatch = 32
 func (s *Store) ingest(key Key, slot uint32, evicted bool) bool {
 	if len(s.queue) >= s.quota {
 		s.count.disk.OverQuota++
+		if s.count.disk.LastError == nil {
+			s.failed("put", ErrOverQuota)
+		}
 		return false
 	}
 	s.pin(slot)
@@ -322,7 +325,7 @@ func (s *Store) read(ctx context.Context, chain []Key, n int) (slots []uint32, e
 		slots = slots[:at[m]]
 	}
 	if deletes == s.deletes && !s.closed {
-		err = errors.Join(err, s.commit(chain[:n], chain[n:n+len(slots)], slots, false))
+		s.commit(chain[:n], chain[n:n+len(slots)], slots, false)
 	}
 	return slots, errors.Join(err, getErr)
 }

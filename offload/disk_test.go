@@ -127,7 +127,7 @@ func opened(t *testing.T, cfg offload.Config) *offload.Store {
 
 func written(t *testing.T, s *offload.Store, sp offload.Space, prefix, keys []offload.Key) {
 	t.Helper()
-	if n, err := s.Write(ctx, prefix, keys, contents(sp, keys)); n != len(keys) || err != nil && !errors.Is(err, offload.ErrOverQuota) {
+	if n, err := s.Write(ctx, prefix, keys, contents(sp, keys)); n != len(keys) || err != nil {
 		t.Fatal(n, err)
 	}
 	if err := s.Flush(ctx); err != nil {
@@ -382,8 +382,7 @@ func TestOverQuota(t *testing.T) {
 		s := opened(t, offload.Config{Space: sp, Policy: offload.LRU, MemoryBytes: 64 * 20, Disk: offload.Disk{Backend: b, Ingest: ingest, MaxInFlight: 16 * 3}})
 		c := chain(0, 40)
 		for i := range c {
-			n, err := s.Write(ctx, nil, c[i:i+1], contents(sp, c[i:i+1]))
-			if n != 1 || errors.Is(err, offload.ErrOverQuota) != (ingest == offload.All && i >= 3) || err != nil && ingest == offload.Evicted {
+			if n, err := s.Write(ctx, nil, c[i:i+1], contents(sp, c[i:i+1])); n != 1 || err != nil {
 				t.Fatal(ingest, i, n, err)
 			}
 		}
@@ -397,7 +396,7 @@ func TestOverQuota(t *testing.T) {
 		if ingest == offload.Evicted {
 			want = 17
 		}
-		if st := s.Stats(); st.Disk.InFlight != 3 || st.Disk.OverQuota != want || st.Blocks != 20 {
+		if st := s.Stats(); st.Disk.InFlight != 3 || st.Disk.OverQuota != want || st.Blocks != 20 || !errors.Is(st.Disk.LastError, offload.ErrOverQuota) {
 			t.Errorf("%s: %+v", ingest, st)
 		}
 		close(b.put)
@@ -640,7 +639,7 @@ func anything(t *testing.T, s *offload.Store, sp offload.Space, r *rand.Rand) {
 		l.Truncate(from)
 		l.Release()
 	}
-	for _, known := range []error{errTrouble, context.Canceled, offload.ErrNoMemory, offload.ErrTooLong, offload.ErrOverQuota} {
+	for _, known := range []error{errTrouble, context.Canceled, offload.ErrNoMemory, offload.ErrTooLong} {
 		if errors.Is(err, known) {
 			err = nil
 		}

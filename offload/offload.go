@@ -25,9 +25,8 @@ var (
 	ErrTooLong = errors.New("offload: chain too long")
 	// ErrNoMemory is returned if all blocks of a store are pinned.
 	ErrNoMemory = errors.New("offload: no memory that is not pinned")
-	// ErrOverQuota is returned by Write and Commit, by the ingestion All, for blocks that are stored
-	// in memory alone because as many wait to be written as Disk.MaxInFlight says. They count as
-	// stored. By other ingestions such blocks are counted, in DiskStats.OverQuota.
+	// ErrOverQuota is DiskStats.LastError after a block was not written because as many waited as
+	// Disk.MaxInFlight says.
 	ErrOverQuota = errors.New("offload: too many blocks wait to be written")
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("offload: closed")

@@ -58,8 +58,7 @@ func (c *Config) complete() error {
 //
 // A chain is the keys of a prompt from its first block on. Each operation on a chain is about
 // a prefix of it: what it returns has no holes, and is valid whatever its error says. The
-// error says why the prefix is not longer, or is ErrOverQuota; that a block is not there is no
-// error.
+// error says why the prefix is not longer; that a block is not there is no error.
 type Store struct {
 	cfg      Config
 	space    SpaceID
@@ -129,7 +128,7 @@ type DiskStats struct {
 	ReadTime, WriteTime time.Duration
 	Failed              uint64 // reads that ended with an error, that of a context as well
 	// LastError is the last error of the Backend, with the tier and the operation (has, get, put,
-	// delete); nil: there was none. That a caller gave up is none.
+	// delete), or ErrOverQuota if it had none; nil: all was well. That a caller gave up is no error.
 	LastError error
 }
 
@@ -402,7 +401,8 @@ func (s *Store) Commit(ctx context.Context, prefix, keys []Key, l *Lease) (int, 
 	if err := s.usable(ctx); err != nil {
 		return 0, err
 	}
-	return len(keys), errors.Join(tooLong, s.commit(prefix, keys, l.slots, true))
+	s.commit(prefix, keys, l.slots, true)
+	return len(keys), tooLong
 }
 
 // bounded cuts off the keys that lie beyond Config.MaxTokens.
@@ -416,9 +416,8 @@ func (s *Store) bounded(prefix, keys []Key) ([]Key, error) {
 
 // commit makes pinned slots resident, from the last on, and renews all of the chain before
 // them, so that a policy that goes by order lets go of the end of a chain first. New blocks
-// are those that the Backend has not given. The error is ErrOverQuota.
-func (s *Store) commit(prefix, keys []Key, slots []uint32, isNew bool) error {
-	over := 0
+// are those that the Backend has not given.
+func (s *Store) commit(prefix, keys []Key, slots []uint32, isNew bool) {
 	var came []bool // for events
 	if s.cfg.Events != nil {
 		came = make([]bool, len(keys))
@@ -437,9 +436,7 @@ func (s *Store) commit(prefix, keys []Key, slots []uint32, isNew bool) error {
 			came[i] = true
 		}
 		if isNew && s.cfg.Disk.Ingest == All {
-			if !s.ingest(keys[i], slot, false) {
-				over++
-			}
+			s.ingest(keys[i], slot, false)
 		} else if isNew && hot {
 			s.becameHot(keys[i], slot)
 		}
@@ -450,10 +447,6 @@ func (s *Store) commit(prefix, keys []Key, slots []uint32, isNew bool) error {
 		}
 	}
 	s.tellStored(prefix, keys, came)
-	if over > 0 {
-		return fmt.Errorf("%w: %d of %d", ErrOverQuota, over, len(keys))
-	}
-	return nil
 }
 
 // Write copies the blocks of src into the store under the keys that follow prefix in their
@@ -482,7 +475,8 @@ func (s *Store) Write(ctx context.Context, prefix, keys []Key, src [][]byte) (in
 	if s.closed {
 		return 0, ErrClosed
 	}
-	return l.Len(), errors.Join(err, tooLong, s.commit(prefix, keys[:l.Len()], l.slots, true))
+	s.commit(prefix, keys[:l.Len()], l.slots, true)
+	return l.Len(), errors.Join(err, tooLong)
 }
 
 // reserve pins what is there of prefix, and a slot for each of keys unless there is an
