@@ -456,15 +456,22 @@ func (s *Segments) Delete(ctx context.Context, space SpaceID, keys []Key) error 
 	for _, k := range keys {
 		print := s.print(space, k)
 		s.mu.Lock()
-		if p, ok := s.index[print]; ok {
+		_, there := s.index[print]
+		_, hidden := s.hidden[print]
+		s.mu.Unlock()
+		if !there && !hidden {
+			continue
+		}
+		if err := s.stage(record{kind: kindDeletion, space: space, key: k}, print, nil); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		s.mu.Lock()
+		if p, ok := s.index[print]; ok { // stage can have copied it
 			delete(s.index, print) // whatever happens to the record
 			s.hidden[print] = p.file
 		}
-		_, hidden := s.hidden[print]
 		s.mu.Unlock()
-		if hidden {
-			errs = append(errs, s.stage(record{kind: kindDeletion, space: space, key: k}, print, nil))
-		}
 	}
 	return errors.Join(append(errs, s.flush())...)
 }

@@ -378,6 +378,10 @@ func TestDeletedStays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		w := newTold(t, 100)
+		if err := s.Tell(&w.events); err != nil {
+			t.Fatal(err)
+		}
 		ks, sp := chain(1, 2), space(1000)
 		written(t, opened(t, offload.Config{Space: sp, MemoryBytes: 1 << 20, Disk: offload.Disk{Backend: s, Ingest: offload.All}}), sp, nil, ks[:1])
 		maps.Copy(times, c.put)
@@ -392,6 +396,9 @@ func TestDeletedStays(t *testing.T) {
 		for i := range c.deletes + 1 {
 			if err := s.Delete(ctx, sp.ID(), ks[1:]); (err == nil) != (i == c.deletes) {
 				t.Errorf("%s: deletion %d: %v", name, i, err)
+			}
+			if w.read(); w.holds[held{offload.TierDisk, sp.ID(), ks[1]}] && len(has(t, s, sp, ks[1:])) == 0 {
+				t.Errorf("%s: deletion %d was not told", name, i)
 			}
 		}
 		if err := s.Close(); err != nil {
