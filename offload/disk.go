@@ -66,10 +66,10 @@ func (d *Disk) complete(capacity, blockTokens int) (quota int, err error) {
 
 // write is a block on its way to the Backend. Its slot is pinned.
 type write struct {
+	number  uint64 // of all writes that were ever in the queue, from 1 on
 	key     Key
 	slot    uint32
 	evicted bool // nobody else has the slot
-	dropped bool // it was deleted while it waited, and has no slot any more
 }
 
 // opBatch is how many blocks one Put has.
@@ -77,14 +77,16 @@ const opBatch = 32
 
 // ingest queues a block to be written, and reports false if too many wait.
 func (s *Store) ingest(key Key, slot uint32, evicted bool) bool {
-	if s.inFlight >= s.quota {
+	if len(s.queue) >= s.quota {
 		s.count.disk.OverQuota++
+		if s.count.disk.LastError == nil {
+			s.failed("put", ErrOverQuota)
+		}
 		return false
 	}
-	s.inFlight++
 	s.pin(slot)
-	s.queue = append(s.queue, write{key: key, slot: slot, evicted: evicted})
 	s.queued++
+	s.queue = append(s.queue, write{s.queued, key, slot, evicted})
 	if !s.writing {
 		s.writing = true
 		s.io.Add(1)
@@ -99,52 +101,59 @@ func (s *Store) writeBehind() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(s.queue) > 0 {
-		batch := s.queue[:min(opBatch, len(s.queue))]
-		s.queue = s.queue[len(batch):]
-		var keys []Key
-		var src [][]byte
-		for _, w := range batch {
-			if !w.dropped {
-				keys, src = append(keys, w.key), append(src, s.block(w.slot))
-			}
+		s.batch = min(opBatch, len(s.queue))
+		batch := s.queue[:s.batch]
+		keys, src := make([]Key, len(batch)), make([][]byte, len(batch))
+		for i, w := range batch {
+			keys[i], src[i] = w.key, s.block(w.slot)
 		}
 		s.mu.Unlock()
 		begun := time.Now()
-		n, _ := s.cfg.Disk.Backend.Put(context.Background(), s.space, keys, src)
+		n, err := s.cfg.Disk.Backend.Put(context.Background(), s.space, keys, src)
 		took := time.Since(begun)
 		s.mu.Lock()
 		s.count.disk.Writes++
 		s.count.disk.WriteTime += took
 		s.count.disk.Written += uint64(n)
 		s.count.disk.Unwritten += uint64(len(keys) - n)
+		s.failed("put", err)
 		for _, w := range batch {
 			s.finish(w)
 		}
-		s.written += uint64(len(batch))
-		close(s.progress)
-		s.progress = make(chan struct{})
+		s.batch = 0
+		s.shorten(s.queue[len(batch):])
 	}
 	s.queue, s.writing = nil, false
 }
 
 // finish gives the slot of a write back.
 func (s *Store) finish(w write) {
-	if w.dropped {
-		return
-	}
-	s.inFlight--
 	if w.evicted {
 		s.leaving--
 	}
 	s.unpin(w.slot)
 }
 
+// shorten sets the queue, and wakes those that wait for it.
+func (s *Store) shorten(queue []write) {
+	s.queue = queue
+	close(s.progress)
+	s.progress = make(chan struct{})
+}
+
+// failed notes an error of the Backend, unless a caller gave up.
+func (s *Store) failed(op string, err error) {
+	if err != nil && !errors.Is(err, context.Canceled) {
+		s.count.disk.LastError = fmt.Errorf("%s: %s: %w", TierDisk, op, err)
+	}
+}
+
 // Flush waits until what waited to be written when it was called is written, or could not
-// be.
+// be: Stats says which.
 func (s *Store) Flush(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for until := s.queued; s.written < until; {
+	for until := s.queued; len(s.queue) > 0 && s.queue[0].number <= until; {
 		progress := s.progress
 		s.mu.Unlock()
 		select {
@@ -218,6 +227,7 @@ func (s *Store) beneath(ctx context.Context, chain []Key, n int) ([]uint32, erro
 		return nil, err
 	}
 	s.io.Add(1)
+	s.reading++
 	s.mu.Unlock()
 	cancel := context.CancelFunc(func() {})
 	if d.PerToken > 0 {
@@ -231,6 +241,7 @@ func (s *Store) beneath(ctx context.Context, chain []Key, n int) ([]uint32, erro
 		slots, err := s.read(ctx, chain, n)
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		s.reading--
 		r.slots, r.err, r.finished = slots, err, true
 		if err != nil {
 			s.count.disk.Failed++
@@ -304,6 +315,7 @@ func (s *Store) read(ctx context.Context, chain []Key, n int) (slots []uint32, e
 		s.count.disk.Reads++
 		s.count.disk.ReadTime += took
 	}
+	s.failed("get", getErr)
 	s.count.disk.Hits += uint64(m)
 	s.count.disk.Misses += uint64(len(chain) - n - len(slots) + len(keys) - m)
 	if m < len(keys) { // nothing behind a hole
@@ -331,6 +343,9 @@ func (s *Store) find(ctx context.Context, keys []Key) (found map[Key]bool, delet
 	s.mu.Unlock()
 	hit := make([]bool, len(lacks))
 	if err := s.cfg.Disk.Backend.Has(ctx, s.space, lacks, hit); err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.failed("has", err)
 		return nil, 0, err
 	}
 	found = make(map[Key]bool)

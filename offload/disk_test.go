@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -263,6 +264,9 @@ func TestLateRead(t *testing.T) {
 	if l.Len() != 2 || !errors.Is(err, context.Canceled) {
 		t.Fatal(l.Len(), err)
 	}
+	if st := s.Stats().Disk; st.Reading != 1 {
+		t.Errorf("%+v", st)
+	}
 	// 2 blocks are leased, and 8 are being read.
 	fresh, err := s.Alloc(ctx, 5)
 	if fresh.Len() != 2 || !errors.Is(err, offload.ErrNoMemory) {
@@ -285,7 +289,7 @@ func TestLateRead(t *testing.T) {
 	}
 	got.Release()
 	closed(t, s) // waits for the read's last word
-	if st := s.Stats(); err != nil || st.Disk.Late != 1 || st.Disk.Reads == 0 {
+	if st := s.Stats(); err != nil || st.Disk.Late != 1 || st.Disk.Reads == 0 || st.Disk.Reading != 0 {
 		t.Error(err, st)
 	}
 }
@@ -392,7 +396,7 @@ func TestOverQuota(t *testing.T) {
 		if ingest == offload.Evicted {
 			want = 17
 		}
-		if st := s.Stats(); st.Disk.InFlight != 3 || st.Disk.OverQuota != want || st.Blocks != 20 {
+		if st := s.Stats(); st.Disk.InFlight != 3 || st.Disk.OverQuota != want || st.Blocks != 20 || !errors.Is(st.Disk.LastError, offload.ErrOverQuota) {
 			t.Errorf("%s: %+v", ingest, st)
 		}
 		close(b.put)
@@ -440,6 +444,96 @@ func TestDeleteOfWhatWaits(t *testing.T) {
 		t.Errorf("%d, %d, %v", memory, all, err)
 	}
 	closed(t, s)
+}
+
+// TestStalledBackend has a Backend that does not come to an end: what is deleted meanwhile waits
+// no more, and each Close waits.
+func TestStalledBackend(t *testing.T) {
+	sp, b := space(64), gated{newTable(), nil, make(chan struct{}), make(chan struct{}, 9)}
+	s := opened(t, offload.Config{Space: sp, MemoryBytes: 64 * 20, Disk: offload.Disk{Backend: b, Ingest: offload.All, MaxInFlight: 16 * 3}})
+	c := chain(0, 3)
+	for i := range 2 {
+		if n, err := s.Write(ctx, c[:i], c[i:i+1], contents(sp, c[i:i+1])); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		if i == 0 {
+			<-b.began
+		}
+	}
+	for range 10 {
+		if n, err := s.Write(ctx, c[:2], c[2:], contents(sp, c[2:])); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		over, cancel := context.WithCancel(ctx)
+		done := make(chan error)
+		go func() { done <- s.Delete(over, c[2]) }()
+		for s.Stats().Disk.InFlight != 2 {
+			runtime.Gosched()
+		}
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+			if st := s.Stats(); st.Blocks != 0 || st.Disk.Written != 2 || st.Disk.OverQuota != 0 {
+				t.Errorf("Close returned at %+v", st)
+			}
+		})
+	}
+	for range 100 {
+		runtime.Gosched()
+	}
+	close(b.put)
+	wg.Wait()
+	if got := has(t, b, sp, c); !slices.Equal(got, []int{0, 1}) {
+		t.Errorf("%v on disk", got)
+	}
+}
+
+// refusing is a Backend each of whose operations fails.
+type refusing struct{ *table }
+
+func (b refusing) Has(context.Context, offload.SpaceID, []offload.Key, []bool) error {
+	return errTrouble
+}
+
+func (b refusing) Put(context.Context, offload.SpaceID, []offload.Key, [][]byte) (int, error) {
+	return 0, errTrouble
+}
+
+func (b refusing) Delete(context.Context, offload.SpaceID, []offload.Key) error { return errTrouble }
+
+// TestLastError has each operation of the Backend fail.
+func TestLastError(t *testing.T) {
+	sp := space(64)
+	s := opened(t, offload.Config{Space: sp, MemoryBytes: 64 * 20, Disk: offload.Disk{Backend: refusing{newTable()}, Ingest: offload.All}})
+	defer closed(t, s)
+	c := chain(0, 6)
+	last := func(op string) {
+		t.Helper()
+		if err := s.Stats().Disk.LastError; !errors.Is(err, errTrouble) || !strings.Contains(err.Error(), "STORAGE: "+op) {
+			t.Error(op, err)
+		}
+	}
+	written(t, s, sp, nil, c[:1])
+	last("put")
+	if memory, _, err := s.Lookup(ctx, c); memory != 1 || !errors.Is(err, errTrouble) {
+		t.Error(memory, err)
+	}
+	last("has")
+	if err := s.Delete(ctx, c[0]); !errors.Is(err, errTrouble) {
+		t.Error(err)
+	}
+	last("delete")
+	if st := s.Stats(); st.Disk.Unwritten != 1 {
+		t.Errorf("%+v", st)
+	}
 }
 
 // trouble is a table that fails, is full, or gives less than it has, at random.
@@ -497,6 +591,65 @@ func (b *trouble) Put(ctx context.Context, space offload.SpaceID, keys []offload
 	return b.table.Put(ctx, space, keys, src)
 }
 
+// anything does an operation at random, which can be given up, and checks the bytes of its blocks.
+func anything(t *testing.T, s *offload.Store, sp offload.Space, r *rand.Rand) {
+	c := chain(r.IntN(12), 1+r.IntN(24))
+	from := r.IntN(len(c))
+	op, cancel := context.WithCancel(ctx)
+	if r.IntN(4) == 0 {
+		op = context.WithValue(op, ends{}, true)
+		go cancel()
+	}
+	var err error
+	switch r.IntN(12) {
+	case 0, 1:
+		_, err = s.Write(op, c[:from], c[from:], contents(sp, c[from:]))
+	case 2:
+		l, _ := s.Alloc(op, len(c)-from)
+		for i := range l.Len() {
+			copy(l.Block(i), content(sp, c[from+i]))
+		}
+		_, err = s.Commit(op, c[:from], c[from:from+l.Len()], l)
+	case 3:
+		err = s.Delete(op, c[from])
+	case 4:
+		s.Prefetch(ctx, c)
+	case 5:
+		err = s.Flush(op)
+	case 6:
+		dst := contents(sp, c)
+		for _, d := range dst {
+			clear(d)
+		}
+		var n int
+		n, err = s.Read(op, c, dst)
+		for i := range n {
+			if !bytes.Equal(dst[i], content(sp, c[i])) {
+				t.Errorf("Read: block %d has other bytes", i)
+			}
+		}
+	default:
+		var l *offload.Lease
+		l, err = s.Acquire(op, c)
+		for i := range l.Len() {
+			if !bytes.Equal(l.Block(i), content(sp, c[i])) {
+				t.Errorf("Acquire: block %d has other bytes", i)
+			}
+		}
+		l.Truncate(from)
+		l.Release()
+	}
+	for _, known := range []error{errTrouble, context.Canceled, offload.ErrNoMemory, offload.ErrTooLong} {
+		if errors.Is(err, known) {
+			err = nil
+		}
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	cancel()
+}
+
 // TestTiersConcurrently has all operations at the same time on a store above a disk that
 // fails, with contexts that end: each block that is returned is right, and in the end no
 // reference is left.
@@ -520,61 +673,7 @@ func TestTiersConcurrently(t *testing.T) {
 			wg.Go(func() {
 				r := rand.New(rand.NewPCG(seed, 100+uint64(worker)))
 				for range 250 {
-					c := chain(r.IntN(12), 1+r.IntN(24))
-					from := r.IntN(len(c))
-					op, cancel := context.WithCancel(ctx)
-					if r.IntN(4) == 0 {
-						op = context.WithValue(op, ends{}, true)
-						go cancel()
-					}
-					var err error
-					switch r.IntN(12) {
-					case 0, 1:
-						_, err = s.Write(op, c[:from], c[from:], contents(sp, c[from:]))
-					case 2:
-						l, _ := s.Alloc(op, len(c)-from)
-						for i := range l.Len() {
-							copy(l.Block(i), content(sp, c[from+i]))
-						}
-						_, err = s.Commit(op, c[:from], c[from:from+l.Len()], l)
-					case 3:
-						err = s.Delete(op, c[from])
-					case 4:
-						s.Prefetch(ctx, c)
-					case 5:
-						err = s.Flush(op)
-					case 6:
-						dst := contents(sp, c)
-						for _, d := range dst {
-							clear(d)
-						}
-						var n int
-						n, err = s.Read(op, c, dst)
-						for i := range n {
-							if !bytes.Equal(dst[i], content(sp, c[i])) {
-								t.Errorf("Read: block %d has other bytes", i)
-							}
-						}
-					default:
-						var l *offload.Lease
-						l, err = s.Acquire(op, c)
-						for i := range l.Len() {
-							if !bytes.Equal(l.Block(i), content(sp, c[i])) {
-								t.Errorf("Acquire: block %d has other bytes", i)
-							}
-						}
-						l.Truncate(from)
-						l.Release()
-					}
-					for _, known := range []error{errTrouble, context.Canceled, offload.ErrNoMemory, offload.ErrTooLong} {
-						if errors.Is(err, known) {
-							err = nil
-						}
-					}
-					if err != nil {
-						t.Error(err)
-					}
-					cancel()
+					anything(t, s, sp, r)
 				}
 			})
 		}

@@ -24,7 +24,7 @@ func killConfig(dir string) offload.SegmentConfig {
 }
 
 // TestKilledChild is the process that TestKill kills: it writes blocks, and says a number
-// when Put has returned for it.
+// when Put has returned for it. Each fourth block it deletes soon, and says -number.
 func TestKilledChild(t *testing.T) {
 	dir := os.Getenv("KVOFFLOAD_KILL")
 	if dir == "" {
@@ -41,6 +41,12 @@ func TestKilledChild(t *testing.T) {
 				t.Fatal(n, err)
 			}
 			fmt.Println(next)
+			if gone := next - 2; gone > 0 && gone%4 == 2 {
+				if err := s.Delete(ctx, sp.ID(), numbered(gone)); err != nil {
+					t.Fatal(err)
+				}
+				fmt.Println(-gone)
+			}
 			next++
 			if _, err := s.Get(ctx, sp.ID(), numbered(max(0, next-60)), dst); err != nil {
 				t.Fatal(err)
@@ -51,13 +57,13 @@ func TestKilledChild(t *testing.T) {
 }
 
 // TestKill kills a process at random points of writing, freeing and opening, on and on in
-// one directory. Each block is right or absent, those that were written last are there, and
-// the files keep their bound.
+// one directory. Each block is right or absent, those that were written last are there, those
+// that were deleted are not, and the files keep their bound.
 func TestKill(t *testing.T) {
 	dir, sp := t.TempDir(), space(1000)
 	r := rand.New(rand.NewPCG(1, 3))
 	next, torn, freed := 0, 0, 0
-	var last []offload.Key // that Put returned for
+	var last, gone []offload.Key // that Put returned for, and that Delete did
 	for kill := range *kills {
 		child := exec.Command(os.Args[0], "-test.run=^TestKilledChild$")
 		child.Env = append(os.Environ(), "KVOFFLOAD_KILL="+dir, "KVOFFLOAD_NEXT="+strconv.Itoa(next))
@@ -70,8 +76,13 @@ func TestKill(t *testing.T) {
 		}
 		lines := bufio.NewScanner(out)
 		for left := r.IntN(90); lines.Scan(); left-- {
-			if n, err := strconv.Atoi(lines.Text()); err == nil {
-				next, last = n+1, append(last, numbered(n)...)
+			if n, err := strconv.Atoi(lines.Text()); err == nil && n < 0 {
+				gone = append(gone, numbered(-n)...)
+			} else if err == nil {
+				next = n + 1
+				if n%4 != 2 {
+					last = append(last, numbered(n)...)
+				}
 			} else if lines.Text() != "opening" {
 				t.Fatalf("kill %d: the child says %q", kill, lines.Text())
 			}
@@ -88,9 +99,12 @@ func TestKill(t *testing.T) {
 			t.Fatalf("kill %d: %+v, %v", kill, v, err)
 		}
 		torn += v.Absent
-		last = last[max(len(last)-25, 0):]
+		last = last[max(len(last)-18, 0):]
 		if n := right(t, killConfig(dir), sp, last); n != len(last) {
 			t.Fatalf("kill %d: %d of the last %d blocks are there", kill, n, len(last))
+		}
+		if n := right(t, killConfig(dir), sp, gone); n != 0 {
+			t.Fatalf("kill %d: %d of %d deleted blocks are there", kill, n, len(gone))
 		}
 		var all []offload.Key
 		for i := range next + 2 {
@@ -99,7 +113,7 @@ func TestKill(t *testing.T) {
 		freed = len(all) - right(t, killConfig(dir), sp, all)
 		next++ // the one that it was at may be there
 	}
-	t.Logf("%d kills: %d blocks, of which %d went with their file; %d records torn", *kills, next, freed, torn)
+	t.Logf("%d kills: %d blocks, of which %d went with their file or were deleted; %d records torn", *kills, next, freed, torn)
 	if freed < *kills {
 		t.Errorf("%d blocks were freed in %d kills", freed, *kills)
 	}

@@ -16,6 +16,15 @@ func (l *Lease) Len() int { return len(l.slots) }
 // be written, and only before Commit. They may not be used after Release.
 func (l *Lease) Block(i int) []byte { return l.s.block(l.slots[i]) }
 
+// File returns the file of memory that block i is in, and where, for another process to map: it
+// gets the file by its descriptor. The block has Space.BlockBytes, and begins at no page. The
+// descriptor is the Store's, and open as long as the lease holds the block; others may lie in the
+// same file. Where memory is on the heap, on other systems than Linux, fd is -1.
+func (l *Lease) File(i int) (fd int, offset int64) {
+	m, at := l.s.place(l.slots[i])
+	return m.file(), int64(at)
+}
+
 // Truncate releases all blocks but the first n.
 func (l *Lease) Truncate(n int) {
 	if n >= len(l.slots) {

@@ -51,11 +51,13 @@ type Segments struct {
 	writer sync.Mutex
 	buf    []byte   // aligned; records that are being written
 	staged []staged // what is in buf
+	torn   bool     // the last file can have records behind its end
 
 	mu     sync.Mutex // guards what follows
 	closed bool
 	index  map[uint64]place
-	files  []*segment // the oldest first; the last is written, if any
+	hidden map[uint64]uint32 // blocks that index lacks, and the newest file that can have them
+	files  []*segment        // the oldest first; the last is written, if any
 	stats  SegmentStats
 }
 
@@ -127,7 +129,7 @@ func openPlain(name string, flag int) (blockFile, bool, error) {
 }
 
 func openSegments(cfg SegmentConfig, open func(string, int) (blockFile, bool, error)) (*Segments, error) {
-	s := &Segments{cfg: cfg, seed: maphash.MakeSeed(), open: open, index: make(map[uint64]place)}
+	s := &Segments{cfg: cfg, seed: maphash.MakeSeed(), open: open, index: make(map[uint64]place), hidden: make(map[uint64]uint32)}
 	if cfg.Buffered {
 		s.open = openPlain
 	}
@@ -332,6 +334,7 @@ func (s *Segments) get(space SpaceID, key Key, dst []byte) (bool, error) {
 		s.mu.Lock()
 		if now := s.index[print]; now.file == p.file && now.at|hotBit == p.at {
 			delete(s.index, print)
+			s.hidden[print] = p.file
 		}
 		s.stats.Corrupt++
 		s.mu.Unlock()
@@ -452,12 +455,22 @@ func (s *Segments) Delete(ctx context.Context, space SpaceID, keys []Key) error 
 	var errs []error
 	for _, k := range keys {
 		print := s.print(space, k)
-		if !s.use(print) {
+		s.mu.Lock()
+		_, there := s.index[print]
+		_, hidden := s.hidden[print]
+		s.mu.Unlock()
+		if !there && !hidden {
 			continue
 		}
-		errs = append(errs, s.stage(record{kind: kindDeletion, space: space, key: k}, print, nil))
+		if err := s.stage(record{kind: kindDeletion, space: space, key: k}, print, nil); err != nil {
+			errs = append(errs, err)
+			continue
+		}
 		s.mu.Lock()
-		delete(s.index, print) // whatever happens to the record
+		if p, ok := s.index[print]; ok { // stage can have copied it
+			delete(s.index, print) // whatever happens to the record
+			s.hidden[print] = p.file
+		}
 		s.mu.Unlock()
 	}
 	return errors.Join(append(errs, s.flush())...)
@@ -509,12 +522,20 @@ func (s *Segments) active() *segment {
 // flush writes what is staged, and then lets others find it. If it fails nothing of it is
 // there, and the next write begins at the same place.
 func (s *Segments) flush() error {
+	f := s.active()
+	if s.torn && f != nil { // else what Delete has removed could come back from there
+		if err := f.f.Truncate(f.end); err != nil {
+			return fmt.Errorf("offload: %w", err)
+		}
+	}
+	s.torn = false
 	if len(s.staged) == 0 {
 		return nil
 	}
-	f := s.active()
 	if _, err := f.f.WriteAt(s.buf, f.end); err != nil {
-		return fmt.Errorf("offload: %w", errors.Join(err, f.f.Truncate(f.end)))
+		cut := f.f.Truncate(f.end)
+		s.torn = cut != nil
+		return fmt.Errorf("offload: %w", errors.Join(err, cut))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -524,7 +545,7 @@ func (s *Segments) flush() error {
 			s.index[st.print] = place{f.number, uint32(st.at / 64)}
 			f.prints = append(f.prints, st.print)
 		} else {
-			delete(s.index, st.print)
+			delete(s.hidden, st.print)
 		}
 	}
 	s.staged, s.buf = s.staged[:0], s.buf[:0]
@@ -654,7 +675,6 @@ func (s *Segments) remove() error {
 			s.stats.Freed++
 		}
 	}
-	f.prints = nil
 	s.mu.Unlock()
 	f.reading.Lock() // nobody can begin to read it
 	defer f.reading.Unlock()
@@ -663,11 +683,21 @@ func (s *Segments) remove() error {
 		f.f = nil
 	}
 	if err := os.Remove(f.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, print := range f.prints {
+			s.hidden[print] = max(s.hidden[print], f.number)
+		}
 		return fmt.Errorf("offload: %w", err) // it still counts
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.files = s.files[1:]
-	s.mu.Unlock()
+	for _, print := range f.prints {
+		if s.hidden[print] == f.number {
+			delete(s.hidden, print)
+		}
+	}
 	return nil
 }
 
@@ -687,12 +717,13 @@ func (s *Segments) Stats() SegmentStats {
 func (s *Segments) Close() error {
 	s.writer.Lock()
 	defer s.writer.Unlock()
+	s.staged, s.buf = s.staged[:0], s.buf[:0]
+	errs := []error{s.flush()}
 	s.mu.Lock()
 	files := s.files
 	s.closed, s.files = true, nil
 	clear(s.index)
 	s.mu.Unlock()
-	var errs []error
 	for _, f := range files {
 		f.reading.Lock()
 		if f.f != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -195,6 +196,14 @@ func (f faulty) WriteAt(b []byte, at int64) (int, error) {
 	return n, errno
 }
 
+func (f faulty) Truncate(size int64) error {
+	if *f.on && f.r.IntN(2) == 0 {
+		f.seen["truncate"]++
+		return syscall.EIO
+	}
+	return f.BlockFile.Truncate(size)
+}
+
 func (f faulty) ReadAt(b []byte, at int64) (int, error) {
 	if *f.on && f.r.IntN(10) == 0 {
 		f.seen["read"]++
@@ -229,7 +238,8 @@ func TestSegmentsRandom(t *testing.T) {
 			return s
 		}
 		s := open()
-		gone := make(map[offload.Key]bool) // deleted, and not put since
+		gone := make(map[offload.Key]bool)  // deleted, and not put since
+		again := make(map[offload.Key]bool) // to be deleted again, after an error
 		for step := range 400 {
 			c := chain(r.IntN(12), 4+r.IntN(70))
 			from := max(0, len(c)-1-r.IntN(6))
@@ -247,7 +257,7 @@ func TestSegmentsRandom(t *testing.T) {
 			case 1:
 				if err := s.Delete(ctx, sp.ID(), c[from:from+1]); err == nil {
 					gone[c[from]] = true
-				} else if !faults {
+				} else if again[c[from]] = true; !faults {
 					t.Fatal(err)
 				}
 			case 2, 3, 4, 5, 6, 7, 8, 9:
@@ -261,6 +271,7 @@ func TestSegmentsRandom(t *testing.T) {
 				}
 				for _, k := range c[from:] {
 					delete(gone, k)
+					delete(again, k)
 				}
 				if n < len(had) && !had[n] && len(has(t, s, sp, c[from+n:][:1])) > 0 {
 					t.Fatalf("seed %d, step %d: block %d is there, and Put returned %d, %v", seed, step, n, n, err)
@@ -294,6 +305,10 @@ func TestSegmentsRandom(t *testing.T) {
 				t.Fatalf("seed %d, step %d: %d bytes, at most %d", seed, step, n, cfg.Bytes)
 			}
 		}
+		faults = false
+		if err := s.Delete(ctx, sp.ID(), slices.Collect(maps.Keys(again))); err != nil {
+			t.Fatal(err)
+		}
 		st := s.Stats()
 		sum["freed"] += int(st.Freed)
 		sum["copied"] += int(st.Copied)
@@ -304,12 +319,97 @@ func TestSegmentsRandom(t *testing.T) {
 			t.Fatalf("seed %d: %+v, %v; want %d right", seed, v, err, st.Blocks)
 		}
 	}
-	for _, name := range []string{"restarts", "freed", "copied", "hits", "read", syscall.ENOSPC.Error(), syscall.EIO.Error()} {
+	for _, name := range []string{"restarts", "freed", "copied", "hits", "read", "truncate", syscall.ENOSPC.Error(), syscall.EIO.Error()} {
 		if sum[name] < 20 {
 			t.Errorf("%s: %d", name, sum[name])
 		}
 	}
 	t.Log(sum)
+}
+
+// failing is a file each of whose operations fails so many times.
+type failing struct {
+	offload.BlockFile
+	times map[string]int
+}
+
+func (f failing) fails(op string) bool {
+	f.times[op]--
+	return f.times[op] >= 0
+}
+
+func (f failing) WriteAt(b []byte, at int64) (int, error) {
+	n, err := f.BlockFile.WriteAt(b, at)
+	if f.fails("write") {
+		return n, syscall.EIO // though all is there
+	}
+	return n, err
+}
+
+func (f failing) Truncate(size int64) error {
+	if f.fails("truncate") {
+		return syscall.EIO
+	}
+	return f.BlockFile.Truncate(size)
+}
+
+func (f failing) ReadAt(b []byte, at int64) (int, error) {
+	n, err := f.BlockFile.ReadAt(b, at)
+	if f.fails("read") {
+		b[200] ^= 1
+	}
+	return n, err
+}
+
+// TestDeletedStays has what hides a block from Delete, and opens the directory again: a block
+// that Delete has removed is not there.
+func TestDeletedStays(t *testing.T) {
+	for name, c := range map[string]struct {
+		put, get, del map[string]int // faults meanwhile
+		deletes       int            // that fail
+	}{
+		"the deletion is not written":      {del: map[string]int{"write": 1}, deletes: 1},
+		"the deletion cannot be cut off":   {del: map[string]int{"write": 1, "truncate": 3}, deletes: 3},
+		"the block seems corrupt":          {get: map[string]int{"read": 1}},
+		"a failed block cannot be cut off": {put: map[string]int{"write": 1, "truncate": 2}, deletes: 1},
+	} {
+		cfg, times := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 20, SegmentBytes: 1 << 17}, map[string]int{}
+		s, err := offload.OpenSegmentsOn(cfg, func(f offload.BlockFile) offload.BlockFile { return failing{f, times} })
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := newTold(t, 100)
+		if err := s.Tell(&w.events); err != nil {
+			t.Fatal(err)
+		}
+		ks, sp := chain(1, 2), space(1000)
+		written(t, opened(t, offload.Config{Space: sp, MemoryBytes: 1 << 20, Disk: offload.Disk{Backend: s, Ingest: offload.All}}), sp, nil, ks[:1])
+		maps.Copy(times, c.put)
+		if _, err := s.Put(ctx, sp.ID(), ks[1:], contents(sp, ks[1:])); (err != nil) != (c.put != nil) {
+			t.Error(name, err)
+		}
+		maps.Copy(times, c.get)
+		if _, err := s.Get(ctx, sp.ID(), ks[1:], [][]byte{make([]byte, 1000)}); errors.Is(err, offload.ErrCorrupt) != (c.get != nil) {
+			t.Error(name, err)
+		}
+		maps.Copy(times, c.del)
+		for i := range c.deletes + 1 {
+			if err := s.Delete(ctx, sp.ID(), ks[1:]); (err == nil) != (i == c.deletes) {
+				t.Errorf("%s: deletion %d: %v", name, i, err)
+			}
+			if w.read(); w.holds[held{offload.TierDisk, sp.ID(), ks[1]}] && len(has(t, s, sp, ks[1:])) == 0 {
+				t.Errorf("%s: deletion %d was not told", name, i)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		again := openSegments(t, cfg)
+		if got := has(t, again, sp, ks); !slices.Equal(got, []int{0}) {
+			t.Errorf("%s: %v are there", name, got)
+		}
+		again.Close()
+	}
 }
 
 // TestHotOutlives has blocks that are read outlive those that are not.

@@ -28,4 +28,6 @@ func newSlab(size int) (slab, error) {
 	return slab{fd, b}, nil
 }
 
+func (s slab) file() int { return s.fd }
+
 func (s slab) free() error { return errors.Join(unix.Munmap(s.bytes), unix.Close(s.fd)) }

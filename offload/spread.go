@@ -20,34 +20,42 @@ func Spread(backends map[string]Backend) (Backend, error) {
 	if len(backends) == 0 {
 		return nil, errors.New("offload: Spread of no backends")
 	}
-	s := spread{names: slices.Sorted(maps.Keys(backends))}
-	for _, name := range s.names {
-		h := fnv.New64a()
-		h.Write([]byte(name)) // never fails
-		s.seeds, s.backends = append(s.seeds, h.Sum64()), append(s.backends, backends[name])
+	s := newSpread(backends)
+	seeds := make([]uint64, len(s.names))
+	for i, name := range s.names {
+		seeds[i] = mixed(hashOf([]byte(name)))
 	}
-	return &s, nil
+	s.place = func(key uint64) (place int) {
+		var most uint64
+		for i, seed := range seeds {
+			if v := mixed(key ^ seed); i == 0 || v > most {
+				place, most = i, v
+			}
+		}
+		return place
+	}
+	return s, nil
 }
 
 // spread has its Backends in the order of their names.
 type spread struct {
 	names    []string
-	seeds    []uint64
 	backends []Backend
+	place    func(key uint64) int // which Backend has a key, by its hash
 }
 
-// place returns which Backend has a key.
-func (s *spread) place(key Key) (place int) {
-	h := fnv.New64a()
-	h.Write(key[:])
-	sum := h.Sum64()
-	var most uint64
-	for i, seed := range s.seeds {
-		if v := mixed(sum ^ mixed(seed)); i == 0 || v > most {
-			place, most = i, v
-		}
+func newSpread(backends map[string]Backend) *spread {
+	s := &spread{names: slices.Sorted(maps.Keys(backends))}
+	for _, name := range s.names {
+		s.backends = append(s.backends, backends[name])
 	}
-	return place
+	return s
+}
+
+func hashOf(b []byte) uint64 {
+	h := fnv.New64a()
+	h.Write(b) // never fails
+	return h.Sum64()
 }
 
 // mixed is the finalizer of splitmix64: each bit of v changes half of the result's.
@@ -69,7 +77,7 @@ type part struct {
 func (s *spread) each(keys []Key, op func(part) (int, error)) (n int, err error) {
 	parts := make([]part, len(s.backends))
 	for i, k := range keys {
-		p := &parts[s.place(k)]
+		p := &parts[s.place(hashOf(k[:]))]
 		p.keys, p.at = append(p.keys, k), append(p.at, i)
 	}
 	done, errs := make([]int, len(parts)), make([]error, len(parts))

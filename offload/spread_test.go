@@ -12,16 +12,21 @@ import (
 // spreadOver returns tables with names, and a Backend over them.
 func spreadOver(t testing.TB, names ...string) (map[string]*table, offload.Backend) {
 	t.Helper()
-	tables, backends := make(map[string]*table), make(map[string]offload.Backend)
-	for _, name := range names {
-		tables[name] = newTable()
-		backends[name] = tables[name]
-	}
+	tables, backends := tablesOf(names...)
 	b, err := offload.Spread(backends)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return tables, b
+}
+
+func tablesOf(names ...string) (map[string]*table, map[string]offload.Backend) {
+	tables, backends := make(map[string]*table), make(map[string]offload.Backend)
+	for _, name := range names {
+		tables[name] = newTable()
+		backends[name] = tables[name]
+	}
+	return tables, backends
 }
 
 func TestSpread(t *testing.T) {

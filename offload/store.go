@@ -66,6 +66,8 @@ type Store struct {
 	capacity int // blocks in memory, but for those that are leaving it
 	quota    int // blocks in flight to the Backend
 
+	closing sync.Once
+
 	mu       sync.Mutex // guards all below, and not the bytes of blocks
 	closed   bool
 	slabs    []slab         // of full length from the start; mapped as far as used says
@@ -80,14 +82,14 @@ type Store struct {
 	policy   policy
 	count    counts
 
-	queue      []write
+	queue      []write       // to the Backend, the oldest first; at most quota
+	batch      int           // of queue, those that are being written
 	queued     uint64        // writes that were ever in queue
-	written    uint64        // of these, those that are done
-	progress   chan struct{} // is closed, and made again, when written grows
-	inFlight   int           // blocks in queue and in the batch that is being written
-	leaving    int           // of these, evicted ones
+	progress   chan struct{} // is closed, and made again, when queue gets shorter
+	leaving    int           // evicted blocks in queue
 	writing    bool          // writeBehind runs
 	prefetches int
+	reading    int
 	deletes    uint64
 	io         sync.WaitGroup // goroutines with a use of the Backend; Add needs the lock and no close
 }
@@ -117,6 +119,7 @@ type Stats struct {
 // What a Backend holds and drops it counts itself: SegmentStats.
 type DiskStats struct {
 	InFlight            int    // blocks that wait to be written or are being written
+	Reading             int    // reads of chains that have not ended, those that nobody waits for too
 	Hits, Misses        uint64 // blocks that were read; blocks that it was asked for and had not
 	Late                uint64 // reads that ended when nobody waited any more
 	Written, Unwritten  uint64 // blocks that were written; blocks that could not be
@@ -124,6 +127,9 @@ type DiskStats struct {
 	Reads, Writes       uint64 // uses of the Backend for several blocks at once, which took so long:
 	ReadTime, WriteTime time.Duration
 	Failed              uint64 // reads that ended with an error, that of a context as well
+	// LastError is the last error of the Backend, with the tier and the operation (has, get, put,
+	// delete), or ErrOverQuota if it had none; nil: all was well. That a caller gave up is no error.
+	LastError error
 }
 
 // Open returns a store with an empty memory. It starts nothing. Its memory is mapped when
@@ -367,9 +373,14 @@ func (s *Store) unpin(slot uint32) {
 
 // block returns the bytes of a slot that is pinned.
 func (s *Store) block(slot uint32) []byte {
+	m, at := s.place(slot)
 	size := s.cfg.Space.BlockBytes
-	at := int(slot) % s.perSlab * size
-	return s.slabs[int(slot)/s.perSlab].bytes[at : at+size : at+size]
+	return m.bytes[at : at+size : at+size]
+}
+
+// place returns where the block of a slot lies.
+func (s *Store) place(slot uint32) (m slab, at int) {
+	return s.slabs[int(slot)/s.perSlab], int(slot) % s.perSlab * s.cfg.Space.BlockBytes
 }
 
 // Commit stores the blocks of a lease of Alloc under the keys that follow prefix in their
@@ -510,6 +521,9 @@ func (s *Store) Delete(ctx context.Context, keys ...Key) error {
 	err := s.cfg.Disk.Backend.Delete(ctx, s.space, keys)
 	if err != nil {
 		s.tellLost(keys)
+		s.mu.Lock()
+		s.failed("delete", err)
+		s.mu.Unlock()
 	}
 	return errors.Join(err, s.forgetAll(ctx, nil))
 }
@@ -529,12 +543,14 @@ func (s *Store) forgetAll(ctx context.Context, keys []Key) error {
 			s.drop(slot)
 		}
 	}
-	for i, w := range s.queue {
+	waiting := s.queue[s.batch:]
+	left := slices.DeleteFunc(waiting, func(w write) bool {
 		if gone[w.key] {
 			s.finish(w)
-			s.queue[i].dropped = true
 		}
-	}
+		return gone[w.key]
+	})
+	s.shorten(s.queue[:s.batch+len(left)])
 	return nil
 }
 
@@ -552,7 +568,7 @@ func (s *Store) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	disk := s.count.disk
-	disk.InFlight = s.inFlight
+	disk.InFlight, disk.Reading = len(s.queue), s.reading
 	return Stats{
 		Blocks: len(s.slots), Capacity: s.capacity, Leased: s.leased,
 		Hits: s.count.hits, Misses: s.count.misses,
@@ -563,13 +579,15 @@ func (s *Store) Stats() Stats {
 
 // Close waits until what is in flight is read and written, and empties the memory, which
 // goes when the last lease is released. It does not close the Backend, which several
-// stores can share. Close can be called again.
-func (s *Store) Close() error {
+// stores can share. Close can be called again, and each call waits.
+func (s *Store) Close() (err error) {
+	s.closing.Do(func() { err = s.close() })
+	return err
+}
+
+func (s *Store) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return nil
-	}
 	s.closed = true
 	s.mu.Unlock()
 	s.io.Wait()

@@ -3,6 +3,7 @@
 //
 //	kvoffload replay -trace FILE -policy lru,s3fifo -share 0.01,0.05 -dir DIR
 //	kvoffload verify DIR
+//	kvoffload check-config
 //
 // replay has a memory for a share of the trace's blocks, and segments in DIR for all that
 // the memory lacks. It prints a line for each policy and share. blocks is how many fit in the
@@ -11,6 +12,9 @@
 // wrong.
 //
 // verify reads all of a directory, and ends with 1 if anything in it is corrupt.
+//
+// check-config prints what the environment variables of AIBrix's KV cache offloading say of a
+// store, and ends with 1 if that cannot be done. docs/offload-settings.md has the variables.
 package main
 
 import (
@@ -34,7 +38,7 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: kvoffload replay -trace FILE [flags], or kvoffload verify DIR")
+var errUsage = errors.New("usage: kvoffload replay -trace FILE [flags], kvoffload verify DIR, or kvoffload check-config")
 
 func run(args []string, out io.Writer) error {
 	if len(args) == 0 {
@@ -48,6 +52,11 @@ func run(args []string, out io.Writer) error {
 			return errUsage
 		}
 		return verify(args[1], out)
+	case "check-config":
+		if len(args) != 1 {
+			return errUsage
+		}
+		return checkConfig(os.Environ(), out)
 	}
 	return errUsage
 }

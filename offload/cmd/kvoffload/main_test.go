@@ -205,6 +205,24 @@ func TestReplayAndVerify(t *testing.T) {
 	}
 }
 
+func TestCheckConfig(t *testing.T) {
+	t.Setenv("HOME", "/home/a")
+	t.Setenv("AIBRIX_KV_CACHE_OL_L2_CACHE_BACKEND", "ROCKSDB")
+	t.Setenv("AIBRIX_KV_CACHE_OL_PRISKV_PASSWORD", "secret")
+	const want = `note: AIBRIX_KV_CACHE_OL_PRISKV_PASSWORD: nothing: the backend is not served
+memory_bytes=10737418240 policy=s3fifo small_share=0.3 promote_at=1 block_tokens=0 chunk_tokens=512 max_tokens=0
+dir=/home/a/.kv_cache_ol/rocksdb/aibrix ingest=hot max_in_flight=0 min_missing=4 min_missing_part=0.1 per_token=20ms
+`
+	var out bytes.Buffer
+	if err := run([]string{"check-config"}, &out); err != nil || out.String() != want {
+		t.Errorf("%s, %v", out.String(), err)
+	}
+	t.Setenv("AIBRIX_KV_CACHE_OL_DEVICE", "cuda")
+	if err := run([]string{"check-config"}, &out); err == nil || !strings.Contains(err.Error(), "AIBRIX_KV_CACHE_OL_DEVICE") {
+		t.Error(err)
+	}
+}
+
 // TestTraces runs recorded traces, the beginning of each unless in the long form.
 func TestTraces(t *testing.T) {
 	data := os.Getenv("KVINDEX_TESTDATA")
