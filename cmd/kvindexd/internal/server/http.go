@@ -137,7 +137,7 @@ func (s *Server) work(r *http.Request, body []byte, answer func(asking) (any, er
 	}
 	c := s.core.Load()
 	if c == nil {
-		return nil, status(http.StatusServiceUnavailable, "not ready: the index is not there yet")
+		return nil, s.noIndex()
 	}
 	ctx, cancel := s.deadline(r)
 	defer cancel()

@@ -17,11 +17,18 @@ import (
 //     beginning before a template's own, and so scores tokens that no engine has.
 //   - A pod of the model that holds nothing is in the answer, with 0.
 
-// probe answers the probes of the reference's deployment, and /healthz: the process answers.
-func (s *Server) probe(w http.ResponseWriter, _ *http.Request) {
-	write(w, http.StatusOK, struct {
-		Status string `json:"status"`
-	}{"ok"})
+// listens answers the probes of the reference's deployment, which asks this path for liveness,
+// too. It fails just where the reference does not listen: before the index is there and from
+// the end on. A check of /readyz that may fail for long must not restart the process.
+func (s *Server) listens(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case s.core.Load() == nil:
+		write(w, http.StatusServiceUnavailable, s.noIndex())
+	case s.draining.Load():
+		write(w, http.StatusServiceUnavailable, fail("not ready: the service ends"))
+	default:
+		s.healthy(w, r)
+	}
 }
 
 func (s *Server) scoreCompletions(r asking) (any, error) {
