@@ -18,6 +18,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/internal/jinja"
 	"github.com/kvindex/kvindex/tokenize"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
@@ -44,11 +45,14 @@ func bad(format string, args ...any) *failure { return status(http.StatusBadRequ
 const clientGone = 499
 
 // statusOf returns the status for an error. The reference endpoints have 500 for all that
-// cannot be scored.
+// cannot be scored, but for a request past a limit of its reader, which the client can mend.
 func statusOf(err error, reference bool) int {
 	var f *failure
 	if errors.As(err, &f) && f.status != 0 {
 		return f.status
+	}
+	if reference && errors.Is(err, jinja.ErrLimit) {
+		return http.StatusBadRequest
 	}
 	for _, s := range statuses {
 		if errors.Is(err, s.is) {

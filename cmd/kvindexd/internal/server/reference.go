@@ -69,9 +69,6 @@ func (s *Server) scoreChat(r asking) (any, error) {
 	if len(q.Messages) == 0 {
 		return nil, bad("messages: it is empty")
 	}
-	if depth(r.body) > maxDepth {
-		return nil, bad("body: nested deeper than %d", maxDepth)
-	}
 	body := r.body
 	if set := fields["add_generation_prompt"]; set == nil || string(set) == "null" {
 		// Engines add the prompt by default, and the reference does not. Of equal keys the last
@@ -87,30 +84,6 @@ func (s *Server) scoreChat(r asking) (any, error) {
 		Scores map[string]int `json:"podScores"`
 		Text   string         `json:"templated_messages"`
 	}{scores, text}, nil
-}
-
-// maxDepth is the depth to which the library reads a chat. A client can mend a deeper one, so
-// that is no status of the service's own failures.
-const maxDepth = 100
-
-// depth returns how many arrays and objects of JSON are in one another.
-func depth(b []byte) (most int) {
-	now, text := 0, false
-	for i := 0; i < len(b); i++ {
-		switch c := b[i]; {
-		case c == '"':
-			text = !text
-		case c == '\\' && text:
-			i++
-		case text:
-		case c == '[', c == '{':
-			now++
-			most = max(most, now)
-		case c == ']', c == '}':
-			now--
-		}
-	}
-	return most
 }
 
 // blocks returns the scores in blocks, and the text of a chat. pods, if there are any, narrow
