@@ -286,7 +286,9 @@ func TestPicker(t *testing.T) {
 	restricted(t, spec, true)
 	readsPods(t, objects, spec.ServiceAccountName)
 	within(t, spec, flags["model-dir"], false)
-	if keep, most := int64(4<<30+64<<20+64<<20), goLimit(t, c); keep > most || 10*most > 9*memoryOf(t, c) {
+	// Beside the flags: the prompt cache, predictions, and the tokenizer of the model.
+	keep := bytesOf(t, flags["memory"]) + bytesOf(t, flags["max-buffered"]) + (64+64+256)<<20
+	if most := goLimit(t, c); keep > most || 10*most > 9*memoryOf(t, c) {
 		t.Errorf("GOMEMLIMIT is %d", most)
 	}
 	for _, p := range []*core.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe} {
