@@ -303,7 +303,11 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		login := r.Method == http.MethodPost && r.URL.Path == "/login"
 		link := reads && r.URL.Path == "/" && r.Header.Get("Sec-Fetch-Mode") == "navigate"
 		bears := subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), want) == 1
-		allowed := s.cfg.Token == "" || file || login || bears || s.cookied(r)
+		cookied := s.cfg.Token != "" && s.cookied(r)
+		if cookied {
+			w.Header().Set(loginHeader, "cookie")
+		}
+		allowed := s.cfg.Token == "" || file || login || bears || cookied
 		switch {
 		case own.Check(r) != nil, foreign(r) && !link:
 			write(w, http.StatusForbidden, fail("origin: a page of another site"))

@@ -189,6 +189,7 @@ func (s *Server) endpoints() []endpoint {
 		{"GET", "/v1/snapshot", false, s.snapshot},
 		{"GET", "/v1/watch", s.cfg.PublicPage, s.watch},
 		{"POST", "/login", false, s.login},
+		{"DELETE", "/login", false, s.logout},
 	}
 	for path := range pageTypes {
 		list = append(list, endpoint{"GET", path, s.cfg.PublicPage, s.page})
