@@ -149,7 +149,7 @@ func TestLogin(t *testing.T) {
 		return w.Result()
 	}
 	a := out(func(r *http.Request) { r.AddCookie(&http.Cookie{Name: "kvindexd", Value: good}) })
-	if c := a.Cookies(); a.StatusCode != 204 || a.Header.Get("Kvindexd-Login") == "" || len(c) != 1 || c[0].Name != cookies[0].Name || c[0].Path != "/" || c[0].MaxAge >= 0 || c[0].Value != "" {
+	if c := a.Cookies(); a.StatusCode != http.StatusNoContent || a.Header.Get("Kvindexd-Login") == "" || len(c) != 1 || c[0].Name != cookies[0].Name || c[0].Path != "/" || c[0].MaxAge >= 0 || c[0].Value != "" {
 		t.Errorf("a log-out: %d %+v", a.StatusCode, a.Cookies())
 	}
 	for name, c := range map[string]struct {
