@@ -152,7 +152,7 @@ func TestGone(t *testing.T) {
 	defer resp.Body.Close()
 	r.gateway.mu.Lock()
 	defer r.gateway.mu.Unlock()
-	if n := r.gateway.counts; resp.StatusCode != 499 || n.Gone != 1 || n.Refused != 0 || n.Failovers != 0 || r.gateway.picker.Ready().Pods != 1 {
+	if n := r.gateway.counts; resp.StatusCode != 499 || n.Gone != 1 || n.Refused != 0 || n.Failovers != 0 || r.gateway.health.isDown("a") {
 		t.Errorf("%s, %+v", resp.Status, n)
 	}
 }
