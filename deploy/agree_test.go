@@ -286,7 +286,9 @@ func TestPicker(t *testing.T) {
 	restricted(t, spec, true)
 	readsPods(t, objects, spec.ServiceAccountName)
 	within(t, spec, flags["model-dir"], false)
-	if keep, most := int64(4<<30+64<<20+64<<20), goLimit(t, c); keep > most || 10*most > 9*memoryOf(t, c) {
+	// Beside the flags: the prompt cache, predictions, and the tokenizer of the model.
+	keep := bytesOf(t, flags["memory"]) + bytesOf(t, flags["max-buffered"]) + (64+64+256)<<20
+	if most := goLimit(t, c); keep > most || 10*most > 9*memoryOf(t, c) {
 		t.Errorf("GOMEMLIMIT is %d", most)
 	}
 	for _, p := range []*core.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe} {
@@ -415,8 +417,8 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// TestServiceLinks: a Service "kvindexd-peers" would keep kvindexd from starting, so no pod gets
-// variables of Services.
+// TestServiceLinks: a Service "kvindexd-engine" would keep kvindexd from starting, as its variable
+// has the name of a setting, so no pod gets variables of Services. Those of others are passed over.
 func TestServiceLinks(t *testing.T) {
 	for folder := range folders {
 		for _, d := range all[*apps.Deployment](build(t, folder)) {
@@ -425,10 +427,12 @@ func TestServiceLinks(t *testing.T) {
 			}
 		}
 	}
-	run := exec.Command(program(t, "./cmd/kvindexd"), "check-config")
-	run.Env = []string{"KVINDEXD_PEERS_PORT=tcp://10.0.0.1:8081"}
-	if out, err := run.CombinedOutput(); err == nil {
-		t.Errorf("kvindexd takes variables of Services now: leave enableServiceLinks out\n%s", out)
+	for name, refused := range map[string]bool{"KVINDEXD_PEERS_PORT": false, "KVINDEXD_ENGINE_PORT": true} {
+		run := exec.Command(program(t, "./cmd/kvindexd"), "check-config")
+		run.Env = []string{name + "=tcp://10.0.0.1:8081"}
+		if out, err := run.CombinedOutput(); (err != nil) != refused {
+			t.Errorf("%s of a Service: %v\n%s", name, err, out)
+		}
 	}
 }
 

@@ -125,7 +125,9 @@ func (t roundTripper) send(k *Pick, req *http.Request, body []byte) (resp *http.
 
 // Status returns the HTTP status for an error of Pick, Next or the RoundTripper: 400 if no
 // engine would take the request, 503 if there is no pod, 413 if the body is larger than
-// http.MaxBytesHandler allows, 504 after a deadline, else 502.
+// http.MaxBytesHandler allows, 504 after a deadline, 499 if the context was canceled, as that of
+// a request is whose client has gone, else 502. A net/http server also takes a client for gone
+// that closes only its own half of the connection: that one reads the status.
 func Status(err error) int {
 	switch {
 	case errors.Is(err, kvindex.ErrRequest):
@@ -136,6 +138,8 @@ func Status(err error) int {
 		return http.StatusRequestEntityTooLarge
 	case errors.Is(err, context.DeadlineExceeded):
 		return http.StatusGatewayTimeout
+	case errors.Is(err, context.Canceled):
+		return 499 // as nginx logs it
 	}
 	return http.StatusBadGateway
 }

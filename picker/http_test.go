@@ -392,7 +392,7 @@ func TestClientGone(t *testing.T) {
 	end := make(chan struct{})
 	hang := func(http.ResponseWriter, *http.Request) { cancel(); <-end }
 	e := serve(t, hang, hang)
-	if _, err := e.client.RoundTrip(post(t, ctx, prompt)); !errors.Is(err, context.Canceled) {
+	if _, err := e.client.RoundTrip(post(t, ctx, prompt)); !errors.Is(err, context.Canceled) || picker.Status(err) != 499 {
 		t.Error(err)
 	}
 	close(end)

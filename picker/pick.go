@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -51,7 +52,8 @@ type Pick struct {
 
 // Pick picks a pod for a request and registers the request there. Call Watch, or FirstToken
 // and then Done or Failed. r must not change until the pick has ended. A nil r, or
-// one with no Body, Prompt and Tokens, is a request without a prompt, which is picked by load.
+// one with no Body, Prompt and Tokens, is a request without a prompt, which is picked by load;
+// chance decides between pods of equal load, whatever their names are.
 //
 // Request.Pods, if not nil, limits the pick to these pods. The fields Candidates, Ranks and Top
 // have no effect.
@@ -120,6 +122,7 @@ type scratch struct {
 	seen    []bool
 	pods    []route.Pod
 	route   route.Request
+	chance  bool // decides between equal pods
 }
 
 // release keeps the memory, and nothing of the request.
@@ -151,11 +154,12 @@ func (p *Picker) pick(ctx context.Context, r *kvindex.Request, tried []string) (
 	if len(names) == 0 {
 		return nil, pool.none(r, tried)
 	}
+	s.chance = !hasPrompt(k.request)
 	err := p.score(ctx, k, s)
 	if errors.Is(err, kvindex.ErrRequest) {
 		return nil, err
 	}
-	if hasPrompt(k.request) {
+	if !s.chance {
 		k.Err = cmp.Or(err, s.answer.Unknown, s.answer.Degraded)
 	}
 	k.PromptTokens = s.answer.PromptTokens
@@ -248,7 +252,11 @@ func namesNoModel(body []byte) bool {
 func (p *Picker) choose(pool *pool, s *scratch) int {
 	s.pods = s.answer.RoutePods(s.pods[:0])
 	for i := range s.pods {
-		if pod := &s.pods[i]; pool.speeds || pod.Rank != 0 {
+		pod := &s.pods[i]
+		if s.chance {
+			pod.Tie = rand.Uint64()
+		}
+		if pool.speeds || pod.Rank != 0 {
 			of := &pool.all[pool.byName[pod.Name]]
 			if pod.Speed = of.Speed; of.Ranks <= 1 {
 				pod.Rank = 0 // the pod has one load, whatever ranks its events name

@@ -241,6 +241,35 @@ func TestPickWithoutPrompt(t *testing.T) {
 	}
 }
 
+// TestPickWithoutPromptSpreads: requests without a prompt that follow each other on an idle fleet
+// do not all go to the pod of the first name.
+func TestPickWithoutPromptSpreads(t *testing.T) {
+	_, p := start(t, picker.Config{Fallbacks: 1}, []picker.Pod{{Name: "a"}, {Name: "b", Ranks: 2}, {Name: "c"}})
+	type place struct {
+		pod  string
+		rank int
+	}
+	first, second := make(map[place]int), make(map[string]int)
+	for range 400 {
+		pick, err := p.Pick(t.Context(), &kvindex.Request{Path: "/v1/models"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first[place{pick.Pod.Name, pick.Rank}]++
+		second[pick.Fallbacks[0].Name]++
+		pick.Done(kvindex.Usage{})
+	}
+	// Each of the four ranks has a quarter. That one has less than an eighth is less likely than 1 in 10^9.
+	for _, at := range []place{{"a", 0}, {"b", 0}, {"b", 1}, {"c", 0}} {
+		if first[at] < 50 {
+			t.Errorf("%v got %d of 400: %v", at, first[at], first)
+		}
+	}
+	if len(second) != 3 {
+		t.Errorf("the fallbacks are %v", second)
+	}
+}
+
 // TestPickTaken: an engine takes these, although they are no chats or completions that are read.
 func TestPickTaken(t *testing.T) {
 	_, p := start(t, picker.Config{Model: "m"}, []picker.Pod{{Name: "a"}})

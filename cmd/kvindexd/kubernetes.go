@@ -26,6 +26,10 @@ func kubernetes(c *config.Config, pod events.Pod) (events.Source, error) {
 	if err != nil {
 		return events.Source{}, err
 	}
+	return podsOf(account, c, pod)
+}
+
+func podsOf(account *rest.Config, c *config.Config, pod events.Pod) (events.Source, error) {
 	of, err := core.NewForConfig(account)
 	if err != nil {
 		return events.Source{}, err

@@ -254,7 +254,7 @@ func (v *service) open(ctx context.Context) error {
 	var err error
 	switch {
 	case v.redis != "":
-		err = v.openRedis(options)
+		err = v.openRedis(ctx, options)
 	case v.bootstrap != "":
 		if v.ix, err = fetch(ctx, v.bootstrap, v.bootstrapToken, options); err == nil {
 			v.log.Info("restored from another service", "pods", len(v.ix.Pods(nil)))
@@ -289,7 +289,8 @@ func (v *service) restore(ctx context.Context, options []kvindex.Option) (err er
 	return err
 }
 
-func (v *service) openRedis(options []kvindex.Option) error {
+// openRedis waits for Redis until ctx ends. An answer that time does not mend is an error.
+func (v *service) openRedis(ctx context.Context, options []kvindex.Option) error {
 	o, err := redis.ParseURL(v.redis)
 	if err != nil {
 		return errors.New("the URL of Redis cannot be read") // which may have a password
@@ -297,12 +298,34 @@ func (v *service) openRedis(options []kvindex.Option) error {
 	o.ContextTimeoutEnabled = true
 	client := redis.NewClient(o)
 	shared, err := redisindex.New(client, v.redisConfig)
-	if err != nil {
-		return errors.Join(err, client.Close())
+	for wait := 250 * time.Millisecond; err != nil; wait = min(2*wait, 10*time.Second) {
+		if !passes(err) {
+			return errors.Join(err, client.Close())
+		}
+		v.log.Error("the service waits for Redis", "error", err)
+		v.server.Check("restored", "Redis does not answer: "+err.Error())
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), client.Close())
+		}
+		shared, err = redisindex.New(client, v.redisConfig)
 	}
 	v.closers = append(v.closers, shared, client)
 	v.ix, err = kvindex.New(append(options, kvindex.WithIndex(shared))...)
 	return err
+}
+
+// passes reports whether an error of Redis can end by itself: nobody answers, or the server
+// starts, fails over or has too many clients.
+func passes(err error) bool {
+	for _, said := range []string{"LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "BUSY", "max number of clients"} {
+		if redis.HasErrorPrefix(err, said) {
+			return true
+		}
+	}
+	var of net.Error
+	return errors.As(err, &of) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // fetch returns an Indexer that goes on from what another service knows.

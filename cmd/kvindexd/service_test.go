@@ -25,6 +25,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -495,6 +496,10 @@ func TestRedis(t *testing.T) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	socket := filepath.Join(dir, "redis")
 	ctx, cancel := context.WithCancel(zmtptest.Context(t))
+	config := settings{redis: "unix://" + socket + "?dial_timeout=1m&read_timeout=1m&write_timeout=1m", redisConfig: redisindex.Config{Timeout: time.Minute}}
+	early, earlyAdmin, end := running(t, config) // which is there before Redis
+	defer end()
+	until(t, earlyAdmin+"/readyz", 503)
 	redis := exec.CommandContext(ctx, binary, "--port", "0", "--unixsocket", socket, "--save", "", "--dir", dir)
 	if err := redis.Start(); err != nil {
 		t.Fatal(err)
@@ -513,8 +518,11 @@ func TestRedis(t *testing.T) {
 	var public []string
 	tokens, message := payload(1)
 	for i := range 2 {
-		at, admin, end := running(t, settings{redis: "unix://" + socket + "?dial_timeout=1m&read_timeout=1m&write_timeout=1m", redisConfig: redisindex.Config{Timeout: time.Minute}})
-		defer end()
+		at, admin := early, earlyAdmin
+		if i > 0 {
+			at, admin, end = running(t, config)
+			defer end()
+		}
 		until(t, admin+"/readyz", 200)
 		if code, got := post(t, fmt.Sprintf("%s/v1/events/%c?model=m", admin, 'a'+i), message); code != 200 {
 			t.Fatal(code, got)
@@ -534,5 +542,69 @@ func TestRedis(t *testing.T) {
 	}
 	if err := serve(t.Context(), settings{listen: "127.0.0.1:0", redis: "redis://:secret@host:port", log: slog.New(slog.DiscardHandler)}); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Error(err)
+	}
+}
+
+// A service waits for a Redis that is away or starts, says so, and ends when that says what no
+// waiting mends.
+func TestRedisAway(t *testing.T) {
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "redis")
+	ctx := zmtptest.Context(t)
+	waits := func(log *journal, public, want string) {
+		for !strings.Contains(log.String(), want) || !strings.Contains(until(t, public+"/readyz", 503), want) {
+			if ctx.Err() != nil {
+				t.Fatalf("no %q: %s", want, log.String())
+			}
+		}
+		until(t, public+"/healthz", 200)
+		until(t, public+"/score_completions", 503)
+	}
+	start := func() (log *journal, public string, end func() error) {
+		log = new(journal)
+		public, _, end = running(t, settings{redis: "unix://" + socket, log: logger(log, slog.LevelInfo)})
+		return log, public, end
+	}
+	log, public, end := start()
+	waits(log, public, "dial unix")
+	if err := end(); err != nil {
+		t.Errorf("a service that ends while it waits: %v", err)
+	}
+
+	var says atomic.Value
+	says.Store("-LOADING the data is being read\r\n")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+			go func() {
+				defer c.Close()
+				for in := bufio.NewScanner(c); in.Scan(); {
+					if strings.HasPrefix(in.Text(), "*") { // a command
+						_, _ = io.WriteString(c, says.Load().(string))
+					}
+				}
+			}()
+		}
+	}()
+	log, public, end = start()
+	waits(log, public, "LOADING")
+	says.Store("-WRONGPASS no such user\r\n")
+	for ctx.Err() == nil {
+		a, err := http.Get(public + "/healthz")
+		if err != nil {
+			break // it has ended
+		}
+		a.Body.Close()
+	}
+	if err := end(); err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
+		t.Errorf("Redis that refuses the password: %v", err)
 	}
 }

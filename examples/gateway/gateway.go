@@ -62,6 +62,7 @@ type gateway struct {
 type counts struct {
 	Requests         int // that were well-formed
 	Refused          int // requests that the gateway itself answered by an error, of these too
+	Gone             int // requests whose clients went away before an answer had begun
 	Failovers        int // of requests that went to one more pod
 	Broken           int // answers that a pod began and did not end
 	ByLoad           int // answers to requests that could not be scored

@@ -322,6 +322,7 @@ func TestConversations(t *testing.T) {
 		t.Errorf("%d requests: %+v", 3*n, counts)
 	}
 	r.until("the end of all pauses", func() bool { return r.gateway.health.down.Load() == 0 })
+	before := r.quiet()
 	hits := 0
 	for i := range 60 {
 		r.applied()
@@ -335,8 +336,19 @@ func TestConversations(t *testing.T) {
 	if hits == 0 {
 		t.Error("nothing was cached")
 	}
-	// A client may have all of an answer before the gateway is done with it.
+	if after := r.quiet(); after.Exact != before.Exact+60 || after.Low != before.Low || after.High != before.High {
+		t.Errorf("60 exact predictions: %+v, before %+v", after, before)
+	}
+}
+
+// quiet returns the counts when there are no requests: a client may have all of an answer before
+// the gateway is done with it.
+func (r *rig) quiet() counts {
+	r.t.Helper()
 	r.until("the end of all requests", func() bool { return r.gateway.present.Load() == 0 })
+	r.gateway.mu.Lock()
+	defer r.gateway.mu.Unlock()
+	return r.gateway.counts
 }
 
 // converse plays a turn, and returns its fault, or what it asked for.

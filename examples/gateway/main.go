@@ -143,6 +143,11 @@ func open(s settings, llm kvindex.Model) (*gateway, error) {
 		BufferPool:    new(buffers),
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			status := picker.Status(err)
+			if errors.Is(err, context.Canceled) { // a client that has closed its half only reads the status
+				g.count(func(c *counts) { c.Gone++ })
+				w.WriteHeader(status)
+				return
+			}
 			if !errors.Is(err, picker.ErrNoPod) {
 				err = errNoAnswer // which pods failed, and where they are, is not for clients
 			}

@@ -132,6 +132,31 @@ func TestHung(t *testing.T) {
 	})
 }
 
+// TestGone: a client that closes its half of the connection is taken for gone. No pod and no
+// gateway has failed.
+func TestGone(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	r := newRig(t, wide, kvindextest.EngineConfig{}, "a")
+	c, err := net.Dial("tcp", r.front.Listener.Addr().String())
+	ok(t, err)
+	defer c.Close()
+	fmt.Fprintf(c, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Request-Id: 1\r\nX-Fault: %s\r\nContent-Length: %d\r\n\r\n%s", hang, len(hello), hello)
+	r.until("the request at the pod", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.sent["1"]) == 1
+	})
+	ok(t, c.(*net.TCPConn).CloseWrite())
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	ok(t, err)
+	defer resp.Body.Close()
+	r.gateway.mu.Lock()
+	defer r.gateway.mu.Unlock()
+	if n := r.gateway.counts; resp.StatusCode != 499 || n.Gone != 1 || n.Refused != 0 || n.Failovers != 0 || r.gateway.health.isDown("a") {
+		t.Errorf("%s, %+v", resp.Status, n)
+	}
+}
+
 // TestUnavailable: when all pods answer 503, the client gets that.
 func TestUnavailable(t *testing.T) {
 	zmtptest.NoLeaks(t)
@@ -482,7 +507,7 @@ func TestHostile(t *testing.T) {
 	l.bodyTime, l.body = 20*time.Millisecond, 64<<10
 	r := newRig(t, l, kvindextest.EngineConfig{}, "a", "b")
 	random := rand.New(rand.NewPCG(5, 5))
-	documented := []int{200, 400, 404, 405, 408, 413, 417, 429, 431, 501, 502, 503, 504, 505}
+	documented := []int{200, 400, 404, 405, 408, 413, 417, 429, 431, 499, 501, 502, 503, 504, 505}
 	head := "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
 	length := fmt.Sprintf("Content-Length: %d\r\n", len(hello))
 	chunked := fmt.Sprintf("%x\r\n%s\r\n0\r\n", len(hello), hello)

@@ -31,6 +31,13 @@ var (
 	ErrTemplate = errors.New("the chat template refused it")
 )
 
+// errLimit is ErrNotScorable, and jinja.ErrLimit, too: kvindexd tells by that what the sender of
+// a request can mend.
+type errLimit struct{}
+
+func (errLimit) Error() string   { return ErrNotScorable.Error() }
+func (errLimit) Unwrap() []error { return []error{ErrNotScorable, jinja.ErrLimit} }
+
 // of wraps sentinel with a message in front.
 func of(sentinel error, format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{sentinel}, args...)...)

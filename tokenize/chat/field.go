@@ -35,6 +35,11 @@ func unscored(path, format string, args ...any) error {
 	return &fieldError{ErrNotScorable, path, fmt.Sprintf(format, args...)}
 }
 
+// beyond is about a request past one of the limits of its reader.
+func beyond(path, format string, args ...any) error {
+	return &fieldError{errLimit{}, path, fmt.Sprintf(format, args...)}
+}
+
 func wrongType(path string, v jinja.Value, want string) error {
 	return badField(path, "%s, not %s", kind(v), want)
 }

@@ -193,7 +193,7 @@ func (d *decoder) value() (jinja.Value, error) {
 			return nil, err
 		}
 		if d.depth++; d.depth > maxDepth {
-			return nil, unscored("", "nested deeper than %d", maxDepth)
+			return nil, beyond("", "nested deeper than %d", maxDepth)
 		}
 		if c == '[' && d.place == inPrompt && d.depth <= tokenDepth {
 			if ids := d.ids(); ids != nil {
@@ -235,7 +235,7 @@ func (d *decoder) countSmall() error {
 
 func (d *decoder) countIDs(n int) error {
 	if d.tokens += n; d.tokens > maxTokens {
-		return unscored("", "more than %d numbers", maxTokens)
+		return beyond("", "more than %d numbers", maxTokens)
 	}
 	return nil
 }
@@ -246,7 +246,7 @@ const tokenDepth = 3
 // count counts a string, a container, or a small value.
 func (d *decoder) count() error {
 	if d.values++; d.values > maxValues {
-		return unscored("", "more than %d values", maxValues)
+		return beyond("", "more than %d values", maxValues)
 	}
 	return nil
 }
@@ -279,7 +279,7 @@ func (d *decoder) object() (jinja.Value, error) {
 		}
 		d.place = outer
 		if d.depth == 1 && key == "tools" && d.at-from > maxTools {
-			return nil, unscored("tools", "longer than %d bytes", maxTools)
+			return nil, beyond("tools", "longer than %d bytes", maxTools)
 		}
 		o.SetKey(d.key(key), v)
 		switch d.next() {
@@ -419,7 +419,7 @@ func (d *decoder) number() (jinja.Value, error) {
 		return nil, badField("", "an integer of more than %d digits", maxDigits)
 	}
 	if d.long += digits; d.long > maxLong {
-		return nil, unscored("", "more than %d digits of long integers", maxLong)
+		return nil, beyond("", "more than %d digits of long integers", maxLong)
 	}
 	n, _ := new(big.Int).SetString(text, 10)
 	return n, nil
@@ -552,7 +552,7 @@ func (d *decoder) roomFor(at, have int) ([]byte, error) {
 }
 
 func (d *decoder) tooLong() error {
-	return unscored("", "longer than %d bytes beside its media", maxText)
+	return beyond("", "longer than %d bytes beside its media", maxText)
 }
 
 // A piece of a string is in a near cache when it is looked at again.

@@ -93,7 +93,7 @@ func parse(api api, body []byte) (*Request, error) {
 		return nil, notScorable("it was sent to %s, whose bodies are not read", api)
 	}
 	if len(body) > maxBody {
-		return nil, notScorable("longer than %d bytes", maxBody)
+		return nil, beyond("", "longer than %d bytes", maxBody)
 	}
 	n := new(counts)
 	v, err := n.decodeBody(bytes.TrimPrefix(body, []byte("\ufeff")), api)

@@ -181,7 +181,7 @@ func (c *templateCache) compile(m *Model, source string) (*template, error) {
 		return t, nil
 	}
 	if len(source) > maxRequestTemplate {
-		return nil, fmt.Errorf("longer than %d bytes", maxRequestTemplate)
+		return nil, fmt.Errorf("longer than %d bytes: %w", maxRequestTemplate, jinja.ErrLimit)
 	}
 	source = strings.Clone(source)
 	t, err := m.compile(source)

@@ -417,6 +417,14 @@ func TestOtherOrigins(t *testing.T) {
 	}
 	b.goes(s.url()) // with the cookie
 	b.clean(s.url())
+	b.until("a log-out is possible", `!document.getElementById("logout").hidden`)
+	b.do(`document.getElementById("logout").focus()`)
+	if _, err := chromedp.RunResponse(b.ctx, chromedp.KeyEvent(kb.Enter)); err != nil { // the page is loaded again
+		t.Fatal(err)
+	}
+	b.until("it asks for the token again, and shows nothing", `!document.getElementById("view-login").hidden && document.getElementById("logout").hidden && `+stateOf("a")+` === undefined`)
+	b.run(chromedp.KeyEvent("secret"), chromedp.KeyEvent(kb.Enter))
+	b.until("the pod is there again", stateOf("a")+` !== undefined`)
 	open := serve(t, server.Config{Model: "m"})
 	if err := open.ix.Ingest("a", "m", fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 4).Stored(0, 3))); err != nil {
 		t.Fatal(err)

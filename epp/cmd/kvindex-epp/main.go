@@ -44,6 +44,7 @@ type options struct {
 	targetPort, eventPort, replayPort int
 	fallbacks, maxRequests            int
 	maxBody, maxBuffered              int
+	memory                            int64
 	timeout, sync, linger, drain      time.Duration
 	insecure, verbose                 bool
 	cert, key                         string
@@ -123,6 +124,7 @@ func parse(args []string) (*options, error) {
 	f.IntVar(&o.maxRequests, "max-requests", 0, "requests in flight at a pod, beyond which requests get status 429; 0: no bound")
 	f.IntVar(&o.maxBody, "max-body", 64<<20, "bytes of a request's body, beyond which it gets status 413")
 	f.IntVar(&o.maxBuffered, "max-buffered", 1<<30, "bytes of all bodies in memory, beyond which requests are picked by load")
+	f.Int64Var(&o.memory, "memory", 0, "bytes of the index, beyond which it forgets the blocks used longest ago; 0: 4 GiB")
 	f.StringVar(&o.cert, "tls-cert", "", "certificate file (PEM); without it a certificate is made, which Envoy must not verify")
 	f.StringVar(&o.key, "tls-key", "", "key file (PEM)")
 	f.BoolVar(&o.insecure, "insecure", false, "no TLS")
@@ -170,6 +172,9 @@ func run(ctx context.Context, o *options, listening func(net.Addr)) error {
 			log.Warn("chats are picked by load", "err", model.ChatErr)
 		}
 		opts = append(opts, kvindex.WithModel(o.model, model))
+	}
+	if o.memory != 0 {
+		opts = append(opts, kvindex.WithMemory(o.memory))
 	}
 	ix, err := kvindex.New(opts...)
 	if err != nil {

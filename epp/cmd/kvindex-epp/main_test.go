@@ -172,6 +172,7 @@ func TestMistakes(t *testing.T) {
 		"-model m -pods a -tls-cert /nonexistent -tls-key k": "/nonexistent",
 		"-model m -pods a -listen 192.0.2.1:1":               "192.0.2.1:1",
 		"-model m -pods a -max-body -1":                      "MaxBody is -1",
+		"-model m -pods a -memory 1000":                      "1000",
 		"-model m -pods a -fallbacks -1":                     "Fallbacks is -1",
 	} {
 		o, err := parse(strings.Fields(args))

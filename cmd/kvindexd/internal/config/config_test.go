@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -255,7 +256,7 @@ func TestOrder(t *testing.T) {
 		}
 	}
 	// A boolean flag needs no value, and an empty variable is none.
-	c := mustLoad(t, []string{"-dns-srv", "-v", "4"}, []string{"BLOCK_SIZE=", "KVINDEXD_SERVICE_HOST=10.0.0.1", "KVINDEXD_PORT=tcp://10.0.0.1:80"}, "")
+	c := mustLoad(t, []string{"-dns-srv", "-v", "4"}, []string{"BLOCK_SIZE="}, "")
 	if !c.DNSSRV || c.Log != slog.LevelDebug || c.BlockTokens != 16 {
 		t.Error(c.DNSSRV, c.Log, c.BlockTokens)
 	}
@@ -312,6 +313,35 @@ func TestEndpoints(t *testing.T) {
 	if notes := mustLoad(t, []string{"-replay-port=5657"}, nil, "").Notes; len(notes) != 1 {
 		t.Errorf("%q", notes)
 	}
+}
+
+// What Kubernetes sets for Services is passed over, and nothing that looks like a setting.
+func TestServiceLinks(t *testing.T) {
+	for _, service := range []string{"KVINDEXD", "KVINDEXD_PEERS", "KVINDEXD_2_API"} {
+		for _, of := range []string{"10.0.0.1", "fd00::1"} {
+			at := net.JoinHostPort(of, "8081")
+			mustLoad(t, nil, []string{
+				service + "_SERVICE_HOST=" + of, service + "_SERVICE_PORT=8081", service + "_SERVICE_PORT_HTTP_ADMIN=8081",
+				service + "_PORT=tcp://" + at, service + "_PORT_8081_TCP=tcp://" + at, service + "_PORT_8081_TCP_PROTO=tcp",
+				service + "_PORT_8081_TCP_PORT=8081", service + "_PORT_8081_TCP_ADDR=" + of,
+				service + "_PORT_53_UDP=udp://" + at, service + "_PORT_53_UDP_PROTO=udp",
+			}, "")
+		}
+	}
+	for _, e := range []string{
+		"KVINDEXD_PORT=8080", "KVINDEXD_ENGINES_PORT=5557", "KVINDEXD_REPLAY_PORTS=tcp://10.0.0.1:80", "KVINDEXD_SERVICE_HOST=name",
+		"KVINDEXD_HOST=10.0.0.1", "KVINDEXD_PORT_TCP=tcp://10.0.0.1:80", "KVINDEXD_PORT_80_TCP_ADDRESS=10.0.0.1", "KVINDEXD_SERVICEPORT=80",
+		"KVINDEXD_ENGINE_PORT=tcp://10.0.0.1:80", // a Service with the name of a setting
+	} {
+		if name, _, _ := strings.Cut(e, "="); !fails(e, "environment "+name+": ") {
+			t.Errorf("%s was passed over", e)
+		}
+	}
+}
+
+func fails(environ, want string) bool {
+	_, err := load(nil, []string{environ}, "")
+	return err != nil && strings.HasPrefix(err.Error(), want)
 }
 
 // Mistakes are told all at once, each with its place and what is right.

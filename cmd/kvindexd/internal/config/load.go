@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -178,16 +179,21 @@ func (l *loader) environment(environ []string) {
 		}
 		if a := find(variables, name); a != nil {
 			l.put(name, "environment "+name, text, a)
-		} else if own, found := strings.CutPrefix(name, ownPrefix); found && !ofKubernetes(own) {
+		} else if own, found := strings.CutPrefix(name, ownPrefix); found && !ofKubernetes(own, text) {
 			l.errs = append(l.errs, fmt.Errorf("environment %.100s: unknown%s", name, suggest(variables, name)))
 		}
 	}
 }
 
-// ofKubernetes: Kubernetes sets such variables for a service that is named kvindexd.
-func ofKubernetes(name string) bool {
-	return strings.HasPrefix(name, "SERVICE_") || name == "PORT" || strings.HasPrefix(name, "PORT_")
-}
+// serviceLinks are the variables that Kubernetes sets for each Service of a namespace
+// (pkg/kubelet/envvars/envvars.go), by name and value. A setting that is misspelt has no such
+// value: "_PORT" alone is a URL.
+var serviceLinks = regexp.MustCompile(`^(.*_)?(SERVICE_HOST=[0-9a-fA-F.:]+|SERVICE_PORT(_[A-Z0-9_]+)?=[0-9]+|` +
+	`PORT(_[0-9]+_[A-Z]+)?=(tcp|udp|sctp)://[^/]+|PORT_[0-9]+_[A-Z]+_(PROTO=[a-z]+|PORT=[0-9]+|ADDR=[0-9a-fA-F.:]+))$`)
+
+// ofKubernetes: Kubernetes sets such a variable for a Service that is named kvindexd or
+// kvindexd-NAME.
+func ofKubernetes(name, text string) bool { return serviceLinks.MatchString(name + "=" + text) }
 
 func (l *loader) file(readFile func(string) ([]byte, error)) {
 	path := l.origins["config"].text

@@ -189,6 +189,9 @@ func TestReady(t *testing.T) {
 		}
 	}
 	f.server.Check("tokenizers", "m: no file")
+	if code := ask(t, "GET", f.public.URL+"/score_completions", "", nil); code != 200 {
+		t.Errorf("a check that fails answers the reference's probe for liveness with %d", code)
+	}
 	f.server.Drain()
 	if code, failing := ready(f.server); code != 503 || failing["tokenizers"] != "m: no file" || failing["draining"] == "" || len(failing) != 2 {
 		t.Errorf("with two checks that fail: %d %v", code, failing)
@@ -196,20 +199,22 @@ func TestReady(t *testing.T) {
 	if code := ask(t, "POST", f.public.URL+"/score_completions", `{"prompt": "x"}`, nil); code != 200 {
 		t.Errorf("while it drains: %d", code)
 	}
+	if code, got, _ := exchange(t, "GET", f.public.URL+"/score_completions", ""); code != 503 || !strings.Contains(got, "the service ends") {
+		t.Errorf("the reference's probe while it drains: %d %s", code, got)
+	}
 	early := server.New(server.Config{Model: "m"})
-	if code, failing := ready(early); code != 503 || failing["restored"] == "" {
+	early.Check("restored", "nobody has it")
+	if code, failing := ready(early); code != 503 || failing["restored"] != "nobody has it" {
 		t.Errorf("without an index: %d %v", code, failing)
 	}
-	for path, want := range map[string]int{"/score_completions": 503, "/v1/score": 503, "/v1/snapshot": 503, "/healthz": 200} {
-		method := "POST"
-		if want == 200 || path == "/v1/snapshot" {
-			method = "GET"
-		}
+	for ask, want := range map[string]int{"POST /score_completions": 503, "GET /score_completions": 503, "POST /v1/score": 503, "GET /v1/snapshot": 503, "GET /healthz": 200} {
+		method, path, _ := strings.Cut(ask, " ")
 		r, _ := http.NewRequest(method, path, strings.NewReader(`{"prompt": "x"}`))
 		r.Host = "localhost"
 		var w memory
-		if early.Admin().ServeHTTP(&w, r); w.code != want || (w.header.Get("Retry-After") == "") != (want == 200) {
-			t.Errorf("%s without an index: %d", path, w.code)
+		early.Admin().ServeHTTP(&w, r)
+		if said := w.String(); w.code != want || (w.header.Get("Retry-After") == "") != (want == 200) || strings.Contains(said, "not ready: nobody has it") != (want == 503) {
+			t.Errorf("%s without an index: %d %s", ask, w.code, said)
 		}
 	}
 }

@@ -156,7 +156,7 @@ func (s *Server) ingest(r asking) (any, error) {
 func (s *Server) snapshot(w http.ResponseWriter, r *http.Request) {
 	c := s.core.Load()
 	if c == nil {
-		write(w, http.StatusServiceUnavailable, fail("not ready: the index is not there yet"))
+		write(w, http.StatusServiceUnavailable, s.noIndex())
 		return
 	}
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})

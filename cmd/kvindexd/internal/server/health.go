@@ -9,6 +9,13 @@ import (
 	"net/http"
 )
 
+// healthy answers that the process answers.
+func (s *Server) healthy(w http.ResponseWriter, _ *http.Request) {
+	write(w, http.StatusOK, struct {
+		Status string `json:"status"`
+	}{"ok"})
+}
+
 // ready answers 200 if requests should be sent here, else 503 with each check that fails.
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	failing := s.failures()

@@ -18,6 +18,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/internal/jinja"
 	"github.com/kvindex/kvindex/tokenize"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
@@ -44,11 +45,14 @@ func bad(format string, args ...any) *failure { return status(http.StatusBadRequ
 const clientGone = 499
 
 // statusOf returns the status for an error. The reference endpoints have 500 for all that
-// cannot be scored.
+// cannot be scored, but for a request past a limit of its reader, which the client can mend.
 func statusOf(err error, reference bool) int {
 	var f *failure
 	if errors.As(err, &f) && f.status != 0 {
 		return f.status
+	}
+	if reference && errors.Is(err, jinja.ErrLimit) {
+		return http.StatusBadRequest
 	}
 	for _, s := range statuses {
 		if errors.Is(err, s.is) {
@@ -137,7 +141,7 @@ func (s *Server) work(r *http.Request, body []byte, answer func(asking) (any, er
 	}
 	c := s.core.Load()
 	if c == nil {
-		return nil, status(http.StatusServiceUnavailable, "not ready: the index is not there yet")
+		return nil, s.noIndex()
 	}
 	ctx, cancel := s.deadline(r)
 	defer cancel()
@@ -299,7 +303,11 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		login := r.Method == http.MethodPost && r.URL.Path == "/login"
 		link := reads && r.URL.Path == "/" && r.Header.Get("Sec-Fetch-Mode") == "navigate"
 		bears := subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), want) == 1
-		allowed := s.cfg.Token == "" || file || login || bears || s.cookied(r)
+		cookied := s.cfg.Token != "" && s.cookied(r)
+		if cookied {
+			w.Header().Set(loginHeader, "cookie")
+		}
+		allowed := s.cfg.Token == "" || file || login || bears || cookied
 		switch {
 		case own.Check(r) != nil, foreign(r) && !link:
 			write(w, http.StatusForbidden, fail("origin: a page of another site"))

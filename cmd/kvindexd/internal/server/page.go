@@ -51,7 +51,9 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request) {
 
 const (
 	cookieName = "kvindexd"
-	loginTime  = 12 * time.Hour
+	// loginHeader is in answers to requests with a good cookie: then the page can log out.
+	loginHeader = "Kvindexd-Login"
+	loginTime   = 12 * time.Hour
 )
 
 // login answers the token of the address with a cookie.
@@ -75,8 +77,16 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		write(w, statusOf(err, false), fail("%v", err))
 		return
 	}
+	setCookie(w, r, s.cookie(time.Now().Add(loginTime).Unix()), 0)
+}
+
+// logout makes the browser forget the cookie, which scripts cannot.
+func (s *Server) logout(w http.ResponseWriter, r *http.Request) { setCookie(w, r, "", -1) }
+
+// setCookie answers with the cookie of the page; age is as in http.Cookie.MaxAge.
+func setCookie(w http.ResponseWriter, r *http.Request, value string, age int) {
 	http.SetCookie(w, &http.Cookie{
-		Name: cookieName, Value: s.cookie(time.Now().Add(loginTime).Unix()), Path: "/",
+		Name: cookieName, Value: value, Path: "/", MaxAge: age,
 		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
 	})
 	w.WriteHeader(http.StatusNoContent)

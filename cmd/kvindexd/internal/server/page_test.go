@@ -140,6 +140,33 @@ func TestLogin(t *testing.T) {
 			t.Errorf("a write from %s: %d", origin, code)
 		}
 	}
+	// A browser that logs out is told to forget the cookie. It is known by its cookie alone.
+	out := func(change func(*http.Request)) *http.Response {
+		r := httptest.NewRequest(http.MethodDelete, "http://kvindexd.example.com/login", nil)
+		change(r)
+		w := httptest.NewRecorder()
+		f.server.Admin().ServeHTTP(w, r)
+		return w.Result()
+	}
+	a := out(func(r *http.Request) { r.AddCookie(&http.Cookie{Name: "kvindexd", Value: good}) })
+	if c := a.Cookies(); a.StatusCode != http.StatusNoContent || a.Header.Get("Kvindexd-Login") == "" || len(c) != 1 || c[0].Name != cookies[0].Name || c[0].Path != "/" || c[0].MaxAge >= 0 || c[0].Value != "" {
+		t.Errorf("a log-out: %d %+v", a.StatusCode, a.Cookies())
+	}
+	for name, c := range map[string]struct {
+		change func(*http.Request)
+		code   int
+	}{
+		"nobody":           {func(*http.Request) {}, 401},
+		"the token itself": {func(r *http.Request) { r.Header.Set("Authorization", "Bearer secret") }, 204},
+		"another site": {func(r *http.Request) {
+			r.AddCookie(&http.Cookie{Name: "kvindexd", Value: good})
+			r.Header.Set("Sec-Fetch-Site", "cross-site")
+		}, 403},
+	} {
+		if a := out(c.change); a.StatusCode != c.code || a.Header.Get("Kvindexd-Login") != "" {
+			t.Errorf("a log-out of %s: %d %v", name, a.StatusCode, a.Header)
+		}
+	}
 	open := start(t, server.Config{})
 	if code, got, _ := exchange(t, "POST", open.admin.URL+"/login", `{"token": "x"}`); code != 409 {
 		t.Errorf("without a token: %d %s", code, got)

@@ -17,11 +17,18 @@ import (
 //     beginning before a template's own, and so scores tokens that no engine has.
 //   - A pod of the model that holds nothing is in the answer, with 0.
 
-// probe answers the probes of the reference's deployment, and /healthz: the process answers.
-func (s *Server) probe(w http.ResponseWriter, _ *http.Request) {
-	write(w, http.StatusOK, struct {
-		Status string `json:"status"`
-	}{"ok"})
+// listens answers the probes of the reference's deployment, which asks this path for liveness,
+// too. It fails just where the reference does not listen: before the index is there and from
+// the end on. A check of /readyz that may fail for long must not restart the process.
+func (s *Server) listens(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case s.core.Load() == nil:
+		write(w, http.StatusServiceUnavailable, s.noIndex())
+	case s.draining.Load():
+		write(w, http.StatusServiceUnavailable, fail("not ready: the service ends"))
+	default:
+		s.healthy(w, r)
+	}
 }
 
 func (s *Server) scoreCompletions(r asking) (any, error) {
@@ -62,9 +69,6 @@ func (s *Server) scoreChat(r asking) (any, error) {
 	if len(q.Messages) == 0 {
 		return nil, bad("messages: it is empty")
 	}
-	if depth(r.body) > maxDepth {
-		return nil, bad("body: nested deeper than %d", maxDepth)
-	}
 	body := r.body
 	if set := fields["add_generation_prompt"]; set == nil || string(set) == "null" {
 		// Engines add the prompt by default, and the reference does not. Of equal keys the last
@@ -80,30 +84,6 @@ func (s *Server) scoreChat(r asking) (any, error) {
 		Scores map[string]int `json:"podScores"`
 		Text   string         `json:"templated_messages"`
 	}{scores, text}, nil
-}
-
-// maxDepth is the depth to which the library reads a chat. A client can mend a deeper one, so
-// that is no status of the service's own failures.
-const maxDepth = 100
-
-// depth returns how many arrays and objects of JSON are in one another.
-func depth(b []byte) (most int) {
-	now, text := 0, false
-	for i := 0; i < len(b); i++ {
-		switch c := b[i]; {
-		case c == '"':
-			text = !text
-		case c == '\\' && text:
-			i++
-		case text:
-		case c == '[', c == '{':
-			now++
-			most = max(most, now)
-		case c == ']', c == '}':
-			now--
-		}
-	}
-	return most
 }
 
 // blocks returns the scores in blocks, and the text of a chat. pods, if there are any, narrow

@@ -3,6 +3,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
@@ -136,6 +137,13 @@ func (s *Server) Check(name, why string) {
 	}
 }
 
+// noIndex is the failure of a request that comes before Open.
+func (s *Server) noIndex() *failure {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return status(http.StatusServiceUnavailable, "not ready: %s", cmp.Or(s.failing["restored"], "the index is not there yet"))
+}
+
 // Drain makes the service not ready. It goes on answering.
 func (s *Server) Drain() { s.draining.Store(true) }
 
@@ -163,13 +171,13 @@ type endpoint struct {
 // endpoints are all that are served.
 func (s *Server) endpoints() []endpoint {
 	list := []endpoint{
-		{"GET", "/score_completions", true, s.probe},
+		{"GET", "/score_completions", true, s.listens},
 		{"POST", "/score_completions", true, s.asked(s.scoreCompletions, true)},
 		{"POST", "/score_chat_completions", true, s.asked(s.scoreChat, true)},
 		{"POST", "/v1/score", true, s.asked(s.score, false)},
 		{"POST", "/v1/select", true, s.asked(s.selectPod, false)},
 		{"POST", "/v1/done", true, s.asked(s.done, false)},
-		{"GET", "/healthz", true, s.probe},
+		{"GET", "/healthz", true, s.healthy},
 		{"GET", "/readyz", true, s.ready},
 		{"GET", "/openapi.json", true, nil}, // see router
 		{"GET", "/v1/pods", false, s.asked(s.listPods, false)},
@@ -181,6 +189,7 @@ func (s *Server) endpoints() []endpoint {
 		{"GET", "/v1/snapshot", false, s.snapshot},
 		{"GET", "/v1/watch", s.cfg.PublicPage, s.watch},
 		{"POST", "/login", false, s.login},
+		{"DELETE", "/login", false, s.logout},
 	}
 	for path := range pageTypes {
 		list = append(list, endpoint{"GET", path, s.cfg.PublicPage, s.page})

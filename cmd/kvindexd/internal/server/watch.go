@@ -474,7 +474,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 		write(w, http.StatusForbidden, fail("origin: a page of another site"))
 		return
 	case c == nil:
-		write(w, http.StatusServiceUnavailable, fail("not ready: the index is not there yet"))
+		write(w, http.StatusServiceUnavailable, s.noIndex())
 		return
 	case s.draining.Load():
 		write(w, http.StatusServiceUnavailable, fail("not ready: the service ends"))

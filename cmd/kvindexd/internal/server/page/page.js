@@ -494,6 +494,7 @@ async function watch() {
     try {
       const query = shownPod ? `?${new URLSearchParams(shownPod)}` : "";
       const answer = await fetch(`/v1/watch${query}`, { headers: lastID ? { "Last-Event-ID": lastID } : {}, signal: connection.signal, cache: "no-store" });
+      $("logout").hidden = !answer.headers.has("Kvindexd-Login");
       if (answer.ok) await read(answer.body.getReader());
       else {
         ends = (await answer.json()).error || `status ${answer.status}`;
@@ -561,6 +562,24 @@ $("login").addEventListener("submit", async (e) => {
   } catch (err) {
     set($("login-error"), err.message);
   }
+});
+
+// Log-out forgets the cookie, and all that was shown, in each tab.
+const tabs = new BroadcastChannel("logout");
+tabs.onmessage = () => location.reload();
+
+$("logout").addEventListener("click", async () => {
+  let why = "kvindexd does not answer";
+  try {
+    const answer = await fetch("/login", { method: "DELETE" });
+    if (answer.ok || answer.status === 401) {
+      tabs.postMessage("");
+      location.reload();
+      return;
+    }
+    why = `status ${answer.status}`;
+  } catch { /* it does not answer */ }
+  set($("problem"), `Not logged out: ${why}.`);
 });
 
 // view shows what the address says.
