@@ -129,7 +129,6 @@ func (v *viewer) next() error {
 			delete(v.rows, id)
 		}
 		if m.Whole != nil {
-			v.whole = m.Whole
 			return nil
 		}
 	}
