@@ -262,7 +262,7 @@ func (t *tally) countDegraded() {
 	t.all.degraded++
 }
 
-// countByEngine counts a body that an engine was asked to render.
+// countByEngine counts a body that was sent to an engine for rendering.
 func (t *tally) countByEngine(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

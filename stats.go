@@ -11,7 +11,7 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// State tells how far the scores of a pod can be trusted.
+// State shows how far the scores of a pod can be trusted.
 //
 // In StateReplaying and StateUncertain a score may count blocks that the pod has
 // removed, because events about removals may be missing. In the other states it does
