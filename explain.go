@@ -18,24 +18,20 @@ type Explanation struct {
 	// Model and the fields up to Tokens are the request as it was read, after an error only
 	// in part. Tokens were made from Text, unless the request had tokens.
 	Model, Adapter string
-	Salted         bool
 	Media          []Media
 	Text           string
 	Tokens         []uint32
 
-	// Score, Err and Unknown are the results of ScoreRequest for the pod: its PodScore, its
-	// error or Answer.Degraded, and Answer.Unknown. Stats would count the score as Outcome.
-	Score        PodScore
-	Outcome      string
-	Err, Unknown error
+	// Score and Err are the results of ScoreRequest for the pod: its PodScore, and its error,
+	// else Answer.Unknown or Answer.Degraded.
+	Score PodScore
+	Err   error
 
 	// BlockTokens is the block size of the pod in tokens, 0 if it is not known. The prompt
 	// has Blocks whole blocks. Block is the number of the first block that does not count
-	// on rank Rank, from 0, and Token is the position of its first token. If Block equals
-	// Blocks, all blocks count.
+	// on rank Rank, from 0. If Block equals Blocks, all blocks count.
 	BlockTokens, Blocks int
-	Rank                int
-	Block, Token        int
+	Rank, Block         int
 	// Held has an element for each of the Blocks: the fastest tier that holds the block on
 	// Rank, by its name, or "". So holes show, and blocks behind them, which do not count. In a
 	// hybrid model it is the group that decided the score. It is nil if the pod holds none.
@@ -46,9 +42,9 @@ type Explanation struct {
 	// but lost comes after memory if it is only possible, and silent comes after partial if
 	// other streams of the pod are not silent:
 	//
-	//	error            the request is not scored: Err, counted as Outcome
-	//	unknown_model    no pod is known for the model: Unknown
-	//	unknown_adapter  no event has named the adapter: Unknown
+	//	error            the request is not scored: Err. Detail is the outcome (Scored.Outcome)
+	//	unknown_model    no pod is known for the model: Err
+	//	unknown_adapter  no event has named the adapter: Err
 	//	unknown_pod      the pod is not known for this model
 	//	not_scorable     the chat uses a feature that is excluded for the pod: PodScore.NotScorable
 	//	no_block         the prompt is shorter than a block of the pod
@@ -58,12 +54,12 @@ type Explanation struct {
 	//	group            one group of the engine holds the block; another group lacks blocks that a hit there needs, or draft layers compute the block again
 	//	hidden           an event removed the block; the pod may have a copy that was not counted (CopiesGuarded)
 	//	evicted          the pod held the block and has removed it
-	//	lost             the block was forgotten after a loss, or its announcement was lost: Loss
+	//	lost             the block was forgotten after a loss, or its announcement was lost. Detail is the cause of the loss (Loss.Cause)
 	//	cleared          the pod held the block, and then its cache was emptied
 	//	parked           events that may be about the block wait for their parent, which is not known
 	//	silent           a stream of the pod has brought no message yet
 	//	elsewhere        other pods hold the block, and this pod has never stored it, as far as is known
-	//	other_adapter    the pod holds the same tokens for another adapter: Scope
+	//	other_adapter    the pod holds the same tokens for another adapter: Detail
 	//	other_salt       the pod holds the same tokens for another salt
 	//	other_media      the pod holds the same tokens with other media
 	//	contested        two streams bring messages of the rank
@@ -76,19 +72,22 @@ type Explanation struct {
 	Cause string
 	Why   string
 
-	Pods  []string // with cause elsewhere: the first by name
-	Scope string   // the adapter or the media for which the pod holds the tokens; for a salt, only that there is one
-	Loss  string   // with cause lost: Loss.Cause
+	Pods []string // with cause elsewhere: the first by name
+	// Detail, with other causes than error and lost, is the adapter or the media for which the pod
+	// holds the tokens; of a salt it has only that there is one. It may be "".
+	Detail string
+
+	salted bool
 }
 
-// MarshalJSON writes errors as texts.
+// MarshalJSON writes Err as its text.
 func (e *Explanation) MarshalJSON() ([]byte, error) {
 	type fields Explanation
 	return json.Marshal(struct {
 		*fields
-		Err, Unknown string `json:",omitempty"`
-		Loss         string `json:",omitempty"`
-	}{(*fields)(e), textOf(e.Err), textOf(e.Unknown), e.Loss})
+		Err    string `json:",omitempty"`
+		Detail string `json:",omitempty"`
+	}{(*fields)(e), textOf(e.Err), e.Detail})
 }
 
 // maxShown and maxShownIDs limit the bytes of a text, and the token ids, in String.
@@ -110,7 +109,7 @@ func (e *Explanation) String() string {
 	if e.Adapter != "" {
 		fmt.Fprintf(&b, ", adapter %q", e.Adapter)
 	}
-	if e.Salted {
+	if e.salted {
 		b.WriteString(", with a salt")
 	}
 	if len(e.Media) > 0 {
@@ -140,7 +139,7 @@ func (e *Explanation) String() string {
 			}
 			fmt.Fprintf(&b, " (%s)", strings.Join(by, " "))
 		}
-		fmt.Fprintf(&b, "; the next is %d, from token %d on", e.Block, e.Token)
+		fmt.Fprintf(&b, "; the next is %d, from token %d on", e.Block, e.Block*e.BlockTokens)
 	}
 	fmt.Fprintf(&b, "\n  cause:   %s\n  %s\n", e.Cause, e.Why)
 	return b.String()
@@ -209,17 +208,17 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 		return nil, false, failed
 	}
 	e = &Explanation{
-		Model: q.Model, Adapter: q.Adapter, Salted: q.Salt != "", Media: slices.Clone(sc.prompt.Media), Text: sc.prompt.Text, Tokens: slices.Clone(sc.prompt.IDs),
-		Score: PodScore{Pod: pod}, Err: failed, Unknown: a.Unknown,
+		Model: q.Model, Adapter: q.Adapter, salted: q.Salt != "", Media: slices.Clone(sc.prompt.Media), Text: sc.prompt.Text, Tokens: slices.Clone(sc.prompt.IDs),
+		Score: PodScore{Pod: pod}, Err: cmp.Or(failed, a.Unknown),
 	}
 	if q.Candidates != nil {
 		e.Model = cmp.Or(q.Candidates.of.Model, e.Model)
 	}
 	if s := sc.prompt.Scope; s.Model != "" {
-		e.Model, e.Adapter, e.Salted = s.Model, s.Adapter, s.Salt != ""
+		e.Model, e.Adapter, e.salted = s.Model, s.Adapter, s.Salt != ""
 	}
 	ask := explain.Question{
-		Index: x.index, Hasher: &x.hash, Prompt: &sc.prompt, Model: e.Model, Pod: pod, Salted: e.Salted, Err: failed, Unknown: a.Unknown,
+		Index: x.index, Hasher: &x.hash, Prompt: &sc.prompt, Model: e.Model, Pod: pod, Salted: e.salted, Err: failed, Unknown: a.Unknown,
 		UnknownModel: errors.Is(a.Unknown, ErrUnknownModel), UnknownAdapter: errors.Is(a.Unknown, ErrUnknownAdapter),
 		Refused: func() error { return x.reg.Refused(pod, e.Model) }, SentTo: -1,
 	}
@@ -243,13 +242,14 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 	if err != nil {
 		return nil, false, x.reg.Failed(fmt.Errorf("kvindex: explaining for model %q: %w", e.Model, err))
 	}
-	if err := cmp.Or(failed, a.Unknown); err != nil {
-		e.Outcome = outcomeOf(err).String()
-	} else {
-		e.Outcome = outcomeScored.String()
-	}
-	e.BlockTokens, e.Blocks, e.Rank, e.Block, e.Token = found.BlockTokens, found.Blocks, found.Rank, found.Block, found.Token
+	e.BlockTokens, e.Blocks, e.Rank, e.Block = found.BlockTokens, found.Blocks, found.Rank, found.Block
 	e.Held = found.Held
-	e.Cause, e.Why, e.Pods, e.Scope, e.Loss = found.Cause, found.Why, found.Pods, found.Scope, found.Loss
+	e.Cause, e.Why, e.Pods, e.Detail = found.Cause, found.Why, found.Pods, found.Scope
+	switch e.Cause {
+	case "error":
+		e.Detail = outcomeOf(failed).String()
+	case "lost":
+		e.Detail = found.Loss
+	}
 	return e, changed, nil
 }

@@ -304,7 +304,7 @@ type Profile struct {
 	// latter, scores are upper bounds (PodScore.UpperBound).
 	Groups []index.Group
 
-	// Draft tells whether the engine runs with draft layers (EAGLE, MTP), which give up
+	// Draft shows whether the engine runs with draft layers (EAGLE, MTP), which give up
 	// the end of each hit. This is not in events. On an engine with draft layers, a score
 	// without it is too high by a block.
 	Draft Draft
@@ -364,7 +364,7 @@ type Profile struct {
 	Approximate *Approximate
 }
 
-// Draft tells whether an engine runs with draft layers.
+// Draft shows whether an engine runs with draft layers.
 type Draft uint8
 
 // The values of Draft.
@@ -550,7 +550,7 @@ func profileOf(e *engine.Profile) Profile {
 // replay brings them. The rank is in StateUncertain until its engine empties its cache or
 // restarts. Until then blocks whose removal was missed still count. Without this option
 // the blocks of the rank are forgotten at a loss, so that no score is too high. When an
-// engine restarts, its blocks are always forgotten, and what an offload daemon has told is
+// engine restarts, its blocks are always forgotten, and the reports of an offload daemon are
 // forgotten at each of its losses.
 func WithKeepOnLoss() Option {
 	return func(c *config) { c.keep = true }
@@ -612,7 +612,7 @@ type Loss struct {
 	Replayed bool  // at a gap: a replay was requested, and the engine no longer had the messages
 	Err      error // why message Seq could not be read, with any Cause; at contested and full, the reason
 	Kept     bool  // true: the blocks were kept (WithKeepOnLoss, contested); false: they were forgotten
-	// Tiers: the stream tells of lower tiers alone (SubscriberConfig.Tiers). It has lost these,
+	// Tiers: the stream reports lower tiers alone (SubscriberConfig.Tiers). It has lost these,
 	// and the gpu is as before.
 	Tiers bool
 }

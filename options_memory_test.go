@@ -226,7 +226,7 @@ func TestNoRoom(t *testing.T) {
 			if s := ix.Pods(nil)[0].Ranks; s[0].Messages != 2 || s[1].Messages != 0 {
 				t.Errorf("%+v", s)
 			}
-			if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: fakeengine.NewPrompt(9, 16, 1).Tokens}, "a"); e.Cause != "lost" || e.Loss != "full" || !strings.Contains(e.Why, "WithMemory") {
+			if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: fakeengine.NewPrompt(9, 16, 1).Tokens}, "a"); e.Cause != "lost" || e.Detail != "full" || !strings.Contains(e.Why, "WithMemory") {
 				t.Errorf("%v", e)
 			}
 			// It can lose no more than that, and be removed.

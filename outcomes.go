@@ -146,8 +146,8 @@ func (s *scoreCounts) add(o *scoreCounts) {
 // the first true word of
 //
 //	cancelled        the context ended
-//	unknown_model    no pod is known for the model: Answer.Unknown, or the error, wraps ErrUnknownModel
-//	unknown_adapter  no event has named the adapter: Answer.Unknown, or the error, wraps ErrUnknownAdapter
+//	unknown_model    no pod is known for the model: Answer.Unknown, or Err, wraps ErrUnknownModel
+//	unknown_adapter  no event has named the adapter: Answer.Unknown, or Err, wraps ErrUnknownAdapter
 //	refused          the chat template refuses the chat. The engine does too, if it has the same template
 //	bad_request      any other ErrRequest
 //	not_scorable     chat.ErrNotScorable: the engine may accept the request, but its tokens cannot be computed here
@@ -164,7 +164,6 @@ type Scored struct {
 	Model, Adapter string
 	Outcome        string // one of the words that Scored lists
 	Err            error  // the error of ScoreRequest
-	Unknown        error  // Answer.Unknown
 	Degraded       error  // Answer.Degraded
 
 	PromptTokens int
@@ -183,8 +182,8 @@ func (s Scored) MarshalJSON() ([]byte, error) {
 	type fields Scored
 	return json.Marshal(struct {
 		fields
-		Err, Unknown, Degraded string `json:",omitempty"`
-	}{fields(s), textOf(s.Err), textOf(s.Unknown), textOf(s.Degraded)})
+		Err, Degraded string `json:",omitempty"`
+	}{fields(s), textOf(s.Err), textOf(s.Degraded)})
 }
 
 // report counts a score and calls the hook.
@@ -202,7 +201,7 @@ func (sc *scorer) report(ctx context.Context, r *Request, dst *Answer, err error
 	}
 	if hook := sc.x.scored; hook != nil {
 		s := Scored{
-			Model: r.Model, Adapter: r.Adapter, Outcome: outcome.String(), Err: err, Unknown: dst.Unknown, Degraded: dst.Degraded,
+			Model: r.Model, Adapter: r.Adapter, Outcome: outcome.String(), Err: err, Degraded: dst.Degraded,
 			PromptTokens: dst.PromptTokens, CachedTokens: cached, PredictedTokens: predicted,
 			Began: sc.began, Render: sc.times.render, Tokenize: sc.times.tokenize, Match: sc.times.match,
 		}
@@ -263,7 +262,7 @@ func (t *tally) countDegraded() {
 	t.all.degraded++
 }
 
-// countByEngine counts a body that an engine was asked to render.
+// countByEngine counts a body that was sent to an engine for rendering.
 func (t *tally) countByEngine(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -182,7 +182,7 @@ type PodScore struct {
 	// for this pod. The figures of the pod are 0, and it comes after all other pods.
 	NotScorable bool
 
-	// State tells how far the figures can be trusted. It is the state of the pod or, with
+	// State shows how far the figures can be trusted. It is the state of the pod or, with
 	// Request.Ranks, of the rank, as in RankInfo: other ranks, and streams that have brought
 	// nothing yet, do not change it. The entry of a pod without a known rank has the state of
 	// the pod. If the index has evicted blocks of a rank (WithMemory), the rank is

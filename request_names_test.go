@@ -401,9 +401,8 @@ func TestNamesAgainstPlain(t *testing.T) {
 		}
 		pod := pods[f.r.IntN(5)]
 		x, y := explain(t, f.plain, want, pod), explain(t, f.aliased, r, pod)
-		x.Unknown, y.Unknown = nil, nil
-		if x.Outcome == "unknown_model" { // where the name of the request is
-			x.Why, y.Why = "", ""
+		if x.Cause == "unknown_model" { // where the name of the request is
+			x.Err, y.Err, x.Why, y.Why = nil, nil, "", ""
 		}
 		if fmt.Sprintf("%+v", x) != fmt.Sprintf("%+v", y) {
 			t.Fatalf("round %d, %s for %q: explained as\n%+v\nwant\n%+v", round, way, name, y, x)
@@ -564,7 +563,7 @@ func TestAdapterNumbers(t *testing.T) {
 	if e := explain(t, ix, chat, "old"); e.Cause != "other_salt" {
 		t.Errorf("%v", e)
 	}
-	if e := explain(t, ix, kvindex.Request{Model: "m", Adapter: "sql", Salt: "pepper", Tokens: chat.Tokens}, "old"); e.Cause != "other_adapter" || !strings.Contains(e.Scope, `"chat"`) {
+	if e := explain(t, ix, kvindex.Request{Model: "m", Adapter: "sql", Salt: "pepper", Tokens: chat.Tokens}, "old"); e.Cause != "other_adapter" || !strings.Contains(e.Detail, `"chat"`) {
 		t.Errorf("%v", e)
 	}
 }

@@ -518,10 +518,10 @@ func (c *comparison) explain(r *kvindex.Request, m *promptModel) {
 	s := c.with.Stats().Prompts
 	a, errA := c.with.Explain(ctx, r, pod)
 	b, errB := c.without.Explain(ctx, r, pod)
-	if fmt.Sprint(errA, a.Unknown, a.Err) != fmt.Sprint(errB, b.Unknown, b.Err) {
-		c.tb.Errorf("with: %v, %v, %v, without: %v, %v, %v", errA, a.Unknown, a.Err, errB, b.Unknown, b.Err)
+	if fmt.Sprint(errA, a.Err) != fmt.Sprint(errB, b.Err) {
+		c.tb.Errorf("with: %v, %v, without: %v, %v", errA, a.Err, errB, b.Err)
 	}
-	a.Unknown, b.Unknown = nil, nil
+	a.Err, b.Err = nil, nil
 	if !reflect.DeepEqual(a, b) {
 		c.tb.Errorf("with: %+v\nwithout: %+v", a, b)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// State tells how far the scores of a pod can be trusted.
+// State shows how far the scores of a pod can be trusted.
 //
 // In StateReplaying and StateUncertain a score may count blocks that the pod has
 // removed, because events about removals may be missing. In the other states it does
@@ -120,10 +120,9 @@ type RankInfo struct {
 	// ahead. It grows while messages wait and while the connection is lost.
 	// Age is the time since the newest batch was applied; 0 if there was none.
 	Lag, Age time.Duration
-	// Blocks is the number of blocks that the rank holds, by Tier. Bytes is the memory for
-	// the engine's hashes of them. Both are 0 if the index does not report them.
+	// Blocks is the number of blocks that the rank holds, by Tier; 0 if the index does
+	// not report it.
 	Blocks [index.NumTiers]int
-	Bytes  int
 	// Evicted is the number of blocks, counted as in Blocks, that the index has evicted
 	// since the rank was last cleared, because it had no room for them (WithMemory). If it
 	// is not 0, State is StatePartial at best.
@@ -191,7 +190,7 @@ func infoOf(d *podstate.Info) PodInfo {
 	for i := range d.Ranks {
 		r := &d.Ranks[i]
 		info.Ranks[i] = RankInfo{
-			Rank: r.Rank, State: State(r.State), Stream: r.Stream, Lag: r.Lag, Age: r.Age, Blocks: r.Blocks, Bytes: r.Bytes, Evicted: r.Evicted,
+			Rank: r.Rank, State: State(r.State), Stream: r.Stream, Lag: r.Lag, Age: r.Age, Blocks: r.Blocks, Evicted: r.Evicted,
 			Messages: r.Messages, Stored: r.Stored, Removed: r.Removed, NotHeld: r.NotHeld, Groups: r.Groups,
 		}
 	}

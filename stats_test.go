@@ -209,9 +209,9 @@ func TestLogged(t *testing.T) {
 func TestErrorsAreTextInJSON(t *testing.T) {
 	err := errors.New("the cause")
 	for want, told := range map[string]any{
-		`"Unknown":"the cause"`:                   kvindex.Answer{Unknown: err},
-		`"Err":"the cause","Unknown":"the cause"`: kvindex.Scored{Err: err, Unknown: err},
-		`"Err":"the cause"`:                       kvindex.Loss{Err: err},
+		`"Unknown":"the cause"`:                    kvindex.Answer{Unknown: err},
+		`"Err":"the cause","Degraded":"the cause"`: kvindex.Scored{Err: err, Degraded: err},
+		`"Err":"the cause"`:                        kvindex.Loss{Err: err},
 	} {
 		if text, err := json.Marshal(told); err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("%T: %s, %v, want %s", told, text, err, want)

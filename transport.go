@@ -20,7 +20,7 @@ func (x *Indexer) ApplyBatch(podID, model string, b *events.Batch) error {
 //
 //   - After a restart, the blocks of the ranks of the stream are forgotten.
 //   - After a loss they are forgotten too, unless WithKeepOnLoss keeps them.
-//   - A stream that tells of lower tiers alone (events.NoteTiers) loses only these.
+//   - A stream that reports lower tiers alone (events.NoteTiers) loses only these.
 //   - If the messages of a rank come over another stream than before, the blocks of the
 //     rank are forgotten. If more messages of the old stream come, they are not applied to
 //     the rank, and count in stats.Traffic.Contested.

@@ -98,7 +98,7 @@ type exchange struct {
 	served       string // the endpoint that has answered
 }
 
-// metadata keeps what a message says beside its content.
+// metadata keeps the parts of a message beside its content.
 func (x *exchange) metadata(m *extproc.ProcessingRequest) {
 	if c := m.GetProtocolConfig(); c != nil && !x.configured {
 		x.configured = true
@@ -338,7 +338,7 @@ func (x *exchange) choose(body []byte) (*choice, error) {
 	return c, nil
 }
 
-// reachable reports whether the gateway is told where the pod is.
+// reachable reports whether the pod has an address for the gateway.
 func reachable(pod picker.Pod) bool {
 	host, port, err := net.SplitHostPort(pod.Host)
 	return err == nil && host != "" && port != ""

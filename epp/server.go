@@ -64,7 +64,7 @@ type Config struct {
 	// MaxRequests bounds the requests in flight at each pod. When all pods that a request may
 	// go to have so many, it is answered with status 429. 0: no bound.
 	MaxRequests int
-	// Ready reports whether the server may be asked; nil: when the Picker has a pod that is not
+	// Ready reports whether the server may get requests; nil: when the Picker has a pod that is not
 	// down. It decides about the health of all services but "liveness".
 	Ready func() bool
 	// OnEnd, if not nil, is called at the end of each request that was picked: with the usage

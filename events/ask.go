@@ -18,7 +18,7 @@ import (
 // While an engine answers, the stream is locked, and its messages wait. Until its replay
 // socket has answered once, nothing waits for it, except for a moment at the beginning of a
 // connection. So a socket that nobody serves costs only its reports to OnError. Messages that
-// were applied before are verified at its first answer: the engine is asked for those from
+// were applied before are verified at its first answer: the request begins with those from
 // before the connection began.
 //
 // A replay socket is believed until a message shows that it is not that of the engine behind
@@ -46,7 +46,7 @@ import (
 // socket, byte by byte, and so has the message that was applied before it. So has a held
 // message, when a replay comes to its number. If it is not, the engine has restarted in this
 // moment, or the port is another rank's, which is a likely mistake. It counts as a restart if
-// the socket, asked again, no longer has the messages that it sent. If the connection has
+// the socket, at a second request, no longer has the messages that it sent. If the connection has
 // ended as well, its message counts as lost with it, and the socket first has to have the
 // first message of the next connection. If it does not, it is reported as another engine's,
 // and not used until it does.

@@ -97,7 +97,7 @@ const (
 	// NoteRewound: all messages of the engine's present life will come, from number 0 on,
 	// because some are missing. Those that were applied are forgotten.
 	NoteRewound
-	// NoteTiers: the stream is not the engine's. It tells of lower tiers alone, such as that of
+	// NoteTiers: the stream is not the engine's. It reports lower tiers alone, such as that of
 	// an offload daemon. It comes before all other notes and messages of the stream.
 	NoteTiers
 )

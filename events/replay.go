@@ -279,7 +279,7 @@ func (s *Subscriber) test(ctx context.Context, st *stream, m Message) error {
 	anew := t.strikes == 0 && s.changed(ctx, st, m)
 	if anew {
 		// The engine of m has ended too: m proves nothing about the engine that answers now.
-		// It is asked as after any lost connection.
+		// The request is that after any lost connection.
 		if err := st.conn.lost(); err != nil {
 			return s.cut(st.conn, err)
 		}

@@ -31,8 +31,8 @@ package events
 // Under EAGLE a token is the pair [t[i], t[i+1]].
 //
 // No event has extra_key, the namespace of a request, in which SGLang also puts the adapter.
-// It is neither on the wire nor in the hashes, so blocks of two adapters have one name and
-// cannot be told apart.
+// It is neither on the wire nor in the hashes, so blocks of two adapters have one name, and
+// nothing distinguishes them.
 //
 // With --enable-kv-events-component-types (2026-09, off by default) each event names its
 // layers in component_type: "full", "swa" or "mamba". The label may be in arrays too, behind

@@ -376,7 +376,7 @@ func (s *Subscriber) cut(c *connection, why error) error {
 	if pod := s.of(c).pod; pod != "" {
 		return fmt.Errorf("events: subscriber: pod %q: connection lost: %w", pod, why)
 	}
-	return fmt.Errorf("events: subscriber: connection lost: %w", why) // it has not said whose it is
+	return fmt.Errorf("events: subscriber: connection lost: %w", why) // no message has shown whose it is
 }
 
 // leave ends the connection.
@@ -420,7 +420,7 @@ type stream struct {
 
 	topic      []byte // nil: the connection has brought no message yet
 	superseded bool   // a newer connection has the stream, and that was reported
-	tested     bool   // the replay socket was asked for a message of it
+	tested     bool   // a replay of one of its messages was requested
 	// spoke is the number behind the last message that the present connection
 	// brought and that was applied; 0 if there is none.
 	spoke uint64
@@ -625,7 +625,7 @@ func (t *repeatFilters) due(err error) bool {
 	return f.due(err)
 }
 
-// noteTiers tells the sink of a stream that is not the engine's.
+// noteTiers notes at the sink that a stream is not the engine's.
 func (s *Subscriber) noteTiers(st *stream) {
 	if s.cfg.Tiers {
 		s.note(st, NoteTiers)

@@ -77,7 +77,7 @@ func (e *Engine) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// What an API answers with.
+// The kinds of objects in the answers of the APIs.
 const (
 	completionObject = "text_completion"
 	chatObject       = "chat.completion"

@@ -27,7 +27,7 @@ type Disk struct {
 	// beyond is not written, and counted. The default is an eighth of the memory. The blocks
 	// of Hot and All are pinned meanwhile; those of Evicted have memory beside MemoryBytes.
 	MaxInFlight int
-	// The Backend is asked for a chain if so many of its blocks, and such a part of them,
+	// A chain is read from the Backend if so many of its blocks, and such a part of them,
 	// are not in memory: 4 and 0.1.
 	MinMissing     int
 	MinMissingPart float64

@@ -18,15 +18,15 @@ const (
 	TierDisk   Tier = "STORAGE"
 )
 
-// EventKind says what happened to blocks.
+// EventKind is the kind of an Event.
 type EventKind uint8
 
 // The kinds, which vLLM's events call BlockStored, BlockRemoved and AllBlocksCleared.
 const (
 	BlocksStored EventKind = iota + 1
 	BlocksRemoved
-	// BlocksCleared says that nothing is there any more of what was told by these Events, in any
-	// tier and space, but for what they tell after it.
+	// BlocksCleared ends all that these Events have reported before, in each tier and space. The
+	// blocks that are reported after it are there.
 	BlocksCleared
 )
 
@@ -63,13 +63,13 @@ func (k Key) short() uint64 {
 	return binary.BigEndian.Uint64(k[n-8 : n])
 }
 
-// Events are what stores and segments tell of their blocks, in the order of what happened in
+// Events are the changes that stores and segments report of their blocks, in their order for
 // each tier: give one to Config.Events and to Segments.Tell. A Store and Segments never wait
-// for their reader. If more keys wait for it than Most, all that waits is forgotten, and
-// BlocksCleared stands for it: then blocks that are there are not told, until they
-// are stored again, and none that is not there is. A removal can be told twice.
+// for the reader. If more keys wait for it than Most, all waiting events are forgotten, and
+// BlocksCleared stands for them. Then some blocks that are there are not reported until they are
+// stored again, and no block that is not there is reported. A removal can be reported twice.
 //
-// The zero Events are ready for use. One goroutine may read; any may tell.
+// The zero Events are ready for use. One goroutine may read; any number may report.
 type Events struct {
 	Most int // keys that wait; 0 is 1 << 16
 
@@ -101,7 +101,7 @@ func (e *Events) Next(ctx context.Context) ([]Event, error) {
 	}
 }
 
-// tell adds an event, whose keys it copies. A nil Events are told nothing.
+// tell adds an event, whose keys it copies. With nil Events it does nothing.
 func (e *Events) tell(ev Event) {
 	if e == nil || len(ev.Keys) == 0 && ev.Kind != BlocksCleared {
 		return
@@ -135,7 +135,7 @@ func (ev *Event) follows(o Event) bool {
 	return ev.Kind == o.Kind && ev.Tier == o.Tier && ev.Space == o.Space
 }
 
-// tellStored tells which of the keys behind prefix came into memory. Without Events there
+// tellStored reports which of the keys behind prefix came into memory. Without Events there
 // is no came.
 func (s *Store) tellStored(prefix, keys []Key, came []bool) {
 	for i := 0; i < len(came); i++ {
@@ -157,7 +157,7 @@ func (s *Store) tellStored(prefix, keys []Key, came []bool) {
 	}
 }
 
-// tellLost tells which keys the Backend has no more, after an error.
+// tellLost reports which keys the Backend has no more, after an error.
 func (s *Store) tellLost(keys []Key) {
 	hit := make([]bool, len(keys))
 	if s.cfg.Events == nil || s.cfg.Disk.Backend.Has(context.Background(), s.space, keys, hit) != nil {

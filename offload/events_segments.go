@@ -5,9 +5,9 @@ import (
 	"os"
 )
 
-// Tell has segments tell their blocks: at once those that are there, and from then on each that
-// is written, deleted, or goes with its file, whose headers are read before. One
-// that Get finds corrupt is told by the Store that reads it. Close tells BlocksCleared.
+// Tell makes s report its blocks to events: at once those that are there, and from then on each
+// that is written, deleted, or goes with its file, whose headers are read before. A block that Get
+// finds corrupt is reported by the Store that reads it. Close reports BlocksCleared.
 func (s *Segments) Tell(events *Events) error {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -17,7 +17,7 @@ func (s *Segments) Tell(events *Events) error {
 		return ErrClosed
 	}
 	for _, f := range s.files {
-		told := &toldFile{s: s, events: events, name: f.name, format: f.format}
+		told := &eventFile{s: s, events: events, name: f.name, format: f.format}
 		blocks, err := told.blocks()
 		if err != nil {
 			return err
@@ -39,7 +39,7 @@ func (s *Segments) Tell(events *Events) error {
 		if err != nil {
 			return nil, false, err
 		}
-		return &toldFile{blockFile: f, s: s, events: events, name: name}, direct, nil
+		return &eventFile{blockFile: f, s: s, events: events, name: name}, direct, nil
 	}
 	return nil
 }
@@ -53,9 +53,9 @@ func (n blockName) parts() (SpaceID, Key) {
 	return SpaceID(n[:len(SpaceID{})]), Key(n[len(SpaceID{}):])
 }
 
-// toldFile tells the blocks that are written to a file, and those that go when it is
-// closed. Segments write and close with their writer lock held, which orders what is told.
-type toldFile struct {
+// eventFile reports the blocks that are written to a file, and those that go when it is
+// closed. Segments write and close with their writer lock held, which orders the reports.
+type eventFile struct {
 	blockFile
 	s      *Segments
 	events *Events
@@ -63,13 +63,13 @@ type toldFile struct {
 	format format // of the header, when it is written
 }
 
-func (f *toldFile) tell(kind EventKind, name blockName) {
+func (f *eventFile) tell(kind EventKind, name blockName) {
 	space, key := name.parts()
 	f.events.tell(Event{Kind: kind, Tier: TierDisk, Space: space, Keys: []Key{key}})
 }
 
 // blocks returns the blocks of a file that are not deleted in it, and where they are.
-func (f *toldFile) blocks() (map[blockName]int64, error) {
+func (f *eventFile) blocks() (map[blockName]int64, error) {
 	plain, err := os.Open(f.name) // scan reads what O_DIRECT does not
 	if err != nil {
 		return nil, err
@@ -91,14 +91,14 @@ func (f *toldFile) blocks() (map[blockName]int64, error) {
 	return blocks, err
 }
 
-func (f *toldFile) has(name blockName) bool {
+func (f *eventFile) has(name blockName) bool {
 	f.s.mu.Lock()
 	defer f.s.mu.Unlock()
 	_, ok := f.s.index[f.s.printOf(name)]
 	return ok
 }
 
-func (f *toldFile) WriteAt(b []byte, off int64) (int, error) {
+func (f *eventFile) WriteAt(b []byte, off int64) (int, error) {
 	n, err := f.blockFile.WriteAt(b, off)
 	if off == 0 {
 		f.format, _ = readFormat(bytes.NewReader(b)) // it is as create made it
@@ -120,8 +120,8 @@ func (f *toldFile) WriteAt(b []byte, off int64) (int, error) {
 	return n, err
 }
 
-// Close tells what goes with the file, which the index has not any more.
-func (f *toldFile) Close() error {
+// Close reports the blocks that go with the file, which the index no longer has.
+func (f *eventFile) Close() error {
 	f.s.mu.Lock()
 	closed := f.s.closed
 	f.s.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 // their names and the key (Thaler and Ravishankar, 1998). Processes with the same names agree.
 // If a name leaves, the blocks of the others stay where they are; if one comes, it takes its
 // part of the keys from each, and the blocks that are there already are not found any more.
-// The Backends are asked at the same time. An error of one fails the operation, and what the
-// Backend interface says of the first n blocks holds. Close closes all.
+// The Backends are called at the same time. An error of one fails the operation, and the rule of
+// the Backend interface for the first n blocks holds. Close closes all.
 func Spread(backends map[string]Backend) (Backend, error) {
 	if len(backends) == 0 {
 		return nil, errors.New("offload: Spread of no backends")

@@ -20,7 +20,7 @@ type Config struct {
 	PromoteAt   int     // of S3FIFO: uses that make a new block a hot one, 1 to 3; 1
 	MaxTokens   int     // of a chain; what lies beyond is not stored; 0 is no bound
 	Disk        Disk    // the tier below the memory
-	Events      *Events // is told of the blocks in memory; nil: nothing is
+	Events      *Events // gets the events of the blocks in memory; nil: nothing does
 }
 
 func (c *Config) complete() error {
@@ -57,8 +57,8 @@ func (c *Config) complete() error {
 // Store holds blocks of one space. Its methods may be called at the same time.
 //
 // A chain is the keys of a prompt from its first block on. Each operation on a chain is about
-// a prefix of it: what it returns has no holes, and is valid whatever its error says. The
-// error says why the prefix is not longer; that a block is not there is no error.
+// a prefix of it: the result has no holes, and is valid with any error. The
+// error is the reason why the prefix is not longer; that a block is not there is no error.
 type Store struct {
 	cfg      Config
 	space    SpaceID
@@ -103,12 +103,12 @@ type counts struct {
 	disk DiskStats
 }
 
-// Stats is a copy of the counters of a Store. What is about the memory is in blocks, each of
+// Stats is a copy of the counters of a Store. Figures about the memory are in blocks, each of
 // Space.BlockBytes.
 type Stats struct {
 	Blocks, Capacity int    // blocks in memory, and how many fit
 	Leased           int    // references of leases, reads and writes; 0 when all is done
-	Hits, Misses     uint64 // blocks that Acquire and Read were asked for
+	Hits, Misses     uint64 // blocks of calls of Acquire and Read
 	Stored           uint64 // blocks that came into memory
 	Evicted          uint64 // blocks that left it to make room
 	Refused          uint64 // blocks that Alloc and Write had no room for
@@ -116,11 +116,11 @@ type Stats struct {
 }
 
 // DiskStats counts what a Store did with its Backend, in blocks, each of Space.BlockBytes.
-// What a Backend holds and drops it counts itself: SegmentStats.
+// A Backend itself counts the blocks that it holds and drops: SegmentStats.
 type DiskStats struct {
 	InFlight            int    // blocks that wait to be written or are being written
 	Reading             int    // reads of chains that have not ended, those that nobody waits for too
-	Hits, Misses        uint64 // blocks that were read; blocks that it was asked for and had not
+	Hits, Misses        uint64 // blocks that were read; blocks that were requested and not there
 	Late                uint64 // reads that ended when nobody waited any more
 	Written, Unwritten  uint64 // blocks that were written; blocks that could not be
 	OverQuota           uint64 // blocks that were not written because too many waited

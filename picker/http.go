@@ -45,7 +45,7 @@ type roundTripper struct {
 }
 
 func (t roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
-	body := []byte{} // no nil: an empty body is no JSON, which Pick says
+	body := []byte{} // not nil: Pick refuses an empty body, which is no JSON
 	if req.Body != nil {
 		var err error
 		body, err = io.ReadAll(req.Body)

@@ -26,7 +26,7 @@ type Pick struct {
 	// HTTP header X-data-parallel-rank, or the prediction is wrong.
 	Rank int
 	// Fallbacks are the pods that the policy would choose without Pod, and without each other,
-	// in this order: at most Config.Fallbacks. They are for a proxy that is told all pods at
+	// in this order: at most Config.Fallbacks. They are for a proxy that gets all pods at
 	// once and tries them by itself. The request does not count as their load: if one of them
 	// answers, end the pick by Failed, and pick again with Request.Pods.
 	Fallbacks []Pod
@@ -35,7 +35,7 @@ type Pick struct {
 	// are 0, and PromptTokens is a quarter of the bytes of the request, from 1 to 8,192: most of
 	// a large body is images.
 	PromptTokens, CachedTokens, PredictedTokens int
-	// Err is nil as a rule. Else it says why the request was picked by load only (the error of
+	// Err is nil as a rule. Else it is the reason why the request was picked by load only (the error of
 	// ScoreRequest, Answer.Unknown or Answer.Degraded), or why its prompt does not count at
 	// the pod (the error of Routed).
 	Err error

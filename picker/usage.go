@@ -163,7 +163,7 @@ func (u *UsageReader) scanLines(b []byte) {
 }
 
 // Usage returns the usage of the answer. The error is nil only if both figures are known.
-// Otherwise it wraps ErrNoUsage and says why a figure is missing, and the missing figure is -1.
+// Otherwise it wraps ErrNoUsage and has the reason why a figure is missing, and the missing figure is -1.
 // A figure that does not fit is missing: one that is not an integer from 0 to 2147483647, or
 // cached tokens that exceed the prompt tokens.
 //

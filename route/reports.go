@@ -14,7 +14,7 @@ func (f *flown) add(o flown) {
 // maxFlown is how many flights a mean is of, at most twice: it follows the traffic.
 const maxFlown = 4096
 
-// Reported records how many requests wait and run at a rank of a pod, as its engine says:
+// Reported records how many requests wait and run at a rank of a pod, as its engine reports them:
 // package route/load reads that from the engine's metrics. So the requests of gateways count
 // that send no Notes. Call it for each rank of each pod, every second for example, as soon as
 // the engine has answered; with 0 and 0 it takes an earlier report back.

@@ -76,8 +76,8 @@ type Stream struct {
 	Stream string
 	Next   uint64 // the sequence number that is due
 	// State is the worst kvindex.State of the ranks that the stream feeds. Tiers: the stream
-	// tells of lower tiers alone, as that of an offload daemon does. Then State is that of what
-	// it tells, and the states of its ranks and of the pod do not depend on it.
+	// reports lower tiers alone, as that of an offload daemon does. Then State is that of its
+	// reports, and the states of its ranks and of the pod do not depend on it.
 	State string
 	Tiers bool
 	// Connected is the time since when the stream is connected. It is zero without a
@@ -126,7 +126,7 @@ type Scores struct {
 	CachedTokens uint64            // of them, cached in the best pod
 	Degraded     uint64            // scores without an error for which the index could not be queried (Answer.Degraded)
 	Rendered     uint64            // bodies that a chat.Renderer has rendered, because they are not rendered here
-	Unrendered   uint64            // bodies that it was asked for and has not rendered
+	Unrendered   uint64            // bodies that were sent to it and that it has not rendered
 }
 
 // Prompts are the counters of the prompt cache (kvindex.WithPromptCache), and its size.

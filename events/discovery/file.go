@@ -6,7 +6,7 @@
 // and however often the file is replaced. So does a file that is emptied and then written from
 // its beginning on, because the first part of a JSON array is never a JSON array, and an empty
 // file is no list. A file that is overwritten without being emptied can be a list of two
-// halves. No reader can tell the pause of its writer from the end. Text behind the array is an
+// halves. No reader can distinguish the pause of its writer from the end. Text behind the array is an
 // error, because a shorter list leaves such text of a longer one.
 
 package discovery

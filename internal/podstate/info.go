@@ -33,7 +33,6 @@ type RankInfo struct {
 	Stream                    string
 	Lag, Age                  time.Duration
 	Blocks                    [index.NumTiers]int
-	Bytes                     int
 	Evicted                   uint64
 	Messages, Stored, Removed uint64
 	NotHeld                   uint64
@@ -96,7 +95,7 @@ func (pm *Pod) Describe(info *Info, known map[index.Source]index.SourceInfo, now
 func (r *Rank) info(in index.SourceInfo, now time.Time) RankInfo {
 	s := RankInfo{
 		Rank: r.Number, State: r.View(), Lag: r.Lag, Messages: r.Messages, Stored: r.Stored, Removed: r.Removed, NotHeld: r.NotHeld,
-		Blocks: in.Blocks, Bytes: in.Bytes, Evicted: in.Evicted,
+		Blocks: in.Blocks, Evicted: in.Evicted,
 	}
 	if s.Evicted > 0 {
 		s.State = min(s.State, view.Partial)

@@ -1,8 +1,16 @@
+// Lower: the state of a stream that reports lower tiers alone, such as an offload daemon's.
+//
+// stats.Stream.State has the view of the daemon. While it may claim too much, the scores that
+// count blocks in lower tiers are upper bounds (view.Facts.Loose). The rule of silent resets
+// (index.Change.Unique) holds neither for a daemon nor for an engine whose host memory a daemon
+// reports, too.
+
 package podstate
 
 import (
 	"slices"
 
+	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/view"
 )
@@ -43,6 +51,15 @@ func (r *Rank) Others(st *Stream) (t engine.Tiers) {
 		}
 	}
 	return t
+}
+
+// Spared returns the tiers of the rank that a loss or a clear of st leaves. st is nil for the
+// engine's stream.
+func (r *Rank) Spared(st *Stream) engine.Tiers {
+	if st != nil {
+		return ^st.Told & (engine.LowerTiers | 1<<index.TierGPU)
+	}
+	return r.Others(nil) &^ r.Tiers
 }
 
 // Unfed records that tiers were emptied which other streams have named: these streams will not

@@ -51,6 +51,8 @@ type Pod struct {
 	Recent   engine.Recent
 	Formed   engine.Form // the form of blocks that predictions use, unless it is from the profile
 	Silent   int         // the number of silent streams
+
+	published publishedPod
 }
 
 // New returns a Pod without ranks and streams.
@@ -96,19 +98,10 @@ type delay struct {
 
 // elsewhere has the published note of a rank, or the note of another process about it.
 type elsewhere struct {
-	Published PublishedRank
+	published publishedRank
 	// LossyThere and Stale are for listed pods: the rank is lossy in the process that feeds it,
 	// and that process has not confirmed its state for a while.
 	LossyThere, Stale bool
-}
-
-// PublishedRank is the content of the last note about a rank.
-type PublishedRank struct {
-	Is     bool
-	State  view.State
-	Lossy  bool
-	Groups []stats.Group
-	Unknowns
 }
 
 // Unknowns are the parts of events that are not recognized, since the last clear.

@@ -199,6 +199,15 @@ func (c *Contest) CountOwn() {
 // the move is reported.
 func (c *Contest) Moved() { *c = Contest{Reported: c.Others+1 >= ContestRun} }
 
+// EndContests ends the contests of the stream for ranks of other streams.
+func (pm *Pod) EndContests(st *Stream) {
+	if st.Skipped {
+		for _, r := range pm.Ranks {
+			r.Contest = Contest{}
+		}
+	}
+}
+
 // CountSilent counts the silent streams.
 func (pm *Pod) CountSilent() {
 	pm.Silent = 0

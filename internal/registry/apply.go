@@ -202,7 +202,7 @@ func (d *delivery) spares(r *podstate.Rank) engine.Tiers {
 	if d.verdict.Restarted || r == d.rank && d.moved {
 		return 0
 	}
-	return d.spared(r)
+	return r.Spared(d.lower)
 }
 
 // settleOthers applies a loss to the ranks of the stream, except to the rank of the batch,
@@ -313,7 +313,7 @@ func (in *ingest) apply(r *podstate.Rank, cur index.Cursor) (index.Applied, erro
 	} else {
 		r.Tiers |= named & engine.LowerTiers
 	}
-	c.Spared, c.Shared = in.spared(r), in.lower != nil || r.Others(nil).Has(index.TierCPU)
+	c.Spared, c.Shared = r.Spared(in.lower), in.lower != nil || r.Others(nil).Has(index.TierCPU)
 	c.Convert(in.batch)
 	if c.Tiered {
 		for i := range c.Changes {

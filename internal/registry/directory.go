@@ -10,25 +10,13 @@
 // listed pod gets a message here, it begins as a new pod. Nothing of a listed pod is written to
 // the index.
 //
-// A note comes from outside. A note that cannot be read makes its rank and its pod uncertain,
-// and not unknown: another process feeds them.
-//
-// # Why notes
-//
-// Rows do not show which pods exist, how far a view can be trusted, which adapters a name may
-// mean, or the form of blocks of a pod that holds nothing. All this is small and changes
-// seldom. So the writer stores it as bytes that the index does not interpret, and only if the
-// facts differ from the last note. A backend then needs no type of the Indexer. The reader
-// makes the same structures from a note as for a pod that it feeds itself, so a score has one
-// path for both. The two are never mixed: two partial views of one pod would have no true
-// state.
+// podstate.Note has the form of notes. A note comes from outside.
 
 package registry
 
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"maps"
 	"slices"
@@ -38,9 +26,7 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
-	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/podstate"
-	"github.com/kvindex/kvindex/internal/sections"
 	"github.com/kvindex/kvindex/internal/sharedindex"
 	"github.com/kvindex/kvindex/internal/view"
 )
@@ -136,9 +122,7 @@ func (x *Registry) unlist(at servedAt, pm *podModel) {
 	defer p.mu.Unlock()
 	if now == pm {
 		x.drop(p, at.model)
-		x.mu.Lock()
 		x.leaveUnknown(p)
-		x.mu.Unlock()
 	}
 }
 
@@ -147,7 +131,7 @@ func (x *Registry) unlist(at servedAt, pm *podModel) {
 // is held.
 func (x *Registry) takePod(entries []sharedindex.Entry) {
 	d, src := &x.directory, entries[0].Source
-	if x.check(src.Pod, src.Model) != nil || !slices.ContainsFunc(entries, isOthers) {
+	if x.check(src.Pod, src.Model) != nil || !slices.ContainsFunc(entries, func(e sharedindex.Entry) bool { return !e.Fed }) {
 		return
 	}
 	at := servedAt{src.Pod, src.Model}
@@ -158,12 +142,10 @@ func (x *Registry) takePod(entries []sharedindex.Entry) {
 	defer p.mu.Unlock()
 	defer func() {
 		if len(p.models) == 0 {
-			x.mu.Lock()
 			x.leaveUnknown(p)
-			x.mu.Unlock()
 		}
 	}()
-	d.said = appendEntries(d.said[:0], entries)
+	d.said = podstate.AppendListing(d.said[:0], entries)
 	pm := p.models[src.Model]
 	switch {
 	case pm == nil:
@@ -173,7 +155,7 @@ func (x *Registry) takePod(entries []sharedindex.Entry) {
 	case pm.listed == nil && !pm.isEstimate():
 		return
 	}
-	v, ok := viewOf(entries)
+	v, ok := podstate.ReadListing(entries)
 	if !ok {
 		return
 	}
@@ -185,20 +167,6 @@ func (x *Registry) takePod(entries []sharedindex.Entry) {
 	d.pods[at] = pm
 	pm.listed.said, pm.listed.turn = bytes.Clone(d.said), d.turn
 	x.show(p.name, src.Model, pm, v)
-}
-
-// isOthers reports whether another process feeds the source of an entry.
-func isOthers(e sharedindex.Entry) bool { return !e.Fed }
-
-// appendEntries appends the fields of entries that viewOf reads.
-func appendEntries(b []byte, entries []sharedindex.Entry) []byte {
-	for i := range entries {
-		e := &entries[i]
-		b = binary.AppendVarint(b, int64(e.Source.Rank))
-		b = append(b, sections.Flags(e.Fed, e.Stale, e.Note == nil))
-		b = sections.AppendString(b, e.Note)
-	}
-	return b
 }
 
 // isEstimate reports whether the pod is only estimated: it has sent no message, and no transport
@@ -228,51 +196,8 @@ func (x *Registry) listedPod(p *pod, model string) *podModel {
 	return pm
 }
 
-// podListing is the content of the entries of a pod and model.
-type podListing struct {
-	podstate.PodNote
-	ranks []rankListing
-}
-
-// rankListing is the content of the entry of a rank.
-type rankListing struct {
-	n int
-	podstate.RankNote
-	stale bool
-}
-
-// viewOf reads entries. It returns false if they have no note of a pod or rank.
-func viewOf(entries []sharedindex.Entry) (v podListing, ok bool) {
-	stale := false
-	v.State = view.Live
-	found := false // a note of the pod
-	for i := range entries {
-		e := &entries[i]
-		n := e.Source.Rank
-		if e.Fed || (&events.Batch{Rank: n}).Validate() != nil || len(v.ranks) >= engine.MaxRanks {
-			continue
-		}
-		note, err := podstate.ReadNote(e.Note)
-		if err != nil {
-			note, stale = podstate.Note{Rank: &podstate.RankNote{State: view.Uncertain}}, true
-		}
-		stale = stale || e.Stale
-		if n == 0 && note.Pod != nil {
-			v.PodNote, found = *note.Pod, true
-		}
-		if note.Rank != nil {
-			v.ranks = append(v.ranks, rankListing{n, *note.Rank, e.Stale})
-		}
-		ok = ok || note.Pod != nil || note.Rank != nil
-	}
-	if stale || !found {
-		v.State = min(v.State, view.Uncertain)
-	}
-	return v, ok
-}
-
 // show updates a listed pod from its entries. pod.mu is held.
-func (x *Registry) show(name, model string, pm *podModel, v podListing) {
+func (x *Registry) show(name, model string, pm *podModel, v podstate.Listing) {
 	adapters := make(map[string]struct{}, len(v.Adapters))
 	for _, a := range v.Adapters {
 		adapters[a] = struct{}{}
@@ -285,20 +210,20 @@ func (x *Registry) show(name, model string, pm *podModel, v podListing) {
 		}
 	}
 	for n := range pm.Ranks {
-		if !slices.ContainsFunc(v.ranks, func(r rankListing) bool { return r.n == n }) {
+		if !slices.ContainsFunc(v.Ranks, func(r podstate.RankListing) bool { return r.Number == n }) {
 			x.ledger.Lose(&pm.sent, n, true)
 			delete(pm.Ranks, n)
 		}
 	}
 	hybrid, less := v.Hybrid, false
-	for i := range v.ranks {
-		of := &v.ranks[i]
-		r := pm.Ranks[of.n]
+	for i := range v.Ranks {
+		of := &v.Ranks[i]
+		r := pm.Ranks[of.Number]
 		if r == nil {
-			r = &podstate.Rank{Number: of.n}
-			pm.Ranks[of.n] = r
+			r = &podstate.Rank{Number: of.Number}
+			pm.Ranks[of.Number] = r
 		}
-		r.State, r.Groups, r.LossyThere, r.Stale = of.State, of.Groups, of.Lossy, of.stale
+		r.State, r.Groups, r.LossyThere, r.Stale = of.State, of.Groups, of.Lossy, of.Stale
 		r.Unknowns = of.Unknowns
 		less = less || r.MayHoldLess
 		r.Shown = r.View()
@@ -324,75 +249,21 @@ func (x *Registry) show(name, model string, pm *podModel, v podListing) {
 
 // Notes.
 
-// publishedPod is the content of the last note about a pod, for comparison.
-type publishedPod struct {
-	is       bool
-	state    view.State
-	hybrid   bool
-	tiered   bool
-	paged    bool
-	single   bool
-	loose    bool
-	form     *index.View
-	adapters int // their number, which only grows
-}
-
 // publish writes notes for the parts of the pod that have changed. pod.mu is held.
 func (in *ingest) publish() {
 	d, pm := in.x.directory.of, in.pm
 	if d == nil || pm.sent.Room() != nil {
 		return
 	}
-	f := pm.Shown.Facts()
-	now := publishedPod{true, f.State, f.Hybrid, f.Tiered, f.Paged, f.Single, f.Loose, pm.sent.Blocks(), len(pm.Adapters)}
-	zero := pm.Ranks[0]
-	if now != pm.published || zero != nil && isNews(zero) {
-		pm.published = now
-		n := podstate.Note{Pod: &podstate.PodNote{State: now.state, Hybrid: now.hybrid, Tiered: now.tiered, Paged: now.paged, Single: now.single, Loose: now.loose, Form: pm.Formed, Adapters: slices.Sorted(maps.Keys(pm.Adapters))}}
-		if zero != nil {
-			n.Rank = noteOf(zero)
-		}
-		d.Publish(index.Source{Pod: in.pod, Model: in.model}, n.Append(nil))
-	}
-	for _, r := range pm.ByNumber {
-		if r.Number != 0 && isNews(r) {
-			n := podstate.Note{Rank: noteOf(r)}
-			d.Publish(in.source(r), n.Append(nil))
-		}
-	}
-}
-
-// isNews reports whether the rank differs from its last note.
-func isNews(r *podstate.Rank) bool {
-	p := &r.Published
-	return !p.Is || p.State != r.View() || p.Lossy != r.Lacks() || !slices.Equal(p.Groups, r.Groups) ||
-		p.MayHoldLess != r.MayHoldLess || !slices.Equal(p.Unrecognized, r.Unrecognized)
-}
-
-// noteOf returns the note of the rank, which the caller publishes.
-func noteOf(r *podstate.Rank) *podstate.RankNote {
-	r.Published = podstate.PublishedRank{
-		Is: true, State: r.View(), Lossy: r.Lacks(), Groups: slices.Clone(r.Groups),
-		Unknowns: podstate.Unknowns{Unrecognized: slices.Clone(r.Unrecognized), MayHoldLess: r.MayHoldLess},
-	}
-	p := &r.Published
-	return &podstate.RankNote{State: p.State, Lossy: p.Lossy, Groups: p.Groups, Unknowns: p.Unknowns}
+	pm.Publish(pm.sent.Blocks(), func(rank int, note []byte) {
+		d.Publish(index.Source{Pod: in.pod, Model: in.model, Rank: rank}, note)
+	})
 }
 
 // withdraw replaces the note of a removed rank by an empty one. pod.mu is held.
 func (in *ingest) withdraw(r *podstate.Rank) {
-	if r.Published.Is {
+	if in.pm.Unpublish(r) {
 		in.x.withdrawNote(in.source(r))
-	}
-	in.forgetPublished(r)
-}
-
-// forgetPublished records that the index has no note of the rank any more. The note of rank 0
-// was also that of the pod.
-func (in *ingest) forgetPublished(r *podstate.Rank) {
-	r.Published = podstate.PublishedRank{}
-	if r.Number == 0 {
-		in.pm.published = publishedPod{}
 	}
 }
 

@@ -30,13 +30,6 @@
 // An engine that restarts, or moves, may give its blocks other hashes (vLLM without
 // PYTHONHASHSEED), and the daemon's blocks have their places by the hashes of the engine. So
 // all tiers are forgotten then, and the daemon's view is partial.
-//
-// # What shows
-//
-// stats.Stream.State has the view of the daemon. While it may claim too much, the scores that
-// count something in lower tiers are upper bounds (view.Facts.Loose). The rule of silent resets
-// (index.Change.Unique) holds neither for a daemon nor for an engine whose host memory a daemon
-// tells of, too.
 
 package registry
 
@@ -62,19 +55,6 @@ func (d *delivery) tellsLower() bool {
 	}
 	named, clears := engine.TiersOf(d.batch)
 	return !named.Has(index.TierGPU) && (known || named != 0 && !clears)
-}
-
-// othersThan returns all tiers but those that the stream has named.
-func othersThan(st *podstate.Stream) engine.Tiers {
-	return ^st.Told & (engine.LowerTiers | 1<<index.TierGPU)
-}
-
-// spared returns the tiers of a rank that a loss or a clear of the message's stream leaves.
-func (in *ingest) spared(r *podstate.Rank) engine.Tiers {
-	if in.lower != nil {
-		return othersThan(in.lower)
-	}
-	return r.Others(nil) &^ r.Tiers
 }
 
 // joinLower continues a stream that an index has from before. It does not tell the tiers of the
@@ -135,7 +115,7 @@ func (d *delivery) takeLower() (again bool, err error) {
 			d.convert.Changes = append(d.convert.Changes, index.Change{Op: index.OpClear})
 		}
 	case lost:
-		d.convert.Changes = engine.AppendClear(d.convert.Changes, d.spared(r))
+		d.convert.Changes = engine.AppendClear(d.convert.Changes, r.Spared(d.lower))
 		d.noteLoss(r.Number)
 	}
 	d.convert.Partial = r.Lossy()
@@ -199,7 +179,7 @@ func (d *delivery) emptyLower(but *podstate.Rank) error {
 
 // loseLower forgets the tiers of a rank that in.lower has named.
 func (in *ingest) loseLower(r *podstate.Rank, cur index.Cursor) error {
-	_, err := in.applyChanges(r, cur, engine.AppendClear(nil, in.spared(r)))
+	_, err := in.applyChanges(r, cur, engine.AppendClear(nil, r.Spared(in.lower)))
 	if errors.Is(err, index.ErrFull) { // it has nothing to lose
 		return nil
 	}

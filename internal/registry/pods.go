@@ -72,10 +72,9 @@ type profileReply struct {
 // podModel is a pod for one model.
 type podModel struct {
 	podstate.Pod
-	listed    *listing     // not nil: another process feeds the pod, and no message came here
-	published publishedPod // the last note about the pod
-	sent      predict.Pod
-	entry     catalog.Entry // in the catalog
+	listed *listing // not nil: another process feeds the pod, and no message came here
+	sent   predict.Pod
+	entry  catalog.Entry // in the catalog
 }
 
 // settle publishes the states of the ranks and of the pod, after the state of a rank or of a
@@ -356,21 +355,20 @@ func (x *Registry) leaveEmpty(p *pod, model string) bool {
 	if len(pm.Ranks) > 0 || len(pm.Streams) > 0 || pm.sent.Room() != nil {
 		return false
 	}
-	if pm.published.is {
+	if pm.HasNote() {
 		x.withdrawNote(index.Source{Pod: p.name, Model: model})
 	}
 	x.drop(p, model)
 	x.directory.redo.Store(true)
-	x.mu.Lock()
-	defer x.mu.Unlock()
 	x.leaveUnknown(p)
 	return true
 }
 
 // leaveUnknown forgets an empty pod, unless a call of the index is under way: the next message
-// would find another pod of the same name, and would not wait for that call. p.mu and x.mu are
-// held.
+// would find another pod of the same name, and would not wait for that call. p.mu is held.
 func (x *Registry) leaveUnknown(p *pod) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	if len(p.models)+len(p.replies) == 0 && !p.calling {
 		p.removed = true
 		delete(x.pods, p.name)
@@ -398,9 +396,7 @@ func (x *Registry) Introduce(pod, model string) bool {
 		return true
 	}
 	delete(p.replies, model)
-	x.mu.Lock()
 	x.leaveUnknown(p)
-	x.mu.Unlock()
 	return false
 }
 

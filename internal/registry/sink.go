@@ -101,18 +101,9 @@ func (in *ingest) noted(name string, n events.Note) *podstate.Stream {
 
 // close ends a stream whose transport has ended. A stream without ranks is forgotten.
 func (in *ingest) close(st *podstate.Stream) {
-	in.endContests(st)
+	in.pm.EndContests(st)
 	if len(st.Ranks)+len(st.Lower) == 0 {
 		delete(in.pm.Streams, st.Name)
-	}
-}
-
-// endContests ends the contests of the stream for ranks of other streams.
-func (in *ingest) endContests(st *podstate.Stream) {
-	if st.Skipped {
-		for _, r := range in.pm.Ranks {
-			r.Contest = podstate.Contest{}
-		}
 	}
 }
 
@@ -141,7 +132,7 @@ func (x *Registry) beginAgain(podID, model, stream, cause string) error {
 	for _, r := range st.Ranks {
 		spared := engine.Tiers(0)
 		if cause == "" { // its hashes are the same
-			spared = in.spared(r)
+			spared = r.Spared(in.lower)
 		}
 		if err := in.lose(r, podstate.Replaced, anew, spared); err != nil {
 			return err
@@ -232,7 +223,7 @@ func (in *ingest) discard(fed []*podstate.Rank, stream string) error {
 			if err := in.removeSource(of, r); err != nil {
 				return in.failed(r, err)
 			}
-			in.forgetPublished(r)
+			in.pm.Unpublish(r)
 			r.On(podstate.Forgotten)
 			continue
 		}
@@ -265,7 +256,7 @@ func (in *ingest) removeSource(of index.SourceRemover, r *podstate.Rank) error {
 func (in *ingest) removeStream(name string, fed []*podstate.Rank) {
 	pm := in.pm
 	if st := pm.Streams[name]; st != nil {
-		in.endContests(st)
+		in.pm.EndContests(st)
 		delete(pm.Streams, name)
 	}
 	if slices.ContainsFunc(fed, func(r *podstate.Rank) bool { return r.Contest != podstate.Contest{} }) {

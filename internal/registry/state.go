@@ -24,9 +24,7 @@ func (x *Registry) Cut(b []byte, name string, last func() error) ([]byte, error)
 	err = last()
 	p.called(cancel)
 	b = p.appendState(b)
-	x.mu.Lock()
 	x.leaveUnknown(p)
-	x.mu.Unlock()
 	return b, err
 }
 

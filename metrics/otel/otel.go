@@ -160,7 +160,7 @@ func (e *Exporter) WatchTokenizers(p *tokenize.Pool) { e.set.WatchTokenizers(p) 
 const maxName = 256 // bytes of the name of a model in a span, which clients choose
 
 // scored records the durations of a score, and its span: kvindex.score, a child of the span in
-// the context of ScoreRequest. An error is told by its outcome alone, because the text of one
+// the context of ScoreRequest. An error is reported by its outcome alone, because the text of one
 // may quote a template, which quotes the chat.
 //
 // gen_ai.request.model, gen_ai.usage.input_tokens and gen_ai.usage.cache_read.input_tokens are

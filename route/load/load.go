@@ -37,7 +37,7 @@ import (
 // So all series of one rank are about the same requests, and the largest figure is the total.
 // The figures of ranks are about different requests, and add up.
 
-// A Report is what an engine says of the load of a rank.
+// A Report is the load of a rank, as its engine reports it.
 type Report struct {
 	Rank    int // data-parallel
 	Waiting int // requests in the queue

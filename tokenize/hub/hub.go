@@ -39,7 +39,7 @@ type Client struct {
 	// Repo returns the repository that has the files of a served model, as "org/name", and
 	// the revision: a branch, a tag or a whole commit hash; "" is main. Names come from
 	// whoever sends a request. For a name that it does not know Repo returns false: nothing is
-	// looked up for this name, and nobody is asked. It must be safe for concurrent use.
+	// looked up for this name, here or at the hub. It must be safe for concurrent use.
 	Repo func(name string) (repo, revision string, ok bool)
 
 	// Dir is the folder of the cache. "" is the folder of huggingface_hub, as for

@@ -22,7 +22,7 @@ import (
 //
 // Errors of Encode and RenderBody wrap
 //   - chat.ErrMalformed if the engine refuses the text or body (400, 413, 422),
-//   - chat.ErrNotScorable if the engine does not tell the tokens of this body,
+//   - chat.ErrNotScorable if the engine does not return the tokens of this body,
 //   - tokenize.ErrTextTooLong for a text of more than 16 MiB, or a body of more than 64 MiB,
 //   - tokenize.ErrBusy if Waiting calls wait already, or the engine is busy (429, 503),
 //   - net.ErrClosed after Close,

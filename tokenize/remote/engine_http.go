@@ -130,7 +130,7 @@ func (e *Engine) dial(requests int) error {
 	return nil
 }
 
-// A question is what is asked of an engine, with what its answer is checked by.
+// A question is a request to an engine, with the facts by which its answer is checked.
 type question struct {
 	routes []route // the first that the engine has is used
 	body   []byte

@@ -60,10 +60,10 @@ func (j *Judge) Reset() { j.state.Store(new(verdict)) }
 // the engine has started, and again when the engine or the files may have changed.
 //
 // The error is nil if all that was compared is equal. It wraps ErrCheckFailed if there is a
-// verdict, from this call or from an earlier one: then nothing is asked. Any other error is no
+// verdict, from this call or from an earlier one: then nothing is sent. Any other error is no
 // verdict, and the model is used as before: the engine is away, slow or busy, serves another
 // model or refuses all texts or chats, local fails, or ctx ended. Call Check again then. A chat
-// that the engine refuses or cannot tell, or that is not rendered here, is not compared.
+// that the engine refuses or has no tokens for, or that is not rendered here, is not compared.
 //
 // A difference counts if the engine and local repeat it, and the engine then lists its model at
 // /v1/models, or has no such path.
@@ -236,7 +236,7 @@ type judgedRenderer struct {
 	chat.Renderer
 }
 
-// Verdict is asked by an Indexer before it renders a chat with a template.
+// Verdict is called by an Indexer before it renders a chat with a template.
 func (t judged) Verdict() error { return t.judge.Verdict() }
 
 func (t judged) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {

@@ -53,7 +53,7 @@ func textTrials(local tokenize.Tokenizer) []trial {
 	return list
 }
 
-// What chatcheck tells apart by features is judged as a whole here, so the chats have what most
+// Features that chatcheck compares one by one are judged as a whole here, so the chats have what most
 // requests have, and nothing that versions of engines treat in different ways.
 var judgeChats = []struct{ name, fields string }{
 	{"a question", `"messages":[{"role":"user","content":"Why is the sky blue?"}]`},

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/kvindex/kvindex/index/internal/epochs"
 	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
@@ -191,8 +192,8 @@ func (a *arena) unlist(n uint32) {
 }
 
 // give takes a piece back, to be used when no reader sees it any more.
-func (a *arena) give(e *epochs, addr uint32) {
-	a.at(addr)[2] = uint64(e.mark())<<32 | uint64(noPiece)
+func (a *arena) give(e *epochs.Epochs, addr uint32) {
+	a.at(addr)[2] = uint64(e.Mark())<<32 | uint64(noPiece)
 	if a.leaving == noPiece {
 		a.leaving = addr
 	} else {
@@ -203,11 +204,11 @@ func (a *arena) give(e *epochs, addr uint32) {
 	a.waiting++
 }
 
-func (a *arena) reclaim(e *epochs) {
+func (a *arena) reclaim(e *epochs.Epochs) {
 	for a.leaving != noPiece {
 		addr := a.leaving
 		r := a.at(addr)
-		if !e.passed(uint32(r[2] >> 32)) {
+		if !e.Passed(uint32(r[2] >> 32)) {
 			break
 		}
 		a.leaving = uint32(r[2])

@@ -75,7 +75,7 @@
 //     says that it is dead in the old one. A reader that came by the table and finds it
 //     dead asks the table again.
 //   - A slab, record or ordinal that was given up is used anew two epochs later
-//     (epochs): a reader that could reach it has left by then. So the key that a
+//     (package epochs): a reader that could reach it has left by then. So the key that a
 //     reader compares and the holders that it finds are of one life of the slab,
 //     and an ordinal means to it whom it meant when it entered: it learns what
 //     ordinals stand for after that (Enter), and nobody gives one up that is
@@ -128,8 +128,8 @@ package forest
 
 import (
 	"sync/atomic"
-	"unsafe"
 
+	"github.com/kvindex/kvindex/index/internal/epochs"
 	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
@@ -164,7 +164,7 @@ func (l Loc) Slot() int    { return int(l & (slabSlots - 1)) }
 // Forest is the prefix tree of some models. All methods are for the one writer that
 // holds its lock, but for Enter and what a [Path] does.
 type Forest struct {
-	*epochs
+	epochs *epochs.Epochs
 	mem    *mem.Count
 	most   int64 // of mem, for more slabs
 	heads  *heads
@@ -245,11 +245,11 @@ func headerOne(h header, ord, mask uint32) header {
 // New returns an empty Forest, whose heap is added to count. Beyond most bytes there are
 // no more slabs.
 func New(count *mem.Count, most int64) *Forest {
-	f := &Forest{epochs: newEpochs(), mem: count, most: most}
+	f := &Forest{epochs: epochs.New(), mem: count, most: most}
 	f.heads = newHeads(count)
 	f.chunks.Store(new([]chunk))
 	f.recs.init(count)
-	f.countSlabs(mem.SizeOf[Forest]() + mem.SizeOf[epochs]() + mem.Size(len(f.stripes)*int(unsafe.Sizeof(stripe{}))))
+	f.countSlabs(mem.SizeOf[Forest]() + f.epochs.Bytes())
 	return f
 }
 
@@ -500,7 +500,7 @@ func (f *Forest) Reclaim() {
 	if f.slabs.waiting == 0 && f.recs.waiting == 0 && f.ords.waiting == 0 {
 		return
 	}
-	f.step()
+	f.epochs.Step()
 	f.reclaimSlabs()
 	f.recs.reclaim(f.epochs)
 	f.ords.reclaim(f.epochs)

@@ -8,21 +8,17 @@ import (
 )
 
 // What readers and writers share lies as the comments say: words that are loaded
-// atomically on multiples of 8 bytes, also where a word has 4, and counters of
-// readers on cache lines of their own.
+// atomically on multiples of 8 bytes, also where a word has 4.
 func TestLayout(t *testing.T) {
 	var (
 		m slabMeta
 		h headSegment
-		s stripe
 	)
 	for name, c := range map[string]struct{ got, want uintptr }{
 		"size of slabMeta":    {unsafe.Sizeof(m), 24},
 		"slabMeta.header":     {unsafe.Offsetof(m.header), 0},
 		"size of headSegment": {unsafe.Sizeof(h), 4096},
 		"headSegment.slots":   {unsafe.Offsetof(h.slots), 0},
-		"size of stripe":      {unsafe.Sizeof(s), 128},
-		"stripe.readers":      {unsafe.Offsetof(s.readers), 0},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s is %d, want %d", name, c.got, c.want)

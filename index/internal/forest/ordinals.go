@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/kvindex/kvindex/index/internal/epochs"
 	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
@@ -106,7 +107,7 @@ func (o *ordinals) size() int {
 // no reader can take it for the old one.
 func (f *Forest) RetireOrdinal(ord uint32) {
 	o := &f.ords
-	o.all[ord] = ordinal{epoch: f.mark()}
+	o.all[ord] = ordinal{epoch: f.epochs.Mark()}
 	if o.leaving == 0 {
 		o.leaving = ord + 1
 	} else {
@@ -116,11 +117,11 @@ func (f *Forest) RetireOrdinal(ord uint32) {
 	o.waiting++
 }
 
-func (o *ordinals) reclaim(e *epochs) {
+func (o *ordinals) reclaim(e *epochs.Epochs) {
 	for o.leaving != 0 {
 		ord := o.leaving - 1
 		at := &o.all[ord]
-		if !e.passed(at.epoch) {
+		if !e.Passed(at.epoch) {
 			return
 		}
 		o.leaving = at.next

@@ -203,7 +203,7 @@ func (s *slabs) unlist(n uint32) {
 func (f *Forest) leave(id uint32, m *slabMeta) {
 	s := &f.slabs
 	m.store(0)
-	m.parent, m.refs, m.kids = 0, f.mark(), 0
+	m.parent, m.refs, m.kids = 0, f.epochs.Mark(), 0
 	if s.leaving == 0 {
 		s.leaving = id
 	} else {
@@ -219,7 +219,7 @@ func (f *Forest) reclaimSlabs() {
 	for s.leaving != 0 {
 		id := s.leaving
 		m := f.meta(id)
-		if !f.passed(m.refs) {
+		if !f.epochs.Passed(m.refs) {
 			return
 		}
 		s.leaving = uint32(m.parent)

@@ -11,7 +11,7 @@ import (
 type Reader struct{ inside *atomic.Int64 }
 
 // Enter lets a reader in. It waits for nobody.
-func (f *Forest) Enter() Reader { return Reader{f.enter()} }
+func (f *Forest) Enter() Reader { return Reader{f.epochs.Enter()} }
 
 // Leave must be called once.
 func (r Reader) Leave() { r.inside.Add(-1) }

@@ -118,7 +118,7 @@ func (s *Set) count(sc *kvindex.Scored) {
 // clients invent names, and if too many models have counts.
 func (s *Set) model(sc *kvindex.Scored) *modelCounts {
 	all := *s.byModel.Load()
-	if sc.Unknown != nil {
+	if sc.Outcome != "scored" {
 		return all[""]
 	}
 	if m := all[sc.Model]; m != nil {

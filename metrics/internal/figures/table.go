@@ -30,7 +30,7 @@ func add(name, help string, counter bool, labels []string) *Metric {
 var (
 	scores          = counter("scores", "Scores that have ended, by outcome.", "outcome")
 	degraded        = counter("degraded_scores", "Scores for which the index could not be queried.")
-	bodiesByEngine  = counter("bodies_by_engine", "Bodies that an engine was asked to render, by result.", "result")
+	bodiesByEngine  = counter("bodies_by_engine", "Bodies that were sent to an engine for rendering, by result.", "result")
 	promptTokens    = counter("prompt_tokens", "Tokens of the prompts of scores without an error.", "model")
 	cachedTokens    = counter("cached_tokens", "Of the prompt tokens: cached in the best pod.", "model")
 	predictedTokens = counter("predicted_tokens", "Of the prompt tokens: cached in the best pod, with prompts that were just sent.", "model")

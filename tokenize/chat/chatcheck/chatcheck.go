@@ -68,7 +68,7 @@ type Engine struct {
 // /v1/tokenize. Package chat renders chats as vLLM does: the report has the features in which
 // SGLang renders otherwise. SGLang does not look at the name of the model.
 //
-// For gpt-oss, /tokenize renders the chat template and not harmony: Check tells nothing then.
+// For gpt-oss, /tokenize renders the chat template and not harmony: Check proves nothing then.
 //
 // Check is safe for concurrent use.
 func (e Engine) Check(ctx context.Context, m *chat.Model, t tokenize.Tokenizer) (*Report, error) {

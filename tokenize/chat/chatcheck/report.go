@@ -32,7 +32,7 @@ type Conversation struct {
 	//	no answer          the engine failed
 	Outcome string
 
-	// Difference describes the first difference, or says why there is nothing to compare.
+	// Difference describes the first difference, or the reason why there is nothing to compare.
 	// It is "" if the two are equal.
 	Difference string
 

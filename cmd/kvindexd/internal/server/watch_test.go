@@ -38,7 +38,6 @@ type row struct {
 type viewer struct {
 	rows   map[uint64]row
 	id     string
-	whole  map[string]any
 	detail struct {
 		Row     *row
 		Ranks   []struct{ Blocks map[string]int }
@@ -130,7 +129,6 @@ func (v *viewer) next() error {
 			delete(v.rows, id)
 		}
 		if m.Whole != nil {
-			v.whole = m.Whole
 			return nil
 		}
 	}

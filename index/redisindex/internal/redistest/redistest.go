@@ -1,7 +1,7 @@
 // Package redistest runs real Redis or Valkey servers for tests: one server, a
-// master with replicas and sentinels, a cluster, and a server with TLS.
+// master with replicas and sentinels, and a cluster.
 //
-// Start with [Standalone], [Sentinel], [Cluster] or [TLS]. All servers listen on
+// Start with [Standalone], [Sentinel] or [Cluster]. All servers listen on
 // the loopback interface only. They write nothing to disk unless the test asks for
 // it, and they end with the test.
 //

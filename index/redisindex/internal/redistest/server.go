@@ -316,3 +316,13 @@ func (s *Server) RestartEmpty(tb testing.TB) {
 	}
 	s.restart(tb)
 }
+
+// UserArgs returns arguments that give a server a user who may use only keys that
+// begin with prefix, and only some commands. The default user may still do all.
+func UserArgs(name, password, prefix string, commands ...string) []string {
+	args := []string{"--user", name, "on", ">" + password, "~" + prefix + "*"}
+	for _, command := range commands {
+		args = append(args, "+"+command)
+	}
+	return args
+}
