@@ -240,12 +240,8 @@ func TestMistakes(t *testing.T) {
 		t.Error("a Buffer of 1 beside Held was accepted")
 	}
 	p := opened(t, publish.Config{Replay: "tcp://127.0.0.1:0"})
-	long := make([]uint64, 1<<22-1)
-	for i := range long {
-		long[i] = math.MaxUint64
-	}
 	for want, b := range map[string]*events.Batch{
-		"the most":      {Events: []events.Event{{Kind: events.Removed, Hashes: long}}},
+		"the most":      {Events: []events.Event{{Kind: events.Cleared, Medium: strings.Repeat("m", 32<<20)}}},
 		"nil":           nil,
 		"unknown kind":  {Events: []events.Event{{}}},
 		"block_size":    {Events: []events.Event{{Kind: events.Stored, Tokens: []uint32{1}}}},
