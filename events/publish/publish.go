@@ -17,6 +17,9 @@ import (
 	"github.com/kvindex/kvindex/internal/publisher"
 )
 
+// maxPayload is less than what a Subscriber takes by default (SubscriberConfig.MaxMessage).
+const maxPayload = 32<<20 - 1<<10
+
 // ErrClosed is returned by Publish after Close.
 var ErrClosed = errors.New("publish: the publisher is closed")
 
@@ -72,7 +75,8 @@ func (p *Publisher) ReplayEndpoint() string { return p.sender.ReplayEndpoint() }
 // Publish sends a batch as one message, and returns its number: the first is 0. A Time of 0 is the
 // time of the call. Hashes are written as integers, as vLLM does by default. A batch that no engine
 // can send is an error, of Batch.Validate, and so is an Event.Salt, which is SGLang's: vLLM has
-// salts in Event.Extra. Then nothing is sent. The batch is not kept.
+// salts in Event.Extra. So is a batch of nearly 32 MiB, which a Subscriber does not take by default.
+// Then nothing is sent. The batch is not kept.
 //
 // Publish does not wait for subscribers.
 func (p *Publisher) Publish(b *events.Batch) (seq uint64, err error) {
@@ -96,6 +100,9 @@ func (p *Publisher) Publish(b *events.Batch) (seq uint64, err error) {
 func (p *Publisher) publish(b *events.Batch) (seq uint64, err error) {
 	if p.buf, err = appendBatch(p.buf[:0], b, time.Now()); err != nil {
 		return 0, fmt.Errorf("publish: %w", err)
+	}
+	if len(p.buf) > maxPayload {
+		return 0, fmt.Errorf("publish: the batch has %d bytes, and %d are the most", len(p.buf), maxPayload)
 	}
 	p.kept++
 	return p.sender.Publish(p.buf), nil

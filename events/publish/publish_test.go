@@ -241,6 +241,7 @@ func TestMistakes(t *testing.T) {
 	}
 	p := opened(t, publish.Config{Replay: "tcp://127.0.0.1:0"})
 	for want, b := range map[string]*events.Batch{
+		"the most":      {Events: []events.Event{{Kind: events.Cleared, Medium: strings.Repeat("m", 32<<20)}}},
 		"nil":           nil,
 		"unknown kind":  {Events: []events.Event{{}}},
 		"block_size":    {Events: []events.Event{{Kind: events.Stored, Tokens: []uint32{1}}}},
