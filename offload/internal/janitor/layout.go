@@ -229,11 +229,13 @@ func parseLeaf(name string) (group int, ok bool) {
 
 // hashOf is a hash of at most maxHashBytes.
 type hashOf struct {
-	bytes  [maxHashBytes]byte
+	digits [maxHashBytes]byte
 	length uint8
 }
 
-func (h *hashOf) hex() string { return hex.EncodeToString(h.bytes[:h.length]) }
+func (h *hashOf) hash() []byte { return h.digits[:h.length] }
+
+func (h *hashOf) hex() string { return hex.EncodeToString(h.hash()) }
 
 type fileKind uint8
 
@@ -250,7 +252,7 @@ func parseFile(outer, leaf, name string) (h hashOf, kind fileKind) {
 	if !ok || n < 6 || n%2 != 0 || n > 2*maxHashBytes || digits[:3] != outer || digits[3:5] != leaf[:2] || !isHex(digits) {
 		return h, foreign
 	}
-	hex.Decode(h.bytes[:], []byte(digits))
+	hex.Decode(h.digits[:], []byte(digits))
 	h.length = uint8(n / 2)
 	if rest == "" {
 		return h, blockFile
