@@ -259,14 +259,17 @@ func (t *table) time(b *block) int64 {
 	return max(b.used, b.written+t.young)
 }
 
-// less orders blocks of one time by their hashes, so that all tables of the same blocks have
+// less orders blocks of one time by their keys, so that all tables of the same blocks have
 // one order.
 func (t *table) less(x, y uint32) bool {
 	a, b := t.at(x), t.at(y)
 	if ta, tb := t.time(a), t.time(b); ta != tb {
 		return ta < tb
 	}
-	return bytes.Compare(a.hash(), b.hash()) < 0
+	if c := bytes.Compare(a.hash(), b.hash()); c != 0 {
+		return c < 0
+	}
+	return a.group < b.group || a.group == b.group && a.space < b.space
 }
 
 func (t *table) swap(i, j int) {

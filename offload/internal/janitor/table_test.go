@@ -2,6 +2,7 @@ package janitor
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"flag"
 	"math/bits"
@@ -127,7 +128,7 @@ func (t *table) compare(a *plainBlock, ak key, b *plainBlock, bk key) int {
 	if x, y := time(a), time(b); x != y {
 		return int(x - y)
 	}
-	return bytes.Compare(ak.hash(), bk.hash())
+	return cmp.Or(bytes.Compare(ak.hash(), bk.hash()), cmp.Compare(ak.group, bk.group), cmp.Compare(ak.space, bk.space))
 }
 
 // TestBytes holds the memory of files, of one rank each, to 100 bytes a file.
