@@ -1,8 +1,8 @@
 package janitor
 
 import (
-	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -83,7 +83,9 @@ func tree(t testing.TB, root string) map[string]int64 {
 	t.Helper()
 	names := map[string]int64{}
 	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // gone meanwhile
+		} else if err != nil {
 			return err
 		}
 		name, _ = filepath.Rel(root, name)
@@ -92,7 +94,9 @@ func tree(t testing.TB, root string) map[string]int64 {
 			names[name] = -1
 		case d.Type().IsRegular():
 			info, err := d.Info()
-			if err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			} else if err != nil {
 				return err
 			}
 			names[name] = info.Size()
@@ -122,7 +126,7 @@ func TestModel(t *testing.T) {
 		r := rand.New(rand.NewPCG(uint64(seed), 7))
 		root := t.TempDir()
 		one, two := folder(t, root, "org/one", 1, 1), folder(t, root, "two", 2, 1)
-		scheduler := folder(t, root, "scheduler", 4, 1) // has files of rank 0 alone
+		scheduler := folder(t, root, "scheduler", 4, 1)                                            // has files of rank 0 alone
 		other := one[:len(one)-1] + map[bool]string{true: "1", false: "0"}[one[len(one)-1] == '0'] // not its digest
 		write(t, filepath.Join(root, other, "config.json"), configText("org/one", 1, 1, 1, 1))
 
@@ -364,5 +368,3 @@ func TestReads(t *testing.T) {
 		}
 	}
 }
-
-var ctx = context.Background()

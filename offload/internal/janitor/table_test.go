@@ -13,7 +13,7 @@ import (
 	"unsafe"
 )
 
-var seeds = flag.Int("janitor.seeds", 20, "long form: random histories of each model, 2000")
+var seeds = flag.Int("janitor.seeds", 6, "long form: random histories of each model, 1000")
 
 // plainBlock is a block of the model: its files by rank.
 type plainBlock struct {
