@@ -38,6 +38,7 @@ import (
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/publisher"
 	"github.com/kvindex/kvindex/internal/topic"
 	"github.com/kvindex/kvindex/stats"
 )
@@ -456,7 +457,7 @@ func (e *Engine) Restart() error {
 func (e *Engine) WaitSubscribers(ctx context.Context, n int) error {
 	err := e.publisher.WaitSubscribers(ctx, n)
 	switch {
-	case errors.Is(err, fakeengine.ErrPublisherClosed):
+	case errors.Is(err, publisher.ErrClosed):
 		return ErrClosed
 	case err != nil:
 		return fmt.Errorf("kvindextest: pod %q: %w", e.cfg.Pod, err)

@@ -2,7 +2,10 @@ package offload
 
 import (
 	"context"
+	"encoding/binary"
 	"sync"
+
+	"github.com/kvindex/kvindex/events"
 )
 
 // Tier is where a block is, by the word that vLLM's KV events have for it (medium in
@@ -34,6 +37,30 @@ type Event struct {
 	Space  SpaceID
 	Parent Key // before Keys[0] in its chain; zero if that is the first, and on disk
 	Keys   []Key
+}
+
+// KV returns the event in the form that package publish of kvindex publishes. It names the blocks
+// alone: a program that knows their tokens can add Tokens and BlockSize, so that an index knows
+// the blocks even if it never got the engine's own event of them. A key of 8, 16, 24 or 32 bytes is
+// its last 8, as vLLM's integers and an index have it.
+func (ev Event) KV() events.Event {
+	kv := events.Event{Kind: events.Kind(ev.Kind), Medium: string(ev.Tier)}
+	for _, k := range ev.Keys {
+		kv.Hashes = append(kv.Hashes, k.short())
+	}
+	if kv.HasParent = ev.Parent != (Key{}); kv.HasParent {
+		kv.Parent = ev.Parent.short()
+	}
+	return kv
+}
+
+// short returns the last 8 bytes of the hash that a key was made of.
+func (k Key) short() uint64 {
+	n := len(k)
+	for n > 8 && binary.BigEndian.Uint64(k[n-8:n]) == 0 {
+		n -= 8
+	}
+	return binary.BigEndian.Uint64(k[n-8 : n])
 }
 
 // Events are what stores and segments tell of their blocks, in the order of what happened in

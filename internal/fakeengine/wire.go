@@ -2,9 +2,9 @@ package fakeengine
 
 import (
 	"encoding/binary"
-	"math"
 
 	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
+	"github.com/kvindex/kvindex/internal/msgpack"
 )
 
 // Form is the shape that the engine's events have, by the time of its release.
@@ -104,8 +104,8 @@ func IntHash(n uint64) enginehash.Digest {
 // Append appends the payload of a batch to b, byte for byte as the engine's
 // own encoder writes it.
 func (e Encoding) Append(b []byte, batch *Batch) []byte {
-	b = appendFloat(appendArrayLen(b, 3), batch.Time)
-	b = appendArrayLen(b, len(batch.Events))
+	b = msgpack.AppendFloat(msgpack.AppendArrayLen(b, 3), batch.Time)
+	b = msgpack.AppendArrayLen(b, len(batch.Events))
 	for _, ev := range batch.Events {
 		if e.Form == FormMaps {
 			b = ev.appendMap(b, e)
@@ -113,7 +113,7 @@ func (e Encoding) Append(b []byte, batch *Batch) []byte {
 			b = ev.appendArray(b, e)
 		}
 	}
-	return appendInt(b, int64(batch.Rank))
+	return msgpack.AppendInt(b, int64(batch.Rank))
 }
 
 func (s *Stored) appendMap(b []byte, e Encoding) []byte {
@@ -127,24 +127,24 @@ func (s *Stored) appendMap(b []byte, e Encoding) []byte {
 	if s.Window != 0 {
 		fields++
 	}
-	b = appendMapLen(b, fields)
-	b = appendStr(appendStr(b, "type"), "BlockStored")
-	b = e.appendHashes(appendStr(b, "block_hashes"), s.Hashes)
-	b = s.appendParent(appendStr(b, "parent_block_hash"), e)
-	b = appendTokens(appendStr(b, "token_ids"), s.Tokens)
-	b = appendInt(appendStr(b, "block_size"), int64(s.BlockSize))
-	b = appendIntOrNil(appendStr(b, "lora_id"), s.AdapterID)
-	b = appendStrOrNil(appendStr(b, "medium"), s.Medium)
-	b = appendStrOrNil(appendStr(b, "lora_name"), s.Adapter)
+	b = msgpack.AppendMapLen(b, fields)
+	b = msgpack.AppendString(msgpack.AppendString(b, "type"), "BlockStored")
+	b = e.appendHashes(msgpack.AppendString(b, "block_hashes"), s.Hashes)
+	b = s.appendParent(msgpack.AppendString(b, "parent_block_hash"), e)
+	b = appendTokens(msgpack.AppendString(b, "token_ids"), s.Tokens)
+	b = msgpack.AppendInt(msgpack.AppendString(b, "block_size"), int64(s.BlockSize))
+	b = msgpack.AppendIntOrNil(msgpack.AppendString(b, "lora_id"), s.AdapterID)
+	b = msgpack.AppendStringOrNil(msgpack.AppendString(b, "medium"), s.Medium)
+	b = msgpack.AppendStringOrNil(msgpack.AppendString(b, "lora_name"), s.Adapter)
 	if s.Extra != nil {
-		b = s.appendExtra(appendStr(b, "extra_keys"))
+		b = s.appendExtra(msgpack.AppendString(b, "extra_keys"))
 	}
-	b = appendInt(appendStr(b, "group_idx"), int64(s.Group))
+	b = msgpack.AppendInt(msgpack.AppendString(b, "group_idx"), int64(s.Group))
 	if s.Kind != "" {
-		b = appendStr(appendStr(b, "kv_cache_spec_kind"), s.Kind)
+		b = msgpack.AppendString(msgpack.AppendString(b, "kv_cache_spec_kind"), s.Kind)
 	}
 	if s.Window != 0 {
-		b = appendInt(appendStr(b, "kv_cache_spec_sliding_window"), int64(s.Window))
+		b = msgpack.AppendInt(msgpack.AppendString(b, "kv_cache_spec_sliding_window"), int64(s.Window))
 	}
 	return b
 }
@@ -154,41 +154,41 @@ func (s *Stored) appendArray(b []byte, e Encoding) []byte {
 	if e.Form == FormArrays7 {
 		fields = 7
 	}
-	b = appendStr(appendArrayLen(b, fields), "BlockStored")
+	b = msgpack.AppendString(msgpack.AppendArrayLen(b, fields), "BlockStored")
 	b = e.appendHashes(b, s.Hashes)
 	b = s.appendParent(b, e)
 	b = appendTokens(b, s.Tokens)
-	b = appendInt(b, int64(s.BlockSize))
-	b = appendIntOrNil(b, s.AdapterID)
-	b = appendStrOrNil(b, s.Medium)
+	b = msgpack.AppendInt(b, int64(s.BlockSize))
+	b = msgpack.AppendIntOrNil(b, s.AdapterID)
+	b = msgpack.AppendStringOrNil(b, s.Medium)
 	if e.Form == FormArrays7 {
 		return b
 	}
-	b = appendStrOrNil(b, s.Adapter)
+	b = msgpack.AppendStringOrNil(b, s.Adapter)
 	b = s.appendExtra(b)
-	b = appendInt(b, int64(s.Group))
-	b = appendStrOrNil(b, s.Kind)
-	return appendIntOrNil(b, s.Window)
+	b = msgpack.AppendInt(b, int64(s.Group))
+	b = msgpack.AppendStringOrNil(b, s.Kind)
+	return msgpack.AppendIntOrNil(b, s.Window)
 }
 
 func (s *Stored) appendParent(b []byte, e Encoding) []byte {
 	if s.Parent == nil {
-		return append(b, mpNil)
+		return append(b, msgpack.Nil)
 	}
 	return e.appendHash(b, *s.Parent)
 }
 
 func (s *Stored) appendExtra(b []byte) []byte {
 	if s.Extra == nil {
-		return append(b, mpNil)
+		return append(b, msgpack.Nil)
 	}
-	b = appendArrayLen(b, len(s.Extra))
+	b = msgpack.AppendArrayLen(b, len(s.Extra))
 	for _, keys := range s.Extra {
 		if len(keys) == 0 {
-			b = append(b, mpNil)
+			b = append(b, msgpack.Nil)
 			continue
 		}
-		b = appendArrayLen(b, len(keys))
+		b = msgpack.AppendArrayLen(b, len(keys))
 		for _, k := range keys {
 			b = appendExtraKey(b, k)
 		}
@@ -199,21 +199,21 @@ func (s *Stored) appendExtra(b []byte) []byte {
 func appendExtraKey(b []byte, k enginehash.Extra) []byte {
 	switch k.Kind {
 	case enginehash.ExtraInt:
-		return appendInt(b, k.Int)
+		return msgpack.AppendInt(b, k.Int)
 	case enginehash.ExtraMedia:
-		return appendInt(appendStr(appendArrayLen(b, 2), k.Text), k.Int)
+		return msgpack.AppendInt(msgpack.AppendString(msgpack.AppendArrayLen(b, 2), k.Text), k.Int)
 	case enginehash.ExtraBytes:
-		return appendBin(b, []byte(k.Text))
+		return msgpack.AppendBytes(b, []byte(k.Text))
 	}
-	return appendStr(b, k.Text)
+	return msgpack.AppendString(b, k.Text)
 }
 
 func (r *Removed) appendMap(b []byte, e Encoding) []byte {
-	b = appendMapLen(b, 4)
-	b = appendStr(appendStr(b, "type"), "BlockRemoved")
-	b = e.appendHashes(appendStr(b, "block_hashes"), r.Hashes)
-	b = appendStrOrNil(appendStr(b, "medium"), r.Medium)
-	return appendInt(appendStr(b, "group_idx"), int64(r.Group))
+	b = msgpack.AppendMapLen(b, 4)
+	b = msgpack.AppendString(msgpack.AppendString(b, "type"), "BlockRemoved")
+	b = e.appendHashes(msgpack.AppendString(b, "block_hashes"), r.Hashes)
+	b = msgpack.AppendStringOrNil(msgpack.AppendString(b, "medium"), r.Medium)
+	return msgpack.AppendInt(msgpack.AppendString(b, "group_idx"), int64(r.Group))
 }
 
 func (r *Removed) appendArray(b []byte, e Encoding) []byte {
@@ -221,25 +221,25 @@ func (r *Removed) appendArray(b []byte, e Encoding) []byte {
 	if e.Form == FormArrays7 {
 		fields = 3
 	}
-	b = appendStr(appendArrayLen(b, fields), "BlockRemoved")
+	b = msgpack.AppendString(msgpack.AppendArrayLen(b, fields), "BlockRemoved")
 	b = e.appendHashes(b, r.Hashes)
-	b = appendStrOrNil(b, r.Medium)
+	b = msgpack.AppendStringOrNil(b, r.Medium)
 	if e.Form == FormArrays7 {
 		return b
 	}
-	return appendInt(b, int64(r.Group))
+	return msgpack.AppendInt(b, int64(r.Group))
 }
 
 func (Cleared) appendMap(b []byte, _ Encoding) []byte {
-	return appendStr(appendStr(appendMapLen(b, 1), "type"), "AllBlocksCleared")
+	return msgpack.AppendString(msgpack.AppendString(msgpack.AppendMapLen(b, 1), "type"), "AllBlocksCleared")
 }
 
 func (Cleared) appendArray(b []byte, _ Encoding) []byte {
-	return appendStr(appendArrayLen(b, 1), "AllBlocksCleared")
+	return msgpack.AppendString(msgpack.AppendArrayLen(b, 1), "AllBlocksCleared")
 }
 
 func (e Encoding) appendHashes(b []byte, hashes []enginehash.Digest) []byte {
-	b = appendArrayLen(b, len(hashes))
+	b = msgpack.AppendArrayLen(b, len(hashes))
 	for _, h := range hashes {
 		b = e.appendHash(b, h)
 	}
@@ -249,102 +249,17 @@ func (e Encoding) appendHashes(b []byte, hashes []enginehash.Digest) []byte {
 func (e Encoding) appendHash(b []byte, h enginehash.Digest) []byte {
 	switch {
 	case e.ByteHashes:
-		return appendBin(b, h[:])
+		return msgpack.AppendBytes(b, h[:])
 	case e.SignedHashes:
-		return appendInt(b, int64(h.Int()))
+		return msgpack.AppendInt(b, int64(h.Int()))
 	}
-	return appendUint(b, h.Int())
+	return msgpack.AppendUint(b, h.Int())
 }
 
 func appendTokens(b []byte, tokens []uint32) []byte {
-	b = appendArrayLen(b, len(tokens))
+	b = msgpack.AppendArrayLen(b, len(tokens))
 	for _, t := range tokens {
-		b = appendUint(b, uint64(t))
+		b = msgpack.AppendUint(b, uint64(t))
 	}
 	return b
-}
-
-// The rest writes MessagePack items, always in their shortest form
-// (https://github.com/msgpack/msgpack/blob/master/spec.md).
-
-const mpNil = 0xc0
-
-func appendIntOrNil(b []byte, n int) []byte {
-	if n == 0 {
-		return append(b, mpNil)
-	}
-	return appendInt(b, int64(n))
-}
-
-func appendStrOrNil(b []byte, s string) []byte {
-	if s == "" {
-		return append(b, mpNil)
-	}
-	return appendStr(b, s)
-}
-
-func appendFloat(b []byte, f float64) []byte {
-	return binary.BigEndian.AppendUint64(append(b, 0xcb), math.Float64bits(f))
-}
-
-func appendUint(b []byte, n uint64) []byte {
-	if n < 1<<7 {
-		return append(b, byte(n))
-	}
-	return appendSized(b, n, [4]byte{0xcc, 0xcd, 0xce, 0xcf})
-}
-
-func appendInt(b []byte, n int64) []byte {
-	switch {
-	case n >= 0:
-		return appendUint(b, uint64(n))
-	case n >= -1<<5:
-		return append(b, byte(n))
-	case n >= math.MinInt8:
-		return append(b, 0xd0, byte(n))
-	case n >= math.MinInt16:
-		return binary.BigEndian.AppendUint16(append(b, 0xd1), uint16(n))
-	case n >= math.MinInt32:
-		return binary.BigEndian.AppendUint32(append(b, 0xd2), uint32(n))
-	}
-	return binary.BigEndian.AppendUint64(append(b, 0xd3), uint64(n))
-}
-
-func appendStr(b []byte, s string) []byte {
-	if len(s) < 1<<5 {
-		b = append(b, 0xa0|byte(len(s)))
-	} else {
-		b = appendSized(b, uint64(len(s)), [4]byte{0xd9, 0xda, 0xdb})
-	}
-	return append(b, s...)
-}
-
-func appendBin(b, data []byte) []byte {
-	return append(appendSized(b, uint64(len(data)), [4]byte{0xc4, 0xc5, 0xc6}), data...)
-}
-
-func appendArrayLen(b []byte, n int) []byte {
-	switch {
-	case n < 1<<4:
-		return append(b, 0x90|byte(n))
-	case n < 1<<16:
-		return binary.BigEndian.AppendUint16(append(b, 0xdc), uint16(n))
-	}
-	return binary.BigEndian.AppendUint32(append(b, 0xdd), uint32(n))
-}
-
-// appendMapLen is for fewer than 16 pairs: no event has as many fields.
-func appendMapLen(b []byte, n int) []byte { return append(b, 0x80|byte(n)) }
-
-// appendSized writes n after the lead byte for its width: of 1, 2, 4, 8 bytes.
-func appendSized(b []byte, n uint64, leads [4]byte) []byte {
-	switch {
-	case n < 1<<8:
-		return append(b, leads[0], byte(n))
-	case n < 1<<16:
-		return binary.BigEndian.AppendUint16(append(b, leads[1]), uint16(n))
-	case n < 1<<32:
-		return binary.BigEndian.AppendUint32(append(b, leads[2]), uint32(n))
-	}
-	return binary.BigEndian.AppendUint64(append(b, leads[3]), n)
 }

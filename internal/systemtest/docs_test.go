@@ -160,7 +160,7 @@ func loadAPI(t *testing.T) api {
 	a := api{}
 	for pkg, dir := range map[string]string{
 		"kvindex": ".", "events": "events", "index": "index", "indextest": "index/indextest", "kvindextest": "kvindextest",
-		"tokenize": "tokenize", "hub": "tokenize/hub", "remote": "tokenize/remote", "chat": "tokenize/chat", "chatcheck": "tokenize/chat/chatcheck", "discovery": "events/discovery", "k8s": "events/k8s", "redisindex": "index/redisindex", "epp": "epp", "prometheus": "metrics/prometheus", "otel": "metrics/otel", "offload": "offload", "backendtest": "offload/backendtest",
+		"tokenize": "tokenize", "hub": "tokenize/hub", "remote": "tokenize/remote", "chat": "tokenize/chat", "chatcheck": "tokenize/chat/chatcheck", "discovery": "events/discovery", "publish": "events/publish", "k8s": "events/k8s", "redisindex": "index/redisindex", "epp": "epp", "prometheus": "metrics/prometheus", "otel": "metrics/otel", "offload": "offload", "backendtest": "offload/backendtest",
 		"picker": "picker", "stats": "stats", "route": "route", "field": "route/field",
 	} {
 		a[pkg] = map[string]bool{}

@@ -1,4 +1,4 @@
-package fakeengine_test
+package publisher_test
 
 import (
 	"context"
@@ -12,15 +12,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/publisher"
 	"github.com/kvindex/kvindex/internal/zmtp"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-func newPublisher(t *testing.T, cfg fakeengine.PublisherConfig) *fakeengine.Publisher {
+func newPublisher(t *testing.T, cfg publisher.Config) *publisher.Publisher {
 	t.Helper()
 	zmtptest.NoLeaks(t)
-	p, err := fakeengine.NewPublisher(cfg)
+	p, err := publisher.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,14 +44,14 @@ func publisherDial(t *testing.T, endpoint string, kind zmtp.SocketType) *zmtp.Co
 	return c
 }
 
-func publisherWait(t *testing.T, p *fakeengine.Publisher, n int) {
+func publisherWait(t *testing.T, p *publisher.Publisher, n int) {
 	t.Helper()
 	if err := p.WaitSubscribers(zmtptest.Context(t), n); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func publisherSubscribe(t *testing.T, p *fakeengine.Publisher, prefix string) *zmtp.Conn {
+func publisherSubscribe(t *testing.T, p *publisher.Publisher, prefix string) *zmtp.Conn {
 	t.Helper()
 	c := publisherDial(t, p.Endpoint(), zmtp.SUB)
 	if err := c.Subscribe(prefix); err != nil {
@@ -72,8 +72,8 @@ func expectBatch(t *testing.T, c *zmtp.Conn, topic string, seq uint64, payload s
 	}
 }
 
-func TestPublisherForgetsCancelled(t *testing.T) {
-	p := newPublisher(t, fakeengine.PublisherConfig{Topic: "kv"})
+func TestForgetsCancelled(t *testing.T) {
+	p := newPublisher(t, publisher.Config{Topic: "kv"})
 	nc, err := net.Dial("tcp", strings.TrimPrefix(p.Endpoint(), "tcp://"))
 	if err != nil {
 		t.Fatal(err)
@@ -119,8 +119,8 @@ func replayBatches(t *testing.T, c *zmtp.Conn, start uint64) (numbers []uint64, 
 	}
 }
 
-func TestPublisherReplays(t *testing.T) {
-	p := newPublisher(t, fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0", Buffer: 100})
+func TestReplays(t *testing.T) {
+	p := newPublisher(t, publisher.Config{Replay: "tcp://127.0.0.1:0", Buffer: 100})
 	sub := publisherSubscribe(t, p, "")
 	publisherWait(t, p, 1)
 	for i := range 250 {
@@ -158,8 +158,8 @@ func TestPublisherReplays(t *testing.T) {
 
 // What is burnt is nowhere, what is repeated comes again, and replies are lost
 // as told.
-func TestPublisherMisbehaves(t *testing.T) {
-	p := newPublisher(t, fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0", Buffer: 6})
+func TestMisbehaves(t *testing.T) {
+	p := newPublisher(t, publisher.Config{Replay: "tcp://127.0.0.1:0", Buffer: 6})
 	sub := publisherSubscribe(t, p, "")
 	publisherWait(t, p, 1)
 	for i := range uint64(10) {
@@ -220,8 +220,8 @@ func TestPublisherMisbehaves(t *testing.T) {
 	}
 }
 
-func TestPublisherRestarts(t *testing.T) {
-	p := newPublisher(t, fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
+func TestRestarts(t *testing.T) {
+	p := newPublisher(t, publisher.Config{Replay: "tcp://127.0.0.1:0"})
 	sub := publisherSubscribe(t, p, "")
 	dealer := publisherDial(t, p.ReplayEndpoint(), zmtp.DEALER)
 	publisherWait(t, p, 1)
@@ -253,9 +253,9 @@ func TestPublisherRestarts(t *testing.T) {
 
 // A subscriber that does not read loses what does not fit its queue, and nobody
 // else does.
-func TestPublisherDropsForTheSlow(t *testing.T) {
+func TestDropsForTheSlow(t *testing.T) {
 	const queue, published = 10, 3000
-	p := newPublisher(t, fakeengine.PublisherConfig{Queue: queue, Buffer: 1})
+	p := newPublisher(t, publisher.Config{Queue: queue, Buffer: 1})
 	slow := publisherSubscribe(t, p, "")
 	publisherWait(t, p, 1)
 	payload := make([]byte, 64<<10) // 200 MB in all: more than any socket's buffer
@@ -288,21 +288,21 @@ func TestPublisherDropsForTheSlow(t *testing.T) {
 	}
 }
 
-func TestPublisherErrors(t *testing.T) {
+func TestErrors(t *testing.T) {
 	zmtptest.NoLeaks(t)
-	for _, cfg := range []fakeengine.PublisherConfig{
+	for _, cfg := range []publisher.Config{
 		{Endpoint: "127.0.0.1:5557"},
 		{Endpoint: "tcp://*:5557", Connect: true},
 		{Replay: "tcp://nowhere"},
 		{Buffer: -1},
 		{Queue: -1},
 	} {
-		if p, err := fakeengine.NewPublisher(cfg); err == nil {
+		if p, err := publisher.New(cfg); err == nil {
 			p.Close()
 			t.Errorf("%+v was taken", cfg)
 		}
 	}
-	p := newPublisher(t, fakeengine.PublisherConfig{})
+	p := newPublisher(t, publisher.Config{})
 	ctx, cancel := context.WithCancel(t.Context())
 	waited := make(chan error, 2)
 	go func() { waited <- p.WaitSubscribers(ctx, 1) }()
@@ -312,17 +312,17 @@ func TestPublisherErrors(t *testing.T) {
 	}
 	go func() { waited <- p.WaitSubscribers(t.Context(), 1) }()
 	p.Close()
-	if err := <-waited; !errors.Is(err, fakeengine.ErrPublisherClosed) {
-		t.Errorf("WaitSubscribers: %v, want %v", err, fakeengine.ErrPublisherClosed)
+	if err := <-waited; !errors.Is(err, publisher.ErrClosed) {
+		t.Errorf("WaitSubscribers: %v, want %v", err, publisher.ErrClosed)
 	}
-	if err := p.Restart(); !errors.Is(err, fakeengine.ErrPublisherClosed) {
-		t.Errorf("Restart: %v, want %v", err, fakeengine.ErrPublisherClosed)
+	if err := p.Restart(); !errors.Is(err, publisher.ErrClosed) {
+		t.Errorf("Restart: %v, want %v", err, publisher.ErrClosed)
 	}
 }
 
-func TestPublisherTalksToLibzmq(t *testing.T) {
+func TestTalksToLibzmq(t *testing.T) {
 	dir := t.TempDir()
-	for name, cfg := range map[string]fakeengine.PublisherConfig{
+	for name, cfg := range map[string]publisher.Config{
 		"tcp": {Replay: "tcp://127.0.0.1:0"},
 		"ipc": {Endpoint: "ipc://" + filepath.Join(dir, "pub"), Replay: "ipc://" + filepath.Join(dir, "replay")},
 	} {
@@ -372,11 +372,11 @@ func TestLibzmqReplayBeyondAll(t *testing.T) {
 	}
 }
 
-func TestPublisherConnectsToLibzmq(t *testing.T) {
+func TestConnectsToLibzmq(t *testing.T) {
 	zmtptest.NeedLibzmq(t)
 	zmtptest.NoLeaks(t)
 	peer := zmtptest.StartPython(t, "testdata/subscriber.py", "tcp://127.0.0.1:*", "--bind")
-	p := newPublisher(t, fakeengine.PublisherConfig{Endpoint: peer.Ready["endpoint"].(string), Connect: true, Topic: "kv@pod@model"})
+	p := newPublisher(t, publisher.Config{Endpoint: peer.Ready["endpoint"].(string), Connect: true, Topic: "kv@pod@model"})
 	publisherWait(t, p, 1)
 	libzmqReceives(t, p, peer)
 }
@@ -384,7 +384,7 @@ func TestPublisherConnectsToLibzmq(t *testing.T) {
 func publisherPayload(i int) []byte { return []byte(strings.Repeat("x", 3*i) + fmt.Sprint(i)) }
 
 // libzmqReceives publishes 100 batches from number 0 on.
-func libzmqReceives(t *testing.T, p *fakeengine.Publisher, peer *zmtptest.Python) {
+func libzmqReceives(t *testing.T, p *publisher.Publisher, peer *zmtptest.Python) {
 	t.Helper()
 	for i := range 100 {
 		p.Publish(publisherPayload(i))

@@ -1,0 +1,275 @@
+package publish_test
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/events/publish"
+	"github.com/kvindex/kvindex/internal/zmtp"
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
+)
+
+func opened(t *testing.T, cfg publish.Config) *publish.Publisher {
+	t.Helper()
+	p, err := publish.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// replay returns the payloads that a replay from number 0 on brings, and the number of the first.
+func replay(t *testing.T, p *publish.Publisher) (first uint64, payloads [][]byte) {
+	t.Helper()
+	ctx := zmtptest.Context(t)
+	c, err := zmtp.Dial(ctx, p.ReplayEndpoint(), zmtp.Config{Type: zmtp.DEALER})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Send(nil, make([]byte, 8)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		m, err := c.Receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(m[2]) == 0 {
+			return first, payloads
+		}
+		if payloads == nil {
+			for _, b := range m[1] {
+				first = first<<8 | uint64(b)
+			}
+		}
+		payloads = append(payloads, append([]byte(nil), m[2]...))
+	}
+}
+
+// randomEvent returns an event that vLLM could send, as Decode returns it.
+func randomEvent(r *rand.Rand) events.Event {
+	pick := func(all ...string) string { return all[r.IntN(len(all))] }
+	e := events.Event{Kind: events.Kind(1 + r.IntN(3)), Medium: pick("", "CPU", "STORAGE")}
+	if e.Kind == events.Cleared {
+		return e
+	}
+	for range r.IntN(5) {
+		e.Hashes = append(e.Hashes, r.Uint64()>>r.IntN(64))
+	}
+	e.Locality, e.Ownership = pick("", "LOCAL", "REMOTE"), pick("", "SHARED")
+	if e.HasGroup = r.IntN(2) == 0; e.HasGroup {
+		e.Group = r.IntN(4)
+	}
+	if e.Kind == events.Removed {
+		if r.IntN(3) == 0 {
+			for range e.Hashes {
+				e.Remaining = append(e.Remaining, r.Uint32N(3))
+			}
+		}
+		return e
+	}
+	e.BlockSize = 1 + r.IntN(20)
+	if e.HasParent = r.IntN(2) == 0; e.HasParent {
+		e.Parent = r.Uint64()
+	}
+	if r.IntN(3) > 0 && len(e.Hashes) > 0 {
+		tokens := e.BlockSize * len(e.Hashes)
+		if e.Pairs = r.IntN(4) == 0; e.Pairs {
+			tokens *= 2
+		}
+		for range tokens {
+			e.Tokens = append(e.Tokens, r.Uint32()>>r.IntN(32))
+		}
+	}
+	e.Adapter, e.GroupKind, e.Window = pick("", "lora"), pick("", "full_attention"), r.IntN(2)*r.IntN(5000)
+	e.Reused = r.IntN(4) == 0
+	if e.HasExtra = r.IntN(2) == 0 && len(e.Hashes) > 0; e.HasExtra {
+		for block := range e.Hashes {
+			for range r.IntN(3) {
+				k := events.ExtraKey{Block: block, Kind: events.ExtraKind(1 + r.IntN(4))}
+				if k.Kind == events.ExtraInt || k.Kind == events.ExtraMedia {
+					k.Int = r.Int64()>>r.IntN(64) - r.Int64N(300)
+				}
+				if k.Kind != events.ExtraInt {
+					k.Text = strings.Repeat("k", r.IntN(300))
+				}
+				e.Extra = append(e.Extra, k)
+			}
+		}
+	}
+	return e
+}
+
+// TestDecode: what is published is what Decode reads.
+func TestDecode(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	p := opened(t, publish.Config{Replay: "tcp://127.0.0.1:0", Buffer: 2000})
+	r := rand.New(rand.NewPCG(1, 2))
+	var sent []events.Batch
+	for i := range 2000 {
+		b := events.Batch{Time: r.Float64() * 1e9, HasRank: r.IntN(2) == 0}
+		if b.HasRank {
+			b.Rank = r.IntN(200)
+		}
+		for range r.IntN(5) {
+			b.Events = append(b.Events, randomEvent(r))
+		}
+		seq, err := p.Publish(&b)
+		if err != nil || seq != uint64(i) {
+			t.Fatalf("message %d: number %d, %v", i, seq, err)
+		}
+		sent = append(sent, b)
+	}
+	_, payloads := replay(t, p)
+	if len(payloads) != len(sent) {
+		t.Fatalf("%d messages, want %d", len(payloads), len(sent))
+	}
+	for i, payload := range payloads {
+		var got events.Batch
+		if err := events.Decode(payload, &got); err != nil {
+			t.Fatalf("message %d: %v", i, err)
+		}
+		want := sent[i]
+		if got.Time != want.Time || got.Rank != want.Rank || got.HasRank != want.HasRank || len(got.Events) != len(want.Events) || got.Unknown > 0 || len(got.Unrecognized) > 0 {
+			t.Fatalf("message %d: %+v, want %+v", i, got, want)
+		}
+		for j := range want.Events {
+			if a, b := plain(got.Events[j]), plain(want.Events[j]); !reflect.DeepEqual(a, b) {
+				t.Fatalf("message %d, event %d: %+v, want %+v", i, j, a, b)
+			}
+		}
+	}
+}
+
+// plain makes empty slices nil.
+func plain(e events.Event) events.Event {
+	if len(e.Hashes) == 0 {
+		e.Hashes, e.Remaining = nil, nil
+	}
+	if len(e.Tokens) == 0 {
+		e.Tokens, e.Pairs = nil, false
+	}
+	if len(e.Extra) == 0 {
+		e.Extra = nil
+	}
+	return e
+}
+
+// TestHeld: whenever a subscriber comes, a replay from 0 on brings all that is held, however small
+// the buffer is.
+func TestHeld(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	held := make(map[uint64]bool)
+	p := opened(t, publish.Config{Replay: "tcp://127.0.0.1:0", Buffer: 3, Held: func() []events.Event {
+		whole := events.Event{Kind: events.Stored, Medium: "CPU"}
+		for h := range held {
+			whole.Hashes = append(whole.Hashes, h)
+		}
+		return []events.Event{{Kind: events.Cleared, Medium: "CPU"}, whole}
+	}})
+	r := rand.New(rand.NewPCG(3, 4))
+	late := 0
+	for i := range 100 {
+		var b events.Batch
+		for range r.IntN(10) {
+			e := events.Event{Kind: events.Stored, Medium: "CPU", Hashes: []uint64{r.Uint64N(50)}}
+			if h := e.Hashes[0]; held[h] {
+				e.Kind = events.Removed
+				delete(held, h)
+			} else {
+				held[h] = true
+			}
+			b.Events = append(b.Events, e)
+		}
+		if _, err := p.Publish(&b); err != nil {
+			t.Fatal(err)
+		}
+		got := make(map[uint64]bool)
+		first, payloads := replay(t, p)
+		for n, payload := range payloads {
+			var b events.Batch
+			if err := events.Decode(payload, &b); err != nil {
+				t.Fatal(err)
+			}
+			if n == 0 && first > 0 {
+				if late++; b.Events[0].Kind != events.Cleared {
+					t.Fatalf("step %d: the replay begins with number %d, and with %+v", i, first, b.Events)
+				}
+			}
+			for _, e := range b.Events {
+				switch e.Kind {
+				case events.Cleared:
+					clear(got)
+				case events.Stored:
+					for _, h := range e.Hashes {
+						got[h] = true
+					}
+				default:
+					for _, h := range e.Hashes {
+						delete(got, h)
+					}
+				}
+			}
+		}
+		if !reflect.DeepEqual(got, held) {
+			t.Fatalf("step %d: a replay brings %v, held are %v", i, got, held)
+		}
+	}
+	if late < 50 {
+		t.Errorf("%d replays began behind number 0", late)
+	}
+}
+
+func TestMistakes(t *testing.T) {
+	if _, err := publish.New(publish.Config{Endpoint: "127.0.0.1:1"}); err == nil || !strings.Contains(err.Error(), "127.0.0.1:1") {
+		t.Errorf("an endpoint without a scheme: %v", err)
+	}
+	if _, err := publish.New(publish.Config{Buffer: 1, Held: func() []events.Event { return nil }}); err == nil {
+		t.Error("a Buffer of 1 beside Held was accepted")
+	}
+	p := opened(t, publish.Config{Replay: "tcp://127.0.0.1:0"})
+	for want, b := range map[string]*events.Batch{
+		"nil":           nil,
+		"unknown kind":  {Events: []events.Event{{}}},
+		"block_size":    {Events: []events.Event{{Kind: events.Stored, Tokens: []uint32{1}}}},
+		"Salt":          {Events: []events.Event{{Kind: events.Stored, Salt: "s"}}},
+		"extra key":     {Events: []events.Event{{Kind: events.Stored, Hashes: []uint64{1}, HasExtra: true, Extra: []events.ExtraKey{{Kind: events.ExtraOpaque, Text: "\xc1"}}}}},
+		"time":          {Time: math.NaN()},
+		"rank -1":       {Rank: -1},
+		"is +Inf":       {Time: math.Inf(1)},
+		"event 1 has a": {Events: []events.Event{{Kind: events.Cleared}, {Kind: events.Stored, Salt: "s"}}},
+	} {
+		if _, err := p.Publish(b); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one with %q", err, want)
+		}
+	}
+	if seq, err := p.Publish(&events.Batch{}); seq != 0 || err != nil {
+		t.Errorf("after errors: number %d, %v", seq, err)
+	}
+	if _, payloads := replay(t, p); len(payloads) != 1 {
+		t.Errorf("%d messages were published", len(payloads))
+	} else {
+		var b events.Batch
+		if err := events.Decode(payloads[0], &b); err != nil || math.Abs(b.Time-float64(time.Now().Unix())) > 3600 {
+			t.Errorf("a batch without a time: %v, %v", b.Time, err)
+		}
+	}
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Publish(&events.Batch{}); !errors.Is(err, publish.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
