@@ -1,8 +1,15 @@
-// Command kvoffload runs traces through a store of package offload, and checks directories
-// of its segments.
+// Command kvoffload keeps the files of vLLM's file tier within bounds, runs traces through a
+// store of package offload, and checks directories of its segments.
 //
+//	kvoffload janitor -bytes 500GiB ROOT...
+//	kvoffload ls ROOT...
+//	kvoffload check-config -bytes 500GiB ROOT...
 //	kvoffload replay -trace FILE -policy lru,s3fifo -share 0.01,0.05 -dir DIR
 //	kvoffload verify DIR
+//
+// janitor deletes blocks of vLLM's file tier until its bounds are kept, and publishes which
+// blocks are there; ls prints what is there, and check-config what janitor would have to
+// work with: docs/janitor.md.
 //
 // replay has a memory for a share of the trace's blocks, and segments in DIR for all that
 // the memory lacks. It prints a line for each policy and share. blocks is how many fit in the
@@ -34,13 +41,19 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: kvoffload replay -trace FILE [flags], or kvoffload verify DIR")
+var errUsage = errors.New("usage: kvoffload janitor [flags] ROOT..., ls ROOT..., check-config [flags] ROOT..., replay -trace FILE [flags], or verify DIR")
 
 func run(args []string, out io.Writer) error {
 	if len(args) == 0 {
 		return errUsage
 	}
 	switch args[0] {
+	case "janitor":
+		return janitorCommand(args[1:], out)
+	case "ls":
+		return ls(args[1:], out)
+	case "check-config":
+		return checkConfig(args[1:], out)
 	case "replay":
 		return replayCommand(args[1:], out)
 	case "verify":

@@ -94,7 +94,7 @@ type Stats struct {
 	DeletedBytes int64
 	Temporary    int64 // files of writers that it deleted
 	Gone         int64 // blocks that others deleted
-	Reads        int64 // blocks that were found read since the last look
+	Spared       int64 // blocks that were first to go, and had been read or written since
 	Errors       int64 // files and folders that could not be read or deleted
 	Scans        int64
 	Overflows    int64 // of inotify
@@ -105,11 +105,10 @@ type Stats struct {
 	Waiting      bool    // another janitor has the root
 	Blind        string  // why inotify does not see all; empty: it does
 	Unread       string  // why reads are not noticed; empty: they are
-	LastError    string
 }
 
 type counts struct {
-	deleted, deletedBytes, temporary, gone, reads, errors, scans, overflows int64
+	deleted, deletedBytes, temporary, gone, spared, errors, scans, overflows int64
 }
 
 // Janitor keeps one root. Run has one goroutine; Stats may be called by any.
@@ -134,13 +133,12 @@ type Janitor struct {
 	took     time.Duration
 	again    bool // a scan is due
 
-	complete  int64 // blocks that were told as stored
-	changes   []Change
-	count     counts
-	used      float64 // share of the disk
-	over      int64   // bytes that have to go for the disk
-	wanting   bool    // nothing is old enough to go
-	lastError string
+	complete int64 // blocks that were told as stored
+	changes  []Change
+	count    counts
+	used     float64 // share of the disk
+	over     int64   // bytes that have to go for the disk
+	wanting  bool    // nothing is old enough to go
 
 	mu    sync.Mutex // guards stats
 	stats Stats
@@ -306,7 +304,6 @@ func (j *Janitor) now() int64 { return j.cfg.Now().UnixNano() }
 
 func (j *Janitor) failed(what, name string, err error) {
 	j.count.errors++
-	j.lastError = fmt.Sprintf("%s: %s: %v", what, name, err)
 	j.log.Warn(what, "name", name, "error", err)
 }
 
@@ -352,6 +349,9 @@ func (j *Janitor) apply(files []found) {
 func (j *Janitor) endScan() {
 	if err := j.scanning.err; err != nil {
 		j.failed("a scan", j.cfg.Root, err)
+	}
+	if err := j.scanning.unread; err != nil {
+		j.unnoticed(err)
 	}
 	j.scanning = nil
 	for slot := range j.table.all() {
@@ -547,7 +547,9 @@ func (j *Janitor) evict(slot uint32, now int64) {
 		err := j.in(p, func(fd int) error {
 			st, err := stat(fd, name)
 			if err == nil && j.notices() && st.disarmed() {
-				err = rearm(fd, name, st)
+				if err := rearm(fd, name, st); err != nil && !isAbsent(err) {
+					j.unnoticed(err)
+				}
 			}
 			if err == nil {
 				j.put(&k, rank, st, now)
@@ -566,7 +568,7 @@ func (j *Janitor) evict(slot uint32, now int64) {
 		}
 	}
 	if j.table.time(b) != before {
-		j.count.reads++
+		j.count.spared++
 		return
 	}
 	if b.told {
@@ -634,6 +636,14 @@ func (j *Janitor) in(p place, f func(fd int) error) error {
 	return f(fd)
 }
 
+// unnoticed gives access times up.
+func (j *Janitor) unnoticed(err error) {
+	if j.unread == nil {
+		j.unread = fmt.Errorf("setting an access time: %w", err)
+		j.log.Warn("reads are not noticed: blocks go by the time of their last write", "because", j.unread)
+	}
+}
+
 // notices reports whether access times are looked at, and made to move again.
 func (j *Janitor) notices() bool { return j.unread == nil && !j.looking && j.table.order == LRU }
 
@@ -664,9 +674,8 @@ func (j *Janitor) flush() {
 		*s = Stats{
 			Bytes: j.table.size, Blocks: j.complete, Incomplete: int64(j.table.len()) - j.complete, Left: left,
 			Deleted: j.count.deleted, DeletedBytes: j.count.deletedBytes, Temporary: j.count.temporary, Gone: j.count.gone,
-			Reads: j.count.reads, Errors: j.count.errors, Scans: j.count.scans, Overflows: j.count.overflows,
+			Spared: j.count.spared, Errors: j.count.errors, Scans: j.count.scans, Overflows: j.count.overflows,
 			ScanSeconds: j.took.Seconds(), DiskUsed: j.used, Over: j.wanting, Ready: j.count.scans > 0, Blind: blind, Unread: unread,
-			LastError: j.lastError,
 		}
 	})
 }
@@ -682,6 +691,22 @@ func (j *Janitor) Stats() Stats {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.stats
+}
+
+// Held calls f for each block that was told as stored. It is for the Sink, within its call.
+func (j *Janitor) Held(f func(Change)) {
+	for slot := range j.table.all() {
+		if b := j.table.at(slot); b.told {
+			f(Change{Stored: true, Space: j.list[b.space], Group: int(b.group), Hash: b.hash()})
+		}
+	}
+}
+
+// Check tries what Run needs of the root: a read of a file of its own. Network is true where
+// inotify cannot see all changes.
+func (j *Janitor) Check() (network bool, unread, err error) {
+	network, err = isNetwork(j.root)
+	return network, probeReads(j.root, j.now()), err
 }
 
 // Folder is a folder of vLLM's, and what is in it.

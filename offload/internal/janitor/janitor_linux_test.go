@@ -1,8 +1,10 @@
 package janitor
 
 import (
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -11,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -367,4 +370,32 @@ func TestReads(t *testing.T) {
 			}
 		}
 	}
+}
+
+var scanned = flag.Int("janitor.files", 2000, "files that BenchmarkScan scans")
+
+// BenchmarkScan scans files of one rank as vLLM spreads them: nearly each has a folder of its
+// own.
+func BenchmarkScan(b *testing.B) {
+	root := b.TempDir()
+	m := folder(b, root, "m", 1, 1)
+	for i := range *scanned {
+		hash := sha256.Sum256([]byte(strconv.Itoa(i)))
+		name := filepath.Join(root, blockName(m, 0, hash[:], 0))
+		os.MkdirAll(filepath.Dir(name), 0o700)
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		j, err := Open(Settings{Root: root, Unbounded: true, Log: quiet()})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := j.Look(b.Context()); err != nil || j.table.len() != *scanned {
+			b.Fatal(j.table.len(), err)
+		}
+		j.Close()
+	}
+	b.ReportMetric(float64(*scanned)*float64(b.N)/b.Elapsed().Seconds(), "files/s")
 }

@@ -98,8 +98,11 @@ type scan struct {
 	files chan []found // closed after the last
 	wait  sync.WaitGroup
 
-	mu  sync.Mutex // guards err
-	err error      // the first of a folder or file that is there
+	rearms bool // files that were read
+
+	mu     sync.Mutex // guards what follows
+	err    error      // the first of a folder or file that is there
+	unread error      // of rearm
 }
 
 const (
@@ -113,7 +116,7 @@ func (j *Janitor) newScan(stop <-chan struct{}) (*scan, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &scan{j: j, files: make(chan []found, scanWorkers)}
+	s := &scan{j: j, files: make(chan []found, scanWorkers), rearms: j.notices()}
 	work := make(chan place, scanWorkers)
 	for range scanWorkers {
 		s.wait.Add(1)
@@ -234,9 +237,11 @@ func (w *worker) leaf(fd int, p place) {
 			w.failed(p, err)
 			return
 		}
-		if kind == blockFile && w.j.notices() && st.disarmed() {
-			if err := rearm(fd, name, st); err != nil {
-				w.failed(p, err)
+		if kind == blockFile && w.rearms && st.disarmed() {
+			if err := rearm(fd, name, st); err != nil && !isAbsent(err) {
+				w.mu.Lock()
+				w.unread = err
+				w.mu.Unlock()
 			}
 		}
 		f := found{place: p, hashOf: h, kind: kind, state: st}
