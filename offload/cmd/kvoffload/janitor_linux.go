@@ -170,7 +170,7 @@ func (f *janitorFlags) run(ctx context.Context, out io.Writer) error {
 		log.Info("listening", "address", l.Addr())
 		server := &http.Server{Handler: handler(f.roots, janitors), ReadHeaderTimeout: 10 * time.Second}
 		defer server.Close()
-		go server.Serve(l)
+		go func() { log.Info("not listening any more", "because", server.Serve(l)) }()
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -262,7 +262,7 @@ func handler(roots []string, janitors []*janitor.Janitor) http.Handler {
 				return
 			}
 		}
-		io.WriteString(w, "ok\n")
+		fmt.Fprintln(w, "ok")
 	})
 	return mux
 }

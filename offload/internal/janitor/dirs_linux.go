@@ -105,14 +105,19 @@ func readFile(at int, name string, most int64) ([]byte, error) {
 
 // probeReads reports whether a read moves an access time that was set back: with a file of
 // its own in the root, which it deletes.
-func probeReads(root int, now int64) error {
-	name := fmt.Sprintf(".kvoffload-probe-%d", os.Getpid())
+func probeReads(root int, now int64) (err error) {
+	const name = ".kvoffload-probe"
+	if err := unix.Unlinkat(root, name, 0); err != nil && !isAbsent(err) { // of a janitor that was killed
+		return fmt.Errorf("a file to try it with: %w", err)
+	}
 	fd, err := unix.Openat(root, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return fmt.Errorf("a file to try it with: %w", err)
 	}
-	defer unix.Unlinkat(root, name, 0)
-	defer unix.Close(fd)
+	defer func() {
+		err = errors.Join(err, unix.Unlinkat(root, name, 0))
+		unix.Close(fd)
+	}()
 	if _, err := unix.Write(fd, []byte{1}); err != nil {
 		return fmt.Errorf("a file to try it with: %w", err)
 	}

@@ -252,7 +252,9 @@ func parseFile(outer, leaf, name string) (h hashOf, kind fileKind) {
 	if !ok || n < 6 || n%2 != 0 || n > 2*maxHashBytes || digits[:3] != outer || digits[3:5] != leaf[:2] || !isHex(digits) {
 		return h, foreign
 	}
-	hex.Decode(h.digits[:], []byte(digits))
+	if _, err := hex.Decode(h.digits[:], []byte(digits)); err != nil {
+		return hashOf{}, foreign
+	}
 	h.length = uint8(n / 2)
 	if rest == "" {
 		return h, blockFile

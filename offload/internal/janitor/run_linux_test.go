@@ -387,3 +387,35 @@ func (s *tier) load(name string) error {
 
 // pause is the time that an engine computes: without it the disk is full of young blocks.
 func (s *tier) pause() { time.Sleep(50 * time.Millisecond) }
+
+// TestDisk deletes for the share of the disk, and says so where all is too young to go.
+func TestDisk(t *testing.T) {
+	root := t.TempDir()
+	m := folder(t, root, "m", 1, 1)
+	past := time.Now().Add(-time.Hour)
+	for i := range 10 {
+		name := filepath.Join(root, blockName(m, 0, []byte{1, 2, byte(i)}, 0))
+		write(t, name, "x")
+		if i < 7 {
+			if err := os.Chtimes(name, past, past); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	j, err := Open(Settings{Root: root, DiskHigh: 2e-12, DiskLow: 1e-12, Log: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	j.lookAtDisk()
+	j.pass(t)
+	if st := j.Stats(); st.Deleted != 7 || st.Blocks != 3 || !st.Over || st.DiskUsed <= 0 || st.Errors > 0 {
+		t.Errorf("%+v", st)
+	}
+	j.cfg.DiskHigh, j.cfg.DiskLow = 1, 0.9999
+	j.lookAtDisk()
+	j.pass(t)
+	if st := j.Stats(); st.Blocks != 3 || st.Over {
+		t.Errorf("%+v", st)
+	}
+}

@@ -263,13 +263,13 @@ func (j *Janitor) readRoot() ([]place, error) {
 		rank   int
 	}
 	var ranks []rankFolder
-	folders := map[string]bool{} // that there is one, beside those of ranks
+	folders := map[string]struct{}{}
 	err := names(j.root, make([]byte, 32<<10), func(name string) {
 		if folder, rank, ok := parseRank(name); ok {
 			ranks = append(ranks, rankFolder{folder, rank})
-			folders[folder] = folders[folder]
+			folders[folder] = struct{}{}
 		} else if isFolder(name) {
-			folders[name] = true
+			folders[name] = struct{}{}
 		}
 	})
 	if err != nil {
