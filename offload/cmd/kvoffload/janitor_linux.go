@@ -32,7 +32,10 @@ type janitorFlags struct {
 	listen  string
 	streams []streamFlag
 
+	log        *slog.Logger
+	janitors   []*janitor.Janitor
 	publishers []*stream
+	listener   net.Listener
 }
 
 // streamFlag is a -publish: the blocks of a model for a pod that mounts the root.
@@ -42,7 +45,7 @@ type streamFlag struct {
 }
 
 func parseJanitor(name string, args []string, out io.Writer) (*janitorFlags, error) {
-	f := &janitorFlags{}
+	f := &janitorFlags{log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	flags := flag.NewFlagSet("kvoffload "+name, flag.ContinueOnError)
 	flags.SetOutput(out)
 	flags.Func("bytes", "bound of all files of a root, such as 500GiB; a twentieth of it is kept free for writers", func(s string) (err error) {
@@ -130,53 +133,68 @@ func janitorCommand(args []string, out io.Writer) error {
 }
 
 func (f *janitorFlags) run(ctx context.Context, out io.Writer) error {
-	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	streams := f.streams
 	if f.dryRun {
-		f.streams = nil
+		return f.would(ctx, out)
 	}
-	janitors, err := f.open(log)
+	if err := f.begin(); err != nil {
+		return err
+	}
+	return f.serve(ctx)
+}
+
+// would prints what janitors would delete now.
+func (f *janitorFlags) would(ctx context.Context, out io.Writer) error {
+	f.streams = nil
+	janitors, err := f.open(f.log)
 	if err != nil {
 		return err
 	}
 	for _, j := range janitors {
 		defer j.Close()
-	}
-	if f.dryRun {
-		for _, j := range janitors {
-			if _, err := j.Look(ctx); err != nil {
-				return err
-			}
-			j.DryRun(func(v janitor.Victim) {
-				fmt.Fprintf(out, "folder=%s group=%d hash=%s bytes=%d used=%s\n", v.Folder, v.Group, v.Hash, v.Bytes, v.Used.UTC().Format(time.RFC3339))
-			})
+		if _, err := j.Look(ctx); err != nil {
+			return err
 		}
-		return nil
+		j.DryRun(func(v janitor.Victim) {
+			fmt.Fprintf(out, "folder=%s group=%d hash=%s bytes=%d used=%s\n", v.Folder, v.Group, v.Hash, v.Bytes, day(v.Used))
+		})
 	}
-	for _, s := range streams {
-		p, err := newStream(s, janitors[0])
+	return nil
+}
+
+// begin opens all that serve needs.
+func (f *janitorFlags) begin() (err error) {
+	if f.janitors, err = f.open(f.log); err != nil {
+		return err
+	}
+	for _, s := range f.streams {
+		p, err := newStream(s, f.janitors[0])
 		if err != nil {
 			return err
 		}
-		defer p.Close()
 		f.publishers = append(f.publishers, p)
-		log.Info("publishing", "model", s.name, "endpoint", p.Endpoint(), "replay", p.ReplayEndpoint())
+		f.log.Info("publishing", "model", s.name, "endpoint", p.Endpoint(), "replay", p.ReplayEndpoint())
 	}
 	if f.listen != "" {
-		l, err := net.Listen("tcp", f.listen)
-		if err != nil {
+		if f.listener, err = net.Listen("tcp", f.listen); err != nil {
 			return err
 		}
-		log.Info("listening", "address", l.Addr())
-		server := &http.Server{Handler: handler(f.roots, janitors), ReadHeaderTimeout: 10 * time.Second}
-		defer server.Close()
-		go func() { log.Info("not listening any more", "because", server.Serve(l)) }()
+		f.log.Info("listening", "address", f.listener.Addr())
 	}
+	return nil
+}
+
+// serve runs all janitors until ctx ends, or one fails.
+func (f *janitorFlags) serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	errs := make([]error, len(janitors))
+	if f.listener != nil {
+		server := &http.Server{Handler: handler(f.roots, f.janitors), ReadHeaderTimeout: 10 * time.Second}
+		defer server.Close()
+		go func() { f.log.Info("not listening any more", "because", server.Serve(f.listener)) }()
+	}
+	errs := make([]error, len(f.janitors))
 	var wait sync.WaitGroup
-	for i, j := range janitors {
+	for i, j := range f.janitors {
 		wait.Add(1)
 		go func() {
 			defer wait.Done()
@@ -184,9 +202,13 @@ func (f *janitorFlags) run(ctx context.Context, out io.Writer) error {
 			if err := j.Run(ctx); !errors.Is(err, context.Canceled) {
 				errs[i] = err
 			}
+			j.Close()
 		}()
 	}
 	wait.Wait()
+	for _, p := range f.publishers {
+		errs = append(errs, p.Close())
+	}
 	return errors.Join(errs...)
 }
 
@@ -238,7 +260,7 @@ func (f *janitorFlags) tell(changes []janitor.Change) {
 			continue
 		}
 		if _, err := s.Publish(b); err != nil {
-			slog.Error("publishing", "model", s.name, "error", err)
+			f.log.Error("publishing", "model", s.name, "error", err)
 		}
 	}
 }

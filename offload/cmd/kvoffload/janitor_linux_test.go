@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -96,30 +95,23 @@ func TestJanitorCommands(t *testing.T) {
 	}
 }
 
-// freePort returns a port that was free.
-func freePort(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // TestJanitorPublishes runs the command: a subscriber that comes late learns what is there, and
 // what goes; metrics and health say it too.
 func TestJanitorPublishes(t *testing.T) {
 	root, blocks := tierRoot(t)
-	endpoint, replay, web := freePort(t), freePort(t), freePort(t)
-	f, err := parseJanitor("janitor", []string{"-bytes", "1GiB", "-listen", web, "-publish", "org/m=tcp://" + endpoint + ",tcp://" + replay, "-publish", "else=tcp://" + freePort(t), root}, io.Discard)
+	f, err := parseJanitor("janitor", []string{"-bytes", "1GiB", "-listen", "127.0.0.1:0",
+		"-publish", "org/m=tcp://127.0.0.1:0,tcp://127.0.0.1:0", "-publish", "else=tcp://127.0.0.1:0", root}, io.Discard)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.begin(); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- f.run(ctx, io.Discard) }()
+	go func() { ended <- f.serve(ctx) }()
 	get := func(path string) (int, string) {
-		resp, err := http.Get("http://" + web + path)
+		resp, err := http.Get("http://" + f.listener.Addr().String() + path)
 		if err != nil {
 			return 0, ""
 		}
@@ -142,7 +134,7 @@ func TestJanitorPublishes(t *testing.T) {
 		t.Fatal(err)
 	}
 	sink := &tierSink{Sink: ix.Sink(), t: t, held: map[uint64]bool{}}
-	sub, err := events.NewSubscriber(sink, events.SubscriberConfig{Pod: "p", Model: "m", Endpoint: "tcp://" + endpoint, Replay: "tcp://" + replay, Tiers: true})
+	sub, err := events.NewSubscriber(sink, events.SubscriberConfig{Pod: "p", Model: "m", Endpoint: f.publishers[0].Endpoint(), Replay: f.publishers[0].ReplayEndpoint(), Tiers: true})
 	if err != nil {
 		t.Fatal(err)
 	}
