@@ -28,11 +28,8 @@ func isAbsent(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ESTALE)
 }
 
-// names calls f for each name in a folder.
+// names calls f for each name in a folder that was just opened.
 func names(fd int, buf []byte, f func(name string)) error {
-	if _, err := unix.Seek(fd, 0, io.SeekStart); err != nil {
-		return err
-	}
 	var list []string
 	for {
 		n, err := unix.ReadDirent(fd, buf)

@@ -204,29 +204,30 @@ func (w *worker) walk(p place) {
 
 func (w *worker) walkOpen(fd int, p place) {
 	if p.level == atLeaf {
-		w.leaf(fd, p)
+		w.leaf(fd, p, p.leafName())
 		return
 	}
-	var leaves []place
+	var leaves []string
 	w.list(fd, p, func(name string) {
-		if q, ok := p.in(name); ok {
-			leaves = append(leaves, q)
+		if _, ok := p.in(name); ok {
+			leaves = append(leaves, name)
 		}
 	})
-	for _, q := range leaves {
-		leaf, err := openDir(fd, q.leafName())
+	for _, name := range leaves {
+		q, _ := p.in(name)
+		leaf, err := openDir(fd, name)
 		if err != nil {
 			w.failed(q, err)
 			continue
 		}
 		w.j.watch(leaf, q)
-		w.leaf(leaf, q)
+		w.leaf(leaf, q, name)
 		unix.Close(leaf)
 	}
 }
 
-func (w *worker) leaf(fd int, p place) {
-	outer, leaf := p.outerName(), p.leafName()
+func (w *worker) leaf(fd int, p place, leaf string) {
+	outer := p.outerName()
 	w.list(fd, p, func(name string) {
 		h, kind := parseFile(outer, leaf, name)
 		if kind == foreign {
@@ -257,14 +258,19 @@ func (w *worker) leaf(fd int, p place) {
 // readRoot finds the folders in the root, and returns the places of the ranks that are not
 // left alone.
 func (j *Janitor) readRoot() ([]place, error) {
-	j.watch(j.root, place{level: atRoot})
+	root, err := openDir(j.root, ".")
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", j.cfg.Root, err)
+	}
+	defer unix.Close(root)
+	j.watch(root, place{level: atRoot})
 	type rankFolder struct {
 		folder string
 		rank   int
 	}
 	var ranks []rankFolder
 	folders := map[string]struct{}{}
-	err := names(j.root, make([]byte, 32<<10), func(name string) {
+	err = names(root, make([]byte, 32<<10), func(name string) {
 		if folder, rank, ok := parseRank(name); ok {
 			ranks = append(ranks, rankFolder{folder, rank})
 			folders[folder] = struct{}{}
