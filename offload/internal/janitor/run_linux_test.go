@@ -49,9 +49,10 @@ func start(t *testing.T, cfg Settings) (j *Janitor, stop func()) {
 // await waits for a state.
 func await(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	end, _ := t.Deadline()
-	for end = end.Add(-10 * time.Second); !is(); time.Sleep(time.Millisecond) {
-		if !end.After(time.Now()) && !end.IsZero() {
+	end, ends := t.Deadline()
+	for !is() {
+		time.Sleep(time.Millisecond)
+		if ends && time.Until(end) < 10*time.Second {
 			t.Fatal("never: ", what)
 		}
 	}
