@@ -1,9 +1,16 @@
-// Command kvoffload runs traces through a store of package offload, and checks directories
-// of its segments.
+// Command kvoffload keeps the files of vLLM's file tier within bounds, runs traces through a
+// store of package offload, and checks directories of its segments.
 //
+//	kvoffload janitor -bytes 500GiB ROOT...
+//	kvoffload ls ROOT...
+//	kvoffload check-config -bytes 500GiB ROOT...
 //	kvoffload replay -trace FILE -policy lru,s3fifo -share 0.01,0.05 -dir DIR
 //	kvoffload verify DIR
-//	kvoffload check-config
+//	kvoffload settings
+//
+// janitor deletes blocks of vLLM's file tier until its bounds are kept, and publishes which
+// blocks are there; ls prints what is there, and check-config what janitor would have to
+// work with: docs/janitor.md.
 //
 // replay has a memory for a share of the trace's blocks, and segments in DIR for all that
 // the memory lacks. It prints a line for each policy and share. blocks is how many fit in the
@@ -13,7 +20,7 @@
 //
 // verify reads all of a directory, and ends with 1 if anything in it is corrupt.
 //
-// check-config prints what the environment variables of AIBrix's KV cache offloading say of a
+// settings prints what the environment variables of AIBrix's KV cache offloading say of a
 // store, and ends with 1 if that cannot be done. docs/offload-settings.md has the variables.
 package main
 
@@ -38,13 +45,19 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: kvoffload replay -trace FILE [flags], kvoffload verify DIR, or kvoffload check-config")
+var errUsage = errors.New("usage: kvoffload janitor [flags] ROOT..., ls ROOT..., check-config [flags] ROOT..., replay -trace FILE [flags], verify DIR, or settings")
 
 func run(args []string, out io.Writer) error {
 	if len(args) == 0 {
 		return errUsage
 	}
 	switch args[0] {
+	case "janitor":
+		return janitorCommand(args[1:], out)
+	case "ls":
+		return ls(args[1:], out)
+	case "check-config":
+		return checkConfig(args[1:], out)
 	case "replay":
 		return replayCommand(args[1:], out)
 	case "verify":
@@ -52,11 +65,11 @@ func run(args []string, out io.Writer) error {
 			return errUsage
 		}
 		return verify(args[1], out)
-	case "check-config":
+	case "settings":
 		if len(args) != 1 {
 			return errUsage
 		}
-		return checkConfig(os.Environ(), out)
+		return printSettings(os.Environ(), out)
 	}
 	return errUsage
 }

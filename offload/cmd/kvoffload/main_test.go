@@ -214,11 +214,11 @@ memory_bytes=10737418240 policy=s3fifo small_share=0.3 promote_at=1 block_tokens
 dir=/home/a/.kv_cache_ol/rocksdb/aibrix ingest=hot max_in_flight=0 min_missing=4 min_missing_part=0.1 per_token=20ms
 `
 	var out bytes.Buffer
-	if err := run([]string{"check-config"}, &out); err != nil || out.String() != want {
+	if err := run([]string{"settings"}, &out); err != nil || out.String() != want {
 		t.Errorf("%s, %v", out.String(), err)
 	}
 	t.Setenv("AIBRIX_KV_CACHE_OL_DEVICE", "cuda")
-	if err := run([]string{"check-config"}, &out); err == nil || !strings.Contains(err.Error(), "AIBRIX_KV_CACHE_OL_DEVICE") {
+	if err := run([]string{"settings"}, &out); err == nil || !strings.Contains(err.Error(), "AIBRIX_KV_CACHE_OL_DEVICE") {
 		t.Error(err)
 	}
 }

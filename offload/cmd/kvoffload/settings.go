@@ -7,8 +7,8 @@ import (
 	"github.com/kvindex/kvindex/offload/cmd/kvoffload/internal/settings"
 )
 
-// checkConfig prints what the environment says of a store.
-func checkConfig(environ []string, out io.Writer) error {
+// printSettings prints what the environment says of a store.
+func printSettings(environ []string, out io.Writer) error {
 	s, err := settings.Read(environ)
 	for _, n := range s.Notes {
 		fmt.Fprintln(out, "note:", n)

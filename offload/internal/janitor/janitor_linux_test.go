@@ -1,0 +1,404 @@
+package janitor
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// folder writes a config.json, and returns the name of its folder.
+func folder(t testing.TB, root, model string, tp, pp int) string {
+	t.Helper()
+	text := configText(model, tp, pp, 1, 1)
+	_, name, err := parseConfig([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(root, name, "config.json"), text)
+	return name
+}
+
+func write(t testing.TB, name, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// blockName is where vLLM has a file.
+func blockName(folder string, rank int, hash []byte, group int) string {
+	digits := hex.EncodeToString(hash)
+	return fmt.Sprintf("%s_r%d/%s/%s_g%d/%s.bin", folder, rank, digits[:3], digits[3:5], group, digits)
+}
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// told is what a sink has been told.
+type told map[string]bool
+
+func (s told) sink(t testing.TB) func([]Change) {
+	return func(changes []Change) {
+		for _, c := range changes {
+			name := fmt.Sprintf("%s %d %x", c.Space.Folder, c.Group, c.Hash)
+			if s[name] == c.Stored {
+				t.Errorf("%s is told twice: %v", name, c.Stored)
+			}
+			if s[name] = c.Stored; !c.Stored {
+				delete(s, name)
+			}
+		}
+	}
+}
+
+// pass scans, and deletes until all bounds are kept.
+func (j *Janitor) pass(t testing.TB) {
+	t.Helper()
+	if err := j.beginScan(nil); err != nil {
+		t.Fatal(err)
+	}
+	for files := range j.scanning.files {
+		j.apply(files)
+	}
+	j.endScan()
+	for j.keep() {
+	}
+	j.flush()
+}
+
+// tree has all names below a root, with their sizes; -1 is a folder, -2 anything else.
+func tree(t testing.TB, root string) map[string]int64 {
+	t.Helper()
+	names := map[string]int64{}
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // gone meanwhile
+		} else if err != nil {
+			return err
+		}
+		name, _ = filepath.Rel(root, name)
+		switch {
+		case d.IsDir():
+			names[name] = -1
+		case d.Type().IsRegular():
+			info, err := d.Info()
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			} else if err != nil {
+				return err
+			}
+			names[name] = info.Size()
+		default:
+			names[name] = -2
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// plainFile is a file of the model, plainSet the files of a block.
+type plainFile struct{ size, written, access int64 }
+
+type plainSet struct {
+	used, written int64
+	had           map[string]bool // files at the last scan
+}
+
+// TestModel compares a janitor with a plain model over random histories of writers, readers
+// and others, with a clock of its own: which files stay, and what is told.
+func TestModel(t *testing.T) {
+	for seed := range *seeds {
+		r := rand.New(rand.NewPCG(uint64(seed), 7))
+		root := t.TempDir()
+		one, two := folder(t, root, "org/one", 1, 1), folder(t, root, "two", 2, 1)
+		scheduler := folder(t, root, "scheduler", 4, 1)                                            // has files of rank 0 alone
+		other := one[:len(one)-1] + map[bool]string{true: "1", false: "0"}[one[len(one)-1] == '0'] // not its digest
+		write(t, filepath.Join(root, other, "config.json"), configText("org/one", 1, 1, 1, 1))
+
+		begin := time.Now().Add(-1000 * time.Hour)
+		clock := begin
+		cfg := Settings{Root: root, Order: []Order{LRU, FIFO}[seed%2], MinAge: 10 * time.Minute, Log: quiet(), Now: func() time.Time { return clock }}
+		if seed%3 != 0 {
+			cfg.Bytes = 5000
+		}
+		if seed%3 != 1 {
+			cfg.MaxAge = 40 * time.Minute
+		}
+		sink := told{}
+		cfg.Sink = sink.sink(t)
+		j, err := Open(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files, blocks := map[string]plainFile{}, map[string]*plainSet{}
+		foreigners := []string{"notes.txt", other + "_r0/abc/de_g0/abcdef.bin", one + "_r1/abc/de_g0/abcdef.bin", one + "_r0/abc/de_g0/abcdef.bin.bak",
+			one + "_r0/abc/dd_g0/abcdef.bin", one + "_r0/abc/de_g0/ABCDEF.bin", one + "_r0/abc/de_g0/abcdef.bin_7.tmp", "nobody_0123456789ab_r0/abc/de_g0/abcdef.bin"}
+		for _, name := range foreigners {
+			write(t, filepath.Join(root, name), "foreign")
+			if err := os.Chtimes(filepath.Join(root, name), begin, begin); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, link := range []string{one + "_r0/abd", two + "_r0", one + "_r0/abc/df_g0", one + "_r0/abc/de_g0/abcde0.bin"} {
+			outside := filepath.Join(root, "outside", filepath.Base(link))
+			write(t, filepath.Join(outside, "de_g0/abddef.bin"), "outside")
+			write(t, filepath.Join(outside, "abcdff.bin"), "outside")
+			if link == two+"_r0" && seed%4 != 0 {
+				continue // the ranks of two are folders mostly
+			}
+			if err := os.MkdirAll(filepath.Join(root, filepath.Dir(link)), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(outside, filepath.Join(root, link)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := tree(t, root)
+
+		names := func() (folder string, rank int, name, block string) {
+			folder = []string{one, two, two, scheduler}[r.IntN(4)]
+			if folder == two && seed%4 != 0 {
+				rank = r.IntN(2)
+			} else if folder == two {
+				rank = 1
+			}
+			hash, group := []byte{byte(r.IntN(2)), byte(r.IntN(3)), byte(r.IntN(6))}, r.IntN(2)
+			return folder, rank, blockName(folder, rank, hash, group), fmt.Sprintf("%s %d %x", folder, group, hash)
+		}
+		blockOf := map[string]string{}
+		for range 60 {
+			for range 1 + r.IntN(8) {
+				clock = clock.Add(time.Duration(r.IntN(120)) * time.Second)
+				_, _, name, block := names()
+				blockOf[name] = block
+				at, now := filepath.Join(root, name), clock.UnixNano()
+				f, there := files[name]
+				switch op := r.IntN(10); {
+				case op < 5:
+					f = plainFile{size: int64(100 + r.IntN(300)), written: now, access: now}
+					if r.IntN(10) == 0 {
+						f.written = clock.Add(time.Hour).UnixNano() // by another clock
+					}
+					write(t, at, strings.Repeat("x", int(f.size)))
+				case op < 8 && there:
+					f.access = now
+				case op == 8 && there:
+					delete(files, name)
+					if err := os.Remove(at); err != nil {
+						t.Fatal(err)
+					}
+					continue
+				default:
+					continue
+				}
+				files[name] = f
+				if err := os.Chtimes(at, time.Unix(0, f.access), time.Unix(0, f.written)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			clock = clock.Add(time.Duration(r.IntN(60)) * time.Second)
+			j.pass(t)
+
+			// The model: what is there, in the order in which it goes.
+			now := clock.UnixNano()
+			sets := map[string]map[string]plainFile{}
+			var size int64
+			for name, f := range files {
+				if sets[blockOf[name]] == nil {
+					sets[blockOf[name]] = map[string]plainFile{}
+				}
+				sets[blockOf[name]][name] = f
+				size += f.size
+			}
+			for block, set := range sets {
+				b := blocks[block]
+				if b == nil {
+					b = &plainSet{}
+					blocks[block] = b
+				}
+				had := map[string]bool{}
+				for _, name := range slices.Sorted(maps.Keys(set)) {
+					f := set[name]
+					written := f.written
+					if written > now {
+						if written = now; b.had[name] {
+							written = b.written
+						}
+					}
+					used := written
+					if f.access > f.written {
+						used = f.access
+					}
+					b.written, b.used = max(b.written, written), max(b.used, used)
+					had[name] = true
+				}
+				b.had = had
+			}
+			for block := range blocks {
+				if sets[block] == nil {
+					delete(blocks, block)
+				}
+			}
+			when := func(block string) int64 {
+				if b := blocks[block]; cfg.Order == FIFO {
+					return b.written + int64(cfg.MinAge)
+				} else {
+					return max(b.used, b.written+int64(cfg.MinAge))
+				}
+			}
+			order := slices.SortedFunc(maps.Keys(blocks), func(a, b string) int {
+				if x, y := when(a), when(b); x != y {
+					return int(max(min(x-y, 1), -1))
+				}
+				af, bf := strings.Fields(a), strings.Fields(b) // folder, group, hash
+				return strings.Compare(af[2]+af[1]+af[0], bf[2]+bf[1]+bf[0])
+			})
+			for _, block := range order {
+				over := cfg.Bytes > 0 && size > cfg.Bytes-cfg.Bytes/20 || cfg.MaxAge > 0 && when(block) < now-int64(cfg.MaxAge)
+				if !over || now-blocks[block].written < int64(cfg.MinAge) {
+					break
+				}
+				for name, f := range sets[block] {
+					size -= f.size
+					delete(files, name)
+				}
+				delete(blocks, block)
+				delete(sets, block)
+			}
+
+			want := map[string]int64{}
+			for name, n := range before {
+				want[name] = n
+			}
+			for name, f := range files {
+				want[name] = f.size
+			}
+			for name, n := range tree(t, root) {
+				if n == -1 {
+					continue
+				}
+				if m, ok := want[name]; !ok || m != n {
+					t.Fatalf("seed %d: %s has %d bytes, want %d (%v)", seed, name, n, m, ok)
+				}
+				delete(want, name)
+			}
+			for name, n := range want {
+				if n != -1 {
+					t.Fatalf("seed %d: %s is gone", seed, name)
+				}
+			}
+			complete := told{}
+			_, err := os.Stat(filepath.Join(root, two+"_r1"))
+			for block, set := range sets {
+				if n := len(set); n == 2 || err != nil || !strings.HasPrefix(block, two) {
+					complete[block] = true
+				}
+			}
+			if !maps.Equal(complete, sink) {
+				t.Fatalf("seed %d: told %v, want %v", seed, sink, complete)
+			}
+			if st := j.Stats(); st.Bytes != size || st.Blocks != int64(len(complete)) || st.Incomplete != int64(len(blocks)-len(complete)) || st.Errors > 0 {
+				t.Fatalf("seed %d: %+v; want %d bytes, %d of %d blocks", seed, st, size, len(complete), len(blocks))
+			}
+		}
+		j.Close()
+	}
+}
+
+// TestReads notices reads, by O_DIRECT too, in the file system of the test's folder.
+func TestReads(t *testing.T) {
+	root := t.TempDir()
+	m := folder(t, root, "m", 1, 1)
+	name := filepath.Join(root, blockName(m, 0, []byte("abc"), 0))
+	write(t, name, strings.Repeat("x", 4096))
+	j, err := Open(Settings{Root: root, Unbounded: true, Log: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	write(t, filepath.Join(root, ".kvoffload-probe"), "of a janitor that was killed")
+	if err := probeReads(j.root, time.Now().UnixNano()); err != nil {
+		t.Skip("reads are not noticed here: ", err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(root, ".kvoffload*")); len(left) > 0 {
+		t.Errorf("%v are left", left)
+	}
+	past := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(name, past, past); err != nil {
+		t.Fatal(err)
+	}
+	used := func() int64 {
+		j.pass(t)
+		slot, ok := j.table.first()
+		if !ok {
+			t.Fatal("the block is not there")
+		}
+		return j.table.at(slot).used
+	}
+	last := used()
+	if last != past.UnixNano() {
+		t.Fatalf("used at %d before it was read, want %d", last, past.UnixNano())
+	}
+	for i := range 3 {
+		for again := 0; ; again++ { // the clock of a file system stands still for some ms
+			if _, err := os.ReadFile(name); err != nil {
+				t.Fatal(err)
+			}
+			if now := used(); now > last {
+				last = now
+				break
+			}
+			if again == 1<<14 {
+				t.Fatalf("read %d is not noticed", i)
+			}
+		}
+	}
+}
+
+var scanned = flag.Int("janitor.files", 2000, "files that BenchmarkScan scans")
+
+// BenchmarkScan scans files of one rank as vLLM spreads them: nearly each has a folder of its
+// own.
+func BenchmarkScan(b *testing.B) {
+	root := b.TempDir()
+	m := folder(b, root, "m", 1, 1)
+	for i := range *scanned {
+		hash := sha256.Sum256([]byte(strconv.Itoa(i)))
+		name := filepath.Join(root, blockName(m, 0, hash[:], 0))
+		if err := os.Mkdir(filepath.Dir(name), 0o700); errors.Is(err, fs.ErrNotExist) {
+			os.MkdirAll(filepath.Dir(name), 0o700)
+		}
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		j, err := Open(Settings{Root: root, Unbounded: true, Log: quiet()})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := j.Look(b.Context()); err != nil || j.table.len() != *scanned {
+			b.Fatal(j.table.len(), err)
+		}
+		j.Close()
+	}
+	b.ReportMetric(float64(*scanned)*float64(b.N)/b.Elapsed().Seconds(), "files/s")
+}
