@@ -3,6 +3,7 @@
 //
 //	kvoffload replay -trace FILE -policy lru,s3fifo -share 0.01,0.05 -dir DIR
 //	kvoffload verify DIR
+//	kvoffload serve -listen :6379 -memory 64GiB -dir DIR -bytes 1TiB
 //
 // replay has a memory for a share of the trace's blocks, and segments in DIR for all that
 // the memory lacks. It prints a line for each policy and share. blocks is how many fit in the
@@ -11,6 +12,9 @@
 // wrong.
 //
 // verify reads all of a directory, and ends with 1 if anything in it is corrupt.
+//
+// serve answers the commands of Redis that LMCache's connectors send, from memory and from
+// segments in DIR: docs/lmcache.md.
 package main
 
 import (
@@ -34,7 +38,7 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: kvoffload replay -trace FILE [flags], or kvoffload verify DIR")
+var errUsage = errors.New("usage: kvoffload replay -trace FILE [flags], kvoffload verify DIR, or kvoffload serve [flags]")
 
 func run(args []string, out io.Writer) error {
 	if len(args) == 0 {
@@ -48,6 +52,8 @@ func run(args []string, out io.Writer) error {
 			return errUsage
 		}
 		return verify(args[1], out)
+	case "serve":
+		return serveCommand(args[1:], out)
 	}
 	return errUsage
 }
