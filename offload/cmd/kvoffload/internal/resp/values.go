@@ -536,12 +536,13 @@ func (v *values) remove(id ref, onlyExpired bool) (bool, error) {
 	stripe.Lock()
 	defer stripe.Unlock()
 	gone, there := []offload.Key{first}, false
-	if e := v.load(id, first); e != nil {
+	e := v.load(id, first)
+	if e != nil {
 		there = !v.over(e.ends)
 		gone = append(gone, laterKeys(first, e.content, e.leases[1].Len()+1)...)
 		v.release(e)
 	}
-	if onlyExpired && (there || len(gone) == 1) {
+	if onlyExpired && (there || e == nil) {
 		return false, nil
 	}
 	v.mu.Lock()
