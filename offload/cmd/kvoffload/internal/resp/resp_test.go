@@ -116,8 +116,10 @@ func dial(t testing.TB, sock string) *client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { nc.Close() })
-	return &client{t, nc, bufio.NewReader(nc)}
+	return newClient(t, nc)
 }
+
+func newClient(t testing.TB, nc net.Conn) *client { return &client{t, nc, bufio.NewReader(nc)} }
 
 // array makes a command.
 func array(args ...string) []byte {
