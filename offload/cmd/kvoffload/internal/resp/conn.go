@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"crypto/subtle"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -36,8 +37,8 @@ func newConn(s *Server, nc net.Conn, id int64) *conn {
 	return c
 }
 
-// wait sets the deadline of the reads that follow. Replies are written before a read can
-// wait for the next command.
+// wait sets the deadline of the reads that follow: there is none before a command of a client
+// that may send one. Replies are written before a read can wait for the next command.
 func (c *conn) wait(inside bool) {
 	if inside {
 		c.SetReadDeadline(time.Now().Add(c.s.cfg.Stall))
@@ -51,14 +52,23 @@ func (c *conn) wait(inside bool) {
 		c.Close() // and the read fails
 		return
 	}
-	if c.waiting {
+	if !c.authed {
+		c.SetReadDeadline(time.Now().Add(c.s.cfg.Stall))
+	} else if c.waiting {
 		c.SetReadDeadline(time.Time{})
-		c.waiting = false
 	}
+	c.waiting = false
 }
 
 // serve handles commands until the connection ends.
 func (c *conn) serve() {
+	if secure, ok := c.Conn.(*tls.Conn); ok {
+		c.SetDeadline(time.Now().Add(c.s.cfg.Stall))
+		if secure.Handshake() != nil {
+			return
+		}
+		c.SetDeadline(time.Time{})
+	}
 	for !c.quit {
 		cmd, err := c.in.begin()
 		if err == nil {

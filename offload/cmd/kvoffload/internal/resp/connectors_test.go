@@ -20,6 +20,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/kvindex/kvindex/offload"
 )
 
 var connectorBlocks = flag.Int("resp.blocks", 2000, "long form: blocks of the connectors, 100000")
@@ -155,8 +157,20 @@ var connectors = []connector{
 // TestConnectors has clients of all connectors put and read blocks, of which a part fits. What
 // EXISTS says is there is read, with the bytes that it had.
 func TestConnectors(t *testing.T) {
-	cfg, at := small(), newClock()
+	cfg := small()
 	cfg.MemoryBytes, cfg.Promise, cfg.MaxValue = 8<<20, 2*time.Second, 100<<10
+	t.Run("memory", func(t *testing.T) { useConnectors(t, cfg) })
+	segments, err := offload.OpenSegments(offload.SegmentConfig{Dir: t.TempDir(), Bytes: 12 << 20, Buffered: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer segments.Close()
+	cfg.Segments = segments
+	t.Run("disk", func(t *testing.T) { useConnectors(t, cfg) })
+}
+
+func useConnectors(t *testing.T, cfg Config) {
+	at := newClock()
 	s, sock := serveAt(t, cfg, at.now)
 	var window sync.RWMutex // is held for reading from EXISTS to GET; time passes and DEL comes when it is not
 	var had, lost atomic.Int64
@@ -339,7 +353,7 @@ func TestTools(t *testing.T) {
 func TestPython(t *testing.T) {
 	python := program(t, pythonName(), "-c", "import redis.asyncio")
 	cfg := small()
-	cfg.Password, cfg.Promise = []byte("secret"), time.Minute
+	cfg.Password, cfg.Promise, cfg.MemoryBytes = []byte("secret"), time.Minute, 64<<20
 	_, sock := serve(t, cfg)
 	out := run(t, `
 import asyncio, redis, redis.asyncio, sys

@@ -17,6 +17,7 @@ package resp
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -174,13 +175,11 @@ func (s *Server) start(nc net.Conn) {
 	}
 	if len(s.conns) >= s.cfg.Clients {
 		s.refused++
-		s.serving.Add(1)
-		go func() { // a TLS handshake can wait
-			defer s.serving.Done()
+		if _, secure := nc.(*tls.Conn); !secure { // its handshake can take long
 			nc.SetDeadline(time.Now().Add(time.Second))
 			nc.Write([]byte("-ERR max number of clients reached\r\n"))
-			nc.Close()
-		}()
+		}
+		nc.Close()
 		return
 	}
 	s.nextID++
