@@ -159,17 +159,17 @@ var connectors = []connector{
 func TestConnectors(t *testing.T) {
 	cfg := small()
 	cfg.MemoryBytes, cfg.Promise, cfg.MaxValue = 8<<20, 2*time.Second, 100<<10
-	t.Run("memory", func(t *testing.T) { useConnectors(t, cfg) })
+	t.Run("memory", func(t *testing.T) { useConnectors(t, cfg, *connectorBlocks) })
 	segments, err := offload.OpenSegments(offload.SegmentConfig{Dir: t.TempDir(), Bytes: 12 << 20, Buffered: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer segments.Close()
 	cfg.Segments = segments
-	t.Run("disk", func(t *testing.T) { useConnectors(t, cfg) })
+	t.Run("disk", func(t *testing.T) { useConnectors(t, cfg, *connectorBlocks/2) })
 }
 
-func useConnectors(t *testing.T, cfg Config) {
+func useConnectors(t *testing.T, cfg Config, blocks int) {
 	at := newClock()
 	s, sock := serveAt(t, cfg, at.now)
 	var window sync.RWMutex // is held for reading from EXISTS to GET; time passes and DEL comes when it is not
@@ -196,7 +196,7 @@ func useConnectors(t *testing.T, cfg Config) {
 			}
 			for {
 				i := int(next.Add(1))
-				if i > *connectorBlocks {
+				if i > blocks {
 					return
 				}
 				kind := connectors[i%len(connectors)]
@@ -218,7 +218,7 @@ func useConnectors(t *testing.T, cfg Config) {
 	running.Wait()
 	st := s.values.store.Stats()
 	t.Logf("%d of %d were there; %d pages evicted, %d promises refused, %d values lost", had.Load(), had.Load()+lost.Load(), st.Evicted, s.values.count.promiseRefused, s.values.count.lost)
-	if had.Load() < int64(*connectorBlocks/20) || st.Evicted < uint64(*connectorBlocks) {
+	if had.Load() < int64(blocks/20) || st.Evicted < uint64(blocks) {
 		t.Errorf("%d blocks were there, %d pages evicted", had.Load(), st.Evicted)
 	}
 }

@@ -79,7 +79,7 @@ func TestStall(t *testing.T) {
 		t.Fatal(err)
 	}
 	slow := stopped(t, sock)
-	for s.connections() > 0 || s.nextID < int64(len(slow)) {
+	for s.connections() > 0 || s.accepted() < int64(len(slow)) {
 		time.Sleep(time.Millisecond)
 	}
 	for _, c := range slow {
@@ -213,6 +213,12 @@ func (s *Server) connections() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.conns)
+}
+
+func (s *Server) accepted() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.nextID
 }
 
 // TestKilledServer is the process that TestKill kills.
