@@ -105,6 +105,11 @@ func serveCommand(args []string, out io.Writer) error {
 		cfg.Segments, cfg.EpochFile = segments, filepath.Join(*dir, "epoch")
 	}
 
+	s, err := resp.New(cfg)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var listeners []net.Listener
@@ -131,10 +136,6 @@ func serveCommand(args []string, out io.Writer) error {
 		}
 		fmt.Fprintln(out, "listening on", *socket)
 		listeners = append(listeners, l)
-	}
-	s, err := resp.New(cfg)
-	if err != nil {
-		return err
 	}
 	ended := make(chan error, len(listeners))
 	for _, l := range listeners {

@@ -54,6 +54,14 @@ func (r *reader) inside() {
 	}
 }
 
+// line reads a line of a command, with its end.
+func (r *reader) line() ([]byte, error) {
+	if b, _ := r.Peek(r.Buffered()); bytes.IndexByte(b, '\n') < 0 {
+		r.wait(true)
+	}
+	return r.ReadSlice('\n')
+}
+
 // begin reads the beginning of a command: its name, and for a SET its key as well. The rest
 // is read by rest, or by value. Empty commands are skipped.
 func (r *reader) begin() (command, error) {
@@ -67,7 +75,6 @@ func (r *reader) begin() (command, error) {
 		if err != nil {
 			return command{}, err
 		}
-		r.wait(true)
 		if first[0] != '*' {
 			args, err := r.inline()
 			if err != nil || len(args) > 0 {
@@ -175,7 +182,9 @@ func (r *reader) full(b []byte) error {
 // discard skips n bytes.
 func (r *reader) discard(n int64) error {
 	for n > 0 {
-		r.inside()
+		if int64(r.Buffered()) < n {
+			r.wait(true)
+		}
 		m, err := r.Discard(int(min(n, maxLine)))
 		if err != nil {
 			return err
@@ -192,7 +201,7 @@ func (r *reader) length(mark byte, invalid, long string, most int) (int, error) 
 
 // length64 reads a mark and a decimal number in a line of its own.
 func (r *reader) length64(mark byte, invalid, long string, most int64) (int64, error) {
-	line, err := r.ReadSlice('\n')
+	line, err := r.line()
 	if errors.Is(err, bufio.ErrBufferFull) {
 		return 0, protocolError(long)
 	} else if err != nil {
@@ -209,7 +218,7 @@ func (r *reader) length64(mark byte, invalid, long string, most int64) (int64, e
 
 // inline reads a command that is a line of words.
 func (r *reader) inline() ([][]byte, error) {
-	line, err := r.ReadSlice('\n')
+	line, err := r.line()
 	if errors.Is(err, bufio.ErrBufferFull) {
 		return nil, protocolError("too big inline request")
 	} else if err != nil {
