@@ -37,37 +37,34 @@ func newConn(s *Server, nc net.Conn, id int64) *conn {
 	return c
 }
 
-// wait sets the deadline of the reads that follow: there is none before a command of a client
-// that may send one. Replies are written before a read can wait for the next command.
+// wait is called before a read that can wait. It writes the replies, and sets the deadline: there
+// is none before a command of a client that may send one. A deadline that cannot be set is that
+// of a closed connection.
 func (c *conn) wait(inside bool) {
-	if inside {
-		c.SetReadDeadline(time.Now().Add(c.s.cfg.Stall))
-		c.waiting = true
-		return
-	}
-	if c.in.Buffered() > 0 {
+	if !inside && c.in.Buffered() > 0 {
 		return
 	}
 	if c.flush() != nil {
 		c.Close() // and the read fails
 		return
 	}
-	if !c.authed {
-		c.SetReadDeadline(time.Now().Add(c.s.cfg.Stall))
-	} else if c.waiting {
-		c.SetReadDeadline(time.Time{})
+	switch {
+	case inside || !c.authed:
+		_ = c.SetReadDeadline(time.Now().Add(c.s.cfg.Stall))
+	case c.waiting:
+		_ = c.SetReadDeadline(time.Time{})
 	}
-	c.waiting = false
+	c.waiting = inside || !c.authed
 }
 
 // serve handles commands until the connection ends.
 func (c *conn) serve() {
 	if secure, ok := c.Conn.(*tls.Conn); ok {
-		c.SetDeadline(time.Now().Add(c.s.cfg.Stall))
+		_ = c.SetDeadline(time.Now().Add(c.s.cfg.Stall))
 		if secure.Handshake() != nil {
 			return
 		}
-		c.SetDeadline(time.Time{})
+		_ = c.SetDeadline(time.Time{})
 	}
 	for !c.quit {
 		cmd, err := c.in.begin()
@@ -104,7 +101,7 @@ func (c *conn) flush() error {
 }
 
 func (c *conn) deadline(bytes int64) {
-	c.SetWriteDeadline(time.Now().Add(c.s.cfg.Stall + time.Duration(bytes/minRate)*time.Second))
+	_ = c.SetWriteDeadline(time.Now().Add(c.s.cfg.Stall + time.Duration(bytes/minRate)*time.Second))
 }
 
 // value writes a value as a bulk string, from where it lies.
@@ -171,8 +168,8 @@ func (c *conn) unknown(args [][]byte) {
 // set is SET key value [EX seconds | PX milliseconds]. The value of an array is still to be
 // read; that of a line is in args[2].
 func (c *conn) set(cmd *command) error {
-	key, cut := string(cmd.args[1]), cmd.long > 0
-	in, size := c.in, int64(0)
+	key, cut, in := string(cmd.args[1]), cmd.long > 0, c.in
+	var size int64
 	if cmd.left > 0 {
 		var err error
 		if size, err = in.bulk(1<<63 - 1); err != nil {
@@ -251,7 +248,7 @@ func (c *conn) set(cmd *command) error {
 // expiry reads the options of a SET, and replies if it returns false.
 func (c *conn) expiry(options [][]byte) (ends int64, ok bool) {
 	for i := 0; i < len(options); i++ {
-		unit := int64(0)
+		var unit int64
 		switch strings.ToUpper(string(options[i])) {
 		case "EX":
 			unit = 1000

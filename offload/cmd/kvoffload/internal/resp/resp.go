@@ -176,8 +176,8 @@ func (s *Server) start(nc net.Conn) {
 	if len(s.conns) >= s.cfg.Clients {
 		s.refused++
 		if _, secure := nc.(*tls.Conn); !secure { // its handshake can take long
-			nc.SetDeadline(time.Now().Add(time.Second))
-			nc.Write([]byte("-ERR max number of clients reached\r\n"))
+			_ = nc.SetDeadline(time.Now().Add(time.Second))
+			_, _ = nc.Write([]byte("-ERR max number of clients reached\r\n"))
 		}
 		nc.Close()
 		return
