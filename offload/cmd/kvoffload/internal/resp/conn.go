@@ -106,7 +106,7 @@ func (c *conn) deadline(bytes int64) {
 
 // value writes a value as a bulk string, from where it lies.
 func (c *conn) value(e *entry) error {
-	c.out.bulkHeader(int(e.size))
+	c.out.number('$', e.size)
 	c.vec = c.vec[:0]
 	if e.size <= outBytes {
 		for _, b := range e.buffers(c.vec) {

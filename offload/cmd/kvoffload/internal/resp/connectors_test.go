@@ -33,7 +33,7 @@ const chunk = 24_000
 func block(i, size int) string { return made("block"+strconv.Itoa(i), 0, size) }
 
 // exactly reads as many bytes as are expected, as LMCache's client for resp:// does, which
-// hangs for ever if there are fewer (csrc/redis/resp.cpp, LMCache 0.3.13). It fails
+// hangs for ever if there are fewer (csrc/redis/resp.cpp at 08dcc73). It fails
 // where that one would hang.
 func (c *client) exactly(want string) {
 	c.t.Helper()
@@ -128,7 +128,7 @@ var connectors = []connector{
 			return true
 		},
 	}, {
-		name: "valkey", // valkey_connector.py of LMCache 0.3: glide's pipeline and MGET
+		name: "valkey", // valkey_connector.py at ccef52f: glide's pipeline and MGET
 		key:  func(i int) string { return fmt.Sprintf("{org/model@1@0@%x@half@tag%%x}:", i) },
 		size: func(i int) int { return i % 3 * chunk / 2 },
 		put: func(c *client, key, data string) {
@@ -145,7 +145,7 @@ var connectors = []connector{
 			return got != "*2\r\n"+null+null
 		},
 	}, {
-		name: "valkey of one key", // valkey_connector.py of LMCache 0.4, with valkey_ttl_sec
+		name: "valkey of one key", // valkey_connector.py at 029fe9a, with a time to live
 		key:  func(i int) string { return fmt.Sprintf("org/model@2@1@%x@fp8_e4m3fn", i) },
 		size: func(int) int { return chunk },
 		put:  func(c *client, key, data string) { c.want(ok, "SET", key, data, "EX", "86400") },

@@ -129,7 +129,8 @@ const (
 
 // split divides the name of a half of a pair into that of the pair and the half, as LMCache
 // makes it: redis_connector.py appends the words, and valkey_connector.py a colon before
-// them, which belongs to the name of the pair (LMCache 0.3, lmcache/v1/storage_backend/connector).
+// them, which belongs to the name of the pair (LMCache's lmcache/v1/storage_backend/connector
+// at 030c771 and ccef52f).
 func split(name string) (string, part) {
 	if base, ok := strings.CutSuffix(name, "kv_bytes"); ok {
 		return base, kvBytes
