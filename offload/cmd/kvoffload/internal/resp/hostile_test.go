@@ -96,7 +96,7 @@ func TestStall(t *testing.T) {
 // counted.
 func TestIncoming(t *testing.T) {
 	cfg := small()
-	cfg.MemoryBytes, cfg.MaxValue = 4<<20, 1<<20-16<<10
+	cfg.MemoryBytes, cfg.IncomingBytes = 32<<20, 1<<20+64<<10
 	s, sock := serve(t, cfg)
 	c := dial(t, sock)
 	var open []*client
