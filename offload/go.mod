@@ -4,10 +4,8 @@ go 1.25.0
 
 require (
 	github.com/kvindex/kvindex v0.0.0
+	github.com/zeebo/xxh3 v1.1.0
 	golang.org/x/sys v0.38.0
 )
 
-require (
-	github.com/klauspost/cpuid/v2 v2.2.10 // indirect
-	github.com/zeebo/xxh3 v1.1.0 // indirect
-)
+require github.com/klauspost/cpuid/v2 v2.2.10 // indirect

@@ -6,6 +6,7 @@
 //	kvoffload check-config -bytes 500GiB ROOT...
 //	kvoffload replay -trace FILE -policy lru,s3fifo -share 0.01,0.05 -dir DIR
 //	kvoffload verify DIR
+//	kvoffload serve -listen :6379 -memory 64GiB -dir DIR -bytes 1TiB
 //	kvoffload settings
 //
 // janitor deletes blocks of vLLM's file tier until its bounds are kept, and publishes which
@@ -19,6 +20,9 @@
 // wrong.
 //
 // verify reads all of a directory, and ends with 1 if anything in it is corrupt.
+//
+// serve answers the commands of Redis that LMCache's connectors send, from memory and from
+// segments in DIR: docs/lmcache.md.
 //
 // settings prints what the environment variables of AIBrix's KV cache offloading say of a
 // store, and ends with 1 if that cannot be done. docs/offload-settings.md has the variables.
@@ -45,7 +49,7 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: kvoffload janitor [flags] ROOT..., ls ROOT..., check-config [flags] ROOT..., replay -trace FILE [flags], verify DIR, or settings")
+var errUsage = errors.New("usage: kvoffload janitor [flags] ROOT..., ls ROOT..., check-config [flags] ROOT..., replay -trace FILE [flags], verify DIR, serve [flags], or settings")
 
 func run(args []string, out io.Writer) error {
 	if len(args) == 0 {
