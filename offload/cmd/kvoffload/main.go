@@ -1,5 +1,5 @@
-// Command kvoffload keeps the files of vLLM's file tier within bounds, runs traces through a
-// store of package offload, and checks directories of its segments.
+// Command kvoffload keeps the files of vLLM's file tier within bounds, serves a store of package
+// offload as Redis, runs traces through one, and checks directories of its segments.
 //
 //	kvoffload janitor -bytes 500GiB ROOT...
 //	kvoffload ls ROOT...
@@ -69,6 +69,8 @@ func run(args []string, out io.Writer) error {
 			return errUsage
 		}
 		return verify(args[1], out)
+	case "serve":
+		return serveCommand(args[1:], out)
 	case "settings":
 		if len(args) != 1 {
 			return errUsage

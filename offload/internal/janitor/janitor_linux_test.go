@@ -373,7 +373,7 @@ func TestReads(t *testing.T) {
 	}
 }
 
-var scanned = flag.Int("janitor.files", 2000, "files that BenchmarkScan scans")
+var scanned = flag.Int("janitor.files", 2000, "files that the benchmark of a scan has")
 
 // BenchmarkScan scans files of one rank as vLLM spreads them: nearly each has a folder of its
 // own.
