@@ -377,6 +377,37 @@ var scanned = flag.Int("janitor.files", 2000, "files that the benchmark of a sca
 
 // BenchmarkScan scans files of one rank as vLLM spreads them: nearly each has a folder of its
 // own.
+// TestLeft: no file goes of a folder whose config.json is another one, from when that is found on,
+// and its blocks are reported as removed.
+func TestLeft(t *testing.T) {
+	root, now := t.TempDir(), time.Now()
+	name := folder(t, root, "m", 1, 1)
+	for i := range 20 {
+		write(t, filepath.Join(root, blockName(name, 0, []byte{1, 2, 3, byte(i)}, 0)), "bytes")
+	}
+	known := told{}
+	j, err := Open(Settings{Root: root, Bytes: 1000, Sink: known.sink(t), Log: quiet(), Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	if j.pass(t); len(known) != 20 {
+		t.Fatalf("%d blocks are known", len(known))
+	}
+	before := tree(t, root)
+	write(t, filepath.Join(root, name, "config.json"), "{}")
+	before[filepath.Join(name, "config.json")] = 2
+	j.cfg.Bytes, now = 1, now.Add(time.Hour) // all have to go
+	if _, err := j.readRoot(); err != nil {
+		t.Fatal(err)
+	}
+	for j.keep() {
+	}
+	if j.flush(); len(known) > 0 || j.Stats().Left != 1 || !maps.Equal(tree(t, root), before) {
+		t.Errorf("%d blocks are known, %+v", len(known), j.Stats())
+	}
+}
+
 func BenchmarkScan(b *testing.B) {
 	root := b.TempDir()
 	m := folder(b, root, "m", 1, 1)

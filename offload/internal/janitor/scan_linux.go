@@ -330,10 +330,17 @@ func (j *Janitor) readRoot() ([]place, error) {
 	return places, nil
 }
 
-// leave has a folder left alone, and says so once.
+// leave has a folder left alone, and says so once. Its blocks are not known from then on.
 func (j *Janitor) leave(s *Space, why string) {
 	if s.Left != why {
 		j.log.Warn("left alone", "folder", s.Folder, "because", why)
+	}
+	if s.folders != 0 {
+		for slot := range j.table.all() {
+			if b := j.table.at(slot); b.space == s.number {
+				j.drop(slot, b.have(), false)
+			}
+		}
 	}
 	s.Left, s.folders = why, 0
 }

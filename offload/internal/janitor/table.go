@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"hash/maphash"
 	"iter"
+	"slices"
 	"time"
 )
 
@@ -67,16 +68,8 @@ func (t *table) at(slot uint32) *block { return &t.slabs[slot/slabBlocks][slot%s
 
 func (t *table) len() int { return len(t.heap) }
 
-// all has all blocks, which may be removed one by one meanwhile.
-func (t *table) all() iter.Seq[uint32] {
-	return func(yield func(uint32) bool) {
-		for i := len(t.heap) - 1; i >= 0; i-- {
-			if i < len(t.heap) && !yield(t.heap[i]) {
-				return
-			}
-		}
-	}
-}
+// all has all blocks. The one that comes may be removed.
+func (t *table) all() iter.Seq[uint32] { return slices.Values(slices.Clone(t.heap)) }
 
 func (t *table) home(k *key) int {
 	var h maphash.Hash

@@ -107,12 +107,21 @@ func TestTable(t *testing.T) {
 			}
 			size += bytes
 		}
-		n := 0
-		for range table.all() {
-			n++
+		if table.len() != len(model) || table.size != size {
+			t.Fatalf("seed %d: %d blocks, %d bytes; want %d, %d", seed, table.len(), table.size, len(model), size)
 		}
-		if n != len(model) || table.len() != n || table.size != size {
-			t.Fatalf("seed %d: %d blocks, %d, %d bytes; want %d, %d", seed, n, table.len(), table.size, len(model), size)
+		for slot := range table.all() { // each once, although blocks go meanwhile
+			k := table.at(slot).key
+			if model[k] == nil {
+				t.Fatalf("seed %d: %s comes twice", seed, k.hex())
+			}
+			delete(model, k)
+			if r.IntN(2) == 0 {
+				table.remove(slot)
+			}
+		}
+		if len(model) > 0 {
+			t.Fatalf("seed %d: %d blocks did not come", seed, len(model))
 		}
 	}
 }
