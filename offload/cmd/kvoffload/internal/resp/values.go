@@ -102,7 +102,7 @@ func (v *values) close() error {
 // forgetAll drops all promises and halves.
 func (v *values) forgetAll() {
 	for e := v.kept.Front(); e != nil; e = v.kept.Front() {
-		v.break_(e)
+		v.endPromise(e)
 	}
 	for e := v.halfAges.Front(); e != nil; e = v.halfAges.Front() {
 		v.dropHalf(e)
@@ -258,7 +258,7 @@ func (v *values) promise(e *entry) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if el := v.promises[e.ref]; el != nil { // it is over, or another has made it meanwhile
-		v.break_(el)
+		v.endPromise(el)
 	}
 	v.sweep()
 	if v.promised+e.bytes > v.cfg.PromisedBytes {
@@ -271,7 +271,7 @@ func (v *values) promise(e *entry) bool {
 	return true
 }
 
-func (v *values) break_(el *list.Element) {
+func (v *values) endPromise(el *list.Element) {
 	p := v.kept.Remove(el).(*promise)
 	delete(v.promises, p.ref)
 	v.promised -= p.bytes
@@ -288,7 +288,7 @@ func (v *values) Sweep() {
 func (v *values) sweep() {
 	now := v.now()
 	for el := v.kept.Front(); el != nil && !el.Value.(*promise).until.After(now); el = v.kept.Front() {
-		v.break_(el)
+		v.endPromise(el)
 	}
 	for el := v.halfAges.Front(); el != nil && !el.Value.(*half).until.After(now); el = v.halfAges.Front() {
 		v.dropHalf(el)
@@ -463,7 +463,7 @@ func (v *values) replace(h header, first offload.Key, keys []offload.Key) (same 
 	if el := v.promises[h.ref]; el != nil && h.pair {
 		el.Value.(*promise).stale = true
 	} else if el != nil {
-		v.break_(el)
+		v.endPromise(el)
 	}
 	v.mu.Unlock()
 	return false, v.store.Delete(ctx, gone...)
@@ -547,7 +547,7 @@ func (v *values) remove(id ref, onlyExpired bool) (bool, error) {
 	}
 	v.mu.Lock()
 	if el := v.promises[id]; el != nil && !onlyExpired {
-		v.break_(el)
+		v.endPromise(el)
 	}
 	if el := v.halves[id]; el != nil && !onlyExpired {
 		v.dropHalf(el)
