@@ -77,7 +77,7 @@ func run(args []string, out io.Writer) error {
 		}
 		return printSettings(os.Environ(), out)
 	}
-	return errUsage
+	return fmt.Errorf("unknown command %q; %w", args[0], errUsage)
 }
 
 func verify(dir string, out io.Writer) error {

@@ -29,7 +29,7 @@ func TestServeFlags(t *testing.T) {
 		"-memory 9000000TiB":               "not a number of bytes, KiB, MiB, GiB or TiB",
 		"-password-file " + empty:          empty + ": not one line with a password",
 		"-password-file " + dir + "/none":  "no such file",
-		"-listen 127.0.0.1:0 -memory 1MiB": "resp: MaxValue is",
+		"-listen 127.0.0.1:0 -memory 1MiB": "too little for a value of one byte",
 		"-listen 127.0.0.1:0 -policy mru":  `Config.Policy is "mru"`,
 		"-listen 127.0.0.1:0 -page 100":    "resp: PageBytes is 100",
 		"-listen 127.0.0.1:0 -promise x":   "invalid value",

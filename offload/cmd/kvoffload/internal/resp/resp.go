@@ -83,6 +83,8 @@ func (c *Config) complete() error {
 	switch {
 	case c.PageBytes < 2*dataAt:
 		return fmt.Errorf("resp: PageBytes is %d, less than %d", c.PageBytes, 2*dataAt)
+	case most < 1:
+		return fmt.Errorf("resp: IncomingBytes is %d, a quarter of MemoryBytes if it is not set: too little for a value of one byte, which needs %d", c.IncomingBytes, c.IncomingBytes-most+1)
 	case c.MaxValue < 1 || c.MaxValue > most:
 		return fmt.Errorf("resp: MaxValue is %d, and IncomingBytes %d hold at most %d", c.MaxValue, c.IncomingBytes, most)
 	case c.IncomingBytes+c.PromisedBytes > c.MemoryBytes:
