@@ -8,12 +8,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -48,10 +46,7 @@ func parseJanitor(name string, args []string, out io.Writer) (*janitorFlags, err
 	f := &janitorFlags{log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	flags := flag.NewFlagSet("kvoffload "+name, flag.ContinueOnError)
 	flags.SetOutput(out)
-	flags.Func("bytes", "bound of all files of a root, such as 500GiB; a twentieth of it is kept free for writers", func(s string) (err error) {
-		f.Bytes, err = parseBytes(s)
-		return err
-	})
+	flags.Var((*size)(&f.Bytes), "bytes", "bound of all files of a root, such as 500GiB; a twentieth of it is kept free for writers")
 	flags.Float64Var(&f.DiskHigh, "disk-high", 0, "share of the file system in use, from 0 to 1, at which deletion begins")
 	flags.Float64Var(&f.DiskLow, "disk-low", 0, "and at which it ends; 0: 0.05 less")
 	flags.DurationVar(&f.MaxAge, "max-age", 0, "delete blocks that were not used for so long")
@@ -86,22 +81,6 @@ func parseJanitor(name string, args []string, out io.Writer) (*janitorFlags, err
 		return nil, errors.New("-publish is for one root")
 	}
 	return f, nil
-}
-
-// parseBytes reads a number of bytes with a unit, or without.
-func parseBytes(s string) (int64, error) {
-	unit := 1.0
-	for name, size := range map[string]float64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12} {
-		if rest, ok := strings.CutSuffix(s, name); ok {
-			s, unit = rest, size
-			break
-		}
-	}
-	n, err := strconv.ParseFloat(s, 64)
-	if n *= unit; err != nil || !(n >= 1 && n < math.MaxInt64) {
-		return 0, errors.New("not a number of bytes, such as 500GiB")
-	}
-	return int64(n), nil
 }
 
 // open opens all roots.
