@@ -391,12 +391,14 @@ type states struct {
 	mu      sync.Mutex
 	pods    []int // of each that was begun
 	whole   int   // the newest that is written
-	applied int   // the newest that was set; -1: none
+	applied int   // the newest that was set, or can have been; -1: none
+	least   int   // the oldest that this can have been
 	times   int   // that one was set
 	wrong   error
 }
 
-// set takes what a source says. An empty list has no number: it is the newest empty state.
+// set takes what a source says. An empty list has no number: it is any empty state that is not
+// older than the list before.
 func (s *states) set(pods []events.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -413,8 +415,8 @@ func (s *states) set(pods []events.Pod) {
 	case s.wrong != nil:
 	case state < 0 || state >= len(s.pods):
 		s.wrong = fmt.Errorf("state %d of %d pods was set, and was never whole", state, len(pods))
-	case state < s.applied:
-		s.wrong = fmt.Errorf("state %d was set behind state %d", state, s.applied)
+	case state < s.least:
+		s.wrong = fmt.Errorf("state %d was set behind state %d", state, s.least)
 	case len(pods) != s.pods[state]:
 		s.wrong = fmt.Errorf("%d pods of the %d of state %d were set", len(pods), s.pods[state], state)
 	}
@@ -424,6 +426,12 @@ func (s *states) set(pods []events.Pod) {
 		}
 	}
 	s.applied = state
+	for len(pods) == 0 && s.least < state && s.pods[s.least] > 0 {
+		s.least++
+	}
+	if len(pods) > 0 {
+		s.least = state
+	}
 	s.times++
 }
 
