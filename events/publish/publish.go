@@ -76,7 +76,8 @@ func (p *Publisher) ReplayEndpoint() string { return p.sender.ReplayEndpoint() }
 // time of the call. Hashes are written as integers, as vLLM does by default. A batch that no engine
 // can send is an error, of Batch.Validate, and so is an Event.Salt, which is SGLang's: vLLM has
 // salts in Event.Extra. So is a batch of nearly 32 MiB, which a Subscriber does not take by default.
-// Then nothing is sent. The batch is not kept.
+// Then nothing is sent. An error about what Held returned comes after the batch was sent. The batch is
+// not kept.
 //
 // Publish does not wait for subscribers.
 func (p *Publisher) Publish(b *events.Batch) (seq uint64, err error) {
@@ -88,7 +89,11 @@ func (p *Publisher) Publish(b *events.Batch) (seq uint64, err error) {
 	if seq, err = p.publish(b); err != nil || p.held == nil || p.kept < p.most-1 {
 		return seq, err
 	}
-	whole, err := p.publish(&events.Batch{Rank: b.Rank, HasRank: b.HasRank, Events: p.held()})
+	held := p.held()
+	if len(held) == 0 || held[0].Kind != events.Cleared {
+		return seq, errors.New("publish: Held returned events of which the first is not Cleared")
+	}
+	whole, err := p.publish(&events.Batch{Rank: b.Rank, HasRank: b.HasRank, Events: held})
 	if err != nil {
 		return seq, fmt.Errorf("publish: what Held returned: %w", err)
 	}

@@ -239,6 +239,10 @@ func TestMistakes(t *testing.T) {
 	if _, err := publish.New(publish.Config{Buffer: 1, Held: func() []events.Event { return nil }}); err == nil {
 		t.Error("a Buffer of 1 beside Held was accepted")
 	}
+	whole := opened(t, publish.Config{Buffer: 2, Held: func() []events.Event { return []events.Event{{Kind: events.Stored}} }})
+	if seq, err := whole.Publish(&events.Batch{}); seq != 0 || err == nil || !strings.Contains(err.Error(), "not Cleared") {
+		t.Errorf("Held without a Cleared: %d, %v", seq, err)
+	}
 	p := opened(t, publish.Config{Replay: "tcp://127.0.0.1:0"})
 	for want, b := range map[string]*events.Batch{
 		"the most":      {Events: []events.Event{{Kind: events.Cleared, Medium: strings.Repeat("m", 32<<20)}}},
