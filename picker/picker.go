@@ -283,7 +283,9 @@ func (p *Picker) Ready() Readiness {
 			delete(others, m.ID)
 			r.Ranks += m.Ranks
 			for _, s := range m.Streams {
-				r.count(s.Link == "live" || s.Link == "replaying", s.Link == "replaying")
+				if !s.Tiers {
+					r.count(s.Link == "live" || s.Link == "replaying", s.Link == "replaying")
+				}
 			}
 		}
 	}
