@@ -293,8 +293,11 @@ func (p *Picker) Ready() Readiness {
 		if _, ok := others[info.Pod]; !ok || p.cfg.Model != "" && info.Model != p.cfg.Model {
 			continue
 		}
-		r.Ranks += len(info.Streams)
 		for _, s := range info.Streams {
+			if s.Tiers {
+				continue
+			}
+			r.Ranks++
 			r.count(!s.Connected.IsZero(), s.Replay == "waiting")
 		}
 	}
