@@ -1,15 +1,21 @@
 package kvindex_test
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/inmemory"
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 	"github.com/kvindex/kvindex/stats"
 )
 
@@ -343,4 +349,64 @@ func TestOffloadDaemonRanks(t *testing.T) {
 	see("32+64 live 32+64 live ")
 	brings(message("d", 9, 2, 1))(t, ix)
 	see("32+0 live 32+0 live ")
+}
+
+// TestFleetOffloadDaemon: a Fleet follows the daemon of a pod beside its engine, and forgets both.
+func TestFleetOffloadDaemon(t *testing.T) {
+	ctx, cancel := context.WithCancel(zmtptest.Context(t))
+	p := fakeengine.NewPrompt(1, 16, 8)
+	ix := open(t, offloads())
+	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{Subscriber: events.SubscriberConfig{Backoff: 10 * time.Millisecond}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := events.Pod{ID: "a", Model: "m", Host: "127.0.0.1"}
+	publish := func(port *int) *fakeengine.Publisher {
+		from, err := fakeengine.NewPublisher(fakeengine.PublisherConfig{Endpoint: "tcp://127.0.0.1:0"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { from.Close() })
+		_, at, _ := net.SplitHostPort(strings.TrimPrefix(from.Endpoint(), "tcp://"))
+		*port, _ = strconv.Atoi(at)
+		return from
+	}
+	engine, daemon := publish(&pod.Port), publish(&pod.TiersPort)
+	ended := make(chan error, 1)
+	go func() { ended <- fleet.Run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	if err := fleet.Put("host", pod); err != nil {
+		t.Fatal(err)
+	}
+	for _, from := range []*fakeengine.Publisher{engine, daemon} {
+		if err := from.WaitSubscribers(ctx, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until := func(want string, got func() string) {
+		t.Helper()
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for got() != want {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				t.Fatalf("%q, want %q", got(), want)
+			}
+		}
+	}
+	answer := func() string {
+		s := score(t, ix, kvindex.Request{Tokens: p.Tokens, Pods: []string{"a"}})[0]
+		d := streamOf(t, ix, daemon.Endpoint())
+		return fmt.Sprintf("%d+%d %v, daemon %s %v", s.CachedTokens, s.LoadedTokens, s.State, d.State, d.Tiers)
+	}
+	engine.Publish(fakeengine.Payload(1, 0, p.Stored(0, 6), p.Removed(5, 4, 3, 2)))
+	until("32+0 live, daemon silent true", answer)
+	daemon.Publish(fakeengine.Payload(1, 0, inTier("CPU", p.Stored(0, 6))))
+	until("32+64 live, daemon live true", answer)
+	daemon.Burn()
+	daemon.Publish(fakeengine.Payload(2, 0, inTier("CPU", p.Stored(0, 3))))
+	until("32+16 live, daemon partial true", answer) // a gap of the daemon leaves the gpu's
+	fleet.Remove("host", "a")
+	until("0", func() string { return fmt.Sprint(len(ix.Pods(nil))) })
 }

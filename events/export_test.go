@@ -21,6 +21,7 @@ func DoubtsOf(topics []string) (doubted []string) {
 // Normal is the description as a Fleet has it, and Endpoint is where a rank is.
 func (p Pod) Normal() (Pod, error)     { return p.normal() }
 func (p Pod) Endpoint(rank int) string { return endpoint(p.Host, p.Port+rank) }
+func (p Pod) TiersAt() string          { return endpoint(p.Host, p.TiersPort) }
 func (p Pod) ReplayAt(rank int) string { return endpoint(p.Host, p.ReplayPort+rank) }
 
 const (

@@ -61,6 +61,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"slices"
@@ -116,12 +117,13 @@ type FleetConfig struct {
 type FleetPod struct {
 	Pod                   // as described, with its defaults
 	Source  string        // the name of its source; "" for a pod that is removed, but not forgotten yet
-	Streams []FleetStream // by rank; none with EngineNone
+	Streams []FleetStream // by rank, and behind them that of Pod.TiersPort; none with EngineNone
 }
 
-// FleetStream is the stream of a rank of a pod.
+// FleetStream is the stream of a rank of a pod, or of the offload daemon beside it.
 type FleetStream struct {
 	Endpoint string
+	Tiers    bool // it is that of Pod.TiersPort
 	// Link is the state of the connection:
 	//
 	//   - "none": there is no connection to be made, because Run does not run
@@ -171,7 +173,8 @@ type FleetChange struct {
 	Kind   string
 	Pod    Pod    // as it is now; if it was removed, as it was
 	Source string // its source, or its last one; "" for a pod of FleetConfig.Restored
-	// Of a "link changed": the rank, its Link before and now, and the reason.
+	// Of a "link changed": the rank, or -1 for Pod.TiersPort, its Link before and now, and the
+	// reason.
 	Rank     int
 	From, To string
 	Err      error // JSON has its text
@@ -300,6 +303,7 @@ type member struct {
 	was    FleetChange  // podRemoved, with the pod as it was then
 
 	links  []*link // by rank
+	daemon *link   // of Pod.TiersPort; nil if there is none
 	busy   bool    // streams are ending, or the sink is forgetting
 	ending int     // streams that have to end first
 	keep   int     // ranks that stay
@@ -324,7 +328,7 @@ func NewFleet(sink Sink, cfg FleetConfig) (*Fleet, error) {
 		bad("Subscriber: Endpoint, Bind, Topic, Pod, Model and Replay must be zero: each Pod has its own")
 	}
 	if c.Tiers {
-		bad("Subscriber: Tiers must be false: the streams of a Pod are those of its engine")
+		bad("Subscriber: Tiers must be false: Pod.TiersPort is where an offload daemon publishes")
 	}
 	if c.ParseTopic != nil || c.ReplayOf != nil || c.OnListen != nil || c.OnError != nil {
 		bad("Subscriber: ParseTopic, ReplayOf, OnListen and OnError must be nil: a Fleet does not listen, and has an OnError")
@@ -726,7 +730,7 @@ func (m *member) keeps() int {
 	return min(m.is.Ranks, m.want.Ranks)
 }
 
-// begin starts a stream for each rank of a member. f.mu is held.
+// begin starts a stream for each rank of a member, and for its daemon. f.mu is held.
 func (f *Fleet) begin(m *member) {
 	for rank := range m.is.Ranks {
 		if rank == len(m.links) {
@@ -734,12 +738,33 @@ func (f *Fleet) begin(m *member) {
 		}
 		f.start(m.links[rank])
 	}
+	if m.is.TiersPort > 0 {
+		if m.daemon == nil {
+			m.daemon = newLink(f, m, ofDaemon)
+		}
+		f.start(m.daemon)
+	}
+}
+
+// from yields the links of the ranks from a number on, and that of the daemon, which goes on
+// while there is a rank.
+func (m *member) from(rank int) iter.Seq[*link] {
+	return func(yield func(*link) bool) {
+		for _, l := range m.links[min(rank, len(m.links)):] {
+			if !yield(l) {
+				return
+			}
+		}
+		if rank == 0 && m.daemon != nil {
+			yield(m.daemon)
+		}
+	}
 }
 
 // end ends the old streams of a member, and then makes the sink forget them. f.mu is held.
 func (f *Fleet) end(m *member) {
 	m.busy, m.keep = true, m.keeps()
-	for _, l := range m.links[min(m.keep, len(m.links)):] {
+	for l := range m.from(m.keep) {
 		if l.running {
 			m.ending++
 			l.cancel()
@@ -793,14 +818,12 @@ func (f *Fleet) forgetOf(m *member) (err error) {
 	return err
 }
 
-// drop removes the links of a member from a rank on, and starts those that waited for their
+// drop removes the links of a member from a rank on (from), and starts those that waited for their
 // addresses. None of the removed links is running. f.mu is held.
 func (f *Fleet) drop(m *member, keep int) {
-	for ; len(m.links) > keep; m.links = m.links[:len(m.links)-1] {
+	for l := range m.from(keep) {
 		f.streams--
-		l := m.links[len(m.links)-1]
 		f.past.add(l.sub.Stats())
-		m.links[len(m.links)-1] = nil
 		others := f.links[l.endpoint]
 		others = slices.Delete(others, slices.Index(others, l), slices.Index(others, l)+1)
 		if f.links[l.endpoint] = others; len(others) == 0 {
@@ -811,6 +834,10 @@ func (f *Fleet) drop(m *member, keep int) {
 				f.start(o)
 			}
 		}
+	}
+	m.links = slices.Delete(m.links, min(keep, len(m.links)), len(m.links))
+	if keep == 0 {
+		m.daemon = nil
 	}
 }
 
@@ -831,7 +858,7 @@ func (f *Fleet) rest() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range f.inOrderOfID() {
-		for _, l := range m.links {
+		for l := range m.from(0) {
 			l.set(linkNone, nil)
 		}
 	}
@@ -959,7 +986,7 @@ func (f *Fleet) Stats() SubscriberStats {
 	defer f.mu.Unlock()
 	s := f.past
 	for _, m := range f.members {
-		for _, l := range m.links {
+		for l := range m.from(0) {
 			s.add(l.sub.Stats())
 		}
 	}
@@ -980,8 +1007,8 @@ func (f *Fleet) Pods(dst []FleetPod) []FleetPod {
 		}
 		p := &dst[len(dst)-1]
 		*p = FleetPod{Pod: m.shown, Source: m.sourceName(), Streams: p.Streams[:0]}
-		for _, l := range m.links {
-			p.Streams = append(p.Streams, FleetStream{Endpoint: l.endpoint, Link: l.link, Since: l.since, Err: l.err})
+		for l := range m.from(0) {
+			p.Streams = append(p.Streams, FleetStream{Endpoint: l.endpoint, Tiers: l.rank == ofDaemon, Link: l.link, Since: l.since, Err: l.err})
 		}
 	}
 	f.mu.Unlock()

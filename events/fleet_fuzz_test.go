@@ -19,17 +19,17 @@ func FuzzPod(f *testing.F) {
 		"tcp://h", "h/path", "h:5557", "a b", "0.0.0.0", "224.0.0.1", "255.255.255.255", ".", "", "h\x00", "h\xff", "\u0130",
 		strings.Repeat("x", 254),
 	} {
-		f.Add("id", "model", host, 5557, 5657, 4, "kv@", "", "uid", "label")
+		f.Add("id", "model", host, 5557, 5657, 5600, 4, "kv@", "", "uid", "label")
 	}
-	f.Add("", "", "h", 0, 0, 0, "", "none", "", "")
-	f.Add("id", "model", "h", 65535, 0, 2, "", "", "", "")
-	f.Add("id", "model", "h", -1, -1, -1, "", "", "", "")
-	f.Add("id", "model", "h", 1, math.MaxInt, 1, "", "", "", "")
-	f.Add("id", "model", "h", 1, 2, math.MaxInt, "", "", "", "")
-	f.Add("id", "model", "h", 6000, 6003, 4, "", "zmq", "", "")
-	f.Add(strings.Repeat("i", 1025), strings.Repeat("m", 1025), "h", 1, 0, 1, strings.Repeat("t", 1025), "", strings.Repeat("u", 1025), "")
-	f.Fuzz(func(t *testing.T, id, model, host string, port, replay, ranks int, topic string, engine, uid, label string) {
-		p := events.Pod{ID: id, Model: model, Host: host, Port: port, ReplayPort: replay, Ranks: ranks, Topic: topic, Engine: engine, UID: uid}
+	f.Add("", "", "h", 0, 0, 0, 0, "", "none", "", "")
+	f.Add("id", "model", "h", 65535, 0, 65534, 2, "", "", "", "")
+	f.Add("id", "model", "h", -1, -1, -1, -1, "", "", "", "")
+	f.Add("id", "model", "h", 1, math.MaxInt, math.MaxInt, 1, "", "", "", "")
+	f.Add("id", "model", "h", 1, 2, 3, math.MaxInt, "", "", "", "")
+	f.Add("id", "model", "h", 6000, 6003, 6004, 4, "", "zmq", "", "")
+	f.Add(strings.Repeat("i", 1025), strings.Repeat("m", 1025), "h", 1, 0, 0, 1, strings.Repeat("t", 1025), "", strings.Repeat("u", 1025), "")
+	f.Fuzz(func(t *testing.T, id, model, host string, port, replay, tiers, ranks int, topic string, engine, uid, label string) {
+		p := events.Pod{ID: id, Model: model, Host: host, Port: port, ReplayPort: replay, TiersPort: tiers, Ranks: ranks, Topic: topic, Engine: engine, UID: uid}
 		if label != "" {
 			p.Labels = map[string]string{label: label}
 		}
@@ -64,6 +64,9 @@ func FuzzPod(f *testing.F) {
 				t.Errorf("%s comes twice", endpoint)
 			}
 			seen[endpoint] = true
+		}
+		if n.TiersPort != 0 {
+			take(n.TiersAt())
 		}
 		for rank := range n.Ranks {
 			take(n.Endpoint(rank))

@@ -19,7 +19,10 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
-// A link follows a rank of a Fleet's pod. Fleet.mu guards it.
+// ofDaemon is the link.rank of Pod.TiersPort.
+const ofDaemon = -1
+
+// A link follows a rank of a Fleet's pod, or the daemon beside it. Fleet.mu guards it.
 type link struct {
 	f        *Fleet
 	m        *member
@@ -44,13 +47,17 @@ type link struct {
 // errLost stands for all reasons of a loss: which of them a peer causes is its choice.
 var errLost = errors.New("lost")
 
-// newLink returns the link to a rank of member.is. f.mu is held.
+// newLink returns the link to a rank of member.is, or to its daemon. f.mu is held.
 func newLink(f *Fleet, m *member, rank int) *link {
 	cfg := f.cfg.Subscriber
-	cfg.Pod, cfg.Model, cfg.Topic = m.id, m.is.Model, m.is.Topic
-	cfg.Endpoint = endpoint(m.is.Host, m.is.Port+rank)
-	if m.is.ReplayPort > 0 {
-		cfg.Replay = endpoint(m.is.Host, m.is.ReplayPort+rank)
+	cfg.Pod, cfg.Model = m.id, m.is.Model
+	if rank == ofDaemon {
+		cfg.Endpoint, cfg.Tiers = endpoint(m.is.Host, m.is.TiersPort), true
+	} else {
+		cfg.Endpoint, cfg.Topic = endpoint(m.is.Host, m.is.Port+rank), m.is.Topic
+		if m.is.ReplayPort > 0 {
+			cfg.Replay = endpoint(m.is.Host, m.is.ReplayPort+rank)
+		}
 	}
 	l := &link{f: f, m: m, rank: rank, endpoint: cfg.Endpoint, topic: cfg.Topic, link: linkNone, dials: dialNew, since: time.Now()}
 	l.sub = newSubscriber(f.sink, cfg, f.budget)

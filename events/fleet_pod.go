@@ -51,6 +51,9 @@ type Pod struct {
 	// ReplayPort is the replay socket of rank 0, and that of rank r is at ReplayPort+r. 0:
 	// there is none.
 	ReplayPort int `json:"replayPort,omitempty"`
+	// TiersPort is where an offload daemon beside the engine publishes, at Host, whatever the
+	// topic: see SubscriberConfig.Tiers. There are no replays of it. 0: there is no daemon.
+	TiersPort int `json:"tiersPort,omitempty"`
 	// Ranks is the number of data-parallel ranks that have a port. 0 is 1.
 	Ranks int `json:"ranks,omitempty"`
 	// Topic is the beginning of the topics of the pod's messages. "" accepts all.
@@ -117,11 +120,17 @@ func (p Pod) normal() (Pod, error) {
 				bad("%s %d with %d ranks is not in 1..65535", f.name, f.port, p.Ranks)
 			}
 		}
+		if p.TiersPort < 0 || p.TiersPort > 65535 {
+			bad("TiersPort %d is not in 1..65535", p.TiersPort)
+		}
+		if in := func(first int) bool { return p.TiersPort >= first && p.TiersPort < first+p.Ranks }; p.TiersPort > 0 && (in(p.Port) || p.ReplayPort > 0 && in(p.ReplayPort)) {
+			bad("TiersPort %d is a port of the engine: it has %d from Port %d and from ReplayPort %d", p.TiersPort, p.Ranks, p.Port, p.ReplayPort)
+		}
 		if d := p.Port - p.ReplayPort; p.ReplayPort > 0 && max(d, -d) < p.Ranks {
 			bad("the ports of %d ranks from Port %d and from ReplayPort %d overlap", p.Ranks, p.Port, p.ReplayPort)
 		}
 	case EngineNone:
-		p.Port, p.ReplayPort, p.Ranks, p.Topic = 0, 0, 0, ""
+		p.Port, p.ReplayPort, p.TiersPort, p.Ranks, p.Topic = 0, 0, 0, 0, ""
 		if p.Host == "" {
 			break
 		}
@@ -176,7 +185,7 @@ func notInAName(r rune) bool {
 // the ranks that both have.
 func (p *Pod) sameFeed(o *Pod) bool {
 	return p.Model == o.Model && p.Host == o.Host && p.Port == o.Port && p.ReplayPort == o.ReplayPort &&
-		p.Topic == o.Topic && p.Engine == o.Engine && p.UID == o.UID
+		p.TiersPort == o.TiersPort && p.Topic == o.Topic && p.Engine == o.Engine && p.UID == o.UID
 }
 
 // same reports whether two descriptions are equal.

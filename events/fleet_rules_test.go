@@ -117,6 +117,10 @@ func TestFleetRefusesPods(t *testing.T) {
 		{events.Pod{ID: "a", Model: "m", Host: "h", ReplayPort: 65000, Ranks: 600}, "ReplayPort 65000 with 600 ranks"},
 		{events.Pod{ID: "a", Model: "m", Host: "h", Port: 6000, ReplayPort: 6003, Ranks: 4}, "overlap"},
 		{events.Pod{ID: "a", Model: "m", Host: "h", ReplayPort: 5557}, "the ports of 1 ranks from Port 5557 and from ReplayPort 5557 overlap"},
+		{events.Pod{ID: "a", Model: "m", Host: "h", TiersPort: -1}, "TiersPort -1 is not in 1..65535"},
+		{events.Pod{ID: "a", Model: "m", Host: "h", TiersPort: 65536}, "TiersPort 65536 is not in"},
+		{events.Pod{ID: "a", Model: "m", Host: "h", TiersPort: 5557}, "TiersPort 5557 is a port of the engine"},
+		{events.Pod{ID: "a", Model: "m", Host: "h", ReplayPort: 6000, Ranks: 4, TiersPort: 6003}, "4 from Port 5557 and from ReplayPort 6000"},
 		{events.Pod{ID: "a", Model: "m", Host: "h", Ranks: 1025}, "Ranks is 1025"},
 		{events.Pod{ID: "a", Model: "m", Host: "h", Ranks: -1}, "Ranks is -1"},
 		{events.Pod{ID: "a", Model: "m", Host: "h", Engine: "vllm"}, `Engine "vllm" is neither zmq nor none`},
@@ -233,6 +237,72 @@ func TestFleetLinks(t *testing.T) {
 	if st := f.Pods(nil)[0].Streams[0]; st.Link != "none" {
 		t.Errorf("after Run: %+v", st)
 	}
+}
+
+// TestFleetDaemon: the stream of an offload daemon is marked at the sink before all else, goes
+// on while its pod has a rank, and ends with the pod.
+func TestFleetDaemon(t *testing.T) {
+	_, pod := engineAt(t, "127.0.0.1")
+	daemon := publisher(t, fakeengine.PublisherConfig{Endpoint: "tcp://127.0.0.1:0"})
+	pod.TiersPort = portOf(t, daemon.Endpoint())
+	var h heard
+	sink := &tellingSink{fleetSink: newFleetSink(), notes: map[string][]events.Note{}}
+	f := newFleet(t, sink, events.FleetConfig{OnChange: h.change})
+	runFleet(t, f)
+	mustSet(t, f, "host", named(pod, "a"))
+	eventually(t, h.has("a/-1 none-connecting", "a/-1 connecting-live"))
+	linkIs(t, f, "a", "live")
+	streams := f.Pods(nil)[0].Streams
+	if len(streams) != 2 || streams[0].Tiers || !streams[1].Tiers || streams[1].Endpoint != daemon.Endpoint() {
+		t.Fatalf("%+v", streams)
+	}
+	sink.mu.Lock()
+	if first := sink.notes[daemon.Endpoint()][0]; first != events.NoteTiers {
+		t.Errorf("the first note of the daemon is %d", first)
+	}
+	if slices.Contains(sink.notes[streams[0].Endpoint], events.NoteTiers) {
+		t.Error("the engine is marked too")
+	}
+	sink.mu.Unlock()
+	wider := named(pod, "a")
+	wider.ReplayPort, wider.Ranks = 0, 1
+	mustSet(t, f, "host", wider)
+	eventually(t, h.has("replaced a host", "a/-1 connecting-live"))
+	linkIs(t, f, "a", "live")
+	since := f.Pods(nil)[0].Streams[1].Since
+	for _, ranks := range []int{2, 1} { // the second has an address where nobody publishes
+		wider.Ranks = ranks
+		if wider.Port+1 == wider.TiersPort {
+			break
+		}
+		mustSet(t, f, "host", wider)
+		eventually(t, func() string {
+			if streams := f.Pods(nil)[0].Streams; len(streams) != ranks+1 || streams[ranks].Since != since {
+				return fmt.Sprintf("%+v", streams)
+			}
+			return ""
+		})
+	}
+	mustSet(t, f, "host")
+	eventually(t, h.has("removed a host"))
+	sink.mu.Lock()
+	defer sink.mu.Unlock()
+	if sink.removed["a"] == 0 || len(sink.bad) > 0 {
+		t.Errorf("removed %v, %q", sink.removed, sink.bad)
+	}
+}
+
+// tellingSink keeps the notes of each stream, too.
+type tellingSink struct {
+	*fleetSink
+	notes map[string][]events.Note // fleetSink.mu guards it
+}
+
+func (s *tellingSink) StreamNote(pod, model, stream string, n events.Note) error {
+	s.mu.Lock()
+	s.notes[stream] = append(s.notes[stream], n)
+	s.mu.Unlock()
+	return s.fleetSink.StreamNote(pod, model, stream, n)
 }
 
 // An address that is given on feeds one pod.

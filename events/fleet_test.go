@@ -207,7 +207,7 @@ func (p *plainFleet) set(source string, pods map[string]events.Pod) {
 func (p *plainFleet) want() (lines []string) {
 	for id, source := range p.owner {
 		d := p.says[source][id]
-		lines = append(lines, fmt.Sprintf("%s from %s: %s %s:%d-%d %q %s %v", id, source, d.Model, d.Host, d.Port, d.Ranks, d.Topic, d.UID, d.Labels))
+		lines = append(lines, fmt.Sprintf("%s from %s: %s %s:%d-%d+%d %q %s %v", id, source, d.Model, d.Host, d.Port, d.Ranks, d.TiersPort, d.Topic, d.UID, d.Labels))
 	}
 	slices.Sort(lines)
 	return lines
@@ -215,7 +215,7 @@ func (p *plainFleet) want() (lines []string) {
 
 func got(pods []events.FleetPod) (lines []string) {
 	for _, d := range pods {
-		lines = append(lines, fmt.Sprintf("%s from %s: %s %s:%d-%d %q %s %v", d.ID, d.Source, d.Model, d.Host, d.Port, d.Ranks, d.Topic, d.UID, d.Labels))
+		lines = append(lines, fmt.Sprintf("%s from %s: %s %s:%d-%d+%d %q %s %v", d.ID, d.Source, d.Model, d.Host, d.Port, d.Ranks, d.TiersPort, d.Topic, d.UID, d.Labels))
 	}
 	return lines
 }
@@ -289,6 +289,9 @@ func fleetSchedule(t *testing.T, r *rand.Rand) {
 		d := events.Pod{ID: fmt.Sprint("pod-", r.IntN(12)), Model: fmt.Sprint("m", r.IntN(8)/7), Host: host, Ranks: 1 + r.IntN(8)/7*2, UID: fmt.Sprint(r.IntN(16) / 15)}
 		fmt.Sscan(port, &d.Port)
 		d.Topic = topicOf(d.ID)
+		if r.IntN(4) == 0 {
+			d.TiersPort = d.Port - 1
+		}
 		if r.IntN(6) == 0 {
 			d.Labels = map[string]string{"l": fmt.Sprint(r.IntN(2))}
 		}
@@ -386,7 +389,7 @@ func quiet(t *testing.T, f *events.Fleet, sink *fleetSink, plain *plainFleet) {
 		}
 		waiting := []events.FleetPod{}
 		for _, p := range pods {
-			if len(p.Streams) != p.Ranks {
+			if n := len(p.Streams); n != p.Ranks+min(p.TiersPort, 1) || p.Streams[n-1].Tiers != (p.TiersPort > 0) {
 				return fmt.Sprintf("%s has %d streams", p.ID, len(p.Streams))
 			}
 			for _, st := range p.Streams {

@@ -62,8 +62,8 @@ var errRunning = errors.New("events: Run is already running")
 // FleetConfig gets is a *TransportError.
 type TransportError struct {
 	Pod, Model string // empty if no pod is known
-	// Rank is that of a Fleet's pod. It is -1 for a Subscriber of the host, and for a fault of
-	// the whole pod.
+	// Rank is that of a Fleet's pod. It is -1 for a Subscriber of the host, for a fault of the
+	// whole pod, and for its offload daemon.
 	Rank int
 	// Endpoint is where the engine publishes or, with Bind, the remote end of its connection.
 	// A fault of a whole Subscriber that listens has the endpoint where it listens. It is

@@ -283,7 +283,9 @@ func (p *Picker) Ready() Readiness {
 			delete(others, m.ID)
 			r.Ranks += m.Ranks
 			for _, s := range m.Streams {
-				r.count(s.Link == "live" || s.Link == "replaying", s.Link == "replaying")
+				if !s.Tiers {
+					r.count(s.Link == "live" || s.Link == "replaying", s.Link == "replaying")
+				}
 			}
 		}
 	}
@@ -291,8 +293,11 @@ func (p *Picker) Ready() Readiness {
 		if _, ok := others[info.Pod]; !ok || p.cfg.Model != "" && info.Model != p.cfg.Model {
 			continue
 		}
-		r.Ranks += len(info.Streams)
 		for _, s := range info.Streams {
+			if s.Tiers {
+				continue
+			}
+			r.Ranks++
 			r.count(!s.Connected.IsZero(), s.Replay == "waiting")
 		}
 	}

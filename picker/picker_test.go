@@ -16,6 +16,7 @@ import (
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 	"github.com/kvindex/kvindex/picker"
 	"github.com/kvindex/kvindex/route"
 )
@@ -684,6 +685,8 @@ func TestReady(t *testing.T) {
 		want        picker.Readiness
 	}{
 		{"a", "0", events.NoteOpened, picker.Readiness{Pods: 2, Ranks: 1}},
+		{"a", "daemon", events.NoteTiers, picker.Readiness{Pods: 2, Ranks: 1}},
+		{"a", "daemon", events.NoteConnected, picker.Readiness{Pods: 2, Ranks: 1}},
 		{"a", "1", events.NoteOpened, picker.Readiness{Pods: 2, Ranks: 2}},
 		{"a", "1", events.NoteConnected, picker.Readiness{Pods: 2, Ranks: 2, Connected: 1}},
 		{"a", "1", events.NoteHeld, picker.Readiness{Pods: 2, Ranks: 2, Connected: 1, Replaying: 1}},
@@ -700,6 +703,48 @@ func TestReady(t *testing.T) {
 		if got := p.Ready(); got != step.want || got.OK() != (got == picker.Readiness{Pods: 2, Ranks: 3, Connected: 3}) {
 			t.Errorf("after %v of %s: %+v, want %+v", step.note, step.pod, got, step.want)
 		}
+	}
+}
+
+// TestReadyWithoutDaemon: the connection to an offload daemon of a Fleet's pod is none to a rank.
+func TestReadyWithoutDaemon(t *testing.T) {
+	ctx := zmtptest.Context(t)
+	ix := mustIndexer(t)
+	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	daemon, err := fakeengine.NewPublisher(fakeengine.PublisherConfig{Endpoint: "tcp://127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer daemon.Close()
+	pod := events.Pod{ID: "a", Model: "m", Host: "127.0.0.1", Port: 1}
+	if _, err := fmt.Sscanf(daemon.Endpoint(), "tcp://127.0.0.1:%d", &pod.TiersPort); err != nil {
+		t.Fatal(err)
+	}
+	if err := fleet.Put("test", pod); err != nil {
+		t.Fatal(err)
+	}
+	p, err := picker.New(ix, picker.Config{Fleet: fleet, Model: "m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	ctx, cancel := context.WithCancel(ctx)
+	running.Go(func() { _ = fleet.Run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	for connected := false; !connected; runtime.Gosched() {
+		for _, s := range fleet.Pods(nil)[0].Streams {
+			connected = connected || s.Tiers && s.Link == "live"
+		}
+		if ctx.Err() != nil {
+			t.Fatal("the daemon is not connected")
+		}
+	}
+	if got, want := p.Ready(), (picker.Readiness{Pods: 1, Ranks: 1}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 

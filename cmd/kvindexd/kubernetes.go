@@ -46,7 +46,7 @@ func kubernetesConfig(c *config.Config, pod events.Pod) k8s.Config {
 	if c.Selector != "" {
 		cfg.LabelSelector = c.Selector
 	}
-	cfg.Port.Default, cfg.Ranks.Default = pod.Port, pod.Ranks
+	cfg.Port.Default, cfg.TiersPort.Default, cfg.Ranks.Default = pod.Port, pod.TiersPort, pod.Ranks
 	if pod.ReplayPort > 0 {
 		cfg.ReplayPort.Default = pod.ReplayPort
 	}

@@ -32,8 +32,8 @@ func TestKubernetes(t *testing.T) {
 	}{
 		{[]string{"-kubernetes=llm-d", "-model=m", "-namespace=inference"}, "GET /api/v1/namespaces/inference/pods llm-d.ai/inference-serving=true",
 			events.Pod{ID: "inference/vllm-0", UID: "u", Model: "m", Host: "10.0.0.7", Port: 5557, Ranks: 1, Labels: map[string]string{"llm-d.ai/model": "short"}}},
-		{[]string{"-kubernetes=llm-d", "-model=m", "-selector=app=vllm", "-engine-port=6000", "-replay-port=6100", "-ranks=2"}, "GET /api/v1/pods app=vllm",
-			events.Pod{ID: "inference/vllm-0", UID: "u", Model: "m", Host: "10.0.0.7", Port: 6000, ReplayPort: 6100, Ranks: 2, Labels: map[string]string{"llm-d.ai/model": "short"}}},
+		{[]string{"-kubernetes=llm-d", "-model=m", "-selector=app=vllm", "-engine-port=6000", "-replay-port=6100", "-tiers-port=6200", "-ranks=2"}, "GET /api/v1/pods app=vllm",
+			events.Pod{ID: "inference/vllm-0", UID: "u", Model: "m", Host: "10.0.0.7", Port: 6000, ReplayPort: 6100, TiersPort: 6200, Ranks: 2, Labels: map[string]string{"llm-d.ai/model": "short"}}},
 		{[]string{"-kubernetes=aibrix", "-namespace=inference"}, "GET /api/v1/namespaces/inference/pods model.aibrix.ai/kv-events-enabled",
 			events.Pod{ID: "inference/vllm-0", UID: "u", Model: "labelled", Host: "10.0.0.7", Port: 5557, ReplayPort: 5558, Ranks: 1}},
 	} {
@@ -59,7 +59,7 @@ func TestKubernetes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		source, err := podsOf(&rest.Config{Host: api.URL}, settings, events.Pod{Model: settings.Model, Port: settings.EnginePort, ReplayPort: settings.ReplayPort, Ranks: settings.Ranks})
+		source, err := podsOf(&rest.Config{Host: api.URL}, settings, events.Pod{Model: settings.Model, Port: settings.EnginePort, ReplayPort: settings.ReplayPort, TiersPort: settings.TiersPort, Ranks: settings.Ranks})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -70,7 +70,7 @@ func settingsOf(c *config.Config, log *slog.Logger) (settings, error) {
 	if c.PodsFile != "" {
 		s.sources = append(s.sources, discovery.File(c.PodsFile, discovery.FileConfig{}))
 	}
-	pod := events.Pod{Model: c.Model, Port: c.EnginePort, ReplayPort: c.ReplayPort, Ranks: c.Ranks}
+	pod := events.Pod{Model: c.Model, Port: c.EnginePort, ReplayPort: c.ReplayPort, TiersPort: c.TiersPort, Ranks: c.Ranks}
 	if c.DNS != "" {
 		source, err := discovery.DNS(discovery.DNSConfig{Name: c.DNS, SRV: c.DNSSRV, Pod: pod})
 		if err != nil {

@@ -13,12 +13,12 @@ import (
 
 func TestDecode(t *testing.T) {
 	pods, err := discovery.Decode([]byte(` [
-		{"id": "a", "model": "m", "host": "10.0.0.1", "port": 1, "replayPort": 2, "ranks": 3, "topic": "kv@", "engine": "none", "uid": "u", "labels": {"zone": "x"}},
+		{"id": "a", "model": "m", "host": "10.0.0.1", "port": 1, "replayPort": 2, "tiersPort": 4, "ranks": 3, "topic": "kv@", "engine": "none", "uid": "u", "labels": {"zone": "x"}},
 		{"labels": null, "id": "b"},
 		{}
 	]` + "\n"))
 	want := []events.Pod{
-		{ID: "a", Model: "m", Host: "10.0.0.1", Port: 1, ReplayPort: 2, Ranks: 3, Topic: "kv@", Engine: events.EngineNone, UID: "u", Labels: map[string]string{"zone": "x"}},
+		{ID: "a", Model: "m", Host: "10.0.0.1", Port: 1, ReplayPort: 2, TiersPort: 4, Ranks: 3, Topic: "kv@", Engine: events.EngineNone, UID: "u", Labels: map[string]string{"zone": "x"}},
 		{ID: "b"},
 		{},
 	}
@@ -47,7 +47,7 @@ func TestDecodeErrors(t *testing.T) {
 		{"[\n{\"id\": \"a\"},\n7]", "line 3, byte 16: pod 2 is not an object"},
 		{`[null]`, "line 1, byte 5: pod 1 is not an object"},
 		{`[[]]`, "line 1, byte 2: pod 1 is not an object"},
-		{"[{\"id\": \"a\"},\n {\"id\": \"b\", \"prot\": 5557}]", `line 2, byte 33: pod 2 ("b"): the key "prot" is unknown; the keys are id, model, host, port, replayPort, ranks, topic, engine, uid, labels`},
+		{"[{\"id\": \"a\"},\n {\"id\": \"b\", \"prot\": 5557}]", `line 2, byte 33: pod 2 ("b"): the key "prot" is unknown; the keys are id, model, host, port, replayPort, tiersPort, ranks, topic, engine, uid, labels`},
 		{`[{"ID": "a"}]`, `line 1, byte 6: pod 1: the key "ID" is unknown; the keys are`},
 		{`[{"": "a"}]`, `line 1, byte 4: pod 1: the key "" is unknown`},
 		{`[{"id": "a", "host": "x", "host": "y"}]`, `line 1, byte 32: pod 1 ("a"): the key "host" is repeated`},

@@ -50,8 +50,8 @@ type DNSConfig struct {
 	// SRV looks up SRV records in place of A and AAAA. Name then begins with a service and a
 	// protocol, as in _kv._tcp.vllm.default.svc.cluster.local.
 	SRV bool
-	// Pod has the common fields of all pods: Model, Port, ReplayPort, Ranks, Topic, Engine and
-	// Labels. Each pod gets its own ID and Host, and its Port with SRV.
+	// Pod has the common fields of all pods: Model, Port, ReplayPort, TiersPort, Ranks, Topic,
+	// Engine and Labels. Each pod gets its own ID and Host, and its Port with SRV.
 	Pod events.Pod
 	// Interval is the time between two queries; each one is up to a fifth shorter or longer. 0
 	// is 5 seconds.
@@ -130,6 +130,9 @@ func (c *DNSConfig) validate() error {
 	last := max(c.Pod.Port, c.Pod.ReplayPort) + max(c.Pod.Ranks, 1) - 1
 	if c.Pod.Port < 0 || c.Pod.ReplayPort < 0 || c.Pod.Ranks < 0 || last > 65535 {
 		bad("Pod.Port %d, Pod.ReplayPort %d and Pod.Ranks %d are not all ports in 1..65535", c.Pod.Port, c.Pod.ReplayPort, c.Pod.Ranks)
+	}
+	if c.Pod.TiersPort < 0 || c.Pod.TiersPort > 65535 {
+		bad("Pod.TiersPort %d is not in 0..65535", c.Pod.TiersPort)
 	}
 	if c.Interval < 0 || c.Grace < 0 {
 		bad("Interval is %v and Grace %v, must not be negative", c.Interval, c.Grace)

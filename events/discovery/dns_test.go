@@ -248,7 +248,7 @@ func TestDNSFirst(t *testing.T) {
 }
 
 func TestDNSSRV(t *testing.T) {
-	cfg := discovery.DNSConfig{Name: "_kv._tcp.Pods.test.", SRV: true, Pod: events.Pod{ReplayPort: 7000, Ranks: 2, Topic: "kv", Labels: map[string]string{"zone": "a"}}}
+	cfg := discovery.DNSConfig{Name: "_kv._tcp.Pods.test.", SRV: true, Pod: events.Pod{ReplayPort: 7000, TiersPort: 5600, Ranks: 2, Topic: "kv", Labels: map[string]string{"zone": "a"}}}
 	srv := func(targets ...any) behaviour {
 		var b behaviour
 		for i := 0; i < len(targets); i += 2 {
@@ -272,7 +272,7 @@ func TestDNSSRV(t *testing.T) {
 	s.set(kindSRV, srv("a.pods.test.", 5558))
 	d := newDNSTest(t, s, cfg)
 	d.round(0)
-	want := [][]events.Pod{{{ID: "a.pods.test:5558", Model: "m", Host: "a.pods.test", Port: 5558, ReplayPort: 7000, Ranks: 2, Topic: "kv", Labels: map[string]string{"zone": "a"}}}}
+	want := [][]events.Pod{{{ID: "a.pods.test:5558", Model: "m", Host: "a.pods.test", Port: 5558, ReplayPort: 7000, TiersPort: 5600, Ranks: 2, Topic: "kv", Labels: map[string]string{"zone": "a"}}}}
 	if !reflect.DeepEqual(d.sets, want) {
 		t.Errorf("set %+v, want %+v", d.sets, want)
 	}
@@ -395,6 +395,7 @@ func TestDNSConfig(t *testing.T) {
 		"Pod.Port 65535, Pod.ReplayPort 0 and":                func(c *discovery.DNSConfig) { c.Pod.Port, c.Pod.Ranks = 65535, 2 },
 		"Interval is -1ns and Grace 0s, must not be negative": func(c *discovery.DNSConfig) { c.Interval = -1 },
 		"Interval is 0s and Grace -1ns, must not be negative": func(c *discovery.DNSConfig) { c.Grace = -1 },
+		"Pod.TiersPort 65536 is not in 0..65535":              func(c *discovery.DNSConfig) { c.Pod.TiersPort = 65536 },
 		"Pod.Port 0, Pod.ReplayPort -1 and Pod":               func(c *discovery.DNSConfig) { c.Pod.ReplayPort = -1 },
 	} {
 		c := good

@@ -46,10 +46,10 @@ type Config struct {
 	Switch string
 	// Model is the name of the model, as clients name it in requests.
 	Model From[string]
-	// Port, ReplayPort, Ranks and Topic are those of an events.Pod, with its defaults. A port
-	// in a label is in 1..65535, a number of ranks in 1..1024.
-	Port, ReplayPort, Ranks From[int]
-	Topic                   From[string]
+	// Port, ReplayPort, TiersPort, Ranks and Topic are those of an events.Pod, with its
+	// defaults. A port in a label is in 1..65535, a number of ranks in 1..1024.
+	Port, ReplayPort, TiersPort, Ranks From[int]
+	Topic                              From[string]
 	// Labels are the keys of labels that are copied to events.Pod.Labels. Other labels, and
 	// all annotations, are dropped.
 	Labels []string
@@ -124,7 +124,7 @@ func (c *Config) validate(client kubernetes.Interface) (errs []error) {
 	for _, f := range []struct {
 		name       string
 		value, max int
-	}{{"Port", c.Port.Default, maxPort}, {"ReplayPort", c.ReplayPort.Default, maxPort}, {"Ranks", c.Ranks.Default, maxRanks}} {
+	}{{"Port", c.Port.Default, maxPort}, {"ReplayPort", c.ReplayPort.Default, maxPort}, {"TiersPort", c.TiersPort.Default, maxPort}, {"Ranks", c.Ranks.Default, maxRanks}} {
 		if f.value < 0 || f.value > f.max {
 			bad("%s.Default is %d, not in 0..%d", f.name, f.value, f.max)
 		}

@@ -38,6 +38,7 @@ func (c *Config) describe(p *corev1.Pod) (*events.Pod, error) {
 		Host:       p.Status.PodIP,
 		Port:       r.number("port", c.Port, maxPort),
 		ReplayPort: r.number("replay port", c.ReplayPort, maxPort),
+		TiersPort:  r.number("tiers port", c.TiersPort, maxPort),
 		Ranks:      r.number("ranks", c.Ranks, maxRanks),
 		Topic:      r.text("topic", c.Topic),
 		UID:        string(p.UID),
@@ -110,7 +111,7 @@ func (r *reader) number(what string, from From[int], highest int) int {
 // trim drops the fields that describe does not read: most of a pod is its specification and
 // the managers of its fields.
 func (c *Config) trim(p *corev1.Pod) {
-	keys := append([]string{c.Switch, c.Model.Key, c.Port.Key, c.ReplayPort.Key, c.Ranks.Key, c.Topic.Key}, c.Labels...)
+	keys := append([]string{c.Switch, c.Model.Key, c.Port.Key, c.ReplayPort.Key, c.TiersPort.Key, c.Ranks.Key, c.Topic.Key}, c.Labels...)
 	*p = corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:         p.Namespace,

@@ -140,7 +140,7 @@ var byLabel = k8s.Config{Model: k8s.From[string]{Key: "model"}}
 // full reads each field from a key of its own.
 var full = k8s.Config{
 	Switch: "on", Model: k8s.From[string]{Key: "model", Default: "base"}, Topic: k8s.From[string]{Key: "topic", Default: "kv"},
-	Port: k8s.From[int]{Key: "port", Default: 5600}, ReplayPort: k8s.From[int]{Key: "replay", Default: 5700}, Ranks: k8s.From[int]{Key: "ranks", Default: 2},
+	Port: k8s.From[int]{Key: "port", Default: 5600}, ReplayPort: k8s.From[int]{Key: "replay", Default: 5700}, TiersPort: k8s.From[int]{Key: "tiers"}, Ranks: k8s.From[int]{Key: "ranks", Default: 2},
 	Labels: []string{"zone"},
 }
 
@@ -202,6 +202,9 @@ func TestPods(t *testing.T) {
 		{"a topic", full, label("topic", "t"), pod(func(p *events.Pod) { p.Topic = "t" }), ""},
 		{"a port", full, label("port", "65534"), pod(func(p *events.Pod) { p.Port = 65534 }), ""},
 		{"a replay port", full, label("replay", "1"), pod(func(p *events.Pod) { p.ReplayPort = 1 }), ""},
+		{"an offload daemon", full, label("tiers", "5800"), pod(func(p *events.Pod) { p.TiersPort = 5800 }), ""},
+		{"an offload daemon in an annotation", full, with(func(p *corev1.Pod) { p.Annotations = map[string]string{"tiers": "5800"} }), pod(func(p *events.Pod) { p.TiersPort = 5800 }), ""},
+		{"a wrong port of a daemon", full, label("tiers", "0"), nil, `k8s: pod ns/p: tiers (tiers port) is "0", not a number in 1..65535`},
 		{"ranks", full, label("ranks", "1024"), pod(func(p *events.Pod) { p.Ranks = 1024 }), ""},
 		{"no number", full, label("port", "abc"), nil, `k8s: pod ns/p: port (port) is "abc", not a number in 1..65535`},
 		{"port 0", full, label("port", "0"), nil, `k8s: pod ns/p: port (port) is "0", not a number in 1..65535`},
@@ -256,6 +259,7 @@ func TestConfig(t *testing.T) {
 		"k8s: FieldSelector: ":                              {Model: byLabel.Model, FieldSelector: "a>b"},
 		"k8s: Port.Default is 65536, not in 0..65535":       {Model: byLabel.Model, Port: k8s.From[int]{Default: 65536}},
 		"k8s: ReplayPort.Default is -1, not in 0..65535":    {Model: byLabel.Model, ReplayPort: k8s.From[int]{Default: -1}},
+		"k8s: TiersPort.Default is 65536, not in 0..65535":  {Model: byLabel.Model, TiersPort: k8s.From[int]{Default: 65536}},
 		"k8s: Ranks.Default is 1025, not in 0..1024":        {Model: byLabel.Model, Ranks: k8s.From[int]{Default: 1025}},
 		"k8s: Model.Default has 1025 bytes, more than 1024": {Model: k8s.From[string]{Default: strings.Repeat("x", 1025)}},
 		"k8s: Topic.Default has 1025 bytes, more than 1024": {Model: byLabel.Model, Topic: k8s.From[string]{Default: strings.Repeat("x", 1025)}},

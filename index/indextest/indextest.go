@@ -1219,6 +1219,10 @@ var cases = []testCase{
 		if len(rows) != 1 || rows[0].BlockSize != 4*size || rows[0].Run != 2 {
 			t.Fatalf("rows %+v", rows)
 		}
+		// Blocks inside a chunk are none.
+		if got := t.apply(podA, inTier(index.TierCPU, c.remove(1)), inTier(index.TierCPU, c.remove(6))); got.UnknownRemove != 2 {
+			t.Errorf("%+v", got)
+		}
 		t.apply(podA, inTier(index.TierCPU, c.remove(7)))
 		if rows = t.match(c, nil, false); rows[0].Run != 1 {
 			t.Errorf("rows %+v", rows)

@@ -41,7 +41,8 @@ import (
 type options struct {
 	listen, model, dir                string
 	pods, namespace, selector         string
-	targetPort, eventPort, replayPort int
+	targetPort, eventPort             int
+	replayPort, tiersPort             int
 	fallbacks, maxRequests            int
 	maxBody, maxBuffered              int
 	memory                            int64
@@ -118,6 +119,7 @@ func parse(args []string) (*options, error) {
 	f.IntVar(&o.targetPort, "target-port", 8000, "port at which the pods answer requests")
 	f.IntVar(&o.eventPort, "event-port", 5557, "port of the pods' KV events, for -selector")
 	f.IntVar(&o.replayPort, "replay-port", 0, "port at which the pods repeat KV events, for -selector; 0: none")
+	f.IntVar(&o.tiersPort, "tiers-port", 0, "port of the KV events of an offload daemon beside each engine, for -selector; 0: none")
 	f.StringVar(&o.ranksLabel, "ranks-label", "", "label with a pod's number of data-parallel ranks, for -selector")
 	f.DurationVar(&o.timeout, "timeout", 5*time.Millisecond, "how long a request waits for its score; then it is picked by load")
 	f.IntVar(&o.fallbacks, "fallbacks", 2, "further endpoints in an answer")
@@ -268,7 +270,7 @@ func (o *options) source() (events.Source, error) {
 	return k8s.Source(client, k8s.Config{
 		Namespace: o.namespace, LabelSelector: o.selector,
 		Model: k8s.From[string]{Default: o.model}, Port: k8s.From[int]{Default: o.eventPort}, ReplayPort: k8s.From[int]{Default: o.replayPort},
-		Ranks: k8s.From[int]{Key: o.ranksLabel, Default: 1},
+		TiersPort: k8s.From[int]{Default: o.tiersPort}, Ranks: k8s.From[int]{Key: o.ranksLabel, Default: 1},
 	})
 }
 

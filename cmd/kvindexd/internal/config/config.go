@@ -74,9 +74,9 @@ type Config struct {
 	// ReplayPort is where an engine replays that connects to us, that is dialled, or that
 	// DNS or Kubernetes names. 0: nowhere. A start leaves such a pod partial.
 	ReplayPort int
-	// EnginePort is where pods of DNS and Kubernetes publish, and Ranks how many ranks each
-	// has.
-	EnginePort, Ranks int
+	// EnginePort is where pods of DNS and Kubernetes publish, TiersPort where the offload
+	// daemons beside them do (0: nowhere), and Ranks how many ranks each pod has.
+	EnginePort, TiersPort, Ranks int
 	// Concurrency is the number of pods whose events are applied at a time.
 	Concurrency int
 	// MaxPods bounds the pods, and the models, that connect to us.

@@ -88,6 +88,7 @@ var effects = map[string]struct {
 	"dns":               {"vllm.default.svc", func(c *Config) any { return c.DNS }, "vllm.default.svc"},
 	"dns-srv":           {"true", func(c *Config) any { return c.DNSSRV }, true},
 	"engine-port":       {"5558", func(c *Config) any { return c.EnginePort }, 5558},
+	"tiers-port":        {"5600", func(c *Config) any { return c.TiersPort }, 5600},
 	"ranks":             {"2", func(c *Config) any { return c.Ranks }, 2},
 	"kubernetes":        {"aibrix", func(c *Config) any { return c.Kubernetes }, "aibrix"},
 	"namespace":         {"inference", func(c *Config) any { return c.Namespace }, "inference"},

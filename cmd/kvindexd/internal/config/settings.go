@@ -90,6 +90,7 @@ var settings = []setting{
 	text("dns", "", "name whose addresses are the pods", func(c *Config) *string { return &c.DNS }, nil),
 	boolean("dns-srv", "false", "the name has SRV records", func(c *Config) *bool { return &c.DNSSRV }),
 	number("engine-port", "5557", "where pods of DNS and Kubernetes publish", 1, math.MaxUint16, func(c *Config) *int { return &c.EnginePort }),
+	number("tiers-port", "0", "where the offload daemons of these pods publish; 0: nowhere", 0, math.MaxUint16, func(c *Config) *int { return &c.TiersPort }),
 	number("ranks", "1", "data-parallel ranks of each of them", 1, 1024, func(c *Config) *int { return &c.Ranks }),
 	text("kubernetes", "none", "pods with the labels of `llm-d` or `aibrix` are dialled", func(c *Config) *string { return &c.Kubernetes }, oneOf("llm-d", "aibrix")),
 	text("namespace", "", "namespace of these pods; not set: all", func(c *Config) *string { return &c.Namespace }, nil),
@@ -339,7 +340,7 @@ func setPods(c *Config, s string) error {
 		switch {
 		case p.ID == "" || p.Model == "" || p.Host == "" && p.Engine != events.EngineNone:
 			return fmt.Errorf("[%d]: id, model and host are needed", i)
-		case p.Port < 0 || p.Port > math.MaxUint16 || p.ReplayPort < 0 || p.ReplayPort > math.MaxUint16 || p.Ranks < 0 || p.Ranks > 1024:
+		case p.Port < 0 || p.Port > math.MaxUint16 || p.ReplayPort < 0 || p.ReplayPort > math.MaxUint16 || p.TiersPort < 0 || p.TiersPort > math.MaxUint16 || p.Ranks < 0 || p.Ranks > 1024:
 			return fmt.Errorf("[%d]: a port is out of 0 to 65535, or ranks out of 0 to 1024", i)
 		case names[p.ID]:
 			return fmt.Errorf("[%d]: the id %.100q is there twice", i, p.ID)

@@ -173,7 +173,7 @@ func TestReady(t *testing.T) {
 	if code, failing := ready(f.server); code != 200 || failing != nil {
 		t.Errorf("without pods: %d %v", code, failing)
 	}
-	if err := f.fleet.Put("x", events.Pod{ID: "away", Model: "m", Host: "127.0.0.1", Port: 1}); err != nil {
+	if err := f.fleet.Put("x", events.Pod{ID: "away", Model: "m", Host: "127.0.0.1", Port: 1, TiersPort: 2}); err != nil {
 		t.Fatal(err)
 	}
 	const away = "0 of 1 ranks are connected, a share of 0.5 is needed"

@@ -52,6 +52,9 @@ func (s *Server) silent() string {
 	ranks, connected := 0, 0
 	for _, p := range c.fleet.Pods(nil) {
 		for _, l := range p.Streams {
+			if l.Tiers {
+				continue
+			}
 			if ranks++; l.Link == "live" {
 				connected++
 			}
