@@ -181,6 +181,7 @@ func TestReferenceRules(t *testing.T) {
 		{"tools that are too long", "/score_chat_completions", `{"tools": ["` + strings.Repeat("x", 2<<20) + `"], ` + messages + `}`, 400, `tools: longer than 2097152 bytes`},
 		{"a template that is too long", "/score_chat_completions", `{"chat_template": "` + strings.Repeat("x", 1<<16+1) + `", ` + messages + `}`, 400, `chat_template: longer than 65536 bytes`},
 		{"a template that works too long", "/score_chat_completions", `{"chat_template": "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}", ` + messages + `}`, 400, `steps`},
+		{"a template with a syntax error", "/score_chat_completions", `{"chat_template": "{% if x %}", ` + messages + `}`, 400, `chat_template: line 1, column `},
 		{"a template with an unknown construct", "/score_chat_completions", `{"chat_template": "{% trans %}x{% endtrans %}", ` + messages + `}`, 500, `trans`},
 		{"as deep as it may be", "/score_chat_completions", `{"metadata": ["\"[", ` + strings.Repeat("[", 98) + strings.Repeat("]", 98) + `], ` + messages + `}`, 200, `{"podScores":{"a":1,"b":0},"templated_messages":` + js(text) + `}`},
 		{"no role", "/score_chat_completions", `{"messages": [{"content": "x"}]}`, 400, `role`},
