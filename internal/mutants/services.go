@@ -106,7 +106,7 @@ var gateways = []mutant{
 	{"./epp", "exchange.limit", "a subset without a pod is none", "case x.limited:", "case false:", "TestSequences"},
 	{"./epp", "exchange.limit", "any number of requests waits at a pod", "x.requestsAt(pod) >= x.MaxRequests {", "false {", "TestRefusals"},
 	{"./epp", "choice.headers", "the destination of a client stays", "core.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD", "core.HeaderValueOption_ADD_IF_ABSENT", "TestSequences"},
-	{"./epp", "choice.headers", "the rank of a client stays", "m.RemoveHeaders = []string{rankHeader}", "_ = m", "TestRanks"},
+	{"./epp", "choice.headers", "the rank of a client stays", "m.RemoveHeaders = []string{rankHeader}", "_ = m", "TestOrders"},
 	{"./epp", "exchange.sendChunks", "no message ends the body", "EndOfStream: end && n == len(body)", "EndOfStream: false", "TestBodies"},
 	{"./epp", "exchange.choose", "fall-backs are not told", "c.endpoints += \",\" + pod.Host", "_ = c", "TestSequences"},
 	{"./epp", "exchange.requestBody", "a body has no bound", "len(x.body)+len(b.GetBody()) > x.MaxBody {", "false {", "TestRefusals"},
