@@ -324,6 +324,64 @@ func TestProof(t *testing.T) {
 	t.Logf("%d written, %d found missing, %d removed by readers, %d kills", wrote.Load(), missed.Load(), failed.Load(), kills)
 }
 
+// TestBound has writers of which each waits until the janitor has made room for its last
+// block: then the bound is exceeded by a block of each at most, and by the one that is just
+// being deleted.
+func TestBound(t *testing.T) {
+	root := t.TempDir()
+	m := folder(t, root, "m", 1, 1)
+	const most = 40
+	var mu sync.Mutex
+	came, held := map[string]bool{}, 0
+	j, stop := start(t, Settings{Root: root, Bytes: most * proofBlock * 20 / 19, MinAge: 1, Log: quiet(), Sink: func(changes []Change) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, c := range changes {
+			if c.Stored {
+				came[string(c.Hash)] = true
+				held++
+			} else {
+				held--
+			}
+		}
+	}})
+	await(t, "the first scan", func() bool { return j.Stats().Ready })
+	var writing sync.RWMutex
+	var wait sync.WaitGroup
+	for w := range writers {
+		wait.Go(func() {
+			tier := newTier(t)
+			for i := range 20 {
+				hash := fmt.Appendf(nil, "%x%02d", w, i)
+				writing.RLock()
+				err := tier.store(filepath.Join(root, blockName(m, 0, hash, 0)))
+				writing.RUnlock()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				await(t, "there is room", func() bool {
+					mu.Lock()
+					defer mu.Unlock()
+					return came[string(hash)] && held <= most
+				})
+				if i%5 == 0 {
+					writing.Lock()
+					if n := onDisk(t, root, m); n > (most+writers+1)*proofBlock {
+						t.Errorf("%d blocks, with %d writers and a bound of %d", n/proofBlock, writers, most)
+					}
+					writing.Unlock()
+				}
+			}
+		})
+	}
+	wait.Wait()
+	stop()
+	if st := j.Stats(); st.Deleted != 20*writers-most || st.Errors > 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
 // onDisk is the sum of a folder's files.
 func onDisk(t *testing.T, root, folder string) (sum int64) {
 	for name, size := range tree(t, root) {
