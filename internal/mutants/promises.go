@@ -425,7 +425,7 @@ var promises = []promise{
 		{"./offload", "Segments.get", "a checksum of blocks is not read", "crc32.Checksum(body, castagnoli) != rec.sum", "false", "TestDeletedStays"},
 		{"./offload", "Segments.get", "a deletion is not written if a block seemed corrupt", "s.hidden[print] = p.file", "_ = p.file", "TestDeletedStays"},
 		{"./offload", "Segments.stage", "a segment passes its bound in bytes", "if f == nil || f.end+f.padded(len(body)) > s.cfg.SegmentBytes {", "if f == nil {", "TestHotOutlives"},
-		{"./offload", "ghosts.add", "ghosts have no bound", "delete(g.at, old)", "_ = old", "TestStoreAgainstPlain/s3fifo"},
+		{"./offload", "internal/queues:ghosts.add", "ghosts have no bound", "delete(g.at, old)", "_ = old", "TestStoreAgainstPlain/s3fifo"},
 		{"./offload", "Store.read", "a late read has memory of others", "s.pin(slot)\n\t\tslots", "slots", "TestLateRead"},
 		{"./offload", "Store.beneath", "a single missing block is read", "missing < d.MinMissing ||", "", "TestDoubleGet"},
 		{"./offload", "Store.ingest", "any number of blocks waits to be written", "if len(s.queue) >= s.quota {", "if false {", "TestOverQuota"},

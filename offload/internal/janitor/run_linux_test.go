@@ -333,7 +333,7 @@ func TestBound(t *testing.T) {
 	const most = 40
 	var mu sync.Mutex
 	came, held := map[string]bool{}, 0
-	j, stop := start(t, Settings{Root: root, Bytes: most * proofBlock * 20 / 19, MinAge: 1, Log: quiet(), Sink: func(changes []Change) {
+	j, stop := start(t, Settings{Root: root, Bytes: most * proofBlock * 20 / 19, MinAge: 1, Tick: 5 * time.Millisecond, Log: quiet(), Sink: func(changes []Change) {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, c := range changes {
