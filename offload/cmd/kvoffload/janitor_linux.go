@@ -51,7 +51,7 @@ func parseJanitor(name string, args []string, out io.Writer) (*janitorFlags, err
 	flags.Float64Var(&f.DiskLow, "disk-low", 0, "and at which it ends; 0: 0.05 less")
 	flags.DurationVar(&f.MaxAge, "max-age", 0, "delete blocks that were not used for so long")
 	flags.DurationVar(&f.MinAge, "min-age", time.Minute, "delete no file that was written since")
-	order := flags.String("policy", string(janitor.LRU), "which blocks go first: lru, fifo")
+	order := flags.String("policy", string(janitor.LRU), "which blocks go first: lru, fifo or s3fifo")
 	flags.DurationVar(&f.Temporary, "temporary", 0, "delete temporary files of writers that were not written for so long; 0: they stay")
 	flags.BoolVar(&f.NoInotify, "no-inotify", false, "look for changes by scans alone, as on a network file system")
 	flags.DurationVar(&f.Rescan, "rescan", time.Minute, "time between scans where inotify cannot see; ten times as long where it can")

@@ -58,6 +58,7 @@ func TestJanitorCommands(t *testing.T) {
 	}{
 		{"ls ROOT", []string{"folder=" + tierFolder + " model=org/m ranks=1 blocks_per_file=1 blocks=4 incomplete=0 bytes=4000 oldest=", `folder=other_0123456789ab left_alone="config.json is that of ` + tierFolder}},
 		{"janitor -bytes 3000 -dry-run ROOT", []string{"hash=abcde000000000000000000000 bytes=1000", "hash=abcde000000000000000000001 bytes=1000"}},
+		{"janitor -bytes 3000 -policy s3fifo -dry-run ROOT", []string{"0000000 bytes", "0000001 bytes"}},
 		{"janitor -max-age 8h30m -dry-run ROOT", []string{"0000000 bytes", "0000001 bytes"}},
 		{"check-config -disk-high 0.9 ROOT", []string{"blocks=4", "network=false reads="}},
 		{"ls", []string{"error", "usage"}},

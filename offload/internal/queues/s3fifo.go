@@ -68,7 +68,7 @@ func (p *S3FIFO) Touch(slot uint32) (hot bool) {
 // Remove removes a slot.
 func (p *S3FIFO) Remove(slot uint32) { p.rings.Drop(p.of(slot), slot) }
 
-// Evict removes a slot of which Stays said that it does not stay.
+// Evict removes a slot, whose block is a ghost then if it was new.
 func (p *S3FIFO) Evict(slot uint32) {
 	if !p.inMain[slot] {
 		p.ghosts.add(p.Key(slot))
