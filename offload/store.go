@@ -98,7 +98,7 @@ type Store struct {
 type counts struct {
 	hits, misses, stored, evicted, refused uint64
 
-	metPinned, promoted, reinserted, ghostHits uint64 // in policies
+	metPinned uint64 // by LRU and FIFO
 
 	disk DiskStats
 }
@@ -156,7 +156,7 @@ func Open(cfg Config) (*Store, error) {
 	s.slabs = make([]slab, (slots+s.perSlab-1)/s.perSlab)
 	s.slots = make(map[Key]uint32)
 	s.keys, s.resident, s.refs = make([]Key, slots), make([]bool, slots), make([]int32, slots)
-	s.policy, err = newPolicy(cfg, slots, s.capacity, &s.count)
+	s.policy, err = newPolicy(cfg, slots, s.capacity, func(slot uint32) []byte { return s.keys[slot][:] }, &s.count)
 	return s, err
 }
 
@@ -430,7 +430,7 @@ func (s *Store) commit(prefix, keys []Key, slots []uint32, isNew bool) {
 		slot := slots[i]
 		s.slots[keys[i]], s.keys[slot], s.resident[slot] = slot, keys[i], true
 		s.pinned++ // by its lease
-		hot := s.policy.insert(slot, keys[i])
+		hot := s.policy.insert(slot)
 		s.count.stored++
 		if came != nil {
 			came[i] = true
