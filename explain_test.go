@@ -32,9 +32,7 @@ func explain(t testing.TB, ix *kvindex.Indexer, r kvindex.Request, pod string) *
 	t.Helper()
 	before := ix.Stats().Scores
 	e, err := ix.Explain(ctx, &r, pod)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if after := ix.Stats().Scores; !reflect.DeepEqual(after, before) {
 		t.Errorf("it was counted: %+v", after)
 	}
@@ -644,9 +642,7 @@ func (s *situation) full(describes bool) {
 // noExplainer is a backend that has no optional ability.
 func noExplainer(t *testing.T) index.Index {
 	m, err := inmemory.New(index.MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { m.Close() })
 	return struct{ index.Index }{m}
 }
@@ -736,9 +732,7 @@ func TestExplainIsTheScore(t *testing.T) {
 			if round%5 == 4 {
 				payload, _ = m.remove(r, 0.3)
 			}
-			if err := ix.Ingest(m.name, "m", payload); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.Ingest(m.name, "m", payload))
 		}
 		for range 4 {
 			q := randomRequest(r, before)
@@ -892,9 +886,7 @@ func TestExplanationAsJSON(t *testing.T) {
 		if err == nil {
 			err = json.Unmarshal(b, &m)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return m
 	}
 	m := read(explain(t, ix, kvindex.Request{Model: "m", Tokens: p.Tokens}, "a"))
@@ -905,9 +897,7 @@ func TestExplanationAsJSON(t *testing.T) {
 	if m["Cause"] != "error" || m["Err"] != "kvindex: bad request: the prompt is empty" || m["Detail"] != "bad_request" {
 		t.Errorf("%v", m)
 	}
-	if err := ix.MarkLost("a", 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.MarkLost("a", 0))
 	if m = read(explain(t, ix, kvindex.Request{Model: "m", Tokens: p.Tokens}, "a")); m["Detail"] != "marked" {
 		t.Errorf("%v", m)
 	}
@@ -1069,9 +1059,7 @@ func TestCausesOfRanks(t *testing.T) {
 			if len(evs) == 0 {
 				continue
 			}
-			if err := ix.Ingest("a", "m", fakeengine.Payload(1, rank, evs...)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.Ingest("a", "m", fakeengine.Payload(1, rank, evs...)))
 		}
 		brings(c.stream...)(t, ix)
 		if c.tokens == 0 {
@@ -1099,9 +1087,7 @@ func (r restless) Match(ctx context.Context, q *index.Query, m *index.Matches) e
 // The score and its cause are of one moment, or no cause is told.
 func TestExplainOfOneMoment(t *testing.T) {
 	m, err := inmemory.New(index.MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	p := fakeengine.NewPrompt(1, 16, 8)
 	left, change := 0, func() {}
@@ -1115,9 +1101,7 @@ func TestExplainOfOneMoment(t *testing.T) {
 	ask := func() *kvindex.Explanation {
 		t.Helper()
 		e, err := ix.Explain(ctx, r, "a")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return e
 	}
 	ingest(t, ix, "a", p.Stored(0, 6))

@@ -108,9 +108,7 @@ func TestPairs(t *testing.T) {
 	tokens := fakeengine.NewPrompt(1, 1, 50).Tokens
 	store := func(hash uint64, pairs []uint32) {
 		e := events.Event{Kind: events.Stored, Hashes: []uint64{hash}, Tokens: pairs, Pairs: true, BlockSize: 16, HasParent: hash > 1, Parent: hash - 1}
-		if err := ix.ApplyBatch("a", "m", &events.Batch{Events: []events.Event{e}}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.ApplyBatch("a", "m", &events.Batch{Events: []events.Event{e}}))
 	}
 	var pairs []uint32
 	for i := range 48 {
@@ -162,9 +160,7 @@ func TestVariantsAreFew(t *testing.T) {
 		}
 	}
 	for _, pod := range []string{"a", "bare"} {
-		if err := ix.ApplyBatch(pod, "m", &batch); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.ApplyBatch(pod, "m", &batch))
 	}
 	if got := ix.Stats(); got.Counts.Dropped > 0 || got.Unscored != uint64(odd)+5 {
 		t.Errorf("%+v", got)
@@ -188,9 +184,7 @@ func TestASaltedChainKeepsItsRoot(t *testing.T) {
 			return e
 		}
 		for _, b := range []events.Batch{{Events: []events.Event{e(0, 1, "pepper")}}, {Events: []events.Event{e(1, 3, extended)}}} {
-			if err := ix.ApplyBatch("a", "m", &b); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.ApplyBatch("a", "m", &b))
 		}
 		for salt, want := range map[string]int{"pepper": 3, "": 0, "sugar": 0} {
 			if got := score(t, ix, kvindex.Request{Tokens: p.Tokens, Salt: salt})[0].MatchedBlocks; got != want {
@@ -204,9 +198,7 @@ func TestASaltedChainKeepsItsRoot(t *testing.T) {
 func TestASaltNamedLikeAnAdapter(t *testing.T) {
 	ix := open(t)
 	e, err := fakeengine.New(fakeengine.Config{Model: "m", Publish: func(p []byte) { ix.Ingest("a", "m", p) }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := fakeengine.NewPrompt(1, 16, 3)
 	for _, r := range []fakeengine.Request{{Tokens: p.Tokens[:17], Adapter: "x"}, {Tokens: p.Tokens, Salt: "x"}} {
 		if _, err := e.Submit(r); err != nil {
@@ -225,9 +217,7 @@ func TestHashesInBytesAndIntegers(t *testing.T) {
 	p := fakeengine.NewPrompt(0xfedcba98, 16, 6)
 	send := func(inBytes bool, e fakeengine.Event) {
 		t.Helper()
-		if err := ix.Ingest("a", "m", fakeengine.Encoding{ByteHashes: inBytes}.Append(nil, &fakeengine.Batch{Events: []fakeengine.Event{e}})); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.Ingest("a", "m", fakeengine.Encoding{ByteHashes: inBytes}.Append(nil, &fakeengine.Batch{Events: []fakeengine.Event{e}})))
 	}
 	for step, c := range []struct {
 		inBytes bool

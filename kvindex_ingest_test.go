@@ -130,15 +130,11 @@ func BenchmarkIngest(b *testing.B) {
 	for b.Loop() {
 		if i == len(payloads) {
 			b.StopTimer()
-			if err := ix.RemovePod("a"); err != nil {
-				b.Fatal(err)
-			}
+			must(b, ix.RemovePod("a"))
 			i = 0
 			b.StartTimer()
 		}
-		if err := ix.Ingest("a", "m", payloads[i]); err != nil {
-			b.Fatal(err)
-		}
+		must(b, ix.Ingest("a", "m", payloads[i]))
 		i++
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/8, "ns/block")
@@ -156,17 +152,13 @@ func BenchmarkApplyBatch(b *testing.B) {
 	b.ReportAllocs()
 	for i := uint64(1); b.Loop(); i++ {
 		if i%(1_000_000/64) == 0 {
-			if err := ix.RemovePod("a"); err != nil {
-				b.Fatal(err)
-			}
+			must(b, ix.RemovePod("a"))
 		}
 		e.Tokens[0]++
 		for j := range e.Hashes {
 			e.Hashes[j] = (i<<6 | uint64(j)) * 0x9E3779B97F4A7C15
 		}
-		if err := ix.ApplyBatch("a", "m", &batch); err != nil {
-			b.Fatal(err)
-		}
+		must(b, ix.ApplyBatch("a", "m", &batch))
 	}
 	b.ReportMetric(float64(b.N)*64/b.Elapsed().Seconds()/1e6, "Mblocks/s")
 }
@@ -209,9 +201,7 @@ func BenchmarkIngestMessage(b *testing.B) {
 			run("fill", func(b *testing.B, i int) {
 				if i == 0 {
 					b.StopTimer()
-					if err := ix.RemovePod("a"); err != nil {
-						b.Fatal(err)
-					}
+					must(b, ix.RemovePod("a"))
 					b.StartTimer()
 				}
 				ingest(stored[i])
@@ -266,9 +256,7 @@ func BenchmarkIngestTiers(b *testing.B) {
 					aged(b, ix, "a", 1+step*float64(i/len(payloads)))
 					b.StartTimer()
 				}
-				if err := ix.Ingest("a", "m", payloads[at]); err != nil {
-					b.Fatal(err)
-				}
+				must(b, ix.Ingest("a", "m", payloads[at]))
 			}
 			b.ReportMetric(float64(b.N)*each/b.Elapsed().Seconds()/1e6, "Mevents/s")
 		})
@@ -330,9 +318,7 @@ func TestIngestBeginsLate(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 4)
 	ingest(t, ix, "a", p.Stored(0, 1))
-	if err := ix.MarkLost("a", 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.MarkLost("a", 0))
 	ingest(t, ix, "a", p.Stored(0, 3))
 	if got := ix.Pods(nil)[0]; got.State != kvindex.StatePartial || blocks(t, ix, "a", p) != 3 {
 		t.Errorf("%d blocks, %+v", blocks(t, ix, "a", p), got)

@@ -40,9 +40,7 @@ func (words) Encode(_ context.Context, dst []uint32, text string, special bool) 
 func open(t testing.TB, opts ...kvindex.Option) *kvindex.Indexer {
 	t.Helper()
 	ix, err := kvindex.New(opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { ix.Close() })
 	return ix
 }
@@ -53,9 +51,7 @@ func withProfile(p kvindex.Profile) kvindex.Option {
 
 func ingest(t testing.TB, ix *kvindex.Indexer, pod string, evs ...fakeengine.Event) {
 	t.Helper()
-	if err := ix.Ingest(pod, "m", fakeengine.Payload(1, 0, evs...)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.Ingest(pod, "m", fakeengine.Payload(1, 0, evs...)))
 }
 
 func score(t testing.TB, ix *kvindex.Indexer, r kvindex.Request) []kvindex.PodScore {
@@ -64,9 +60,7 @@ func score(t testing.TB, ix *kvindex.Indexer, r kvindex.Request) []kvindex.PodSc
 		r.Model = "m"
 	}
 	var a kvindex.Answer
-	if err := ix.ScoreRequest(ctx, &r, &a); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.ScoreRequest(ctx, &r, &a))
 	return a.Pods
 }
 
@@ -93,9 +87,7 @@ func TestScoreText(t *testing.T) {
 	ingest(t, ix, "a", p.Stored(0, 1))
 	ingest(t, ix, "b", p.Stored(0, 3))
 	got, err := ix.Score(ctx, text, "m", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := []kvindex.PodScore{
 		{Pod: "b", Score: 48, PredictedTokens: 48, MatchedBlocks: 3, BlockTokens: 16, Tiers: [index.NumTiers]int{3}, CachedTokens: 48, State: kvindex.StateLive},
 		{Pod: "a", Score: 16, PredictedTokens: 16, MatchedBlocks: 1, BlockTokens: 16, Tiers: [index.NumTiers]int{1}, CachedTokens: 16, State: kvindex.StateLive},
@@ -138,9 +130,7 @@ func TestClose(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 2)
 	ingest(t, ix, "a", p.Stored(0, 2))
 	for range 2 {
-		if err := ix.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.Close())
 	}
 	_, scoreErr := ix.Score(ctx, "x", "m", nil)
 	_, messageErr := ix.IngestMessage(message("s", 0, 1, 0))
@@ -247,9 +237,7 @@ func BenchmarkHeapFleet(b *testing.B) {
 						for range length {
 							stored.Hashes = append(stored.Hashes, r.Uint64())
 						}
-						if err := ix.ApplyBatch(fmt.Sprint("pod-", pod), "m", &events.Batch{Events: []events.Event{stored}}); err != nil {
-							b.Fatal(err)
-						}
+						must(b, ix.ApplyBatch(fmt.Sprint("pod-", pod), "m", &events.Batch{Events: []events.Event{stored}}))
 					}
 				}
 				heap := float64(liveHeap() - before)
@@ -266,4 +254,12 @@ func liveHeap() uint64 {
 	runtime.GC()
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
 }

@@ -26,9 +26,7 @@ const (
 func files(t *testing.T, more map[string]string) map[string]string {
 	t.Helper()
 	tiny, err := os.ReadFile("tokenize/testdata/tiny.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all := map[string]string{"tokenizer.json": string(tiny), "tokenizer_config.json": plainConfig, "chat_template.jinja": folderTemplate}
 	for name, content := range more {
 		all[name] = content
@@ -48,9 +46,7 @@ func folder(t *testing.T, files map[string]string) string {
 		if content == "" {
 			continue
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
 	return dir
 }
@@ -66,9 +62,7 @@ func cache(t *testing.T, name, dir string) string {
 		os.WriteFile(filepath.Join(repo, "refs", "main"), []byte("c0ffee"), 0o600),
 		os.CopyFS(filepath.Join(repo, "snapshots", "c0ffee"), os.DirFS(dir)),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	return root
 }
@@ -84,13 +78,9 @@ const (
 func TestModelFromAFolder(t *testing.T) {
 	dir := folder(t, files(t, nil))
 	tok, err := tokenize.LoadPretrained(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	template, err := chat.Load(dir, chat.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	loaded, err := kvindex.LoadModel(dir)
 	if err != nil || loaded.ChatErr != nil {
 		t.Fatal(err, loaded.ChatErr)
@@ -114,21 +104,15 @@ func TestModelFromAFolder(t *testing.T) {
 		ix := open(t, option)
 		for i, body := range []string{toolBody, partsBody, saltBody} {
 			asked, err := chat.Parse("", []byte(body))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			text, err := template.Render(asked, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			tokens, err := tok.Encode(ctx, nil, text.Text, false)
 			if err != nil || len(tokens) < 17 {
 				t.Fatal(len(tokens), err)
 			}
 			p := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: uint64(i+1) << 32}
-			if err := ix.Ingest("pod", "org/m", fakeengine.Payload(1, 0, p.Stored(0, 1))); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.Ingest("pod", "org/m", fakeengine.Payload(1, 0, p.Stored(0, 1))))
 			var a kvindex.Answer
 			if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "org/m", Body: []byte(body)}, &a); err != nil {
 				t.Fatal(name, err)
@@ -150,9 +134,7 @@ func TestModelFromAFolder(t *testing.T) {
 func newModels(t *testing.T, c kvindex.ModelsConfig) *kvindex.Models {
 	t.Helper()
 	m, err := kvindex.NewModels(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { m.Close() })
 	return m
 }
@@ -166,9 +148,7 @@ func TestModels(t *testing.T) {
 		Options:    func(model string) chat.Options { return chat.Options{Kwargs: `{"more": "` + model + `"}`} },
 	})
 	asked, err := chat.Parse("", []byte(`{"messages": [{"role": "user", "content": "hello "}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, name := range []string{"a", "b"} {
 		m, err := s.Model(ctx, name)
 		if err != nil || m.ChatErr != nil {
@@ -184,9 +164,7 @@ func TestModels(t *testing.T) {
 		t.Errorf("an ended context: %v", err)
 	}
 	ix := open(t, kvindex.WithModels(s.Model))
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close())
 	if _, err := ix.Score(ctx, "hello", "a", nil); !errors.Is(err, tokenize.ErrPoolClosed) {
 		t.Errorf("closed: %v", err)
 	}
@@ -224,9 +202,7 @@ func TestModelsSlowFind(t *testing.T) {
 	if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Body: []byte(partsBody)}, new(kvindex.Answer)); err != nil || len(found) != 1 {
 		t.Errorf("when it has returned: %v, %d more calls, want that for the tokenizer", err, len(found))
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close())
 	if m, err := s.Model(ctx, "never"); err != nil || !errors.Is(m.ChatErr, context.Canceled) {
 		t.Errorf("closed: %v, %v", err, m.ChatErr)
 	}
@@ -352,25 +328,17 @@ func TestOneEngineForTokenizerAndChats(t *testing.T) {
 	})
 	for engine, like := range map[string]string{"": "main", "0.28": "main", "0.11": "0.19", "0.19": "0.11"} {
 		loaded, err := kvindex.LoadModel(dir, chat.Options{Engine: engine})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		found, err := models.Model(ctx, engine)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		want, err := tokenize.LoadPretrained(dir, like)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if want := ids(kvindex.Model{Tokenizer: want}); !slices.Equal(ids(loaded), want) || !slices.Equal(ids(found), want) {
 			t.Errorf("engine %q: LoadModel %v, Models %v, want %v", engine, ids(loaded), ids(found), want)
 		}
 	}
 	old, err := kvindex.LoadModel(dir, chat.Options{Engine: "0.11"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	newest, err := kvindex.LoadModel(dir)
 	if err != nil || slices.Equal(ids(old), ids(newest)) {
 		t.Error("both versions have the same ids: this tests nothing", err)

@@ -179,9 +179,7 @@ func TestApproximateObserve(t *testing.T) {
 		}
 	}
 	// Numbers that cannot be right, and tickets that are not good, change nothing.
-	if err := f.RemovePod("b"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.RemovePod("b"))
 	f.send(kvindex.Request{Tokens: oldest}, "b", 0)
 	f.send(kvindex.Request{Tokens: believed.Tokens}, "b", 0)
 	for _, u := range []kvindex.Usage{{-1, -1}, {-1, 1 << 30}, {96, math.MaxInt}, {math.MaxInt, math.MaxInt - 1}, {math.MinInt, math.MinInt}} {
@@ -189,9 +187,7 @@ func TestApproximateObserve(t *testing.T) {
 	}
 	f.Observe(ticket, kvindex.Usage{PromptTokens: 96})
 	f.Observe(kvindex.Ticket{}, kvindex.Usage{PromptTokens: 96})
-	if err := f.RemovePod("a"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.RemovePod("a"))
 	f.Observe(older, kvindex.Usage{PromptTokens: 64})
 	if got := f.predicted(kvindex.Request{Tokens: oldest}, "b"); got != 48 {
 		t.Errorf("%d tokens of pod b", got)
@@ -252,9 +248,7 @@ func TestApproximateBecomesExact(t *testing.T) {
 			if got := f.predicted(request, "pod"); got != 80 {
 				t.Errorf("what cannot be read is no event: %d tokens", got)
 			}
-			if err := c.tell(f); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.tell(f))
 			request.Pods = []string{"pod"}
 			if s := f.ask(request).Pods[0]; s.CachedTokens != 32 || s.PredictedTokens != 32 || s.State != c.want {
 				t.Errorf("%+v, want what the event says, in state %v", s, c.want)
@@ -273,9 +267,7 @@ func TestApproximateBecomesExact(t *testing.T) {
 				t.Errorf("%+v", s)
 			}
 			// It begins anew when it is forgotten.
-			if err := f.RemovePod("pod"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.RemovePod("pod"))
 			if s := f.ask(request).Pods[0]; s.PredictedTokens != 0 || s.State != kvindex.StateApproximate {
 				t.Errorf("removed: %+v", s)
 			}
@@ -358,9 +350,7 @@ func TestApproximateInventedModels(t *testing.T) {
 	if n := len(f.Pods(nil)); n != kvindex.MaxModels {
 		t.Errorf("%d models, want %d", n, kvindex.MaxModels)
 	}
-	if err := f.Ingest("pod", "real", fakeengine.Payload(1e9, 0, believed.Stored(0, 6))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Ingest("pod", "real", fakeengine.Payload(1e9, 0, believed.Stored(0, 6))))
 	if s := f.ask(kvindex.Request{Model: "real", Tokens: believed.Tokens, Pods: []string{"pod"}}).Pods[0]; s.CachedTokens != 80 {
 		t.Errorf("%+v", s)
 	}
@@ -368,9 +358,7 @@ func TestApproximateInventedModels(t *testing.T) {
 		t.Errorf("a model that is used was forgotten for another: %d tokens", got)
 	}
 	for i := range kvindex.MaxModels - 1 { // then all go
-		if err := f.Ingest("pod", fmt.Sprint("real-", i), fakeengine.Payload(1e9, 0, believed.Stored(0, 6))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.Ingest("pod", fmt.Sprint("real-", i), fakeengine.Payload(1e9, 0, believed.Stored(0, 6))))
 	}
 	if err := f.Ingest("pod", "one more", fakeengine.Payload(1e9, 0, believed.Stored(0, 6))); err == nil {
 		t.Error("more than MaxModels")
@@ -385,13 +373,9 @@ func TestApproximateSnapshot(t *testing.T) {
 	f := openApproximate(t, roomy)
 	f.send(kvindex.Request{Tokens: believed.Tokens}, "pod", 0)
 	f.send(kvindex.Request{Tokens: believed.Tokens}, "other", 0)
-	if err := f.Ingest("pod", "exact", fakeengine.Payload(1e9, 0, believed.Stored(0, 6))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Ingest("pod", "exact", fakeengine.Payload(1e9, 0, believed.Stored(0, 6))))
 	var file bytes.Buffer
-	if err := f.Snapshot(ctx, &file); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Snapshot(ctx, &file))
 	for _, still := range []bool{true, false} {
 		g := &approximateFleet{t: t, now: f.now, asked: make(map[string]int)}
 		var err error
@@ -401,9 +385,7 @@ func TestApproximateSnapshot(t *testing.T) {
 			}
 			return p
 		})...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { g.Close() })
 		if pods := g.Pods(nil); len(pods) != 1 || pods[0].Model != "exact" || pods[0].State != kvindex.StateUncertain {
 			t.Errorf("restored: %+v", pods)
@@ -433,9 +415,7 @@ func TestApproximateExplain(t *testing.T) {
 		return p
 	})
 	f.send(kvindex.Request{Tokens: believed.Tokens}, "pod", 2)
-	if err := f.Ingest("exact", "m", fakeengine.Payload(1e9, 0, believed.Stored(0, 1))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Ingest("exact", "m", fakeengine.Payload(1e9, 0, believed.Stored(0, 1))))
 	for _, c := range []struct {
 		pod    string
 		tokens []uint32

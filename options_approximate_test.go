@@ -25,9 +25,7 @@ func TestApproximate(t *testing.T) {
 			tokens[i] = uint32(from + i)
 		}
 		var a kvindex.Answer
-		if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: tokens, Pods: []string{"a", "b", "exact"}}, &a); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: tokens, Pods: []string{"a", "b", "exact"}}, &a))
 		return &a
 	}
 	of := func(a *kvindex.Answer, pod string) (s kvindex.PodScore) {
@@ -48,9 +46,7 @@ func TestApproximate(t *testing.T) {
 	send := func(from, n int) kvindex.Ticket {
 		t.Helper()
 		ticket, err := ix.Routed(ask(from, n), "a", 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return ticket
 	}
 	want("nothing was sent", ask(0, 100), "a", 0, kvindex.StateApproximate)
@@ -76,8 +72,6 @@ func TestApproximate(t *testing.T) {
 	}
 	b := &events.Batch{Events: []events.Event{{Kind: events.Stored, Hashes: []uint64{1}, Tokens: make([]uint32, 16), BlockSize: 16}}}
 	now = now.Add(10 * time.Second)
-	if err := ix.ApplyBatch("a", "m", b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.ApplyBatch("a", "m", b))
 	want("an event came", ask(0, 64), "a", 0, kvindex.StateLive)
 }

@@ -69,9 +69,7 @@ func TestEvicted(t *testing.T) {
 	// A score that counts a block says it, for the pod and for its rank, also if other
 	// ranks have lost nothing.
 	ingest(t, ix, "a", again.Stored(0, 4))
-	if err := ix.Ingest("a", "m", fakeengine.Payload(1, 1, again.Stored(0, 4))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.Ingest("a", "m", fakeengine.Payload(1, 1, again.Stored(0, 4))))
 	ingest(t, ix, "c", again.Stored(0, 4))
 	want := func(pod string, rank int, state kvindex.State, ranks bool) {
 		t.Helper()
@@ -121,9 +119,7 @@ func (l lister) Match(ctx context.Context, q *index.Query, m *index.Matches) err
 // TestEvictedIsPartialAtBest: what was given up makes no state better than it is.
 func TestEvictedIsPartialAtBest(t *testing.T) {
 	m, err := inmemory.New(index.MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	ix := open(t, kvindex.WithIndex(lister{m, "a"}), kvindex.WithKeepOnLoss())
 	p := fakeengine.NewPrompt(1, 16, 3)
@@ -134,9 +130,7 @@ func TestEvictedIsPartialAtBest(t *testing.T) {
 		if info.State != state || s.State != state || s.Evicted != 7 || got.State != state || got.UpperBound {
 			t.Errorf("%v, %+v, %+v, want %v", info.State, s, got, state)
 		}
-		if err := ix.MarkLost("a", 0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.MarkLost("a", 0))
 	}
 }
 
@@ -164,9 +158,7 @@ func (b *bounded) Apply(ctx context.Context, src index.Source, cur index.Cursor,
 func small(t *testing.T, room int, opts ...kvindex.Option) (*kvindex.Indexer, *bounded) {
 	t.Helper()
 	m, err := inmemory.New(index.MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { m.Close() })
 	b := &bounded{m, room}
 	return open(t, append(opts, kvindex.WithIndex(b))...), b
@@ -242,9 +234,7 @@ func TestNoRoom(t *testing.T) {
 				t.Fatal(err)
 			}
 			ranks(kvindex.StateLive, 4, 1)
-			if err := ix.RemovePod("a"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.RemovePod("a"))
 		})
 	}
 }
@@ -272,9 +262,7 @@ func TestNoRoomForTheFirst(t *testing.T) {
 			t.Errorf("message %d again: %+v, %v", m.Seq, r, err)
 		}
 	}
-	if err := ix.RemovePod("b"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.RemovePod("b"))
 	play(t, ix, p,
 		step{message("s", 1, 10, 0, p.Stored(2, 3)), taken, 0, kvindex.StatePartial}, // its parent was lost
 		step{message("s", 2, 11, 0, p.Stored(0, 2)), taken, 3, kvindex.StatePartial},
@@ -312,14 +300,10 @@ func TestManyPods(t *testing.T) {
 		}
 	}
 	for _, pod := range in {
-		if err := ix.RemovePod(pod); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.RemovePod(pod))
 	}
 	for _, pod := range out[:min(1, len(out))] {
-		if err := say(pod); err != nil {
-			t.Fatal(err)
-		}
+		must(t, say(pod))
 		if info, s := source(t, ix, pod); s.Blocks[kvindex.TierGPU] != 4 || info.State != kvindex.StatePartial {
 			t.Fatalf("%s came back as %v, %+v", pod, info.State, s)
 		}
@@ -391,9 +375,7 @@ func BenchmarkHeapBeside(b *testing.B) {
 	say := func(ix *kvindex.Indexer, pod, stream string, seq uint64, rank int) {
 		clock++
 		_, err := ix.IngestMessage(kvindex.Message{Pod: pod, Model: "m", Stream: stream, Seq: seq, Payload: fakeengine.Payload(clock, rank, fakeengine.NewPrompt(seq, 16, 1).Stored(0, 1))})
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 	}
 	learn := func(ix *kvindex.Indexer, pod, adapter string) {
 		s := fakeengine.NewPrompt(1, 16, 1).Stored(0, 1)

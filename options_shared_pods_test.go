@@ -114,9 +114,7 @@ func TestListedPods(t *testing.T) {
 	// A stream that ended took its pod along.
 	_ = s.writer.Sink().StreamNote("c", "m", "s", events.NoteClosed)
 	s.reads(t, "a/m=live[0=live] b/m=live[2=live]")
-	if err := s.writer.Sink().RemoveStream("b", "m", ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.writer.Sink().RemoveStream("b", "m", ""))
 	s.reads(t, "a/m=live[0=live]")
 
 	// What is heard here counts, until it is not any more.
@@ -132,9 +130,7 @@ func TestListedPods(t *testing.T) {
 	s.reads(t, "a/m=live[0=live] b/m=live[0=live]")
 
 	// Who removes a listed pod removes it for all.
-	if err := s.reader.RemovePod("b"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.reader.RemovePod("b"))
 	s.reads(t, "a/m=live[0=live]")
 	if got := s.states(t, kvindex.Request{Pods: []string{"b"}}); got != "b/0=0/unknown" {
 		t.Error(got)
@@ -678,9 +674,7 @@ func TestApplyDelayed(t *testing.T) {
 		t.Error("no error")
 	}
 	s.reads(t, "a/m=uncertain[0=uncertain 1=live] b/m=uncertain[0=uncertain] c/m=partial[0=unknown]")
-	if err := s.writer.RemovePod("c"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.writer.RemovePod("c"))
 	s.w.set(func(p *process) { p.fail = nil })
 	if r, err := s.writer.IngestMessage(at("s", 5, 0)); err != nil || !r.Applied {
 		t.Errorf("%+v, %v", r, err)
@@ -698,9 +692,7 @@ func TestDegraded(t *testing.T) {
 	var a kvindex.Answer
 	ask := func() {
 		t.Helper()
-		if err := s.reader.ScoreRequest(ctx, &q, &a); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.reader.ScoreRequest(ctx, &q, &a))
 	}
 	if ask(); a.Degraded != nil || a.Pods[0].CachedTokens != 48 {
 		t.Fatalf("%+v", a)
@@ -756,9 +748,7 @@ func TestExplainListed(t *testing.T) {
 			t.Errorf("%s: %v", c.pod, e)
 		}
 	}
-	if err := s.writer.RemovePod("b"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.writer.RemovePod("b"))
 	if e := explain(t, s.reader, q, "a"); e.Cause != "unexplained" {
 		t.Errorf("%v", e)
 	}
@@ -779,9 +769,7 @@ func TestRoutedToAListedPod(t *testing.T) {
 	}
 	s.reader.Observe(ticket, kvindex.Usage{PromptTokens: len(q.Tokens), CachedTokens: 0})
 	sends(t, s.reader, q.Tokens, 0)
-	if err := s.writer.RemovePod("a"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.writer.RemovePod("a"))
 	if s.reads(t, ""); s.reader.Stats().Predictions.Live != 0 {
 		t.Error("a prediction of a pod that has gone lives")
 	}
@@ -799,9 +787,7 @@ func TestSnapshotOfAReader(t *testing.T) {
 	r, w := io.Pipe()
 	go func() { w.CloseWithError(s.reader.Snapshot(ctx, w)) }()
 	again, err := kvindex.Restore(ctx, r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer again.Close()
 	for _, p := range again.Pods(nil) { // that the index holds blocks of
 		if p.State != kvindex.StateUncertain || len(p.Adapters) > 0 {
@@ -820,9 +806,7 @@ func TestListedAnew(t *testing.T) {
 	if got := s.states(t, kvindex.Request{Model: "lora"}); got != "a/0=3/live" {
 		t.Error(got)
 	}
-	if err := s.writer.RemovePod("a"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.writer.RemovePod("a"))
 	said(t, s.writer, "a", 0, s.p.Stored(0, 2))
 	var a kvindex.Answer
 	if err := s.reader.ScoreRequest(ctx, &kvindex.Request{Model: "lora", Tokens: s.p.Tokens}, &a); err != nil || !errors.Is(a.Unknown, kvindex.ErrUnknownModel) {
@@ -835,9 +819,7 @@ func TestListedAnew(t *testing.T) {
 func TestListedHybrid(t *testing.T) {
 	s := newSharing(t)
 	brings(message("s", 0, 1, 0, s.p.Stored(0, 3)), message("t", 0, 1, 1, hybrid(s.p, 3, 32)...))(t, s.writer)
-	if err := s.writer.Sink().RemoveStream("a", "m", "t"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.writer.Sink().RemoveStream("a", "m", "t"))
 	q := kvindex.Request{Tokens: s.p.Tokens}
 	want, got := score(t, s.writer, q), score(t, s.reader, q)
 	if !slices.Equal(got, want) || !got[0].UpperBound {
@@ -878,9 +860,7 @@ func FuzzNote(f *testing.F) {
 		q := kvindex.Request{Model: "m", Tokens: s.p.Tokens, Ranks: true}
 		var a kvindex.Answer
 		for range 2 {
-			if err := s.reader.ScoreRequest(ctx, &q, &a); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.reader.ScoreRequest(ctx, &q, &a))
 			if len(a.Pods) > 0 {
 				if _, err := s.reader.Routed(&a, "a", 1); err != nil && !errors.Is(err, kvindex.ErrBlockSize) {
 					t.Fatal(err)

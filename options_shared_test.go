@@ -49,9 +49,7 @@ type process struct {
 func newShared(t testing.TB) *sharedIndex {
 	t.Helper()
 	m, err := inmemory.New(index.MemoryConfig{Seed: testSeed})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { m.Close() })
 	return &sharedIndex{memory: m, sources: make(map[index.Source]*sharedSource), owners: make(map[string]*process)}
 }

@@ -19,9 +19,7 @@ import (
 
 func TestOptions(t *testing.T) {
 	m, err := inmemory.New(index.MemoryConfig{Seed: testSeed})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	wordy := kvindex.Model{Tokenizer: words{}}
 	source := func(context.Context, string) (kvindex.Model, error) { return wordy, nil }
@@ -72,9 +70,7 @@ func TestOptions(t *testing.T) {
 	ix := open(t, kvindex.WithIndex(m))
 	p := fakeengine.NewPrompt(1, 16, 2)
 	ingest(t, ix, "a", p.Stored(0, 2))
-	if err := ix.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.Close())
 	if got := open(t, kvindex.WithIndex(m)); blocks(t, got, "a", p) != 2 {
 		t.Error("the backend was closed, or its seed is not used")
 	}
@@ -201,9 +197,7 @@ func TestProfilesAreAskedOnce(t *testing.T) {
 	if n := count(); n != kvindex.MaxModels-3 {
 		t.Errorf("asked for %d models more", n)
 	}
-	if err := ix.RemovePod("a"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.RemovePod("a"))
 	none("removed")
 	if n := count(); n != kvindex.MaxModels-3+kvindex.MaxModels {
 		t.Errorf("asked %d times", n)

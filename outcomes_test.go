@@ -32,9 +32,7 @@ func (f fails) Encode(context.Context, []uint32, string, bool) ([]uint32, error)
 func TestMistakes(t *testing.T) {
 	var told []kvindex.Scored
 	template, err := chat.New(turns+`{% if tools %}{{ raise_exception("no tools here") }}{% endif %}`, nil, chat.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	missing := fmt.Errorf("no folder of it: %w", fs.ErrNotExist)
 	with := ctx // of the score
 	ix := open(t,
@@ -72,9 +70,7 @@ func TestMistakes(t *testing.T) {
 		if i == 0 {
 			s.Adapter = "sql"
 		}
-		if err := ix.Ingest("pod", model, fakeengine.Payload(1, 0, s)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.Ingest("pod", model, fakeengine.Payload(1, 0, s)))
 	}
 	const hello = `"messages": [{"role": "user", "content": "hello"}]`
 	body := func(s string) []byte { return []byte(`{` + s + `}`) }
@@ -176,9 +172,7 @@ func TestUnknownNames(t *testing.T) {
 	}
 	silence := func(pod, model string) {
 		t.Helper()
-		if err := kvindex.Silence(ix, pod, model); err != nil {
-			t.Fatal(err)
-		}
+		must(t, kvindex.Silence(ix, pod, model))
 	}
 	see("nobody is known", kvindex.Request{Candidates: c}, nil)
 	silence("a", "other")
@@ -186,9 +180,7 @@ func TestUnknownNames(t *testing.T) {
 	silence("b", "m")
 	see("it is awaited", kvindex.Request{Candidates: c}, nil)
 	see("nobody could tell of the adapter", kvindex.Request{Candidates: c, Adapter: "sql"}, nil)
-	if err := ix.RemovePod("b"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.RemovePod("b"))
 	see("it has gone", kvindex.Request{Candidates: c}, kvindex.ErrUnknownModel)
 	ingest(t, ix, "b", p.Stored(0, 1))
 	see("it is heard", kvindex.Request{Candidates: c}, nil)
@@ -209,16 +201,12 @@ func TestUnknownNames(t *testing.T) {
 // What somebody holds is known, though an Indexer was told of less than its index.
 func TestAnOldIndexIsKnown(t *testing.T) {
 	m, err := inmemory.New(index.MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	p := fakeengine.NewPrompt(1, 16, 2)
 	ingest(t, open(t, kvindex.WithIndex(m)), "a", p.Stored(0, 2))
 	ix := open(t, kvindex.WithIndex(struct{ index.Index }{m})) // which describes nothing
-	if err := ix.Ingest("b", "other", fakeengine.Payload(1, 0, p.Stored(0, 1))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.Ingest("b", "other", fakeengine.Payload(1, 0, p.Stored(0, 1))))
 	for _, c := range []struct {
 		tokens int
 		pods   []string
@@ -297,9 +285,7 @@ func (sleepy) Encode(_ context.Context, dst []uint32, text string, special bool)
 func TestScoredHook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		template, err := chat.New(turns, nil, chat.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var told []kvindex.Scored
 		var ix *kvindex.Indexer
 		ix = open(t,
@@ -324,9 +310,7 @@ func TestScoredHook(t *testing.T) {
 		ingest(t, ix, "a", s)
 		score(t, ix, kvindex.Request{Tokens: bytesOf("tokens")})
 		var a kvindex.Answer
-		if err := ix.ScoreRequest(ctx, &kvindex.Request{Body: []byte(`{"model": "tuned", "messages": [{"role": "user", "content": "how do boats come and go?"}]}`)}, &a); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.ScoreRequest(ctx, &kvindex.Request{Body: []byte(`{"model": "tuned", "messages": [{"role": "user", "content": "how do boats come and go?"}]}`)}, &a))
 		score(t, ix, kvindex.Request{Tokens: bytesOf("tokens")})
 		tokens := kvindex.Scored{Outcome: "scored", Model: "m", PromptTokens: 6}
 		want := []kvindex.Scored{

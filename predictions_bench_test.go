@@ -90,9 +90,7 @@ func (c *client) tokens(b *testing.B, tokens []uint32) {
 func (c *client) send(b *testing.B, tokens []uint32, pod string) kvindex.Ticket {
 	c.tokens(b, tokens)
 	t, err := c.ix.Routed(&c.a, pod, 0)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	return t
 }
 
@@ -179,9 +177,7 @@ func BenchmarkRouted(b *testing.B) {
 				score.do(func() { of.tokens(b, prompts[at%len(prompts)]) })
 				routed.do(func() {
 					t, err := c.ix.Routed(&of.a, w.pods[at%sentPods], 0)
-					if err != nil {
-						b.Fatal(err)
-					}
+					must(b, err)
 					c.ix.Abandon(t)
 				})
 				at++
@@ -227,9 +223,7 @@ func BenchmarkIngestPredicted(b *testing.B) {
 						ix.Abandon(sent)
 					}
 					t[live].do(func() {
-						if err := ix.Ingest(pod, "m", payload); err != nil {
-							b.Fatal(err)
-						}
+						must(b, ix.Ingest(pod, "m", payload))
 					})
 				}
 				if s := w.none.Stats().Predictions; completes == "one" && b.N > 64 && s.Confirmed == 0 {

@@ -42,9 +42,7 @@ func sending(t testing.TB, opts ...kvindex.Option) (*kvindex.Indexer, *handClock
 func answerTo(t testing.TB, ix *kvindex.Indexer, tokens []uint32) *kvindex.Answer {
 	t.Helper()
 	a := new(kvindex.Answer)
-	if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: tokens}, a); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: tokens}, a))
 	return a
 }
 
@@ -52,9 +50,7 @@ func answerTo(t testing.TB, ix *kvindex.Indexer, tokens []uint32) *kvindex.Answe
 func sends(t testing.TB, ix *kvindex.Indexer, tokens []uint32, rank int) kvindex.Ticket {
 	t.Helper()
 	ticket, err := ix.Routed(answerTo(t, ix, tokens), "a", rank)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return ticket
 }
 
@@ -177,9 +173,7 @@ func TestPredictionEnds(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, err := inmemory.New(index.MemoryConfig{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer m.Close()
 			full = &forgetful{Memory: m}
 			var ix *kvindex.Indexer
@@ -243,9 +237,7 @@ func underSalt(other, p fakeengine.Prompt, salt string) *fakeengine.Stored {
 func TestRoutedErrors(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	template, err := chat.New(turns+"{{ tools }}", map[string]string{"bos_token": "\x01"}, chat.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	template.Exclude("excluded", "tools")
 	ix, _ := sending(t, kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}, Chat: template}))
 	foreign, _ := sending(t)
@@ -333,9 +325,7 @@ func TestColdSiblings(t *testing.T) {
 		fresh(t, ix)
 		for n := range 8 {
 			var a kvindex.Answer
-			if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens, Pods: []string{"a", "b", "c"}}, &a); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens, Pods: []string{"a", "b", "c"}}, &a))
 			i := slices.IndexFunc(a.Pods, func(s kvindex.PodScore) bool { return s.Pod == "a" })
 			if want := map[bool]int{true: 0, false: 112}[n == 0]; a.Pods[i].PredictedTokens != want || a.Pods[i].CachedTokens != 0 {
 				t.Errorf("%s: sibling %d: %+v, want %d predicted", name, n+1, a.Pods[i], want)
@@ -403,9 +393,7 @@ func TestColdBlockSize(t *testing.T) {
 		pods := ix.Pods(nil)
 		q := kvindex.Request{Model: "m", Tokens: p.Tokens, Pods: []string{"a", "b", "c", "pad"}}
 		var a kvindex.Answer
-		if err := ix.ScoreRequest(ctx, &q, &a); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.ScoreRequest(ctx, &q, &a))
 		if _, err := ix.Routed(&a, "a", 0); c.fails != errors.Is(err, kvindex.ErrBlockSize) || !c.fails && err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
@@ -434,9 +422,7 @@ func TestRoutedRemoved(t *testing.T) {
 	ix, _ := sending(t)
 	said(t, ix, "a", 0, p.Stored(0, 2))
 	a, ticket := answerTo(t, ix, p.Tokens), sends(t, ix, p.Tokens, 0)
-	if err := ix.RemovePod("a"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.RemovePod("a"))
 	if _, err := ix.Routed(a, "a", 0); !errors.Is(err, kvindex.ErrBlockSize) {
 		t.Error(err)
 	}
@@ -615,9 +601,7 @@ func TestAnswerJSON(t *testing.T) {
 	said(t, ix, "a", 0, p.Stored(0, 1))
 	a := answerTo(t, ix, p.Tokens)
 	before, err := json.Marshal(a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var fields map[string]any
 	if err := json.Unmarshal(before, &fields); err != nil || len(fields) != 2 || fields["PromptTokens"] == nil || fields["Pods"] == nil {
 		t.Errorf("%s, %v", before, err)
@@ -726,9 +710,7 @@ func TestPredictionsTogether(t *testing.T) {
 	sums(t, &s)
 	t.Logf("%+v %+v", s.Predictions, s.Tickets)
 	for _, pod := range pods {
-		if err := ix.RemovePod(pod); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.RemovePod(pod))
 	}
 	if s := ix.Stats(); s.Predictions.Live != 0 {
 		t.Errorf("%+v of pods that are gone", s.Predictions)
@@ -828,9 +810,7 @@ func TestPredictionBytes(t *testing.T) {
 			tokens[[4]int{0, 100, 4000, 8000}[i]] = r.Uint32() % 4
 		}
 		q.Tokens = tokens[:64+r.IntN(8100)]
-		if err := ix.ScoreRequest(ctx, &q, &a); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.ScoreRequest(ctx, &q, &a))
 		if _, err := ix.Routed(&a, "a", r.IntN(4)); err != nil {
 			t.Fatal(err)
 		}

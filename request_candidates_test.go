@@ -20,9 +20,7 @@ func TestCandidates(t *testing.T) {
 		t.Helper()
 		for c, want := range map[*kvindex.Candidates]string{every: wantEvery, named: wantNamed, adapter: wantAdapter} {
 			var a kvindex.Answer
-			if err := ix.ScoreRequest(ctx, &kvindex.Request{Tokens: p.Tokens, Candidates: c}, &a); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.ScoreRequest(ctx, &kvindex.Request{Tokens: p.Tokens, Candidates: c}, &a))
 			var got []string
 			for _, s := range a.Pods {
 				got = append(got, fmt.Sprintf("%s%d%v", s.Pod, s.MatchedBlocks, s.State))
@@ -42,9 +40,7 @@ func TestCandidates(t *testing.T) {
 	q.Adapter = "sql"
 	ingest(t, ix, "b", q)
 	see("an adapter", "b2live c3live", "a0unknown b2live", "b1live")
-	if err := ix.RemovePod("b"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.RemovePod("b"))
 	see("b has gone", "c3live", "a0unknown b0unknown", "b0unknown")
 	ingest(t, ix, "b", p.Stored(0, 1))
 	see("b is back", "b1live c3live", "a0unknown b1live", "b0unknown")
@@ -67,21 +63,15 @@ func TestCandidatesOfAnyModel(t *testing.T) {
 	ix := open(t, kvindex.WithModel("text", kvindex.Model{Tokenizer: words{}}))
 	p := fakeengine.NewPrompt(1, 16, 4)
 	for pod, model := range map[string]string{"a": "m", "b": "m2"} {
-		if err := ix.Ingest(pod, model, fakeengine.Payload(1, 0, p.Stored(0, 2))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.Ingest(pod, model, fakeengine.Payload(1, 0, p.Stored(0, 2))))
 	}
 	pods := []string{"a", "b", "c"}
 	any := ix.Candidates("", pods)
 	for i := range 200 {
 		for _, model := range []string{"m", "m2", "nobody's", fmt.Sprint("name", i)} {
 			var want, got kvindex.Answer
-			if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: model, Tokens: p.Tokens, Pods: pods}, &want); err != nil {
-				t.Fatal(err)
-			}
-			if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: model, Tokens: p.Tokens, Candidates: any}, &got); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.ScoreRequest(ctx, &kvindex.Request{Model: model, Tokens: p.Tokens, Pods: pods}, &want))
+			must(t, ix.ScoreRequest(ctx, &kvindex.Request{Model: model, Tokens: p.Tokens, Candidates: any}, &got))
 			if !slices.Equal(got.Pods, want.Pods) || fmt.Sprint(got.Unknown) != fmt.Sprint(want.Unknown) {
 				t.Fatalf("%s: got %v %v, want %v %v", model, got.Pods, got.Unknown, want.Pods, want.Unknown)
 			}
@@ -110,9 +100,7 @@ func TestAdaptersByName(t *testing.T) {
 		hash++
 		s := fakeengine.Prompt{Tokens: p.Tokens, Size: 16, Hash: hash << 32}.Stored(0, 1)
 		s.Adapter = name
-		if err := ix.Ingest(pod, model, fakeengine.Payload(1, 0, s)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.Ingest(pod, model, fakeengine.Payload(1, 0, s)))
 	}
 	for i := range kvindex.MaxAdapters + 2 {
 		adapter("evil", "m2", fmt.Sprint("a", i))
@@ -129,9 +117,7 @@ func TestAdaptersByName(t *testing.T) {
 	if n := ix.Stats().Adapters; n != 4 {
 		t.Errorf("%d adapters too many", n)
 	}
-	if err := ix.RemovePod("evil"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.RemovePod("evil"))
 	if s := score(t, ix, kvindex.Request{Model: "sql", Tokens: p.Tokens}); len(s) != 1 || s[0].Pod != "good" {
 		t.Errorf("%+v", s)
 	}

@@ -33,9 +33,7 @@ func ways(t *testing.T, ix *kvindex.Indexer, model, text string) map[string]kvin
 	t.Helper()
 	quote := func(v any) string {
 		b, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return string(b)
 	}
 	body := func(rest string) []byte { return []byte(`{"model": ` + quote(model) + `, ` + rest + `}`) }
@@ -61,9 +59,7 @@ func ways(t *testing.T, ix *kvindex.Indexer, model, text string) map[string]kvin
 func namesSituation(t *testing.T, text string, opts ...kvindex.Option) *kvindex.Indexer {
 	t.Helper()
 	template, err := chat.New(turns, nil, chat.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m := kvindex.Model{Tokenizer: words{}, Chat: template}
 	ix := open(t, append(opts, kvindex.WithModels(func(_ context.Context, name string) (kvindex.Model, error) {
 		if !slices.Contains([]string{"m", "n", "nobody", "sql", "two"}, name) {
@@ -77,9 +73,7 @@ func namesSituation(t *testing.T, text string, opts ...kvindex.Option) *kvindex.
 	}{{"a", "m", "", 1}, {"b", "m", "", 2}, {"b", "m", "sql", 1}, {"a", "m", "two", 2}, {"a", "n", "", 3}} {
 		s := fakeengine.Prompt{Tokens: bytesOf(text), Size: 16, Hash: uint64(i+1) << 32}.Stored(0, c.blocks)
 		s.Adapter = c.adapter
-		if err := ix.Ingest(c.pod, c.model, fakeengine.Payload(1, 0, s)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.Ingest(c.pod, c.model, fakeengine.Payload(1, 0, s)))
 	}
 	return ix
 }
@@ -299,12 +293,8 @@ func (f *fleetOf) store(pod, model, adapter, salt string, p fakeengine.Prompt, b
 		}
 		return s
 	}
-	if err := f.plain.Ingest(pod, model, fakeengine.Payload(1, 0, event(false))); err != nil {
-		f.Fatal(err)
-	}
-	if err := f.aliased.Ingest(pod, model, fakeengine.Payload(1, 0, event(number > 0))); err != nil {
-		f.Fatal(err)
-	}
+	must(f, f.plain.Ingest(pod, model, fakeengine.Payload(1, 0, event(false))))
+	must(f, f.aliased.Ingest(pod, model, fakeengine.Payload(1, 0, event(number > 0))))
 }
 
 // TestNamesAgainstPlain: requests by aliases, of a fleet of which a part tells adapters
@@ -338,9 +328,7 @@ func TestNamesAgainstPlain(t *testing.T) {
 		}
 		if round%500 == 499 {
 			pod := pods[f.r.IntN(5)]
-			if err := errors.Join(f.plain.RemovePod(pod), f.aliased.RemovePod(pod)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(f.plain.RemovePod(pod), f.aliased.RemovePod(pod)))
 		}
 		name := asked[f.r.IntN(len(asked))]
 		r := kvindex.Request{Model: name, Salt: salts[f.r.IntN(2)], Tokens: p.Tokens[:1+f.r.IntN(len(p.Tokens))], Top: f.r.IntN(4)}
@@ -367,9 +355,7 @@ func TestNamesAgainstPlain(t *testing.T) {
 			way, r.Model, r.Pods, r.Candidates = "candidates", "", nil, candidates[id]
 		case 1:
 			body, err := json.Marshal(map[string]any{"model": name, "prompt": r.Tokens})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			way, r.Model, r.Tokens, r.Body = "a body", "", nil, body
 		}
 		var a, b kvindex.Answer

@@ -16,9 +16,7 @@ func BenchmarkRoutePods(b *testing.B) {
 		names := fleet(b, ix, n)
 		q := kvindex.Request{Model: "m", Tokens: make([]uint32, 8192), Candidates: ix.Candidates("m", names)}
 		var a kvindex.Answer
-		if err := ix.ScoreRequest(ctx, &q, &a); err != nil {
-			b.Fatal(err)
-		}
+		must(b, ix.ScoreRequest(ctx, &q, &a))
 		var pods []route.Pod
 		b.Run(fmt.Sprintf("pods=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
@@ -30,9 +28,7 @@ func BenchmarkRoutePods(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				q.Tokens[len(q.Tokens)-1]++
-				if err := ix.ScoreRequest(ctx, &q, &a); err != nil {
-					b.Fatal(err)
-				}
+				must(b, ix.ScoreRequest(ctx, &q, &a))
 				pods = a.RoutePods(pods[:0])
 				route.Default(&route.Request{Tokens: a.PromptTokens}, pods)
 			}

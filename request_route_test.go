@@ -50,9 +50,7 @@ func TestRouteDefaultSpreads(t *testing.T) {
 		var first string
 		for again := range 2 {
 			var a kvindex.Answer
-			if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: []uint32{n, 2, 3}, Pods: pods}, &a); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: []uint32{n, 2, 3}, Pods: pods}, &a))
 			best := a.Pods[route.Default(&route.Request{Tokens: a.PromptTokens}, a.RoutePods(nil))].Pod
 			if again == 0 {
 				first = best

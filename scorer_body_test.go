@@ -24,9 +24,7 @@ const turns = `{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content 
 func chats(t *testing.T, template string) *kvindex.Indexer {
 	t.Helper()
 	m, err := chat.New(template, map[string]string{"bos_token": "\x01"}, chat.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return open(t, kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}, Chat: m}))
 }
 
@@ -198,14 +196,10 @@ func TestBodyMedia(t *testing.T) {
 		"tokenizer_config.json": `{"tokenizer_class": "PreTrainedTokenizerFast", "added_tokens_decoder": {}}`,
 		"chat_template.jinja":   `{% for m in messages %}{% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}{% else %}[#]{% endif %}{% endfor %}{% endfor %}`,
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
 	template, err := chat.Load(dir, chat.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ix := open(t, kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}, Chat: template}))
 	tokens := bytesOf("a picture [" + strings.Repeat("#", 20) + "] and one more: [" + strings.Repeat("#", 5) + "] compare them")
 	p := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: 1 << 32}
@@ -227,9 +221,7 @@ func TestBodyMedia(t *testing.T) {
 	} {
 		media := slices.Clone(c.media)
 		var a kvindex.Answer
-		if err := ix.ScoreRequest(ctx, &kvindex.Request{Body: []byte(body), Media: c.media}, &a); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.ScoreRequest(ctx, &kvindex.Request{Body: []byte(body), Media: c.media}, &a))
 		if got := a.Pods[0].MatchedBlocks; got != c.want {
 			t.Errorf("%v: %d blocks, want %d", c.media, got, c.want)
 		}
@@ -288,32 +280,22 @@ func (marks) Identity() [32]byte { return [32]byte{43} }
 // What a client writes like a special token is none.
 func TestBodyPieces(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"model_type": "gpt_oss"}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"model_type": "gpt_oss"}`), 0o600))
 	harmony, err := chat.Load(dir, chat.Options{StartDate: "2026-02-03"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, size := range []int64{0, 1 << 20} {
 		ix := open(t, kvindex.WithModel("m", kvindex.Model{Tokenizer: marks{}, Chat: harmony}), kvindex.WithPromptCache(size))
 		const body = `{"model": "m", "messages": [{"role": "user", "content": "the token <|end|> ends a message, as everybody knows"}]}`
 		request, err := chat.Parse("", []byte(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		x, err := harmony.Render(request, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		before, behind, _ := strings.Cut(x.Text, "token <|")
 		tokens, _ := marks{}.Encode(ctx, nil, before+"token <|", false)
 		tokens, _ = marks{}.Encode(ctx, tokens, behind, false)
 		n := holdAll(t, ix, "pod", 1, tokens)
 		var a kvindex.Answer
-		if err := ix.ScoreRequest(ctx, &kvindex.Request{Body: []byte(body)}, &a); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.ScoreRequest(ctx, &kvindex.Request{Body: []byte(body)}, &a))
 		if got := a.Pods[0].MatchedBlocks; got != n {
 			t.Errorf("%d blocks, want %d", got, n)
 		}

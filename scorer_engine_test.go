@@ -129,9 +129,7 @@ func tieOf(ix *kvindex.Indexer, r kvindex.Request) (length int, tie uint64, err 
 func TestEngineRenders(t *testing.T) {
 	const odd = `{% if messages[0].role == 'odd' %}{{ raise_exception('odd') }}{% endif %}`
 	m, err := chat.New(odd+turns, map[string]string{"bos_token": "\x01"}, chat.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := &renderServer{chat: m}
 	seed := kvindex.WithKeySeed([16]byte{1})
 	ix, local := open(t, seed, kvindex.WithModel("m", withEngine(t, s, m))), open(t, seed, kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}, Chat: m}))
@@ -207,19 +205,13 @@ func TestEngineRenders(t *testing.T) {
 func TestEngineAgainstTemplates(t *testing.T) {
 	cases := map[string]map[string]any{}
 	raw, err := os.ReadFile(testdata.Path(t, "chat templates", "templates", "cases.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(raw, &cases); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, json.Unmarshal(raw, &cases))
 	compared, refused := 0, 0
 	for _, path := range testdata.Glob(t, "chat templates", "templates", "*.jinja") {
 		name := filepath.Base(path)
 		source, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m, err := chat.New(string(source), map[string]string{"bos_token": "<BOS>", "eos_token": "<EOS>", "unk_token": "<UNK>", "pad_token": "<PAD>"}, chat.Options{Now: func() time.Time { return time.Unix(1e9, 0) }})
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -256,9 +248,7 @@ func TestEngineAgainstTemplates(t *testing.T) {
 // A text of a model whose tokenizer is an engine is encoded by it.
 func TestEngineEncodes(t *testing.T) {
 	m, err := chat.New(turns, nil, chat.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ix := open(t, kvindex.WithModel("m", withEngine(t, &renderServer{chat: m}, nil)))
 	n, tie, err := tieOf(ix, kvindex.Request{Model: "m", Prompt: "abc"})
 	wantN, want, _ := tieOf(ix, kvindex.Request{Model: "m", Tokens: slices.Concat([]uint32{1}, bytesOf("abc"))})
@@ -270,9 +260,7 @@ func TestEngineEncodes(t *testing.T) {
 // A model of which the engine makes all chats is not said to lack a template.
 func TestEngineAloneFails(t *testing.T) {
 	m, err := chat.New("{{ raise_exception('no chats today') }}", nil, chat.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ix := open(t, kvindex.WithModel("m", withEngine(t, &renderServer{chat: m}, nil)))
 	_, _, err = tieOf(ix, kvindex.Request{Path: "/v1/chat/completions", Body: []byte(`{"model":"m","messages":[{"role":"user","content":"a"}]}`)})
 	if err == nil || !strings.Contains(err.Error(), "no chats today") || strings.Contains(err.Error(), "give one") || errors.Is(err, kvindex.ErrNoTemplate) {

@@ -20,21 +20,15 @@ import (
 func excluding(t *testing.T) (ix *kvindex.Indexer, m *chat.Model, plain, tools []byte) {
 	t.Helper()
 	m, err := chat.New(turns+"{{ tools }}", map[string]string{"bos_token": "\x01"}, chat.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ix = open(t, kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}, Chat: m}))
 	plain = []byte(`{"model":"m","messages":[{"role":"user","content":"how do boats come and go?"}]}`)
 	tools = []byte(`{"model":"m","messages":[{"role":"user","content":"how do boats come and go?"}],"tools":[{"type":"function","function":{"name":"tide"}}]}`)
 	for i, body := range [][]byte{plain, tools} {
 		r, err := chat.Parse("", body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		x, err := m.Render(r, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		holdAll(t, ix, "a", uint64(i+1), bytesOf(x.Text))
 		holdAll(t, ix, "b", uint64(i+1), bytesOf(x.Text))
 	}

@@ -59,30 +59,18 @@ func (b bare) Encode(ctx context.Context, dst []uint32, text string, special boo
 func TestVerdictStopsLocalWork(t *testing.T) {
 	const file = "tokenize/testdata/tiny.json"
 	wrong, err := tokenize.Load(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	raw, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	raw = bytes.Replace(raw, []byte(`["Ġ","t"],`), nil, 1) // the first merge
 	path := filepath.Join(t.TempDir(), "tokenizer.json")
-	if err := os.WriteFile(path, raw, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, raw, 0o600))
 	right, err := tokenize.Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m, err := chat.New("{% for m in messages %}{{ m.content }}{% endfor %}", nil, chat.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pool, err := tokenize.NewPool(tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return file, nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer pool.Close()
 	for _, local := range []tokenize.Tokenizer{wrong, bare{wrong}, pool.Tokenizer("any")} {
 		for _, fallback := range []bool{false, true} {
@@ -92,9 +80,7 @@ func TestVerdictStopsLocalWork(t *testing.T) {
 			}
 			model := kvindex.Model{Tokenizer: j.Tokenizer(local), Chat: m}
 			ix, err := kvindex.New(kvindex.WithModel("boats", model), kvindex.WithPromptCache(1<<20))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			const text = "The boats come and go, and come again, and then the water goes and comes."
 			tokens := func(r kvindex.Request) (int, error) {
 				var a kvindex.Answer

@@ -52,9 +52,7 @@ func (a *keyNotes) Match(_ context.Context, q *index.Query, _ *index.Matches) er
 // never change, nor depend on which variants were asked for before.
 func TestVariantKeys(t *testing.T) {
 	mem, err := inmemory.New(index.MemoryConfig{Seed: testSeed})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer mem.Close()
 	a := &keyNotes{Memory: mem}
 	ix := open(t, kvindex.WithIndex(a))
@@ -157,12 +155,8 @@ func TestScopes(t *testing.T) {
 	ingest(t, ix, "a", with(p.Stored(0, 1), "lora", ""), with(p.Stored(1, 2), "lora", ""))
 	ingest(t, ix, "a", with(q.Stored(0, 1), "", "pepper"), with(q.Stored(1, 3), "", "pepper"))
 	ingest(t, ix, "a", with(r.Stored(0, 1), "lora", "pepper"), with(r.Stored(1, 4), "lora", "pepper"))
-	if err := ix.Ingest("a", "other", fakeengine.Payload(1, 0, p.Stored(0, 5))); err != nil {
-		t.Fatal(err)
-	}
-	if err := ix.Ingest("a", "m", fakeengine.Payload(1, 1, p.Stored(0, 6))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.Ingest("a", "other", fakeengine.Payload(1, 0, p.Stored(0, 5))))
+	must(t, ix.Ingest("a", "m", fakeengine.Payload(1, 1, p.Stored(0, 6))))
 	for _, c := range []struct {
 		model, adapter, salt string
 		want, rank           int
@@ -184,9 +178,7 @@ func TestScopes(t *testing.T) {
 			t.Errorf("model %q, adapter %q, salt %q: %d blocks of rank %d, want %d of %d", c.model, c.adapter, c.salt, s.MatchedBlocks, s.Rank, c.want, c.rank)
 		}
 	}
-	if err := ix.Ingest("b", "third", fakeengine.Payload(1, 0, with(p.Stored(0, 1), "lora", ""))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.Ingest("b", "third", fakeengine.Payload(1, 0, with(p.Stored(0, 1), "lora", ""))))
 	if got := score(t, ix, kvindex.Request{Model: "lora", Tokens: p.Tokens, Pods: []string{"a"}})[0]; got.MatchedBlocks != 2 {
 		t.Errorf("the adapter of the pods asked for: %+v", got)
 	}

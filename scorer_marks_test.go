@@ -22,17 +22,11 @@ func TestRemovalNotUnderstood(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ix := open(t)
-			if err := ix.Ingest("a", "m", stored); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.Ingest("a", "m", stored))
 			var b events.Batch
-			if err := events.Decode(removed, &b); err != nil {
-				t.Fatal(err)
-			}
+			must(t, events.Decode(removed, &b))
 			edit(&b.Events[0])
-			if err := ix.ApplyBatch("a", "m", &b); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.ApplyBatch("a", "m", &b))
 			info := ix.Pods(nil)[0]
 			s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]
 			if s.CachedTokens > 0 && s.State == kvindex.StateLive && !s.UpperBound {
@@ -55,13 +49,9 @@ func TestUnrecognizedInASnapshot(t *testing.T) {
 		}
 	}
 	var b bytes.Buffer
-	if err := ix.Snapshot(t.Context(), &b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.Snapshot(t.Context(), &b))
 	again, err := kvindex.Restore(t.Context(), &b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer again.Close()
 	m.Seq, m.Payload = 2, fakeengine.Payload(3, 0)
 	if _, err := again.IngestMessage(m); err != nil {
@@ -98,20 +88,14 @@ func TestClearOfTheGPU(t *testing.T) {
 	for _, clear := range [][]byte{fakeengine.Payload(2, 0, fakeengine.Cleared{}), cleared("GPU"), cleared("CPU")} {
 		ix := open(t)
 		p, q := fakeengine.NewPrompt(1, 16, 4), fakeengine.NewPrompt(2, 16, 4)
-		if err := ix.Ingest("a", "m", fakeengine.Payload(1, 0, p.Stored(0, 4))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.Ingest("a", "m", fakeengine.Payload(1, 0, p.Stored(0, 4))))
 		r := kvindex.Request{Model: "m", Tokens: append(q.Tokens, 1)}
 		var a kvindex.Answer
-		if err := ix.ScoreRequest(t.Context(), &r, &a); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.ScoreRequest(t.Context(), &r, &a))
 		if _, err := ix.Routed(&a, "a", 0); err != nil {
 			t.Fatal(err)
 		}
-		if err := ix.Ingest("a", "m", clear); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.Ingest("a", "m", clear))
 		want := 0
 		if bytes.Contains(clear, []byte("CPU")) {
 			want = 64
@@ -129,9 +113,7 @@ func TestRewound(t *testing.T) {
 	send := func(ix *kvindex.Indexer, seq uint64, time float64) kvindex.Receipt {
 		t.Helper()
 		r, err := ix.IngestMessage(message("s", seq, time, 0, p.Stored(int(seq)%4, int(seq)%4+1)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return r
 	}
 	ix := open(t)
@@ -141,9 +123,7 @@ func TestRewound(t *testing.T) {
 	for seq := range uint64(3) {
 		send(ix, seq, float64(10+seq))
 	}
-	if err := ix.Sink().StreamNote("a", "m", "s", events.NoteRewound); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.Sink().StreamNote("a", "m", "s", events.NoteRewound))
 	for seq := range uint64(3) {
 		if r := send(ix, seq, float64(10+seq)); !r.Applied || r.Restarted {
 			t.Errorf("message %d comes again: %+v", seq, r)

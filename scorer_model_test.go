@@ -306,9 +306,7 @@ func TestScopesAgainstModel(t *testing.T) {
 			default:
 				payload = m.store(&q, 250)
 			}
-			if err := ix.Ingest(m.name, "m", payload); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.Ingest(m.name, "m", payload))
 		}
 		for range 4 {
 			q := randomRequest(r, before)

@@ -52,9 +52,7 @@ func newTextWorld(b *testing.B) *textWorld {
 		text := w.Text(textSize)
 		w.texts = append(w.texts, text)
 		ids, err := w.tokenizer.Encode(ctx, nil, text, true)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		w.hold(ids[:len(ids)*3/4], 1+w.IntN(8))
 	}
 	return w
@@ -62,9 +60,7 @@ func newTextWorld(b *testing.B) *textWorld {
 
 func (w *textWorld) readChat(b *testing.B) {
 	template, err := os.ReadFile(testdata.Path(b, "chat templates", "templates", "llama3-8b.jinja"))
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	if w.chat, err = chat.New(string(template), map[string]string{"bos_token": "<|begin_of_text|>"}, chat.Options{}); err != nil {
 		b.Fatal(err)
 	}
@@ -277,9 +273,7 @@ type bodies struct {
 // message returns a message of a chat as JSON.
 func (w *textWorld) message(b *testing.B, role string, size int) string {
 	raw, err := json.Marshal(map[string]string{"role": role, "content": w.Text(size)})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	return string(raw)
 }
 
@@ -341,9 +335,7 @@ func benchTwo(b *testing.B, w *textWorld, ix *kvindex.Indexer, texts []string) {
 // have 16 tokens, or one: live heap for a byte of text.
 func BenchmarkPromptCacheHeap(b *testing.B) {
 	t, err := tokenize.Load(testdata.Path(b, "the Llama 3 tokenizer", "tokens", "llama3"))
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	for _, unit := range []int{16, 1} {
 		b.Run(fmt.Sprintf("unit=%d", unit), func(b *testing.B) {
 			for b.Loop() {

@@ -198,9 +198,7 @@ func TestPromptCacheAllocations(t *testing.T) {
 			}
 			var a kvindex.Answer
 			ask := func() {
-				if err := c.with.ScoreRequest(ctx, &r, &a); err != nil {
-					t.Fatal(err)
-				}
+				must(t, c.with.ScoreRequest(ctx, &r, &a))
 			}
 			for range 3 {
 				ask()
@@ -248,9 +246,7 @@ func TestPromptCacheForms(t *testing.T) {
 		{"they are learned", func() string { return c.ask(kvindex.Request{Prompt: text}) }, "www"},
 		{"pods go", func() string {
 			for _, x := range []*kvindex.Indexer{c.with, c.without} {
-				if err := errors.Join(x.RemovePod("p1"), x.RemovePod("pairs1")); err != nil {
-					t.Fatal(err)
-				}
+				must(t, errors.Join(x.RemovePod("p1"), x.RemovePod("pairs1")))
 			}
 			return c.ask(kvindex.Request{Prompt: text, Pods: []string{"p16"}})
 		}, "www"},
@@ -262,9 +258,7 @@ func TestPromptCacheForms(t *testing.T) {
 		}, "p"},
 		{"bare media go", func() string {
 			for _, x := range []*kvindex.Indexer{c.with, c.without} {
-				if err := x.RemovePod("bare16"); err != nil {
-					t.Fatal(err)
-				}
+				must(t, x.RemovePod("bare16"))
 			}
 			return c.ask(kvindex.Request{Prompt: text, Salt: "pepper", Pods: []string{"p16"}})
 		}, "p"},
@@ -277,9 +271,7 @@ func TestPromptCacheForms(t *testing.T) {
 		}, "wp"},
 		{"a pod has two units", func() string {
 			for _, x := range []*kvindex.Indexer{c.with, c.without} {
-				if err := x.RemovePod("bare16"); err != nil {
-					t.Fatal(err)
-				}
+				must(t, x.RemovePod("bare16"))
 			}
 			c.holdAs("p16", "p1", text, tiny)
 			return c.ask(kvindex.Request{Prompt: text})
@@ -320,9 +312,7 @@ func TestPromptCacheShares(t *testing.T) {
 	models := ownModels(t)[:1]
 	twin := *models[0]
 	loaded, err := tokenize.Load(tinyPath) // once more
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	twin.name, twin.model.Tokenizer = "twin", loaded
 	whole := &promptModel{name: "whole", model: kvindex.Model{Tokenizer: onlyIdentified{loaded}}}
 	with, without := openPair(t, append(models, &twin, whole), prefixcache.MinBytes)
@@ -367,9 +357,7 @@ func TestPromptCacheTimes(t *testing.T) {
 		text := prose(1, 100)
 		tokens, _ := words{}.Encode(ctx, nil, text, true)
 		for _, p := range promptFleets[1][:2] {
-			if err := ix.ApplyBatch(p.name, "m", &events.Batch{Events: []events.Event{p.stored(&kvindex.Request{}, tokens, 5)}}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.ApplyBatch(p.name, "m", &events.Batch{Events: []events.Event{p.stored(&kvindex.Request{}, tokens, 5)}}))
 			for range 2 {
 				score(t, ix, kvindex.Request{Prompt: text})
 			}
@@ -463,9 +451,7 @@ func TestPromptCacheHostile(t *testing.T) {
 // cache, taken by turns.
 func BenchmarkPromptCacheHostile(b *testing.B) {
 	bpe, err := tokenize.Load(testdata.Path(b, "the Llama 3 tokenizer", "tokens", "llama3"))
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	for kind, texts := range hostilePrompts(10_000) {
 		b.Run(strings.ReplaceAll(kind, " ", "-"), func(b *testing.B) {
 			var took [2]time.Duration
@@ -478,9 +464,7 @@ func BenchmarkPromptCacheHostile(b *testing.B) {
 						turn ^= i % 2
 						r := kvindex.Request{Model: "m", Prompt: text}
 						began := time.Now()
-						if err := []*kvindex.Indexer{without, with}[turn].ScoreRequest(ctx, &r, &a); err != nil {
-							b.Fatal(err)
-						}
+						must(b, []*kvindex.Indexer{without, with}[turn].ScoreRequest(ctx, &r, &a))
 						took[turn] += time.Since(began)
 					}
 				}

@@ -50,9 +50,7 @@ func TestPromptCacheEqual(t *testing.T) {
 		var models []*promptModel
 		for i, family := range families {
 			bpe, err := tokenize.Load(testdata.Path(t, "the prompt cache with the tokenizers of models", "tokens", family))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			models = append(models, newPromptModel(t, family, i, bpe, bpe,
 				"<|eot_id|>", "<|begin_of_text|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>", "<|endoftext|>", "<end_of_turn>", "[INST]"))
 		}
@@ -86,21 +84,15 @@ func TestPromptCacheConcurrent(t *testing.T) {
 	files := [2][]byte{tinyFile(t, tokensAround), tinyFile(t, otherWords)}
 	tokenizers := [2]*tokenize.BPE{tinyWith(t, tokensAround), tinyWith(t, otherWords)}
 	put := func(name string, file int) {
-		if err := os.WriteFile(filepath.Join(dir, name+".new"), files[file], 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(filepath.Join(dir, name+".new"), filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name+".new"), files[file], 0o600))
+		must(t, os.Rename(filepath.Join(dir, name+".new"), filepath.Join(dir, name)))
 	}
 	put("0", 0)
 	put("1", 0)
 	put("2", 1)
 	config := tokenize.PoolConfig{Find: func(_ context.Context, name string) (string, error) { return filepath.Join(dir, name), nil }}
 	pool := openTokenizers(t, config)
-	if err := pool.Preload(ctx, "0", "2"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, pool.Preload(ctx, "0", "2"))
 	config.Memory = pool.Stats().Bytes * 3 / 4 // for one of the two
 	pool = openTokenizers(t, config)
 	with := open(t, kvindex.WithKeySeed([16]byte{1}), kvindex.WithPromptCache(prefixcache.MinBytes),
@@ -135,14 +127,10 @@ func TestPromptCacheConcurrent(t *testing.T) {
 		q := question{Request: kvindex.Request{Model: fmt.Sprint(r.IntN(3)), Prompt: text, Rendered: r.IntN(2) == 0, Salt: []string{"", "pepper"}[r.IntN(2)], Adapter: []string{"", "lora"}[r.IntN(2)]}}
 		p := promptFleets[1][r.IntN(3)]
 		tokens, err := tokenizers[i%2].Encode(ctx, nil, text, !q.Rendered)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if e := p.stored(&q.Request, tokens, 1+r.IntN(100)); len(e.Hashes) > 0 {
 			for _, x := range []*kvindex.Indexer{with, without[0], without[1]} {
-				if err := x.ApplyBatch(p.name, q.Model, &events.Batch{Events: []events.Event{e}}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, x.ApplyBatch(p.name, q.Model, &events.Batch{Events: []events.Event{e}}))
 			}
 		}
 		questions = append(questions, q)
@@ -150,9 +138,7 @@ func TestPromptCacheConcurrent(t *testing.T) {
 	for i := range questions {
 		q := &questions[i]
 		for f := range 2 {
-			if err := without[f].ScoreRequest(ctx, &q.Request, &q.want[f]); err != nil {
-				t.Fatal(err)
-			}
+			must(t, without[f].ScoreRequest(ctx, &q.Request, &q.want[f]))
 		}
 	}
 
@@ -286,18 +272,14 @@ const (
 func tinyWith(tb testing.TB, sections string) *tokenize.BPE {
 	tb.Helper()
 	t, err := tokenize.Parse(bytes.NewReader(tinyFile(tb, sections)))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return t
 }
 
 func openTokenizers(tb testing.TB, c tokenize.PoolConfig) *tokenize.Pool {
 	tb.Helper()
 	pool, err := tokenize.NewPool(c)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	tb.Cleanup(func() { pool.Close() })
 	return pool
 }
@@ -305,13 +287,9 @@ func openTokenizers(tb testing.TB, c tokenize.PoolConfig) *tokenize.Pool {
 func tinyFile(tb testing.TB, sections string) []byte {
 	tb.Helper()
 	file, err := os.ReadFile(tinyPath)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	var all map[string]json.RawMessage
-	if err := errors.Join(json.Unmarshal(file, &all), json.Unmarshal([]byte(sections), &all)); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, errors.Join(json.Unmarshal(file, &all), json.Unmarshal([]byte(sections), &all)))
 	if file, err = json.Marshal(all); err != nil {
 		tb.Fatal(err)
 	}
@@ -325,9 +303,7 @@ func newPromptModel(tb testing.TB, name string, i int, plain, t tokenize.Tokeniz
 {{ m.content }}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}`, nil, chat.Options{})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return &promptModel{
 		name: name, plain: plain, model: kvindex.Model{Tokenizer: t, Chat: template}, fleet: promptFleets[i%len(promptFleets)],
 		texts: &promptTexts{rand.New(rand.NewPCG(uint64(i), 33)), special},
@@ -343,9 +319,7 @@ func ownModels(tb testing.TB) (models []*promptModel) {
 		return m
 	}
 	tiny, err := tokenize.Load(tinyPath)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	around := tinyWith(tb, tokensAround)
 	pool := openTokenizers(tb, tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return tinyPath, nil }})
 	add("tiny", tiny, tiny)

@@ -23,9 +23,7 @@ import (
 // said brings a rank of a pod events, all of which its engine is to have sent.
 func said(t testing.TB, ix *kvindex.Indexer, pod string, rank int, evs ...fakeengine.Event) {
 	t.Helper()
-	if err := ix.Ingest(pod, "m", fakeengine.Payload(1, rank, evs...)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.Ingest(pod, "m", fakeengine.Payload(1, rank, evs...)))
 }
 
 // ofRanks returns the answer with ranks to a prompt, ordered by pod and rank.
@@ -133,9 +131,7 @@ func (f *fleetModel) answer(pods []string) (want []kvindex.PodScore) {
 // with that of a plain model.
 func TestRanksAgainstModel(t *testing.T) {
 	template, err := chat.New(turns+"{{ tools }}", map[string]string{"bos_token": "\x01"}, chat.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	compared, tied := 0, 0
 	for round := range 150 {
 		r := rand.New(rand.NewPCG(7, uint64(round)))
@@ -146,13 +142,9 @@ func TestRanksAgainstModel(t *testing.T) {
 		}
 		body := fmt.Appendf(nil, `{"model":"m","messages":[{"role":"user","content":%q}],"tools":[{"type":"function","function":{"name":"tide"}}]}`, text)
 		asked, err := chat.Parse("", body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		rendered, err := template.Render(asked, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		f := &fleetModel{ix, bytesOf(rendered.Text), map[string]int{}, map[string]map[int]rankModel{}, map[string]bool{}}
 		most := []int{1, 2, 3, 5, 40}[r.IntN(5)] // ranks of a pod
 		var names []string
@@ -169,18 +161,14 @@ func TestRanksAgainstModel(t *testing.T) {
 			_, heard := f.ranks[pod][rank]
 			switch op := r.IntN(12); {
 			case op == 0:
-				if err := ix.RemovePod(pod); err != nil {
-					t.Fatal(err)
-				}
+				must(t, ix.RemovePod(pod))
 				delete(f.ranks, pod)
 				delete(known, pod)
 			case op == 1:
 				_ = ix.Sink().StreamNote(pod, "m", fmt.Sprint("to come ", r.IntN(2)), events.NoteOpened)
 				known[pod] = true
 			case op == 2 && heard:
-				if err := ix.MarkLost(pod, rank); err != nil {
-					t.Fatal(err)
-				}
+				must(t, ix.MarkLost(pod, rank))
 				f.ranks[pod][rank] = rankModel{}
 			case op == 3:
 				f.excluded[pod] = !f.excluded[pod]
@@ -217,9 +205,7 @@ func TestRanksAgainstModel(t *testing.T) {
 					want = want[:min(top, len(want))]
 				}
 				var a kvindex.Answer
-				if err := ix.ScoreRequest(ctx, &c.q, &a); err != nil {
-					t.Fatal(err)
-				}
+				must(t, ix.ScoreRequest(ctx, &c.q, &a))
 				if got := a.Pods; !slices.Equal(got, want) {
 					t.Fatalf("round %d, %s, top %d:\n%+v, want\n%+v", round, kind, top, got, want)
 				}
@@ -335,16 +321,12 @@ func TestRanksApart(t *testing.T) {
 		{name: "restarted", act: brings(engineStarted(1, p.Stored(0, 2))), want: "a/1=2/live"},
 		{name: "restart told", act: restarted("s1"), want: "a/1=0/unknown"},
 		{name: "rewound", act: func(t *testing.T, ix *kvindex.Indexer) {
-			if err := ix.Sink().StreamNote("a", "m", "s1", events.NoteRewound); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.Sink().StreamNote("a", "m", "s1", events.NoteRewound))
 		}, want: "a/1=0/replaying"},
 		{name: "lost", act: brings(of(1, 9, p.Stored(0, 1))), want: "a/1=1/partial"},
 		{name: "lost and kept", act: brings(of(1, 9)), opts: []kvindex.Option{kvindex.WithKeepOnLoss()}, want: "a/1=4/uncertain"},
 		{name: "marked", act: func(t *testing.T, ix *kvindex.Indexer) {
-			if err := ix.MarkLost("a", 1); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.MarkLost("a", 1))
 		}, want: "a/1=0/partial"},
 		{name: "held back", act: brings(hold(of(1, 9))), want: "a/1=4/replaying"},
 		{name: "connection lost", act: note("s1", events.NoteLost), want: "a/1=4/uncertain"},
@@ -394,9 +376,7 @@ func TestStatesOfRanks(t *testing.T) {
 			case 5:
 				_ = ix.MarkLost("a", rank) // which may be none
 			case 6:
-				if err := ix.Sink().StreamNote("a", "m", stream, events.NoteRewound); err != nil {
-					t.Fatal(err)
-				}
+				must(t, ix.Sink().StreamNote("a", "m", stream, events.NoteRewound))
 			default:
 				m := message(stream, next[stream], float64(next[stream]), rank, p.Stored(0, 1+r.IntN(4)))
 				if op == 7 {
@@ -436,9 +416,7 @@ func TestStatesOfRanks(t *testing.T) {
 // are not sure. Its pod has no other for having been unknown.
 func TestRanksOfAnother(t *testing.T) {
 	shared, err := inmemory.New(index.MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	reader, writer := open(t, kvindex.WithIndex(shared)), open(t, kvindex.WithIndex(shared))
 	p := fakeengine.NewPrompt(1, 16, 4)
 	said(t, reader, "b", 1, p.Stored(0, 2))
@@ -497,9 +475,7 @@ func TestRanksExplainedAndCounted(t *testing.T) {
 	for _, q := range []kvindex.Request{{Pods: []string{}}, {Pods: []string{"a"}}, {Candidates: ix.Candidates("m", nil)}} {
 		q.Model, q.Tokens = "m", p.Tokens
 		want, err := ix.Explain(ctx, &q, "a")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		q.Ranks = true
 		got, err := ix.Explain(ctx, &q, "a")
 		if err != nil || !reflect.DeepEqual(got, want) || got.Score.Rank != 1 || got.Score.CachedTokens != 48 || !q.Ranks {

@@ -216,9 +216,7 @@ func TestRanksOfHybrids(t *testing.T) {
 			gone = p.Removed(3, 4, 5)
 			gone.Group = 1
 		}
-		if err := ix.Ingest("a", "m", fakeengine.Payload(1, rank, append(events, gone)...)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.Ingest("a", "m", fakeengine.Payload(1, rank, append(events, gone)...)))
 	}
 	if got := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; got.CachedTokens != 0 || got.MatchedBlocks != 6 {
 		t.Errorf("%+v", got)
@@ -245,9 +243,7 @@ func TestLayoutsChange(t *testing.T) {
 	see("a state before the window's blocks", 0, false)
 	ingest(t, ix, "a", events[2])
 	see("a state at the end of the window's", 96, false)
-	if err := ix.Ingest("a", "m", fakeengine.Payload(1, 1, p.Stored(0, 7))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.Ingest("a", "m", fakeengine.Payload(1, 1, p.Stored(0, 7))))
 	see("a rank of one group", 112, true)
 	ingest(t, ix, "a", &fakeengine.Cleared{}, p.Stored(0, 8))
 	see("a cache that was emptied, and of which one group is known since", 112, true)
@@ -306,9 +302,7 @@ func TestEqualGroupsShareDraft(t *testing.T) {
 			}
 		}
 		changes, err := kvindex.ChangesOf(profile, fakeengine.Payload(1, 0, c.events...))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var told []int
 		for _, ch := range changes {
 			if ch.Group.Draft {
@@ -329,9 +323,7 @@ func TestEqualGroupsShareDraft(t *testing.T) {
 // now says another kind. The score is a bound until the cache is emptied.
 func TestKeptGroups(t *testing.T) {
 	m, err := inmemory.New(index.MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	p := fakeengine.NewPrompt(1, 16, 8)
 	ingest(t, open(t, kvindex.WithIndex(m)), "a", p.Stored(0, 6))
@@ -423,9 +415,7 @@ func (c *copying) Match(ctx context.Context, q *index.Query, m *index.Matches) e
 // pod that was not heard.
 func TestPlansOfCopies(t *testing.T) {
 	m, err := inmemory.New(index.MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	p := fakeengine.NewPrompt(1, 16, 8)
 	backend := &copying{Index: m}
@@ -552,9 +542,7 @@ func TestProfilesAreCopied(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	ingest(t, ix, "a", hybrid(p, 6, 48)...)
 	ix.Pods(nil)[0].Profile.Groups[0].Window = 1
-	if err := ix.MarkLost("a", 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.MarkLost("a", 0))
 	if got := ix.Pods(nil)[0]; got.Profile.Groups[0].Window != 48 || got.State != kvindex.StatePartial {
 		t.Errorf("%+v", got)
 	}
@@ -585,9 +573,7 @@ func TestFullReports(t *testing.T) {
 	} {
 		ix := open(t, withProfile(kvindex.Profile{Draft: kvindex.DraftNone, Groups: []index.Group{c.group}}))
 		ingest(t, ix, "a", p.Stored(0, 8), c.event)
-		if err := ix.MarkLost("a", 0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.MarkLost("a", 0))
 		ingest(t, ix, "a", p.Stored(0, 8), c.event)
 		if got := ix.Pods(nil)[0]; got.State != kvindex.StatePartial || got.WantsFullReport != c.wants {
 			t.Errorf("%s: %+v", c.name, got)

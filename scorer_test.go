@@ -73,9 +73,7 @@ func TestRanks(t *testing.T) {
 				if backwards > 0 {
 					rank = len(c.ranks) - 1 - i
 				}
-				if err := ix.Ingest(pod, "m", fakeengine.Payload(1, rank, c.ranks[rank]...)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, ix.Ingest(pod, "m", fakeengine.Payload(1, rank, c.ranks[rank]...)))
 			}
 		}
 		for _, s := range score(t, ix, kvindex.Request{Tokens: p.Tokens}) {
@@ -182,18 +180,12 @@ func TestModelsFromASource(t *testing.T) {
 		by    tokenize.Tokenizer
 	}{{"m", shifted(1000)}, {"other", shifted(2000)}, {"named", words{}}} {
 		tokens, err := c.by.Encode(ctx, nil, text, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		p := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: uint64(i + 1)}
-		if err := ix.Ingest("pod", c.model, fakeengine.Payload(1, 0, p.Stored(0, 3))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.Ingest("pod", c.model, fakeengine.Payload(1, 0, p.Stored(0, 3))))
 		on := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: uint64(i+1) << 8}.Stored(0, 2)
 		on.Adapter = "adapter-of-" + c.model
-		if err := ix.Ingest("pod", c.model, fakeengine.Payload(1, 0, on)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.Ingest("pod", c.model, fakeengine.Payload(1, 0, on)))
 	}
 	for _, c := range []struct {
 		name, adapter string
@@ -216,9 +208,7 @@ func TestModelsFromASource(t *testing.T) {
 		} {
 			r.Adapter, r.Prompt = c.adapter, text
 			var a kvindex.Answer
-			if err := ix.ScoreRequest(ctx, &r, &a); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.ScoreRequest(ctx, &r, &a))
 			if got := a.Pods[0].MatchedBlocks; got != c.matched {
 				t.Errorf("%s, %s: %d blocks, want %d", c.name, name, got, c.matched)
 			}

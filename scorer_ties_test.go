@@ -216,9 +216,7 @@ func TestTiesOfOtherUnits(t *testing.T) {
 			}
 			if kind == "pairs" {
 				e := events.Event{Kind: events.Stored, Hashes: []uint64{1}, Tokens: randomTokens(r, 32), Pairs: true, BlockSize: 16}
-				if err := ix.ApplyBatch(name, "m", &events.Batch{Events: []events.Event{e}}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, ix.ApplyBatch(name, "m", &events.Batch{Events: []events.Event{e}}))
 				continue
 			}
 			ingest(t, ix, name, fakeengine.NewPrompt(1<<40, cmp.Or(size, 16), 1).Stored(0, 1))

@@ -62,12 +62,8 @@ func TestKill(t *testing.T) {
 		var said bytes.Buffer
 		child.Stderr = &said
 		out, err := child.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := child.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, child.Start())
 		lines := bufio.NewScanner(out)
 		for range 1 + r.IntN(3) {
 			if !lines.Scan() {
@@ -78,17 +74,13 @@ func TestKill(t *testing.T) {
 		for range r.IntN(1 << 18) { // to somewhere within a save
 			_ = r.Uint64()
 		}
-		if err := child.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, child.Process.Kill())
 		for lines.Scan() { // what it has said meanwhile
 			fmt.Sscan(lines.Text(), &saved)
 		}
 		_ = child.Wait()
 		ix, err := kvindex.LoadFile(ctx, path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := ix.Sink().StreamNext("a", "m", "s").Next; got != saved && got != saved+1 {
 			t.Fatalf("%d messages in the file, and %d were saved", got, saved)
 		}
@@ -104,9 +96,7 @@ func TestFile(t *testing.T) {
 	saved := func() uint64 {
 		t.Helper()
 		ix, err := kvindex.LoadFile(ctx, path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer ix.Close()
 		return ix.Sink().StreamNext("a", "m", "s").Next
 	}
@@ -145,9 +135,7 @@ func TestFile(t *testing.T) {
 		t.Errorf("a snapshot that fails: %v, %d messages in the file", err, saved())
 	}
 	precious := filepath.Join(t.TempDir(), "precious")
-	if err := errors.Join(os.WriteFile(precious, []byte("precious"), 0o644), os.Symlink(precious, path+".unfinished")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.WriteFile(precious, []byte("precious"), 0o644), os.Symlink(precious, path+".unfinished")))
 	if err := ix.SaveFile(ctx, path); err != nil {
 		t.Error(err)
 	}
@@ -163,9 +151,7 @@ func TestFile(t *testing.T) {
 	if err := ix.SaveFile(ctx, filepath.Join(path, "below", "a file")); err == nil {
 		t.Error("saved below a file")
 	}
-	if err := os.WriteFile(path, []byte("torn"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte("torn"), 0o600))
 	if _, err := kvindex.LoadFile(ctx, path); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("a torn file: %v", err)
 	}

@@ -15,9 +15,7 @@ import (
 func heardTen(t *testing.T, options ...kvindex.Option) (ix *kvindex.Indexer, another func() *kvindex.Indexer, p fakeengine.Prompt) {
 	t.Helper()
 	m, err := inmemory.New(index.MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { m.Close() })
 	p = fakeengine.NewPrompt(1, 16, 20)
 	options = append(options, kvindex.WithIndex(m))
@@ -192,9 +190,7 @@ func TestFarMessage(t *testing.T) {
 // message; and if it does not have that, all that the stream left is forgotten.
 func TestAKeptStreamStandsSomewhere(t *testing.T) {
 	m, err := inmemory.New(index.MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	p := fakeengine.NewPrompt(1, 16, 4)
 	ingestMessage := func(ix *kvindex.Indexer, m kvindex.Message) {
@@ -223,9 +219,7 @@ func TestAKeptStreamStandsSomewhere(t *testing.T) {
 	if n := blocks(t, ix, "a", p); n != 3 {
 		t.Errorf("%d blocks kept, want 3", n)
 	}
-	if err := ix.Sink().StreamNote("a", "m", "s", events.NoteRestarted); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.Sink().StreamNote("a", "m", "s", events.NoteRestarted))
 	if n := blocks(t, ix, "a", p); n != 0 {
 		t.Errorf("%d blocks of the engine before, want none", n)
 	}

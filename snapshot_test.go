@@ -25,9 +25,7 @@ import (
 func snapshot(t testing.TB, ix *kvindex.Indexer) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if err := ix.Snapshot(context.Background(), &b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.Snapshot(context.Background(), &b))
 	return b.Bytes()
 }
 
@@ -42,9 +40,7 @@ func restore(t testing.TB, ix *kvindex.Indexer, opts ...kvindex.Option) *kvindex
 func restoreBytes(t testing.TB, b []byte, opts ...kvindex.Option) *kvindex.Indexer {
 	t.Helper()
 	ix, err := kvindex.Restore(context.Background(), bytes.NewReader(b), opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { ix.Close() })
 	return ix
 }
@@ -264,9 +260,7 @@ func heard(t testing.TB, opts ...kvindex.Option) *kvindex.Indexer {
 // and by Close.
 func TestSnapshotEnds(t *testing.T) {
 	m, err := inmemory.New(index.MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	if err := open(t, kvindex.WithIndex(plainIndex{m})).Snapshot(context.Background(), io.Discard); err == nil || err.Error() != "kvindex: the index does not support snapshots" {
 		t.Errorf("an index without snapshots: %v", err)
@@ -274,9 +268,7 @@ func TestSnapshotEnds(t *testing.T) {
 	broken := errors.New("broken")
 	ix := heard(t)
 	counting := &writer{left: 1 << 20}
-	if err := ix.Snapshot(context.Background(), counting); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.Snapshot(context.Background(), counting))
 	writes := 1<<20 - counting.left
 	for n := range writes {
 		if err := ix.Snapshot(context.Background(), &writer{n, func() error { return broken }}); err != broken {
@@ -321,9 +313,7 @@ func TestSnapshotHangs(t *testing.T) {
 			close(hangs)
 		}()
 		if _, ok := <-hangs; !ok { // it has had all its writes
-			if err := <-ended; err != nil {
-				t.Fatal(err)
-			}
+			must(t, <-ended)
 			if n < 10 {
 				t.Errorf("%d writes", n)
 			}
@@ -332,9 +322,7 @@ func TestSnapshotHangs(t *testing.T) {
 		for seq := 3; seq < 6; seq++ {
 			brings(message("s", uint64(seq), float64(seq+1), 0, p.Stored(seq, seq+1)))(t, ix)
 		}
-		if err := ix.RemovePod("b"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.RemovePod("b"))
 		ingest(t, ix, "d", p.Stored(0, 1))
 		if got := blocks(t, ix, "a", p); got != 6 {
 			t.Errorf("%d blocks", got)
@@ -347,9 +335,7 @@ func TestSnapshotHangs(t *testing.T) {
 			t.Errorf("the second one: %v", err)
 		}
 		close(goOn)
-		if err := <-ended; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-ended)
 		ix = restoreBytes(t, b.Bytes())
 		if got, want := blocks(t, ix, "a", p), int(ix.Sink().StreamNext("a", "m", "s").Next); got != want {
 			t.Errorf("write %d: %d blocks of %d messages", n, got, want)
@@ -361,17 +347,13 @@ func TestSnapshotHangs(t *testing.T) {
 func partsOf(t testing.TB, b []byte) (kinds []sections.Kind, payloads [][]byte) {
 	t.Helper()
 	in, err := sections.NewReader(bytes.NewReader(b), 1, 2, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for {
 		k, payload, err := in.Next()
 		if err == io.EOF {
 			return kinds, payloads
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		kinds, payloads = append(kinds, k), append(payloads, bytes.Clone(payload))
 	}
 }
@@ -389,9 +371,7 @@ func whole(t testing.TB, parts ...[]byte) []byte {
 	if err == nil {
 		err = w.End()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b.Bytes()
 }
 
@@ -410,9 +390,7 @@ func TestRestoreRefused(t *testing.T) {
 		}
 	}
 	m, err := inmemory.New(index.MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	first := bytes.Clone(pod[:len(pod)/2])
 	first[1] = 1
@@ -603,14 +581,10 @@ func TestSnapshotOfBefore(t *testing.T) {
 			brings(message("s", uint64(seq), float64(seq+1), seq%2, s))(t, ix)
 		}
 		ingest(t, ix, "b", p.Stored(0, 40), p.Removed(30))
-		if err := os.WriteFile(path, snapshot(t, ix), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, snapshot(t, ix), 0o644))
 	}
 	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ix := restoreBytes(t, b, kvindex.WithKeySeed([16]byte{1, 2, 3}))
 	pods := ix.Pods(nil)
 	if len(pods) != 2 || len(pods[0].Ranks) != 2 || pods[0].Streams[0].Next != 8 || fmt.Sprint(pods[0].Adapters) != "[sql]" || pods[1].Ranks[0].Blocks[kvindex.TierGPU] != 39 {

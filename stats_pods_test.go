@@ -38,9 +38,7 @@ func TestRemovePod(t *testing.T) {
 	ingest(t, ix, "b", p.Stored(0, 2))
 	samePods(t, ix, ix.Pods(nil))
 	for range 2 {
-		if err := ix.RemovePod("a"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.RemovePod("a"))
 	}
 	if got, ok := ix.Pod("a", "m"); ok {
 		t.Errorf("%+v", got)
@@ -57,9 +55,7 @@ func TestRemovePod(t *testing.T) {
 	if n := ix.Stats(); n.Pods != 1 || n.Models != 1 || n.Ranks != 1 || n.Index.Memberships != n.Blocks[kvindex.TierGPU] || n.Index.Total == 0 {
 		t.Errorf("%+v", n)
 	}
-	if err := ix.RemovePod("b"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.RemovePod("b"))
 	if n := ix.Stats(); n.Pods != 0 || n.Models != 0 || n.Ranks != 0 {
 		t.Errorf("%+v", n)
 	}
@@ -135,9 +131,7 @@ func TestRemovePodBesideAMessage(t *testing.T) {
 			store(model, 1)
 			for range 300 {
 				var a kvindex.Answer
-				if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: model, Tokens: p.Tokens}, &a); err != nil {
-					t.Fatal(err)
-				}
+				must(t, ix.ScoreRequest(ctx, &kvindex.Request{Model: model, Tokens: p.Tokens}, &a))
 				if _, err := ix.Routed(&a, "a", 0); err != nil {
 					t.Fatal(err)
 				}

@@ -27,9 +27,7 @@ func note(stream string, notes ...events.Note) act {
 func restarted(stream string) act {
 	return func(t *testing.T, ix *kvindex.Indexer) {
 		t.Helper()
-		if err := ix.Sink().StreamNote("a", "m", stream, events.NoteRestarted); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.Sink().StreamNote("a", "m", stream, events.NoteRestarted))
 	}
 }
 
@@ -179,9 +177,7 @@ func TestASilentPod(t *testing.T) {
 // TestAKeptIndexIsNotTrusted beyond what its stream confirms.
 func TestAKeptIndexIsNotTrusted(t *testing.T) {
 	m, err := inmemory.New(index.MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	p := fakeengine.NewPrompt(1, 16, 8)
 	first := message("s", 0, 1, 0, p.Stored(0, 4))
@@ -228,9 +224,7 @@ func TestTheRanksOfAKeptIndex(t *testing.T) {
 		"there, back and there": {[]act{brings(at("t", 0, 0), at("t", 1, 1), later("s", 0, 0), later("s", 1, 1))}, []act{brings(at("t", 2, 0))}, "1 partial 1 uncertain "},
 	} {
 		m, err := inmemory.New(index.MemoryConfig{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		old := open(t, kvindex.WithIndex(m))
 		for _, a := range append([]act{brings(at("s", 0, 0), at("s", 1, 1))}, c.before...) {
 			a(t, old)
@@ -242,9 +236,7 @@ func TestTheRanksOfAKeptIndex(t *testing.T) {
 		if got := ranks(ix); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
-		if err := ix.RemovePod("a"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.RemovePod("a"))
 		brings(at("s", 0, 0))(t, ix)
 		if got := ranks(ix); got != "1 live " {
 			t.Errorf("%s, and removed: %s", name, got)
@@ -256,9 +248,7 @@ func TestTheRanksOfAKeptIndex(t *testing.T) {
 // TestAPodOfAKeptIndex is known before it is heard, and can be removed.
 func TestAPodOfAKeptIndex(t *testing.T) {
 	m, err := inmemory.New(index.MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	brings(at("s", 0, 0), at("s", 1, 1))(t, open(t, kvindex.WithIndex(m)))
 	ix := open(t, kvindex.WithIndex(m))
@@ -266,9 +256,7 @@ func TestAPodOfAKeptIndex(t *testing.T) {
 	if got := score(t, ix, kvindex.Request{Tokens: p.Tokens}); len(got) != 1 || got[0].State != kvindex.StateUncertain || got[0].MatchedBlocks != 1 {
 		t.Errorf("not heard yet: %+v", got)
 	}
-	if err := ix.RemovePod("a"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.RemovePod("a"))
 	brings(at("s", 0, 0))(t, ix)
 	if got := ix.Pods(nil)[0]; got.State != kvindex.StateLive || len(got.Ranks) != 1 {
 		t.Errorf("%+v", got)

@@ -280,9 +280,7 @@ func TestNotesThatAreNotTaken(t *testing.T) {
 	if err := ix.Sink().StreamNote("", "m", "s", events.NoteOpened); err == nil {
 		t.Error("a pod without a name")
 	}
-	if err := ix.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.Close())
 	for _, n := range []events.Note{events.NoteOpened, events.NoteLost, events.NoteRestarted, events.NoteRewound} {
 		if err := ix.Sink().StreamNote("a", "m", "s", n); err != kvindex.ErrClosed {
 			t.Errorf("note %d: %v", n, err)

@@ -83,9 +83,7 @@ func TestUnrecognized(t *testing.T) {
 			send(4, fakeengine.Payload(5, 0, fakeengine.Cleared{}, p.Stored(0, 4)))
 			check(nil, false)
 			send(5, tt.payload)
-			if err := ix.MarkLost("a", 0); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.MarkLost("a", 0))
 			if got := ix.Pods(nil)[0].Unrecognized; got != nil {
 				t.Errorf("%q behind a loss", got)
 			}
@@ -112,9 +110,7 @@ func TestUnrecognizedOfOthers(t *testing.T) {
 	}
 	check(false)
 	removed[len(removed)-1] = 1 // the rank
-	if err := s.writer.Ingest("a", "m", removed); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.writer.Ingest("a", "m", removed))
 	check(true, `event kind "BlockEvicted"`)
 	said(t, s.writer, "a", 1, fakeengine.Cleared{}, s.p.Stored(0, 4))
 	check(false)
@@ -127,9 +123,7 @@ func TestUnrecognizedIsBounded(t *testing.T) {
 	removed := fakeengine.Payload(2, 0, p.Removed(0, 1))
 	for i := range 100 {
 		name := "Block" + string([]byte{byte('a' + i%26), byte('a' + i/26)}) + "emoved"[:5]
-		if err := ix.Ingest("a", "m", kindOf(removed, "BlockRemoved", name)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.Ingest("a", "m", kindOf(removed, "BlockRemoved", name)))
 	}
 	if got := ix.Pods(nil)[0].Unrecognized; len(got) != 8 {
 		t.Errorf("%d kept: %q", len(got), got)
@@ -171,9 +165,7 @@ func TestFieldEvents(t *testing.T) {
 		t.Skip("KVINDEX_TESTDATA is unset: the rows of field/events.jsonl are not read")
 	}
 	f, err := os.Open(filepath.Join(dir, "field", "events.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	rows := 0
 	for lines := bufio.NewScanner(f); lines.Scan(); rows++ {
@@ -186,16 +178,12 @@ func TestFieldEvents(t *testing.T) {
 				Cached        int
 			}
 		}
-		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(lines.Bytes(), &row))
 		t.Run(row.Name, func(t *testing.T) {
 			ix := open(t)
 			for i, text := range row.Payloads {
 				payload, err := hex.DecodeString(text)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if err := ix.Ingest("a", "m", payload); err != nil {
 					t.Fatalf("payload %d: %v", i, err)
 				}

@@ -44,9 +44,7 @@ func TestLossByStream(t *testing.T) {
 	if got := ranks(); got != [4]int{0, 1, 3, 4} {
 		t.Fatalf("blocks by rank %v", got)
 	}
-	if err := ix.MarkLost("a", 2); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.MarkLost("a", 2))
 	if got := ranks(); got != [4]int{0, 1, 0, 4} {
 		t.Fatalf("blocks by rank %v", got)
 	}
@@ -86,9 +84,7 @@ func TestLossKeep(t *testing.T) {
 	}
 	ix = open(t, kvindex.WithKeepOnLoss())
 	ingest(t, ix, "a", p.Stored(0, 3))
-	if err := ix.MarkLost("a", 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.MarkLost("a", 0))
 	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.MatchedBlocks != 3 || s.State != kvindex.StateUncertain {
 		t.Errorf("marked lost: %+v", s)
 	}
@@ -212,9 +208,7 @@ func TestALossIsOfTheRanksOfItsStream(t *testing.T) {
 			if m.Payload == nil && m.Seq == 1 {
 				_ = ix.Sink().StreamNote("a", "m", m.Stream, events.NoteLost)
 			} else if m.Payload == nil {
-				if err := ix.Sink().StreamNote("a", "m", m.Stream, events.NoteRestarted); err != nil {
-					t.Fatal(err)
-				}
+				must(t, ix.Sink().StreamNote("a", "m", m.Stream, events.NoteRestarted))
 			} else if r, err := ix.IngestMessage(m); err != nil || !r.Applied {
 				t.Fatalf("%s: %+v, %v", name, r, err)
 			}

@@ -22,9 +22,7 @@ import (
 
 func removeStream(t testing.TB, ix *kvindex.Indexer, stream string) {
 	t.Helper()
-	if err := ix.Sink().RemoveStream("a", "m", stream); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.Sink().RemoveStream("a", "m", stream))
 }
 
 // held says what each known rank of pod a holds of a prompt, and its state.
@@ -83,9 +81,7 @@ func TestRemoveStream(t *testing.T) {
 			}})}
 			if hide != nil {
 				m, err := inmemory.New(index.MemoryConfig{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				defer m.Close()
 				opts = append(opts, kvindex.WithIndex(hide(m)))
 			}
@@ -160,9 +156,7 @@ func TestRemoveStreamOfOthers(t *testing.T) {
 		"own": func() []kvindex.Option { return nil },
 		"kept": func() []kvindex.Option {
 			m, err := inmemory.New(index.MemoryConfig{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			t.Cleanup(func() { m.Close() })
 			return []kvindex.Option{kvindex.WithIndex(m)}
 		},
@@ -244,9 +238,7 @@ func TestRemoveStreamOfTheHostBefore(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	for _, removes := range []bool{true, false} {
 		m, err := inmemory.New(index.MemoryConfig{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer m.Close()
 		var of index.Index = m
 		if !removes {
@@ -322,9 +314,7 @@ func TestRemoveStreamFails(t *testing.T) {
 		failed := 0
 		for n := range int64(12) {
 			m, err := inmemory.New(index.MemoryConfig{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer m.Close()
 			f := &brittle{Memory: m}
 			f.after.Store(1 << 40)
@@ -390,9 +380,7 @@ func runRemovals(t *testing.T, seed uint64, seen *removals) {
 		opts := []kvindex.Option{kvindex.WithKeySeed([16]byte{1})}
 		if kept {
 			m, err := inmemory.New(index.MemoryConfig{Seed: [16]byte{1}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			t.Cleanup(func() { m.Close() })
 			opts = []kvindex.Option{kvindex.WithIndex(m)}
 		}
@@ -456,9 +444,7 @@ func runRemovals(t *testing.T, seed uint64, seen *removals) {
 			}
 		case what == 11:
 			d.do = func(ix *kvindex.Indexer) *kvindex.Indexer {
-				if err := ix.Sink().StreamNote("a", "m", name, events.NoteRestarted); err != nil {
-					t.Fatal(err)
-				}
+				must(t, ix.Sink().StreamNote("a", "m", name, events.NoteRestarted))
 				return nil
 			}
 			if next[n] > 0 && r.IntN(2) == 0 {
@@ -466,9 +452,7 @@ func runRemovals(t *testing.T, seed uint64, seen *removals) {
 			}
 		case what == 12:
 			d.do = func(ix *kvindex.Indexer) *kvindex.Indexer {
-				if err := ix.Sink().StreamNote("a", "m", name, events.NoteRewound); err != nil {
-					t.Fatal(err)
-				}
+				must(t, ix.Sink().StreamNote("a", "m", name, events.NoteRewound))
 				return nil
 			}
 			next[n] = 0
@@ -483,9 +467,7 @@ func runRemovals(t *testing.T, seed uint64, seen *removals) {
 			d.stream = "unnumbered"
 			payload := fakeengine.Payload(clock, 20, prompts[0].Stored(0, 1+r.IntN(9)))
 			d.do = func(ix *kvindex.Indexer) *kvindex.Indexer {
-				if err := ix.Ingest("a", "m", payload); err != nil {
-					t.Fatal(err)
-				}
+				must(t, ix.Ingest("a", "m", payload))
 				return nil
 			}
 		case what == 16 && !kept && r.IntN(2) == 0:
@@ -568,9 +550,7 @@ func podsText(t *testing.T, ix *kvindex.Indexer) string {
 		}
 	}
 	b, err := json.MarshalIndent(pods, "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(b)
 }
 

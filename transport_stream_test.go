@@ -126,9 +126,7 @@ func TestMessagesAfterARestartOfTheHost(t *testing.T) {
 		{9, 3, kvindex.Receipt{Applied: true, Gap: kvindex.Gap{From: 7, To: 8, Lost: true}}, 0},
 	} {
 		m, err := inmemory.New(index.MemoryConfig{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		old := open(t, kvindex.WithIndex(m))
 		for i, e := range []kvindex.Message{message("s", 8, 1, 0, p.Stored(0, 1)), message("s", 6, 2, 0, p.Stored(0, 2))} {
 			if r, err := old.IngestMessage(e); err != nil || !r.Applied || r.Restarted != (i == 1) {
@@ -271,9 +269,7 @@ func TestRedelivery(t *testing.T) {
 			evs = []fakeengine.Event{p.Removed(0), q.Stored(0, 1), q.Removed(0)}
 		}
 		r, err := ix.IngestMessage(message("s", uint64(seq), float64(1+seq/10), 0, evs...))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return r
 	}
 	const n = 4001
@@ -322,9 +318,7 @@ func TestARankMovesToAnotherStream(t *testing.T) {
 				return err
 			}
 		}
-		if err := first(ix); err != nil {
-			t.Fatal(err)
-		}
+		must(t, first(ix))
 		if _, err := ix.IngestMessage(message("tcp://10.0.0.2:5557", c.seq, 2, 0, q.Stored(0, 1))); err != nil {
 			t.Fatal(err)
 		}

@@ -18,9 +18,7 @@ func TestStreamRestarted(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	anew := func(stream string) {
 		t.Helper()
-		if err := ix.Sink().StreamNote("a", "m", stream, events.NoteRestarted); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.Sink().StreamNote("a", "m", stream, events.NoteRestarted))
 	}
 	due := func(stream string, want uint64, heard bool) {
 		t.Helper()
@@ -66,16 +64,12 @@ func TestStreamRestarted(t *testing.T) {
 // nothing since it restarted makes nobody deaf.
 func TestStreamRestartedOutlivesTheHost(t *testing.T) {
 	m, err := inmemory.New(index.MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	p := fakeengine.NewPrompt(1, 16, 8)
 	old := open(t, kvindex.WithIndex(m))
 	play(t, old, p, step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive})
-	if err := old.Sink().StreamNote("a", "m", "s", events.NoteRestarted); err != nil {
-		t.Fatal(err)
-	}
+	must(t, old.Sink().StreamNote("a", "m", "s", events.NoteRestarted))
 	old.Close()
 	noLoss := kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { t.Errorf("lost: %+v", l) }})
 	play(t, open(t, kvindex.WithIndex(m), noLoss), p,

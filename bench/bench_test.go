@@ -23,9 +23,7 @@ var (
 func newMemory(tb testing.TB, pods int) *bench.Memory {
 	tb.Helper()
 	m, err := bench.NewMemory(pods)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return m
 }
 
@@ -47,9 +45,7 @@ func fill(tb testing.TB, ix *bench.Memory, store func(s *bench.Store, chain, fro
 		for from := 0; from < length; from += step {
 			for i := first; i < min(first+together, n); i++ {
 				store(&s, (i*1_000_003+pod)%n, from, min(from+step, length))
-				if err := ix.Store(pod, &s); err != nil {
-					tb.Fatal(err)
-				}
+				must(tb, ix.Store(pod, &s))
 			}
 		}
 	}
@@ -131,4 +127,12 @@ func reportLatency(b *testing.B, took []time.Duration) {
 	b.ReportMetric(us(len(took)/2), "p50-us")
 	b.ReportMetric(us(len(took)*99/100), "p99-us")
 	b.ReportMetric(us(len(took)-1), "max-us")
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
 }

@@ -154,9 +154,7 @@ type keptIndex struct {
 
 func newKeptIndex(tb testing.TB, blockTokens int, bytes int64) *keptIndex {
 	m, err := inmemory.New(index.MemoryConfig{Bytes: bytes})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	ix := &keptIndex{TB: tb, Memory: m, blockTokens: blockTokens, variant: index.Variant{Unit: hashunit.Of(blockTokens)}}
 	ix.query = index.Query{
 		Candidates: index.NewCandidates("m", bench.PodNames(keptPods)),

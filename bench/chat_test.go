@@ -52,35 +52,25 @@ func BenchmarkChat(b *testing.B) {
 	for _, name := range []string{"llama3-8b", "qwen3", "deepseekv3", "e2e-meta-llama_Llama-3.2-11B-Vision-Instruct"} {
 		template := testdata.Path(b, "chat templates", "templates", name+".jinja")
 		source, err := os.ReadFile(template)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		m, err := chat.New(string(source), map[string]string{"bos_token": bos, "eos_token": eos}, chat.Options{
 			ContentFormat: "string",
 			Now:           func() time.Time { return time.Date(2024, 7, 26, 0, 0, 0, 0, time.UTC) }, // as in render.py
 		})
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		for _, turns := range []int{2, 50} {
 			b.Run(fmt.Sprintf("template=%s/messages=%d", name, 2*turns), func(b *testing.B) {
 				chats := chatBodies(p, 100, turns)
 				raw := make([][]byte, len(chats))
 				for i, c := range chats {
 					raw[i], err = json.Marshal(map[string]any{"messages": c.Messages})
-					if err != nil {
-						b.Fatal(err)
-					}
+					must(b, err)
 				}
 				render := func(i int) string {
 					r, err := chat.Parse("", raw[i%len(raw)])
-					if err != nil {
-						b.Fatal(err)
-					}
+					must(b, err)
 					x, err := m.Render(r, nil)
-					if err != nil {
-						b.Fatal(err)
-					}
+					must(b, err)
 					return x.Text
 				}
 				i := 0
@@ -111,21 +101,15 @@ func byJinja2(b *testing.B, python, template string, chats []chatBody) (ns float
 	if err == nil {
 		err = os.WriteFile(file, raw, 0o600)
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	out, err := exec.Command(python, filepath.Join("testdata", "render.py"), template, file).Output()
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	var answer struct {
 		Version string
 		NS      float64
 		Texts   []string
 	}
-	if err := json.Unmarshal(out, &answer); err != nil {
-		b.Fatal(err)
-	}
+	must(b, json.Unmarshal(out, &answer))
 	b.Logf("Jinja2 %s", answer.Version)
 	return answer.NS, answer.Texts
 }

@@ -56,9 +56,7 @@ func benchHeap(b *testing.B, length, step int) {
 func removePods(b *testing.B, ix *bench.Memory, from, to int) {
 	b.Helper()
 	for pod := from; pod < to; pod++ {
-		if err := ix.RemovePod(pod); err != nil {
-			b.Fatal(err)
-		}
+		must(b, ix.RemovePod(pod))
 	}
 }
 
@@ -145,9 +143,7 @@ func (w *churn) fill(b *testing.B) {
 
 func (w *churn) add(b *testing.B, h *holder, chain, from, to int) {
 	w.chains.store(&w.store, chain, from, to)
-	if err := w.ix.Store(h.pod, &w.store); err != nil {
-		b.Fatal(err)
-	}
+	must(b, w.ix.Store(h.pod, &w.store))
 	for i := from; i < to; i++ {
 		h.flip(i)
 	}
@@ -173,9 +169,7 @@ func (w *churn) visit(b *testing.B, h *holder, chain int) {
 			w.hashes = w.chains.hashes(w.hashes, chain, i, i+1)
 		}
 	}
-	if err := w.ix.Remove(h.pod, w.hashes); err != nil {
-		b.Fatal(err)
-	}
+	must(b, w.ix.Remove(h.pod, w.hashes))
 	for n, i := 0, w.random.IntN(promptLen); n < given; n++ {
 		for tries := 0; tries < promptLen && (h.has(i) || i > 0 && !h.has(i-1)); tries++ {
 			i = (i + 7) % promptLen

@@ -73,9 +73,7 @@ func TestPrefixKept(t *testing.T) {
 			}
 			ours := func(bytes int64) (float64, prefixcache.Stats) {
 				c, err := prefixcache.New(bytes)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				var p prefixcache.Prompt
 				return play(func(text []byte) int { return askFor(c, &p, string(text)) }), c.Stats()
 			}

@@ -48,9 +48,7 @@ func newPromptWorld(b *testing.B, trace string, requests int, before string) *pr
 		w.fresh = append(w.fresh, len(text)-shared.Add(&w.trace.Requests[i]))
 		w.bytes += len(text)
 		ids, err := w.tokenizer.Encode(b.Context(), nil, text, w.special)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		w.tokens = append(w.tokens, len(ids))
 	})
 	return w
@@ -72,9 +70,7 @@ func openPrompts(b *testing.B, w *promptWorld, cache int64) *kvindex.Indexer {
 		b.Cleanup(func() { ix.Close() })
 		err = ix.Ingest("pod", "m", fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 1).Stored(0, 1)))
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	return ix
 }
 

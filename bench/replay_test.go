@@ -38,9 +38,7 @@ func load(tb testing.TB, name string, limit int) *bench.Trace {
 		tb.Skipf("KVINDEX_TESTDATA is unset: trace %s is not replayed", name)
 	}
 	trace, err := bench.Load(filepath.Join(data, "traces"), name, limit)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return trace
 }
 
@@ -144,9 +142,7 @@ func TestRecord(t *testing.T) {
 func TestReplay(t *testing.T) {
 	eachRecording(t, func(t *testing.T, r *bench.Recording, _ int) {
 		took, err := r.Replay(newMemory(t, len(r.Pods)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(took) < 200 {
 			t.Errorf("%d scores", len(took))
 		}
@@ -178,9 +174,7 @@ func benchReplay(b *testing.B, r *bench.Recording) {
 		b.StartTimer()
 		t, err := r.Replay(ix)
 		b.StopTimer()
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		heap = liveHeap() - before
 		runtime.KeepAlive(ix)
 		took = append(took, t...)

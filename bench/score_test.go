@@ -35,9 +35,7 @@ func BenchmarkScoreHot(b *testing.B) {
 // warm makes a first score, which resolves the candidates.
 func warm(b *testing.B, s *bench.Scorer, keys []index.Key, runs []int32) {
 	b.Helper()
-	if err := s.Score(keys, runs); err != nil {
-		b.Fatal(err)
-	}
+	must(b, s.Score(keys, runs))
 }
 
 // BenchmarkScoreCold scores a random chain of the index each time. Its ns/op is
@@ -191,9 +189,7 @@ func benchReadWhileWriting(b *testing.B, writers int) {
 	}
 	stop.Store(true)
 	for range writers {
-		if err := <-done; err != nil {
-			b.Fatal(err)
-		}
+		must(b, <-done)
 	}
 	reportLatency(b, took)
 	b.ReportMetric(float64(w.steps*stepLen)/b.Elapsed().Seconds(), "written-blocks/s")
@@ -220,14 +216,10 @@ func BenchmarkRemovePod(b *testing.B) {
 	for b.Loop() {
 		r := startReader(newCold(ix, c, n, pods))
 		start := time.Now()
-		if err := ix.RemovePod(0); err != nil {
-			b.Fatal(err)
-		}
+		must(b, ix.RemovePod(0))
 		removed += time.Since(start)
 		t, err := r.stop()
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		took = append(took, t...)
 		refilled += timedFill(0)
 	}

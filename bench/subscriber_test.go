@@ -102,12 +102,8 @@ func receive(b *testing.B, program, publisher, reader string, size, count int) c
 	p := exec.CommandContext(ctx, program, mode, fmt.Sprint(size), fmt.Sprint(count))
 	p.Stderr = os.Stderr
 	out, err := p.StdoutPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := p.Start(); err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
+	must(b, p.Start())
 	defer func() { cancel(); _, _ = io.Copy(io.Discard, out); _ = p.Wait() }()
 	port, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
@@ -149,9 +145,7 @@ func subscriberProcess(b *testing.B, args string) {
 		b.Fatal(err)
 	}
 	s, err := events.NewSubscriber(sink, events.SubscriberConfig{Endpoint: endpoint, Pod: "pod", Model: "model"})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan error)
 	go func() { ended <- s.Run(ctx) }()

@@ -37,9 +37,7 @@ func newOfficial(tb testing.TB) *official {
 	node := exec.Command("node", filepath.Join("testdata", "tokenizers.js"))
 	in, err1 := node.StdinPipe()
 	out, err2 := node.StdoutPipe()
-	if err := errors.Join(err1, err2, node.Start()); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, errors.Join(err1, err2, node.Start()))
 	tb.Cleanup(func() {
 		in.Close() // which ends it
 		if err := node.Wait(); err != nil {
@@ -52,12 +50,8 @@ func newOfficial(tb testing.TB) *official {
 // ask sends a request and reads its answer.
 func ask[T any](tb testing.TB, o *official, request any) (answer T) {
 	tb.Helper()
-	if err := o.requests.Encode(request); err != nil {
-		tb.Fatal(err)
-	}
-	if err := o.answers.Decode(&answer); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, o.requests.Encode(request))
+	must(tb, o.answers.Decode(&answer))
 	return answer
 }
 
@@ -84,9 +78,7 @@ func encodeAll(tb testing.TB, t tokenize.Tokenizer, texts []string) (all encodin
 		start := time.Now()
 		ids, err := t.Encode(context.Background(), nil, text, true)
 		took := time.Since(start)
-		if err != nil {
-			tb.Fatal(err)
-		}
+		must(tb, err)
 		all.NS = append(all.NS, float64(took.Nanoseconds()))
 		all.IDs = append(all.IDs, ids)
 	}
@@ -98,9 +90,7 @@ func (o *official) family(tb testing.TB, name string) *tokenize.BPE {
 	tb.Helper()
 	file := testdata.Path(tb, "the "+name+" tokenizer", "tokens", name, "tokenizer.json.gz")
 	t, err := tokenize.Load(file)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	o.load(tb, file)
 	return t
 }

@@ -18,17 +18,13 @@ func write(tb testing.TB, name, lines string) string {
 	tb.Helper()
 	folder := tb.TempDir()
 	f, err := os.Create(filepath.Join(folder, name+".jsonl.gz"))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	defer f.Close()
 	z := gzip.NewWriter(f)
 	if _, err := z.Write([]byte(lines)); err != nil {
 		tb.Fatal(err)
 	}
-	if err := z.Close(); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, z.Close())
 	return folder
 }
 
@@ -62,9 +58,7 @@ func TestLoad(t *testing.T) {
 		)},
 	} {
 		got, err := bench.Load(write(t, c.name, c.lines), c.name, c.limit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(got.Requests) != len(c.want) {
 			t.Fatalf("%s: %d requests, want %d", c.name, len(got.Requests), len(c.want))
 		}

@@ -27,9 +27,7 @@ func TestTwoRestarts(t *testing.T) {
 	now := 0
 	for life := range 2 {
 		if life > 0 {
-			if err := engine.Restart(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, engine.Restart())
 		}
 		waitSubscriber(t, engine)
 		wait(t, "a replay", replays) // it is asked, and is idle
@@ -39,9 +37,7 @@ func TestTwoRestarts(t *testing.T) {
 			l.wait(t, strconv.Itoa(i), func(got string) bool { return got == "0" || strings.HasSuffix(got, fmt.Sprint(" ", i)) })
 		}
 	}
-	if err := engine.Restart(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, engine.Restart())
 	for range 3 {
 		now++
 		engine.Skip(clock(now))

@@ -23,9 +23,7 @@ import (
 func listener(t *testing.T, endpoint string, serve func(net.Conn)) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", strings.TrimPrefix(endpoint, "tcp://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
@@ -47,9 +45,7 @@ func listener(t *testing.T, endpoint string, serve func(net.Conn)) string {
 func strangers(t *testing.T) map[string]string {
 	srv := &http.Server{Handler: http.NotFoundHandler()}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	go func() { _ = srv.Serve(ln) }()
 	t.Cleanup(func() { srv.Close() })
 	answers := func(text string) string {
@@ -222,9 +218,7 @@ func TestReplayComesAfterARestart(t *testing.T) {
 		engine.Publish(before.payload(seq))
 	}
 	l.expect(t, "0 1 2")
-	if err := engine.Restart(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, engine.Restart())
 	for seq := range uint64(3) {
 		engine.Skip(now.payload(seq))
 	}

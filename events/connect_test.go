@@ -27,9 +27,7 @@ import (
 func rawServer(t *testing.T, scripts ...[]byte) (endpoint string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	served := make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
@@ -70,9 +68,7 @@ func TestSubscriberConnects(t *testing.T) {
 						Seq: i, Payload: fmt.Append(nil, "batch ", i),
 					})
 				}
-				if err := p.Restart(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, p.Restart())
 			}
 			s.stop()
 			if got := s.Stats(); got.Messages != 600 || got.Malformed+got.BadTopics+got.SinkErrors != 0 || got.Connects < 3 || got.Connects != got.Disconnects {
@@ -101,9 +97,7 @@ func TestSubscriberKeepsTrying(t *testing.T) {
 		if st := s.Stats(); st.Connects != round+1 || st.Disconnects != round {
 			t.Errorf("round %d: stats %+v", round, st)
 		}
-		if err := p.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Close())
 	}
 }
 
@@ -148,16 +142,12 @@ func TestSubscriberSurvivesHostileEngines(t *testing.T) {
 	}
 	t.Run("closed inside a frame", func(t *testing.T) {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer ln.Close()
 		s := subscribe(t, events.SubscriberConfig{Endpoint: zmtp.Name(ln.Addr())})
 		for _, end := range []string{"topi", "topic"} {
 			nc, err := ln.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer nc.Close()
 			script := after(append(zmtptest.Frame(1, "topic")[:2], end...))
 			if end == "topic" {
@@ -220,9 +210,7 @@ func TestFaultOnlyTheLastEndpointIsRedialled(t *testing.T) {
 			}
 		}
 		for _, p := range publishers { // all of them, then all come back
-			if err := p.Restart(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.Restart())
 		}
 	}
 }

@@ -92,9 +92,7 @@ func TestLoads(t *testing.T) {
 			var b events.Batch
 			var structs structs
 			for _, p := range payloads {
-				if err := events.Decode(p, &b); err != nil {
-					t.Fatal(err)
-				}
+				must(t, events.Decode(p, &b))
 				blocks := 0
 				for _, e := range b.Events {
 					blocks += len(e.Hashes)
@@ -129,9 +127,7 @@ func BenchmarkDecode(b *testing.B) {
 				b.ReportAllocs()
 				i := 0
 				for b.Loop() {
-					if err := decode(payloads[i%len(payloads)]); err != nil {
-						b.Fatal(err)
-					}
+					must(b, decode(payloads[i%len(payloads)]))
 					i++
 				}
 				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*l.blocks), "ns/block")

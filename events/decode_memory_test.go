@@ -105,9 +105,7 @@ func TestBoundedMemory(t *testing.T) {
 			if err := events.Decode(p[:0:0], &used); err == nil {
 				t.Error("nothing was accepted")
 			}
-			if err := events.Decode(batchOf(raw("95 ab|BlockStored| 95 01 02 03 04 05 c0 95 01 02 03 04 05 01")), &used); err != nil {
-				t.Fatal(err)
-			}
+			must(t, events.Decode(batchOf(raw("95 ab|BlockStored| 95 01 02 03 04 05 c0 95 01 02 03 04 05 01")), &used))
 			f := max(checkBound(t, p, &fresh), checkBound(t, p, &used))
 			t.Logf("%.1f bytes a byte of %d", f, len(p))
 			worst = max(worst, f)
@@ -179,9 +177,7 @@ func TestBoundedMemory(t *testing.T) {
 	}
 	for _, file := range files {
 		p, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		check(filepath.Base(file), p)
 	}
 	t.Logf("%.1f bytes a byte at most", worst)

@@ -46,17 +46,17 @@ func layersOf(kind string) string {
 
 func isLayers(name string) bool { return name == "full" || name == "swa" || name == "mamba" }
 
-// must panics with an error, which read returns.
-func must[T any](v T, err error) T {
+// orPanic panics with an error, which read returns.
+func orPanic[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
 	}
 	return v
 }
 
-func (p *peer) code() byte { return must(p.PeekCode()) }
+func (p *peer) code() byte { return orPanic(p.PeekCode()) }
 
-func (p *peer) skip() { must(p, p.Skip()) }
+func (p *peer) skip() { orPanic(p, p.Skip()) }
 
 func (p *peer) is(codes ...byte) bool { return slices.Contains(codes, p.code()) }
 
@@ -70,9 +70,9 @@ func (p *peer) isMap() bool {
 
 func (p *peer) isString() bool { return msgpcode.IsString(p.code()) }
 
-func (p *peer) length() int { return must(p.DecodeArrayLen()) }
+func (p *peer) length() int { return orPanic(p.DecodeArrayLen()) }
 
-func (p *peer) text() string { return must(p.DecodeString()) }
+func (p *peer) text() string { return orPanic(p.DecodeString()) }
 
 func (p *peer) read() (err error) {
 	defer func() {
@@ -81,7 +81,7 @@ func (p *peer) read() (err error) {
 		}
 	}()
 	if p.isMap() {
-		for range must(p.DecodeMapLen()) {
+		for range orPanic(p.DecodeMapLen()) {
 			p.batchField(p.text())
 		}
 		return nil
@@ -97,8 +97,8 @@ func (p *peer) batchField(key string) {
 	switch key {
 	case "ts":
 		if p.code() == msgpcode.Uint64 {
-			p.Time = float64(must(p.DecodeUint64()))
-		} else if t := must(p.DecodeFloat64()); !math.IsNaN(t) && !math.IsInf(t, 0) {
+			p.Time = float64(orPanic(p.DecodeUint64()))
+		} else if t := orPanic(p.DecodeFloat64()); !math.IsNaN(t) && !math.IsInf(t, 0) {
 			p.Time = t
 		}
 	case "events":
@@ -107,7 +107,7 @@ func (p *peer) batchField(key string) {
 		}
 	case "data_parallel_rank":
 		p.HasRank = p.code() != msgpcode.Nil
-		p.Rank = must(p.DecodeInt())
+		p.Rank = orPanic(p.DecodeInt())
 	default:
 		p.skip()
 	}
@@ -115,7 +115,7 @@ func (p *peer) batchField(key string) {
 
 // event reads an event twice: for its kind and for its fields.
 func (p *peer) event() {
-	raw := must(p.DecodeRaw())
+	raw := orPanic(p.DecodeRaw())
 	q := newPeer(raw)
 	var keys []string
 	var kind string
@@ -125,7 +125,7 @@ func (p *peer) event() {
 		kind = layersOf(q.text())
 		keys = append(slices.Clone(peerKeys[kind]), slices.Repeat([]string{"-"}, n)...)[:n]
 	} else {
-		n = must(q.DecodeMapLen())
+		n = orPanic(q.DecodeMapLen())
 		for range n {
 			if q.text() == "type" {
 				kind = layersOf(q.text())
@@ -134,7 +134,7 @@ func (p *peer) event() {
 			q.skip()
 		}
 		q.Reset(bytes.NewReader(raw))
-		must(q.DecodeMapLen())
+		orPanic(q.DecodeMapLen())
 	}
 	e := events.Event{Kind: peerKinds[kind]}
 	loraID := ""
@@ -173,7 +173,7 @@ func (p *peer) field(key string, isMap bool, e *events.Event, loraID *string) {
 		e.Medium = p.text()
 	case key == "group_idx" && (stored || removed):
 		e.HasGroup = p.code() != msgpcode.Nil
-		e.Group = must(p.DecodeInt())
+		e.Group = orPanic(p.DecodeInt())
 	case key == "locality" && (stored || removed):
 		e.Locality = p.text()
 	case key == "ownership" && (stored || removed):
@@ -187,7 +187,7 @@ func (p *peer) field(key string, isMap bool, e *events.Event, loraID *string) {
 	case key == "remaining_copy_counts" && removed:
 		e.Remaining = p.counts()
 	case stored && key == "lora_name" && !isMap && p.isMap():
-		for range must(p.DecodeMapLen()) {
+		for range orPanic(p.DecodeMapLen()) {
 			p.metadata(p.text(), e)
 		}
 	case stored && key == "lora_name" && !isMap && p.isArray():
@@ -223,20 +223,20 @@ func (p *peer) storedField(key string, isMap bool, e *events.Event, loraID *stri
 		for range p.length() {
 			if e.Pairs = p.isArray(); e.Pairs {
 				p.length()
-				e.Tokens = append(e.Tokens, must(p.DecodeUint32()))
+				e.Tokens = append(e.Tokens, orPanic(p.DecodeUint32()))
 			}
-			e.Tokens = append(e.Tokens, must(p.DecodeUint32()))
+			e.Tokens = append(e.Tokens, orPanic(p.DecodeUint32()))
 		}
 	case "block_size":
-		e.BlockSize = must(p.DecodeInt())
+		e.BlockSize = orPanic(p.DecodeInt())
 	case "lora_id":
 		switch {
 		case p.code() == msgpcode.Nil:
 			p.skip()
 		case p.code() == msgpcode.Uint64:
-			*loraID = fmt.Sprint(must(p.DecodeUint64()))
+			*loraID = fmt.Sprint(orPanic(p.DecodeUint64()))
 		default:
-			*loraID = fmt.Sprint(must(p.DecodeInt64()))
+			*loraID = fmt.Sprint(orPanic(p.DecodeInt64()))
 		}
 	case "lora_name":
 		e.Adapter = p.text()
@@ -254,7 +254,7 @@ func (p *peer) storedField(key string, isMap bool, e *events.Event, loraID *stri
 	case "kv_cache_spec_kind":
 		e.GroupKind = p.text()
 	case "kv_cache_spec_sliding_window":
-		e.Window = must(p.DecodeInt())
+		e.Window = orPanic(p.DecodeInt())
 	case "origin":
 		if p.isString() {
 			e.Reused = p.text() == "REUSED"
@@ -270,14 +270,14 @@ func (p *peer) storedField(key string, isMap bool, e *events.Event, loraID *stri
 
 func (p *peer) hash() uint64 {
 	if msgpcode.IsBin(p.code()) {
-		b := must(p.DecodeBytes())
+		b := orPanic(p.DecodeBytes())
 		return binary.BigEndian.Uint64(b[len(b)-8:])
 	}
-	return must(p.DecodeUint64())
+	return orPanic(p.DecodeUint64())
 }
 
 func (p *peer) counts() (counts []uint32) {
-	raw := must(p.DecodeRaw())
+	raw := orPanic(p.DecodeRaw())
 	q := newPeer(raw)
 	if !q.isArray() {
 		return nil
@@ -295,14 +295,14 @@ func (p *peer) counts() (counts []uint32) {
 }
 
 func (p *peer) extraKey(block int) events.ExtraKey {
-	raw := must(p.DecodeRaw())
+	raw := orPanic(p.DecodeRaw())
 	k := events.ExtraKey{Block: block, Kind: events.ExtraOpaque, Text: string(raw)}
 	q := newPeer(raw)
 	switch {
 	case q.isString():
 		k.Kind, k.Text = events.ExtraText, q.text()
 	case msgpcode.IsBin(q.code()):
-		k.Kind, k.Text = events.ExtraBytes, string(must(q.DecodeBytes()))
+		k.Kind, k.Text = events.ExtraBytes, string(orPanic(q.DecodeBytes()))
 	case q.isArray() && q.length() == 2 && q.isString():
 		id := q.text()
 		if (id == "lora" || id == "cache_salt") && q.isString() {
@@ -325,10 +325,10 @@ func (p *peer) int64() (int64, bool) {
 		return 0, false
 	}
 	if c == msgpcode.Uint64 {
-		n := must(p.DecodeUint64())
+		n := orPanic(p.DecodeUint64())
 		return int64(n), n <= math.MaxInt64
 	}
-	return must(p.DecodeInt64()), true
+	return orPanic(p.DecodeInt64()), true
 }
 
 func asFloat(v any) (float64, bool) {

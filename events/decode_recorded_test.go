@@ -118,9 +118,7 @@ func bits(t *testing.T, v any) uint64 {
 		return uint64(n)
 	}
 	n, err := strconv.ParseUint(number, 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return n
 }
 
@@ -156,9 +154,7 @@ func jsonOf(t *testing.T, v any) string {
 		return v
 	}
 	out, err := json.Marshal(tidy(v))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(out)
 }
 

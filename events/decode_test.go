@@ -30,14 +30,10 @@ func TestGolden(t *testing.T) {
 	n := goldens(func(file string, w writer, want view) {
 		payload := w.batch(t, want)
 		if *update {
-			if err := os.WriteFile(file, payload, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, payload, 0o644))
 		}
 		golden, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !bytes.Equal(golden, payload) {
 			t.Errorf("%s: the encoder now writes\n%x", file, payload)
 		}
@@ -345,9 +341,7 @@ func TestAccepted(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var b events.Batch
-			if err := events.Decode(pack(t, tt.batch, true), &b); err != nil {
-				t.Fatal(err)
-			}
+			must(t, events.Decode(pack(t, tt.batch, true), &b))
 			if got := shown(&b); !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("\ngot  %+v\nwant %+v", got, tt.want)
 			}
@@ -425,9 +419,7 @@ func TestNoAllocation(t *testing.T) {
 		})
 		var b events.Batch
 		for _, p := range ring {
-			if err := events.Decode(p, &b); err != nil {
-				t.Fatal(err)
-			}
+			must(t, events.Decode(p, &b))
 		}
 		i := 0
 		if n := testing.AllocsPerRun(1000, func() {
@@ -460,9 +452,7 @@ func FuzzDecode(f *testing.F) {
 	var dirt [][]byte
 	for _, file := range files {
 		p, err := os.ReadFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
+		must(f, err)
 		f.Add(p)
 		dirt = append(dirt, p)
 	}
@@ -498,9 +488,7 @@ func FuzzDecode(f *testing.F) {
 		}
 
 		for _, d := range dirt[:3] {
-			if err := events.Decode(d, &b); err != nil {
-				t.Fatal(err)
-			}
+			must(t, events.Decode(d, &b))
 		}
 		again := events.Decode(p, &b)
 		if fmt.Sprint(again) != fmt.Sprint(err) || !reflect.DeepEqual(kept(&b), first) {

@@ -113,9 +113,7 @@ func pack(t testing.TB, v any, compact bool) []byte {
 	var buf bytes.Buffer
 	enc := msgpack.NewEncoder(&buf)
 	enc.UseCompactInts(compact)
-	if err := enc.Encode(v); err != nil {
-		t.Fatal(err)
-	}
+	must(t, enc.Encode(v))
 	return buf.Bytes()
 }
 

@@ -15,9 +15,7 @@ func TestDefaults(t *testing.T) {
 	s, p := events.SubscriberConfig{}.WithDefaults(), events.PoolConfig{}.WithDefaults()
 	f := events.FleetConfig{}.WithDefaults()
 	pod, err := events.Pod{ID: "a", Model: "m", Host: "h"}.Normal()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tests := map[string]struct{ got, want int64 }{
 		"defaultMaxMessage":    {int64(s.MaxMessage), 32 << 20},
 		"defaultMaxBuffered":   {s.MaxBuffered, 256 << 20},
@@ -39,15 +37,11 @@ func TestDefaults(t *testing.T) {
 		}
 	}
 	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	declared := 0
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, m := range regexp.MustCompile(`(?m)^(?:\t|const )(default\w+) +=`).FindAllSubmatch(text, -1) {
 			if declared++; tests[string(m[1])].want == 0 {
 				t.Errorf("%s is not tested", m[1])

@@ -97,9 +97,7 @@ func TestEndingsChecked(t *testing.T) {
 	// Not even a batch whose memory was used before may lend its endings.
 	first, second := spell(t, "92 00 91 93 ac|BlockRemoved| 91 01 a3|CPU|"), spell(t, "92 00 91 93 ac|BlockRemoved| 91 01 a3|GPU|")
 	for _, p := range [][]byte{first, second, bytes.Clone(first)} {
-		if err := events.Decode(p, &b); err != nil {
-			t.Fatal(err)
-		}
+		must(t, events.Decode(p, &b))
 		if want := string(p[slices.Index(p, 0xa3)+1:]); b.Events[0].Medium != want {
 			t.Errorf("medium %s, want %s", b.Events[0].Medium, want)
 		}

@@ -62,9 +62,7 @@ func (c *dueSink) RemovePod(pod string) error {
 // tarpit accepts connections at a port of all loopback addresses, and says nothing.
 func tarpit(tb testing.TB) (port int) {
 	ln, err := net.Listen("tcp", "0.0.0.0:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	var conns sync.Map
 	var accepting sync.WaitGroup
 	accepting.Go(func() {
@@ -107,9 +105,7 @@ func BenchmarkFleetUnreachable(b *testing.B) {
 					live <- c.Pod.ID
 				}
 			}})
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			var pods []events.Pod
 			for i := range *fleetPods {
 				pods = append(pods, events.Pod{ID: fmt.Sprint("dead-", i), Model: "m", Host: fmt.Sprintf("127.1.%d.%d", i/250, i%250+1), Port: port})
@@ -123,9 +119,7 @@ func BenchmarkFleetUnreachable(b *testing.B) {
 			var took []time.Duration
 			for b.Loop() {
 				p, err := fakeengine.NewPublisher(fakeengine.PublisherConfig{})
-				if err != nil {
-					b.Fatal(err)
-				}
+				must(b, err)
 				if i == 0 {
 					f.Set("dead", pods)
 				}
@@ -159,9 +153,7 @@ type joined struct {
 func join(tb testing.TB, n int) *joined {
 	tb.Helper()
 	p, err := fakeengine.NewPublisher(fakeengine.PublisherConfig{Endpoint: "tcp://*:0", Replay: "tcp://*:0"})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	for range 100 {
 		p.Publish([]byte("x"))
 	}
@@ -179,9 +171,7 @@ func join(tb testing.TB, n int) *joined {
 			j.removed <- c.Pod.ID
 		}
 	}})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	port, replay := portOf(tb, p.Endpoint()), portOf(tb, p.ReplayEndpoint())
 	for i := range n {
 		j.pods = append(j.pods, events.Pod{
@@ -202,17 +192,13 @@ func join(tb testing.TB, n int) *joined {
 
 func (j *joined) set(tb testing.TB, pods []events.Pod) {
 	tb.Helper()
-	if err := j.f.Set("bench", pods); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, j.f.Set("bench", pods))
 }
 
 func portOf(tb testing.TB, endpoint string) int {
 	_, text, _ := net.SplitHostPort(strings.TrimPrefix(endpoint, "tcp://"))
 	port, err := strconv.Atoi(text)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return port
 }
 
@@ -308,9 +294,7 @@ func BenchmarkFleetStream(b *testing.B) {
 				live <- true
 			}
 		}})
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		var pods []events.Pod
 		for i := range n {
 			pods = append(pods, events.Pod{ID: fmt.Sprintf("namespace/pod-%05d", i), Model: "m", Host: fmt.Sprintf("127.2.%d.%d", i/250, i%250+1), Port: portOf(b, "tcp://x:"+port)})
@@ -319,9 +303,7 @@ func BenchmarkFleetStream(b *testing.B) {
 		ctx, cancel := context.WithCancel(context.Background())
 		var running sync.WaitGroup
 		running.Go(func() { f.Run(ctx) })
-		if err := f.Set("bench", pods); err != nil {
-			b.Fatal(err)
-		}
+		must(b, f.Set("bench", pods))
 		for range pods {
 			<-live
 		}

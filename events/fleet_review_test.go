@@ -150,9 +150,7 @@ func TestFleetForgetsSourcesWithoutPods(t *testing.T) {
 		name := fmt.Sprint("source ", i)
 		f.Remove(name, "a")
 		_ = f.Put(name, events.Pod{ID: "a"})
-		if err := f.Put(name, events.Pod{ID: "a", Model: "m", Host: "h"}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.Put(name, events.Pod{ID: "a", Model: "m", Host: "h"}))
 		f.Remove(name, "a")
 	}
 	if n := events.SourcesOf(f); n != 0 {
@@ -173,9 +171,7 @@ func TestFleetIsLiveBesideAForeignReplaySocket(t *testing.T) {
 	runFleet(t, f)
 	mustSet(t, f, "list", named(pod, "a"))
 	linkIs(t, f, "a", "live")
-	if err := engine.WaitSubscribers(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, engine.WaitSubscribers(t.Context(), 1))
 	engine.Publish(clock(0))
 	engine.Publish(clock(1))
 	l.expectEnd(t, "rewound")

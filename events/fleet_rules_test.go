@@ -81,9 +81,7 @@ func named(p events.Pod, id string) events.Pod {
 
 func mustSet(t *testing.T, f *events.Fleet, source string, pods ...events.Pod) {
 	t.Helper()
-	if err := f.Set(source, pods); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Set(source, pods))
 }
 
 // Each thing that is wrong is named, and the other pods are taken.
@@ -510,9 +508,7 @@ func TestFleetSourceEnds(t *testing.T) {
 			defer mu.Unlock()
 			fails = append(fails, err.Error())
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		runs := 0
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
@@ -618,9 +614,7 @@ func TestFleetPodsAllocatesNothing(t *testing.T) {
 func TestPodJSON(t *testing.T) {
 	text := `{"id":"a","model":"m","host":"h","port":1,"replayPort":2,"ranks":3,"topic":"t","engine":"none","uid":"u","labels":{"k":"v"}}`
 	var p events.Pod
-	if err := json.Unmarshal([]byte(text), &p); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(text), &p))
 	back, err := json.Marshal(p)
 	if err != nil || string(back) != text {
 		t.Errorf("%s, %v", back, err)
@@ -776,9 +770,7 @@ func TestFleetTells(t *testing.T) {
 	a := events.Pod{ID: "a", Model: "m", Engine: events.EngineNone, Labels: map[string]string{"k": "1"}}
 	put := func() {
 		t.Helper()
-		if err := f.Put("s", a); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.Put("s", a))
 	}
 	put()
 	put()
@@ -843,9 +835,7 @@ func TestPodHosts(t *testing.T) {
 // TestFleetWords: the docs of Link and Kind have the words that a Fleet says, and no others.
 func TestFleetWords(t *testing.T) {
 	text, err := os.ReadFile("fleet.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	words := func(line string) (all []string) {
 		for _, m := range regexp.MustCompile(line).FindAllSubmatch(text, -1) {
 			all = append(all, string(m[1]))

@@ -145,9 +145,7 @@ func newFleet(t *testing.T, sink events.Sink, cfg events.FleetConfig) *events.Fl
 		cfg.Subscriber.Backoff = 10 * time.Millisecond
 	}
 	f, err := events.NewFleet(sink, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return f
 }
 
@@ -280,9 +278,7 @@ func fleetSchedule(t *testing.T, r *rand.Rand) {
 	}})
 	plain := &plainFleet{sources: []string{"a", "b", "c"}, says: map[string]map[string]events.Pod{}, owner: map[string]string{}}
 	for _, s := range plain.sources { // in this order, they have this rank
-		if err := f.Set(s, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.Set(s, nil))
 	}
 	pod := func() events.Pod {
 		host, port, _ := net.SplitHostPort(strings.TrimPrefix(endpoints[r.IntN(len(endpoints))], "tcp://"))
@@ -318,9 +314,7 @@ func fleetSchedule(t *testing.T, r *rand.Rand) {
 			if r.IntN(2) == 0 {
 				maps.Copy(list, plain.says[source])
 			}
-			if err := f.Set(source, slices.Collect(maps.Values(list))); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.Set(source, slices.Collect(maps.Values(list))))
 			plain.set(source, list)
 		case 4, 5, 6:
 			d := pod()
@@ -329,9 +323,7 @@ func fleetSchedule(t *testing.T, r *rand.Rand) {
 				list = map[string]events.Pod{}
 			}
 			list[d.ID] = d
-			if err := f.Put(source, d); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.Put(source, d))
 			plain.set(source, list)
 		default:
 			id := fmt.Sprint("pod-", r.IntN(12))
@@ -349,9 +341,7 @@ func fleetSchedule(t *testing.T, r *rand.Rand) {
 	}
 	quiet(t, f, sink, plain)
 	for _, s := range plain.sources {
-		if err := f.Set(s, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.Set(s, nil))
 		plain.set(s, nil)
 	}
 	quiet(t, f, sink, plain)

@@ -26,9 +26,7 @@ import (
 func guest(t *testing.T, endpoint string, script []byte) net.Conn {
 	t.Helper()
 	nc, err := net.Dial("tcp", strings.TrimPrefix(endpoint, "tcp://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { nc.Close() })
 	say(t, nc, script)
 	return nc
@@ -73,9 +71,7 @@ func TestSubscriberListens(t *testing.T) {
 							Seq: seq, Payload: fmt.Append(nil, seq),
 						})
 					}
-					if err := p.Restart(); err != nil {
-						t.Fatal(err)
-					}
+					must(t, p.Restart())
 				}
 			}
 		})
@@ -235,15 +231,11 @@ func TestSubscriberBoundsConnections(t *testing.T) {
 
 func TestSubscriberCannotListen(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer ln.Close()
 	endpoint := zmtp.Name(ln.Addr())
 	s, err := events.NewSubscriber(&subscription{}, events.SubscriberConfig{Endpoint: endpoint, Bind: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := s.Run(t.Context()); err == nil || !strings.Contains(err.Error(), endpoint) {
 		t.Errorf("Run at a taken port: %v", err)
 	}
@@ -280,13 +272,9 @@ func heardBesideIdlers(t *testing.T) bool {
 	}
 	other := zmq4.NewPub(t.Context())
 	defer other.Close()
-	if err := other.Dial(endpoint); err != nil {
-		t.Fatal(err)
-	}
+	must(t, other.Dial(endpoint))
 	for again := time.Tick(5 * time.Millisecond); ; {
-		if err := other.SendMulti(zmq4.NewMsgFrom([]byte("kv@zmq4@model"), []byte(number(0)), nil)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, other.SendMulti(zmq4.NewMsgFrom([]byte("kv@zmq4@model"), []byte(number(0)), nil)))
 		select {
 		case <-s.messages:
 		case <-again:

@@ -87,9 +87,7 @@ func TestWidths(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var b events.Batch
-			if err := events.Decode(spell(t, tt.payload), &b); err != nil {
-				t.Fatal(err)
-			}
+			must(t, events.Decode(spell(t, tt.payload), &b))
 			if want := []events.Event{tt.want}; !reflect.DeepEqual(b.Events, want) {
 				t.Errorf("got %+v\nwant %+v", b.Events, want)
 			}

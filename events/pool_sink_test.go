@@ -320,9 +320,7 @@ func TestPoolRemovePod(t *testing.T) {
 				for seq := uint64(1); seq < 3; seq++ {
 					mustOffer(t, p, poolMessage("a", "s", seq, 1))
 				}
-				if err := p.OfferRestart(ctx, "a", "m", "t"); err != nil {
-					t.Fatal(err)
-				}
+				must(t, p.OfferRestart(ctx, "a", "m", "t"))
 				// Streams of which nothing may be dropped wait for room.
 				var offers, calls sync.WaitGroup
 				waits := uint64(0)
@@ -427,9 +425,7 @@ func TestPoolCallPays(t *testing.T) {
 	ctx := context.Background()
 	fail := func(stream string) {
 		c.fail = errClerk
-		if err := p.OfferRestart(ctx, "a", "m", stream); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.OfferRestart(ctx, "a", "m", stream))
 		_ = p.Sink().StreamNote("a", "m", stream, 1) // it is through
 	}
 	fail("s")

@@ -119,9 +119,7 @@ func poolMessage(pod, stream string, seq uint64, n int) events.Message {
 func newPool(t testing.TB, sink events.Sink, cfg events.PoolConfig) *events.Pool {
 	t.Helper()
 	p, err := events.NewPool(sink, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return p
 }
 
@@ -129,9 +127,7 @@ func closePool(t testing.TB, p *events.Pool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if err := p.Close(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Close(ctx))
 	if s := p.Stats(); s.Messages != 0 || s.Bytes != 0 {
 		t.Errorf("after Close there are %d messages of %d bytes", s.Messages, s.Bytes)
 	}
@@ -145,9 +141,7 @@ func mustOffer(t testing.TB, p *events.Pool, ms ...events.Message) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	for _, m := range ms {
-		if err := p.Offer(ctx, m); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Offer(ctx, m))
 	}
 }
 
@@ -498,9 +492,7 @@ func TestPoolRestartIsNotDropped(t *testing.T) {
 	mustOffer(t, p, poolMessage("p", "s", 0, 1))
 	<-g.entered
 	mustOffer(t, p, poolMessage("p", "s", 1, 1), poolMessage("p", "s", 2, 1))
-	if err := p.OfferRestart(t.Context(), "p", "m", "s"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.OfferRestart(t.Context(), "p", "m", "s"))
 	mustOffer(t, p, poolMessage("p", "s", 0, 1), poolMessage("p", "s", 1, 1))
 	// All the room that is left goes to restarts, and they stay.
 	done, cancel := context.WithCancel(t.Context())
@@ -531,9 +523,7 @@ func TestPoolOwesRestarts(t *testing.T) {
 	p := newPool(t, d, events.PoolConfig{OnError: func(m events.Message, err error) {
 		reported = append(reported, fmt.Sprint(m.Seq, " ", len(m.Payload), " ", err))
 	}})
-	if err := p.OfferRestart(t.Context(), "p", "m", "s"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.OfferRestart(t.Context(), "p", "m", "s"))
 	mustOffer(t, p, poolMessage("p", "s", 1, 1), poolMessage("p", "s", 2, 1), poolMessage("p", "s", 3, 1))
 	closePool(t, p)
 	d.expect(t, "p/m/s", "restarted restarted restarted 2 3")
@@ -559,9 +549,7 @@ func TestPoolRemembersWhatItOwes(t *testing.T) {
 		}
 	}
 	p := newPool(t, d, events.PoolConfig{})
-	if err := p.OfferRestart(t.Context(), "p", "m", "s"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.OfferRestart(t.Context(), "p", "m", "s"))
 	<-failed
 	for i := range 5000 {
 		mustOffer(t, p, poolMessage(fmt.Sprint("q", i), "s", 0, 1))

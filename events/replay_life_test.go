@@ -206,9 +206,7 @@ func TestReplaySlowly(t *testing.T) {
 	const n, pace, timeout = 15, 150 * time.Millisecond, 2 * time.Second
 	asked := make(chan net.Conn, 10)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
@@ -279,9 +277,7 @@ func (b *bound) say(nc net.Conn, l life, seqs ...uint64) {
 // left waits until the Subscriber has ended a connection, and has taken note of that.
 func (b *bound) left(nc net.Conn) {
 	b.Helper()
-	if err := nc.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		b.Fatal(err)
-	}
+	must(b, nc.SetReadDeadline(time.Now().Add(patience)))
 	if _, err := io.Copy(io.Discard, nc); err != nil && strings.Contains(err.Error(), "timeout") {
 		b.Fatal("the connection was not ended")
 	}

@@ -188,9 +188,7 @@ func follow(t *testing.T, l *ledger, cfg events.SubscriberConfig) (s *events.Sub
 		cfg.OnReplay = func(r events.Replay) { replays <- r }
 	}
 	s, err := events.NewSubscriber(l, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
@@ -266,9 +264,7 @@ func TestReplayFillsGaps(t *testing.T) {
 	// The engine restarts, gets past the number that was last, and its clock
 	// is behind.
 	stop()
-	if err := engine.Restart(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, engine.Restart())
 	now = 0
 	publish(60, missed)
 	l2 := len(want)
@@ -280,9 +276,7 @@ func TestReplayFillsGaps(t *testing.T) {
 	}
 	// And it comes as far as before: the number is there, with other bytes.
 	stop()
-	if err := engine.Restart(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, engine.Restart())
 	now = 1000
 	publish(70, missed)
 	_, replays, _ = follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint()})
@@ -337,9 +331,7 @@ func newRouterAt(t *testing.T, endpoint string, answer func(n int, start uint64)
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ln, err := zmtp.Listen(ctx, endpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r := &router{endpoint: zmtp.Name(ln.Addr()), answer: answer}
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -715,9 +707,7 @@ func TestReplayConfirmsLater(t *testing.T) {
 	waitSubscriber(t, engine)
 
 	set(func(int, uint64) [][][]byte { return nil }) // silent
-	if err := engine.Restart(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, engine.Restart())
 	wait(t, "a replay in vain", replays)
 	waitSubscriber(t, engine)
 	set(has(now, 10))
@@ -766,9 +756,7 @@ func TestReplayBound(t *testing.T) {
 	engine.Skip(clock(3))
 	engine.Publish(clock(4))
 	l.expect(t, "0 1 2 hold 4 3 4")
-	if err := engine.Restart(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, engine.Restart())
 	waitSubscriber(t, engine)
 	for i := range 10 {
 		engine.Skip(clock(20 + i))

@@ -72,9 +72,7 @@ func TestSGLang(t *testing.T) {
 			other := []any{"BlockRemoved", []any{5}, "DISK"}
 			payload := pack(t, []any{1.5, []any{other, tt.event, other}, 0}, true)
 			var b events.Batch
-			if err := events.Decode(payload, &b); err != nil {
-				t.Fatal(err)
-			}
+			must(t, events.Decode(payload, &b))
 			around := events.Event{Kind: events.Removed, Hashes: []uint64{5}, Medium: "DISK"}
 			want := view{Time: 1.5, HasRank: true, Unknown: tt.unknown, Events: append(append([]events.Event{around}, tt.want...), around)}
 			if got := shown(&b); !reflect.DeepEqual(got, want) {
@@ -112,9 +110,7 @@ func TestUnrecognized(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := events.Batch{Unrecognized: []string{"of the batch before"}, MayRemove: true}
-			if err := events.Decode(pack(t, []any{1.5, tt.events, 0}, true), &b); err != nil {
-				t.Fatal(err)
-			}
+			must(t, events.Decode(pack(t, []any{1.5, tt.events, 0}, true), &b))
 			if !slices.Equal(b.Unrecognized, tt.want) || b.MayRemove != tt.may {
 				t.Errorf("%q, may remove %t", b.Unrecognized, b.MayRemove)
 			}
@@ -126,9 +122,7 @@ func TestUnrecognized(t *testing.T) {
 func TestTaggedKeys(t *testing.T) {
 	keys := []any{[]any{[]any{"lora", "a"}, []any{"cache_salt", "s"}, []any{"id", 3}}, []any{[]any{"lora", "a"}, []any{"other", "x"}}}
 	var b events.Batch
-	if err := events.Decode(pack(t, []any{1.5, []any{[]any{"BlockStored", []any{1, 2}, nil, []any{1, 2}, 1, 7, "GPU", "a", keys}}, 0}, true), &b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, events.Decode(pack(t, []any{1.5, []any{[]any{"BlockStored", []any{1, 2}, nil, []any{1, 2}, 1, 7, "GPU", "a", keys}}, 0}, true), &b))
 	got := b.Events[0].Extra
 	opaque := string(pack(t, []any{"other", "x"}, true))
 	want := []events.ExtraKey{

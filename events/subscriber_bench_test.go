@@ -34,9 +34,7 @@ func BenchmarkSubscriber(b *testing.B) {
 	b.Run("kvindex", func(b *testing.B) {
 		sink := &counter{thousands: make(chan struct{})}
 		s, err := events.NewSubscriber(sink, events.SubscriberConfig{Endpoint: flood(b), Pod: "pod", Model: "model"})
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		ctx, cancel := context.WithCancel(b.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); _ = s.Run(ctx) }()
@@ -59,9 +57,7 @@ func BenchmarkSubscriber(b *testing.B) {
 		defer cancel()
 		sub := zmq4.NewSub(ctx)
 		defer sub.Close()
-		if err := errors.Join(sub.SetOption(zmq4.OptionSubscribe, ""), sub.Dial(flood(b))); err != nil {
-			b.Fatal(err)
-		}
+		must(b, errors.Join(sub.SetOption(zmq4.OptionSubscribe, ""), sub.Dial(flood(b))))
 		b.ReportAllocs()
 		for b.Loop() {
 			for range 1000 {
@@ -77,9 +73,7 @@ func BenchmarkSubscriber(b *testing.B) {
 // flood publishes to the first subscriber that comes, as fast as that one reads.
 func flood(b *testing.B) (endpoint string) {
 	ln, err := zmtp.Listen(b.Context(), "tcp://127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -29,18 +29,14 @@ func TestSubscriberHearsZMQ4(t *testing.T) {
 	}
 	t.Run("connecting", func(t *testing.T) {
 		pub := zmq4.NewPub(t.Context())
-		if err := pub.Listen("tcp://127.0.0.1:0"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, pub.Listen("tcp://127.0.0.1:0"))
 		s := subscribe(t, events.SubscriberConfig{Endpoint: zmtp.Name(pub.Addr())})
 		publish(t, s, pub, "")
 	})
 	t.Run("listening", func(t *testing.T) {
 		s := subscribe(t, events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:0", Bind: true, Topic: "kv@"})
 		pub := zmq4.NewPub(t.Context())
-		if err := pub.Dial(wait(t, "OnListen", s.listening)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, pub.Dial(wait(t, "OnListen", s.listening)))
 		publish(t, s, pub, "kv@pod-a@model")
 	})
 }
@@ -56,9 +52,7 @@ func untilHeard(t *testing.T, s *subscription, publish func(seq uint64) error) {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for heard := false; !heard; seq++ {
-		if err := publish(seq); err != nil {
-			t.Fatal(err)
-		}
+		must(t, publish(seq))
 		select {
 		case m := <-s.messages:
 			heard = true
@@ -71,9 +65,7 @@ func untilHeard(t *testing.T, s *subscription, publish func(seq uint64) error) {
 	const more = 500
 	last := seq + more - 1
 	for ; seq <= last; seq++ {
-		if err := publish(seq); err != nil {
-			t.Fatal(err)
-		}
+		must(t, publish(seq))
 	}
 	got := make(map[uint64]events.Message)
 	for {
@@ -191,9 +183,7 @@ func TestSubscriberStaysWithIdleLibzmq(t *testing.T) {
 	port := zmtptest.FreePort(t)
 	peer := zmtptest.StartPython(t, "testdata/publisher.py", "tcp://*:"+port, "--topic", "kv@pod-a@model")
 	between, err := faultproxy.Listen("127.0.0.1:" + port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer between.Close()
 	s := subscribe(t, events.SubscriberConfig{Endpoint: "tcp://" + between.Addr(), Heartbeat: time.Second})
 	wait(t, "OnConnect", s.connected)

@@ -167,9 +167,7 @@ func show(m events.Message) string {
 func publisher(t *testing.T, cfg fakeengine.PublisherConfig) *fakeengine.Publisher {
 	t.Helper()
 	p, err := fakeengine.NewPublisher(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { p.Close() })
 	return p
 }
@@ -178,9 +176,7 @@ func waitSubscriber(t *testing.T, p *fakeengine.Publisher) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := p.WaitSubscribers(ctx, 1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.WaitSubscribers(ctx, 1))
 }
 
 func number(seq uint64) string { return string(binary.BigEndian.AppendUint64(nil, seq)) }
@@ -245,15 +241,11 @@ func TestSubscriberGoesOnAfterSinkErrors(t *testing.T) {
 func TestSubscriberStops(t *testing.T) {
 	t.Run("at a silent engine", func(t *testing.T) {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer ln.Close()
 		s := subscribe(t, events.SubscriberConfig{Endpoint: zmtp.Name(ln.Addr())})
 		nc, err := ln.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer nc.Close()
 		if _, err := io.ReadFull(nc, make([]byte, 64)); err != nil { // it waits for our greeting
 			t.Fatal(err)
@@ -279,9 +271,7 @@ func TestSubscriberStops(t *testing.T) {
 			{Endpoint: "tcp://127.0.0.1:0", Bind: true},
 		} {
 			s, err := events.NewSubscriber(&subscription{}, cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if err := s.Run(ctx); !errors.Is(err, context.Canceled) {
 				t.Errorf("Run: %v", err)
 			}
@@ -358,9 +348,7 @@ func TestNewSubscriberValidates(t *testing.T) {
 func hushed(t *testing.T) (endpoint string, connections <-chan net.Conn) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	accepted, gone := make(chan net.Conn, 100), make(chan struct{})
 	go func() {
 		defer close(gone)
@@ -467,9 +455,7 @@ func TestInterrupted(t *testing.T) {
 	run := func(cfg events.SubscriberConfig) *events.Subscriber {
 		cfg.Backoff = 5 * time.Millisecond
 		s, err := events.NewSubscriber(sink, cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() { ended <- s.Run(ctx) }()
@@ -526,9 +512,7 @@ func TestContested(t *testing.T) {
 	endpoint := rawServer(t, script)
 	told := make(chan error, 100)
 	s, err := events.NewSubscriber(others{}, events.SubscriberConfig{Pod: "a", Model: "m", Endpoint: endpoint, OnError: func(err error) { told <- err }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	begin := time.Now()
@@ -621,5 +605,13 @@ func TestTransportError(t *testing.T) {
 				return
 			}
 		})
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
 	}
 }

@@ -141,9 +141,7 @@ func TestOneMessageAtATime(t *testing.T) {
 		Pod: "a", Model: "m", Endpoint: speaker(t, [][]byte{bytes.Join(script[1:], nil)}, [][]byte{bytes.Join(script[1:], nil)}), Replay: socket.endpoint,
 		Backoff: 5 * time.Millisecond,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- sub.Run(ctx) }()

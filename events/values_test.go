@@ -14,9 +14,7 @@ func TestUsualStrings(t *testing.T) {
 		"mamba", "chunked_local_attention", "sink_full_attention", "encoder_only_attention", "cross_attention", "unknown", "tape",
 	} {
 		var b events.Batch
-		if err := events.Decode(pack(t, []any{0, []any{[]any{"BlockRemoved", []any{}, s}}}, true), &b); err != nil {
-			t.Fatal(err)
-		}
+		must(t, events.Decode(pack(t, []any{0, []any{[]any{"BlockRemoved", []any{}, s}}}, true), &b))
 		if got := b.Events[0].Medium; got != s {
 			t.Errorf("%q was read as %q", s, got)
 		}
@@ -28,9 +26,7 @@ func TestSlicesApart(t *testing.T) {
 	var b events.Batch
 	goldens(func(file string, w writer, want view) {
 		for range 2 { // once into new memory, once into used
-			if err := events.Decode(w.batch(t, want), &b); err != nil {
-				t.Fatal(err)
-			}
+			must(t, events.Decode(w.batch(t, want), &b))
 		}
 		for _, e := range b.Events {
 			_ = append(e.Hashes, 99)

@@ -21,14 +21,10 @@ func TestOneIdentity(t *testing.T) {
 	var b events.Batch
 	for _, digest := range forms {
 		all = append(all, event(digest))
-		if err := events.Decode(pack(t, []any{1.5, []any{event(digest)}}, true), &b); err != nil {
-			t.Fatal(err)
-		}
+		must(t, events.Decode(pack(t, []any{1.5, []any{event(digest)}}, true), &b))
 		checkIdentity(t, fmt.Sprint("alone, ", digest), b.Events[0], h, parent)
 	}
-	if err := events.Decode(pack(t, []any{1.5, all}, true), &b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, events.Decode(pack(t, []any{1.5, all}, true), &b))
 	for i, e := range b.Events {
 		checkIdentity(t, fmt.Sprint("together, ", forms[i]), e, h, parent)
 	}

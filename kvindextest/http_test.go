@@ -29,9 +29,7 @@ func over(t *testing.T, cfg kvindextest.EngineConfig) (*kvindextest.Engine, *htt
 	t.Helper()
 	cfg.Model = model
 	e, err := kvindextest.NewEngine(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := httptest.NewServer(e)
 	t.Cleanup(func() { s.Close(); e.Close() })
 	return e, s
@@ -49,9 +47,7 @@ func tiny(t *testing.T) kvindex.Model {
 		err = os.WriteFile(filepath.Join(dir, "tokenizer_config.json"), []byte(`{"tokenizer_class": "PreTrainedTokenizerFast",
 			"chat_template": "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"}`), 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m, err := kvindex.LoadModel(dir)
 	if err = errors.Join(err, m.ChatErr); err != nil {
 		t.Fatal(err)
@@ -63,24 +59,18 @@ func tiny(t *testing.T) kvindex.Model {
 func tokens(t *testing.T, m kvindex.Model, body string) []uint32 {
 	t.Helper()
 	r, err := chat.Parse("", []byte(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text := r.Prompt
 	if r.Chat() {
 		rendering, err := m.Chat.Render(r, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		text = rendering.Text
 	}
 	if text == "" {
 		return r.Tokens
 	}
 	ids, err := m.Tokenizer.Encode(t.Context(), nil, text, r.AddSpecial)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return ids
 }
 
@@ -251,13 +241,9 @@ func TestFailHTTP(t *testing.T) {
 	// An answer of 160 s has not ended when its first bytes have come.
 	e, s = over(t, kvindextest.EngineConfig{Pod: "a", StepTime: 10 * time.Millisecond})
 	resp, err := http.Post(s.URL+"/v1/completions", "", bytes.NewReader([]byte(`{"prompt": [1, 2], "stream": true, "max_tokens": 16000}`)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer resp.Body.Close()
-	if err := e.Restart(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.Restart())
 	if all, err := io.ReadAll(resp.Body); err == nil {
 		t.Errorf("the answer ends: %.50q of %d bytes", all, len(all))
 	}
@@ -270,18 +256,14 @@ func TestHTTPBehindPicker(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	ctx := zmtptest.Context(t)
 	ix, err := kvindex.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { ix.Close() })
 	engines := map[string]*kvindextest.Engine{}
 	var pods []picker.Pod
 	for _, pod := range []string{"a", "b"} {
 		e, s := over(t, kvindextest.EngineConfig{Pod: pod})
 		subscribe(t, ix, events.SubscriberConfig{Endpoint: e.Endpoint(), Pod: pod, Model: model})
-		if err := e.WaitSubscribers(ctx, 1); err != nil {
-			t.Fatal(err)
-		}
+		must(t, e.WaitSubscribers(ctx, 1))
 		engines[pod] = e
 		pods = append(pods, picker.Pod{Name: pod, Host: s.Listener.Addr().String()})
 	}
@@ -297,9 +279,7 @@ func TestHTTPBehindPicker(t *testing.T) {
 	if err == nil {
 		err = p.Set(pods)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
 	client := http.Client{Transport: p.RoundTripper(base)}
@@ -307,9 +287,7 @@ func TestHTTPBehindPicker(t *testing.T) {
 	for i := range 20 {
 		prompt := fmt.Sprintf("%d", i%5) + strings.Repeat(", 7", 40)
 		resp, err := client.Post("http://pods/v1/completions", "", strings.NewReader(`{"model": "m", "prompt": [`+prompt+`]}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, _ = io.Copy(io.Discard, resp.Body)
 		resp.Body.Close()
 		got := <-ends
@@ -321,8 +299,6 @@ func TestHTTPBehindPicker(t *testing.T) {
 			t.Errorf("request %d: %+v, want %+v", i, got, want)
 		}
 		at[prompt] = got.pod
-		if err := engines[got.pod].WaitApplied(ctx, ix); err != nil {
-			t.Fatal(err)
-		}
+		must(t, engines[got.pod].WaitApplied(ctx, ix))
 	}
 }

@@ -58,9 +58,7 @@ func newHastyRig(t *testing.T, cfg kvindextest.EngineConfig, mute time.Duration)
 func subscribe(t *testing.T, ix *kvindex.Indexer, cfg events.SubscriberConfig) {
 	t.Helper()
 	sub, err := events.NewSubscriber(ix.Sink(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = sub.Run(ctx) })
@@ -281,16 +279,12 @@ func TestConnect(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	ctx := zmtptest.Context(t)
 	ix, err := kvindex.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { ix.Close() })
 	listens := make(chan string, 1)
 	subscribe(t, ix, events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:0", Bind: true, OnListen: func(at string) { listens <- at }})
 	e, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "a", Model: model, Connect: <-listens})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { e.Close() })
 	r := &rig{t, ctx, e, ix}
 	for range 3 {
@@ -467,15 +461,11 @@ func newPod(t *testing.T, replay bool) {
 	zmtptest.NoLeaks(t)
 	ctx := zmtptest.Context(t)
 	ix, err := kvindex.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { ix.Close() })
 	const ranks = 4
 	engines, pod, err := kvindextest.NewPod(kvindextest.EngineConfig{Pod: "a", Model: model, Replay: replay}, ranks)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, e := range engines {
 		t.Cleanup(func() { e.Close() })
 	}
@@ -483,9 +473,7 @@ func newPod(t *testing.T, replay bool) {
 	if err == nil {
 		err = fleet.Set("test", []events.Pod{pod})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	run, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() { _ = fleet.Run(run) })
@@ -511,17 +499,13 @@ func TestTwoEnginesOfOneName(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	ctx := zmtptest.Context(t)
 	ix, err := kvindex.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer ix.Close()
 	told := make(chan error, 100)
 	var engines []*kvindextest.Engine
 	for range 2 {
 		e, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "a", Model: model})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { e.Close() })
 		engines = append(engines, e)
 		subscribe(t, ix, events.SubscriberConfig{Endpoint: e.Endpoint(), Pod: "a", Model: model, OnError: func(err error) {
@@ -530,9 +514,7 @@ func TestTwoEnginesOfOneName(t *testing.T) {
 			default:
 			}
 		}})
-		if err := e.WaitSubscribers(ctx, 1); err != nil {
-			t.Fatal(err)
-		}
+		must(t, e.WaitSubscribers(ctx, 1))
 	}
 	for i := 0; len(told) == 0; i++ {
 		if _, err := engines[i%2].Serve(ctx, kvindextest.Request{Tokens: prompt(i, 20)}); err != nil {
@@ -541,5 +523,13 @@ func TestTwoEnginesOfOneName(t *testing.T) {
 	}
 	if err := <-told; !strings.HasPrefix(err.Error(), `events: subscriber: pod "a": messages of tcp://`) || !strings.HasSuffix(err.Error(), "are not applied: another stream has their rank: are two engines configured under one pod and rank?") {
 		t.Error(err)
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
 	}
 }

@@ -19,9 +19,7 @@ func TestOutside(t *testing.T) {
 		t.Skip("no module is built outside of this one: -short")
 	}
 	root, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dir := t.TempDir()
 	copyTo(t, dir, "testdata/outside/*.go", "../go.sum")
 	copyTo(t, filepath.Join(dir, "quickstart"), "../examples/quickstart/*.go")
@@ -29,9 +27,7 @@ func TestOutside(t *testing.T) {
 		t.Fatal(err)
 	}
 	mod := "module example.com/gateway\n\ngo 1.25\n\nrequire github.com/kvindex/kvindex v0.0.0\n\nreplace github.com/kvindex/kvindex => " + root + "\n"
-	if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte(mod), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte(mod), 0o666))
 	cmd := exec.CommandContext(zmtptest.Context(t), "go", "test", "./...")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod", "GOPROXY=off")
@@ -56,9 +52,7 @@ func copyTo(t *testing.T, dir string, patterns ...string) {
 			if err == nil {
 				err = os.WriteFile(filepath.Join(dir, filepath.Base(f)), data, 0o666)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		}
 	}
 }

@@ -17,9 +17,7 @@ func BenchmarkPick(b *testing.B) {
 	for _, by := range []string{"hand", "picker"} {
 		b.Run(by, func(b *testing.B) {
 			ix, err := kvindex.New()
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			defer ix.Close()
 			var all []picker.Pod
 			var names []string
@@ -32,9 +30,7 @@ func BenchmarkPick(b *testing.B) {
 				all, names = append(all, picker.Pod{Name: name}), append(names, name)
 				for j := range prompt {
 					if (i+j)%3 == 0 {
-						if err := ix.Ingest(name, "m", fakeengine.Payload(1, 0, prompt[j].Stored(0, 1+(i*7+j)%(tokens/16)))); err != nil {
-							b.Fatal(err)
-						}
+						must(b, ix.Ingest(name, "m", fakeengine.Payload(1, 0, prompt[j].Stored(0, 1+(i*7+j)%(tokens/16)))))
 					}
 				}
 			}
@@ -44,12 +40,8 @@ func BenchmarkPick(b *testing.B) {
 			}
 			usage := kvindex.Usage{PromptTokens: tokens, CachedTokens: -1}
 			p, err := picker.New(ix, picker.Config{})
-			if err != nil {
-				b.Fatal(err)
-			}
-			if err := p.Set(all); err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
+			must(b, p.Set(all))
 			b.ReportAllocs()
 			if by == "picker" {
 				for i := 0; b.Loop(); i++ {
@@ -69,17 +61,13 @@ func BenchmarkPick(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				r := *requests[i%prompts]
 				r.Candidates = candidates
-				if err := ix.ScoreRequest(b.Context(), &r, &answer); err != nil {
-					b.Fatal(err)
-				}
+				must(b, ix.ScoreRequest(b.Context(), &r, &answer))
 				routed = answer.RoutePods(routed[:0])
 				loads.Fill(routed)
 				best := &answer.Pods[route.Default(&route.Request{Tokens: answer.PromptTokens}, routed)]
 				flight := loads.Sent(best.Pod, best.Rank, answer.PromptTokens, best.PredictedTokens)
 				ticket, err := ix.Routed(&answer, best.Pod, best.Rank)
-				if err != nil {
-					b.Fatal(err)
-				}
+				must(b, err)
 				flight.FirstToken()
 				flight.Done()
 				ix.Observe(ticket, usage)

@@ -53,9 +53,7 @@ func serve(t *testing.T, handlers ...http.HandlerFunc) *engines {
 		t.Cleanup(server.Close)
 		pods = append(pods, picker.Pod{Name: name, Host: server.Listener.Addr().String()})
 	}
-	if err := e.Set(pods); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.Set(pods))
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
 	e.client = e.RoundTripper(base)
@@ -77,9 +75,7 @@ func (e *engines) idle(t *testing.T) {
 
 func post(t *testing.T, ctx context.Context, body string) *http.Request {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://pod/v1/completions", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return req
 }
 
@@ -93,13 +89,9 @@ var prompt = `{"prompt": [` + strings.Repeat("7, ", 39) + `7]}`
 // TestRoundTripper: the usage in an answer ends the pick.
 func TestRoundTripper(t *testing.T) {
 	e := serve(t, answerUsage)
-	if err := e.ix.Ingest("a", "m", fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 1).Stored(0, 1))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.ix.Ingest("a", "m", fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 1).Stored(0, 1))))
 	resp, err := e.client.RoundTrip(post(t, t.Context(), prompt))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := load(e.Picker, "a", 0); got.Requests != 1 {
 		t.Errorf("before the body is read: %+v", got)
 	}
@@ -140,16 +132,12 @@ func TestRetry(t *testing.T) {
 	if last := ends[len(ends)-1]; last != nil || len(ends) > 3 || len(ends) > 1 && !strings.HasSuffix(ends[0].Error(), " answers 503") {
 		t.Errorf("the attempts ended with %v", ends)
 	}
-	if err := e.Set([]picker.Pod{{Name: "refuses", Host: "127.0.0.1:1"}, {Name: "also", Host: "127.0.0.1:2"}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.Set([]picker.Pod{{Name: "refuses", Host: "127.0.0.1:1"}, {Name: "also", Host: "127.0.0.1:2"}}))
 	if resp, err := e.client.RoundTrip(post(t, t.Context(), prompt)); err == nil || picker.Status(err) != http.StatusBadGateway || !strings.HasPrefix(err.Error(), `picker: pod "`) {
 		t.Errorf("%v, %v", resp, err)
 	}
 	e.idle(t)
-	if err := e.Set([]picker.Pod{{Name: "busy", Host: e.host(t, busy)}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.Set([]picker.Pod{{Name: "busy", Host: e.host(t, busy)}}))
 	resp, err = e.client.RoundTrip(post(t, t.Context(), prompt))
 	if err != nil || resp.StatusCode != http.StatusServiceUnavailable {
 		t.Fatal(err, resp)
@@ -185,9 +173,7 @@ func TestNoRetryAfterSending(t *testing.T) {
 // TestStaleConnection: a connection that the engine has closed while it was idle is made again.
 func TestStaleConnection(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		for {
@@ -211,13 +197,9 @@ func TestStaleConnection(t *testing.T) {
 	client := p.RoundTripper(base)
 	for range 3 {
 		get, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://pod/v1/models", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		resp, err := client.RoundTrip(get)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := io.ReadAll(resp.Body); err != nil {
 			t.Error(err)
 		}
@@ -238,9 +220,7 @@ func TestCloseAfterUsage(t *testing.T) {
 		<-hold
 	})
 	resp, err := e.client.RoundTrip(post(t, t.Context(), prompt))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for r, line := bufio.NewReader(resp.Body), ""; line != "data: [DONE]\n"; {
 		if line, err = r.ReadString('\n'); err != nil {
 			t.Fatal(err)
@@ -260,9 +240,7 @@ func TestHookCloses(t *testing.T) {
 	_, p := start(t, picker.Config{OnEnd: func(*picker.Pick, kvindex.Usage, error) { resp.Body.Close() }}, []picker.Pod{{Name: "a"}})
 	for range 2 {
 		pick, err := p.Pick(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		resp = &http.Response{StatusCode: http.StatusOK}
 		pick.Watch(resp)
 		if _, err := io.ReadAll(resp.Body); err != nil {
@@ -298,9 +276,7 @@ func TestEarlyEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := serve(t, c.handler)
 			resp, err := e.client.RoundTrip(post(t, t.Context(), prompt))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if c.read < 0 {
 				_, _ = io.ReadAll(resp.Body)
 			} else if _, err := io.ReadFull(resp.Body, make([]byte, c.read)); err != nil {
@@ -339,9 +315,7 @@ func TestFirstToken(t *testing.T) {
 		io.WriteString(w, "b")
 	})
 	resp, err := e.client.RoundTrip(post(t, t.Context(), prompt))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got, want := load(e.Picker, "a", 0), (route.Load{Requests: 1, Prefill: 40}); got != want {
 		t.Errorf("the header has come: %+v, want %+v", got, want)
 	}
@@ -369,9 +343,7 @@ func TestCloseWhileReading(t *testing.T) {
 		<-end
 	})
 	resp, err := e.client.RoundTrip(post(t, t.Context(), prompt))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	<-begun
 	read := make(chan error)
 	go func() {
@@ -415,9 +387,7 @@ func TestRoundTripperErrors(t *testing.T) {
 		t.Error(err)
 	}
 	get, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://pod/v1/models", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	resp, err := e.client.RoundTrip(get)
 	if err != nil || <-e.asked != "a /v1/models " {
 		t.Fatal(err, resp)
@@ -425,15 +395,11 @@ func TestRoundTripperErrors(t *testing.T) {
 	resp.Body.Close()
 	pods := e.Pods()
 	pods[0].Ranks = 2
-	if err := e.Set(pods); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.Set(pods))
 	seen := map[string]bool{}
 	for range 2 {
 		resp, err := e.client.RoundTrip(post(t, t.Context(), prompt))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer resp.Body.Close()
 		asked := <-e.asked
 		seen[asked[len(asked)-1:]] = true
@@ -448,12 +414,8 @@ func TestRoundTripperErrors(t *testing.T) {
 	for _, host := range []string{"10.0.0.7", "10.0.0.7:81", "fd00::7", "[fd00::7]", "[fd00::7]:81", ""} {
 		var url string
 		p, err := picker.New(e.ix, picker.Config{Model: "m"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Set([]picker.Pod{{Name: "x", Host: host}}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, p.Set([]picker.Pod{{Name: "x", Host: host}}))
 		rt := p.RoundTripper(roundTrip(func(req *http.Request) (*http.Response, error) {
 			url = req.URL.String()
 			return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(bytes.NewReader(nil))}, nil

@@ -65,14 +65,10 @@ func ExamplePickPair() {
 func TestPickPair(t *testing.T) {
 	ix, decode := start(t, picker.Config{Policy: route.Decode(0, route.LeastTokens)}, []picker.Pod{{Name: "d"}, {Name: "e"}})
 	prefill, err := picker.New(ix, picker.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	prompt := fakeengine.NewPrompt(1, 16, 8)
 	for pod, blocks := range map[string]int{"d": 4, "e": 4, "p": 6} {
-		if err := ix.Ingest(pod, "m", fakeengine.Payload(1, 0, prompt.Stored(0, blocks))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.Ingest(pod, "m", fakeengine.Payload(1, 0, prompt.Stored(0, blocks))))
 	}
 	request := &kvindex.Request{Model: "m", Tokens: prompt.Tokens}
 	pair := func(local int) (p, d *picker.Pick, err error) {
@@ -107,9 +103,7 @@ func TestPickPair(t *testing.T) {
 	}
 	d.Failed()
 
-	if err := prefill.Set([]picker.Pod{{Name: "p"}, {Name: "q"}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, prefill.Set([]picker.Pod{{Name: "p"}, {Name: "q"}}))
 	for local, hop := range map[int]bool{-1: true, 0: true, 63: true, 64: false, 1000: false} {
 		p, d, err := pair(local)
 		if err != nil || (p != nil) != hop {

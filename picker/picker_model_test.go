@@ -71,9 +71,7 @@ func (m *model) best(t *testing.T, ix *kvindex.Indexer, r kvindex.Request, tried
 		return best, false
 	}
 	var a kvindex.Answer
-	if err := ix.ScoreRequest(t.Context(), &r, &a); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.ScoreRequest(t.Context(), &r, &a))
 	type place struct {
 		pod  string
 		rank int
@@ -118,14 +116,10 @@ func TestAgainstModel(t *testing.T) {
 func playHistory(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	ix, err := kvindex.New(kvindex.WithPredictions(kvindex.PredictionConfig{TTL: time.Second}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer ix.Close()
 	p, err := picker.New(ix, picker.Config{Lease: lease, Timeout: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m := &model{pods: map[string]picker.Pod{}, down: map[string]bool{}}
 	prompt := fakeengine.NewPrompt(seed, 16, 8)
 	names := []string{"a", "b", "c", "d", "e"}
@@ -138,9 +132,7 @@ func playHistory(t *testing.T, seed uint64) {
 					pods = append(pods, picker.Pod{Name: name, Ranks: r.IntN(3), Speed: float64(r.IntN(3)), Down: r.IntN(5) == 0})
 				}
 			}
-			if err := p.Set(pods); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.Set(pods))
 			clear(m.pods)
 			for _, pod := range pods {
 				m.pods[pod.Name] = pod
@@ -156,9 +148,7 @@ func playHistory(t *testing.T, seed uint64) {
 				m.down[name] = down
 			}
 		case 2: // an event
-			if err := ix.Ingest(name, "m", fakeengine.Payload(1, r.IntN(2), prompt.Stored(0, 1+r.IntN(8)))); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.Ingest(name, "m", fakeengine.Payload(1, r.IntN(2), prompt.Stored(0, 1+r.IntN(8)))))
 		case 3: // time passes
 			time.Sleep(time.Duration(r.Int64N(int64(lease))) / time.Duration(1+r.IntN(8)))
 		case 4, 5:

@@ -32,17 +32,11 @@ func start(t *testing.T, cfg picker.Config, pods []picker.Pod, opts ...kvindex.O
 		cfg.Timeout = time.Hour
 	}
 	ix, err := kvindex.New(append(opts, lasting)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { ix.Close() })
 	p, err := picker.New(ix, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Set(pods); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, p.Set(pods))
 	return ix, p
 }
 
@@ -60,15 +54,11 @@ func TestFallbacks(t *testing.T) {
 	ix, p := start(t, picker.Config{Fallbacks: 9}, pods)
 	prompt := fakeengine.NewPrompt(1, 16, 8)
 	for i, name := range []string{"b", "a", "e"} {
-		if err := ix.Ingest(name, "m", fakeengine.Payload(1, 0, prompt.Stored(0, 7-2*i))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.Ingest(name, "m", fakeengine.Payload(1, 0, prompt.Stored(0, 7-2*i))))
 	}
 	request := kvindex.Request{Model: "m", Tokens: prompt.Tokens}
 	first, err := p.Pick(t.Context(), &request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	first.Failed()
 	var got []string
 	for _, pod := range append([]picker.Pod{first.Pod}, first.Fallbacks...) {
@@ -120,9 +110,7 @@ func TestFallbacksTakeNoTurn(t *testing.T) {
 func TestPickCached(t *testing.T) {
 	ix, p := start(t, picker.Config{}, []picker.Pod{{Name: "a"}, {Name: "b", Host: "10.0.0.8", Labels: map[string]string{"zone": "1"}}, {Name: "c"}})
 	prompt := fakeengine.NewPrompt(1, 16, 8)
-	if err := ix.Ingest("b", "m", fakeengine.Payload(1, 0, prompt.Stored(0, 4))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.Ingest("b", "m", fakeengine.Payload(1, 0, prompt.Stored(0, 4))))
 	request := &kvindex.Request{Model: "m", Tokens: prompt.Tokens}
 	first, err := p.Pick(t.Context(), request)
 	if err != nil || first.Err != nil {
@@ -153,13 +141,9 @@ func TestPickCached(t *testing.T) {
 func TestFailedAfterFirstToken(t *testing.T) {
 	ix, p := start(t, picker.Config{}, []picker.Pod{{Name: "a"}})
 	prompt := fakeengine.NewPrompt(1, 16, 8)
-	if err := ix.Ingest("a", "m", fakeengine.Payload(1, 0, prompt.Stored(0, 4))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.Ingest("a", "m", fakeengine.Payload(1, 0, prompt.Stored(0, 4))))
 	pick, err := p.Pick(t.Context(), &kvindex.Request{Model: "m", Tokens: prompt.Tokens})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pick.FirstToken()
 	pick.Failed()
 	pick.Done(kvindex.Usage{}) // after the end
@@ -199,15 +183,11 @@ func TestPickByLoad(t *testing.T) {
 					}
 					return kvindex.Model{}, failing
 				}))
-			if err := ix.Ingest("a", "m", fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 1).Stored(0, 1))); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.Ingest("a", "m", fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 1).Stored(0, 1))))
 			seen := map[string]bool{}
 			for range 3 { // each goes to another rank, because the others are busy
 				pick, err := p.Pick(c.ctx, &c.request)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if pick.Err == nil || c.why != nil && !errors.Is(pick.Err, c.why) {
 					t.Errorf("Err is %v, want %v", pick.Err, c.why)
 				}
@@ -253,9 +233,7 @@ func TestPickWithoutPromptSpreads(t *testing.T) {
 	first, second := make(map[place]int), make(map[string]int)
 	for range 400 {
 		pick, err := p.Pick(t.Context(), &kvindex.Request{Path: "/v1/models"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		first[place{pick.Pod.Name, pick.Rank}]++
 		second[pick.Fallbacks[0].Name]++
 		pick.Done(kvindex.Usage{})
@@ -303,9 +281,7 @@ func TestLargeRequests(t *testing.T) {
 	for i := range 16 {
 		body := fmt.Sprintf(`{"model": "%d%s", "prompt": [1, 2, 3]}`, i, strings.Repeat("x", 4<<20))
 		pick, err := p.Pick(t.Context(), &kvindex.Request{Body: []byte(body)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		pick.Failed()
 	}
 	if after := heap(); after > before+8 {
@@ -332,9 +308,7 @@ func TestLateContext(t *testing.T) {
 		if err == nil {
 			err = p.Set([]picker.Pod{{Name: "a"}})
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := p.Pick(t.Context(), &kvindex.Request{Model: "m", Prompt: "one two"}); err != nil {
 			t.Fatal(err)
 		}
@@ -350,9 +324,7 @@ func TestLateContext(t *testing.T) {
 func TestFirstTokenOnce(t *testing.T) {
 	_, p := start(t, picker.Config{}, []picker.Pod{{Name: "a"}})
 	pick, err := p.Pick(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pick.FirstToken()
 	p.Loads().Changes()
 	pick.FirstToken()
@@ -365,9 +337,7 @@ func TestFirstTokenOnce(t *testing.T) {
 func TestPickWithoutModel(t *testing.T) {
 	ix, p := start(t, picker.Config{Model: "m"}, []picker.Pod{{Name: "a"}, {Name: "b"}})
 	prompt := fakeengine.NewPrompt(1, 16, 2)
-	if err := ix.Ingest("b", "m", fakeengine.Payload(1, 0, prompt.Stored(0, 2))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.Ingest("b", "m", fakeengine.Payload(1, 0, prompt.Stored(0, 2))))
 	tokens := strings.ReplaceAll(fmt.Sprint(prompt.Tokens), " ", ", ")
 	for _, c := range []struct {
 		more   string
@@ -418,19 +388,13 @@ func TestPickRefused(t *testing.T) {
 	if _, err := p.Pick(t.Context(), request); err != nil {
 		t.Error(err)
 	}
-	if err := p.Set(nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Set(nil))
 	if _, err := p.Pick(t.Context(), request); !errors.Is(err, picker.ErrNoPod) || err.Error() != "picker: no pod: neither Set nor the Fleet has named one" || p.Ready().OK() {
 		t.Errorf("no pods: %v, ready %v", err, p.Ready())
 	}
 	never, err := picker.New(mustIndexer(t), picker.Config{Policy: func(*route.Request, []route.Pod) int { return -1 }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := never.Set([]picker.Pod{{Name: "a"}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, never.Set([]picker.Pod{{Name: "a"}}))
 	if _, err := never.Pick(t.Context(), request); !errors.Is(err, picker.ErrNoPod) {
 		t.Errorf("the policy chooses none: %v", err)
 	}
@@ -438,9 +402,7 @@ func TestPickRefused(t *testing.T) {
 
 func mustIndexer(t *testing.T, opts ...kvindex.Option) *kvindex.Indexer {
 	ix, err := kvindex.New(opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { ix.Close() })
 	return ix
 }
@@ -449,9 +411,7 @@ func mustIndexer(t *testing.T, opts ...kvindex.Option) *kvindex.Indexer {
 func TestMistakes(t *testing.T) {
 	ix := mustIndexer(t)
 	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for want, f := range map[string]func() (*picker.Picker, error){
 		"picker: the Indexer is nil": func() (*picker.Picker, error) { return picker.New(nil, picker.Config{}) },
 		"picker: Timeout is -1ns":    func() (*picker.Picker, error) { return picker.New(ix, picker.Config{Timeout: -1}) },
@@ -486,19 +446,13 @@ func TestMistakes(t *testing.T) {
 func TestFleetFeeds(t *testing.T) {
 	ix := mustIndexer(t)
 	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pod := func(id, model, engine string, ranks int) events.Pod {
 		return events.Pod{ID: id, Model: model, Host: "127.0.0.1", Port: 1000 + 100*int(id[0]), Engine: engine, Ranks: ranks, Labels: map[string]string{"id": id}}
 	}
-	if err := fleet.Set("test", []events.Pod{pod("a", "m", "", 2), pod("b", "other", "", 1), pod("c", "m", events.EngineNone, 1)}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, fleet.Set("test", []events.Pod{pod("a", "m", "", 2), pod("b", "other", "", 1), pod("c", "m", events.EngineNone, 1)}))
 	p, err := picker.New(ix, picker.Config{Fleet: fleet, Model: "m"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	see := func(when, want string) {
 		t.Helper()
 		var got []string
@@ -513,13 +467,9 @@ func TestFleetFeeds(t *testing.T) {
 	if got, want := p.Ready(), (picker.Readiness{Pods: 2, Ranks: 2}); got != want {
 		t.Errorf("ready: %+v, want %+v", got, want)
 	}
-	if err := fleet.Put("test", pod("d", "m", "", 1)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, fleet.Put("test", pod("d", "m", "", 1)))
 	see("one comes", "a127.0.0.12a c127.0.0.10c d127.0.0.11d")
-	if err := p.Set([]picker.Pod{{Name: "d", Host: "mine"}, {Name: "e"}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Set([]picker.Pod{{Name: "d", Host: "mine"}, {Name: "e"}}))
 	see("Set", "a127.0.0.12a c127.0.0.10c dmine0 e0")
 	pick, err := p.Pick(t.Context(), &kvindex.Request{Model: "m", Tokens: make([]uint32, 32), Pods: []string{"a"}})
 	if err != nil || load(p, "a", pick.Rank).Requests != 1 {
@@ -537,16 +487,10 @@ func TestFleetFeeds(t *testing.T) {
 func TestWrongModel(t *testing.T) {
 	ix := mustIndexer(t)
 	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p, err := picker.New(ix, picker.Config{Fleet: fleet, Model: "llama3"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := fleet.Put("test", events.Pod{ID: "a", Model: "llama-3", Host: "127.0.0.1"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, fleet.Put("test", events.Pod{ID: "a", Model: "llama-3", Host: "127.0.0.1"}))
 	const want = `picker: no pod: the Fleet has pods of model "llama-3", and none of Config.Model`
 	if _, err := p.Pick(t.Context(), nil); !errors.Is(err, picker.ErrNoPod) || err.Error() != want || p.Ready().OK() {
 		t.Errorf("%v, want %s", err, want)
@@ -558,26 +502,18 @@ func TestWrongModel(t *testing.T) {
 func TestAnotherPodOfTheName(t *testing.T) {
 	ix := mustIndexer(t)
 	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pod := events.Pod{ID: "vllm-0", Model: "m", Host: "10.0.0.7", UID: "1", Labels: map[string]string{"port": "81"}}
-	if err := fleet.Put("k8s", pod); err != nil {
-		t.Fatal(err)
-	}
+	must(t, fleet.Put("k8s", pod))
 	p, err := picker.New(ix, picker.Config{Fleet: fleet, Model: "m", Host: func(p events.Pod) string { return p.Host + ":" + p.Labels["port"] }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pick, err := p.Pick(t.Context(), nil)
 	if err != nil || pick.Pod.Host != "10.0.0.7:81" {
 		t.Fatal(err, pick)
 	}
 	p.SetDown("vllm-0", true)
 	pod.UID = "2"
-	if err := fleet.Put("k8s", pod); err != nil {
-		t.Fatal(err)
-	}
+	must(t, fleet.Put("k8s", pod))
 	if got := p.Pods(); got[0].Down || load(p, "vllm-0", 0) != (route.Load{}) {
 		t.Errorf("%+v %+v", got, load(p, "vllm-0", 0))
 	}
@@ -697,9 +633,7 @@ func TestReady(t *testing.T) {
 		{"a", "0", events.NoteConnected, picker.Readiness{Pods: 2, Ranks: 3, Connected: 3}},
 		{"a", "1", events.NoteLost, picker.Readiness{Pods: 2, Ranks: 3, Connected: 2}},
 	} {
-		if err := ix.Sink().StreamNote(step.pod, "m", step.stream, step.note); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.Sink().StreamNote(step.pod, "m", step.stream, step.note))
 		if got := p.Ready(); got != step.want || got.OK() != (got == picker.Readiness{Pods: 2, Ranks: 3, Connected: 3}) {
 			t.Errorf("after %v of %s: %+v, want %+v", step.note, step.pod, got, step.want)
 		}
@@ -711,25 +645,17 @@ func TestReadyWithoutDaemon(t *testing.T) {
 	ctx := zmtptest.Context(t)
 	ix := mustIndexer(t)
 	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	daemon, err := fakeengine.NewPublisher(fakeengine.PublisherConfig{Endpoint: "tcp://127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer daemon.Close()
 	pod := events.Pod{ID: "a", Model: "m", Host: "127.0.0.1", Port: 1}
 	if _, err := fmt.Sscanf(daemon.Endpoint(), "tcp://127.0.0.1:%d", &pod.TiersPort); err != nil {
 		t.Fatal(err)
 	}
-	if err := fleet.Put("test", pod); err != nil {
-		t.Fatal(err)
-	}
+	must(t, fleet.Put("test", pod))
 	p, err := picker.New(ix, picker.Config{Fleet: fleet, Model: "m"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var running sync.WaitGroup
 	ctx, cancel := context.WithCancel(ctx)
 	running.Go(func() { _ = fleet.Run(ctx) })
@@ -761,13 +687,9 @@ func TestAffinity(t *testing.T) {
 		var first, second string
 		for turn := range uint32(4) {
 			pick, err := p.Pick(t.Context(), &kvindex.Request{Model: "m", Tokens: []uint32{session, turn}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			next, err := pick.Next(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			next.Failed()
 			if turn > 0 && (pick.Pod.Name != first || next.Pod.Name != second) || pick.Fallbacks[0].Name != next.Pod.Name {
 				t.Errorf("session %d went to %s and %s, then to %s and %s", session, first, second, pick.Pod.Name, next.Pod.Name)
@@ -783,5 +705,13 @@ func TestAffinity(t *testing.T) {
 		t.Error(err)
 	} else {
 		pick.Failed()
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
 	}
 }

@@ -18,9 +18,7 @@ import (
 func readProse(tb testing.TB) string {
 	tb.Helper()
 	b, err := os.ReadFile("internal/gentiny/prose.txt")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return string(b)
 }
 
@@ -63,9 +61,7 @@ func benchmarkEncode(b *testing.B, t tokenize.Tokenizer, texts []string) {
 	i := 0
 	for b.Loop() {
 		ids, err = t.Encode(context.Background(), ids[:0], texts[i%len(texts)], true)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		i++
 	}
 	b.ReportMetric(float64(len(ids)), "tokens")
@@ -179,9 +175,7 @@ func BenchmarkLoad(b *testing.B) {
 	load := func(b *testing.B, path string) {
 		open := func() *tokenize.BPE {
 			t, err := tokenize.Load(path)
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			return t
 		}
 		b.ReportAllocs()

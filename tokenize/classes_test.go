@@ -20,9 +20,7 @@ import (
 // write puts a file into a folder.
 func write(tb testing.TB, dir, name, content string) {
 	tb.Helper()
-	if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 }
 
 // ofType is pretrained with a config.json; there is none if modelType is "none".
@@ -114,9 +112,7 @@ func TestTransformers5MakesPipelines(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			want := made
 			if c.want == asItStands {
 				want = given
@@ -135,9 +131,7 @@ func containsAll(s string, parts []string) bool {
 func load(tb testing.TB, file []byte) *tokenize.BPE {
 	tb.Helper()
 	bpe, err := tokenize.Parse(strings.NewReader(string(file)))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return bpe
 }
 
@@ -193,9 +187,7 @@ func TestPipelinesOfClasses(t *testing.T) {
 			write(t, dir, "tokenizer.json", string(variant(t, c.file, c.model)))
 			write(t, dir, "config.json", `{"model_type": "of none"}`)
 			bpe, err := tokenize.LoadPretrained(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			want := load(t, variant(t, c.made, c.theirs))
 			differs := false
 			for _, text := range []string{"the", " a<|end|> b  a", "in 1999 and 12", "A\u030a he's", "a<|end|>b", "  the\n\n hour", "aba ab", "☺ x"} {
@@ -262,19 +254,13 @@ func TestPoolOfEngines(t *testing.T) {
 		Find:   func(context.Context, string) (string, error) { return dir, nil },
 		Engine: func(model string) string { return engines[model] },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer pool.Close()
 	for model, engine := range engines {
 		bpe, err := tokenize.LoadPretrained(dir, engine)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		held, err := pool.Tokenizer(model).(tokenize.Holder).Hold(t.Context(), "the")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if held.Identity() != bpe.Identity() || !slices.Equal(encode(t, held, "the", true), encode(t, bpe, "the", true)) {
 			t.Errorf("%s: the pool has another tokenizer than LoadPretrained", model)
 		}
@@ -310,9 +296,7 @@ func TestOlderLayout(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			dir := pretrained(t, nil, configOf("PreTrainedTokenizerFast", c.config))
 			plain, err := tokenize.LoadPretrained(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for name, content := range map[string]string{"added_tokens.json": c.added, "special_tokens_map.json": c.mapped} {
 				if content != "" {
 					write(t, dir, name, content)
@@ -325,9 +309,7 @@ func TestOlderLayout(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if got := encode(t, bpe, c.text, true); !slices.Equal(got, c.want) {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
@@ -345,9 +327,7 @@ func TestOlderTokensAreNormalized(t *testing.T) {
 		write(t, dir, "added_tokens.json", `{"<A>": 654}`)
 		write(t, dir, "special_tokens_map.json", mapped)
 		bpe, err := tokenize.LoadPretrained(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := encode(t, bpe, "<a>", true); len(got) != want {
 			t.Errorf("%s: got %v, want %d tokens", mapped, got, want)
 		}
@@ -370,9 +350,7 @@ func tinyID(tb testing.TB, token string) uint32 {
 func TestTokensOfBothTransformers(t *testing.T) {
 	dir := testdata.Path(t, "ids of transformers 4.57 and 5", "field", "tokens-v5")
 	f, err := os.Open(filepath.Join(dir, "expected.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	rows := 0
 	for lines := bufio.NewScanner(f); lines.Scan(); rows++ {
@@ -381,14 +359,10 @@ func TestTokensOfBothTransformers(t *testing.T) {
 			Ids4 []uint32 `json:"ids_4.57"`
 			Ids5 []uint32 `json:"ids_5"`
 		}
-		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(lines.Bytes(), &row))
 		for engine, want := range map[string][]uint32{"": row.Ids5, "main": row.Ids5, "0.19.1": row.Ids5, "0.28": row.Ids5, "0.19": row.Ids4, "0.9": row.Ids4} {
 			bpe, err := tokenize.LoadPretrained(dir, engine)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if got := encode(t, bpe, row.Text, true); !slices.Equal(got, want) {
 				t.Errorf("engine %q, %q: got %v, want %v", engine, row.Text, got, want)
 			}

@@ -20,18 +20,14 @@ import (
 func readTiny(tb testing.TB) []byte {
 	tb.Helper()
 	b, err := os.ReadFile("testdata/tiny.json")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return b
 }
 
 func loadTiny(tb testing.TB) *tokenize.BPE {
 	tb.Helper()
 	t, err := tokenize.Load("testdata/tiny.json")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return t
 }
 
@@ -105,9 +101,7 @@ type form struct {
 func parse(tb testing.TB, file []byte) *tokenize.BPE {
 	tb.Helper()
 	t, err := tokenize.Parse(bytes.NewReader(file))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return t
 }
 
@@ -161,9 +155,7 @@ func variantVocab(tb testing.TB) []byte {
 		}
 	}
 	b, err := json.Marshal(file.Model.Vocab)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return b
 }
 
@@ -172,9 +164,7 @@ func TestEncodeAppends(t *testing.T) {
 	dst := make([]uint32, 0, 64)
 	dst = append(dst, 1, 2, 3)
 	got, err := bpe.Encode(context.Background(), dst, "the harbour", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if want := append([]uint32{1, 2, 3}, encode(t, bpe, "the harbour", false)...); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -221,9 +211,7 @@ func TestEncodeStopsWithContext(t *testing.T) {
 	} {
 		looks := &countdown{context.Background(), 1 << 30}
 		want, err := bpe.Encode(looks, nil, text, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		n := 1<<30 - looks.left
 		t.Logf("%s: %d looks", name, n)
 		if n < 3 {
@@ -297,4 +285,12 @@ func FuzzEncode(f *testing.F) {
 			form.check(t, text)
 		}
 	})
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
 }

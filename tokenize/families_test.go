@@ -48,9 +48,7 @@ type familyRow struct {
 func readFamilies(tb testing.TB) (families, [][]familyRow) {
 	tb.Helper()
 	var f families
-	if err := json.NewDecoder(testdata.Open(tb, "testdata/families.json.gz")).Decode(&f); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, json.NewDecoder(testdata.Open(tb, "testdata/families.json.gz")).Decode(&f))
 	rows := make([][]familyRow, len(f.Cases))
 	for _, row := range f.Rows {
 		for _, result := range row.Results {
@@ -92,9 +90,7 @@ func (f families) file(tb testing.TB, c familyCase) []byte {
 	model := c.File["model"].(map[string]any)
 	model["vocab"], model["merges"] = vocab, merges
 	b, err := json.Marshal(c.File)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return b
 }
 
@@ -132,9 +128,7 @@ func TestFamiliesAsOfficial(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, row := range rows[number] {
 				if got := encode(t, bpe, row.text, false); !slices.Equal(got, row.ids) {
 					t.Errorf("%.200q: got %v, want %v", row.text, clip(got), clip(row.ids))

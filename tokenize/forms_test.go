@@ -29,9 +29,7 @@ func TestFormsOfficial(t *testing.T) {
 			for c := rune(plane) << 16; c < rune(plane+1)<<16; c++ {
 				if utf8.ValidRune(c) {
 					out, err := n.Apply(utf8.AppendRune(nil, c), true)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					h.Write(append(out[:len(out):len(out)], '\n'))
 				}
 			}

@@ -22,9 +22,7 @@ import (
 func hold(t *testing.T, p *tokenize.Pool, model string) tokenize.Marker {
 	t.Helper()
 	held, err := p.Tokenizer(model).(tokenize.Holder).Hold(t.Context(), "the wall")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return held.(tokenize.Marker)
 }
 
@@ -66,12 +64,8 @@ func TestHold(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	check("loaded again", hold(t, p, "0"), want, tiny.Identity())
-	if err := os.WriteFile(filepath.Join(dir, "0"), another(t), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Preload(t.Context(), "0"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "0"), another(t), 0o600))
+	must(t, p.Preload(t.Context(), "0"))
 	check("another file", hold(t, p, "0"), wantOther, other.Identity())
 	check("another file meanwhile", first, want, tiny.Identity())
 	if got := encode(t, p.Tokenizer("0"), text, true); !slices.Equal(got, wantOther) {

@@ -79,9 +79,7 @@ func TestHubFinds(t *testing.T) {
 	c.snapshot(repo, otherCommit, "b2", []byte("other"))
 	c.write(nil, repo, "snapshots", otherCommit[1:]+"0", "config.json")
 	c.write(nil, repo, "snapshots", otherCommit[2:]+"00", "tokenizer.json", "in a folder")
-	if err := os.Symlink("gone", c.path(repo, "snapshots", otherCommit[3:]+"000", "tokenizer.json")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink("gone", c.path(repo, "snapshots", otherCommit[3:]+"000", "tokenizer.json")))
 	c.snapshot("models--gpt2", oneCommit, "b", []byte("gpt2")) // without refs
 	c.ref("models--top", "main", oneCommit)
 	c.snapshot("models--top", oneCommit, "b", []byte("top"))
@@ -209,9 +207,7 @@ func TestHubFolder(t *testing.T) {
 		if err != nil || path != filepath.Join(want, "models--org--m", "snapshots", oneCommit) {
 			t.Errorf("%q: %q, %v, want it in %s", set, path, err, want)
 		}
-		if err := os.RemoveAll(filepath.Join(want, "models--org--m")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.RemoveAll(filepath.Join(want, "models--org--m")))
 	}
 	t.Setenv("HOME", "")
 	for _, name := range all {

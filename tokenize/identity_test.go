@@ -33,26 +33,20 @@ func TestIdentity(t *testing.T) {
 	dir := func(config string) string {
 		dir := t.TempDir()
 		for name, content := range map[string]string{"tokenizer.json": string(tiny), "tokenizer_config.json": config} {
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 		}
 		return dir
 	}
 	pretrained := func(config string) *tokenize.BPE {
 		t.Helper()
 		bpe, err := tokenize.LoadPretrained(dir(config))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return bpe
 	}
 	const config = `{"tokenizer_class": "PreTrainedTokenizer"}`
 	const eos = `{"tokenizer_class": "PreTrainedTokenizer", "eos_token": "<|eos|>"}`
 	alone, err := tokenize.Load(dir(config))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	same("tiny.json", loadTiny(t), parse(t, tiny), parse(t, zip(t, tiny)), alone)
 	same("with a byte more", parse(t, append(bytes.Clone(tiny), '\n')))
 	same("another", parse(t, another(t)))
@@ -74,15 +68,11 @@ func TestIdentity(t *testing.T) {
 	tiktoken := func(ranks, pattern string, special map[string]uint32) *tokenize.BPE {
 		t.Helper()
 		bpe, err := tokenize.ParseTiktoken(bytes.NewReader([]byte(ranks)), pattern, special)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return bpe
 	}
 	gpt2, _, err := tokenize.TiktokenEncoding("r50k_base")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	same("ranks", tiktoken(ranks, gpt2, nil), tiktoken(ranks, gpt2, map[string]uint32{}))
 	same("ranks with a line more", tiktoken(ranks+"\n", gpt2, nil))
 	same("ranks with another pattern", tiktoken(ranks, llama3Pattern, nil))

@@ -29,9 +29,7 @@ func zip(tb testing.TB, data []byte) []byte {
 	if _, err := z.Write(data); err != nil {
 		tb.Fatal(err)
 	}
-	if err := z.Close(); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, z.Close())
 	return b.Bytes()
 }
 
@@ -50,22 +48,16 @@ func TestLoadFindsTheFile(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
-			if err := os.WriteFile(filepath.Join(dir, c.file), c.data, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(dir, c.file), c.data, 0o600))
 			bpe, err := tokenize.Load(filepath.Join(dir, c.load))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if got, want := encode(t, bpe, "the wall", true), encode(t, loadTiny(t), "the wall", true); !slices.Equal(got, want) {
 				t.Errorf("got %v, want %v", got, want)
 			}
 		})
 	}
 	pointer := filepath.Join(t.TempDir(), "tokenizer.json")
-	if err := os.WriteFile(pointer, []byte("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9085657\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(pointer, []byte("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9085657\n"), 0o600))
 	if _, err := tokenize.Load(pointer); !errors.Is(err, tokenize.ErrMalformed) || !strings.Contains(err.Error(), pointer) || !strings.Contains(err.Error(), "git lfs pull") {
 		t.Errorf("a git LFS pointer: %v", err)
 	}
@@ -319,9 +311,7 @@ func TestParseAcrossTheBuffer(t *testing.T) {
 		}
 	}
 	bpe, err := tokenize.Parse(iotest.OneByteReader(bytes.NewReader(tiny)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := encode(t, bpe, "the wall", true); !slices.Equal(got, want) {
 		t.Errorf("a byte at a time: got %v", got)
 	}
@@ -381,9 +371,7 @@ func escaped(file []byte) []byte {
 func asJSON(tb testing.TB, v any) string {
 	tb.Helper()
 	b, err := json.Marshal(v)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return string(b)
 }
 
@@ -398,9 +386,7 @@ func TestLeastFile(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	indented, err := json.MarshalIndent(file, "\t", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got, want := encode(t, parse(t, append([]byte("\r\n\t "), indented...)), "the wall", true), encode(t, bpe, "the wall", true); !slices.Equal(got, want) {
 		t.Errorf("indented: got %v, want %v", got, want)
 	}
@@ -488,9 +474,7 @@ func TestSize(t *testing.T) {
 	check("tiny", 400, func() *tokenize.BPE { return loadTiny(t) })
 	check("gpt2", 1, func() *tokenize.BPE {
 		bpe, err := tokenize.Load(testdata.Path(t, "the size of gpt2", "tokens", "gpt2"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return bpe
 	})
 }

@@ -39,9 +39,7 @@ func (n *marked) checkMarks(tb testing.TB, bpe tokenize.Marker, text string, spe
 	}
 	want := encode(tb, bpe, text, special)
 	got, kept, err := bpe.EncodeMarks(context.Background(), slices.Clone(from.ids), tokenize.Passage{Text: text, From: from.Resume, Special: special, Marks: marks})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	if !slices.Equal(got, want) {
 		tb.Fatalf("from %+v, marks at %v of %.300q: got %v, want %v", from.Mark, at, text, clip(got), clip(want))
 	}

@@ -218,9 +218,7 @@ func TestRandomModelsAsReference(t *testing.T) {
 	for range 600 / sampled() {
 		plain, characters := randomModel(r)
 		m, err := tokenize.ParseModel(plain.section(t), plain.byteLevel)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if m.Cuts() {
 			cutting++
 		}
@@ -232,9 +230,7 @@ func TestRandomModelsAsReference(t *testing.T) {
 			}
 			text := randomLetters(r, characters, n)
 			got, again, err := m.EncodePiece(text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if want := plain.encode(text); !slices.Equal(got, want) || !slices.Equal(again, want) {
 				t.Fatalf("%q: got %v, then %v, want %v by\n%s", text, got, again, want, plain.section(t))
 			}
@@ -292,9 +288,7 @@ func TestUnknownCharacters(t *testing.T) {
 			c.model.merges = [][2]string{{"a", "b"}}
 		}
 		m, err := tokenize.ParseModel(c.model.section(t), false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got, _, err := m.EncodePiece(c.text)
 		if err != nil || !slices.Equal(got, c.want) {
 			t.Errorf("%s: %q: got %v, %v, want %v", c.name, c.text, got, err, c.want)
@@ -345,9 +339,7 @@ func TestParts(t *testing.T) {
 		},
 	} {
 		m, err := tokenize.ParseModel(c.model.section(t), c.model.byteLevel)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if m.Cuts() != c.cuts {
 			t.Errorf("%s: cuts is %v", c.name, m.Cuts())
 		}

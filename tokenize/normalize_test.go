@@ -26,13 +26,9 @@ type normalFile struct {
 func readNormal(tb testing.TB) normalFile {
 	tb.Helper()
 	b, err := os.ReadFile("testdata/normal.json")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	var f normalFile
-	if err := json.Unmarshal(b, &f); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, json.Unmarshal(b, &f))
 	return f
 }
 

@@ -52,24 +52,18 @@ func (c officialCase) file(tb testing.TB) []byte {
 	}
 	model["merges"] = merges
 	b, err := json.Marshal(file)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return b
 }
 
 func TestCasesAsOfficial(t *testing.T) {
 	data, err := os.ReadFile("testdata/official.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rows := 0
 	for _, c := range fromJSON[[]officialCase](t, data) {
 		t.Run(strings.ReplaceAll(c.Name, " ", "_"), func(t *testing.T) {
 			bpe, err := tokenize.Parse(bytes.NewReader(c.file(t)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, row := range c.Rows {
 				if got := encode(t, bpe, row.Text, false); !slices.Equal(got, row.IDs) {
 					t.Errorf("%q: got %v, want %v", row.Text, got, row.IDs)

@@ -14,9 +14,7 @@ import (
 func fromJSON[T any](tb testing.TB, text []byte) T {
 	tb.Helper()
 	var v T
-	if err := json.Unmarshal(text, &v); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, json.Unmarshal(text, &v))
 	return v
 }
 
@@ -30,9 +28,7 @@ func loadOutside(tb testing.TB, family string) *tokenize.BPE {
 		return t.(*tokenize.BPE)
 	}
 	t, err := tokenize.Load(path)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	outside.Store(family, t)
 	return t
 }

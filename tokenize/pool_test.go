@@ -25,9 +25,7 @@ import (
 func openPool(t *testing.T, c tokenize.PoolConfig) *tokenize.Pool {
 	t.Helper()
 	p, err := tokenize.NewPool(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := p.Check(); err != nil {
 			t.Error(err)
@@ -47,9 +45,7 @@ func tinies(tb testing.TB, n int) (dir string) {
 	dir = tb.TempDir()
 	tiny := readTiny(tb)
 	for i := range n {
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), tiny, 0o600); err != nil {
-			tb.Fatal(err)
-		}
+		must(tb, os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), tiny, 0o600))
 	}
 	return dir
 }
@@ -68,13 +64,9 @@ func TestPoolSharesFiles(t *testing.T) {
 	c.ref(repo, "main", oneCommit)
 	c.ref(repo, "v1", otherCommit)
 	c.snapshot(repo, oneCommit, "blob", readTiny(t))
-	if err := os.Symlink(filepath.Join("..", "..", "blobs", "blob"), c.path(repo, "snapshots", otherCommit, "tokenizer.json")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(filepath.Join("..", "..", "blobs", "blob"), c.path(repo, "snapshots", otherCommit, "tokenizer.json")))
 	c.model("org/copy", zip(t, readTiny(t)))
-	if err := os.Link(c.path(repo, "blobs", "blob"), c.path("models--hard--link", "snapshots", oneCommit, "tokenizer.json")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Link(c.path(repo, "blobs", "blob"), c.path("models--hard--link", "snapshots", oneCommit, "tokenizer.json")))
 	names := []string{"org/a", "org/a@main", "org/a@v1", "org/a@" + oneCommit, "org/copy", "hard/link@" + oneCommit}
 	const callers = 64
 	for round := range 4 {
@@ -170,12 +162,8 @@ func TestPoolLoadsForNobody(t *testing.T) {
 // A lookup that failed is an error to all, and is not tried again for a time.
 func TestPoolFailures(t *testing.T) {
 	dir := tinies(t, 1)
-	if err := os.WriteFile(filepath.Join(dir, "cut"), readTiny(t)[:5000], 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(dir, "empty"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "cut"), readTiny(t)[:5000], 0o600))
+	must(t, os.Mkdir(filepath.Join(dir, "empty"), 0o700))
 	broken := errors.New("broken")
 	for name, c := range map[string]struct {
 		find string
@@ -253,9 +241,7 @@ func TestPoolUnknownNames(t *testing.T) {
 			finds.Add(1)
 			return filepath.Join(dir, model), nil
 		}})
-		if err := p.Preload(t.Context(), "0"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Preload(t.Context(), "0"))
 		const callers, each, seconds = 32, 500, 3
 		var busy atomic.Int64
 		for second := range seconds {
@@ -313,9 +299,7 @@ func TestPoolLookupsThatHang(t *testing.T) {
 			}
 			return filepath.Join(dir, model), nil
 		}})
-		if err := p.Preload(t.Context(), "0"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Preload(t.Context(), "0"))
 		errs := make(chan error, 100)
 		for i := range tokenize.MaxLookups {
 			go func() { errs <- encodeErr(t.Context(), p, fmt.Sprint("hang", i)) }()
@@ -431,9 +415,7 @@ func TestPoolMemory(t *testing.T) {
 		{"3", 6, 3}, // 0 went
 		{"1", 6, 3}, {"2", 6, 3},
 	} {
-		if err := encodeErr(t.Context(), p, step.model); err != nil {
-			t.Fatal(err)
-		}
+		must(t, encodeErr(t.Context(), p, step.model))
 		if got := p.Stats(); got.Loads != step.loads || got.Evictions != step.evictions || got.Bytes > 3*size+size/2 {
 			t.Fatalf("step %d: %+v, want %d loads, %d evictions", i, got, step.loads, step.evictions)
 		}
@@ -455,9 +437,7 @@ func TestPoolNames(t *testing.T) {
 	dir := tinies(t, 1)
 	p := openPool(t, tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return filepath.Join(dir, "0"), nil }})
 	for i := range tokenize.MaxNames + 100 {
-		if err := encodeErr(t.Context(), p, fmt.Sprint(i)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, encodeErr(t.Context(), p, fmt.Sprint(i)))
 	}
 	if err := p.Check(); err != nil {
 		t.Error(err)
@@ -501,9 +481,7 @@ func TestPoolPreloadAnew(t *testing.T) {
 	preload()
 	want("another content in the same file", 3, 2)
 	then := time.Unix(1e9, 0)
-	if err := os.Chtimes(c.path("models--org--a", "blobs", "blob"), then, then); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chtimes(c.path("models--org--a", "blobs", "blob"), then, then))
 	preload()
 	want("another of the same size", 4, 2)
 	c.ref("models--org--a", "main", oneCommit)
@@ -564,9 +542,7 @@ func TestPoolLongText(t *testing.T) {
 		}
 		synctest.Test(t, func(t *testing.T) {
 			p := openPool(t, tokenize.PoolConfig{Find: finds(dir), Encodings: 1, Memory: tiny.Size()})
-			if err := p.Preload(t.Context(), "0"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.Preload(t.Context(), "0"))
 			looks, came, served := 0, 0, 0
 			ctx := turns{t.Context(), func() {
 				if looks++; looks <= 2 {
@@ -604,9 +580,7 @@ func TestPoolLongText(t *testing.T) {
 func TestPoolCloseEndsTexts(t *testing.T) {
 	dir := tinies(t, 1)
 	p := openPool(t, tokenize.PoolConfig{Find: finds(dir), Encodings: 1})
-	if err := p.Preload(t.Context(), "0"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Preload(t.Context(), "0"))
 	ctx := signals(t)
 	ctx.then = make(chan struct{})
 	errs := make(chan error, 1)

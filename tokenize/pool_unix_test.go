@@ -15,9 +15,7 @@ import (
 // A pipe that nobody writes to is refused, not opened.
 func TestPoolPipe(t *testing.T) {
 	dir := t.TempDir()
-	if err := syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600))
 	if err := encodeErr(t.Context(), openPool(t, tokenize.PoolConfig{Find: finds(dir)}), "pipe"); !errors.Is(err, fs.ErrInvalid) {
 		t.Error(err)
 	}

@@ -20,15 +20,11 @@ func pretrained(tb testing.TB, sections, config dict) string {
 	tb.Helper()
 	dir := tb.TempDir()
 	text, err := json.Marshal(config)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	for name, data := range map[string][]byte{
 		"tokenizer.json": variant(tb, sections, nil), "tokenizer_config.json": text,
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
-			tb.Fatal(err)
-		}
+		must(tb, os.WriteFile(filepath.Join(dir, name), data, 0o600))
 	}
 	return dir
 }
@@ -91,9 +87,7 @@ func TestLoadPretrained(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bpe, err := tokenize.LoadPretrained(pretrained(t, c.sections, c.config))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if got := encode(t, bpe, c.text, true); !slices.Equal(got, c.want) {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
@@ -141,13 +135,9 @@ func TestLoadPretrainedRefusals(t *testing.T) {
 	}
 	lost := pretrained(t, nil, configOf("GPT2Tokenizer", nil))
 	config := filepath.Join(lost, "tokenizer_config.json")
-	if err := errors.Join(os.Remove(config), os.Symlink("gone", config)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Remove(config), os.Symlink("gone", config)))
 	pool, err := tokenize.NewPool(tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return lost, nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer pool.Close()
 	if err := pool.Preload(t.Context(), "m"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a config whose link leads nowhere: got %v", err)
@@ -167,9 +157,7 @@ func TestLoadPretrainedOfFamilies(t *testing.T) {
 	for _, family := range families {
 		t.Run(family, func(t *testing.T) {
 			bpe, err := tokenize.LoadPretrained(testdata.Path(t, "the config of "+family, "tokens", family))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			want := encode(t, loadOutside(t, family), "the harbour", true)
 			if family == "deepseekv3" {
 				want = append([]uint32{0}, want...)

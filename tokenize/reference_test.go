@@ -121,8 +121,6 @@ func variant(tb testing.TB, sections, model map[string]any) []byte {
 		file["model"].(map[string]any)[name] = v
 	}
 	b, err := json.Marshal(file)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return b
 }

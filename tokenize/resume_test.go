@@ -33,9 +33,7 @@ func (n *resumed) checkResume(tb testing.TB, bpe *tokenize.BPE, text string, cut
 	n.behind += cut - p
 	got := encode(tb, bpe, text[:p], false)
 	got, _, err := bpe.EncodeMarks(context.Background(), got, tokenize.Passage{Text: text, From: p})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	if want := encode(tb, bpe, text, false); !slices.Equal(got, want) {
 		from := max(0, p-60)
 		tb.Errorf("cut at %d, resumed at %d: ...%q | %.60q: got %v, want %v", cut, p, text[from:p], text[p:], clip(got), clip(want))

@@ -46,13 +46,9 @@ func TestDecoderInAnyOrder(t *testing.T) {
 	dir := pretrained(t, nil, nil)
 	config := `{"tokenizer_class":"GPT2Tokenizer","added_tokens_decoder":{"655":` + asJSON(t, configToken("<a>", nil)) +
 		`,"654":` + asJSON(t, configToken("<b>", nil)) + `}}`
-	if err := os.WriteFile(filepath.Join(dir, "tokenizer_config.json"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "tokenizer_config.json"), []byte(config), 0o600))
 	bpe, err := tokenize.LoadPretrained(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got, want := encode(t, bpe, "<a><b>", true), []uint32{655, 654}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -117,9 +113,7 @@ func TestRunsOfMatches(t *testing.T) {
 		{"MergedWithNext", true, []string{"a-", "-", "-", "b"}, []string{"-", "-", "-"}},
 	} {
 		p, err := tokenize.NewPreTokenizer(asJSON(t, splitBy(preTokenizer{"String": "-"}, c.behavior, c.invert)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for text, want := range map[string][]string{"a---b": c.between, "---": c.alone} {
 			if got := p.Pieces(text, tokenize.TextStart); !slices.Equal(got, want) {
 				t.Errorf("%s, invert %v: %q: got %q, want %q", c.behavior, c.invert, text, got, want)

@@ -269,13 +269,9 @@ func TestMappedDigits(t *testing.T) {
 // The classes are those of the official tokenizer, code point by code point.
 func TestClassesAsOfficial(t *testing.T) {
 	data, err := os.ReadFile(testdata.Path(t, "the official tokenizer's character classes", "tokens", "unicode_classes.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var ranges map[string][][2]rune
-	if err := json.Unmarshal(data, &ranges); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(data, &ranges))
 	for _, c := range []struct {
 		name string
 		in   func(rune) bool

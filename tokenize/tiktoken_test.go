@@ -105,9 +105,7 @@ func TestTiktokenAsReference(t *testing.T) {
 		ranks := randomRanks(r, letters)
 		special := map[string]uint32{"<|end|>": 5000}
 		bpe, err := tokenize.ParseTiktoken(bytes.NewReader(ranks.file(r)), gpt2Pattern, special)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		runes := []rune(letters)
 		for range 25 {
 			text := randomLetters(r, runes, 1+r.IntN(3*tokenize.LongPiece))
@@ -195,13 +193,9 @@ func TestLoadTiktoken(t *testing.T) {
 		"with empty lines": append([]byte("\n\r\n"), bytes.ReplaceAll(ranks.file(r), []byte("\n"), []byte("\r\n"))...),
 	} {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, file, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, file, 0o600))
 		bpe, err := tokenize.LoadTiktoken(path, gpt2Pattern, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got, want := encode(t, bpe, "thethethete", true), ranks.encode("thethethete"); !slices.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", name, got, want)
 		}

@@ -21,13 +21,9 @@ func TestConformance(t *testing.T) {
 	for _, path := range templates {
 		name := strings.TrimSuffix(filepath.Base(path), ".jinja")
 		source, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		text, err := os.ReadFile(filepath.Join(filepath.Dir(path), "expected", name+".json"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var expected map[string]struct{ Out, Err *string }
 		if err := json.Unmarshal(text, &expected); err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -67,12 +63,8 @@ func TestConformance(t *testing.T) {
 // readCases reads the conversations, by name the variables of each.
 func readCases(t *testing.T) *Dict {
 	text, err := os.ReadFile(testdata.Path(t, "conversations", "templates", "cases.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cases, err := valueOfJSON(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return cases.(*Dict)
 }

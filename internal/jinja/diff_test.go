@@ -83,9 +83,7 @@ func TestDifferentialRealTemplates(t *testing.T) {
 	var templates []string
 	for _, path := range testdata.Glob(t, "real templates", "templates", "*.jinja") {
 		source, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		templates = append(templates, string(source))
 	}
 	compared(t, *programs/4, func(i uint64, old bool) *program {

@@ -27,14 +27,10 @@ type recordedCall struct {
 // CPython 3.11.7.
 func TestRecordedFilters(t *testing.T) {
 	f, err := os.Open("testdata/filters.jsonl.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	r, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<20)
 	calls, names, refused, classes := 0, map[string]int{}, map[string]int{}, 0
@@ -71,9 +67,7 @@ func TestRecordedFilters(t *testing.T) {
 		}
 		t.Errorf("%s\n is %s, not %s (%v)", lines.Bytes(), got, c.want, err)
 	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lines.Err())
 	for name := range filters {
 		if names["f "+name] == 0 && !refusedFilters[name] {
 			t.Errorf("filter %s was not recorded", name)

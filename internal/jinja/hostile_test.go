@@ -66,9 +66,7 @@ func BenchmarkHostile(b *testing.B) {
 	for _, p := range hostile {
 		b.Run(strings.ReplaceAll(p.name, " ", "-"), func(b *testing.B) {
 			t, err := Compile(p.template)
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			b.ReportAllocs()
 			for b.Loop() {
 				if _, err := t.Render(nil, vars, nil); !errors.Is(err, ErrLimit) {

@@ -80,9 +80,7 @@ func TestDictKeys(t *testing.T) {
 	d := &Dict{}
 	for i := range int64(40) {
 		for _, k := range []Value{i, "k" + string(rune('a'+i)), &Tuple{Items: []Value{i, "x"}}, float64(i) + 0.5} {
-			if err := d.set(m, k, i); err != nil {
-				t.Fatal(err)
-			}
+			must(t, d.set(m, k, i))
 		}
 	}
 	if d.Len() != 160 {

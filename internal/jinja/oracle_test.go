@@ -61,16 +61,10 @@ func startOracle(t testing.TB, python string) *oracle {
 	o.cmd.Env = append(os.Environ(), "PYTHONHASHSEED=0", "LC_ALL=C.UTF-8", "TZ=UTC")
 	o.cmd.Stderr = os.Stderr
 	in, err := o.cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, err := o.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := o.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, o.cmd.Start())
 	t.Cleanup(func() {
 		in.Close()
 		o.cmd.Wait()
@@ -248,4 +242,12 @@ func (p *program) render() (out string, err error) {
 	}
 	b, err := t.Render(nil, p.vars, &Env{Now: func() time.Time { return oracleNow }})
 	return string(b), err
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
 }

@@ -50,15 +50,11 @@ type parseRow struct {
 
 func parseRows(tb testing.TB) (rows []parseRow) {
 	f, err := os.Open("testdata/parse.jsonl")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	defer f.Close()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		var row parseRow
-		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
-			tb.Fatal(err)
-		}
+		must(tb, json.Unmarshal(lines.Bytes(), &row))
 		rows = append(rows, row)
 	}
 	if len(rows) < 400 {
@@ -73,9 +69,7 @@ func realTemplates(tb testing.TB) map[string]string {
 	sources := make(map[string]string)
 	for _, file := range files {
 		source, err := os.ReadFile(file)
-		if err != nil {
-			tb.Fatal(err)
-		}
+		must(tb, err)
 		sources[strings.TrimSuffix(filepath.Base(file), ".jinja")] = string(source)
 	}
 	if len(sources) < 40 {

@@ -54,12 +54,8 @@ func BenchmarkRender(b *testing.B) {
 func readTemplate(tb testing.TB, name string) *Template {
 	tb.Helper()
 	source, err := os.ReadFile(testdata.Path(tb, "chat templates", "templates", name+".jinja"))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	t, err := Compile(string(source))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return t
 }

@@ -13,16 +13,12 @@ import (
 // testdata/record_scopes.py).
 func TestScopes(t *testing.T) {
 	data, err := os.ReadFile("testdata/scopes.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	lines := bufio.NewScanner(bytes.NewReader(data))
 	lines.Buffer(nil, len(data)+1)
 	lines.Scan()
 	head, err := valueOfJSON(lines.Bytes())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	vars, _ := head.(*Dict).Lookup("vars")
 	rows, refused := 0, 0
 	for lines.Scan() {
@@ -31,9 +27,7 @@ func TestScopes(t *testing.T) {
 			Out     *string
 			Compile bool
 		}
-		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(lines.Bytes(), &row))
 		rows++
 		var out []byte
 		tmpl, err := Compile(row.T)

@@ -28,9 +28,7 @@ const seedsFile = "testdata/diff_seeds.jsonl"
 // TestSeeds renders the small programs of testdata, without Python.
 func TestSeeds(t *testing.T) {
 	text, err := os.ReadFile(seedsFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var seeds []recordedSeed
 	var list []*program
 	for line := range strings.Lines(string(text)) {
@@ -67,13 +65,9 @@ func recordSeeds(t *testing.T, seeds []recordedSeed, list []*program) {
 		seeds[i].answer = answers[i]
 		enc := json.NewEncoder(&b)
 		enc.SetEscapeHTML(false)
-		if err := enc.Encode(seeds[i]); err != nil {
-			t.Fatal(err)
-		}
+		must(t, enc.Encode(seeds[i]))
 	}
-	if err := os.WriteFile(seedsFile, b.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(seedsFile, b.Bytes(), 0o644))
 }
 
 // askNew asks Jinja2 3.1.6, and no other.
@@ -86,9 +80,7 @@ func askNew(t *testing.T, list []*program) []answer {
 	for len(list) > 0 {
 		n := min(64, len(list))
 		some, err := o.ask(list[:n])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		answers, list = append(answers, some...), list[n:]
 	}
 	return answers
@@ -113,14 +105,10 @@ func TestRecordedPrograms(t *testing.T) {
 		for _, a := range askNew(t, list) {
 			fmt.Fprintln(&b, recordedAnswer(a))
 		}
-		if err := os.WriteFile(recordedFile, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(recordedFile, []byte(b.String()), 0o644))
 	}
 	text, err := os.ReadFile(recordedFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 	if lines[0] != head || len(lines) != len(list)+1 {
 		t.Fatalf("the generator makes other programs than those recorded: record them anew by -record")

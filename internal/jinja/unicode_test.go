@@ -72,13 +72,9 @@ func charHash(t *testing.T, name string, forms []string, end rune) string {
 			} else {
 				v, _, err = m.callMethod(s, name, arguments{})
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			text, err := m.str(v)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			h.Write(append([]byte(text), 0))
 		}
 	}

@@ -43,14 +43,10 @@ func TestRecordedValues(t *testing.T) {
 
 func recorded(t *testing.T) []string {
 	f, err := os.Open("testdata/values.jsonl.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	r, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := bufio.NewScanner(r)
 	s.Buffer(nil, 1<<20)
 	var lines []string

@@ -76,9 +76,7 @@ var hostileTexts = map[int][]string{
 func takes(t *testing.T, source string, vars *Dict, steps int) bool {
 	t.Helper()
 	compiled, err := Compile(source)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, err = compiled.Render(nil, vars, &Env{Limits: Limits{Steps: steps}})
 	return errors.Is(err, ErrLimit)
 }
@@ -254,9 +252,7 @@ var fewMessages = map[string]bool{"gemma4": true}
 func TestLongConversations(t *testing.T) {
 	dir := testdata.Path(t, "chat templates", "templates")
 	files, err := filepath.Glob(filepath.Join(dir, "*.jinja"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rendered := 0
 	for i, file := range files {
 		if !longRun() && i%4 > 0 || testing.Short() && i%16 > 0 {
@@ -264,9 +260,7 @@ func TestLongConversations(t *testing.T) {
 		}
 		name := strings.TrimSuffix(filepath.Base(file), ".jinja")
 		source, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		template, err := Compile(string(source))
 		if err != nil {
 			t.Fatal(name, err)

@@ -21,9 +21,7 @@ func newPublisher(t *testing.T, cfg publisher.Config) *publisher.Publisher {
 	t.Helper()
 	zmtptest.NoLeaks(t)
 	p, err := publisher.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		for range 2 {
 			if err := p.Close(); err != nil {
@@ -37,26 +35,20 @@ func newPublisher(t *testing.T, cfg publisher.Config) *publisher.Publisher {
 func publisherDial(t *testing.T, endpoint string, kind zmtp.SocketType) *zmtp.Conn {
 	t.Helper()
 	c, err := zmtp.Dial(zmtptest.Context(t), endpoint, zmtp.Config{Type: kind})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
 
 func publisherWait(t *testing.T, p *publisher.Publisher, n int) {
 	t.Helper()
-	if err := p.WaitSubscribers(zmtptest.Context(t), n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.WaitSubscribers(zmtptest.Context(t), n))
 }
 
 func publisherSubscribe(t *testing.T, p *publisher.Publisher, prefix string) *zmtp.Conn {
 	t.Helper()
 	c := publisherDial(t, p.Endpoint(), zmtp.SUB)
-	if err := c.Subscribe(prefix); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Subscribe(prefix))
 	return c
 }
 
@@ -64,9 +56,7 @@ func publisherSubscribe(t *testing.T, p *publisher.Publisher, prefix string) *zm
 func expectBatch(t *testing.T, c *zmtp.Conn, topic string, seq uint64, payload string) {
 	t.Helper()
 	m, err := c.Receive()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(m) != 3 || string(m[0]) != topic || len(m[1]) != 8 || binary.BigEndian.Uint64(m[1]) != seq || string(m[2]) != payload {
 		t.Fatalf("got %q, want [%s %d %q]", m, topic, seq, payload)
 	}
@@ -75,9 +65,7 @@ func expectBatch(t *testing.T, c *zmtp.Conn, topic string, seq uint64, payload s
 func TestForgetsCancelled(t *testing.T) {
 	p := newPublisher(t, publisher.Config{Topic: "kv"})
 	nc, err := net.Dial("tcp", strings.TrimPrefix(p.Endpoint(), "tcp://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer nc.Close()
 	say := func(b []byte) {
 		if _, err := nc.Write(b); err != nil {
@@ -102,9 +90,7 @@ func TestForgetsCancelled(t *testing.T) {
 
 func replayBatches(t *testing.T, c *zmtp.Conn, start uint64) (numbers []uint64, payloads []string) {
 	t.Helper()
-	if err := c.Send(nil, binary.BigEndian.AppendUint64(nil, start)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Send(nil, binary.BigEndian.AppendUint64(nil, start)))
 	for {
 		m, err := c.Receive()
 		if err != nil || len(m) != 3 || len(m[0]) != 0 || len(m[1]) != 8 {
@@ -200,9 +186,7 @@ func TestMisbehaves(t *testing.T) {
 		}
 	}
 	p.LoseReplies(func(i, n int) bool { return i >= 2 }) // the end too
-	if err := dealer.Send(nil, binary.BigEndian.AppendUint64(nil, 4)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, dealer.Send(nil, binary.BigEndian.AppendUint64(nil, 4)))
 	expectBatch(t, dealer, "", 5, "5")
 	expectBatch(t, dealer, "", 6, "6")
 	p.LoseReplies(nil)
@@ -231,9 +215,7 @@ func TestRestarts(t *testing.T) {
 		t.Fatalf("replayed %d", n)
 	}
 	endpoint, replay := p.Endpoint(), p.ReplayEndpoint()
-	if err := p.Restart(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Restart())
 	for _, c := range []*zmtp.Conn{sub, dealer} {
 		if m, err := c.Receive(); err == nil {
 			t.Errorf("received %q over a restart", m)
@@ -270,9 +252,7 @@ func TestDropsForTheSlow(t *testing.T) {
 	var received, next uint64
 	for ; ; received++ {
 		m, err := slow.Receive()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		seq := binary.BigEndian.Uint64(m[1])
 		if seq < next {
 			t.Fatalf("number %d after %d", seq, next-1)
@@ -335,9 +315,7 @@ func TestTalksToLibzmq(t *testing.T) {
 			libzmqReceives(t, p, peer)
 			p.Skip([]byte("lost"))
 			answer, err := peer.Do("replay 98")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			want := fmt.Sprintf("[[98 %x] [99 %x] [100 %x]]", publisherPayload(98), publisherPayload(99), "lost")
 			if got := fmt.Sprint(answer["messages"]); got != want {
 				t.Errorf("replay: %.300s, want %.300s", got, want)
@@ -345,9 +323,7 @@ func TestTalksToLibzmq(t *testing.T) {
 			if answer, err = peer.Do("replay %d", int64(1)<<62); err != nil || fmt.Sprint(answer["messages"]) != "[]" {
 				t.Errorf("replay from a number beyond all: %v, %v", answer, err)
 			}
-			if err := p.Restart(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.Restart())
 			publisherWait(t, p, 1) // libzmq comes back by itself
 			libzmqReceives(t, p, peer)
 		})
@@ -390,13 +366,19 @@ func libzmqReceives(t *testing.T, p *publisher.Publisher, peer *zmtptest.Python)
 		p.Publish(publisherPayload(i))
 	}
 	answer, err := peer.Do("recv 100")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, m := range answer["messages"].([]any) {
 		want := fmt.Sprint([]any{"kv@pod@model", i, hex.EncodeToString(publisherPayload(i))})
 		if got := fmt.Sprint(m); got != want {
 			t.Fatalf("message %d: %.100s, want %.100s", i, got, want)
 		}
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
 	}
 }

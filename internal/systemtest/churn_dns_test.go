@@ -25,9 +25,7 @@ type churnZone struct {
 func serveZone(t *testing.T) *churnZone {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	z := &churnZone{conn: conn}
 	z.done.Go(func() {
 		buf := make([]byte, 512)

@@ -77,9 +77,7 @@ func newFleet(t *testing.T, seed uint64, reports bool) *fleet {
 			Model: c.model, Rank: c.rank, BlockSize: c.size, Blocks: c.blocks, TokenBudget: c.step, ChunkTokens: c.step / 2,
 			MaxRunning: 6, AdmitByChunk: i%2 == 1, HashSeed: fmt.Sprint(i), Encoding: c.enc, Seed: seed, Publish: func(p []byte) { f.take(e, p) },
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		f.engines = append(f.engines, e)
 	}
 	return f

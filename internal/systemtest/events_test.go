@@ -14,9 +14,7 @@ func TestPodBounds(t *testing.T) {
 	const maxName, maxStreams, maxPods = 1024, 1024, 65_536 // of an Indexer
 	ix := open(t)
 	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	put := func(nameBytes, ranks int) error {
 		return fleet.Put("table", events.Pod{ID: strings.Repeat("p", nameBytes), Model: "m", Host: "127.0.0.1", Port: 5557, Ranks: ranks})
 	}

@@ -24,9 +24,7 @@ import (
 // things than the engines' releases. A row is heard by a Subscriber for each of its pods.
 func TestFieldFrames(t *testing.T) {
 	f, err := os.Open(testdata.Glob(t, "messages of other publishers", "field", "frames.jsonl")[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	// What a pod holds where that is not what the row says, and what is told: a named limit.
 	limits := map[string]string{"one-numbering-for-several-pods": "n1"}
@@ -40,9 +38,7 @@ func TestFieldFrames(t *testing.T) {
 				Cached int
 			}
 		}
-		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(lines.Bytes(), &row))
 		t.Run(row.Name, func(t *testing.T) {
 			script := zmtptest.Hello(1, "PUB")
 			counts := make(map[string]int) // messages by pod; "": all
@@ -50,9 +46,7 @@ func TestFieldFrames(t *testing.T) {
 				var frames []string
 				for _, text := range m {
 					b, err := hex.DecodeString(text)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					frames = append(frames, string(b))
 				}
 				script = append(script, zmtptest.Message(frames...)...)
@@ -70,9 +64,7 @@ func TestFieldFrames(t *testing.T) {
 					cfg.Pod, cfg.Topic = pod, "kv@node:"+pod+"@m"
 				}
 				sub, err := events.NewSubscriber(ix.Sink(), cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				all.Go(func() { _ = sub.Run(ctx) })
 			}
 			var pods []kvindex.PodInfo
@@ -112,9 +104,7 @@ func podOf(topic string) string {
 // publishing is a publisher that sends the same to all who connect, and stays.
 func publishing(t *testing.T, script []byte) (endpoint string) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { ln.Close() })
 	go func() {
 		for {

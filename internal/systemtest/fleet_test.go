@@ -104,16 +104,10 @@ func startFleet(tb testing.TB) *remoteFleet {
 	cmd.Env = append(os.Environ(), fleetEnv+"=1")
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
+	must(tb, cmd.Start())
 	tb.Cleanup(func() {
 		_ = in.Close()
 		_ = cmd.Wait()
@@ -135,9 +129,7 @@ func startFleet(tb testing.TB) *remoteFleet {
 			Endpoint: endpoint, Replay: replay, Pod: fleetPod(i), Model: "m",
 			Backoff: 100 * time.Millisecond,
 		})
-		if err != nil {
-			tb.Fatal(err)
-		}
+		must(tb, err)
 		f.truths = append(f.truths, fleetTruth(i))
 		running.Go(func() { _ = sub.Run(ctx) })
 	}
@@ -288,9 +280,7 @@ func BenchmarkFleetIdle(b *testing.B) {
 	f.settle()
 	used := func() time.Duration {
 		var u syscall.Rusage
-		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-			b.Fatal(err)
-		}
+		must(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 	}
 	before := used()
@@ -301,4 +291,12 @@ func BenchmarkFleetIdle(b *testing.B) {
 	bytes, goroutines := footprint()
 	b.ReportMetric(bytes/1024, "KiB/engine")
 	b.ReportMetric(goroutines, "goroutines/engine")
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
 }

@@ -19,9 +19,7 @@ func fewer[T ~int | ~int64](n T) T {
 func open(t testing.TB, opts ...kvindex.Option) *kvindex.Indexer {
 	t.Helper()
 	ix, err := kvindex.New(opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { ix.Close() })
 	return ix
 }
@@ -29,9 +27,7 @@ func open(t testing.TB, opts ...kvindex.Option) *kvindex.Indexer {
 func score(t testing.TB, ix *kvindex.Indexer, r kvindex.Request) []kvindex.PodScore {
 	t.Helper()
 	var a kvindex.Answer
-	if err := ix.ScoreRequest(t.Context(), &r, &a); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.ScoreRequest(t.Context(), &r, &a))
 	return a.Pods
 }
 

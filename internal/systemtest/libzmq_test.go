@@ -74,21 +74,15 @@ func (e *truth) restart() {
 func (e *truth) write(t *testing.T, n int) (path string) {
 	t.Helper()
 	f, err := os.CreateTemp(t.TempDir(), "payloads")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w := bufio.NewWriterSize(f, 1<<20)
 	for range n {
 		p := e.next()
 		_, _ = w.Write(binary.BigEndian.AppendUint32(nil, uint32(len(p))))
 		_, _ = w.Write(p)
 	}
-	if err := w.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Flush())
+	must(t, f.Close())
 	return f.Name()
 }
 
@@ -193,9 +187,7 @@ func startLibzmqEngine(t *testing.T, e *truth, bind bool, args ...string) *libzm
 		pub = "tcp://*:" + port
 	}
 	sub, err := events.NewSubscriber(l.gate, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(zmtptest.Context(t))
 	l.ctx = ctx
 	ended := make(chan error, 1)
@@ -406,9 +398,7 @@ func TestLibzmqOffloadDaemon(t *testing.T) {
 		python := zmtptest.StartPython(t, filepath.Join("..", "zmtp", "testdata", "peer.py"), "XPUB", "bind", "tcp://127.0.0.1:*")
 		g := newGate(ix)
 		sub, err := events.NewSubscriber(g, events.SubscriberConfig{Endpoint: python.Ready["endpoint"].(string), Pod: "a", Model: "m", Tiers: tiers})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ended := make(chan error, 1)
 		go func() { ended <- sub.Run(ctx) }()
 		t.Cleanup(func() {
@@ -450,9 +440,7 @@ func TestLibzmqOffloadDaemon(t *testing.T) {
 			t.Fatalf("step %d: the message did not come", i)
 		}
 		var a kvindex.Answer
-		if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens, Pods: []string{"a"}}, &a); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens, Pods: []string{"a"}}, &a))
 		s := a.Pods[0]
 		if got := fmt.Sprintf("%d+%d+%d %v", s.CachedTokens, s.LoadedTokens, s.FetchedTokens, s.State); got != step.want {
 			t.Errorf("step %d: %s, want %s", i, got, step.want)

@@ -46,9 +46,7 @@ func TestRecordedRunsListed(t *testing.T) {
 	adapters, salts, media, runs := 0, 0, 0, 0
 	run := func(path string, p kvindex.Profile, ask func(*recordedQuery, *testing.T) kvindex.Request) {
 		m, err := inmemory.New(index.MemoryConfig{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer m.Close()
 		of := &shared{m, &sharedindex.Listing{}}
 		writer, reader := open(t, kvindex.WithIndex(of), withProfile(p)), open(t, kvindex.WithIndex(reading{m, of}), withProfile(p))

@@ -26,9 +26,7 @@ import (
 // closedEndpoint is one where nothing listens.
 func closedEndpoint(t testing.TB) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	return "tcp://" + l.Addr().String()
 }
@@ -57,9 +55,7 @@ func muteEndpoint(t testing.TB) string {
 // serveTCP has each connection served, and then closed, until the test ends.
 func serveTCP(t testing.TB, serve func(net.Conn)) (endpoint string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var (
 		done  sync.WaitGroup
 		mu    sync.Mutex
@@ -107,9 +103,7 @@ var wrongReplays = []struct {
 func runSubscriber(t testing.TB, sink events.Sink, cfg events.SubscriberConfig) {
 	t.Helper()
 	sub, err := events.NewSubscriber(sink, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -152,9 +146,7 @@ type wiring struct {
 
 func newWiring(t *testing.T) *wiring {
 	p, err := fakeengine.NewPublisher(fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { p.Close() })
 	w := &wiring{t: t, ix: open(t), publisher: p, replay: p.ReplayEndpoint(), errors: make(chan error, 1000)}
 	w.SubscriberConfig = events.SubscriberConfig{Endpoint: p.Endpoint(), Pod: "a", Model: "m", OnError: func(err error) {
@@ -254,9 +246,7 @@ func TestMistakes(t *testing.T) {
 				w.reaches(kvindex.StateSilent)
 				return
 			}
-			if err := w.publisher.WaitSubscribers(zmtptest.Context(t), 1); err != nil {
-				t.Fatal(err)
-			}
+			must(t, w.publisher.WaitSubscribers(zmtptest.Context(t), 1))
 			w.publishOn()
 			w.told(m.told)
 			w.reaches(m.state)
@@ -332,9 +322,7 @@ func TestMistakesAtOnce(t *testing.T) {
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			ix := open(t)
-			if err := ix.Ingest("a", "m", fakeengine.Payload(1e9, 0, fakeengine.NewPrompt(1, 16, 1).Stored(0, 1))); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.Ingest("a", "m", fakeengine.Payload(1e9, 0, fakeengine.NewPrompt(1, 16, 1).Stored(0, 1))))
 			err := m.do(ix)
 			if err == nil || !regexp.MustCompile(m.told).MatchString(err.Error()) {
 				t.Errorf("error %v, want one with %s", err, m.told)
@@ -350,8 +338,6 @@ func TestMistakesAtOnce(t *testing.T) {
 func unknown(t *testing.T, ix *kvindex.Indexer, model, adapter string) error {
 	t.Helper()
 	var a kvindex.Answer
-	if err := ix.ScoreRequest(t.Context(), &kvindex.Request{Model: model, Adapter: adapter, Tokens: make([]uint32, 20)}, &a); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.ScoreRequest(t.Context(), &kvindex.Request{Model: model, Adapter: adapter, Tokens: make([]uint32, 20)}, &a))
 	return a.Unknown
 }

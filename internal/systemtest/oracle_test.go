@@ -70,17 +70,13 @@ func replay(t *testing.T, rows []recording, p kvindex.Profile, ask func(*recorde
 func replayCut(t *testing.T, rows []recording, cut int, opts []kvindex.Option, ask func(*recordedQuery, *testing.T) kvindex.Request, check func(got kvindex.PodScore, held, computed int)) {
 	t.Helper()
 	ix, err := kvindex.New(opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { ix.Close() }()
 	var answer kvindex.Answer
 	for i, row := range rows[1:] {
 		if i == cut {
 			var b bytes.Buffer
-			if err := ix.Snapshot(context.Background(), &b); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.Snapshot(context.Background(), &b))
 			ix.Close()
 			if ix, err = kvindex.Restore(context.Background(), &b, opts...); err != nil {
 				t.Fatal(err)
@@ -88,9 +84,7 @@ func replayCut(t *testing.T, rows []recording, cut int, opts []kvindex.Option, a
 		}
 		if row.Query == nil {
 			payload, err := hex.DecodeString(row.Payload)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			r, err := ix.IngestMessage(kvindex.Message{Pod: "p", Model: "m", Stream: "s", Seq: row.Seq, Payload: payload})
 			if err != nil || !r.Applied {
 				t.Fatalf("row %d: %+v, %v", i, r, err)

@@ -69,9 +69,7 @@ func (p *placing) add(o placing) {
 func placeRecorded(t *testing.T, path string, copies kvindex.Copies) (all placing) {
 	t.Helper()
 	memory, err := inmemory.New(index.MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rows, maps := readRecording(t, path), readMaps(t, path)
 	h := &heldIndex{Memory: memory, groups: maps[0].Groups}
 	defer h.Close()

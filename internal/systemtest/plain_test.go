@@ -38,9 +38,7 @@ func TestPlainIndex(t *testing.T) {
 				}
 			},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		engines = append(engines, engine)
 	}
 	var prompts [][]uint32

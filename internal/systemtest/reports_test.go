@@ -34,9 +34,7 @@ type reporter struct {
 // learn notes what the hashes of a batch stand for, if they are of tokens alone.
 func (r *reporter) learn(t *testing.T, payload []byte) {
 	t.Helper()
-	if err := events.Decode(payload, &r.batch); err != nil {
-		t.Fatal(err)
-	}
+	must(t, events.Decode(payload, &r.batch))
 	for i := range r.batch.Events {
 		e := &r.batch.Events[i]
 		prefix, ok := r.of[e.Parent]
@@ -118,9 +116,7 @@ func TestRecordedHitsReported(t *testing.T) {
 		}
 		play := func(from int, sends bool) (c tally) {
 			ix, err := kvindex.New(withProfile(r.profile(0)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer ix.Close()
 			seq := uint64(from)
 			ingest := func(payload []byte) {
@@ -133,9 +129,7 @@ func TestRecordedHitsReported(t *testing.T) {
 			for i, row := range rows[1:] {
 				if row.Query == nil {
 					payload, err := hex.DecodeString(row.Payload)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					r.learn(t, payload)
 					if i >= from {
 						ingest(payload)

@@ -39,9 +39,7 @@ func (q *recordedQuery) padded(t *testing.T) kvindex.Request {
 	r.Tokens = slices.Clone(r.Tokens)
 	for _, m := range q.MM {
 		hash, err := strconv.ParseUint(m.ID, 16, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		r.Media = append(r.Media, kvindex.Media{Hash: strconv.FormatUint(hash, 10), Offset: m.Offset, Length: m.Length})
 		for i := range m.Length {
 			r.Tokens[m.Offset+i] = placeholder

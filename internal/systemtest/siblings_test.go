@@ -76,9 +76,7 @@ func newBurst(t *testing.T) *burst {
 			Model: "m", Rank: c.rank, BlockSize: c.size, Blocks: c.blocks, TokenBudget: c.budget, HashSeed: fmt.Sprint(i), Seed: uint64(i),
 			Publish: func(p []byte) { e.late = append(e.late, p) },
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		b.engines = append(b.engines, e)
 		b.compute(e, burstPrompt{tokens: randomTokens(b.r, 40)}) // from now on its block size is known
 		e.Drain()

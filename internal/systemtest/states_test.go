@@ -122,9 +122,7 @@ func TestNormalChanges(t *testing.T) {
 			changes, errs := make(chan change, 100), make(chan error, 100)
 			ix := open(t, kvindex.WithHooks(kvindex.Hooks{State: func(_, _ string, from, to kvindex.State) { changes <- change{from, to} }}))
 			engine, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "a", Model: "m", Replay: replay})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			t.Cleanup(func() { engine.Close() })
 			sink := noteSink{ix.Sink(), make(chan struct{}, 100)}
 			runSubscriber(t, sink, events.SubscriberConfig{
@@ -157,9 +155,7 @@ func TestNormalChanges(t *testing.T) {
 			if len(errs) > 0 {
 				t.Errorf("a normal start: %v", <-errs)
 			}
-			if err := engine.Restart(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, engine.Restart())
 			expect(kvindex.StateLive, kvindex.StateUncertain)
 			serve()
 			expect(kvindex.StateUncertain, kvindex.StateLive)

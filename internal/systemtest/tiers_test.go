@@ -41,17 +41,13 @@ type tierTally struct {
 func replayTiers(t *testing.T, rows []tierRow, profile kvindex.Profile) (c tierTally) {
 	t.Helper()
 	ix, err := kvindex.New(withProfile(profile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer ix.Close()
 	var a kvindex.Answer
 	for i, row := range rows[1:] {
 		if row.Query == nil {
 			payload, err := hex.DecodeString(row.Payload)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if r, err := ix.IngestMessage(kvindex.Message{Pod: "p", Model: "m", Stream: "s", Seq: row.Seq, Payload: payload}); err != nil || !r.Applied {
 				t.Fatalf("row %d: %+v, %v", i, r, err)
 			}

@@ -52,9 +52,7 @@ func TestFaultDialToASilentPeer(t *testing.T) {
 	hello := zmtptest.Hello(1, "PUB")
 	for _, said := range []int{0, 1, 10, 11, 40, 64, 65, 70, len(hello) - 1} {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
@@ -99,9 +97,7 @@ func TestFaultHalfOpenConnection(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				peer := &halfOpen{script: append(zmtptest.Hello(1, "PUB"), tt.last...), gone: make(chan struct{})}
 				c, err := zmtp.Handshake(t.Context(), peer, "the peer", zmtp.Config{Type: zmtp.SUB})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				defer c.Close()
 				start := time.Now()
 				for err == nil {
@@ -151,9 +147,7 @@ func TestFaultWorkForEachFrame(t *testing.T) {
 	one := zmtptest.Message("kv@pod@model", "12345678", string(make([]byte, 256)))
 	peer := &counting{script: zmtptest.Hello(1, "PUB"), again: one, left: messages}
 	c, err := zmtp.Handshake(t.Context(), peer, "the peer", zmtp.Config{Type: zmtp.SUB, Heartbeat: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	for range 1000 {
 		if _, err := c.Receive(); err != nil { // the buffer grows

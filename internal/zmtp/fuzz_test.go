@@ -102,14 +102,10 @@ func FuzzRoundTrip(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b, payload []byte, cut byte) {
 		out := &memory{in: bytes.NewReader(zmtptest.Hello(1, "SUB"))}
 		pub, err := zmtp.Handshake(t.Context(), out, "the peer", zmtp.Config{Type: zmtp.PUB})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer pub.Close()
 		for range 3 {
-			if err := errors.Join(pub.Buffer(a, b, payload), pub.Buffer(payload), pub.Send(b, a)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(pub.Buffer(a, b, payload), pub.Buffer(payload), pub.Send(b, a)))
 		}
 		for _, cfg := range []zmtp.Config{
 			{Type: zmtp.SUB, MaxFrame: zmtp.DefaultMaxFrame, MaxMessage: zmtp.DefaultMaxMessage},
@@ -117,9 +113,7 @@ func FuzzRoundTrip(f *testing.F) {
 		} {
 			in := &memory{in: &chopped{out.out.Bytes(), int(cut) + 1}}
 			sub, err := zmtp.Handshake(t.Context(), in, "the peer", cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer sub.Close()
 			for range 3 {
 				for _, sent := range [][][]byte{{a, b, payload}, {payload}, {b, a}} {

@@ -74,9 +74,7 @@ func dial(t *testing.T, endpoint string, cfg zmtp.Config) *zmtp.Conn {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c, err := zmtp.Dial(ctx, endpoint, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -85,9 +83,7 @@ func dial(t *testing.T, endpoint string, cfg zmtp.Config) *zmtp.Conn {
 func accept(t *testing.T, endpoint string, cfg zmtp.Config, connect func(endpoint string)) *zmtp.Conn {
 	t.Helper()
 	ln, err := zmtp.Listen(t.Context(), endpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer ln.Close()
 	accepted := make(chan net.Conn, 1)
 	go func() {
@@ -104,9 +100,7 @@ func accept(t *testing.T, endpoint string, cfg zmtp.Config, connect func(endpoin
 		t.Fatal("nobody connected")
 	}
 	c, err := zmtp.Handshake(t.Context(), nc, "the peer", cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -157,9 +151,7 @@ func TestSubHearsZMQ4(t *testing.T) {
 	t.Run("connecting", func(t *testing.T) {
 		pub := zmq4.NewPub(t.Context())
 		defer pub.Close()
-		if err := pub.Listen("tcp://127.0.0.1:0"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, pub.Listen("tcp://127.0.0.1:0"))
 		hear(t, dial(t, zmtp.Name(pub.Addr()), zmtp.Config{Type: zmtp.SUB}), zmq4Stranger(pub), "PUB", flood)
 	})
 	t.Run("listening", func(t *testing.T) {
@@ -169,9 +161,7 @@ func TestSubHearsZMQ4(t *testing.T) {
 		sub := accept(t, "tcp://127.0.0.1:0", zmtp.Config{Type: zmtp.SUB}, func(at string) {
 			go func() { dialled <- pub.Dial(at) }() // it wants the handshake done
 		})
-		if err := <-dialled; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-dialled)
 		hear(t, sub, zmq4Stranger(pub), "PUB", flood)
 	})
 }
@@ -184,9 +174,7 @@ func hear(t *testing.T, sub *zmtp.Conn, pub stranger, kind string, flood int) {
 		t.Errorf("the peer is a %s, want a %s", got, kind)
 	}
 	for _, topic := range []string{"kv@", "other"} {
-		if err := sub.Subscribe(topic); err != nil {
-			t.Fatal(err)
-		}
+		must(t, sub.Subscribe(topic))
 	}
 	sizes := []int{0, 1, 255, 256, 4095, 4096, 65_535, 65_536, 1 << 20, 10 << 20}
 	heard, failed := make(chan string, 100), make(chan error, 1)
@@ -226,9 +214,7 @@ func hear(t *testing.T, sub *zmtp.Conn, pub stranger, kind string, flood int) {
 	}
 	// Until a publisher has read the subscription it drops what it sends.
 	for again := time.Tick(5 * time.Millisecond); ; {
-		if err := pub.send("other", "hello"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, pub.send("other", "hello"))
 		select {
 		case <-heard:
 		case err := <-failed:
@@ -291,14 +277,10 @@ func TestHeartbeatsWithLibzmq(t *testing.T) {
 			t.Parallel()
 			peer, at := libzmq(t, append([]string{"PUB", "bind", "tcp://127.0.0.1:*"}, tt.extra...)...)
 			nc, err := net.Dial("tcp", strings.TrimPrefix(at, "tcp://"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			w := &wire{Conn: nc, said: make(chan struct{}, 1)}
 			sub, err := zmtp.Handshake(t.Context(), w, at, tt.cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer sub.Close()
 			staysOpen(t, sub, libzmqStranger(peer), w, func() bool {
 				w.mu.Lock()
@@ -345,9 +327,7 @@ func (w *wire) Write(b []byte) (int, error) {
 // staysOpen wants no end and no message before enough was said, and news then.
 func staysOpen(t *testing.T, sub *zmtp.Conn, pub stranger, w *wire, enough func() bool) {
 	t.Helper()
-	if err := sub.Subscribe(""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, sub.Subscribe(""))
 	received := make(chan error, 1)
 	go func() { _, err := sub.Receive(); received <- err }()
 	for late := zmtptest.Context(t); !enough(); {
@@ -359,9 +339,7 @@ func staysOpen(t *testing.T, sub *zmtp.Conn, pub stranger, w *wire, enough func(
 			t.Fatal("too few heartbeats")
 		}
 	}
-	if err := pub.send("news"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, pub.send("news"))
 	select {
 	case err := <-received:
 		if err != nil {
@@ -380,9 +358,7 @@ func TestDealerAsksLibzmqRouter(t *testing.T) {
 func TestDealerAsksZMQ4Router(t *testing.T) {
 	router := zmq4.NewRouter(t.Context())
 	defer router.Close()
-	if err := router.Listen("tcp://127.0.0.1:0"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, router.Listen("tcp://127.0.0.1:0"))
 	echoes(t, dial(t, zmtp.Name(router.Addr()), zmtp.Config{Type: zmtp.DEALER}), func(n int) error {
 		for range n {
 			m, err := router.Recv()
@@ -405,9 +381,7 @@ func echoes(t *testing.T, dealer *zmtp.Conn, echo func(n int) error) {
 	go func() { echoed <- echo(len(sizes)) }()
 	for i, size := range sizes {
 		body := bytes.Repeat([]byte{byte(i)}, size)
-		if err := dealer.Send(nil, body); err != nil {
-			t.Fatal(err)
-		}
+		must(t, dealer.Send(nil, body))
 		m, err := dealer.Receive()
 		if err != nil || len(m) != 2 || len(m[0]) != 0 || !bytes.Equal(m[1], body) {
 			t.Fatalf("%d bytes come back as %d frames, %v", size, len(m), err)
@@ -427,16 +401,12 @@ func TestRouterAnswersLibzmqDealer(t *testing.T) {
 	if got := router.Peer(); got.Type != zmtp.DEALER || got.Identity != "the asker" || !strings.HasPrefix(got.Address, "tcp://127.0.0.1:") {
 		t.Errorf("the peer is %+v", got)
 	}
-	if err := libzmqStranger(peer).send("", "from 7"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, libzmqStranger(peer).send("", "from 7"))
 	m, err := router.Receive()
 	if err != nil || len(m) != 2 || string(m[1]) != "from 7" {
 		t.Fatalf("got %q, %v", m, err)
 	}
-	if err := router.Send(nil, []byte("batch")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, router.Send(nil, []byte("batch")))
 	answer, err := peer.Do("recv")
 	if got, want := fmt.Sprint(answer["frames"]), fmt.Sprintf("[ %x]", "batch"); err != nil || got != want {
 		t.Errorf("got %s, %v, want %s", got, err, want)

@@ -15,9 +15,7 @@ import (
 // dialled and on accepted connections.
 func TestKeepAliveFindsDeadHostsInSeconds(t *testing.T) {
 	ln, err := zmtp.Listen(t.Context(), "tcp://127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer ln.Close()
 	done := make(chan net.Conn, 1)
 	go func() {
@@ -28,9 +26,7 @@ func TestKeepAliveFindsDeadHostsInSeconds(t *testing.T) {
 		done <- nc
 	}()
 	c, err := zmtp.Dial(t.Context(), zmtp.Name(ln.Addr()), zmtp.Config{Type: zmtp.SUB})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	accepted := <-done
 	defer accepted.Close()
@@ -49,9 +45,7 @@ func TestKeepAliveFindsDeadHostsInSeconds(t *testing.T) {
 func option(t *testing.T, nc net.Conn, level, name int) (value int) {
 	t.Helper()
 	raw, err := nc.(syscall.Conn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if ctlErr := raw.Control(func(fd uintptr) { value, err = syscall.GetsockoptInt(int(fd), level, name) }); ctlErr != nil || err != nil {
 		t.Fatal(ctlErr, err)
 	}

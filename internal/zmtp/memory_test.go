@@ -25,9 +25,7 @@ type fleet struct {
 func newFleet(t testing.TB, n int, minor byte, cfg zmtp.Config) *fleet {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer ln.Close()
 	f := &fleet{received: make(chan int, n)}
 	t.Cleanup(func() {
@@ -50,16 +48,12 @@ func newFleet(t testing.TB, n int, minor byte, cfg zmtp.Config) *fleet {
 			dialled <- err
 		}()
 		peer, err := ln.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		f.peers = append(f.peers, peer)
 		if _, err := peer.Write(hello); err != nil {
 			t.Fatal(err)
 		}
-		if err := <-dialled; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-dialled)
 	}
 	for _, c := range f.conns {
 		f.readers.Go(func() {

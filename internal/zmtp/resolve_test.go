@@ -43,9 +43,7 @@ func TestHostnamesAreResolvedAtEachDial(t *testing.T) {
 	for _, at := range []string{"127.0.0.1", "127.0.0.2", "127.0.0.1"} {
 		address.Store(at)
 		c, err := zmtp.Dial(t.Context(), "tcp://engine.kvindex.test:"+port, zmtp.Config{Type: zmtp.SUB})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got, want := c.Peer().Address, zmtp.Name(listeners[at].Addr()); got != want {
 			t.Errorf("connected to %s, want %s", got, want)
 		}
@@ -104,9 +102,7 @@ func (n *nameServers) use(at string) {
 func nameServer(t *testing.T, answer func() net.IP) {
 	t.Helper()
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	resolver.use(pc.LocalAddr().String())
 	done := make(chan struct{})
 	go func() {

@@ -27,9 +27,7 @@ func TestMain(m *testing.M) {
 func pair(t *testing.T, endpoint string, dialling, accepting zmtp.Config) (dialled, accepted *zmtp.Conn) {
 	t.Helper()
 	ln, err := zmtp.Listen(t.Context(), endpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer ln.Close()
 	type result struct {
 		conn *zmtp.Conn
@@ -46,9 +44,7 @@ func pair(t *testing.T, endpoint string, dialling, accepting zmtp.Config) (diall
 		done <- result{c, err}
 	}()
 	dialled, err = zmtp.Dial(t.Context(), strings.Replace(zmtp.Name(ln.Addr()), "[::]", "127.0.0.1", 1), dialling)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { dialled.Close() })
 	r := <-done
 	if r.err != nil {
@@ -69,9 +65,7 @@ func TestMessagesArriveWhole(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			needIPv6(t, endpoint)
 			sub, pub := pair(t, endpoint, zmtp.Config{Type: zmtp.SUB}, zmtp.Config{Type: zmtp.PUB})
-			if err := sub.Subscribe("kv"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, sub.Subscribe("kv"))
 			if topic, on, err := pub.ReceiveSubscription(); err != nil || string(topic) != "kv" || !on {
 				t.Fatalf("subscription %q %v, %v", topic, on, err)
 			}
@@ -88,16 +82,12 @@ func TestMessagesArriveWhole(t *testing.T) {
 			}()
 			for i, n := range sizes {
 				m, err := sub.Receive()
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if len(m) != 3 || string(m[0]) != "kv" || len(m[1]) != 0 || !bytes.Equal(m[2], bytes.Repeat([]byte{byte(i)}, n)) {
 					t.Fatalf("message %d of %d bytes differs", i, n)
 				}
 			}
-			if err := <-sent; err != nil {
-				t.Fatal(err)
-			}
+			must(t, <-sent)
 		})
 	}
 }
@@ -131,9 +121,7 @@ func TestSubscriptionForms(t *testing.T) {
 func play(t *testing.T, script []byte) (endpoint string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -154,9 +142,7 @@ func play(t *testing.T, script []byte) (endpoint string) {
 func against(t *testing.T, script []byte, cfg zmtp.Config) *zmtp.Conn {
 	t.Helper()
 	c, err := zmtp.Dial(t.Context(), play(t, script), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -273,9 +259,7 @@ func TestPeerIsReported(t *testing.T) {
 		script := append(zmtptest.Greeting(1), zmtptest.Command("READY", zmtptest.Property("identity", identity)+zmtptest.Property("Socket-Type", "XPUB"))...)
 		endpoint := play(t, script)
 		c, err := zmtp.Dial(t.Context(), strings.Replace(endpoint, "127.0.0.1", "localhost", 1), zmtp.Config{Type: zmtp.SUB})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got, want := c.Peer(), (zmtp.Peer{Type: "XPUB", Identity: identity, Address: endpoint}); got != want {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
@@ -387,9 +371,7 @@ func TestBudgetGoesToTheSmall(t *testing.T) {
 		go func() { _, _ = client.Write(unfinished) }() // all but the end
 		go func() { _, _ = io.Copy(io.Discard, client) }()
 		c, err := zmtp.Handshake(t.Context(), server, "hog", cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer c.Close()
 		go func() {
 			_, err := c.Receive()
@@ -466,14 +448,10 @@ func TestNoHeartbeatBefore31(t *testing.T) {
 		peer, nc := newRawPeer(zmtptest.Hello(0, "PUB"))
 		defer peer.Close()
 		c, err := zmtp.Handshake(t.Context(), nc, "the peer", zmtp.Config{Type: zmtp.SUB})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer c.Close()
 		<-peer.heard // READY
-		if err := c.Subscribe("kv@"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Subscribe("kv@"))
 		if got := <-peer.heard; got != "00 \x01kv@" {
 			t.Errorf("subscribed by %q, want a message", got)
 		}
@@ -500,9 +478,7 @@ func TestOnIdle(t *testing.T) {
 			var idle []time.Duration
 			cfg := zmtp.Config{Type: zmtp.SUB, Heartbeat: 3 * time.Second, OnIdle: func() { idle = append(idle, time.Since(start)) }}
 			c, err := zmtp.Handshake(t.Context(), nc, "the peer", cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer c.Close()
 			go func() {
 				for _, after := range []time.Duration{11, 8, 1} {
@@ -538,14 +514,10 @@ func TestPingIsAnswered(t *testing.T) {
 		peer, nc := newRawPeer(zmtptest.Hello(1, "PUB"))
 		defer peer.Close()
 		c, err := zmtp.Handshake(t.Context(), nc, "the peer", zmtp.Config{Type: zmtp.SUB})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer c.Close()
 		<-peer.heard // READY
-		if err := c.Subscribe("kv@"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Subscribe("kv@"))
 		if got := <-peer.heard; got != "04 \x09SUBSCRIBEkv@" {
 			t.Errorf("subscribed by %q, want a command", got)
 		}
@@ -599,9 +571,7 @@ func TestCloseEndsWhatWaits(t *testing.T) {
 					} // and reads nothing more
 				}()
 				c, err := zmtp.Handshake(t.Context(), ours, "the peer", zmtp.Config{Type: zmtp.SUB})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				ended := make(chan error, 1)
 				go func() { ended <- tt.call(c) }()
 				synctest.Wait() // it waits for the peer
@@ -656,9 +626,7 @@ func TestDripsHaveAnEnd(t *testing.T) {
 			peer, nc := newRawPeer(zmtptest.Hello(1, "PUB"))
 			defer peer.Close()
 			c, err := zmtp.Handshake(t.Context(), nc, "the peer", zmtp.Config{Type: zmtp.SUB, MessageTimeout: 30 * time.Second})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			done := drip(peer, zmtptest.Message(strings.Repeat("x", 200)))
 			start := time.Now()
 			_, err = c.Receive()
@@ -682,9 +650,7 @@ func TestDripsHaveAnEnd(t *testing.T) {
 				_, _ = io.ReadFull(theirs, make([]byte, 27))
 			}()
 			c, err := zmtp.Handshake(t.Context(), ours, "the peer", zmtp.Config{Type: zmtp.PUB, WriteTimeout: 10 * time.Second})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer c.Close()
 			start := time.Now()
 			err = c.Send([]byte("x"))
@@ -742,9 +708,7 @@ func TestEndpoints(t *testing.T) {
 func TestListenReplacesDeadSocketsOnly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dead.SetUnlinkOnClose(false)
 	dead.Close()
 	living, err := zmtp.Listen(t.Context(), "ipc://"+path)
@@ -757,11 +721,17 @@ func TestListenReplacesDeadSocketsOnly(t *testing.T) {
 		t.Error("took the socket of a living process")
 	}
 	file := filepath.Join(t.TempDir(), "f")
-	if err := os.WriteFile(file, []byte("data"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("data"), 0o600))
 	if ln, err := zmtp.Listen(t.Context(), "ipc://"+file); err == nil {
 		ln.Close()
 		t.Error("replaced a file that is no socket")
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
 	}
 }

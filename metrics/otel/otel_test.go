@@ -34,9 +34,7 @@ func (bytesOf) Encode(_ context.Context, dst []uint32, text string, _ bool) ([]u
 func open(t testing.TB, e *otel.Exporter, opts ...kvindex.Option) *kvindex.Indexer {
 	t.Helper()
 	ix, err := kvindex.New(append(opts, kvindex.WithHooks(e.Hooks(kvindex.Hooks{})))...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { ix.Close() })
 	e.Watch(ix)
 	return ix
@@ -46,26 +44,18 @@ func open(t testing.TB, e *otel.Exporter, opts ...kvindex.Option) *kvindex.Index
 func TestMetrics(t *testing.T) {
 	reader := sdkmetric.NewManualReader()
 	e, err := otel.New(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), nil, otel.WithPods(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ix := open(t, e)
 	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	e.WatchFleet(fleet)
 	prompt := fakeengine.NewPrompt(1, 16, 4)
 	for _, pod := range []string{"a\xff", "b"} {
-		if err := ix.Ingest(pod, "m", fakeengine.Payload(1, 0, prompt.Stored(0, 4))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.Ingest(pod, "m", fakeengine.Payload(1, 0, prompt.Stored(0, 4))))
 	}
 	var a kvindex.Answer
 	for range 2 {
-		if err := ix.ScoreRequest(context.Background(), &kvindex.Request{Model: "m", Tokens: prompt.Tokens}, &a); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.ScoreRequest(context.Background(), &kvindex.Request{Model: "m", Tokens: prompt.Tokens}, &a))
 	}
 	for range 2 { // a second reading finds the same
 		values := read(t, reader)
@@ -92,9 +82,7 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 	}
-	if err := e.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.Close())
 	if values := read(t, reader); len(values) > 1 { // the histogram stays
 		t.Errorf("after Close there is %v", values)
 	}
@@ -105,9 +93,7 @@ func TestMetrics(t *testing.T) {
 func read(t *testing.T, r sdkmetric.Reader) map[string]float64 {
 	t.Helper()
 	var all metricdata.ResourceMetrics
-	if err := r.Collect(context.Background(), &all); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Collect(context.Background(), &all))
 	values := make(map[string]float64)
 	for _, s := range all.ScopeMetrics {
 		for _, m := range s.Metrics {
@@ -138,19 +124,13 @@ func read(t *testing.T, r sdkmetric.Reader) map[string]float64 {
 // TestSpans: a span for each score, under that of the host, with nothing of the prompt.
 func TestSpans(t *testing.T) {
 	template, err := chat.New("{% for m in messages %}{% if 'refuse' in m.content %}{{ raise_exception('no: ' + m.content) }}{% endif %}{{ m.content }}{% endfor %}", nil, chat.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	spans := tracetest.NewInMemoryExporter()
 	tracers := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
 	e, err := otel.New(nil, tracers)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ix := open(t, e, kvindex.WithModel("m", kvindex.Model{Tokenizer: bytesOf{}, Chat: template}))
-	if err := ix.Ingest("a", "m", fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 4).Stored(0, 4))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.Ingest("a", "m", fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 4).Stored(0, 4))))
 	requests := []kvindex.Request{
 		{Model: "m", Tokens: fakeengine.NewPrompt(1, 16, 4).Tokens},
 		{Model: "m", Prompt: "a SECRET prompt", Salt: "SECRET salt"},
@@ -212,26 +192,18 @@ func BenchmarkScore(b *testing.B) {
 					sampler = sdktrace.AlwaysSample()
 				}
 				e, err := otel.New(sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())), sdktrace.NewTracerProvider(sdktrace.WithSampler(sampler)))
-				if err != nil {
-					b.Fatal(err)
-				}
+				must(b, err)
 				opts = append(opts, kvindex.WithHooks(e.Hooks(kvindex.Hooks{})))
 			}
 			ix, err := kvindex.New(opts...)
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			defer ix.Close()
 			prompt := fakeengine.NewPrompt(1, 16, 64)
-			if err := ix.Ingest("a", "m", fakeengine.Payload(1, 0, prompt.Stored(0, 64))); err != nil {
-				b.Fatal(err)
-			}
+			must(b, ix.Ingest("a", "m", fakeengine.Payload(1, 0, prompt.Stored(0, 64))))
 			var a kvindex.Answer
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := ix.ScoreRequest(context.Background(), &kvindex.Request{Model: "m", Tokens: prompt.Tokens}, &a); err != nil {
-					b.Fatal(err)
-				}
+				must(b, ix.ScoreRequest(context.Background(), &kvindex.Request{Model: "m", Tokens: prompt.Tokens}, &a))
 			}
 		})
 	}
@@ -243,4 +215,12 @@ func attrs(list []attribute.KeyValue) (texts []string) {
 		texts = append(texts, string(kv.Key)+"="+kv.Value.Emit())
 	}
 	return texts
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
 }

@@ -46,9 +46,7 @@ func needs(t testing.TB, program string) string {
 func open(t testing.TB, c *prometheus.Collector, opts ...kvindex.Option) *kvindex.Indexer {
 	t.Helper()
 	ix, err := kvindex.New(append(opts, kvindex.WithHooks(c.Hooks(kvindex.Hooks{})))...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { ix.Close() })
 	c.Watch(ix)
 	return ix
@@ -57,9 +55,7 @@ func open(t testing.TB, c *prometheus.Collector, opts ...kvindex.Option) *kvinde
 func registry(t testing.TB, c client.Collector) *client.Registry {
 	t.Helper()
 	r := client.NewPedanticRegistry()
-	if err := r.Register(c); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Register(c))
 	return r
 }
 
@@ -74,9 +70,7 @@ func scrape(t testing.TB, c client.Collector) (page string, values map[string]fl
 		t.Fatalf("%d: %s", rec.Code, rec.Body)
 	}
 	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	values = make(map[string]float64)
 	for _, f := range families {
 		for _, m := range f.Metric {
@@ -145,9 +139,7 @@ func (s *stream) raw(payload []byte) {
 func score(t testing.TB, ix *kvindex.Indexer, model string, tokens []uint32) *kvindex.Answer {
 	t.Helper()
 	var a kvindex.Answer
-	if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: model, Tokens: tokens}, &a); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.ScoreRequest(ctx, &kvindex.Request{Model: model, Tokens: tokens}, &a))
 	return &a
 }
 
@@ -171,9 +163,7 @@ func TestScript(t *testing.T) {
 	score(t, ix, "invented", []uint32{1, 2})
 	_, _ = ix.Score(ctx, "a text", "m", nil) // no tokenizer
 	ticket, err := ix.Routed(answer, "b", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ix.Observe(ticket, kvindex.Usage{PromptTokens: 50, CachedTokens: 16})
 
 	a.seq += 3 // a gap
@@ -304,9 +294,7 @@ func TestWithoutHooks(t *testing.T) {
 		t.Errorf("%v of nothing", values)
 	}
 	ix, err := kvindex.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer ix.Close()
 	c.Watch(ix)
 	(&stream{t: t, ix: ix, pod: "a", model: "m"}).bring(fakeengine.NewPrompt(1, 16, 2).Stored(0, 2))
@@ -335,9 +323,7 @@ func TestOwnHooks(t *testing.T) {
 		State:  func(pod, model string, from, to kvindex.State) { told = append(told, to.String()) },
 		Scored: func(_ context.Context, s kvindex.Scored) { told = append(told, s.Outcome) },
 	})))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer ix.Close()
 	s := &stream{t: t, ix: ix, pod: "a", model: "m"}
 	s.bring()
@@ -438,9 +424,7 @@ func TestPodsBeyondTheBound(t *testing.T) {
 		(&stream{t: t, ix: ix, pod: pod, model: "m"}).bring()
 	}
 	has("c", "d")
-	if err := ix.RemovePod("c"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.RemovePod("c"))
 	has("a", "d")
 	(&stream{t: t, ix: ix, pod: "c", model: "m"}).bring()
 	has("a", "d")
@@ -472,9 +456,7 @@ func TestNoCounterFalls(t *testing.T) {
 	want(10, 40)
 	remove := func() {
 		t.Helper()
-		if err := ix.Sink().RemoveStream("a", "m", "one"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.Sink().RemoveStream("a", "m", "one"))
 	}
 	remove()
 	want(10, 40)
@@ -493,33 +475,19 @@ func TestTransports(t *testing.T) {
 	ix := open(t, c)
 	for range 2 {
 		s, err := events.NewSubscriber(ix.Sink(), events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:1", Pod: "a", Model: "m"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c.WatchSubscriber(s)
 		f, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := f.Set("x\xff", []events.Pod{{ID: "f", Model: "m", Host: "127.0.0.1", Port: 1, Ranks: 3}}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, f.Set("x\xff", []events.Pod{{ID: "f", Model: "m", Host: "127.0.0.1", Port: 1, Ranks: 3}}))
 		c.WatchFleet(f)
 		p, err := events.NewPool(ix.Sink(), events.PoolConfig{Concurrency: 4})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Offer(ctx, events.Message{Pod: "p", Model: "m", Stream: "s", Payload: fakeengine.Payload(1, 0)}); err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Close(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, p.Offer(ctx, events.Message{Pod: "p", Model: "m", Stream: "s", Payload: fakeengine.Payload(1, 0)}))
+		must(t, p.Close(ctx))
 		c.WatchPool(p)
 		texts, err := tokenize.NewPool(tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return "", os.ErrNotExist }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer texts.Close()
 		_ = texts.Preload(ctx, "none")
 		c.WatchTokenizers(texts)
@@ -551,9 +519,7 @@ func TestNativeHistograms(t *testing.T) {
 	ix := open(t, c)
 	score(t, ix, "m", []uint32{1, 2, 3})
 	families, err := registry(t, c).Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range families {
 		if f.GetName() == "kvindex_match_duration_seconds" {
 			h := f.Metric[0].Histogram
@@ -600,9 +566,7 @@ func BenchmarkScore(b *testing.B) {
 				opts = append(opts, kvindex.WithHooks(c.Hooks(kvindex.Hooks{})))
 			}
 			ix, err := kvindex.New(opts...)
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			defer ix.Close()
 			prompt := fakeengine.NewPrompt(1, 16, 64)
 			for i := range 8 {
@@ -612,9 +576,7 @@ func BenchmarkScore(b *testing.B) {
 			r := kvindex.Request{Model: "m", Tokens: prompt.Tokens, Top: 4}
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := ix.ScoreRequest(ctx, &r, &a); err != nil {
-					b.Fatal(err)
-				}
+				must(b, ix.ScoreRequest(ctx, &r, &a))
 			}
 		})
 	}
@@ -656,9 +618,7 @@ func (h *hung) Usage() index.Usage {
 // TestScoreBesideAScrape: a scrape that hangs holds up no score, no prediction and no message.
 func TestScoreBesideAScrape(t *testing.T) {
 	mem, err := index.NewMemory(index.MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h := &hung{Index: mem, asked: make(chan struct{}, 1), free: make(chan struct{})}
 	c := prometheus.New(prometheus.WithPods(10))
 	ix := open(t, c, kvindex.WithIndex(h))
@@ -681,9 +641,7 @@ func TestScoreBesideAScrape(t *testing.T) {
 			continue
 		}
 		ticket, err := ix.Routed(a, "a", 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ix.Observe(ticket, kvindex.Usage{PromptTokens: 64, CachedTokens: 48})
 	}
 	select {
@@ -723,9 +681,7 @@ func BenchmarkScoreBesideScrapes(b *testing.B) {
 			var took []time.Duration
 			for b.Loop() {
 				began := time.Now()
-				if err := ix.ScoreRequest(ctx, &request, &a); err != nil {
-					b.Fatal(err)
-				}
+				must(b, ix.ScoreRequest(ctx, &request, &a))
 				took = append(took, time.Since(began))
 			}
 			close(stop)
@@ -768,9 +724,15 @@ func manyPods(t testing.TB, pods int) (*kvindex.Indexer, *prometheus.Collector) 
 	ix := open(t, c)
 	payload := fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 2).Stored(0, 2))
 	for i := range pods {
-		if err := ix.Ingest(fmt.Sprintf("pod-%05d", i), "m", payload); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.Ingest(fmt.Sprintf("pod-%05d", i), "m", payload))
 	}
 	return ix, c
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
 }

@@ -35,9 +35,7 @@ func TestRules(t *testing.T) {
 		}
 	}
 	tests, err := os.ReadFile("testdata/alerts.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name := range alerts(t) {
 		for _, row := range []string{" fires\n", " is quiet\n"} {
 			if !strings.Contains(string(tests), "name: "+name+row) {
@@ -51,9 +49,7 @@ func TestRules(t *testing.T) {
 func alerts(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile("alerts.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	exprs := make(map[string]string)
 	for _, m := range regexp.MustCompile(`(?s)- alert: (\w+)\n    expr: (?:>-)?(.*?)\n    (?:for|labels):`).FindAllStringSubmatch(string(text), -1) {
 		exprs[m[1]] = strings.Join(strings.Fields(m[2]), " ")
@@ -83,12 +79,8 @@ type dashboard struct {
 func readDashboard(t *testing.T) (d dashboard) {
 	t.Helper()
 	text, err := os.ReadFile("../grafana/kvindex.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(text, &d); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, json.Unmarshal(text, &d))
 	return d
 }
 
@@ -177,31 +169,19 @@ func gateway(t *testing.T, c *prometheus.Collector) (serve func(requests int)) {
 	t.Cleanup(func() { cancel(); <-done; <-done })
 	ix := open(t, c)
 	engines, pod, err := kvindextest.NewPod(kvindextest.EngineConfig{Pod: "pod-a", Model: "m", Replay: true}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	engine, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "pod-b", Model: "m", Replay: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	engines = append(engines, engine)
 	const patience = time.Minute // with a replay: a slow machine is no loss
 	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{Subscriber: events.SubscriberConfig{ReplayTimeout: patience}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	sub, err := events.NewSubscriber(ix.Sink(), events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint(), Pod: "pod-b", Model: "m", ReplayTimeout: patience})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pool, err := events.NewPool(ix.Sink(), events.PoolConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	texts, err := tokenize.NewPool(tokenize.PoolConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { texts.Close(); pool.Close(ctx) })
 	c.WatchFleet(fleet)
 	c.WatchSubscriber(sub)
@@ -209,14 +189,10 @@ func gateway(t *testing.T, c *prometheus.Collector) (serve func(requests int)) {
 	c.WatchTokenizers(texts)
 	go func() { _ = fleet.Run(ctx); done <- struct{}{} }()
 	go func() { _ = sub.Run(ctx); done <- struct{}{} }()
-	if err := fleet.Set("test", []events.Pod{pod}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, fleet.Set("test", []events.Pod{pod}))
 	for _, e := range engines {
 		t.Cleanup(func() { e.Close() })
-		if err := e.WaitSubscribers(ctx, 1); err != nil {
-			t.Fatal(err)
-		}
+		must(t, e.WaitSubscribers(ctx, 1))
 	}
 	served := 0
 	return func(requests int) {
@@ -229,20 +205,14 @@ func gateway(t *testing.T, c *prometheus.Collector) (serve func(requests int)) {
 			e, name := engines[served%2], []string{"pod-a", "pod-b"}[served%2]
 			served++
 			var a kvindex.Answer
-			if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: prompt, Pods: []string{"pod-a", "pod-b"}}, &a); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: prompt, Pods: []string{"pod-a", "pod-b"}}, &a))
 			ticket, err := ix.Routed(&a, name, 0)
 			if err != nil && served > 2 {
 				t.Fatal(err)
 			}
 			cached, err := e.Serve(ctx, kvindextest.Request{Tokens: prompt})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := e.WaitApplied(ctx, ix); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			must(t, e.WaitApplied(ctx, ix))
 			if ticket != (kvindex.Ticket{}) {
 				ix.Observe(ticket, kvindex.Usage{PromptTokens: len(prompt), CachedTokens: cached})
 			}
@@ -256,20 +226,14 @@ func startPrometheus(t *testing.T, server, target string) (api string) {
 	t.Helper()
 	dir := t.TempDir()
 	rules, err := filepath.Abs("alerts.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	config := fmt.Sprintf("global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [%q]\nscrape_configs:\n- job_name: gateway\n  static_configs: [{targets: [%q]}]\n", rules, target)
-	if err := os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600))
 	address := net.JoinHostPort("127.0.0.1", zmtptest.FreePort(t))
 	var said strings.Builder
 	cmd := exec.Command(server, "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
 	cmd.Stderr = &said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -293,9 +257,7 @@ func startPrometheus(t *testing.T, server, target string) (api string) {
 func count(t *testing.T, api, expr string) int {
 	t.Helper()
 	resp, err := http.Get(api + "/api/v1/query?query=" + url.QueryEscape(expr))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer resp.Body.Close()
 	var answer struct {
 		Status, Error string

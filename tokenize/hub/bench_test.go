@@ -45,13 +45,9 @@ func BenchmarkDownload(b *testing.B) {
 		b.SetBytes(int64(len(content)))
 		for b.Loop() {
 			r, err := http.Get(h.server.URL + "/org/m/resolve/main/tokenizer.json")
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			f, err := os.Create(filepath.Join(dir, "bare"))
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			_, err = io.CopyBuffer(struct{ io.Writer }{io.MultiWriter(f, sha256.New())}, r.Body, make([]byte, 256<<10))
 			if err != nil || f.Sync() != nil || f.Close() != nil {
 				b.Fatal(err)

@@ -86,9 +86,7 @@ func TestFind(t *testing.T) {
 	if err != nil || filepath.Base(got) != one {
 		t.Fatal(got, err)
 	}
-	if err := check(got, whole("1")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, check(got, whole("1")))
 	for name, done := range told {
 		if int(done) != len(whole("1")[name]) {
 			t.Errorf("%s: progress ended at %d", name, done)
@@ -167,9 +165,7 @@ func TestPlainListing(t *testing.T) {
 	if err == nil {
 		err = check(got, whole("1"))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h.asked()
 	if again, err := h.client(dir).Find(t.Context(), "org/m@v1/x"); err != nil || again != got || len(h.asked()) > 0 {
 		t.Errorf("%q, %v", again, err)
@@ -227,17 +223,13 @@ func TestWanted(t *testing.T) {
 	n := 0
 	for _, dir := range []string{"..", "../chat"} {
 		paths, err := filepath.Glob(dir + "/*.go")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, path := range paths {
 			if strings.HasSuffix(path, "_test.go") {
 				continue
 			}
 			f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			ast.Inspect(f, func(x ast.Node) bool {
 				if l, ok := x.(*ast.BasicLit); ok && l.Kind == token.STRING {
 					if s, _ := strconv.Unquote(l.Value); name.MatchString(s) {
@@ -373,9 +365,7 @@ func TestBytes(t *testing.T) {
 			t.Errorf("%s: %v", fault, err)
 		}
 		paths, err := filepath.Glob(filepath.Join(dir, "models--org--m", "blobs", "*"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, path := range paths {
 			content, err := os.ReadFile(path)
 			if name := filepath.Base(path); err != nil || !strings.HasSuffix(name, ".incomplete") && name != gitSum(string(content)) && name != digestOf("tokenizer.", string(content)) {
@@ -447,9 +437,7 @@ func TestResume(t *testing.T) {
 		for _, fault := range []string{"", "no range"} {
 			dir := t.TempDir()
 			blobs := filepath.Join(dir, "models--org--m", "blobs")
-			if err := errors.Join(os.MkdirAll(blobs, 0o777), os.WriteFile(filepath.Join(blobs, digestOf("tokenizer.json", large["tokenizer.json"])+".kvindex.incomplete"), []byte(part), 0o666)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(os.MkdirAll(blobs, 0o777), os.WriteFile(filepath.Join(blobs, digestOf("tokenizer.json", large["tokenizer.json"])+".kvindex.incomplete"), []byte(part), 0o666)))
 			h.setFault(func(string) string { return fault })
 			path, err := h.client(dir).Find(t.Context(), "org/m")
 			if err == nil {
@@ -528,9 +516,7 @@ func TestSoftLockLeft(t *testing.T) {
 	h.commit("org/m", "main", files{"tokenizer.json": "{}"})
 	dir := t.TempDir()
 	path := filepath.Join(dir, ".locks", "models--org--m", digestOf("tokenizer.json", "{}")+".lock")
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o777), os.WriteFile(path, nil, 0o666)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o777), os.WriteFile(path, nil, 0o666)))
 	c := h.client(dir)
 	c.SetFault(func(op, _ string) error {
 		if op == "lock" {
@@ -554,9 +540,7 @@ func TestReadOnly(t *testing.T) {
 	h.asked()
 	repo := filepath.Join(dir, "models--org--m")
 	for _, gone := range []string{filepath.Join(dir, ".locks"), filepath.Join(repo, "trees")} {
-		if err := os.RemoveAll(gone); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.RemoveAll(gone))
 		c := h.client(dir)
 		c.SetFault(func(string, string) error { return syscall.EROFS })
 		for range 2 {
@@ -587,9 +571,7 @@ func TestReadOnly(t *testing.T) {
 	if _, err := c.Find(t.Context(), "org/m"); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(filepath.Join(repo, "snapshots", one, "chat_template.jinja")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filepath.Join(repo, "snapshots", one, "chat_template.jinja")))
 	if got, err := off.Find(t.Context(), "org/m"); err == nil || !strings.Contains(err.Error(), "chat_template.jinja") {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -666,9 +648,7 @@ func TestShared(t *testing.T) {
 // one download.
 func TestPoolAndChats(t *testing.T) {
 	tiny, err := os.ReadFile("../testdata/tiny.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h := newFake(t)
 	h.commit("org/m", "main", files{
 		"tokenizer.json": string(tiny), "tokenizer_config.json": `{"tokenizer_class": "PreTrainedTokenizerFast"}`,
@@ -676,9 +656,7 @@ func TestPoolAndChats(t *testing.T) {
 	})
 	c := h.client(t.TempDir())
 	pool, err := tokenize.NewPool(tokenize.PoolConfig{Find: c.Find})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer pool.Close()
 	templates := chats.Models{Find: c.Find}
 	var all sync.WaitGroup
@@ -703,9 +681,7 @@ func TestEnvironment(t *testing.T) {
 	h := newFake(t)
 	h.commit("org/m", "main", whole("1"))
 	home := t.TempDir()
-	if err := os.WriteFile(filepath.Join(home, "token"), []byte(" of_file\r\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(home, "token"), []byte(" of_file\r\n"), 0o600))
 	for _, name := range []string{"HF_ENDPOINT", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_IMPLICIT_TOKEN"} {
 		t.Setenv(name, "")
 	}
@@ -847,4 +823,12 @@ func FuzzParseTree(f *testing.F) {
 			}
 		}
 	})
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
 }

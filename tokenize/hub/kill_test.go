@@ -62,9 +62,7 @@ func startChild(t *testing.T, dir, endpoint, model string, at int) (*exec.Cmd, *
 	cmd.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{dir, endpoint, model, strconv.Itoa(at)}, " "))
 	out := new(strings.Builder)
 	cmd.Stdout, cmd.Stderr = out, out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	return cmd, out
 }
 

@@ -44,9 +44,7 @@ func TestNPM(t *testing.T) {
 	// Ours, and then it finds each file without a request.
 	dir := t.TempDir()
 	got, err := h.client(dir).Find(t.Context(), "org/m")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h.asked()
 	paths := slices.DeleteFunc(slices.Sorted(maps.Keys(f)), func(name string) bool {
 		ok, _ := hub.Wanted(name)
