@@ -70,19 +70,19 @@ func output(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// program builds a program of this repository, once.
-func program(t *testing.T, path string) string {
+// program builds a program of this repository, once. tags may be empty.
+func program(t *testing.T, path, tags string) string {
 	t.Helper()
 	built.Lock()
 	defer built.Unlock()
 	if built.dir == "" {
 		t.Fatal("TestMain made no folder")
 	}
-	to := filepath.Join(built.dir, filepath.Base(path))
+	to := filepath.Join(built.dir, filepath.Base(path)+tags)
 	if _, err := os.Stat(to); err == nil {
 		return to
 	}
-	c := exec.Command("go", "build", "-o", to, path)
+	c := exec.Command("go", "build", "-tags", tags, "-o", to, path)
 	c.Dir = ".."
 	c.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := c.CombinedOutput(); err != nil {
@@ -158,7 +158,7 @@ func configured(t *testing.T, objects []object) map[string]string {
 	for _, a := range c.Args {
 		args = append(args, strings.Replace(a, "/etc/kvindexd/", dir+"/", 1))
 	}
-	run := exec.Command(program(t, "./cmd/kvindexd"), args...)
+	run := exec.Command(program(t, "./cmd/kvindexd", ""), args...)
 	run.Env = environment(t, c)
 	out, err := run.CombinedOutput()
 	if err != nil {
@@ -293,7 +293,7 @@ func TestPicker(t *testing.T) {
 	}
 	for _, p := range []*core.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe} {
 		// It knows the command: it asks, and nobody is there.
-		out, err := exec.Command(program(t, "./epp/cmd/kvindex-epp"), append(p.Exec.Command[1:], "-address=127.0.0.1:1")...).CombinedOutput()
+		out, err := exec.Command(program(t, "./epp/cmd/kvindex-epp", ""), append(p.Exec.Command[1:], "-address=127.0.0.1:1")...).CombinedOutput()
 		if err == nil || !bytes.Contains(out, []byte("connection refused")) {
 			t.Errorf("%q: %v: %s", p.Exec.Command, err, out)
 		}
@@ -377,7 +377,7 @@ func TestEngines(t *testing.T) {
 }
 
 // TestReference: the overlay has the names, variables, port, resources and probes of the
-// reference deployment, and kvindexd takes those variables without a file and arguments.
+// reference deployment, but for the path of the liveness probe, and kvindexd takes those variables without a file and arguments.
 func TestReference(t *testing.T) {
 	objects := build(t, "overlays/reference")
 	d := one[*apps.Deployment](t, objects)
@@ -385,7 +385,7 @@ func TestReference(t *testing.T) {
 	if d.Name != "kv-cache-manager" || c.Name != "manager" || fmt.Sprint(d.Spec.Selector.MatchLabels) != "map[app:kv-cache-manager]" {
 		t.Errorf("%s, %s, %v", d.Name, c.Name, d.Spec.Selector)
 	}
-	run := exec.Command(program(t, "./cmd/kvindexd"), "check-config")
+	run := exec.Command(program(t, "./cmd/kvindexd", ""), "check-config")
 	for name, value := range map[string]string{
 		"PYTHONPATH":   "/app/pkg/preprocessing/chat_completions:/app/venv/lib/python3.12/site-packages",
 		"ZMQ_ENDPOINT": "tcp://vllm-service:5557", "REDIS_ADDR": "redis://redis:6379",
@@ -409,9 +409,10 @@ func TestReference(t *testing.T) {
 	}
 	for _, p := range []struct {
 		is            *core.Probe
+		path          string
 		delay, period int32
-	}{{c.LivenessProbe, 10, 30}, {c.ReadinessProbe, 5, 10}} {
-		if p.is.HTTPGet.Path != "/score_completions" || p.is.HTTPGet.Port.IntVal != 8080 || p.is.InitialDelaySeconds != p.delay || p.is.PeriodSeconds != p.period {
+	}{{c.LivenessProbe, "/healthz", 10, 30}, {c.ReadinessProbe, "/score_completions", 5, 10}} {
+		if p.is.HTTPGet.Path != p.path || p.is.HTTPGet.Port.IntVal != 8080 || p.is.InitialDelaySeconds != p.delay || p.is.PeriodSeconds != p.period {
 			t.Errorf("the probe is %v", p.is)
 		}
 	}
@@ -428,7 +429,7 @@ func TestServiceLinks(t *testing.T) {
 		}
 	}
 	for name, refused := range map[string]bool{"KVINDEXD_PEERS_PORT": false, "KVINDEXD_ENGINE_PORT": true} {
-		run := exec.Command(program(t, "./cmd/kvindexd"), "check-config")
+		run := exec.Command(program(t, "./cmd/kvindexd", ""), "check-config")
 		run.Env = []string{name + "=tcp://10.0.0.1:8081"}
 		if out, err := run.CombinedOutput(); (err != nil) != refused {
 			t.Errorf("%s of a Service: %v\n%s", name, err, out)
@@ -668,7 +669,7 @@ func goLimit(t *testing.T, c *core.Container) int64 {
 // defaults returns the flags of kvindex-epp, as its usage tells them.
 func defaults(t *testing.T) map[string]string {
 	t.Helper()
-	out, err := exec.Command(program(t, "./epp/cmd/kvindex-epp"), "-h").CombinedOutput()
+	out, err := exec.Command(program(t, "./epp/cmd/kvindex-epp", ""), "-h").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
