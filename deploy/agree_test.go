@@ -109,7 +109,7 @@ func TestMain(m *testing.M) {
 }
 
 // secrets are those that docs/deployment.md has the reader make.
-var secrets = map[string]string{"huggingface token": "hf_abc", "kvindexd-admin token": "secret", "kvindexd-redis url": "redis://redis:6379"}
+var secrets = map[string]string{"huggingface token": "hf_abc", "kvindexd-admin token": "secret", "kvindexd-redis url": "redis://redis:6379", "kv-store password": "s3cret"}
 
 // environment returns what a container gets from Kubernetes in the namespace "inference": no
 // variables of Services, as enableServiceLinks is false.
@@ -246,7 +246,7 @@ func TestAgrees(t *testing.T) {
 			if s["kubernetes"] != "none" {
 				dials = append(dials, 443, 6443)
 			}
-			agreesWithPolicy(t, one[*networking.NetworkPolicy](t, objects), listens, dials)
+			agreesWithPolicy(t, one[*networking.NetworkPolicy](t, objects), listens, append(dials, 53))
 			restricted(t, spec, s["kubernetes"] != "none")
 			if roles := all[*rbac.Role](objects); (len(roles) > 0) != (s["kubernetes"] != "none") {
 				t.Errorf("%d roles", len(roles))
@@ -281,7 +281,7 @@ func TestPicker(t *testing.T) {
 		t.Errorf("the ports are %v, kvindex-epp listens at %v", ports, listens)
 	}
 	agreesWithServices(t, objects, ports, d.Spec.Template.Labels)
-	dials := []int32{portOf(t, ":"+flags["event-port"]), portOf(t, ":"+flags["replay-port"]), 443, 6443}
+	dials := []int32{portOf(t, ":"+flags["event-port"]), portOf(t, ":"+flags["replay-port"]), 53, 443, 6443}
 	agreesWithPolicy(t, one[*networking.NetworkPolicy](t, objects), listens, dials)
 	restricted(t, spec, true)
 	readsPods(t, objects, spec.ServiceAccountName)
@@ -305,6 +305,67 @@ func TestPicker(t *testing.T) {
 	if selected, err := labels.Parse(flags["selector"]); err != nil || selected.String() != labels.SelectorFromSet(pool.Selector.MatchLabels).String() {
 		t.Errorf("the pool selects %v, kvindex-epp %s", pool.Selector.MatchLabels, flags["selector"])
 	}
+}
+
+// TestOffload: what the objects of kvoffload say of ports, folders, memory and space is what its
+// arguments say, and its program takes them.
+func TestOffload(t *testing.T) {
+	for _, folder := range []string{"janitor", "lmcache"} {
+		t.Run(folder, func(t *testing.T) {
+			objects := build(t, folder)
+			pod := podOf(t, objects)
+			c := &pod.Spec.Containers[0]
+			flags := make(map[string]string)
+			for _, a := range c.Args[1:] {
+				name, value, ok := strings.Cut(strings.TrimPrefix(a, "-"), "=")
+				if !ok {
+					name, value = "dir", a // the root of the janitor
+				}
+				flags[name] = value
+			}
+			within(t, &pod.Spec, flags["dir"], true)
+			listens := []int32{portOf(t, flags["listen"])}
+			ports := portsOf(c)
+			if !sameSet(slices.Collect(maps.Values(ports)), listens) {
+				t.Errorf("the ports are %v, kvoffload listens at %v", ports, listens)
+			}
+			agreesWithServices(t, objects, ports, pod.Labels)
+			agreesWithPolicy(t, one[*networking.NetworkPolicy](t, objects), listens, nil)
+			restricted(t, &pod.Spec, false)
+			if on := pod.Spec.EnableServiceLinks; on == nil || *on {
+				t.Error("it has variables of Services")
+			}
+			room := all[*core.PersistentVolumeClaim](objects)
+			run := exec.Command(program(t, "./offload/cmd/kvoffload", ""), "check-config", "-bytes="+flags["bytes"], t.TempDir())
+			if folder == "lmcache" {
+				set := one[*apps.StatefulSet](t, objects)
+				room = []*core.PersistentVolumeClaim{&set.Spec.VolumeClaimTemplates[0]}
+				within(t, &pod.Spec, flags["password-file"], false)
+				if most := bytesOf(t, flags["memory"]); 10*most > 8*memoryOf(t, c) {
+					t.Errorf("-memory=%s does not fit into the container", flags["memory"])
+				}
+				// It takes the arguments up to the file that is not there.
+				run.Args = append(run.Args[:1], c.Args...)
+				if out, err := run.CombinedOutput(); err == nil || !bytes.Contains(out, []byte("open "+flags["password-file"])) {
+					t.Errorf("%v: %s", err, out)
+				}
+			} else if out, err := run.CombinedOutput(); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+			if most := bytesOf(t, flags["bytes"]); 10*most > 9*room[0].Spec.Resources.Requests.Storage().Value() {
+				t.Errorf("-bytes=%s does not fit into the volume", flags["bytes"])
+			}
+		})
+	}
+}
+
+// podOf returns the pod of a folder's Deployment or StatefulSet.
+func podOf(t *testing.T, objects []object) *core.PodTemplateSpec {
+	t.Helper()
+	if sets := all[*apps.StatefulSet](objects); len(sets) == 1 {
+		return &sets[0].Spec.Template
+	}
+	return &one[*apps.Deployment](t, objects).Spec.Template
 }
 
 // TestEngines: the engines of the example are those that the folders follow, and nobody else
@@ -504,7 +565,7 @@ func agreesWithServices(t *testing.T, objects []object, ports map[string]int32, 
 		for _, spread := range d.Spec.Template.Spec.TopologySpreadConstraints {
 			selectors = append(selectors, spread.LabelSelector)
 		}
-		if len(selectors) < 2 {
+		if len(selectors) < 2 && *d.Spec.Replicas > 1 {
 			t.Error("the pods are not spread over nodes")
 		}
 	}
@@ -527,11 +588,10 @@ func agreesWithServices(t *testing.T, objects []object, ports map[string]int32, 
 	}
 }
 
-// agreesWithPolicy: others reach what the program listens to, and it reaches what it dials,
-// and DNS. Nothing else is open, and nobody without a label reaches it.
+// agreesWithPolicy: others reach what the program listens to, and it reaches what it dials.
+// Nothing else is open, and nobody without a label reaches it.
 func agreesWithPolicy(t *testing.T, p *networking.NetworkPolicy, listens, dials []int32) {
 	t.Helper()
-	dials = append(dials, 53)
 	var in, out []int32
 	for _, rule := range p.Spec.Ingress {
 		for _, at := range rule.Ports {
@@ -608,14 +668,16 @@ func within(t *testing.T, spec *core.PodSpec, path string, written bool) {
 		if path != m.MountPath && !strings.HasPrefix(path, m.MountPath+"/") {
 			continue
 		}
-		for _, v := range spec.Volumes {
+		writable := !m.ReadOnly
+		for _, v := range spec.Volumes { // and claims of a StatefulSet
 			if v.Name == m.Name {
-				if writable := !m.ReadOnly && v.ConfigMap == nil && v.Secret == nil; writable != written {
-					t.Errorf("%s can be written: %v, want %v", path, writable, written)
-				}
-				return
+				writable = writable && v.ConfigMap == nil && v.Secret == nil
 			}
 		}
+		if writable != written {
+			t.Errorf("%s can be written: %v, want %v", path, writable, written)
+		}
+		return
 	}
 	t.Errorf("%s is on no volume", path)
 }

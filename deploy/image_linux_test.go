@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -163,10 +164,10 @@ func (b buildah) try(dir string, args ...string) (string, error) {
 	return strings.TrimSpace(out.String()), nil
 }
 
-// image builds the image of kvindexd with buildah, and returns its root, or "" where buildah
-// cannot run anything. In place of the image with Go, which a registry has, stands one that has
+// image builds the image of kvindexd with buildah, in the format "oci" or "docker", and returns its
+// root and the digest of its configuration and layers, or "" where buildah cannot run anything. In place of the image with Go, which a registry has, stands one that has
 // the Go of this machine.
-func image(t *testing.T, from string) string {
+func image(t *testing.T, from, format string) (root, id string) {
 	t.Helper()
 	b := buildah{t.TempDir()}
 	base := t.TempDir()
@@ -193,14 +194,15 @@ func image(t *testing.T, from string) string {
 	}
 	if err != nil {
 		t.Log("no image is built:", err)
-		return ""
+		return "", ""
 	}
 	goes := strings.Fields(output(t, "go", "env", "GOROOT", "GOCACHE", "GOMODCACHE", "GOPROXY"))
-	b.run(t, from, "bud", "-f", "deploy/Dockerfile", "--format=docker", "--target=kvindexd", "--timestamp=0", "--build-arg=GO=localhost/go", "--env=GOPROXY="+goes[3],
+	b.run(t, from, "bud", "-f", "deploy/Dockerfile", "--format="+format, "--target=kvindexd", "--timestamp=0", "--build-arg=GO=localhost/go", "--env=GOPROXY="+goes[3],
 		"--volume=/usr:/usr:ro", "--volume=/etc/ssl:/etc/ssl:ro", "--volume="+goes[0]+":/go:ro", "--volume="+goes[1]+":/cache", "--volume="+goes[2]+":/modules",
 		"-t", "localhost/kvindexd", ".")
 	var of struct {
-		Docker struct {
+		FromImageID string
+		Docker      struct {
 			Config struct {
 				User        string
 				Entrypoint  []string
@@ -211,19 +213,20 @@ func image(t *testing.T, from string) string {
 	if err := json.Unmarshal([]byte(b.run(t, from, "inspect", "--type=image", "localhost/kvindexd")), &of); err != nil {
 		t.Fatal(err)
 	}
-	if c := of.Docker.Config; c.User != "65532:65532" || !slices.Equal(c.Entrypoint, []string{"/kvindexd"}) || !slices.Equal(c.Healthcheck.Test, []string{"CMD", "/kvindexd", "healthcheck"}) {
+	if c := of.Docker.Config; c.User != "65532:65532" || !slices.Equal(c.Entrypoint, []string{"/kvindexd"}) || format == "docker" && !slices.Equal(c.Healthcheck.Test, []string{"CMD", "/kvindexd", "healthcheck"}) {
 		t.Errorf("the image is %+v", c)
 	}
 	mounted := b.run(t, from, "mount", b.run(t, from, "from", "--pull-never", "localhost/kvindexd"))
-	root := filepath.Join(t.TempDir(), "root")
+	root = filepath.Join(t.TempDir(), "root")
 	output(t, "cp", "-a", mounted, root)
-	return root
+	return root, of.FromImageID
 }
 
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
 // TestImage: two builds from different folders have the same bytes, one of them in the image
-// that buildah builds, if it is here. Then the root of one runs as a container.
+// that buildah builds, if it is here; the long form builds that image twice. Then the root of one
+// runs as a container.
 func TestImage(t *testing.T) {
 	if os.Getenv(insideOf) != "" {
 		inside(t, os.Getenv(insideOf))
@@ -235,7 +238,7 @@ func TestImage(t *testing.T) {
 	from := sources(t)
 	root := layOut(t, from, "./cmd/kvindexd")
 	isRoot(t, root, "kvindexd", machines[runtime.GOARCH])
-	other := image(t, from)
+	other, _ := image(t, from, "docker")
 	if other == "" {
 		other = layOut(t, sources(t), "./cmd/kvindexd")
 	}
@@ -243,6 +246,10 @@ func TestImage(t *testing.T) {
 		t.Errorf("two builds differ:\n%v\n%v", a, b)
 	}
 	if *long {
+		_, id := image(t, from, "oci") // that of docker has the name of a container
+		if _, again := image(t, sources(t), "oci"); again != id {
+			t.Errorf("buildah builds the image %s, and then %s", id, again)
+		}
 		if a, b := filesOf(t, root), filesOf(t, layOut(t, sources(t), "./cmd/kvindexd", "GOCACHE="+t.TempDir())); !maps.Equal(a, b) {
 			t.Errorf("a build without Go's cache differs:\n%v\n%v", a, b)
 		}
@@ -251,13 +258,14 @@ func TestImage(t *testing.T) {
 				isRoot(t, layOut(t, from, "./cmd/kvindexd", "GOARCH="+arch, "TAGS="+tags), "kvindexd", machine)
 			}
 			isRoot(t, layOut(t, from, "./epp/cmd/kvindex-epp", "GOARCH="+arch), "kvindex-epp", machine)
+			isRoot(t, layOut(t, from, "./offload/cmd/kvoffload", "GOARCH="+arch), "kvoffload", machine)
 		}
 	}
 
 	// The roots of the other images differ in the program alone.
 	roots := t.TempDir()
 	output(t, "cp", "-a", other, filepath.Join(roots, "kvindexd"))
-	for image, path := range map[string]string{"kvindexd:kubernetes": "./cmd/kvindexd", "kvindex-epp": "./epp/cmd/kvindex-epp"} {
+	for image, path := range map[string]string{"kvindexd:kubernetes": "./cmd/kvindexd", "kvindex-epp": "./epp/cmd/kvindex-epp", "kvoffload": "./offload/cmd/kvoffload"} {
 		name, tags, _ := strings.Cut(image, ":")
 		output(t, "cp", "-a", other, filepath.Join(roots, image))
 		output(t, "install", program(t, path, tags), filepath.Join(roots, image, name))
@@ -285,25 +293,31 @@ func inside(t *testing.T, roots string) {
 		t.Fatal(err)
 	}
 	loopback(t)
-	for _, folder := range []string{"overlays/reference", "base", "overlays/single", "overlays/shared", "overlays/replicas", "overlays/epp"} {
+	for _, folder := range []string{"overlays/reference", "base", "overlays/single", "overlays/shared", "overlays/replicas", "overlays/epp", "janitor", "lmcache"} {
 		t.Run(folder, func(t *testing.T) {
 			ctx := zmtptest.Context(t)
 			e := newEngine(t)
 			cluster := newCluster(t)
 			if folder == "overlays/reference" { // it is alive before there is a Redis
-				c := startDeployment(t, roots, build(t, folder), cluster)
+				c := startPod(t, roots, build(t, folder), cluster)
 				wait(ctx, t, "the liveness probe without Redis", func() bool { return c.answers(c.of.LivenessProbe) })
 				if c.answers(c.of.ReadinessProbe) {
 					t.Error("it is ready without Redis")
 				}
 				c.end(t)
 			}
-			redis(ctx, t)
+			if folder != "lmcache" {
+				redis(ctx, t)
+			}
 			objects := build(t, folder)
-			c := startDeployment(t, roots, objects, cluster)
+			c := startPod(t, roots, objects, cluster)
 			c.isReady(ctx, t)
 			c.isConfined(t)
-			if folder == "overlays/epp" { // its peer is Envoy, and package epp has the tests of that
+			switch folder {
+			case "lmcache":
+				stores(t)
+				fallthrough
+			case "janitor", "overlays/epp": // what these do has tests in their modules
 				c.end(t)
 				return
 			}
@@ -319,7 +333,7 @@ func inside(t *testing.T, roots string) {
 				return
 			}
 			e.stop() // so a new replica knows what its peer knew, and nothing else
-			c = startDeployment(t, roots, objects, cluster)
+			c = startPod(t, roots, objects, cluster)
 			c.isReady(ctx, t)
 			if !e.isScored(ctx, t) {
 				t.Error("a new replica does not know what its peer knew")
@@ -592,13 +606,13 @@ type container struct {
 	log *bytes.Buffer
 }
 
-// startDeployment starts the first container of a Deployment's pod: with its arguments, variables
+// startPod starts the first container of a folder's pod: with its arguments, variables
 // and volumes, as its user, without capabilities, in a root that cannot be written. All names of
 // its peers stand for this machine. There is no hub, so the model is in its cache, or where the
 // init container leaves it.
-func startDeployment(t *testing.T, roots string, objects []object, k *cluster) *container {
+func startPod(t *testing.T, roots string, objects []object, k *cluster) *container {
 	t.Helper()
-	spec := &one[*apps.Deployment](t, objects).Spec.Template.Spec
+	spec := &podOf(t, objects).Spec
 	c := spec.Containers[0].DeepCopy()
 	root := filepath.Join(roots, c.Image)
 	model := modelFiles(t)
@@ -642,6 +656,8 @@ func startDeployment(t *testing.T, roots string, objects []object, k *cluster) *
 		volume := t.TempDir()
 		files := map[string][]byte{}
 		switch m.Name {
+		case "password":
+			files[m.Name] = []byte(secrets["kv-store password"])
 		case account:
 			files = k.account
 		case "models":
@@ -725,12 +741,43 @@ func (c *container) answers(p *core.Probe) bool {
 		run.Dir, run.SysProcAttr = c.Dir, c.SysProcAttr
 		return run.Run() == nil
 	}
-	a, err := http.Get("http://127.0.0.1:8080" + p.HTTPGet.Path)
+	if p.TCPSocket != nil {
+		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", portsOf(c.of)[p.TCPSocket.Port.StrVal]))
+		if err != nil {
+			return false
+		}
+		conn.Close()
+		return true
+	}
+	port := p.HTTPGet.Port.IntVal
+	if port == 0 {
+		port = portsOf(c.of)[p.HTTPGet.Port.StrVal]
+	}
+	a, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, p.HTTPGet.Path))
 	if err != nil {
 		return false
 	}
 	a.Body.Close()
 	return a.StatusCode == http.StatusOK
+}
+
+// stores: the container keeps a value for who knows the password.
+func stores(t *testing.T) {
+	t.Helper()
+	conn, err := net.Dial("tcp", "127.0.0.1:6379")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	in := bufio.NewReader(conn)
+	for _, c := range []struct{ command, want string }{
+		{"GET k", "-NOAUTH"}, {"AUTH " + secrets["kv-store password"], "+OK"}, {"SET k v", "+OK"}, {"GET k", "$1"},
+	} {
+		fmt.Fprintf(conn, "%s\r\n", c.command)
+		if said, err := in.ReadString('\n'); err != nil || !strings.HasPrefix(said, c.want) {
+			t.Fatalf("%s: %q %v", c.command, said, err)
+		}
+	}
 }
 
 // isReady waits until all probes succeed.
