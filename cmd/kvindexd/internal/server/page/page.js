@@ -33,7 +33,8 @@ function span(ms) {
   if (ms < 1000) return `${ms} ms`;
   if (ms < 60000) return `${(ms / 1000).toFixed(1)} s`;
   if (ms < 3600000) return `${Math.round(ms / 60000)} min`;
-  return `${number.format(Math.round(ms / 3600000))} h`;
+  if (ms < 48 * 3600000) return `${Math.round(ms / 3600000)} h`;
+  return `${number.format(Math.round(ms / 86400000))} d`;
 }
 
 const tiers = ["gpu", "cpu", "disk", "remote", "other"];
