@@ -315,7 +315,7 @@ func TestEventsCorrupt(t *testing.T) {
 	} else {
 		l.Release()
 	}
-	if d := s.Stats().Disk; d.Reads != 1 || d.Hits != 2 || d.Failed != 1 || d.ReadTime <= 0 {
+	if d := s.Stats().Disk; d.Reads.N != 1 || d.Hits != 2 || d.Failed != 1 || d.Reads.Sum <= 0 {
 		t.Errorf("%+v", d)
 	}
 	w.read()

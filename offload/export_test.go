@@ -3,6 +3,7 @@ package offload
 import (
 	"bytes"
 	"os"
+	"time"
 )
 
 // Counts returns what a store has done, by name.
@@ -29,6 +30,8 @@ func (s *Store) Resident() (keys map[Key]bool, ghosts int) {
 	}
 	return keys, ghosts
 }
+
+func (t *Times) Add(took time.Duration) { t.add(took) }
 
 type BlockFile = blockFile
 
