@@ -3,6 +3,7 @@ package offload
 import (
 	"bytes"
 	"os"
+	"time"
 
 	"github.com/kvindex/kvindex/offload/internal/queues"
 )
@@ -35,6 +36,8 @@ func (s *Store) Resident() (keys map[Key]bool, ghosts int) {
 	}
 	return keys, ghosts
 }
+
+func (t *Times) Add(took time.Duration) { t.add(took) }
 
 type BlockFile = blockFile
 

@@ -97,6 +97,7 @@ type Store struct {
 // counts are the events of a Store, guarded by its lock.
 type counts struct {
 	hits, misses, stored, evicted, refused uint64
+	acquires                               Times
 
 	metPinned uint64 // by LRU and FIFO
 
@@ -112,21 +113,40 @@ type Stats struct {
 	Stored           uint64 // blocks that came into memory
 	Evicted          uint64 // blocks that left it to make room
 	Refused          uint64 // blocks that Alloc and Write had no room for
+	Acquires         Times  // calls of Acquire and Read: what they did in memory, but for copies
 	Disk             DiskStats
+}
+
+// Times counts operations by how long they took.
+type Times struct {
+	N   uint64        // operations
+	Sum time.Duration // of all
+	// Below[i] counts those that took less than 4^i microseconds and, unless i is 0, not less than
+	// a quarter of that. The last counts all that took longer, too.
+	Below [12]uint64
+}
+
+func (t *Times) add(took time.Duration) {
+	t.N++
+	t.Sum += took
+	i := 0
+	for i < len(t.Below)-1 && took >= time.Microsecond<<(2*i) {
+		i++
+	}
+	t.Below[i]++
 }
 
 // DiskStats counts what a Store did with its Backend, in blocks, each of Space.BlockBytes.
 // A Backend itself counts the blocks that it holds and drops: SegmentStats.
 type DiskStats struct {
-	InFlight            int    // blocks that wait to be written or are being written
-	Reading             int    // reads of chains that have not ended, those that nobody waits for too
-	Hits, Misses        uint64 // blocks that were read; blocks that were requested and not there
-	Late                uint64 // reads that ended when nobody waited any more
-	Written, Unwritten  uint64 // blocks that were written; blocks that could not be
-	OverQuota           uint64 // blocks that were not written because too many waited
-	Reads, Writes       uint64 // uses of the Backend for several blocks at once, which took so long:
-	ReadTime, WriteTime time.Duration
-	Failed              uint64 // reads that ended with an error, that of a context as well
+	InFlight           int    // blocks that wait to be written or are being written
+	Reading            int    // reads of chains that have not ended, those that nobody waits for too
+	Hits, Misses       uint64 // blocks that were read; blocks that were requested and not there
+	Late               uint64 // reads that ended when nobody waited any more
+	Written, Unwritten uint64 // blocks that were written; blocks that could not be
+	OverQuota          uint64 // blocks that were not written because too many waited
+	Reads, Writes      Times  // uses of the Backend for several blocks at once
+	Failed             uint64 // reads that ended with an error, that of a context as well
 	// LastError is the last error of the Backend, with the tier and the operation (has, get, put,
 	// delete), or ErrOverQuota if it had none; nil: all was well. That a caller gave up is no error.
 	LastError error
@@ -220,6 +240,7 @@ func (s *Store) acquire(ctx context.Context, chain []Key, l *Lease) error {
 	if err := s.usable(ctx); err != nil {
 		return err
 	}
+	begun := time.Now()
 	l.slots = make([]uint32, 0, len(chain))
 	for _, k := range chain {
 		slot, ok := s.slots[k]
@@ -237,6 +258,7 @@ func (s *Store) acquire(ctx context.Context, chain []Key, l *Lease) error {
 	}
 	s.count.hits += uint64(n)
 	s.count.misses += uint64(len(chain) - n)
+	s.count.acquires.add(time.Since(begun))
 	return nil
 }
 
@@ -572,7 +594,7 @@ func (s *Store) Stats() Stats {
 	return Stats{
 		Blocks: len(s.slots), Capacity: s.capacity, Leased: s.leased,
 		Hits: s.count.hits, Misses: s.count.misses,
-		Stored: s.count.stored, Evicted: s.count.evicted, Refused: s.count.refused,
+		Stored: s.count.stored, Evicted: s.count.evicted, Refused: s.count.refused, Acquires: s.count.acquires,
 		Disk: disk,
 	}
 }
