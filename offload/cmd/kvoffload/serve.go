@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -108,6 +109,11 @@ func serveCommand(args []string, out io.Writer) error {
 		cfg.Segments, cfg.EpochFile = segments, filepath.Join(*dir, "epoch")
 	}
 
+	if os.Getenv("GOMAXPROCS") == "" {
+		// Clients on the host need the others. Copies are bound by memory, and an idle processor of
+		// Go takes time from its neighbours to look for work.
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0)/2, 1)))
+	}
 	s, err := resp.New(cfg)
 	if err != nil {
 		return err
