@@ -94,7 +94,7 @@ func (t *Table[H, V]) drop(s *segment) {
 	t.account(-mem.SizeOf[segment]() - len(s.lines)*lineBytes)
 }
 
-// resize gives the table a directory of another depth, in which at says the segment
+// resize gives the table a directory of another depth, in which at returns the segment
 // of each place.
 func (t *Table[H, V]) resize(depth uint, at func(int) *segment) {
 	t.account(mem.PointerSize(int(unsafe.Sizeof(t.segs[0])) << depth))
@@ -179,7 +179,7 @@ func (t *Table[H, V]) Get(h H) V {
 	return 0
 }
 
-// Prefetch asks for the memory of some hashes, so that what is done with them one
+// Prefetch loads the memory of some hashes, so that what is done with them one
 // after the other does not wait for each.
 func (t *Table[H, V]) Prefetch(hashes []H) {
 	seen := t.seen
