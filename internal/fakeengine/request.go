@@ -96,7 +96,7 @@ func (h *Handle) Output() []uint32 { return slices.Clone(h.tokens[h.prompt:]) }
 // first admitted (usage.prompt_tokens_details.cached_tokens); 0 before.
 func (h *Handle) CachedTokens() int { return h.cached }
 
-// Abort ends the request. What it has computed stays in the cache; a request
+// Abort ends the request. Its computed blocks stay in the cache; a request
 // that has ended stays as it is.
 func (h *Handle) Abort() {
 	if !h.done {

@@ -266,7 +266,7 @@ func (p *Publisher) notify() {
 }
 
 // WaitSubscribers returns when at least n connections are subscribed to the
-// topic: what is published from then on reaches them.
+// topic: all batches from then on reach them.
 func (p *Publisher) WaitSubscribers(ctx context.Context, n int) error {
 	for {
 		p.mu.Lock()
@@ -365,8 +365,8 @@ func (p *Publisher) connect(ctx context.Context) {
 	}
 }
 
-// wire is the configuration of a connection. What subscribers and
-// askers send is small, and no slowness of theirs ends a connection: ZeroMQ's
+// wire is the configuration of a connection. Messages of subscribers and
+// of replay clients are small, and a slow peer does not end a connection: ZeroMQ's
 // publishers drop messages instead.
 func wire(t zmtp.SocketType) zmtp.Config {
 	return zmtp.Config{Type: t, MaxMessage: 64 << 10, WriteTimeout: -1}

@@ -241,8 +241,8 @@ func (s *Survey) Choose(want, keep int64) bool {
 	return some > 0
 }
 
-// Evict goes on with so many slabs, and reports whether it is done. What is evicted
-// has names: freed are the bytes of it.
+// Evict goes on with so many slabs, and reports whether it is done. Evicted slabs
+// have names: freed is their size in bytes.
 func (f *Forest) Evict(s *Survey, n int) (freed int64, done bool) {
 	done = f.eachSlab(s, n, func(id uint32, c *chunk, m *slabMeta) {
 		for s.left > 0 && m.behind() == 0 && !m.dead() && s.ageOf(m) >= s.least {

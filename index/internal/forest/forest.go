@@ -58,21 +58,21 @@
 // # Who may do what
 //
 // All writers hold one lock, for a few hundred blocks at a time: then they let
-// others in. Readers hold nothing. What they rely on:
+// others in. Readers hold nothing. They rely on this:
 //
 //   - All words that readers see are loaded and stored atomically, or written
 //     before an atomic store makes them reachable: keys before the header that
-//     says they are written, a record before the header that points to it, a
+//     marks them as written, a record before the header that points to it, a
 //     slab before its slot in the head table.
-//   - A reader loads a slab's header once. What it claims of a slot is what one
-//     load said: the header's mask, a row's bitmap word, or an entry. Rows have
+//   - A reader loads a slab's header once. The holders of a slot are from one
+//     load: of the header's mask, a row's bitmap word, or an entry. Rows have
 //     masks that never change; a holder whose slots change moves to another row
 //     or entry, and is there before it leaves the old one. So each claim was
 //     true at one moment, while the Match ran; a block that is being moved may
 //     be missed, never invented. A record that was replaced keeps what was true
 //     when it was.
 //   - A slab that is moved is in its new place, and found there, before its header
-//     says that it is dead in the old one. A reader that came by the table and finds it
+//     is dead in the old one. A reader that came by the table and finds it
 //     dead searches the table again.
 //   - A slab, record or ordinal that was given up is used anew two epochs later
 //     (package epochs): a reader that could reach it has left by then. So the key that a
@@ -326,7 +326,7 @@ func (f *Forest) Now() uint32 { return f.now.Load() }
 // Slabs returns how many there is room for.
 func (f *Forest) Slabs() int { return len(f.slabs.chunks) * chunkSlabs }
 
-// Tick has the clock go on. What is used between two ticks is used at one time.
+// Tick advances the clock. All uses between two ticks have one time.
 func (f *Forest) Tick() { f.now.Add(1) }
 
 // Place finds or makes the locs of keys, which follow each other behind prev.
@@ -395,8 +395,8 @@ func (f *Forest) follow(id uint32, slot int, keys []Key, fresh bool) (n int, add
 	return n + more, true
 }
 
-// Ref notes that a name stands for what is at l, which stays until that is taken back
-// by Unref, or the slab is evicted. What is before it stays too.
+// Ref counts a name for the block at l. The block and those before it stay until Unref, or until
+// the slab is evicted.
 func (f *Forest) Ref(l Loc) { f.meta(l.Slab()).refs++ }
 
 // Unref takes back a Ref. A slab without any is given up, if nothing is behind it:

@@ -11,7 +11,7 @@ import "sync/atomic"
 // any more: Rehome takes names, and Relink looks at slabs. Until then its new place
 // counts all names and slabs behind it, and each old one those that came to it.
 //
-// What a writer has in hand that no name refers to must stay where it is: chunks of
+// Slabs of a writer that no name refers to yet must stay where they are: chunks of
 // pinned slabs (Pin, PinAll) are left alone, and so are those of slabs that are known by
 // their places (Stay).
 

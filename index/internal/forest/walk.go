@@ -16,7 +16,7 @@ func (f *Forest) Enter() Reader { return Reader{f.epochs.Enter()} }
 // Leave must be called once.
 func (r Reader) Leave() { r.inside.Add(-1) }
 
-// Path is the way of some keys, a prompt's, through the slabs. What the slabs say
+// Path is the way of some keys, a prompt's, through the slabs. The content of a slab
 // is read when it is requested, and once. A Path is for one Reader that is inside;
 // its zero value is ready for Begin, and keeps its memory for the next one.
 type Path struct {
@@ -139,7 +139,7 @@ func (p *Path) Record(s *Span) (r Record, ok bool) {
 }
 
 // Record is what a reader sees of a slab's holders: each is in a row or an entry,
-// or, while it moves, in two. What one call claims was true at that moment.
+// or, while it moves, in two. The result of a call was true at that moment.
 type Record struct{ words record }
 
 // Rows returns the number of rows, Row the slots of one of them and its holders: a

@@ -74,7 +74,7 @@ func (s *segment) most() int { return len(s.lines) * lineNames * 94 / 100 }
 // for 3.2 names.
 func linesFor(n int) int { return roomy(max(n*5/16+1, minLines)) }
 
-// empty makes a segment an empty one of so many lines, or a few more. What it had is
+// empty makes a segment an empty one of so many lines, or a few more. Its old content is
 // not accounted for.
 func (t *Table[H, V]) empty(s *segment, lines int, depth uint) {
 	lines = roomy(lines)
