@@ -222,10 +222,10 @@ type promptModel struct {
 	past   bool // its tokenizer does not use the cache
 	coarse bool // it knows whole texts only
 
-	asked []promptAsked
+	asked []promptQuery
 }
 
-type promptAsked struct {
+type promptQuery struct {
 	text  string
 	chats [][2]string // if the text is of a chat: the roles and contents
 
@@ -600,11 +600,11 @@ func (c *comparison) report(n int) {
 }
 
 // next makes a text of those before, mostly for the same scope.
-func (c *comparison) next(m *promptModel) (asked promptAsked, how string) {
+func (c *comparison) next(m *promptModel) (asked promptQuery, how string) {
 	const most = 7 << 10
 	t := m.texts
 	if len(m.asked) == 0 {
-		return promptAsked{text: t.text(c.IntN(6000))}, "new"
+		return promptQuery{text: t.text(c.IntN(6000))}, "new"
 	}
 	asked = m.asked[len(m.asked)-1-int(float64(len(m.asked))*c.Float64()*c.Float64())]
 	old, turns := asked.text, asked.chats

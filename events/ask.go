@@ -13,7 +13,7 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
-// This file asks engines for missed messages in connections of their own, while the stream's
+// This file requests missed messages from engines in connections of their own, while the stream's
 // connection is read on: when a connection is made, when it falls idle, when a replay failed.
 // While an engine answers, the stream is locked, and its messages wait. Until its replay
 // socket has answered once, nothing waits for it, except for a moment at the beginning of a
@@ -88,7 +88,7 @@ func (s *Subscriber) ask(ctx context.Context, st *stream) (settled <-chan struct
 	return first
 }
 
-// askFirst asks when a connection begins to bring a stream, and returns when its messages can
+// askFirst makes the request when a connection begins to bring a stream, and returns when its messages can
 // be read.
 func (s *Subscriber) askFirst(ctx context.Context, st *stream) error {
 	if st.replayAt == "" {
@@ -116,7 +116,7 @@ func (s *Subscriber) askFirst(ctx context.Context, st *stream) error {
 	return nil
 }
 
-// keepAsking asks until the engine has answered, or the connection ends.
+// keepAsking repeats the request until the engine has answered, or the connection ends.
 func (s *Subscriber) keepAsking(ctx context.Context, st *stream, settle func()) {
 	o := st.owner
 	wait := backoff{min: s.cfg.Backoff / 10, max: askBackoff * s.cfg.Backoff}

@@ -699,7 +699,7 @@ func TestSilenceEnds(t *testing.T) {
 	}
 }
 
-// TestTellOnce: what goes on failing in one way is not told at every attempt.
+// TestTellOnce: a failure that lasts is not reported at every attempt.
 func TestTellOnce(t *testing.T) {
 	t.Parallel()
 	attempts := make(chan struct{}, 100_000)

@@ -125,7 +125,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestRefused: what is wrong must be said, and where.
+// TestRefused: an error names the fault, and its place.
 func TestRefused(t *testing.T) {
 	t16 := tokensFrom(0, 16)
 	stored := func(change ...pair) []any {

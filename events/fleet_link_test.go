@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Attempts to connect that fail in the same way are told at intervals that double. What is
+// Attempts to connect that fail in the same way are reported at intervals that double. What is
 // told of a link begins where what was told before has ended.
 func TestFleetTellsFailuresAtIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 
 // A pod that is described in other words is the same pod, and nothing is told.
 func TestFleetKnowsOtherWordsForAPod(t *testing.T) {
-	h := &heard{}
+	h := &changeLog{}
 	f := newFleet(t, newFleetSink(), events.FleetConfig{OnChange: h.change})
 	mustSet(t, f, "list", events.Pod{ID: "a", Model: "m", Host: "Engine-0.example."})
 	for range 2 {
@@ -61,9 +61,9 @@ func TestFleetSourceSetsFromManyGoroutines(t *testing.T) {
 	}
 }
 
-// What a source says when its Run is to have ended is too late: it may be old by now.
+// A set of a source whose Run is to have ended is too late: it may be old by now.
 func TestFleetSourceSetsTooLate(t *testing.T) {
-	h := &heard{}
+	h := &changeLog{}
 	f := newFleet(t, newFleetSink(), events.FleetConfig{Restored: []string{"old"}, OnChange: h.change})
 	late := make(chan func([]events.Pod) error, 1)
 	silent := func(ctx context.Context, set func([]events.Pod) error) error {
@@ -93,7 +93,7 @@ func TestFleetSourceSetsTooLate(t *testing.T) {
 
 // A restored pod that came and went is forgotten, and told of, once.
 func TestFleetForgetsARestoredPodOnce(t *testing.T) {
-	h := &heard{}
+	h := &changeLog{}
 	sink := newFleetSink()
 	f := newFleet(t, sink, events.FleetConfig{Restored: []string{"a"}, OnChange: h.change})
 	speak, spoken := make(chan bool), make(chan bool)
@@ -165,7 +165,7 @@ func TestFleetIsLiveBesideAForeignReplaySocket(t *testing.T) {
 	other, foreign := engineAt(t, "127.0.0.1")
 	other.Publish(clock(100))
 	pod.ReplayPort = foreign.ReplayPort
-	h := &heard{}
+	h := &changeLog{}
 	l := newLedger()
 	f := newFleet(t, l, events.FleetConfig{OnChange: h.change})
 	runFleet(t, f)

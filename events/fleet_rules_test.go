@@ -19,13 +19,13 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
-// heard collects what OnChange gets, as lines.
-type heard struct {
+// changeLog collects the changes that OnChange gets, as lines.
+type changeLog struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-func (h *heard) change(c events.FleetChange) {
+func (h *changeLog) change(c events.FleetChange) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	line := fmt.Sprintf("%v %s %s", c.Kind, c.Pod.ID, c.Source)
@@ -35,7 +35,7 @@ func (h *heard) change(c events.FleetChange) {
 	h.lines = append(h.lines, line)
 }
 
-func (h *heard) has(lines ...string) func() string {
+func (h *changeLog) has(lines ...string) func() string {
 	return func() string {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -190,7 +190,7 @@ func TestNewFleetRefuses(t *testing.T) {
 // A link says what its connection is at; a description that is the same disturbs nothing.
 func TestFleetLinks(t *testing.T) {
 	engine, pod := engineAt(t, "127.0.0.1")
-	var h heard
+	var h changeLog
 	sink := &dueSink{}
 	connects := make(chan string, 100)
 	f := newFleet(t, sink, events.FleetConfig{OnChange: h.change, Subscriber: events.SubscriberConfig{
@@ -243,7 +243,7 @@ func TestFleetDaemon(t *testing.T) {
 	_, pod := engineAt(t, "127.0.0.1")
 	daemon := publisher(t, fakeengine.PublisherConfig{Endpoint: "tcp://127.0.0.1:0"})
 	pod.TiersPort = portOf(t, daemon.Endpoint())
-	var h heard
+	var h changeLog
 	sink := &tellingSink{fleetSink: newFleetSink(), notes: map[string][]events.Note{}}
 	f := newFleet(t, sink, events.FleetConfig{OnChange: h.change})
 	runFleet(t, f)
@@ -306,7 +306,7 @@ func (s *tellingSink) StreamNote(pod, model, stream string, n events.Note) error
 // An address that is given on feeds one pod.
 func TestFleetAddressGivenOn(t *testing.T) {
 	_, pod := engineAt(t, "127.0.0.1")
-	var h heard
+	var h changeLog
 	f := newFleet(t, newFleetSink(), events.FleetConfig{OnChange: h.change})
 	runFleet(t, f)
 	mustSet(t, f, "host", named(pod, "a"))
@@ -324,7 +324,7 @@ func TestFleetAddressGivenOn(t *testing.T) {
 
 // The first source has a pod until it lets go; then the first in the order of Run.
 func TestFleetSources(t *testing.T) {
-	var h heard
+	var h changeLog
 	say := func(name string) (events.Source, chan []events.Pod) {
 		lists := make(chan []events.Pod)
 		return events.Source{Name: name, Run: func(ctx context.Context, set func([]events.Pod) error) error {
@@ -420,11 +420,11 @@ func TestFleetMaxPods(t *testing.T) {
 	})
 }
 
-// What the sink does not forget at once is tried again, and told.
+// A removal that the sink refuses is tried again, and reported.
 func TestFleetSinkDoesNotForget(t *testing.T) {
 	sink := newFleetSink()
 	fails := make(chan error, 100)
-	var h heard
+	var h changeLog
 	f := newFleet(t, sink, events.FleetConfig{OnChange: h.change, OnError: func(err error) { fails <- err }})
 	broken := errors.New("the index does not answer")
 	sink.refuse = func(string) error { return broken }
@@ -451,9 +451,9 @@ func TestFleetSinkDoesNotForget(t *testing.T) {
 	}
 }
 
-// What is known from before and named by nobody is forgotten when all sources have spoken.
+// A restored pod that no source names is forgotten when all sources have reported.
 func TestFleetRestored(t *testing.T) {
-	var h heard
+	var h changeLog
 	sink := newFleetSink()
 	lists := make(chan []events.Pod)
 	source := events.Source{Name: "s", Run: func(ctx context.Context, set func([]events.Pod) error) error {
@@ -498,7 +498,7 @@ func TestFleetForget(t *testing.T) {
 	}
 }
 
-// A source that ends is begun again, and told.
+// A source that ends is begun again, and reported.
 func TestFleetSourceEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -658,7 +658,7 @@ func TestFleetReplaced(t *testing.T) {
 		{"all", func(p *events.Pod) { *p = named(other, p.ID) }},
 	} {
 		t.Run(test.what, func(t *testing.T) {
-			var h heard
+			var h changeLog
 			sink := newFleetSink()
 			f := newFleet(t, sink, events.FleetConfig{OnChange: h.change})
 			stop := runFleet(t, f)
@@ -688,7 +688,7 @@ func TestFleetReplaced(t *testing.T) {
 	}
 }
 
-// What the Subscribers of a removed pod have counted stays.
+// The counters of the Subscribers of a removed pod stay.
 func TestFleetStats(t *testing.T) {
 	_, pod := engineAt(t, "127.0.0.1")
 	f := newFleet(t, newFleetSink(), events.FleetConfig{})
@@ -715,9 +715,9 @@ func TestFleetStats(t *testing.T) {
 	}
 }
 
-// Ranks that go are told and forgotten, and those that stay go on.
+// Ranks that go are reported and forgotten, and those that stay go on.
 func TestFleetResized(t *testing.T) {
-	var h heard
+	var h changeLog
 	sink := newFleetSink()
 	f := newFleet(t, sink, events.FleetConfig{OnChange: h.change})
 	stop := runFleet(t, f)
@@ -761,9 +761,9 @@ func TestFleetManyRefused(t *testing.T) {
 	}
 }
 
-// A description that is the same is not told, and one that comes back is another pod.
+// A description that is the same is not reported, and one that comes back is another pod.
 func TestFleetTells(t *testing.T) {
-	var h heard
+	var h changeLog
 	sink := newFleetSink()
 	f := newFleet(t, sink, events.FleetConfig{OnChange: h.change})
 	stop := runFleet(t, f)
@@ -789,7 +789,7 @@ func TestFleetTells(t *testing.T) {
 	}
 }
 
-// A refusal that lasts is told at intervals that double.
+// A refusal that lasts is reported at intervals that double.
 func TestFleetSourceRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told := make(chan error, 1000)

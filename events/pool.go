@@ -98,7 +98,7 @@ type PoolStats struct {
 //
 // With DropOldest the Pool drops messages when it is full, and the sink always notices. The
 // newest message of a stream is never dropped, so the sink sees a gap before it. If the
-// numbers would not show the gap, because they went back or because the sink does not know the
+// numbers would not show the gap, because they went back or because the sink does not have the
 // stream, the Pool gives the sink a NoteRestarted.
 //
 // All methods are safe for concurrent use. NewPool starts no goroutine. There are at
@@ -251,7 +251,7 @@ func (p *Pool) unreported() (drops []Drop) {
 	for _, q := range p.pods {
 		for _, s := range q.streams {
 			if s.lost.messages > 0 {
-				drops = append(drops, s.told(s.lost))
+				drops = append(drops, s.drop(s.lost))
 				s.lost = poolLoss{}
 			}
 		}
@@ -512,8 +512,8 @@ func (l *poolLoss) add(more poolLoss) {
 	}
 }
 
-// told returns the Drop of a loss.
-func (s *poolStream) told(l poolLoss) Drop {
+// drop returns the Drop of a loss.
+func (s *poolStream) drop(l poolLoss) Drop {
 	return Drop{Pod: s.pod.name, Model: s.model, Stream: s.name, From: l.from, To: l.to, Messages: l.messages}
 }
 
@@ -600,7 +600,7 @@ type poolDelivery struct {
 // prepare makes a delivery of an entry and of the drops before it.
 func (s *poolStream) prepare(e *poolEntry) poolDelivery {
 	return poolDelivery{
-		drop:    s.told(e.lost),
+		drop:    s.drop(e.lost),
 		message: !e.restart,
 		restart: e.restart || s.owed,
 		m: Message{

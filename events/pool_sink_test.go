@@ -279,7 +279,7 @@ func TestPoolPlaces(t *testing.T) {
 	}
 }
 
-// TestPoolOrderOfDrops: what was dropped is told in its place, whatever call comes between.
+// TestPoolOrderOfDrops: a drop is reported in its place, whatever call comes between.
 func TestPoolOrderOfDrops(t *testing.T) {
 	c := newClerk(t)
 	c.gate = make(chan struct{})

@@ -657,7 +657,7 @@ func TestPoolClose(t *testing.T) {
 	}
 }
 
-// TestPoolCloseInTime: what cannot be delivered any more is dropped and told.
+// TestPoolCloseInTime: messages that cannot be delivered any more are dropped and reported.
 func TestPoolCloseInTime(t *testing.T) {
 	d, g := newDesk(), newGate("p")
 	d.before = g.wait
@@ -684,7 +684,7 @@ func TestPoolCloseInTime(t *testing.T) {
 	d.expect(t, "p/m/t", "-3..3:1")
 }
 
-// TestPoolCloseUnderLoad: what Offer has taken is delivered or told, whenever
+// TestPoolCloseUnderLoad: a message that Offer has taken is delivered or reported, whenever
 // Close comes.
 func TestPoolCloseUnderLoad(t *testing.T) {
 	for i := range 20 {

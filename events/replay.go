@@ -15,7 +15,7 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
-// This file asks engines for missed messages. vLLM's publisher (distributed/kv_events.py,
+// This file requests missed messages from engines. vLLM's publisher (distributed/kv_events.py,
 // 0.9.0 to 0.29), like SGLang's and TensorRT-LLM's, keeps its last batches (10,000 by default)
 // and has a ROUTER socket that answers ["", start] with all of them from start on:
 //
@@ -254,7 +254,7 @@ func (s *Subscriber) believe(st *stream) {
 	t.strikes, t.untested = 0, false
 }
 
-// test asks an unverified replay socket for the first message of a connection. An error ends
+// test requests the first message of a connection from an unverified replay socket. An error ends
 // the connection.
 func (s *Subscriber) test(ctx context.Context, st *stream, m Message) error {
 	t := &st.owner.trust
@@ -287,7 +287,7 @@ func (s *Subscriber) test(ctx context.Context, st *stream, m Message) error {
 	return s.strike(st, anew)
 }
 
-// insist asks a replay socket until it answers, or for the time of a first answer.
+// insist requests from a replay socket until it answers, or for the time of a first answer.
 func (s *Subscriber) insist(ctx context.Context, ask func() error) error {
 	wait, since := newBackoff(s.cfg.Backoff), time.Now()
 	err := ask()
@@ -298,7 +298,7 @@ func (s *Subscriber) insist(ctx context.Context, ask func() error) error {
 	return err
 }
 
-// has asks whether a replay socket has a message and, if that is the next one, the message
+// has finds out whether a replay socket has a message and, if that is the next one, the message
 // that was applied before it: another engine may have answered at its address until now.
 func (s *Subscriber) has(ctx context.Context, st *stream, m Message) (same bool, err error) {
 	start := m.Seq
@@ -323,7 +323,7 @@ func (s *Subscriber) has(ctx context.Context, st *stream, m Message) (same bool,
 	return same, err
 }
 
-// changed asks whether the engine behind a replay socket that lacks a message of the
+// changed finds out whether the engine behind a replay socket that lacks a message of the
 // connection has restarted. The socket has sent the message that was applied last. If it still
 // has that, or has the message after all, nothing shows a restart.
 func (s *Subscriber) changed(ctx context.Context, st *stream, m Message) bool {
@@ -356,7 +356,7 @@ func (s *Subscriber) wasLast(st *stream, seq uint64, payload []byte) (bool, erro
 	return err == nil && receipt.Duplicate, err
 }
 
-// request asks a replay socket for its messages from a number on, and gives them to take until
+// request gets the messages of a replay socket from a number on, and gives them to take until
 // take is done. The time that take needs is not the socket's.
 func (s *Subscriber) request(ctx context.Context, st *stream, start uint64, take func(seq uint64, payload []byte) (done bool, err error)) error {
 	conn, err := s.dialReplay(ctx, st.replayAt)

@@ -237,8 +237,8 @@ func TestHoldRaces(t *testing.T) {
 					continue
 				}
 				of[which].Add(1)
-				var n marked
-				all := n.checkMarks(t, held.(tokenize.Marker), text, true, known{}, []int{20, len(text)})
+				var n markCounts
+				all := n.checkMarks(t, held.(tokenize.Marker), text, true, textMark{}, []int{20, len(text)})
 				for _, k := range all {
 					n.checkMarks(t, held.(tokenize.Marker), text, true, k, nil)
 				}

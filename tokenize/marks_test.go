@@ -15,15 +15,15 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// marked counts what was seen of texts that grow.
-type marked struct {
+// markCounts counts the cases of texts that grow.
+type markCounts struct {
 	texts, marks, kept, resumed int
 	added                       []string       // special tokens, in which cuts are counted
 	ends                        map[string]int // cuts, by what they are within
 }
 
-// A known is a mark, with the text up to it and the ids before its Resume.
-type known struct {
+// A textMark is a mark, with the text up to it and the ids before its Resume.
+type textMark struct {
 	text string
 	tokenize.Mark
 	ids []uint32
@@ -31,7 +31,7 @@ type known struct {
 
 // checkMarks encodes text with marks at positions, going on from a mark that is known,
 // and returns those that are kept, all with the ids of a whole encoding.
-func (n *marked) checkMarks(tb testing.TB, bpe tokenize.Marker, text string, special bool, from known, at []int) []known {
+func (n *markCounts) checkMarks(tb testing.TB, bpe tokenize.Marker, text string, special bool, from textMark, at []int) []textMark {
 	tb.Helper()
 	marks := make([]tokenize.Mark, len(at))
 	for i := range at {
@@ -49,7 +49,7 @@ func (n *marked) checkMarks(tb testing.TB, bpe tokenize.Marker, text string, spe
 	if from.Resume > 0 {
 		n.resumed++
 	}
-	all := make([]known, 0, len(kept))
+	all := make([]textMark, 0, len(kept))
 	last := from.Resume
 	for _, m := range kept {
 		tokens := from.Tokens + m.Tokens
@@ -61,16 +61,16 @@ func (n *marked) checkMarks(tb testing.TB, bpe tokenize.Marker, text string, spe
 		}
 		last = m.Resume
 		m.Tokens = tokens
-		all = append(all, known{text[:m.At], m, want[:tokens]})
+		all = append(all, textMark{text[:m.At], m, want[:tokens]})
 	}
 	return all
 }
 
 // grow encodes a text, and others that begin with what is known of those before.
-func (n *marked) grow(tb testing.TB, bpe tokenize.Marker, r *rand.Rand, special bool, more func() string) {
+func (n *markCounts) grow(tb testing.TB, bpe tokenize.Marker, r *rand.Rand, special bool, more func() string) {
 	tb.Helper()
 	text := more()
-	var from known
+	var from textMark
 	for range 5 {
 		var at []int
 		for range r.IntN(6) {
@@ -94,7 +94,7 @@ func (n *marked) grow(tb testing.TB, bpe tokenize.Marker, r *rand.Rand, special 
 }
 
 // cut returns a position of text that is not before from, and counts what it is within.
-func (n *marked) cut(r *rand.Rand, text string, from int) int {
+func (n *markCounts) cut(r *rand.Rand, text string, from int) int {
 	at := from + r.IntN(len(text)-from+1)
 	before, _ := utf8.DecodeLastRuneInString(text[:at])
 	after, _ := utf8.DecodeRuneInString(text[at:])
@@ -117,7 +117,7 @@ func (n *marked) cut(r *rand.Rand, text string, from int) int {
 	return at
 }
 
-func (n *marked) report(t *testing.T) {
+func (n *markCounts) report(t *testing.T) {
 	t.Helper()
 	t.Logf("%d texts, %d of them resumed; %d of %d marks kept; cuts within %v", n.texts, n.resumed, n.kept, n.marks, n.ends)
 	if n.resumed*4 < n.texts || n.kept*4 < n.marks {
@@ -129,7 +129,7 @@ func (n *marked) report(t *testing.T) {
 // at.
 func TestMarksOfFamilies(t *testing.T) {
 	f, _ := readFamilies(t)
-	var n marked
+	var n markCounts
 	for number, c := range f.Cases {
 		if _, refused := refusedFamily(c.Name); refused {
 			continue
@@ -166,7 +166,7 @@ func TestMarksOfCorpus(t *testing.T) {
 			bpe := loadOutside(t, family)
 			r := rand.New(rand.NewPCG(21, 22))
 			nasty := newNasty(23, "<|eot_id|>", "<|im_start|>", "<s>", "</s>", "<|endoftext|>")
-			n := marked{added: nasty.added}
+			n := markCounts{added: nasty.added}
 			for i := range 200 / sampled() {
 				n.grow(t, bpe, r, i%2 == 0, func() string {
 					if r.IntN(3) == 0 {
@@ -183,7 +183,7 @@ func TestMarksOfCorpus(t *testing.T) {
 				for _, m := range everyKiB(text) {
 					at = append(at, m.At)
 				}
-				for _, k := range n.checkMarks(t, bpe, text, true, known{}, at) {
+				for _, k := range n.checkMarks(t, bpe, text, true, textMark{}, at) {
 					n.checkMarks(t, bpe, k.text+" and more", true, k, nil)
 				}
 			}
@@ -397,8 +397,8 @@ func FuzzMarks(f *testing.F) {
 			return
 		}
 		for _, form := range all {
-			var n marked
-			for _, k := range n.checkMarks(t, form.bpe, text, true, known{}, []int{cut, next}) {
+			var n markCounts
+			for _, k := range n.checkMarks(t, form.bpe, text, true, textMark{}, []int{cut, next}) {
 				grown := k.text + more
 				for _, again := range n.checkMarks(t, form.bpe, grown, true, k, []int{len(k.text), len(grown)}) {
 					n.checkMarks(t, form.bpe, again.text+text, true, again, nil)

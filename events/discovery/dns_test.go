@@ -406,16 +406,16 @@ func TestDNSConfig(t *testing.T) {
 	}
 }
 
-// heard is one asking of a kind: what came of it, and when.
-type heard struct {
+// lookup is one query of a kind of record: its result, and when it came.
+type lookup struct {
 	at    time.Time
 	names []string // of a good answer
 	error bool
 }
 
-// present returns the pods that the rules leave after all askings of a kind, and what was
+// present returns the pods that the rules leave after all queries of a kind, and what was
 // heard: each pod is looked at for itself, from the beginning.
-func present(history []heard, grace time.Duration) (ids []string, any, gone bool, failures int) {
+func present(history []lookup, grace time.Duration) (ids []string, any, gone bool, failures int) {
 	all := make(map[string]bool)
 	for _, h := range history {
 		for _, name := range h.names {
@@ -426,7 +426,7 @@ func present(history []heard, grace time.Duration) (ids []string, any, gone bool
 			failures++
 		}
 	}
-	without := func(h heard) bool { return !h.error && len(h.names) == 0 }
+	without := func(h lookup) bool { return !h.error && len(h.names) == 0 }
 	goneAt := func(i int) bool { // answers without records have come for so long
 		last := history[i].at
 		for ; i >= 0 && without(history[i]); i-- {
@@ -489,7 +489,7 @@ func dnsSchedule(t *testing.T, seed uint64, behaviours map[int]int) (removed int
 		kinds = []uint16{kindSRV}
 	}
 	zone := make(map[uint16]map[int]record)
-	histories := make(map[uint16][]heard)
+	histories := make(map[uint16][]lookup)
 	weather := make(map[uint16]int) // what the server does mostly, for some time
 	for _, k := range kinds {
 		zone[k] = make(map[int]record)
@@ -526,7 +526,7 @@ func dnsSchedule(t *testing.T, seed uint64, behaviours map[int]int) (removed int
 			}
 			b.does = max(b.does, 0) // -1: an answer without records
 			server.set(k, b)
-			h := heard{error: !slices.Contains([]int{answers, denies, truncates, forges, breaks}, b.does)}
+			h := lookup{error: !slices.Contains([]int{answers, denies, truncates, forges, breaks}, b.does)}
 			switch {
 			case b.does == breaks:
 				h.error = len(b.records) > 0

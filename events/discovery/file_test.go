@@ -225,7 +225,7 @@ func TestFileReplaced(t *testing.T) {
 	}
 }
 
-// TestFileTrouble: what is wrong is told at once, and then after times that double up to
+// TestFileTrouble: a fault is reported at once, and then after times that double up to
 // one minute. Another error is told at once, and so is the same one after a good reading.
 func TestFileTrouble(t *testing.T) {
 	f := &fileTest{t: t}

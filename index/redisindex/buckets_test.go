@@ -324,7 +324,7 @@ func (s *mapServer) checkBatch(b *batch, saw *bucketFirings) {
 				}
 			}
 		}
-		if fine := find(put.body, nil, new(seen)); put.body != "" && !fine {
+		if fine := find(put.body, nil, new(findResult)); put.body != "" && !fine {
 			s.Fatalf("a body makes no sense: %x", put.body)
 		}
 	}

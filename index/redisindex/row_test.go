@@ -52,7 +52,7 @@ func TestRowLayout(t *testing.T) {
 	}
 }
 
-// What is told of a source is read again.
+// The row of a source is read as it was written.
 func TestRows(t *testing.T) {
 	empty := &row{writer: 1, layout: new(index.Layout), note: []byte{}}
 	unknown := sourceOfRow(fullRow())

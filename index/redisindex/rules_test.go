@@ -131,7 +131,7 @@ func newPrompt(seed uint64, units int) *prompt {
 	return (&prompt{Variant: index.Variant{Unit: 16}, root: 7}).fork(rand.New(rand.NewPCG(seed, 1)), 0, units)
 }
 
-// What is told of a life of a source that has ended does not count for its next one.
+// Reports of a life of a source that has ended do not count for its next one.
 func TestEndedLife(t *testing.T) {
 	s := newMapServer(t, index.MemoryConfig{})
 	m, src := (*mirror)(s.redisIndex), index.Source{Pod: "a", Model: "m"}

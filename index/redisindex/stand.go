@@ -12,7 +12,7 @@ import (
 // Ownership: at each heartbeat a writer reads the registry rows of its own sources. It takes
 // over sources that nobody writes any more, and deletes those that were removed.
 
-// ownership says which process writes a source.
+// ownership is which process writes a source.
 type ownership uint8
 
 const (
@@ -190,7 +190,7 @@ func (ix *redisIndex) removeLeft(ctx context.Context, which func(index.Source) b
 	}
 	p := ix.client.Pipeline()
 	for _, e := range listing.Entries {
-		if !e.Stale || !which(e.Source) || ix.knows(e.Source) {
+		if !e.Stale || !which(e.Source) || ix.has(e.Source) {
 			continue
 		}
 		r := ix.cacheOf(e.Source.Model).now.Load()
@@ -206,8 +206,8 @@ func (ix *redisIndex) removeLeft(ctx context.Context, which func(index.Source) b
 	return nil
 }
 
-// knows reports whether this process has a source.
-func (ix *redisIndex) knows(id index.Source) bool {
+// has reports whether this process has a source.
+func (ix *redisIndex) has(id index.Source) bool {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	return ix.sources[id] != nil

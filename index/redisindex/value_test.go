@@ -13,14 +13,14 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// seen is what find told.
-type seen struct {
+// findResult is a result of find.
+type findResult struct {
 	isSplit bool
 	held    []lineHolder
 }
 
-func (s *seen) holder(number, mask uint32) { s.held = append(s.held, lineHolder{number, mask}) }
-func (s *seen) split()                     { s.isSplit = true }
+func (s *findResult) holder(number, mask uint32) { s.held = append(s.held, lineHolder{number, mask}) }
+func (s *findResult) split()                     { s.isSplit = true }
 
 // slotKey is a key at its slot.
 type slotKey struct {
@@ -51,7 +51,7 @@ func (p plainBody) of(keys []index.Key) map[slotKey]map[uint32]bool {
 }
 
 // told returns what find told of keys.
-func (s *seen) told(keys []index.Key) plainBody {
+func (s *findResult) told(keys []index.Key) plainBody {
 	p := make(plainBody)
 	for _, h := range s.held {
 		for mask := h.mask; mask != 0; mask &= mask - 1 {
@@ -66,7 +66,7 @@ func sameBody(a, b plainBody) bool {
 	return maps.EqualFunc(a, b, func(x, y map[uint32]bool) bool { return maps.Equal(x, y) })
 }
 
-// What is appended is found again, by those prompts that have the keys, and by no other.
+// Appended lines are found again, by those prompts that have the keys, and by no other.
 func TestLinesRandom(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 9))
 	var lines, found, holes, cut, empty, tellings, wide int
@@ -124,7 +124,7 @@ func TestLinesRandom(t *testing.T) {
 		prompts = append(prompts, trunk)
 		value := valueHead + section(1, 2, "") + section(3, 4, string(body)) + section(5, 6, string([]byte{bodySplit}))
 		for _, keys := range prompts {
-			var s seen
+			var s findResult
 			var writers []uint64
 			fine := sections(value, func(writer, _ uint64, body string) bool {
 				writers = append(writers, writer)
@@ -198,7 +198,7 @@ func TestValueLayout(t *testing.T) {
 	}
 }
 
-// What split and isBucket say of a key is what it was made of.
+// split and isBucket return the parts that a key was made of.
 func TestNamesSplit(t *testing.T) {
 	n := names{"p{x}:", 7}
 	for _, c := range []struct {
@@ -249,9 +249,9 @@ func TestValueGarbage(t *testing.T) {
 		{"a number without an end", valueHead + section(1, 1, good[:len(good)-1]+"\xff"), false, 0},
 		{"more bytes than there are", valueHead + section(1, 1, good[:27]+"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), false, 0},
 	} {
-		var s seen
+		var s findResult
 		fine := sections(c.value, func(_, _ uint64, body string) bool { return find(body, keys, &s) })
-		room := &seen{held: make([]lineHolder, 0, 8)}
+		room := &findResult{held: make([]lineHolder, 0, 8)}
 		if n := testing.AllocsPerRun(5, func() {
 			room.held = room.held[:0]
 			sections(c.value, func(_, _ uint64, body string) bool { return find(body, keys, room) })
@@ -282,7 +282,7 @@ func FuzzValue(f *testing.F) {
 		for at := int(from); at+8 <= len(value) && len(keys) < spans[0]; at += 8 {
 			keys = append(keys, index.Key(u64(value[at:])))
 		}
-		var s seen
+		var s findResult
 		sections(value, func(_, _ uint64, body string) bool { find(body, keys, &s); return true })
 		if len(s.held) > len(value) {
 			t.Errorf("%d findings for %d bytes", len(s.held), len(value))
@@ -299,7 +299,7 @@ func FuzzValue(f *testing.F) {
 			}
 		}
 		sections(value, func(_, _ uint64, body string) bool {
-			var s seen
+			var s findResult
 			if want, ok := plainRead(body, keys); ok != find(body, keys, &s) || ok && !sameBody(want, s.told(keys)) {
 				t.Fatalf("%x of %v:\n got %v\nwant %v, fine %v", body, keys, s.told(keys), want, ok)
 			}

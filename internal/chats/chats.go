@@ -11,7 +11,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// Models loads the chat.Model of each name when it is first asked for. The zero value reads
+// Models loads the chat.Model of each name at the first request for it. The zero value reads
 // the local HuggingFace cache. It is safe for concurrent use. Do not copy it after its
 // first use.
 type Models struct {

@@ -5,7 +5,7 @@ package cputime
 import "time"
 
 // Of returns the processor time that the process takes while f runs, all of its
-// goroutines and the garbage collector included. Where the system does not tell,
+// goroutines and the garbage collector included. Where the system has no such clock,
 // it is the time that passes.
 func Of(f func()) time.Duration {
 	before := used()

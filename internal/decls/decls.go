@@ -29,7 +29,7 @@ func Names(d ast.Decl) (names []string) {
 }
 
 // Members returns the fields of structs, and the methods of interfaces, that a
-// declaration declares, as Type.Member. What a type embeds, or is another name for, is
+// declaration declares, as Type.Member. An embedded type, or one that Type is another name for, is
 // there as Type.=Other too.
 func Members(d ast.Decl) (names []string) {
 	g, ok := d.(*ast.GenDecl)

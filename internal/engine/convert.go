@@ -41,9 +41,9 @@ type Converter struct {
 	// Partial: a part of the history of the rank is missing.
 	Partial bool
 	// Spared has the tiers that an event that empties the cache without naming a tier leaves,
-	// because it is another stream that tells of them.
+	// because another stream reports them.
 	Spared Tiers
-	// Shared: other streams tell of the host memory, too, or alone.
+	// Shared: other streams report the host memory, too, or alone.
 	Shared bool
 	Recent *Recent       // of the pod and model
 	Groups []stats.Group // that earlier batches of the rank have named
@@ -332,7 +332,7 @@ func (c *Converter) stored(e *events.Event) index.Change {
 		HasParent: e.HasParent,
 		Parent:    index.Hash(e.Parent),
 		Reused:    e.Reused,
-		// vLLM's OffloadingConnector stores a chunk once; Profile.ClearsGPU tells that it runs.
+		// vLLM's OffloadingConnector stores a chunk once; Profile.ClearsGPU shows that it runs.
 		Unique: c.Profile.ClearsGPU && !c.Shared && strings.EqualFold(e.Medium, "CPU"),
 	}
 	if len(e.Tokens) == 0 || e.BlockSize <= 0 || paged(e.Medium) { // with tokens, pages would be one chunk

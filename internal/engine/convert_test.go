@@ -53,7 +53,7 @@ func store(tokens []uint32, size int) events.Event {
 	return e
 }
 
-// Names of tiers compare without case. What nobody knows is not the gpu, and is noted.
+// Names of tiers compare without case. An unknown name is not the gpu, and is noted.
 func TestTierNames(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 2)
 	for name, want := range map[string]index.Tier{

@@ -174,7 +174,7 @@ func (p *Profile) Hybrid(groups []stats.Group) bool {
 	return len(groups) > 1 || len(groups) == 1 && p.Corrected(groups[0].Group).Kind != index.GroupFull
 }
 
-// Reports tells whether a full report shows the blocks of all groups for a next request.
+// Reports is whether a full report shows the blocks of all groups for a next request.
 func (p *Profile) Reports(groups []stats.Group) bool {
 	return !slices.ContainsFunc(groups, func(announced stats.Group) bool {
 		g := p.Corrected(announced.Group)

@@ -78,7 +78,7 @@ func newEngine(t testing.TB, blocks int) *fakeengine.Engine {
 	return e
 }
 
-// Told the truth, alone, and without answers to store, an estimate is exact. What else may
+// With true answers, alone, and without answers to store, an estimate is exact. What else may
 // be is in TestApproximateRuns and TestApproximateDisturbed of internal/systemtest.
 func TestExact(t *testing.T) {
 	const blocks, requests = 2000, 3000

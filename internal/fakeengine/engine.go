@@ -1,10 +1,10 @@
 // Package fakeengine plays a vLLM engine with KV events: a real block pool and
 // a real scheduler around a model that is faked. It publishes what such an
-// engine publishes, byte for byte, and tells what such an engine holds, so that
-// an index fed with the one can be checked against the other.
+// engine publishes, byte for byte, and reports the blocks that it holds, so that
+// an index fed with the events can be checked against the blocks.
 //
 // Start with [New]; give requests to [Engine.Submit], drive the engine with
-// [Engine.Step], ask [Engine.Cached] and [Engine.Held]. [Encoding] alone writes
+// [Engine.Step], compare with [Engine.Cached] and [Engine.Held]. [Encoding] alone writes
 // batches that no engine made; [Prompt] makes events for them.
 //
 // Reproduced: vLLM 017e9f4448b7 (2026-08-17), v1/core/block_pool.py,
@@ -24,7 +24,7 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 )
 
-// Config says what engine to play. A number that is 0 is replaced by its
+// Config is that of the engine to play. A number that is 0 is replaced by its
 // default.
 type Config struct {
 	// Model names the model; greedy outputs depend on it.
@@ -53,8 +53,8 @@ type Config struct {
 	// HashSeed is PYTHONHASHSEED. Engines with one seed name blocks alike.
 	HashSeed string
 	// Encoding of the events. Both array forms put blocks without a hash at the
-	// end of the queue of free blocks, as engines did until June 2026, and know
-	// no Request.ReportFull.
+	// end of the queue of free blocks, as engines did until June 2026, and ignore
+	// Request.ReportFull.
 	Encoding Encoding
 	// Seed of the outputs that are drawn at random.
 	Seed uint64
@@ -64,7 +64,7 @@ type Config struct {
 	// clock that starts at 0 with the engine and advances by 1/64 s a step.
 	Now func() float64
 	// Publish gets the payload of each batch and may keep it. It is called
-	// within Step, last, so that the engine can be asked from it. Nil: nobody
+	// within Step, last, so that it may call the engine. Nil: nobody
 	// listens.
 	Publish func(payload []byte)
 }
@@ -94,9 +94,9 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Engine is a fake engine. What it does follows from its Config and the calls
-// made on it, nothing else. It is not safe for concurrent use: one goroutine
-// drives it and asks it, or a mutex guards it and the handles of its requests.
+// Engine is a fake engine. Its Config and the calls made on it decide all that
+// it does. It is not safe for concurrent use: one goroutine
+// calls it, or a mutex guards it and the handles of its requests.
 type Engine struct {
 	cfg    Config
 	pool   *pool
@@ -107,15 +107,15 @@ type Engine struct {
 	waiting []*Handle // in order of arrival, preempted requests first
 	running []*Handle // in order of admission
 	// ended: a request has ended since the last step. The engine makes one more
-	// step to tell its workers, even if it has nothing to compute.
+	// step to notify its workers, even if it has nothing to compute.
 	ended bool
 
 	adapters map[string]int // name to id, in order of first use
 	counts   Counts
 }
 
-// New makes an engine with an empty cache. The error says what in the Config
-// is out of range.
+// New makes an engine with an empty cache. The error names the field of the Config
+// that is out of range.
 func New(cfg Config) (*Engine, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -132,8 +132,8 @@ func New(cfg Config) (*Engine, error) {
 }
 
 // Submit queues a request; the steps that follow serve it. It keeps none
-// of the slices. The error says what is wrong with the request: the prompt is
-// empty, or prompt and output do not fit into the pool.
+// of the slices. A request is refused if the prompt is
+// empty, or if prompt and output do not fit into the pool.
 func (e *Engine) Submit(r Request) (*Handle, error) {
 	if len(r.Tokens) == 0 {
 		return nil, errors.New("fakeengine: a request without tokens")
@@ -346,7 +346,7 @@ func (e *Engine) publish() {
 
 // Reset empties the cache, if no request is running, and reports whether it
 // did. Its event leaves with the next step that has something to do, first in
-// the batch: an idle engine tells nobody until then.
+// the batch: an idle engine publishes nothing until then.
 func (e *Engine) Reset() bool {
 	if !e.pool.reset() {
 		e.counts.Refused++
@@ -364,7 +364,7 @@ func (e *Engine) ResetRunning() {
 	e.Reset()
 }
 
-// EvictBlocks forgets what blocks hold, by the ids that BlockIDs tells, also
+// EvictBlocks empties blocks, by the ids that BlockIDs returns, also
 // of blocks in use. vLLM does so to blocks that could not be loaded from
 // elsewhere; nothing else makes holes in a prefix. Ids of blocks that hold
 // nothing are passed over. The events leave with the next step.

@@ -23,7 +23,7 @@ type Counts struct {
 	Refused       int // resets refused because a request was running
 }
 
-// Counts tells what happened so far.
+// Counts returns the counters.
 func (e *Engine) Counts() Counts { return e.counts }
 
 // Cached is how many tokens of a prompt a request would find cached if it were
@@ -42,8 +42,8 @@ func (e *Engine) Held(tokens []uint32, adapter, salt string) int {
 	return len(e.pool.leading(e.chain(tokens, adapter, salt))) * e.cfg.BlockSize
 }
 
-// Copies tells for each full block of a prompt how many blocks of the pool
-// hold it.
+// Copies returns for each full block of a prompt the number of blocks of the pool
+// that hold it.
 func (e *Engine) Copies(tokens []uint32, adapter, salt string) []int {
 	hashes := e.chain(tokens, adapter, salt)
 	copies := make([]int, len(hashes))
@@ -53,7 +53,7 @@ func (e *Engine) Copies(tokens []uint32, adapter, salt string) []int {
 	return copies
 }
 
-// BlockIDs tells for each full block of a prompt which block of the pool a
+// BlockIDs returns for each full block of a prompt the block of the pool that a
 // request would hit, 0 for none.
 func (e *Engine) BlockIDs(tokens []uint32, adapter, salt string) []int {
 	hashes := e.chain(tokens, adapter, salt)
@@ -74,8 +74,8 @@ func (e *Engine) chain(tokens []uint32, adapter, salt string) []enginehash.Diges
 	return hashes
 }
 
-// Pending reports whether events wait for the next step: what was published
-// does not yet tell what is cached.
+// Pending reports whether events wait for the next step: the published
+// events do not yet show the cache.
 func (e *Engine) Pending() bool { return len(e.pool.events) > 0 }
 
 // Waiting is the number of requests that are to be admitted.

@@ -105,7 +105,7 @@ func (p *pool) store(id int, h enginehash.Digest) {
 	}
 }
 
-// evict takes the hash of a block away, if it has one, and says so.
+// evict takes the hash of a block away, if it has one, and reports whether it had.
 func (p *pool) evict(id int) {
 	b := &p.blocks[id]
 	if !b.hashed {

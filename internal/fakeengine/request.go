@@ -6,7 +6,7 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 )
 
-// Request is what a client asks for.
+// Request is one request of a client.
 type Request struct {
 	Tokens  []uint32 // the prompt
 	Adapter string   // LoRA adapter; "" for none
@@ -15,7 +15,7 @@ type Request struct {
 	// MaxTokens to generate; the engine always generates that many. Default:
 	// as many as Output has, at least 1.
 	MaxTokens int
-	// Output is what the model says, as far as it goes; then tokens are
+	// Output is the beginning of the model's answer; behind it tokens are
 	// sampled.
 	Output []uint32
 	// Greedy makes the sampled tokens depend on model, adapter and all tokens
@@ -74,7 +74,7 @@ func (e *Engine) append(h *Handle, token uint32) {
 	}
 }
 
-// sample says the next token of a request.
+// sample returns the next token of a request.
 func (e *Engine) sample(h *Handle) uint32 {
 	n := len(h.tokens) - h.prompt
 	switch {
@@ -96,7 +96,7 @@ func (h *Handle) Output() []uint32 { return slices.Clone(h.tokens[h.prompt:]) }
 // first admitted (usage.prompt_tokens_details.cached_tokens); 0 before.
 func (h *Handle) CachedTokens() int { return h.cached }
 
-// Abort ends the request. What it has computed stays in the cache; a request
+// Abort ends the request. Its computed blocks stay in the cache; a request
 // that has ended stays as it is.
 func (h *Handle) Abort() {
 	if !h.done {

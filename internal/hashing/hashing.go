@@ -386,7 +386,7 @@ func AppendName(b []byte, name string) []byte {
 func (h Hasher) Tie(prompt []byte) uint64 { return xxh3.HashSeed(prompt, h.tieSeed) }
 
 // tieEdge is how much of a long request's beginning and end its ties are made of, in bytes.
-// What cannot be scored may be long: a body has up to 256 MiB.
+// A request that is not scorable may be long: a body has up to 256 MiB.
 const tieEdge = 128 << 10
 
 // edges returns a hash of a text, of a long one without the middle.

@@ -1,4 +1,4 @@
-// Package hashunit knows in which units prompts are hashed.
+// Package hashunit has the units in which prompts are hashed.
 package hashunit
 
 // Of returns the unit of a block size, both in tokens: their greatest

@@ -1,4 +1,4 @@
-// Package inmemory knows what an index of index.NewMemory can beside the contract.
+// Package inmemory has the abilities of an index of index.NewMemory beside the contract.
 package inmemory
 
 import (
@@ -28,8 +28,7 @@ func New(c index.MemoryConfig) (Memory, error) {
 
 // Explainer is an optional ability of an index.Index.
 type Explainer interface {
-	// Explain says what a source knows of a block. A source that is not there knows
-	// nothing. It changes nothing. A block whose Size is not a multiple of its unit is
+	// Explain returns the Trace of a block in a source. It is zero for a source that is not there. It changes nothing. A block whose Size is not a multiple of its unit is
 	// an error that wraps index.ErrInvalid.
 	Explain(ctx context.Context, src index.Source, b Block) (trace.Trace, error)
 }

@@ -397,7 +397,7 @@ func (m *machine) compare(op string, a, b Value) (bool, error) {
 	return m.less(op, a, b)
 }
 
-// evalSum evaluates "a + b + c ...". What strings it begins with are put together
+// evalSum evaluates "a + b + c ...". The strings that it begins with are joined
 // above the output, to be copied once.
 func (m *machine) evalSum(f *frame, e *sumExpr) (Value, error) {
 	mark := len(m.out)

@@ -247,7 +247,7 @@ func (m *machine) iterator(class string, next nextFunc) (Value, error) {
 }
 
 // generator returns a Python generator: start is its body up to the loop, which
-// runs when the first element is asked for. A nil nextFunc: there are none.
+// runs when the first element is requested. A nil nextFunc: there are none.
 func (m *machine) generator(start func() (nextFunc, error)) (Value, error) {
 	var next nextFunc
 	return m.iterator("generator", func() (Value, bool, error) {

@@ -5,7 +5,7 @@ import _ "embed"
 // The forms of expressions, in testdata/grammar. A + before a name marks what Jinja2 3.1.2
 // or MarkupSafe 2.1.2 does otherwise.
 var (
-	// What a filter takes, what it gives, its name, its arguments.
+	// The kind that a filter takes, the kind that it gives, its name, its arguments.
 	//
 	//go:embed testdata/grammar/filters.txt
 	filterTable string
@@ -14,11 +14,11 @@ var (
 	//
 	//go:embed testdata/grammar/methods.txt
 	methodTable string
-	// What a test is of, its name, its arguments.
+	// The kind that a test takes, its name, its arguments.
 	//
 	//go:embed testdata/grammar/tests.txt
 	testTable string
-	// What it gives, its precedence, the constructs, the pattern.
+	// The kind that it gives, its precedence, the constructs, the pattern.
 	//
 	//go:embed testdata/grammar/expressions.txt
 	expressionTable string

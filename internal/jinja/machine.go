@@ -12,12 +12,12 @@ import (
 	"math"
 )
 
-// A machine is one rendering: its output and what is left of its limits. What it
+// A machine is one rendering: its output and the rest of its limits. All that it
 // makes and does is charged before it is made or done.
 //
 // A step is what it takes to evaluate a node of the template, or to go through one
 // element: at most some 40 ns of a server's core of 2024, so that DefaultSteps are
-// about 50 ms. What takes longer is charged more: text by [machine.scan],
+// about 50 ms. Longer work is charged more: text by [machine.scan],
 // [machine.chars] or [machine.kinds], values by [machine.alloc].
 type machine struct {
 	env     *Env

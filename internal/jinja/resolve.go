@@ -201,7 +201,7 @@ func (r *resolver) forLoop(st *forStmt, s site) {
 }
 
 // inert reports whether the body of a for does nothing if its elements are strings:
-// it only asks for items that strings never have. Templates for messages that may
+// it only reads items that strings never have. Templates for messages that may
 // be lists of parts go through strings so, character by character.
 func inert(st *forStmt) bool {
 	target, ok := st.target.(*nameExpr)

@@ -116,7 +116,7 @@ func (s *symbols) load(name string) {
 	}
 }
 
-// merge takes over what the branches of an if name. What only some of them store
+// merge takes over the names in the branches of an if. A name that only some of them store
 // is loaded before.
 func (s *symbols) merge(branches ...*symbols) {
 	stores := make(map[string]bool)

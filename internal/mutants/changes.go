@@ -20,7 +20,7 @@ type changes struct {
 	rows  []string
 }
 
-// concern says whether the function, the test or the row of a mutant differs.
+// concern reports whether the function, the test or the row of a mutant differs.
 func (c changes) concern(m mutant) bool {
 	dir, name := m.place()
 	return c.decls[[2]string{filepath.Clean(dir), name}] || c.decls[[2]string{filepath.Clean(m.pkg), m.function()}] ||

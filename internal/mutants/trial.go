@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// trial is a mutant under its number, which tells it from the others.
+// trial is a mutant under its number.
 type trial struct {
 	mutant
 	n       int
@@ -26,11 +26,11 @@ type trial struct {
 
 // To build a test binary takes as long as hundreds of its tests. So the mutants
 // of a package are woven into one: a function that they change begins with what
-// each of them does in its place. The chooser, a file more of the package, says
-// which of them it is, or none.
+// each of them does in its place. The chooser, a file more of the package, has
+// the number of the one to run, or 0.
 const chooser = "package %s\n\nimport (\n\t\"os\"\n\t\"strconv\"\n)\n\nvar mutant__, _ = strconv.Atoi(os.Getenv(\"KVINDEX_MUTANT\"))\n"
 
-// tryAll tries mutants of a package and says how many of them were killed. It
+// tryAll tries mutants of a package and returns how many of them were killed. It
 // writes files that begin with bin.
 func tryAll(bin, pkg string, trials []*trial) (killed int, err error) {
 	patience, err := weave(bin, pkg, trials)
@@ -47,8 +47,8 @@ func tryAll(bin, pkg string, trials []*trial) (killed int, err error) {
 }
 
 // weave builds a binary for the mutants of a package, less those that can only be
-// built alone, and has it pass all of their tests while none is chosen. It says
-// when a test that has not ended has failed.
+// built alone, and has it pass all of their tests while none is chosen. A test
+// that takes longer than patience has failed.
 func weave(bin, pkg string, trials []*trial) (patience time.Duration, err error) {
 	bodies, files := make(map[ast.Decl]string), make(map[string]string)
 	var tests []string

@@ -42,7 +42,7 @@
 // it is b(1)·H^(k+1) + ... + b(k)·H^2 + len(m)·H + S, where H and S are values of AES at two
 // different points: secrets of the Cache. So tag(i) is tag(i-1)·H^66, and the blocks of c(i)
 // at the powers 2 to 65, and constants. Take two texts with tags of the same length and kind.
-// The constants cancel out. What is left is a polynomial in H. Its coefficients are the
+// The constants cancel out. The rest is a polynomial in H. Its coefficients are the
 // differences of the blocks of the texts, each at a power of its own, and above these the
 // differences of the scopes and of their lengths. If scope or text differ, it is not
 // zero, and has at most as many roots as its degree. H is one of 2^128 values, if AES is a

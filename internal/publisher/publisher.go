@@ -1,5 +1,5 @@
-// Package publisher sends batches of KV events over ZeroMQ as vLLM does. What tests do to it, losses
-// and repeats, is here too, because it happens under the lock of a Publisher.
+// Package publisher sends batches of KV events over ZeroMQ as vLLM does. Losses and repeats, which
+// tests cause, are here too, because they happen under the lock of a Publisher.
 package publisher
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
-// What a Config leaves zero is as in vLLM 0.9.0 to 0.29
+// The defaults of a Config are those of vLLM 0.9.0 to 0.29
 // (config/kv_events.py).
 const (
 	DefaultBuffer = 10_000  // batches that a replay can bring back
@@ -31,7 +31,7 @@ const replayEnd = math.MaxUint64
 // ErrClosed is returned by the methods of a Publisher after Close.
 var ErrClosed = errors.New("publisher is closed")
 
-// Config says how a Publisher behaves. The zero value publishes with
+// Config is that of a Publisher. The zero value publishes with
 // an empty topic on a free port of the loopback interface, without a replay
 // socket.
 type Config struct {
@@ -45,10 +45,10 @@ type Config struct {
 
 // Publisher sends batches of events over ZeroMQ the way vLLM does
 // (distributed/kv_events.py, 0.9.0 to 0.29): [topic, number, payload] on a PUB
-// socket, and the last batches again on a ROUTER socket to whoever asks. As
-// with libzmq, what a subscriber is too slow for is dropped without a word.
+// socket, and the last batches again on a ROUTER socket on request. As
+// with libzmq, a batch is dropped silently for a subscriber that is too slow.
 // Unlike vLLM's, live batches do not wait for an answer to a replay, and such an
-// answer is whole, unless LoseReplies says otherwise.
+// answer is whole, unless LoseReplies takes messages out.
 //
 // It owns its goroutines until Close and is safe for concurrent use.
 type Publisher struct {
@@ -168,7 +168,7 @@ func (p *Publisher) Repeat(seq uint64) bool {
 
 // LoseReplies has answers to replays lose messages, as those of vLLM's ROUTER
 // do that do not fit its queue. Message i of the n batches of an answer, or its
-// end if i is n, is lost if lost says so. The function is not called
+// end if i is n, is lost if lost returns true. The function is not called
 // concurrently; nil ends it.
 func (p *Publisher) LoseReplies(lost func(i, n int) bool) {
 	p.mu.Lock()
@@ -258,7 +258,7 @@ func (p *Publisher) notify() {
 }
 
 // WaitSubscribers returns when at least n connections are subscribed to the
-// topic: what is published from then on reaches them.
+// topic: all batches from then on reach them.
 func (p *Publisher) WaitSubscribers(ctx context.Context, n int) error {
 	for {
 		p.mu.Lock()
@@ -357,8 +357,8 @@ func (p *Publisher) connect(ctx context.Context) {
 	}
 }
 
-// wire is the configuration of a connection. What subscribers and
-// askers send is small, and no slowness of theirs ends a connection: ZeroMQ's
+// wire is the configuration of a connection. Messages of subscribers and
+// of replay clients are small, and a slow peer does not end a connection: ZeroMQ's
 // publishers drop messages instead.
 func wire(t zmtp.SocketType) zmtp.Config {
 	return zmtp.Config{Type: t, MaxMessage: 64 << 10, WriteTimeout: -1}

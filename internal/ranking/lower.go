@@ -86,7 +86,7 @@ func (j *Judge) pages(rows []index.Row, tiers []index.Tier) (most int) {
 
 // chunkOf returns how many blocks a chunk of the connector has, by the chunks that describe
 // themselves or else by the profile; without either it is one block. known: each chunk of the rows
-// tells its length, or the profile does. single: chunks of one block, which their rows do not show,
+// shows its length, or the profile does. single: chunks of one block, which their rows do not show,
 // contradict the profile.
 func chunkOf(rows []index.Row, p *engine.Profile, single bool) (chunk int, known bool) {
 	chunk, bare := 0, false

@@ -64,7 +64,7 @@ func (x *Registry) Pods() []podstate.Info {
 }
 
 // Pod returns the description of one pod; false: the pod does not have the model. The index is
-// asked without pod.mu, because it may be busy with the pod.
+// called without pod.mu, because it may be busy with the pod.
 func (x *Registry) Pod(name, model string) (info podstate.Info, ok bool) {
 	if x.closed.Load() {
 		return info, false

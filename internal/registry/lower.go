@@ -7,24 +7,24 @@
 //
 // # Which streams these are
 //
-// Those of which the host says so (events.NoteTiers, SubscriberConfig.Tiers), and those whose
+// Those that the host names (events.NoteTiers, SubscriberConfig.Tiers), and those whose
 // events have named lower tiers and never the gpu. Both end with the first event about the gpu:
-// then the stream is one like all others, and the rules of contest.go hold. What it has told of
-// lower tiers is forgotten with that, unless no other stream has the rank.
+// then the stream is one like all others, and the rules of contest.go hold. The blocks of lower
+// tiers that it has reported are forgotten with that, unless no other stream has the rank.
 //
-// Events alone do not tell enough. An engine that has moved to another address may begin with
-// an event about the host memory, and the gpu that the index knows is then an older engine's. So
+// Events alone are not enough. An engine that has moved to another address may begin with
+// an event about the host memory, and the blocks of the gpu in the index are then an older engine's. So
 // at the first message of such a stream the rank is uncertain until its own stream confirms it.
 // An event that empties the cache and names no tier is the gpu's until the stream is known to be
 // a daemon's: to believe that blocks stay would be worse than to forget them. Where the host
-// says what the stream is, neither happens, and its silence makes no pod silent.
+// names the stream, neither happens, and its silence makes no pod silent.
 //
 // # What is forgotten
 //
 // After a gap, a restart or a malformed message the tiers that the stream has named are empty,
 // also if WithKeepOnLoss is set. So they are where the stream itself empties the cache without
 // naming a tier. A gap of the engine, and its event that the cache is empty, leave the tiers
-// that only a daemon has named. A tier that both have named is emptied by either: nothing tells
+// that only a daemon has named. A tier that both have named is emptied by either: nothing shows
 // whose copies are which. Then the other's view is partial.
 //
 // An engine that restarts, or moves, may give its blocks other hashes (vLLM without
@@ -43,7 +43,7 @@ import (
 	"github.com/kvindex/kvindex/internal/view"
 )
 
-// tellsLower reports whether the stream of the message tells of lower tiers alone.
+// tellsLower reports whether the stream of the message is about lower tiers alone.
 func (d *delivery) tellsLower() bool {
 	st := d.stream
 	if len(st.Ranks) > 0 || st.OfGPU {
@@ -57,7 +57,7 @@ func (d *delivery) tellsLower() bool {
 	return !named.Has(index.TierGPU) && (known || named != 0 && !clears)
 }
 
-// joinLower continues a stream that an index has from before. It does not tell the tiers of the
+// joinLower continues a stream that an index has from before. It does not have the tiers of the
 // stream, so they may be any.
 func (in *ingest) joinLower(st *podstate.Stream) error {
 	if _, heard := st.Seq.Next(); heard || len(st.Lower) > 0 {
@@ -91,7 +91,7 @@ func (in *ingest) joinLower(st *podstate.Stream) error {
 	return nil
 }
 
-// lent notes that the stream tells of a rank.
+// lent notes that the stream names a rank.
 func lent(r *podstate.Rank, st *podstate.Stream) {
 	if main := r.Stream; main != nil && !st.Declared && !slices.Contains(r.Lower, st) {
 		main.Interrupted = true // st may be the engine's, at another address
@@ -99,7 +99,7 @@ func lent(r *podstate.Rank, st *podstate.Stream) {
 	r.Lend(st)
 }
 
-// takeLower applies a readable message of a stream that tells of lower tiers alone. again:
+// takeLower applies a readable message of a stream about lower tiers alone. again:
 // another writer of the index had applied it.
 func (d *delivery) takeLower() (again bool, err error) {
 	r, st, v := d.rank, d.stream, &d.verdict
@@ -148,7 +148,7 @@ func (d *delivery) takeLower() (again bool, err error) {
 	return false, nil
 }
 
-// lostLower records a loss of a stream that tells of lower tiers alone.
+// lostLower records a loss of a stream about lower tiers alone.
 func (d *delivery) lostLower(lost bool) {
 	switch st := d.stream; {
 	case !lost:
@@ -163,7 +163,7 @@ func (d *delivery) lostLower(lost bool) {
 	}
 }
 
-// emptyLower forgets what the stream has told of its ranks, but for one, which follows.
+// emptyLower forgets the blocks that the stream has reported of its ranks, but for one, which follows.
 func (d *delivery) emptyLower(but *podstate.Rank) error {
 	for _, r := range d.stream.Lower {
 		if r == but {
@@ -186,7 +186,7 @@ func (in *ingest) loseLower(r *podstate.Rank, cur index.Cursor) error {
 	return err
 }
 
-// speaksOfGPU makes a stream that has told of lower tiers alone one like all others.
+// speaksOfGPU makes a stream about lower tiers alone one like all others.
 func (d *delivery) speaksOfGPU() error {
 	st := d.stream
 	if len(st.Lower) == 0 {
@@ -207,7 +207,7 @@ func (d *delivery) speaksOfGPU() error {
 	return nil
 }
 
-// removeLower forgets what a stream that is removed has told of lower tiers.
+// removeLower forgets the blocks of lower tiers that a removed stream has reported.
 func (in *ingest) removeLower(st *podstate.Stream) error {
 	if st == nil {
 		return nil
@@ -223,7 +223,7 @@ func (in *ingest) removeLower(st *podstate.Stream) error {
 	return nil
 }
 
-// beginLower forgets what a stream that begins again has told of lower tiers. cause is the loss to
+// beginLower forgets the blocks of lower tiers that a stream that begins again has reported. cause is the loss to
 // report, or "".
 func (in *ingest) beginLower(st *podstate.Stream, anew index.Cursor, cause string) error {
 	in.lower = st

@@ -1,7 +1,7 @@
 // Order: the place of a message in its stream.
 //
 // One place decides it, whatever the transport is: the Sequencer of the stream. It
-// knows numbers, times and digests, and nothing of blocks. Check classifies the
+// sees numbers, times and digests, and nothing of blocks. Check classifies the
 // message and changes nothing. Advance records the message after all its effects are
 // done. So a message that could not be applied can be offered again.
 //

@@ -18,8 +18,8 @@ import (
 // The connector stores and loads chunks, each of so many blocks of a group. A load begins
 // with the chunk that the gpu's part ends in. It ends at the last token for which each
 // group has its chunks: a full-attention group all up to the token, a window group those
-// of the window before it, a Mamba group the last one. The groups are asked one after
-// another. If the gain is less than a chunk of the group that is asked, nothing is loaded.
+// of the window before it, a Mamba group the last one. The groups are taken one after
+// another. If the gain is less than a chunk of the present group, nothing is loaded.
 //
 // The rule follows get_num_new_matched_tokens of
 // vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py at the commits

@@ -17,7 +17,7 @@ type plainLoad struct {
 	grain  int // of New
 	has    func(group, end int) bool
 
-	// What the last load was a case of.
+	// The case of the last load.
 	cases map[string]bool
 }
 

@@ -25,7 +25,7 @@ type plain struct {
 	align   int     // a hit ends at its multiples
 	partial bool    // hits may end inside a block
 
-	// What the last hit was a case of.
+	// The case of the last hit.
 	cut    [index.GroupOther]bool // which kinds shortened it
 	gaveUp bool                   // a block was given up
 	rounds int

@@ -72,7 +72,7 @@ func NewWriter(w io.Writer) (*Writer, error) {
 	return &Writer{w: w, last: xxh3.Hash(h)}, write(w, h)
 }
 
-// Write writes a section. A reader that does not know the kind skips it if it is optional, and
+// Write writes a section. A reader without the kind skips it if it is optional, and
 // otherwise refuses the stream.
 func (w *Writer) Write(k Kind, optional bool, payload []byte) error {
 	if k == end || len(payload) > Max {

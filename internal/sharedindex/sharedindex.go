@@ -14,8 +14,8 @@ import (
 type Directory interface {
 	// Publish keeps a note about a source that this process feeds, in place of the last
 	// one, for Listing in other processes. It waits for nobody: they may see the note a
-	// moment later. A source without blocks can have one too. The index does not know
-	// what a note means. It keeps the slice. If several processes feed a pod, the index
+	// moment later. A source without blocks can have one too. The index does not read
+	// notes. It keeps the slice. If several processes feed a pod, the index
 	// decides whose notes are listed.
 	Publish(src index.Source, note []byte)
 	// Listing returns the sources that are fed, of all models. It may be half a second
@@ -32,8 +32,8 @@ type Listing struct {
 type Entry struct {
 	Source index.Source
 	Note   []byte // published last; nil: none
-	// Fed: this process has applied something of the source, so it knows more about it than the
-	// entry says.
+	// Fed: this process has applied something of the source, so it has more about it than the
+	// entry.
 	Fed bool
 	// Stale is that of index.Row.
 	Stale bool

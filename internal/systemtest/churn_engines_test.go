@@ -10,7 +10,7 @@ import (
 	"github.com/kvindex/kvindex"
 )
 
-// TestChurnEngines: what the engines of TestChurn say that they hold is what they publish.
+// TestChurnEngines: the engines of TestChurn hold the blocks that they publish.
 func TestChurnEngines(t *testing.T) {
 	prompts := churnPrompts(1, 100)
 	for kind, k := range churnKinds {

@@ -2,7 +2,7 @@
 // Indexer behind a subscriber, faults on the way, engines on libzmq and fake
 // ones, recorded runs of the real engines, and the documents.
 //
-// What an engine says that it holds or reuses is the truth in all of them. The
+// The blocks that an engine reports to hold or reuse are the truth in all of them. The
 // Indexer must never say more, and must say the same where nothing is lost for
 // good.
 package systemtest

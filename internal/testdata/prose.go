@@ -14,7 +14,7 @@ type Prose struct {
 	words, lines, english []string
 }
 
-// NewProse reads the corpus, or skips the test and says what for.
+// NewProse reads the corpus, or skips the test and logs what for.
 func NewProse(tb testing.TB, what string, seed uint64) *Prose {
 	tb.Helper()
 	p := &Prose{Rand: rand.New(rand.NewPCG(seed, 2))}

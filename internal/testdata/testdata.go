@@ -17,7 +17,7 @@ import (
 	"testing"
 )
 
-// Path returns a path in the folder, or skips the test and says what it would
+// Path returns a path in the folder, or skips the test and logs what it would
 // have compared with.
 func Path(tb testing.TB, what string, elem ...string) string {
 	tb.Helper()

@@ -1,5 +1,5 @@
-// Package trace is what an index says of a block that no row counts. It is for people who
-// ask why, not for routing. Package index imports it, so its types have those of index as
+// Package trace describes a block that no row counts. It is for people,
+// not for routing. Package index imports it, so its types have those of index as
 // parameters.
 package trace
 
@@ -25,9 +25,9 @@ func (b *Block[Variant, Key, Local]) Check(unit int) error {
 	return nil
 }
 
-// Trace is what a source knows of a block that it does not hold.
+// Trace is the record in a source of a block that it does not hold.
 type Trace struct {
-	// Gone says what became of the block if a name of it is kept that nobody of
+	// Gone is the end of the block if a name of it is kept that nobody of
 	// the source holds anything by. Of several such names, the highest counts.
 	Gone Gone
 	// Parked is the number of stores that wait for their parent, and whose blocks

@@ -9,7 +9,7 @@ import (
 	"github.com/kvindex/kvindex/internal/engine"
 )
 
-// State tells how far the figures of a pod or a rank can be trusted. kvindex.State has the
+// State is how far the figures of a pod or a rank can be trusted. kvindex.State has the
 // meaning of each value.
 type State uint8
 
@@ -41,7 +41,7 @@ type Facts struct {
 	Tiered bool  // some rank has stored blocks in a tier below the gpu
 	Paged  bool  // they are pages, as SGLang's
 	Single bool  // a chunk of lower tiers is one block, whatever the profile has
-	Loose  bool  // lower tiers may hold less than the index has of them, and State does not tell
+	Loose  bool  // lower tiers may hold less than the index has of them, and State does not show it
 }
 
 // Rank is the view of a rank.

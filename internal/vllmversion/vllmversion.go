@@ -30,7 +30,7 @@ func (v Version) String() string {
 }
 
 // Parse reads a version such as "0.28" or "main"; "" is main. A fourth number changes
-// nothing. What a release after Newest does is not known.
+// nothing. The rules of a release after Newest are not known.
 func Parse(s string) (Version, error) {
 	switch s {
 	case "", "main":

@@ -8,23 +8,24 @@ import (
 	"unsafe"
 )
 
-// A dump says in records what must be known of the slabs to know some places. Each
-// record gives a number to a slab, from 1 on, or says which slots were written since
-// its last record. What is before a slab has a record before it. A slab that is given
+// A dump is records of the slabs that some places depend on. Each
+// record gives a number to a slab, from 1 on, or has the slots that were written since
+// its last record. The slab before another one has the earlier record. A slab that is given
 // up and used again gets another number.
 
 // dump is a dump in progress.
 type dump struct {
-	at    []*[chunkSlabs]dumped // by chunk; nil: none of its slabs has a number
-	n     uint32                // slabs with a number
-	way   []Loc                 // from a place up to what has a record; nothing is moved meanwhile
-	top   bool                  // way is whole
+	at    []*[chunkSlabs]slabRecord // by chunk; nil: none of its slabs has a number
+	n     uint32                    // slabs with a number
+	way   []Loc                     // from a place up to what has a record; nothing is moved meanwhile
+	top   bool                      // way is whole
 	bytes int
 }
 
-type dumped struct {
+// slabRecord is the last record of a slab in a dump.
+type slabRecord struct {
 	number uint32 // 0: it has none
-	slots  uint32 // that were told
+	slots  uint32 // that have records
 }
 
 // The kinds of records: what begins them.
@@ -39,8 +40,8 @@ const DumpBytes = 1 + 5 + 1 + 4 + 1 + slabSlots*wordBytes
 // BeginDump begins a dump. There is one at a time.
 func (f *Forest) BeginDump() { f.dump = new(dump) }
 
-// HandOn goes on with so many slabs, and reports whether it has seen all. What is before a
-// slab takes over its time, as it will when the slab goes, so that a part of a dump says how
+// HandOn goes on with so many slabs, and reports whether it has seen all. The slab before another
+// one takes over its time, as it will when that one goes, so that a part of a dump shows how
 // cold its slabs are.
 func (f *Forest) HandOn(s *Survey, n int) (done bool) {
 	return f.eachSlab(s, n, func(_ uint32, _ *chunk, m *slabMeta) {
@@ -63,27 +64,27 @@ func (f *Forest) EndDump() (slabs uint32) {
 }
 
 // of returns what there is of a slab.
-func (d *dump) of(f *Forest, id uint32) *dumped {
+func (d *dump) of(f *Forest, id uint32) *slabRecord {
 	for n := int(id / chunkSlabs); n >= len(d.at); {
 		d.at = append(d.at, nil)
 	}
 	page := &d.at[id/chunkSlabs]
 	if *page == nil {
-		*page = new([chunkSlabs]dumped)
+		*page = new([chunkSlabs]slabRecord)
 		d.bytes += int(unsafe.Sizeof(**page)) + 2*wordBytes
 		f.countSlabs(int(unsafe.Sizeof(**page)) + 2*wordBytes)
 	}
 	return &(*page)[id%chunkSlabs]
 }
 
-// forgetDumped is told that a slab begins another life.
+// forgetDumped removes the number of a slab that begins another life.
 func (f *Forest) forgetDumped(id uint32) {
 	if d := f.dump; d != nil && int(id/chunkSlabs) < len(d.at) && d.at[id/chunkSlabs] != nil {
-		d.at[id/chunkSlabs][id%chunkSlabs] = dumped{}
+		d.at[id/chunkSlabs][id%chunkSlabs] = slabRecord{}
 	}
 }
 
-// moveDumped is told that a slab was moved.
+// moveDumped moves the number of a slab that was moved.
 func (f *Forest) moveDumped(id, to uint32) {
 	if f.dump != nil {
 		was := *f.dump.of(f, id)

@@ -45,7 +45,7 @@ func (m *slabMeta) setHolders(h header) {
 // Dying returns how many slabs that were evicted or moved still have names there.
 func (f *Forest) Dying() int { return f.slabs.dying }
 
-// Dead reports whether the slab of l was evicted. It may have been: then who asks
+// Dead reports whether the slab of l was evicted. It may have been if the caller
 // has a name there.
 func (f *Forest) Dead(l Loc) bool {
 	if f.slabs.dying == 0 {
@@ -74,7 +74,7 @@ func (f *Forest) kill(id uint32, m *slabMeta) {
 	f.slabs.dying++
 }
 
-// lose is told that a slab behind m goes, of which m takes over the time.
+// lose notes that a slab behind m goes. m takes over its time.
 func (m *slabMeta) lose(behind *slabMeta) {
 	m.kids--
 	if used := atomic.LoadUint32(&behind.used); int32(used-atomic.LoadUint32(&m.used)) > 0 {
@@ -241,8 +241,8 @@ func (s *Survey) Choose(want, keep int64) bool {
 	return some > 0
 }
 
-// Evict goes on with so many slabs, and reports whether it is done. What is evicted
-// has names: freed are the bytes of it.
+// Evict goes on with so many slabs, and reports whether it is done. Evicted slabs
+// have names: freed is their size in bytes.
 func (f *Forest) Evict(s *Survey, n int) (freed int64, done bool) {
 	done = f.eachSlab(s, n, func(id uint32, c *chunk, m *slabMeta) {
 		for s.left > 0 && m.behind() == 0 && !m.dead() && s.ageOf(m) >= s.least {

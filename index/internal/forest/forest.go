@@ -1,5 +1,5 @@
 // Package forest keeps who holds which prefix, for many readers and writers. All models
-// share one forest: their keys differ, because their roots do. It knows keys, places and
+// share one forest: their keys differ, because their roots do. It has keys, places and
 // holders by number, and nothing of what they stand for.
 //
 // # What is kept
@@ -23,7 +23,7 @@
 //	   one holder     its ordinal and a mask of 32 bits, one a slot
 //	   several        a record: see record
 //
-// A holder is a number, its ordinal. Its bit at a slot says that it has the block
+// A holder is a number, its ordinal. Its bit at a slot means that it has the block
 // that ends there; of blocks of several units only the last slot is set. So
 // blocks of 16 and 528 tokens, chunks of 256 and hybrid groups share one chain.
 //
@@ -58,22 +58,22 @@
 // # Who may do what
 //
 // All writers hold one lock, for a few hundred blocks at a time: then they let
-// others in. Readers hold nothing. What they rely on:
+// others in. Readers hold nothing. They rely on this:
 //
 //   - All words that readers see are loaded and stored atomically, or written
 //     before an atomic store makes them reachable: keys before the header that
-//     says they are written, a record before the header that points to it, a
+//     marks them as written, a record before the header that points to it, a
 //     slab before its slot in the head table.
-//   - A reader loads a slab's header once. What it claims of a slot is what one
-//     load said: the header's mask, a row's bitmap word, or an entry. Rows have
+//   - A reader loads a slab's header once. The holders of a slot are from one
+//     load: of the header's mask, a row's bitmap word, or an entry. Rows have
 //     masks that never change; a holder whose slots change moves to another row
 //     or entry, and is there before it leaves the old one. So each claim was
 //     true at one moment, while the Match ran; a block that is being moved may
 //     be missed, never invented. A record that was replaced keeps what was true
 //     when it was.
 //   - A slab that is moved is in its new place, and found there, before its header
-//     says that it is dead in the old one. A reader that came by the table and finds it
-//     dead asks the table again.
+//     is dead in the old one. A reader that came by the table and finds it
+//     dead searches the table again.
 //   - A slab, record or ordinal that was given up is used anew two epochs later
 //     (package epochs): a reader that could reach it has left by then. So the key that a
 //     reader compares and the holders that it finds are of one life of the slab,
@@ -189,7 +189,7 @@ type Forest struct {
 
 // slabMeta is what there is of a slab beside its keys.
 type slabMeta struct {
-	// header says who holds which slots; see the essay. Readers load it once.
+	// header has the holders of each slot; see the essay. Readers load it once.
 	header uint64
 	// Of the writers: the loc of what comes before the first slot; and in refs
 	// the number of names at the slots of this one, with the variant in the top
@@ -207,7 +207,7 @@ const (
 	refsBits = 27
 	kidsBits = 28
 	// flagDead: the slab was evicted, or moved. flagRecord: it had a record. flagMoved:
-	// it was moved; parent says where it is. flagStays: it may not be moved.
+	// it was moved; parent is its new place. flagStays: it may not be moved.
 	flagDead   = 1 << 31
 	flagRecord = 1 << 30
 	flagMoved  = 1 << 29
@@ -263,7 +263,7 @@ func (f *Forest) meta(id uint32) *slabMeta {
 	return &c[id/chunkSlabs].meta[id%chunkSlabs]
 }
 
-// Prefetch asks for the memory of what is known of some slabs, so that what is done with
+// Prefetch loads the memory of the metadata of some slabs, so that what is done with
 // them one after the other does not wait for each.
 func (f *Forest) Prefetch(locs []Loc) {
 	c := *f.chunks.Load()
@@ -326,7 +326,7 @@ func (f *Forest) Now() uint32 { return f.now.Load() }
 // Slabs returns how many there is room for.
 func (f *Forest) Slabs() int { return len(f.slabs.chunks) * chunkSlabs }
 
-// Tick has the clock go on. What is used between two ticks is used at one time.
+// Tick advances the clock. All uses between two ticks have one time.
 func (f *Forest) Tick() { f.now.Add(1) }
 
 // Place finds or makes the locs of keys, which follow each other behind prev.
@@ -395,8 +395,8 @@ func (f *Forest) follow(id uint32, slot int, keys []Key, fresh bool) (n int, add
 	return n + more, true
 }
 
-// Ref notes that a name stands for what is at l, which stays until that is taken back
-// by Unref, or the slab is evicted. What is before it stays too.
+// Ref counts a name for the block at l. The block and those before it stay until Unref, or until
+// the slab is evicted.
 func (f *Forest) Ref(l Loc) { f.meta(l.Slab()).refs++ }
 
 // Unref takes back a Ref. A slab without any is given up, if nothing is behind it:
@@ -520,7 +520,7 @@ type Usage struct {
 // Len returns the number of keys.
 func (f *Forest) Len() int { return f.slots }
 
-// Usage says what f has.
+// Usage returns the size of f.
 func (f *Forest) Usage() Usage {
 	return Usage{
 		Prefixes: f.slots, Keys: f.slabs.bytes, Heads: f.heads.bytes,

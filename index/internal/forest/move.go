@@ -3,15 +3,15 @@ package forest
 import "sync/atomic"
 
 // Slabs are moved out of chunks that are nearly empty, so that these go back to the
-// heap: what is there for slabs of one size serves slabs of another one, or names.
+// heap: memory for slabs of one size serves slabs of another one, or names.
 //
-// A slab that was moved leaves a mark in its old place, which says where it is now. It is
+// A slab that was moved leaves a mark with its new place in its old one. It is
 // dead for readers there, who find it by the head table. Writers go on to the new place
-// (Here). The old place is given up when no name and no slab says any more that it is
-// there: Rehome is told of names, and Relink looks at slabs. Until then its new place
+// (Here). The old place is given up when no name and no slab refers to it
+// any more: Rehome takes names, and Relink looks at slabs. Until then its new place
 // counts all names and slabs behind it, and each old one those that came to it.
 //
-// What a writer has in hand that no name refers to must stay where it is: chunks of
+// Slabs of a writer that no name refers to yet must stay where they are: chunks of
 // pinned slabs (Pin, PinAll) are left alone, and so are those of slabs that are known by
 // their places (Stay).
 

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// A record says who holds which slots of a slab that has several holders:
+// A record has the slots of each holder of a slab that has several holders:
 //
 //	word 0   room for entries<<40 | rows<<8 | size class
 //	word 1   width of a row<<32 | number of its first bitmap word

@@ -12,7 +12,7 @@ import (
 // heap. Slabs that are ready for use are linked through their parent, those that a
 // reader may still see through their parent too, with the epoch in their refs.
 
-// chunk has slabs of one size. What writers know of it is in chunkInfo.
+// chunk has slabs of one size. Its part for writers alone is chunkInfo.
 type chunk struct {
 	keys  []uint64 // nil: the number is free
 	meta  *[chunkSlabs]slabMeta

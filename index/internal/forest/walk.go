@@ -16,8 +16,8 @@ func (f *Forest) Enter() Reader { return Reader{f.epochs.Enter()} }
 // Leave must be called once.
 func (r Reader) Leave() { r.inside.Add(-1) }
 
-// Path is the way of some keys, a prompt's, through the slabs. What the slabs say
-// is read as it is asked for, and once. A Path is for one Reader that is inside;
+// Path is the way of some keys, a prompt's, through the slabs. The content of a slab
+// is read when it is requested, and once. A Path is for one Reader that is inside;
 // its zero value is ready for Begin, and keeps its memory for the next one.
 type Path struct {
 	f     *Forest
@@ -40,7 +40,7 @@ func Begin[K ~uint64](p *Path, f *Forest, keys []K) {
 	*p = Path{f: f, keys: unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(keys))), len(keys)), spans: p.spans[:0]}
 }
 
-// Touch notes that the last slab of the spans that were asked for is used now.
+// Touch marks the last slab of the requested spans as used now.
 func (p *Path) Touch() {
 	if p.slab != 0 {
 		p.f.touch(p.f.meta(p.slab))
@@ -53,11 +53,11 @@ func (p *Path) Release() { p.f, p.keys = nil, nil }
 // Len returns the number of keys.
 func (p *Path) Len() int { return len(p.keys) }
 
-// End returns how many leading keys the spans cover that were asked for.
+// End returns how many leading keys the requested spans cover.
 func (p *Path) End() int { return p.end }
 
 // Span returns span i, or false if the path ends before it: behind the last key,
-// or where the next key is not in the forest. Spans are asked for in order.
+// or where the next key is not in the forest. Spans are requested in order.
 func (p *Path) Span(i int) (*Span, bool) {
 	if i == len(p.spans) && !p.extend() {
 		return nil, false
@@ -66,7 +66,7 @@ func (p *Path) Span(i int) (*Span, bool) {
 }
 
 // extend goes into the next slab. Slabs of a chain that was stored at once are
-// neighbours, so the next one is tried before the head table is asked. That is
+// neighbours, so the next one is tried before the head table is searched. That is
 // no guess about the answer: a key is in one place only, so a slab that is held
 // and begins with the key is the one.
 func (p *Path) extend() bool {
@@ -139,7 +139,7 @@ func (p *Path) Record(s *Span) (r Record, ok bool) {
 }
 
 // Record is what a reader sees of a slab's holders: each is in a row or an entry,
-// or, while it moves, in two. What one call claims was true at that moment.
+// or, while it moves, in two. The result of a call was true at that moment.
 type Record struct{ words record }
 
 // Rows returns the number of rows, Row the slots of one of them and its holders: a

@@ -2,19 +2,19 @@ package forest
 
 import "github.com/kvindex/kvindex/index/internal/mem"
 
-// A Watcher is told what changes, by the writer who changes it. It may ask for the keys and
-// the depth of the slab that it is told of, and nothing else.
+// A Watcher gets each change from the writer who makes it. It may read the keys and
+// the depth of the slab that has changed, and nothing else.
 //
 // Who holds something is changed in two places: setMask, and kill. A slab that is moved
 // keeps its holders, and a dead one has none, whoever still has names there.
 type Watcher struct {
-	// Changed is told that a holder has the slots of now in a slab, and had those of was.
+	// Changed: a holder has the slots of now in a slab, and had those of was.
 	Changed func(slab, ord, was, now uint32)
-	// Lost is told that a holder lost its first block by an eviction; see Forest.Lost.
+	// Lost: a holder lost its first block by an eviction; see Forest.Lost.
 	Lost func(ord uint32)
 }
 
-// Watch has a Watcher told what changes. f must be new. From then on f knows the depths
+// Watch sets the Watcher of f. f must be new. From then on f keeps the depths
 // of its slabs.
 func (f *Forest) Watch(w Watcher) { f.watcher = &w }
 

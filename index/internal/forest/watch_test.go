@@ -7,8 +7,8 @@ import (
 	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
-// watched is who holds what, as a Watcher was told.
-type watched struct {
+// holdings is who holds which slots, as a Watcher got it.
+type holdings struct {
 	o    *orchard
 	held map[uint32]map[Key]uint32 // by ordinal: the depth of each key
 	lost map[uint32]bool
@@ -16,13 +16,13 @@ type watched struct {
 	gains, losses, deep int
 }
 
-func (o *orchard) watch() *watched {
-	w := &watched{o: o, held: map[uint32]map[Key]uint32{}, lost: map[uint32]bool{}}
+func (o *orchard) watch() *holdings {
+	w := &holdings{o: o, held: map[uint32]map[Key]uint32{}, lost: map[uint32]bool{}}
 	o.f.Watch(Watcher{Changed: w.changed, Lost: w.losing})
 	return w
 }
 
-func (w *watched) changed(slab, ord, was, now uint32) {
+func (w *holdings) changed(slab, ord, was, now uint32) {
 	o := w.o
 	depth := o.f.Depth(slab)
 	if was == now || uint64(was|now)>>o.f.Written(slab) != 0 {
@@ -51,7 +51,7 @@ func (w *watched) changed(slab, ord, was, now uint32) {
 	}
 }
 
-func (w *watched) losing(ord uint32) {
+func (w *holdings) losing(ord uint32) {
 	if w.lost[ord] {
 		w.o.t.Fatalf("%d lost its first block twice", ord)
 	}
@@ -59,7 +59,7 @@ func (w *watched) losing(ord uint32) {
 }
 
 // check compares what was told with the chains: all of their keys that are alive are held.
-func (w *watched) check() {
+func (w *holdings) check() {
 	o := w.o
 	o.t.Helper()
 	want := map[Key]uint32{}
@@ -88,7 +88,7 @@ func (w *watched) check() {
 	}
 }
 
-// What a Watcher is told is who holds what, while chains fork, grow and go, and slabs are
+// A Watcher gets who holds which slots, while chains fork, grow and go, and slabs are
 // evicted and moved. All stays what it was while names and slabs still say that they are
 // where they were, and in the end the chunks have gone.
 func TestWatch(t *testing.T) {
@@ -173,7 +173,7 @@ func TestDepthsAreCounted(t *testing.T) {
 			o.plant()
 		}
 		if chunks := len(o.f.slabs.depths); !watch && chunks > 0 || watch && chunks != len(o.f.slabs.chunks) {
-			t.Errorf("%d chunks have depths, watched: %v", chunks, watch)
+			t.Errorf("%d chunks have depths, holdings: %v", chunks, watch)
 		}
 		for len(o.chains) > 0 {
 			o.fell(0)

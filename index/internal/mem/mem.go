@@ -8,21 +8,21 @@ import (
 )
 
 // Count is how many bytes some structures take together. Its zero value is ready. It
-// is safe for concurrent use. A structure adds what it is about to allocate, as Size or
-// PointerSize says, and takes away what it has let go of.
+// is safe for concurrent use. A structure adds what it is about to allocate, by Size or
+// PointerSize, and subtracts what it frees.
 type Count struct {
 	n      atomic.Int64
 	frugal atomic.Bool
 }
 
-// SetFrugal says whether structures should rather be full, and slower, than grow.
+// SetFrugal sets whether structures should rather be full, and slower, than grow.
 func (c *Count) SetFrugal(yes bool) {
 	if c.frugal.Load() != yes {
 		c.frugal.Store(yes)
 	}
 }
 
-// Frugal reports what SetFrugal said last.
+// Frugal returns the last value of SetFrugal.
 func (c *Count) Frugal() bool { return c.frugal.Load() }
 
 // Add adds n bytes, which may be negative.

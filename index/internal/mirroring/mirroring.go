@@ -1,37 +1,37 @@
-// Package mirroring is how an index in memory tells another one what it holds. Package index
+// Package mirroring is how an index in memory reports its changes to another one. Package index
 // imports it, so its types have those of index as parameters.
 package mirroring
 
 import "github.com/kvindex/kvindex/index/internal/forest"
 
-// Mirror is told what the sources of an index in memory hold, as that changes: each call of a
-// method of the index returns after the Mirror was told what it changed. Calls come one at a time, in
+// Mirror gets each change of the holdings of an index in memory: a method of the index
+// returns after the Mirror has got the changes that it made. Calls come one at a time, in
 // the order of the changes, while the index's locks are held: a Mirror must be quick, and
 // must not call the index.
 //
-// What a holder holds is told from its first Holders on, until a Holders of its feed leaves
-// it out, or its feed has gone. So a clear, and a pod that is removed, are one call. What is
-// tidied up afterwards is told of a holder that means nothing any more, and all of that
+// The blocks of a holder are reported from its first Holders on, until a Holders of its feed
+// leaves it out, or its feed has gone. So a clear, and a pod that is removed, are one call. The
+// tidying up afterwards is reported of a holder that means nothing any more, and ends
 // before its number is given to another one.
 //
-// Close is not told, and an index with a Mirror cannot be restored: what a snapshot has was
-// never told.
+// Close is not reported, and an index with a Mirror cannot be restored: the content of a snapshot
+// was never reported.
 type Mirror[Source, Layout, Holder any] interface {
-	// Holders says which holders a source has from now on: those of a later call that
+	// Holders has the holders of a source from now on: those of a later call that
 	// were not in the one before hold nothing yet, and those that are not in it any more
 	// hold nothing. A feed is one life of a source in the index, and never 0. A source
 	// that was removed and comes again has another one, with a higher number, which is not
-	// told before the old one has gone.
+	// reported before the old one has gone.
 	// layout is as in index.View. The Mirror may keep it, but not the slice.
 	Holders(feed uint64, src Source, layout *Layout, holders []Holder)
-	// Gone says that a source was removed, with all its holders. It comes once, also if
-	// the source never had a holder, and nothing is told of the feed after it.
+	// Gone: a source was removed, with all its holders. It comes once, also if
+	// the source never had a holder, and nothing is reported of the feed after it.
 	Gone(feed uint64)
-	// Held says that a holder held the keys of run whose bits are in was, and now holds
+	// Held: a holder held the keys of run whose bits are in was, and now holds
 	// those in now, which are others. Bit i stands for key i. It may name a holder that no
 	// feed has: such a call means nothing.
 	Held(holder uint32, run Run, was, now uint32)
-	// Evicted says that blocks of a holder were given up at the bound: index.Row.Evicted. It
+	// Evicted: blocks of a holder were given up at the bound: index.Row.Evicted. It
 	// comes once for each holder, and may name one that no feed has.
 	Evicted(holder uint32)
 }

@@ -74,7 +74,7 @@ func (s *segment) most() int { return len(s.lines) * lineNames * 94 / 100 }
 // for 3.2 names.
 func linesFor(n int) int { return roomy(max(n*5/16+1, minLines)) }
 
-// empty makes a segment an empty one of so many lines, or a few more. What it had is
+// empty makes a segment an empty one of so many lines, or a few more. Its old content is
 // not accounted for.
 func (t *Table[H, V]) empty(s *segment, lines int, depth uint) {
 	lines = roomy(lines)
@@ -94,7 +94,7 @@ func (t *Table[H, V]) drop(s *segment) {
 	t.account(-mem.SizeOf[segment]() - len(s.lines)*lineBytes)
 }
 
-// resize gives the table a directory of another depth, in which at says the segment
+// resize gives the table a directory of another depth, in which at returns the segment
 // of each place.
 func (t *Table[H, V]) resize(depth uint, at func(int) *segment) {
 	t.account(mem.PointerSize(int(unsafe.Sizeof(t.segs[0])) << depth))
@@ -179,7 +179,7 @@ func (t *Table[H, V]) Get(h H) V {
 	return 0
 }
 
-// Prefetch asks for the memory of some hashes, so that what is done with them one
+// Prefetch loads the memory of some hashes, so that what is done with them one
 // after the other does not wait for each.
 func (t *Table[H, V]) Prefetch(hashes []H) {
 	seen := t.seen

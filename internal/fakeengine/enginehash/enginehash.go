@@ -20,7 +20,7 @@ import (
 // Digest is the full name of a block and of the prefix that ends with it.
 type Digest [sha256.Size]byte
 
-// Int is the digest as the engine publishes it unless it was told to publish
+// Int is the digest as the engine publishes it unless it is configured to publish
 // bytes: the last 8 bytes, big-endian.
 func (d Digest) Int() uint64 { return binary.BigEndian.Uint64(d[len(d)-8:]) }
 

@@ -20,7 +20,7 @@ const python = "/usr/bin/python3"
 // Python is a running script that reads one command a line and answers each by
 // one line of JSON. It is safe for concurrent use.
 type Python struct {
-	Ready map[string]any // the line that said so
+	Ready map[string]any // the line that reports it
 
 	mu  sync.Mutex // one command at a time
 	in  io.WriteCloser
@@ -28,7 +28,7 @@ type Python struct {
 }
 
 // NeedLibzmq skips the test where Python has no libzmq, or fails it if the
-// environment says KVINDEX_REQUIRE_ZMQ=1.
+// environment has KVINDEX_REQUIRE_ZMQ=1.
 func NeedLibzmq(t testing.TB) {
 	t.Helper()
 	out, err := exec.Command(python, "-c", "import zmq; print(zmq.zmq_version())").CombinedOutput()
@@ -42,7 +42,7 @@ func NeedLibzmq(t testing.TB) {
 	t.Skipf("not tested against libzmq: %s cannot import zmq (Debian: python3-zmq)", python)
 }
 
-// StartPython runs a script until the test ends, and returns when it said that
+// StartPython runs a script until the test ends, and returns when it has reported that
 // it is ready.
 func StartPython(t testing.TB, script string, args ...string) *Python {
 	t.Helper()

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Greeting is what a peer of version 3.minor says first.
+// Greeting is the first bytes of a peer of version 3.minor.
 func Greeting(minor byte) []byte {
 	g := make([]byte, 64)
 	g[0], g[8], g[9], g[10], g[11] = 0xff, 1, 0x7f, 3, minor
