@@ -80,6 +80,30 @@ func TestTekkenAsReference(t *testing.T) {
 	}
 }
 
+// TestTekkenAsMistralCommon has ids of mistral-common 1.11.7, of its Tekkenizer.
+func TestTekkenAsMistralCommon(t *testing.T) {
+	var tokens []string
+	for b := range 256 {
+		tokens = append(tokens, string([]byte{byte(b)}))
+	}
+	tokens = append(tokens, "ab", "bc", "abc", " a", "IN", "ST", "INST", "é", "zz")
+	bpe, err := tokenize.Parse(strings.NewReader(asJSON(t, tekkenFile(gpt2Pattern, tokens, 1))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string][]uint32{
+		"":                {1},
+		"abc ab":          {1, 278, 52, 276},
+		"[INST] a[/INST]": {1, 111, 282, 113, 279, 111, 67, 282, 113},
+		"<s>zzé":          {1, 80, 135, 82, 142, 142, 283},
+		"ab\n\n cab":      {1, 276, 30, 30, 52, 119, 276},
+	} {
+		if got := encode(t, bpe, text, true); !slices.Equal(got, want) {
+			t.Errorf("%q: got %v, want %v", text, got, want)
+		}
+	}
+}
+
 // fromByteLevel returns the bytes that a byte-level file writes as s: those that can be seen as
 // themselves, the others from U+0100 on.
 func fromByteLevel(s string) string {
