@@ -3,6 +3,7 @@ package tokenize_test
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -262,4 +263,45 @@ func FuzzTekken(f *testing.F) {
 		}
 		encode(t, bpe, " the [INST] y\n1 \xff日本", true)
 	})
+}
+
+// TestTekkenFolder: a tekken.json is the tokenizer of a folder without tokenizer.json, whatever
+// its tokenizer_config.json has.
+func TestTekkenFolder(t *testing.T) {
+	c := newHubCache(t)
+	c.ref("models--m", "main", oneCommit)
+	write := func(name, content string) {
+		c.write([]byte(content), "models--m", "snapshots", oneCommit, name)
+	}
+	write("tekken.json", asJSON(t, tekkenFile(gpt2Pattern, tekkenTokens(rand.New(rand.NewPCG(4, 43))), 0)))
+	write("tokenizer_config.json", `{"tokenizer_class": "MistralCommonBackend"}`)
+	dir, err := tokenize.Hub{Dir: c.dir}.Find(t.Context(), "m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := tokenize.NewPool(tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return dir, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	fromDir, err := tokenize.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pretrained, err := tokenize.LoadPretrained(dir, "0.31")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, got := range []tokenize.Tokenizer{fromDir, pretrained, pool.Tokenizer("m")} {
+		if ids := encode(t, got, "!", true); !slices.Equal(ids, []uint32{1, tekkenControls + '!'}) {
+			t.Errorf("%T: %v", got, ids)
+		}
+	}
+	if _, err := tokenize.LoadPretrained(dir, "0.1"); err == nil {
+		t.Error("a version that is not known is taken")
+	}
+	write("tokenizer.json", string(readTiny(t)))
+	if _, err := tokenize.LoadPretrained(dir); !errors.Is(err, tokenize.ErrUnsupported) || !strings.Contains(err.Error(), "MistralCommonBackend") {
+		t.Errorf("with a tokenizer.json: %v", err)
+	}
 }
