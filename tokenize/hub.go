@@ -85,7 +85,7 @@ func findSnapshot(dir, revision string) (string, error) {
 	if err == nil && !info.Mode().IsRegular() {
 		err = fs.ErrNotExist
 	}
-	if err != nil {
+	if err != nil && !hasTekken(snapshot) {
 		return "", fmt.Errorf("no tokenizer.json in snapshot %s: %w", commit, err)
 	}
 	return snapshot, nil

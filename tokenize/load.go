@@ -42,9 +42,12 @@ const (
 	maxSteps   = 1 << 6  // components of a sequence
 )
 
-// Load reads a tokenizer.json alone. path is the file, or a folder with a
-// tokenizer.json or tokenizer.json.gz. A file may be compressed by gzip, whatever its
-// name is.
+// Load reads a tokenizer.json alone, or Mistral's tekken.json. path is the file, or a folder with
+// a tokenizer.json, or with a tekken.json if it has no tokenizer.json. A file may be compressed by
+// gzip, whatever its name is.
+//
+// Of a tekken.json the ids are those of mistral-common 1.11.7: a control token that is written in
+// a text, such as [INST], is plain text.
 func Load(path string) (*BPE, error) { return load(path, nil) }
 
 // load also applies a config, if there is one.
@@ -83,8 +86,11 @@ func tokenizerFile(path string) (string, error) {
 	if err != nil || !info.IsDir() {
 		return path, err
 	}
+	if hasTekken(path) {
+		return fileIn(path, tekkenName)
+	}
 	file, err := fileIn(path, "tokenizer.json")
-	for _, other := range []string{"tekken.json", "tiktoken.model", "tokenizer.model"} {
+	for _, other := range []string{"tiktoken.model", "tokenizer.model"} {
 		if _, there := fileIn(path, other); err != nil && there == nil {
 			return "", fmt.Errorf("%w: %s is there, which is not read", err, other)
 		}
@@ -180,12 +186,19 @@ func gzipError(err error) error {
 }
 
 func parseFile(s *stream, c *config) (*BPE, error) {
-	file, model, err := readSections(s)
+	file, model, mistral, err := readSections(s)
 	if err != nil {
 		return nil, err
 	}
 	if err := s.end(); err != nil {
 		return nil, err
+	}
+	if mistral.ranks != nil || len(mistral.values) > 0 {
+		delete(file.values, "version")
+		if len(file.values) > 0 || model != nil {
+			return nil, unsupported("a file with fields of a tokenizer.json and of a tekken.json")
+		}
+		return mistral.bpe()
 	}
 	if c != nil {
 		// transformers turns both off for each text.
@@ -254,15 +267,19 @@ func (t *BPE) size() int {
 const patternSize = 10 << 10
 
 // readSections reads the file's sections as they are, but the model as it comes.
-func readSections(s *stream) (file object, model *modelFile, err error) {
+func readSections(s *stream) (file object, model *modelFile, mistral tekken, err error) {
 	file = object{where: "the file", values: map[string][]byte{}}
+	mistral.object = object{where: "the file", values: map[string][]byte{}}
 	if s.peek() == 0 {
-		return file, nil, s.broken()
+		return file, nil, mistral, s.broken()
 	}
 	if s.peek() != '{' {
-		return file, nil, malformed("the file is not an object")
+		return file, nil, mistral, malformed("the file is not an object")
 	}
 	err = s.members(func(name []byte) (err error) {
+		if slices.Contains(tekkenSections, string(name)) {
+			return mistral.add(s, string(name))
+		}
 		if !slices.Contains(sections, string(name)) {
 			return unsupported("the file field %.60q", name)
 		}
@@ -276,7 +293,7 @@ func readSections(s *stream) (file object, model *modelFile, err error) {
 		file.values[string(name)], err = s.value(maxSection)
 		return err
 	})
-	return file, model, err
+	return file, model, mistral, err
 }
 
 var sections = []string{

@@ -40,7 +40,7 @@ import (
 //
 // LoadPretrained refuses a folder if transformers 4.57 and 5 would put different tokens
 // around a text, if the tokenizer is Python code of the repository, or if there is only a
-// tokenizer.model.
+// tokenizer.model. If there is a tekken.json and no tokenizer.json, it does as Load.
 func LoadPretrained(dir string, engine ...string) (*BPE, error) {
 	info, err := os.Stat(dir)
 	switch {
@@ -50,6 +50,12 @@ func LoadPretrained(dir string, engine ...string) (*BPE, error) {
 		return nil, fmt.Errorf("tokenize: the folder of the model: %w", err)
 	case !info.IsDir():
 		return nil, fmt.Errorf("tokenize: %s is a file, not the folder of a model: %w", dir, fs.ErrInvalid)
+	}
+	if hasTekken(dir) {
+		if _, err := vllmversion.Parse(strings.Join(engine, "")); err != nil {
+			return nil, fmt.Errorf("tokenize: %w", err)
+		}
+		return load(dir, nil)
 	}
 	c, err := readConfig(dir, strings.Join(engine, ""))
 	if _, missing := fileIn(dir, configName); errors.Is(missing, fs.ErrNotExist) {
@@ -69,7 +75,7 @@ func LoadPretrained(dir string, engine ...string) (*BPE, error) {
 // or there is none.
 func source(path, engine string) (c *config, file string, err error) {
 	info, err := os.Stat(path)
-	if err == nil && info.IsDir() {
+	if err == nil && info.IsDir() && !hasTekken(path) {
 		if _, err := fileIn(path, configName); !errors.Is(err, fs.ErrNotExist) {
 			if c, err = readConfig(path, engine); err != nil {
 				return nil, "", err
