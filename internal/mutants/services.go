@@ -89,7 +89,7 @@ var service = []mutant{
 	{"./cmd/kvindexd", "gate.tidy", "a pod that has gone keeps its place", "delete(g.pods, p.Pod)", "_ = p", "TestGateNames"},
 	{"./cmd/kvindexd", "settings.listenAdmin", "clients need no certificate", "tls.RequireAndVerifyClientCert", "tls.RequestClientCert", "TestAdminAddress"},
 	{"./cmd/kvindexd", "service.drain", "what was begun is cut off", "if err := h.Shutdown(ctx); err", "_ = ctx\n\t\t\tif err := h.Close(); err", "TestDrain"},
-	{"./cmd/kvindexd", "service.drain", "a service that ends is ready", "v.server.Drain()", "_ = v", "TestDrain"},
+	{"./cmd/kvindexd", "service.drain", "a service that drains is ready", "v.server.Drain()", "_ = v", "TestDrain"},
 	{"./cmd/kvindexd", "service.restore", "a damaged snapshot ends the service", "if ctx.Err() != nil {", "if true {", "TestRestart"},
 	{"./cmd/kvindexd", "service.follow", "the end saves nothing", "err = errors.Join(err, v.save(saving))", "_ = saving", "TestRestart"},
 	{"./cmd/kvindexd", "find", "a path is a repository", "case served && isPath(at):", "case false:", "TestFind"},
