@@ -13,61 +13,102 @@ import (
 
 var (
 	directive = regexp.MustCompile(`(?m)^([A-Za-z]+)=(.*)$`)
-	exposure  = regexp.MustCompile(`exposure level for kvindexd.service: ([0-9.]+)`)
+	exposure  = regexp.MustCompile(`exposure level for \S+: ([0-9.]+)`)
+	memory    = regexp.MustCompile(`-memory=(\S+)`)
 )
 
-// TestUnit: systemd-analyze has nothing to say about the unit, whose score is published, and
-// finds each directive that is misspelt. Folders, memory and times agree with the settings of
-// the environment file.
-func TestUnit(t *testing.T) {
+// directivesOf returns the directives of a unit. One that stands twice has its last value.
+func directivesOf(text []byte) map[string]string {
+	unit := make(map[string]string)
+	for _, k := range directive.FindAllSubmatch(text, -1) {
+		unit[string(k[1])] = string(k[2])
+	}
+	return unit
+}
+
+// TestUnits: systemd-analyze has nothing to say about each unit, whose score is published, and
+// finds each directive that is misspelt. The unit's user is one that sysusers makes.
+func TestUnits(t *testing.T) {
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
 		missing(t, "%v", err)
 	}
+	for name, path := range map[string]string{"kvindexd": "./cmd/kvindexd", "kvoffload-janitor": "./offload/cmd/kvoffload", "kvoffload-serve": "./offload/cmd/kvoffload"} {
+		t.Run(name, func(t *testing.T) {
+			file := "systemd/" + name + ".service"
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			binary := program(t, path, "")
+			verify := func(unit []byte) string {
+				at := filepath.Join(t.TempDir(), name+".service")
+				if err := os.WriteFile(at, bytes.ReplaceAll(unit, []byte("/usr/local/bin/"+filepath.Base(path)), []byte(binary)), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				out, err := exec.Command("systemd-analyze", "verify", at).CombinedOutput()
+				if err != nil {
+					return err.Error() + ": " + string(out)
+				}
+				return string(out)
+			}
+			if said := verify(text); said != "" {
+				t.Errorf("systemd-analyze verify: %s", said)
+			}
+			said := verify(directive.ReplaceAll(text, []byte("${1}s=$2")))
+			for _, k := range directive.FindAllSubmatch(text, -1) {
+				if !strings.Contains(said, "'"+string(k[1])+"s'") {
+					t.Errorf("%ss is taken", k[1])
+				}
+			}
+			score := exposure.FindStringSubmatch(output(t, "systemd-analyze", "security", "--offline=true", "--no-pager", file))
+			if score == nil {
+				t.Fatal("systemd-analyze security tells no score")
+			}
+			t.Logf("systemd-analyze security: %s of 10", score[1])
+			if n, err := strconv.ParseFloat(score[1], 64); err != nil || n > 1.5 {
+				t.Errorf("the exposure is %s", score[1])
+			}
+			unit := directivesOf(text)
+			if args := strings.Fields(strings.ReplaceAll(unit["ExecStart"], "%d", t.TempDir()))[1:]; len(args) > 0 {
+				want := "password: no such file" // the last that it reads before it serves
+				if args[0] == "janitor" {
+					args[0], args[len(args)-1], want = "check-config", t.TempDir(), "reads="
+				}
+				if out, _ := exec.Command(binary, args...).CombinedOutput(); !bytes.Contains(out, []byte(want)) {
+					t.Errorf("%q: %s", args, out)
+				}
+			}
+			if said := memory.FindStringSubmatch(unit["ExecStart"]); said != nil && 10*bytesOf(t, said[1]) > 8*bytesOf(t, unit["MemoryMax"]+"i") {
+				t.Errorf("%s does not fit into %s", said[0], unit["MemoryMax"])
+			}
+
+			root := t.TempDir()
+			if err := os.Mkdir(filepath.Join(root, "etc"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			output(t, "install", "-D", "systemd/"+filepath.Base(path)+".sysusers", filepath.Join(root, "usr/lib/sysusers.d/one.conf"))
+			output(t, "systemd-sysusers", "--root="+root)
+			users, err := os.ReadFile(filepath.Join(root, "etc/passwd"))
+			if err != nil || !bytes.Contains(append([]byte("\n"), users...), []byte("\n"+unit["User"]+":")) {
+				t.Errorf("%v: there is no user %s:\n%s", err, unit["User"], users)
+			}
+		})
+	}
+}
+
+// TestUnit: folders, memory and times of kvindexd's unit agree with the settings of its
+// environment file.
+func TestUnit(t *testing.T) {
 	text, err := os.ReadFile("systemd/kvindexd.service")
 	if err != nil {
 		t.Fatal(err)
 	}
-	kvindexd := program(t, "./cmd/kvindexd", "")
-	verify := func(unit []byte) string {
-		path := filepath.Join(t.TempDir(), "kvindexd.service")
-		if err := os.WriteFile(path, bytes.ReplaceAll(unit, []byte("/usr/local/bin/kvindexd"), []byte(kvindexd)), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		out, err := exec.Command("systemd-analyze", "verify", path).CombinedOutput()
-		if err != nil {
-			return err.Error() + ": " + string(out)
-		}
-		return string(out)
-	}
-	if said := verify(text); said != "" {
-		t.Errorf("systemd-analyze verify: %s", said)
-	}
-	keys := directive.FindAllSubmatch(text, -1)
-	said := verify(directive.ReplaceAll(text, []byte("${1}s=$2")))
-	for _, k := range keys {
-		if !strings.Contains(said, "'"+string(k[1])+"s'") {
-			t.Errorf("%ss is taken", k[1])
-		}
-	}
-
-	score := exposure.FindStringSubmatch(output(t, "systemd-analyze", "security", "--offline=true", "--no-pager", "systemd/kvindexd.service"))
-	if score == nil {
-		t.Fatal("systemd-analyze security tells no score")
-	}
-	t.Logf("systemd-analyze security: %s of 10", score[1])
-	if n, err := strconv.ParseFloat(score[1], 64); err != nil || n > 1.5 {
-		t.Errorf("the exposure is %s", score[1])
-	}
-
-	unit := make(map[string]string)
-	for _, k := range keys {
-		unit[string(k[1])] = string(k[2])
-	}
+	unit := directivesOf(text)
 	env, err := os.ReadFile("systemd/kvindexd.env")
 	if err != nil {
 		t.Fatal(err)
 	}
-	run := exec.Command(kvindexd, "check-config")
+	run := exec.Command(program(t, "./cmd/kvindexd", ""), "check-config")
 	values := make(map[string]string)
 	for _, line := range strings.Split(string(env), "\n") {
 		if name, value, ok := strings.Cut(line, "="); ok && !strings.HasPrefix(line, "#") {
@@ -92,16 +133,5 @@ func TestUnit(t *testing.T) {
 	}
 	if n, err := strconv.Atoi(unit["TimeoutStopSec"]); err != nil || n < 30 {
 		t.Errorf("%s s are less than an end may take", unit["TimeoutStopSec"])
-	}
-
-	root := t.TempDir()
-	if err := os.Mkdir(filepath.Join(root, "etc"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	output(t, "install", "-D", "systemd/kvindexd.sysusers", filepath.Join(root, "usr/lib/sysusers.d/kvindexd.conf"))
-	output(t, "systemd-sysusers", "--root="+root)
-	users, err := os.ReadFile(filepath.Join(root, "etc/passwd"))
-	if err != nil || !bytes.Contains(append([]byte("\n"), users...), []byte("\n"+unit["User"]+":")) {
-		t.Errorf("%v: there is no user %s:\n%s", err, unit["User"], users)
 	}
 }
