@@ -206,9 +206,7 @@ func (j *Janitor) Run(ctx context.Context) error {
 	}
 	defer unlock()
 	j.publish(func(s *Stats) { s.Waiting = false })
-	if j.unread = probeReads(j.root, j.now()); j.unread != nil {
-		j.log.Warn("reads are not noticed: blocks go by the time of their last write", "because", j.unread)
-	}
+	j.probe()
 	network, err := isNetwork(j.root)
 	if err != nil {
 		return fmt.Errorf("janitor: statfs of %s: %w", j.cfg.Root, err)
@@ -312,6 +310,9 @@ func (j *Janitor) failed(what, name string, err error) {
 // --- scans
 
 func (j *Janitor) beginScan(stop <-chan struct{}) error {
+	if errors.Is(j.unread, unix.ENOSPC) || errors.Is(j.unread, unix.EDQUOT) {
+		j.probe() // there can be room now
+	}
 	j.again = false
 	j.begun = j.cfg.Now()
 	j.table.unsee()
@@ -664,6 +665,13 @@ func (j *Janitor) in(p place, f func(fd int) error) error {
 func (j *Janitor) unnoticed(err error) {
 	if j.unread == nil {
 		j.unread = fmt.Errorf("setting an access time: %w", err)
+		j.log.Warn("reads are not noticed: blocks go by the time of their last write", "because", j.unread)
+	}
+}
+
+// probe tries whether reads are noticed.
+func (j *Janitor) probe() {
+	if j.unread = probeReads(j.root, j.now()); j.unread != nil {
 		j.log.Warn("reads are not noticed: blocks go by the time of their last write", "because", j.unread)
 	}
 }

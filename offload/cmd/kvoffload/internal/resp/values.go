@@ -181,12 +181,13 @@ func (v *values) get(id ref, hold bool) *entry {
 	}
 	v.mu.Unlock()
 
-	first := id.firstKey(v.epoch.Load())
+	epoch := v.epoch.Load()
+	first := id.firstKey(epoch)
 	stripe := &v.stripes[first[0]]
 	stripe.RLock()
 	e := v.load(id, first)
 	gone := e != nil && v.over(e.ends)
-	if e != nil && (gone || hold && !v.promise(e)) {
+	if e != nil && (gone || hold && !v.promise(e, epoch)) {
 		v.release(e)
 		e = nil
 	}
@@ -252,11 +253,15 @@ func (v *values) holds(n name) bool {
 	return err == nil && all == len(chain)
 }
 
-// promise keeps an entry, and reports false if too much is promised. The stripe of the entry
-// is held, so that it is not replaced meanwhile.
-func (v *values) promise(e *entry) bool {
+// promise keeps an entry that was found in an epoch, and reports false if too much is promised,
+// or if all was flushed since. The stripe of the entry is held, so that it is not replaced
+// meanwhile.
+func (v *values) promise(e *entry, epoch uint64) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if epoch != v.epoch.Load() {
+		return false
+	}
 	if el := v.promises[e.ref]; el != nil { // it is over, or another has made it meanwhile
 		v.endPromise(el)
 	}

@@ -191,6 +191,29 @@ func TestPromise(t *testing.T) {
 	c.want(null, "GET", "own")
 }
 
+// TestPromiseFlushed has FLUSHALL come between a value is found and promised: else it would
+// be there for as long as somebody asks, and hide what is stored after it.
+func TestPromiseFlushed(t *testing.T) {
+	cfg := small()
+	cfg.FlushAll = true
+	s, sock := serve(t, cfg)
+	c := dial(t, sock)
+	c.want(ok, "SET", "k", "old")
+	v, id, epoch := s.values, ref{name: "k"}, s.values.epoch.Load()
+	e := v.load(id, id.firstKey(epoch))
+	if e == nil {
+		t.Fatal("the value is not there")
+	}
+	c.want(ok, "FLUSHALL")
+	if v.promise(e, epoch) {
+		t.Error("a value that was flushed is promised")
+	}
+	v.release(e)
+	c.want(zero, "EXISTS", "k")
+	c.want(ok, "SET", "k", "new")
+	c.want(bulk("new"), "GET", "k")
+}
+
 func TestExpiry(t *testing.T) {
 	cfg, at := small(), newClock()
 	s, sock := serveAt(t, cfg, at.now)
