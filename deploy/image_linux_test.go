@@ -1,25 +1,30 @@
 package deploy_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
 	"debug/buildinfo"
 	"debug/elf"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -27,6 +32,9 @@ import (
 	"golang.org/x/sys/unix"
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/internal/fakeengine"
@@ -36,8 +44,9 @@ import (
 
 var long = flag.Bool("long", false, "long form: every image, for amd64 and arm64, one of them with nothing in Go's cache")
 
-// insideOf names the root that the containers have, in the process that starts them.
-const insideOf = "KVINDEX_DEPLOY_ROOT"
+// insideOf names the folder of the roots that containers have, in the process that starts them:
+// a root has the name of its image.
+const insideOf = "KVINDEX_DEPLOY_ROOTS"
 
 // sources copies the files of the repository to another folder.
 func sources(t *testing.T) string {
@@ -155,10 +164,10 @@ func (b buildah) try(dir string, args ...string) (string, error) {
 	return strings.TrimSpace(out.String()), nil
 }
 
-// image builds the image of kvindexd with buildah, and returns its root, or "" where buildah
-// cannot run anything. In place of the image with Go, which a registry has, stands one that has
+// image builds the image of kvindexd with buildah, in the format "oci" or "docker", and returns its
+// root and the digest of its configuration and layers, or "" where buildah cannot run anything. In place of the image with Go, which a registry has, stands one that has
 // the Go of this machine.
-func image(t *testing.T, from string) string {
+func image(t *testing.T, from, format string) (root, id string) {
 	t.Helper()
 	b := buildah{t.TempDir()}
 	base := t.TempDir()
@@ -185,14 +194,15 @@ func image(t *testing.T, from string) string {
 	}
 	if err != nil {
 		t.Log("no image is built:", err)
-		return ""
+		return "", ""
 	}
 	goes := strings.Fields(output(t, "go", "env", "GOROOT", "GOCACHE", "GOMODCACHE", "GOPROXY"))
-	b.run(t, from, "bud", "-f", "deploy/Dockerfile", "--format=docker", "--target=kvindexd", "--timestamp=0", "--build-arg=GO=localhost/go", "--env=GOPROXY="+goes[3],
+	b.run(t, from, "bud", "-f", "deploy/Dockerfile", "--format="+format, "--target=kvindexd", "--timestamp=0", "--build-arg=GO=localhost/go", "--env=GOPROXY="+goes[3],
 		"--volume=/usr:/usr:ro", "--volume=/etc/ssl:/etc/ssl:ro", "--volume="+goes[0]+":/go:ro", "--volume="+goes[1]+":/cache", "--volume="+goes[2]+":/modules",
 		"-t", "localhost/kvindexd", ".")
 	var of struct {
-		Docker struct {
+		FromImageID string
+		Docker      struct {
 			Config struct {
 				User        string
 				Entrypoint  []string
@@ -203,19 +213,20 @@ func image(t *testing.T, from string) string {
 	if err := json.Unmarshal([]byte(b.run(t, from, "inspect", "--type=image", "localhost/kvindexd")), &of); err != nil {
 		t.Fatal(err)
 	}
-	if c := of.Docker.Config; c.User != "65532:65532" || !slices.Equal(c.Entrypoint, []string{"/kvindexd"}) || !slices.Equal(c.Healthcheck.Test, []string{"CMD", "/kvindexd", "healthcheck"}) {
+	if c := of.Docker.Config; c.User != "65532:65532" || !slices.Equal(c.Entrypoint, []string{"/kvindexd"}) || format == "docker" && !slices.Equal(c.Healthcheck.Test, []string{"CMD", "/kvindexd", "healthcheck"}) {
 		t.Errorf("the image is %+v", c)
 	}
 	mounted := b.run(t, from, "mount", b.run(t, from, "from", "--pull-never", "localhost/kvindexd"))
-	root := filepath.Join(t.TempDir(), "root")
+	root = filepath.Join(t.TempDir(), "root")
 	output(t, "cp", "-a", mounted, root)
-	return root
+	return root, of.FromImageID
 }
 
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
 // TestImage: two builds from different folders have the same bytes, one of them in the image
-// that buildah builds, if it is here. Then the root of one runs as a container.
+// that buildah builds, if it is here; the long form builds that image twice. Then the root of one
+// runs as a container.
 func TestImage(t *testing.T) {
 	if os.Getenv(insideOf) != "" {
 		inside(t, os.Getenv(insideOf))
@@ -227,7 +238,7 @@ func TestImage(t *testing.T) {
 	from := sources(t)
 	root := layOut(t, from, "./cmd/kvindexd")
 	isRoot(t, root, "kvindexd", machines[runtime.GOARCH])
-	other := image(t, from)
+	other, _ := image(t, from, "docker")
 	if other == "" {
 		other = layOut(t, sources(t), "./cmd/kvindexd")
 	}
@@ -235,6 +246,10 @@ func TestImage(t *testing.T) {
 		t.Errorf("two builds differ:\n%v\n%v", a, b)
 	}
 	if *long {
+		_, id := image(t, from, "oci") // that of docker has the name of a container
+		if _, again := image(t, sources(t), "oci"); again != id {
+			t.Errorf("buildah builds the image %s, and then %s", id, again)
+		}
 		if a, b := filesOf(t, root), filesOf(t, layOut(t, sources(t), "./cmd/kvindexd", "GOCACHE="+t.TempDir())); !maps.Equal(a, b) {
 			t.Errorf("a build without Go's cache differs:\n%v\n%v", a, b)
 		}
@@ -243,13 +258,22 @@ func TestImage(t *testing.T) {
 				isRoot(t, layOut(t, from, "./cmd/kvindexd", "GOARCH="+arch, "TAGS="+tags), "kvindexd", machine)
 			}
 			isRoot(t, layOut(t, from, "./epp/cmd/kvindex-epp", "GOARCH="+arch), "kvindex-epp", machine)
+			isRoot(t, layOut(t, from, "./offload/cmd/kvoffload", "GOARCH="+arch), "kvoffload", machine)
 		}
 	}
 
+	// The roots of the other images differ in the program alone.
+	roots := t.TempDir()
+	output(t, "cp", "-a", other, filepath.Join(roots, "kvindexd"))
+	for image, path := range map[string]string{"kvindexd:kubernetes": "./cmd/kvindexd", "kvindex-epp": "./epp/cmd/kvindex-epp", "kvoffload": "./offload/cmd/kvoffload"} {
+		name, tags, _ := strings.Cut(image, ":")
+		output(t, "cp", "-a", other, filepath.Join(roots, image))
+		output(t, "install", program(t, path, tags), filepath.Join(roots, image, name))
+	}
 	// A process in a network, a tree of mounts and a list of processes of its own starts the
 	// containers, so that the ports are free.
 	c := exec.Command("/proc/self/exe", "-test.run=^TestImage$", "-test.v", "-test.timeout=8m")
-	c.Env = append(os.Environ(), insideOf+"="+other)
+	c.Env = append(os.Environ(), insideOf+"="+roots)
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID}
 	out, err := c.CombinedOutput()
 	if errors.Is(err, fs.ErrPermission) {
@@ -260,8 +284,8 @@ func TestImage(t *testing.T) {
 	t.Logf("%s", out)
 }
 
-// inside starts the container of each folder that needs no cluster, in turn.
-func inside(t *testing.T, root string) {
+// inside starts the container of each folder, in turn.
+func inside(t *testing.T, roots string) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -269,46 +293,148 @@ func inside(t *testing.T, root string) {
 		t.Fatal(err)
 	}
 	loopback(t)
-	const model = "Qwen/Qwen2.5-7B-Instruct"
-	files := modelFiles(t)
-	e := newEngine(t, model)
-	for _, folder := range []string{"overlays/reference", "base", "overlays/single", "overlays/shared"} {
+	for _, folder := range []string{"overlays/reference", "base", "overlays/single", "overlays/shared", "overlays/replicas", "overlays/epp", "janitor", "lmcache"} {
 		t.Run(folder, func(t *testing.T) {
 			ctx := zmtptest.Context(t)
-			redis(ctx, t)
-			objects := build(t, folder)
-			spec := &one[*apps.Deployment](t, objects).Spec.Template.Spec
-			c := start(t, root, spec, one[*core.ConfigMap](t, objects), files)
-			for _, p := range []*core.Probe{spec.Containers[0].StartupProbe, spec.Containers[0].LivenessProbe, spec.Containers[0].ReadinessProbe} {
-				if p != nil {
-					wait(ctx, t, p.HTTPGet.Path, func() bool {
-						a, err := http.Get("http://127.0.0.1:8080" + p.HTTPGet.Path)
-						if err != nil {
-							return false
-						}
-						a.Body.Close()
-						return a.StatusCode == http.StatusOK
-					})
+			e := newEngine(t)
+			cluster := newCluster(t)
+			if folder == "overlays/reference" { // it is alive before there is a Redis
+				c := startPod(t, roots, build(t, folder), cluster)
+				wait(ctx, t, "the liveness probe without Redis", func() bool { return c.answers(c.of.LivenessProbe) })
+				if c.answers(c.of.ReadinessProbe) {
+					t.Error("it is ready without Redis")
 				}
+				c.end(t)
 			}
+			if folder != "lmcache" {
+				redis(ctx, t)
+			}
+			objects := build(t, folder)
+			c := startPod(t, roots, objects, cluster)
+			c.isReady(ctx, t)
 			c.isConfined(t)
+			switch folder {
+			case "lmcache":
+				stores(t)
+				fallthrough
+			case "janitor", "overlays/epp": // what these do has tests in their modules
+				c.end(t)
+				return
+			}
 
 			// The engine stores two prompts again and again until the scores show both: what it
 			// says before kvindexd listens is lost.
-			const text = "Once upon a time there was a fleet of engines, and each of them remembered other prompts."
-			prompt, conversation := e.tokens(ctx, t, text), e.tokens(ctx, t, "user: "+text+"\n")
-			completions := fmt.Sprintf(`{"model": %q, "prompt": %q}`, model, text)
-			chats := fmt.Sprintf(`{"model": %q, "messages": [{"role": "user", "content": %q}]}`, model, text)
-			wait(ctx, t, "scores", func() bool {
-				e.serve(t, prompt, conversation)
-				var scores map[string]int
-				var answer struct{ PodScores map[string]int }
-				return post(t, "/score_completions", completions, &scores) && has(scores, len(prompt)/16) &&
-					post(t, "/score_chat_completions", chats, &answer) && has(answer.PodScores, len(conversation)/16)
-			})
+			wait(ctx, t, "scores", func() bool { return e.serve(ctx, t) && e.isScored(ctx, t) })
+			if folder == "overlays/replicas" {
+				cluster.peer = snapshot(t)
+			}
+			c.end(t)
+			if folder != "overlays/replicas" {
+				return
+			}
+			e.stop() // so a new replica knows what its peer knew, and nothing else
+			c = startPod(t, roots, objects, cluster)
+			c.isReady(ctx, t)
+			if !e.isScored(ctx, t) {
+				t.Error("a new replica does not know what its peer knew")
+			}
 			c.end(t)
 		})
 	}
+}
+
+// A cluster is what the containers reach beside engines and Redis: the API server, and the peers
+// of a replica behind their Service.
+type cluster struct {
+	account map[string][]byte // files of the account
+	env     []string          // variables that each pod gets, and the one by which peers are reached
+	peer    []byte            // the snapshot of the peer; nil: there is none
+}
+
+// newCluster starts an API server that has the first engine of the example, on this machine, and
+// answers what the Roles let an account do.
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	const token = "token of the account"
+	pod := core.Pod{ObjectMeta: one[*apps.StatefulSet](t, build(t, "engines")).Spec.Template.ObjectMeta}
+	pod.Kind, pod.APIVersion, pod.ResourceVersion = "Pod", "v1", "7"
+	pod.Name, pod.Namespace, pod.UID = "vllm-0", "inference", "u"
+	pod.Status = core.PodStatus{Phase: core.PodRunning, PodIP: "127.0.0.1", Conditions: []core.PodCondition{{Type: core.PodReady, Status: core.ConditionTrue}}}
+	api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		selector, err := labels.Parse(q.Get("labelSelector"))
+		if r.Method != http.MethodGet || r.URL.Path != "/api/v1/namespaces/inference/pods" || r.Header.Get("Authorization") != "Bearer "+token || err != nil {
+			t.Errorf("the API server is asked %s %s", r.Method, r.URL)
+			http.Error(w, "forbidden", http.StatusForbidden)
+			return
+		}
+		list := core.PodList{TypeMeta: meta.TypeMeta{Kind: "PodList", APIVersion: "v1"}, ListMeta: meta.ListMeta{ResourceVersion: "7"}}
+		if selector.Matches(labels.Set(pod.Labels)) {
+			list.Items = append(list.Items, pod)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		to := json.NewEncoder(w)
+		if q.Get("watch") == "" {
+			_ = to.Encode(list)
+			return
+		}
+		if q.Get("sendInitialEvents") == "true" {
+			for i := range list.Items {
+				_ = to.Encode(meta.WatchEvent{Type: "ADDED", Object: apiruntime.RawExtension{Object: &list.Items[i]}})
+			}
+			_ = to.Encode(meta.WatchEvent{Type: "BOOKMARK", Object: apiruntime.RawExtension{Object: &core.Pod{
+				TypeMeta:   pod.TypeMeta,
+				ObjectMeta: meta.ObjectMeta{ResourceVersion: "7", Annotations: map[string]string{meta.InitialEventsAnnotationKey: "true"}},
+			}}})
+		}
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	k := &cluster{account: map[string][]byte{
+		"token": []byte(token), "namespace": []byte("inference"), "ca.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: api.Certificate().Raw}),
+	}}
+	// The port of the peers is the container's own on this machine, so a proxy stands for them.
+	peers := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.String() != "http://kvindexd-peers:8081/v1/snapshot" || r.Header.Get("Authorization") != "Bearer "+secrets["kvindexd-admin token"]:
+			t.Errorf("a peer is asked %s %s", r.Method, r.URL)
+		case k.peer != nil:
+			_, _ = w.Write(k.peer)
+			return
+		}
+		http.Error(w, "nobody is there", http.StatusBadGateway)
+	}))
+	host, port, err := net.SplitHostPort(api.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.env = []string{"KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port, "HTTP_PROXY=" + peers.URL}
+	t.Cleanup(func() {
+		api.CloseClientConnections()
+		api.Close()
+		peers.Close()
+	})
+	return k
+}
+
+// snapshot returns that of the container, as a peer gets it.
+func snapshot(t *testing.T) []byte {
+	t.Helper()
+	r, err := http.NewRequest(http.MethodGet, "http://127.0.0.1:8081/v1/snapshot", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+secrets["kvindexd-admin token"])
+	a, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Body.Close()
+	b, err := io.ReadAll(a.Body)
+	if err != nil || a.StatusCode != http.StatusOK {
+		t.Fatalf("a snapshot: %s %v", a.Status, err)
+	}
+	return b
 }
 
 // has: one pod has the score, and there is no other.
@@ -406,14 +532,16 @@ func modelFiles(t *testing.T) map[string][]byte {
 	return map[string][]byte{"tokenizer.json": tokenizer, "tokenizer_config.json": []byte(`{"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"}`)}
 }
 
-// engine is one that publishes where the folders look for it.
+// engine is one that publishes where the folders look for it, until stop is called.
 type engine struct {
 	*fakeengine.Engine
 	model kvindex.Model
+	stop  func()
 }
 
-func newEngine(t *testing.T, name string) *engine {
+func newEngine(t *testing.T) *engine {
 	t.Helper()
+	const name = modelName
 	dir := t.TempDir()
 	for file, text := range modelFiles(t) {
 		if err := os.WriteFile(filepath.Join(dir, file), text, 0o600); err != nil {
@@ -428,12 +556,13 @@ func newEngine(t *testing.T, name string) *engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = p.Close() })
+	stop := sync.OnceFunc(func() { _ = p.Close() })
+	t.Cleanup(stop)
 	e, err := fakeengine.New(fakeengine.Config{Model: name, Publish: func(payload []byte) { p.Publish(payload) }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &engine{e, model}
+	return &engine{e, model, stop}
 }
 
 func (e *engine) tokens(ctx context.Context, t *testing.T, text string) []uint32 {
@@ -445,30 +574,52 @@ func (e *engine) tokens(ctx context.Context, t *testing.T, text string) []uint32
 	return ids
 }
 
-// serve empties the cache of the engine, and stores the prompts.
-func (e *engine) serve(t *testing.T, prompts ...[]uint32) {
+const modelName, story = "Qwen/Qwen2.5-7B-Instruct", "Once upon a time there was a fleet of engines, and each of them remembered other prompts."
+
+// serve empties the cache of the engine, and stores the story, and a chat of it. It is true.
+func (e *engine) serve(ctx context.Context, t *testing.T) bool {
 	t.Helper()
 	e.Reset()
-	for _, p := range prompts {
-		if _, err := e.Submit(fakeengine.Request{Tokens: p}); err != nil {
+	for _, text := range []string{story, "user: " + story + "\n"} {
+		if _, err := e.Submit(fakeengine.Request{Tokens: e.tokens(ctx, t, text)}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	e.Drain()
+	return true
+}
+
+// isScored: the container's scores show all of what serve has stored.
+func (e *engine) isScored(ctx context.Context, t *testing.T) bool {
+	t.Helper()
+	var scores map[string]int
+	var answer struct{ PodScores map[string]int }
+	return post(t, "/score_completions", fmt.Sprintf(`{"model": %q, "prompt": %q}`, modelName, story), &scores) && has(scores, len(e.tokens(ctx, t, story))/16) &&
+		post(t, "/score_chat_completions", fmt.Sprintf(`{"model": %q, "messages": [{"role": "user", "content": %q}]}`, modelName, story), &answer) &&
+		has(answer.PodScores, len(e.tokens(ctx, t, "user: "+story+"\n"))/16)
 }
 
 // A container is a process that runs in a root as Kubernetes would run it.
 type container struct {
 	*exec.Cmd
+	of  *core.Container
 	log *bytes.Buffer
 }
 
-// start starts the first container of a pod: with its arguments, variables and volumes, as its
-// user, without capabilities, in a root that cannot be written. All names of its peers stand
-// for this machine. There is no hub, so the model is in its cache.
-func start(t *testing.T, root string, spec *core.PodSpec, config *core.ConfigMap, model map[string][]byte) *container {
+// startPod starts the first container of a folder's pod: with its arguments, variables
+// and volumes, as its user, without capabilities, in a root that cannot be written. All names of
+// its peers stand for this machine. There is no hub, so the model is in its cache, or where the
+// init container leaves it.
+func startPod(t *testing.T, roots string, objects []object, k *cluster) *container {
 	t.Helper()
-	c := &spec.Containers[0]
+	spec := &podOf(t, objects).Spec
+	c := spec.Containers[0].DeepCopy()
+	root := filepath.Join(roots, c.Image)
+	model := modelFiles(t)
+	const account = "account"
+	if token := spec.AutomountServiceAccountToken; token == nil || *token {
+		c.VolumeMounts = append(c.VolumeMounts, core.VolumeMount{Name: account, MountPath: "/var/run/secrets/kubernetes.io/serviceaccount", ReadOnly: true})
+	}
 	dir := t.TempDir()
 	hosts := filepath.Join(t.TempDir(), "hosts")
 	if err := os.WriteFile(hosts, []byte("127.0.0.1 localhost redis vllm-service vllm.inference.svc.cluster.local\n"), 0o644); err != nil {
@@ -505,8 +656,14 @@ func start(t *testing.T, root string, spec *core.PodSpec, config *core.ConfigMap
 		volume := t.TempDir()
 		files := map[string][]byte{}
 		switch m.Name {
+		case "password":
+			files[m.Name] = []byte(secrets["kv-store password"])
+		case account:
+			files = k.account
+		case "models":
+			files = model
 		case "config":
-			for name, text := range config.Data {
+			for name, text := range one[*core.ConfigMap](t, objects).Data {
 				files[name] = []byte(text)
 			}
 		case "cache":
@@ -537,8 +694,19 @@ func start(t *testing.T, root string, spec *core.PodSpec, config *core.ConfigMap
 		mount(volume, m.MountPath, m.ReadOnly)
 	}
 
-	p := &container{exec.Command("/kvindexd", c.Args...), new(bytes.Buffer)}
-	p.Env = append(environment(t, c), "HF_HUB_OFFLINE=1")
+	env := environment(t, c)
+	values := make(map[string]string)
+	for _, e := range env {
+		name, value, _ := strings.Cut(e, "=")
+		values[name] = value
+	}
+	var args []string
+	for _, a := range c.Args {
+		args = append(args, expand(a, values))
+	}
+	program, _, _ := strings.Cut(c.Image, ":")
+	p := &container{exec.Command("/"+program, args...), c, new(bytes.Buffer)}
+	p.Env = append(append(env, "HF_HUB_OFFLINE=1"), k.env...)
 	p.Dir, p.Stderr = "/", p.log
 	p.SysProcAttr = &syscall.SysProcAttr{Chroot: dir, Credential: &syscall.Credential{Uid: uint32(*spec.SecurityContext.RunAsUser), Gid: uint32(*spec.SecurityContext.RunAsGroup)}}
 	started := make(chan error)
@@ -564,6 +732,62 @@ func start(t *testing.T, root string, spec *core.PodSpec, config *core.ConfigMap
 		}
 	})
 	return p
+}
+
+// answers: a probe of the container succeeds.
+func (c *container) answers(p *core.Probe) bool {
+	if p.Exec != nil {
+		run := exec.Command(p.Exec.Command[0], p.Exec.Command[1:]...)
+		run.Dir, run.SysProcAttr = c.Dir, c.SysProcAttr
+		return run.Run() == nil
+	}
+	if p.TCPSocket != nil {
+		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", portsOf(c.of)[p.TCPSocket.Port.StrVal]))
+		if err != nil {
+			return false
+		}
+		conn.Close()
+		return true
+	}
+	port := p.HTTPGet.Port.IntVal
+	if port == 0 {
+		port = portsOf(c.of)[p.HTTPGet.Port.StrVal]
+	}
+	a, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, p.HTTPGet.Path))
+	if err != nil {
+		return false
+	}
+	a.Body.Close()
+	return a.StatusCode == http.StatusOK
+}
+
+// stores: the container keeps a value for who knows the password.
+func stores(t *testing.T) {
+	t.Helper()
+	conn, err := net.Dial("tcp", "127.0.0.1:6379")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	in := bufio.NewReader(conn)
+	for _, c := range []struct{ command, want string }{
+		{"GET k", "-NOAUTH"}, {"AUTH " + secrets["kv-store password"], "+OK"}, {"SET k v", "+OK"}, {"GET k", "$1"},
+	} {
+		fmt.Fprintf(conn, "%s\r\n", c.command)
+		if said, err := in.ReadString('\n'); err != nil || !strings.HasPrefix(said, c.want) {
+			t.Fatalf("%s: %q %v", c.command, said, err)
+		}
+	}
+}
+
+// isReady waits until all probes succeed.
+func (c *container) isReady(ctx context.Context, t *testing.T) {
+	t.Helper()
+	for _, p := range []*core.Probe{c.of.StartupProbe, c.of.LivenessProbe, c.of.ReadinessProbe} {
+		if p != nil {
+			wait(ctx, t, p.String(), func() bool { return c.answers(p) })
+		}
+	}
 }
 
 // isConfined: the process has the user of the image, no capability, and a root that cannot be

@@ -67,6 +67,8 @@ var types = map[string]func() any{
 var folders = map[string][]string{
 	"base":               {"ConfigMap kvindexd", "Deployment kvindexd", "NetworkPolicy kvindexd", "PodDisruptionBudget kvindexd", "Service kvindexd", "ServiceAccount kvindexd"},
 	"engines":            {"NetworkPolicy vllm", "Service vllm", "StatefulSet vllm"},
+	"janitor":            {"Deployment kv-janitor", "NetworkPolicy kv-janitor", "PersistentVolumeClaim kv-files"},
+	"lmcache":            {"NetworkPolicy kv-store", "Service kv-store", "StatefulSet kv-store"},
 	"redis":              {"Deployment redis", "NetworkPolicy redis", "Service redis"},
 	"overlays/replicas":  {"ConfigMap kvindexd", "Deployment kvindexd", "NetworkPolicy kvindexd", "PodDisruptionBudget kvindexd", "Role kvindexd", "RoleBinding kvindexd", "Service kvindexd", "Service kvindexd-peers", "ServiceAccount kvindexd"},
 	"overlays/shared":    {"ConfigMap kvindexd", "Deployment kvindexd", "NetworkPolicy kvindexd", "PodDisruptionBudget kvindexd", "Service kvindexd", "ServiceAccount kvindexd"},

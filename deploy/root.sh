@@ -3,6 +3,7 @@
 #
 #   sh deploy/root.sh ./cmd/kvindexd DIR
 #   sh deploy/root.sh ./epp/cmd/kvindex-epp DIR
+#   sh deploy/root.sh ./offload/cmd/kvoffload DIR
 #
 # TAGS, GOOS and GOARCH are as for go build. The same sources, the same Go and the same
 # /etc/ssl/certs/ca-certificates.crt give the same bytes, wherever the sources are.

@@ -27,7 +27,7 @@ func TestUnit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kvindexd := program(t, "./cmd/kvindexd")
+	kvindexd := program(t, "./cmd/kvindexd", "")
 	verify := func(unit []byte) string {
 		path := filepath.Join(t.TempDir(), "kvindexd.service")
 		if err := os.WriteFile(path, bytes.ReplaceAll(unit, []byte("/usr/local/bin/kvindexd"), []byte(kvindexd)), 0o600); err != nil {

@@ -554,7 +554,6 @@ type answer struct {
 	reader *picker.UsageReader // it reads from the answer
 	rest   []byte
 	ended  bool
-	buffer [4096]byte
 }
 
 // Read implements io.Reader for the reader.
@@ -567,10 +566,10 @@ func (a *answer) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// write lets the reader read b in place: Read above copies it to where it is.
 func (a *answer) write(b []byte) {
-	for a.rest = b; len(a.rest) > 0; {
-		_, _ = a.reader.Read(a.buffer[:]) // Read above has no error here
-	}
+	a.rest = b
+	_, _ = a.reader.Read(b)
 }
 
 func (a *answer) usage() (kvindex.Usage, error) {
@@ -578,7 +577,7 @@ func (a *answer) usage() (kvindex.Usage, error) {
 		return unknown, errors.New("epp: the answer has no headers")
 	}
 	a.ended = true
-	_, _ = a.reader.Read(a.buffer[:])
+	_, _ = a.reader.Read(nil)
 	return a.reader.Usage()
 }
 

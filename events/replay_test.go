@@ -144,20 +144,34 @@ func (l *ledger) expectEnd(t *testing.T, want string) {
 	l.wait(t, "... "+want, func(got string) bool { return strings.HasSuffix(got, " "+want) })
 }
 
+// endsSoon reports whether the last entries become what they must be within two seconds.
+func (l *ledger) endsSoon(want string) bool {
+	return l.within(2*time.Second, func(got string) bool { return strings.HasSuffix(got, " "+want) })
+}
+
 func (l *ledger) wait(t *testing.T, want string, ok func(got string) bool) {
 	t.Helper()
-	deadline := time.After(patience)
+	if !l.within(patience, ok) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		t.Fatalf("got  %s\nwant %s", strings.Join(l.entries, " "), want)
+	}
+}
+
+// within reports whether the entries become as they must be within d.
+func (l *ledger) within(d time.Duration, ok func(got string) bool) bool {
+	deadline := time.After(d)
 	for {
 		l.mu.Lock()
 		got, changed := strings.Join(l.entries, " "), l.changed
 		l.mu.Unlock()
 		if ok(got) {
-			return
+			return true
 		}
 		select {
 		case <-changed:
 		case <-deadline:
-			t.Fatalf("got  %s\nwant %s", got, want)
+			return false
 		}
 	}
 }

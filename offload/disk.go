@@ -112,8 +112,7 @@ func (s *Store) writeBehind() {
 		n, err := s.cfg.Disk.Backend.Put(context.Background(), s.space, keys, src)
 		took := time.Since(begun)
 		s.mu.Lock()
-		s.count.disk.Writes++
-		s.count.disk.WriteTime += took
+		s.count.disk.Writes.add(took)
 		s.count.disk.Written += uint64(n)
 		s.count.disk.Unwritten += uint64(len(keys) - n)
 		s.failed("put", err)
@@ -312,8 +311,7 @@ func (s *Store) read(ctx context.Context, chain []Key, n int) (slots []uint32, e
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(keys) > 0 {
-		s.count.disk.Reads++
-		s.count.disk.ReadTime += took
+		s.count.disk.Reads.add(took)
 	}
 	s.failed("get", getErr)
 	s.count.disk.Hits += uint64(m)

@@ -178,7 +178,7 @@ func TestIngestion(t *testing.T) {
 					t.Errorf("%s, %s: step %d: %v on disk, want %v", policy, ingest, i, got[i], want[i])
 				}
 			}
-			if st := s.Stats().Disk; ingest == offload.All && (st.Written != 13 || st.Writes != 3) || st.Unwritten+st.OverQuota > 0 {
+			if st := s.Stats().Disk; ingest == offload.All && (st.Written != 13 || st.Writes.N != 3) || st.Unwritten+st.OverQuota > 0 {
 				t.Errorf("%s, %s: %+v", policy, ingest, st)
 			}
 			closed(t, s)
@@ -289,7 +289,7 @@ func TestLateRead(t *testing.T) {
 	}
 	got.Release()
 	closed(t, s) // waits for the read's last word
-	if st := s.Stats(); err != nil || st.Disk.Late != 1 || st.Disk.Reads == 0 || st.Disk.Reading != 0 {
+	if st := s.Stats(); err != nil || st.Disk.Late != 1 || st.Disk.Reads.N == 0 || st.Disk.Reading != 0 {
 		t.Error(err, st)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,6 +33,7 @@ type node struct {
 	segments *offload.Segments
 	store    *offload.Store
 	daemon   *publish.Publisher
+	whole    atomic.Int64 // times that all of the store was published again
 	endDaemon,
 	endIndex func()
 	ix *kvindex.Indexer
@@ -59,7 +61,10 @@ func (n *node) startStore(endpoint, replay string) {
 	n.must(n.segments.Tell(changes))
 	n.store, err = offload.Open(offload.Config{Space: n.sp, MemoryBytes: int64(120 * n.sp.BlockBytes), Events: changes, Disk: offload.Disk{Backend: n.segments, Ingest: offload.All}})
 	n.must(err)
-	n.daemon, err = publish.New(publish.Config{Endpoint: endpoint, Replay: replay})
+	n.daemon, err = publish.New(publish.Config{Endpoint: endpoint, Replay: replay, Buffer: 40, Held: func() []events.Event {
+		n.whole.Add(1)
+		return offload.KV(changes.Held())
+	}})
 	n.must(err)
 	ctx, cancel := context.WithCancel(n.t.Context())
 	told := make(chan struct{})
@@ -70,11 +75,7 @@ func (n *node) startStore(endpoint, replay string) {
 			if err != nil {
 				return
 			}
-			b := new(events.Batch)
-			for _, ev := range batch {
-				b.Events = append(b.Events, ev.KV())
-			}
-			if _, err := n.daemon.Publish(b); err != nil {
+			if _, err := n.daemon.Publish(&events.Batch{Events: offload.KV(batch)}); err != nil {
 				n.t.Error(err)
 			}
 		}
@@ -227,7 +228,10 @@ func TestEndToEnd(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d requests: blocks by tier %v, restarts %v", *requests, found, restarts)
+	t.Logf("%d requests: blocks by tier %v, restarts %v, %d times all of the store", *requests, found, restarts, n.whole.Load())
+	if whole := n.whole.Load(); whole < int64(*requests/50) {
+		t.Errorf("all of the store was published %d times", whole)
+	}
 	for _, tier := range []string{"gpu", "cpu", "disk", ""} {
 		if found[tier] < 10**requests {
 			t.Errorf("%d blocks in %q", found[tier], tier)

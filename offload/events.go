@@ -3,6 +3,8 @@ package offload
 import (
 	"context"
 	"encoding/binary"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/kvindex/kvindex/events"
@@ -25,8 +27,7 @@ type EventKind uint8
 const (
 	BlocksStored EventKind = iota + 1
 	BlocksRemoved
-	// BlocksCleared ends all that these Events have reported before, in each tier and space. The
-	// blocks that are reported after it are there.
+	// BlocksCleared ends all that these Events have reported before, in each tier and space.
 	BlocksCleared
 )
 
@@ -35,23 +36,27 @@ type Event struct {
 	Kind   EventKind
 	Tier   Tier
 	Space  SpaceID
-	Parent Key // before Keys[0] in its chain; zero if that is the first, and on disk
+	Parent Key // before Keys[0] in its chain; zero if that is the first, on disk, and of Held
 	Keys   []Key
 }
 
-// KV returns the event in the form that package publish of kvindex publishes. It names the blocks
-// alone: a program that knows their tokens can add Tokens and BlockSize, so that an index knows
-// the blocks even if it never got the engine's own event of them. A key of 8, 16, 24 or 32 bytes is
-// its last 8, as vLLM's integers and an index have it.
-func (ev Event) KV() events.Event {
-	kv := events.Event{Kind: events.Kind(ev.Kind), Medium: string(ev.Tier)}
-	for _, k := range ev.Keys {
-		kv.Hashes = append(kv.Hashes, k.short())
+// KV returns each of the events in the form that package publish of kvindex publishes. It names
+// blocks alone. A program that knows the tokens of an event's keys, and Parent, can add Tokens and
+// BlockSize, so that an index knows the blocks even if it never got the engine's own event of them.
+// A key of 8, 16, 24 or 32 bytes is its last 8, as vLLM's integers and an index have it.
+func KV(told []Event) []events.Event {
+	kvs := make([]events.Event, 0, len(told))
+	for _, ev := range told {
+		kv := events.Event{Kind: events.Kind(ev.Kind), Medium: string(ev.Tier)}
+		for _, k := range ev.Keys {
+			kv.Hashes = append(kv.Hashes, k.short())
+		}
+		if kv.HasParent = ev.Parent != (Key{}); kv.HasParent {
+			kv.Parent = ev.Parent.short()
+		}
+		kvs = append(kvs, kv)
 	}
-	if kv.HasParent = ev.Parent != (Key{}); kv.HasParent {
-		kv.Parent = ev.Parent.short()
-	}
-	return kv
+	return kvs
 }
 
 // short returns the last 8 bytes of the hash that a key was made of.
@@ -65,24 +70,35 @@ func (k Key) short() uint64 {
 
 // Events are the changes that stores and segments report of their blocks, in their order for
 // each tier: give one to Config.Events and to Segments.Tell. A Store and Segments never wait
-// for the reader. If more keys wait for it than Most, all waiting events are forgotten, and
-// BlocksCleared stands for them. Then some blocks that are there are not reported until they are
-// stored again, and no block that is not there is reported. A removal can be reported twice.
+// for the reader. They remember which blocks were reported, in some 50 bytes for each that is
+// there. If more keys wait than Most, Next returns what Held does, and no block is missed.
 //
 // The zero Events are ready for use. One goroutine may read; any number may report.
 type Events struct {
 	Most int // keys that wait; 0 is 1 << 16
 
 	mu      sync.Mutex
+	held    map[heldIn]map[Key]struct{} // what is there, as was reported
 	waiting []Event
 	keys    int           // of waiting
+	whole   bool          // Next returns held; nothing is waiting
 	more    chan struct{} // is closed when something comes; nil if nobody waits
 }
 
-// Next waits for events and returns all that wait. Its error is that of the context.
+type heldIn struct {
+	tier  Tier
+	space SpaceID
+}
+
+// Next waits for events and returns all that wait. Its error is that of the context. Where the
+// first event is BlocksCleared, the events are as Held returns them.
 func (e *Events) Next(ctx context.Context) ([]Event, error) {
 	for {
 		e.mu.Lock()
+		if e.whole {
+			defer e.mu.Unlock()
+			return e.all(), nil
+		}
 		if events := e.waiting; len(events) > 0 {
 			e.waiting, e.keys = nil, 0
 			e.mu.Unlock()
@@ -101,9 +117,27 @@ func (e *Events) Next(ctx context.Context) ([]Event, error) {
 	}
 }
 
+// Held returns BlocksCleared and then BlocksStored of all blocks that are there, for
+// publish.Config.Held. Their keys are in no order, and without Parent. Next then goes on with the
+// changes after that. The goroutine that calls Next has to call it. Reports wait while it lists.
+func (e *Events) Held() []Event {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.all()
+}
+
+func (e *Events) all() []Event {
+	e.waiting, e.keys, e.whole = nil, 0, false
+	all := []Event{{Kind: BlocksCleared}}
+	for in, keys := range e.held {
+		all = append(all, Event{Kind: BlocksStored, Tier: in.tier, Space: in.space, Keys: slices.Collect(maps.Keys(keys))})
+	}
+	return all
+}
+
 // tell adds an event, whose keys it copies. With nil Events it does nothing.
 func (e *Events) tell(ev Event) {
-	if e == nil || len(ev.Keys) == 0 && ev.Kind != BlocksCleared {
+	if e == nil {
 		return
 	}
 	e.mu.Lock()
@@ -112,22 +146,52 @@ func (e *Events) tell(ev Event) {
 	if most == 0 {
 		most = 1 << 16
 	}
-	if e.keys+len(ev.Keys) > most || ev.Kind == BlocksCleared {
-		e.waiting, e.keys = []Event{{Kind: BlocksCleared}}, 0
+	if ev.Kind == BlocksCleared {
+		e.held, e.whole = nil, true
+	} else if ev.Keys = e.changed(ev); len(ev.Keys) == 0 {
+		return
 	}
-	if n := len(ev.Keys); n > 0 && n <= most {
-		e.keys += n
-		if last := len(e.waiting) - 1; ev.Kind == BlocksRemoved && last >= 0 && e.waiting[last].follows(ev) {
-			e.waiting[last].Keys = append(e.waiting[last].Keys, ev.Keys...)
-		} else {
-			ev.Keys = append([]Key(nil), ev.Keys...)
-			e.waiting = append(e.waiting, ev)
-		}
+	if e.keys += len(ev.Keys); e.keys > most {
+		e.whole = true
+	}
+	if last := len(e.waiting) - 1; e.whole {
+		e.waiting, e.keys = nil, 0
+	} else if ev.Kind == BlocksRemoved && last >= 0 && e.waiting[last].follows(ev) {
+		e.waiting[last].Keys = append(e.waiting[last].Keys, ev.Keys...)
+	} else {
+		e.waiting = append(e.waiting, ev)
 	}
 	if e.more != nil {
 		close(e.more)
 		e.more = nil
 	}
+}
+
+// changed brings held up to date, and returns the keys that were not so before.
+func (e *Events) changed(ev Event) (keys []Key) {
+	in := heldIn{ev.Tier, ev.Space}
+	held := e.held[in]
+	for _, k := range ev.Keys {
+		if _, ok := held[k]; ok == (ev.Kind == BlocksStored) {
+			continue
+		}
+		keys = append(keys, k)
+		if ev.Kind == BlocksRemoved {
+			delete(held, k)
+			continue
+		}
+		if held == nil {
+			if held = make(map[Key]struct{}); e.held == nil {
+				e.held = make(map[heldIn]map[Key]struct{})
+			}
+			e.held[in] = held
+		}
+		held[k] = struct{}{}
+	}
+	if len(held) == 0 {
+		delete(e.held, in)
+	}
+	return keys
 }
 
 // follows reports whether two events are one but for their keys.

@@ -104,15 +104,12 @@ func (f *eventFile) WriteAt(b []byte, off int64) (int, error) {
 		f.format, _ = readFormat(bytes.NewReader(b)) // it is as create made it
 		return n, err
 	}
-	came := make(map[blockName]bool) // one can be there twice
 	for at := int64(0); at < int64(len(b)); {
 		rec, _ := f.format.parse(b[at:], off+at)
 		name := nameOf(rec.space, rec.key)
-		switch {
-		case rec.kind == kindDeletion: // is gone even if this is not written
+		if rec.kind == kindDeletion { // is gone even if this is not written
 			f.tell(BlocksRemoved, name)
-		case err == nil && !came[name] && !f.has(name):
-			came[name] = true
+		} else if err == nil {
 			f.tell(BlocksStored, name)
 		}
 		at += f.format.padded(rec.length)

@@ -3,6 +3,9 @@ package offload
 import (
 	"bytes"
 	"os"
+	"time"
+
+	"github.com/kvindex/kvindex/offload/internal/queues"
 )
 
 // Counts returns what a store has done, by name.
@@ -10,8 +13,12 @@ func (s *Store) Counts() map[string]uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.count
+	var p queues.S3FIFOCounts
+	if of, ok := s.policy.(s3fifo); ok {
+		p = of.S3FIFOCounts
+	}
 	return map[string]uint64{
-		"metPinned": c.metPinned, "promoted": c.promoted, "reinserted": c.reinserted, "ghostHits": c.ghostHits,
+		"metPinned": c.metPinned + p.Passed, "promoted": p.Promoted, "reinserted": p.Reinserted, "ghostHits": p.GhostHits,
 		"refused": c.refused, "evicted": c.evicted, "hits": c.hits, "misses": c.misses,
 	}
 }
@@ -24,11 +31,13 @@ func (s *Store) Resident() (keys map[Key]bool, ghosts int) {
 	for k := range s.slots {
 		keys[k] = true
 	}
-	if p, ok := s.policy.(*s3fifo); ok {
-		ghosts = len(p.ghosts.at)
+	if p, ok := s.policy.(s3fifo); ok {
+		ghosts = p.Ghosts()
 	}
 	return keys, ghosts
 }
+
+func (t *Times) Add(took time.Duration) { t.add(took) }
 
 type BlockFile = blockFile
 

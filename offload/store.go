@@ -97,8 +97,9 @@ type Store struct {
 // counts are the events of a Store, guarded by its lock.
 type counts struct {
 	hits, misses, stored, evicted, refused uint64
+	acquires                               Times
 
-	metPinned, promoted, reinserted, ghostHits uint64 // in policies
+	metPinned uint64 // by LRU and FIFO
 
 	disk DiskStats
 }
@@ -112,21 +113,40 @@ type Stats struct {
 	Stored           uint64 // blocks that came into memory
 	Evicted          uint64 // blocks that left it to make room
 	Refused          uint64 // blocks that Alloc and Write had no room for
+	Acquires         Times  // calls of Acquire and Read: what they did in memory, but for copies
 	Disk             DiskStats
+}
+
+// Times counts operations by how long they took.
+type Times struct {
+	N   uint64        // operations
+	Sum time.Duration // of all
+	// Below[i] counts those that took less than 4^i microseconds and, unless i is 0, not less than
+	// a quarter of that. The last counts all that took longer, too.
+	Below [12]uint64
+}
+
+func (t *Times) add(took time.Duration) {
+	t.N++
+	t.Sum += took
+	i := 0
+	for i < len(t.Below)-1 && took >= time.Microsecond<<(2*i) {
+		i++
+	}
+	t.Below[i]++
 }
 
 // DiskStats counts what a Store did with its Backend, in blocks, each of Space.BlockBytes.
 // A Backend itself counts the blocks that it holds and drops: SegmentStats.
 type DiskStats struct {
-	InFlight            int    // blocks that wait to be written or are being written
-	Reading             int    // reads of chains that have not ended, those that nobody waits for too
-	Hits, Misses        uint64 // blocks that were read; blocks that were requested and not there
-	Late                uint64 // reads that ended when nobody waited any more
-	Written, Unwritten  uint64 // blocks that were written; blocks that could not be
-	OverQuota           uint64 // blocks that were not written because too many waited
-	Reads, Writes       uint64 // uses of the Backend for several blocks at once, which took so long:
-	ReadTime, WriteTime time.Duration
-	Failed              uint64 // reads that ended with an error, that of a context as well
+	InFlight           int    // blocks that wait to be written or are being written
+	Reading            int    // reads of chains that have not ended, those that nobody waits for too
+	Hits, Misses       uint64 // blocks that were read; blocks that were requested and not there
+	Late               uint64 // reads that ended when nobody waited any more
+	Written, Unwritten uint64 // blocks that were written; blocks that could not be
+	OverQuota          uint64 // blocks that were not written because too many waited
+	Reads, Writes      Times  // uses of the Backend for several blocks at once
+	Failed             uint64 // reads that ended with an error, that of a context as well
 	// LastError is the last error of the Backend, with the tier and the operation (has, get, put,
 	// delete), or ErrOverQuota if it had none; nil: all was well. That a caller gave up is no error.
 	LastError error
@@ -156,7 +176,7 @@ func Open(cfg Config) (*Store, error) {
 	s.slabs = make([]slab, (slots+s.perSlab-1)/s.perSlab)
 	s.slots = make(map[Key]uint32)
 	s.keys, s.resident, s.refs = make([]Key, slots), make([]bool, slots), make([]int32, slots)
-	s.policy, err = newPolicy(cfg, slots, s.capacity, &s.count)
+	s.policy, err = newPolicy(cfg, slots, s.capacity, func(slot uint32) []byte { return s.keys[slot][:] }, &s.count)
 	return s, err
 }
 
@@ -220,6 +240,7 @@ func (s *Store) acquire(ctx context.Context, chain []Key, l *Lease) error {
 	if err := s.usable(ctx); err != nil {
 		return err
 	}
+	begun := time.Now()
 	l.slots = make([]uint32, 0, len(chain))
 	for _, k := range chain {
 		slot, ok := s.slots[k]
@@ -237,6 +258,7 @@ func (s *Store) acquire(ctx context.Context, chain []Key, l *Lease) error {
 	}
 	s.count.hits += uint64(n)
 	s.count.misses += uint64(len(chain) - n)
+	s.count.acquires.add(time.Since(begun))
 	return nil
 }
 
@@ -430,7 +452,7 @@ func (s *Store) commit(prefix, keys []Key, slots []uint32, isNew bool) {
 		slot := slots[i]
 		s.slots[keys[i]], s.keys[slot], s.resident[slot] = slot, keys[i], true
 		s.pinned++ // by its lease
-		hot := s.policy.insert(slot, keys[i])
+		hot := s.policy.insert(slot)
 		s.count.stored++
 		if came != nil {
 			came[i] = true
@@ -572,7 +594,7 @@ func (s *Store) Stats() Stats {
 	return Stats{
 		Blocks: len(s.slots), Capacity: s.capacity, Leased: s.leased,
 		Hits: s.count.hits, Misses: s.count.misses,
-		Stored: s.count.stored, Evicted: s.count.evicted, Refused: s.count.refused,
+		Stored: s.count.stored, Evicted: s.count.evicted, Refused: s.count.refused, Acquires: s.count.acquires,
 		Disk: disk,
 	}
 }

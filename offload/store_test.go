@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/kvindex/kvindex/offload"
 )
@@ -431,5 +432,25 @@ func TestChunks(t *testing.T) {
 		if !slices.Equal(all, c) || len(ahead) != 0 {
 			t.Errorf("%d tokens: %d of %d blocks", tokens, len(all), len(c))
 		}
+	}
+}
+
+// TestTimes: an operation is counted where its time is.
+func TestTimes(t *testing.T) {
+	var got offload.Times
+	for _, took := range []time.Duration{0, 999, 1000, 3999, 4000, 1048575 * time.Microsecond, 1048576 * time.Microsecond, time.Hour} {
+		got.Add(took)
+	}
+	want := offload.Times{N: 8, Sum: 9998 + 2097151*time.Microsecond + time.Hour, Below: [12]uint64{0: 2, 1: 2, 2: 1, 10: 1, 11: 2}}
+	if got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	s := opened(t, offload.Config{Space: space(40), MemoryBytes: 400})
+	defer closed(t, s)
+	if _, err := s.Read(ctx, chain(0, 3), nil); err != nil {
+		t.Fatal(err)
+	}
+	if st := s.Stats(); st.Acquires.N != 1 {
+		t.Errorf("%+v", st)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,6 +28,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kvindex/kvindex"
@@ -184,6 +186,13 @@ func TestDrain(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+	v := service{settings: settings{log: slog.New(slog.DiscardHandler)}, server: server.New(server.Config{})}
+	v.drain(nil)
+	ready := httptest.NewServer(v.server.Public())
+	defer ready.Close()
+	if text := until(t, ready.URL+"/readyz", 503); !strings.Contains(text, `"draining":"the service ends"`) {
+		t.Errorf("a service that drains is ready but for %s", text)
+	}
 }
 
 // Engines that connect name themselves by their topics, so many and no more.
@@ -227,6 +236,45 @@ func TestGate(t *testing.T) {
 	if text := until(t, admin+"/metrics", 200); !strings.Contains(text, `kvindex_pods{state="live"} 2`) && !strings.Contains(text, `kvindex_pods{state="partial"} 2`) {
 		t.Errorf("the metrics have not two pods: %.2000s", text)
 	}
+}
+
+// A gate has so many pods and models, and a pod that has been away for long makes room.
+func TestGateNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ix, err := kvindex.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ix.Close()
+		var log journal
+		g := gate{most: 2, ix: ix, log: logger(&log, slog.LevelInfo), pods: make(map[string]bool), models: make(map[string]bool)}
+		for _, c := range []struct {
+			topic string
+			heard bool
+		}{
+			{"kv@a@m", true}, {"kv@a@n", true}, {"kv@a@o", false}, {"kv@b@m", true}, {"kv@c@m", false}, {"kv@a@m", true}, {"x", false},
+		} {
+			pod, model, err := g.parse(c.topic)
+			if (err == nil) != c.heard || c.heard && c.topic != "kv@"+pod+"@"+model {
+				t.Errorf("%s: %q, %q, %v", c.topic, pod, model, err)
+			}
+		}
+		if n := strings.Count(log.String(), "no further pods are heard"); n != 1 {
+			t.Errorf("the log says %d times that no pod is heard", n)
+		}
+		_, message := payload(1)
+		if err := ix.Ingest("a", "m", []byte(message)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(goneAfter)
+		if _, _, err := g.parse("kv@c@m"); err == nil {
+			t.Error("a pod that was heard lately has lost its place")
+		}
+		time.Sleep(goneAfter)
+		if pod, _, err := g.parse("kv@c@m"); err != nil || pod != "c" || len(ix.Pods(nil)) != 0 {
+			t.Errorf("a pod that is away keeps its place: %v", err)
+		}
+	})
 }
 
 // The admin address is a loopback address, or it is guarded.

@@ -141,6 +141,29 @@ func TestDialled(t *testing.T) {
 	}
 }
 
+// An engine that connects to us replays at a port of the address that it has connected from.
+func TestReplayOf(t *testing.T) {
+	for port, want := range map[string]map[string]string{
+		"0":    nil,
+		"5657": {"tcp://10.0.0.7:40000": "tcp://10.0.0.7:5657", "tcp://[fd00::7]:40000": "tcp://[fd00::7]:5657", "/tmp/engine": ""},
+	} {
+		s, err := configured([]string{"-replay-port=" + port}, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.models.Close()
+		of := s.subscribers[0].ReplayOf
+		if (of == nil) != (want == nil) {
+			t.Fatalf("port %s: a function is there: %v", port, of != nil)
+		}
+		for peer, endpoint := range want {
+			if got := of("pod", peer); got != endpoint {
+				t.Errorf("port %s, %s: %q, want %q", port, peer, got, endpoint)
+			}
+		}
+	}
+}
+
 // Only models of the settings are looked up outside of the local cache, and paths are paths.
 func TestFind(t *testing.T) {
 	dir := t.TempDir()

@@ -32,9 +32,11 @@ type Config struct {
 	Buffer   int    // messages that a replay can bring; 0 is 10,000
 	Queue    int    // messages that wait for one subscriber, who loses those beyond; 0 is 100,000
 	// Held returns all that is held, as events of which the first is Cleared. If it is set,
-	// the Publisher publishes that, as one message, each time that its Buffer is full: so a replay
-	// from number 0 on always brings all. Without it, a subscriber that comes when the Buffer has
-	// lost messages knows of fewer blocks than there are. Held is called within Publish.
+	// the Publisher publishes that, as one message, twice in each Buffer of messages: so a replay
+	// from number 0 on always brings all, and one from the last half of the Buffer begins with the
+	// message that was asked for, by which a Subscriber knows the Publisher. Without Held, a
+	// subscriber that comes when the Buffer has lost messages knows of fewer blocks than there
+	// are. Held is called within Publish.
 	Held func() []events.Event
 }
 
@@ -86,18 +88,17 @@ func (p *Publisher) Publish(b *events.Batch) (seq uint64, err error) {
 	if p.closed {
 		return 0, ErrClosed
 	}
-	if seq, err = p.publish(b); err != nil || p.held == nil || p.kept < p.most-1 {
+	if seq, err = p.publish(b); err != nil || p.held == nil || p.kept < max(2, (p.most+1)/2) {
 		return seq, err
 	}
 	held := p.held()
 	if len(held) == 0 || held[0].Kind != events.Cleared {
 		return seq, errors.New("publish: Held returned events of which the first is not Cleared")
 	}
-	whole, err := p.publish(&events.Batch{Rank: b.Rank, HasRank: b.HasRank, Events: held})
+	_, err = p.publish(&events.Batch{Rank: b.Rank, HasRank: b.HasRank, Events: held})
 	if err != nil {
 		return seq, fmt.Errorf("publish: what Held returned: %w", err)
 	}
-	p.sender.Forget(whole)
 	p.kept = 1
 	return seq, nil
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/internal/openloop"
 	"github.com/kvindex/kvindex/kvindextest"
 )
 
@@ -49,44 +50,38 @@ func prompts(n int) (bodies []string) {
 	return bodies
 }
 
-// BenchmarkAnswers: requests of 1 kB that are not streamed, by eight clients; and the same with
-// one client, where p99-us is the 99th of 100 times of an answer.
+// BenchmarkAnswers: requests of 1 kB that are not streamed, by eight clients; the score alone; and
+// N rounds of 400 requests to each, at half of the load that the ReverseProxy can bear.
 func BenchmarkAnswers(b *testing.B) {
 	r, urls := fronts(b, kvindextest.EngineConfig{Blocks: 4000})
 	bodies := prompts(100)
-	ask := func(b *testing.B, url string, n int64) {
-		resp, err := r.client.Post(url+"/v1/chat/completions", "application/json", strings.NewReader(bodies[n%int64(len(bodies))]))
-		if err != nil {
-			b.Error(err)
-			return
-		}
-		_, _ = io.Copy(io.Discard, resp.Body)
-		resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			b.Error(resp.Status)
-		}
-	}
-	for _, name := range []string{"gateway", "reverseproxy"} {
-		for _, clients := range []int{8, 1} {
-			b.Run(fmt.Sprintf("%s/clients=%d", name, clients), func(b *testing.B) {
-				var n atomic.Int64
-				times := make([]time.Duration, b.N)
-				var all sync.WaitGroup
-				for range clients {
-					all.Go(func() {
-						for i := n.Add(1); i <= int64(b.N); i = n.Add(1) {
-							begun := time.Now()
-							ask(b, urls[name], i)
-							times[i-1] = time.Since(begun)
-						}
-					})
-				}
-				all.Wait()
-				slices.Sort(times)
-				b.ReportMetric(float64(times[len(times)*99/100].Microseconds()), "p99-us")
-			})
+	var n atomic.Int64
+	asking := func(url string) func() {
+		return func() {
+			resp, err := r.client.Post(url+"/v1/chat/completions", "application/json", strings.NewReader(bodies[n.Add(1)%int64(len(bodies))]))
+			if err != nil {
+				panic(err)
+			}
+			_, _ = io.Copy(io.Discard, resp.Body)
+			resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				panic(resp.Status)
+			}
 		}
 	}
+	gateway, proxy := asking(urls["gateway"]), asking(urls["reverseproxy"])
+	for name, ask := range map[string]func(){"gateway": gateway, "reverseproxy": proxy} {
+		b.Run(name, func(b *testing.B) {
+			each := openloop.Full(max(b.N, 8), ask)
+			b.ReportMetric(float64(time.Second/each), "requests/s")
+		})
+	}
+	b.Run("half", func(b *testing.B) {
+		p99, ours, ratio := openloop.Half(b.N, 400, proxy, gateway)
+		b.ReportMetric(float64(p99.Microseconds()), "reverseproxy-p99-us")
+		b.ReportMetric(float64(ours.Microseconds()), "p99-us")
+		b.ReportMetric(ratio, "ratio")
+	})
 	b.Run("score", func(b *testing.B) {
 		var answer kvindex.Answer
 		for i := range b.N {

@@ -321,7 +321,9 @@ func TestConversations(t *testing.T) {
 	if counts.Requests != 3*n || counts.Broken != seen[breakUp] || counts.Failovers != seen[hangUp]+seen["503"]+seen["502"]+seen["504"] {
 		t.Errorf("%d requests: %+v", 3*n, counts)
 	}
-	r.until("the end of all pauses", func() bool { return r.gateway.health.down.Load() == 0 })
+	r.until("the end of all pauses", func() bool {
+		return !r.gateway.health.isDown("a") && !r.gateway.health.isDown("b") && !r.gateway.health.isDown("c")
+	})
 	before := r.quiet()
 	hits := 0
 	for i := range 60 {

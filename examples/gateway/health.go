@@ -2,13 +2,14 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/kvindex/kvindex/picker"
 	"github.com/kvindex/kvindex/route"
+	"github.com/kvindex/kvindex/route/load"
 )
 
 const (
@@ -23,17 +24,15 @@ type health struct {
 	pause  time.Duration // the first one
 	client *http.Client
 
-	down atomic.Int32 // pods that are left alone: a request asks no further as long as it is 0
-
 	mu     sync.Mutex // guards failed
 	failed map[string]*failure
 }
 
 // failure is of a pod that has failed, until it answers a request.
 type failure struct {
-	down, checked bool // it is left alone, and is being checked
-	pause         time.Duration
-	until         time.Time
+	down  bool // it is left alone
+	pause time.Duration
+	until time.Time
 }
 
 // fail leaves a pod alone. The requests that it had when it failed count once.
@@ -48,7 +47,6 @@ func (h *health) fail(pod string) {
 	if !f.down {
 		f.down = true
 		f.longer()
-		h.down.Add(1)
 	}
 }
 
@@ -79,85 +77,91 @@ func (h *health) isDown(pod string) bool {
 func (h *health) around(p route.Policy) route.Policy {
 	up := route.Only(func(pod *route.Pod) bool { return !h.isDown(pod.Name) }, p)
 	return func(r *route.Request, pods []route.Pod) int {
-		if h.down.Load() > 0 {
-			if i := up(r, pods); i >= 0 {
-				return i
-			}
+		if i := up(r, pods); i >= 0 {
+			return i
 		}
 		return p(r, pods)
 	}
 }
 
-// run checks pods that are left alone, until ctx ends.
-func (h *health) run(ctx context.Context, pods func() []picker.Pod) {
-	var checks sync.WaitGroup
-	defer checks.Wait()
-	ticker := time.NewTicker(h.pause / 4)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-ticker.C:
-			if h.down.Load() == 0 {
-				continue
-			}
-			for _, pod := range h.due(now, pods()) {
-				checks.Go(func() { h.check(ctx, pod) })
-			}
-		}
-	}
-}
-
 // due returns those of the pods that are to be checked, and forgets failures of all others.
-func (h *health) due(now time.Time, pods []picker.Pod) (due []picker.Pod) {
+func (h *health) due(pods []picker.Pod) (due []picker.Pod) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	there := make(map[string]*failure)
 	for _, pod := range pods {
-		f := h.failed[pod.Name]
-		if f == nil {
-			continue
-		}
-		there[pod.Name] = f
-		if f.down && !f.checked && !now.Before(f.until) {
-			f.checked = true
-			due = append(due, pod)
+		if f := h.failed[pod.Name]; f != nil {
+			there[pod.Name] = f
+			if f.down && !time.Now().Before(f.until) {
+				due = append(due, pod)
+			}
 		}
 	}
 	h.failed = there
-	down := int32(0)
-	for _, f := range there {
-		if f.down {
-			down++
-		}
-	}
-	h.down.Store(down)
 	return due
 }
 
 // check ends the pause of a pod, or begins a longer one.
 func (h *health) check(ctx context.Context, pod picker.Pod) {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	healthy := false
-	if req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+pod.Host+"/health", nil); err == nil {
-		resp, err := h.client.Do(req)
-		if err == nil {
-			resp.Body.Close()
-			healthy = resp.StatusCode == http.StatusOK
-		}
+	resp, err := h.get(ctx, pod, "/health")
+	if err == nil {
+		resp.Body.Close()
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	f := h.failed[pod.Name]
-	switch {
-	case f == nil || !f.checked: // the pod was gone meanwhile
-	case healthy:
-		f.checked, f.down = false, false
-		h.down.Add(-1)
-	default:
-		f.checked = false
-		f.longer()
+	if f := h.failed[pod.Name]; f != nil { // else the pod was gone meanwhile
+		if f.down = err != nil; f.down {
+			f.longer()
+		}
+	}
+}
+
+// get asks a pod for a page about itself.
+func (h *health) get(ctx context.Context, pod picker.Pod, path string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+pod.Host+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := h.client.Do(req)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		resp.Body.Close()
+		err = fmt.Errorf("it answers %s", resp.Status)
+	}
+	return resp, err
+}
+
+// readLoad reads the load that a pod reports: so the requests of other gateways count that send
+// none of their own figures here.
+func (g *gateway) readLoad(ctx context.Context, pod picker.Pod) {
+	resp, err := g.health.get(ctx, pod, "/metrics")
+	if err == nil {
+		defer resp.Body.Close()
+		var reports []load.Report
+		reports, err = load.Read(resp.Body, pod.Ranks)
+		for _, r := range reports {
+			g.picker.Loads().Reported(pod.Name, r.Rank, r.Waiting, r.Running)
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		g.log.Printf("the load of pod %s: %v", pod.Name, err)
+	}
+}
+
+// watch calls ask for each of the pods at once, and when all have returned again, each interval
+// until ctx ends.
+func watch(ctx context.Context, interval time.Duration, pods func() []picker.Pod, ask func(context.Context, picker.Pod)) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			var asked sync.WaitGroup
+			for _, pod := range pods() {
+				asked.Go(func() { ask(ctx, pod) })
+			}
+			asked.Wait()
+		}
 	}
 }

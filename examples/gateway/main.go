@@ -1,7 +1,7 @@
 // Gateway is a reverse proxy for engines with OpenAI's API, and an example of how a gateway embeds
 // kvindex: main.go puts the parts together, gateway.go has the way of a request, health.go what
-// is done about pods that fail, loads.go the loads of pods that others use too, policies.go the
-// choice of a policy, and demo.go the demo.
+// is asked of pods and done about those that fail, policies.go the choice of a policy, and demo.go
+// the demo.
 //
 //	go run ./examples/gateway -demo # beside engines that are played
 //	go run ./examples/gateway -model llama-3 -folder /models/llama-3 -pods a=10.0.0.7:8000,b=10.0.0.8:8000
@@ -136,7 +136,7 @@ func open(s settings, llm kvindex.Model) (*gateway, error) {
 	g.transport.MaxIdleConns, g.transport.MaxIdleConnsPerHost = 0, 256
 	g.transport.ReadBufferSize, g.transport.WriteBufferSize = 2<<10, 2<<10
 	g.transport.DisableCompression = true // the answer of the engine, byte by byte
-	g.health = health{pause: s.pause, client: &http.Client{Transport: g.transport}, failed: make(map[string]*failure)}
+	g.health = health{pause: s.pause, client: &http.Client{Transport: g.transport, Timeout: checkTimeout}, failed: make(map[string]*failure)}
 	g.proxy = httputil.ReverseProxy{
 		Rewrite:       rewrite,
 		FlushInterval: -1, // at once
@@ -237,9 +237,11 @@ func (s settings) sources() (sources []events.Source, err error) {
 func (g *gateway) run(ctx context.Context) {
 	var parts sync.WaitGroup
 	parts.Go(func() { _ = g.fleet.Run(ctx, g.sources...) })
-	parts.Go(func() { g.health.run(ctx, g.picker.Pods) })
+	parts.Go(func() {
+		watch(ctx, g.health.pause/4, func() []picker.Pod { return g.health.due(g.picker.Pods()) }, g.health.check)
+	})
 	if g.loads > 0 {
-		parts.Go(func() { g.watchLoads(ctx, g.loads) })
+		parts.Go(func() { watch(ctx, g.loads, g.picker.Pods, g.readLoad) })
 	}
 	parts.Wait()
 	g.transport.CloseIdleConnections()

@@ -190,7 +190,7 @@ func TestSwitching(t *testing.T) {
 	if a := r.post("/v1/completions", "1", "", hello, false); a.status != http.StatusBadGateway || !bytes.Contains(a.body, []byte(errNoAnswer.Error())) {
 		t.Errorf("%d, %v: %s", a.status, a.err, a.body)
 	}
-	if err := r.gateway.readLoad(t.Context(), r.gateway.picker.Pods()[0]); err == nil || !strings.Contains(err.Error(), "it answers 101") {
+	if _, err := r.gateway.health.get(t.Context(), r.gateway.picker.Pods()[0], "/metrics"); err == nil || !strings.Contains(err.Error(), "it answers 101") {
 		t.Errorf("the load: %v", err)
 	}
 }
@@ -335,11 +335,11 @@ func TestHealth(t *testing.T) {
 			slices.Sort(all)
 			return strings.Join(all, " ")
 		}
-		go h.run(t.Context(), func() []picker.Pod {
+		go watch(t.Context(), h.pause/4, func() []picker.Pod {
 			mu.Lock()
 			defer mu.Unlock()
-			return pods
-		})
+			return h.due(pods)
+		}, h.check)
 		expect := func(want string) {
 			t.Helper()
 			if got := chosen(two); got != want || chosen(two[:1]) != "a" {
@@ -374,8 +374,8 @@ func TestHealth(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		expect("a b")
 		synctest.Wait()
-		if len(h.failed) != 0 || h.down.Load() != 0 {
-			t.Errorf("%d pods are kept, %d are down", len(h.failed), h.down.Load())
+		if len(h.failed) != 0 {
+			t.Errorf("%d pods are kept", len(h.failed))
 		}
 	})
 }
@@ -387,7 +387,7 @@ func TestLoads(t *testing.T) {
 	r.engines["a"].waiting.Store(50)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); r.gateway.watchLoads(ctx, time.Millisecond) }()
+	go func() { defer close(done); watch(ctx, time.Millisecond, r.gateway.picker.Pods, r.gateway.readLoad) }()
 	requests := func() int {
 		pods := []route.Pod{{Name: "a"}}
 		r.gateway.picker.Loads().Fill(pods)

@@ -203,7 +203,7 @@ func newIndex(client redis.UniversalClient, c Config) (*redisIndex, error) {
 	if err := c.fill(); err != nil {
 		return nil, err
 	}
-	parts := uint64(1)
+	parts, at := uint64(1), "Redis"
 	switch cl := client.(type) {
 	case nil:
 		return nil, errNoClient
@@ -214,6 +214,7 @@ func newIndex(client redis.UniversalClient, c Config) (*redisIndex, error) {
 		if !cl.Options().ContextTimeoutEnabled {
 			return nil, errNoTimeouts
 		}
+		at = cl.Options().Addr
 	case *redis.ClusterClient:
 		if cl == nil {
 			return nil, errNoClient
@@ -224,16 +225,19 @@ func newIndex(client redis.UniversalClient, c Config) (*redisIndex, error) {
 		if cl.Options().ReadOnly {
 			return nil, errReplicas
 		}
-		parts = 64
+		parts, at = 64, strings.Join(cl.Options().Addrs, ", ")
 	case *redis.Ring:
 		return nil, errRing
 	}
 	ix := &redisIndex{client: client, c: c, names: names{c.Prefix, parts}, wake: make(chan struct{}, 1)}
 	ix.listing.turn, ix.probing = newTurn(), newTurn()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), openTime)
 	defer cancel()
-	if err := ix.open(ctx); err != nil {
-		return nil, fmt.Errorf("redisindex: prefix %q: %w", c.Prefix, err)
+	switch err := ix.open(ctx); {
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, fmt.Errorf("redisindex: prefix %q: the index at %s was not read within %v: %w", c.Prefix, at, openTime, err)
+	case err != nil:
+		return nil, fmt.Errorf("redisindex: prefix %q at %s: %w", c.Prefix, at, err)
 	}
 	if err := ix.openMemory(); err != nil {
 		return nil, fmt.Errorf("redisindex: Config.Memory: %w", err)
@@ -244,6 +248,9 @@ func newIndex(client redis.UniversalClient, c Config) (*redisIndex, error) {
 	ix.life, ix.stop = context.WithCancel(context.Background())
 	return ix, nil
 }
+
+// openTime is how long New waits for Redis.
+const openTime = 5 * time.Second
 
 var errNoClient = errors.New("redisindex: the client is nil")
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -105,6 +106,21 @@ func TestNoClient(t *testing.T) {
 	defer ring.Close()
 	if _, err := redisindex.Open(ring, redisindex.Config{}); err == nil || !strings.Contains(err.Error(), "Ring") {
 		t.Errorf("a Ring: %v", err)
+	}
+}
+
+// TestNoAnswer is about a Redis that does not answer in time: the error says where it was asked.
+func TestNoAnswer(t *testing.T) {
+	late := func(context.Context, string, string) (net.Conn, error) { return nil, context.DeadlineExceeded }
+	for at, client := range map[string]redis.UniversalClient{
+		"10.0.0.7:6379":                redis.NewClient(&redis.Options{Addr: "10.0.0.7:6379", ContextTimeoutEnabled: true, MaxRetries: -1, Dialer: late}),
+		"10.0.0.7:6379, 10.0.0.8:6379": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"10.0.0.7:6379", "10.0.0.8:6379"}, ContextTimeoutEnabled: true, MaxRetries: -1, MaxRedirects: -1, Dialer: late}),
+	} {
+		_, err := redisindex.Open(client, redisindex.Config{Prefix: "p:"})
+		if want := `redisindex: prefix "p:": the index at ` + at + " was not read within 5s: "; !errors.Is(err, context.DeadlineExceeded) || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+		client.Close()
 	}
 }
 

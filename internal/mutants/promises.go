@@ -393,31 +393,11 @@ var promises = []promise{
 		{"./events", "Fleet.drop", "a Subscriber that went takes its counts with it", "f.past.add(l.sub.Stats())", "_ = l", "TestFleetStats"},
 	}},
 	// The service answers as the reference does, shows and changes nothing for strangers, and says
-	// what it does not take. The gateway loses no request that another pod can answer.
-	{"the service and the gateway", []mutant{
-		{"./cmd/kvindexd/internal/server", "Server.blocks", "a prompt of whole blocks is a block short", "p.MatchedBlocks * p.BlockTokens /", "p.CachedTokens /", "TestReferenceRules"},
-		{"./cmd/kvindexd/internal/server", "Server.blocks", "pods do not narrow", "scores = of", "_ = of", "TestReferenceRules"},
-		{"./cmd/kvindexd/internal/server", "Server.scoreChat", "a generation prompt by default", "if set := fields[\"add_generation_prompt\"]; set == nil ||", "if set := fields[\"add_generation_prompt\"]; set != nil &&", "TestReferenceRules"},
-		{"./cmd/kvindexd/internal/server", "statusOf", "a chat past a bound is a failure of the service", "if reference && errors.Is(err, jinja.ErrLimit) {", "if false {", "TestReferenceRules"},
-		{"./cmd/kvindexd/internal/server", "statusOf", "the reference endpoints have statuses of their own", "if reference && s.or500 {", "if false {", "TestReferenceRules"},
-		{"./cmd/kvindexd/internal/server", "document", "the document has what is not served", "return served[path] == nil", "return false", "TestOpenAPI"},
-		{"./cmd/kvindexd/internal/server", "Server.guard", "a page that has rebound its name reads the admin address", "!local(r.Host)", "false", "TestAdminGuard"},
-		{"./cmd/kvindexd/internal/server", "Server.router", "all is on the public address", "if !has(e) {", "if false {", "TestPublic"},
-		{"./cmd/kvindexd/internal/server", "Server.hold", "bodies together have no bound", "if s.bodies.Add(more) > s.cfg.MaxBodies {", "if s.bodies.Add(more); false {", "TestBounds"},
-		{"./cmd/kvindexd/internal/server", "Server.reserve", "a lease that ends leaves the load", "\t\tv.expire()\n", "", "TestLease"},
-		{"./cmd/kvindexd/internal/server", "Server.failures", "a service that ends is ready", "if s.draining.Load() {", "if false {", "TestReady"},
-		{"./cmd/kvindexd/internal/server", "Server.listens", "the reference's probe sends requests to no index", "case s.core.Load() == nil:", "case false:", "TestReady"},
-		{"./cmd/kvindexd/internal/config", "loader.parse", "two indexes are one", "if len(backends) > 1 {", "if false {", "TestMistakes"},
-		{"./cmd/kvindexd/internal/config", "Load", "a lower layer wins", "if _, above := l.origins[name]; !above {", "if true {", "TestOrder"},
-		{"./cmd/kvindexd/internal/config", "loader.put", "what does nothing is not said", "l.note(\"%s: accepted, and does nothing here: %s\", origin, a.why)", "_ = origin", "TestNames"},
-		{"./cmd/kvindexd/internal/config", "ofKubernetes", "a misspelt variable is a Service's", "return serviceLinks.MatchString(", "return name != \"SNAPSHOTS\" || serviceLinks.MatchString(", "TestServiceLinks"},
-		{"./cmd/kvindexd", "gate.parse", "any number of pods connects", "if !g.pods[pod] && len(g.pods) >= g.most || ", "if ", "TestGate"},
-		{"./cmd/kvindexd", "settings.listenAdmin", "an open admin address", "&& !at.IP.IsLoopback() {", "&& false {", "TestAdminAddress"},
-		{"./examples/gateway", "attempts.send", "an answer that has begun is asked for again", "begun.Peek(1)", "begun.Peek(512)", "TestConversations"},
-		{"./examples/gateway", "unavailable", "a pod that answers 502 is not passed over", "status == http.StatusBadGateway || ", "", "TestConversations"},
-		{"./examples/gateway", "attempts.RoundTrip", "a pod is to blame for a client that goes", "if ctx.Err() != nil {", "if false {", "TestGone"},
-		{"./examples/gateway", "gateway.ended", "an exact prediction counts as a wrong one", "case pick.PredictedTokens == u.CachedTokens:", "case pick.PredictedTokens == u.CachedTokens+1:", "TestConversations"},
-	}},
+	// what it does not take.
+	{"the service", service},
+	// The gateway loses no request that another pod can answer, and the endpoint picker speaks the
+	// protocol of Envoy's filter.
+	{"the gateways", gateways},
 	// The store of blocks returns the bytes that were stored, before any hole, and keeps its bounds.
 	{"the store of blocks", []mutant{
 		{"./offload", "spread.each", "blocks behind a hole", "n = min(n, p.at[done[i]])", "_ = p", "TestSpreadHole"},
@@ -425,10 +405,17 @@ var promises = []promise{
 		{"./offload", "Segments.get", "a checksum of blocks is not read", "crc32.Checksum(body, castagnoli) != rec.sum", "false", "TestDeletedStays"},
 		{"./offload", "Segments.get", "a deletion is not written if a block seemed corrupt", "s.hidden[print] = p.file", "_ = p.file", "TestDeletedStays"},
 		{"./offload", "Segments.stage", "a segment passes its bound in bytes", "if f == nil || f.end+f.padded(len(body)) > s.cfg.SegmentBytes {", "if f == nil {", "TestHotOutlives"},
-		{"./offload", "ghosts.add", "ghosts have no bound", "delete(g.at, old)", "_ = old", "TestStoreAgainstPlain/s3fifo"},
+		{"./offload", "offload/internal/queues:ghosts.add", "ghosts have no bound", "delete(g.at, old)", "_ = old", "TestStoreAgainstPlain/s3fifo"},
 		{"./offload", "Store.read", "a late read has memory of others", "s.pin(slot)\n\t\tslots", "slots", "TestLateRead"},
 		{"./offload", "Store.beneath", "a single missing block is read", "missing < d.MinMissing ||", "", "TestDoubleGet"},
 		{"./offload", "Store.ingest", "any number of blocks waits to be written", "if len(s.queue) >= s.quota {", "if false {", "TestOverQuota"},
 		{"./offload", "Events.tell", "a removal goes before what was stored", "last >= 0 && e.waiting[last].follows(ev) {", "last >= 0 {", "TestEvents"},
+		{"./offload/internal/janitor", "Janitor.goes", "a file younger than a minute is deleted", "j.wanting = now-b.written < int64(j.cfg.MinAge)", "j.wanting = false", "TestUntouched"},
+		{"./offload/internal/janitor", "openDir", "a symbolic link is followed", "unix.O_DIRECTORY|unix.O_NOFOLLOW", "unix.O_DIRECTORY", "TestUntouched"},
+		{"./offload/internal/janitor", "parseFile", "a foreign file is deleted", ` || strings.Trim(suffix[1:], "0123456789") != ""`, "", "TestUntouched"},
+		{"./offload/internal/janitor", "Janitor.readConfig", "a folder of another digest is vLLM's", "if folder != s.Folder {", "if false {", "TestUntouched"},
+		{"./offload/internal/janitor", "Janitor.check", "a block that lacks a rank is told", "b.have()&all == all", "b.have()&all != 0", "TestUntouched"},
+		{"./offload/internal/janitor", "Janitor.drop", "what is found gone is not told", "\t\tj.tell(b, false)\n\t\tif gone", "\t\tif gone", "TestRun"},
+		{"./offload/internal/janitor", "Janitor.lock", "two janitors have one root", "unix.LOCK_EX|", "unix.LOCK_SH|", "TestLock"},
 	}},
 }

@@ -154,14 +154,6 @@ func (p *Publisher) Burn() (seq uint64) {
 	return p.next - 1
 }
 
-// Forget drops the batches before a number from what a replay brings.
-func (p *Publisher) Forget(seq uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	i, _ := p.find(seq)
-	p.buffer = slices.Clone(p.buffer[i:])
-}
-
 // Repeat sends a batch to the subscribers once more, or late after Skip. It
 // reports whether the batch was still kept.
 func (p *Publisher) Repeat(seq uint64) bool {

@@ -111,7 +111,8 @@ func TestRefusals(t *testing.T) {
 		{"no final text", "{{ messages }}", `"messages":[{"role":"user","content":"a"},{"role":"assistant"}],` +
 			`"add_generation_prompt":false,"continue_final_message":true,"chat_template":"{% for m in messages %}{% for p in m.content %}{% endfor %}{% endfor %}"`,
 			chat.ErrMalformed},
-		{"its own template broken", "x", hi + `,"chat_template":"{% if %}"`, chat.ErrNotScorable},
+		{"its own template broken", "x", hi + `,"chat_template":"{% if %}"`, chat.ErrTemplate},
+		{"its own template with what is not supported", "x", hi + `,"chat_template":"{{ self.x() }}"`, chat.ErrNotScorable},
 		{"kwarg tokenize", "x", hi + `,"chat_template_kwargs":{"tokenize":true}`, chat.ErrNotScorable},
 		{"kwarg chat_template", "x", hi + `,"chat_template_kwargs":{"chat_template":"y"}`, chat.ErrNotScorable},
 		{"kwarg messages", "x", hi + `,"chat_template_kwargs":{"messages":[]}`, chat.ErrNotScorable},

@@ -26,8 +26,8 @@ var (
 	// ErrNoTemplate is wrapped by errors about a model without a chat template.
 	ErrNoTemplate = errors.New("no chat template")
 
-	// ErrTemplate is wrapped by errors that a template raises about a conversation. The
-	// engine refuses it too.
+	// ErrTemplate is wrapped by errors that a template raises about a conversation, and by those
+	// of Jinja2 about the template of a request. The engine refuses it too.
 	ErrTemplate = errors.New("the chat template refused it")
 )
 

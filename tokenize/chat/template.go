@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -138,7 +139,11 @@ func (m *Model) choose(c *conversation, tools bool) (*template, error) {
 			return t, nil
 		}
 		t, err := m.cache.compile(m, c.template)
-		if err != nil {
+		var raised *jinja.Error
+		switch {
+		case errors.As(err, &raised) && raised.Class != "": // an exception of Jinja2: safe_apply_chat_template there
+			return nil, of(ErrTemplate, "chat_template: %w", raised)
+		case err != nil:
 			return nil, notScorable("chat_template: %w", err)
 		}
 		return t, nil

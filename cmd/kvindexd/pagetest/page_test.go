@@ -586,10 +586,9 @@ func TestManyPods(t *testing.T) {
 	call(b, performance.Enable, performance.EnableParams{TimeDomain: performance.EnableTimeDomainThreadTicks})
 	b.run(chromedp.Navigate(s.url()))
 	b.until("all are there", fmt.Sprintf(`document.querySelectorAll("#pods tbody tr").length === %d`, pods))
+	t.Logf("the first picture is there %.0f ms after the page was asked for, and took %v of a processor", value[float64](b, "performance.now()"), worked(b))
 	if first := worked(b); first > 2*time.Second {
 		t.Errorf("the first picture takes the page %v of a processor", first)
-	} else {
-		t.Logf("the first picture takes the page %v of a processor", first)
 	}
 	// heap returns the bytes that the page uses.
 	heap := func() int {

@@ -39,17 +39,17 @@ import (
 )
 
 type options struct {
-	listen, model, dir                string
-	pods, namespace, selector         string
-	targetPort, eventPort             int
-	replayPort, tiersPort             int
-	fallbacks, maxRequests            int
-	maxBody, maxBuffered              int
-	memory                            int64
-	timeout, sync, linger, drain      time.Duration
-	insecure, verbose                 bool
-	cert, key                         string
-	ranksLabel, engineVersion         string
+	listen, model, dir           string
+	pods, namespace, selector    string
+	targetPort, eventPort        int
+	replayPort, tiersPort        int
+	fallbacks, maxRequests       int
+	maxBody, maxBuffered         int
+	memory                       int64
+	timeout, sync, linger, drain time.Duration
+	insecure, verbose            bool
+	cert, key                    string
+	ranksLabel, engineVersion    string
 }
 
 func main() {

@@ -51,7 +51,7 @@ func parseJanitor(name string, args []string, out io.Writer) (*janitorFlags, err
 	flags.Float64Var(&f.DiskLow, "disk-low", 0, "and at which it ends; 0: 0.05 less")
 	flags.DurationVar(&f.MaxAge, "max-age", 0, "delete blocks that were not used for so long")
 	flags.DurationVar(&f.MinAge, "min-age", time.Minute, "delete no file that was written since")
-	order := flags.String("policy", string(janitor.LRU), "which blocks go first: lru, fifo")
+	order := flags.String("policy", string(janitor.LRU), "which blocks go first: lru, fifo or s3fifo")
 	flags.DurationVar(&f.Temporary, "temporary", 0, "delete temporary files of writers that were not written for so long; 0: they stay")
 	flags.BoolVar(&f.NoInotify, "no-inotify", false, "look for changes by scans alone, as on a network file system")
 	flags.DurationVar(&f.Rescan, "rescan", time.Minute, "time between scans where inotify cannot see; ten times as long where it can")
@@ -200,12 +200,18 @@ type stream struct {
 func newStream(s streamFlag, j *janitor.Janitor) (*stream, error) {
 	st := &stream{name: s.name}
 	var err error
-	st.Publisher, err = publish.New(publish.Config{Endpoint: s.endpoint, Replay: s.replay, Held: func() []events.Event {
-		held := []events.Event{{Kind: events.Cleared}}
-		j.Held(func(c janitor.Change) { held = st.add(held, c) })
-		return held
-	}})
+	st.Publisher, err = publish.New(publish.Config{Endpoint: s.endpoint, Replay: s.replay, Held: func() []events.Event { return st.held(j) }})
 	return st, err
+}
+
+// medium is the tier of all events: a Cleared that names none is about the gpu, too.
+const medium = "STORAGE"
+
+// held has all that a stream tells of.
+func (s *stream) held(j *janitor.Janitor) []events.Event {
+	held := []events.Event{{Kind: events.Cleared, Medium: medium}}
+	j.Held(func(c janitor.Change) { held = s.add(held, c) })
+	return held
 }
 
 // add adds a change to events, if it is about the model of a stream.
@@ -219,7 +225,7 @@ func (s *stream) add(to []events.Event, c janitor.Change) []events.Event {
 	}
 	last := len(to) - 1
 	if last < 0 || to[last].Kind != kind || to[last].Group != c.Group {
-		to, last = append(to, events.Event{Kind: kind, Medium: "STORAGE", HasGroup: true, Group: c.Group}), last+1
+		to, last = append(to, events.Event{Kind: kind, Medium: medium, HasGroup: true, Group: c.Group}), last+1
 	}
 	// As maybe_convert_block_hash of vLLM has it: the last 64 bits.
 	var hash [8]byte

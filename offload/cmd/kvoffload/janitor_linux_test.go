@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/offload/internal/janitor"
 )
 
 // tierFolder is what vLLM makes of this config.json, by Python's hashlib.
@@ -57,6 +58,7 @@ func TestJanitorCommands(t *testing.T) {
 	}{
 		{"ls ROOT", []string{"folder=" + tierFolder + " model=org/m ranks=1 blocks_per_file=1 blocks=4 incomplete=0 bytes=4000 oldest=", `folder=other_0123456789ab left_alone="config.json is that of ` + tierFolder}},
 		{"janitor -bytes 3000 -dry-run ROOT", []string{"hash=abcde000000000000000000000 bytes=1000", "hash=abcde000000000000000000001 bytes=1000"}},
+		{"janitor -bytes 3000 -policy s3fifo -dry-run ROOT", []string{"0000000 bytes", "0000001 bytes"}},
 		{"janitor -max-age 8h30m -dry-run ROOT", []string{"0000000 bytes", "0000001 bytes"}},
 		{"check-config -disk-high 0.9 ROOT", []string{"blocks=4", "network=false reads="}},
 		{"ls", []string{"error", "usage"}},
@@ -152,6 +154,32 @@ func TestJanitorPublishes(t *testing.T) {
 	<-subscribed
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestJanitorHeld leaves the blocks of the gpu where they are.
+func TestJanitorHeld(t *testing.T) {
+	j, err := janitor.Open(janitor.Settings{Root: t.TempDir(), Unbounded: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	ix, err := kvindex.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	prompt := make([]uint32, 17)
+	for _, b := range []*events.Batch{
+		{Events: []events.Event{{Kind: events.Stored, Hashes: []uint64{1}, Tokens: prompt[:16], BlockSize: 16}}},
+		{Events: new(stream).held(j)},
+	} {
+		if err := ix.ApplyBatch("p", "m", b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var answer kvindex.Answer
+	if err := ix.ScoreRequest(t.Context(), &kvindex.Request{Model: "m", Tokens: prompt}, &answer); err != nil || len(answer.Pods) != 1 || answer.Pods[0].CachedTokens != 16 {
+		t.Errorf("%+v, %v", answer, err)
 	}
 }
 

@@ -9,12 +9,15 @@ import (
 	"io"
 	"math"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/kvindex/kvindex/offload"
 	"github.com/kvindex/kvindex/offload/cmd/kvoffload/internal/resp"
@@ -45,6 +48,7 @@ func serveCommand(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("kvoffload serve", flag.ContinueOnError)
 	cfg := resp.Config{Logf: func(format string, a ...any) { fmt.Fprintf(os.Stderr, "kvoffload: "+format+"\n", a...) }}
 	listen := flags.String("listen", "127.0.0.1:6379", "address for TCP; empty: none")
+	metrics := flags.String("metrics", "", "address for /metrics over HTTP, such as 127.0.0.1:9601; empty: none")
 	socket := flags.String("unix", "", "path of a Unix socket")
 	certFile := flags.String("tls-cert", "", "certificate in PEM, for TLS on -listen")
 	keyFile := flags.String("tls-key", "", "its key")
@@ -105,6 +109,11 @@ func serveCommand(args []string, out io.Writer) error {
 		cfg.Segments, cfg.EpochFile = segments, filepath.Join(*dir, "epoch")
 	}
 
+	if os.Getenv("GOMAXPROCS") == "" {
+		// Clients on the host need the others. Copies are bound by memory, and an idle processor of
+		// Go takes time from its neighbours to look for work.
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0)/2, 1)))
+	}
 	s, err := resp.New(cfg)
 	if err != nil {
 		return err
@@ -129,6 +138,16 @@ func serveCommand(args []string, out io.Writer) error {
 		}
 		listeners = append(listeners, l)
 	}
+	if *metrics != "" {
+		l, err := net.Listen("tcp", *metrics)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(out, "metrics on", l.Addr())
+		server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: metricsHandler(s, cfg.Segments)}
+		defer server.Close()
+		go func() { _ = server.Serve(l) }() // until Close
+	}
 	if *socket != "" {
 		l, err := listenUnix(*socket)
 		if err != nil {
@@ -145,6 +164,16 @@ func serveCommand(args []string, out io.Writer) error {
 	err = <-ended
 	stop()
 	return errors.Join(err, s.Close())
+}
+
+func metricsHandler(s *resp.Server, disk *offload.Segments) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+		st, page := s.Stats()
+		writeMetrics(w, page, st, disk)
+	})
+	return mux
 }
 
 // listenUnix removes a socket that nobody listens on any more.

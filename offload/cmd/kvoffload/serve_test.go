@@ -5,13 +5,54 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex/offload"
 )
+
+// TestMetrics has each figure of both tiers, and a tier that is not there has none.
+func TestMetrics(t *testing.T) {
+	segments, err := offload.OpenSegments(offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 20, Buffered: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer segments.Close()
+	st := offload.Stats{
+		Blocks: 3, Hits: 5, Misses: 7, Stored: 11, Evicted: 8, Refused: 2, Acquires: offload.Times{N: 3, Sum: 1500 * time.Millisecond, Below: [12]uint64{1, 0, 1, 11: 1}},
+		Disk: offload.DiskStats{InFlight: 4, Reading: 1, Hits: 9, Misses: 6, Late: 12, Written: 10, Unwritten: 13, OverQuota: 14, Failed: 15},
+	}
+	var both, memory strings.Builder
+	writeMetrics(&both, 100, st, segments)
+	writeMetrics(&memory, 100, st, nil)
+	for _, want := range []string{
+		"hit_pages_total{tier=\"memory\"} 5", "hit_pages_total{tier=\"disk\"} 9", "missed_pages_total{tier=\"memory\"} 7", "missed_pages_total{tier=\"disk\"} 6",
+		"read_bytes_total{tier=\"memory\"} 500", "read_bytes_total{tier=\"disk\"} 900", "written_bytes_total{tier=\"memory\"} 1100", "written_bytes_total{tier=\"disk\"} 1000",
+		"stored_pages_total{tier=\"memory\"} 11", "stored_pages_total{tier=\"disk\"} 10", "evicted_pages_total{tier=\"memory\"} 8", "evicted_pages_total{tier=\"disk\"} 0",
+		"refused_pages_total{tier=\"memory\"} 2", "refused_pages_total{tier=\"disk\"} 14", "failed_writes_pages_total{tier=\"disk\"} 13", "failed_reads_total{tier=\"disk\"} 15",
+		"late_reads_total{tier=\"disk\"} 12", "in_flight_pages{tier=\"disk\"} 4", "reads_in_flight{tier=\"disk\"} 1", "pages{tier=\"memory\"} 3", "used_bytes{tier=\"memory\"} 300", "used_bytes{tier=\"disk\"} 0",
+		"operation_seconds_bucket{tier=\"memory\",op=\"acquire\",le=\"1e-06\"} 1", "operation_seconds_bucket{tier=\"memory\",op=\"acquire\",le=\"1.6e-05\"} 2",
+		"operation_seconds_bucket{tier=\"memory\",op=\"acquire\",le=\"1.048576\"} 2", "operation_seconds_bucket{tier=\"memory\",op=\"acquire\",le=\"+Inf\"} 3",
+		"operation_seconds_sum{tier=\"memory\",op=\"acquire\"} 1.5", "operation_seconds_count{tier=\"memory\",op=\"acquire\"} 3", "operation_seconds_count{tier=\"disk\",op=\"write\"} 0",
+	} {
+		want = "\nkvoffload_" + want + "\n"
+		if !strings.Contains(both.String(), want) {
+			t.Errorf("no %q", want)
+		}
+		if onDisk := strings.Contains(want, "disk"); strings.Contains(memory.String(), want) == onDisk {
+			t.Errorf("memory alone: %q: %t", want, !onDisk)
+		}
+	}
+	if t.Failed() {
+		t.Log(both.String())
+	}
+}
 
 func TestServeFlags(t *testing.T) {
 	dir := t.TempDir()
@@ -70,7 +111,7 @@ func TestServe(t *testing.T) {
 		{"GET k\r\n", fmt.Sprintf("$%d\r\n%s\r\n", len(value), value)},
 	} {
 		child := exec.Command(os.Args[0], "-test.run=^TestServeChild$")
-		child.Env = append(os.Environ(), "KVOFFLOAD_SERVE=-listen 127.0.0.1:0 -unix "+sock+" -memory 64MiB -dir "+dir+"/kv -bytes 64MiB")
+		child.Env = append(os.Environ(), "KVOFFLOAD_SERVE=-listen 127.0.0.1:0 -unix "+sock+" -metrics 127.0.0.1:0 -memory 64MiB -dir "+dir+"/kv -bytes 64MiB")
 		out, err := child.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -79,9 +120,14 @@ func TestServe(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := bufio.NewReader(out)
-		for _, want := range []string{"listening on 127.0.0.1:", "listening on " + sock + "\n"} {
-			if line, err := lines.ReadString('\n'); !strings.HasPrefix(line, want) {
+		var metrics string
+		for _, want := range []string{"listening on 127.0.0.1:", "metrics on 127.0.0.1:", "listening on " + sock + "\n"} {
+			line, err := lines.ReadString('\n')
+			if !strings.HasPrefix(line, want) {
 				t.Fatalf("%q, %v", line, err)
+			}
+			if addr, ok := strings.CutPrefix(line, "metrics on "); ok {
+				metrics = strings.TrimSpace(addr)
 			}
 		}
 		nc, err := net.Dial("unix", sock)
@@ -96,6 +142,15 @@ func TestServe(t *testing.T) {
 			t.Fatalf("%.60q, %v", got, err)
 		}
 		nc.Close()
+		answer, err := http.Get("http://" + metrics + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		if want := "\nkvoffload_pages{tier=\"disk\"} "; err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("no %q, %v, in %s", want, err, text)
+		}
 		child.Process.Signal(syscall.SIGTERM)
 		io.Copy(io.Discard, lines)
 		if err := child.Wait(); err != nil {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kvindex/kvindex/offload/internal/queues"
 )
 
 // Settings are those of a Janitor. One bound at least has to be set, unless Unbounded.
@@ -21,7 +23,7 @@ type Settings struct {
 	Bytes    int64         // sum of the sizes of all files; the janitor keeps it below 19/20 of that; 0: no bound
 	DiskHigh float64       // share of the file system that is in use, from 0 to 1, at which deletion begins; 0: no bound
 	DiskLow  float64       // and ends
-	MaxAge   time.Duration // since the last use in the order LRU, since the last write in FIFO; 0: no bound
+	MaxAge   time.Duration // since the last use, in the order FIFO since the last write; 0: no bound
 	MinAge   time.Duration // since the last write: no younger file is deleted; 0: a minute
 	Order    Order         // empty: LRU
 
@@ -75,8 +77,8 @@ func (s *Settings) validate() error {
 	if s.MaxAge > 0 && s.MaxAge < s.MinAge {
 		errs = append(errs, fmt.Errorf("the oldest age is %s, below the youngest of %s", s.MaxAge, s.MinAge))
 	}
-	if s.Order != LRU && s.Order != FIFO {
-		errs = append(errs, fmt.Errorf("the order is %q, not %q or %q", s.Order, LRU, FIFO))
+	if s.Order != LRU && s.Order != FIFO && s.Order != S3FIFO {
+		errs = append(errs, fmt.Errorf("the order is %q, not %q, %q or %q", s.Order, LRU, FIFO, S3FIFO))
 	}
 	if !s.Unbounded && s.Bytes == 0 && s.DiskHigh == 0 && s.MaxAge == 0 {
 		errs = append(errs, errors.New("no bound: bytes, a share of the disk or an age"))
@@ -501,11 +503,14 @@ func (j *Janitor) limit() int64 { return j.cfg.Bytes - j.cfg.Bytes/20 }
 
 // exceeds reports whether a block has to go, and that would be this one.
 func (j *Janitor) exceeds(b *block, now int64) bool {
-	return j.cfg.Bytes > 0 && j.table.size > j.limit() || j.over > 0 ||
-		j.cfg.MaxAge > 0 && j.table.time(b) < now-int64(j.cfg.MaxAge)
+	return j.cfg.Bytes > 0 && j.table.size > j.limit() || j.over > 0 || j.aged(b, now)
 }
 
-// goes reports whether the block that goes first has to, and may. Otherwise none does.
+func (j *Janitor) aged(b *block, now int64) bool {
+	return j.cfg.MaxAge > 0 && j.table.time(b) < now-int64(j.cfg.MaxAge)
+}
+
+// goes reports whether the block whose time is first has to go, and may. Otherwise none does.
 func (j *Janitor) goes(slot uint32, now int64) bool {
 	b := j.table.at(slot)
 	if j.cfg.Unbounded || !j.exceeds(b, now) {
@@ -524,19 +529,38 @@ func (j *Janitor) keep() (more bool) {
 		return false // the first block is not known yet
 	}
 	now := j.now()
-	for range maxPass {
-		slot, ok := j.table.first()
-		if !ok || !j.goes(slot, now) {
+	for w := (&walk{}); w.looks < maxPass; w.looks++ {
+		slot, ok := j.next(w, now)
+		if !ok {
 			return false
 		}
-		j.evict(slot, now)
+		j.evict(w, slot, now)
 	}
 	return true
 }
 
+// walk is a search for blocks that have to go.
+type walk struct {
+	queues.Walk
+	looks  int
+	queued bool // the last block is that of the queues
+}
+
+// next returns the block that goes first, if one has to and may.
+func (j *Janitor) next(w *walk, now int64) (uint32, bool) {
+	slot, ok := j.table.first()
+	if !ok || !j.goes(slot, now) {
+		return 0, false
+	}
+	if w.queued = j.table.queues != nil && !j.aged(j.table.at(slot), now); !w.queued {
+		return slot, true
+	}
+	return j.table.candidate(&w.Walk, now)
+}
+
 // evict deletes all files of the block that goes first. A block that was read or written
 // since the janitor looked last gets another place in the order instead.
-func (j *Janitor) evict(slot uint32, now int64) {
+func (j *Janitor) evict(w *walk, slot uint32, now int64) {
 	b := j.table.at(slot)
 	k, before := b.key, j.table.time(b)
 	for rank := range maxRanks {
@@ -567,7 +591,7 @@ func (j *Janitor) evict(slot uint32, now int64) {
 			return
 		}
 	}
-	if j.table.time(b) != before {
+	if w.queued && j.table.stays(&w.Walk, slot, now) || !w.queued && j.table.time(b) != before {
 		j.count.spared++
 		return
 	}
@@ -645,7 +669,7 @@ func (j *Janitor) unnoticed(err error) {
 }
 
 // notices reports whether access times are looked at, and made to move again.
-func (j *Janitor) notices() bool { return j.unread == nil && !j.looking && j.table.order == LRU }
+func (j *Janitor) notices() bool { return j.unread == nil && !j.looking && j.table.order != FIFO }
 
 // --- what others see
 
@@ -758,12 +782,15 @@ type Victim struct {
 func (j *Janitor) DryRun(f func(Victim)) {
 	j.lookAtDisk()
 	now := j.now()
-	for {
-		slot, ok := j.table.first()
-		if !ok || !j.goes(slot, now) {
+	for w := (&walk{}); ; {
+		slot, ok := j.next(w, now)
+		if !ok {
 			return
 		}
 		b := j.table.at(slot)
+		if w.queued && j.table.stays(&w.Walk, slot, now) {
+			continue
+		}
 		f(Victim{Folder: j.list[b.space].Folder, Group: int(b.group), Hash: b.hex(), Bytes: b.size, Used: time.Unix(0, max(b.used, b.written))})
 		j.over = max(j.over-b.size, 0)
 		j.table.remove(slot)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -144,7 +145,10 @@ func TestLock(t *testing.T) {
 	first, stop := start(t, cfg)
 	await(t, "the first has the root", func() bool { return first.Stats().Ready })
 	second, _ := start(t, cfg)
-	await(t, "the second waits", func() bool { return second.Stats().Waiting })
+	await(t, "the second waits", func() bool { st := second.Stats(); return st.Waiting || st.Ready })
+	if st := second.Stats(); st.Ready {
+		t.Fatalf("two janitors have one root: %+v", st)
+	}
 	stop()
 	await(t, "the second has the root", func() bool { return second.Stats().Ready && !second.Stats().Waiting })
 }
@@ -191,6 +195,79 @@ func TestTemporary(t *testing.T) {
 			t.Errorf("%s: old %v, young %v, %+v", after, errOld, err, j.Stats())
 		}
 		j.Close()
+	}
+}
+
+// TestUntouched deletes a block and a temporary file, and nothing that is like one.
+func TestUntouched(t *testing.T) {
+	root, outside := t.TempDir(), t.TempDir()
+	m, two := folder(t, root, "m", 1, 1), folder(t, root, "two", 2, 1)
+	other := m[:len(m)-1] + map[bool]string{true: "1", false: "0"}[m[len(m)-1] == '0']
+	write(t, filepath.Join(root, other, "config.json"), configText("m", 1, 1, 1, 1))
+	gone := []string{m + "_r0/abc/de_g0/abcdef.bin", m + "_r0/abc/de_g0/abcdef.bin_7.tmp"}
+	stays := []string{other + "_r0/abc/de_g0/abcdef.bin", m + "_r1/abc/de_g0/abcdef.bin", m + "_r0/abc/de_g0/abcdef.bin.bak",
+		m + "_r0/abc/de_g0/abcdef.bin_x.tmp", m + "_r0/abc/dd_g0/abcdef.bin", "outside/de_g0/abcdef.bin", "outside/abcdef.bin"}
+	past := time.Now().Add(-2 * time.Hour)
+	for _, name := range append(gone, stays...) {
+		at := filepath.Join(root, name)
+		if after, ok := strings.CutPrefix(name, "outside"); ok {
+			at = outside + after
+		}
+		write(t, at, "x")
+		if err := os.Chtimes(at, past, past); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, link := range []string{"_r0/abd", "_r0/abc/df_g0", "_r0/abc/de_g0/abcde0.bin"} {
+		to := outside
+		if strings.HasSuffix(link, ".bin") {
+			to += "/abcdef.bin"
+		}
+		if err := os.Symlink(to, filepath.Join(root, m+link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Those through links have names of blocks.
+	write(t, filepath.Join(outside, "de_g0", "abddef.bin"), "x")
+	write(t, filepath.Join(outside, "abcdff.bin"), "x")
+	for _, name := range []string{"de_g0/abddef.bin", "abcdff.bin"} {
+		if err := os.Chtimes(filepath.Join(outside, name), past, past); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, wantOutside := tree(t, root), tree(t, outside)
+	for _, name := range gone {
+		delete(want, name)
+	}
+	write(t, filepath.Join(root, m+"_r0/abc/de_g0/abcde1.bin"), "young")
+	want[m+"_r0/abc/de_g0/abcde1.bin"] = 5
+	for _, name := range []string{two + "_r0/abc/de_g0/abcdef.bin", two + "_r1/abc/de_g0/abcde2.bin"} { // each lacks a rank
+		write(t, filepath.Join(root, name), "young")
+		want[name], want[filepath.Dir(name)], want[filepath.Dir(filepath.Dir(name))], want[name[:len(two)+3]] = 5, -1, -1, -1
+	}
+	var said []string
+	j, err := Open(Settings{Root: root, Bytes: 1, Temporary: time.Hour, Log: quiet(), Sink: func(changes []Change) {
+		for _, c := range changes {
+			said = append(said, fmt.Sprintf("%v %s %x", c.Stored, c.Space.Model, c.Hash))
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	j.pass(t)
+	if got := tree(t, root); !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if got := tree(t, outside); !maps.Equal(got, wantOutside) {
+		t.Errorf("outside: %v, want %v", got, wantOutside)
+	}
+	slices.Sort(said)
+	if want := []string{"false m abcdef", "true m abcde1", "true m abcdef"}; !slices.Equal(said, want) {
+		t.Errorf("told %q, want %q", said, want)
+	}
+	if st := j.Stats(); st.Deleted != 1 || st.Temporary != 1 || st.Left != 1 || st.Incomplete != 2 || st.Errors > 0 {
+		t.Errorf("%+v", st)
 	}
 }
 
@@ -322,6 +399,64 @@ func TestProof(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	t.Logf("%d written, %d found missing, %d removed by readers, %d kills", wrote.Load(), missed.Load(), failed.Load(), kills)
+}
+
+// TestBound has writers of which each waits until the janitor has made room for its last
+// block: then the bound is exceeded by a block of each at most, and by the one that is just
+// being deleted.
+func TestBound(t *testing.T) {
+	root := t.TempDir()
+	m := folder(t, root, "m", 1, 1)
+	const most = 40
+	var mu sync.Mutex
+	came, held := map[string]bool{}, 0
+	j, stop := start(t, Settings{Root: root, Bytes: most * proofBlock * 20 / 19, MinAge: 1, Tick: 5 * time.Millisecond, Log: quiet(), Sink: func(changes []Change) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, c := range changes {
+			if c.Stored {
+				came[string(c.Hash)] = true
+				held++
+			} else {
+				held--
+			}
+		}
+	}})
+	await(t, "the first scan", func() bool { return j.Stats().Ready })
+	var writing sync.RWMutex
+	var wait sync.WaitGroup
+	for w := range writers {
+		wait.Go(func() {
+			tier := newTier(t)
+			for i := range 20 {
+				hash := fmt.Appendf(nil, "%x%02d", w, i)
+				writing.RLock()
+				err := tier.store(filepath.Join(root, blockName(m, 0, hash, 0)))
+				writing.RUnlock()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				await(t, "there is room", func() bool {
+					mu.Lock()
+					defer mu.Unlock()
+					return came[string(hash)] && held <= most
+				})
+				if i%5 == 0 {
+					writing.Lock()
+					if n := onDisk(t, root, m); n > (most+writers+1)*proofBlock {
+						t.Errorf("%d blocks, with %d writers and a bound of %d", n/proofBlock, writers, most)
+					}
+					writing.Unlock()
+				}
+			}
+		})
+	}
+	wait.Wait()
+	stop()
+	if st := j.Stats(); st.Deleted != 20*writers-most || st.Errors > 0 {
+		t.Errorf("%+v", st)
+	}
 }
 
 // onDisk is the sum of a folder's files.

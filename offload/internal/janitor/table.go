@@ -2,19 +2,23 @@ package janitor
 
 import (
 	"bytes"
+	"cmp"
 	"hash/maphash"
 	"iter"
 	"slices"
 	"time"
+
+	"github.com/kvindex/kvindex/offload/internal/queues"
 )
 
 // Order says which block goes first.
 type Order string
 
-// The orders of the store of package offload that need no more than times.
+// The orders, which are those of package offload.
 const (
-	LRU  Order = "lru"  // the one that was read or written longest ago
-	FIFO Order = "fifo" // the one that was written longest ago
+	LRU    Order = "lru"    // the one that was read or written longest ago
+	FIFO   Order = "fifo"   // the one that was written longest ago
+	S3FIFO Order = "s3fifo" // of those that were not read, or not again, the one that came longest ago
 )
 
 // key names a block. A chunk of several blocks of the engine is one block here.
@@ -29,6 +33,7 @@ type key struct {
 type block struct {
 	key
 	told    bool       // as stored
+	queued  bool       // in table.queues
 	size    int64      // bytes of all files
 	used    int64      // Unix ns: the last write or read of any file
 	written int64      // Unix ns: the last write of any file
@@ -36,6 +41,7 @@ type block struct {
 	pos     uint32     // in table.heap
 	zero    bool       // the file of rank 0 is there; unless ranks says so
 	seen    bool       // in this scan
+	read    bool       // since S3-FIFO looked at it last
 }
 
 // rankFiles are the files of a block that has, or had, one of a rank above 0.
@@ -58,10 +64,26 @@ type table struct {
 	index []uint32 // open addressing, linear probing: slot + 1, or 0; a power of two long
 	heap  []uint32
 	size  int64 // of all blocks
+
+	queues *queues.S3FIFO // nil: another order
+	fresh  []uint32       // slots to be queued by arrange
 }
 
+// The settings of S3-FIFO. A janitor sees one use at most between two looks.
+const (
+	smallShare = 10 // the small queue has one of so many blocks
+	promoteAt  = 1
+	ghosts     = 1 << 17
+)
+
 func newTable(order Order, young time.Duration) *table {
-	return &table{order: order, young: int64(young), seed: maphash.MakeSeed(), index: make([]uint32, 64)}
+	t := &table{order: order, young: int64(young), seed: maphash.MakeSeed(), index: make([]uint32, 64)}
+	if order == S3FIFO {
+		t.queues = queues.NewS3FIFO(0, ghosts)
+		t.queues.PromoteAt = promoteAt
+		t.queues.Key = func(slot uint32) []byte { return t.at(slot).appendTo(nil) }
+	}
+	return t
 }
 
 func (t *table) at(slot uint32) *block { return &t.slabs[slot/slabBlocks][slot%slabBlocks] }
@@ -72,14 +94,12 @@ func (t *table) len() int { return len(t.heap) }
 func (t *table) all() iter.Seq[uint32] { return slices.Values(slices.Clone(t.heap)) }
 
 func (t *table) home(k *key) int {
-	var h maphash.Hash
-	h.SetSeed(t.seed)
-	h.Write(k.digits[:])
-	h.WriteByte(byte(k.space))
-	h.WriteByte(byte(k.space >> 8))
-	h.WriteByte(byte(k.group))
-	h.WriteByte(byte(k.group >> 8))
-	return int(h.Sum64() & uint64(len(t.index)-1))
+	var b [maxHashBytes + 4]byte
+	return int(maphash.Bytes(t.seed, k.appendTo(b[:0])) & uint64(len(t.index)-1))
+}
+
+func (k *key) appendTo(b []byte) []byte {
+	return append(append(b, k.digits[:]...), byte(k.space), byte(k.space>>8), byte(k.group), byte(k.group>>8))
 }
 
 // place returns where a key is in the index, or the empty place where it would be.
@@ -121,11 +141,62 @@ func (t *table) add(k *key) uint32 {
 	t.index[t.place(k)] = slot + 1
 	t.heap = append(t.heap, slot)
 	t.up(t.len() - 1)
+	if t.queues != nil {
+		t.fresh = append(t.fresh, slot)
+	}
 	return slot
+}
+
+// arrange queues what was added, in the order of writes.
+func (t *table) arrange() {
+	if len(t.fresh) == 0 {
+		return
+	}
+	t.queues.Grow(len(t.slabs) * slabBlocks)
+	fresh := slices.DeleteFunc(t.fresh, func(slot uint32) bool { return t.at(slot).length == 0 || t.at(slot).queued })
+	slices.SortFunc(fresh, func(x, y uint32) int {
+		a, b := t.at(x), t.at(y)
+		return cmp.Or(cmp.Compare(a.written, b.written), compareKeys(&a.key, &b.key))
+	})
+	for _, slot := range fresh {
+		if b := t.at(slot); !b.queued { // a slot that was free meanwhile is there twice
+			b.queued = true
+			t.queues.Insert(slot)
+		}
+	}
+	t.fresh = nil
+}
+
+// candidate returns the block to look at next in the order S3FIFO.
+func (t *table) candidate(w *queues.Walk, now int64) (slot uint32, ok bool) {
+	t.arrange()
+	t.queues.Share = t.len() / smallShare
+	for slot, ok = t.queues.Next(w); ok && now < t.at(slot).written+t.young; slot, ok = t.queues.Next(w) {
+		t.queues.Pass(w, slot)
+	}
+	return slot, ok
+}
+
+// stays reports whether a block stays that candidate has returned, and that may have been read or
+// written since.
+func (t *table) stays(w *queues.Walk, slot uint32, now int64) bool {
+	b := t.at(slot)
+	if now < b.written+t.young {
+		t.queues.Pass(w, slot)
+		return true
+	}
+	if b.read {
+		b.read = false
+		t.queues.Touch(slot)
+	}
+	return t.queues.Stays(w, slot)
 }
 
 func (t *table) remove(slot uint32) {
 	b := t.at(slot)
+	if b.queued {
+		t.queues.Evict(slot)
+	}
 	i, mask := t.place(&b.key), len(t.index)-1
 	// What follows in the row moves up, unless its home is behind the gap.
 	for j := (i + 1) & mask; t.index[j] != 0; j = (j + 1) & mask {
@@ -171,6 +242,7 @@ func (t *table) put(slot uint32, rank int, bytes, written, used int64) {
 		b.ranks.seen |= 1 << rank
 	}
 	t.size += b.size - before
+	b.read = b.read || used > b.used && used > written
 	b.written, b.used = max(b.written, written), max(b.used, used)
 	t.fix(slot)
 }
@@ -259,10 +331,11 @@ func (t *table) less(x, y uint32) bool {
 	if ta, tb := t.time(a), t.time(b); ta != tb {
 		return ta < tb
 	}
-	if c := bytes.Compare(a.hash(), b.hash()); c != 0 {
-		return c < 0
-	}
-	return a.group < b.group || a.group == b.group && a.space < b.space
+	return compareKeys(&a.key, &b.key) < 0
+}
+
+func compareKeys(a, b *key) int {
+	return cmp.Or(bytes.Compare(a.hash(), b.hash()), cmp.Compare(a.group, b.group), cmp.Compare(a.space, b.space))
 }
 
 func (t *table) swap(i, j int) {

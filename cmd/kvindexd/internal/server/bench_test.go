@@ -8,22 +8,21 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/cmd/kvindexd/internal/server"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/openloop"
 	"github.com/kvindex/kvindex/internal/testdata"
 	"github.com/kvindex/kvindex/tokenize"
 )
 
 // The service beside a bare handler: of 8,000 token ids one that reads and decodes the body, of
-// 32 kB of text one that calls Score. p99 is at half of the requests that were served before.
+// 32 kB of text one that calls Score. Half has N rounds of
+// 400 requests to each, at half of the load that the bare handler can bear.
 func BenchmarkBeside(b *testing.B) {
 	path := testdata.Path(b, "the time of texts", "tokens", "llama3")
 	t, err := tokenize.Load(filepath.Join(path, "tokenizer.json.gz"))
@@ -60,11 +59,26 @@ func BenchmarkBeside(b *testing.B) {
 			_ = json.NewEncoder(w).Encode(answer(r.Context(), body))
 		})
 	}
+	serve := func(path, body string, h http.Handler) (ask func()) {
+		at := httptest.NewServer(h)
+		client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+		b.Cleanup(func() { client.CloseIdleConnections(); at.Close() })
+		return func() {
+			a, err := client.Post(at.URL+path, "application/json", strings.NewReader(body))
+			if err != nil {
+				panic(err)
+			}
+			if _, err := io.Copy(io.Discard, a.Body); err != nil || a.StatusCode != http.StatusOK {
+				panic(a.Status)
+			}
+			a.Body.Close()
+		}
+	}
 	for _, c := range []struct {
 		name, body string
-		h          http.Handler
+		bare       http.Handler
 	}{
-		{"tokens/bare", tokens, bare(func(_ context.Context, body []byte) any {
+		{"tokens", tokens, bare(func(_ context.Context, body []byte) any {
 			var q struct {
 				Model  string
 				Tokens []uint32
@@ -74,8 +88,7 @@ func BenchmarkBeside(b *testing.B) {
 			}
 			return map[string]int{"a": len(q.Tokens)}
 		})},
-		{"tokens/service", tokens, s.Public()},
-		{"text/bare", prompt, bare(func(ctx context.Context, body []byte) any {
+		{"text", prompt, bare(func(ctx context.Context, body []byte) any {
 			var q struct{ Model, Prompt string }
 			if err := json.Unmarshal(body, &q); err != nil {
 				panic(err)
@@ -86,60 +99,19 @@ func BenchmarkBeside(b *testing.B) {
 			}
 			return pods
 		})},
-		{"text/service", prompt, s.Public()},
 	} {
-		b.Run(c.name, func(b *testing.B) {
-			at := httptest.NewServer(c.h)
-			defer at.Close()
-			client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
-			defer client.CloseIdleConnections()
-			path := at.URL + "/v1/score"
-			ask := func() {
-				a, err := client.Post(path, "application/json", strings.NewReader(c.body))
-				if err != nil {
-					panic(err)
-				}
-				if _, err := io.Copy(io.Discard, a.Body); err != nil || a.StatusCode != http.StatusOK {
-					panic(a.Status)
-				}
-				a.Body.Close()
-			}
-			b.SetParallelism(4)
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					ask()
-				}
+		bare, service := serve("/v1/score", c.body, c.bare), serve("/v1/score", c.body, s.Public())
+		for name, ask := range map[string]func(){"bare": bare, "service": service} {
+			b.Run(c.name+"/"+name, func(b *testing.B) {
+				each := openloop.Full(max(b.N, 8), ask)
+				b.ReportMetric(float64(time.Second/each), "requests/s")
 			})
-			each := b.Elapsed() / time.Duration(b.N)
-			b.ReportMetric(float64(time.Second/each), "requests/s")
-			if b.N > 100 {
-				b.ReportMetric(float64(p99AtHalf(each, b.N, ask).Microseconds()), "p99-us")
-			}
+		}
+		b.Run(c.name+"/half", func(b *testing.B) {
+			p99, ours, ratio := openloop.Half(b.N, 400, bare, service)
+			b.ReportMetric(float64(p99.Microseconds()), "bare-p99-us")
+			b.ReportMetric(float64(ours.Microseconds()), "p99-us")
+			b.ReportMetric(ratio, "ratio")
 		})
 	}
-}
-
-// p99AtHalf sends n requests at half of the rate of one in each, and returns the p99 of their times.
-func p99AtHalf(each time.Duration, n int, ask func()) time.Duration {
-	took := make([]time.Duration, n)
-	var all sync.WaitGroup
-	var next atomic.Int64
-	began := time.Now()
-	for range 16 {
-		all.Go(func() {
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= n {
-					return
-				}
-				due := began.Add(2 * each * time.Duration(i))
-				time.Sleep(time.Until(due))
-				ask()
-				took[i] = time.Since(due)
-			}
-		})
-	}
-	all.Wait()
-	slices.Sort(took)
-	return took[n*99/100]
 }

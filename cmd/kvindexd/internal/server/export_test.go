@@ -24,17 +24,16 @@ func (s *Server) Every(d time.Duration) { s.every = d }
 // SlowWrite sets the time after which a viewer is cut off that does not read.
 func (s *Server) SlowWrite(d time.Duration) { s.slow = d }
 
-// The limits of /v1/watch, and the files of the page.
+// The limits of /v1/watch and of the logins, and the files of the page.
 const (
-	MaxMessage = maxMessage
-	MaxViewers = maxViewers
-	MaxGone    = maxGone
+	SessionTime = sessionTime
+	MaxSessions = maxSessions
+	MaxMessage  = maxMessage
+	MaxViewers  = maxViewers
+	MaxGone     = maxGone
 )
 
 var PageFiles = &pageFiles
-
-// Cookie returns the value of a cookie that is good until a time.
-func (s *Server) Cookie(until time.Time) string { return s.cookie(until.Unix()) }
 
 // Viewers returns how many are watching.
 func (s *Server) Viewers() int64 { return s.viewers.Load() }

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"bufio"
+	"context"
 	"flag"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/cmd/kvindexd/internal/server"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/kvindextest"
@@ -226,6 +228,35 @@ func TestBounds(t *testing.T) {
 		if code := <-answers; code != http.StatusBadRequest {
 			t.Errorf("a body that was cut off: %d", code)
 		}
+	}
+}
+
+// No more requests than the bound are worked on, and a further one is refused at once.
+func TestBusy(t *testing.T) {
+	started, answer := make(chan struct{}), make(chan struct{})
+	f := start(t, server.Config{Model: "slow", MaxRequests: 1}, kvindex.WithModels(func(context.Context, string) (kvindex.Model, error) {
+		close(started)
+		<-answer
+		return kvindex.Model{Tokenizer: letters{}}, nil
+	}))
+	ended := make(chan int)
+	go func() {
+		a, err := http.Post(f.public.URL+"/score_completions", "", strings.NewReader(`{"prompt": "x"}`))
+		if err != nil {
+			ended <- 0
+			return
+		}
+		a.Body.Close()
+		ended <- a.StatusCode
+	}()
+	<-started
+	code, got, h := exchange(t, "POST", f.public.URL+"/score_completions", `{"prompt": "x", "model": "m"}`)
+	if code != http.StatusServiceUnavailable || h.Get("Retry-After") == "" || got != `{"error":"busy: 1 requests are being worked on"}` {
+		t.Errorf("a second request: %d %s", code, got)
+	}
+	close(answer)
+	if code := <-ended; code != http.StatusOK {
+		t.Errorf("the first one: %d", code)
 	}
 }
 

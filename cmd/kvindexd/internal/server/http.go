@@ -303,9 +303,13 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		login := r.Method == http.MethodPost && r.URL.Path == "/login"
 		link := reads && r.URL.Path == "/" && r.Header.Get("Sec-Fetch-Mode") == "navigate"
 		bears := subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), want) == 1
-		cookied := s.cfg.Token != "" && s.cookied(r)
+		of, cookied := s.sessionOf(r)
 		if cookied {
 			w.Header().Set(loginHeader, "cookie")
+			ctx, cancel := context.WithCancel(r.Context())
+			defer cancel()
+			defer context.AfterFunc(of.ctx, cancel)() // /v1/watch lasts
+			r = r.WithContext(ctx)
 		}
 		allowed := s.cfg.Token == "" || file || login || bears || cookied
 		switch {

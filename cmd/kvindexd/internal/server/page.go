@@ -1,14 +1,12 @@
 package server
 
 import (
-	"crypto/hmac"
-	"crypto/sha256"
+	"context"
+	"crypto/rand"
 	"crypto/subtle"
 	"embed"
-	"encoding/base64"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -53,8 +51,17 @@ const (
 	cookieName = "kvindexd"
 	// loginHeader is in answers to requests with a good cookie: then the page can log out.
 	loginHeader = "Kvindexd-Login"
-	loginTime   = 12 * time.Hour
+	sessionTime = 12 * time.Hour
+	maxSessions = 64
 )
+
+// A session is a browser that has given the token, until its time is over, it logs out, or the
+// process ends.
+type session struct {
+	id  string // its cookie
+	ctx context.Context
+	end context.CancelFunc
+}
 
 // login answers the token of the address with a cookie.
 func (s *Server) login(w http.ResponseWriter, r *http.Request) {
@@ -77,11 +84,26 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		write(w, statusOf(err, false), fail("%v", err))
 		return
 	}
-	setCookie(w, r, s.cookie(time.Now().Add(loginTime).Unix()), 0)
+	ctx, end := context.WithTimeout(context.Background(), sessionTime)
+	begun := session{rand.Text(), ctx, end}
+	s.mu.Lock()
+	if len(s.sessions) == maxSessions {
+		s.sessions[0].end() // the oldest
+		s.sessions = s.sessions[1:]
+	}
+	s.sessions = append(s.sessions, begun)
+	s.mu.Unlock()
+	setCookie(w, r, begun.id, 0)
 }
 
-// logout makes the browser forget the cookie, which scripts cannot.
-func (s *Server) logout(w http.ResponseWriter, r *http.Request) { setCookie(w, r, "", -1) }
+// logout ends the session of a request, and makes the browser forget the cookie, which scripts
+// cannot.
+func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
+	if of, ok := s.sessionOf(r); ok {
+		of.end()
+	}
+	setCookie(w, r, "", -1)
+}
 
 // setCookie answers with the cookie of the page; age is as in http.Cookie.MaxAge.
 func setCookie(w http.ResponseWriter, r *http.Request, value string, age int) {
@@ -92,24 +114,20 @@ func setCookie(w http.ResponseWriter, r *http.Request, value string, age int) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// cookie returns the value of a cookie that is good until a time. Its key is the token, so it
-// outlives the process, and ends with the token.
-func (s *Server) cookie(until int64) string {
-	at := strconv.FormatInt(until, 10)
-	m := hmac.New(sha256.New, []byte(s.cfg.Token))
-	m.Write([]byte("kvindexd page until " + at))
-	return at + "." + base64.RawURLEncoding.EncodeToString(m.Sum(nil))
-}
-
-// cookied reports whether a request of our own page has a good cookie.
-func (s *Server) cookied(r *http.Request) bool {
+// sessionOf returns the session of a request of our own page.
+func (s *Server) sessionOf(r *http.Request) (of session, ok bool) {
 	c, err := r.Cookie(cookieName)
 	if err != nil || foreign(r) {
-		return false
+		return session{}, false
 	}
-	at, _, _ := strings.Cut(c.Value, ".")
-	until, err := strconv.ParseInt(at, 10, 64)
-	return err == nil && until > time.Now().Unix() && subtle.ConstantTimeCompare([]byte(c.Value), []byte(s.cookie(until))) == 1
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, of := range s.sessions {
+		if subtle.ConstantTimeCompare([]byte(c.Value), []byte(of.id)) == 1 {
+			return of, of.ctx.Err() == nil
+		}
+	}
+	return session{}, false
 }
 
 // foreign reports whether a browser says that the request is of another site's page.

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kvindex/kvindex"
@@ -116,9 +117,8 @@ func TestLogin(t *testing.T) {
 		{"another origin of this machine", good, "same-site", 403},
 		{"another site", good, "cross-site", 403},
 		{"damaged", good[:len(good)-1], "", 401},
-		{"a later time", "9" + good, "", 401},
-		{"expired", f.server.Cookie(time.Now().Add(-time.Second)), "", 401},
-		{"of another token", other.server.Cookie(time.Now().Add(time.Hour)), "", 401},
+		{"longer", good + "A", "", 401},
+		{"of another service", loggedIn(t, other.server.Admin(), "other"), "", 401},
 		{"empty", "", "", 401},
 	} {
 		for _, path := range []string{"/v1/pods", "/healthz"} {
@@ -173,6 +173,88 @@ func TestLogin(t *testing.T) {
 	}
 }
 
+// loggedIn logs in and returns the cookie.
+func loggedIn(t *testing.T, h http.Handler, token string) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "http://localhost/login", strings.NewReader(fmt.Sprintf(`{"token": %q}`, token))))
+	cookies := w.Result().Cookies()
+	if len(cookies) != 1 {
+		t.Fatalf("a login: %d %s", w.Code, w.Body)
+	}
+	return cookies[0].Value
+}
+
+// A session ends with a log-out, its time, too many others, and the service; then a copy of its
+// cookie is good for nothing, and who watches with it is cut off. Others go on.
+func TestSessions(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, s *server.Server, admin http.Handler, cookie string){
+		"log-out": func(t *testing.T, _ *server.Server, admin http.Handler, cookie string) {
+			r := httptest.NewRequest(http.MethodDelete, "http://localhost/login", nil)
+			r.AddCookie(&http.Cookie{Name: "kvindexd", Value: cookie})
+			w := httptest.NewRecorder()
+			if admin.ServeHTTP(w, r); w.Code != http.StatusNoContent {
+				t.Errorf("a log-out: %d", w.Code)
+			}
+		},
+		"time": func(*testing.T, *server.Server, http.Handler, string) { time.Sleep(server.SessionTime - time.Second) },
+		"others": func(t *testing.T, _ *server.Server, admin http.Handler, _ string) {
+			for range server.MaxSessions - 1 { // beside the one that goes on
+				loggedIn(t, admin, "secret")
+			}
+		},
+		"service": func(_ *testing.T, s *server.Server, _ http.Handler, _ string) { s.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ix, err := kvindex.New()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer ix.Close()
+				s := server.New(server.Config{Token: "secret"})
+				defer s.Close()
+				s.Open(ix, nil)
+				s.Every(time.Minute)
+				admin := s.Admin()
+				code := func(cookie string) int {
+					r := httptest.NewRequest(http.MethodHead, "http://localhost/v1/watch", nil)
+					r.AddCookie(&http.Cookie{Name: "kvindexd", Value: cookie})
+					w := httptest.NewRecorder()
+					admin.ServeHTTP(w, r)
+					return w.Code
+				}
+				cookie := loggedIn(t, admin, "secret")
+				watched := make(chan struct{})
+				go func() {
+					defer close(watched)
+					r := httptest.NewRequest(http.MethodGet, "http://localhost/v1/watch", nil)
+					r.AddCookie(&http.Cookie{Name: "kvindexd", Value: cookie})
+					admin.ServeHTTP(httptest.NewRecorder(), r)
+				}()
+				time.Sleep(time.Minute)
+				other := loggedIn(t, admin, "secret")
+				if code(cookie) != 200 || code(other) != 200 || s.Viewers() != 1 {
+					t.Fatalf("before the end: %d, %d, %d viewers", code(cookie), code(other), s.Viewers())
+				}
+				end(t, s, admin, cookie)
+				synctest.Wait()
+				select {
+				case <-watched:
+				default:
+					t.Error("who watches is not cut off")
+				}
+				if got := code(cookie); got != 401 {
+					t.Errorf("a copy of the cookie: %d", got)
+				}
+				if got := code(other); (got == 200) != (name != "service") {
+					t.Errorf("another session: %d", got)
+				}
+			})
+		})
+	}
+}
+
 // No id and no cookie makes the service panic, and no cookie but its own is good.
 func FuzzViewer(f *testing.F) {
 	ix, err := kvindex.New()
@@ -182,7 +264,7 @@ func FuzzViewer(f *testing.F) {
 	s := server.New(server.Config{Model: "m", Token: "secret"})
 	s.Open(ix, nil)
 	f.Add("AAAAAAAA.1", "1.x")
-	f.Add("", s.Cookie(time.Unix(1, 0)))
+	f.Add("", "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 	f.Add("\u0000.18446744073709551616", "9999999999.")
 	admin := s.Admin()
 	f.Fuzz(func(t *testing.T, id, cookie string) {

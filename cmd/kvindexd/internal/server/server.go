@@ -72,7 +72,8 @@ type Server struct {
 	mu           sync.Mutex        // guards the fields below
 	failing      map[string]string // checks, and why each fails
 	reservations map[string]*reservation
-	ended        bool // Close was called
+	sessions     []session // at most maxSessions, the oldest first
+	ended        bool      // Close was called
 }
 
 // core is what there is to ask, from Open on.
@@ -150,12 +151,15 @@ func (s *Server) Drain() { s.draining.Store(true) }
 // Forget drops the load of a pod that has gone.
 func (s *Server) Forget(pod string) { s.loads.Forget(pod) }
 
-// Close ends all reservations.
+// Close ends all reservations and sessions.
 func (s *Server) Close() {
 	s.mu.Lock()
-	all := s.reservations
-	s.reservations, s.ended = nil, true
+	all, sessions := s.reservations, s.sessions
+	s.reservations, s.sessions, s.ended = nil, nil, true
 	s.mu.Unlock()
+	for _, of := range sessions {
+		of.end()
+	}
 	for _, r := range all {
 		r.expire()
 	}

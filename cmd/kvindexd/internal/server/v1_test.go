@@ -3,6 +3,7 @@ package server_test
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"maps"
 	"net/http"
 	"net/url"
@@ -387,5 +388,50 @@ func TestAdmin(t *testing.T) {
 	f.add(t, kvindextest.EngineConfig{Pod: "e"})
 	if code, got, _ := exchange(t, "DELETE", admin+"pods/e", ""); code != 409 || !strings.Contains(got, "comes from test") {
 		t.Errorf("a pod of another source: %d %s", code, got)
+	}
+}
+
+// full is an answer of which a client takes so many bytes.
+type full struct {
+	memory
+	left int
+}
+
+func (f *full) Write(p []byte) (int, error) {
+	if f.left -= len(p); f.left < 0 {
+		return 0, io.ErrClosedPipe
+	}
+	return f.memory.Write(p)
+}
+
+// A snapshot that is cut off does not end as a whole one does.
+func TestSnapshotCutOff(t *testing.T) {
+	f := start(t, server.Config{})
+	for i := range uint64(50) {
+		p := fakeengine.NewPrompt(i, 16, 64)
+		if err := f.ix.Ingest("a", "m", fakeengine.Payload(1, 0, p.Stored(0, 64))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	get := func(left int) (w full, ended any) {
+		w.left = left
+		r, err := http.NewRequest(http.MethodGet, "/v1/snapshot", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = "localhost"
+		defer func() { ended = recover() }()
+		f.server.Admin().ServeHTTP(&w, r)
+		return w, nil
+	}
+	whole, ended := get(1 << 30)
+	if ended != nil || whole.Len() < 10_000 {
+		t.Fatalf("a whole one: %d bytes, %v", whole.Len(), ended)
+	}
+	if _, ended := get(whole.Len() - 1); ended != http.ErrAbortHandler {
+		t.Errorf("without its last byte it ends with %v", ended)
+	}
+	if w, ended := get(0); ended != nil || w.code != http.StatusInternalServerError {
+		t.Errorf("of which nothing came: %d, %v", w.code, ended)
 	}
 }

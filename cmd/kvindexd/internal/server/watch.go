@@ -541,9 +541,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-tick.C:
 		case <-r.Context().Done():
-			return
 		}
-		if s.draining.Load() {
+		if s.draining.Load() || r.Context().Err() != nil {
 			return
 		}
 	}

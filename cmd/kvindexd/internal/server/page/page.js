@@ -30,10 +30,11 @@ function bytes(n) {
 
 function span(ms) {
   if (ms < 0) return `-${span(-ms)}`;
-  if (ms < 1000) return `${ms} ms`;
-  if (ms < 60000) return `${(ms / 1000).toFixed(1)} s`;
-  if (ms < 3600000) return `${Math.round(ms / 60000)} min`;
-  return `${number.format(Math.round(ms / 3600000))} h`;
+  if (ms < 1000) return `${ms}\u00a0ms`;
+  if (ms < 60000) return `${(ms / 1000).toFixed(1)}\u00a0s`;
+  if (ms < 3600000) return `${Math.round(ms / 60000)}\u00a0min`;
+  if (ms < 48 * 3600000) return `${Math.round(ms / 3600000)}\u00a0h`;
+  return `${number.format(Math.round(ms / 86400000))}\u00a0d`;
 }
 
 const tiers = ["gpu", "cpu", "disk", "remote", "other"];

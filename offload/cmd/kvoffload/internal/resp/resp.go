@@ -199,6 +199,11 @@ func (s *Server) start(nc net.Conn) {
 	}()
 }
 
+// Stats returns what the store below the values counts, in pages of so many bytes.
+func (s *Server) Stats() (st offload.Stats, pageBytes int) {
+	return s.values.store.Stats(), s.cfg.PageBytes
+}
+
 // Close closes all connections, and writes what waits to be written to the disk. It does not
 // close Config.Segments. It can be called again.
 func (s *Server) Close() error {
