@@ -215,7 +215,7 @@ func TestReplayPassesOver(t *testing.T) {
 // ones each time, or only now and then, is found out and left alone. The connection stays.
 func TestReplayDiffers(t *testing.T) {
 	t.Parallel()
-	const messages = 24
+	const messages = 40
 	for name, differs := range map[string]func(seq uint64) []byte{
 		"always":          func(uint64) []byte { return []byte(" again") },
 		"each time":       func(uint64) []byte { return fmt.Append(nil, " ", rand.Uint64()) },
@@ -235,7 +235,7 @@ func TestReplayDiffers(t *testing.T) {
 			l := newLedger()
 			var told atomic.Int32
 			s, _, _ := follow(t, l, events.SubscriberConfig{
-				Endpoint: engine.Endpoint(), Replay: socket.endpoint, Heartbeat: 20 * time.Millisecond, Silence: time.Second / 2,
+				Endpoint: engine.Endpoint(), Replay: socket.endpoint, Heartbeat: 10 * time.Millisecond, Silence: time.Second / 2,
 				OnError: func(err error) {
 					told.Add(1)
 					if saysSilent(err) {
@@ -243,7 +243,7 @@ func TestReplayDiffers(t *testing.T) {
 					}
 				},
 			})
-			tick := time.NewTicker(45 * time.Millisecond) // the connection falls idle in between
+			tick := time.NewTicker(25 * time.Millisecond) // the connection falls idle in between
 			defer tick.Stop()
 			for i := range messages {
 				waitSubscriber(t, engine)
