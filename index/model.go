@@ -17,8 +17,8 @@ type ground struct {
 	forest *forest.Forest
 	mirror mirror // nil: there is none
 
-	mu       sync.Mutex // of the writers of forest
-	variants []Variant  // of the forest's chains, by number
+	mu       turns     // of the writers of forest
+	variants []Variant // of the forest's chains, by number
 	graves   []*grave
 	tables   int  // bytes of the tables of models and pods, and of scratches
 	dumping  bool // a snapshot is being written

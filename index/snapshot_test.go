@@ -27,7 +27,7 @@ func sectionsOf(tb testing.TB, m *memory, then ...func()) (sections [][]byte) {
 	err := m.Snapshot(context.Background(), func(section []byte) error {
 		m.sweepers.Wait() // a source that was removed is buried when it is written
 		free(&m.mu)
-		free(&m.ground.mu)
+		free(&m.ground.mu.mu)
 		for _, pod := range m.podNames() {
 			for _, s := range m.sourcesOf(pod) {
 				free(&s.writer)

@@ -140,8 +140,7 @@ func (s *source) yield(names int) {
 		return
 	}
 	s.work = 0
-	s.ground.mu.Unlock()
-	s.ground.mu.Lock()
+	s.ground.mu.pass()
 	s.f.Reclaim()
 	s.f.Tick()
 	s.ground.waitForReaders()
