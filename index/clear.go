@@ -133,7 +133,7 @@ func (s *source) emptyLanes(lanes []*lane) bool {
 			if s.ground.full() { // an idle name takes more than a held one
 				s.forgetIdle(0, 2)
 			}
-			s.yield(1)
+			s.pass(1)
 		}
 	}
 	for _, ln := range lanes {

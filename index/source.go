@@ -136,11 +136,31 @@ const yieldAfter = 256
 // yield counts names, and lets the writers of other sources in after yieldAfter of them.
 // The forest may have changed then: only places that names of s refer to stay valid.
 func (s *source) yield(names int) {
+	if s.due(names) {
+		s.ground.mu.Unlock()
+		s.ground.mu.Lock()
+		s.goOn()
+	}
+}
+
+// pass is yield for changes that go through all names: those who wait are let in for sure.
+// Small changes do not: each turn that is given up costs a switch of goroutines.
+func (s *source) pass(names int) {
+	if s.due(names) {
+		s.ground.mu.pass()
+		s.goOn()
+	}
+}
+
+func (s *source) due(names int) bool {
 	if s.work += names; s.work < yieldAfter {
-		return
+		return false
 	}
 	s.work = 0
-	s.ground.mu.pass()
+	return true
+}
+
+func (s *source) goOn() {
 	s.f.Reclaim()
 	s.f.Tick()
 	s.ground.waitForReaders()
