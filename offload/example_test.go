@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log"
 	"sync"
+	"time"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
@@ -66,11 +67,15 @@ func ExampleEvents() {
 		log.Fatal(err)
 	}
 	running.Go(func() { _ = subscriber.Run(ctx) })
-	for inMemory := 0; inMemory < len(hashes); {
+	inMemory := 0
+	for range time.Tick(time.Millisecond) {
 		for _, pod := range ix.Pods(nil) {
 			for _, rank := range pod.Ranks {
 				inMemory = rank.Blocks[index.TierCPU]
 			}
+		}
+		if inMemory == len(hashes) {
+			break
 		}
 	}
 	fmt.Println("the index knows of all blocks")
