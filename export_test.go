@@ -11,6 +11,7 @@ import (
 	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/internal/predict"
+	"github.com/kvindex/kvindex/internal/prompt"
 	"github.com/kvindex/kvindex/internal/ranking"
 	"github.com/kvindex/kvindex/internal/view"
 )
@@ -114,6 +115,7 @@ func ScoreKeys(x *Indexer, model string, tokens []uint32, pods ...string) func()
 	sc := &scorer{x: x}
 	sc.prompt.Init(&x.hash, x.index.Seed(), x.prompts)
 	sc.prompt.Set("", tokens, nil)
+	sc.prompt.Use([]prompt.Run{{Variant: index.Variant{Unit: 16}, Root: root, Keys: given}}, len(tokens))
 	sc.query.Keys = func(index.Variant) ([]index.Key, error) { return given, nil }
 	return func() (best int) {
 		sc.set = c.of.Now()
