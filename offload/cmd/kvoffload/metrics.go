@@ -42,17 +42,59 @@ func writeMetrics(w io.Writer, blockBytes int, st offload.Stats, disk *offload.S
 
 	fmt.Fprintf(w, "# HELP kvoffload_operation_seconds Time of operations of a tier.\n# TYPE kvoffload_operation_seconds histogram\n")
 	times := func(tier, op string, t offload.Times) {
-		labels, below := fmt.Sprintf("tier=%q,op=%q", tier, op), uint64(0)
-		for i, n := range t.Below[:len(t.Below)-1] {
-			below += n
-			fmt.Fprintf(w, "kvoffload_operation_seconds_bucket{%s,le=\"%g\"} %d\n", labels, (time.Microsecond << (2 * i)).Seconds(), below)
-		}
-		fmt.Fprintf(w, "kvoffload_operation_seconds_bucket{%s,le=\"+Inf\"} %d\n", labels, t.N)
-		fmt.Fprintf(w, "kvoffload_operation_seconds_sum{%s} %g\nkvoffload_operation_seconds_count{%[1]s} %[3]d\n", labels, t.Sum.Seconds(), t.N)
+		writeTimes(w, "kvoffload_operation_seconds", fmt.Sprintf("tier=%q,op=%q", tier, op), time.Second, t)
 	}
 	times("memory", "acquire", st.Acquires)
 	if disk != nil {
 		times("disk", "read", d.Reads)
 		times("disk", "write", d.Writes)
+	}
+}
+
+// writeTimes writes a histogram in this unit.
+func writeTimes(w io.Writer, name, labels string, unit time.Duration, t offload.Times) {
+	in := func(d time.Duration) float64 { return float64(d) / float64(unit) }
+	below := uint64(0)
+	for i, n := range t.Below[:len(t.Below)-1] {
+		below += n
+		fmt.Fprintf(w, "%s_bucket{%s,le=\"%g\"} %d\n", name, labels, in(time.Microsecond<<(2*i)), below)
+	}
+	fmt.Fprintf(w, "%s_bucket{%s,le=\"+Inf\"} %d\n", name, labels, t.N)
+	fmt.Fprintf(w, "%s_sum{%s} %g\n%[1]s_count{%[2]s} %[4]d\n", name, labels, in(t.Sum), t.N)
+}
+
+// writeAIBrix writes those of AIBrix's metrics (python/aibrix_kvcache/aibrix_kvcache/metrics.py of
+// commit 70d27a2a) that mean the same here: its L1 is the memory, its L2 the disk. It counts
+// tokens in others, which a server of values does not know.
+func writeAIBrix(w io.Writer, blockBytes int, st offload.Stats, disk bool) {
+	ops := []struct {
+		labels string
+		times  offload.Times
+	}{
+		{`cache_type="l1cache",op_type="acquire"`, st.Acquires},
+		{`cache_type="l2cache",op_type="get"`, st.Disk.Reads},
+		{`cache_type="l2cache",op_type="put"`, st.Disk.Writes},
+	}
+	if !disk {
+		ops = ops[:1]
+	}
+	fmt.Fprintf(w, "# HELP kv_cache_ol_num_ops_total Operations.\n# TYPE kv_cache_ol_num_ops_total counter\n")
+	for _, op := range ops {
+		fmt.Fprintf(w, "kv_cache_ol_num_ops_total{%s} %d\n", op.labels, op.times.N)
+	}
+	if disk {
+		fmt.Fprintf(w, "# HELP kv_cache_ol_num_errors_total Operations that failed.\n# TYPE kv_cache_ol_num_errors_total counter\n")
+		fmt.Fprintf(w, "kv_cache_ol_num_errors_total{%s,reason=\"error\"} %d\n", ops[1].labels, st.Disk.Failed)
+	}
+	fmt.Fprintf(w, "# HELP kv_cache_ol_iteration_op_lat_ms Time of operations.\n# TYPE kv_cache_ol_iteration_op_lat_ms histogram\n")
+	for _, op := range ops {
+		writeTimes(w, "kv_cache_ol_iteration_op_lat_ms", op.labels, time.Millisecond, op.times)
+	}
+	for _, g := range []struct {
+		name   string
+		blocks int
+	}{{"used", st.Blocks}, {"capacity", st.Capacity}} {
+		fmt.Fprintf(w, "# HELP kv_cache_ol_%s Bytes of the memory.\n# TYPE kv_cache_ol_%[1]s gauge\n", g.name)
+		fmt.Fprintf(w, "kv_cache_ol_%s{cache_type=\"l1cache\",resource_type=\"l1_allocator\"} %d\n", g.name, int64(g.blocks)*int64(blockBytes))
 	}
 }

@@ -49,6 +49,7 @@ func serveCommand(args []string, out io.Writer) error {
 	cfg := resp.Config{Logf: func(format string, a ...any) { fmt.Fprintf(os.Stderr, "kvoffload: "+format+"\n", a...) }}
 	listen := flags.String("listen", "127.0.0.1:6379", "address for TCP; empty: none")
 	metrics := flags.String("metrics", "", "address for /metrics over HTTP, such as 127.0.0.1:9601; empty: none")
+	aibrix := flags.Bool("aibrix-metrics", false, "serve AIBrix's names on -metrics, too: kv_cache_ol_*")
 	socket := flags.String("unix", "", "path of a Unix socket")
 	certFile := flags.String("tls-cert", "", "certificate in PEM, for TLS on -listen")
 	keyFile := flags.String("tls-key", "", "its key")
@@ -76,6 +77,8 @@ func serveCommand(args []string, out io.Writer) error {
 		return errors.New("neither -listen nor -unix")
 	case (*dir == "") != (bytes == 0):
 		return errors.New("-dir needs -bytes, and -bytes needs -dir")
+	case *aibrix && *metrics == "":
+		return errors.New("-aibrix-metrics needs -metrics")
 	case (*certFile == "") != (*keyFile == ""):
 		return errors.New("-tls-cert needs -tls-key, and -tls-key needs -tls-cert")
 	case page > math.MaxInt32:
@@ -144,7 +147,7 @@ func serveCommand(args []string, out io.Writer) error {
 			return err
 		}
 		fmt.Fprintln(out, "metrics on", l.Addr())
-		server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: metricsHandler(s, cfg.Segments)}
+		server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: metricsHandler(s, cfg.Segments, *aibrix)}
 		defer server.Close()
 		go func() { _ = server.Serve(l) }() // until Close
 	}
@@ -166,12 +169,15 @@ func serveCommand(args []string, out io.Writer) error {
 	return errors.Join(err, s.Close())
 }
 
-func metricsHandler(s *resp.Server, disk *offload.Segments) http.Handler {
+func metricsHandler(s *resp.Server, disk *offload.Segments, aibrix bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
 		st, page := s.Stats()
 		writeMetrics(w, page, st, disk)
+		if aibrix {
+			writeAIBrix(w, page, st, disk != nil)
+		}
 	})
 	return mux
 }

@@ -54,6 +54,35 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// TestAIBrixMetrics has the names and labels of AIBrix's exporter.
+func TestAIBrixMetrics(t *testing.T) {
+	st := offload.Stats{
+		Blocks: 3, Capacity: 10, Acquires: offload.Times{N: 3, Sum: 1500 * time.Millisecond, Below: [12]uint64{1, 0, 1, 11: 1}},
+		Disk: offload.DiskStats{Reads: offload.Times{N: 4}, Writes: offload.Times{N: 5}, Failed: 1},
+	}
+	var both, memory strings.Builder
+	writeAIBrix(&both, 100, st, true)
+	writeAIBrix(&memory, 100, st, false)
+	for _, want := range []string{
+		`num_ops_total{cache_type="l1cache",op_type="acquire"} 3`, `num_ops_total{cache_type="l2cache",op_type="get"} 4`, `num_ops_total{cache_type="l2cache",op_type="put"} 5`,
+		`num_errors_total{cache_type="l2cache",op_type="get",reason="error"} 1`,
+		`iteration_op_lat_ms_bucket{cache_type="l1cache",op_type="acquire",le="0.016"} 2`, `iteration_op_lat_ms_bucket{cache_type="l1cache",op_type="acquire",le="+Inf"} 3`,
+		`iteration_op_lat_ms_sum{cache_type="l1cache",op_type="acquire"} 1500`, `iteration_op_lat_ms_count{cache_type="l2cache",op_type="put"} 5`,
+		`used{cache_type="l1cache",resource_type="l1_allocator"} 300`, `capacity{cache_type="l1cache",resource_type="l1_allocator"} 1000`,
+	} {
+		want = "\nkv_cache_ol_" + want + "\n"
+		if !strings.Contains(both.String(), want) {
+			t.Errorf("no %q", want)
+		}
+		if onDisk := strings.Contains(want, "l2cache"); strings.Contains(memory.String(), want) == onDisk {
+			t.Errorf("memory alone: %q: %t", want, !onDisk)
+		}
+	}
+	if t.Failed() {
+		t.Log(both.String())
+	}
+}
+
 func TestServeFlags(t *testing.T) {
 	dir := t.TempDir()
 	empty := filepath.Join(dir, "empty")
@@ -62,6 +91,7 @@ func TestServeFlags(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"-listen=":                         "neither -listen nor -unix",
+		"-aibrix-metrics":                  "-aibrix-metrics needs -metrics",
 		"-dir x":                           "-dir needs -bytes, and -bytes needs -dir",
 		"-bytes 1GiB":                      "-dir needs -bytes, and -bytes needs -dir",
 		"-tls-cert x":                      "-tls-cert needs -tls-key, and -tls-key needs -tls-cert",
