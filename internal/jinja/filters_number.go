@@ -79,65 +79,6 @@ func rounded(x, y, t float64) float64 {
 	return (y - t) + x
 }
 
-func filesizeformatFilter(m *machine, v Value, args arguments) (Value, error) {
-	b, err := args.bindAfter(v, "do_filesizeformat", "value", "binary?")
-	if err != nil {
-		return nil, err
-	}
-	bytes, err := m.float(v)
-	if err != nil {
-		return nil, err
-	}
-	binary, err := m.option(b[1])
-	if err != nil {
-		return nil, err
-	}
-	base, suffix := int64(1000), "B"
-	if binary {
-		base, suffix = 1024, "iB"
-	}
-	if bytes == 1 {
-		return "1 Byte", nil
-	}
-	if bytes < float64(base) {
-		if math.IsInf(bytes, 0) {
-			return nil, raise("OverflowError", "cannot convert float infinity to integer")
-		}
-		n, err := m.str(floatInt(bytes))
-		return n + " Bytes", err
-	}
-	const prefixes = "kMGTPEZY"
-	if err := m.step(150); err != nil {
-		return nil, err
-	}
-	unit, i := new(big.Int).Exp(big.NewInt(base), big.NewInt(2), nil), 0
-	for ; i < len(prefixes)-1; i++ {
-		if less, err := m.less("<", bytes, integer(new(big.Int).Set(unit))); err != nil {
-			return nil, err
-		} else if less {
-			break
-		}
-		unit.Mul(unit, big.NewInt(base))
-	}
-	prefix := prefixes[i : i+1]
-	if binary {
-		prefix = strings.ToUpper(prefix)
-	}
-	scale, _ := new(big.Float).SetInt(unit).Float64()
-	return pythonFixed(float64(base)*bytes/scale) + " " + prefix + suffix, nil
-}
-
-// pythonFixed is "%.1f" % f.
-func pythonFixed(f float64) string {
-	switch {
-	case f != f:
-		return "nan"
-	case math.IsInf(f, 1):
-		return "inf"
-	}
-	return strconv.FormatFloat(f, 'f', 1, 64)
-}
-
 func intFilter(m *machine, v Value, args arguments) (Value, error) {
 	b, err := args.bindAfter(v, "do_int", "value", "default?", "base?")
 	if err != nil {
@@ -396,38 +337,10 @@ func roundFilter(m *machine, v Value, args arguments) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	precision := or(b[1], int64(0))
-	switch method, _ := asString(or(b[2], "common")); method {
-	case "common":
-		return m.round(v, precision)
-	case "ceil":
-		return m.roundTo(v, precision, math.Ceil)
-	case "floor":
-		return m.roundTo(v, precision, math.Floor)
+	if or(b[2], "common") != "common" {
+		return nil, unsupported("round by a method")
 	}
-	return nil, raise("FilterArgumentError", "method must be common, ceil or floor")
-}
-
-// roundTo is to(v * 10**precision) / 10**precision.
-func (m *machine) roundTo(v, precision Value, to func(float64) float64) (Value, error) {
-	scale, err := m.binary("**", int64(10), precision)
-	if err != nil {
-		return nil, err
-	}
-	scaled, err := m.binary("*", v, scale)
-	if err != nil {
-		return nil, err
-	}
-	if f, ok := scaled.(float64); ok {
-		scaled = to(f)
-	} else if !isNumber(scaled) {
-		return nil, raise("TypeError", "must be real number, not %s", typeName(scaled))
-	}
-	n, err := m.int(scaled, nil)
-	if err != nil {
-		return nil, err
-	}
-	return m.binary("/", n, scale)
+	return m.round(v, or(b[1], int64(0)))
 }
 
 // round is Python's round(v, digits): an int stays one.

@@ -420,7 +420,7 @@ func uniqueFilter(m *machine, v Value, args arguments) (Value, error) {
 		return nil, err
 	}
 	return m.generator(func() (nextFunc, error) {
-		get, err := m.caseGetter(or(b[2], nil), nil, b[1])
+		get, err := m.caseGetter(or(b[2], nil), b[1])
 		if err != nil {
 			return nil, err
 		}
@@ -454,12 +454,12 @@ func uniqueFilter(m *machine, v Value, args arguments) (Value, error) {
 }
 
 // caseGetter is the getter of a filter with the parameter case_sensitive.
-func (m *machine) caseGetter(attribute, def, caseSensitive Value) (getter, error) {
+func (m *machine) caseGetter(attribute, caseSensitive Value) (getter, error) {
 	sensitive, err := m.option(caseSensitive)
 	if err != nil {
 		return getter{}, err
 	}
-	return m.newGetter(attribute, def, !sensitive)
+	return m.newGetter(attribute, nil, !sensitive)
 }
 
 // extremeFilter is min for op <, max for op >.
@@ -480,7 +480,7 @@ func extremeFilter(fn, op string) filterFunc {
 		if !ok {
 			return undefined("No aggregated item, sequence was empty."), nil
 		}
-		get, err := m.caseGetter(or(b[2], nil), nil, b[1])
+		get, err := m.caseGetter(or(b[2], nil), b[1])
 		if err != nil {
 			return nil, err
 		}
@@ -605,7 +605,7 @@ func dictsortFilter(m *machine, v Value, args arguments) (Value, error) {
 	if !ok {
 		return nil, noAttribute(v, "items")
 	}
-	get, err := m.caseGetter(part, nil, b[1])
+	get, err := m.caseGetter(part, b[1])
 	if err != nil {
 		return nil, err
 	}
@@ -673,7 +673,7 @@ func sortFilter(m *machine, v Value, args arguments) (Value, error) {
 	}
 	gets := make([]getter, len(attributes))
 	for i, a := range attributes {
-		if gets[i], err = m.caseGetter(a, nil, b[2]); err != nil {
+		if gets[i], err = m.caseGetter(a, b[2]); err != nil {
 			return nil, err
 		}
 	}
@@ -693,63 +693,4 @@ func sortFilter(m *machine, v Value, args arguments) (Value, error) {
 		}
 		return &List{Items: keys}, nil
 	})
-}
-
-// groupNames are the names of the elements of groupby's tuples.
-var groupNames = []string{"grouper", "list"}
-
-func groupbyFilter(m *machine, v Value, args arguments) (Value, error) {
-	b, err := args.bindAfter(v, "do_groupby", "value", "attribute", "default?", "case_sensitive?")
-	if err != nil {
-		return nil, err
-	}
-	get, err := m.caseGetter(b[1], or(b[2], nil), b[3])
-	if err != nil {
-		return nil, err
-	}
-	items, err := m.keyed(v, func(item Value) (Value, error) { return get.get(m, item) })
-	if err != nil {
-		return nil, err
-	}
-	if err := m.sort(items, false); err != nil {
-		return nil, err
-	}
-	// A group has the first one's attribute as it is.
-	get.ignoreCase = false
-	groups := &List{}
-	for from := 0; from < len(items); {
-		to := from + 1
-		for to < len(items) {
-			ok, err := m.same(items[from].key, items[to].key)
-			if err != nil {
-				return nil, err
-			}
-			if !ok {
-				break
-			}
-			to++
-		}
-		group, err := m.group(items[from:to], get)
-		if err != nil {
-			return nil, err
-		}
-		groups.Items = append(groups.Items, group)
-		from = to
-	}
-	return groups, nil
-}
-
-func (m *machine) group(items []sortItem, get getter) (Value, error) {
-	if err := m.alloc(128 + 16*len(items)); err != nil {
-		return nil, err
-	}
-	if err := m.step(4); err != nil {
-		return nil, err
-	}
-	members := make([]Value, len(items))
-	for i, item := range items {
-		members[i] = item.value
-	}
-	grouper, err := get.get(m, members[0])
-	return &Tuple{Items: []Value{grouper, &List{Items: members}}, names: groupNames}, err
 }

@@ -41,18 +41,6 @@ func trimFilter(m *machine, v Value, args arguments) (Value, error) {
 	return m.invoke(s, "strip", or(b[1], nil))
 }
 
-func centerFilter(m *machine, v Value, args arguments) (Value, error) {
-	b, err := args.bindAfter(v, "do_center", "value", "width?")
-	if err != nil {
-		return nil, err
-	}
-	s, err := m.softStr(v)
-	if err != nil {
-		return nil, err
-	}
-	return m.invoke(s, "center", or(b[1], int64(80)))
-}
-
 // replaceFilter gives a str, whatever it was given.
 func replaceFilter(m *machine, v Value, args arguments) (Value, error) {
 	b, err := args.bindAfter(v, "do_replace", "s", "old", "new", "count?")
@@ -130,28 +118,6 @@ func (m *machine) titleWord(out *strings.Builder, word string) error {
 	return nil
 }
 
-func wordcountFilter(m *machine, v Value, args arguments) (Value, error) {
-	if err := args.only("do_wordcount", "s"); err != nil {
-		return nil, err
-	}
-	s, err := m.str(v)
-	if err != nil {
-		return nil, err
-	}
-	if err := m.kinds(len(s)); err != nil {
-		return nil, err
-	}
-	words, inside := int64(0), false
-	for _, c := range s {
-		is := isWord(c)
-		if is && !inside {
-			words++
-		}
-		inside = is
-	}
-	return words, nil
-}
-
 // formatFilter is "v % args".
 func formatFilter(m *machine, v Value, args arguments) (Value, error) {
 	if args.has("value") {
@@ -174,76 +140,6 @@ func formatFilter(m *machine, v Value, args arguments) (Value, error) {
 		}
 	}
 	return m.binary("%", s, values)
-}
-
-// leeway is Jinja2's policy truncate.leeway.
-const leeway = int64(5)
-
-// truncateFilter cuts whatever has a length and slices, as Jinja2's does.
-func truncateFilter(m *machine, v Value, args arguments) (Value, error) {
-	b, err := args.bindAfter(v, "do_truncate", "s", "length?", "killwords?", "end?", "leeway?")
-	if err != nil {
-		return nil, err
-	}
-	if err := m.step(10); err != nil {
-		return nil, err
-	}
-	length, end, more := or(b[1], int64(255)), or(b[3], "..."), or(b[4], nil)
-	if more == nil {
-		more = leeway
-	}
-	endLength, err := m.length(end)
-	if err != nil {
-		return nil, err
-	}
-	if err := m.assertLess(int64(endLength), length); err != nil {
-		return nil, err
-	}
-	if err := m.assertLess(int64(0), more); err != nil {
-		return nil, err
-	}
-	n, err := m.length(v)
-	if err != nil {
-		return nil, err
-	}
-	allowed, err := m.binary("+", length, more)
-	if err != nil {
-		return nil, err
-	}
-	if ok, err := m.less("<=", int64(n), allowed); err != nil || ok {
-		return v, err
-	}
-	stop, err := m.binary("-", length, int64(endLength))
-	if err != nil {
-		return nil, err
-	}
-	cut, err := m.slice(v, nil, stop, nil)
-	if err != nil {
-		return nil, err
-	}
-	killWords, err := m.option(b[2])
-	if err != nil {
-		return nil, err
-	}
-	if !killWords {
-		words, err := m.invoke(cut, "rsplit", " ", int64(1))
-		if err != nil {
-			return nil, err
-		}
-		if cut, err = m.index(words, int64(0)); err != nil {
-			return nil, err
-		}
-	}
-	return m.binary("+", cut, end)
-}
-
-// assertLess is an assertion that n <= v.
-func (m *machine) assertLess(n, v Value) error {
-	ok, err := m.less(">=", v, n)
-	if err == nil && !ok {
-		err = raise("AssertionError", "expected >= %d", n)
-	}
-	return err
 }
 
 func indentFilter(m *machine, v Value, args arguments) (Value, error) {

@@ -56,28 +56,6 @@ func (m *machine) markups(items []Value) ([]Value, error) {
 // arguments it escapes.
 func (m *machine) callMarkup(s, name string, args arguments) (v Value, ok bool, err error) {
 	switch name {
-	case "escape":
-		a, err := args.fill(name, []string{"/s"})
-		if err != nil {
-			return nil, true, err
-		}
-		t, err := m.escape(a[0])
-		return Markup(t), true, err
-	case "striptags", "unescape":
-		if _, err := args.fill(name, nil); err != nil {
-			return nil, true, err
-		}
-		if name == "striptags" {
-			t, err := m.stripTags(s)
-			return t, true, err
-		}
-		if err := m.alloc(6 * len(s)); err != nil {
-			return nil, true, err
-		}
-		if err := m.unescaping(s); err != nil {
-			return nil, true, err
-		}
-		return unescapeHTML(s), true, nil
 	case "removesuffix":
 		a, err := args.bind(name, "suffix")
 		if err != nil {

@@ -393,34 +393,3 @@ func appendEscape(dst []byte, r rune) []byte {
 	}
 	return dst
 }
-
-// ascii returns Python's ascii(v): its repr with all but ASCII escaped.
-func (m *machine) ascii(v Value) (string, error) {
-	s, err := m.repr(v)
-	if err != nil {
-		return "", err
-	}
-	return m.asciiOf(s)
-}
-
-// asciiOf returns s with all but ASCII escaped.
-func (m *machine) asciiOf(s string) (string, error) {
-	if err := m.chars(8 * len(s)); err != nil {
-		return "", err
-	}
-	if isASCII(s) {
-		return s, nil
-	}
-	if err := m.alloc(len(s) * 5); err != nil {
-		return "", err
-	}
-	var b []byte
-	for _, r := range s {
-		if r < utf8.RuneSelf {
-			b = append(b, byte(r))
-		} else {
-			b = appendEscape(b, r)
-		}
-	}
-	return string(b), nil
-}
