@@ -59,13 +59,8 @@ func (m *machine) callText(s string, markup bool, name string, args arguments) (
 		v, err := m.strFormat(s, args)
 		return v, true, err
 	}
-	if markup {
-		if v, ok, err := m.callMarkup(s, name, args); ok || err != nil {
-			return v, true, err
-		}
-	}
 	method, ok := strMethods[name]
-	if !ok {
+	if !ok || markup && listed(unsupportedAttrs["Markup"], name) {
 		return nil, false, nil
 	}
 	a, err := args.fill(name, method.params)
@@ -92,7 +87,7 @@ func (a arguments) fill(fn string, params []string) ([]Value, error) {
 var (
 	unsupportedAttrs = map[string]string{
 		"str":         unsupportedOfStr,
-		"Markup":      unsupportedOfStr + "escape format striptags unescape ",
+		"Markup":      unsupportedOfStr + "escape format join removesuffix replace striptags unescape ",
 		"dict":        " fromkeys ",
 		"int":         unsupportedOfInt,
 		"bool":        unsupportedOfInt,
@@ -111,7 +106,7 @@ var (
 )
 
 const (
-	unsupportedOfStr = " casefold encode expandtabs format_map isidentifier isprintable istitle maketrans swapcase translate "
+	unsupportedOfStr = " casefold center encode expandtabs format_map isidentifier isprintable istitle ljust maketrans rjust swapcase translate zfill "
 	unsupportedOfInt = " as_integer_ratio bit_count bit_length conjugate denominator from_bytes imag is_integer numerator real to_bytes "
 )
 
@@ -186,7 +181,7 @@ func (m *machine) attr(obj Value, name string) (v Value, ok bool, err error) {
 			return &boundMethod{obj, name}, true, m.alloc(32)
 		}
 	case Markup:
-		if _, ok := strMethods[name]; ok {
+		if _, ok := strMethods[name]; ok && !listed(unsupportedAttrs["Markup"], name) {
 			return &boundMethod{obj, name}, true, m.alloc(32)
 		}
 	case *function:

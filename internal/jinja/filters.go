@@ -13,7 +13,7 @@ var filters map[string]filterFunc
 // refusedFilters are those that Jinja2 has and this package lacks: random, which cannot be
 // exact, and those that no chat template is known to use.
 var refusedFilters = map[string]bool{
-	"center": true, "filesizeformat": true, "forceescape": true, "groupby": true, "pprint": true, "random": true, "striptags": true,
+	"batch": true, "center": true, "filesizeformat": true, "forceescape": true, "groupby": true, "pprint": true, "random": true, "slice": true, "striptags": true,
 	"truncate": true, "urlencode": true, "urlize": true, "wordcount": true, "wordwrap": true, "xmlattr": true,
 }
 
@@ -21,7 +21,6 @@ func init() {
 	filters = map[string]filterFunc{
 		"abs":        absFilter,
 		"attr":       attrFilter,
-		"batch":      batchFilter,
 		"capitalize": stringMethod("capitalize"),
 		"count":      lengthFilter,
 		"d":          defaultFilter,
@@ -51,7 +50,6 @@ func init() {
 		"safe":       safeFilter,
 		"select":     selectFilter(true, false),
 		"selectattr": selectFilter(true, true),
-		"slice":      sliceFilter,
 		"sort":       sortFilter,
 		"string":     stringFilter,
 		"sum":        sumFilter,
@@ -320,7 +318,7 @@ func (m *machine) pathParts(attribute Value) ([]Value, error) {
 			parts = append(parts, part)
 			continue
 		}
-		n, ok := parseInt(part, 10)
+		n, ok := parseInt(part)
 		if !ok {
 			// Such as "²", which is a digit and no number.
 			return nil, raise("ValueError", "invalid literal for int() with base 10: '%s'", part)

@@ -40,9 +40,6 @@ func TestFilterLimits(t *testing.T) {
 		{"indent", "x", positional(huge)},
 		{"indent", "x", positional(int64(1<<31 - 1))},
 		{"indent", strings.Repeat("x\n", 1<<16), positional(int64(1 << 16))},
-		{"batch", &List{Items: []Value{nil}}, positional(huge, "")},
-		{"slice", &List{}, positional(huge)},
-		{"slice", &List{}, positional(huge, "")},
 		{"tojson", deep(2), named("indent", huge)},
 		{"tojson", deep(2), named("indent", int64(1<<31-1))},
 		{"tojson", deep(200), named("indent", strings.Repeat(" ", 1<<20))},
@@ -54,7 +51,6 @@ func TestFilterLimits(t *testing.T) {
 		{"replace", strings.Repeat("a", 1<<20), positional("", strings.Repeat("b", 1<<10))},
 		{"join", manyOf("x", 1<<10), positional(strings.Repeat("y", 1<<20))},
 		{"sum", manyOf(manyOf(nil, 1<<10), 1<<13), named("start", &List{})},
-		{"int", strings.Repeat("f", 1<<20), positional(nil, int64(16))},
 		{"escape", strings.Repeat("<", 1<<20), arguments{}},
 		{"list", &Range{Stop: 1 << 30, Step: 1}, arguments{}},
 		{"map", &Range{Stop: 1 << 30, Step: 1}, positional("string")},
@@ -123,8 +119,6 @@ func TestLazy(t *testing.T) {
 		{"selectattr", &List{}, arguments{}, ""},
 		{"items", int64(5), arguments{}, "TypeError"},
 		{"unique", int64(5), arguments{}, "TypeError"},
-		{"batch", int64(5), positional(int64(1)), "TypeError"},
-		{"slice", &List{}, positional(int64(0)), "ZeroDivisionError"},
 	} {
 		v, err := m.filter(c.filter, c.v, c.args)
 		if err != nil {
@@ -154,7 +148,8 @@ func TestRefused(t *testing.T) {
 	}
 	for _, template := range []string{
 		"{{ ''|urlize if x }}", "{{ ['']|map('pprint')|list }}", "{{ lipsum() }}", "{{ cycler(1) }}", "{{ 2 ** 3 }}", "{% if x %}{{ x.swapcase() }}{% endif %}",
-		"{{ ''['encode']() }}", "{{ (''|safe).striptags() }}", "{{ (1).real }}", "{{ range(3).stop }}", "{{ {}.keys().isdisjoint([]) }}", "{{ 1.5|round(0, 'ceil') }}",
+		"{{ ''['encode']() }}", "{{ (''|safe).striptags() }}", "{{ (1).real }}", "{{ range(3).stop }}", "{{ {}.keys().isdisjoint([]) }}", "{{ 1.5|round(0, 'ceil') }}", "{{ 15|round(-1) }}", "{{ 1.5|round(-1) }}", "{{ '1'|int(base=16) }}",
+		"{{ 'a'|indent('>'|safe) }}", "{{ ('a'|safe).join([]) }}", "{{ ('a'|safe)['replace']('a', 'b') }}",
 		"{{ '%x' % 1 }}", "{{ '%+d' % 1 }}", "{{ '%(a)s' % {'a': 1} }}", "{{ '%.3s' % 'a' }}", "{{ '%s'|safe % 1 }}", "{{ '%f' % ('inf'|float) }}", "{{ '%' % 1 }}",
 		"{{ '{!r}'.format(1) }}", "{{ '{a.b}'.format(a=1) }}", "{{ '{[0]}'.format([1]) }}", "{{ '{:x}'.format(1) }}", "{{ '{:d}'.format(1.5) }}", "{{ '{:5s}'.format('a') }}", "{{ '{:{}}'.format(1, 2) }}",
 		"{{ strftime_now('%^a') }}", "{{ strftime_now('%5d') }}", "{{ strftime_now('%Q') }}", "{{ strftime_now('%') }}", "{{ strftime_now('%-f') }}",
@@ -179,7 +174,7 @@ func FuzzText(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string, n int64) {
 		s = strings.ToValidUTF8(s, "?")
 		for name, args := range map[string]arguments{
-			"capitalize": {}, "escape": {}, "float": {}, "int": positional(nil, n), "lower": {},
+			"capitalize": {}, "escape": {}, "float": {}, "int": positional(n), "lower": {},
 			"indent": positional(n, true, true), "title": {}, "trim": positional(s),
 			"tojson": named("ensure_ascii", n%2 == 0, "indent", n), "format": positional(n),
 		} {

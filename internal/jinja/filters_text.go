@@ -165,7 +165,7 @@ func indentFilter(m *machine, v Value, args arguments) (Value, error) {
 	switch v := v.(type) {
 	case string:
 		if isMarkup(width) {
-			return m.indentMarkup(v, prefix, first, blank)
+			return nil, unsupported("indent by a Markup")
 		}
 		return m.indent(v, prefix, first, blank)
 	case Markup:
@@ -175,37 +175,6 @@ func indentFilter(m *machine, v Value, args arguments) (Value, error) {
 		return nil, noAttribute(v, "splitlines")
 	}
 	return nil, raise("TypeError", "indent of a %s", typeName(v))
-}
-
-// indentMarkup is indent of a str by a Markup, which escapes what it is put before:
-// of a first line that is not indented, nothing; of one that is, all once more,
-// unless empty lines are indented too.
-func (m *machine) indentMarkup(s, prefix string, first, blank bool) (Value, error) {
-	escaped, err := m.escape(s)
-	if err != nil {
-		return nil, err
-	}
-	out, err := m.indent(escaped, prefix, first && blank, blank)
-	if err != nil || blank {
-		return Markup(out), err
-	}
-	line := s
-	if err := m.chars(4 * len(s)); err != nil {
-		return nil, err
-	}
-	if i := strings.IndexFunc(s, isLineEnd); i >= 0 {
-		line = s[:i]
-	}
-	escapedLine, err := m.escape(line)
-	if err != nil {
-		return nil, err
-	}
-	out = line + out[len(escapedLine):]
-	if !first {
-		return out, nil
-	}
-	out, err = m.escape(out)
-	return Markup(prefix + out), err
 }
 
 // indent puts prefix before the lines of s: before the first only with first, and before

@@ -141,7 +141,7 @@ func (m *machine) wholeText(v Value) (string, error) {
 	case bool, int64, *big.Int:
 		return m.decimal(bigInt(v))
 	case float64:
-		n, err := m.int(v, nil)
+		n, err := m.int(v)
 		if err != nil {
 			return "", err
 		}

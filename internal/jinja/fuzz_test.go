@@ -13,7 +13,7 @@ import (
 func seedTemplates() []string {
 	list := []string{
 		"{{ 'a' * 1000000000 }}", "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-		"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "{{ ''.center(1000000000) }}",
+		"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "{{ '%1000000000s' % '' }}",
 		"{{ '%1000000000d' % 1 }}", "{{ '{:1000000000d}'.format(1) }}", "{{ 'a'|indent(1000000000) }}",
 		"{{ [[1] * 99999] * 99999 }}", strings.Repeat("(", 1000), strings.Repeat("{% if a %}", 300),
 		"{% for x in x recursive %}{{ loop(x) }}{% endfor %}", "{{ 'a,' * 9999|replace(',', 'b' * 9999) }}",

@@ -21,7 +21,7 @@ var wider = map[string][]string{
 	"value":  {"str", "str", "str", "int", "int", "float", "bool", "none", "lstr", "lint", "lnum", "lany", "lrec", "dint", "dstr", "dany", "rec", "tuple"},
 	"any":    {"str", "str", "str", "markup", "int", "int", "float", "bool", "none", "lstr", "lint", "lnum", "lany", "llint", "lrec", "dint", "dany", "dmix", "rec", "tuple", "maybe", "unsure", "range", "json", "lpair", "namespace", "view"},
 	"list":   {"lstr", "lint", "lnum", "lany", "llint", "lrec"},
-	"iter":   {"lstr", "lint", "lnum", "lany", "llint", "lrec", "xstr", "xint", "xany", "xrec", "xlist", "range"},
+	"iter":   {"lstr", "lint", "lnum", "lany", "llint", "lrec", "xstr", "xint", "xany", "xrec", "range"},
 	"sized":  {"str", "lstr", "lint", "lany", "dint", "dstr", "rec", "tuple", "range", "markup", "view"},
 	"num":    {"int", "int", "float", "float", "bool"},
 	"istr":   {"lstr", "lstr", "xstr", "str"},
@@ -34,7 +34,7 @@ var wider = map[string][]string{
 // elementOf tells what going through a type gives.
 var elementOf = map[string]string{
 	"lstr": "str", "lint": "int", "lnum": "num", "lany": "any", "llint": "lint", "lrec": "rec",
-	"xstr": "str", "xint": "int", "xany": "any", "xrec": "rec", "xlist": "lany", "range": "int",
+	"xstr": "str", "xint": "int", "xany": "any", "xrec": "rec", "range": "int",
 	"dint": "int", "dstr": "str", "dany": "any",
 }
 
@@ -577,8 +577,6 @@ func (g *generator) leaf(t string) (string, int) {
 		return g.pick("lx|select('defined')", "lx|reject('undefined')", "dx.values()"), levelFilter
 	case "xrec":
 		return g.pick("lr|selectattr('ok')", "lr|rejectattr('ok')", "lr|reject('none')"), levelFilter
-	case "xlist":
-		return g.pick("li|batch(2)", "lw|slice(2)"), levelFilter
 	}
 	return "", 0
 }

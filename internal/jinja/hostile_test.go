@@ -31,7 +31,7 @@ var hostile = []struct{ name, template string }{
 	{"sort", "{% for i in range(99999) %}{% if l|sort %}{% endif %}{% endfor %}"},
 	{"tojson", "{% for i in range(99999) %}{% if d|tojson(indent=4) %}{% endif %}{% endfor %}"},
 	{"large numbers", "{% set n = ('9' * 300)|int * one %}{% for i in range(99999) %}{% for j in range(99) %}{% if n|float %}{% endif %}{% endfor %}{% endfor %}"},
-	{"larger numbers", "{% set n = ('f' * 9999 * one)|int(base=16) %}{% for i in range(99999) %}{% if n * n == 0 %}{% endif %}{% endfor %}"},
+	{"larger numbers", "{% set n = ('9' * 4300 * one)|int %}{% set n = n * n %}{% for i in range(99999) %}{% if n * n == 0 %}{% endif %}{% endfor %}"},
 	{"lazy lists", "{% for i in range(99999) %}{% for j in range(99) %}{% set x = [i, j]|map('string')|join %}{% endfor %}{% endfor %}"},
 }
 

@@ -16,7 +16,6 @@ type textMethod struct {
 // strMethods are the methods of CPython 3.11's str but format and those of unsupportedAttrs.
 var strMethods = map[string]textMethod{
 	"capitalize":   {nil, (*machine).capitalize},
-	"center":       {[]string{"/width", "/fillchar?"}, pad("center")},
 	"count":        {searchParams, (*machine).strCount},
 	"endswith":     {searchParams, affix("endswith", strings.HasSuffix)},
 	"find":         {searchParams, find(strings.Index, false)},
@@ -31,7 +30,6 @@ var strMethods = map[string]textMethod{
 	"isspace":      {nil, every(isSpace)},
 	"isupper":      {nil, onlyCase(charUpper, charLower|charTitle)},
 	"join":         {[]string{"/iterable"}, (*machine).strJoin},
-	"ljust":        {[]string{"/width", "/fillchar?"}, pad("ljust")},
 	"lower":        {nil, (*machine).lower},
 	"lstrip":       {[]string{"/chars?"}, strip(true, false)},
 	"partition":    {[]string{"/sep"}, partition(strings.Index)},
@@ -40,7 +38,6 @@ var strMethods = map[string]textMethod{
 	"replace":      {[]string{"/old", "/new", "/count?"}, (*machine).strReplace},
 	"rfind":        {searchParams, find(strings.LastIndex, false)},
 	"rindex":       {searchParams, find(strings.LastIndex, true)},
-	"rjust":        {[]string{"/width", "/fillchar?"}, pad("rjust")},
 	"rpartition":   {[]string{"/sep"}, partition(strings.LastIndex)},
 	"rsplit":       {[]string{"sep?", "maxsplit?"}, split(true)},
 	"rstrip":       {[]string{"/chars?"}, strip(false, true)},
@@ -50,7 +47,6 @@ var strMethods = map[string]textMethod{
 	"strip":        {[]string{"/chars?"}, strip(true, true)},
 	"title":        {nil, (*machine).title},
 	"upper":        {nil, (*machine).upper},
-	"zfill":        {[]string{"/width"}, (*machine).zeroFill},
 }
 
 var searchParams = []string{"/sub", "/start?", "/end?"}
@@ -643,38 +639,6 @@ func (m *machine) splitLines(s string, a []Value) (Value, error) {
 	return &List{Items: items}, nil
 }
 
-// pad returns center, ljust or rjust.
-func pad(name string) func(*machine, string, []Value) (Value, error) {
-	return func(m *machine, s string, a []Value) (Value, error) {
-		width, err := m.intArgument(a[0])
-		if err != nil {
-			return nil, err
-		}
-		fill := " "
-		if a[1] != missing {
-			if fill, err = textArgument(name, a[1]); err != nil {
-				return nil, err
-			}
-			if len(fill) > utf8.UTFMax || utf8.RuneCountInString(fill) != 1 {
-				return nil, raise("TypeError", "The fill character must be exactly one character long")
-			}
-		}
-		length, err := m.runes(s)
-		n := width - length
-		if err != nil || width < 0 || n <= 0 {
-			return s, err
-		}
-		left := 0
-		switch name {
-		case "center":
-			left = n/2 + n&width&1
-		case "rjust":
-			left = n
-		}
-		return m.padded(s, fill, left, n-left)
-	}
-}
-
 // padded returns s with so many fills on its sides.
 func (m *machine) padded(s, fill string, left, right int) (string, error) {
 	if err := m.alloc(len(s)); err != nil {
@@ -684,22 +648,4 @@ func (m *machine) padded(s, fill string, left, right int) (string, error) {
 		return "", err
 	}
 	return strings.Repeat(fill, left) + s + strings.Repeat(fill, right), nil
-}
-
-func (m *machine) zeroFill(s string, a []Value) (Value, error) {
-	width, err := m.intArgument(a[0])
-	if err != nil {
-		return nil, err
-	}
-	length, err := m.runes(s)
-	n := width - length
-	if err != nil || width < 0 || n <= 0 {
-		return s, err
-	}
-	sign := ""
-	if s != "" && (s[0] == '+' || s[0] == '-') {
-		sign = s[:1]
-	}
-	filled, err := m.padded(s[len(sign):], "0", n, 0)
-	return sign + filled, err
 }

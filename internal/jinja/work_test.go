@@ -57,7 +57,7 @@ var hostileTexts = map[int][]string{
 	4: {"'ab' in a", "(a[:100] ~ 'b') in a", "a.count('ab')", "a.replace('ab', '')"},
 	8: {
 		"a|length", "é|length", "é[::-1]", "é[30000]", "é[-30000]", "é[30000:]", "é.find('ü')", "é.rfind('ü')", "a.rfind('ba')",
-		"é.find('é', 30000)", "é.count('')", "a.center(9)", "é.zfill(9)", "a.isascii()", "a.rpartition('b')", "a.rsplit('ba')",
+		"é.find('é', 30000)", "é.count('')", "a.isascii()", "a.rpartition('b')", "a.rsplit('ba')",
 		"a|upper", "a|lower", "a|first", "a is iterable", "a|e", "a|tojson", "[a]|string",
 		"lines.splitlines()", "words.split()", "words.rsplit()", "é.strip('é')", "é|tojson(ensure_ascii=true)",
 	},
@@ -96,12 +96,12 @@ func TestTextWork(t *testing.T) {
 // hostileValues are expressions that take long for how little they are.
 var hostileValues = []string{
 	"big|string", "big|tojson", "big // 3", "big % (big - 1)", "big / (big + 1)", "big * big", "(big // most)|float",
-	"big|round(-100)", "-huge", "huge is odd", "huge // 3", "{huge: 1}", "'{:d}'.format(big)",
+	"-huge", "huge is odd", "huge // 3", "{huge: 1}", "'{:d}'.format(big)",
 	"f % g", "f // g", "g|round(300)", "f|int", "{f: 1}", "f == big // most", "'%.300f' % f",
 	"l[99]", "d[3]", "d[g]", "s[9]", "none[1]", "s|int", "s|float", "s.__class__", "d.pop", "zzz", "s.zzz", "r[5:7]",
-	"l|unique|list", "l|sort", "l|map('string')|list", "l|batch(2)|list", "d.values()|sort(attribute=(',' * 99))",
+	"l|unique|list", "l|sort", "l|map('string')|list", "d.values()|sort(attribute=(',' * 99))",
 	"s|title", "s|replace('a', 'b')", "s.partition(' ')", "'%s%s' % (s, s)", "'{a}'.format(a=s)",
-	"ones|sum", "ones|sort", "ones|string", "ones|tojson", "ones == ones[:]", "ones.count(2)", "99 in ones", "ones[::2]", "ones + ones", "ones|slice(99)|list",
+	"ones|sum", "ones|sort", "ones|string", "ones|tojson", "ones == ones[:]", "ones.count(2)", "99 in ones", "ones[::2]", "ones + ones",
 	"short|map('title')|list", "short|map('int')|list", "short|join(',')", "short|unique|list",
 	"dict(**d)", "dict(d, k=1)", "d.items()|list", "d.items() == dict(d).items()", "d|dictsort", "d|tojson", "namespace(a=1)",
 	"strftime_now('%c')", "loop|string", "loop.changed(ones)", "loop.cycle(*ones)",
