@@ -149,7 +149,7 @@ func TestRefused(t *testing.T) {
 	for _, template := range []string{
 		"{{ ''|urlize if x }}", "{{ ['']|map('pprint')|list }}", "{{ lipsum() }}", "{{ cycler(1) }}", "{{ 2 ** 3 }}", "{% if x %}{{ x.swapcase() }}{% endif %}",
 		"{{ ''['encode']() }}", "{{ (''|safe).striptags() }}", "{{ (1).real }}", "{{ range(3).stop }}", "{{ {}.keys().isdisjoint([]) }}", "{{ 1.5|round(0, 'ceil') }}", "{{ 15|round(-1) }}", "{{ 1.5|round(-1) }}", "{{ '1'|int(base=16) }}",
-		"{{ 'a'|indent('>'|safe) }}", "{{ ('a'|safe).join([]) }}", "{{ ('a'|safe)['replace']('a', 'b') }}",
+		"{{ 'a'|indent('>'|safe) }}", "{{ ('a'|safe).join([]) }}", "{{ namespace() }}", "{{ [namespace()] }}", "{{ '%s'|format(a=1) }}", "{{ 'a' is sameas 'a' }}", "{{ ('a'|safe)['replace']('a', 'b') }}",
 		"{{ '%x' % 1 }}", "{{ '%+d' % 1 }}", "{{ '%(a)s' % {'a': 1} }}", "{{ '%.3s' % 'a' }}", "{{ '%s'|safe % 1 }}", "{{ '%f' % ('inf'|float) }}", "{{ '%' % 1 }}",
 		"{{ '{!r}'.format(1) }}", "{{ '{a.b}'.format(a=1) }}", "{{ '{[0]}'.format([1]) }}", "{{ '{:x}'.format(1) }}", "{{ '{:d}'.format(1.5) }}", "{{ '{:5s}'.format('a') }}", "{{ '{:{}}'.format(1, 2) }}",
 		"{{ strftime_now('%^a') }}", "{{ strftime_now('%5d') }}", "{{ strftime_now('%Q') }}", "{{ strftime_now('%') }}", "{{ strftime_now('%-f') }}",

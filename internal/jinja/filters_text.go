@@ -120,26 +120,14 @@ func (m *machine) titleWord(out *strings.Builder, word string) error {
 
 // formatFilter is "v % args".
 func formatFilter(m *machine, v Value, args arguments) (Value, error) {
-	if args.has("value") {
-		return nil, raise("TypeError", "do_format() got multiple values for argument 'value'")
-	}
-	if len(args.list) > 0 && len(args.named) > 0 {
-		return nil, raise("FilterArgumentError", "can't handle positional and keyword arguments at the same time")
+	if len(args.named) > 0 {
+		return nil, unsupported("format by names")
 	}
 	s, err := m.softStr(v)
 	if err != nil {
 		return nil, err
 	}
-	if len(args.named) == 0 {
-		return m.binary("%", s, &Tuple{Items: args.list})
-	}
-	values := &Dict{}
-	for _, arg := range args.named {
-		if err := values.set(m, arg.name, arg.value); err != nil {
-			return nil, err
-		}
-	}
-	return m.binary("%", s, values)
+	return m.binary("%", s, &Tuple{Items: args.list})
 }
 
 func indentFilter(m *machine, v Value, args arguments) (Value, error) {

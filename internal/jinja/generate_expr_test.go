@@ -19,7 +19,7 @@ const (
 // wider are types that stand for a choice of others.
 var wider = map[string][]string{
 	"value":  {"str", "str", "str", "int", "int", "float", "bool", "none", "lstr", "lint", "lnum", "lany", "lrec", "dint", "dstr", "dany", "rec", "tuple"},
-	"any":    {"str", "str", "str", "markup", "int", "int", "float", "bool", "none", "lstr", "lint", "lnum", "lany", "llint", "lrec", "dint", "dany", "dmix", "rec", "tuple", "maybe", "unsure", "range", "json", "lpair", "namespace", "view"},
+	"any":    {"str", "str", "str", "markup", "int", "int", "float", "bool", "none", "lstr", "lint", "lnum", "lany", "llint", "lrec", "dint", "dany", "dmix", "rec", "tuple", "maybe", "unsure", "range", "json", "lpair", "view"},
 	"list":   {"lstr", "lint", "lnum", "lany", "llint", "lrec"},
 	"iter":   {"lstr", "lint", "lnum", "lany", "llint", "lrec", "xstr", "xint", "xany", "xrec", "range"},
 	"sized":  {"str", "lstr", "lint", "lany", "dint", "dstr", "rec", "tuple", "range", "markup", "view"},
