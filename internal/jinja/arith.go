@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// binary returns Python's a op b for one of + - * / // % **.
+// binary returns Python's a op b for one of + - * / // %.
 func (m *machine) binary(op string, a, b Value) (Value, error) {
 	if x, ok := a.(int64); ok {
 		if y, ok := b.(int64); ok {
@@ -20,7 +20,10 @@ func (m *machine) binary(op string, a, b Value) (Value, error) {
 	}
 	if s, ok := asString(a); ok && op == "%" {
 		_, markup := a.(Markup)
-		return m.percent(s, markup, b)
+		if markup {
+			return nil, unsupported("a format that is a Markup")
+		}
+		return m.percent(s, b)
 	}
 	if u, ok := a.(*Undefined); ok {
 		return nil, u.fail()
@@ -50,8 +53,6 @@ func (m *machine) binary(op string, a, b Value) (Value, error) {
 		if isSetView(b) {
 			return nil, unsupported("a difference of sets")
 		}
-	case "**":
-		op = "** or pow()"
 	}
 	return nil, operandError(op, a, b)
 }
@@ -178,9 +179,6 @@ func intWork(op string, xBits, yBits int) int {
 }
 
 func (m *machine) ints(op string, x, y *big.Int) (Value, error) {
-	if op == "**" {
-		return m.intPower(x, y)
-	}
 	if y.Sign() == 0 && op != "+" && op != "-" && op != "*" {
 		return nil, zeroDivision(op, "integer")
 	}
@@ -236,44 +234,6 @@ func zeroDivision(op, kind string) error {
 	return raise("ZeroDivisionError", "float modulo")
 }
 
-func (m *machine) intPower(x, y *big.Int) (Value, error) {
-	if y.Sign() < 0 {
-		f, err := toFloat(integer(x))
-		if err != nil {
-			return nil, err
-		}
-		g, err := toFloat(integer(y))
-		if err != nil {
-			return nil, err
-		}
-		return m.power(f, g)
-	}
-	switch {
-	case y.Sign() == 0:
-		return int64(1), nil
-	case x.IsInt64() && (x.Int64() == 0 || x.Int64() == 1):
-		return x.Int64(), nil
-	case x.IsInt64() && x.Int64() == -1:
-		return 1 - 2*int64(y.Bit(0)), nil
-	case !y.IsInt64() || y.Int64() > math.MaxInt32:
-		return nil, m.alloc(-1)
-	}
-	bits := int64(x.BitLen()) * y.Int64()
-	if bits > math.MaxInt32 {
-		return nil, m.alloc(-1)
-	}
-	if err := m.alloc(int(bits/8) + 16); err != nil {
-		return nil, err
-	}
-	if err := m.step(raising); err != nil {
-		return nil, err
-	}
-	if err := m.step(quadratic(int(bits), int(bits))); err != nil {
-		return nil, err
-	}
-	return integer(new(big.Int).Exp(x, y, nil)), nil
-}
-
 func (m *machine) floats(op string, x, y float64) (Value, error) {
 	switch op {
 	case "+":
@@ -282,8 +242,6 @@ func (m *machine) floats(op string, x, y float64) (Value, error) {
 		return x - y, nil
 	case "*":
 		return x * y, nil
-	case "**":
-		return m.power(x, y)
 	}
 	if y == 0 {
 		return nil, zeroDivision(op, "float")

@@ -1,8 +1,6 @@
 package jinja
 
 import (
-	"math/big"
-	"slices"
 	"strings"
 )
 
@@ -32,14 +30,6 @@ func methodsOf(v Value) map[string]method {
 		return listMethods
 	case *Tuple:
 		return tupleMethods
-	case *Range:
-		return rangeMethods
-	case bool, int64, *big.Int:
-		return intMethods
-	case float64:
-		return floatMethods
-	case *View:
-		return viewMethods
 	}
 	return nil
 }
@@ -52,7 +42,7 @@ func (m *machine) callMethod(obj Value, name string, args arguments) (v Value, o
 		return m.callText(s, markup, name, args)
 	}
 	method, ok := methodsOf(obj)[name]
-	if t, named := obj.(*Tuple); !ok || named && slices.Contains(t.names, name) {
+	if !ok {
 		return nil, false, nil
 	}
 	a, err := args.fill(name, method.params)
@@ -65,17 +55,12 @@ func (m *machine) callMethod(obj Value, name string, args arguments) (v Value, o
 
 // callText is callMethod of a str.
 func (m *machine) callText(s string, markup bool, name string, args arguments) (v Value, ok bool, err error) {
-	if name == "format" || name == "format_map" {
-		v, err := m.strFormat(s, markup, name, args)
+	if name == "format" && !markup {
+		v, err := m.strFormat(s, args)
 		return v, true, err
 	}
-	if markup {
-		if v, ok, err := m.callMarkup(s, name, args); ok || err != nil {
-			return v, true, err
-		}
-	}
 	method, ok := strMethods[name]
-	if !ok {
+	if !ok || markup && listed(unsupportedAttrs["Markup"], name) {
 		return nil, false, nil
 	}
 	a, err := args.fill(name, method.params)
@@ -101,13 +86,16 @@ func (a arguments) fill(fn string, params []string) ([]Value, error) {
 // (Jinja2 3.1.6, sandbox.py), by type.
 var (
 	unsupportedAttrs = map[string]string{
+		"str":         unsupportedOfStr,
+		"Markup":      unsupportedOfStr + "escape format join removesuffix replace striptags unescape ",
 		"dict":        " fromkeys ",
-		"int":         " to_bytes from_bytes is_integer ",
-		"bool":        " to_bytes from_bytes is_integer ",
-		"float":       " fromhex hex ",
-		"dict_keys":   " mapping ",
+		"int":         unsupportedOfInt,
+		"bool":        unsupportedOfInt,
+		"float":       " as_integer_ratio conjugate fromhex hex imag is_integer real ",
+		"range":       " count index start step stop ",
+		"dict_keys":   " isdisjoint mapping ",
 		"dict_values": " mapping ",
-		"dict_items":  " mapping ",
+		"dict_items":  " isdisjoint mapping ",
 		"generator":   " close gi_running gi_suspended gi_yieldfrom send throw ",
 	}
 	unsafeAttrs = map[string]string{
@@ -115,6 +103,11 @@ var (
 		"list":      " append clear pop reverse insert sort extend remove ",
 		"generator": " gi_frame gi_code ",
 	}
+)
+
+const (
+	unsupportedOfStr = " casefold center encode expandtabs format_map isidentifier isprintable istitle ljust maketrans rjust swapcase translate zfill "
+	unsupportedOfInt = " as_integer_ratio bit_count bit_length conjugate denominator from_bytes imag is_integer numerator real to_bytes "
 )
 
 // The names that begin with an underscore, by type: of all, and beyond them.
@@ -184,25 +177,18 @@ func (m *machine) attr(obj Value, name string) (v Value, ok bool, err error) {
 	case object:
 		return obj.attr(m, name)
 	case string:
-		if _, ok := strMethods[name]; ok || name == "format" || name == "format_map" {
+		if _, ok := strMethods[name]; ok || name == "format" {
 			return &boundMethod{obj, name}, true, m.alloc(32)
 		}
 	case Markup:
-		if _, ok := strMethods[name]; ok || listed(" format format_map escape striptags unescape ", name) {
+		if _, ok := strMethods[name]; ok && !listed(unsupportedAttrs["Markup"], name) {
 			return &boundMethod{obj, name}, true, m.alloc(32)
-		}
-	case *Tuple:
-		if i := slices.Index(obj.names, name); i >= 0 {
-			return obj.Items[i], true, nil
 		}
 	case *function:
 		return classAttr(obj, name)
 	}
 	if _, ok := methodsOf(obj)[name]; ok {
 		return &boundMethod{obj, name}, true, m.alloc(32)
-	}
-	if v, ok := property(obj, name); ok {
-		return v, true, nil
 	}
 	switch class := typeName(obj); {
 	case listed(unsafeAttrs[class], name):
@@ -242,10 +228,6 @@ func (m *machine) privateAttr(obj Value, name string) (Value, bool, error) {
 		has = has || name == "__class__" || name == "_Namespace__attrs"
 	case *Iterator:
 		if _, known := privateOf[class]; !known && !has {
-			return nil, false, unsupported("%s.%s", class, name)
-		}
-	case *Tuple:
-		if !has && obj.names != nil {
 			return nil, false, unsupported("%s.%s", class, name)
 		}
 	case *Undefined:

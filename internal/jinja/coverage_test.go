@@ -63,6 +63,7 @@ func expected(names oracleNames) map[string][]string {
 			want[use] = nil
 		}
 	}
+	want["operator:**"] = []string{"{% if x ** 2 %}{% endif %}"}
 	for _, op := range []string{"and", "or", "not", "in", "notin", "neg", "pos", "slice", "chained"} {
 		want["operator:"+op] = nil
 	}
@@ -73,7 +74,7 @@ func expected(names oracleNames) map[string][]string {
 		want[s] = nil
 	}
 	for owner, attributes := range names.Attributes {
-		probe := map[string]string{"str": "''", "list": "[]", "tuple": "()", "dict": "{}", "int": "1", "float": "1.0", "range": "range(1)"}[owner]
+		probe := map[string]string{"str": "''", "list": "[]", "tuple": "()", "dict": "{}", "int": "1", "float": "1.0", "range": "range(1)", "cycler": "cycler(1)"}[owner]
 		for _, n := range attributes {
 			want[owner+"."+n] = nil
 			if probe != "" {

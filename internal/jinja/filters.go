@@ -10,75 +10,67 @@ type filterFunc func(m *machine, v Value, args arguments) (Value, error)
 // filters are all filters by name. It is filled by init as map looks filters up.
 var filters map[string]filterFunc
 
-// refusedFilters are those that Jinja2 has and that cannot be exact.
-var refusedFilters = map[string]bool{"random": true}
+// refusedFilters are those that Jinja2 has and this package lacks: random, which cannot be
+// exact, and those that no chat template is known to use.
+var refusedFilters = map[string]bool{
+	"batch": true, "center": true, "filesizeformat": true, "forceescape": true, "groupby": true, "pprint": true, "random": true, "slice": true, "striptags": true,
+	"truncate": true, "urlencode": true, "urlize": true, "wordcount": true, "wordwrap": true, "xmlattr": true,
+}
 
 func init() {
 	filters = map[string]filterFunc{
-		"abs":            absFilter,
-		"attr":           attrFilter,
-		"batch":          batchFilter,
-		"capitalize":     stringMethod("capitalize"),
-		"center":         centerFilter,
-		"count":          lengthFilter,
-		"d":              defaultFilter,
-		"default":        defaultFilter,
-		"dictsort":       dictsortFilter,
-		"e":              escapeFilter,
-		"escape":         escapeFilter,
-		"filesizeformat": filesizeformatFilter,
-		"first":          firstFilter,
-		"float":          floatFilter,
-		"forceescape":    forceescapeFilter,
-		"format":         formatFilter,
-		"groupby":        groupbyFilter,
-		"indent":         indentFilter,
-		"int":            intFilter,
-		"items":          itemsFilter,
-		"join":           joinFilter,
-		"last":           lastFilter,
-		"length":         lengthFilter,
-		"list":           listFilter,
-		"lower":          stringMethod("lower"),
-		"map":            mapFilter,
-		"max":            extremeFilter("do_max", ">"),
-		"min":            extremeFilter("do_min", "<"),
-		"pprint":         pprintFilter,
-		"random":         randomFilter,
-		"reject":         selectFilter(false, false),
-		"rejectattr":     selectFilter(false, true),
-		"replace":        replaceFilter,
-		"reverse":        reverseFilter,
-		"round":          roundFilter,
-		"safe":           safeFilter,
-		"select":         selectFilter(true, false),
-		"selectattr":     selectFilter(true, true),
-		"slice":          sliceFilter,
-		"sort":           sortFilter,
-		"string":         stringFilter,
-		"striptags":      striptagsFilter,
-		"sum":            sumFilter,
-		"title":          titleFilter,
-		"tojson":         tojsonFilter,
-		"trim":           trimFilter,
-		"truncate":       truncateFilter,
-		"unique":         uniqueFilter,
-		"upper":          stringMethod("upper"),
-		"urlencode":      urlencodeFilter,
-		"urlize":         urlizeFilter,
-		"wordcount":      wordcountFilter,
-		"wordwrap":       wordwrapFilter,
-		"xmlattr":        xmlattrFilter,
+		"abs":        absFilter,
+		"attr":       attrFilter,
+		"capitalize": stringMethod("capitalize"),
+		"count":      lengthFilter,
+		"d":          defaultFilter,
+		"default":    defaultFilter,
+		"dictsort":   dictsortFilter,
+		"e":          escapeFilter,
+		"escape":     escapeFilter,
+		"first":      firstFilter,
+		"float":      floatFilter,
+		"format":     formatFilter,
+		"indent":     indentFilter,
+		"int":        intFilter,
+		"items":      itemsFilter,
+		"join":       joinFilter,
+		"last":       lastFilter,
+		"length":     lengthFilter,
+		"list":       listFilter,
+		"lower":      stringMethod("lower"),
+		"map":        mapFilter,
+		"max":        extremeFilter("do_max", ">"),
+		"min":        extremeFilter("do_min", "<"),
+		"reject":     selectFilter(false, false),
+		"rejectattr": selectFilter(false, true),
+		"replace":    replaceFilter,
+		"reverse":    reverseFilter,
+		"round":      roundFilter,
+		"safe":       safeFilter,
+		"select":     selectFilter(true, false),
+		"selectattr": selectFilter(true, true),
+		"sort":       sortFilter,
+		"string":     stringFilter,
+		"sum":        sumFilter,
+		"title":      titleFilter,
+		"tojson":     tojsonFilter,
+		"trim":       trimFilter,
+		"unique":     uniqueFilter,
+		"upper":      stringMethod("upper"),
 	}
 }
 
 // knownFilter reports whether Jinja2 has the filter.
-func knownFilter(name string) bool { return filters[name] != nil }
+func knownFilter(name string) bool { return filters[name] != nil || refusedFilters[name] }
 
 // filter applies a filter by name, as Jinja2 does where it learns the name late.
 func (m *machine) filter(name string, v Value, args arguments) (Value, error) {
 	f := filters[name]
-	if f == nil {
+	switch {
+	case refusedFilters[name]:
+		return nil, unsupported("the filter %s", name)
+	case f == nil:
 		return nil, raise("TemplateRuntimeError", "No filter named '%s'.", name)
 	}
 	return f(m, v, args)
@@ -95,10 +87,6 @@ func lateName(kind string, name Value) (string, error) {
 		return "", raise("TypeError", "unhashable type: '%s'", typeName(name))
 	}
 	return "", raise("TemplateRuntimeError", "No %s named by a %s.", kind, typeName(name))
-}
-
-func randomFilter(*machine, Value, arguments) (Value, error) {
-	return nil, unsupported("filter random")
 }
 
 // bound are the arguments of a filter or test in the order of its parameters, of
@@ -330,7 +318,7 @@ func (m *machine) pathParts(attribute Value) ([]Value, error) {
 			parts = append(parts, part)
 			continue
 		}
-		n, ok := parseInt(part, 10)
+		n, ok := parseInt(part)
 		if !ok {
 			// Such as "²", which is a digit and no number.
 			return nil, raise("ValueError", "invalid literal for int() with base 10: '%s'", part)

@@ -79,71 +79,15 @@ func rounded(x, y, t float64) float64 {
 	return (y - t) + x
 }
 
-func filesizeformatFilter(m *machine, v Value, args arguments) (Value, error) {
-	b, err := args.bindAfter(v, "do_filesizeformat", "value", "binary?")
-	if err != nil {
-		return nil, err
-	}
-	bytes, err := m.float(v)
-	if err != nil {
-		return nil, err
-	}
-	binary, err := m.option(b[1])
-	if err != nil {
-		return nil, err
-	}
-	base, suffix := int64(1000), "B"
-	if binary {
-		base, suffix = 1024, "iB"
-	}
-	if bytes == 1 {
-		return "1 Byte", nil
-	}
-	if bytes < float64(base) {
-		if math.IsInf(bytes, 0) {
-			return nil, raise("OverflowError", "cannot convert float infinity to integer")
-		}
-		n, err := m.str(floatInt(bytes))
-		return n + " Bytes", err
-	}
-	const prefixes = "kMGTPEZY"
-	if err := m.step(150); err != nil {
-		return nil, err
-	}
-	unit, i := new(big.Int).Exp(big.NewInt(base), big.NewInt(2), nil), 0
-	for ; i < len(prefixes)-1; i++ {
-		if less, err := m.less("<", bytes, integer(new(big.Int).Set(unit))); err != nil {
-			return nil, err
-		} else if less {
-			break
-		}
-		unit.Mul(unit, big.NewInt(base))
-	}
-	prefix := prefixes[i : i+1]
-	if binary {
-		prefix = strings.ToUpper(prefix)
-	}
-	scale, _ := new(big.Float).SetInt(unit).Float64()
-	return pythonFixed(float64(base)*bytes/scale) + " " + prefix + suffix, nil
-}
-
-// pythonFixed is "%.1f" % f.
-func pythonFixed(f float64) string {
-	switch {
-	case f != f:
-		return "nan"
-	case math.IsInf(f, 1):
-		return "inf"
-	}
-	return strconv.FormatFloat(f, 'f', 1, 64)
-}
-
 func intFilter(m *machine, v Value, args arguments) (Value, error) {
 	b, err := args.bindAfter(v, "do_int", "value", "default?", "base?")
 	if err != nil {
 		return nil, err
 	}
-	n, err := m.int(v, or(b[2], int64(10)))
+	if or(b[2], int64(10)) != Value(int64(10)) {
+		return nil, unsupported("int by a base")
+	}
+	n, err := m.int(v)
 	if !raised(err, "TypeError", "ValueError") {
 		return n, err
 	}
@@ -169,13 +113,13 @@ func floatFilter(m *machine, v Value, args arguments) (Value, error) {
 	return f, err
 }
 
-// int is Python's int(v), or int(v, base) if v is a str.
-func (m *machine) int(v, base Value) (Value, error) {
+// int is Python's int(v).
+func (m *machine) int(v Value) (Value, error) {
 	switch v := v.(type) {
 	case string:
-		return m.parsedInt(v, base)
+		return m.parsedInt(v)
 	case Markup:
-		return m.parsedInt(string(v), base)
+		return m.parsedInt(string(v))
 	case bool, int64, *big.Int:
 		return m.unary("+", v)
 	case float64:
@@ -192,33 +136,17 @@ func (m *machine) int(v, base Value) (Value, error) {
 	return nil, raise("TypeError", "int() argument must be a string, a bytes-like object or a real number, not '%s'", typeName(v))
 }
 
-func (m *machine) parsedInt(s string, base Value) (Value, error) {
-	n, err := m.intArgument(base)
-	if err != nil {
-		// A base that is no ssize_t is none between 2 and 36 either.
-		if raised(err, "OverflowError") {
-			err = raise("ValueError", "int() base must be >= 2 and <= 36, or 0")
-		}
-		return nil, err
-	}
-	if n != 0 && (n < 2 || n > 36) {
-		return nil, raise("ValueError", "int() base must be >= 2 and <= 36, or 0")
-	}
-	// Bases of powers of two have no limit of digits, and big.Int.SetString is
-	// quadratic in them.
-	if err := m.quadratic(len(s) / 128); err != nil {
-		return nil, err
-	}
+func (m *machine) parsedInt(s string) (Value, error) {
 	if err := m.alloc(3 * len(s)); err != nil {
 		return nil, err
 	}
 	if err := m.number(s); err != nil {
 		return nil, err
 	}
-	if v, ok := parseInt(s, n); ok {
+	if v, ok := parseInt(s); ok {
 		return v, nil
 	}
-	return nil, raise("ValueError", "invalid literal for int() with base %d", n)
+	return nil, raise("ValueError", "invalid literal for int() with base 10")
 }
 
 // number charges reading a number of the text s, or the error that it is none.
@@ -229,56 +157,18 @@ func (m *machine) number(s string) error {
 	return m.kinds(2 * len(s))
 }
 
-// quadratic charges n*n steps.
-func (m *machine) quadratic(n int) error {
-	n = min(n, 1<<15) // whose square any int holds
-	return m.step(n * n)
-}
-
-// parseInt is int(s, base) of CPython 3.11, for base 0 or 2 to 36.
-func parseInt(s string, base int) (Value, bool) {
-	s = asciiNumber(s)
-	digits, negative := cutSign(s)
-	zero := false // only 0 may begin with 0
-	if len(digits) > 1 && digits[0] == '0' {
-		prefix := 0
-		switch digits[1] | 0x20 {
-		case 'x':
-			prefix = 16
-		case 'o':
-			prefix = 8
-		case 'b':
-			prefix = 2
-		}
-		switch {
-		case prefix != 0 && (base == 0 || base == prefix):
-			base = prefix
-			digits = strings.TrimPrefix(digits[2:], "_")
-		case base == 0:
-			zero = true
-		}
-	}
-	if base == 0 {
-		base = 10
-	}
-	digits, ok := plainDigits(digits, base)
-	if !ok || base&(base-1) != 0 && len(digits) > maxDigits {
+// parseInt is int(s) of CPython 3.11.
+func parseInt(s string) (Value, bool) {
+	digits, negative := cutSign(asciiNumber(s))
+	digits, ok := plainDigits(digits)
+	if !ok || len(digits) > maxDigits {
 		return nil, false
 	}
-	var v Value
-	if n, err := strconv.ParseInt(digits, base, 64); err == nil {
-		v = n
-		if negative {
-			v = -n
-		}
-	} else {
-		n, _ := new(big.Int).SetString(digits, base)
-		if negative {
-			n.Neg(n)
-		}
-		v = integer(n)
+	n, _ := new(big.Int).SetString(digits, 10)
+	if negative {
+		n.Neg(n)
 	}
-	return v, !zero || v == int64(0)
+	return integer(n), true
 }
 
 // cutSign returns what is behind a sign.
@@ -289,26 +179,13 @@ func cutSign(s string) (rest string, negative bool) {
 	return s, false
 }
 
-// plainDigits returns digits of a base without the underscores between them.
-func plainDigits(s string, base int) (string, bool) {
+// plainDigits returns digits without the underscores between them.
+func plainDigits(s string) (string, bool) {
 	if s == "" || s[0] == '_' || s[len(s)-1] == '_' || strings.Contains(s, "__") {
 		return "", false
 	}
 	s = strings.ReplaceAll(s, "_", "")
-	for i := 0; i < len(s); i++ {
-		c := s[i] | 0x20
-		d := 99
-		switch {
-		case s[i] >= '0' && s[i] <= '9':
-			d = int(s[i] - '0')
-		case c >= 'a' && c <= 'z':
-			d = int(c-'a') + 10
-		}
-		if d >= base {
-			return "", false
-		}
-	}
-	return s, true
+	return s, strings.Trim(s, "0123456789") == ""
 }
 
 // asciiNumber returns a number's text with decimal digits of any script as ASCII
@@ -396,38 +273,10 @@ func roundFilter(m *machine, v Value, args arguments) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	precision := or(b[1], int64(0))
-	switch method, _ := asString(or(b[2], "common")); method {
-	case "common":
-		return m.round(v, precision)
-	case "ceil":
-		return m.roundTo(v, precision, math.Ceil)
-	case "floor":
-		return m.roundTo(v, precision, math.Floor)
+	if or(b[2], "common") != "common" {
+		return nil, unsupported("round by a method")
 	}
-	return nil, raise("FilterArgumentError", "method must be common, ceil or floor")
-}
-
-// roundTo is to(v * 10**precision) / 10**precision.
-func (m *machine) roundTo(v, precision Value, to func(float64) float64) (Value, error) {
-	scale, err := m.binary("**", int64(10), precision)
-	if err != nil {
-		return nil, err
-	}
-	scaled, err := m.binary("*", v, scale)
-	if err != nil {
-		return nil, err
-	}
-	if f, ok := scaled.(float64); ok {
-		scaled = to(f)
-	} else if !isNumber(scaled) {
-		return nil, raise("TypeError", "must be real number, not %s", typeName(scaled))
-	}
-	n, err := m.int(scaled, nil)
-	if err != nil {
-		return nil, err
-	}
-	return m.binary("/", n, scale)
+	return m.round(v, or(b[1], int64(0)))
 }
 
 // round is Python's round(v, digits): an int stays one.
@@ -440,7 +289,7 @@ func (m *machine) round(v, digits Value) (Value, error) {
 		if isFloat {
 			v = math.RoundToEven(f)
 		}
-		return m.int(v, nil)
+		return m.int(v)
 	}
 	if isFloat {
 		n, err := m.intArgument(digits)
@@ -452,80 +301,27 @@ func (m *machine) round(v, digits Value) (Value, error) {
 		}
 		return roundFloat(f, n)
 	}
-	if big, ok := digits.(*big.Int); ok && big.Sign() > 0 {
-		return v, nil
+	if n, ok := asInt64(digits); !ok || n < 0 {
+		return nil, unsupported("round to digits before the point")
 	}
-	n, err := m.intArgument(digits)
-	if err != nil {
-		return nil, err
-	}
-	return m.roundInt(v, n)
+	return m.unary("+", v)
 }
 
-// The digits that rounding a float goes by (CPython 3.11, floatobject.c): it has
-// none behind the most, and nothing before the least.
-const (
-	mostDigits  = 323
-	leastDigits = -308
-)
+// mostDigits are as many as a float has behind the point (CPython 3.11, floatobject.c).
+const mostDigits = 323
 
 func roundFloat(f float64, digits int) (Value, error) {
 	switch {
-	case f != f || math.IsInf(f, 0) || digits > mostDigits:
+	case f-f != 0 || digits > mostDigits:
 		return f, nil
-	case digits < leastDigits:
-		return 0 * f, nil
+	case digits < 0:
+		return nil, unsupported("round to digits before the point")
 	}
-	var text string
-	if digits >= 0 {
-		text = strconv.FormatFloat(f, 'f', digits, 64)
-	} else {
-		whole, _ := new(big.Float).SetFloat64(f).Int(nil)
-		text = roundTens(whole, -digits, f != math.Trunc(f)).String() + ".0"
-		if math.Signbit(f) && text[0] != '-' {
-			text = "-" + text
-		}
-	}
-	rounded, err := strconv.ParseFloat(text, 64)
+	rounded, err := strconv.ParseFloat(strconv.FormatFloat(f, 'f', digits, 64), 64)
 	if err != nil {
 		return nil, raise("OverflowError", "rounded value too large to represent")
 	}
 	return rounded, nil
-}
-
-// roundInt rounds to 10**-digits, halves to even.
-func (m *machine) roundInt(v Value, digits int) (Value, error) {
-	n := bigInt(v)
-	if digits >= 0 {
-		return integer(n), nil
-	}
-	// Far more digits than n has.
-	if digits < -n.BitLen()-1 {
-		return int64(0), nil
-	}
-	if err := m.quadratic(n.BitLen() / 256); err != nil {
-		return nil, err
-	}
-	if err := m.alloc(n.BitLen()); err != nil {
-		return nil, err
-	}
-	return integer(roundTens(n, -digits, false)), nil
-}
-
-// roundTens rounds n to tens digits, halves to even; more: n is cut, and something
-// lies behind it.
-func roundTens(n *big.Int, digits int, more bool) *big.Int {
-	unit := new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(digits)), nil)
-	q, r := new(big.Int).QuoRem(new(big.Int).Abs(n), unit, new(big.Int))
-	c := r.Lsh(r, 1).Cmp(unit)
-	if c > 0 || c == 0 && (more || q.Bit(0) == 1) {
-		q.Add(q, big.NewInt(1))
-	}
-	q.Mul(q, unit)
-	if n.Sign() < 0 {
-		q.Neg(q)
-	}
-	return q
 }
 
 // isDigits is Python's str.isdigit.

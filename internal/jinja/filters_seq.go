@@ -298,121 +298,6 @@ func (m *machine) selected(v Value, args arguments) (bool, error) {
 	return m.test(name, v, arguments{list: args.list[1:], named: args.named})
 }
 
-// batchFilter yields lists of linecount elements.
-func batchFilter(m *machine, v Value, args arguments) (Value, error) {
-	b, err := args.bindAfter(v, "do_batch", "value", "linecount", "fill_with?")
-	if err != nil {
-		return nil, err
-	}
-	count, fill := b[1], or(b[2], nil)
-	return m.generator(func() (nextFunc, error) {
-		it, err := m.iterate(v)
-		if err != nil {
-			return nil, err
-		}
-		var line []Value
-		ended := false
-		return func() (Value, bool, error) {
-			for !ended {
-				item, ok, err := it.next()
-				if err != nil {
-					return nil, false, err
-				}
-				if !ok {
-					ended = true
-					break
-				}
-				full, err := m.equal(int64(len(line)), count)
-				if err != nil {
-					return nil, false, err
-				}
-				if err := m.alloc(32); err != nil {
-					return nil, false, err
-				}
-				if full {
-					done := line
-					line = []Value{item}
-					return &List{Items: done}, true, nil
-				}
-				line = append(line, item)
-			}
-			if len(line) == 0 {
-				return nil, false, nil
-			}
-			done, err := m.fill(line, count, fill)
-			line = nil
-			return done, true, err
-		}, nil
-	})
-}
-
-// fill returns the last line of a batch.
-func (m *machine) fill(line []Value, count, with Value) (Value, error) {
-	last := &List{Items: line}
-	if with == nil {
-		return last, nil
-	}
-	if short, err := m.less("<", int64(len(line)), count); err != nil || !short {
-		return last, err
-	}
-	n, err := m.binary("-", count, int64(len(line)))
-	if err != nil {
-		return nil, err
-	}
-	more, err := m.binary("*", &List{Items: []Value{with}}, n)
-	if err != nil {
-		return nil, err
-	}
-	return m.binary("+", last, more)
-}
-
-// sliceFilter yields slices lists, which share the elements out.
-func sliceFilter(m *machine, v Value, args arguments) (Value, error) {
-	b, err := args.bindAfter(v, "do_slice", "value", "slices", "fill_with?")
-	if err != nil {
-		return nil, err
-	}
-	fill := or(b[2], nil)
-	return m.generator(func() (nextFunc, error) {
-		items, err := m.list(v)
-		if err != nil {
-			return nil, err
-		}
-		if _, err := m.binary("//", int64(len(items)), b[1]); err != nil {
-			return nil, err
-		}
-		n, err := m.intArgument(b[1])
-		if err != nil {
-			return nil, err
-		}
-		return m.slices(items, n, fill), nil
-	})
-}
-
-func (m *machine) slices(items []Value, n int, fill Value) nextFunc {
-	i, from := 0, 0
-	return func() (Value, bool, error) {
-		if i >= n {
-			return nil, false, nil
-		}
-		size := len(items) / n
-		extra := i < len(items)%n
-		if extra {
-			size++
-		}
-		i++
-		if err := m.alloc(24 + 16*(size+1)); err != nil {
-			return nil, false, err
-		}
-		part := slices.Clone(items[from : from+size])
-		from += size
-		if fill != nil && !extra {
-			part = append(part, fill)
-		}
-		return &List{Items: part}, true, nil
-	}
-}
-
 // uniqueFilter yields the elements whose attribute no one before had.
 func uniqueFilter(m *machine, v Value, args arguments) (Value, error) {
 	b, err := args.bindAfter(v, "do_unique", "value", "case_sensitive?", "attribute?")
@@ -420,7 +305,7 @@ func uniqueFilter(m *machine, v Value, args arguments) (Value, error) {
 		return nil, err
 	}
 	return m.generator(func() (nextFunc, error) {
-		get, err := m.caseGetter(or(b[2], nil), nil, b[1])
+		get, err := m.caseGetter(or(b[2], nil), b[1])
 		if err != nil {
 			return nil, err
 		}
@@ -454,12 +339,12 @@ func uniqueFilter(m *machine, v Value, args arguments) (Value, error) {
 }
 
 // caseGetter is the getter of a filter with the parameter case_sensitive.
-func (m *machine) caseGetter(attribute, def, caseSensitive Value) (getter, error) {
+func (m *machine) caseGetter(attribute, caseSensitive Value) (getter, error) {
 	sensitive, err := m.option(caseSensitive)
 	if err != nil {
 		return getter{}, err
 	}
-	return m.newGetter(attribute, def, !sensitive)
+	return m.newGetter(attribute, nil, !sensitive)
 }
 
 // extremeFilter is min for op <, max for op >.
@@ -480,7 +365,7 @@ func extremeFilter(fn, op string) filterFunc {
 		if !ok {
 			return undefined("No aggregated item, sequence was empty."), nil
 		}
-		get, err := m.caseGetter(or(b[2], nil), nil, b[1])
+		get, err := m.caseGetter(or(b[2], nil), b[1])
 		if err != nil {
 			return nil, err
 		}
@@ -605,7 +490,7 @@ func dictsortFilter(m *machine, v Value, args arguments) (Value, error) {
 	if !ok {
 		return nil, noAttribute(v, "items")
 	}
-	get, err := m.caseGetter(part, nil, b[1])
+	get, err := m.caseGetter(part, b[1])
 	if err != nil {
 		return nil, err
 	}
@@ -673,7 +558,7 @@ func sortFilter(m *machine, v Value, args arguments) (Value, error) {
 	}
 	gets := make([]getter, len(attributes))
 	for i, a := range attributes {
-		if gets[i], err = m.caseGetter(a, nil, b[2]); err != nil {
+		if gets[i], err = m.caseGetter(a, b[2]); err != nil {
 			return nil, err
 		}
 	}
@@ -693,63 +578,4 @@ func sortFilter(m *machine, v Value, args arguments) (Value, error) {
 		}
 		return &List{Items: keys}, nil
 	})
-}
-
-// groupNames are the names of the elements of groupby's tuples.
-var groupNames = []string{"grouper", "list"}
-
-func groupbyFilter(m *machine, v Value, args arguments) (Value, error) {
-	b, err := args.bindAfter(v, "do_groupby", "value", "attribute", "default?", "case_sensitive?")
-	if err != nil {
-		return nil, err
-	}
-	get, err := m.caseGetter(b[1], or(b[2], nil), b[3])
-	if err != nil {
-		return nil, err
-	}
-	items, err := m.keyed(v, func(item Value) (Value, error) { return get.get(m, item) })
-	if err != nil {
-		return nil, err
-	}
-	if err := m.sort(items, false); err != nil {
-		return nil, err
-	}
-	// A group has the first one's attribute as it is.
-	get.ignoreCase = false
-	groups := &List{}
-	for from := 0; from < len(items); {
-		to := from + 1
-		for to < len(items) {
-			ok, err := m.same(items[from].key, items[to].key)
-			if err != nil {
-				return nil, err
-			}
-			if !ok {
-				break
-			}
-			to++
-		}
-		group, err := m.group(items[from:to], get)
-		if err != nil {
-			return nil, err
-		}
-		groups.Items = append(groups.Items, group)
-		from = to
-	}
-	return groups, nil
-}
-
-func (m *machine) group(items []sortItem, get getter) (Value, error) {
-	if err := m.alloc(128 + 16*len(items)); err != nil {
-		return nil, err
-	}
-	if err := m.step(4); err != nil {
-		return nil, err
-	}
-	members := make([]Value, len(items))
-	for i, item := range items {
-		members[i] = item.value
-	}
-	grouper, err := get.get(m, members[0])
-	return &Tuple{Items: []Value{grouper, &List{Items: members}}, names: groupNames}, err
 }

@@ -128,7 +128,10 @@ func show(m *machine, v Value) (string, error) {
 		}
 		s, err := show(m, &List{Items: items})
 		return v.class + " " + s, err
-	case *cycler, *joiner:
+	case *Namespace:
+		s, err := m.repr(v.attrs)
+		return "Namespace <Namespace " + s + ">", err
+	case *joiner:
 		return typeName(v), nil
 	}
 	s, err := m.repr(v)

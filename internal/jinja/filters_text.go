@@ -41,18 +41,6 @@ func trimFilter(m *machine, v Value, args arguments) (Value, error) {
 	return m.invoke(s, "strip", or(b[1], nil))
 }
 
-func centerFilter(m *machine, v Value, args arguments) (Value, error) {
-	b, err := args.bindAfter(v, "do_center", "value", "width?")
-	if err != nil {
-		return nil, err
-	}
-	s, err := m.softStr(v)
-	if err != nil {
-		return nil, err
-	}
-	return m.invoke(s, "center", or(b[1], int64(80)))
-}
-
 // replaceFilter gives a str, whatever it was given.
 func replaceFilter(m *machine, v Value, args arguments) (Value, error) {
 	b, err := args.bindAfter(v, "do_replace", "s", "old", "new", "count?")
@@ -130,120 +118,16 @@ func (m *machine) titleWord(out *strings.Builder, word string) error {
 	return nil
 }
 
-func wordcountFilter(m *machine, v Value, args arguments) (Value, error) {
-	if err := args.only("do_wordcount", "s"); err != nil {
-		return nil, err
-	}
-	s, err := m.str(v)
-	if err != nil {
-		return nil, err
-	}
-	if err := m.kinds(len(s)); err != nil {
-		return nil, err
-	}
-	words, inside := int64(0), false
-	for _, c := range s {
-		is := isWord(c)
-		if is && !inside {
-			words++
-		}
-		inside = is
-	}
-	return words, nil
-}
-
 // formatFilter is "v % args".
 func formatFilter(m *machine, v Value, args arguments) (Value, error) {
-	if args.has("value") {
-		return nil, raise("TypeError", "do_format() got multiple values for argument 'value'")
-	}
-	if len(args.list) > 0 && len(args.named) > 0 {
-		return nil, raise("FilterArgumentError", "can't handle positional and keyword arguments at the same time")
+	if len(args.named) > 0 {
+		return nil, unsupported("format by names")
 	}
 	s, err := m.softStr(v)
 	if err != nil {
 		return nil, err
 	}
-	if len(args.named) == 0 {
-		return m.binary("%", s, &Tuple{Items: args.list})
-	}
-	values := &Dict{}
-	for _, arg := range args.named {
-		if err := values.set(m, arg.name, arg.value); err != nil {
-			return nil, err
-		}
-	}
-	return m.binary("%", s, values)
-}
-
-// leeway is Jinja2's policy truncate.leeway.
-const leeway = int64(5)
-
-// truncateFilter cuts whatever has a length and slices, as Jinja2's does.
-func truncateFilter(m *machine, v Value, args arguments) (Value, error) {
-	b, err := args.bindAfter(v, "do_truncate", "s", "length?", "killwords?", "end?", "leeway?")
-	if err != nil {
-		return nil, err
-	}
-	if err := m.step(10); err != nil {
-		return nil, err
-	}
-	length, end, more := or(b[1], int64(255)), or(b[3], "..."), or(b[4], nil)
-	if more == nil {
-		more = leeway
-	}
-	endLength, err := m.length(end)
-	if err != nil {
-		return nil, err
-	}
-	if err := m.assertLess(int64(endLength), length); err != nil {
-		return nil, err
-	}
-	if err := m.assertLess(int64(0), more); err != nil {
-		return nil, err
-	}
-	n, err := m.length(v)
-	if err != nil {
-		return nil, err
-	}
-	allowed, err := m.binary("+", length, more)
-	if err != nil {
-		return nil, err
-	}
-	if ok, err := m.less("<=", int64(n), allowed); err != nil || ok {
-		return v, err
-	}
-	stop, err := m.binary("-", length, int64(endLength))
-	if err != nil {
-		return nil, err
-	}
-	cut, err := m.slice(v, nil, stop, nil)
-	if err != nil {
-		return nil, err
-	}
-	killWords, err := m.option(b[2])
-	if err != nil {
-		return nil, err
-	}
-	if !killWords {
-		words, err := m.invoke(cut, "rsplit", " ", int64(1))
-		if err != nil {
-			return nil, err
-		}
-		if cut, err = m.index(words, int64(0)); err != nil {
-			return nil, err
-		}
-	}
-	return m.binary("+", cut, end)
-}
-
-// assertLess is an assertion that n <= v.
-func (m *machine) assertLess(n, v Value) error {
-	ok, err := m.less(">=", v, n)
-	if err == nil && !ok {
-		err = raise("AssertionError", "expected >= %d", n)
-	}
-	return err
+	return m.binary("%", s, &Tuple{Items: args.list})
 }
 
 func indentFilter(m *machine, v Value, args arguments) (Value, error) {
@@ -269,7 +153,7 @@ func indentFilter(m *machine, v Value, args arguments) (Value, error) {
 	switch v := v.(type) {
 	case string:
 		if isMarkup(width) {
-			return m.indentMarkup(v, prefix, first, blank)
+			return nil, unsupported("indent by a Markup")
 		}
 		return m.indent(v, prefix, first, blank)
 	case Markup:
@@ -279,37 +163,6 @@ func indentFilter(m *machine, v Value, args arguments) (Value, error) {
 		return nil, noAttribute(v, "splitlines")
 	}
 	return nil, raise("TypeError", "indent of a %s", typeName(v))
-}
-
-// indentMarkup is indent of a str by a Markup, which escapes what it is put before:
-// of a first line that is not indented, nothing; of one that is, all once more,
-// unless empty lines are indented too.
-func (m *machine) indentMarkup(s, prefix string, first, blank bool) (Value, error) {
-	escaped, err := m.escape(s)
-	if err != nil {
-		return nil, err
-	}
-	out, err := m.indent(escaped, prefix, first && blank, blank)
-	if err != nil || blank {
-		return Markup(out), err
-	}
-	line := s
-	if err := m.chars(4 * len(s)); err != nil {
-		return nil, err
-	}
-	if i := strings.IndexFunc(s, isLineEnd); i >= 0 {
-		line = s[:i]
-	}
-	escapedLine, err := m.escape(line)
-	if err != nil {
-		return nil, err
-	}
-	out = line + out[len(escapedLine):]
-	if !first {
-		return out, nil
-	}
-	out, err = m.escape(out)
-	return Markup(prefix + out), err
 }
 
 // indent puts prefix before the lines of s: before the first only with first, and before

@@ -180,33 +180,3 @@ func badLiterals(items []Value) string {
 	}
 	return bad
 }
-
-// power resolves "left ** right": a negative constant on the left is written with
-// its sign, to which ** then is nearer.
-func (r *resolver) power(p *expr) {
-	e := (*p).(*binaryExpr)
-	left, ok := e.left.(*constExpr)
-	if !ok || !negative(left.value) {
-		return
-	}
-	v, err := r.consts.unary("-", left.value)
-	if err != nil {
-		r.fail(e.pos, err)
-		return
-	}
-	*p = &unaryExpr{pos: e.pos, op: "-", on: &binaryExpr{
-		pos: e.pos, op: e.op, left: &constExpr{pos: left.pos, value: v}, right: e.right,
-	}}
-}
-
-func negative(v Value) bool {
-	switch v := v.(type) {
-	case int64:
-		return v < 0
-	case *big.Int:
-		return v.Sign() < 0
-	case float64:
-		return math.Signbit(v)
-	}
-	return false
-}

@@ -1,300 +1,271 @@
 package jinja
 
 import (
+	"math"
+	"math/big"
+	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
-// A fieldFormatter is one call of str.format or str.format_map in the sandbox
-// (Jinja2 3.1.6, sandbox.py; CPython 3.11, string.py and unicode_format.h).
-type fieldFormatter struct {
-	m       *machine
-	list    []Value
-	named   []argument
-	mapping Value // of format_map, else missing
-	markup  bool  // escape what is put in
-	auto    int   // the number of the next field without one
-	manual  bool  // fields have had numbers
-}
+// "format % values" (CPython 3.11, unicodeobject.c: PyUnicode_Format) and str.format
+// (unicode_format.h), as far as chat templates go: %s, and d and f with zeros, width and
+// precision; fields without attributes, items and conversions. All else is refused.
 
-// strFormat calls the method name of s.
-func (m *machine) strFormat(s string, markup bool, name string, args arguments) (Value, error) {
-	f := fieldFormatter{m: m, list: args.list, named: args.named, mapping: missing, markup: markup}
-	if name == "format_map" {
-		switch {
-		case len(args.named) > 0:
-			return nil, raise("TypeError", "format_map() takes no keyword arguments")
-		case len(args.list) != 1:
-			return nil, raise("TypeError", "format_map() takes exactly one argument (%d given)", len(args.list))
-		}
-		f.list, f.mapping = nil, args.list[0]
+// percent returns format % v of a str.
+func (m *machine) percent(format string, v Value) (Value, error) {
+	args, all := []Value{v}, true
+	switch v := v.(type) {
+	case *Tuple:
+		args = v.Items
+	case *Dict, *List, *Range, *Undefined:
+		all = false // a mapping may be left
 	}
-	b, err := f.format(nil, s, 2)
-	if err != nil {
-		return nil, err
-	}
-	if markup {
-		return Markup(b), nil
-	}
-	return string(b), nil
-}
-
-// format appends s with its fields filled in; fields may hold fields depth deep.
-func (f *fieldFormatter) format(dst []byte, s string, depth int) ([]byte, error) {
-	if depth < 0 {
-		return nil, raise("ValueError", "Max string recursion exceeded")
-	}
-	if err := f.m.charge(len(s)); err != nil {
-		return nil, err
-	}
-	for s != "" {
-		if err := f.m.step(1); err != nil {
+	var dst []byte
+	for {
+		text, rest, found := strings.Cut(format, "%")
+		if err := m.written(len(text)); err != nil {
 			return nil, err
 		}
-		i := strings.IndexAny(s, "{}")
-		if i < 0 {
-			return append(dst, s...), nil
+		dst = append(dst, text...)
+		if !found {
+			break
 		}
-		brace := s[i]
-		dst = append(dst, s[:i]...)
-		s = s[i+1:]
-		if s != "" && s[0] == brace {
-			dst = append(dst, brace)
-			s = s[1:]
+		if rest, found = strings.CutPrefix(rest, "%"); found {
+			dst, format = append(dst, '%'), rest
 			continue
 		}
-		if brace == '}' || s == "" {
-			return nil, raise("ValueError", "Single '%c' encountered in format string", brace)
+		d, rest, ok := parseDirective(rest)
+		if !ok {
+			return nil, unsupported("the format %%%.20q", rest)
 		}
-		name, conversion, spec, rest, err := cutField(s)
+		if len(args) == 0 {
+			return nil, raise("TypeError", "not enough arguments for format string")
+		}
+		s, err := m.formatted(args[0], d)
 		if err != nil {
 			return nil, err
 		}
-		s = rest
-		if dst, err = f.field(dst, name, conversion, spec, depth); err != nil {
-			return nil, err
-		}
+		dst, args, format = append(dst, s...), args[1:], rest
 	}
-	return dst, nil
+	if len(args) > 0 && all {
+		return nil, raise("TypeError", "not all arguments converted during string formatting")
+	}
+	return string(dst), nil
 }
 
-// cutField cuts s behind the field that it begins with, just behind its brace.
-// conversion is 0 if there is none.
-func cutField(s string) (name string, conversion rune, spec, rest string, err error) {
-	fail := func(msg string) (string, rune, string, string, error) {
-		return "", 0, "", "", raise("ValueError", "%s", msg)
+// written charges n bytes of a format, and finding where they end.
+func (m *machine) written(n int) error {
+	if err := m.step(9); err != nil {
+		return err
 	}
-	end := byte(0)
+	return m.charge(n)
+}
+
+// A directive is how a value is written.
+type directive struct {
+	left, zeros bool
+	width       int
+	precision   int // -1: none
+	code        byte
+}
+
+// parseDirective parses the part behind a percent sign or a colon.
+func parseDirective(s string) (d directive, rest string, ok bool) {
+	d.precision = -1
+	for ; s != "" && (s[0] == '-' || s[0] == '0'); s = s[1:] {
+		d.left, d.zeros = d.left || s[0] == '-', d.zeros || s[0] == '0'
+	}
+	if d.width, s, ok = leadingInt(s); !ok {
+		return d, s, false
+	}
+	if after, point := strings.CutPrefix(s, "."); point {
+		if d.precision, s, ok = leadingInt(after); !ok {
+			return d, s, false
+		}
+	}
+	if s == "" || strings.IndexByte("sdf", s[0]) < 0 || s[0] != 'f' && d.precision >= 0 {
+		return d, s, false
+	}
+	d.code = s[0]
+	return d, s[1:], true
+}
+
+// leadingInt reads the digits that s begins with; without any it is 0.
+func leadingInt(s string) (n int, rest string, ok bool) {
 	i := 0
-name:
-	for i < len(s) {
-		end = s[i]
-		i++
-		switch end {
-		case '{':
-			return fail("unexpected '{' in field name")
-		case '[':
-			for i < len(s) && s[i] != ']' {
-				i++
-			}
-		case '}', ':', '!':
-			break name
+	for ; i < len(s) && isDigit(s[i]); i++ {
+		if n = 10*n + int(s[i]-'0'); n > math.MaxInt32 {
+			return 0, s, false
 		}
 	}
-	switch end {
-	case '}':
-		return s[:i-1], 0, "", s[i:], nil
-	case ':', '!':
-		name = s[:i-1]
-	default:
-		return fail("expected '}' before end of string")
-	}
-	s = s[i:]
-	if end == '!' {
-		if s == "" {
-			return fail("end of string while looking for conversion specifier")
-		}
-		r, size := utf8.DecodeRuneInString(s)
-		conversion, s = r, s[size:]
-		switch {
-		case strings.HasPrefix(s, "}"):
-			return name, conversion, "", s[1:], nil
-		case s != "" && s[0] != ':':
-			return fail("expected ':' after conversion specifier")
-		case s != "":
-			s = s[1:]
-		}
-	}
-	open := 1
-	for i := range len(s) {
-		switch s[i] {
-		case '{':
-			open++
-		case '}':
-			if open--; open == 0 {
-				return name, conversion, s[:i], s[i+1:], nil
-			}
-		}
-	}
-	return fail("unmatched '{' in format spec")
+	return n, s[i:], true
 }
 
-// field appends a field.
-func (f *fieldFormatter) field(dst []byte, name string, conversion rune, spec string, depth int) ([]byte, error) {
-	if err := f.m.step(10); err != nil {
-		return nil, err
-	}
-	v, err := f.lookup(name)
-	if err != nil {
-		return nil, err
-	}
-	switch conversion {
-	case 0:
+// formatted writes v by d.
+func (m *machine) formatted(v Value, d directive) (string, error) {
+	var s string
+	var err error
+	switch d.code {
 	case 's':
-		v, err = f.m.str(v)
-	case 'r':
-		v, err = f.m.repr(v)
-	case 'a':
-		v, err = f.m.ascii(v)
+		s, err = m.str(v)
+		d.zeros = false
+	case 'd':
+		s, err = m.wholeText(v)
 	default:
-		err = raise("ValueError", "Unknown conversion specifier %c", conversion)
+		s, err = m.pointText(v, max(d.precision, -6*d.precision))
 	}
-	if err != nil {
-		return nil, err
-	}
-	expanded, err := f.format(nil, spec, depth-1)
-	if err != nil {
-		return nil, err
-	}
-	s, err := f.value(v, string(expanded))
-	if err != nil {
-		return nil, err
-	}
-	return append(dst, s...), f.m.alloc(2 * len(s))
-}
-
-// value formats v by its spec.
-func (f *fieldFormatter) value(v Value, spec string) (string, error) {
-	if !f.markup {
-		return f.m.formatValue(v, spec)
-	}
-	if s, ok := v.(Markup); ok {
-		if spec != "" {
-			return "", raise("ValueError", "Unsupported format specification for Markup.")
-		}
-		return string(s), nil
-	}
-	s, err := f.m.formatValue(v, spec)
 	if err != nil {
 		return "", err
 	}
-	return f.m.escape(s)
-}
-
-// lookup returns the value of a field by its name, such as a.b[0].
-func (f *fieldFormatter) lookup(name string) (Value, error) {
-	switch isNumber, _ := everyFlag(charDigit)(f.m, name, nil); {
-	case name == "":
-		if f.manual {
-			return nil, mixedNumbering()
-		}
-		f.auto++
-		return f.argument(f.auto - 1)
-	case isNumber == true:
-		if f.auto > 0 {
-			return nil, mixedNumbering()
-		}
-		f.manual = true
-	}
-	n := strings.IndexAny(name, ".[")
-	if n < 0 {
-		n = len(name)
-	}
-	v, err := f.first(name[:n])
+	length, err := m.runes(s)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	return f.path(v, name[n:])
-}
-
-func mixedNumbering() error {
-	return raise("ValueError", "cannot switch from manual field specification to automatic field numbering")
-}
-
-// argument returns the i-th argument.
-func (f *fieldFormatter) argument(i int) (Value, error) {
-	if i >= len(f.list) {
-		return nil, raise("IndexError", "tuple index out of range")
+	switch n := max(0, d.width-length); {
+	case d.left:
+		return m.padded(s, " ", 0, n)
+	case d.zeros:
+		digits, negative := strings.CutPrefix(s, "-")
+		if digits, err = m.padded(digits, "0", n, 0); negative {
+			digits = "-" + digits
+		}
+		return digits, err
+	default:
+		return m.padded(s, " ", n, 0)
 	}
-	return f.list[i], nil
 }
 
-// first returns the value of the first name of a field.
-func (f *fieldFormatter) first(name string) (Value, error) {
-	i, rest, err := specInt(name)
+// wholeText is %d of v.
+func (m *machine) wholeText(v Value) (string, error) {
+	switch v := v.(type) {
+	case bool, int64, *big.Int:
+		return m.decimal(bigInt(v))
+	case float64:
+		n, err := m.int(v)
+		if err != nil {
+			return "", err
+		}
+		return m.decimal(bigInt(n))
+	case *Undefined:
+		return "", v.fail()
+	}
+	return "", raise("TypeError", "%%d format: a real number is required, not %s", typeName(v))
+}
+
+// pointText is %f of v.
+func (m *machine) pointText(v Value, precision int) (string, error) {
+	if u, ok := v.(*Undefined); ok {
+		return "", u.fail()
+	}
+	if !isNumber(v) {
+		return "", raise("TypeError", "must be real number, not %s", typeName(v))
+	}
+	f, err := toFloat(v)
+	if err != nil {
+		return "", err
+	}
+	if f-f != 0 {
+		return "", unsupported("%%f of what is not finite")
+	}
+	if err := m.alloc(precision + 330); err != nil {
+		return "", err
+	}
+	return strconv.FormatFloat(f, 'f', precision, 64), m.step(floatWork(f))
+}
+
+// floatWork is how many steps the digits of f take, or reading f of its digits.
+func floatWork(f float64) int {
+	_, exp := math.Frexp(f)
+	return 20 + max(exp, -exp)/2
+}
+
+// strFormat returns s.format(args).
+func (m *machine) strFormat(s string, args arguments) (Value, error) {
+	var dst []byte
+	auto, manual := 0, false
+	for s != "" {
+		i := strings.IndexAny(s, "{}")
+		if i < 0 {
+			i = len(s)
+		}
+		if err := m.written(i); err != nil {
+			return nil, err
+		}
+		dst = append(dst, s[:i]...)
+		if s = s[i:]; s == "" {
+			break
+		}
+		if len(s) > 1 && s[0] == s[1] {
+			dst, s = append(dst, s[0]), s[2:]
+			continue
+		}
+		end := strings.IndexByte(s, '}')
+		if end <= 0 {
+			return nil, raise("ValueError", "Single '%c' encountered in format string", s[0])
+		}
+		name, spec, _ := strings.Cut(s[1:end], ":")
+		if s = s[end+1:]; strings.ContainsAny(name, "{[.!") || !isASCII(name) {
+			return nil, unsupported("the format field %.20q", name)
+		}
+		number := auto
+		switch digits := name != "" && strings.Trim(name, "0123456789") == ""; {
+		case digits && auto > 0, name == "" && manual:
+			return nil, raise("ValueError", "cannot switch from manual field specification to automatic field numbering")
+		case name == "":
+			auto++
+		case digits:
+			manual = true
+			var ok bool
+			if number, _, ok = leadingInt(name); !ok {
+				return nil, raise("ValueError", "Too many decimal digits in format string")
+			}
+		default:
+			number = -1
+		}
+		v, err := m.formatArgument(args, number, name)
+		if err != nil {
+			return nil, err
+		}
+		text, err := m.formatField(v, spec)
+		if err != nil {
+			return nil, err
+		}
+		dst = append(dst, text...)
+	}
+	return string(dst), nil
+}
+
+// formatArgument returns the argument of a number, or if that is -1 of a name.
+func (m *machine) formatArgument(args arguments, number int, name string) (Value, error) {
 	switch {
-	case err != nil:
-		return nil, err
-	case i >= 0 && rest == "":
-		return f.argument(i)
-	case f.mapping != missing:
-		return f.m.index(f.mapping, name)
+	case number >= len(args.list):
+		return nil, raise("IndexError", "Replacement index %d out of range for positional args tuple", number)
+	case number >= 0:
+		return args.list[number], nil
 	}
-	if err := f.m.step(len(f.named) / 8); err != nil {
+	if err := m.step(len(args.named) / 8); err != nil {
 		return nil, err
 	}
-	for _, a := range f.named {
+	for _, a := range args.named {
 		if a.name == name {
 			return a.value, nil
 		}
 	}
-	return nil, f.m.keyError(name)
+	return nil, m.keyError(name)
 }
 
-// path goes from v along the attributes and items of a field's name.
-func (f *fieldFormatter) path(v Value, path string) (Value, error) {
-	for path != "" {
-		kind := path[0]
-		path = path[1:]
-		var n, skip int
-		switch kind {
-		case '.':
-			if n = strings.IndexAny(path, ".["); n < 0 {
-				n = len(path)
-			}
-		case '[':
-			if n = strings.IndexByte(path, ']'); n < 0 {
-				return nil, raise("ValueError", "Missing ']' in format string")
-			}
-			skip = 1
-		default:
-			return nil, raise("ValueError", "Only '.' or '[' may follow ']' in format field specifier")
+// formatField returns format(v, spec).
+func (m *machine) formatField(v Value, spec string) (string, error) {
+	if spec == "" {
+		s, err := m.str(v)
+		if err != nil {
+			return "", err
 		}
-		name := path[:n]
-		if path = path[n+skip:]; name == "" {
-			return nil, raise("ValueError", "Empty attribute in format string")
-		}
-		var err error
-		if err := f.m.step(4); err != nil {
-			return nil, err
-		}
-		if v, err = f.step(v, name, kind == '.'); err != nil {
-			return nil, err
-		}
+		return s, m.alloc(2 * len(s))
 	}
-	return v, nil
-}
-
-func (f *fieldFormatter) step(v Value, name string, attr bool) (Value, error) {
-	if attr {
-		return f.m.getattr(v, name)
+	d, rest, ok := parseDirective(spec)
+	if !ok || rest != "" || d.left || strings.HasSuffix(spec, ".f") || d.code == 's' || d.code == 'd' && !isInt(v) || !isNumber(v) {
+		return "", unsupported("the format of a %s by %.20q", typeName(v), spec)
 	}
-	i, rest, err := specInt(name)
-	switch {
-	case err != nil:
-		return nil, err
-	case i >= 0 && rest == "":
-		return f.m.getitem(v, int64(i))
-	}
-	return f.m.getitem(v, name)
+	return m.formatted(v, d)
 }

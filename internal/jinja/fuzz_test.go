@@ -12,9 +12,9 @@ import (
 // seedTemplates are random programs for the native fuzzers to start from.
 func seedTemplates() []string {
 	list := []string{
-		"{{ 'a' * 10**9 }}", "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-		"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "{{ ''.center(10**9) }}", "{{ 2 ** 10 ** 9 }}",
-		"{{ '%1000000000d' % 1 }}", "{{ '{:>1000000000}'.format(1) }}", "{{ 'a'|indent(10**9) }}",
+		"{{ 'a' * 1000000000 }}", "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+		"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "{{ '%1000000000s' % '' }}",
+		"{{ '%1000000000d' % 1 }}", "{{ '{:1000000000d}'.format(1) }}", "{{ 'a'|indent(1000000000) }}",
 		"{{ [[1] * 99999] * 99999 }}", strings.Repeat("(", 1000), strings.Repeat("{% if a %}", 300),
 		"{% for x in x recursive %}{{ loop(x) }}{% endfor %}", "{{ 'a,' * 9999|replace(',', 'b' * 9999) }}",
 	}

@@ -19,9 +19,9 @@ const (
 // wider are types that stand for a choice of others.
 var wider = map[string][]string{
 	"value":  {"str", "str", "str", "int", "int", "float", "bool", "none", "lstr", "lint", "lnum", "lany", "lrec", "dint", "dstr", "dany", "rec", "tuple"},
-	"any":    {"str", "str", "str", "markup", "int", "int", "float", "bool", "none", "lstr", "lint", "lnum", "lany", "llint", "lrec", "dint", "dany", "dmix", "rec", "tuple", "maybe", "unsure", "range", "json", "lpair", "groups", "namespace", "view"},
+	"any":    {"str", "str", "str", "markup", "int", "int", "float", "bool", "none", "lstr", "lint", "lnum", "lany", "llint", "lrec", "dint", "dany", "dmix", "rec", "tuple", "maybe", "unsure", "range", "json", "lpair", "view"},
 	"list":   {"lstr", "lint", "lnum", "lany", "llint", "lrec"},
-	"iter":   {"lstr", "lint", "lnum", "lany", "llint", "lrec", "xstr", "xint", "xany", "xrec", "xlist", "range"},
+	"iter":   {"lstr", "lint", "lnum", "lany", "llint", "lrec", "xstr", "xint", "xany", "xrec", "range"},
 	"sized":  {"str", "lstr", "lint", "lany", "dint", "dstr", "rec", "tuple", "range", "markup", "view"},
 	"num":    {"int", "int", "float", "float", "bool"},
 	"istr":   {"lstr", "lstr", "xstr", "str"},
@@ -34,7 +34,7 @@ var wider = map[string][]string{
 // elementOf tells what going through a type gives.
 var elementOf = map[string]string{
 	"lstr": "str", "lint": "int", "lnum": "num", "lany": "any", "llint": "lint", "lrec": "rec",
-	"xstr": "str", "xint": "int", "xany": "any", "xrec": "rec", "xlist": "lany", "range": "int",
+	"xstr": "str", "xint": "int", "xany": "any", "xrec": "rec", "range": "int",
 	"dint": "int", "dstr": "str", "dany": "any",
 }
 
@@ -346,8 +346,6 @@ func (g *generator) hole(hole string, depth, level int) string {
 		return g.quote(g.pick("defined", "==", "nope", "eq", "in", "", "odd"))
 	case "fmtcall":
 		return g.formatCall(depth)
-	case "fmtmap":
-		return g.formatMap(depth)
 	case "percent":
 		return g.percent(depth)
 	case "fmtfilter":
@@ -563,7 +561,7 @@ func (g *generator) leaf(t string) (string, int) {
 		return g.pick("range(3)", "range(0)", "range(1, 7, 2)", "range(5, 0, -1)", "range(-2, 2)"), levelPostfix
 	case "json":
 		return "tools", levelPostfix
-	case "messages", "tree", "links":
+	case "messages", "tree":
 		return t, levelPostfix
 	case "message":
 		return "(messages|first|default({'role': 'user', 'content': 'hi'}))", levelPostfix
@@ -579,8 +577,6 @@ func (g *generator) leaf(t string) (string, int) {
 		return g.pick("lx|select('defined')", "lx|reject('undefined')", "dx.values()"), levelFilter
 	case "xrec":
 		return g.pick("lr|selectattr('ok')", "lr|rejectattr('ok')", "lr|reject('none')"), levelFilter
-	case "xlist":
-		return g.pick("li|batch(2)", "lw|slice(2)"), levelFilter
 	}
 	return "", 0
 }
@@ -674,264 +670,71 @@ func (g *generator) quote(s string) string {
 
 // Formats.
 
-// argument is an expression with the kind of format that suits it.
-func (g *generator) formatted(depth int) (e, kind string) {
-	kind = g.pick("int", "int", "float", "float", "str", "str", "bool", "value", "none")
-	return g.expr(kind, min(depth, 1), 1), kind
-}
-
-// spec is a format spec for a kind of value, or nothing.
-func (g *generator) spec(kind string) string {
-	var b strings.Builder
-	if kind == "value" || kind == "none" {
-		return ""
-	}
-	if kind == "bool" {
-		kind = g.pick("int", "int", "bool")
-	}
-	add := func(perThousand int, name string, choices ...string) string {
-		if !g.chance(perThousand) {
-			return ""
-		}
-		c := g.pick(choices...)
-		b.WriteString(c)
-		if name != "" {
-			g.use("format:" + name + c)
-		}
-		return c
-	}
-	if g.chance(400) {
-		add(500, "", "*", "0", "é", " ", "x", "<", "日")
-		if kind == "str" {
-			add(1000, "align ", "<", ">", "^")
-		} else {
-			add(1000, "align ", "<", ">", "^", "=")
-		}
-	}
-	if kind == "str" || kind == "bool" {
-		if add(150, "", "0") != "" {
-			g.use("format:zero")
-		}
-		add(500, "", "3", "8", "12", "1")
-		if kind == "str" && g.chance(300) {
-			g.use("format:precision")
-			b.WriteString("." + g.pick("0", "2", "5"))
-			add(400, "str ", "s")
-		}
-		return b.String()
-	}
-	add(300, "sign ", "+", "-", " ")
-	if kind == "float" && add(60, "", "z") != "" {
-		g.use("format:z")
-	}
-	if add(150, "", "#") != "" {
-		g.use("format:#")
-	}
-	if add(200, "", "0") != "" {
-		g.use("format:zero")
-	}
-	add(500, "", "3", "8", "12", "24", "1")
-	grouped := add(250, "grouping ", ",", "_")
-	if kind == "float" {
-		if g.chance(500) {
-			g.use("format:precision")
-			b.WriteString("." + g.pick("0", "1", "2", "5", "17"))
-		}
-		if g.chance(700) {
-			c := g.pick("e", "E", "f", "F", "g", "G", "%", "n")
-			if c == "n" && grouped != "" {
-				c = "f"
-			}
-			g.use("format:float " + c)
-			b.WriteString(c)
-		}
-		return b.String()
-	}
-	switch g.rng.IntN(10) {
-	case 0, 1, 2:
-	case 3:
-		c := g.pick("e", "f", "g", "%", "E", "G")
-		g.use("format:int " + c)
-		b.WriteString(c)
+// formatted is an expression, and the directive of a format that suits it.
+func (g *generator) formatted(depth int) (e, directive string) {
+	kind := g.pick("int", "int", "float", "str", "str", "value")
+	directive = g.pick("", "", "0", "-") + g.pick("", "", "1", "5", "12")
+	switch kind {
+	case "int":
+		directive += "d"
+	case "float":
+		directive += g.pick("d", "f", "f", ".0f", ".2f", ".6f", ".f")
 	default:
-		c := g.pick("d", "b", "o", "x", "X", "n", "d", "x")
-		if grouped == "," && c != "d" || grouped != "" && c == "n" {
-			c = "d"
-		}
-		g.use("format:int " + c)
-		b.WriteString(c)
+		directive += "s"
 	}
-	return b.String()
+	g.use("format:" + directive[len(directive)-1:])
+	return g.expr(kind, min(depth, 1), 1), directive
 }
 
-// field is a replacement field.
-func (g *generator) field(name, kind, access string) string {
-	conv := ""
-	if g.chance(200) {
-		conv = g.pick("!r", "!s", "!a")
-		g.use("format:" + conv)
-		kind = "str"
-	}
-	spec := ""
-	if g.chance(800) {
-		spec = g.spec(kind)
-	}
-	if spec != "" {
-		spec = ":" + spec
-	}
-	return "{" + name + access + conv + spec + "}"
-}
-
-func (g *generator) formatText() string {
-	t := g.pick("", "", " ", "a", "{{", "}}", "|", "é", ", ")
-	return t
-}
-
+// formatCall is a call of str.format, of fields that are numbered, named or neither.
 func (g *generator) formatCall(depth int) string {
 	var f strings.Builder
 	var args, named []string
 	numbered := g.chance(400)
 	for range 1 + g.rng.IntN(4) {
-		f.WriteString(g.formatText())
-		switch g.rng.IntN(6) {
-		case 0:
+		f.WriteString(g.pick("", "", " ", "a", "{{", "}}", "|", "é", ", "))
+		e, spec := g.formatted(depth)
+		if strings.ContainsAny(spec, "s-") || g.chance(500) {
+			spec = ""
+		} else {
+			spec = ":" + spec
+		}
+		switch {
+		case g.chance(200):
 			g.use("format:name")
-			e, kind := g.formatted(depth)
 			name := string(rune('a' + len(named)))
 			named = append(named, name+"="+e)
-			f.WriteString(g.field(name, kind, ""))
-		case 1:
-			g.use("format:access")
-			name := string(rune('a' + len(named)))
-			named = append(named, name+"="+g.expr("rec", 0, 1))
-			access := g.pick("[name]", ".name", "[sub][l][0]", ".sub.k", "[n]", ".n")
-			f.WriteString(g.field(name, map[bool]string{true: "int", false: "str"}[strings.HasSuffix(access, "n]") || access == ".n" || strings.HasSuffix(access, "0]")], access))
-		case 2:
-			if !numbered {
-				e, _ := g.formatted(depth)
-				args = append(args, e)
-				f.WriteString("{}")
-				break
-			}
-			g.use("format:nested")
-			e := g.expr("str", 0, 1)
-			args = append(args, e, g.hole("w", 0, 1))
-			fmt.Fprintf(&f, "{%d:>{%d}}", len(args)-2, len(args)-1)
-		default:
-			e, kind := g.formatted(depth)
-			name := ""
-			if numbered {
-				g.use("format:number")
-				name = strconv.Itoa(len(args))
-			}
+			f.WriteString("{" + name + spec + "}")
+		case numbered:
+			g.use("format:number")
+			fmt.Fprintf(&f, "{%d%s}", len(args), spec)
 			args = append(args, e)
-			f.WriteString(g.field(name, kind, ""))
+		default:
+			args = append(args, e)
+			f.WriteString("{" + spec + "}")
 		}
 	}
-	f.WriteString(g.formatText())
 	return g.quote(f.String()) + ".format(" + strings.Join(append(args, named...), ", ") + ")"
 }
 
-func (g *generator) formatMap(depth int) string {
-	e, kind := g.formatted(depth)
-	f := g.formatText() + g.field("a", kind, "") + g.formatText() + g.field("b", "str", "")
-	return g.quote(f) + ".format_map({'a': " + e + ", 'b': " + g.expr("str", 0, 1) + "})"
-}
-
-// conversion is one of % formatting, with its argument's type.
-func (g *generator) conversion(key string) (c, kind string) {
-	kind = g.pick("int", "int", "float", "any", "str", "num")
-	var letter string
-	switch kind {
-	case "int":
-		letter = g.pick("d", "i", "u", "x", "X", "o", "d")
-	case "float", "num":
-		letter = g.pick("e", "E", "f", "F", "g", "G", "d")
-	default:
-		letter = g.pick("s", "r", "a")
+// percents are a format and its values.
+func (g *generator) percents(depth int) (f string, args []string) {
+	for range 1 + g.rng.IntN(3) {
+		e, directive := g.formatted(depth)
+		f += g.pick("", " ", "a", "%%", "é", ": ") + "%" + directive
+		args = append(args, e)
 	}
-	if g.chance(40) {
-		kind, letter = "ch", "c"
-	}
-	if kind == "any" {
-		kind = "value"
-	}
-	if letter == "d" && kind != "int" {
-		kind = "int"
-	}
-	g.use("percent:" + letter)
-	flags := ""
-	if g.chance(400) {
-		for _, f := range []string{"-", "+", " ", "#", "0"} {
-			if g.chance(250) {
-				g.use("percent:flag " + f)
-				flags += f
-			}
-		}
-	}
-	width := ""
-	if g.chance(350) {
-		g.use("percent:width")
-		width = g.pick("1", "5", "12")
-	}
-	if g.chance(250) {
-		g.use("percent:precision")
-		width += "." + g.pick("0", "2", "6", "")
-	}
-	return "%" + key + flags + width + g.pick("", "", "", "", "l") + letter, kind
+	return g.quote(f), args
 }
 
 func (g *generator) percent(depth int) string {
-	var f strings.Builder
-	var args []string
-	mapping := g.chance(200)
-	for i := range 1 + g.rng.IntN(3) {
-		f.WriteString(g.pick("", " ", "a", "%%", "é", ": "))
-		key := ""
-		name := string(rune('a' + i))
-		if mapping {
-			g.use("percent:mapping")
-			key = "(" + name + ")"
-		} else if g.chance(60) {
-			g.use("percent:star")
-			f.WriteString("%*d")
-			args = append(args, g.hole("k", 0, 1), g.expr("int", 0, 1))
-			continue
-		}
-		c, kind := g.conversion(key)
-		f.WriteString(c)
-		e := g.hole(kind, min(depth, 1), 1)
-		if mapping {
-			e = "'" + name + "': " + e
-		}
-		args = append(args, e)
-	}
-	switch {
-	case mapping:
-		return g.quote(f.String()) + " % {" + strings.Join(args, ", ") + "}"
-	case len(args) == 1:
-		return g.quote(f.String()) + " % (" + args[0] + ",)"
-	}
-	return g.quote(f.String()) + " % (" + strings.Join(args, ", ") + ")"
+	f, args := g.percents(depth)
+	return f + " % (" + strings.Join(args, ", ") + ",)"
 }
 
 func (g *generator) formatFilter(depth int) string {
-	t := g.percent(depth)
-	i := strings.LastIndex(t, " % ")
-	f, args := t[:i], t[i+3:]
-	for _, end := range []string{" % (", " % {"} {
-		if j := strings.Index(t, end); j >= 0 && t[j-1] == t[0] {
-			f, args = t[:j], t[j+3:]
-			break
-		}
-	}
-	if args[0] == '(' {
-		return f + "|format(" + args[1:len(args)-1] + ")"
-	}
-	if g.chance(500) {
-		return f + "|format(**" + args + ")"
-	}
-	return f + "|format(" + args + ")"
+	f, args := g.percents(depth)
+	return f + "|format(" + strings.Join(args, ", ") + ")"
 }
 
 // directives are those of strftime that CPython on glibc knows, but %s, which
@@ -946,8 +749,7 @@ func (g *generator) strftime() string {
 		g.use("strftime:%" + d)
 		flag := ""
 		if !strings.Contains("%fzZ", d) && g.chance(120) {
-			flag = g.pick("-", "_", "0", "^", "#")
-			g.use("strftime:flag " + flag)
+			flag = "-"
 		}
 		b.WriteString("%" + flag + d)
 	}

@@ -112,7 +112,6 @@ func (g *generator) variables() *Dict {
 	add("t", "str", g.text())
 	add("words", "str", g.words())
 	add("html", "str", g.pick("<b>a</b> & \"c\"", "<p class='x'>one <br/> two</p>", "a<!-- c -->b < 3 > 2", "see http://a.example/b?c=1&d=2 or www.example.org, mail x@example.com."))
-	add("links", "str", g.links())
 	add("i", "int", g.integer())
 	add("j", "int", int64(g.rng.IntN(10)))
 	add("f", "float", g.float())
@@ -276,16 +275,6 @@ func (g *generator) words() string {
 	return b.String()
 }
 
-// links is text that urlize finds something in.
-func (g *generator) links() string {
-	var b strings.Builder
-	for range 1 + g.rng.IntN(4) {
-		b.WriteString(g.pick("http://a.example/b?c=1&d=2", "https://x.y", "www.example.org", "a@b.co", "mailto:me@q.example", "x.com", "foo.net/", "<http://q.r>", "(http://p.q/(r))", "http://é.fr/ü", "ftp://a.b", "HTTP://A.B", "@a@b", "a.b@c", "&lt;www.l.org&gt;", "tel:12"))
-		b.WriteString(g.pick(" ", ", ", ".", "\n", ") ", "!", "\" ", "  "))
-	}
-	return b.String()
-}
-
 // nasty are what a string of a program is made of.
 var nasty = []string{
 	"a", "B", "hello", "World", " ", "  ", "\n", "\t", "'", "\"", "\\", "<", ">", "&", "<b>", "</b>", "{{", "}}", "{%", "%}", "{#",
@@ -418,7 +407,7 @@ func (g *generator) statement(depth int) string {
 		{10, g.setStatement}, {5, g.setBlock}, {14, g.forStatement}, {10, g.ifStatement},
 		{7, g.macroStatement}, {5, g.callStatement}, {5, g.filterStatement}, {4, g.withStatement},
 		{5, g.rawStatement}, {6, g.commentStatement}, {4, g.generationStatement},
-		{g.odd, g.oddStatement}, {4, g.namespaceStatement}, {3, g.recursiveStatement}, {3, g.cyclerStatement}, {2, g.joinerStatement},
+		{g.odd, g.oddStatement}, {4, g.namespaceStatement}, {3, g.recursiveStatement}, {2, g.joinerStatement},
 	}
 	total := 0
 	for _, c := range choices {
@@ -634,25 +623,6 @@ func (g *generator) namespaceStatement(depth int) string {
 		b.WriteString(g.tag("set ns.v") + g.inner(depth) + g.tag("endset"))
 	}
 	b.WriteString(g.output(g.pick("ns.v", "ns.count", "ns['v']", "ns.v is defined", "ns.nope", "ns.nope is defined", "[ns.v, ns.count]", "ns.v|string")))
-	return b.String()
-}
-
-func (g *generator) cyclerStatement(depth int) string {
-	g.use("global:cycler")
-	var b strings.Builder
-	b.WriteString(g.tag("set cyc = cycler(" + g.expr("value", 1, 1) + ", " + g.expr("value", 1, 1) + g.pick("", ", 'c'", ", *[1, 2]") + ")"))
-	b.WriteString(g.tag("for q in range(" + strconv.Itoa(1+g.rng.IntN(5)) + ")"))
-	for range 1 + g.rng.IntN(3) {
-		use := g.pick("next", "next", "current", "reset")
-		g.use("cycler." + use)
-		if use == "current" {
-			b.WriteString(g.output("cyc.current"))
-		} else {
-			b.WriteString(g.output("cyc." + use + "()"))
-		}
-	}
-	b.WriteString(g.data())
-	b.WriteString(g.tag("endfor"))
 	return b.String()
 }
 

@@ -12,9 +12,9 @@ var globals = map[string]Value{
 	"range":           &function{"range", safeRange},
 	"dict":            &function{"dict", newDict},
 	"namespace":       &function{"namespace", newNamespace},
-	"cycler":          &function{"cycler", newCycler},
+	"cycler":          &function{"cycler", lacking("cycler")},
 	"joiner":          &function{"joiner", newJoiner},
-	"lipsum":          &function{"lipsum", lipsum},
+	"lipsum":          &function{"lipsum", lacking("lipsum")},
 	"raise_exception": &function{"raise_exception", raiseException},
 	"strftime_now":    &function{"strftime_now", strftimeNow},
 }
@@ -25,8 +25,8 @@ func global(name string) (Value, bool) {
 	return v, ok
 }
 
-func lipsum(*machine, arguments) (Value, error) {
-	return nil, unsupported("function lipsum")
+func lacking(name string) func(*machine, arguments) (Value, error) {
+	return func(*machine, arguments) (Value, error) { return nil, unsupported("the function %s", name) }
 }
 
 // maxRange is how many elements the sandbox lets a range have.
@@ -133,62 +133,6 @@ func newNamespace(m *machine, args arguments) (Value, error) {
 		return nil, err
 	}
 	return &Namespace{attrs: d.(*Dict)}, nil
-}
-
-// A cycler goes through its items again and again.
-type cycler struct {
-	items *Tuple // never empty
-	pos   int    // of the current one
-}
-
-func newCycler(m *machine, args arguments) (Value, error) {
-	if len(args.named) > 0 {
-		return nil, raise("TypeError", "Cycler.__init__() got an unexpected keyword argument '%s'", args.named[0].name)
-	}
-	if len(args.list) == 0 {
-		return nil, raise("RuntimeError", "at least one item has to be provided")
-	}
-	return &cycler{items: &Tuple{Items: args.list}}, m.alloc(64 + 16*len(args.list))
-}
-
-func (*cycler) typeName() string { return "Cycler" }
-
-func (*cycler) repr(*machine) (string, error) { return "", unsupported("printing a cycler") }
-
-func (c *cycler) attr(m *machine, name string) (Value, bool, error) {
-	switch name {
-	case "items":
-		return c.items, true, nil
-	case "pos":
-		return int64(c.pos), true, nil
-	case "current":
-		return c.items.Items[c.pos], true, nil
-	case "next":
-		return c.method(m, "next", c.next)
-	case "reset":
-		return c.method(m, "reset", c.reset)
-	}
-	return nil, false, nil
-}
-
-func (c *cycler) method(m *machine, name string, f func() Value) (Value, bool, error) {
-	return &function{name, func(_ *machine, args arguments) (Value, error) {
-		if _, err := args.bind(name); err != nil {
-			return nil, err
-		}
-		return f(), nil
-	}}, true, m.alloc(64)
-}
-
-func (c *cycler) next() Value {
-	v := c.items.Items[c.pos]
-	c.pos = (c.pos + 1) % len(c.items.Items)
-	return v
-}
-
-func (c *cycler) reset() Value {
-	c.pos = 0
-	return nil
 }
 
 // A joiner gives "" when it is first called, and sep from then on.

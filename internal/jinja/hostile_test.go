@@ -23,7 +23,6 @@ var hostile = []struct{ name, template string }{
 	{"prefixes", "{% for i in range(99999) %}{% if s.removeprefix(s) %}{% endif %}{% endfor %}"},
 	{"first", "{% for i in range(99999) %}{{ s|first }}{% endfor %}"},
 	{"title", "{% for i in range(99999) %}{% if a|title %}{% endif %}{% endfor %}"},
-	{"wordcount", "{% for i in range(99999) %}{% if s|wordcount %}{% endif %}{% endfor %}"},
 	{"length", "{% for i in range(99999) %}{% if s|length %}{% endif %}{% endfor %}"},
 	{"count", "{% for i in range(99999) %}{% if s.count('é') %}{% endif %}{% endfor %}"},
 	{"replace", "{% for i in range(99999) %}{% if a|replace('a', 'bb') %}{% endif %}{% endfor %}"},
@@ -31,9 +30,8 @@ var hostile = []struct{ name, template string }{
 	{"repr", "{% for i in range(99999) %}{% if [s]|string %}{% endif %}{% endfor %}"},
 	{"sort", "{% for i in range(99999) %}{% if l|sort %}{% endif %}{% endfor %}"},
 	{"tojson", "{% for i in range(99999) %}{% if d|tojson(indent=4) %}{% endif %}{% endfor %}"},
-	{"urlize", "{% set s = 'www.' ~ '(' * (300000 * one) ~ ')' * (300000 * one) %}{{ s|urlize|length }}"},
-	{"large numbers", "{% set n = (7 * one) ** 300 %}{% for i in range(99999) %}{% if n|filesizeformat %}{% endif %}{% endfor %}"},
-	{"larger numbers", "{% set n = (9 * one) ** 9999 %}{% for i in range(99999) %}{% if n * n %}{% endif %}{% endfor %}"},
+	{"large numbers", "{% set n = ('9' * 300)|int * one %}{% for i in range(99999) %}{% for j in range(99) %}{% if n|float %}{% endif %}{% endfor %}{% endfor %}"},
+	{"larger numbers", "{% set n = ('9' * 4300 * one)|int %}{% set n = n * n %}{% for i in range(99999) %}{% if n * n == 0 %}{% endif %}{% endfor %}"},
 	{"lazy lists", "{% for i in range(99999) %}{% for j in range(99) %}{% set x = [i, j]|map('string')|join %}{% endfor %}{% endfor %}"},
 }
 

@@ -6,7 +6,9 @@
 //
 // A template either renders byte by byte as there, or it is an error: [Compile] refuses
 // constructs of Jinja2 that this package lacks, by name and line, and Render those that only a
-// value shows.
+// value shows. It lacks what no chat template is known to use: filters of HTML and of layout,
+// powers, bases of int, seldom used methods of strings and attributes of numbers, cycler, and
+// all formats but %s, %d, %f and fields without attributes and conversions.
 package jinja
 
 import "time"

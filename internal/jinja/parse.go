@@ -597,9 +597,15 @@ func (p *parser) concat() expr {
 
 func (p *parser) product() expr { return p.binary(p.power, "*", "/", "//", "%") }
 
-// power is no different from the others: ** binds to the left.
+// power notes the operator **, which this package lacks.
 func (p *parser) power() expr {
-	return p.binary(func() expr { return p.unary(true) }, "**")
+	return p.binary(func() expr {
+		e := p.unary(true)
+		if p.is("**") {
+			p.later(p.current.at, unsupported("the operator **"))
+		}
+		return e
+	}, "**")
 }
 
 func (p *parser) binary(part func() expr, ops ...string) expr {

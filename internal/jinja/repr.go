@@ -3,7 +3,6 @@ package jinja
 import (
 	"math"
 	"math/big"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -62,12 +61,8 @@ func (m *machine) repr(v Value) (string, error) {
 
 // A printer appends reprs to dst.
 type printer struct {
-	m    *machine
-	dst  []byte
-	open []Value // lists, tuples, dicts and views being printed
-	// within is how many namespaces are being printed: only through one can a
-	// value hold itself.
-	within int
+	m   *machine
+	dst []byte
 }
 
 // write appends s, charged.
@@ -138,19 +133,6 @@ func (p *printer) reprContainer(v Value) error {
 		return err
 	}
 	defer p.m.leave()
-	if n, ok := v.(*Namespace); ok {
-		return p.namespace(n)
-	}
-	if p.within > 0 {
-		if err := p.m.step(len(p.open) / 8); err != nil {
-			return err
-		}
-		if slices.Contains(p.open, v) {
-			return p.write(ellipsis(v))
-		}
-	}
-	p.open = append(p.open, v)
-	defer func() { p.open = p.open[:len(p.open)-1] }()
 	switch v := v.(type) {
 	case *List:
 		return p.items("[", v.Items, "]")
@@ -170,20 +152,7 @@ func (p *printer) reprContainer(v Value) error {
 		}
 		return p.itemsView(v.of)
 	}
-	return unsupported("printing a %s", typeName(v))
-}
-
-// ellipsis stands for a value within itself.
-func ellipsis(v Value) string {
-	switch v.(type) {
-	case *List:
-		return "[...]"
-	case *Tuple:
-		return "(...)"
-	case *Dict:
-		return "{...}"
-	}
-	return "..."
+	return unsupported("printing a %s", typeName(v)) // through a namespace a value may hold itself
 }
 
 func (p *printer) items(open string, items []Value, end string) error {
@@ -247,19 +216,6 @@ func (p *printer) itemsView(d *Dict) error {
 
 // pair returns the i-th key and its value as a tuple.
 func (d *Dict) pair(i int) *Tuple { return &Tuple{Items: []Value{d.keys[i], d.values[i]}} }
-
-func (p *printer) namespace(n *Namespace) error {
-	if err := p.write("<Namespace "); err != nil {
-		return err
-	}
-	p.within++
-	err := p.repr(n.attrs)
-	p.within--
-	if err != nil {
-		return err
-	}
-	return p.write(">")
-}
 
 func rangeRepr(r *Range) string {
 	s := "range(" + strconv.FormatInt(r.Start, 10) + ", " + strconv.FormatInt(r.Stop, 10)
@@ -392,35 +348,4 @@ func appendEscape(dst []byte, r rune) []byte {
 		dst = append(dst, "0123456789abcdef"[r>>(4*i)&15])
 	}
 	return dst
-}
-
-// ascii returns Python's ascii(v): its repr with all but ASCII escaped.
-func (m *machine) ascii(v Value) (string, error) {
-	s, err := m.repr(v)
-	if err != nil {
-		return "", err
-	}
-	return m.asciiOf(s)
-}
-
-// asciiOf returns s with all but ASCII escaped.
-func (m *machine) asciiOf(s string) (string, error) {
-	if err := m.chars(8 * len(s)); err != nil {
-		return "", err
-	}
-	if isASCII(s) {
-		return s, nil
-	}
-	if err := m.alloc(len(s) * 5); err != nil {
-		return "", err
-	}
-	var b []byte
-	for _, r := range s {
-		if r < utf8.RuneSelf {
-			b = append(b, byte(r))
-		} else {
-			b = appendEscape(b, r)
-		}
-	}
-	return string(b), nil
 }

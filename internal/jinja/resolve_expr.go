@@ -25,6 +25,9 @@ func (r *resolver) expr(p *expr, s site) {
 		return
 	case *callExpr:
 		r.args(&e.args, e.pos)
+		if of, ok := e.fn.(*getattrExpr); ok && listed(unsupportedAttrs["str"], of.name) {
+			r.fail(e.pos, unsupported("str.%s", of.name))
+		}
 	case *condExpr:
 		s.soft = true
 	case *getattrExpr:
@@ -52,22 +55,20 @@ func attrs(name string) attrOf {
 		return attrOf{dict: true, str: true}
 	}
 	_, str := strMethods[name]
-	return attrOf{dict: isDictAttr(name), str: str || name == "format" || name == "format_map"}
+	return attrOf{dict: isDictAttr(name), str: str || name == "format" || listed(unsupportedAttrs["Markup"], name)}
 }
 
 func (r *resolver) binary(p *expr, e *binaryExpr) {
-	switch e.op {
-	case "**":
-		r.power(p)
-	case "+":
-		switch left := e.left.(type) {
-		case *sumExpr:
-			left.items = append(left.items, e.right)
-			*p = left
-		case *binaryExpr:
-			if left.op == "+" {
-				*p = &sumExpr{pos: left.pos, items: []expr{left.left, left.right, e.right}}
-			}
+	if e.op != "+" {
+		return
+	}
+	switch left := e.left.(type) {
+	case *sumExpr:
+		left.items = append(left.items, e.right)
+		*p = left
+	case *binaryExpr:
+		if left.op == "+" {
+			*p = &sumExpr{pos: left.pos, items: []expr{left.left, left.right, e.right}}
 		}
 	}
 }

@@ -32,14 +32,13 @@ func TestRules(t *testing.T) {
 		{"{{ {'a': {'b': [1]}}|tojson(indent=2) }}", "{\n  \"a\": {\n    \"b\": [\n      1\n    ]\n  }\n}"},
 		{"{{ 'xyaxy'.strip('yx') }}", "a"},
 		{`{{ 'a\vb\x1cc'.splitlines() }}`, "['a', 'b', 'c']"},
-		{"{{ '+5'.zfill(4) }}{{ '-5'.zfill(4) }}{{ '5+'.zfill(4) }}", "+005-005005+"},
-		{"{{ (n ** 4299)|string|length }}", "4300"},
-		{"{{ n ** 4300 }}", "!ValueError"},
+		{"{{ ('9' * 4300)|int|string|length }}", "4300"},
+		{"{{ (('9' * 4300)|int + 1) }}", "!ValueError"},
 		{"{{ '<a>'|safe + '<b>' }}{{ '<b>' + '<a>'|safe }}", "<a>&lt;b&gt;&lt;b&gt;<a>"},
 		{"{{ 9007199254740993 == 9007199254740992.0 }}{{ 9007199254740992 == 9007199254740992.0 }}", "FalseTrue"},
 		{"{{ '%s' % (1, 2) }}", "!TypeError"},
 		{"{{ '%s' % [1, 2] }}", "[1, 2]"},
-		{"{{ strftime_now('%I %p %j %U %W %V %e') }}", "12 PM 001 00 00 01  1"},
+		{"{{ strftime_now('%I %p %j %U %W %V %e %-d') }}", "12 PM 001 00 00 01  1 1"},
 	} {
 		got, err := render(c.template, vars, env)
 		if e := new(Error); errors.As(err, &e) && e.Class != "" {

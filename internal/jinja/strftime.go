@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -9,23 +10,11 @@ import (
 // Python's datetime.now().strftime as CPython 3.11 and glibc 2.36 do it in the C
 // locale: the time has no zone, so %z and %Z are nothing.
 
-// maxWidth is how wide a timeDirective may be made. Far wider ones end as nothing in
-// Python.
-const maxWidth = 200
-
 // The years that Python has dates for and that have four digits.
 const (
 	firstYear = 1000
 	lastYear  = 9999
 )
-
-// A timeDirective is one of a format: %, flags, width, conversion.
-type timeDirective struct {
-	pad   byte // '-', '_' or '0'; 0: that of the conversion
-	upper bool // flag ^
-	swap  bool // flag #
-	width int
-}
 
 func (m *machine) strftime(t time.Time, format string) (string, error) {
 	if t.Year() < firstYear || t.Year() > lastYear {
@@ -37,7 +26,7 @@ func (m *machine) strftime(t time.Time, format string) (string, error) {
 	var out []byte
 	for {
 		text, rest, found := strings.Cut(format, "%")
-		if err := m.alloc(2 * (len(text) + maxWidth)); err != nil {
+		if err := m.alloc(2 * (len(text) + 100)); err != nil {
 			return "", err
 		}
 		if err := m.step(40); err != nil {
@@ -47,37 +36,17 @@ func (m *machine) strftime(t time.Time, format string) (string, error) {
 		if !found {
 			return string(out), nil
 		}
-		d, n := parseDirective(rest)
-		if d.width > maxWidth || n == len(rest) {
-			return "", unsupported("strftime_now with %q", "%"+rest)
+		conversion, bare := strings.CutPrefix(rest, "-")
+		if conversion == "" {
+			return "", unsupported("strftime_now with a percent sign at the end")
 		}
-		s, ok := d.format(t, rest[n], n == 0)
+		s, ok := timeText(t, conversion[0], bare)
 		if !ok {
-			return "", unsupported("strftime_now with %q", "%"+rest[:n+1])
+			return "", unsupported("strftime_now with %q", "%"+rest[:len(rest)-len(conversion)+1])
 		}
 		out = append(out, s...)
-		format = rest[n+1:]
+		format = conversion[1:]
 	}
-}
-
-// parseDirective returns the part before a conversion, and its length.
-func parseDirective(s string) (d timeDirective, n int) {
-	for ; n < len(s); n++ {
-		switch s[n] {
-		case '-', '_', '0':
-			d.pad = s[n]
-		case '^':
-			d.upper = true
-		case '#':
-			d.swap = true
-		default:
-			for ; n < len(s) && isDigit(s[n]); n++ {
-				d.width = min(10*d.width+int(s[n]-'0'), maxWidth+1)
-			}
-			return d, n
-		}
-	}
-	return d, n
 }
 
 // The conversions that are made of others.
@@ -92,88 +61,60 @@ var composite = map[byte]string{
 	'x': "%m/%d/%y",
 }
 
-// format returns a conversion of t; ok is false of one that is not known. plain: it
-// has no flags and no width.
-func (d timeDirective) format(t time.Time, conversion byte, plain bool) (s string, ok bool) {
+// timeText returns a conversion of t; ok is false of one that is not known. bare: a
+// number has no zeros or spaces before it (flag "-").
+func timeText(t time.Time, conversion byte, bare bool) (s string, ok bool) {
 	if n, digits, pad, ok := timeNumber(t, conversion); ok {
-		if d.pad == 0 {
-			d.pad = pad
+		s := strconv.Itoa(n)
+		if bare {
+			return s, true
 		}
-		return d.number(n, digits), true
+		return strings.Repeat(string(pad), max(0, digits-len(s))) + s, true
 	}
 	if format, ok := composite[conversion]; ok {
 		var b strings.Builder
-		for format != "" {
-			text, rest, found := strings.Cut(format, "%")
-			b.WriteString(text)
-			if !found {
-				break
+		for i := 0; i < len(format); i++ {
+			if format[i] != '%' {
+				b.WriteByte(format[i])
+				continue
 			}
-			s, _ := timeDirective{}.format(t, rest[0], true)
+			i++
+			s, _ := timeText(t, format[i], false)
 			b.WriteString(s)
-			format = rest[1:]
 		}
-		d.swap = false
-		return d.text(b.String()), true
+		return b.String(), true
 	}
 	switch conversion {
 	case 'a':
-		s = t.Weekday().String()[:3]
+		return t.Weekday().String()[:3], true
 	case 'A':
-		s = t.Weekday().String()
+		return t.Weekday().String(), true
 	case 'b', 'h':
-		s = t.Month().String()[:3]
+		return t.Month().String()[:3], true
 	case 'B':
-		s = t.Month().String()
+		return t.Month().String(), true
 	case 'p', 'P':
-		s = "AM"
+		s = "am"
 		if t.Hour() >= 12 {
-			s = "PM"
+			s = "pm"
 		}
-		if conversion == 'P' || d.swap {
-			s, d.upper = strings.ToLower(s), false
+		if conversion == 'p' {
+			s = strings.ToUpper(s)
 		}
-		d.swap = false
+		return s, true
 	case 'n':
-		s = "\n"
+		return "\n", true
 	case 't':
-		s = "\t"
-	// Python itself reads these, and only if they are plain.
+		return "\t", true
+	// Python itself reads these, and only without a flag.
 	case '%':
-		return "%", plain
+		return "%", !bare
 	case 'f':
-		return fmt.Sprintf("%06d", t.Nanosecond()/1000), plain
+		return fmt.Sprintf("%06d", t.Nanosecond()/1000), !bare
 	case 'z', 'Z':
-		return "", plain
-	default:
-		return "", false
+		return "", !bare
 	}
-	return d.text(s), true
-}
-
-// text fills a text up to the width.
-func (d timeDirective) text(s string) string {
-	if d.upper || d.swap {
-		s = strings.ToUpper(s)
-	}
-	fill := " "
-	if d.pad == '0' {
-		fill = "0"
-	}
-	return strings.Repeat(fill, max(0, d.width-len(s))) + s
-}
-
-// number writes n with at least so many digits.
-func (d timeDirective) number(n, digits int) string {
-	s := fmt.Sprint(n)
-	switch d.pad {
-	case '-':
-		// A width is filled none the less, with spaces.
-		return d.text(s)
-	case '_':
-		return strings.Repeat(" ", max(0, max(digits, d.width)-len(s))) + s
-	}
-	return strings.Repeat("0", max(0, max(digits, d.width)-len(s))) + s
+	return "", false
 }
 
 // timeNumber returns the number that a conversion is of, how many digits it has at
@@ -188,7 +129,7 @@ func timeNumber(t time.Time, conversion byte) (n, digits int, pad byte, ok bool)
 	case 'd':
 		return t.Day(), 2, '0', true
 	case 'e':
-		return t.Day(), 2, '_', true
+		return t.Day(), 2, ' ', true
 	case 'G':
 		return isoYear, 1, '0', true
 	case 'g':
@@ -200,9 +141,9 @@ func timeNumber(t time.Time, conversion byte) (n, digits int, pad byte, ok bool)
 	case 'j':
 		return t.YearDay(), 3, '0', true
 	case 'k':
-		return t.Hour(), 2, '_', true
+		return t.Hour(), 2, ' ', true
 	case 'l':
-		return hour12, 2, '_', true
+		return hour12, 2, ' ', true
 	case 'M':
 		return t.Minute(), 2, '0', true
 	case 'm':

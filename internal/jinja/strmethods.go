@@ -2,7 +2,6 @@ package jinja
 
 import (
 	"math"
-	"math/big"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -14,15 +13,11 @@ type textMethod struct {
 	fn     func(m *machine, s string, a []Value) (Value, error)
 }
 
-// strMethods are the methods of CPython 3.11's str but format and format_map.
+// strMethods are the methods of CPython 3.11's str but format and those of unsupportedAttrs.
 var strMethods = map[string]textMethod{
 	"capitalize":   {nil, (*machine).capitalize},
-	"casefold":     {nil, convert(formFold)},
-	"center":       {[]string{"/width", "/fillchar?"}, pad("center")},
 	"count":        {searchParams, (*machine).strCount},
-	"encode":       {[]string{"encoding?", "errors?"}, refuse("encode")},
 	"endswith":     {searchParams, affix("endswith", strings.HasSuffix)},
-	"expandtabs":   {[]string{"tabsize?"}, (*machine).expandTabs},
 	"find":         {searchParams, find(strings.Index, false)},
 	"index":        {searchParams, find(strings.Index, true)},
 	"isalnum":      {nil, every(func(r rune) bool { return charOf(r).is(charAlpha | charDecimal | charDigit | charNumeric) })},
@@ -30,25 +25,19 @@ var strMethods = map[string]textMethod{
 	"isascii":      {nil, func(m *machine, s string, _ []Value) (Value, error) { return isASCII(s), m.chars(len(s)) }},
 	"isdecimal":    {nil, everyFlag(charDecimal)},
 	"isdigit":      {nil, everyFlag(charDigit)},
-	"isidentifier": {nil, (*machine).isIdentifier},
 	"islower":      {nil, onlyCase(charLower, charUpper|charTitle)},
 	"isnumeric":    {nil, everyFlag(charNumeric)},
-	"isprintable":  {nil, (*machine).isPrintable},
 	"isspace":      {nil, every(isSpace)},
-	"istitle":      {nil, (*machine).isTitle},
 	"isupper":      {nil, onlyCase(charUpper, charLower|charTitle)},
 	"join":         {[]string{"/iterable"}, (*machine).strJoin},
-	"ljust":        {[]string{"/width", "/fillchar?"}, pad("ljust")},
 	"lower":        {nil, (*machine).lower},
 	"lstrip":       {[]string{"/chars?"}, strip(true, false)},
-	"maketrans":    {[]string{"/x", "/y?", "/z?"}, refuse("maketrans")},
 	"partition":    {[]string{"/sep"}, partition(strings.Index)},
 	"removeprefix": {[]string{"/prefix"}, remove("removeprefix", strings.TrimPrefix)},
 	"removesuffix": {[]string{"/suffix"}, remove("removesuffix", strings.TrimSuffix)},
 	"replace":      {[]string{"/old", "/new", "/count?"}, (*machine).strReplace},
 	"rfind":        {searchParams, find(strings.LastIndex, false)},
 	"rindex":       {searchParams, find(strings.LastIndex, true)},
-	"rjust":        {[]string{"/width", "/fillchar?"}, pad("rjust")},
 	"rpartition":   {[]string{"/sep"}, partition(strings.LastIndex)},
 	"rsplit":       {[]string{"sep?", "maxsplit?"}, split(true)},
 	"rstrip":       {[]string{"/chars?"}, strip(false, true)},
@@ -56,38 +45,20 @@ var strMethods = map[string]textMethod{
 	"splitlines":   {[]string{"keepends?"}, (*machine).splitLines},
 	"startswith":   {searchParams, affix("startswith", strings.HasPrefix)},
 	"strip":        {[]string{"/chars?"}, strip(true, true)},
-	"swapcase":     {nil, (*machine).swapCase},
 	"title":        {nil, (*machine).title},
-	"translate":    {[]string{"/table"}, (*machine).translate},
-	"upper":        {nil, convert(formUpper)},
-	"zfill":        {[]string{"/width"}, (*machine).zeroFill},
+	"upper":        {nil, (*machine).upper},
 }
 
 var searchParams = []string{"/sub", "/start?", "/end?"}
 
-func refuse(name string) func(*machine, string, []Value) (Value, error) {
-	return func(*machine, string, []Value) (Value, error) {
-		return nil, unsupported("str.%s", name)
+func (m *machine) upper(s string, _ []Value) (Value, error) {
+	if err := m.charge(len(s)); err != nil {
+		return nil, err
 	}
-}
-
-// convert returns the method that puts every code point in a form.
-func convert(f form) func(*machine, string, []Value) (Value, error) {
-	return func(m *machine, s string, _ []Value) (Value, error) {
-		if err := m.chars(len(s)); err != nil {
-			return nil, err
-		}
-		if isASCII(s) {
-			if err := m.charge(len(s)); err != nil {
-				return nil, err
-			}
-			if f == formUpper {
-				return strings.ToUpper(s), nil
-			}
-			return strings.ToLower(s), nil
-		}
-		return m.transform(s, func(dst []byte, _ int, r rune) []byte { return appendForm(dst, r, f) })
+	if isASCII(s) {
+		return strings.ToUpper(s), nil
 	}
+	return m.transform(s, func(dst []byte, _ int, r rune) []byte { return appendForm(dst, r, formUpper) })
 }
 
 // charge charges a text of n bytes, and looking at each of its characters.
@@ -181,18 +152,6 @@ func (m *machine) title(s string, _ []Value) (Value, error) {
 	})
 }
 
-func (m *machine) swapCase(s string, _ []Value) (Value, error) {
-	return m.transform(s, func(dst []byte, at int, r rune) []byte {
-		switch c := charOf(r); {
-		case c.is(charUpper):
-			return appendLower(dst, s, at, r)
-		case c.is(charLower):
-			return appendForm(dst, r, formUpper)
-		}
-		return utf8.AppendRune(dst, r)
-	})
-}
-
 // every returns the method that reports whether a text is not empty and is holds of
 // all its code points.
 func every(is func(r rune) bool) func(*machine, string, []Value) (Value, error) {
@@ -211,13 +170,6 @@ func every(is func(r rune) bool) func(*machine, string, []Value) (Value, error) 
 
 func everyFlag(f charFlags) func(*machine, string, []Value) (Value, error) {
 	return every(func(r rune) bool { return charOf(r).is(f) })
-}
-
-func (m *machine) isPrintable(s string, _ []Value) (Value, error) {
-	if s == "" {
-		return true, nil
-	}
-	return everyFlag(charPrintable)(m, s, nil)
 }
 
 // onlyCase returns the method that reports whether some code point is of the case
@@ -239,37 +191,6 @@ func onlyCase(has, not charFlags) func(*machine, string, []Value) (Value, error)
 	}
 }
 
-func (m *machine) isTitle(s string, _ []Value) (Value, error) {
-	if err := m.kinds(len(s)); err != nil {
-		return nil, err
-	}
-	found, within := false, false
-	for _, r := range s {
-		c := charOf(r)
-		switch {
-		case c.is(charUpper|charTitle) && within, c.is(charLower) && !within:
-			return false, nil
-		case c.is(charUpper | charTitle | charLower):
-			found, within = true, true
-		default:
-			within = false
-		}
-	}
-	return found, nil
-}
-
-func (m *machine) isIdentifier(s string, _ []Value) (Value, error) {
-	if err := m.kinds(len(s)); err != nil {
-		return nil, err
-	}
-	for i, r := range s {
-		if c := charOf(r); i == 0 && !c.is(charIDStart) || !c.is(charIDPart) {
-			return false, nil
-		}
-	}
-	return s != "", nil
-}
-
 // textArgument returns an argument that must be a str.
 func textArgument(fn string, v Value) (string, error) {
 	s, ok := asString(v)
@@ -285,15 +206,6 @@ func (m *machine) intOption(v Value, def int) (int, error) {
 		return def, nil
 	}
 	return m.intArgument(v)
-}
-
-// cInt is intOption of an argument that must fit C's int.
-func (m *machine) cInt(v Value, def int) (int, error) {
-	n, err := m.intOption(v, def)
-	if err == nil && n != int(int32(n)) {
-		err = raise("OverflowError", "Python int too large to convert to C int")
-	}
-	return n, err
 }
 
 // given returns an optional argument, or None.
@@ -694,7 +606,7 @@ func partition(index func(s, sep string) int) func(*machine, string, []Value) (V
 }
 
 func (m *machine) splitLines(s string, a []Value) (Value, error) {
-	keep, err := m.cInt(a[0], 0)
+	keep, err := m.intOption(a[0], 0)
 	if err != nil {
 		return nil, err
 	}
@@ -727,38 +639,6 @@ func (m *machine) splitLines(s string, a []Value) (Value, error) {
 	return &List{Items: items}, nil
 }
 
-// pad returns center, ljust or rjust.
-func pad(name string) func(*machine, string, []Value) (Value, error) {
-	return func(m *machine, s string, a []Value) (Value, error) {
-		width, err := m.intArgument(a[0])
-		if err != nil {
-			return nil, err
-		}
-		fill := " "
-		if a[1] != missing {
-			if fill, err = textArgument(name, a[1]); err != nil {
-				return nil, err
-			}
-			if len(fill) > utf8.UTFMax || utf8.RuneCountInString(fill) != 1 {
-				return nil, raise("TypeError", "The fill character must be exactly one character long")
-			}
-		}
-		length, err := m.runes(s)
-		n := width - length
-		if err != nil || width < 0 || n <= 0 {
-			return s, err
-		}
-		left := 0
-		switch name {
-		case "center":
-			left = n/2 + n&width&1
-		case "rjust":
-			left = n
-		}
-		return m.padded(s, fill, left, n-left)
-	}
-}
-
 // padded returns s with so many fills on its sides.
 func (m *machine) padded(s, fill string, left, right int) (string, error) {
 	if err := m.alloc(len(s)); err != nil {
@@ -768,108 +648,4 @@ func (m *machine) padded(s, fill string, left, right int) (string, error) {
 		return "", err
 	}
 	return strings.Repeat(fill, left) + s + strings.Repeat(fill, right), nil
-}
-
-func (m *machine) zeroFill(s string, a []Value) (Value, error) {
-	width, err := m.intArgument(a[0])
-	if err != nil {
-		return nil, err
-	}
-	length, err := m.runes(s)
-	n := width - length
-	if err != nil || width < 0 || n <= 0 {
-		return s, err
-	}
-	sign := ""
-	if s != "" && (s[0] == '+' || s[0] == '-') {
-		sign = s[:1]
-	}
-	filled, err := m.padded(s[len(sign):], "0", n, 0)
-	return sign + filled, err
-}
-
-func (m *machine) expandTabs(s string, a []Value) (Value, error) {
-	size, err := m.cInt(a[0], 8)
-	if err != nil {
-		return nil, err
-	}
-	if err := m.alloc(2 * len(s)); err != nil {
-		return nil, err
-	}
-	if err := m.chars(4 * len(s)); err != nil {
-		return nil, err
-	}
-	var b []byte
-	column := 0
-	for _, r := range s {
-		if r != '\t' {
-			b = utf8.AppendRune(b, r)
-			if column++; r == '\n' || r == '\r' {
-				column = 0
-			}
-			continue
-		}
-		if size <= 0 {
-			continue
-		}
-		n := size - column%size
-		if err := m.step(1); err != nil {
-			return nil, err
-		}
-		if err := m.alloc(3 * n); err != nil {
-			return nil, err
-		}
-		b = append(b, strings.Repeat(" ", n)...)
-		column += n
-	}
-	return string(b), nil
-}
-
-// translate maps each code point by a table of code points, texts or None.
-func (m *machine) translate(s string, a []Value) (Value, error) {
-	var b []byte
-	for _, r := range s {
-		if err := m.step(2); err != nil {
-			return nil, err
-		}
-		v, err := m.index(a[0], int64(r))
-		if raised(err, "KeyError", "IndexError") {
-			if err := m.step(raising); err != nil {
-				return nil, err
-			}
-			v, err = int64(r), nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		t, err := translated(v)
-		if err != nil {
-			return nil, err
-		}
-		if err := m.alloc(2*len(t) + 4); err != nil {
-			return nil, err
-		}
-		b = append(b, t...)
-	}
-	return string(b), nil
-}
-
-func translated(v Value) (string, error) {
-	if v == nil {
-		return "", nil
-	}
-	if s, ok := asString(v); ok {
-		return s, nil
-	}
-	n, ok := asInt64(v)
-	_, isBig := v.(*big.Int)
-	switch {
-	case !ok && !isBig:
-		return "", raise("TypeError", "character mapping must return integer, None or str")
-	case !ok || n < 0 || n > utf8.MaxRune:
-		return "", raise("ValueError", "character mapping must be in range(0x110000)")
-	case !utf8.ValidRune(rune(n)):
-		return "", unsupported("a surrogate")
-	}
-	return string(rune(n)), nil
 }

@@ -1,8 +1,6 @@
 package jinja
 
 import (
-	"math"
-	"math/big"
 	"reflect"
 )
 
@@ -206,12 +204,6 @@ func (m *machine) iterable(v Value) (bool, error) {
 	return err == nil, err
 }
 
-// The ints that CPython has once only.
-const (
-	leastCached = -5
-	mostCached  = 256
-)
-
 // sameasTest is Python's "is". Of values that are equal and may be one object or two
 // it is not known.
 func sameasTest(m *machine, v Value, args arguments) (bool, error) {
@@ -223,38 +215,13 @@ func sameasTest(m *machine, v Value, args arguments) (bool, error) {
 	if reflect.TypeOf(v) != reflect.TypeOf(other) {
 		return false, nil
 	}
-	switch v := v.(type) {
-	case nil:
-		return true, nil
-	case bool:
-		return v == other, nil
-	case int64:
-		return sure(v == other, v >= leastCached && v <= mostCached)
-	case *big.Int:
-		return sure(v.Cmp(other.(*big.Int)) == 0, false)
-	case float64:
-		f := other.(float64)
-		return sure(math.Float64bits(v) == math.Float64bits(f) || v != v && f != f, false)
-	case string:
-		return sure(v == other, v == "")
-	case Markup:
-		return sure(v == other, false)
-	case *Tuple:
-		equal, err := m.equal(v, other)
-		if err != nil || !equal {
-			return false, err
-		}
-		return sure(true, v == other || len(v.Items) == 0)
-	case *List, *Dict, *Range, *View, *Iterator, *Undefined, *Namespace, *function, object:
+	switch v.(type) {
+	case nil, bool, *List, *Dict, *Range, *View, *Iterator, *Undefined, *Namespace, *function, object:
 		return v == other, nil
 	}
-	return false, unsupported("sameas of a %s", typeName(v))
-}
-
-// sure is the answer for equal values that are known to be one object.
-func sure(equal, known bool) (bool, error) {
-	if equal && !known {
-		return false, unsupported("sameas of equal values")
+	equal, err := m.equal(v, other)
+	if f, ok := v.(float64); err == nil && (equal || ok && f != f) {
+		err = unsupported("sameas of equal values")
 	}
-	return equal, nil
+	return false, err
 }

@@ -36,12 +36,8 @@ type Markup string
 // A List is a list.
 type List struct{ Items []Value }
 
-// A Tuple is a tuple. With names, which are attributes, it is what the filter
-// groupby gives, a namedtuple.
-type Tuple struct {
-	Items []Value
-	names []string
-}
+// A Tuple is a tuple.
+type Tuple struct{ Items []Value }
 
 // A Range is range(Start, Stop, Step), with Step not 0.
 type Range struct{ Start, Stop, Step int64 }
@@ -123,9 +119,6 @@ func typeName(v Value) string {
 	case *List:
 		return "list"
 	case *Tuple:
-		if v.names != nil {
-			return "_GroupTuple"
-		}
 		return "tuple"
 	case *Dict:
 		return "dict"

@@ -137,8 +137,6 @@ func (m *machine) unaryBy(op string, a Value) (v Value, err error) {
 		v, err = m.str(a)
 	case "repr":
 		v, err = m.repr(a)
-	case "ascii":
-		v, err = m.ascii(a)
 	case "list":
 		var items []Value
 		items, err = m.list(a)

@@ -107,7 +107,7 @@ func TestRefusals(t *testing.T) {
 		want                   error
 	}{
 		{"raised", "{{ raise_exception('no') }}", hi, chat.ErrTemplate},
-		{"limits", "{{ ('a' * 10**9) | length }}", hi, chat.ErrNotScorable},
+		{"limits", "{{ ('a' * 1000000000) | length }}", hi, chat.ErrNotScorable},
 		{"no final text", "{{ messages }}", `"messages":[{"role":"user","content":"a"},{"role":"assistant"}],` +
 			`"add_generation_prompt":false,"continue_final_message":true,"chat_template":"{% for m in messages %}{% for p in m.content %}{% endfor %}{% endfor %}"`,
 			chat.ErrMalformed},

@@ -104,7 +104,7 @@ class Programs:
             case 8: return f"{self.atom()}.{self.pick('k', 'j', 'n', 'c', 'name', 'upper', 'items')}"
             case 9: return f"{self.atom()}[{self.pick('0', '1', '-1', repr('k'), '0:1', '::2', '5', 'a')}]"
             case 10: return f"({e()}, {e()})"
-            case 11: return f"({self.atom()} ** {self.pick('2', 'a')})"
+            case 11: return f"({self.atom()} // {self.pick('2', 'a')})"
             case 12: return f"{e()} + {self.pick('1', repr('s'), 'b')} + {e()} + {self.atom()}"
             case 13: return f"({e()} {self.pick('==', '<', 'in')} {e()} {self.pick('==', '<', '!=')} {e()})"
             case 14: return f"({e()} {self.pick('-', '*', '/', '//', '%')} {e()})"
@@ -222,16 +222,11 @@ BY_HAND = r"""
 {% for i in [1, 2] %}{% if i == 1 %}{% continue %}{% endif %}{{ i }}{% else %}E{% endfor %}
 {% for i in [1, 2] %}{% continue %}{% else %}E{% endfor %}
 {% for i in [1, 2] %}{% for j in [] %}{% else %}{% break %}{% endfor %}{{ i }}{% else %}E{% endfor %}
-{% set y = 2 %}{{ (-1) ** y }} {{ -2 ** y }} {{ -2 ** 2 }} {{ (1 - 2.5) ** y }} {{ y ** -1 ** y }} {{ (-0.0) ** y }}
 {% set y = 1e308 * 10 %}{{ y }}
 {{ 1e308 * 10 }}{{ [1e308 * 10, 1] }}
 {% if 1e308 * 10 > 1 %}1{% endif %}
 {{ [1e308 * 10]|first }}{{ a }}
 {% if false %}{{ 1e308 * 10 > a }}{% endif %}ok
-{% if 10 ** 5000 > a %}1{% endif %}
-{{ 10 ** 5000 }}
-{{ 10 ** 4300 > a }}
-{{ 10 ** 4299 > a }}
 {{ false and (1 is zork) }}{{ 1 if true else (1|zork) }}{{ 2 == 3 == (1|zork) }}
 {{ a and (1 is zork) }}
 {{ 1 if a else (1|zork) }}

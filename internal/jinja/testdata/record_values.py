@@ -159,7 +159,7 @@ def bound(n=12):
 
 
 binops = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a / b,
-          "//": lambda a, b: a // b, "%": lambda a, b: a % b, "**": lambda a, b: a**b}
+          "//": lambda a, b: a // b, "%": lambda a, b: a % b}
 compares = {"==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b, "<=": lambda a, b: a <= b,
             ">": lambda a, b: a > b, ">=": lambda a, b: a >= b, "in": lambda a, b: a in b}
 
@@ -179,9 +179,6 @@ def binary():
         return percent()
     if op == "*" and any(isint(x) and abs(x) > 99 and not isinstance(y, (int, float)) for x, y in ((a, b), (b, a))):
         raise Skip
-    if op == "**":
-        if isint(a) and isint(b) and (b > 99 or b > 9 and a.bit_length() > 99):
-            raise Skip
     return ["bin", op, a, b], lambda: binops[op](a, b)
 
 
@@ -225,7 +222,7 @@ def compare():
 
 def unary():
     op, f = rnd.choice([("+", lambda v: +v), ("-", lambda v: -v), ("truth", bool), ("len", len), ("str", str), ("repr", repr),
-                        ("str", str), ("repr", repr), ("ascii", ascii), ("list", list), ("hash", lambda v: {v: 1})])
+                        ("str", str), ("repr", repr), ("list", list), ("hash", lambda v: {v: 1})])
     a = number() if op in "+-" else value()
     return ["un", op, a], lambda: f(a)
 
@@ -235,11 +232,12 @@ def item():
     a = value()
     b = rnd.choice([lambda: rnd.randrange(-5, 6), lambda: element(a), lambda: value(1), lambda: rnd.choice(big), lambda: "items",
                     lambda: "upper", lambda: rnd.choice(list(a) or [0]) if isinstance(a, dict) else 0])()
+    if '"n":' in json.dumps(encode(b)):
+        raise Skip
     return [op, a, b], lambda: f(a, b)
 
 
-names = ["foo", "a", "append", "clear", "pop", "update", "__class__", "__len__", "__foo__", "_x", "__html__", "real", "imag", "numerator",
-         "denominator", "start", "stop", "step", "key", "sort", "_Namespace__attrs", "_undefined_name", "__add__", "__iter__", "__dict__", "remove"]
+names = ["foo", "a", "append", "clear", "pop", "update", "__class__", "__len__", "__foo__", "_x", "__html__", "key", "sort", "_Namespace__attrs", "_undefined_name", "__add__", "__iter__", "__dict__", "remove"]
 
 
 def attribute():
@@ -267,82 +265,50 @@ def dicts():
 
 
 def percent():
-    spec = "".join(rnd.choice(["", "", "", "-", "+", " ", "#", "0"]) for _ in range(2)) + rnd.choice(["", "", "5", "12", "1", "*"])
-    spec += rnd.choice(["", "", "", ".0", ".1", ".3", ".10", ".", ".*", ".40"]) + rnd.choice(["", "", "", "", "l", "h"])
-    code = rnd.choice("sssrradddiuxXoeEfFgGc%") if rnd.random() < 0.97 else rnd.choice("bqé")
-    stars = [rnd.choice([3, -6, 0, 9, "x", -1]) if rnd.random() < 0.95 else 1.0 for _ in range(spec.count("*"))]
+    spec = rnd.choice(["", "", "", "-", "0", "-0"]) + rnd.choice(["", "", "5", "12", "1"])
+    code = rnd.choice("sssdddfff")
+    if code == "f":
+        spec += rnd.choice(["", "", ".0", ".1", ".3", ".10", ".", ".40"])
     a = rnd.choice([number, number, value, text])()
     f = rnd.choice(["%", "a%", "%%%", "<%"]) + spec + code + rnd.choice(["", "|", " é"])
-    v = rnd.choice([a, a, (a,)]) if not stars else (*stars, a)
-    x = rnd.random()
-    if x < 0.1:
-        f = "%(key)" + spec.replace("*", "9") + code
-        v = {"key": a}
-    elif x < 0.15:
-        f, v = rnd.choice([("%s %s", (a, a)), ("%s", ()), ("none", a), ("none", ()), ("%", a), ("%5", a), ("%(a", {"a": 1}), ("%(a)s%(b)s", {"a": a, "b": 1}),
-                           ("%(a(b)c)s", {"a(b)c": a}), ("%(a)s %s", {"a": a}), ("%(a)%", {"a": 1}), ("%s", {"a": a}), ("%()s", {"": a}), ("%s%s", [1, 2]), ("x", [1])])
-    if rnd.random() < 0.15:
-        f = Markup(f)
+    v = rnd.choice([a, a, (a,)])
+    if rnd.random() < 0.1:
+        f, v = rnd.choice([("%s %s", (a, a)), ("%s", ()), ("none", a), ("none", ()), ("%s", {"a": a}), ("%s%s", [1, 2]), ("x", [1])])
     return ["bin", "%", f, v], lambda: f % v
-
-
-def fill_spec():
-    s = rnd.choice(["", "", "", "<", ">", "^", "=", "*<", "é^", "0>", "😀=", "{<", " >"])
-    s += rnd.choice(["", "", "", "+", "-", " "]) + rnd.choice(["", "", "", "z"]) + rnd.choice(["", "", "#"]) + rnd.choice(["", "", "0"])
-    s += rnd.choice(["", "", "1", "5", "12", "20", "33"]) + rnd.choice(["", "", "", ",", "_"]) + rnd.choice(["", "", "", ".0", ".1", ".2", ".5", ".17", "."])
-    return s + rnd.choice(["", "", "s", "d", "d", "b", "o", "x", "X", "c", "n", "e", "E", "f", "f", "F", "g", "G", "%", "q", "ds"])
 
 
 def strformat():
     a = rnd.choice([number, number, number, text, value])()
     if rnd.random() < 0.2 and isinstance(a, (int, float)):
         a = rnd.choice([0, 0.0, -0.0, 1234567, 1234567.891, -1234567, 12, 0.00001234, 1e16, 1e15, -0.04, True])
-    x = rnd.random()
-    if x < 0.7:
-        f = "{:" + fill_spec().replace("{", "(") + "}"
-    elif x < 0.8:
-        f = "{!" + rnd.choice("srax") + ":" + rnd.choice(["", "10", ">12", ".3"]) + "}"
+    if isinstance(a, (int, float)) and rnd.random() < 0.7:
+        f = "{:" + rnd.choice(["", "", "0"]) + rnd.choice(["", "", "1", "5", "12", "33"]) + rnd.choice(["f", ".0f", ".1f", ".17f"] + ["d"] * isinstance(a, int)) + "}"
     else:
-        f = rnd.choice(["{} {}", "{0} {1} {0}", "{0} {}", "{} {0}", "{a} {b}", "{a[0]}", "{a.b}", "{a[k]}", "{0.real}", "{0[1]}", "{0[-1]}",
-                        "{:{}}", "{:>{w}}", "{:{:{}}}", "{", "}", "{{}}", "{{{}}}", "{!}", "{!r", "{a!r:>{w}}", "{0", "{a[}", "{a[x]y}", "{a..b}", "{a.}",
-                        "{[0]}", "{.real}", "{a!rx}", "{:{}{}}", "{99999999999999999999}", "{0[99999999999999999999]}", "{ }", "{a.__class__}", "{a.upper}", "{\u0663}",
-                        "{0.a}", "{\u00b2}", "{!s:{}}", "{:}}", "x{}y{", "{a.foo}", "{a[foo]}", "{0[0][0]}", "{:{{}}}", "{a:}"])
-    if rnd.random() < 0.1:
-        f = Markup(f)
+        f = rnd.choice(["{} {}", "{0} {1} {0}", "{0} {}", "{} {0}", "{a} {b}", "{", "}", "{{}}", "{{{}}}", "{0", "{99999999999999999999}", "{ }", "x{}y{", "{a:}", "{}}", "{5}", "{zz}", "{00}"])
     args = [a, rnd.choice([3, 10, "x"]), 1]
-    kw = {"a": a, "b": 2, "w": rnd.choice([3, 10])}
-    if rnd.random() < 0.1:
-        m = rnd.choice([kw, kw, [1], None, env.undefined(name="u")])
-        return ["call", f, "format_map", [m], {}], lambda: env.getattr(f, "format_map")(m)
     if rnd.random() < 0.3:
         args = args[: rnd.randrange(3)]
+    kw = {"a": a, "b": 2}
     return ["call", f, "format", args, kw], lambda: env.getattr(f, "format")(*args, **kw)
 
 
 chars = [" ", "a", "ab", "abc\t\n", "é", "", None, "x", "😀", "\u3000 ", "'\""]
 strargs = {}
-for n in "capitalize casefold isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper lower swapcase title upper".split():
+for n in "capitalize isalnum isalpha isascii isdecimal isdigit islower isnumeric isspace isupper lower title upper".split():
     strargs[n] = lambda s: []
 for n in "strip lstrip rstrip".split():
     strargs[n] = lambda s: rnd.choice([[], [rnd.choice(chars)], [s[:1]], [s[-1:]], [text()]])
 for n in "find rfind index rindex count startswith endswith".split():
     strargs[n] = lambda s: [element(s) if rnd.random() < 0.7 else text(), bound(), bound()][: rnd.randrange(1, 4)]
-for n in "center ljust rjust".split():
-    strargs[n] = lambda s: [rnd.randrange(-3, 30), rnd.choice(["*", "é", "😀", "", "ab", "<"])][: rnd.randrange(1, 3)]
 for n in "split rsplit".split():
     strargs[n] = lambda s: [rnd.choice([None, ",", " ", element(s), "a", "ab", "aa", ""]), rnd.choice([-1, 0, 1, 2, 3, 9, -5])][: rnd.randrange(3)]
 for n in "partition rpartition removeprefix removesuffix".split():
     strargs[n] = lambda s: [rnd.choice([",", " ", element(s), s[:1], s[-2:], ""])]
-strargs["zfill"] = lambda s: [rnd.randrange(-2, 20)]
-strargs["expandtabs"] = lambda s: rnd.choice([[], [rnd.randrange(-1, 9)]])
 strargs["splitlines"] = lambda s: rnd.choice([[], [True], [0], [False], [2]])
 strargs["join"] = lambda s: [rnd.choice([[text() for _ in range(rnd.randrange(4))], tuple(text() for _ in range(2)), text(), value(), {"a": 1, "b": 2}, [Markup("<"), "<"], [text(), 1]])]
 strargs["replace"] = lambda s: [element(s), rnd.choice(["", "x", "<&>", text()]), rnd.choice([-1, 0, 1, 2, 5, -3])][: rnd.randrange(2, 4)]
-strargs["translate"] = lambda s: [rnd.choice([{97: "x", 98: None, 99: 100, 233: "ee", 0x1F600: ""}, {97: 1.5}, {97: -1}, [], ["x"] * 100, "y" * 110, {}, None, {97: 0x110000}])]
-strargs["escape"] = lambda s: [value()]
-strargs["striptags"] = strargs["unescape"] = lambda s: []
 strmethods = list(strargs)
-kwnames = {"split": ["sep", "maxsplit"], "rsplit": ["sep", "maxsplit"], "splitlines": ["keepends"], "expandtabs": ["tabsize"], "removesuffix": ["suffix"], "find": ["sub"]}
+kwnames = {"split": ["sep", "maxsplit"], "rsplit": ["sep", "maxsplit"], "splitlines": ["keepends"], "removesuffix": ["suffix"], "find": ["sub"]}
 
 
 def strcall():
@@ -352,13 +318,13 @@ def strcall():
     if rnd.random() < 0.15:
         a += rnd.choice(["\t", "x\ty", " tail  "])
     name = rnd.choice(strmethods)
+    if isinstance(a, Markup) and name in ("join", "removesuffix", "replace"):
+        raise Skip
     args = strargs[name](a)
     if name in ("startswith", "endswith") and rnd.random() < 0.3:
         args[0] = rnd.choice([(args[0], "x"), ("x", args[0]), (), (1,), ("", 1), [args[0]], 1])
     if rnd.random() < 0.04:
         args = [value(1) for _ in range(rnd.randrange(4))]
-    if any(isinstance(x, int) and x > 99 for x in args) and name in ("center", "ljust", "rjust", "zfill", "expandtabs"):
-        raise Skip
     kw = {}
     if args and name in kwnames and rnd.random() < 0.3:
         i = rnd.randrange(len(args))
@@ -367,9 +333,7 @@ def strcall():
     return ["call", a, name, args, kw], lambda: env.getattr(a, name)(*args, **kw)
 
 
-othermethods = {list: ["count", "index", "copy", "append", "sort"], tuple: ["count", "index"], dict: ["get", "get", "items", "keys", "values", "copy", "pop"],
-                range: ["count", "index"], int: ["bit_length", "conjugate", "as_integer_ratio", "bit_count"], bool: ["bit_length", "conjugate", "as_integer_ratio"],
-                float: ["is_integer", "conjugate", "as_integer_ratio"], type({}.keys()): ["isdisjoint"], type({}.items()): ["isdisjoint"]}
+othermethods = {list: ["count", "index", "copy", "append", "sort"], tuple: ["count", "index"], dict: ["get", "get", "items", "keys", "values", "copy", "pop"]}
 
 
 def othercall():
@@ -380,7 +344,7 @@ def othercall():
     if name in ("index", "count"):
         skip_identity(a)
     args = {"count": lambda: [element(a)], "index": lambda: [element(a), bound(4) or 0, bound(4) or 9][: rnd.randrange(1, 4)],
-            "get": lambda: [element(a), value(1)][: rnd.randrange(1, 3)], "isdisjoint": lambda: [value()], "append": lambda: [1], "pop": lambda: ["a"]}.get(name, list)()
+            "get": lambda: [element(a), value(1)][: rnd.randrange(1, 3)], "append": lambda: [1], "pop": lambda: ["a"]}.get(name, list)()
     if rnd.random() < 0.03:
         args = [value(1) for _ in range(rnd.randrange(4))]
     return ["call", a, name, args, {}], lambda: env.getattr(a, name)(*args)
