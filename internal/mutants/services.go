@@ -101,7 +101,7 @@ var gateways = []mutant{
 	{"./examples/gateway", "attempts.send", "an answer that has begun is asked for again", "begun.Peek(1)", "begun.Peek(512)", "TestConversations"},
 	{"./examples/gateway", "unavailable", "a pod that answers 502 is not passed over", "status == http.StatusBadGateway || ", "", "TestConversations"},
 	{"./examples/gateway", "attempts.RoundTrip", "a pod is to blame for a client that goes", "if ctx.Err() != nil {", "if false {", "TestGone"},
-	{"./examples/gateway", "gateway.ended", "an exact prediction counts as a wrong one", "case pick.PredictedTokens == u.CachedTokens:", "case pick.PredictedTokens == u.CachedTokens+1:", "TestConversations"},
+	{"./examples/gateway", "gateway.onEnd", "an exact prediction counts as a wrong one", "case pick.PredictedTokens == u.CachedTokens:", "case pick.PredictedTokens == u.CachedTokens+1:", "TestConversations"},
 	{"./epp", "exchange.metadata", "an empty subset is none", "; ok && !x.limited {", "; ok && !x.limited && len(endpoints(v)) > 0 {", "TestSequences"},
 	{"./epp", "exchange.limit", "a subset without a pod is none", "case x.limited:", "case false:", "TestSequences"},
 	{"./epp", "exchange.limit", "any number of requests waits at a pod", "x.requestsAt(pod) >= x.MaxRequests {", "false {", "TestRefusals"},
