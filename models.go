@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"sync"
 
 	"github.com/kvindex/kvindex/internal/chats"
@@ -42,13 +43,28 @@ func LoadModel(dir string, options ...chat.Options) (Model, error) {
 	default:
 		return Model{}, fmt.Errorf("kvindex: %d chat.Options for one model: %w", len(options), fs.ErrInvalid)
 	}
-	t, err := tokenize.LoadPretrained(dir, o.Engine)
+	var t *tokenize.BPE
+	var err error
+	if path := tokenizerPath(dir, o); path == dir {
+		t, err = tokenize.LoadPretrained(dir, o.Engine)
+	} else {
+		t, err = tokenize.Load(path)
+	}
 	if err != nil {
 		return Model{}, fmt.Errorf("kvindex: %w", err)
 	}
 	m := Model{Tokenizer: t}
 	m.Chat, m.ChatErr = chat.Load(dir, o)
 	return m, nil
+}
+
+// tokenizerPath returns the path of the tokenizer of a model: that of mistral-common where the
+// engine is to use it, whatever else is in the folder.
+func tokenizerPath(dir string, o chat.Options) string {
+	if o.TokenizerMode == "mistral" {
+		return filepath.Join(dir, "tekken.json")
+	}
+	return dir
 }
 
 // ModelsConfig configures Models. The zero value is ready to use.
@@ -77,19 +93,24 @@ func NewModels(c ModelsConfig) (*Models, error) {
 	if c.Engine != nil {
 		return nil, errors.New("kvindex: ModelsConfig: Engine is set: Options has the engine of a model")
 	}
+	find := c.Find
+	if find == nil {
+		find = tokenize.Hub{}.Find
+	}
 	if c.Options != nil {
 		c.Engine = func(model string) string { return c.Options(model).Engine }
+		c.Find = func(ctx context.Context, model string) (string, error) {
+			dir, err := find(ctx, model)
+			return tokenizerPath(dir, c.Options(model)), err
+		}
 	}
 	pool, err := tokenize.NewPool(c.PoolConfig)
 	if err != nil {
 		return nil, fmt.Errorf("kvindex: %w", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	s := &Models{Pool: pool, chats: chats.Models{Options: c.Options}, stop: stop}
-	if c.Find != nil {
-		s.chats.Find = func(_ context.Context, model string) (string, error) { return c.Find(ctx, model) }
-	}
-	return s, nil
+	templates := chats.Models{Options: c.Options, Find: func(_ context.Context, model string) (string, error) { return find(ctx, model) }}
+	return &Models{Pool: pool, chats: templates, stop: stop}, nil
 }
 
 // Close ends calls that wait for a tokenizer, as the Close of a tokenize.Pool does, and
