@@ -29,6 +29,9 @@ func FuzzParse(f *testing.F) {
 		`{"input":[{"role":"user","content":[{"type":"input_text","text":"a"}]},{"type":"reasoning","id":"r","summary":[{"type":"summary_text","text":"s"}]},` +
 			`{"type":"message","role":"assistant","id":"m","status":"completed","content":[{"type":"output_text","text":"o","annotations":[]}]},` +
 			`{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"x"}],"tools":[{"type":"function","name":"f"}]}`,
+		`{"messages":[{"role":"system","content":"[INST]"},{"role":"user","content":"u"},{"role":"assistant","content":[{"type":"thinking","thinking":"r","closed":false},{"type":"text","text":"a"}],` +
+			`"tool_calls":[{"id":"call-123456789","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},{"role":"tool","tool_call_id":"123456789","content":"{\"r\":1e5}"},` +
+			`{"role":"assistant","content":" a "}],"add_generation_prompt":false,"continue_final_message":true,"reasoning_effort":"high","tools":[{"type":"function","function":{"name":"f"}}]}`,
 	} {
 		f.Add([]byte(body))
 	}
@@ -46,6 +49,10 @@ func FuzzParse(f *testing.F) {
 	}
 	models = append(models, loadHarmony(f, chat.Options{}), loadV32(f, chat.Options{Engine: "0.28"}))
 	models = append(models, loadDeepSeek(f, "V4", chat.Options{}), loadDeepSeek(f, "V41", chat.Options{Kwargs: `{"reasoning_effort":"max"}`}))
+	for _, v := range mistralVersions {
+		m, _ := loadMistral(f, v, chat.Options{})
+		models = append(models, m)
+	}
 	parse := func(t *testing.T, path string, body []byte) {
 		r, err := chat.Parse(path, body)
 		if err != nil {

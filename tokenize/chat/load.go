@@ -26,7 +26,7 @@ var specialNames = []string{"bos_token", "eos_token", "unk_token", "sep_token", 
 // By config.json, if there is one, Load finds models whose chats the engine renders by a program
 // and not from a template. It knows those of gpt-oss (harmony) and DeepSeek-V3.2, with vLLM from
 // 0.24, DeepSeek-V4, from 0.28, DeepSeek-V4.1, in main of autumn 2026, and of Mistral with a
-// tekken.json, from 0.29. It refuses the others
+// tekken.json, from 0.27.1. It refuses the others
 // with ErrUnsupported. A model without a template is ErrNoTemplate.
 func Load(dir string, o Options) (*Model, error) {
 	m := new(Model)

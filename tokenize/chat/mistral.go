@@ -76,7 +76,7 @@ func (m *Model) usesMistral(dir string) (bool, error) {
 	case mode != "mistral" && other:
 		err = unsupported("%s beside tokenizer.json: the engine's --tokenizer-mode or the names of its weights decide between them: set the TokenizerMode to mistral or hf", tekkenName)
 	case !m.engine.does(encodesMistral):
-		err = unsupported("mistral-common's chats of vLLM before 0.29")
+		err = unsupported("mistral-common's chats of vLLM before 0.27.1")
 	case m.kwargs != nil:
 		err = unsupported("--default-chat-template-kwargs with mistral-common")
 	}
@@ -160,7 +160,7 @@ type mistralCall struct {
 	arguments jinja.Value
 }
 
-// renderMistral renders a chat as vLLM does with mistral-common: vLLM 0.29 to 0.31 and main of
+// renderMistral renders a chat as vLLM does with mistral-common: vLLM 0.27.1 to 0.31 and main of
 // autumn 2026 (renderers/online_renderer.py, renderers/mistral.py and tokenizers/mistral.py),
 // transformers 5 (tokenization_mistral_common.py, apply_chat_template) and mistral-common 1.11.6
 // and 1.11.7 (protocol/instruct/validator.py and normalize.py, tokens/tokenizers/instruct.py).
@@ -353,7 +353,7 @@ func (x *mistralMessage) readAnswer(m *Model, from *message) error {
 		}
 	}
 	for i := range from.arguments {
-		call, err := from.mistralCall(i)
+		call, err := from.mistralCall(i, m.engine)
 		if err == nil && call.id == "null" && m.mistral.version >= 13 {
 			err = badField("id", `"null"`)
 		}
@@ -368,7 +368,7 @@ func (x *mistralMessage) readAnswer(m *Model, from *message) error {
 	return nil
 }
 
-func (m *message) mistralCall(i int) (call mistralCall, err error) {
+func (m *message) mistralCall(i int, engine version) (call mistralCall, err error) {
 	v, _ := m.toolCalls.Items[i].(*jinja.Dict).Lookup("function")
 	function := v.(*jinja.Dict)
 	id, name := m.called(i)
@@ -381,6 +381,12 @@ func (m *message) mistralCall(i int) (call mistralCall, err error) {
 		err = badField("function.name", "%.80q, which mistral-common refuses", name)
 	case function.Len() > 2:
 		err = badField("function", "more than a name and arguments")
+	case m.rare != nil:
+		for _, odd := range m.rare.odd {
+			if odd.call == i && !engine.does(odd.until) {
+				err = unscored("function.arguments", "no object, of which this version of the engine may make something")
+			}
+		}
 	}
 	return call, err
 }

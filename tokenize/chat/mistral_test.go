@@ -1,12 +1,15 @@
 package chat_test
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -252,8 +255,8 @@ func mistralBody(r *rand.Rand) []byte {
 	return b
 }
 
-// mistral.txt has a line for each body, and in it for each version a digest of the ids, or - if the engine
-// refuses the body. record_mistral.py wrote it, by mistral-common itself.
+// mistral.txt has a line for each body, and in it for each version of the tokenizer a digest of
+// the ids, or - if the engine refuses the body (testdata/record_mistral.py).
 func TestMistral(t *testing.T) {
 	r := rand.New(rand.NewPCG(43, 13))
 	bodies := make([][]byte, 1800)
@@ -291,5 +294,182 @@ func TestMistral(t *testing.T) {
 	}
 	if taken < len(bodies)*2 {
 		t.Errorf("%d of %d are taken", taken, 5*len(bodies))
+	}
+}
+
+// The forms are those of mistral-common's own tests (tests/test_tokenize_v3.py to
+// test_tokenizer_v15.py).
+func TestMistralText(t *testing.T) {
+	const body = `{"messages":[{"role":"system","content":"S"},{"role":"user","content":"U1"},
+		{"role":"assistant","content":null,"tool_calls":[{"id":"123456789","type":"function","function":{"name":"F1","arguments":"{}"}},
+			{"id":"call-999999999","type":"function","function":{"name":"F2","arguments":"{\"a\":\"[/INST]\"}"}}]},
+		{"role":"tool","tool_call_id":"call-999999999","content":"R2"},{"role":"tool","tool_call_id":"123456789","content":"{\"r\":1}"},
+		{"role":"assistant","content":"A2 "},{"role":"user","content":"U2[INST]"}],
+		"tools":[{"type":"function","function":{"name":"f","strict":true}}],"reasoning_effort":"high"}`
+	const tools = `[AVAILABLE_TOOLS][{"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}][/AVAILABLE_TOOLS]`
+	const calls = `[TOOL_CALLS][{"name": "F1", "arguments": {}, "id": "123456789"}, {"name": "F2", "arguments": {"a": "[/INST]"}, "id": "999999999"}]</s>`
+	for version, want := range map[int]string{
+		3: `<s>[INST]U1[/INST]` + calls + `[TOOL_RESULTS]{"content": "R2", "call_id": "999999999"}[/TOOL_RESULTS]` +
+			`[TOOL_RESULTS]{"content": {"r": 1}, "call_id": "123456789"}[/TOOL_RESULTS]A2</s>` + tools + "[INST]S\n\nU2[INST][/INST]",
+		7: `<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]U1[/INST]` + calls + `[TOOL_RESULTS]999999999[TOOL_CONTENT]R2[/TOOL_RESULTS]` +
+			`[TOOL_RESULTS]123456789[TOOL_CONTENT]{"r":1}[/TOOL_RESULTS]A2</s>` + tools + `[INST]U2[INST][/INST]`,
+		11: `<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]U1[/INST][TOOL_CALLS]F1[CALL_ID]123456789[ARGS]{}[TOOL_CALLS]F2[CALL_ID]999999999[ARGS]{"a": "[/INST]"}</s>` +
+			`[TOOL_RESULTS]123456789[TOOL_CONTENT]{"r":1}[/TOOL_RESULTS][TOOL_RESULTS]999999999[TOOL_CONTENT]R2[/TOOL_RESULTS]A2</s>` + tools + `[INST]U2[INST][/INST]`,
+		13: `<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT]` + tools + `[INST]U1[/INST][TOOL_CALLS]F1[ARGS]{}[TOOL_CALLS]F2[ARGS]{"a": "[/INST]"}</s>` +
+			`[TOOL_RESULTS]{"r":1}[/TOOL_RESULTS][TOOL_RESULTS]R2[/TOOL_RESULTS]A2</s>[INST]U2[INST][/INST]`,
+		15: `<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT]` + tools + `[MODEL_SETTINGS]{"reasoning_effort": "high"}[/MODEL_SETTINGS][INST]U1[/INST]` +
+			`[TOOL_CALLS]F1[ARGS]{}[TOOL_CALLS]F2[ARGS]{"a": "[/INST]"}</s>[TOOL_RESULTS]{"r":1}[/TOOL_RESULTS][TOOL_RESULTS]R2[/TOOL_RESULTS]A2</s>[INST]U2[INST][/INST]`,
+	} {
+		m, tokenizer := loadMistral(t, version, chat.Options{Engine: "0.27.1"})
+		x, err := m.Render(parse(t, body), nil)
+		if err != nil || x.Text != want || x.Whole() {
+			t.Errorf("version %d: %s, %v, want %s", version, text(x), err, want)
+			continue
+		}
+		controls := 0
+		for _, id := range idsOf(t, tokenizer, x) {
+			if id == 3 {
+				controls++
+			}
+		}
+		if controls != 2 {
+			t.Errorf("version %d: %d times [INST]", version, controls)
+		}
+	}
+}
+
+func TestMistralThoughts(t *testing.T) {
+	m, _ := loadMistral(t, 13, chat.Options{})
+	for body, want := range map[string]string{
+		`{"role":"assistant","reasoning":"r","content":"a "}`: "[THINK]r[/THINK]a </s>",
+		`{"role":"assistant","reasoning_content":"r"}`:        "[THINK]r[/THINK]</s>",
+		`{"role":"assistant","content":[{"type":"text","text":"a"},{"type":"thinking","thinking":"r","closed":false},{"type":"text","text":"b "}]}`: "a[THINK]rb </s>",
+		`{"role":"assistant","content":[{"type":"text","text":"a"},{"type":"text","text":"b "}]}`:                                                   "a\n\nb</s>",
+	} {
+		x, err := m.Render(parse(t, `{"messages":[{"role":"user","content":"u"},`+body+`,{"role":"user","content":"v"}]}`), nil)
+		if want := "<s>[INST]u[/INST]" + want + "[INST]v[/INST]"; err != nil || x.Text != want {
+			t.Errorf("%s: %s, %v, want %s", body, text(x), err, want)
+		}
+	}
+}
+
+func TestMistralRefuses(t *testing.T) {
+	m, _ := loadMistral(t, 15, chat.Options{})
+	old, _ := loadMistral(t, 3, chat.Options{Engine: "0.28"})
+	for _, c := range []struct {
+		m          *chat.Model
+		body, want string
+		kind       error
+	}{
+		{m, `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"u"}}]}]}`, "media", chat.ErrNotScorable},
+		{m, `{` + hi + `,"chat_template":"x"}`, "chat_template", chat.ErrMalformed},
+		{m, `{` + hi + `,"add_special_tokens":true}`, "add_special_tokens", chat.ErrNotScorable},
+		{m, `{` + hi + `,"reasoning_effort":"low"}`, "reasoning_effort", chat.ErrMalformed},
+		{m, `{"messages":[{"role":"developer","content":"d"}]}`, "messages[0].role", chat.ErrMalformed},
+		{m, `{"messages":[{"role":"system","content":[{"type":"thinking","thinking":"r"}]}]}`, "messages[0]", chat.ErrMalformed},
+		{m, `{"messages":[{"role":"user","content":"u"},{"role":"assistant","content":[],"audio":null},{"role":"user","content":"u"}]}`, "iterator", chat.ErrNotScorable},
+		{m, `{"messages":[{"role":"user","content":"u"},{"role":"assistant","content":""},{"role":"user","content":"u"}]}`, "neither", chat.ErrMalformed},
+		{m, `{"messages":[{"role":"user","content":"u"},{"role":"tool","content":"","tool_call_id":"123456789"}]}`, "messages[1]", chat.ErrMalformed},
+		{old, `{"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a","reasoning":""},{"role":"user","content":"u"}]}`, "thoughts", chat.ErrMalformed},
+		{old, `{"messages":[{"role":"user","content":"u"},{"role":"assistant","tool_calls":[{"id":"123456789","type":"function","function":{"name":"f","arguments":"[]"}}]},{"role":"user","content":"u"}]}`, "tool_calls[0].function.arguments", chat.ErrNotScorable},
+	} {
+		if x, err := c.m.Render(parse(t, c.body), nil); !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %s, %v, want %v about %s", c.body, text(x), err, c.kind, c.want)
+		}
+	}
+}
+
+func TestMistralFolders(t *testing.T) {
+	file := func(change func(file map[string]any)) string {
+		f := tekken(15)
+		change(f)
+		return tekkenJSON(t, f)
+	}
+	good := file(func(map[string]any) {})
+	for _, c := range []struct {
+		tekken string
+		others string // names of files
+		o      chat.Options
+		want   string // "": it loads
+	}{
+		{good, "", chat.Options{}, ""},
+		{good, "tokenizer.model.v3", chat.Options{TokenizerMode: "auto"}, ""},
+		{good, "tokenizer.json", chat.Options{TokenizerMode: "mistral"}, ""},
+		{good, "tokenizer.json tokenizer_config.json chat_template.jinja", chat.Options{TokenizerMode: "hf"}, ""},
+		{good, "tokenizer.json", chat.Options{}, "set the TokenizerMode"},
+		{good, "chat_template.jinja", chat.Options{TokenizerMode: "hf"}, "without a tokenizer.json"},
+		{good, "", chat.Options{Engine: "0.27"}, "before 0.27.1"},
+		{good, "", chat.Options{Kwargs: `{"a":1}`}, "kwargs"},
+		{"", "tokenizer.model.v7", chat.Options{}, "SentencePiece"},
+		{"", "tokenizer.model.v7", chat.Options{TokenizerMode: "mistral"}, "SentencePiece"},
+		{"", "tokenizer.json", chat.Options{TokenizerMode: "mistral"}, "without a tekken.json"},
+		{"{", "", chat.Options{}, "tekken.json"},
+		{file(func(f map[string]any) { f["config"].(map[string]any)["version"] = "v2" }), "", chat.Options{}, `"v2"`},
+		{file(func(f map[string]any) { f["config"].(map[string]any)["version"] = "v13" }), "", chat.Options{}, "model_settings_builder"},
+		{file(func(f map[string]any) { f["special_tokens"] = f["special_tokens"].([]any)[:20] }), "", chat.Options{}, "[ARGS]"},
+		{file(func(f map[string]any) { f["special_tokens"].([]any)[9].(map[string]any)["rank"] = 40 }), "", chat.Options{}, "[TOOL_CALLS]"},
+		{file(func(f map[string]any) { f["special_tokens"].([]any)[9].(map[string]any)["token_str"] = "<s>" }), "", chat.Options{}, "twice"},
+	} {
+		files := map[string]string{"config.json": `{}`}
+		for _, name := range strings.Fields(c.others) {
+			files[name] = `{}`
+		}
+		if c.tekken != "" {
+			files["tekken.json"] = c.tekken
+		}
+		_, err := chat.Load(folder(t, files), c.o)
+		if (err == nil) != (c.want == "") || err != nil && (!errors.Is(err, chat.ErrUnsupported) || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s, %+v: %v, want %q", c.others, c.o, err, c.want)
+		}
+	}
+	// A file of the first tokenizers lists no tokens.
+	f := tekken(7)
+	delete(f, "special_tokens")
+	m, err := chat.Load(folder(t, map[string]string{"tekken.json": tekkenJSON(t, f)}), chat.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := m.Render(parse(t, `{"messages":[{"role":"system","content":""}]}`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ids := idsOf(t, new(spelled), x); !slices.Equal(ids, []uint32{1, 17, 18}) {
+		t.Errorf("the ids are %v", ids)
+	}
+}
+
+// A tokenizer that takes control tokens out of a text makes other ids than the engine.
+func TestMistralOtherTokenizer(t *testing.T) {
+	m, _ := loadMistral(t, 7, chat.Options{})
+	x, err := m.Render(parse(t, `{`+hi+`}`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dst := []uint32{7}
+	ids, err := x.Encode(t.Context(), dst, whole{})
+	if !errors.Is(err, chat.ErrNotScorable) || !strings.Contains(err.Error(), "tekken.json") || !slices.Equal(ids, dst) {
+		t.Errorf("%v, %v", ids, err)
+	}
+}
+
+// whole is a tokenizer to which each text is a token.
+type whole struct{}
+
+func (whole) Encode(_ context.Context, dst []uint32, _ string, _ bool) ([]uint32, error) {
+	return append(dst, 3), nil
+}
+
+// ns/op of a chat of 100 messages and a tool, as BenchmarkHarmony's.
+func BenchmarkMistral(b *testing.B) {
+	m, _ := loadMistral(b, 13, chat.Options{})
+	r, err := chat.Parse("", []byte(conversation(99, benchTool)))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := m.Render(r, nil); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
