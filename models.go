@@ -109,8 +109,9 @@ func NewModels(c ModelsConfig) (*Models, error) {
 		return nil, fmt.Errorf("kvindex: %w", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	templates := chats.Models{Options: c.Options, Find: func(_ context.Context, model string) (string, error) { return find(ctx, model) }}
-	return &Models{Pool: pool, chats: templates, stop: stop}, nil
+	s := &Models{Pool: pool, chats: chats.Models{Options: c.Options}, stop: stop}
+	s.chats.Find = func(_ context.Context, model string) (string, error) { return find(ctx, model) }
+	return s, nil
 }
 
 // Close ends calls that wait for a tokenizer, as the Close of a tokenize.Pool does, and

@@ -443,7 +443,7 @@ func (t *mistral) check(messages []mistralMessage, continues bool) error {
 // join joins messages of one role that follow each other. Answers of tools stay apart, and get
 // the order of their calls, as do messages of the system's.
 func (t *mistral) join(messages []mistralMessage) []mistralMessage {
-	var list []mistralMessage
+	list := make([]mistralMessage, 0, len(messages)+1)
 	system, prompted := "", false // the prompt of version 3
 	var called []string           // since the last answers of tools
 	for from, to := 0, 0; from < len(messages); from = to {
