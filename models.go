@@ -32,8 +32,8 @@ type Model struct {
 // model, by tokenize.LoadPretrained and chat.Load. If only the template cannot be read, the
 // reason is in Model.ChatErr, and the error is nil, because texts can be scored.
 //
-// At most one chat.Options may be given. Its Engine counts for the tokenizer, too. Without
-// it, the chat.Options are zero: vLLM's main of autumn 2026, without arguments.
+// At most one chat.Options may be given. Its Engine counts for the tokenizer, too, and with its
+// TokenizerMode "mistral" the tokenizer is that of the tekken.json, by tokenize.Load. Without it, the chat.Options are zero: vLLM's main of autumn 2026, without arguments.
 func LoadModel(dir string, options ...chat.Options) (Model, error) {
 	var o chat.Options
 	switch len(options) {
@@ -74,8 +74,8 @@ type ModelsConfig struct {
 	// tokenizer and once for the chat template, and at most 1,024 calls for templates run
 	// at a time. PoolConfig.Engine must be nil: Options has the engine.
 	tokenize.PoolConfig
-	// Options returns the chat.Options of a model. Their Engine counts for the tokenizer,
-	// too. With nil they are zero for all models.
+	// Options returns the chat.Options of a model. Their Engine and the TokenizerMode "mistral"
+	// count for the tokenizer, as for LoadModel. With nil they are zero for all models.
 	Options func(model string) chat.Options
 }
 
