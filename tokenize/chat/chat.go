@@ -79,8 +79,8 @@ type Options struct {
 
 	// TokenizerMode is --tokenizer-mode: "auto", "hf", "mistral", "deepseek_v32",
 	// "deepseek_v4" or "deepseek_v41". "" means "auto": the engine decides by the model.
-	// "mistral" is mistral-common, for a folder with a tekken.json. With "hf" vLLM renders the chat template also of models that
-	// it renders by a program by default, but not of gpt-oss.
+	// "mistral" is mistral-common, for a folder with a tekken.json. With "hf" vLLM renders the
+	// chat template also of models that it renders by a program by default, but not of gpt-oss.
 	TokenizerMode string
 
 	// InlineSystem places system messages among those of Anthropic's Messages API, as an option

@@ -29,7 +29,7 @@ func tekken(version int) map[string]any {
 	for b := range 256 {
 		tokens = append(tokens, string([]byte{byte(b)}))
 	}
-	tokens = append(tokens, strings.Fields(`in er th he an re [I NS NST [INST INST INST] T] </ /s s> th the": ", : {" "} "_ TH INK THINK \n \u é 日 本 日本 ti on tion ll lo ell hell get ge we wea ther weather 12 call`)...)
+	tokens = append(tokens, strings.Fields(`in er th he an re [I NS NST [INST INST INST] T] </ /s s> th the": ", : {" "} "_ TH INK THINK \n \u é 日 本 日本 ti on tion ll lo ell hell get ge we wea eath weather 12 call`)...)
 	tokens = append(tokens, " t", " the", "  ", "\n\n", ", ", ": ", " [", "\r\n", " w", " we")
 	seen := make(map[string]bool)
 	var vocab []any
