@@ -95,11 +95,8 @@ func FuzzParse(f *testing.F) {
 type spelled struct{ text string }
 
 func (s *spelled) Encode(_ context.Context, dst []uint32, text string, _ bool) ([]uint32, error) {
-	if text == "[INST]" {
-		return append(dst, 0, 0), nil
-	}
 	s.text += text
-	return append(dst, uint32(len(text))), nil
+	return append(dst, 1<<31), nil
 }
 
 // within reports whether the texts are in a text in their order.

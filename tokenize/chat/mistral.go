@@ -444,8 +444,7 @@ func (t *mistral) check(messages []mistralMessage, continues bool) error {
 // the order of their calls, as do messages of the system's.
 func (t *mistral) join(messages []mistralMessage) []mistralMessage {
 	list := make([]mistralMessage, 0, len(messages)+1)
-	system, prompted := "", false // the prompt of version 3
-	var called []string           // since the last answers of tools
+	var system, called []string // the prompts of version 3; calls since the last answers of tools
 	for from, to := 0, 0; from < len(messages); from = to {
 		for to < len(messages) && messages[to].role == messages[from].role {
 			to++
@@ -454,14 +453,9 @@ func (t *mistral) join(messages []mistralMessage) []mistralMessage {
 		switch role := run[0].role; {
 		case role == "system" && t.version == 3:
 			for i := range run {
-				if len(run[i].chunks) == 0 {
-					continue
+				if len(run[i].chunks) > 0 {
+					system = append(system, textOfMistral(t.joined(run[i:i+1])))
 				}
-				if prompted {
-					system += "\n\n"
-				}
-				prompted = true
-				system += t.textOf(run[i : i+1])
 			}
 		case role == "system" || role == "tool":
 			for i := range run {
@@ -471,9 +465,7 @@ func (t *mistral) join(messages []mistralMessage) []mistralMessage {
 			}
 			if role == "tool" {
 				if t.version >= 11 {
-					slices.SortStableFunc(list[len(list)-len(run):], func(a, b mistralMessage) int {
-						return mistralPlace(called, a.id) - mistralPlace(called, b.id)
-					})
+					sortMistral(list[len(list)-len(run):], called)
 				}
 				called = called[:0]
 			}
@@ -491,10 +483,10 @@ func (t *mistral) join(messages []mistralMessage) []mistralMessage {
 	if len(list) == 0 || t.version == 3 && list[0].role != "user" {
 		list = slices.Insert(list, 0, mistralMessage{role: "user"})
 	}
-	if system != "" {
+	if prompt := strings.Join(system, "\n\n"); prompt != "" {
 		for i := range slices.Backward(list) {
 			if list[i].role == "user" {
-				list[i].chunks = []mistralChunk{{text: system + "\n\n" + textOfMistral(list[i].chunks)}}
+				list[i].chunks = []mistralChunk{{text: prompt + "\n\n" + textOfMistral(list[i].chunks)}}
 				break
 			}
 		}
@@ -502,14 +494,13 @@ func (t *mistral) join(messages []mistralMessage) []mistralMessage {
 	return list
 }
 
-// mistralPlace returns the place of a call's id, the last if it is there twice.
-func mistralPlace(called []string, id string) int {
-	for i := range slices.Backward(called) {
-		if called[i] == id {
-			return i
-		}
+// sortMistral puts answers of tools into the order of their calls.
+func sortMistral(answers []mistralMessage, called []string) {
+	places := make(map[string]int, len(called))
+	for i, id := range called {
+		places[id] = i
 	}
-	return len(called)
+	slices.SortStableFunc(answers, func(a, b mistralMessage) int { return places[a.id] - places[b.id] })
 }
 
 // joined returns the contents of messages as chunks, of which no two are text behind each other
@@ -556,9 +547,7 @@ func (t *mistral) joined(messages []mistralMessage) []mistralChunk {
 	return list
 }
 
-// textOf is joined for messages without thoughts.
-func (t *mistral) textOf(messages []mistralMessage) string { return textOfMistral(t.joined(messages)) }
-
+// textOfMistral returns the text of chunks without thoughts.
 func textOfMistral(chunks []mistralChunk) string {
 	if len(chunks) == 0 {
 		return ""

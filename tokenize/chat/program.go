@@ -52,7 +52,7 @@ func (x *Rendering) Encode(ctx context.Context, dst []uint32, t tokenize.Tokeniz
 	for _, p := range x.pieces {
 		text := x.Text[from:p.end]
 		from = p.end
-		if !p.control || !checked && text == "[INST]" {
+		if !p.control || !checked {
 			n := len(ids)
 			all, err := t.Encode(ctx, ids, text, false)
 			if err != nil {
@@ -62,8 +62,8 @@ func (x *Rendering) Encode(ctx context.Context, dst []uint32, t tokenize.Tokeniz
 				ids = all
 				continue
 			}
-			if checked = true; len(all) == n+1 {
-				return dst, notScorable("a tokenizer to which [INST] in a text is a token: the engine encodes by %s", tekkenName)
+			if checked = true; len(all) == n+1 && all[n] == p.token {
+				return dst, notScorable("a tokenizer to which %s in a text is a token: the engine encodes by %s", text, tekkenName)
 			}
 		}
 		ids = append(ids, p.token)
