@@ -159,6 +159,8 @@ func (e *Engine) read(req *http.Request, a *answer) (r fakeengine.Request, statu
 	return r, status, err
 }
 
+var errNoTokenizer = errors.New("EngineConfig.LLM has no Tokenizer")
+
 // tokens returns the prompt of a request.
 func (e *Engine) tokens(req *http.Request, r *chat.Request) ([]uint32, error) {
 	llm, text := &e.cfg.LLM, r.Prompt
@@ -172,15 +174,15 @@ func (e *Engine) tokens(req *http.Request, r *chat.Request) ([]uint32, error) {
 		if err != nil {
 			return nil, err
 		}
-		if rendering.Pieces() != nil {
-			return nil, errors.New("this engine takes no chat that is encoded in pieces")
+		if llm.Tokenizer == nil {
+			return nil, errNoTokenizer
 		}
-		text = rendering.Text
+		return rendering.Encode(req.Context(), nil, llm.Tokenizer)
 	case text == "":
 		return r.Tokens, nil
 	}
 	if llm.Tokenizer == nil {
-		return nil, errors.New("EngineConfig.LLM has no Tokenizer")
+		return nil, errNoTokenizer
 	}
 	return llm.Tokenizer.Encode(req.Context(), nil, text, r.AddSpecial)
 }
