@@ -48,8 +48,8 @@ func (m *Model) programOf(dir string, config *jinja.Dict) (program, error) {
 	if optional(config, "model_type") != "gpt_oss" {
 		return nil, nil
 	}
-	if !m.engine.does(foldsInstructions) {
-		return nil, unsupported("harmony's chats (gpt-oss) of vLLM before 0.24")
+	if !m.engine.does(rendersHarmony) {
+		return nil, unsupported("harmony's chats (gpt-oss) of vLLM before 0.14")
 	}
 	return renderHarmony, knowTokens(dir)
 }

@@ -28,6 +28,7 @@ const (
 	takesOutputText
 	dropsEmptyCalls
 	handsDeveloperTools
+	rendersHarmony
 	handsEffort
 	mergesKwargs
 	readsReasoningAlone
@@ -45,8 +46,9 @@ const (
 	enablesThinking
 	takesNullArguments
 	makesDeveloperSystem
-	takesStrict
 	foldsInstructions
+	takesStrict
+	takesSilentTools
 	encodesV32
 	handsPartFields
 	dropsToolFields
@@ -100,6 +102,7 @@ var history = [changes]struct {
 	takesOutputText:          {12_000, 0, "it takes parts of the type output_text", "entrypoints/chat_utils.py, ea38474ac"},
 	dropsEmptyCalls:          {13_000, 0, "it drops an empty list of tool calls", "entrypoints/chat_utils.py, b337647aa"},
 	handsDeveloperTools:      {13_000, 0, "developer messages have tools, null without", "entrypoints/chat_utils.py, 855b101d7"},
+	rendersHarmony:           {14_000, 0, "harmony gets tools by the ids of calls, and a developer's message for tools only", "entrypoints/openai/parser/harmony_utils.py, 8f8fda261, and serving_chat.py, 6a09612b2"},
 	handsEffort:              {14_000, 0, "templates get reasoning_effort, until 0.16 as null without", "entrypoints/openai/chat_completion/serving.py, 60b77e146"},
 	mergesKwargs:             {16_000, 0, "fields go before chat_template_kwargs, of which null and auto count for nothing", "renderers/params.py, f0a1c8453"},
 	readsReasoningAlone:      {16_000, 0, "reasoning_content no longer stands in for reasoning", "entrypoints/chat_utils.py, c5113f60f and bf001da4b"},
@@ -117,8 +120,9 @@ var history = [changes]struct {
 	enablesThinking:          {22_000, 0, "reasoning_effort sets enable_thinking", "entrypoints/openai/chat_completion/protocol.py, 52a31ccec"},
 	takesNullArguments:       {23_000, 0, "arguments null of a tool call are {}", "entrypoints/chat_utils.py, f0204358d"},
 	makesDeveloperSystem:     {23_000, 0, "developer messages become system messages where the template does not know them", "renderers/hf.py, 27f1d34a2"},
+	foldsInstructions:        {23_000, 0, "harmony gets a first system message as instructions", "entrypoints/openai/parser/harmony_utils.py, 703fb17b1, in the notes of 0.23.0"},
 	takesStrict:              {24_000, 0, "strict of functions is a field", "entrypoints/openai/engine/protocol.py, cd9078fe5"},
-	foldsInstructions:        {24_000, 0, "harmony gets a first system message as instructions, and the names of tools by the ids of calls; 0.23 may, too", "entrypoints/openai/parser/harmony_utils.py, 703fb17b1"},
+	takesSilentTools:         {24_000, 23_000, "harmony takes tools without a description", "entrypoints/openai/parser/harmony_utils.py, 5828a205e, of 9 June 2026"},
 	encodesV32:               {24_000, 0, "DeepSeek-V3.2 has a program that takes parsed arguments; earlier versions may, too", "tokenizers/deepseek_v32.py, a96197f56"},
 	handsPartFields:          {26_000, 0, "templates get unknown fields of parts", "entrypoints/chat_utils.py, 26c909ed7"},
 	dropsToolFields:          {27_000, 0, "it drops unknown fields of tools", "entrypoints/openai/engine/protocol.py, e8b358b4c"},
