@@ -63,11 +63,12 @@ const (
 
 	// Of the Messages API.
 	readsMessages
+	takesDefaultKwargs
+	dropsEmptyTurns
+	passesKwargs
 	takesOutputConfig
 	takesInlineSystem
-	passesKwargs
 	passesStrict
-	dropsEmptyTurns
 	probesSystem
 	passesSalt
 	placesSystem
@@ -135,16 +136,17 @@ var history = [changes]struct {
 	takesAnyArguments:        {inMain, 29_000, "arguments of a tool call that are no JSON, or no object, are {}", "renderers/chat_utils/parse_chat_message.py, be90fe165; pull request 48922, which others brought to 0.28"},
 	dropsBillingHeader:       {inMain, 28_000, "it drops a first line x-anthropic-billing-header of system texts", "renderers/chat_utils/parse_chat_message_content.py, be90fe165; not in main of 21 August 2026"},
 
-	readsMessages:     {21_000, 11_001, "it reads the Messages API in the way that is known here", "entrypoints/anthropic/serving.py"},
-	takesOutputConfig: {23_000, 21_000, "output_config has an effort", "entrypoints/anthropic/protocol.py, pull request 42396, approved two days before 0.22.0"},
-	takesInlineSystem: {23_000, 0, "it takes system messages among the messages, and moves them into the system prompt", "entrypoints/anthropic/serving.py, ed9a7526b, of 2 June 2026"},
-	passesKwargs:      {24_000, 21_000, "it passes chat_template_kwargs on", "entrypoints/anthropic/serving.py, read at 0001948bc, of June 2026"},
-	passesStrict:      {24_000, 21_000, "it passes strict on", "entrypoints/anthropic/serving.py, read at 0001948bc, of June 2026"},
-	dropsEmptyTurns:   {24_000, 21_000, "it drops messages of the user without content, such as those with tool results only", "entrypoints/anthropic/serving.py, read at 0001948bc, of June 2026; not at 9198b11c7"},
-	probesSystem:      {24_000, 0, "system messages stay in place if --chat-template renders them", "entrypoints/anthropic/serving.py, pull requests 44602 and 46025, of 18 June 2026; read at aab1c5621"},
-	passesSalt:        {28_000, 26_000, "it passes cache_salt on", "entrypoints/anthropic/serving.py, pull request 49498, of 23 July 2026; read at aab1c5621"},
-	placesSystem:      {inMain, 30_000, "system messages stay in place, or join the messages beside them, by a probe", "entrypoints/anthropic/inline_system.py, a8c3bdb20; not in main of 11 September 2026"},
-	disablesThinking:  {inMain, 29_000, "thinking that is disabled is an effort", "entrypoints/anthropic/serving.py, a8c3bdb20; pull request 53058 was open on 20 August 2026"},
+	readsMessages:      {18_000, 11_001, "it reads the Messages API in the way that is known here", "entrypoints/anthropic/serving.py, 0e5a9382a"},
+	takesDefaultKwargs: {19_000, 0, "--default-chat-template-kwargs are for the Messages API, too", "entrypoints/anthropic/serving.py, 16a664df2"},
+	dropsEmptyTurns:    {19_001, 0, "it drops messages of the user without content, such as those with tool results only", "entrypoints/anthropic/serving.py, 8477fe427, in 0.19.1 as 9a234c7ad"},
+	passesKwargs:       {21_000, 20_000, "it passes chat_template_kwargs on", "entrypoints/anthropic/serving.py, b82fc1364, of 20 April 2026"},
+	takesOutputConfig:  {23_000, 0, "output_config has an effort", "entrypoints/anthropic/protocol.py, d692b89c2, in the notes of 0.23.0"},
+	takesInlineSystem:  {23_000, 0, "it takes system messages among the messages, and moves them into the system prompt", "entrypoints/anthropic/serving.py, ed9a7526b, of 2 June 2026"},
+	passesStrict:       {24_000, 0, "it passes strict on", "entrypoints/anthropic/serving.py, cd9078fe5"},
+	probesSystem:       {24_000, 0, "system messages stay in place if --chat-template renders them", "entrypoints/anthropic/serving.py, pull requests 44602 and 46025, of 18 June 2026; read at aab1c5621"},
+	passesSalt:         {28_000, 26_000, "it passes cache_salt on", "entrypoints/anthropic/serving.py, pull request 49498, of 23 July 2026; read at aab1c5621"},
+	placesSystem:       {inMain, 30_000, "system messages stay in place, or join the messages beside them, by a probe", "entrypoints/anthropic/inline_system.py, a8c3bdb20; not in main of 11 September 2026"},
+	disablesThinking:   {inMain, 29_000, "thinking that is disabled is an effort", "entrypoints/anthropic/serving.py, a8c3bdb20; pull request 53058 was open on 20 August 2026"},
 
 	readsResponses:     {24_000, 10_000, "it reads the Responses API in the way that is known here", "entrypoints/openai/responses/utils.py, pull request 42189, of May 2026"},
 	readsResponseTools: {inMain, 24_000, "it gives tools of the Responses API to templates, and joins some items", "entrypoints/openai/responses/utils.py, read at 01ca842df"},
