@@ -306,8 +306,21 @@ func TestResponsesEffort(t *testing.T) {
 	if got := renderOf(t, chat.Options{}, "{{ enable_thinking }}", "/v1/responses", body); got != want {
 		t.Error(got)
 	}
-	if got := renderOf(t, chat.Options{Engine: "0.23"}, "x", "/v1/responses", body); !strings.HasPrefix(got, "not scorable: vLLM 0.23 may or may not do this, and 0.24 does: ") {
-		t.Error(got)
+	for _, c := range []struct {
+		o          chat.Options
+		body, want string
+	}{
+		{chat.Options{Engine: "0.21"}, body, " low"},
+		{chat.Options{Engine: "0.21"}, strings.Replace(body, "low", "minimal", 1), " minimal"},
+		{chat.Options{Engine: "0.20"}, strings.Replace(body, "low", "minimal", 1), `not scorable: reasoning.effort: "minimal", which chats of this version of the engine do not have`},
+		{chat.Options{Engine: "0.21", Kwargs: `{"x":1}`}, body, "not scorable: this version of the engine does not use --default-chat-template-kwargs in this API"},
+		{chat.Options{Engine: "0.21"}, `{"input":[{"type":"function_call","id":"mcp_1","call_id":"c","name":"f","arguments":"{}"}]}`,
+			"not scorable: input: a call with an id of MCP's, which this version of the engine may join to reasoning"},
+		{chat.Options{Engine: "0.17"}, body, "not scorable: vLLM 0.17 may or may not do this, and 0.18 does: it reads the Responses API in the way that is known here"},
+	} {
+		if got := renderOf(t, c.o, "{{ enable_thinking }} {{ reasoning_effort }}", "/v1/responses", c.body); got != c.want {
+			t.Errorf("%+v: %s, want %s", c.o, got, c.want)
+		}
 	}
 }
 

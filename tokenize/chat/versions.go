@@ -76,6 +76,7 @@ const (
 
 	// Of the Responses API.
 	readsResponses
+	joinsItems
 	readsResponseTools
 	changes
 )
@@ -148,8 +149,9 @@ var history = [changes]struct {
 	placesSystem:       {inMain, 30_000, "system messages stay in place, or join the messages beside them, by a probe", "entrypoints/anthropic/inline_system.py, a8c3bdb20; not in main of 11 September 2026"},
 	disablesThinking:   {inMain, 29_000, "thinking that is disabled is an effort", "entrypoints/anthropic/serving.py, a8c3bdb20; pull request 53058 was open on 20 August 2026"},
 
-	readsResponses:     {24_000, 10_000, "it reads the Responses API in the way that is known here", "entrypoints/openai/responses/utils.py, pull request 42189, of May 2026"},
-	readsResponseTools: {inMain, 24_000, "it gives tools of the Responses API to templates, and joins some items", "entrypoints/openai/responses/utils.py, read at 01ca842df"},
+	readsResponses:     {18_000, 10_000, "it reads the Responses API in the way that is known here", "entrypoints/openai/responses/utils.py, read in 0.18"},
+	joinsItems:         {22_000, 0, "items of the assistant's join one message, and --default-chat-template-kwargs are for the Responses API, too", "entrypoints/openai/responses/utils.py, 6ff7405b8, and serving.py, 617239b70, of May 2026"},
+	readsResponseTools: {inMain, 18_000, "it gives tools of the Responses API to templates, and joins some items", "entrypoints/openai/responses/utils.py, read at 01ca842df"},
 }
 
 // does reports whether the version is known to have a change.
