@@ -149,6 +149,8 @@ func (b *responsesBody) parseInput(o *jinja.Dict, n *counts) error {
 	case string:
 		b.base.add(message{role: "user", content: []part{{text: v}}})
 	case *jinja.List:
+		b.base.messages = slices.Grow(b.base.messages, len(v.Items))
+		b.items = make([]item, 0, len(v.Items))
 		for i, item := range v.Items {
 			o, ok := item.(*jinja.Dict)
 			if !ok {
