@@ -260,7 +260,7 @@ var promises = []promise{
 		{"./tokenize/chat", "Model.render", "a developer is always a system", "if developer && !t.developer &&", "if developer &&", "TestMessages"},
 		{"./tokenize/chat", "messagesBody.place", "the system prompt is dropped", "if prompt != \"\" || b.keepsEmptyPrompt(m.engine) {", "if b.keepsEmptyPrompt(m.engine) {", "TestMessagesMade"},
 		{"./tokenize/chat", "messagesBody.place", "a system message is moved where the engine keeps it", "case m.engine.does(placesSystem):", "case false:", "TestMessagesVersions"},
-		{"./tokenize/chat", "conversation.addTurn", "a tool's result goes behind the text beside it", "c.addResult(b)", "defer c.addResult(b)", "TestMessagesMade"},
+		{"./tokenize/chat", "conversation.addTurn", "a tool's result goes behind the text beside it", "c.addResult(b, engine)", "defer c.addResult(b, engine)", "TestMessagesMade"},
 		{"./tokenize/chat", "conversation.addTurn", "hidden thoughts are kept", "case b.kind == \"thinking\" && b.some:", "case b.some || b.kind == \"redacted_thinking\":", "TestMessagesMade"},
 		{"./tokenize/chat", "messagesBody.parseSettings", "the effort is ignored", "b.base.effort = optional(config, \"effort\")", "b.base.effort = optional(config, \"\")", "TestMessagesMade"},
 		{"./tokenize/chat", "parseResponses", "a body of stored responses is scored", "if v := optional(o, name); v != nil {", "if v := optional(o, name); v == name {", "TestMessagesErrors"},
