@@ -518,28 +518,33 @@ func loadV32(tb testing.TB, o chat.Options) *chat.Model {
 	return m
 }
 
-// The digests of deepseek_v32.txt are those of the texts that DeepSeek's own program made, as
+// The digests of the files are those of the texts that DeepSeek's own program made, as
 // vLLM calls it (tokenizers/deepseek_v32.py), with arguments of tool calls as objects; "refused"
-// is what it asserts.
+// is what it asserts. Before 0.22 neither reasoning_content nor the effort count.
 func TestDeepSeekV32(t *testing.T) {
 	r := rand.New(rand.NewPCG(43, 5))
 	bodies := make([][]byte, 5000)
 	for i := range bodies {
 		bodies[i] = agentChat(r)
 	}
-	want := golden(t, "deepseek_v32.txt", bodies)
-	m := loadV32(t, chat.Options{Engine: "0.28.1"})
-	failed := 0
-	for i, body := range bodies {
-		x, err := m.Render(parse(t, string(body)), nil)
-		got := digest([]byte(text(x)), 6)
-		if errors.Is(err, chat.ErrTemplate) {
-			got = "refused"
-		}
-		if got != want[i] {
-			t.Errorf("%d: %s: %q, %v", i, body, text(x), err)
-			if failed++; failed > 3 {
-				t.FailNow()
+	for _, c := range []struct {
+		file, engine string
+		bodies       [][]byte
+	}{
+		{"deepseek_v32.txt", "0.28.1", bodies},
+		{"deepseek_v32_021.txt", "0.21", bodies[:1000]},
+		{"deepseek_v32_021.txt", "0.18", bodies[:1000]},
+	} {
+		want := golden(t, c.file, c.bodies)
+		m := loadV32(t, chat.Options{Engine: c.engine})
+		for i, body := range c.bodies {
+			x, err := m.Render(parse(t, string(body)), nil)
+			got := digest([]byte(text(x)), 6)
+			if errors.Is(err, chat.ErrTemplate) {
+				got = "refused"
+			}
+			if got != want[i] {
+				t.Fatalf("%s: %d: %s: %q, %v", c.engine, i, body, text(x), err)
 			}
 		}
 	}
@@ -558,7 +563,7 @@ func TestDeepSeekV32Refuses(t *testing.T) {
 		}
 	}
 	files := map[string]string{"config.json": `{"architectures":["DeepseekV32ForCausalLM"]}`, "tokenizer_config.json": `{"chat_template":"x"}`}
-	if _, err := chat.Load(folder(t, files), chat.Options{Engine: "0.23"}); !errors.Is(err, chat.ErrUnsupported) {
+	if _, err := chat.Load(folder(t, files), chat.Options{Engine: "0.17"}); !errors.Is(err, chat.ErrUnsupported) {
 		t.Errorf("an older engine: %v", err)
 	}
 	for mode, want := range map[string]string{"hf": "x", "deepseek_v32": "<｜begin▁of▁sentence｜><｜User｜>hi<｜Assistant｜></think>"} {

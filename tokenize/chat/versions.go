@@ -35,6 +35,7 @@ const (
 	takesEffortNone
 	wrapsStrings
 	looksUpTemplates
+	encodesV32
 	joinsToolText
 	handsTask
 	refusesEmptyTools
@@ -49,7 +50,6 @@ const (
 	foldsInstructions
 	takesStrict
 	takesSilentTools
-	encodesV32
 	handsPartFields
 	dropsToolFields
 	encodesV4
@@ -111,6 +111,7 @@ var history = [changes]struct {
 	takesEffortNone:          {18_000, 0, "reasoning_effort may be none", "entrypoints/openai/chat_completion/protocol.py, a3ea760ea"},
 	wrapsStrings:             {18_000, 0, "a string among parts becomes a part", "entrypoints/chat_utils.py, 0836be3b0"},
 	looksUpTemplates:         {18_000, 0, "chat_template may name one before its content format is detected", "renderers/hf.py, b41aa264f"},
+	encodesV32:               {18_000, 0, "DeepSeek-V3.2 has a program that takes parsed arguments; earlier versions may, too", "tokenizers/deepseek_v32.py, a96197f56, read in 0.18"},
 	joinsToolText:            {20_000, 0, "a tool message of texts is one string", "entrypoints/chat_utils.py, afabb5f45"},
 	handsTask:                {20_000, 0, "templates get task", "entrypoints/chat_utils.py, 4d51588e2"},
 	refusesEmptyTools:        {20_000, 0, "it refuses an empty list of tools", "entrypoints/openai/chat_completion/protocol.py, 18013df6a"},
@@ -125,7 +126,6 @@ var history = [changes]struct {
 	foldsInstructions:        {23_000, 0, "harmony gets a first system message as instructions", "entrypoints/openai/parser/harmony_utils.py, 703fb17b1, in the notes of 0.23.0"},
 	takesStrict:              {24_000, 0, "strict of functions is a field", "entrypoints/openai/engine/protocol.py, cd9078fe5"},
 	takesSilentTools:         {24_000, 23_000, "harmony takes tools without a description", "entrypoints/openai/parser/harmony_utils.py, 5828a205e, of 9 June 2026"},
-	encodesV32:               {24_000, 0, "DeepSeek-V3.2 has a program that takes parsed arguments; earlier versions may, too", "tokenizers/deepseek_v32.py, a96197f56"},
 	handsPartFields:          {26_000, 0, "templates get unknown fields of parts", "entrypoints/chat_utils.py, 26c909ed7"},
 	dropsToolFields:          {27_000, 0, "it drops unknown fields of tools", "entrypoints/openai/engine/protocol.py, e8b358b4c"},
 	encodesV4:                {28_000, 0, "DeepSeek-V4 has a program that thinks by default, at the efforts of its release of 31 July 2026", "tokenizers/deepseek_v4.py, 774348619, pull request 50580"},
