@@ -90,7 +90,7 @@ type Options struct {
 	InlineSystem string
 
 	// StartDate is VLLM_SYSTEM_START_DATE, the date in chats of gpt-oss, such as "2026-11-28". It
-	// is written as it is. "" is the day of Now.
+	// is written as it is. "" is the day of Now, as in vLLM up to 0.16, which has no such variable.
 	StartDate string
 
 	// Now returns the time by the engine's clock and time zone, for chats with the date. nil is

@@ -8,7 +8,7 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// deepseekV32 is DeepSeek's program for V3.2 (vLLM 0.24 to 0.31 and main of autumn 2026:
+// deepseekV32 is DeepSeek's program for V3.2 (vLLM 0.18 to 0.31 and main of autumn 2026:
 // tokenizers/deepseek_v32.py, apply_chat_template, and tokenizers/deepseek_v32_encoding.py,
 // encode_messages), written as a template: its truth, its JSON and its bounds are those of
 // templates. It loads no template of the model or the request.

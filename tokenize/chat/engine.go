@@ -47,8 +47,8 @@ func (m *Model) programOf(dir string, config *jinja.Dict) (program, error) {
 		m.mistral, err = readMistral(dir)
 		return renderMistral, err
 	}
-	if !m.engine.does(foldsInstructions) {
-		return nil, unsupported("harmony's chats (gpt-oss) of vLLM before 0.24")
+	if !m.engine.does(rendersHarmony) {
+		return nil, unsupported("harmony's chats (gpt-oss) of vLLM before 0.14")
 	}
 	return renderHarmony, knowTokens(dir)
 }

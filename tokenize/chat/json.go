@@ -115,10 +115,17 @@ type media struct{}
 type counts struct {
 	values int
 	tokens int
-	long   int             // digits of integers that do not fit 64 bits
-	room   []byte          // strings, and behind them room for more
-	keys   [32]jinja.Value // some keys of objects
+	long   int    // digits of integers that do not fit 64 bits
+	room   []byte // strings, and behind them room for more
+	keys   boxes  // some keys of objects
+	short  boxes  // some short strings
 }
+
+// boxes are strings as values.
+type boxes [32]jinja.Value
+
+// maxShort bounds short strings, such as roles and types, in bytes.
+const maxShort = 16
 
 // A roomful is the memory that strings share, in bytes. Longer strings have their own.
 const roomful = 64 << 10
@@ -187,7 +194,11 @@ func (d *decoder) value() (jinja.Value, error) {
 		if d.place == inMedia {
 			return d.media()
 		}
-		return d.string()
+		s, err := d.string()
+		if len(s) <= maxShort {
+			return d.boxed(&d.short, s), err
+		}
+		return s, err
 	case '{', '[':
 		if err := d.count(); err != nil {
 			return nil, err
@@ -281,7 +292,7 @@ func (d *decoder) object() (jinja.Value, error) {
 		if d.depth == 1 && key == "tools" && d.at-from > maxTools {
 			return nil, beyond("tools", "longer than %d bytes", maxTools)
 		}
-		o.SetKey(d.key(key), v)
+		o.SetKey(d.boxed(&d.keys, key), v)
 		switch d.next() {
 		case ',':
 			d.at++
@@ -294,12 +305,12 @@ func (d *decoder) object() (jinja.Value, error) {
 	}
 }
 
-// key returns a key as a value. Bodies have few keys, many times.
-func (d *decoder) key(s string) jinja.Value {
+// boxed returns a key or a short string as a value. Bodies have few of these, many times.
+func (d *decoder) boxed(some *boxes, s string) jinja.Value {
 	if s == "" {
 		return s
 	}
-	at := &d.keys[(len(s)+5*int(s[0])+11*int(s[len(s)-1]))%len(d.keys)]
+	at := &some[(len(s)+5*int(s[0])+11*int(s[len(s)-1]))%len(some)]
 	if had, _ := (*at).(string); had != s {
 		*at = s
 	}

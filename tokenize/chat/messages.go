@@ -17,12 +17,12 @@ type messagesBody struct {
 	base     conversation // without messages
 	system   turn
 	turns    []turn
-	inline   bool // a turn is a system message
-	config   bool // output_config is there
-	salt     bool // cache_salt is
-	strict   bool // strict of a tool is
-	disabled bool // thinking is
-	over     bool // the budget of thinking is out of its bounds
+	inline   bool  // a turn is a system message
+	effort   error // what is wrong with output_config
+	salt     bool  // cache_salt is
+	flags    bool  // strict or defer_loading of a tool is
+	disabled bool  // thinking is
+	over     bool  // the budget of thinking is out of its bounds
 }
 
 // A turn is a message, or the system prompt: a text, or blocks.
@@ -92,13 +92,11 @@ func (b *messagesBody) parseSettings(o *jinja.Dict) error {
 		return err
 	}
 	if config != nil {
-		b.config = true
-		if b.base.effort = optional(config, "effort"); b.base.effort != nil {
-			switch b.base.effort {
-			case "low", "medium", "high", "xhigh", "max":
-			default:
-				return badField("output_config.effort", "none that the engine takes")
-			}
+		b.base.effort = optional(config, "effort")
+		switch b.base.effort {
+		case nil, "low", "medium", "high", "xhigh", "max":
+		default:
+			b.effort = badField("output_config.effort", "none that the engine takes")
 		}
 	}
 	thinking, ok := optional(o, "thinking").(*jinja.Dict)
@@ -188,7 +186,7 @@ func (b *messagesBody) parseTool(v jinja.Value) (*tool, error) {
 			return nil, wrongType(name, v, "a boolean")
 		}
 		t.more = append(t.more, field{name, v})
-		b.strict = b.strict || name == "strict"
+		b.flags = true
 	}
 	return t, nil
 }
@@ -424,6 +422,18 @@ func (b *messagesBody) conversation(m *Model) (*conversation, error) {
 		return nil, err
 	}
 	c := b.base
+	if b.flags && !m.engine.does(passesStrict) {
+		c.tools = flagsKnown(c.tools, m.engine)
+	}
+	if !m.engine.does(takesOutputConfig) {
+		c.effort = nil
+	}
+	if !m.engine.does(passesKwargs) {
+		c.kwargs = nil
+	}
+	if !m.engine.does(takesDefaultKwargs) && m.kwargs != nil {
+		return nil, notScorable("this version of the engine does not use --default-chat-template-kwargs in this API")
+	}
 	if b.disabled && m.engine.does(disablesThinking) {
 		effort, err := m.disabledEffort()
 		if err != nil {
@@ -457,10 +467,8 @@ func (b *messagesBody) check(engine version) error {
 	}{
 		{readsMessages, true, ""},
 		{takesInlineSystem, b.inline, "messages"},
-		{takesOutputConfig, b.config, "output_config"},
 		{passesKwargs, b.base.kwargs != nil, "chat_template_kwargs"},
 		{passesSalt, b.salt, "cache_salt"},
-		{passesStrict, b.strict, "tools"},
 		{disablesThinking, b.disabled || b.over, "thinking"},
 		{placesSystem, b.inline, "messages"},
 	}
@@ -475,6 +483,10 @@ func (b *messagesBody) check(engine version) error {
 	switch {
 	case !engine.does(readsMessages):
 		return notScorable("this version of the engine has no Messages API")
+	case b.effort != nil && engine.does(takesOutputConfig):
+		return b.effort
+	case !engine.does(takesReferences) && b.refers():
+		return badField("messages", "a block of the type tool_reference, which this version of the engine does not take")
 	case b.inline && !engine.does(takesInlineSystem):
 		return badField("messages", "a system message, which this version of the engine takes in system only")
 	case b.over && engine.does(disablesThinking):
@@ -483,6 +495,26 @@ func (b *messagesBody) check(engine version) error {
 		return unscored("cache_salt", "this version of the engine ignores it in this API")
 	}
 	return nil
+}
+
+// refers reports whether a block is a tool_reference.
+func (b *messagesBody) refers() bool {
+	reference := func(b block) bool { return b.kind == "tool_reference" }
+	return slices.ContainsFunc(b.system.blocks, reference) ||
+		slices.ContainsFunc(b.turns, func(t turn) bool { return slices.ContainsFunc(t.blocks, reference) })
+}
+
+// flagsKnown returns the tools with those flags only that the engine passes on.
+func flagsKnown(tools []*tool, engine version) []*tool {
+	list := make([]*tool, len(tools))
+	for i, t := range tools {
+		own := *t
+		own.more = slices.DeleteFunc(slices.Clone(t.more), func(f field) bool {
+			return f.name == "strict" || !engine.does(takesDeferLoading)
+		})
+		list[i] = &own
+	}
+	return list
 }
 
 // addTurn adds the messages of a turn: those of its tool results, then one of the rest.
@@ -507,7 +539,7 @@ func (c *conversation) addTurn(t *turn, engine version) error {
 		case b.kind == "tool_use":
 			m.addCall(b, c)
 		case b.kind == "tool_result" && t.role == "user":
-			c.addResult(b)
+			c.addResult(b, engine)
 		case b.kind == "tool_result":
 			s, err := pythonString(b.content)
 			if err != nil {
@@ -523,11 +555,8 @@ func (c *conversation) addTurn(t *turn, engine version) error {
 	default:
 		m.features |= featureParts
 	}
-	if t.role == "user" && len(m.content) == 0 {
-		if engine.does(dropsEmptyTurns) {
-			return nil
-		}
-		return engine.knows(dropsEmptyTurns, "messages")
+	if t.role == "user" && len(m.content) == 0 && engine.does(dropsEmptyTurns) {
+		return nil
 	}
 	if t.role != "assistant" {
 		m.toolCalls = nil
@@ -598,7 +627,7 @@ func (c *conversation) changeClock() {
 
 // addResult adds the messages of a user's tool result: one of the tool with the texts, one of
 // the user with the images, and one of the tool with its references.
-func (c *conversation) addResult(b *block) {
+func (c *conversation) addResult(b *block, engine version) {
 	var texts []string
 	var images, references []part
 	switch v := b.content.(type) {
@@ -632,7 +661,7 @@ func (c *conversation) addResult(b *block) {
 	if images != nil {
 		c.add(message{role: "user", content: images, features: featureParts})
 	}
-	if references != nil {
+	if references != nil && engine.does(takesReferences) {
 		m.content = references
 		m.features |= featureParts
 		c.add(m)

@@ -94,14 +94,17 @@ const showAll = "{{ messages }}{{ tools }}{{ reasoning_effort }}{{ enable_thinki
 
 // What vLLM's functions make of 1,500 random bodies of the Messages API: its main (a8c3bdb20)
 // with system messages kept and folded, 0.27 (aab1c5621) with a --chat-template that passes its
-// probe and without one, and 0.23 (0001948bc). The types of bodies are those of main for all.
+// probe and without one, 0.23 (949236297), 0.21, 0.19.1 and 0.18. Bodies have the types of main
+// in the first three.
 func TestMessagesMade(t *testing.T) {
 	models := map[string]*chat.Model{
 		"main/preserve": newModel(t, showAll, chat.Options{InlineSystem: "preserve"}),
 		"main/fold":     newModel(t, showAll, chat.Options{InlineSystem: "fold"}),
 		"0.27/keep":     newModel(t, showAll, chat.Options{Engine: "0.27", Template: showAll}),
 		"0.27/merge":    newModel(t, showAll, chat.Options{Engine: "0.27"}),
-		"0.23":          newModel(t, showAll, chat.Options{Engine: "0.23"}),
+	}
+	for _, engine := range []string{"0.18", "0.19.1", "0.21", "0.23"} {
+		models[engine] = newModel(t, showAll, chat.Options{Engine: engine})
 	}
 	var n outcomes
 	readMade(t, "messages.jsonl.gz", "KVINDEX_MESSAGES", func(row made) {
@@ -238,6 +241,9 @@ func TestMessagesVersions(t *testing.T) {
 		show   = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}{{ reasoning_effort }}"
 		strict = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('no') }}{% endif %}{{ m.role }}:{{ m.content }};{% endfor %}"
 		inline = `"system":"s","messages":[{"role":"user","content":"u"},{"role":"system","content":"i"},{"role":"assistant","content":"a"}]`
+		effort = `"messages":[{"role":"user","content":"u"}],"chat_template_kwargs":{"reasoning_effort":"x"}`
+		refers = `"messages":[{"role":"user","content":[{"type":"text","text":"u"},{"type":"tool_reference","name":"n"}]}]`
+		result = `"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"i","content":"r"}]}]`
 		moved  = "system:si;user:u;assistant:a;"
 		kept   = "system:s;user:u;system:i;assistant:a;"
 		folded = "system:s;user:u\n\ni;assistant:a;"
@@ -247,7 +253,8 @@ func TestMessagesVersions(t *testing.T) {
 		body, want string
 	}{
 		{chat.Options{Engine: "0.10"}, inline, "not scorable: this version of the engine has no Messages API"},
-		{chat.Options{Engine: "0.20"}, inline, "not scorable: vLLM 0.20 may or may not do this, and 0.21 does: it reads the Messages API in the way that is known here"},
+		{chat.Options{Engine: "0.17"}, inline, "not scorable: vLLM 0.17 may or may not do this, and 0.18 does: it reads the Messages API in the way that is known here"},
+		{chat.Options{Engine: "0.18"}, inline, "malformed: messages: a system message, which this version of the engine takes in system only"},
 		{chat.Options{Engine: "0.22"}, inline, "malformed: messages: a system message, which this version of the engine takes in system only"},
 		{chat.Options{Engine: "0.23"}, inline, moved},
 		{chat.Options{Engine: "0.24"}, inline, moved},
@@ -258,7 +265,17 @@ func TestMessagesVersions(t *testing.T) {
 		{chat.Options{InlineSystem: "fold"}, inline, folded},
 		{chat.Options{InlineSystem: "preserve"}, strings.Replace(inline, `"system":"s",`, "", 1), "user:u\n\ni;assistant:a;"},
 		{chat.Options{}, `"messages":[{"role":"user","content":"u"}],"output_config":{"effort":"xhigh"}`, "user:u;xhigh"},
-		{chat.Options{Engine: "0.22"}, `"messages":[{"role":"user","content":"u"}],"output_config":{"effort":"xhigh"}`, "not scorable: output_config: vLLM 0.22 may or may not do this, and 0.23 does: output_config has an effort"},
+		{chat.Options{Engine: "0.22"}, `"messages":[{"role":"user","content":"u"}],"output_config":{"effort":"none"}`, "user:u;"},
+		{chat.Options{Engine: "0.23"}, `"messages":[{"role":"user","content":"u"}],"output_config":{"effort":"none"}`, "malformed: output_config.effort: none that the engine takes"},
+		{chat.Options{Engine: "0.19"}, effort, "user:u;"},
+		{chat.Options{Engine: "0.20"}, effort, "not scorable: chat_template_kwargs: vLLM 0.20 may or may not do this, and 0.21 does: it passes chat_template_kwargs on"},
+		{chat.Options{Engine: "0.21"}, effort, "user:u;x"},
+		{chat.Options{Engine: "0.18", Kwargs: `{"reasoning_effort":"y"}`}, effort, "not scorable: this version of the engine does not use --default-chat-template-kwargs in this API"},
+		{chat.Options{Engine: "0.19", Kwargs: `{"reasoning_effort":"y"}`}, effort, "user:u;y"},
+		{chat.Options{Engine: "0.20"}, refers, "malformed: messages: a block of the type tool_reference, which this version of the engine does not take"},
+		{chat.Options{Engine: "0.21"}, refers, "user:u;"},
+		{chat.Options{Engine: "0.19"}, result, "tool:r;user:;"},
+		{chat.Options{Engine: "0.19.1"}, result, "tool:r;"},
 		{chat.Options{}, `"messages":[{"role":"user","content":"u"}],"output_config":{"effort":"low"},"thinking":{"type":"disabled"}`, "user:u;none"},
 		{chat.Options{Engine: "0.28"}, `"messages":[{"role":"user","content":"u"}],"output_config":{"effort":"low"},"thinking":{"type":"disabled"}`, "user:u;low"},
 		{chat.Options{}, `"messages":[{"role":"user","content":"u"}],"thinking":{"type":"enabled","budget_tokens":4}`, "malformed: thinking.budget_tokens: less than 1024, or not less than max_tokens"},
@@ -289,8 +306,21 @@ func TestResponsesEffort(t *testing.T) {
 	if got := renderOf(t, chat.Options{}, "{{ enable_thinking }}", "/v1/responses", body); got != want {
 		t.Error(got)
 	}
-	if got := renderOf(t, chat.Options{Engine: "0.23"}, "x", "/v1/responses", body); !strings.HasPrefix(got, "not scorable: vLLM 0.23 may or may not do this, and 0.24 does: ") {
-		t.Error(got)
+	for _, c := range []struct {
+		o          chat.Options
+		body, want string
+	}{
+		{chat.Options{Engine: "0.21"}, body, " low"},
+		{chat.Options{Engine: "0.21"}, strings.Replace(body, "low", "minimal", 1), " minimal"},
+		{chat.Options{Engine: "0.20"}, strings.Replace(body, "low", "minimal", 1), `not scorable: reasoning.effort: "minimal", which chats of this version of the engine do not have`},
+		{chat.Options{Engine: "0.21", Kwargs: `{"x":1}`}, body, "not scorable: this version of the engine does not use --default-chat-template-kwargs in this API"},
+		{chat.Options{Engine: "0.21"}, `{"input":[{"type":"function_call","id":"mcp_1","call_id":"c","name":"f","arguments":"{}"}]}`,
+			"not scorable: input: a call with an id of MCP's, which this version of the engine may join to reasoning"},
+		{chat.Options{Engine: "0.17"}, body, "not scorable: vLLM 0.17 may or may not do this, and 0.18 does: it reads the Responses API in the way that is known here"},
+	} {
+		if got := renderOf(t, c.o, "{{ enable_thinking }} {{ reasoning_effort }}", "/v1/responses", c.body); got != c.want {
+			t.Errorf("%+v: %s, want %s", c.o, got, c.want)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package chat
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/kvindex/kvindex/internal/jinja"
@@ -71,10 +72,10 @@ func (x *Rendering) Encode(ctx context.Context, dst []uint32, t tokenize.Tokeniz
 	return ids, nil
 }
 
-// renderHarmony renders a chat of gpt-oss as vLLM does (0.24 to 0.31 and main of autumn 2026:
+// renderHarmony renders a chat of gpt-oss as vLLM does (0.14 to 0.31 and main of autumn 2026:
 // renderers/online_renderer.py, _make_request_with_harmony, and
-// entrypoints/openai/parser/harmony_utils.py). A first message of the system's or developer's is
-// the instructions. Reasoning before the last answer to the user is dropped.
+// entrypoints/openai/parser/harmony_utils.py). From 0.23 a first message of the system's or
+// developer's is the instructions. Reasoning before the last answer to the user is dropped.
 func renderHarmony(m *Model, c *conversation) (string, []textPiece, error) {
 	effort, err := m.harmonyEffort(c)
 	if err != nil {
@@ -86,7 +87,9 @@ func renderHarmony(m *Model, c *conversation) (string, []textPiece, error) {
 	}
 	var functions []harmony.Function
 	if tools != nil {
-		functions = functionsOf(c.tools)
+		if functions, err = m.functions(c.tools); err != nil {
+			return "", nil, err
+		}
 	}
 	text := new(harmony.Text)
 	size := 1 << 10
@@ -97,7 +100,8 @@ func renderHarmony(m *Model, c *conversation) (string, []textPiece, error) {
 	text.System(effort, m.startDate(), len(functions) > 0)
 	rest, at := c.messages, 0
 	var instructions *string
-	if role := rest[0].role; role == "system" || role == "developer" {
+	folds := m.engine.does(foldsInstructions)
+	if folds && rest[0].instructs() {
 		if instructions, err = rest[0].text(); err != nil {
 			return "", nil, within(err, "messages[0]")
 		}
@@ -106,7 +110,7 @@ func renderHarmony(m *Model, c *conversation) (string, []textPiece, error) {
 		}
 		rest, at = rest[1:], 1
 	}
-	if instructions != nil || len(functions) > 0 {
+	if instructions != nil || len(functions) > 0 || !folds && len(c.tools) > 0 {
 		if err := text.Developer(instructions, functions); err != nil {
 			return "", nil, unscored("tools", "a number or their size: %v", err)
 		}
@@ -157,15 +161,25 @@ func (m *Model) startDate() string {
 	return now().Format(time.DateOnly)
 }
 
-func functionsOf(tools []*tool) []harmony.Function {
+func (m *Model) functions(tools []*tool) ([]harmony.Function, error) {
 	list := make([]harmony.Function, len(tools))
 	for i, t := range tools {
 		list[i].Name = t.name
 		list[i].Description, _ = t.description.(string)
 		list[i].Parameters, _ = t.parameters.(*jinja.Dict)
+		if t.description == nil && !m.engine.does(takesSilentTools) {
+			path := fmt.Sprintf("tools[%d].function.description", i)
+			if err := m.engine.knows(takesSilentTools, path); err != nil {
+				return nil, err
+			}
+			return nil, badField(path, "missing")
+		}
 	}
-	return list
+	return list, nil
 }
+
+// instructs reports whether a message is of the system's or developer's.
+func (m *message) instructs() bool { return m.role == "system" || m.role == "developer" }
 
 // size returns the bytes of a message's texts.
 func (m *message) size() (n int) {
@@ -226,8 +240,8 @@ func (m *message) called(i int) (id, name string) {
 // message writes a message. answered: it is not behind the last answer to the user, so that its
 // reasoning is dropped.
 func (h *harmonyMessages) message(m *message, answered bool) error {
-	if m.role == "user" {
-		return h.user(m)
+	if m.role == "user" || m.instructs() && !h.engine.does(foldsInstructions) {
+		return h.plain(m)
 	}
 	content, err := m.text()
 	if err != nil {
@@ -253,9 +267,10 @@ func (h *harmonyMessages) message(m *message, answered bool) error {
 	return nil
 }
 
-func (h *harmonyMessages) user(m *message) error {
+// plain writes a message with its texts as they are.
+func (h *harmonyMessages) plain(m *message) error {
 	if len(m.content) == 1 && m.features&featureParts == 0 {
-		h.text.Message(harmony.Header{Author: "user"}, m.content[0].text)
+		h.text.Message(harmony.Header{Author: m.role}, m.content[0].text)
 		return nil
 	}
 	var texts []string
@@ -265,7 +280,7 @@ func (h *harmonyMessages) user(m *message) error {
 		}
 		texts = append(texts, p.text)
 	}
-	h.text.Message(harmony.Header{Author: "user"}, texts...)
+	h.text.Message(harmony.Header{Author: m.role}, texts...)
 	return nil
 }
 

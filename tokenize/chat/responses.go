@@ -7,6 +7,7 @@ package chat
 import (
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/kvindex/kvindex/internal/jinja"
 )
@@ -14,8 +15,24 @@ import (
 // A responsesBody is a request of the Responses API.
 type responsesBody struct {
 	base  conversation
-	newer bool // the chat depends on what only the newest version is known to do
+	newer bool   // the chat depends on what only the newest version is known to do
+	named bool   // the id of a call is one of MCP's
+	items []item // of the assistant, in order
 }
+
+// An item says what an item of the assistant is in the chat.
+type item struct {
+	at   int // the message
+	kind itemKind
+}
+
+type itemKind uint8
+
+const (
+	itemContent itemKind = iota
+	itemCall
+	itemReasoning
+)
 
 // stored are fields that refer to what a server has stored.
 var stored = []string{"previous_response_id", "previous_response", "previous_input_messages", "conversation"}
@@ -132,6 +149,8 @@ func (b *responsesBody) parseInput(o *jinja.Dict, n *counts) error {
 	case string:
 		b.base.add(message{role: "user", content: []part{{text: v}}})
 	case *jinja.List:
+		b.base.messages = slices.Grow(b.base.messages, len(v.Items))
+		b.items = make([]item, 0, len(v.Items))
 		for i, item := range v.Items {
 			o, ok := item.(*jinja.Dict)
 			if !ok {
@@ -158,6 +177,11 @@ func doubtful(err error) error {
 		return err
 	}
 	return unscored(e.path, "%s", e.msg)
+}
+
+// note keeps that the last message has one more item.
+func (b *responsesBody) note(kind itemKind) {
+	b.items = append(b.items, item{len(b.base.messages) - 1, kind})
 }
 
 // last returns the last message if it is one of the assistant.
@@ -309,9 +333,10 @@ func (b *responsesBody) parseAnswer(o *jinja.Dict, final bool) error {
 	if m := b.last(); m != nil && m.content == nil {
 		b.newer = b.newer || !output
 		m.content = []part{{text: answer}}
-		return nil
+	} else {
+		b.base.add(message{role: "assistant", content: []part{{text: answer}}, features: featureTurns})
 	}
-	b.base.add(message{role: "assistant", content: []part{{text: answer}}, features: featureTurns})
+	b.note(itemContent)
 	return nil
 }
 
@@ -346,6 +371,9 @@ func (b *responsesBody) parseCall(o *jinja.Dict, n *counts) error {
 	}
 	m.toolCalls.Items = append(m.toolCalls.Items, call)
 	m.features |= featureToolCalls
+	own, _ := optional(o, "id").(string)
+	b.named = b.named || strings.HasPrefix(own, "mcp_")
+	b.note(itemCall)
 	return nil
 }
 
@@ -426,6 +454,7 @@ func (b *responsesBody) parseReasoning(o *jinja.Dict, final bool) error {
 	}
 	m.reasoning = thought
 	m.features |= featureReasoning
+	b.note(itemReasoning)
 	return nil
 }
 
@@ -442,5 +471,46 @@ func (b *responsesBody) conversation(m *Model) (*conversation, error) {
 			return nil, err
 		}
 	}
-	return &b.base, nil
+	if m.engine.does(joinsItems) {
+		return &b.base, nil
+	}
+	effort, _ := b.base.effort.(string)
+	switch {
+	case !m.engine.does(efforts[effort]):
+		return nil, unscored("reasoning.effort", "%q, which chats of this version of the engine do not have", effort)
+	case b.named:
+		return nil, unscored("input", "a call with an id of MCP's, which this version of the engine may join to reasoning")
+	case m.kwargs != nil:
+		return nil, notScorable("this version of the engine does not use --default-chat-template-kwargs in this API")
+	}
+	return b.apart(), nil
+}
+
+// apart returns the chat with a message for each item.
+func (b *responsesBody) apart() *conversation {
+	c := b.base
+	c.eitherThinking = false
+	c.messages = make([]message, 0, len(b.base.messages)+len(b.items))
+	items := b.items
+	for i := range b.base.messages {
+		m := &b.base.messages[i]
+		if m.role != "assistant" {
+			c.messages = append(c.messages, *m)
+			continue
+		}
+		for calls := 0; len(items) > 0 && items[0].at == i; items = items[1:] {
+			one := message{role: m.role, features: m.features}
+			switch items[0].kind {
+			case itemContent:
+				one.content = m.content
+			case itemCall:
+				one.toolCalls = &jinja.List{Items: m.toolCalls.Items[calls : calls+1]}
+				calls++
+			case itemReasoning:
+				one.reasoning = m.reasoning
+			}
+			c.messages = append(c.messages, one)
+		}
+	}
+	return &c
 }

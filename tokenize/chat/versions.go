@@ -28,12 +28,14 @@ const (
 	takesOutputText
 	dropsEmptyCalls
 	handsDeveloperTools
+	rendersHarmony
 	handsEffort
 	mergesKwargs
 	readsReasoningAlone
 	takesEffortNone
 	wrapsStrings
 	looksUpTemplates
+	encodesV32
 	joinsToolText
 	handsTask
 	refusesEmptyTools
@@ -45,9 +47,9 @@ const (
 	enablesThinking
 	takesNullArguments
 	makesDeveloperSystem
-	takesStrict
 	foldsInstructions
-	encodesV32
+	takesStrict
+	takesSilentTools
 	handsPartFields
 	dropsToolFields
 	encodesMistral
@@ -62,11 +64,12 @@ const (
 
 	// Of the Messages API.
 	readsMessages
+	takesDefaultKwargs
+	dropsEmptyTurns
+	passesKwargs
 	takesOutputConfig
 	takesInlineSystem
-	passesKwargs
 	passesStrict
-	dropsEmptyTurns
 	probesSystem
 	passesSalt
 	placesSystem
@@ -74,6 +77,7 @@ const (
 
 	// Of the Responses API.
 	readsResponses
+	joinsItems
 	readsResponseTools
 	changes
 )
@@ -101,12 +105,14 @@ var history = [changes]struct {
 	takesOutputText:          {12_000, 0, "it takes parts of the type output_text", "entrypoints/chat_utils.py, ea38474ac"},
 	dropsEmptyCalls:          {13_000, 0, "it drops an empty list of tool calls", "entrypoints/chat_utils.py, b337647aa"},
 	handsDeveloperTools:      {13_000, 0, "developer messages have tools, null without", "entrypoints/chat_utils.py, 855b101d7"},
+	rendersHarmony:           {14_000, 0, "harmony gets tools by the ids of calls, and a developer's message for tools only", "entrypoints/openai/parser/harmony_utils.py, 8f8fda261, and serving_chat.py, 6a09612b2"},
 	handsEffort:              {14_000, 0, "templates get reasoning_effort, until 0.16 as null without", "entrypoints/openai/chat_completion/serving.py, 60b77e146"},
 	mergesKwargs:             {16_000, 0, "fields go before chat_template_kwargs, of which null and auto count for nothing", "renderers/params.py, f0a1c8453"},
 	readsReasoningAlone:      {16_000, 0, "reasoning_content no longer stands in for reasoning", "entrypoints/chat_utils.py, c5113f60f and bf001da4b"},
 	takesEffortNone:          {18_000, 0, "reasoning_effort may be none", "entrypoints/openai/chat_completion/protocol.py, a3ea760ea"},
 	wrapsStrings:             {18_000, 0, "a string among parts becomes a part", "entrypoints/chat_utils.py, 0836be3b0"},
 	looksUpTemplates:         {18_000, 0, "chat_template may name one before its content format is detected", "renderers/hf.py, b41aa264f"},
+	encodesV32:               {18_000, 0, "DeepSeek-V3.2 has a program that takes parsed arguments; earlier versions may, too", "tokenizers/deepseek_v32.py, a96197f56, read in 0.18"},
 	joinsToolText:            {20_000, 0, "a tool message of texts is one string", "entrypoints/chat_utils.py, afabb5f45"},
 	handsTask:                {20_000, 0, "templates get task", "entrypoints/chat_utils.py, 4d51588e2"},
 	refusesEmptyTools:        {20_000, 0, "it refuses an empty list of tools", "entrypoints/openai/chat_completion/protocol.py, 18013df6a"},
@@ -118,9 +124,9 @@ var history = [changes]struct {
 	enablesThinking:          {22_000, 0, "reasoning_effort sets enable_thinking", "entrypoints/openai/chat_completion/protocol.py, 52a31ccec"},
 	takesNullArguments:       {23_000, 0, "arguments null of a tool call are {}", "entrypoints/chat_utils.py, f0204358d"},
 	makesDeveloperSystem:     {23_000, 0, "developer messages become system messages where the template does not know them", "renderers/hf.py, 27f1d34a2"},
+	foldsInstructions:        {23_000, 0, "harmony gets a first system message as instructions", "entrypoints/openai/parser/harmony_utils.py, 703fb17b1, in the notes of 0.23.0"},
 	takesStrict:              {24_000, 0, "strict of functions is a field", "entrypoints/openai/engine/protocol.py, cd9078fe5"},
-	foldsInstructions:        {24_000, 0, "harmony gets a first system message as instructions, and the names of tools by the ids of calls; 0.23 may, too", "entrypoints/openai/parser/harmony_utils.py, 703fb17b1"},
-	encodesV32:               {24_000, 0, "DeepSeek-V3.2 has a program that takes parsed arguments; earlier versions may, too", "tokenizers/deepseek_v32.py, a96197f56"},
+	takesSilentTools:         {24_000, 23_000, "harmony takes tools without a description", "entrypoints/openai/parser/harmony_utils.py, 5828a205e, of 9 June 2026"},
 	handsPartFields:          {26_000, 0, "templates get unknown fields of parts", "entrypoints/chat_utils.py, 26c909ed7"},
 	dropsToolFields:          {27_000, 0, "it drops unknown fields of tools", "entrypoints/openai/engine/protocol.py, e8b358b4c"},
 	encodesMistral:           {27_001, 0, "mistral-common is 1.11.6 or 1.11.7, which make the same ids; earlier versions may have others", "requirements/common.txt of 0.27.1, 0.29.0 and 0.30.0; tokenizers/mistral.py, read at 0065ad5b3, and renderers/mistral.py, at 00cd8fcf6"},
@@ -133,19 +139,21 @@ var history = [changes]struct {
 	takesAnyArguments:        {inMain, 29_000, "arguments of a tool call that are no JSON, or no object, are {}", "renderers/chat_utils/parse_chat_message.py, be90fe165; pull request 48922, which others brought to 0.28"},
 	dropsBillingHeader:       {inMain, 28_000, "it drops a first line x-anthropic-billing-header of system texts", "renderers/chat_utils/parse_chat_message_content.py, be90fe165; not in main of 21 August 2026"},
 
-	readsMessages:     {21_000, 11_001, "it reads the Messages API in the way that is known here", "entrypoints/anthropic/serving.py"},
-	takesOutputConfig: {23_000, 21_000, "output_config has an effort", "entrypoints/anthropic/protocol.py, pull request 42396, approved two days before 0.22.0"},
-	takesInlineSystem: {23_000, 0, "it takes system messages among the messages, and moves them into the system prompt", "entrypoints/anthropic/serving.py, ed9a7526b, of 2 June 2026"},
-	passesKwargs:      {24_000, 21_000, "it passes chat_template_kwargs on", "entrypoints/anthropic/serving.py, read at 0001948bc, of June 2026"},
-	passesStrict:      {24_000, 21_000, "it passes strict on", "entrypoints/anthropic/serving.py, read at 0001948bc, of June 2026"},
-	dropsEmptyTurns:   {24_000, 21_000, "it drops messages of the user without content, such as those with tool results only", "entrypoints/anthropic/serving.py, read at 0001948bc, of June 2026; not at 9198b11c7"},
-	probesSystem:      {24_000, 0, "system messages stay in place if --chat-template renders them", "entrypoints/anthropic/serving.py, pull requests 44602 and 46025, of 18 June 2026; read at aab1c5621"},
-	passesSalt:        {28_000, 26_000, "it passes cache_salt on", "entrypoints/anthropic/serving.py, pull request 49498, of 23 July 2026; read at aab1c5621"},
-	placesSystem:      {inMain, 30_000, "system messages stay in place, or join the messages beside them, by a probe", "entrypoints/anthropic/inline_system.py, a8c3bdb20; not in main of 11 September 2026"},
-	disablesThinking:  {inMain, 29_000, "thinking that is disabled is an effort", "entrypoints/anthropic/serving.py, a8c3bdb20; pull request 53058 was open on 20 August 2026"},
+	readsMessages:      {18_000, 11_001, "it reads the Messages API in the way that is known here", "entrypoints/anthropic/serving.py, 0e5a9382a"},
+	takesDefaultKwargs: {19_000, 0, "--default-chat-template-kwargs are for the Messages API, too", "entrypoints/anthropic/serving.py, 16a664df2"},
+	dropsEmptyTurns:    {19_001, 0, "it drops messages of the user without content, such as those with tool results only", "entrypoints/anthropic/serving.py, 8477fe427, in 0.19.1 as 9a234c7ad"},
+	passesKwargs:       {21_000, 20_000, "it passes chat_template_kwargs on", "entrypoints/anthropic/serving.py, b82fc1364, of 20 April 2026"},
+	takesOutputConfig:  {23_000, 0, "output_config has an effort", "entrypoints/anthropic/protocol.py, d692b89c2, in the notes of 0.23.0"},
+	takesInlineSystem:  {23_000, 0, "it takes system messages among the messages, and moves them into the system prompt", "entrypoints/anthropic/serving.py, ed9a7526b, of 2 June 2026"},
+	passesStrict:       {24_000, 0, "it passes strict on", "entrypoints/anthropic/serving.py, cd9078fe5"},
+	probesSystem:       {24_000, 0, "system messages stay in place if --chat-template renders them", "entrypoints/anthropic/serving.py, pull requests 44602 and 46025, of 18 June 2026; read at aab1c5621"},
+	passesSalt:         {28_000, 26_000, "it passes cache_salt on", "entrypoints/anthropic/serving.py, pull request 49498, of 23 July 2026; read at aab1c5621"},
+	placesSystem:       {inMain, 30_000, "system messages stay in place, or join the messages beside them, by a probe", "entrypoints/anthropic/inline_system.py, a8c3bdb20; not in main of 11 September 2026"},
+	disablesThinking:   {inMain, 29_000, "thinking that is disabled is an effort", "entrypoints/anthropic/serving.py, a8c3bdb20; pull request 53058 was open on 20 August 2026"},
 
-	readsResponses:     {24_000, 10_000, "it reads the Responses API in the way that is known here", "entrypoints/openai/responses/utils.py, pull request 42189, of May 2026"},
-	readsResponseTools: {inMain, 24_000, "it gives tools of the Responses API to templates, and joins some items", "entrypoints/openai/responses/utils.py, read at 01ca842df"},
+	readsResponses:     {18_000, 10_000, "it reads the Responses API in the way that is known here", "entrypoints/openai/responses/utils.py, read in 0.18"},
+	joinsItems:         {22_000, 0, "items of the assistant's join one message, and --default-chat-template-kwargs are for the Responses API, too", "entrypoints/openai/responses/utils.py, 6ff7405b8, and serving.py, 617239b70, of May 2026"},
+	readsResponseTools: {inMain, 18_000, "it gives tools of the Responses API to templates, and joins some items", "entrypoints/openai/responses/utils.py, read at 01ca842df"},
 }
 
 // does reports whether the version is known to have a change.
