@@ -34,7 +34,8 @@ var (
 )
 
 const (
-	churnPods        = 64
+	churnPods        = 64 // in a minute and more
+	churnFewPods     = 24 // else: each is a process
 	churnPromptCount = 1000
 	churnReplayPort  = 100                   // behind the first port
 	churnEvery       = 50 * time.Millisecond // a change
@@ -91,6 +92,7 @@ type churn struct {
 	r       *rand.Rand
 	seed    uint64
 	prompts [][]uint32
+	most    int // pods
 	late    context.Context
 	ix      *kvindex.Indexer
 	fleet   *events.Fleet
@@ -135,7 +137,7 @@ var churnKindsOfChange = []struct {
 	{"take an address", (*churn).takeAddress},
 }
 
-// TestChurn: 64 engines in other processes come, go, move, die and hang. Whenever that
+// TestChurn: engines in other processes come, go, move, die and hang. Whenever that
 // stops, the Indexer says what the engines hold, and nothing of a pod that has gone. When
 // all have gone, nothing is left of them.
 func TestChurn(t *testing.T) {
@@ -186,9 +188,12 @@ func takeStock(ix *kvindex.Indexer) (s churnStock) {
 // before the Indexer.
 func runChurn(t *testing.T, ix *kvindex.Indexer, prompts [][]uint32, seed uint64, length time.Duration, halts int) map[string]int {
 	c := &churn{
-		t: t, ix: ix, prompts: prompts, seed: *churnSeed, r: rand.New(rand.NewPCG(seed, 5)), late: zmtptest.Context(t),
+		t: t, ix: ix, most: churnFewPods, prompts: prompts, seed: *churnSeed, r: rand.New(rand.NewPCG(seed, 5)), late: zmtptest.Context(t),
 		network: 64 + os.Getpid()%128, port: 20_000 + os.Getpid()%10_000,
 		counts: make(map[string]int), retired: make(map[string][]string), gone: make(map[churnRankName]time.Time), told: make(map[string]bool), here: make(map[churnRankName]bool),
+	}
+	if *churnFor >= time.Minute {
+		c.most = churnPods
 	}
 	var err error
 	sink := ix.Sink()
@@ -584,7 +589,7 @@ func (c *churn) join() bool {
 }
 
 func (c *churn) leave() bool {
-	if len(c.pods) <= churnPods-8 {
+	if len(c.pods) <= c.most-8 {
 		return false
 	}
 	c.remove(c.pods[c.r.IntN(len(c.pods))])
@@ -670,7 +675,7 @@ func (c *churn) down() (n int) {
 
 func (c *churn) die() bool {
 	p := c.pick((*churnPod).up)
-	if p == nil || c.down() > churnPods/4 {
+	if p == nil || c.down() > c.most/4 {
 		return false
 	}
 	p.stop()
@@ -679,7 +684,7 @@ func (c *churn) die() bool {
 
 func (c *churn) hang() bool {
 	p := c.pick((*churnPod).up)
-	if p == nil || c.down() > churnPods/4 {
+	if p == nil || c.down() > c.most/4 {
 		return false
 	}
 	c.must(p.peer.signal(syscall.SIGSTOP))
@@ -753,7 +758,7 @@ func (c *churn) giveOn() {
 }
 
 // full reports whether there are as many pods as there may be.
-func (c *churn) full() bool { return len(c.pods)+2*len(c.pairs) >= churnPods }
+func (c *churn) full() bool { return len(c.pods)+2*len(c.pairs) >= c.most }
 
 // The halts.
 

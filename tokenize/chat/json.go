@@ -507,11 +507,14 @@ func (d *decoder) text(keep bool) (string, error) {
 			if d.at = at + 1; any&highs != 0 && !utf8.ValidString(s[start:at]) {
 				return "", d.fail("a string that is not UTF-8")
 			}
-			if !keep || n == from {
+			if !keep {
 				return "", nil
 			}
 			if !moved || len(dst)-n > cap(d.room)-len(d.room) {
 				d.room = dst[:n]
+			}
+			if n == from {
+				return "", nil
 			}
 			return unsafe.String(&dst[from], n-from), nil
 		case c == '\\':

@@ -54,6 +54,12 @@ func TestJSON(t *testing.T) {
 			t.Errorf("%.20s: %v", c.text, err)
 		}
 	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := chat.ShowJSON("[" + strings.Repeat(`"",`, 10_000) + "0]")
+	if runtime.ReadMemStats(&after); err != nil || after.TotalAlloc-before.TotalAlloc > 16<<20 {
+		t.Errorf("10,000 empty strings: %d bytes are allocated, %v", after.TotalAlloc-before.TotalAlloc, err)
+	}
 	if _, err := chat.ShowJSON(strings.Repeat("[", 100) + strings.Repeat("]", 100)); err != nil {
 		t.Error(err)
 	}

@@ -163,10 +163,14 @@ func compareHolders(t *testing.T, f *Forest, id uint32, want map[uint32]uint32) 
 	held := map[Holding]uint32{}
 	h := f.meta(id).load()
 	s := Span{header: h}
+	var set []uint64 // empty between calls
 	find := func(ord uint32) (mask uint32) {
-		set := make([]uint64, ord/64+1)
+		if more := int(ord/64) + 1 - len(set); more > 0 {
+			set = append(set, make([]uint64, more)...)
+		}
 		set[ord/64] = 1 << (ord % 64)
-		p.HoldersIn(&s, set, func(_, has uint32) { mask |= has })
+		p.HoldersIn(&s, set[:ord/64+1], func(_, has uint32) { mask |= has })
+		set[ord/64] = 0
 		return mask
 	}
 	for ord, mask := range want {
