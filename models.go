@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"sync"
 
 	"github.com/kvindex/kvindex/internal/chats"
@@ -31,8 +32,8 @@ type Model struct {
 // model, by tokenize.LoadPretrained and chat.Load. If only the template cannot be read, the
 // reason is in Model.ChatErr, and the error is nil, because texts can be scored.
 //
-// At most one chat.Options may be given. Its Engine counts for the tokenizer, too. Without
-// it, the chat.Options are zero: vLLM's main of autumn 2026, without arguments.
+// At most one chat.Options may be given. Its Engine counts for the tokenizer, too, and with its
+// TokenizerMode "mistral" the tokenizer is that of the tekken.json, by tokenize.Load. Without it, the chat.Options are zero: vLLM's main of autumn 2026, without arguments.
 func LoadModel(dir string, options ...chat.Options) (Model, error) {
 	var o chat.Options
 	switch len(options) {
@@ -42,13 +43,28 @@ func LoadModel(dir string, options ...chat.Options) (Model, error) {
 	default:
 		return Model{}, fmt.Errorf("kvindex: %d chat.Options for one model: %w", len(options), fs.ErrInvalid)
 	}
-	t, err := tokenize.LoadPretrained(dir, o.Engine)
+	var t *tokenize.BPE
+	var err error
+	if path := tokenizerPath(dir, o); path == dir {
+		t, err = tokenize.LoadPretrained(dir, o.Engine)
+	} else {
+		t, err = tokenize.Load(path)
+	}
 	if err != nil {
 		return Model{}, fmt.Errorf("kvindex: %w", err)
 	}
 	m := Model{Tokenizer: t}
 	m.Chat, m.ChatErr = chat.Load(dir, o)
 	return m, nil
+}
+
+// tokenizerPath returns the path of the tokenizer of a model: that of mistral-common where the
+// engine is to use it, whatever else is in the folder.
+func tokenizerPath(dir string, o chat.Options) string {
+	if o.TokenizerMode == "mistral" {
+		return filepath.Join(dir, "tekken.json")
+	}
+	return dir
 }
 
 // ModelsConfig configures Models. The zero value is ready to use.
@@ -58,8 +74,8 @@ type ModelsConfig struct {
 	// tokenizer and once for the chat template, and at most 1,024 calls for templates run
 	// at a time. PoolConfig.Engine must be nil: Options has the engine.
 	tokenize.PoolConfig
-	// Options returns the chat.Options of a model. Their Engine counts for the tokenizer,
-	// too. With nil they are zero for all models.
+	// Options returns the chat.Options of a model. Their Engine and the TokenizerMode "mistral"
+	// count for the tokenizer, as for LoadModel. With nil they are zero for all models.
 	Options func(model string) chat.Options
 }
 
@@ -77,8 +93,16 @@ func NewModels(c ModelsConfig) (*Models, error) {
 	if c.Engine != nil {
 		return nil, errors.New("kvindex: ModelsConfig: Engine is set: Options has the engine of a model")
 	}
+	find := c.Find
+	if find == nil {
+		find = tokenize.Hub{}.Find
+	}
 	if c.Options != nil {
 		c.Engine = func(model string) string { return c.Options(model).Engine }
+		c.Find = func(ctx context.Context, model string) (string, error) {
+			dir, err := find(ctx, model)
+			return tokenizerPath(dir, c.Options(model)), err
+		}
 	}
 	pool, err := tokenize.NewPool(c.PoolConfig)
 	if err != nil {
@@ -86,9 +110,7 @@ func NewModels(c ModelsConfig) (*Models, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Models{Pool: pool, chats: chats.Models{Options: c.Options}, stop: stop}
-	if c.Find != nil {
-		s.chats.Find = func(_ context.Context, model string) (string, error) { return c.Find(ctx, model) }
-	}
+	s.chats.Find = func(_ context.Context, model string) (string, error) { return find(ctx, model) }
 	return s, nil
 }
 

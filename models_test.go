@@ -2,7 +2,9 @@ package kvindex_test
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -170,6 +172,42 @@ func TestModels(t *testing.T) {
 	}
 	if _, err := kvindex.NewModels(kvindex.ModelsConfig{PoolConfig: tokenize.PoolConfig{Encodings: -1}}); err == nil || !strings.Contains(err.Error(), "Encodings -1") {
 		t.Errorf("a bad configuration: %v", err)
+	}
+}
+
+// Where the engine is to use mistral-common, a tekken.json counts and a tokenizer.json beside it
+// does not, for the tokenizer as for the chat.
+func TestModelsOfMistral(t *testing.T) {
+	var vocab []string
+	for b := range 256 {
+		vocab = append(vocab, fmt.Sprintf(`{"rank":%d,"token_bytes":%q,"token_str":null}`, b, base64.StdEncoding.EncodeToString([]byte{byte(b)})))
+	}
+	dir := folder(t, files(t, map[string]string{"tekken.json": `{"config":{"pattern":"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",` +
+		`"default_vocab_size":276,"default_num_special_tokens":20,"version":"v3"},"vocab":[` + strings.Join(vocab, ",") + `],"version":1,"type":"Tekken"}`}))
+	o := chat.Options{TokenizerMode: "mistral"}
+	loaded, err := kvindex.LoadModel(dir, o)
+	must(t, err)
+	found := newModels(t, kvindex.ModelsConfig{
+		PoolConfig: tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return dir, nil }},
+		Options:    func(string) chat.Options { return o },
+	})
+	const question = "[INST]is no token here[/INST]"
+	tokens := []uint32{1, 3}
+	for _, c := range []byte(question) {
+		tokens = append(tokens, uint32(c)+20)
+	}
+	tokens = append(tokens, 4)
+	for name, option := range map[string]kvindex.Option{"LoadModel": kvindex.WithModel("m", loaded), "a Find": kvindex.WithModels(found.Model)} {
+		ix := open(t, option, kvindex.WithPromptCache(1<<20))
+		n := holdAll(t, ix, "pod", 1, tokens)
+		var a kvindex.Answer
+		err := ix.ScoreRequest(ctx, &kvindex.Request{Body: []byte(`{"model": "m", "messages": [{"role": "user", "content": "` + question + `"}]}`)}, &a)
+		if err != nil || a.PromptTokens != len(tokens) || a.Pods[0].MatchedBlocks != n {
+			t.Errorf("%s: %+v, %v, want %d tokens and %d blocks", name, a, err, len(tokens), n)
+		}
+	}
+	if m, err := kvindex.LoadModel(dir); err != nil || !errors.Is(m.ChatErr, chat.ErrUnsupported) {
+		t.Errorf("without a mode: %v, %v", err, m.ChatErr)
 	}
 }
 

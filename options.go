@@ -133,7 +133,7 @@ const defaultPromptCache = 64 << 20 // bytes
 // A text that is in the cache is not encoded again. If a text begins like one in the cache,
 // only the rest of it is encoded. The cache keeps neither texts nor token ids, and it
 // changes no answer. Request.Prompt and Request.Body share it. Prompts with media do not use
-// it, and neither do chats in pieces (chat.Rendering.Pieces).
+// it, and neither do chats in pieces (chat.Rendering.Whole).
 //
 // A tokenizer uses the cache if it is a tokenize.Identified, like a tokenize.BPE, or if it has
 // the method Hold(ctx, text) (tokenize.Identified, error), like the tokenizers of a

@@ -292,7 +292,10 @@ func (sc *scorer) renderChat(ctx context.Context, model Model, chatReq *chat.Req
 	if err != nil {
 		return ofBody(err)
 	}
-	sc.rendering, sc.prompt.Text, sc.prompt.Pieces = text, text.Text, text.Pieces()
+	sc.rendering, sc.prompt.Text = text, text.Text
+	if !text.Whole() {
+		sc.prompt.Chat = text
+	}
 	if err := sc.tokenize(ctx, model, chatReq.AddSpecial); err != nil || len(sc.prompt.Media) == 0 {
 		return err
 	}

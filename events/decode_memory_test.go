@@ -111,7 +111,11 @@ func TestBoundedMemory(t *testing.T) {
 			worst = max(worst, f)
 		})
 	}
-	for _, n := range []int{300, 5000, 50_000} {
+	sizes := []int{300, 5000, 50_000}
+	if testing.Short() {
+		sizes = sizes[:2]
+	}
+	for _, n := range sizes {
 		for name, event := range map[string]func(int) []byte{
 			"cleared":               always("91 b0|AllBlocksCleared|"),
 			"cleared in maps":       always("81 a4|type| b0|AllBlocksCleared|"),

@@ -245,8 +245,8 @@ func TestRecorded(t *testing.T) {
 			count := map[string]int{}
 			var b events.Batch
 			for _, file := range tt.files {
-				for _, row := range testdata.Rows[struct{ Payload string }](t, file) {
-					if row.Payload == "" {
+				for i, row := range testdata.Rows[struct{ Payload string }](t, file) {
+					if row.Payload == "" || testing.Short() && i%4 > 0 {
 						continue
 					}
 					count["payloads"]++
@@ -272,6 +272,9 @@ func TestRecorded(t *testing.T) {
 				}
 			}
 			t.Logf("%d files: %v", len(tt.files), count)
+			if testing.Short() {
+				return
+			}
 			if count["payloads"] < 1000 || tt.engine == "sglang" && (count["salted"] < 100 || count["pairs"] < 100) {
 				t.Error("too few payloads")
 			}

@@ -97,6 +97,9 @@ func libzmqScripts(t *testing.T) []string {
 func TestSubscriberHearsLibzmq(t *testing.T) {
 	zmtptest.NeedLibzmq(t)
 	scripts := libzmqScripts(t)
+	if testing.Short() {
+		scripts = scripts[:1]
+	}
 	for _, script := range scripts {
 		for _, bind := range []bool{false, true} {
 			for _, transport := range []string{"tcp", "ipc"} {

@@ -10,7 +10,7 @@ import (
 	"github.com/kvindex/kvindex/kvindextest"
 )
 
-// What an Indexer predicts of a prompt is what the engine finds cached.
+// The prediction of an Indexer for a prompt is equal to the cached tokens that the engine reports.
 func Example() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -20,7 +20,7 @@ func Example() {
 	}
 	defer e.Close()
 
-	// What a gateway has.
+	// The parts of a gateway.
 	ix, err := kvindex.New()
 	if err != nil {
 		log.Fatal(err)
@@ -32,7 +32,7 @@ func Example() {
 	}
 	go sub.Run(ctx)
 
-	// What its test does.
+	// The test of the gateway.
 	if err := e.WaitSubscribers(ctx, 1); err != nil {
 		log.Fatal(err)
 	}

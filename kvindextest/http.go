@@ -84,7 +84,7 @@ const (
 	messageObject    = "message"
 )
 
-// objectOf returns what the API at a path answers with; "": there is none.
+// objectOf returns the kind of object in the answers of the API at a path; "": there is no such API.
 func objectOf(path string) string {
 	switch {
 	case strings.HasSuffix(path, "/v1/chat/completions"):
@@ -117,7 +117,7 @@ func (e *Engine) failure() (status int, fails bool) {
 	return e.failStatus, true
 }
 
-// read reads a request, and what its answer has to be. status is for the error.
+// read reads a request, and sets the fields of its answer. status is the status of the error.
 func (e *Engine) read(req *http.Request, a *answer) (r fakeengine.Request, status int, err error) {
 	status = http.StatusBadRequest
 	if rank := req.Header.Get("X-data-parallel-rank"); rank != "" && rank != strconv.Itoa(e.cfg.Rank) {
@@ -159,6 +159,8 @@ func (e *Engine) read(req *http.Request, a *answer) (r fakeengine.Request, statu
 	return r, status, err
 }
 
+var errNoTokenizer = errors.New("EngineConfig.LLM has no Tokenizer")
+
 // tokens returns the prompt of a request.
 func (e *Engine) tokens(req *http.Request, r *chat.Request) ([]uint32, error) {
 	llm, text := &e.cfg.LLM, r.Prompt
@@ -172,15 +174,15 @@ func (e *Engine) tokens(req *http.Request, r *chat.Request) ([]uint32, error) {
 		if err != nil {
 			return nil, err
 		}
-		if rendering.Pieces() != nil {
-			return nil, errors.New("this engine takes no chat that is encoded in pieces")
+		if llm.Tokenizer == nil {
+			return nil, errNoTokenizer
 		}
-		text = rendering.Text
+		return rendering.Encode(req.Context(), nil, llm.Tokenizer)
 	case text == "":
 		return r.Tokens, nil
 	}
 	if llm.Tokenizer == nil {
-		return nil, errors.New("EngineConfig.LLM has no Tokenizer")
+		return nil, errNoTokenizer
 	}
 	return llm.Tokenizer.Encode(req.Context(), nil, text, r.AddSpecial)
 }
@@ -220,7 +222,7 @@ func (e *Engine) answer(req *http.Request, c *call, a *answer, fails bool) bool 
 // fields is a JSON object.
 type fields map[string]any
 
-// An answer is what is written for a request.
+// An answer writes the answer to a request.
 type answer struct {
 	w                    http.ResponseWriter
 	object, model, id    string
@@ -231,7 +233,7 @@ type answer struct {
 	promptTokens, cached int
 }
 
-// next writes the new ones of all tokens so far.
+// next writes the tokens that are new since the last call.
 func (a *answer) next(tokens []uint32) {
 	for ; a.written < len(tokens); a.written++ {
 		text := fmt.Sprint(tokens[a.written], " ")
@@ -250,7 +252,7 @@ func (a *answer) next(tokens []uint32) {
 	}
 }
 
-// choice is a text as the only choice.
+// choice returns the object of a text that is the only choice.
 func (a *answer) choice(text string, finish any) fields {
 	c := fields{"index": 0, "finish_reason": finish}
 	switch {
@@ -264,7 +266,7 @@ func (a *answer) choice(text string, finish any) fields {
 	return c
 }
 
-// message is an answer of Anthropic's API.
+// message returns an answer of Anthropic's API.
 func (a *answer) message(text string, stop any) fields {
 	content := []fields{}
 	if text != "" {
@@ -276,7 +278,7 @@ func (a *answer) message(text string, stop any) fields {
 // chunk writes an event of a stream of OpenAI's API.
 func (a *answer) chunk(o fields) { a.send("", a.named(o)) }
 
-// event writes one of a stream of Anthropic's API.
+// event writes an event of a stream of Anthropic's API.
 func (a *answer) event(name string, o fields) {
 	o["type"] = name
 	a.send("event: "+name+"\n", o)
@@ -290,7 +292,7 @@ func (a *answer) send(head string, o fields) {
 	_ = http.NewResponseController(a.w).Flush()
 }
 
-// named adds what each object of OpenAI's API has.
+// named adds the fields that each object of OpenAI's API has.
 func (a *answer) named(o fields) fields {
 	o["id"], o["model"], o["object"] = a.id, a.model, a.object
 	if a.stream && a.object == chatObject {
@@ -333,7 +335,7 @@ func (a *answer) end() {
 	}
 }
 
-// refuse answers by an error as vLLM does.
+// refuse answers with an error in vLLM's form.
 func refuse(w http.ResponseWriter, status int, err error) {
 	writeJSON(w, status, fields{"error": fields{"message": err.Error(), "type": http.StatusText(status), "code": status}})
 }

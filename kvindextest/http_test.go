@@ -89,8 +89,8 @@ func ask(t *testing.T, url, body string) (status int, answer string, u kvindex.U
 	return resp.StatusCode, string(all), u, err
 }
 
-// TestServeHTTP: usage has what Cached says before each of many random requests, and a stream
-// has a chunk for each token.
+// TestServeHTTP: for many random requests, the usage has the figure that Cached returned before, and a
+// stream has a chunk for each token.
 func TestServeHTTP(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	m := tiny(t)
@@ -165,7 +165,8 @@ func TestServeHTTP(t *testing.T) {
 	}
 }
 
-// TestServeHTTPRefuses: what is wrong is answered as vLLM answers it, and costs no cache.
+// TestServeHTTPRefuses: the answer to a wrong request is vLLM's, and the request does not change the
+// cache.
 func TestServeHTTPRefuses(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	e, s := over(t, kvindextest.EngineConfig{Pod: "a", Blocks: 4})
@@ -212,8 +213,8 @@ func TestServeHTTPRefuses(t *testing.T) {
 	}
 }
 
-// TestFailHTTP: a status leaves no trace in the cache; a connection that breaks behind the
-// first token, by FailHTTP or a Restart, leaves the prompt or nothing.
+// TestFailHTTP: a failure with a status does not change the cache. A connection that FailHTTP breaks
+// after the first token leaves the prompt in the cache, and a Restart leaves nothing.
 func TestFailHTTP(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	e, s := over(t, kvindextest.EngineConfig{Pod: "a"})
@@ -250,8 +251,8 @@ func TestFailHTTP(t *testing.T) {
 	cached(0)
 }
 
-// TestHTTPBehindPicker: a gateway in front of two engines sends a prompt where it was computed,
-// and the answer reports what the gateway predicted.
+// TestHTTPBehindPicker: a gateway in front of two engines sends a prompt to the engine that has computed
+// it, and the usage in the answer is equal to the gateway's prediction.
 func TestHTTPBehindPicker(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	ctx := zmtptest.Context(t)

@@ -33,7 +33,7 @@ func newRig(t *testing.T, cfg kvindextest.EngineConfig) *rig {
 	return newHastyRig(t, cfg, time.Minute)
 }
 
-// newHastyRig is newRig with an Indexer that gives up a replay which is mute for so long.
+// newHastyRig is newRig with an Indexer that gives up a replay after so long without an answer.
 func newHastyRig(t *testing.T, cfg kvindextest.EngineConfig, mute time.Duration) *rig {
 	t.Helper()
 	zmtptest.NoLeaks(t)
@@ -87,7 +87,7 @@ func (r *rig) predicted(q kvindextest.Request) (cached int, state kvindex.State)
 	return a.Pods[0].CachedTokens, a.Pods[0].State
 }
 
-// expect waits for the Indexer and compares what it says of a prompt.
+// expect waits for the Indexer and compares its score of a prompt.
 func (r *rig) expect(prompt []uint32, cached int, state kvindex.State) {
 	r.t.Helper()
 	r.must(r.WaitApplied(r.ctx, r.ix))
@@ -96,7 +96,7 @@ func (r *rig) expect(prompt []uint32, cached int, state kvindex.State) {
 	}
 }
 
-// prompt is n tokens that no prompt of another id has.
+// prompt returns n tokens that differ from those of all other ids.
 func prompt(id, n int) []uint32 {
 	tokens := make([]uint32, n)
 	for i := range tokens {
@@ -105,8 +105,8 @@ func prompt(id, n int) []uint32 {
 	return tokens
 }
 
-// TestPredictions: all that is predicted is true, with blocks that are evicted,
-// answers, adapters and salts.
+// TestPredictions: predictions are exact, with evicted blocks, answers, adapters
+// and salts.
 func TestPredictions(t *testing.T) {
 	for name, cfg := range map[string]kvindextest.EngineConfig{
 		"as it comes": {Blocks: 100},
@@ -141,8 +141,8 @@ func TestPredictions(t *testing.T) {
 	}
 }
 
-// TestSubmit: requests are served in the order of Submit, so those behind the first one of a
-// prompt find what it has.
+// TestSubmit: requests are served in the order of Submit, so all but the first request for a prompt
+// find it cached.
 func TestSubmit(t *testing.T) {
 	r := newRig(t, kvindextest.EngineConfig{})
 	for n := range 50 {
@@ -164,7 +164,7 @@ func TestSubmit(t *testing.T) {
 	}
 }
 
-// TestDrop: what is dropped is not known to an Indexer, unless it is replayed.
+// TestDrop: an Indexer lacks messages that are dropped, unless they are replayed.
 func TestDrop(t *testing.T) {
 	for name, replay := range map[string]bool{"no replay": false, "replay": true} {
 		t.Run(name, func(t *testing.T) {
@@ -190,8 +190,8 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-// TestDisconnect: what is published while nobody listens is lost, unless it is
-// replayed.
+// TestDisconnect: messages that are published without a connection are lost, unless
+// they are replayed.
 func TestDisconnect(t *testing.T) {
 	for name, replay := range map[string]bool{"no replay": false, "replay": true} {
 		t.Run(name, func(t *testing.T) {
@@ -212,8 +212,8 @@ func TestDisconnect(t *testing.T) {
 	}
 }
 
-// TestRestart: an Indexer forgets what the engine held before it restarted, also if
-// the number that is due is the same as before.
+// TestRestart: an Indexer forgets the blocks from before a restart of the engine, also
+// if the number of the next message is the same as before.
 func TestRestart(t *testing.T) {
 	for name, replay := range map[string]bool{"no replay": false, "replay": true} {
 		t.Run(name, func(t *testing.T) {
@@ -240,8 +240,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestLoseReplies: a replay that loses messages is gone on with, and one that brings
-// nothing costs what is missing until it answers again.
+// TestLoseReplies: a replay that loses messages is continued. One that brings nothing
+// leaves the messages missing until the socket answers again.
 func TestLoseReplies(t *testing.T) {
 	r := newHastyRig(t, kvindextest.EngineConfig{Replay: true}, 250*time.Millisecond)
 	r.serve(prompt(1, 100))
@@ -274,7 +274,7 @@ func TestLoseReplies(t *testing.T) {
 	r.expect(prompt(4, 100), 96, kvindex.StateLive)
 }
 
-// TestConnect: a gateway that listens knows the engine by its topic.
+// TestConnect: a gateway that listens gets the names of the engine from its topic.
 func TestConnect(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	ctx := zmtptest.Context(t)
@@ -295,13 +295,13 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// waiting is a context that says when it is waited for.
-type waiting struct {
+// signalContext is a context that signals when Done is called.
+type signalContext struct {
 	context.Context
 	begun chan struct{}
 }
 
-func (w waiting) Done() <-chan struct{} {
+func (w signalContext) Done() <-chan struct{} {
 	w.begun <- struct{}{}
 	return w.Context.Done()
 }
@@ -319,7 +319,7 @@ func TestServeEnds(t *testing.T) {
 		{func() error { cancel(); return nil }, context.Canceled},
 		{r.Close, kvindextest.ErrClosed},
 	} {
-		w := waiting{r.ctx, make(chan struct{})}
+		w := signalContext{r.ctx, make(chan struct{})}
 		if end.want == context.Canceled {
 			w.Context = ctx
 		}
@@ -371,7 +371,7 @@ func TestSideBySide(t *testing.T) {
 	}
 }
 
-// TestMisuse: an error says what is wrong.
+// TestMisuse: an error names the mistake.
 func TestMisuse(t *testing.T) {
 	for want, cfg := range map[string]kvindextest.EngineConfig{
 		`needs a Pod without @ and a Model, not "" and "m"`:    {Model: model},
@@ -406,8 +406,7 @@ func TestMisuse(t *testing.T) {
 	if err := r.WaitSubscribers(over, 2); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "1 of 2 subscribers") {
 		t.Error(err)
 	}
-	// An Indexer that has heard of the engine, but not by a Subscriber, and of the
-	// wrong pod.
+	// An Indexer that no Subscriber feeds, and one with another pod.
 	other, err := kvindex.New()
 	r.must(err)
 	defer other.Close()

@@ -9,8 +9,8 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-// TestOutside: a module that is not of this repository tests its gateway with
-// kvindextest, and has a copy of the quickstart. It has no network.
+// TestOutside: a module outside of this repository, with a copy of the quickstart, can
+// test its gateway with kvindextest. The test needs no network.
 func TestOutside(t *testing.T) {
 	if _, err := exec.LookPath("go"); err != nil {
 		t.Skip("no module is built outside of this one: there is no go command")
@@ -23,7 +23,7 @@ func TestOutside(t *testing.T) {
 	dir := t.TempDir()
 	copyTo(t, dir, "testdata/outside/*.go", "../go.sum")
 	copyTo(t, filepath.Join(dir, "quickstart"), "../examples/quickstart/*.go")
-	if err := os.Remove(filepath.Join(dir, "quickstart/main_test.go")); err != nil { // it looks for leaks with an internal package
+	if err := os.Remove(filepath.Join(dir, "quickstart/main_test.go")); err != nil { // this file imports an internal package
 		t.Fatal(err)
 	}
 	mod := "module example.com/gateway\n\ngo 1.25\n\nrequire github.com/kvindex/kvindex v0.0.0\n\nreplace github.com/kvindex/kvindex => " + root + "\n"

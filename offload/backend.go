@@ -6,8 +6,8 @@ import "context"
 // position. Its methods may be called at the same time, and keep none of their arguments.
 // The suite of package backendtest tests what can be seen from outside.
 type Backend interface {
-	// Has sets hit[i] if the block keys[i] of the space is there. There are as many hits as
-	// keys.
+	// Has sets hit[i] if the block keys[i] of the space is there, and else clears it. There are as
+	// many hits as keys. With an error it can leave hits as they were; those that it sets are right.
 	Has(ctx context.Context, space SpaceID, keys []Key, hit []bool) error
 	// Get copies blocks into dst, from keys[0] on, until one is not there, and returns how
 	// many. That a block is not there is no error; that one is corrupt is ErrCorrupt, and it

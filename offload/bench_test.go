@@ -1,14 +1,8 @@
-//go:build linux
-
 package offload_test
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/kvindex/kvindex/offload"
 )
@@ -76,118 +70,20 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
-// benchBlocks are blocks of 1 MiB, 64 of them.
-func benchBlocks() (keys []offload.Key, src [][]byte) {
-	for i := range 64 {
-		keys = append(keys, numbered(i)...)
-		src = append(src, content(space(1<<20), keys[i]))
-	}
-	return keys, src
-}
-
-// drop has the kernel forget the pages of all files of a directory.
-func drop(b *testing.B, dir string) {
-	names, _ := filepath.Glob(filepath.Join(dir, "*"))
-	for _, name := range names {
-		f, err := os.Open(name)
-		if err != nil {
+// BenchmarkOpen opens segments of 20,000 blocks. Module bench writes and reads blocks beside others.
+func BenchmarkOpen(b *testing.B) {
+	const n = 20000
+	cfg := offload.SegmentConfig{Dir: b.TempDir(), Bytes: 1 << 28, Buffered: true}
+	s := openSegments(b, cfg)
+	block := content(space(4096), offload.Key{1})
+	for i := range n {
+		if _, err := s.Put(ctx, offload.SpaceID{1}, numbered(i), [][]byte{block}); err != nil {
 			b.Fatal(err)
 		}
-		f.Sync()
-		if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
-			b.Fatal(err)
-		}
-		f.Close()
 	}
-}
-
-// BenchmarkSegments writes, reads and opens 64 blocks of 1 MiB, beside a plain file.
-func BenchmarkSegments(b *testing.B) {
-	keys, src := benchBlocks()
-	sp := offload.SpaceID{1}
-	put := func(b *testing.B, dir string) *offload.Segments {
-		s := openSegments(b, offload.SegmentConfig{Dir: dir, Bytes: 1 << 30})
-		if n, err := s.Put(ctx, sp, keys, src); n != 64 || err != nil {
-			b.Fatal(n, err)
-		}
-		return s
+	s.Close()
+	for b.Loop() {
+		openSegments(b, cfg).Close()
 	}
-	plain := func(b *testing.B, dir string) string {
-		name := filepath.Join(dir, "plain")
-		f, err := os.Create(name)
-		if err != nil {
-			b.Fatal(err)
-		}
-		defer f.Close()
-		for _, block := range src {
-			if _, err := f.Write(block); err != nil {
-				b.Fatal(err)
-			}
-		}
-		return name
-	}
-	b.Run("write/segments", func(b *testing.B) {
-		b.SetBytes(64 << 20)
-		for b.Loop() {
-			put(b, b.TempDir()).Close()
-		}
-	})
-	b.Run("write/plain", func(b *testing.B) {
-		b.SetBytes(64 << 20)
-		for b.Loop() {
-			plain(b, b.TempDir())
-		}
-	})
-	dst := make([][]byte, 64)
-	for i := range dst {
-		dst[i] = make([]byte, 1<<20)
-	}
-	b.Run("cold/segments", func(b *testing.B) {
-		dir := b.TempDir()
-		s := put(b, dir)
-		defer s.Close()
-		b.SetBytes(64 << 20)
-		for b.Loop() {
-			b.StopTimer()
-			drop(b, dir)
-			b.StartTimer()
-			if n, err := s.Get(ctx, sp, keys, dst); n != 64 || err != nil {
-				b.Fatal(n, err)
-			}
-		}
-	})
-	b.Run("cold/plain", func(b *testing.B) {
-		dir := b.TempDir()
-		f, err := os.Open(plain(b, dir))
-		if err != nil {
-			b.Fatal(err)
-		}
-		defer f.Close()
-		b.SetBytes(64 << 20)
-		for b.Loop() {
-			b.StopTimer()
-			drop(b, dir)
-			b.StartTimer()
-			for i, d := range dst {
-				if _, err := f.ReadAt(d, int64(i)<<20); err != nil {
-					b.Fatal(err)
-				}
-			}
-		}
-	})
-	b.Run("open", func(b *testing.B) {
-		const n = 20000
-		cfg := offload.SegmentConfig{Dir: b.TempDir(), Bytes: 1 << 28, Buffered: true}
-		s := openSegments(b, cfg)
-		for i := range n {
-			if _, err := s.Put(ctx, sp, numbered(i), [][]byte{src[0][:4096]}); err != nil {
-				b.Fatal(err)
-			}
-		}
-		s.Close()
-		for b.Loop() {
-			openSegments(b, cfg).Close()
-		}
-		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/block")
-	})
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/block")
 }

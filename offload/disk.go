@@ -34,6 +34,9 @@ type Disk struct {
 	// PerToken limits the time of a read, by the tokens that are missing. 0 is no limit;
 	// the context of an operation is one in any case.
 	PerToken time.Duration
+	// OnError is called with each error of the Backend, as DiskStats.LastError has it; nil: nothing
+	// is. No lock is held. Several goroutines can call it, and the use of the Backend waits for it.
+	OnError func(error)
 }
 
 func (d *Disk) complete(capacity, blockTokens int) (quota int, err error) {
@@ -80,7 +83,7 @@ func (s *Store) ingest(key Key, slot uint32, evicted bool) bool {
 	if len(s.queue) >= s.quota {
 		s.count.disk.OverQuota++
 		if s.count.disk.LastError == nil {
-			s.failed("put", ErrOverQuota)
+			s.count.disk.LastError = diskError("put", ErrOverQuota)
 		}
 		return false
 	}
@@ -111,11 +114,11 @@ func (s *Store) writeBehind() {
 		begun := time.Now()
 		n, err := s.cfg.Disk.Backend.Put(context.Background(), s.space, keys, src)
 		took := time.Since(begun)
+		s.failed("put", err)
 		s.mu.Lock()
 		s.count.disk.Writes.add(took)
 		s.count.disk.Written += uint64(n)
 		s.count.disk.Unwritten += uint64(len(keys) - n)
-		s.failed("put", err)
 		for _, w := range batch {
 			s.finish(w)
 		}
@@ -140,12 +143,21 @@ func (s *Store) shorten(queue []write) {
 	s.progress = make(chan struct{})
 }
 
-// failed notes an error of the Backend, unless a caller gave up.
+// failed reports an error of the Backend, unless a caller gave up. No lock is held.
 func (s *Store) failed(op string, err error) {
-	if err != nil && !errors.Is(err, context.Canceled) {
-		s.count.disk.LastError = fmt.Errorf("%s: %s: %w", TierDisk, op, err)
+	if err == nil || errors.Is(err, context.Canceled) {
+		return
+	}
+	err = diskError(op, err)
+	s.mu.Lock()
+	s.count.disk.LastError = err
+	s.mu.Unlock()
+	if s.cfg.Disk.OnError != nil {
+		s.cfg.Disk.OnError(err)
 	}
 }
+
+func diskError(op string, err error) error { return fmt.Errorf("%s: %s: %w", TierDisk, op, err) }
 
 // Flush waits until what waited to be written when it was called is written, or could not
 // be: Stats says which.
@@ -270,9 +282,9 @@ func (s *Store) beneath(ctx context.Context, chain []Key, n int) ([]uint32, erro
 // read asks the Backend what it has of a chain behind its first n blocks, and reads that.
 // It returns pinned slots.
 func (s *Store) read(ctx context.Context, chain []Key, n int) (slots []uint32, err error) {
-	found, deletes, err := s.find(ctx, chain[n:])
-	if err != nil {
-		return nil, err
+	found, deletes, hasErr := s.find(ctx, chain[n:])
+	if hasErr != nil && len(found) == 0 {
+		return nil, hasErr
 	}
 	var keys []Key // that are read
 	var at []int   // their places in slots
@@ -307,13 +319,13 @@ func (s *Store) read(ctx context.Context, chain []Key, n int) (slots []uint32, e
 	if errors.Is(getErr, ErrCorrupt) {
 		s.tellLost(keys[m:])
 	}
+	s.failed("get", getErr)
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(keys) > 0 {
 		s.count.disk.Reads.add(took)
 	}
-	s.failed("get", getErr)
 	s.count.disk.Hits += uint64(m)
 	s.count.disk.Misses += uint64(len(chain) - n - len(slots) + len(keys) - m)
 	if m < len(keys) { // nothing behind a hole
@@ -325,10 +337,10 @@ func (s *Store) read(ctx context.Context, chain []Key, n int) (slots []uint32, e
 	if deletes == s.deletes && !s.closed {
 		s.commit(chain[:n], chain[n:n+len(slots)], slots, false)
 	}
-	return slots, errors.Join(err, getErr)
+	return slots, errors.Join(hasErr, err, getErr)
 }
 
-// find returns which keys the Backend has that the memory lacks.
+// find returns which keys the Backend has that the memory lacks, as far as it can tell.
 func (s *Store) find(ctx context.Context, keys []Key) (found map[Key]bool, deletes uint64, err error) {
 	var lacks []Key
 	s.mu.Lock()
@@ -340,15 +352,13 @@ func (s *Store) find(ctx context.Context, keys []Key) (found map[Key]bool, delet
 	deletes = s.deletes
 	s.mu.Unlock()
 	hit := make([]bool, len(lacks))
-	if err := s.cfg.Disk.Backend.Has(ctx, s.space, lacks, hit); err != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.failed("has", err)
-		return nil, 0, err
-	}
+	err = s.cfg.Disk.Backend.Has(ctx, s.space, lacks, hit)
+	s.failed("has", err)
 	found = make(map[Key]bool)
 	for i, k := range lacks {
-		found[k] = hit[i]
+		if hit[i] {
+			found[k] = true
+		}
 	}
-	return found, deletes, nil
+	return found, deletes, err
 }

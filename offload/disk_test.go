@@ -509,17 +509,26 @@ func (b refusing) Put(context.Context, offload.SpaceID, []offload.Key, [][]byte)
 
 func (b refusing) Delete(context.Context, offload.SpaceID, []offload.Key) error { return errTrouble }
 
-// TestLastError has each operation of the Backend fail.
+// TestLastError has each operation of the Backend fail. What is told of it can ask the store.
 func TestLastError(t *testing.T) {
 	sp := space(64)
-	s := opened(t, offload.Config{Space: sp, MemoryBytes: 64 * 20, Disk: offload.Disk{Backend: refusing{newTable()}, Ingest: offload.All}})
+	var s *offload.Store
+	var told []error
+	s = opened(t, offload.Config{Space: sp, MemoryBytes: 64 * 20, Disk: offload.Disk{Backend: refusing{newTable()}, Ingest: offload.All, OnError: func(err error) {
+		told = append(told, err, s.Stats().Disk.LastError)
+	}}})
 	defer closed(t, s)
 	c := chain(0, 6)
 	last := func(op string) {
 		t.Helper()
-		if err := s.Stats().Disk.LastError; !errors.Is(err, errTrouble) || !strings.Contains(err.Error(), "STORAGE: "+op) {
+		err := s.Stats().Disk.LastError
+		if !errors.Is(err, errTrouble) || !strings.Contains(err.Error(), "STORAGE: "+op) {
 			t.Error(op, err)
 		}
+		if len(told) != 2 || told[0] != err || told[1] != err {
+			t.Errorf("%s: %v were told, not %v", op, told, err)
+		}
+		told = nil
 	}
 	written(t, s, sp, nil, c[:1])
 	last("put")

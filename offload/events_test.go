@@ -129,7 +129,7 @@ func TestEvents(t *testing.T) {
 	sum := make(map[offload.EventKind]int)
 	for seed := range uint64(max(*seeds/3, 4)) {
 		r := rand.New(rand.NewPCG(seed, 9))
-		faults, seen := false, make(map[string]int)
+		faults, seen, mu := false, make(map[string]int), new(sync.Mutex)
 		cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 4 << 15, SegmentBytes: 1 << 15, Buffered: seed%2 == 0}
 		if !cfg.Buffered {
 			cfg.Bytes, cfg.SegmentBytes = 4<<17, 1<<17
@@ -141,7 +141,7 @@ func TestEvents(t *testing.T) {
 		begin := func() {
 			var err error
 			if b, err = offload.OpenSegmentsOn(cfg, func(f offload.BlockFile) offload.BlockFile {
-				return faulty{f, r, &faults, seen}
+				return faulty{f, mu, r, &faults, seen}
 			}); err != nil {
 				t.Fatal(err)
 			}

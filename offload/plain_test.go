@@ -63,6 +63,9 @@ func (p *plain) acquire(chain []offload.Key) []*plainBlock {
 	bs := p.prefix(chain)
 	for _, b := range slices.Backward(bs) {
 		b.refs++
+		if b.uses == 3 {
+			p.count["used four times"]++
+		}
 		b.uses = min(b.uses+1, 3)
 		p.renew(b)
 	}
@@ -95,12 +98,14 @@ func (p *plain) room() bool {
 		return false
 	}
 	var passed [2]int
+	names := [2]string{"small", "main"}
 	for {
 		q, of := &p.main, 1
 		if len(p.small) > p.share || len(p.main) == 0 {
 			q, of = &p.small, 0
 		}
 		if passed[of] >= len(*q) {
+			p.count["pinned all of "+names[of]]++
 			of = 1 - of
 			q = [](*[]*plainBlock){&p.small, &p.main}[of]
 		}
@@ -110,6 +115,7 @@ func (p *plain) room() bool {
 			p.push(b)
 			passed[of]++
 			p.count["metPinned"]++
+			p.count["pinned in "+names[of]]++
 			continue
 		}
 		passed[1] = 0
@@ -129,8 +135,10 @@ func (p *plain) room() bool {
 			p.ghosts = append(p.ghosts, b.key)
 			if most := p.capacity - p.share; len(p.ghosts) > most {
 				p.ghosts = p.ghosts[1:]
+				p.count["ghosts are full"]++
 			}
 		}
+		p.count["evicted of "+names[of]]++
 		delete(p.blocks, b.key)
 		b.resident = false
 		p.count["evicted"]++

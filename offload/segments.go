@@ -287,43 +287,135 @@ func (s *Segments) Has(ctx context.Context, space SpaceID, keys []Key, hit []boo
 	return nil
 }
 
-// Get implements Backend.
+// readAhead is how many bytes of one Get are read at the same time, if its blocks are no larger.
+const readAhead = 16 << 20
+
+// Get implements Backend. Blocks that lie side by side are one read of up to a mebibyte, and up
+// to 16 reads are under way at the same time, for which it has buffers beside dst.
 func (s *Segments) Get(ctx context.Context, space SpaceID, keys []Key, dst [][]byte) (n int, err error) {
 	if len(keys) != len(dst) {
 		return 0, fmt.Errorf("%w: %d keys and %d buffers", ErrMisaligned, len(keys), len(dst))
 	}
-	for ; n < len(keys); n++ {
-		if err := s.usable(ctx); err != nil {
-			return n, err
-		}
-		if ok, err := s.get(space, keys[n], dst[n]); !ok {
-			return n, err
+	if err := s.usable(ctx); err != nil || len(keys) == 0 {
+		return 0, err
+	}
+	var mu sync.Mutex // guards n and err
+	n = len(keys)
+	ends := func(at int, why error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if at < n {
+			n, err = at, why
 		}
 	}
-	return n, nil
+	goesOn := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return n == len(keys)
+	}
+	var reads sync.WaitGroup
+	busy := make(chan struct{}, max(1, readAhead/max(batch, len(dst[0]))))
+	for at := 0; at < len(keys) && goesOn(); {
+		busy <- struct{}{}
+		if why := s.usable(ctx); why != nil {
+			ends(at, why)
+			break
+		}
+		r, from := s.run(space, keys[at:], dst[at:]), at
+		if at += len(r.at); len(r.at) == 0 {
+			ends(at, nil)
+			break
+		}
+		read := func() {
+			defer r.f.reading.RUnlock()
+			if done, why := s.read(r); done < len(r.at) {
+				ends(from+done, why)
+			}
+			<-busy
+		}
+		if at == len(keys) {
+			read()
+		} else {
+			reads.Go(read)
+		}
+	}
+	reads.Wait()
+	return n, err
 }
 
-// get reads one block, and reports false if it is not there.
-func (s *Segments) get(space SpaceID, key Key, dst []byte) (bool, error) {
-	print := s.print(space, key)
-	s.mu.Lock()
-	p, ok := s.index[print]
-	if !ok {
-		s.mu.Unlock()
-		return false, nil
-	}
-	p.at |= hotBit
-	s.index[print] = p
-	f := s.file(p.file)
-	f.reading.RLock() // before mu is released: else the file could go
-	s.mu.Unlock()
-	defer f.reading.RUnlock()
+// run is blocks that lie side by side in a file, in any order.
+type run struct {
+	f        *segment
+	space    SpaceID
+	keys     []Key
+	dst      [][]byte
+	at       []int64 // where the record of each begins
+	from, to int64   // what all have in the file
+}
 
-	at := int64(p.at&^hotBit) * 64
-	rec, body, done, err := f.read(at, len(dst))
+// run returns the blocks that can be read with the first one, none if that is not there. They
+// count as read, and their file stays until its reading is unlocked.
+func (s *Segments) run(space SpaceID, keys []Key, dst [][]byte) run {
+	r := run{space: space, keys: keys, dst: dst}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, k := range keys {
+		print := s.print(space, k)
+		p, ok := s.index[print]
+		if !ok || i > 0 && p.file != r.f.number {
+			break
+		}
+		if i == 0 {
+			r.f = s.file(p.file)
+			r.f.reading.RLock() // before mu is released: else the file could go
+		}
+		at := int64(p.at&^hotBit) * 64
+		end := at + r.f.padded(len(dst[i]))
+		switch {
+		case i == 0:
+			r.from, r.to = at, end
+		case end-at > batch-(r.to-r.from):
+			return r
+		case at == r.to:
+			r.to = end
+		case end == r.from: // a store writes the end of a chain first
+			r.from = at
+		default:
+			return r
+		}
+		r.at = append(r.at, at)
+		s.index[print] = place{p.file, p.at | hotBit}
+	}
+	return r
+}
+
+// read reads a run, and returns how many of its blocks are right, from the first on.
+func (s *Segments) read(r run) (n int, err error) {
+	b, done, err := r.f.load(r.from, int(r.to-r.from))
 	defer done()
+	if err != nil && len(r.at) > 1 { // it can be one of the last that cannot be read
+		for i, at := range r.at {
+			one := run{r.f, r.space, r.keys[i:], r.dst[i:], r.at[i : i+1], at, at + r.f.padded(len(r.dst[i]))}
+			if n, err := s.read(one); n == 0 {
+				return i, err
+			}
+		}
+		return len(r.at), nil
+	}
+	for i, at := range r.at {
+		if ok, err := s.get(r, i, b[min(int(at-r.from), len(b)):], err); !ok {
+			return i, err
+		}
+	}
+	return len(r.at), nil
+}
+
+// get copies a block of a run from where its record begins, and reports false if it is not there.
+func (s *Segments) get(r run, i int, b []byte, failed error) (bool, error) {
+	key, dst, at := r.keys[i], r.dst[i], r.at[i]
+	rec, body, err := r.f.record(b, at, len(dst), failed)
 	switch {
-	case err == nil && (rec.space != space || rec.key != key):
+	case err == nil && (rec.space != r.space || rec.key != key):
 		return false, nil // another block with the same print
 	case err == nil && rec.length != len(dst):
 		return false, fmt.Errorf("%w: a block of %d bytes into %d", ErrMisaligned, rec.length, len(dst))
@@ -331,8 +423,9 @@ func (s *Segments) get(space SpaceID, key Key, dst []byte) (bool, error) {
 		err = ErrCorrupt
 	}
 	if errors.Is(err, ErrCorrupt) {
+		print := s.print(r.space, key)
 		s.mu.Lock()
-		if now := s.index[print]; now.file == p.file && now.at|hotBit == p.at {
+		if p := s.index[print]; p.file == r.f.number && int64(p.at&^hotBit)*64 == at {
 			delete(s.index, print)
 			s.hidden[print] = p.file
 		}
@@ -340,7 +433,7 @@ func (s *Segments) get(space SpaceID, key Key, dst []byte) (bool, error) {
 		s.mu.Unlock()
 	}
 	if err != nil {
-		return false, fmt.Errorf("%w: block %x in %s at %d", err, key, f.name, at)
+		return false, fmt.Errorf("%w: block %x in %s at %d", err, key, r.f.name, at)
 	}
 	copy(dst, body)
 	return true, nil
@@ -354,27 +447,35 @@ func (s *Segments) file(number uint32) *segment {
 
 var scratch = sync.Pool{New: func() any { return new([]byte) }}
 
-// read reads a record whose body is expected to have n bytes; if it has others the body is
-// nil. The body is valid until done is called.
-func (f *segment) read(at int64, n int) (rec record, body []byte, done func(), err error) {
+// load reads so many bytes of a file, or those that it has. They are valid until done is called.
+func (f *segment) load(at int64, n int) (b []byte, done func(), err error) {
 	p := scratch.Get().(*[]byte)
-	done = func() { scratch.Put(p) }
-	*p = aligned((*p)[:0], int(f.padded(n)))
-	b := (*p)[:f.padded(n)]
-	got, err := f.f.ReadAt(b, at)
-	if got < recordBytes+n && !errors.Is(err, io.EOF) { // the file can end before the padding
-		return rec, nil, done, err
+	*p = aligned((*p)[:0], n)
+	got, err := f.f.ReadAt((*p)[:n], at)
+	if errors.Is(err, io.EOF) { // the file can end before the padding
+		err = nil
+	}
+	return (*p)[:got], func() { scratch.Put(p) }, err
+}
+
+// record returns the record that b begins with. Its body is expected to have n bytes; if it has
+// others the body is nil. failed is why there is no more in b.
+func (f *segment) record(b []byte, at int64, n int, failed error) (rec record, body []byte, err error) {
+	if len(b) < recordBytes+n && failed != nil {
+		return rec, nil, failed
+	} else if len(b) < recordBytes {
+		return rec, nil, ErrCorrupt
 	}
 	rec, ok := f.parse(b, at)
 	switch {
-	case got < recordBytes || !ok:
-		return rec, nil, done, ErrCorrupt
+	case !ok:
+		return rec, nil, ErrCorrupt
 	case rec.length != n: // and the file can end before n bytes
-		return rec, nil, done, nil
-	case got < recordBytes+n:
-		return rec, nil, done, ErrCorrupt
+		return rec, nil, nil
+	case len(b) < recordBytes+n:
+		return rec, nil, ErrCorrupt
 	}
-	return rec, b[recordBytes:][:n], done, nil
+	return rec, b[recordBytes:][:n], nil
 }
 
 // aligned returns b with room for n more bytes, at an address that O_DIRECT takes if
@@ -651,15 +752,15 @@ func (s *Segments) copyHot(f *segment, most int64) error {
 	return err
 }
 
-// whole reads a record whose length nobody has.
+// whole reads a record whose length nobody has. Its body is valid until done is called.
 func (f *segment) whole(at int64) (rec record, body []byte, done func(), err error) {
-	rec, _, done, err = f.read(at, 0)
-	if err != nil {
+	b, done, err := f.load(at, int(f.padded(0)))
+	if rec, _, err = f.record(b, at, 0, err); err != nil {
 		return rec, nil, done, err
 	}
 	done()
-	rec, body, done, err = f.read(at, rec.length)
-	if err == nil && crc32.Checksum(body, castagnoli) != rec.sum {
+	b, done, err = f.load(at, int(f.padded(rec.length)))
+	if rec, body, err = f.record(b, at, rec.length, err); err == nil && crc32.Checksum(body, castagnoli) != rec.sum {
 		err = ErrCorrupt
 	}
 	return rec, body, done, err

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -178,9 +180,10 @@ func dirBytes(t testing.TB, dir string) (sum int64) {
 	return sum
 }
 
-// faulty is a file that fails at times.
+// faulty is a file that fails at times. Its reads can come at the same time.
 type faulty struct {
 	offload.BlockFile
+	mu   *sync.Mutex
 	r    *rand.Rand
 	on   *bool
 	seen map[string]int
@@ -205,8 +208,13 @@ func (f faulty) Truncate(size int64) error {
 }
 
 func (f faulty) ReadAt(b []byte, at int64) (int, error) {
-	if *f.on && f.r.IntN(10) == 0 {
+	f.mu.Lock()
+	fails := *f.on && f.r.IntN(10) == 0
+	if fails {
 		f.seen["read"]++
+	}
+	f.mu.Unlock()
+	if fails {
 		return 0, syscall.EIO
 	}
 	return f.BlockFile.ReadAt(b, at)
@@ -224,13 +232,13 @@ func TestSegmentsRandom(t *testing.T) {
 			cfg.Bytes, cfg.SegmentBytes = 4<<17, 1<<17
 		}
 		sp := space(100 + r.IntN(1000))
-		faults := false
+		faults, mu := false, new(sync.Mutex)
 		open := func() *offload.Segments {
 			if cfg.Buffered {
 				return openSegments(t, cfg)
 			}
 			s, err := offload.OpenSegmentsOn(cfg, func(f offload.BlockFile) offload.BlockFile {
-				return faulty{f, r, &faults, sum}
+				return faulty{f, mu, r, &faults, sum}
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -327,6 +335,172 @@ func TestSegmentsRandom(t *testing.T) {
 		}
 	}
 	t.Log(sum)
+}
+
+// damaged is a file in which what begins with some keys cannot be read, or has other bytes.
+type damaged struct {
+	offload.BlockFile
+	keys  map[offload.Key]error
+	reads *atomic.Int64
+}
+
+func (f damaged) ReadAt(b []byte, at int64) (int, error) {
+	f.reads.Add(1)
+	n, err := f.BlockFile.ReadAt(b, at)
+	for k, why := range f.keys {
+		switch i := bytes.Index(b[:n], k[:]); {
+		case i < 0:
+		case why == syscall.EIO:
+			return 0, why
+		default:
+			b[i+64] ^= 1 // behind the header
+		}
+	}
+	return n, err
+}
+
+// TestGetRandom compares Get with a map, for blocks that lie side by side or not, in files with
+// blocks that were deleted, have other bytes or cannot be read.
+func TestGetRandom(t *testing.T) {
+	sum := make(map[string]int)
+	for seed := range uint64(max(*seeds/2, 6)) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		sp := space([]int{900, 5000, 40000, 200000}[seed%4])
+		f := damaged{keys: make(map[offload.Key]error), reads: new(atomic.Int64)}
+		s, err := offload.OpenSegmentsOn(offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 28, SegmentBytes: 2 << 20},
+			func(other offload.BlockFile) offload.BlockFile { f := f; f.BlockFile = other; return f })
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := chain(0, 40)
+		there := make(map[offload.Key]bool)
+		for from := 0; from < len(c); {
+			part := slices.Clone(c[from:min(from+1+r.IntN(20), len(c))])
+			if from += len(part); r.IntN(2) == 0 {
+				slices.Reverse(part)
+			}
+			if n, err := s.Put(ctx, sp.ID(), part, contents(sp, part)); n != len(part) || err != nil {
+				t.Fatal(n, err)
+			}
+			for _, k := range part {
+				there[k] = true
+			}
+		}
+		if gone := c[r.IntN(len(c))]; r.IntN(2) == 0 {
+			delete(there, gone)
+			if err := s.Delete(ctx, sp.ID(), []offload.Key{gone}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range r.IntN(3) {
+			f.keys[c[r.IntN(len(c))]] = []error{syscall.EIO, offload.ErrCorrupt}[r.IntN(2)]
+		}
+		for range 8 {
+			asked := slices.Clone(c[r.IntN(len(c)):])
+			if r.IntN(3) == 0 {
+				r.Shuffle(len(asked), func(i, j int) { asked[i], asked[j] = asked[j], asked[i] })
+			}
+			dst := contents(sp, asked)
+			for _, b := range dst {
+				clear(b)
+			}
+			want, why := len(asked), error(nil)
+			for i, k := range asked {
+				if !there[k] || f.keys[k] != nil {
+					if want = i; there[k] {
+						why = f.keys[k]
+					}
+					break
+				}
+			}
+			before := f.reads.Load()
+			n, err := s.Get(ctx, sp.ID(), asked, dst)
+			if n != want || !errors.Is(err, why) {
+				t.Fatalf("seed %d: Get: %d, %v; want %d, %v", seed, n, err, want, why)
+			}
+			for i, k := range asked[:n] {
+				if !bytes.Equal(dst[i], content(sp, k)) {
+					t.Fatalf("seed %d: block %d has other bytes", seed, i)
+				}
+			}
+			sum["blocks"] += n
+			sum["reads"] += int(f.reads.Load() - before)
+			if n < len(asked) {
+				sum[fmt.Sprintf("ended by %v", why)]++
+			}
+			now := make(map[offload.Key]bool)
+			for _, at := range has(t, s, sp, c) {
+				now[c[at]] = true
+			}
+			for _, k := range c { // one that was read ahead can have been found corrupt, too
+				if there[k] != now[k] && f.keys[k] != offload.ErrCorrupt || why == offload.ErrCorrupt && now[asked[want]] {
+					t.Fatalf("seed %d: %x is there: %v, and was: %v", seed, k, now[k], there[k])
+				}
+			}
+			there = now
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, least := range map[string]int{"blocks": 400, "ended by <nil>": 5, "ended by offload: corrupt block": 1, "ended by input/output error": 1} {
+		if sum[name] < least {
+			t.Errorf("%s: %d, at least %d", name, sum[name], least)
+		}
+	}
+	if sum["reads"] > sum["blocks"] {
+		t.Errorf("%d reads for %d blocks", sum["reads"], sum["blocks"])
+	}
+	t.Log(sum)
+}
+
+// meeting is a file whose reads go on when so many are under way.
+type meeting struct {
+	offload.BlockFile
+	want, reads int
+	on          *sync.Cond
+}
+
+func (f *meeting) ReadAt(b []byte, at int64) (int, error) {
+	f.on.L.Lock()
+	f.reads++
+	f.on.Broadcast()
+	for f.reads < f.want {
+		f.on.Wait()
+	}
+	f.on.L.Unlock()
+	return f.BlockFile.ReadAt(b, at)
+}
+
+// TestReadAhead has as many reads under way as may be, and no more than are needed.
+func TestReadAhead(t *testing.T) {
+	for name, c := range map[string]struct{ blocks, bytes, atOnce, all int }{
+		"one for small blocks":         {19, 48 << 10, 1, 1},
+		"sixteen of a mebibyte":        {17, 1 << 20, 16, 17},
+		"one of blocks that are large": {3, 9 << 20, 1, 3},
+	} {
+		f := &meeting{want: c.atOnce, on: sync.NewCond(new(sync.Mutex))}
+		s, err := offload.OpenSegmentsOn(offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 28, SegmentBytes: 1 << 27}, func(other offload.BlockFile) offload.BlockFile {
+			f.BlockFile = other
+			return f
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sp, ks, blocks := space(c.bytes), chain(0, c.blocks), make([][]byte, c.blocks)
+		for i := range blocks {
+			blocks[i] = make([]byte, c.bytes)
+		}
+		if n, err := s.Put(ctx, sp.ID(), ks, blocks); n != len(ks) || err != nil {
+			t.Fatal(n, err)
+		}
+		if n, err := s.Get(ctx, sp.ID(), ks, blocks); n != len(ks) || err != nil || f.reads != c.all {
+			t.Errorf("%s: %d, %v, %d reads", name, n, err, f.reads)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // failing is a file each of whose operations fails so many times.

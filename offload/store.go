@@ -543,9 +543,7 @@ func (s *Store) Delete(ctx context.Context, keys ...Key) error {
 	err := s.cfg.Disk.Backend.Delete(ctx, s.space, keys)
 	if err != nil {
 		s.tellLost(keys)
-		s.mu.Lock()
 		s.failed("delete", err)
-		s.mu.Unlock()
 	}
 	return errors.Join(err, s.forgetAll(ctx, nil))
 }

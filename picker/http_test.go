@@ -24,20 +24,20 @@ import (
 
 const usage = `{"usage": {"prompt_tokens": 40, "prompt_tokens_details": {"cached_tokens": 16}}}`
 
-// engines are HTTP servers behind a Picker, named a, b and so on.
+// engines has HTTP servers behind a Picker, named a, b and so on.
 type engines struct {
 	*picker.Picker
-	ix      *kvindex.Indexer
-	client  http.RoundTripper // by RoundTripper
-	answers chan error        // Usage's errors
-	usages  chan kvindex.Usage
-	asked   chan string // "a /path body rank"
+	ix       *kvindex.Indexer
+	client   http.RoundTripper // by RoundTripper
+	answers  chan error        // Usage's errors
+	usages   chan kvindex.Usage
+	received chan string // "a /path body rank"
 }
 
 // serve starts an engine for each handler.
 func serve(t *testing.T, handlers ...http.HandlerFunc) *engines {
 	zmtptest.NoLeaks(t)
-	e := &engines{answers: make(chan error, 16), usages: make(chan kvindex.Usage, 16), asked: make(chan string, 64)}
+	e := &engines{answers: make(chan error, 16), usages: make(chan kvindex.Usage, 16), received: make(chan string, 64)}
 	e.ix, e.Picker = start(t, picker.Config{Model: "m", OnEnd: func(_ *picker.Pick, u kvindex.Usage, err error) {
 		e.answers <- err
 		e.usages <- u
@@ -47,7 +47,7 @@ func serve(t *testing.T, handlers ...http.HandlerFunc) *engines {
 		name := string(rune('a' + i))
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			body, _ := io.ReadAll(req.Body)
-			e.asked <- fmt.Sprintf("%s %s %s%s", name, req.URL.Path, body, req.Header.Get("X-data-parallel-rank"))
+			e.received <- fmt.Sprintf("%s %s %s%s", name, req.URL.Path, body, req.Header.Get("X-data-parallel-rank"))
 			h(w, req)
 		}))
 		t.Cleanup(server.Close)
@@ -107,13 +107,13 @@ func TestRoundTripper(t *testing.T) {
 	if o := e.ix.Stats().Observed; len(o) != 1 || o[0].Predicted.Under != 1 {
 		t.Errorf("%+v", o)
 	}
-	if got, want := <-e.asked, "a /v1/completions "+prompt; got != want {
+	if got, want := <-e.received, "a /v1/completions "+prompt; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
-// TestRetry: pods that refuse connections or answer 503 are followed by the next one, with the
-// whole body. If none is left, the last answer stands.
+// TestRetry: after a pod that refuses connections or answers 503, the next pod gets the whole
+// body. If no pod is left, the client gets the last answer.
 func TestRetry(t *testing.T) {
 	e := serve(t, busy, answerUsage, busy)
 	resp, err := e.client.RoundTrip(post(t, t.Context(), prompt))
@@ -146,12 +146,12 @@ func TestRetry(t *testing.T) {
 	e.idle(t)
 }
 
-// TestNoRetryAfterSending: a request that a pod has received is not sent again, because it may be
-// what the pod died of; and a busy fleet is not asked as a whole.
+// TestNoRetryAfterSending: a request that a pod has received is not sent again, because it may have
+// crashed the pod. The number of pods that a request is sent to is bounded.
 func TestNoRetryAfterSending(t *testing.T) {
 	for name, c := range map[string]struct {
 		handler http.HandlerFunc
-		asked   int
+		pods    int
 	}{
 		"dies": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 1},
 		"busy": {busy, 3},
@@ -159,8 +159,8 @@ func TestNoRetryAfterSending(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := serve(t, c.handler, c.handler, c.handler, c.handler, c.handler)
 			resp, err := e.client.RoundTrip(post(t, t.Context(), prompt))
-			if (err == nil) != (name == "busy") || len(e.asked) != c.asked {
-				t.Errorf("%d pods were asked: %v", len(e.asked), err)
+			if (err == nil) != (name == "busy") || len(e.received) != c.pods {
+				t.Errorf("%d pods received it: %v", len(e.received), err)
 			}
 			if err == nil {
 				resp.Body.Close()
@@ -170,7 +170,8 @@ func TestNoRetryAfterSending(t *testing.T) {
 	}
 }
 
-// TestStaleConnection: a connection that the engine has closed while it was idle is made again.
+// TestStaleConnection: a request on an idle connection that the engine has closed is sent on a new
+// one.
 func TestStaleConnection(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -255,8 +256,8 @@ func (e *engines) host(t *testing.T, h http.HandlerFunc) string {
 	return server.Listener.Addr().String()
 }
 
-// TestEarlyEnds: an answer that breaks off, one that the host closes, one without usage, and one
-// that is no success.
+// TestEarlyEnds: answers that break off, that the host closes, that lack usage, or that have an
+// error status.
 func TestEarlyEnds(t *testing.T) {
 	long := strings.Repeat("x", 1<<16)
 	for name, c := range map[string]struct {
@@ -301,8 +302,8 @@ func TestEarlyEnds(t *testing.T) {
 	resp.Body.Close()
 }
 
-// TestFirstToken: a prompt counts as computed when the first bytes of the answer come. The
-// header comes before.
+// TestFirstToken: a prompt counts as computed when the first bytes of the answer's body come, not
+// when its header comes.
 func TestFirstToken(t *testing.T) {
 	first, rest := make(chan struct{}), make(chan struct{})
 	e := serve(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -368,13 +369,13 @@ func TestClientGone(t *testing.T) {
 		t.Error(err)
 	}
 	close(end)
-	if <-e.asked; len(e.asked) > 0 {
+	if <-e.received; len(e.received) > 0 {
 		t.Error("sent again")
 	}
 	e.idle(t)
 }
 
-// TestRoundTripperErrors: each error has its status; a GET goes somewhere, and the rank is in a
+// TestRoundTripperErrors: each error has its status; a GET is sent to a pod, and the rank is in a
 // header.
 func TestRoundTripperErrors(t *testing.T) {
 	e := serve(t, answerUsage)
@@ -389,7 +390,7 @@ func TestRoundTripperErrors(t *testing.T) {
 	get, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://pod/v1/models", nil)
 	must(t, err)
 	resp, err := e.client.RoundTrip(get)
-	if err != nil || <-e.asked != "a /v1/models " {
+	if err != nil || <-e.received != "a /v1/models " {
 		t.Fatal(err, resp)
 	}
 	resp.Body.Close()
@@ -401,8 +402,8 @@ func TestRoundTripperErrors(t *testing.T) {
 		resp, err := e.client.RoundTrip(post(t, t.Context(), prompt))
 		must(t, err)
 		defer resp.Body.Close()
-		asked := <-e.asked
-		seen[asked[len(asked)-1:]] = true
+		got := <-e.received
+		seen[got[len(got)-1:]] = true
 	}
 	if !seen["0"] || !seen["1"] {
 		t.Errorf("ranks %v", seen)

@@ -13,13 +13,15 @@ import (
 // route.Decode(0, route.LeastTokens), by load. Both have one Indexer.
 //
 // There is no hop to a prefill pod, and p is nil, if at most local tokens of the prompt are not
-// cached at the decode pod, or if no prefill pod is up: the decode pod computes them. Below 0, it
-// computes nothing, as those of SGLang: there is a hop for each request, and an error without a
-// prefill pod. Predicted tokens do not count as cached, because they may still be on their way.
+// cached at the decode pod, or if no prefill pod is up: the decode pod computes them. With local
+// below 0, decode pods compute no prompt, as in SGLang: each request has a hop, and without a
+// prefill pod there is an error. Predicted tokens do not count as cached, because they may still
+// be on their way.
 //
-// Send the request to p first, if it is not nil, as the engine wants it (for vLLM with one token
-// to generate), and end p; then send it to d. With a hop, the prompt counts as held at d, not as
-// to be computed. r must not change until both picks have ended. Errors are those of Pick.
+// If p is not nil, send the request to p first, in the form that the engine expects (for vLLM with
+// one token to generate), and end p; then send it to d. With a hop, d's load has the prompt as
+// held, not as to be computed. r must not change until both picks have ended. Errors are those of
+// Pick.
 func PickPair(ctx context.Context, prefill, decode *Picker, r *kvindex.Request, local int) (p, d *Pick, err error) {
 	if d, err = decode.Pick(ctx, r); err != nil {
 		return nil, nil, err

@@ -49,7 +49,7 @@ func ExamplePickPair() {
 		log.Fatal(err)
 	}
 	turn(960)
-	// d-1 has received them, and generated. Then the next turn comes.
+	// d-1 has received them, and generated an answer. Then the next turn comes.
 	if err := ix.Ingest("d-1", "m", fakeengine.Payload(1, 0, prompt.Stored(0, 60))); err != nil {
 		log.Fatal(err)
 	}
@@ -60,8 +60,8 @@ func ExamplePickPair() {
 	// d-1 generates, and has 960 tokens
 }
 
-// TestPickPair: a hop where the decode pod lacks more than it computes itself, and nothing is left
-// of a pick that failed.
+// TestPickPair: there is a hop if the decode pod lacks more tokens than it may compute itself. A
+// pick that fails leaves no load.
 func TestPickPair(t *testing.T) {
 	ix, decode := start(t, picker.Config{Policy: route.Decode(0, route.LeastTokens)}, []picker.Pod{{Name: "d"}, {Name: "e"}})
 	prefill, err := picker.New(ix, picker.Config{})
@@ -119,7 +119,7 @@ func TestPickPair(t *testing.T) {
 		if got := load(decode, at, 0); got != want {
 			t.Errorf("local %d: the decode pod has %+v, want %+v", local, got, want)
 		}
-		// What was just sent there is predicted, and is not there yet.
+		// The prompt that was just sent is predicted there, and does not count as cached.
 		if p, other, err := pair(63); err != nil || p == nil || other.Pod.Name == at {
 			t.Errorf("local %d: a second request: %v, %v at %v, which has one", local, err, other, at)
 		} else {
@@ -130,7 +130,8 @@ func TestPickPair(t *testing.T) {
 		idle(fmt.Sprint("local ", local))
 	}
 
-	// A prompt that cannot be scored is computed by a prefill pod. One that no engine takes is an error.
+	// A prompt that cannot be scored is computed by a prefill pod. A request that no engine accepts is
+	// an error.
 	unknown := &kvindex.Request{Body: []byte(`{"model":"m","prompt":"x"}`), Path: "/v1/completions"}
 	p, d, err = picker.PickPair(t.Context(), prefill, decode, unknown, 0)
 	if err != nil || p == nil || p.Err == nil || d.Err == nil {

@@ -30,14 +30,14 @@ type Pick struct {
 	// once and tries them by itself. The request does not count as their load: if one of them
 	// answers, end the pick by Failed, and pick again with Request.Pods.
 	Fallbacks []Pod
-	// PromptTokens is the length of the prompt, CachedTokens and PredictedTokens are those of
-	// the kvindex.PodScore of the pod and rank. If the request was picked by load, the latter
-	// are 0, and PromptTokens is a quarter of the bytes of the request, from 1 to 8,192: most of
-	// a large body is images.
+	// PromptTokens is the length of the prompt. CachedTokens and PredictedTokens are those of
+	// the kvindex.PodScore of the pod and rank. If the request was picked by load, both are 0,
+	// and PromptTokens is a quarter of the bytes of the request, from 1 to 8,192, because most
+	// of a large body is images.
 	PromptTokens, CachedTokens, PredictedTokens int
-	// Err is nil as a rule. Else it is the reason why the request was picked by load only (the error of
-	// ScoreRequest, Answer.Unknown or Answer.Degraded), or why its prompt does not count at
-	// the pod (the error of Routed).
+	// Err is nil unless the request was picked by load only (then it is the error of
+	// ScoreRequest, Answer.Unknown or Answer.Degraded) or its prompt does not count at the pod
+	// (then it is the error of Routed).
 	Err error
 
 	picker  *Picker
@@ -122,7 +122,7 @@ type scratch struct {
 	seen    []bool
 	pods    []route.Pod
 	route   route.Request
-	chance  bool // decides between equal pods
+	chance  bool // chance decides between equal pods
 }
 
 // release keeps the memory, and nothing of the request.
@@ -132,7 +132,7 @@ func (p *Picker) release(s *scratch) {
 	p.scratch.Put(s)
 }
 
-// pick is Pick without the pods that were tried.
+// pick is Pick, but does not choose the pods in tried.
 func (p *Picker) pick(ctx context.Context, r *kvindex.Request, tried []string) (*Pick, error) {
 	pool := p.current()
 	s, _ := p.scratch.Get().(*scratch)
@@ -207,8 +207,8 @@ func (p *Picker) pick(ctx context.Context, r *kvindex.Request, tried []string) (
 // maxEstimate bounds the estimated tokens of a request without a score.
 const maxEstimate = 8192
 
-// hasPrompt reports whether there is something to score. An empty Body is one that engines
-// refuse.
+// hasPrompt reports whether r has a prompt. An empty Body that is not nil counts: it is a request
+// that engines refuse.
 func hasPrompt(r *kvindex.Request) bool {
 	return r != nil && (r.Body != nil || r.Prompt != "" || r.Tokens != nil)
 }
@@ -234,15 +234,15 @@ func (p *Picker) score(ctx context.Context, k *Pick, s *scratch) error {
 	if bad != nil || body.Model != "" {
 		return err
 	}
-	// The body names no model, and engines take it.
+	// Engines accept a body that names no model.
 	if s.request.Model = p.cfg.Model; s.request.Model == "" {
 		return errors.New("picker: the request names no model: set Config.Model")
 	}
 	return p.ix.ScoreRequest(&k.limit, &s.request, &s.answer)
 }
 
-// namesNoModel reports whether a body cannot name a model, so that it is parsed once. A body
-// for which it is false may name none, too.
+// namesNoModel reports whether a body certainly names no model, so that it need not be parsed
+// twice. If it is false, the body may still name none.
 func namesNoModel(body []byte) bool {
 	return !bytes.Contains(body, []byte(`"model"`)) &&
 		!bytes.Contains(body, []byte(`\u006`)) // each letter of the key may be escaped
@@ -267,8 +267,8 @@ func (p *Picker) choose(pool *pool, s *scratch) int {
 	return p.cfg.Policy(&s.route, s.pods)
 }
 
-// without appends the names of pods that are up and were not tried; only: of these, if it is
-// not nil.
+// without appends the names of the pods that are up and not in tried. If only is not nil, it
+// appends those in only.
 func (of *pool) without(dst, only, tried []string) []string {
 	if only == nil {
 		only = of.names
@@ -281,7 +281,7 @@ func (of *pool) without(dst, only, tried []string) []string {
 	return dst
 }
 
-// none returns the error of a pick without pods.
+// none returns the error of a pick that has no pod to choose.
 func (of *pool) none(r *kvindex.Request, tried []string) error {
 	switch {
 	case len(of.all) == 0 && of.foreign != "":

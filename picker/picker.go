@@ -40,7 +40,7 @@ type Config struct {
 	// Policy chooses among the pods; nil: route.Default.
 	Policy route.Policy
 	// Affinity, if not nil, returns the route.Request.Affinity of a request, for a Policy that
-	// reads it: route.Rendezvous. That of a nil request is 0.
+	// reads it: route.Rendezvous. It is not called for a nil request, whose affinity is 0.
 	Affinity func(*kvindex.Request) uint64
 	// Timeout bounds the score of a request; 0: 200 ms. A request that is not scored by then
 	// is picked by load.
@@ -95,13 +95,13 @@ type Picker struct {
 type pool struct {
 	fleet      uint64              // Fleet.Version
 	all        []Pod               // by name
-	uids       map[string]string   // of pods of the Fleet
+	uids       map[string]string   // UIDs of pods of the Fleet
 	byName     map[string]int      // places in all
-	names      []string            // of pods that are up
+	names      []string            // names of the pods that are up
 	candidates *kvindex.Candidates // names
 	speeds     bool                // some pods have a Speed
 	ranked     bool                // some pods have several ranks
-	ranks      int                 // of all pods
+	ranks      int                 // number of ranks of all pods
 	foreign    string              // a model of the Fleet that is not Config.Model; "": there is none
 	firstRank  []int               // by place in all: the number of ranks before it
 }
@@ -135,10 +135,9 @@ func New(ix *kvindex.Indexer, cfg Config) (*Picker, error) {
 	return p, nil
 }
 
-// Set replaces the pods of earlier calls of Set. A pod of the Fleet that has the name of one
-// of them is replaced by it. The load of a pod that is not there any more is forgotten; the
-// Indexer keeps what it knows of it until RemovePod. The error names the wrong pod; nothing is
-// changed then.
+// Set replaces the pods of earlier calls of Set. A pod of Set replaces a pod of the Fleet with the
+// same name. The load of a pod that is not there any more is forgotten; the Indexer keeps its
+// blocks until RemovePod. The error names the wrong pod; nothing is changed then.
 func (p *Picker) Set(pods []Pod) error {
 	seen := make(map[string]bool, len(pods))
 	for i, pod := range pods {
@@ -163,7 +162,7 @@ func (p *Picker) Set(pods []Pod) error {
 	return nil
 }
 
-// maxRanks is how many ranks an events.Fleet takes of a pod.
+// maxRanks is the bound of an events.Fleet for the ranks of a pod.
 const maxRanks = 1024
 
 // SetDown is the result of a health check: a pod that is down gets no requests. It is
@@ -181,8 +180,8 @@ func (p *Picker) SetDown(pod string, down bool) {
 	}
 }
 
-// Pods returns all pods, those of the Fleet too, ordered by name. Down is true if the pod gets
-// no requests for either reason.
+// Pods returns all pods, those of the Fleet too, ordered by name. Down is true if Pod.Down or
+// SetDown has excluded the pod.
 func (p *Picker) Pods() []Pod { return slices.Clone(p.current().all) }
 
 // Loads returns the Tracker of the Picker, so that several gateways can exchange the Notes of
@@ -197,29 +196,29 @@ func (p *Picker) current() *pool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.pool.Load().fleet != f.Version() { // else another goroutine has renewed it
+	if p.pool.Load().fleet != f.Version() { // otherwise another goroutine has renewed the pool
 		p.renew()
 	}
 	return p.pool.Load()
 }
 
-// renew makes a new pool of the pods. p.mu is held.
+// renew replaces the pool. The caller holds p.mu.
 func (p *Picker) renew() {
 	before := p.pool.Load()
 	pods := make(map[string]Pod)
 	next := &pool{byName: make(map[string]int), uids: make(map[string]string)}
 	if f := p.cfg.Fleet; f != nil {
-		next.fleet = f.Version() // before Pods: a change between them is read again
+		next.fleet = f.Version() // Version before Pods: a change between the calls causes another renewal
 		for _, m := range f.Pods(nil) {
 			switch {
-			case m.Source == "": // it is removed
+			case m.Source == "": // the pod is removed
 			case m.Model == p.cfg.Model:
 				pod := Pod{Name: m.ID, Host: m.Host, Ranks: m.Ranks, Labels: m.Labels}
 				if p.cfg.Host != nil {
 					pod.Host = p.cfg.Host(m.Pod)
 				}
 				pods[m.ID], next.uids[m.ID] = pod, m.UID
-				if uid, ok := before.uids[m.ID]; ok && uid != m.UID { // another pod has the name
+				if uid, ok := before.uids[m.ID]; ok && uid != m.UID { // another pod has the same name
 					delete(p.down, m.ID)
 					p.loads.Forget(m.ID)
 				}
@@ -256,7 +255,7 @@ func (p *Picker) renew() {
 
 // Readiness describes the connections for the events of the pods.
 type Readiness struct {
-	Pods      int // that are not down
+	Pods      int // pods that are not down
 	Ranks     int // ranks of pods whose events a Fleet or a Subscriber follows
 	Connected int // ranks of these that are connected
 	Replaying int // connected ranks whose engine is sending older messages again

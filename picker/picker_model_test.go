@@ -20,7 +20,7 @@ var histories = flag.Int("picker.histories", 300, "histories of TestAgainstModel
 
 const lease = time.Minute
 
-// model is a plain picker: it goes through all open picks each time.
+// model is a plain picker: it computes loads anew from the list of open picks.
 type model struct {
 	pods map[string]picker.Pod
 	down map[string]bool // by SetDown
@@ -30,11 +30,11 @@ type model struct {
 type openPick struct {
 	*picker.Pick
 	began   time.Time
-	loadOf  int // the rank whose load it is
+	loadOf  int // the rank that the load counts for
 	request *kvindex.Request
-	tried   []string // with its own pod
+	tried   []string // its own pod included
 	first   bool
-	gone    bool // its load ended: the pod was removed, or the lease
+	gone    bool // its load has ended, with the pod or with the lease
 }
 
 func (m *model) up(name string) bool {
@@ -57,7 +57,7 @@ func (m *model) load(pod string, rank int, now time.Time) (l route.Load) {
 	return l
 }
 
-// best is the pick by hand: the pod and rank, and what is cached there.
+// best returns the pod and rank that a pick must choose, and their score.
 func (m *model) best(t *testing.T, ix *kvindex.Indexer, r kvindex.Request, tried []string, now time.Time) (best kvindex.PodScore, ok bool) {
 	limited := r.Pods
 	r.Pods = []string{}
@@ -82,7 +82,7 @@ func (m *model) best(t *testing.T, ix *kvindex.Indexer, r kvindex.Request, tried
 			scores[place{name, rank}] = kvindex.PodScore{Pod: name, Rank: rank}
 		}
 	}
-	for _, s := range slices.Backward(a.Pods) { // so that the first one of a pod of one rank counts
+	for _, s := range slices.Backward(a.Pods) { // backward: of a pod of one rank the first entry counts
 		at := place{s.Pod, s.Rank}
 		if m.pods[s.Pod].Ranks <= 1 {
 			at.rank = 0
@@ -158,7 +158,7 @@ func playHistory(t *testing.T, seed uint64) {
 			}
 			want, ok := m.best(t, ix, *request, nil, time.Now())
 			got, err := p.Pick(t.Context(), request)
-			m.picked(t, got, err, want, ok, request, nil)
+			m.checkPick(t, got, err, want, ok, request, nil)
 		default: // something happens to an open pick, or to one that has ended
 			if len(m.open) == 0 {
 				continue
@@ -203,8 +203,8 @@ func playHistory(t *testing.T, seed uint64) {
 	}
 }
 
-// picked compares a pick with that of the model.
-func (m *model) picked(t *testing.T, got *picker.Pick, err error, want kvindex.PodScore, ok bool, r *kvindex.Request, tried []string) {
+// checkPick compares a pick with the model's.
+func (m *model) checkPick(t *testing.T, got *picker.Pick, err error, want kvindex.PodScore, ok bool, r *kvindex.Request, tried []string) {
 	t.Helper()
 	switch {
 	case !ok:
@@ -225,7 +225,7 @@ func (m *model) picked(t *testing.T, got *picker.Pick, err error, want kvindex.P
 	m.open = append(m.open, o)
 }
 
-// next retries a pick: at a pod that is up and that the request was not sent to, if there is one.
+// next retries a pick, at a pod that is up and that the request was not sent to, if there is one.
 func (m *model) next(t *testing.T, ix *kvindex.Indexer, o *openPick) {
 	_, ok := m.best(t, ix, *o.request, o.tried, time.Now())
 	got, err := o.Next(t.Context())
@@ -236,7 +236,7 @@ func (m *model) next(t *testing.T, ix *kvindex.Indexer, o *openPick) {
 			t.Errorf("retried at %s, which is down or was tried (%q)", want.Pod, o.tried)
 		}
 	}
-	m.picked(t, got, err, want, ok, o.request, o.tried)
+	m.checkPick(t, got, err, want, ok, o.request, o.tried)
 }
 
 // check compares the loads.

@@ -21,7 +21,7 @@ import (
 	"github.com/kvindex/kvindex/route"
 )
 
-// lasting predictions outlive what a slow machine does with them.
+// lasting makes predictions last so long that a slow machine does not see them expire.
 var lasting = kvindex.WithPredictions(kvindex.PredictionConfig{TTL: time.Minute})
 
 // start makes a Picker with pods, and predictions that last. Without a Timeout a score has an hour: no
@@ -47,8 +47,8 @@ func load(p *picker.Picker, pod string, rank int) route.Load {
 	return at[0].Load
 }
 
-// TestFallbacks: the fallbacks of a pick are what further picks would choose without the pods before,
-// each pod once whatever its ranks, and no load is counted there.
+// TestFallbacks: each fallback of a pick is the pod that a further pick without the pods before it
+// would choose. A pod with several ranks is there once, and no load is counted at a fallback.
 func TestFallbacks(t *testing.T) {
 	pods := []picker.Pod{{Name: "a"}, {Name: "b", Ranks: 2}, {Name: "c"}, {Name: "down", Down: true}, {Name: "e"}}
 	ix, p := start(t, picker.Config{Fallbacks: 9}, pods)
@@ -84,8 +84,8 @@ func TestFallbacks(t *testing.T) {
 	}
 }
 
-// TestFallbacksTakeNoTurn: round-robin goes on behind the pod that was chosen, and the fallbacks are
-// those whose turn is next.
+// TestFallbacksTakeNoTurn: round-robin continues after the pod that was chosen, and the fallbacks
+// are the pods whose turns are next.
 func TestFallbacksTakeNoTurn(t *testing.T) {
 	pods := []picker.Pod{{Name: "a"}, {Name: "b"}, {Name: "c"}, {Name: "d"}}
 	_, p := start(t, picker.Config{Fallbacks: 2, Policy: route.TiesByChance(route.RoundRobin(), 1)}, pods)
@@ -105,8 +105,8 @@ func TestFallbacksTakeNoTurn(t *testing.T) {
 	}
 }
 
-// TestPickCached: a request goes to the pod that holds its prompt, counts there as load and as
-// a prediction, and is over when it is done.
+// TestPickCached: a request goes to the pod that holds its prompt, and counts there as load and as
+// a prediction until Done.
 func TestPickCached(t *testing.T) {
 	ix, p := start(t, picker.Config{}, []picker.Pod{{Name: "a"}, {Name: "b", Host: "10.0.0.8", Labels: map[string]string{"zone": "1"}}, {Name: "c"}})
 	prompt := fakeengine.NewPrompt(1, 16, 8)
@@ -152,8 +152,8 @@ func TestFailedAfterFirstToken(t *testing.T) {
 	}
 }
 
-// TestPickByLoad: a request that an engine would take is picked whatever is wrong with its
-// score, the idle pod first, and Err says what is wrong.
+// TestPickByLoad: a request that an engine would accept is picked by load if it cannot be scored,
+// for any reason, and Err has the reason.
 func TestPickByLoad(t *testing.T) {
 	failing := errors.New("not now")
 	ended, cancel := context.WithCancel(t.Context())
@@ -238,7 +238,7 @@ func TestPickWithoutPromptSpreads(t *testing.T) {
 		second[pick.Fallbacks[0].Name]++
 		pick.Done(kvindex.Usage{})
 	}
-	// Each of the four ranks has a quarter. That one has less than an eighth is less likely than 1 in 10^9.
+	// Each of the four ranks gets a quarter. The probability that one gets less than an eighth is below 10^-9.
 	for _, at := range []place{{"a", 0}, {"b", 0}, {"b", 1}, {"c", 0}} {
 		if first[at] < 50 {
 			t.Errorf("%v got %d of 400: %v", at, first[at], first)
@@ -249,7 +249,8 @@ func TestPickWithoutPromptSpreads(t *testing.T) {
 	}
 }
 
-// TestPickTaken: an engine takes these, although they are no chats or completions that are read.
+// TestPickTaken: requests that an engine accepts are picked, although the library cannot read them
+// as chats or completions.
 func TestPickTaken(t *testing.T) {
 	_, p := start(t, picker.Config{Model: "m"}, []picker.Pod{{Name: "a"}})
 	for _, r := range []kvindex.Request{
@@ -266,8 +267,8 @@ func TestPickTaken(t *testing.T) {
 	}
 }
 
-// TestLargeRequests: the names and images of large bodies are not kept, and an image does not
-// make its pod look busy for minutes.
+// TestLargeRequests: a pick does not keep the names and images of a large body in memory, and an
+// image does not make its pod look busy for minutes.
 func TestLargeRequests(t *testing.T) {
 	_, p := start(t, picker.Config{}, []picker.Pod{{Name: "a"}, {Name: "b"}})
 	heap := func() uint64 {
@@ -295,13 +296,13 @@ func TestLargeRequests(t *testing.T) {
 	runtime.KeepAlive(p)
 }
 
-// TestLateContext: the context of a score can be used when the pick is done, and is over at the
-// Timeout, which is 200 ms if nothing is said.
+// TestLateContext: the context of a score can be used after the pick, and ends with the Timeout,
+// which is 200 ms by default.
 func TestLateContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		asked := make(chan context.Context, 1)
+		contexts := make(chan context.Context, 1)
 		ix := mustIndexer(t, kvindex.WithModels(func(ctx context.Context, _ string) (kvindex.Model, error) {
-			asked <- ctx
+			contexts <- ctx
 			return kvindex.Model{}, errors.New("none")
 		}))
 		p, err := picker.New(ix, picker.Config{})
@@ -312,7 +313,7 @@ func TestLateContext(t *testing.T) {
 		if _, err := p.Pick(t.Context(), &kvindex.Request{Model: "m", Prompt: "one two"}); err != nil {
 			t.Fatal(err)
 		}
-		late := <-asked
+		late := <-contexts
 		<-late.Done()
 		if at, ok := late.Deadline(); !ok || time.Until(at) != 200*time.Millisecond || late.Err() == nil {
 			t.Errorf("%v %v %v", at, ok, late.Err())
@@ -363,7 +364,7 @@ func TestPickWithoutModel(t *testing.T) {
 	}
 }
 
-// TestPickRefused: a request that no engine takes, and no pod.
+// TestPickRefused: the errors of a request that no engine accepts, and of a pick without a pod.
 func TestPickRefused(t *testing.T) {
 	_, p := start(t, picker.Config{}, []picker.Pod{{Name: "a"}, {Name: "b"}})
 	for _, body := range []string{`{"model": "m", "prompt": `, `{"model": "m"}`, `[]`, `{"model": "m", "messages": 7}`, `{"prompt": true}`} {
@@ -407,7 +408,7 @@ func mustIndexer(t *testing.T, opts ...kvindex.Option) *kvindex.Indexer {
 	return ix
 }
 
-// TestMistakes: what is configured wrong is named.
+// TestMistakes: an error names the mistake in a configuration.
 func TestMistakes(t *testing.T) {
 	ix := mustIndexer(t)
 	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
@@ -483,7 +484,7 @@ func TestFleetFeeds(t *testing.T) {
 	pick.Done(kvindex.Usage{PromptTokens: -1, CachedTokens: -1})
 }
 
-// TestWrongModel: a Picker whose Fleet has pods of another model alone says so.
+// TestWrongModel: the error of a Picker whose Fleet has only pods of another model says so.
 func TestWrongModel(t *testing.T) {
 	ix := mustIndexer(t)
 	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
@@ -497,8 +498,8 @@ func TestWrongModel(t *testing.T) {
 	}
 }
 
-// TestAnotherPodOfTheName: a pod with another UID has neither the load nor the health of the one
-// before. Host can name the address of each pod.
+// TestAnotherPodOfTheName: a pod with the name of an earlier pod and another UID does not inherit
+// the load and the health of the earlier one. Host can name the address of each pod.
 func TestAnotherPodOfTheName(t *testing.T) {
 	ix := mustIndexer(t)
 	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
@@ -640,7 +641,8 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// TestReadyWithoutDaemon: the connection to an offload daemon of a Fleet's pod is none to a rank.
+// TestReadyWithoutDaemon: a connection to the offload daemon of a Fleet's pod does not count as a
+// connection to a rank.
 func TestReadyWithoutDaemon(t *testing.T) {
 	ctx := zmtptest.Context(t)
 	ix := mustIndexer(t)

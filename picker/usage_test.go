@@ -16,10 +16,10 @@ import (
 	"github.com/kvindex/kvindex"
 )
 
-// quoted is text of a model that quotes usage in many ways, as the inside of a JSON string.
+// quoted is a model's text that quotes usage in many ways, escaped for a JSON string.
 const quoted = `{\"usage\":{\"prompt_tokens\":7,\"prompt_tokens_details\":{\"cached_tokens\":6}}} \\\\\" \\ \u0022usage\u0022: \ud83d\ude00 ünï\n\ndata: {\"usage\": null}`
 
-// answers are answers of engines, with prompt 1234 and cached 1024 unless it says otherwise.
+// answers has answers of engines, with 1234 prompt tokens and 1024 cached tokens unless a field says otherwise.
 var answers = []struct {
 	name, body string
 	want       kvindex.Usage
@@ -51,7 +51,7 @@ var answers = []struct {
 	{"SGLang generate stream", "data: {\"text\":\"a\",\"meta_info\":{\"prompt_tokens\":1234,\"completion_tokens\":1,\"cached_tokens\":1024}}\n\ndata: {\"text\":\"ab\",\"meta_info\":{\"prompt_tokens\":1234,\"completion_tokens\":2,\"cached_tokens\":1024}}\n\ndata: [DONE]\n\n", kvindex.Usage{PromptTokens: 1234, CachedTokens: 1024}, ""},
 }
 
-// marked are answers with a byte order mark, and lists.
+// marked has answers with a byte order mark, and lists.
 var marked = []struct {
 	body   string
 	want   kvindex.Usage
@@ -113,8 +113,8 @@ func TestUsageOf(t *testing.T) {
 	}
 }
 
-// checkCut checks that a part of an answer has no wrong figure, and that it is an error if the
-// body ends by one.
+// checkCut checks that a part of an answer has no wrong figure, and that an error of the body is
+// an error of Usage.
 func checkCut(t *testing.T, part []byte, want kvindex.Usage) {
 	t.Helper()
 	broken := errors.New("connection reset")
@@ -177,7 +177,7 @@ func reference(t *testing.T, body string) kvindex.Usage {
 		}
 		for _, raw := range []json.RawMessage{a.Usage, a.Message.Usage, a.Response.Usage, a.Meta} {
 			if len(raw) > 0 {
-				if err := json.Unmarshal(raw, &last); err != nil { // what it does not name stays
+				if err := json.Unmarshal(raw, &last); err != nil { // figures that raw does not name stay
 					t.Fatalf("%q: %v", raw, err)
 				}
 			}
@@ -203,7 +203,7 @@ func reference(t *testing.T, body string) kvindex.Usage {
 	return u
 }
 
-// TestUsageErrors: the error says why there is no figure.
+// TestUsageErrors: the error has the reason why there is no figure.
 func TestUsageErrors(t *testing.T) {
 	usage := func(fields string) string { return `{"usage":{` + fields + `}}` }
 	none := kvindex.Usage{PromptTokens: -1, CachedTokens: -1}
@@ -279,7 +279,7 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
-// TestUsageBeforeTheEnd: the figures are known before the body has ended.
+// TestUsageBeforeTheEnd: Usage returns the figures before the body has ended.
 func TestUsageBeforeTheEnd(t *testing.T) {
 	body := `{"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":8}},"choices":[]}`
 	u := UsageOf(nil, strings.NewReader(body))

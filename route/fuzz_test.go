@@ -7,8 +7,7 @@ import (
 	"github.com/kvindex/kvindex/route"
 )
 
-// FuzzPolicies has pods with any figures, equal pods, and parameters of any value: what is chosen
-// is one of the pods.
+// FuzzPolicies: with any figures and parameters, a policy chooses one of the pods.
 func FuzzPolicies(f *testing.F) {
 	f.Add(0, 0, 0, 0, 0, 0, 0, uint8(0), 0., 0.)
 	f.Add(10, 0, 0, 0, 1000, math.MaxInt, 0, uint8(1), 0., 0.)

@@ -30,44 +30,44 @@ func TestChanges(t *testing.T) {
 	}
 	c.add(time.Second)
 	f := tr.Sent("a", 2, 10, 3)
-	told := route.Note{Pod: "a", Rank: 2, Load: route.Load{Requests: 1, Prefill: 7}}
+	sent := route.Note{Pod: "a", Rank: 2, Load: route.Load{Requests: 1, Prefill: 7}}
 	state := tr.State()
-	if state.Life != first.Life || state.Seq != 2 || !state.Whole || !slices.Equal(state.Pods, []route.Note{told}) {
+	if state.Life != first.Life || state.Seq != 2 || !state.Whole || !slices.Equal(state.Pods, []route.Note{sent}) {
 		t.Errorf("state %+v", state)
 	}
-	if n := tr.Changes(); n.Seq != 3 || n.Whole || !slices.Equal(n.Pods, []route.Note{told}) {
-		t.Errorf("changes after a state %+v, want %+v", n, told)
+	if n := tr.Changes(); n.Seq != 3 || n.Whole || !slices.Equal(n.Pods, []route.Note{sent}) {
+		t.Errorf("changes after a state %+v, want %+v", n, sent)
 	}
 	if n := tr.Changes(); len(n.Pods) > 0 {
 		t.Errorf("changes when nothing has changed: %+v", n)
 	}
-	if n := tr.State(); !slices.Equal(n.Pods, []route.Note{told}) {
-		t.Errorf("state when all is told: %+v", n)
+	if n := tr.State(); !slices.Equal(n.Pods, []route.Note{sent}) {
+		t.Errorf("state when all was sent: %+v", n)
 	}
-	// What others have is not told on.
+	// A gateway does not report the load of others.
 	other := c.start()
 	other.Sent("b", 0, 10, 0)
 	tr.Merge("other", other.Changes())
 	f.Done()
-	told.Load = route.Load{}
+	sent.Load = route.Load{}
 	if n := tr.State(); len(n.Pods) > 0 {
 		t.Errorf("state when all is done: %+v", n)
 	}
-	if n := tr.Changes(); !slices.Equal(n.Pods, []route.Note{told}) {
-		t.Errorf("changes when all is done: %+v, want %+v", n, told)
+	if n := tr.Changes(); !slices.Equal(n.Pods, []route.Note{sent}) {
+		t.Errorf("changes when all is done: %+v, want %+v", n, sent)
 	}
-	// What has aged is told, without a Fill.
+	// The end of a flight by age is reported, without a Fill.
 	tr.Sent("a", 2, 10, 3)
 	for range 2 {
 		tr.Changes()
 		c.add(time.Minute / 2)
 	}
-	if n := tr.Changes(); !slices.Equal(n.Pods, []route.Note{told}) {
-		t.Errorf("changes when a flight is too old: %+v, want %+v", n, told)
+	if n := tr.Changes(); !slices.Equal(n.Pods, []route.Note{sent}) {
+		t.Errorf("changes when a flight is too old: %+v, want %+v", n, sent)
 	}
 }
 
-// TestChangesAreAll: if none is lost, changes are enough, in any order.
+// TestChangesAreAll: without loss, Changes alone are enough, in any order.
 func TestChangesAreAll(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	c := newClock()
@@ -104,7 +104,7 @@ func TestChangesAreAll(t *testing.T) {
 	}
 }
 
-// TestMerge: what was told last counts, in whatever order it comes.
+// TestMerge: the note that was sent last counts, in any order of arrival.
 func TestMerge(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -155,8 +155,8 @@ func TestForgetOrigin(t *testing.T) {
 	wantRequests(t, "another life", tr, "a", 3)
 }
 
-// TestOriginIsSilent: what is told counts for a MaxAge, of a gateway that tells nothing more,
-// and of one that tells more but not that.
+// TestOriginIsSilent: a note counts for a MaxAge, both of a gateway that sends nothing more and of
+// one that sends notes about other pods.
 func TestOriginIsSilent(t *testing.T) {
 	c := newClock()
 	tr := c.start()
@@ -172,13 +172,13 @@ func TestOriginIsSilent(t *testing.T) {
 	wantRequests(t, "a MaxAge later", tr, "b", 0)
 	tr.Merge("alive", route.Notes{Life: 5, Seq: 3, Pods: []route.Note{note("b", 7)}})
 	wantRequests(t, "a note that is later than a MaxAge", tr, "b", 0)
-	// It is heard again, and its life may have begun before: its clock went back.
+	// The gateway sends again, with an earlier Life: its clock went back.
 	tr.Merge("silent", route.Notes{Life: 4, Seq: 1, Pods: []route.Note{note("a", 1)}})
 	wantRequests(t, "heard again", tr, "a", 3)
 }
 
-// FuzzMerge merges notes of any kind. Nothing is below 0, and a state of a new life puts all
-// right.
+// FuzzMerge merges notes of any kind. No figure is below 0, and a state of a new life corrects all
+// figures.
 func FuzzMerge(f *testing.F) {
 	f.Add([]byte{})
 	for seed := range uint64(4) {
@@ -226,7 +226,7 @@ func FuzzMerge(f *testing.F) {
 			}
 		}
 		names := [2]string{"x", "y"}
-		told := 0
+		merged := 0
 		for len(data) > 0 {
 			switch next() % 8 {
 			case 0:
@@ -244,13 +244,13 @@ func FuzzMerge(f *testing.F) {
 						rank = int(figure())
 					}
 					n.Pods = append(n.Pods, route.Note{Pod: p.Name, Rank: rank, Load: route.Load{Requests: int(figure()), Prefill: int(figure()), Decode: int(figure())}})
-					told++
+					merged++
 				}
 				tr.Merge(names[next()%2], n)
 			}
 			check()
-			if known, notes := tr.Known(); known > told+1 || notes > told+2 {
-				t.Fatalf("%d pods and %d notes, after %d were told", known, notes, told)
+			if known, notes := tr.InMemory(); known > merged+1 || notes > merged+2 {
+				t.Fatalf("%d pods and %d notes, after %d were merged", known, notes, merged)
 			}
 		}
 		own.Done()
@@ -259,9 +259,9 @@ func FuzzMerge(f *testing.F) {
 		}
 		tr.Fill(pods)
 		for _, p := range pods {
-			want(t, "nothing is told", p.Load, route.Load{})
+			want(t, "an empty Tracker", p.Load, route.Load{})
 		}
-		c.add(20 * time.Minute) // no Life and no Seq stays
+		c.add(20 * time.Minute) // the Tracker forgets each Life and Seq
 		tr.Fill(nil)
 		for _, name := range names {
 			tr.Merge(name, route.Notes{Life: math.MinInt64, Seq: 1, Whole: true, Pods: []route.Note{note("1", 1)}})

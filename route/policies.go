@@ -53,7 +53,7 @@ func (h Rendezvous) Policy() Policy {
 				best, lowest = i, h
 			}
 		}
-		if best < 0 { // one more request is rounded away in so many
+		if best < 0 { // all pods are at their bound: with very many requests, one more is lost in rounding
 			return LeastRequests(r, pods)
 		}
 		return best
@@ -83,6 +83,6 @@ func (p *Pod) hash(seed uint64) uint64 { return xxh3.HashStringSeed(p.Name, seed
 func Random(seed uint64) Policy {
 	draws := draws{seed: seed}
 	return func(_ *Request, pods []Pod) int {
-		return min(draws.below(len(pods)), len(pods)-1) // -1 of none
+		return min(draws.below(len(pods)), len(pods)-1) // -1 without pods
 	}
 }

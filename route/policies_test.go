@@ -37,18 +37,17 @@ func policies() iter.Seq2[string, route.Policy] {
 	}
 }
 
-// half is true of about half of all pods.
+// half accepts about half of all pods.
 func half(p *route.Pod) bool { return p.Name != "" && p.Name[len(p.Name)-1]&1 == 0 }
 
-// chance has the policies that draw or count.
+// chance has the policies that draw or keep a turn.
 var chance = []string{"RoundRobin", "Random", "BestOfTwo", "TiesByChance"}
 
 // oneOf returns one of some values.
 func oneOf[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
-// situation returns a request and pods that differ in everything, or in little: with zeros,
-// figures below zero, more cached than there is, pods that are as good, and pods that are ranks
-// of one.
+// situation returns a request, and pods that differ in all figures or in few: some are zero, below
+// zero or above the length of the prompt, some pods are equal, and some are ranks of one pod.
 func situation(r *rand.Rand) (*route.Request, []route.Pod) {
 	tokens := oneOf(r, 0, -3, 1, 10, 100, 1000+r.IntN(8000))
 	figure := func(most int) int { return oneOf(r, 0, 0, -1, most, r.IntN(most+1), r.IntN(most+1), r.IntN(most/2+1)) }
@@ -73,7 +72,7 @@ func situation(r *rand.Rand) (*route.Request, []route.Pod) {
 	return &route.Request{Tokens: tokens, Output: oneOf(r, 0, -5, 300), Affinity: r.Uint64()}, pods
 }
 
-// What the plain formulas are written with.
+// Functions for the plain formulas.
 
 func notBelow0(n int) float64 { return math.Max(0, float64(n)) }
 
@@ -94,7 +93,7 @@ func requests(p route.Pod) float64 { return notBelow0(p.Load.Requests) }
 // order returns a text by which pods of equal cost are sorted.
 func order(p route.Pod) string { return fmt.Sprintf("%20d %s %9d", p.Tie, p.Name, p.Rank) }
 
-// formulas has for each policy what the formula of its comment says of a pod: the least is chosen.
+// formulas has, for each policy, the formula of its comment as a cost of a pod.
 var formulas = map[string]struct {
 	policy route.Policy
 	cost   func(q *route.Request, pods []route.Pod, p route.Pod) float64
@@ -117,8 +116,8 @@ var formulas = map[string]struct {
 	}},
 }
 
-// TestFormulas compares each policy with its formula, and with what it chooses when the pods come in
-// another order. Of pods whose figures are equal, the first in order is chosen.
+// TestFormulas compares each policy with its formula, and with its choice when the pods have another
+// order. Of pods with equal costs, the first by order is chosen.
 func TestFormulas(t *testing.T) {
 	for policyName, formula := range formulas {
 		r := rand.New(rand.NewPCG(1, 2))
@@ -148,7 +147,7 @@ func TestFormulas(t *testing.T) {
 	}
 }
 
-// TestTies has Tie decide between pods of equal cost, then the name, then the rank.
+// TestTies: Tie decides between pods of equal cost, then the name, then the rank.
 func TestTies(t *testing.T) {
 	pods := []route.Pod{{Name: "c"}, {Name: "b", Rank: 1}, {Name: "b"}, {Name: "d"}, {Name: "a", Tie: 1}}
 	for i := range pods {
@@ -164,7 +163,7 @@ func TestTies(t *testing.T) {
 	}
 }
 
-// TestLeast has costs that are never chosen. A pod of the greatest finite cost is chosen.
+// TestLeast: infinite costs and NaN are never chosen, the greatest finite cost is.
 func TestLeast(t *testing.T) {
 	pods := fleet(4)
 	costs := []float64{math.NaN(), math.Inf(1), math.MaxFloat64, math.Inf(1)}
@@ -177,7 +176,7 @@ func TestLeast(t *testing.T) {
 	}
 }
 
-// TestSpeeds has speeds that are none, and those that are bounded.
+// TestSpeeds: an invalid speed is replaced, and others are bounded.
 func TestSpeeds(t *testing.T) {
 	busy := route.Load{Requests: 9, Prefill: 9000}
 	for _, row := range []struct{ speed, like float64 }{
@@ -202,7 +201,7 @@ func TestSpeeds(t *testing.T) {
 	}
 }
 
-// TestConcurrent has 8 goroutines use the same policies.
+// TestConcurrent: 8 goroutines use the same policies.
 func TestConcurrent(t *testing.T) {
 	for policyName, policy := range policies() {
 		var wg sync.WaitGroup

@@ -2,17 +2,18 @@ package route
 
 import "math"
 
-// flown sums flights that were sent.
-type flown struct{ flights, prompt, prefill float64 }
+// flightSums has sums over flights that were sent.
+type flightSums struct{ flights, prompt, prefill float64 }
 
-func (f *flown) add(o flown) {
+func (f *flightSums) add(o flightSums) {
 	f.flights += o.flights
 	f.prompt += o.prompt
 	f.prefill += o.prefill
 }
 
-// maxFlown is how many flights a mean is of, at most twice: it follows the traffic.
-const maxFlown = 4096
+// maxMeanFlights bounds the number of flights in a mean, to at most twice this number, so that the mean
+// follows the traffic.
+const maxMeanFlights = 4096
 
 // Reported records how many requests wait and run at a rank of a pod, as its engine reports them:
 // package route/load reads that from the engine's metrics. So the requests of gateways count
@@ -34,26 +35,26 @@ func (t *Tracker) Reported(pod string, rank, waiting, running int) {
 	if o == nil {
 		o = t.origin(name, 0)
 	}
-	known := -int64(o.pods[at].load.Requests) // of an earlier report
+	known := -int64(o.pods[at].load.Requests) // without those of an earlier report
 	if p := t.pods[at]; p != nil {
 		known += p.own.requests.Load() + p.others.requests.Load()
 		p.mu.Lock()
-		t.flown.add(p.flown)
-		p.flown = flown{}
+		t.sums.add(p.sums)
+		p.sums = flightSums{}
 		p.mu.Unlock()
 	}
-	if n := t.flown.flights; n > 2*maxFlown {
-		t.flown = flown{maxFlown, t.flown.prompt * maxFlown / n, t.flown.prefill * maxFlown / n}
+	if n := t.sums.flights; n > 2*maxMeanFlights {
+		t.sums = flightSums{maxMeanFlights, t.sums.prompt * maxMeanFlights / n, t.sums.prefill * maxMeanFlights / n}
 	}
 	waits := int64(bounded(waiting))
 	all := waits + int64(bounded(running))
 	var rest Load
 	if more := all - known; more > 0 {
-		queued, flights := float64(more)*float64(waits)/float64(all), max(t.flown.flights, 1)
+		queued, flights := float64(more)*float64(waits)/float64(all), max(t.sums.flights, 1)
 		rest = Load{
 			Requests: int(min(more, math.MaxInt32)),
-			Prefill:  int(min(queued*t.flown.prefill/flights, math.MaxInt32)),
-			Decode:   int(min((float64(more)-queued)*t.flown.prompt/flights, math.MaxInt32)),
+			Prefill:  int(min(queued*t.sums.prefill/flights, math.MaxInt32)),
+			Decode:   int(min((float64(more)-queued)*t.sums.prompt/flights, math.MaxInt32)),
 		}
 	}
 	o.received, o.seq = now, o.seq+1

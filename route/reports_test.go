@@ -16,8 +16,8 @@ func TestReported(t *testing.T) {
 	// Without flights of its own, the Tracker knows no length of prompts.
 	tr.Reported("a", 0, 3, 1)
 	want(t, "no flights yet", loadOf(tr, "a"), route.Load{Requests: 4})
-	// Two flights are among what the engine reports. The rest is like their mean: 100 tokens, 60
-	// of them uncached.
+	// Two of the requests that the engine reports are flights of the Tracker. Each other request counts as
+	// their mean: 100 tokens, 60 of them uncached.
 	one, two := tr.Sent("a", 0, 150, 50), tr.Sent("a", 0, 50, 30)
 	want(t, "the report stays", loadOf(tr, "a"), route.Load{Requests: 6, Prefill: 120})
 	tr.Reported("a", 0, 3, 1)
@@ -48,7 +48,7 @@ func TestReported(t *testing.T) {
 	want(t, "below 0", loadOf(tr, "b"), route.Load{Requests: 2, Decode: 200})
 	tr.Reported("b", 0, math.MaxInt, math.MaxInt)
 	want(t, "huge", loadOf(tr, "b"), route.Load{Requests: math.MaxInt32, Prefill: math.MaxInt32, Decode: math.MaxInt32})
-	// It lasts for a MaxAge, and leaves nothing.
+	// A report counts for a MaxAge, and leaves nothing in memory.
 	one.Done()
 	c.add(11 * time.Minute)
 	want(t, "old", loadOf(tr, "b"), route.Load{})
@@ -56,7 +56,7 @@ func TestReported(t *testing.T) {
 	loadOf(tr, "b")
 	c.add(11 * time.Minute)
 	loadOf(tr, "b")
-	if pods, notes := tr.Known(); pods+notes > 0 {
+	if pods, notes := tr.InMemory(); pods+notes > 0 {
 		t.Errorf("%d pods and %d notes are left", pods, notes)
 	}
 }
@@ -69,9 +69,9 @@ func TestReportedAgainstPlain(t *testing.T) {
 		prefill, decode int
 	}
 	type pod struct {
-		flights                    []*flight
-		note, report               route.Load
-		flown, fullness, computing float64
+		flights                   []*flight
+		note, report              route.Load
+		sent, fullness, computing float64
 	}
 	for range 50 {
 		tr := newClock().start()
@@ -85,7 +85,7 @@ func TestReportedAgainstPlain(t *testing.T) {
 				prompt := 8 * r.IntN(100)
 				f := &flight{prefill: prompt - prompt/2}
 				f.Flight = tr.Sent(name, 0, prompt, prompt/2)
-				p.flown, p.fullness, p.computing = p.flown+1, p.fullness+float64(prompt), p.computing+float64(f.prefill)
+				p.sent, p.fullness, p.computing = p.sent+1, p.fullness+float64(prompt), p.computing+float64(f.prefill)
 				if r.IntN(2) == 0 {
 					f.FirstToken()
 					f.prefill, f.decode = 0, prompt
@@ -101,8 +101,8 @@ func TestReportedAgainstPlain(t *testing.T) {
 				tr.Merge("other", route.Notes{Life: 1, Seq: uint64(step + 1), Pods: []route.Note{{Pod: name, Load: p.note}}})
 			case 4:
 				waiting, running := r.IntN(20), r.IntN(20)
-				flights, prompts, prefills = flights+p.flown, prompts+p.fullness, prefills+p.computing
-				p.flown, p.fullness, p.computing = 0, 0, 0
+				flights, prompts, prefills = flights+p.sent, prompts+p.fullness, prefills+p.computing
+				p.sent, p.fullness, p.computing = 0, 0, 0
 				p.report = route.Load{}
 				if rest := waiting + running - len(p.flights) - p.note.Requests; rest > 0 {
 					queued := float64(rest) * float64(waiting) / float64(waiting+running)

@@ -11,7 +11,7 @@ import (
 	"github.com/kvindex/kvindex/route"
 )
 
-// fleet returns n pods of which nothing is known.
+// fleet returns n pods without load and cached tokens.
 func fleet(n int) (pods []route.Pod) {
 	for i := range n {
 		pods = append(pods, route.Pod{Name: fmt.Sprintf("pod-%02d", i)})
@@ -19,8 +19,8 @@ func fleet(n int) (pods []route.Pod) {
 	return pods
 }
 
-// shares returns how many of n choices each pod is, by name. The order of the pods is another one
-// each time.
+// shares returns how often each pod is chosen in n choices, by name. The order of the pods changes
+// from choice to choice.
 func shares(n int, policy route.Policy, pods []route.Pod) map[string]int {
 	r := rand.New(rand.NewPCG(8, 9))
 	pods = slices.Clone(pods)
@@ -33,7 +33,7 @@ func shares(n int, policy route.Policy, pods []route.Pod) map[string]int {
 	return chosen
 }
 
-// within fails if a pod has not its share of n choices, give or take a part of it.
+// within fails if a pod's number of choices differs from want by more than the part of it.
 func within(t *testing.T, part float64, chosen map[string]int, want map[string]float64) {
 	t.Helper()
 	for pod, share := range want {

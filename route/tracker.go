@@ -41,7 +41,7 @@ type Tracker struct {
 	seq         uint64 // of the newest Notes from here; 0: there are none
 	lastChanges int64  // when Changes was called last
 	origins     map[originName]*origin
-	flown       flown // of pods that were Reported
+	sums        flightSums // of pods that were Reported
 }
 
 type podRank struct {
@@ -63,7 +63,7 @@ type podLoad struct {
 
 	mu      sync.Mutex // guards the fields below, and changes of own
 	flights Flight     // a ring of those that have not ended, by age
-	flown   flown      // since the pod was Reported last
+	sums    flightSums // since the pod was Reported last
 	changed bool       // own, since the last Changes
 	gone    bool       // it is in no Tracker any more
 }
@@ -141,7 +141,7 @@ func (p *podLoad) send(f *Flight) bool {
 	f.at, f.prev, f.next = p, p.flights.prev, &p.flights
 	f.prev.next, f.next.prev = f, f
 	p.own.add(1, f.prefill, 0)
-	p.flown.add(flown{1, float64(f.prompt), float64(f.prefill)})
+	p.sums.add(flightSums{1, float64(f.prompt), float64(f.prefill)})
 	p.changed = true
 	return true
 }

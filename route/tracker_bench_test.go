@@ -19,7 +19,8 @@ func benchPods(n int) (*route.Tracker, []route.Pod) {
 	return t, pods
 }
 
-// BenchmarkSentDone is the life of a flight. With -cpu 1,2 it says what a second core adds.
+// BenchmarkSentDone measures the life of a flight. Run it with -cpu 1,2 to see the gain from a second
+// core.
 func BenchmarkSentDone(b *testing.B) {
 	for _, n := range []int{1, 256} {
 		b.Run(fmt.Sprintf("pods=%d", n), func(b *testing.B) {
@@ -69,7 +70,7 @@ func BenchmarkFill(b *testing.B) {
 	}
 }
 
-// BenchmarkNotes is what is told of 256 pods, and taken.
+// BenchmarkNotes makes and merges the Notes of 256 pods.
 func BenchmarkNotes(b *testing.B) {
 	b.Run("Changes", func(b *testing.B) {
 		b.ReportAllocs()

@@ -1,7 +1,7 @@
 package route
 
-// Known returns how many pods, and how many notes of others, a Tracker has in memory.
-func (t *Tracker) Known() (pods, notes int) {
+// InMemory returns the number of pods, and of notes of others, that a Tracker has in memory.
+func (t *Tracker) InMemory() (pods, notes int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, o := range t.origins {

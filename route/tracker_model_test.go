@@ -60,13 +60,13 @@ type letter struct {
 	notes    route.Notes
 }
 
-// reader is how far a gateway has read what another one has told in a life.
+// reader has the notes that a gateway has received from another one in a life.
 type reader struct {
 	life       int64
 	seq, whole uint64
 }
 
-// world is all gateways, the network between them, and one clock.
+// world has all gateways, the network between them, and one clock.
 type world struct {
 	t        *testing.T
 	r        *rand.Rand
@@ -94,7 +94,7 @@ func (w *world) start(i int) *gateway {
 	return &gateway{name: fmt.Sprintf("gateway-%d", i), Tracker: &route.Tracker{MaxAge: modelAge, Now: func() time.Time { return w.now }}}
 }
 
-// fill returns what a gateway knows of all pods.
+// fill returns the loads of all pods at a gateway.
 func (w *world) fill(g *gateway) map[at]route.Load {
 	pods := make([]route.Pod, 0, len(w.places)+1)
 	for _, p := range w.places {
@@ -126,7 +126,7 @@ func (w *world) tick(d time.Duration) {
 	w.look()
 }
 
-// look checks what is always so: a gateway knows of at least what it has in flight itself.
+// look checks an invariant: the loads at a gateway include its own flights.
 func (w *world) look() {
 	w.t.Helper()
 	for _, g := range w.gateways {
@@ -144,7 +144,7 @@ func (w *world) look() {
 	}
 }
 
-// deliver hands over a note, and counts how it comes.
+// deliver merges a note, and counts whether it came in order.
 func (w *world) deliver(l letter) {
 	r, n := w.readers[[2]int{l.from, l.to}], l.notes
 	switch {
@@ -183,8 +183,8 @@ func (w *world) post(l letter) {
 	}
 }
 
-// agree has all gateways tell their state to all. Then all know what is in flight, and notes
-// that come later than that change nothing.
+// agree has all gateways send their State to all. Then the loads of all are exact, and older notes that
+// arrive later change nothing.
 func (w *world) agree() {
 	w.t.Helper()
 	want := make(map[at]route.Load)
@@ -304,8 +304,8 @@ func (w *world) step() {
 	}
 }
 
-// TestTrackerModel runs four gateways that tell each other what they have in flight, through a
-// network that loses, repeats, delays and reorders it, against lists of all flights.
+// TestTrackerModel runs four gateways that send each other their loads, through a network that loses,
+// repeats, delays and reorders notes, against lists of all flights.
 func TestTrackerModel(t *testing.T) {
 	const seeds, steps = 4, 10_000
 	happened := make(map[string]int)
@@ -335,7 +335,7 @@ func TestTrackerModel(t *testing.T) {
 		w.tick(modelAge)
 		w.tick(modelAge)
 		for _, g := range w.gateways {
-			if pods, notes := g.Known(); pods+notes > 0 {
+			if pods, notes := g.InMemory(); pods+notes > 0 {
 				t.Errorf("%s has %d pods and %d notes in memory when nothing is in flight", g.name, pods, notes)
 			}
 		}

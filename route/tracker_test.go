@@ -25,11 +25,11 @@ func (c *clock) now() time.Time        { return time.Unix(0, c.ns.Load()) }
 func (c *clock) add(d time.Duration)   { c.ns.Add(int64(d)) }
 func (c *clock) start() *route.Tracker { return &route.Tracker{MaxAge: time.Minute, Now: c.now} }
 
-// loadOf returns what a Tracker knows of rank 0 of a pod.
+// loadOf returns the load of rank 0 of a pod.
 func loadOf(t *route.Tracker, pod string) route.Load { return loadOfRank(t, pod, 0) }
 
 func loadOfRank(t *route.Tracker, pod string, rank int) route.Load {
-	// What was in it does not matter.
+	// Fill replaces any earlier load.
 	pods := []route.Pod{{Name: pod, Rank: rank, Load: route.Load{Requests: -1, Prefill: 7, Decode: 9}}}
 	t.Fill(pods)
 	return pods[0].Load
@@ -73,8 +73,8 @@ func TestFlight(t *testing.T) {
 	none.Done()
 }
 
-// TestFlightEstimate: a host that says nothing between Sent and Done has its requests, and what
-// they had to compute.
+// TestFlightEstimate: without calls between Sent and Done, a flight counts as a request, with the tokens
+// that its pod had to compute.
 func TestFlightEstimate(t *testing.T) {
 	c := newClock()
 	tr := c.start()
@@ -118,7 +118,7 @@ func TestFlightFigures(t *testing.T) {
 	}
 }
 
-// TestFlightAge: a flight that is never done counts for a MaxAge, and not at its end.
+// TestFlightAge: a flight without Done counts until, but not including, the end of a MaxAge.
 func TestFlightAge(t *testing.T) {
 	for _, age := range []time.Duration{0, -1, time.Minute, 3} {
 		c := newClock()
@@ -153,7 +153,7 @@ func TestFlightAge(t *testing.T) {
 	want(t, "after thirty years", loadOf(tr, "a"), route.Load{Requests: 1, Prefill: 10})
 }
 
-// TestClockGoesBack: what was sent or told in a future that did not come ends a MaxAge later.
+// TestClockGoesBack: flights and notes from before the clock went back end a MaxAge later.
 func TestClockGoesBack(t *testing.T) {
 	c := newClock()
 	tr, other := c.start(), c.start()
@@ -176,7 +176,7 @@ func TestClockGoesBack(t *testing.T) {
 	}
 	c.add(time.Minute)
 	tr.Fill(nil)
-	if pods, notes := tr.Known(); pods+notes > 0 {
+	if pods, notes := tr.InMemory(); pods+notes > 0 {
 		t.Errorf("%d pods and %d notes stay", pods, notes)
 	}
 }
@@ -200,7 +200,7 @@ func TestForget(t *testing.T) {
 	tr.Merge("other", n)
 	want(t, "a note that comes again", loadOf(tr, "a"), route.Load{})
 	if n := tr.Changes(); len(n.Pods) != 2 || n.Pods[0].Load != (route.Load{}) || n.Pods[1].Load != (route.Load{}) {
-		t.Errorf("others are told %+v, want that both ranks have nothing", n)
+		t.Errorf("notes %+v, want that both ranks have nothing", n)
 	}
 	again := tr.Sent("a", 0, 7, 0)
 	f.FirstToken()
@@ -208,28 +208,28 @@ func TestForget(t *testing.T) {
 	g.Done()
 	want(t, "sent again", loadOf(tr, "a"), route.Load{Requests: 1, Prefill: 7})
 	tr.Merge("other", other.State())
-	want(t, "told again", loadOf(tr, "a"), route.Load{Requests: 2, Prefill: 12})
+	want(t, "merged again", loadOf(tr, "a"), route.Load{Requests: 2, Prefill: 12})
 	again.Done()
 	h.Done()
 	want(t, "done", loadOf(tr, "a"), route.Load{Requests: 1, Prefill: 5})
 }
 
-// TestPodsLeaveMemory: a pod that has nothing in flight, and of which others know so, goes.
+// TestPodsLeaveMemory: the Tracker forgets a pod without flights unless it must still report the empty load.
 func TestPodsLeaveMemory(t *testing.T) {
-	told := route.Notes{Life: 1}
-	for name, tell := range map[string]func(*route.Tracker, string){
-		"nobody is told":   func(*route.Tracker, string) {},
-		"changes are told": func(tr *route.Tracker, _ string) { tr.Changes() },
-		"states are told":  func(tr *route.Tracker, _ string) { tr.State() },
-		"changes were told once": func(tr *route.Tracker, pod string) {
+	notes := route.Notes{Life: 1}
+	for name, report := range map[string]func(*route.Tracker, string){
+		"nobody is notified": func(*route.Tracker, string) {},
+		"Changes":            func(tr *route.Tracker, _ string) { tr.Changes() },
+		"State":              func(tr *route.Tracker, _ string) { tr.State() },
+		"Changes once": func(tr *route.Tracker, pod string) {
 			if pod == "pod-0" {
 				tr.Changes()
 			}
 		},
-		"others tell of them": func(tr *route.Tracker, pod string) {
-			told.Seq++
-			told.Pods = []route.Note{{Pod: pod, Load: route.Load{Requests: 1}}}
-			tr.Merge("other", told)
+		"notes of another gateway": func(tr *route.Tracker, pod string) {
+			notes.Seq++
+			notes.Pods = []route.Note{{Pod: pod, Load: route.Load{Requests: 1}}}
+			tr.Merge("other", notes)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -242,23 +242,23 @@ func TestPodsLeaveMemory(t *testing.T) {
 				tr.Fill([]route.Pod{{Name: pod}, {Name: "unknown-" + pod}})
 				f.Done()
 				g.Done()
-				tell(tr, pod)
+				report(tr, pod)
 				c.add(time.Second / 10)
 			}
 			live.Done()
-			if pods, notes := tr.Known(); pods > 700 || notes > 700 {
+			if pods, notes := tr.InMemory(); pods > 700 || notes > 700 {
 				t.Errorf("%d pods and %d notes are known", pods, notes)
 			}
 			c.add(2 * time.Minute)
 			tr.Fill(nil)
-			if pods, notes := tr.Known(); pods > 0 || notes > 0 {
+			if pods, notes := tr.InMemory(); pods > 0 || notes > 0 {
 				t.Errorf("%d pods and %d notes are known", pods, notes)
 			}
 		})
 	}
 }
 
-// TestFindWithoutLock: pods that are looked for are found without a lock before long.
+// TestFindWithoutLock: after a few lookups a pod is found without a lock.
 func TestFindWithoutLock(t *testing.T) {
 	tr := newClock().start()
 	const n = 100
@@ -284,8 +284,8 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// TestTrackerRaces has eight goroutines do all that a Tracker can. When all is done, nothing
-// is in flight.
+// TestTrackerRaces: eight goroutines call all methods of a Tracker. When all flights are done, the load is
+// zero.
 func TestTrackerRaces(t *testing.T) {
 	const rounds = 20
 	c := newClock()
@@ -359,14 +359,14 @@ func TestTrackerRaces(t *testing.T) {
 			c.add(time.Minute)
 			c.add(time.Minute)
 			tr.Fill(pods)
-			if known, notes := tr.Known(); known+notes > 0 {
+			if known, notes := tr.InMemory(); known+notes > 0 {
 				t.Errorf("%d pods and %d notes stay when all is done", known, notes)
 			}
 		}
 	}
 }
 
-// TestSentIsNotLost: what is sent by many goroutines to pods that come and go counts.
+// TestSentIsNotLost: flights that many goroutines send to pods that come and go all count.
 func TestSentIsNotLost(t *testing.T) {
 	for range 100 {
 		c := newClock()
@@ -381,7 +381,7 @@ func TestSentIsNotLost(t *testing.T) {
 						t.Errorf("%s has %+v, and one was sent there", name, l)
 					}
 					f.Done()
-					if i%30 == 29 { // in all less than a MaxAge
+					if i%30 == 29 { // altogether less than a MaxAge
 						c.add(time.Second)
 					}
 				}

@@ -32,7 +32,7 @@ func (letters) Encode(_ context.Context, dst []uint32, text string, _ bool) ([]u
 	return dst, nil
 }
 
-// demo runs a service with three engines, and says what to try.
+// demo runs a service with three engines, and prints commands to try.
 func demo(ctx context.Context, stdout, stderr io.Writer) error {
 	s, engines, err := demoSettings(ctx)
 	for _, e := range engines {
@@ -48,8 +48,9 @@ func demo(ctx context.Context, stdout, stderr io.Writer) error {
 	return serve(ctx, s)
 }
 
-// demoSettings starts three engines that have seen more and less of a prompt, and returns the
-// settings of a service that follows them. The caller closes the engines, after an error too.
+// demoSettings starts three engines that have cached the whole of a prompt, a part of it and
+// none of it. It returns the settings of a service that follows them. The caller closes the
+// engines, after an error too.
 func demoSettings(ctx context.Context) (s settings, started []*kvindextest.Engine, err error) {
 	m, err := chat.New(demoTemplate, nil, chat.Options{})
 	if err != nil {
@@ -78,7 +79,7 @@ func demoSettings(ctx context.Context) (s settings, started []*kvindextest.Engin
 	return s, started, nil
 }
 
-// tries returns commands for the service of the demo.
+// tries returns shell commands that query the service of the demo.
 func tries(public, admin string) []string {
 	quoted := func(v any) string {
 		b, _ := json.Marshal(v) // strings and maps of strings

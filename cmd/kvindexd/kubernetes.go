@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// pods is a client of the one API that is needed: a whole one links all of them.
+// pods is a client of the API of pods alone: a whole clientset links the client of every API.
 type pods struct {
 	client.Interface
 	core core.CoreV1Interface
@@ -19,8 +19,8 @@ type pods struct {
 
 func (p pods) CoreV1() core.CoreV1Interface { return p.core }
 
-// kubernetes returns the pods that have the labels of llm-d or of AIBrix, by the account of
-// the pod in which the service runs.
+// kubernetes returns a source of the pods that have the labels of llm-d or of AIBrix. It uses
+// the service account of the pod in which the service runs.
 func kubernetes(c *config.Config, pod events.Pod) (events.Source, error) {
 	account, err := rest.InClusterConfig()
 	if err != nil {

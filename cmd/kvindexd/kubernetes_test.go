@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// The settings say which pods of an API server are followed, and how. The API server here has
-// one pod, with the labels of both systems.
+// The settings select the pods of an API server that are followed. The API server of this test
+// has one pod, with the labels of both systems.
 func TestKubernetes(t *testing.T) {
 	const pod = `{"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "vllm-0", "namespace": "inference", "uid": "u", "resourceVersion": "7",
 		"labels": {"llm-d.ai/model": "short", "model.aibrix.ai/name": "labelled", "model.aibrix.ai/kv-events-enabled": "true"}},
@@ -42,7 +42,7 @@ func TestKubernetes(t *testing.T) {
 			q := r.URL.Query()
 			select {
 			case asked <- r.Method + " " + r.URL.Path + " " + q.Get("labelSelector"):
-			default: // the first request says it
+			default: // the first request has all that is checked
 			}
 			w.Header().Set("Content-Type", "application/json")
 			if q.Get("watch") == "" {
@@ -78,7 +78,7 @@ func TestKubernetes(t *testing.T) {
 		api.Close()
 	}
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	if _, err := configured([]string{"-kubernetes=llm-d", "-model=m", "-zmq-endpoint=none"}, io.Discard); !errors.Is(err, rest.ErrNotInCluster) {
+	if _, err := loadSettings([]string{"-kubernetes=llm-d", "-model=m", "-zmq-endpoint=none"}, io.Discard); !errors.Is(err, rest.ErrNotInCluster) {
 		t.Errorf("outside of a cluster: %v", err)
 	}
 }

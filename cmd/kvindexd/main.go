@@ -1,9 +1,9 @@
-// Kvindexd is the service for programs that do not embed kvindex: it hears the KV events of
-// engines, and answers over HTTP how much of a prompt each engine has cached.
+// Kvindexd is the service for programs that do not embed kvindex. It receives the KV events of
+// engines, and reports over HTTP how much of a prompt each engine has cached.
 //
 //	kvindexd [flags]             runs the service: docs/kvindexd.md
-//	kvindexd -demo               runs it with three engines that it plays
-//	kvindexd check-config        prints every setting, and where it comes from
+//	kvindexd -demo               runs it with three simulated engines
+//	kvindexd check-config        prints every setting and its origin
 //	kvindexd tail ENDPOINT       prints the events of an engine
 //	kvindexd healthcheck [URL]   asks /healthz of a service on this machine
 package main
@@ -37,7 +37,7 @@ func main() {
 	}
 }
 
-// run does what the arguments say.
+// run runs the command that the arguments name.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) > 0 {
 		switch rest := args[1:]; args[0] {
@@ -55,7 +55,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return c.Print(stdout)
 		}
 	}
-	s, err := configured(args, stderr)
+	s, err := loadSettings(args, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		_, err = fmt.Fprintln(stdout, "kvindexd runs the service; docs/kvindexd.md describes it, and check-config lists its settings.")
@@ -66,12 +66,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return serve(ctx, s)
 }
 
-// logger returns the log of a service: lines of JSON.
+// logger returns a log that writes lines of JSON.
 func logger(w io.Writer, level slog.Level) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
 }
 
-// healthcheck asks whether a service answers: that of a URL, or of the environment's settings.
+// healthcheck requests /healthz of a service: that of the URL in args, or else the one that the
+// environment's settings describe.
 func healthcheck(ctx context.Context, args []string) error {
 	var url string
 	switch len(args) {

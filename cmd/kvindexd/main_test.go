@@ -31,8 +31,7 @@ import (
 
 var kills = flag.Int("kills", 3, "times that TestKilled kills a service and ends another; long form: 20")
 
-// child is the environment variable with the settings of a service that a test runs as a
-// process of its own.
+// child is the environment variable with the settings of a service in a child process.
 const child = "KVINDEXD_TEST_CHILD"
 
 type childSettings struct {
@@ -76,7 +75,7 @@ func sourceOf(pods []events.Pod) events.Source {
 	}}
 }
 
-// process is a service in a process of its own.
+// process is a service in a child process.
 type process struct {
 	cmd    *exec.Cmd
 	url    string
@@ -103,14 +102,14 @@ func startChild(t *testing.T, ctx context.Context, c childSettings) *process {
 	return p
 }
 
-// view is what a service says of a prompt at a pod.
+// view is a service's score of a prompt at a pod.
 type view struct {
 	Pod           string
 	State         string
 	MatchedBlocks int `json:"matched_blocks"`
 }
 
-// views asks for a prompt; nil if the service does not answer, or is not ready.
+// views returns the scores of a prompt, nil if the service does not answer or is not ready.
 func (p *process) views(t *testing.T, tokens []uint32) []view {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{"tokens": tokens})
@@ -127,8 +126,8 @@ func (p *process) views(t *testing.T, tokens []uint32) []view {
 	return got.Pods
 }
 
-// A service that is killed, or ended, under load and started again says nothing that is too
-// high of a pod that it calls live or partial, and then what the engines have.
+// A service is killed or stopped under load and started again. Its scores of live and partial
+// pods are never too high, and become equal to the engines' caches.
 func TestKilled(t *testing.T) {
 	ctx := zmtptest.Context(t)
 	defer http.DefaultClient.CloseIdleConnections()
@@ -240,7 +239,7 @@ func TestKilled(t *testing.T) {
 	t.Logf("%d times killed, and %d times ended: %d figures compared, %d of them before the service knew all", *kills, *kills, compared, early)
 }
 
-// running starts a service in this process, and returns its addresses and its end.
+// running starts a service in this process. end stops it.
 func running(t *testing.T, s settings) (public, admin string, end func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(zmtptest.Context(t))
@@ -272,7 +271,7 @@ func running(t *testing.T, s settings) (public, admin string, end func() error) 
 	return "", "", nil
 }
 
-// until asks until the answer has a status.
+// until requests url until the answer has the status code, and returns the answer.
 func until(t *testing.T, url string, code int) string {
 	t.Helper()
 	for {
@@ -291,7 +290,7 @@ func until(t *testing.T, url string, code int) string {
 	}
 }
 
-// The commands of the documentation, as they stand, with the demo.
+// The commands of the documentation run unchanged, with the demo.
 func TestDocumentation(t *testing.T) {
 	curl, err := exec.LookPath("curl")
 	if err != nil {

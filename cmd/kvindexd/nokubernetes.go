@@ -9,7 +9,8 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// kubernetes refuses pods of Kubernetes: the client is as large as everything else together.
+// kubernetes refuses pods of Kubernetes: this build leaves out the client, which is as large as
+// the rest of the program.
 func kubernetes(*config.Config, events.Pod) (events.Source, error) {
 	return events.Source{}, errors.New("kubernetes: this binary was built without it: build with -tags kubernetes, or use dns")
 }

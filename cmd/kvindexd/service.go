@@ -28,12 +28,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// settings are what a service is started with.
+// settings has the arguments of serve.
 type settings struct {
 	listen string // of the public address
 	admin  string // of the admin address; "": none
 	token  string // for the admin address
-	// cert and key are of the admin address, and clientCA has who may call it. "": no TLS.
+	// cert and key are the files for TLS at the admin address, "" for no TLS. clientCA is the
+	// file of the authorities that sign its clients' certificates.
 	cert, key, clientCA string
 
 	server      server.Config
@@ -48,13 +49,13 @@ type settings struct {
 	sources     []events.Source
 	subscribers []subscription // beside the Fleet
 	pool        int            // pods whose events are applied at a time; 0: no pool
-	maxPods     int            // that connect to us, and models; 0: 1,000
+	maxPods     int            // bounds the pods that connect to the service, and their models; 0: 1,000
 
 	snapshot       string        // file; "": none
 	every          time.Duration // between two snapshots
 	bootstrap      string        // URL of another service's snapshot
 	bootstrapToken string
-	grace          time.Duration // between not being ready and the end of the listeners
+	grace          time.Duration // from the failure of /readyz until the listeners close
 
 	quiet bool // no /metrics
 	log   *slog.Logger
@@ -64,14 +65,14 @@ type settings struct {
 	listeningEvents func(endpoint string)
 }
 
-// A subscription is a Subscriber beside the Fleet. If it dials and is not named, the topic of
-// the engine names pod and model, if it is kv@POD@MODEL.
+// A subscription is a Subscriber beside the Fleet. If it dials and is not named, an engine's
+// topic kv@POD@MODEL names pod and model.
 type subscription struct {
 	events.SubscriberConfig
 	named bool
 }
 
-// The times of an end: all of them together are less than 30 s.
+// Bounds for the steps of a shutdown: together less than 30 s.
 const (
 	maxGrace    = 10 * time.Second
 	drainTime   = 8 * time.Second
@@ -90,8 +91,8 @@ type service struct {
 	closers   []io.Closer
 }
 
-// serve runs a service until ctx ends. Then it answers what it has begun, and saves a
-// snapshot.
+// serve runs a service until ctx ends. Then it answers the requests that it has accepted, and
+// saves a snapshot.
 func serve(ctx context.Context, s settings) error {
 	v := &service{settings: s}
 	registry := prometheus.NewRegistry()
@@ -100,7 +101,7 @@ func serve(ctx context.Context, s settings) error {
 	if !s.quiet {
 		v.settings.server.Metrics = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 	}
-	v.settings.server.Log, v.settings.server.Token, v.settings.server.Proven = s.log, s.token, s.clientCA != ""
+	v.settings.server.Log, v.settings.server.Token, v.settings.server.ClientCerts = s.log, s.token, s.clientCA != ""
 	v.server = server.New(v.settings.server)
 
 	public, err := net.Listen("tcp", s.listen)
@@ -145,7 +146,8 @@ func serve(ctx context.Context, s settings) error {
 	return err
 }
 
-// listenAdmin listens on the admin address, which is a loopback address or guarded.
+// listenAdmin listens on the admin address. It refuses an address that is neither a loopback
+// address nor guarded.
 func (s *settings) listenAdmin() (net.Listener, error) {
 	if s.admin == "" {
 		return nil, nil
@@ -180,8 +182,8 @@ func (s *settings) listenAdmin() (net.Listener, error) {
 	return tls.NewListener(l, c), nil
 }
 
-// follow opens the index, and follows the engines until ctx ends. Then it calls drain, and
-// saves.
+// follow opens the index and follows the engines until ctx ends. Then it calls drain, and saves
+// a snapshot.
 func (v *service) follow(ctx context.Context, drain func()) (err error) {
 	began := time.Now()
 	if err := v.open(ctx); err != nil {
@@ -207,10 +209,10 @@ func (v *service) follow(ctx context.Context, drain func()) (err error) {
 		v.collector.WatchPool(p)
 		sink = p.Sink()
 	}
-	ended, end := context.WithCancel(context.WithoutCancel(ctx)) // of the connections: after the last answer
-	defer end()
+	connected, disconnect := context.WithCancel(context.WithoutCancel(ctx)) // engines are followed until the last answer
+	defer disconnect()
 	var running sync.WaitGroup
-	if err := v.startFleet(ended, sink, &running); err != nil {
+	if err := v.startFleet(connected, sink, &running); err != nil {
 		return err
 	}
 	if v.models != nil && len(v.preload) > 0 {
@@ -221,7 +223,7 @@ func (v *service) follow(ctx context.Context, drain func()) (err error) {
 	v.log.Info("listening for requests", "ready_after", time.Since(began))
 	v.keep(ctx)
 	drain()
-	end()
+	disconnect()
 	running.Wait()
 	v.server.Close()
 	if v.snapshot != "" && v.redis == "" {
@@ -273,7 +275,7 @@ func (v *service) open(ctx context.Context) error {
 	return nil
 }
 
-// restore reads the snapshot. A damaged one is passed over, and the next one replaces it.
+// restore reads the snapshot. A damaged snapshot is ignored, and the next one replaces it.
 func (v *service) restore(ctx context.Context, options []kvindex.Option) (err error) {
 	if v.snapshot != "" {
 		if v.ix, err = kvindex.LoadFile(ctx, v.snapshot, options...); err == nil {
@@ -289,11 +291,11 @@ func (v *service) restore(ctx context.Context, options []kvindex.Option) (err er
 	return err
 }
 
-// openRedis waits for Redis until ctx ends. An answer that time does not mend is an error.
+// openRedis waits for Redis until ctx ends. It returns an error that waiting cannot mend at once.
 func (v *service) openRedis(ctx context.Context, options []kvindex.Option) error {
 	o, err := redis.ParseURL(v.redis)
 	if err != nil {
-		return errors.New("the URL of Redis cannot be read") // which may have a password
+		return errors.New("the URL of Redis cannot be read") // err may show a password
 	}
 	o.ContextTimeoutEnabled = true
 	client := redis.NewClient(o)
@@ -316,8 +318,8 @@ func (v *service) openRedis(ctx context.Context, options []kvindex.Option) error
 	return err
 }
 
-// passes reports whether an error of Redis can end by itself: nobody answers, or the server
-// starts, fails over or has too many clients.
+// passes reports whether an error of Redis can end by itself: there is no answer, or the server
+// is starting, fails over or has too many clients.
 func passes(err error) bool {
 	for _, said := range []string{"LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "BUSY", "max number of clients"} {
 		if redis.HasErrorPrefix(err, said) {
@@ -328,7 +330,7 @@ func passes(err error) bool {
 	return errors.As(err, &of) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// fetch returns an Indexer that goes on from what another service knows.
+// fetch returns an Indexer that is restored from another service's snapshot.
 func fetch(ctx context.Context, url, token string, options []kvindex.Option) (*kvindex.Indexer, error) {
 	ctx, cancel := context.WithTimeout(ctx, restoreTime)
 	defer cancel()
@@ -350,7 +352,7 @@ func fetch(ctx context.Context, url, token string, options []kvindex.Option) (*k
 	return kvindex.Restore(ctx, a.Body, options...)
 }
 
-// startFleet follows the pods.
+// startFleet starts a Fleet for the sources of pods, and the subscriptions.
 func (v *service) startFleet(ctx context.Context, sink events.Sink, running *sync.WaitGroup) error {
 	problem := func(err error) { v.log.Warn("events", "error", err) }
 	v.gate = &gate{most: cmp.Or(v.maxPods, defaultPods), ix: v.ix, log: v.log, pods: make(map[string]bool), models: make(map[string]bool)}
@@ -360,7 +362,7 @@ func (v *service) startFleet(ctx context.Context, sink events.Sink, running *syn
 	}
 	var err error
 	if v.fleet, err = events.NewFleet(sink, events.FleetConfig{
-		OnError: problem, Restored: v.forgotten(names),
+		OnError: problem, Restored: v.unconfirmed(names),
 		OnChange: func(c events.FleetChange) {
 			v.log.Info("fleet", "change", c)
 			if c.Kind == "removed" {
@@ -385,7 +387,7 @@ func (v *service) startFleet(ctx context.Context, sink events.Sink, running *syn
 		}
 		running.Go(func() {
 			if !c.Bind && !c.named {
-				c.Pod, c.Model = introduced(ctx, c.SubscriberConfig)
+				c.Pod, c.Model = namesOf(ctx, c.SubscriberConfig)
 			}
 			sub, err := events.NewSubscriber(sink, c.SubscriberConfig)
 			if err == nil {
@@ -401,9 +403,9 @@ func (v *service) startFleet(ctx context.Context, sink events.Sink, running *syn
 	return nil
 }
 
-// introduced waits for the first message of an engine, and returns the pod and the model that
-// its topic names, else those of c.
-func introduced(ctx context.Context, c events.SubscriberConfig) (pod, model string) {
+// namesOf waits for the first message of an engine, and returns the pod and the model that its
+// topic names. If the topic names none it returns those of c.
+func namesOf(ctx context.Context, c events.SubscriberConfig) (pod, model string) {
 	for ctx.Err() == nil {
 		if text, err := firstTopic(ctx, c); err == nil {
 			if pod, model, err = topic.Parse(text); err == nil {
@@ -437,16 +439,16 @@ func firstTopic(ctx context.Context, c events.SubscriberConfig) (string, error) 
 	return string(frames[0]), nil
 }
 
-// forgotten returns the names of restored pods that a source has to name again: all, if
-// sources alone bring pods.
-func (v *service) forgotten(names []string) []string {
+// unconfirmed returns the restored pods that the Fleet removes unless a source names them again:
+// all of names if sources alone bring pods, else none.
+func (v *service) unconfirmed(names []string) []string {
 	if len(v.sources) == 0 || len(v.subscribers) > 0 {
 		return nil
 	}
 	return names
 }
 
-// load reads the tokenizers of the models that are served.
+// load loads the tokenizers of the models that are served. It retries until ctx ends.
 func (v *service) load(ctx context.Context) {
 	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
 		err := v.models.Preload(ctx, v.preload...)
@@ -467,7 +469,7 @@ func (v *service) load(ctx context.Context) {
 	}
 }
 
-// keep saves at times, until ctx ends.
+// keep saves a snapshot at intervals until ctx ends.
 func (v *service) keep(ctx context.Context) {
 	if v.snapshot == "" || v.redis != "" || v.every <= 0 {
 		<-ctx.Done()
@@ -496,7 +498,8 @@ func (v *service) save(ctx context.Context) error {
 	return err
 }
 
-// drain ends the listeners when requests come elsewhere, and waits for the answers.
+// drain waits until load balancers have noticed that the service is not ready, closes the
+// listeners, and waits for the answers.
 func (v *service) drain(servers map[*http.Server]net.Listener) {
 	v.log.Info("draining", "grace", v.grace)
 	v.server.Drain()
@@ -516,7 +519,8 @@ func (v *service) drain(servers map[*http.Server]net.Listener) {
 
 const defaultPods = 1000
 
-// A gate bounds the pods and models that connect to us: whoever reaches the port can name them.
+// A gate bounds the pods that connect to the service, and their models: every client that can
+// reach the port can name new ones.
 type gate struct {
 	most int
 	ix   *kvindex.Indexer
@@ -524,15 +528,14 @@ type gate struct {
 
 	mu           sync.Mutex // guards the fields below
 	pods, models map[string]bool
-	told         bool
+	reported     bool
 	tidied       time.Time
 }
 
-// goneAfter is how long a pod that connected to us must be away before another one may have
-// its place.
+// goneAfter is the time after which a pod that has connected and is away makes room for another.
 const goneAfter = 10 * time.Minute
 
-// tidy forgets the pods that have gone. mu is held.
+// tidy removes the pods that have been away for goneAfter. The caller holds mu.
 func (g *gate) tidy() {
 	for _, p := range g.ix.Pods(nil) {
 		if g.pods[p.Pod] && p.Connected.IsZero() && time.Since(p.LastMessage) > goneAfter && g.ix.RemovePod(p.Pod) == nil {
@@ -554,9 +557,9 @@ func (g *gate) parse(text string) (pod, model string, err error) {
 		g.tidy()
 	}
 	if !g.pods[pod] && len(g.pods) >= g.most || !g.models[model] && len(g.models) >= g.most {
-		if !g.told {
+		if !g.reported {
 			g.log.Error("no further pods are heard: whoever reaches the port of events can name them", "most", g.most, "pod", pod, "model", model)
-			g.told = true
+			g.reported = true
 		}
 		return "", "", errGate
 	}

@@ -80,8 +80,8 @@ func scoreOf(tokens []uint32) string {
 	return string(b)
 }
 
-// A service goes on from its snapshot, and a replica from the service. A snapshot that is
-// damaged is passed over, and replaced.
+// A service starts from its snapshot, and a replica from a running service. A damaged snapshot is
+// ignored and replaced.
 func TestRestart(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "snapshot")
 	tokens, message := payload(1)
@@ -100,7 +100,7 @@ func TestRestart(t *testing.T) {
 		t.Error(err)
 	}
 	must(t, end())
-	again, _, end := running(t, settings{snapshot: file, bootstrap: admin + "/v1/snapshot"}) // which has gone
+	again, _, end := running(t, settings{snapshot: file, bootstrap: admin + "/v1/snapshot"}) // the service at admin has ended
 	until(t, again+"/readyz", 200)
 	if _, got := post(t, again+"/v1/score", scoreOf(tokens)); !strings.Contains(got, held) {
 		t.Errorf("after a restart: %s", got)
@@ -124,13 +124,14 @@ func TestRestart(t *testing.T) {
 		ix.Close()
 	}
 	_, admin, end = running(t, settings{snapshot: filepath.Join(file, "below a file")})
-	until(t, admin+"/readyz", 200) // a service that is ended before saves nothing
+	until(t, admin+"/readyz", 200) // a service that ends before it is ready saves nothing
 	if err := end(); err == nil {
 		t.Error("a snapshot that cannot be saved is no error")
 	}
 }
 
-// While the service ends it is not ready and answers, and what was begun is answered whole.
+// While the service ends it is not ready, accepts requests during the grace time, and answers all
+// that it has accepted.
 func TestDrain(t *testing.T) {
 	started, answer := make(chan struct{}), make(chan struct{})
 	public, _, end := running(t, settings{grace: time.Millisecond, server: server.Config{Model: "m"}, options: []kvindex.Option{
@@ -155,7 +156,7 @@ func TestDrain(t *testing.T) {
 	<-started
 	ended := make(chan error)
 	go func() { ended <- end() }()
-	for { // until no new connection is taken
+	for { // until a new connection is refused
 		c, err := net.Dial("tcp", strings.TrimPrefix(public, "http://"))
 		if err != nil {
 			break
@@ -183,7 +184,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// Engines that connect name themselves by their topics, so many and no more.
+// The topics of engines that connect name their pods, up to the bound.
 func TestGate(t *testing.T) {
 	at := make(chan string, 1)
 	var log journal
@@ -222,7 +223,7 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// A gate has so many pods and models, and a pod that has been away for long makes room.
+// A gate bounds pods and models. A pod that has been away for goneAfter makes room.
 func TestGateNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ix, err := kvindex.New()
@@ -257,7 +258,7 @@ func TestGateNames(t *testing.T) {
 	})
 }
 
-// The admin address is a loopback address, or it is guarded.
+// An admin address that is neither a loopback address nor guarded is refused.
 func TestAdminAddress(t *testing.T) {
 	listen := func(s settings) error {
 		s.listen, s.log = "127.0.0.1:0", slog.New(slog.DiscardHandler)
@@ -352,7 +353,7 @@ func certificate(t *testing.T, dir, name string, parent *x509.Certificate, paren
 	return parsed, parsed, key
 }
 
-// The log has no prompt, at any level and whatever becomes of a request.
+// The log has no part of a prompt, at any level and for any outcome of a request.
 func TestLog(t *testing.T) {
 	var log journal
 	s, engines, err := demoSettings(zmtptest.Context(t))
@@ -423,7 +424,7 @@ func TestPageShowsLosses(t *testing.T) {
 	must(t, end())
 }
 
-// tail prints what an engine says, and healthcheck whether a service answers.
+// tail prints an engine's events, and healthcheck reports whether a service answers.
 func TestCommands(t *testing.T) {
 	ctx, cancel := context.WithCancel(zmtptest.Context(t))
 	e, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "a", Model: "m", Replay: true})
@@ -484,7 +485,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// Several services share one index on Redis, and each hears engines of its own.
+// Several services share one index on Redis; each follows its own engines.
 func TestRedis(t *testing.T) {
 	binary, err := exec.LookPath(cmp.Or(os.Getenv("KVINDEX_REDIS_SERVER"), "redis-server"))
 	if err != nil {
@@ -499,7 +500,7 @@ func TestRedis(t *testing.T) {
 	socket := filepath.Join(dir, "redis")
 	ctx, cancel := context.WithCancel(zmtptest.Context(t))
 	config := settings{redis: "unix://" + socket + "?dial_timeout=1m&read_timeout=1m&write_timeout=1m", redisConfig: redisindex.Config{Timeout: time.Minute}}
-	early, earlyAdmin, end := running(t, config) // which is there before Redis
+	early, earlyAdmin, end := running(t, config) // starts before Redis
 	defer end()
 	until(t, earlyAdmin+"/readyz", 503)
 	redis := exec.CommandContext(ctx, binary, "--port", "0", "--unixsocket", socket, "--save", "", "--dir", dir)
@@ -545,8 +546,8 @@ func TestRedis(t *testing.T) {
 	}
 }
 
-// A service waits for a Redis that is away or starts, says so, and ends when that says what no
-// waiting mends.
+// A service waits, and logs that it waits, for a Redis that is away or starting. It ends at an
+// error that waiting cannot mend.
 func TestRedisAway(t *testing.T) {
 	dir, err := os.MkdirTemp("", "")
 	must(t, err)
@@ -583,7 +584,7 @@ func TestRedisAway(t *testing.T) {
 			go func() {
 				defer c.Close()
 				for in := bufio.NewScanner(c); in.Scan(); {
-					if strings.HasPrefix(in.Text(), "*") { // a command
+					if strings.HasPrefix(in.Text(), "*") { // the beginning of a command
 						_, _ = io.WriteString(c, says.Load().(string))
 					}
 				}
@@ -596,7 +597,7 @@ func TestRedisAway(t *testing.T) {
 	for ctx.Err() == nil {
 		a, err := http.Get(public + "/healthz")
 		if err != nil {
-			break // it has ended
+			break // the service has ended
 		}
 		a.Body.Close()
 	}

@@ -27,7 +27,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize/hub"
 )
 
-// settingsOf returns what a service is started with.
+// settingsOf converts a Config to the arguments of serve.
 func settingsOf(c *config.Config, log *slog.Logger) (settings, error) {
 	s := settings{
 		listen: c.Listen, admin: c.Admin, token: c.AdminToken, cert: c.AdminCert, key: c.AdminKey, clientCA: c.AdminClientCA,
@@ -65,7 +65,7 @@ func settingsOf(c *config.Config, log *slog.Logger) (settings, error) {
 		s.subscribers = append(s.subscribers, sub)
 	}
 	if len(c.Pods) > 0 {
-		s.sources = append(s.sources, fixed(c.Pods))
+		s.sources = append(s.sources, fixedPods(c.Pods))
 	}
 	if c.PodsFile != "" {
 		s.sources = append(s.sources, discovery.File(c.PodsFile, discovery.FileConfig{}))
@@ -88,7 +88,7 @@ func settingsOf(c *config.Config, log *slog.Logger) (settings, error) {
 	return s, nil
 }
 
-// policyOf returns the policy of a name of config.Policies.
+// policyOf returns the policy of a name in config.Policies.
 func policyOf(name string) route.Policy {
 	switch name {
 	case "least-requests":
@@ -103,8 +103,8 @@ func policyOf(name string) route.Policy {
 	return route.Default
 }
 
-// fixed is a source of pods that do not change.
-func fixed(pods []events.Pod) events.Source {
+// fixedPods returns a source of pods that do not change.
+func fixedPods(pods []events.Pod) events.Source {
 	return events.Source{Name: "settings", Run: func(ctx context.Context, set func([]events.Pod) error) error {
 		if err := set(pods); err != nil {
 			events.Report(ctx, err)
@@ -114,7 +114,8 @@ func fixed(pods []events.Pod) events.Source {
 	}}
 }
 
-// replayAt returns where an engine replays that has connected to us: a port of its address.
+// replayAt returns a function that returns the replay endpoint of an engine that has connected:
+// the port at the address of its peer.
 func replayAt(port int) func(pod, peer string) string {
 	return func(_, peer string) string {
 		host, _, err := net.SplitHostPort(strings.TrimPrefix(peer, "tcp://"))
@@ -125,8 +126,8 @@ func replayAt(port int) func(pod, peer string) string {
 	}
 }
 
-// find returns the function that finds the files of a model: where the settings say, in the
-// folder of models, or in the local cache. Only models of the settings are downloaded.
+// find returns the function that finds the files of a model: at the place in the settings, in
+// the folder of models, or in the local cache. Only models of the settings are downloaded.
 func find(c *config.Config) func(ctx context.Context, name string) (string, error) {
 	client := &hub.Client{
 		Repo: func(name string) (repo, revision string, ok bool) {
@@ -169,8 +170,8 @@ func isPath(at string) bool {
 	return err == nil
 }
 
-// configured reads the settings, and says in the log what is of note.
-func configured(args []string, stderr io.Writer) (settings, error) {
+// loadSettings loads the settings, and logs their notes.
+func loadSettings(args []string, stderr io.Writer) (settings, error) {
 	c, err := config.Load(args, os.Environ(), os.ReadFile)
 	if err != nil {
 		return settings{}, err

@@ -39,8 +39,8 @@ func modelDir(t *testing.T) string {
 	return dir
 }
 
-// The environment of the reference's chart starts the service unchanged: but for the ports,
-// which are free ones here.
+// The environment of the reference's chart starts the service. The test changes only the ports,
+// to free ones.
 func TestChart(t *testing.T) {
 	ctx := zmtptest.Context(t)
 	dir := modelDir(t)
@@ -50,7 +50,7 @@ func TestChart(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	var log journal
-	s, err := configured(nil, &log)
+	s, err := loadSettings(nil, &log)
 	must(t, err)
 	if len(s.subscribers) != 1 || s.subscribers[0].Endpoint != "tcp://*:5557" || !s.subscribers[0].Bind || s.subscribers[0].Topic != "kv@" || s.listen != ":8080" || s.pool != 4 {
 		t.Errorf("%+v", s.subscribers)
@@ -89,14 +89,14 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// A pod that is dialled has the name of its topic, or the configured one.
+// A pod that is dialled has the name in its topic, or else the configured name.
 func TestDialled(t *testing.T) {
 	ctx := zmtptest.Context(t)
 	for _, c := range []struct{ format, want string }{{"%s", "pod-1"}, {"mine=%s", "mine"}} {
 		e, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "pod-1", Model: "m", Replay: true})
 		must(t, err)
 		var log journal
-		s, err := configured([]string{"-model=m", "-grace=0s", "-zmq-endpoint=" + fmt.Sprintf(c.format, e.Endpoint()), "-replay-port=" + e.ReplayEndpoint()[strings.LastIndex(e.ReplayEndpoint(), ":")+1:]}, &log)
+		s, err := loadSettings([]string{"-model=m", "-grace=0s", "-zmq-endpoint=" + fmt.Sprintf(c.format, e.Endpoint()), "-replay-port=" + e.ReplayEndpoint()[strings.LastIndex(e.ReplayEndpoint(), ":")+1:]}, &log)
 		must(t, err)
 		public, _, end := running(t, s)
 		must(t, e.WaitSubscribers(ctx, 1))
@@ -119,13 +119,13 @@ func TestDialled(t *testing.T) {
 	}
 }
 
-// An engine that connects to us replays at a port of the address that it has connected from.
+// An engine that connects to the service replays at a port of its own address.
 func TestReplayOf(t *testing.T) {
 	for port, want := range map[string]map[string]string{
 		"0":    nil,
 		"5657": {"tcp://10.0.0.7:40000": "tcp://10.0.0.7:5657", "tcp://[fd00::7]:40000": "tcp://[fd00::7]:5657", "/tmp/engine": ""},
 	} {
-		s, err := configured([]string{"-replay-port=" + port}, io.Discard)
+		s, err := loadSettings([]string{"-replay-port=" + port}, io.Discard)
 		must(t, err)
 		defer s.models.Close()
 		of := s.subscribers[0].ReplayOf
@@ -140,7 +140,8 @@ func TestReplayOf(t *testing.T) {
 	}
 }
 
-// Only models of the settings are looked up outside of the local cache, and paths are paths.
+// Only models of the settings are looked up outside of the local cache, and a path is never a
+// repository.
 func TestFind(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"models/org/a", "hub", "b"} {
@@ -149,7 +150,7 @@ func TestFind(t *testing.T) {
 	for _, name := range []string{"HF_TOKEN", "HF_HOME", "KVINDEXD_CONFIG"} {
 		t.Setenv(name, "")
 	}
-	s, err := configured([]string{"-zmq-endpoint=none", "-download=false", "-models-dir=" + filepath.Join(dir, "models"), "-hub-dir=" + filepath.Join(dir, "hub"), "-models=b=" + filepath.Join(dir, "b") + ",c=org/c"}, io.Discard)
+	s, err := loadSettings([]string{"-zmq-endpoint=none", "-download=false", "-models-dir=" + filepath.Join(dir, "models"), "-hub-dir=" + filepath.Join(dir, "hub"), "-models=b=" + filepath.Join(dir, "b") + ",c=org/c"}, io.Discard)
 	must(t, err)
 	defer s.models.Close()
 	found := make(map[string]string)

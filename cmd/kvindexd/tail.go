@@ -13,7 +13,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// tail prints the events of an engine, one line of JSON for each, until ctx ends.
+// tail prints each event of an engine as a line of JSON, until ctx ends.
 func tail(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	set := flag.NewFlagSet("tail", flag.ContinueOnError)
 	set.SetOutput(stderr)

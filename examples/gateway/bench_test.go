@@ -22,7 +22,8 @@ import (
 	"github.com/kvindex/kvindex/kvindextest"
 )
 
-// fronts are the gateway, and a ReverseProxy before the same engines, that takes them by turns.
+// fronts starts the gateway and, in front of the same engines, a ReverseProxy that chooses by
+// round-robin.
 func fronts(b *testing.B, cfg kvindextest.EngineConfig) (r *rig, urls map[string]string) {
 	r = newRig(b, wide, cfg, "a", "b", "c")
 	var next atomic.Int64
@@ -40,7 +41,7 @@ func fronts(b *testing.B, cfg kvindextest.EngineConfig) (r *rig, urls map[string
 	return r, map[string]string{"gateway": r.front.URL, "reverseproxy": proxy.URL}
 }
 
-// prompts are chats of 1 kB, of which each tenth is new.
+// prompts returns the bodies of chats of 1 kB; every tenth chat is a new one.
 func prompts(n int) (bodies []string) {
 	for i := range n {
 		bodies = append(bodies, bodyOf(map[string]any{"model": model, "max_tokens": 1, "messages": []message{
@@ -50,13 +51,14 @@ func prompts(n int) (bodies []string) {
 	return bodies
 }
 
-// BenchmarkAnswers: requests of 1 kB that are not streamed, by eight clients; the score alone; and
-// N rounds of 400 requests to each, at half of the load that the ReverseProxy can bear.
+// BenchmarkAnswers measures requests of 1 kB without streaming, from eight clients; the score
+// alone; and N rounds of 400 requests to each front, at half of the rate that the ReverseProxy can
+// sustain.
 func BenchmarkAnswers(b *testing.B) {
 	r, urls := fronts(b, kvindextest.EngineConfig{Blocks: 4000})
 	bodies := prompts(100)
 	var n atomic.Int64
-	asking := func(url string) func() {
+	requester := func(url string) func() {
 		return func() {
 			resp, err := r.client.Post(url+"/v1/chat/completions", "application/json", strings.NewReader(bodies[n.Add(1)%int64(len(bodies))]))
 			if err != nil {
@@ -69,7 +71,7 @@ func BenchmarkAnswers(b *testing.B) {
 			}
 		}
 	}
-	gateway, proxy := asking(urls["gateway"]), asking(urls["reverseproxy"])
+	gateway, proxy := requester(urls["gateway"]), requester(urls["reverseproxy"])
 	for name, ask := range map[string]func(){"gateway": gateway, "reverseproxy": proxy} {
 		b.Run(name, func(b *testing.B) {
 			each := openloop.Full(max(b.N, 8), ask)
@@ -90,8 +92,8 @@ func BenchmarkAnswers(b *testing.B) {
 	})
 }
 
-// BenchmarkStreams: 200 streams at once, whose engines write a token every 20 ms. An engine
-// writes when it did so; late-us is the 99th of 100 times from there to the client.
+// BenchmarkStreams measures 200 concurrent streams of a token every 20 ms. Each token has the
+// time at which the engine wrote it; late-us is the 99th percentile of the delay to the client.
 func BenchmarkStreams(b *testing.B) {
 	const streams, tokens = 200, 50
 	engine := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -157,8 +159,8 @@ func BenchmarkStreams(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory: bytes of heap and stacks that a stream takes from the client to the engine,
-// and by way of the gateway and of a ReverseProxy. All are in this process.
+// BenchmarkMemory measures the bytes of heap and stacks of a stream: directly to the engine,
+// through the gateway, and through a ReverseProxy. Client and engine are in this process, too.
 func BenchmarkMemory(b *testing.B) {
 	const streams = 500
 	r, urls := fronts(b, kvindextest.EngineConfig{})
@@ -167,7 +169,7 @@ func BenchmarkMemory(b *testing.B) {
 		e.api.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			_, _ = io.Copy(io.Discard, req.Body)
 			w.Header().Set("Content-Type", "text/event-stream")
-			for range 2 { // the second lets a proxy take a buffer for each stream
+			for range 2 { // with the second token a proxy has a buffer for each stream
 				fmt.Fprint(w, "data: {}\n\n")
 				_ = http.NewResponseController(w).Flush()
 			}
@@ -205,7 +207,7 @@ func BenchmarkMemory(b *testing.B) {
 func inUse() int64 {
 	var m runtime.MemStats
 	runtime.GC()
-	runtime.GC() // what pools keep goes with the second
+	runtime.GC() // a sync.Pool is empty after the second GC
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc + m.StackInuse)
 }

@@ -25,20 +25,20 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// The demo plays engines, and clients that have conversations with them through real gateways.
+// The demo simulates engines, and clients that have conversations with them through real gateways.
 const (
 	demoModel         = "demo"
 	demoEngines       = 3
 	demoSystems       = 3 // system prompts
-	demoTurns         = 5 // of a conversation
+	demoTurns         = 5 // turns of a conversation
 	demoConversations = 200
 	demoClients       = 12
 	systemBytes       = 600 // a byte is a token
 	userBytes         = 120
-	answerTokens      = 16 // the text of each is a number of at most 5 digits, and a space
+	answerTokens      = 16 // a token is a number of at most 5 digits, and a space
 	stepTime          = 2 * time.Millisecond
 	stepTokens        = 256
-	explained         = 3 // conversations, of whose first turns as many are explained
+	explained         = 3 // number of conversations whose first turns are explained, and of these turns
 )
 
 // letters is the tokenizer of the demo.
@@ -51,29 +51,29 @@ func (letters) Encode(_ context.Context, dst []uint32, text string, _ bool) ([]u
 	return dst, nil
 }
 
-// lettersModel is a model of letters that has chats, too.
+// lettersModel returns a model with this tokenizer and a chat template.
 func lettersModel() (kvindex.Model, error) {
 	c, err := chat.New("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>", nil, chat.Options{})
 	return kvindex.Model{Tokenizer: letters{}, Chat: c}, err
 }
 
-// message is one of a chat.
+// message is a message of a chat.
 type message struct {
 	Role    string `json:"role"`
 	Content string `json:"content"`
 }
 
-// A scene is what is played once.
+// A scene is one run of the conversations.
 type scene struct {
 	name, policy  string
-	events        bool // the gateways hear the events of the engines; else they estimate
+	events        bool // the gateways receive the events of the engines; else they estimate
 	gateways      int
 	restart       bool // the first engine restarts in the middle
 	conversations int
 	explain       io.Writer // nil: nothing is explained
 }
 
-// demo plays the same conversations in all scenes, and prints what came of it.
+// demo plays the same conversations in all scenes, and prints the results.
 func demo(ctx context.Context, out io.Writer, conversations int) error {
 	fmt.Fprintf(out, "%d conversations of %d turns with %d system prompts; %d engines, whose caches hold a quarter of it together.\n",
 		conversations, demoTurns, demoSystems, demoEngines)
@@ -106,14 +106,14 @@ func demo(ctx context.Context, out io.Writer, conversations int) error {
 	return nil
 }
 
-// result is what the clients of a scene have seen.
+// result has the figures of a scene, as its clients measure them.
 type result struct {
 	scene
 	mu               sync.Mutex // guards the fields below
 	prompt, computed int        // tokens, as the engines report
 	firstTokens      []time.Duration
 	byPod            map[string]int
-	broken           int // answers, which clients asked for again
+	broken           int // answers that broke off; the client repeated the request
 }
 
 func (r *result) print(out io.Writer, base *result) {
@@ -135,7 +135,7 @@ func (r *result) print(out io.Writer, base *result) {
 
 func podName(i int) string { return fmt.Sprintf("pod-%d", i) }
 
-// play plays a scene with new engines and gateways, over HTTP.
+// play runs a scene with new engines and gateways, over HTTP.
 func play(ctx context.Context, s scene) (*result, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -233,7 +233,7 @@ func play(ctx context.Context, s scene) (*result, error) {
 	return r, r.talk(ctx, urls, restarts, why)
 }
 
-// reasons are why a policy chose a pod for the last request.
+// reasons is a policy that records why it chose the pod of the last request.
 type reasons struct {
 	policy route.Policy
 	mu     sync.Mutex // guards last
@@ -253,7 +253,7 @@ func (e *reasons) choose(r *route.Request, pods []route.Pod) int {
 	return chosen
 }
 
-// conversation is what a client and the engines have said. Its turns are played one by one.
+// conversation has the messages of a client and the engines. Its turns are played in sequence.
 type conversation struct {
 	mu       sync.Mutex // guards the fields below
 	random   *rand.Rand
@@ -261,17 +261,17 @@ type conversation struct {
 	turn     int
 }
 
-// newConversations returns those of all scenes.
+// newConversations returns n conversations, the same in all scenes.
 func newConversations(n int) (all []*conversation) {
 	for i := range n {
-		system := saying(rand.New(rand.NewPCG(uint64(i%demoSystems), 0)), systemBytes)
+		system := randomText(rand.New(rand.NewPCG(uint64(i%demoSystems), 0)), systemBytes)
 		all = append(all, &conversation{random: rand.New(rand.NewPCG(uint64(i), 1)), messages: []message{{"system", system}}})
 	}
 	return all
 }
 
-// order returns whose turn it is: first those that are explained, then one turn of each of a
-// fifth of the conversations after the other, so that these nearly fill the caches.
+// order returns the conversation of each turn. The explained turns come first. Then a fifth of
+// the conversations at a time take turns in rotation, so that they nearly fill the caches.
 func order(n int) (order []int) {
 	together := max(n/5, 1)
 	left := make([]int, n)
@@ -295,7 +295,8 @@ func order(n int) (order []int) {
 	return order
 }
 
-// talk plays the conversations of a scene, and restarts an engine in the middle if it is not nil.
+// talk plays the conversations of a scene, and restarts the engine in the middle if it is not
+// nil.
 func (r *result) talk(ctx context.Context, urls []string, restarts *kvindextest.Engine, why *reasons) error {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: demoClients}}
 	defer client.CloseIdleConnections()
@@ -304,7 +305,7 @@ func (r *result) talk(ctx context.Context, urls []string, restarts *kvindextest.
 	all, turns := newConversations(r.conversations), order(r.conversations)
 	play := func(i int) {
 		if i == len(turns)/2 && restarts != nil {
-			_ = restarts.Restart() // of a closed engine alone it fails
+			_ = restarts.Restart() // fails for a closed engine only
 		}
 		if err := r.turn(ctx, client, urls, all[turns[i]]); err != nil {
 			cancel(err)
@@ -332,13 +333,13 @@ func (r *result) talk(ctx context.Context, urls []string, restarts *kvindextest.
 	return context.Cause(ctx)
 }
 
-// turn plays the next turn of a conversation, by another gateway than the last one if there are
-// several. If the answer breaks, the client asks again.
+// turn plays the next turn of a conversation. Each turn goes through the next one of the
+// gateways. If the answer breaks off, the client repeats the request.
 func (r *result) turn(ctx context.Context, client *http.Client, urls []string, c *conversation) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.turn++
-	c.messages = append(c.messages, message{"user", saying(c.random, userBytes)})
+	c.messages = append(c.messages, message{"user", randomText(c.random, userBytes)})
 	body, err := json.Marshal(map[string]any{
 		"model": demoModel, "messages": c.messages, "max_tokens": answerTokens,
 		"stream": true, "stream_options": map[string]bool{"include_usage": true},
@@ -386,7 +387,7 @@ func (r *result) ask(ctx context.Context, client *http.Client, url string, body 
 		}
 		var chunk struct{ Choices []struct{ Delta message } }
 		data, _ := strings.CutPrefix(lines.Text(), "data: ")
-		if json.Unmarshal([]byte(data), &chunk) == nil && len(chunk.Choices) > 0 { // not the end
+		if json.Unmarshal([]byte(data), &chunk) == nil && len(chunk.Choices) > 0 { // not the end mark
 			said += chunk.Choices[0].Delta.Content
 		}
 	}
@@ -407,8 +408,8 @@ func (r *result) ask(ctx context.Context, client *http.Client, url string, body 
 	return said, nil
 }
 
-// saying returns a text of n bytes.
-func saying(random *rand.Rand, n int) string {
+// randomText returns a text of n bytes.
+func randomText(random *rand.Rand, n int) string {
 	words := strings.Fields("the a book shelf harbour town archive reading room old map ship captain letter story about where when")
 	var text strings.Builder
 	for text.Len() < n {

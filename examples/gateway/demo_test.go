@@ -14,7 +14,8 @@ import (
 var figures = flag.Bool("figures", false, "long form of TestDemo and TestGateways: the figures of all conversations")
 
 // TestDemo: each scene has a row with all its requests, and the first turns are explained. With
-// all conversations, events save as much as the demo is to show, and no pod is much busier.
+// all conversations, the scene with events saves the promised share of tokens, and no pod is much
+// busier than the others.
 func TestDemo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the demo is not played: -short")
@@ -56,8 +57,8 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// TestGateways: one, two and three gateways, each with an index of its own, find nearly as much
-// in the caches of the same engines.
+// TestGateways: two and three gateways, each with its own index, reuse nearly as many tokens of
+// the same engines as one gateway.
 func TestGateways(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	n, least := 24, 0.0

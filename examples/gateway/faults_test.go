@@ -29,7 +29,8 @@ import (
 	"github.com/kvindex/kvindex/kvindextest"
 )
 
-// asEngine makes this test binary an engine with the name that it has in the environment.
+// asEngine is the environment variable that makes this test binary an engine: its value is the
+// engine's name.
 const asEngine = "KVINDEX_GATEWAY_ENGINE"
 
 func TestMain(m *testing.M) {
@@ -43,8 +44,8 @@ func TestMain(m *testing.M) {
 	zmtptest.Main(m)
 }
 
-// playEngine runs an engine until its standard input ends. It takes commands there, and writes
-// its events.Pod, and then when requests come and their answers begin.
+// playEngine runs an engine until its standard input, which has commands, ends. It writes its
+// events.Pod, and then a line when a request comes and when its answer begins.
 func playEngine(pod string) error {
 	m, err := lettersModel()
 	if err != nil {
@@ -77,7 +78,7 @@ func playEngine(pod string) error {
 			if id != "" {
 				say("came", id)
 			}
-			engines[0].ServeHTTP(&noting{ResponseWriter: w, id: id}, req)
+			engines[0].ServeHTTP(&firstByteWriter{ResponseWriter: w, id: id}, req)
 		}),
 	}
 	go server.Serve(listener)
@@ -102,16 +103,16 @@ func say(what, id string) {
 	fmt.Fprintln(os.Stdout, what, id, time.Now().UnixNano()) // in one Write
 }
 
-// noting says when the first byte of an answer has gone.
-type noting struct {
+// firstByteWriter calls a function after the first byte of an answer.
+type firstByteWriter struct {
 	http.ResponseWriter
 	id    string
 	begun bool
 }
 
-func (w *noting) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w *firstByteWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-func (w *noting) Write(p []byte) (int, error) {
+func (w *firstByteWriter) Write(p []byte) (int, error) {
 	n, err := w.ResponseWriter.Write(p)
 	if !w.begun && w.id != "" {
 		w.begun = true
@@ -122,31 +123,31 @@ func (w *noting) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// process is an engine in a process of its own.
+// process is an engine in a child process.
 type process struct {
 	*exec.Cmd
 	in  io.WriteCloser
 	pod events.Pod
 }
 
-// happened is a line that an engine wrote.
-type happened struct {
+// incident is a line that an engine wrote.
+type incident struct {
 	what, pod string
 	at        int64
 }
 
-// siege is a gateway before engines in processes of their own, under the load of clients.
+// siege is a gateway in front of engines in child processes, under the load of clients.
 type siege struct {
 	*rig
 	engines map[string]*process
 	readers sync.WaitGroup
 
 	log     sync.Mutex // guards history
-	history map[string][]happened
+	history map[string][]incident
 
-	stops       []happened // when an engine was stopped, and when it went on, by turns
+	stops       []incident // alternately when an engine was stopped and when it continued
 	stop, pause atomic.Bool
-	asking      atomic.Int32 // requests without an answer
+	pending     atomic.Int32 // requests without an answer
 	answers     map[string]*atomic.Int64
 	broken      atomic.Int64
 }
@@ -174,7 +175,7 @@ func (s *siege) launch(pod string) {
 			if err != nil {
 				return
 			}
-			h := happened{pod: pod}
+			h := incident{pod: pod}
 			var id string
 			if _, err := fmt.Sscan(line, &h.what, &id, &h.at); err != nil {
 				t.Errorf("%s wrote %q: %v", pod, line, err)
@@ -190,12 +191,12 @@ func (s *siege) launch(pod string) {
 func (s *siege) note(id, what, pod string) {
 	s.log.Lock()
 	defer s.log.Unlock()
-	s.history[id] = append(s.history[id], happened{what, pod, time.Now().UnixNano()})
+	s.history[id] = append(s.history[id], incident{what, pod, time.Now().UnixNano()})
 }
 
-// late reports whether a request came to an engine that was stopped after it was asked for: it
-// was sent before that, or meanwhile.
-func (s *siege) late(all []happened, came happened) bool {
+// late reports whether a request was sent before or while its engine was stopped, and reached the
+// engine when it continued.
+func (s *siege) late(all []incident, came incident) bool {
 	for i := 0; i < len(s.stops); i += 2 {
 		if stopped, continued := s.stops[i], s.stops[i+1]; stopped.pod == came.pod && stopped.at < came.at {
 			for _, h := range all {
@@ -223,8 +224,8 @@ func (p *process) end() {
 
 var ids = regexp.MustCompile(`"id":"cmpl-([abc])-\d+"`)
 
-// ask sends a request. An answer that had not begun must not fail, and one that has begun is of
-// one engine.
+// ask sends a request, and returns the pod that answered. It fails the test if the request fails
+// before its answer begins, or if several engines wrote the answer.
 func (s *siege) ask(id, body string) (pod string) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
@@ -232,17 +233,17 @@ func (s *siege) ask(id, body string) (pod string) {
 	ok(s.t, err)
 	req.Header.Set("X-Request-Id", id)
 	s.note(id, "asked", "")
-	s.asking.Add(1)
+	s.pending.Add(1)
 	resp, err := s.client.Do(req)
 	if err != nil {
-		s.asking.Add(-1)
+		s.pending.Add(-1)
 		s.t.Errorf("%s: %v", id, err)
 		return ""
 	}
 	defer resp.Body.Close()
 	answer := bufio.NewReader(resp.Body)
 	_, err = answer.Peek(1)
-	s.asking.Add(-1)
+	s.pending.Add(-1)
 	if err != nil || resp.StatusCode != http.StatusOK {
 		all, _ := io.ReadAll(answer)
 		s.t.Errorf("%s: %s, %v: %s", id, resp.Status, err, all)
@@ -267,23 +268,23 @@ func (s *siege) ask(id, body string) (pod string) {
 	return pod
 }
 
-// load has conversations until stop.
+// load is a client that has conversations until stop.
 func (s *siege) load(client int) {
 	random := rand.New(rand.NewPCG(uint64(client), 3))
 	for n := 0; !s.stop.Load(); {
 		messages := []message{{"system", strings.Repeat(fmt.Sprint("system ", random.IntN(3), ", "), 20)}}
 		for turn := 0; turn < 4 && !s.stop.Load(); turn++ {
-			messages = append(messages, message{"user", saying(random, 60)})
+			messages = append(messages, message{"user", randomText(random, 60)})
 			s.until("the end of a pause", func() bool { return !s.pause.Load() })
 			n++
 			s.ask(fmt.Sprint(client, ".", n), bodyOf(map[string]any{"model": model, "messages": messages, "max_tokens": 8, "stream": n%2 == 0}))
-			messages = append(messages, message{"assistant", saying(random, 40)})
+			messages = append(messages, message{"assistant", randomText(random, 40)})
 		}
 	}
 }
 
-// held is what a pod has of a prompt, as the gateway knows it.
-func (s *siege) held(pod, body string) int {
+// cachedTokens returns the gateway's score of a prompt at a pod.
+func (s *siege) cachedTokens(pod, body string) int {
 	var answer kvindex.Answer
 	ok(s.t, s.gateway.index.ScoreRequest(s.ctx, &kvindex.Request{Body: []byte(body), Pods: []string{pod}}, &answer))
 	return answer.Pods[0].CachedTokens
@@ -291,13 +292,13 @@ func (s *siege) held(pod, body string) int {
 
 var episodes = flag.Int("episodes", 1, "how often each fault of TestFaults happens; the long form is 20")
 
-// TestFaults: one of three engines is killed, stopped, restarted with an empty cache, or resets
-// its connections, under load. No request fails whose answer had not begun, none is sent on
-// behind the first byte of an answer or to one engine twice, what a dead engine held draws no
-// request, and it gets requests again when it is back.
+// TestFaults: under load one of three engines is killed, stopped, restarted with an empty cache,
+// or resets its connections. No request fails before its answer has begun. No request is retried
+// after the first byte of its answer, or sent to one engine twice. The cache of a dead engine
+// attracts no request, and the engine gets requests again when it is back.
 func TestFaults(t *testing.T) {
 	zmtptest.NoLeaks(t)
-	s := &siege{rig: &rig{t: t}, engines: map[string]*process{}, history: map[string][]happened{}, answers: map[string]*atomic.Int64{}}
+	s := &siege{rig: &rig{t: t}, engines: map[string]*process{}, history: map[string][]incident{}, answers: map[string]*atomic.Int64{}}
 	names := []string{"a", "b", "c"}
 	t.Cleanup(func() {
 		for _, p := range s.engines {
@@ -326,19 +327,19 @@ func TestFaults(t *testing.T) {
 	for i := range 4 * *episodes {
 		fault, pod := []string{"killed", "stopped", "restart", "reset"}[i%4], names[i/4%3]
 		share(pod)
-		// A prompt that the pod holds, and no other.
+		// probe is a prompt that this pod alone holds.
 		var probe string
 		for at := ""; at != pod; probes++ {
 			probe = bodyOf(map[string]any{"model": model, "messages": []message{{"user", strings.Repeat(fmt.Sprint("probe ", probes, ", "), 20)}}})
 			at = s.ask(fmt.Sprint("probe", probes), probe)
 		}
-		s.until("an event of "+pod, func() bool { return s.held(pod, probe) > 0 })
+		s.until("an event of "+pod, func() bool { return s.cachedTokens(pod, probe) > 0 })
 		engine := s.engines[pod]
 		switch fault {
 		case "killed":
 			ok(t, engine.Process.Kill())
 		case "stopped":
-			s.stops = append(s.stops, happened{pod: pod, at: time.Now().UnixNano()})
+			s.stops = append(s.stops, incident{pod: pod, at: time.Now().UnixNano()})
 			ok(t, engine.Process.Signal(syscall.SIGSTOP))
 		default:
 			fmt.Fprintln(engine.in, fault)
@@ -347,7 +348,7 @@ func TestFaults(t *testing.T) {
 		case "killed", "stopped":
 			s.until("that it is seen", func() bool { return s.gateway.health.isDown(pod) })
 			s.pause.Store(true)
-			s.until("that all others have answers", func() bool { return s.asking.Load() == 0 })
+			s.until("answers of all others", func() bool { return s.pending.Load() == 0 })
 			before := s.failovers()
 			for n := range 5 {
 				if at := s.ask(fmt.Sprint("again", probes, ".", n), probe); at == pod {
@@ -363,11 +364,11 @@ func TestFaults(t *testing.T) {
 				s.launch(pod)
 				ok(t, s.gateway.fleet.Set("test", s.pods()))
 			} else {
-				s.stops = append(s.stops, happened{pod: pod, at: time.Now().UnixNano()})
+				s.stops = append(s.stops, incident{pod: pod, at: time.Now().UnixNano()})
 				ok(t, engine.Process.Signal(syscall.SIGCONT))
 			}
 		case "restart":
-			s.until("that it is known to be empty", func() bool { return s.held(pod, probe) == 0 })
+			s.until("the score of an empty cache", func() bool { return s.cachedTokens(pod, probe) == 0 })
 		}
 		share(pod)
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/kvindex/kvindex/picker"
 )
 
-// apis are the paths whose requests are passed on, with their methods.
+// apis has the paths of requests that are forwarded, and their methods.
 var apis = map[string]string{
 	"/v1/chat/completions": http.MethodPost,
 	"/v1/completions":      http.MethodPost,
@@ -31,22 +31,22 @@ var apis = map[string]string{
 	"/v1/models":           http.MethodGet,
 }
 
-// limits bound what a client can ask for, and how long a pod can take.
+// limits bounds the requests of clients and the times of pods.
 type limits struct {
-	body      int64         // bytes of a request
-	bodyTime  time.Duration // until all of a request has come
-	requests  int64         // at once
+	body      int64         // bytes of a request's body
+	bodyTime  time.Duration // from the header of a request to the end of its body
+	requests  int64         // concurrent requests
 	firstByte time.Duration // of an answer, from the time when a pod gets the request
 	answer    time.Duration // from the request to the end of its answer
 }
 
-// A gateway passes each request on to the pod that its Picker picks.
+// A gateway forwards each request to the pod that its Picker picks.
 type gateway struct {
 	limits
 	index     *kvindex.Indexer
 	fleet     *events.Fleet
 	sources   []events.Source
-	loads     time.Duration // between two readings
+	loads     time.Duration // between two readings of a pod's load
 	picker    *picker.Picker
 	health    health
 	transport *http.Transport
@@ -58,18 +58,18 @@ type gateway struct {
 	counts counts
 }
 
-// counts are what /stats shows, since the start.
+// counts has the figures of /stats, counted since the start.
 type counts struct {
-	Requests         int // that were well-formed
-	Refused          int // requests that the gateway itself answered by an error, of these too
+	Requests         int // well-formed requests
+	Refused          int // requests, well-formed or not, that the gateway itself answered with an error
 	Gone             int // requests whose clients went away before an answer had begun
-	Failovers        int // of requests that went to one more pod
+	Failovers        int // attempts after the first one of a request
 	Broken           int // answers that a pod began and did not end
-	ByLoad           int // answers to requests that could not be scored
-	WithoutUsage     int // other answers, by failed requests, or because clients did not want it
-	Exact, Low, High int // predictions of the other answers, beside their usage
+	ByLoad           int // answers to requests that were picked by load because they had no score
+	WithoutUsage     int // other answers without usage: the request failed, or the client did not want it
+	Exact, Low, High int // the other answers, by their predicted cached tokens against their usage
 
-	PromptTokens, PredictedTokens, CachedTokens int // of these
+	PromptTokens, PredictedTokens, CachedTokens int // sums over Exact, Low and High
 }
 
 func (g *gateway) count(f func(*counts)) {
@@ -78,7 +78,7 @@ func (g *gateway) count(f func(*counts)) {
 	f(&g.counts)
 }
 
-// ServeHTTP refuses what no engine would understand, and passes the rest on.
+// ServeHTTP refuses requests that no engine would accept, and forwards the others.
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(g.bodyTime))
 	method := apis[r.URL.Path]
@@ -104,7 +104,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// report answers for the gateway itself.
+// report answers requests about the gateway itself.
 func (g *gateway) report(w http.ResponseWriter, path string) {
 	if path == "/health" {
 		if g.picker.Ready().Pods == 0 {
@@ -119,7 +119,7 @@ func (g *gateway) report(w http.ResponseWriter, path string) {
 	_ = json.NewEncoder(w).Encode(counts)
 }
 
-// pass sends a request to a pod, and its answer to the client.
+// pass forwards a request to a pod, and the answer to the client.
 func (g *gateway) pass(w http.ResponseWriter, r *http.Request) {
 	var body []byte
 	if r.Method == http.MethodPost {
@@ -133,7 +133,7 @@ func (g *gateway) pass(w http.ResponseWriter, r *http.Request) {
 		hasCome(w)
 	}
 	g.count(func(c *counts) { c.Requests++ })
-	r.Header.Del("Upgrade") // no engine speaks another protocol
+	r.Header.Del("Upgrade") // engines speak HTTP only
 	ctx, cancel := context.WithTimeout(r.Context(), g.answer)
 	defer cancel()
 	proxy := g.proxy
@@ -141,14 +141,14 @@ func (g *gateway) pass(w http.ResponseWriter, r *http.Request) {
 	proxy.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// hasCome says that a request is here: from now on its connection is read only to see that the
-// client goes away, which takes any time.
+// hasCome clears the read deadline when the whole request is here. From then on the server reads
+// the connection only to notice that the client has gone.
 func hasCome(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 }
 
-// read reads a body. It has to be JSON and to name a model: what else may be wrong with it, the
-// engine knows best. status is for the error.
+// read reads a body. It must be JSON that names a model; the engine checks the rest. status is
+// the status of the error.
 func (g *gateway) read(w http.ResponseWriter, r *http.Request) (body []byte, status int, err error) {
 	body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, g.body))
 	switch {
@@ -172,7 +172,7 @@ func (g *gateway) read(w http.ResponseWriter, r *http.Request) (body []byte, sta
 	return body, 0, nil
 }
 
-// refuse answers by an error as OpenAI's API does.
+// refuse answers with an error in the form of OpenAI's API.
 func (g *gateway) refuse(w http.ResponseWriter, status int, err error) {
 	g.count(func(c *counts) { c.Refused++ })
 	kind := "invalid_request_error"
@@ -184,7 +184,8 @@ func (g *gateway) refuse(w http.ResponseWriter, status int, err error) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"message": err.Error(), "type": kind, "param": nil, "code": status}})
 }
 
-// attempts sends a request to one pod after the other, until one begins to answer.
+// attempts is a RoundTripper that sends a request to one pod after the other, until one begins to
+// answer.
 type attempts struct {
 	*gateway
 	body []byte // nil: the request has no prompt
@@ -195,7 +196,7 @@ var (
 	errLate     = fmt.Errorf("no byte of an answer came in time: %w", context.DeadlineExceeded)
 )
 
-// RoundTrip returns the answer of the first pod that begins one, else that of the last pod.
+// RoundTrip returns the first answer that a pod begins, else the result of the last attempt.
 func (a attempts) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx := req.Context()
 	pick, err := a.pick(ctx, req.URL.Path)
@@ -205,11 +206,11 @@ func (a attempts) RoundTrip(req *http.Request) (*http.Response, error) {
 	for {
 		resp, err := a.send(req, pick)
 		if err == nil && !unavailable(resp.StatusCode) {
-			a.health.answered(pick.Pod.Name)
+			a.health.succeed(pick.Pod.Name)
 			pick.Watch(resp)
 			return resp, nil
 		}
-		if ctx.Err() != nil { // the client is gone, or its time is over: the pod is not to blame
+		if ctx.Err() != nil { // the client has gone, or the request's time is over: the pod did not fail
 			pick.Failed()
 			if resp != nil {
 				resp.Body.Close()
@@ -238,7 +239,8 @@ func unavailable(status int) bool {
 	return status == http.StatusBadGateway || status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout
 }
 
-// pick picks a pod. What no engine would take is for any engine to refuse, in its own words.
+// pick picks a pod. A request that no engine would accept is picked by load: the error is then
+// that of an engine.
 func (a attempts) pick(ctx context.Context, path string) (*picker.Pick, error) {
 	if a.body != nil {
 		pick, err := a.picker.Pick(ctx, &kvindex.Request{Body: a.body, Path: path})
@@ -249,7 +251,7 @@ func (a attempts) pick(ctx context.Context, path string) (*picker.Pick, error) {
 	return a.picker.Pick(ctx, nil)
 }
 
-// send sends a request to the pod of a pick, and waits for the first byte of its answer. If that
+// send sends a request to the pod of a pick, and waits for the first byte of the answer. If it
 // does not come in time, the request is cancelled.
 func (a attempts) send(req *http.Request, pick *picker.Pick) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(req.Context())
@@ -258,7 +260,7 @@ func (a attempts) send(req *http.Request, pick *picker.Pick) (*http.Response, er
 	out.URL = &url.URL{Scheme: "http", Host: pick.Pod.Host, Path: req.URL.Path, RawQuery: req.URL.RawQuery}
 	out.Body, out.ContentLength, out.TransferEncoding, out.Trailer = nil, int64(len(a.body)), nil, nil
 	if a.body != nil {
-		// With GetBody, a Transport sends again what a closed connection has not taken.
+		// With GetBody, a Transport repeats a request that a closed connection has not accepted.
 		out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(a.body)), nil }
 		out.Body, _ = out.GetBody()
 	}
@@ -267,15 +269,15 @@ func (a attempts) send(req *http.Request, pick *picker.Pick) (*http.Response, er
 		out.Header.Set("X-data-parallel-rank", strconv.Itoa(pick.Rank))
 	}
 	resp, err := a.transport.RoundTrip(out)
-	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols { // of such a connection no context is the end
+	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols { // no context ends such a connection
 		resp.Body.Close()
 		resp, err = nil, errors.New("it answers by another protocol")
 	}
 	var begun *bufio.Reader
 	if err == nil {
-		begun = bufio.NewReaderSize(resp.Body, 512) // longer reads pass it by
+		begun = bufio.NewReaderSize(resp.Body, 512) // longer reads bypass the buffer
 		if _, err = begun.Peek(1); errors.Is(err, io.EOF) {
-			err = nil // it is empty
+			err = nil // the answer is empty
 		}
 	}
 	if !late.Stop() {
@@ -293,8 +295,8 @@ func (a attempts) send(req *http.Request, pick *picker.Pick) (*http.Response, er
 	return resp, nil
 }
 
-// An answer is one that a pod has begun. If the pod does not end it, neither does the gateway:
-// the client sees that the connection breaks.
+// An answer is an answer that a pod has begun. If it breaks off, the gateway breaks the connection
+// to the client, too.
 type answer struct {
 	*gateway
 	pod    string
@@ -319,8 +321,8 @@ func (a *answer) Close() error {
 	return a.body.Close()
 }
 
-// ended compares the prediction with the usage in an answer.
-func (g *gateway) ended(pick *picker.Pick, u kvindex.Usage, err error) {
+// onEnd counts an answer, and compares its prediction with its usage. It is Config.OnEnd.
+func (g *gateway) onEnd(pick *picker.Pick, u kvindex.Usage, err error) {
 	g.count(func(c *counts) {
 		switch {
 		case pick.Err != nil:

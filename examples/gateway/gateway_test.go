@@ -29,16 +29,16 @@ import (
 
 const model = "m"
 
-// engine is one engine with its API, which a test can break.
+// engine is an engine with its API, in which a test can cause faults.
 type engine struct {
 	*kvindextest.Engine
 	pod     events.Pod
 	api     *httptest.Server
 	rig     *rig
-	waiting atomic.Int64 // requests of others, in its metrics
+	waiting atomic.Int64 // waiting requests of other gateways, for its metrics
 }
 
-// rig is a gateway before engines.
+// rig is a gateway in front of engines.
 type rig struct {
 	t       testing.TB
 	ctx     context.Context
@@ -47,11 +47,11 @@ type rig struct {
 	client  *http.Client
 	engines map[string]*engine
 
-	mu   sync.Mutex // guards sent, and what it has
+	mu   sync.Mutex // guards sent and its elements
 	sent map[string][]*sending
 }
 
-// sending is a request at an engine, and what the engine has written.
+// sending is a request that an engine received, and the bytes of the answer.
 type sending struct {
 	pod       string
 	header    http.Header
@@ -59,12 +59,12 @@ type sending struct {
 	cancelled bool
 }
 
-// Faults of an engine, in the header X-Fault: at the first attempt of a request alone.
+// Faults of an engine, in the header X-Fault. All but hang affect the first attempt only.
 const (
-	hangUp  = "hang up" // before the first byte
-	breakUp = "break"   // behind it
-	stall   = "stall"   // behind it, until the request is cancelled
-	hang    = "hang"    // before it, until the request is cancelled, at each attempt
+	hangUp  = "hang up" // close the connection before the first byte
+	breakUp = "break"   // close the connection after the first byte
+	stall   = "stall"   // stop after the first byte until the request is cancelled
+	hang    = "hang"    // stop before the first byte until the request is cancelled, at each attempt
 )
 
 func (e *engine) ServeHTTP(w http.ResponseWriter, req *http.Request) {
@@ -92,7 +92,7 @@ func (e *engine) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	case hangUp:
 		panic(http.ErrAbortHandler)
 	case hang:
-		io.Copy(io.Discard, req.Body) // else the server does not see that the client goes
+		io.Copy(io.Discard, req.Body) // otherwise the server does not notice that the client goes
 		s.wait(req, e.rig)
 		return
 	}
@@ -107,7 +107,7 @@ func (s *sending) wait(req *http.Request, r *rig) {
 	s.cancelled = true
 }
 
-// recorder keeps what an engine writes.
+// recorder keeps the bytes that an engine writes.
 type recorder struct {
 	http.ResponseWriter
 	req   *http.Request
@@ -136,7 +136,7 @@ func (w *recorder) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// wide limits are not reached.
+// wide has limits that no test reaches.
 var wide = limits{body: 1 << 20, bodyTime: time.Minute, requests: 1000, firstByte: time.Minute, answer: 5 * time.Minute}
 
 // newRig starts engines of this process, and a gateway.
@@ -174,7 +174,7 @@ func llm(t testing.TB) kvindex.Model {
 	return m
 }
 
-// start starts a gateway before pods.
+// start starts a gateway in front of pods.
 func (r *rig) start(l limits, list []events.Pod) {
 	t := r.t
 	t.Helper()
@@ -207,19 +207,19 @@ func ok(t testing.TB, err error) {
 	}
 }
 
-// answered is what a client got.
-type answered struct {
+// reply is an answer as a client receives it.
+type reply struct {
 	status                         int
 	body                           []byte
 	err                            error // of reading the body
 	pod                            string
-	prompt, cached, predicted      int // of X-Routed
+	prompt, cached, predicted      int // the figures in X-Routed
 	reportedPrompt, reportedCached int // -1: the answer has no usage
 }
 
-// post sends a request, and reads its answer; with leave the client goes away behind the first
-// bytes of it.
-func (r *rig) post(path, id, fault, body string, leave bool) (a answered) {
+// post sends a request and reads its answer. With leave the client disconnects after the first
+// bytes.
+func (r *rig) post(path, id, fault, body string, leave bool) (a reply) {
 	ctx, cancel := context.WithCancel(r.ctx)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.front.URL+path, strings.NewReader(body))
@@ -246,7 +246,7 @@ func (r *rig) post(path, id, fault, body string, leave bool) (a answered) {
 	return a
 }
 
-// until polls for a state.
+// until polls until state returns true.
 func (r *rig) until(what string, state func() bool) {
 	r.t.Helper()
 	ctx := zmtptest.Context(r.t)
@@ -261,8 +261,8 @@ func (r *rig) until(what string, state func() bool) {
 	}
 }
 
-// applied waits until the gateway knows what all engines hold.
-func (r *rig) applied() {
+// waitApplied waits until the gateway has applied the events of all engines.
+func (r *rig) waitApplied() {
 	r.t.Helper()
 	for _, e := range r.engines {
 		ok(r.t, e.WaitApplied(zmtptest.Context(r.t), r.gateway.index))
@@ -276,9 +276,9 @@ func bodyOf(fields map[string]any) string {
 
 var conversations = flag.Int("conversations", 300, "conversations of TestConversations, 100 at most with -short; the long form is 1000")
 
-// TestConversations: conversations of several clients with engines that evict and fail. Each
-// answer is that of its own request, byte by byte, as the last engine wrote it; what was cut was
-// cut by a client, or by an engine that had begun. In the end the predictions are exact.
+// TestConversations: several clients have conversations with engines that evict and fail. Each
+// answer is, byte by byte, the answer of the last engine of its own request. Only a client, or an
+// engine that had begun, cuts an answer. In the end the predictions are exact.
 func TestConversations(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	n := *conversations
@@ -287,7 +287,7 @@ func TestConversations(t *testing.T) {
 	}
 	r := newRig(t, wide, kvindextest.EngineConfig{Blocks: 150}, "a", "b", "c")
 	random := rand.New(rand.NewPCG(1, 1))
-	systems := []string{saying(random, 240), saying(random, 240), saying(random, 240)}
+	systems := []string{randomText(random, 240), randomText(random, 240), randomText(random, 240)}
 	var mu sync.Mutex // guards seen
 	seen := map[string]int{}
 	var clients sync.WaitGroup
@@ -297,12 +297,12 @@ func TestConversations(t *testing.T) {
 			for talk := client; talk < n; talk += 8 {
 				messages := []message{{"system", systems[random.IntN(3)]}}
 				for turn := range 3 {
-					messages = append(messages, message{"user", saying(random, 30+random.IntN(60))})
+					messages = append(messages, message{"user", randomText(random, 30+random.IntN(60))})
 					what := r.converse(random, fmt.Sprint(talk, ".", turn), messages)
 					mu.Lock()
 					seen[what]++
 					mu.Unlock()
-					messages = append(messages, message{"assistant", saying(random, 48)})
+					messages = append(messages, message{"assistant", randomText(random, 48)})
 				}
 			}
 		})
@@ -327,8 +327,8 @@ func TestConversations(t *testing.T) {
 	before := r.quiet()
 	hits := 0
 	for i := range 60 {
-		r.applied()
-		messages := []message{{"system", systems[i%3]}, {"user", saying(random, 30)}}
+		r.waitApplied()
+		messages := []message{{"system", systems[i%3]}, {"user", randomText(random, 30)}}
 		a := r.post("/v1/chat/completions", fmt.Sprint("quiet", i), "", bodyOf(map[string]any{"model": model, "messages": messages}), false)
 		if a.status != http.StatusOK || a.err != nil || a.predicted != a.reportedCached || a.prompt != a.reportedPrompt {
 			t.Fatalf("%d of %s, %v, %d tokens are predicted: %s", a.status, a.pod, a.err, a.predicted, a.body)
@@ -343,8 +343,8 @@ func TestConversations(t *testing.T) {
 	}
 }
 
-// quiet returns the counts when there are no requests: a client may have all of an answer before
-// the gateway is done with it.
+// quiet waits until there are no requests, and returns the counts: a client may have the whole
+// answer before the gateway has ended the request.
 func (r *rig) quiet() counts {
 	r.t.Helper()
 	r.until("the end of all requests", func() bool { return r.gateway.present.Load() == 0 })
@@ -353,7 +353,7 @@ func (r *rig) quiet() counts {
 	return r.gateway.counts
 }
 
-// converse plays a turn, and returns its fault, or what it asked for.
+// converse plays a turn. It returns the mistake that it found, or "".
 func (r *rig) converse(random *rand.Rand, id string, messages []message) string {
 	t := r.t
 	fields := map[string]any{"model": model, "messages": messages, "max_tokens": 1 + random.IntN(8)}

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	maxPause     = time.Minute // between two health checks of a pod
+	maxPause     = time.Minute // the longest time between two health checks of a pod
 	checkTimeout = time.Second
 )
 
-// health leaves pods alone that have failed: for the first pause, and then until they pass a
-// health check, with twice the pause before each further one. A pod that fails again before it
-// has answered a request is left alone for twice as long as the last time.
+// health excludes pods that have failed: for the first pause, and then until they pass a health
+// check. The pause doubles before each further check. A pod that fails again before it has
+// answered a request is excluded for twice the last pause.
 type health struct {
 	pause  time.Duration // the first one
 	client *http.Client
@@ -28,14 +28,14 @@ type health struct {
 	failed map[string]*failure
 }
 
-// failure is of a pod that has failed, until it answers a request.
+// failure is the state of a pod from its failure until it answers a request.
 type failure struct {
-	down  bool // it is left alone
+	down  bool // the pod is excluded
 	pause time.Duration
 	until time.Time
 }
 
-// fail leaves a pod alone. The requests that it had when it failed count once.
+// fail excludes a pod. Requests that fail while it is excluded do not count again.
 func (h *health) fail(pod string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -55,9 +55,9 @@ func (f *failure) longer() {
 	f.until = time.Now().Add(f.pause)
 }
 
-// answered forgets that a pod has failed, unless it is left alone: an answer that it still owed
-// says nothing of its state.
-func (h *health) answered(pod string) {
+// succeed forgets that a pod has failed, unless it is excluded: the answer may belong to a request
+// from before the failure.
+func (h *health) succeed(pod string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if f := h.failed[pod]; f != nil && !f.down {
@@ -72,8 +72,8 @@ func (h *health) isDown(pod string) bool {
 	return f != nil && f.down
 }
 
-// around is a policy that lets p choose among the pods that are not left alone, or among all if
-// there is no other: a request is sent somewhere as long as there is a pod.
+// around returns a policy that lets p choose among the pods that are not excluded, or among all if
+// all are excluded: a request is sent as long as there is a pod.
 func (h *health) around(p route.Policy) route.Policy {
 	up := route.Only(func(pod *route.Pod) bool { return !h.isDown(pod.Name) }, p)
 	return func(r *route.Request, pods []route.Pod) int {
@@ -84,7 +84,8 @@ func (h *health) around(p route.Policy) route.Policy {
 	}
 }
 
-// due returns those of the pods that are to be checked, and forgets failures of all others.
+// due returns the pods that need a health check now. It forgets failures of pods that are not in
+// pods.
 func (h *health) due(pods []picker.Pod) (due []picker.Pod) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -109,14 +110,14 @@ func (h *health) check(ctx context.Context, pod picker.Pod) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if f := h.failed[pod.Name]; f != nil { // else the pod was gone meanwhile
+	if f := h.failed[pod.Name]; f != nil { // nil: the pod has left the fleet meanwhile
 		if f.down = err != nil; f.down {
 			f.longer()
 		}
 	}
 }
 
-// get asks a pod for a page about itself.
+// get requests a page of a pod's API.
 func (h *health) get(ctx context.Context, pod picker.Pod, path string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+pod.Host+path, nil)
 	if err != nil {
@@ -130,8 +131,7 @@ func (h *health) get(ctx context.Context, pod picker.Pod, path string) (*http.Re
 	return resp, err
 }
 
-// readLoad reads the load that a pod reports: so the requests of other gateways count that send
-// none of their own figures here.
+// readLoad reads the load that a pod reports, so that requests of other gateways count, too.
 func (g *gateway) readLoad(ctx context.Context, pod picker.Pod) {
 	resp, err := g.health.get(ctx, pod, "/metrics")
 	if err == nil {
@@ -147,8 +147,8 @@ func (g *gateway) readLoad(ctx context.Context, pod picker.Pod) {
 	}
 }
 
-// watch calls ask for each of the pods at once, and when all have returned again, each interval
-// until ctx ends.
+// watch calls ask for all pods concurrently, and waits until all calls have returned. It repeats
+// that at each interval until ctx ends.
 func watch(ctx context.Context, interval time.Duration, pods func() []picker.Pod, ask func(context.Context, picker.Pod)) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()

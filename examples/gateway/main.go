@@ -1,9 +1,8 @@
 // Gateway is a reverse proxy for engines with OpenAI's API, and an example of how a gateway embeds
-// kvindex: main.go puts the parts together, gateway.go has the way of a request, health.go what
-// is asked of pods and done about those that fail, policies.go the choice of a policy, and demo.go
-// the demo.
+// kvindex. main.go puts the parts together, gateway.go has the path of a request, health.go the
+// health checks and the loads of pods, policies.go the policies, and demo.go the demo.
 //
-//	go run ./examples/gateway -demo # beside engines that are played
+//	go run ./examples/gateway -demo # with simulated engines
 //	go run ./examples/gateway -model llama-3 -folder /models/llama-3 -pods a=10.0.0.7:8000,b=10.0.0.8:8000
 package main
 
@@ -31,20 +30,20 @@ import (
 	"github.com/kvindex/kvindex/route"
 )
 
-// settings are those of the command line.
+// settings are the flags of the command line.
 type settings struct {
 	model, folder   string
 	pods, file, dns string
-	port            string     // of the API of a pod that names no other
-	all             events.Pod // what pods of pods and dns have in common
-	estimated       int        // blocks; 0: pods publish events
+	port            string     // of the API of a pod whose address has no port
+	all             events.Pod // the fields that all pods of the flags pods and dns have in common
+	estimated       int        // blocks of a pod's cache that is estimated; 0: pods publish events
 	policy          route.Policy
 	pause, loads    time.Duration
 	limits          limits
 	log             *log.Logger
 }
 
-// block is the usual size of an engine's blocks, for pods that publish no events.
+// block is the number of tokens of a block for pods that publish no events: engines' usual size.
 const block = 16
 
 func main() {
@@ -92,7 +91,7 @@ func main() {
 	}
 }
 
-// serve runs a gateway until ctx ends, and then until the answers that it has begun have ended.
+// serve runs a gateway until ctx ends, and then until the answers that have begun are complete.
 func serve(ctx context.Context, listener net.Listener, s settings) error {
 	llm, err := kvindex.LoadModel(s.folder)
 	if err = errors.Join(err, llm.ChatErr); err != nil {
@@ -116,7 +115,7 @@ func serve(ctx context.Context, listener net.Listener, s settings) error {
 		<-ctx.Done()
 		over, cancel := context.WithTimeout(running, s.limits.answer)
 		defer cancel()
-		_ = server.Shutdown(over) // waits for answers that have begun
+		_ = server.Shutdown(over) // waits for the answers that have begun
 		stop()
 	})
 	err = server.Serve(listener)
@@ -128,8 +127,8 @@ func serve(ctx context.Context, listener net.Listener, s settings) error {
 	return err
 }
 
-// open puts the parts of kvindex together: the Indexer knows what the pods hold, by the events
-// that the Fleet receives, and the Picker picks among the pods of the Fleet.
+// open puts the parts of kvindex together: the Fleet receives the events of its pods, the Indexer
+// applies them, and the Picker picks among the pods of the Fleet.
 func open(s settings, llm kvindex.Model) (*gateway, error) {
 	g := &gateway{limits: s.limits, loads: s.loads, log: s.log, transport: http.DefaultTransport.(*http.Transport).Clone()}
 	g.transport.Proxy, g.transport.DialContext = nil, (&net.Dialer{Timeout: 5 * time.Second}).DialContext
@@ -139,21 +138,21 @@ func open(s settings, llm kvindex.Model) (*gateway, error) {
 	g.health = health{pause: s.pause, client: &http.Client{Transport: g.transport, Timeout: checkTimeout}, failed: make(map[string]*failure)}
 	g.proxy = httputil.ReverseProxy{
 		Rewrite:       rewrite,
-		FlushInterval: -1, // at once
+		FlushInterval: -1, // flush each write
 		BufferPool:    new(buffers),
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			status := picker.Status(err)
-			if errors.Is(err, context.Canceled) { // a client that has closed its half only reads the status
+			if errors.Is(err, context.Canceled) { // a client that has only closed its half of the connection reads this status
 				g.count(func(c *counts) { c.Gone++ })
 				w.WriteHeader(status)
 				return
 			}
 			if !errors.Is(err, picker.ErrNoPod) {
-				err = errNoAnswer // which pods failed, and where they are, is not for clients
+				err = errNoAnswer // clients must not see the names and addresses of pods
 			}
 			g.refuse(w, status, err)
 		},
-		ErrorLog: log.New(io.Discard, "", 0), // clients that go away, and answers that break
+		ErrorLog: log.New(io.Discard, "", 0), // it would have a line for each client that goes and each answer that breaks off
 	}
 	profile := kvindex.Profile{}
 	if s.estimated > 0 {
@@ -176,7 +175,7 @@ func open(s settings, llm kvindex.Model) (*gateway, error) {
 		return nil, err
 	}
 	g.picker, err = picker.New(g.index, picker.Config{
-		Fleet: g.fleet, Model: s.model, Policy: g.health.around(s.policy), Affinity: affinity, OnEnd: g.ended,
+		Fleet: g.fleet, Model: s.model, Policy: g.health.around(s.policy), Affinity: affinity, OnEnd: g.onEnd,
 		Host: func(pod events.Pod) string {
 			if port := pod.Labels["port"]; port != "" {
 				return net.JoinHostPort(pod.Host, port)
@@ -187,19 +186,19 @@ func open(s settings, llm kvindex.Model) (*gateway, error) {
 	return g, err
 }
 
-// rewrite makes the request for a pod, which has no host yet.
+// rewrite makes the request to a pod, still without a host.
 func rewrite(r *httputil.ProxyRequest) {
 	r.SetXForwarded()
 	r.Out.Host = ""
 	r.Out.Header.Del("Accept-Encoding")      // the usage in a compressed answer cannot be read
 	r.Out.Header.Del("Expect")               // the body is here already
 	r.Out.Header.Del("X-Data-Parallel-Rank") // the gateway chooses the rank
-	// With one of these, a Transport sends a request to the same pod again.
+	// With one of these headers, a Transport would repeat a request to the same pod.
 	r.Out.Header.Del("Idempotency-Key")
 	r.Out.Header.Del("X-Idempotency-Key")
 }
 
-// sources are where the pods come from. A source of events/k8s could be another.
+// sources returns the sources of pods. A source of events/k8s could be one of them.
 func (s settings) sources() (sources []events.Source, err error) {
 	s.all.Model = s.model
 	if s.pods != "" {
@@ -247,7 +246,7 @@ func (g *gateway) run(ctx context.Context) {
 	g.transport.CloseIdleConnections()
 }
 
-// server bounds what a client can do before its request is here, and after its answer has come.
+// server returns a server with limits for the header of a request and for idle connections.
 func (g *gateway) server() *http.Server {
 	return &http.Server{
 		Handler:           g,
@@ -258,7 +257,7 @@ func (g *gateway) server() *http.Server {
 	}
 }
 
-// buffers are for parts of answers.
+// buffers is a httputil.BufferPool.
 type buffers struct{ pool sync.Pool }
 
 func (b *buffers) Get() []byte {

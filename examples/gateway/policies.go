@@ -12,8 +12,8 @@ import (
 	"github.com/kvindex/kvindex/route/field"
 )
 
-// policies makes each policy of packages route and route/field by its name, with the parameters
-// that its project publishes. Some count or draw, so each gateway has its own.
+// policies has a constructor for each policy of the packages route and route/field, with the
+// parameters that its project publishes. Some policies have state, so each gateway needs its own.
 var policies = map[string]func() route.Policy{
 	"default":          func() route.Policy { return route.Default },
 	"least-requests":   func() route.Policy { return route.LeastRequests },
@@ -31,7 +31,7 @@ var policies = map[string]func() route.Policy{
 	"sglang":           field.SGLang{}.Policy,
 }
 
-// seed is that of policies that draw.
+// seed is the seed of policies that choose at random.
 const seed = 1
 
 func policyNames() string {
@@ -46,8 +46,8 @@ func policyOf(name string) (route.Policy, error) {
 	return make(), nil
 }
 
-// affinity is a hash of the beginning of a body: most of it is the system prompt. Rendezvous
-// alone asks for it. All gateways hash alike.
+// affinity returns a hash of the beginning of a body, most of which is the system prompt. Only
+// Rendezvous reads it. All gateways use the same hash.
 func affinity(r *kvindex.Request) uint64 {
 	const beginning = 1 << 10 // bytes
 	h := fnv.New64a()

@@ -32,8 +32,8 @@ import (
 
 const hello = `{"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}`
 
-// TestRefusals: each wrong request is answered by its status and an error that names what is
-// wrong; what is wrong for an engine is answered by the engine.
+// TestRefusals: the answer to a wrong request has the documented status, and its error names the
+// mistake. A mistake that only an engine finds is answered by an engine.
 func TestRefusals(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	l := wide
@@ -99,7 +99,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestHung: pods that do not answer in time get a request once each, and the request is
+// TestHung: each pod that does not answer in time gets the request once, and the request is
 // cancelled there.
 func TestHung(t *testing.T) {
 	zmtptest.NoLeaks(t)
@@ -107,7 +107,7 @@ func TestHung(t *testing.T) {
 	l.firstByte = 200 * time.Millisecond
 	r := newRig(t, l, kvindextest.EngineConfig{}, "a", "b", "c")
 	n := 0
-	r.until("a request at all pods", func() bool { // a slow machine cancels it before it is there
+	r.until("a request at all pods", func() bool { // a slow machine may cancel a request before it arrives
 		n++
 		before := r.failovers()
 		a := r.post("/v1/chat/completions", fmt.Sprint(n), hang, hello, false)
@@ -132,8 +132,8 @@ func TestHung(t *testing.T) {
 	})
 }
 
-// TestGone: a client that closes its half of the connection is taken for gone. No pod and no
-// gateway has failed.
+// TestGone: a client that closes its half of the connection counts as gone, and not as a failure
+// of the pod or the gateway.
 func TestGone(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	r := newRig(t, wide, kvindextest.EngineConfig{}, "a")
@@ -157,7 +157,7 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestUnavailable: when all pods answer 503, the client gets that.
+// TestUnavailable: when all pods answer 503, the client gets the 503.
 func TestUnavailable(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	r := newRig(t, wide, kvindextest.EngineConfig{}, "a", "b")
@@ -167,13 +167,14 @@ func TestUnavailable(t *testing.T) {
 	if a := r.post("/v1/completions", "1", "", `{"model": "m", "prompt": "x"}`, false); a.status != 503 || !bytes.Contains(a.body, []byte("FailHTTP")) || a.pod == "" {
 		t.Errorf("%d of %s, %v: %s", a.status, a.pod, a.err, a.body)
 	}
-	// Both are left alone, and yet a request is sent.
+	// Both pods are excluded, and yet a request is sent.
 	if a := r.post("/v1/completions", "2", "", `{"model": "m", "prompt": "x"}`, false); a.status != 200 {
 		t.Errorf("%d of %s, %v: %s", a.status, a.pod, a.err, a.body)
 	}
 }
 
-// TestSwitching: a pod that answers by another protocol, for which nobody asked, holds no request.
+// TestSwitching: a pod that switches to another protocol without being asked to does not keep the
+// request open.
 func TestSwitching(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	r := newRig(t, wide, kvindextest.EngineConfig{}, "a")
@@ -195,7 +196,7 @@ func TestSwitching(t *testing.T) {
 	}
 }
 
-// deadlines keeps the last deadline for reading.
+// deadlines is a ResponseWriter that records the last read deadline.
 type deadlines struct {
 	*httptest.ResponseRecorder
 	read time.Time
@@ -203,7 +204,8 @@ type deadlines struct {
 
 func (d *deadlines) SetReadDeadline(at time.Time) error { d.read = at; return nil }
 
-// TestReadDeadline: the time for a body ends no request whose body has come, or that has none.
+// TestReadDeadline: the time limit of a body does not end a request without a body, or one whose
+// body is complete.
 func TestReadDeadline(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	r := newRig(t, wide, kvindextest.EngineConfig{}, "a")
@@ -213,7 +215,7 @@ func TestReadDeadline(t *testing.T) {
 	}{
 		{"POST", "/v1/completions", hello, true},
 		{"GET", "/v1/models", "", true},
-		{"GET", "/v1/models", hello, false}, // which nobody reads
+		{"GET", "/v1/models", hello, false}, // a body that nobody reads
 	} {
 		w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
 		r.gateway.ServeHTTP(w, httptest.NewRequest(c.method, c.path, strings.NewReader(c.body)))
@@ -223,7 +225,7 @@ func TestReadDeadline(t *testing.T) {
 	}
 }
 
-// TestLeavingPod: a pod that leaves the fleet ends the answer that it has begun.
+// TestLeavingPod: a pod that leaves the fleet completes the answer that it has begun.
 func TestLeavingPod(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	r := newRig(t, wide, kvindextest.EngineConfig{StepTime: time.Millisecond}, "a")
@@ -237,13 +239,13 @@ func TestLeavingPod(t *testing.T) {
 	}
 }
 
-// TestAtOnce: more requests than the limit are refused, and leave no trace.
+// TestAtOnce: requests above the limit are refused, and leave no load behind.
 func TestAtOnce(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	l := wide
 	l.requests = 1
 	r := newRig(t, l, kvindextest.EngineConfig{}, "a")
-	first := make(chan answered)
+	first := make(chan reply)
 	leave, gone := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(gone)
@@ -252,10 +254,10 @@ func TestAtOnce(t *testing.T) {
 		req.Header.Set("X-Fault", stall)
 		resp, err := r.client.Do(req)
 		if err != nil {
-			first <- answered{err: err}
+			first <- reply{err: err}
 			return
 		}
-		first <- answered{status: resp.StatusCode}
+		first <- reply{status: resp.StatusCode}
 		<-leave
 		resp.Body.Close()
 	}()
@@ -273,8 +275,8 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// TestHeaders: what concerns one connection alone, or another choice of the pod, is not passed
-// on, and all else is.
+// TestHeaders: headers of one connection, and headers that choose a rank, are not forwarded; all
+// others are.
 func TestHeaders(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	r := newRig(t, wide, kvindextest.EngineConfig{}, "a")
@@ -300,12 +302,12 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestHealth: the pause of a pod grows from check to check and from failure to failure, ends by a
-// check that it passes, and is forgotten with an answer; and a policy passes the pod over
-// unless there is no other.
+// TestHealth: the pause of a pod grows from check to check and from failure to failure. A check
+// that the pod passes ends the pause, and an answer resets it. A policy does not choose an
+// excluded pod unless there is no other.
 func TestHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex // guards what follows
+		var mu sync.Mutex // guards the variables below
 		var asked []time.Duration
 		begun := time.Now()
 		healthy := false
@@ -349,7 +351,7 @@ func TestHealth(t *testing.T) {
 		expect("a b")
 		h.fail("a")
 		h.fail("a")
-		h.answered("a") // an answer from before
+		h.succeed("a") // an answer to a request from before the failure
 		expect("b")
 		time.Sleep(8 * time.Second)
 		locked(func() {
@@ -358,19 +360,19 @@ func TestHealth(t *testing.T) {
 			}
 			healthy = true
 		})
-		time.Sleep(8 * time.Second) // the next is after 15 s
+		time.Sleep(8 * time.Second) // the next check is after 15 s
 		expect("a b")
 		h.fail("a")
 		time.Sleep(15 * time.Second)
 		expect("b")
 		time.Sleep(2 * time.Second)
 		expect("a b")
-		h.answered("a")
+		h.succeed("a")
 		h.fail("a")
 		time.Sleep(2 * time.Second)
 		expect("a b")
 		h.fail("a")
-		locked(func() { pods = pods[1:] }) // it leaves
+		locked(func() { pods = pods[1:] }) // the pod leaves the fleet
 		time.Sleep(2 * time.Second)
 		expect("a b")
 		synctest.Wait()
@@ -380,7 +382,7 @@ func TestHealth(t *testing.T) {
 	})
 }
 
-// TestLoads: what an engine reports counts as load of its pod, as long as it does.
+// TestLoads: the load that an engine reports counts for its pod, as long as the engine reports it.
 func TestLoads(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	r := newRig(t, wide, kvindextest.EngineConfig{}, "a", "b")
@@ -404,7 +406,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (r roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return r(req) }
 
-// TestSources: pods of the command line, and of a file, with the addresses of their APIs.
+// TestSources: pods of the command line and of a file have the addresses of their APIs.
 func TestSources(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pods.json")
 	ok(t, os.WriteFile(file, []byte(`[{"id": "c", "model": "m", "host": "10.0.0.9", "engine": "none"}, {"id": "d", "model": "m", "host": "::1", "engine": "none", "labels": {"port": "81"}}]`), 0o600))
@@ -438,8 +440,8 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// TestServe: a gateway of the command line answers, and ends when it is interrupted and the
-// answer that it has begun has come.
+// TestServe: a gateway with settings of the command line answers. When it is interrupted, it ends
+// after the answer that has begun is complete.
 func TestServe(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	dir := t.TempDir()
@@ -485,7 +487,7 @@ func TestServe(t *testing.T) {
 		t.Error(err)
 	}
 	listener.Close()
-	if err := serve(context.WithoutCancel(ctx), listener, s); !errors.Is(err, net.ErrClosed) { // and nothing is left of it
+	if err := serve(context.WithoutCancel(ctx), listener, s); !errors.Is(err, net.ErrClosed) { // its listener is closed
 		t.Errorf("a listener that is closed: %v", err)
 	}
 	s.folder = t.TempDir()
@@ -500,7 +502,8 @@ func TestServe(t *testing.T) {
 
 var hostile = flag.Int("hostile", 300, "hostile requests of TestHostile; the long form is 10000")
 
-// TestHostile: hostile requests get statuses that the gateway documents, and leave nothing behind.
+// TestHostile: the answers to hostile requests have documented statuses, and the requests leave
+// nothing behind.
 func TestHostile(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	l := wide
@@ -531,7 +534,7 @@ func TestHostile(t *testing.T) {
 		func() string { return head + length + "Expect: 100-continue\r\n\r\n" + hello },
 		func() string { return head + length + "Expect: 200-maybe\r\n\r\n" + hello },
 		func() string { return head + length + "X-Bad: a\x00b\r\n\r\n" + hello },
-		func() string { return head + length + "\r\n" + hello[:random.IntN(len(hello))] }, // and no more
+		func() string { return head + length + "\r\n" + hello[:random.IntN(len(hello))] }, // a body that stops early
 		func() string { return "POST /v1/embeddings HTTP/1.1\r\nHost: x\r\n" + length + "\r\n" + hello[:9] },
 		func() string { return head + "Content-Length: 99999999\r\n\r\n" + strings.Repeat(hello, 1000) },
 		func() string {
@@ -545,7 +548,7 @@ func TestHostile(t *testing.T) {
 		func() string { return "POST /v1/chat/completions HTTP/1.1\r\n" + length + "\r\n" + hello },
 		func() string { return "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" },
 		func() string { return head + length + "\r\n" + strings.Repeat("[", len(hello)) },
-		func() string { // bytes that are changed
+		func() string { // some bytes changed
 			b := []byte(head + length + "\r\n" + hello)
 			for range 1 + random.IntN(4) {
 				b[random.IntN(len(b))] = byte(random.IntN(256))
@@ -558,9 +561,9 @@ func TestHostile(t *testing.T) {
 		c, err := net.Dial("tcp", r.front.Listener.Addr().String())
 		ok(t, err)
 		text := forms[i%len(forms)]()
-		go func() { // the gateway may answer before it has all
+		go func() { // the gateway may answer before it has read everything
 			_, _ = io.WriteString(c, text)
-			// A request that looks complete to the gateway, and is not, ends here.
+			// Closing ends a request of which the gateway expects more.
 			if i%2 == 0 {
 				_ = c.(*net.TCPConn).CloseWrite()
 			}
@@ -581,7 +584,7 @@ func TestHostile(t *testing.T) {
 	}
 	t.Logf("%v", statuses)
 	r.until("the end of all requests", func() bool { return r.gateway.present.Load() == 0 })
-	r.until("an answer", func() bool { // a slow machine may need more than the time of a body
+	r.until("an answer", func() bool { // a slow machine may exceed the time limit of a body
 		return r.post("/v1/chat/completions", "", "", hello, false).status == http.StatusOK
 	})
 }

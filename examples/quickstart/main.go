@@ -71,7 +71,7 @@ func defaultFleet(trace []request) fleet {
 	return fleet{routers: 2, blocks: 1024, restart: (trace[len(trace)-1].at / 2).Round(time.Second)}
 }
 
-// row is the result of a policy.
+// row has the result of a policy.
 type row struct {
 	policy
 	totals
@@ -91,8 +91,8 @@ func compare(ctx context.Context, trace []request, f fleet, policies ...policy) 
 }
 
 type totals struct {
-	prompt, computed int // tokens
-	exact, low, high int // requests, by the prediction of their cached tokens
+	prompt, computed int // numbers of tokens
+	exact, low, high int // numbers of requests, by the prediction of their cached tokens
 }
 
 func sum(outcomes []outcome) (t totals) {
@@ -111,7 +111,7 @@ func sum(outcomes []outcome) (t totals) {
 	return t
 }
 
-// hitRate returns how many percent of the prompt tokens were cached.
+// hitRate returns the percentage of the prompt tokens that were cached.
 func (t totals) hitRate() float64 { return 100 * (1 - float64(t.computed)/float64(t.prompt)) }
 
 func printParameters(out io.Writer, seed uint64, trace []request, f fleet) {

@@ -27,7 +27,7 @@ var first struct {
 	err  error
 }
 
-// seedOne returns what seed 1 prints and draws. It runs once for all tests.
+// seedOne returns the text and the plot of seed 1. It runs once for all tests.
 func seedOne(t *testing.T) (text string, svg []byte) {
 	t.Helper()
 	first.Do(func() {

@@ -25,14 +25,14 @@ const (
 	outage    = 30 * time.Second      // of pod-0, when it restarts
 )
 
-// fleet has the parameters that differ.
+// fleet has the parameters that differ between fleets.
 type fleet struct {
 	routers int
-	blocks  int           // of the cache of a pod
-	restart time.Duration // of pod-0; 0: never
+	blocks  int           // size of the cache of a pod
+	restart time.Duration // time of the restart of pod-0; 0: never
 }
 
-// policy is how routers choose a pod.
+// policy is a rule by which routers choose a pod.
 type policy struct {
 	name, why   string
 	events      bool // routers subscribe to the KV events of all pods
@@ -68,7 +68,7 @@ var (
 // outcome is a request that was served.
 type outcome struct {
 	at                        time.Duration // when it arrived
-	prompt, predicted, cached int           // tokens
+	prompt, predicted, cached int           // numbers of tokens
 }
 
 // A simulation plays a trace. Engines, sockets, events and routers are real. Time is virtual:
@@ -92,11 +92,11 @@ type entry struct {
 // pod is an engine with a queue.
 type pod struct {
 	*kvindextest.Engine
-	busy  bool // it computes a prompt
+	busy  bool // the engine is computing a prompt
 	queue []*flight
 }
 
-// router is what one gateway has.
+// router has the parts of one gateway.
 type router struct {
 	*kvindex.Indexer
 	load   route.Tracker
@@ -146,7 +146,7 @@ func play(ctx context.Context, trace []request, p policy, f fleet) (_ []outcome,
 	}
 	if f.restart > 0 {
 		all := s.names
-		s.schedule(f.restart, func() error { s.names = all[1:]; return nil }) // pod-0 serves its queue, and gets no more
+		s.schedule(f.restart, func() error { s.names = all[1:]; return nil }) // pod-0 serves its queue, but gets no new requests
 		s.schedule(f.restart+outage, func() error { s.names = all; return s.restart(ctx, s.pods[all[0]]) })
 	}
 	for len(s.agenda) > 0 && err == nil {
@@ -168,12 +168,12 @@ func (s *simulation) schedule(at time.Duration, do func() error) {
 func (s *simulation) addRouter(ctx context.Context, running *sync.WaitGroup, f fleet) error {
 	profile := kvindex.Profile{}
 	if s.approximate {
-		profile.Approximate = &kvindex.Approximate{BlockTokens: blockSize, Blocks: f.blocks - 1} // as in vLLM, one holds nothing
+		profile.Approximate = &kvindex.Approximate{BlockTokens: blockSize, Blocks: f.blocks - 1} // as in vLLM, one block stays empty
 	}
 	indexer, err := kvindex.New(
 		kvindex.WithProfile(func(string, string) kvindex.Profile { return profile }),
 		kvindex.WithPredictions(kvindex.PredictionConfig{Now: func() time.Time { return time.Unix(0, s.now.Load()) }}),
-		kvindex.WithKeySeed([16]byte{1}), // of all routers; not random, so that all runs are the same
+		kvindex.WithKeySeed([16]byte{1}), // a fixed seed makes all runs equal
 	)
 	if err != nil {
 		return err
@@ -210,7 +210,7 @@ func (s *simulation) route(ctx context.Context, req *request) error {
 	candidates := answer.RoutePods(nil)
 	r.load.Fill(candidates)
 	best := answer.Pods[r.choose(&route.Request{Tokens: answer.PromptTokens}, candidates)]
-	ticket, _ := r.Routed(&answer, best.Pod, best.Rank) // without events it predicts nothing: ErrBlockSize
+	ticket, _ := r.Routed(&answer, best.Pod, best.Rank) // ErrBlockSize: without events there is no prediction
 	sent := r.load.Sent(best.Pod, best.Rank, answer.PromptTokens, best.PredictedTokens)
 
 	pod := s.pods[best.Pod]
@@ -251,7 +251,7 @@ func (s *simulation) serve(ctx context.Context, pod *pod) error {
 	return nil
 }
 
-// restart empties the cache of a pod. The routers are not told: they see it in its events.
+// restart empties the cache of a pod. The routers learn of it only from the pod's events.
 func (s *simulation) restart(ctx context.Context, pod *pod) error {
 	if err := pod.Restart(); err != nil {
 		return err

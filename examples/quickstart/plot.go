@@ -10,7 +10,7 @@ import (
 const (
 	width, height            = 760, 360
 	left, right, top, bottom = 56, 20, 78, 44
-	window                   = time.Minute // each point of a line is the hit rate of so long
+	window                   = time.Minute // each point of a line is the hit rate of a window
 	step                     = 10 * time.Second
 )
 

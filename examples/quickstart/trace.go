@@ -13,7 +13,7 @@ const (
 	conversations = 64
 	startEvery    = 6 * time.Second  // mean time between two starts
 	turnEvery     = 20 * time.Second // mean time between two turns
-	siblings      = 4                // requests at once, for one turn in siblingTurns
+	siblings      = 4                // simultaneous requests of one turn in siblingTurns
 	siblingTurns  = 4
 	systemPrompts = 6
 )
@@ -33,8 +33,8 @@ var (
 
 // request is one request of a trace.
 type request struct {
-	at             time.Duration // when it arrives
-	router         uint          // which router gets it, modulo the number of routers
+	at             time.Duration // time of arrival
+	router         uint          // number of its router, modulo the number of routers
 	prompt, answer []uint32
 }
 

@@ -1,4 +1,4 @@
-// Replica is one of several gateways: a new one begins with what another one knows.
+// Replica is one of several gateways. A new gateway starts from the snapshot of another one.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 
 func main() {
 	ctx, secret := context.Background(), os.Getenv("GATEWAY_SECRET")
-	ix, err := restore(ctx, "http://10.0.0.2:8081/snapshot", secret) // with the options that New would get
+	ix, err := restore(ctx, "http://10.0.0.2:8081/snapshot", secret) // pass the same options as to New
 	if err != nil {
 		log.Printf("beginning with nothing: %v", err)
 		ix, err = kvindex.New()
@@ -25,11 +25,11 @@ func main() {
 	}
 	subscribe(ctx, ix, "pod-a", "tcp://10.0.0.7:5557", "tcp://10.0.0.7:5657")
 	http.Handle("GET /snapshot", handler(ix, secret))
-	log.Fatal(http.ListenAndServe("10.0.0.3:8081", nil)) // an address that only gateways reach
+	log.Fatal(http.ListenAndServe("10.0.0.3:8081", nil)) // an address that only gateways can reach
 }
 
-// handler sends what an Indexer knows, to who knows the secret: the seed of the keys is in
-// it. Messages and scores go on meanwhile.
+// handler sends a snapshot of an Indexer to clients that have the secret: the snapshot contains
+// the seed of the keys. Messages and scores continue meanwhile.
 func handler(ix *kvindex.Indexer, secret string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if given := req.Header.Get("Authorization"); secret == "" || subtle.ConstantTimeCompare([]byte(given), []byte("Bearer "+secret)) != 1 {
@@ -38,12 +38,12 @@ func handler(ix *kvindex.Indexer, secret string) http.Handler {
 		}
 		if err := ix.Snapshot(req.Context(), w); err != nil {
 			log.Print(err)
-			panic(http.ErrAbortHandler) // so that it does not end as if it were whole
+			panic(http.ErrAbortHandler) // otherwise the snapshot would end like a whole one
 		}
 	})
 }
 
-// restore returns an Indexer that goes on from what another gateway knows.
+// restore returns an Indexer that is restored from the snapshot of another gateway.
 func restore(ctx context.Context, peer, secret string, opts ...kvindex.Option) (*kvindex.Indexer, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, peer, nil)
 	if err != nil {
@@ -61,9 +61,8 @@ func restore(ctx context.Context, peer, secret string, opts ...kvindex.Option) (
 	return kvindex.Restore(ctx, answer.Body, opts...)
 }
 
-// subscribe comes after restore. The Subscriber asks the engine for what it has published
-// since the snapshot. The endpoint is the one that the other gateway has, because it
-// names the stream.
+// subscribe must be called after restore. The Subscriber requests a replay of the messages since
+// the snapshot. The endpoint must be that of the other gateway, because it names the stream.
 func subscribe(ctx context.Context, ix *kvindex.Indexer, pod, endpoint, replay string) {
 	sub, err := events.NewSubscriber(ix.Sink(), events.SubscriberConfig{
 		Pod: pod, Model: "llama-3", Endpoint: endpoint, Replay: replay, OnError: func(err error) { log.Print(err) },

@@ -14,8 +14,8 @@ import (
 	"github.com/kvindex/kvindex/kvindextest"
 )
 
-// TestReplica: a gateway that begins with what another one knows has the same scores, while
-// the engine serves on.
+// TestReplica: a gateway that starts from the snapshot of another one has the same scores, while
+// the engine continues to serve.
 func TestReplica(t *testing.T) {
 	ctx := zmtptest.Context(t)
 	engine, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "pod-a", Model: "llama-3", Replay: true})
@@ -80,7 +80,7 @@ func TestReplica(t *testing.T) {
 			t.Errorf("%v", state)
 		}
 	}
-	// It is for who knows the secret, and what is cut off is not used.
+	// The snapshot needs the secret, and one that is cut off is not used.
 	defer log.SetOutput(log.Writer())
 	log.SetOutput(io.Discard)
 	for _, secret := range []string{"", "another"} {

@@ -16,8 +16,8 @@ import (
 )
 
 func main() {
-	model := must(kvindex.LoadModel("/models/llama-3"))          // as the engines have it, without the weights
-	ix := must(kvindex.New(kvindex.WithModel("llama-3", model))) // the name that clients send
+	model := must(kvindex.LoadModel("/models/llama-3"))          // the engines' folder, without the weights
+	ix := must(kvindex.New(kvindex.WithModel("llama-3", model))) // "llama-3" is the name in requests
 	fleet := must(events.NewFleet(ix.Sink(), events.FleetConfig{OnError: func(err error) { log.Print(err) }}))
 	go func() { _ = fleet.Run(context.Background(), discovery.File("pods.json", discovery.FileConfig{})) }()
 	p := must(picker.New(ix, picker.Config{Fleet: fleet, Model: "llama-3", OnEnd: func(pick *picker.Pick, u kvindex.Usage, err error) {
@@ -31,7 +31,7 @@ func main() {
 	log.Fatal(http.ListenAndServe(":8080", http.MaxBytesHandler(proxy(p, "8000"), 16<<20)))
 }
 
-// proxy passes requests to the port of the picked pod.
+// proxy forwards requests to the picked pod, at the port.
 func proxy(p *picker.Picker, port string) http.Handler {
 	return &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "pod:" + port}) },

@@ -37,7 +37,7 @@ const template = `{% for m in messages %}<|{{ m.role }}|>
 {% endfor %}{% if add_generation_prompt %}<|assistant|>
 {% endif %}`
 
-// engine is a pod: vLLM's API before a fake engine, whose events go over a socket.
+// engine is a pod: vLLM's API in front of a fake engine that publishes its events over a socket.
 type engine struct {
 	t         *testing.T
 	model     kvindex.Model
@@ -46,12 +46,12 @@ type engine struct {
 	publisher *fakeengine.Publisher
 	mu        sync.Mutex // guards engine
 	engine    *fakeengine.Engine
-	hold      chan struct{} // nil: nothing is held; a request waits until it is closed
-	began     chan string   // gets the name when a request comes
-	down      atomic.Bool   // its health check fails
+	hold      chan struct{} // requests wait until it is closed; nil: they do not wait
+	began     chan string   // gets the engine's name when a request comes
+	down      atomic.Bool   // the health check fails
 }
 
-// usage is what an engine with --enable-prompt-tokens-details says of a prompt.
+// usage is the usage in an answer of an engine with --enable-prompt-tokens-details.
 type usage struct {
 	PromptTokens        int `json:"prompt_tokens"`
 	PromptTokensDetails struct {
@@ -59,8 +59,8 @@ type usage struct {
 	} `json:"prompt_tokens_details"`
 }
 
-// ServeHTTP answers a chat. It does not answer before its events are published. Any
-// other request it answers with its path.
+// ServeHTTP answers a chat after its events are published. The answer to any other request is the
+// request's path.
 func (e *engine) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if req.URL.Path == "/health" {
 		if e.down.Load() {
@@ -112,44 +112,44 @@ func (e *engine) compute(ctx context.Context, body []byte) (c computed, err erro
 	return computed{h, len(tokens)}, err
 }
 
-// noting is an index that says when something was applied.
-type noting struct {
+// notifyingIndex is an index that signals when something was applied.
+type notifyingIndex struct {
 	inmemory.Memory
-	changed chan struct{} // holds a token when a stream has gone on, or a state has changed
+	changed chan struct{} // has an element after a stream has advanced or a state has changed
 }
 
-func (x noting) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+func (x notifyingIndex) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
 	applied, err := x.Memory.Apply(ctx, src, cur, changes)
 	x.note()
 	return applied, err
 }
 
-func (x noting) note() {
+func (x notifyingIndex) note() {
 	select {
 	case x.changed <- struct{}{}:
 	default:
 	}
 }
 
-// answered is an answer as Config.OnEnd gets it.
-type answered struct {
+// outcome has the arguments of a call of Config.OnEnd.
+type outcome struct {
 	pod                       string
 	predicted, prompt, reused int
 	why, err                  error
 }
 
-// fleet is a router before three engines.
+// fleet is a router in front of three engines.
 type fleet struct {
 	t       *testing.T
 	ctx     context.Context
 	ix      *kvindex.Indexer
-	index   noting
+	index   notifyingIndex
 	picker  *picker.Picker
 	port    string
 	front   *httptest.Server
 	engines map[string]*engine
 	began   chan string
-	answers chan answered
+	answers chan outcome
 }
 
 var names = []string{"a", "b", "c"}
@@ -159,8 +159,8 @@ func start(t *testing.T) *fleet {
 	ctx, cancel := context.WithCancel(zmtptest.Context(t))
 	memory, err := inmemory.New(index.MemoryConfig{})
 	ok(t, err)
-	f := &fleet{t: t, ctx: ctx, engines: map[string]*engine{}, began: make(chan string, 16), answers: make(chan answered, 16)}
-	f.index = noting{memory, make(chan struct{}, 1)}
+	f := &fleet{t: t, ctx: ctx, engines: map[string]*engine{}, began: make(chan string, 16), answers: make(chan outcome, 16)}
+	f.index = notifyingIndex{memory, make(chan struct{}, 1)}
 	model := load(t)
 	f.ix, err = kvindex.New(kvindex.WithModel("llama-3", model), kvindex.WithIndex(f.index), kvindex.WithPredictions(kvindex.PredictionConfig{TTL: time.Minute}),
 		kvindex.WithHooks(kvindex.Hooks{State: func(string, string, kvindex.State, kvindex.State) { f.index.note() }}))
@@ -168,7 +168,7 @@ func start(t *testing.T) *fleet {
 	pods, err := events.NewFleet(f.ix.Sink(), events.FleetConfig{})
 	ok(t, err)
 	f.picker, err = picker.New(f.ix, picker.Config{Fleet: pods, Model: "llama-3", Timeout: time.Hour, OnEnd: func(p *picker.Pick, u kvindex.Usage, err error) {
-		f.answers <- answered{p.Pod.Name, p.PredictedTokens, u.PromptTokens, u.CachedTokens, p.Err, err}
+		f.answers <- outcome{p.Pod.Name, p.PredictedTokens, u.PromptTokens, u.CachedTokens, p.Err, err}
 	}})
 	ok(t, err)
 	ended := make(chan error)
@@ -185,7 +185,7 @@ func start(t *testing.T) *fleet {
 			Publish: func(payload []byte) { e.publisher.Publish(payload) },
 		})
 		ok(t, err)
-		// All APIs have one port, as those of a Deployment have.
+		// All APIs have the same port, as in a Deployment.
 		listener, err := net.Listen("tcp", net.JoinHostPort(host, cmp.Or(f.port, "0")))
 		ok(t, err)
 		_, f.port, err = net.SplitHostPort(listener.Addr().String())
@@ -194,7 +194,7 @@ func start(t *testing.T) *fleet {
 		e.api.Start()
 		t.Cleanup(e.api.Close)
 		f.engines[name] = e
-		// What it computed before the router comes is what a replay brings.
+		// The events of prompts before the router's start come with the replay.
 		_, err = e.compute(ctx, body(t, []message{{"user", "the harbour of the old town"}}))
 		ok(t, err)
 		ok(t, pods.Put("test", events.Pod{ID: name, Model: "llama-3", Host: host, Port: port(t, e.publisher.Endpoint()), ReplayPort: port(t, e.publisher.ReplayEndpoint())}))
@@ -255,8 +255,8 @@ func (f *fleet) post(path string, body []byte) (status int, text string) {
 	return r.StatusCode, string(all)
 }
 
-// chat has a chat answered, and waits until the events of it are applied.
-func (f *fleet) chat(messages []message) answered {
+// chat sends a chat, and waits until its events are applied.
+func (f *fleet) chat(messages []message) outcome {
 	f.t.Helper()
 	if status, text := f.post("/v1/chat/completions", body(f.t, messages)); status != http.StatusOK {
 		f.t.Fatalf("%d: %s", status, text)
@@ -305,8 +305,8 @@ func speech(r *rand.Rand, n int) string {
 	return b.String()
 }
 
-// TestRouter: 1,000 chats go over real sockets to three engines of different block sizes and
-// hash seeds, and each engine reports that it has reused what was predicted.
+// TestRouter: 1,000 chats go over real sockets to three engines of different block sizes and hash
+// seeds. The cached tokens that an engine reports are equal to the prediction.
 func TestRouter(t *testing.T) {
 	f, r := start(t), rand.New(rand.NewPCG(1, 1))
 	systems := make([]string, 4)
@@ -322,7 +322,7 @@ func TestRouter(t *testing.T) {
 		}
 		talk = append(talk[:len(talk):len(talk)], message{"user", speech(r, 5+r.IntN(40))})
 		var others []*route.Flight
-		for _, pod := range names { // as if other chats were on their way
+		for _, pod := range names { // load, as of other chats in flight
 			others = append(others, f.picker.Loads().Sent(pod, 0, r.IntN(400), 0))
 		}
 		a := f.chat(talk)
@@ -348,8 +348,8 @@ func TestRouter(t *testing.T) {
 	}
 }
 
-// TestSiblings: a chat that comes again before the engine has begun with the first one goes
-// to the same pod, and what is predicted of it is what the engine then reuses.
+// TestSiblings: a chat that is repeated before the engine has begun the first one goes to the same
+// pod, and the engine reuses as many tokens as predicted.
 func TestSiblings(t *testing.T) {
 	f, r := start(t), rand.New(rand.NewPCG(1, 3))
 	for _, busy := range names[1:] {
@@ -373,14 +373,14 @@ func TestSiblings(t *testing.T) {
 	if predicted != reused || predicted < 3*most || most < 200 {
 		t.Errorf("%d tokens predicted, at most %d of a chat, and %d reused", predicted, most, reused)
 	}
-	f.front.Close() // waits until the router is done with all
+	f.front.Close() // waits until the router has ended all requests
 	if s := f.ix.Stats(); s.Predictions.Routed != 4 || s.Tickets.Observed != 4 || s.Predictions.Live != 0 {
 		t.Errorf("%+v %+v", s.Predictions, s.Tickets)
 	}
 }
 
-// TestErrors: what the engines refuse is answered with 400, and what cannot be scored goes to
-// the pod with the least load.
+// TestErrors: a request that the engines refuse is answered with 400. A request that cannot be
+// scored goes to the pod with the least load.
 func TestErrors(t *testing.T) {
 	f := start(t)
 	for _, bad := range []string{`{"model": "llama-3", "messages": 3}`, `no JSON`, ``} {
@@ -406,8 +406,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestPodsDown: a pod that refuses connections is retried at another one. After a health check
-// it is not picked. When all are down, the answer is 503.
+// TestPodsDown: a request to a pod that refuses connections is retried at another pod. After a
+// health check the pod is not picked. When all pods are down, the answer is 503.
 func TestPodsDown(t *testing.T) {
 	f := start(t)
 	client := &http.Client{}

@@ -363,3 +363,12 @@ func appendJSONEscape(dst []byte, r rune) []byte {
 func appendUnicode(dst []byte, r rune) []byte {
 	return append(dst, '\\', 'u', hexDigits[r>>12&15], hexDigits[r>>8&15], hexDigits[r>>4&15], hexDigits[r&15])
 }
+
+// JSON returns v as json.dumps with ensure_ascii false writes it, within the default Limits.
+func JSON(v Value) (string, error) {
+	s, err := tojsonFilter(newMachine(new(Env), nil), v, arguments{})
+	if err != nil {
+		return "", err
+	}
+	return s.(string), nil
+}

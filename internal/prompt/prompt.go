@@ -20,10 +20,10 @@ type Prompt struct {
 	cache  *prefixcache.Cache // of texts; nil: none
 
 	Scope  hashing.Scope
-	Text   string   // the text of the prompt, if it has one
-	Pieces []string // of Text, to be encoded one by one; nil: it is one
-	IDs    []uint32 // nil if not all of them are known
-	Length int      // in tokens
+	Text   string          // the text of the prompt, if it has one
+	Chat   *chat.Rendering // that encodes Text; nil: Text is one
+	IDs    []uint32        // nil if not all of them are known
+	Length int             // in tokens
 	Media  []chat.Media
 	known  textLocals
 	AllIDs bool // requests all ids, without the cache
@@ -52,7 +52,7 @@ type memory struct {
 
 // Set makes p the prompt of a request, before its text is read.
 func (p *Prompt) Set(text string, ids []uint32, media []chat.Media) {
-	p.IDs, p.Media, p.Text, p.Pieces = ids, media, text, nil
+	p.IDs, p.Media, p.Text, p.Chat = ids, media, text, nil
 	p.Length = len(p.IDs)
 }
 
@@ -93,7 +93,7 @@ func (p *Prompt) Begin() { p.keys, p.runs, p.plain = p.keys[:0], p.runs[:0], ind
 
 // Release keeps the memory of p, and nothing of its request.
 func (p *Prompt) Release() {
-	p.Scope, p.Text, p.Pieces, p.IDs, p.Media = hashing.Scope{}, "", nil, nil, nil
+	p.Scope, p.Text, p.Chat, p.IDs, p.Media = hashing.Scope{}, "", nil, nil, nil
 	p.known.release()
 	p.Asked = p.Asked[:0]
 	p.AllIDs, p.plain = false, index.Variant{}

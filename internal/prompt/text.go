@@ -86,7 +86,7 @@ func (p *Prompt) Encode(ctx context.Context, t tokenize.Tokenizer, special bool,
 	if cache == nil || p.AllIDs {
 		return p.encodeWhole(ctx, t, special)
 	}
-	if len(p.Media) > 0 || p.Pieces != nil {
+	if len(p.Media) > 0 || p.Chat != nil {
 		cache.Pass()
 		return p.encodeWhole(ctx, t, special)
 	}
@@ -117,7 +117,7 @@ func (p *Prompt) Encode(ctx context.Context, t tokenize.Tokenizer, special bool,
 // encodeWhole is Encode without the cache.
 func (p *Prompt) encodeWhole(ctx context.Context, t tokenize.Tokenizer, special bool) (err error) {
 	p.known.tokenizer = nil
-	if p.Pieces == nil {
+	if p.Chat == nil {
 		p.tokens, err = t.Encode(ctx, p.tokens[:0], p.Text, special)
 	} else {
 		p.tokens, err = p.encodePieces(ctx, t, p.tokens[:0])
@@ -126,7 +126,8 @@ func (p *Prompt) encodeWhole(ctx context.Context, t tokenize.Tokenizer, special 
 	return err
 }
 
-func (p *Prompt) encodePieces(ctx context.Context, t tokenize.Tokenizer, ids []uint32) (_ []uint32, err error) {
+// encodePieces encodes Text by one tokenizer, also if it is replaced meanwhile.
+func (p *Prompt) encodePieces(ctx context.Context, t tokenize.Tokenizer, ids []uint32) ([]uint32, error) {
 	if h, ok := t.(replaceable); ok {
 		held, err := h.Hold(ctx, p.Text)
 		if err != nil {
@@ -136,12 +137,7 @@ func (p *Prompt) encodePieces(ctx context.Context, t tokenize.Tokenizer, ids []u
 			t = held
 		}
 	}
-	for _, piece := range p.Pieces {
-		if ids, err = t.Encode(ctx, ids, piece, false); err != nil {
-			break
-		}
-	}
-	return ids, err
+	return p.Chat.Encode(ctx, ids, t)
 }
 
 // isSalted reports whether the salt is in units of the prompt, so that these do not depend on the

@@ -28,8 +28,8 @@ var defaults = map[string]route.Policy{
 // oneOf returns one of some values.
 func oneOf[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
-// situation returns a request and pods with zeros, figures below zero, more cached than there is,
-// and some pods whose figures are equal.
+// situation returns a request and pods. Some figures are zero, below zero or above the length of the
+// prompt, and some pods are equal.
 func situation(r *rand.Rand) (*route.Request, []route.Pod) {
 	tokens := oneOf(r, 0, -3, 10, 100, 1000+r.IntN(8000))
 	figure := func(most int) int { return oneOf(r, 0, -1, most, r.IntN(most+1), r.IntN(most/2+1)) }
@@ -48,7 +48,7 @@ func situation(r *rand.Rand) (*route.Request, []route.Pod) {
 	return &route.Request{Tokens: tokens, Output: oneOf(r, 0, 300)}, pods
 }
 
-// What the plain formulas are written with.
+// Functions for the plain formulas.
 
 func notBelow0(n int) float64 { return math.Max(0, float64(n)) }
 
@@ -81,7 +81,7 @@ func mean(all []float64) float64 {
 	return sum / float64(len(all))
 }
 
-// value returns what a parameter stands for.
+// value returns the effective value of a parameter.
 func value(parameter, byDefault float64) float64 {
 	if parameter == 0 {
 		return byDefault
@@ -89,11 +89,11 @@ func value(parameter, byDefault float64) float64 {
 	return math.Max(parameter, 0)
 }
 
-// costs returns a figure of each pod: the pod of the least is chosen.
+// costs returns the cost of each pod.
 type costs func(*route.Request, []route.Pod) []float64
 
-// longest has pods that fit chosen by what they hold, then by requests; and all by requests if no
-// pod fits.
+// longest returns costs that order the pods that fit by their cached tokens and then by requests. If
+// no pod fits, the costs order all pods by requests.
 func longest(q *route.Request, pods []route.Pod, fits func(route.Pod) bool) []float64 {
 	if !slices.ContainsFunc(pods, fits) {
 		return numbers(pods, requests)
@@ -107,7 +107,8 @@ func longest(q *route.Request, pods []route.Pod, fits func(route.Pod) bool) []fl
 	})
 }
 
-// formulas has for each policy one with random parameters, and the formula of its comment.
+// formulas has constructors: for each policy one with random parameters, and the formula of its
+// comment.
 var formulas = map[string]func(*rand.Rand) (route.Policy, costs){
 	"LongestPrefix": func(*rand.Rand) (route.Policy, costs) {
 		return field.LongestPrefix, func(q *route.Request, pods []route.Pod) []float64 {
@@ -203,8 +204,8 @@ var formulas = map[string]func(*rand.Rand) (route.Policy, costs){
 	},
 }
 
-// TestFormulas compares each policy with its formula, and with what it chooses when the pods come in
-// another order. Of pods whose figures are equal, the first by name and rank is chosen.
+// TestFormulas compares each policy with its formula, and with its choice when the pods have another
+// order. Of pods with equal costs, the first by name and rank is chosen.
 func TestFormulas(t *testing.T) {
 	for name, formula := range formulas {
 		r := rand.New(rand.NewPCG(1, 2))
@@ -231,7 +232,7 @@ func TestFormulas(t *testing.T) {
 	}
 }
 
-// fleet returns n pods of which nothing is known.
+// fleet returns n pods without load and cached tokens.
 func fleet(n int) (pods []route.Pod) {
 	for i := range n {
 		pods = append(pods, route.Pod{Name: fmt.Sprintf("pod-%02d", i)})
@@ -268,7 +269,7 @@ func wantShares(t *testing.T, name string, policy route.Policy, pods []route.Pod
 	}
 }
 
-// TestTemperature has costs of 0, 500 and 1000: the shares are those of the formula. At any
+// TestTemperature: for costs of 0, 500 and 1000 the shares are those of the formula. At any
 // temperature, pods of equal cost have equal shares.
 func TestTemperature(t *testing.T) {
 	pods := fleet(3)
@@ -294,7 +295,7 @@ func TestTemperature(t *testing.T) {
 	}
 }
 
-// TestTiesByChance has chance decide between equal pods.
+// TestTiesByChance: chance decides between equal pods.
 func TestTiesByChance(t *testing.T) {
 	equal := fleet(8)
 	for i := range equal {
@@ -305,8 +306,7 @@ func TestTiesByChance(t *testing.T) {
 	}
 }
 
-// FuzzPolicies has pods with any figures, equal pods, and parameters of any value: what is chosen
-// is one of the pods.
+// FuzzPolicies: with any figures and parameters, a policy chooses one of the pods.
 func FuzzPolicies(f *testing.F) {
 	f.Add(0, 0, 0, 0, 0, 0, uint8(0), 0., 0., 0., 0.)
 	f.Add(1000, 400, 100, 3, 2000, 50_000, uint8(9), 2., 0.5, -1., 1.)

@@ -8,12 +8,12 @@ import (
 	"github.com/kvindex/kvindex/route/field"
 )
 
-// pod returns one with a name, requests in flight and cached tokens.
+// pod returns a pod with this name and these figures.
 func pod(name string, requests, cached int) route.Pod {
 	return route.Pod{Name: name, Cached: cached, Load: route.Load{Requests: requests}}
 }
 
-// TestGolden has examples that the sources publish.
+// TestGolden compares the policies with examples from the tests of their projects.
 func TestGolden(t *testing.T) {
 	affinity := func(penalty, threshold float64) route.Policy {
 		return field.LLMDAffinity{MaxPenalty: penalty, Threshold: threshold, Throughput: 1000}.Policy()

@@ -7,7 +7,7 @@
 //	...
 //	rendering, err := model.Render(request, nil)
 //	...
-//	ids, err := tokenizer.Encode(ctx, nil, rendering.Text, request.AddSpecial)
+//	ids, err := rendering.Encode(ctx, nil, tokenizer)
 //
 // An Indexer (package kvindex) does all of this for a Request with a Body. Then you
 // need [Load], [Options] and [Model.Exclude] at most. Package chatcheck compares with a
@@ -22,9 +22,9 @@
 // A body of Anthropic's Messages API or of OpenAI's Responses API is rendered as the chat that
 // vLLM makes of it (entrypoints/anthropic and entrypoints/openai/responses).
 //
-// vLLM renders the chats of some models by a program. The package knows harmony (gpt-oss)
-// and those of DeepSeek-V3.2, V4 and V4.1. Text may then have to be encoded in several
-// [Rendering.Pieces].
+// vLLM renders the chats of some models by a program. The package knows harmony (gpt-oss),
+// those of DeepSeek-V3.2, V4 and V4.1, and mistral-common with a tekken.json. [Rendering.Encode]
+// encodes such a text piece by piece where the engine does.
 //
 // The package refuses a model, template or request that it cannot render exactly. It
 // approximates nothing. SGLang changes requests in other ways: do not use this package for
@@ -41,8 +41,8 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// Templates and tokenizers are apart. This package makes text and never ids, and package
-// tokenize reads no chats; the Indexer combines them. A tokenizer from a tokenize.Pool serves
+// Templates and tokenizers are apart. This package makes text, and ids only by a tokenizer that it
+// is given, and package tokenize reads no chats. A tokenizer from a tokenize.Pool serves
 // any template, and a host that renders by itself sets kvindex.Request.Rendered.
 //
 // Shared renders the earlier conversation. A renderer cannot see how far its text equals that
@@ -77,10 +77,10 @@ type Options struct {
 	// engine without --trust-request-chat-template does.
 	RefuseTemplates bool
 
-	// TokenizerMode is --tokenizer-mode: "auto", "hf", "deepseek_v32", "deepseek_v4" or
-	// "deepseek_v41". "" means "auto": the
-	// engine decides by the model. With "hf" vLLM renders the chat template also of models that
-	// it renders by a program by default, but not of gpt-oss.
+	// TokenizerMode is --tokenizer-mode: "auto", "hf", "mistral", "deepseek_v32",
+	// "deepseek_v4" or "deepseek_v41". "" means "auto": the engine decides by the model.
+	// "mistral" is mistral-common, for a folder with a tekken.json. With "hf" vLLM renders the
+	// chat template also of models that it renders by a program by default, but not of gpt-oss.
 	TokenizerMode string
 
 	// InlineSystem places system messages among those of Anthropic's Messages API, as an option
@@ -104,6 +104,7 @@ type Model struct {
 	engine    version
 	kwargs    *jinja.Dict // of the options
 	program   program     // nil: templates render the chats
+	mistral   *mistral    // of renderMistral
 	encoding  *template   // a program that is written as a template; nil: none
 	given     *template   // of the options
 	named     map[string]*template
@@ -146,9 +147,9 @@ func (m *Model) configure(o Options) error {
 		return err
 	}
 	switch o.TokenizerMode {
-	case "", "auto", "hf", "deepseek_v32", "deepseek_v4", "deepseek_v41":
+	case "", "auto", "hf", "mistral", "deepseek_v32", "deepseek_v4", "deepseek_v41":
 	default:
-		return unsupported("the tokenizer mode %.60q, which is none of auto, hf, deepseek_v32, deepseek_v4 and deepseek_v41", o.TokenizerMode)
+		return unsupported("the tokenizer mode %.60q, which is none of auto, hf, mistral, deepseek_v32, deepseek_v4 and deepseek_v41", o.TokenizerMode)
 	}
 	switch o.ContentFormat {
 	case "", "auto", "string", "openai":
@@ -197,7 +198,8 @@ type Rendering struct {
 
 	model   *Model
 	chat    *conversation
-	cuts    []int // the places in Text where a piece begins
+	pieces  []textPiece // of Text, nil if it is one
+	special bool        // AddSpecial of the request
 	media   []Media
 	expands []uint32 // for each of media its placeholder token
 
@@ -210,7 +212,7 @@ type Rendering struct {
 // wraps ErrMalformed or ErrTemplate. If the engine may accept it, the error wraps
 // ErrNotScorable. A completion request is an error; it has Prompt or Tokens.
 func (m *Model) Render(r *Request, media []Media) (*Rendering, error) {
-	x := &Rendering{model: m, media: media}
+	x := &Rendering{model: m, media: media, special: r.AddSpecial}
 	if err := x.convert(r); err != nil {
 		return nil, err
 	}
@@ -223,7 +225,7 @@ func (m *Model) Render(r *Request, media []Media) (*Rendering, error) {
 // RenderAnyway is Render without Exclude. It is for programs that compare with an engine, such
 // as chatcheck.
 func (m *Model) RenderAnyway(r *Request, media []Media) (*Rendering, error) {
-	x := &Rendering{model: m, media: media}
+	x := &Rendering{model: m, media: media, special: r.AddSpecial}
 	if err := x.convert(r); err != nil {
 		return nil, err
 	}

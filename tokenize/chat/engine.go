@@ -1,8 +1,6 @@
 package chat
 
 import (
-	"io/fs"
-	"os"
 	"strings"
 
 	"github.com/kvindex/kvindex/internal/jinja"
@@ -33,10 +31,6 @@ var otherTypes = map[string]string{
 	"kimi_k3":      "Kimi-K3's own",
 }
 
-// vLLM chooses mistral-common by these files (autumn 2026: tokenizers/registry.py,
-// resolve_tokenizer_args), beside weights that need not be here.
-var mistralFiles = []string{"tekken.json", "tokenizer.model.v*"}
-
 // elsewhere refuses a model that is not rendered from a template.
 func elsewhere(renderer string) error {
 	return unsupported("the engine renders chats of this model by a program, %s, and not by a template: use the engine's own tokenizer, by a remote one", renderer)
@@ -46,7 +40,12 @@ func elsewhere(renderer string) error {
 // none is known.
 func (m *Model) programOf(dir string, config *jinja.Dict) (program, error) {
 	if optional(config, "model_type") != "gpt_oss" {
-		return nil, nil
+		uses, err := m.usesMistral(dir)
+		if err != nil || !uses {
+			return nil, err
+		}
+		m.mistral, err = readMistral(dir)
+		return renderMistral, err
 	}
 	if !m.engine.does(foldsInstructions) {
 		return nil, unsupported("harmony's chats (gpt-oss) of vLLM before 0.24")
@@ -99,11 +98,6 @@ func refuseModel(dir string, config *jinja.Dict, usesTemplate bool) error {
 			if a, _ := v.(string); strings.HasPrefix(a, o.architecture) {
 				return elsewhere(o.renderer)
 			}
-		}
-	}
-	for _, pattern := range mistralFiles {
-		if files, _ := fs.Glob(os.DirFS(dir), pattern); len(files) > 0 {
-			return elsewhere("mistral-common's, as " + files[0] + " is there")
 		}
 	}
 	return nil

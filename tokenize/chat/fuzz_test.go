@@ -1,8 +1,8 @@
 package chat_test
 
 import (
+	"context"
 	"errors"
-	"strings"
 	"testing"
 	"unicode/utf8"
 
@@ -29,6 +29,9 @@ func FuzzParse(f *testing.F) {
 		`{"input":[{"role":"user","content":[{"type":"input_text","text":"a"}]},{"type":"reasoning","id":"r","summary":[{"type":"summary_text","text":"s"}]},` +
 			`{"type":"message","role":"assistant","id":"m","status":"completed","content":[{"type":"output_text","text":"o","annotations":[]}]},` +
 			`{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"x"}],"tools":[{"type":"function","name":"f"}]}`,
+		`{"messages":[{"role":"system","content":"[INST]"},{"role":"user","content":"u"},{"role":"assistant","content":[{"type":"thinking","thinking":"r","closed":false},{"type":"text","text":"a"}],` +
+			`"tool_calls":[{"id":"call-123456789","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},{"role":"tool","tool_call_id":"123456789","content":"{\"r\":1e5}"},` +
+			`{"role":"assistant","content":" a "}],"add_generation_prompt":false,"continue_final_message":true,"reasoning_effort":"high","tools":[{"type":"function","function":{"name":"f"}}]}`,
 	} {
 		f.Add([]byte(body))
 	}
@@ -46,6 +49,10 @@ func FuzzParse(f *testing.F) {
 	}
 	models = append(models, loadHarmony(f, chat.Options{}), loadV32(f, chat.Options{Engine: "0.28"}))
 	models = append(models, loadDeepSeek(f, "V4", chat.Options{}), loadDeepSeek(f, "V41", chat.Options{Kwargs: `{"reasoning_effort":"max"}`}))
+	for _, v := range mistralVersions {
+		m, _ := loadMistral(f, v, chat.Options{})
+		models = append(models, m)
+	}
 	parse := func(t *testing.T, path string, body []byte) {
 		r, err := chat.Parse(path, body)
 		if err != nil {
@@ -68,8 +75,9 @@ func FuzzParse(f *testing.F) {
 			if !utf8.ValidString(x.Text) {
 				t.Fatalf("%q is not UTF-8", x.Text)
 			}
-			if p := x.Pieces(); p != nil && strings.Join(p, "") != x.Text {
-				t.Fatalf("%q is %q", p, x.Text)
+			var pieces spelled
+			if _, err := x.Encode(t.Context(), nil, &pieces); err != nil || x.Whole() && pieces.text != x.Text || !pieces.within(x.Text) {
+				t.Fatalf("%q is %q, %v", pieces.text, x.Text, err)
 			}
 			if n, err := x.Shared(); err == nil && (n < 0 || n > len(x.Text)) {
 				t.Fatalf("%d of %d", n, len(x.Text))
@@ -81,4 +89,23 @@ func FuzzParse(f *testing.F) {
 			parse(t, path, body)
 		}
 	})
+}
+
+// spelled is a tokenizer that keeps what it encodes.
+type spelled struct{ text string }
+
+func (s *spelled) Encode(_ context.Context, dst []uint32, text string, _ bool) ([]uint32, error) {
+	s.text += text
+	return append(dst, 1<<31), nil
+}
+
+// within reports whether the texts are in a text in their order.
+func (s *spelled) within(text string) bool {
+	i := 0
+	for at := range len(text) {
+		if i < len(s.text) && s.text[i] == text[at] {
+			i++
+		}
+	}
+	return i == len(s.text)
 }

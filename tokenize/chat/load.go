@@ -25,7 +25,8 @@ var specialNames = []string{"bos_token", "eos_token", "unk_token", "sep_token", 
 //
 // By config.json, if there is one, Load finds models whose chats the engine renders by a program
 // and not from a template. It knows those of gpt-oss (harmony) and DeepSeek-V3.2, with vLLM from
-// 0.24, DeepSeek-V4, from 0.28, and DeepSeek-V4.1, in main of autumn 2026. It refuses the others
+// 0.24, DeepSeek-V4, from 0.28, DeepSeek-V4.1, in main of autumn 2026, and of Mistral with a
+// tekken.json, from 0.27.1. It refuses the others
 // with ErrUnsupported. A model without a template is ErrNoTemplate.
 func Load(dir string, o Options) (*Model, error) {
 	m := new(Model)
@@ -366,6 +367,10 @@ func find(dir, name string) (string, error) {
 
 // read returns the content of a file, and whether it is there.
 func read(dir, name string) (content string, ok bool, err error) {
+	return readUpTo(dir, name, maxFile)
+}
+
+func readUpTo(dir, name string, most int64) (content string, ok bool, err error) {
 	path, err := find(dir, name)
 	if err != nil || path == "" {
 		return "", false, err
@@ -381,12 +386,12 @@ func read(dir, name string) (content string, ok bool, err error) {
 			return "", false, fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	b, err := io.ReadAll(io.LimitReader(r, maxFile+1))
+	b, err := io.ReadAll(io.LimitReader(r, most+1))
 	switch {
 	case err != nil:
 		return "", false, fmt.Errorf("%s: %w", path, err)
-	case len(b) > maxFile:
-		return "", false, unsupported("%s is longer than %d bytes", path, maxFile)
+	case int64(len(b)) > most:
+		return "", false, unsupported("%s is longer than %d bytes", path, most)
 	case strings.HasPrefix(string(b), "version https://git-lfs.github.com/spec/"):
 		return "", false, unsupported("%s is a git LFS pointer, not the file: git lfs pull fetches it", path)
 	case !utf8.Valid(b):

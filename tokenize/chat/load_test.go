@@ -130,7 +130,6 @@ func TestOtherRenderers(t *testing.T) {
 		{map[string]string{"config.json": `{"architectures":["KimiK3ForConditionalGeneration"]}`}, true, "Kimi-K3"},
 		{map[string]string{"config.json": `{"architectures":["Grok1ForCausalLM"]}`}, true, "Grok-2"},
 		{map[string]string{"config.json": `{"architectures":["InklingForCausalLM"]}`}, true, "Inkling"},
-		{map[string]string{"tekken.json": `{}`}, true, "mistral-common"},
 		{map[string]string{"tokenizer.model.v3": ``}, true, "mistral-common"},
 	} {
 		files := map[string]string{"tokenizer_config.json": `{}`, "chat_template.jinja": "x"}

@@ -34,6 +34,7 @@ type rareMessage struct {
 	odd      []oddArguments // in order
 	replaced jinja.Value    // reasoning_content, a string or nil
 	task     jinja.Value    // a string, or nil
+	lazy     bool           // the engine may have an iterator for an array
 	encoded  string         // a field that a program of DeepSeek's reads; "" if none is there
 }
 
@@ -58,6 +59,7 @@ type rarePart struct {
 	needs change  // came with the type of the part
 	kind  string  // its type
 	bare  bool    // it is a string
+	open  bool    // a thought that has no end
 	uuid  bool    // a text has one
 	more  []field // unknown to vLLM, in order
 }
@@ -120,6 +122,9 @@ func (m *message) parse(o *jinja.Dict, n *counts) (err error) {
 			m.rarely().encoded = name
 		}
 	}
+	if m.features&featureParts != 0 && isLazy(o, m.role) {
+		m.rarely().lazy = true
+	}
 	switch m.role {
 	case "system":
 		m.features |= featuresOfSystem(m.content)
@@ -139,6 +144,16 @@ func (m *message) parse(o *jinja.Dict, n *counts) (err error) {
 		}
 	}
 	return nil
+}
+
+// isLazy reports whether pydantic may take the message for one of OpenAI's types, of which an
+// array is an iterator, and not for vLLM's own.
+func isLazy(o *jinja.Dict, role string) bool {
+	_, audio := o.Lookup("audio")
+	_, call := o.Lookup("function_call")
+	name, named := o.Lookup("name")
+	_, text := name.(string)
+	return role == "assistant" && (audio || call) || role == "tool" && named && !text
 }
 
 // encodedFields are the fields of messages that DeepSeek-V4.1's program reads and no template
@@ -300,6 +315,10 @@ func (p *part) parseText(o *jinja.Dict, name string) error {
 	if uuid := optional(o, "uuid") != nil; uuid || name != "text" || p.kind == partSkipped {
 		r := p.rarely()
 		r.needs, r.kind, r.uuid = t.needs, name, uuid
+		if closed, ok := o.Lookup("closed"); ok && name == "thinking" {
+			on, ok := asFlag(closed)
+			r.open = ok && !on
+		}
 	}
 	return nil
 }

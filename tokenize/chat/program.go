@@ -1,14 +1,23 @@
 package chat
 
 import (
+	"context"
 	"time"
 
 	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/tokenize"
 	"github.com/kvindex/kvindex/tokenize/chat/internal/harmony"
 )
 
 // A program renders chats in place of a template.
-type program func(m *Model, c *conversation) (text string, cuts []int, err error)
+type program func(m *Model, c *conversation) (text string, pieces []textPiece, err error)
+
+// A textPiece is a part of a text that is encoded apart.
+type textPiece struct {
+	end     int    // in the text, where the next begins
+	token   uint32 // that stands for it, if it is a control token
+	control bool
+}
 
 // renderProgram is renderChat for a model with a program.
 func (x *Rendering) renderProgram(r *Request) (err error) {
@@ -23,31 +32,50 @@ func (x *Rendering) renderProgram(r *Request) (err error) {
 	if err := x.model.checkSalt(r.Salt); err != nil {
 		return err
 	}
-	x.Text, x.cuts, err = x.model.program(x.model, r.chat)
+	x.Text, x.pieces, err = x.model.program(x.model, r.chat)
 	return err
 }
 
-// Pieces returns the parts of Text that a tokenizer has to encode one by one, because what the
-// client wrote looks like a special token or because the engine encodes two texts apart. It is
-// nil if Text is one piece, as it is if a template made it.
-func (x *Rendering) Pieces() []string {
-	if len(x.cuts) == 0 {
-		return nil
+// Whole reports whether Text is encoded as one text, so that Encode is one call of
+// t.Encode. Text of a template is.
+func (x *Rendering) Whole() bool { return len(x.pieces) == 0 }
+
+// Encode appends the ids of Text to dst and returns the result. Of a chat that a program made,
+// it encodes the parts that the engine encodes apart, and what a client wrote is no special
+// token. If t makes other ids of it than the engine's tokenizer, as that of a tokenizer.json does
+// for mistral-common, the error wraps ErrNotScorable. On an error Encode returns dst unchanged.
+func (x *Rendering) Encode(ctx context.Context, dst []uint32, t tokenize.Tokenizer) ([]uint32, error) {
+	if x.Whole() {
+		return t.Encode(ctx, dst, x.Text, x.special)
 	}
-	pieces := make([]string, 0, len(x.cuts)+1)
-	from := 0
-	for _, at := range x.cuts {
-		pieces = append(pieces, x.Text[from:at])
-		from = at
+	ids, from, checked := dst, 0, false
+	for _, p := range x.pieces {
+		text := x.Text[from:p.end]
+		from = p.end
+		if !p.control || !checked {
+			n := len(ids)
+			all, err := t.Encode(ctx, ids, text, false)
+			if err != nil {
+				return dst, err
+			}
+			if !p.control {
+				ids = all
+				continue
+			}
+			if checked = true; len(all) == n+1 && all[n] == p.token {
+				return dst, notScorable("a tokenizer to which %s in a text is a token: the engine encodes by %s", text, tekkenName)
+			}
+		}
+		ids = append(ids, p.token)
 	}
-	return append(pieces, x.Text[from:])
+	return ids, nil
 }
 
 // renderHarmony renders a chat of gpt-oss as vLLM does (0.24 to 0.31 and main of autumn 2026:
 // renderers/online_renderer.py, _make_request_with_harmony, and
 // entrypoints/openai/parser/harmony_utils.py). A first message of the system's or developer's is
 // the instructions. Reasoning before the last answer to the user is dropped.
-func renderHarmony(m *Model, c *conversation) (string, []int, error) {
+func renderHarmony(m *Model, c *conversation) (string, []textPiece, error) {
 	effort, err := m.harmonyEffort(c)
 	if err != nil {
 		return "", nil, err
@@ -91,7 +119,19 @@ func renderHarmony(m *Model, c *conversation) (string, []int, error) {
 		}
 	}
 	text.Completion()
-	return text.String(), text.Cuts(), nil
+	all := text.String()
+	return all, piecesAt(text.Cuts(), len(all)), nil
+}
+
+// piecesAt returns the pieces of a text of so many bytes that is cut in places, nil if it is one.
+func piecesAt(cuts []int, length int) (pieces []textPiece) {
+	for _, at := range cuts {
+		pieces = append(pieces, textPiece{end: at})
+	}
+	if pieces != nil {
+		pieces = append(pieces, textPiece{end: length})
+	}
+	return pieces
 }
 
 // harmonyEffort returns reasoning_effort, of which harmony has three values.

@@ -265,20 +265,11 @@ func gptOSS(tb testing.TB) tokenize.Tokenizer {
 }
 
 // idsOf encodes a rendering as an Indexer does.
-func idsOf(tb testing.TB, t tokenize.Tokenizer, x *chat.Rendering) (ids []uint32) {
+func idsOf(tb testing.TB, t tokenize.Tokenizer, x *chat.Rendering) []uint32 {
 	tb.Helper()
-	pieces := x.Pieces()
-	if pieces == nil {
-		pieces = []string{x.Text}
-	}
-	if strings.Join(pieces, "") != x.Text {
-		tb.Errorf("the pieces are %q, the text is %q", pieces, x.Text)
-	}
-	for _, p := range pieces {
-		var err error
-		if ids, err = t.Encode(context.Background(), ids, p, false); err != nil {
-			tb.Fatal(err)
-		}
+	ids, err := x.Encode(context.Background(), nil, t)
+	if err != nil {
+		tb.Fatal(err)
 	}
 	return ids
 }
@@ -349,7 +340,7 @@ func TestHarmony(t *testing.T) {
 			wanted := strings.Fields(want[i])
 			got := digest([]byte(x.Text), 8)
 			if got != wanted[2] || tokenizer != nil && digestOfIDs(idsOf(t, tokenizer, x)) != wanted[1] {
-				t.Errorf("%d: %s: %q in %d pieces, %v", i, body, x.Text, len(x.Pieces()), got == wanted[2])
+				t.Errorf("%d: %s: %q, whole %v, %v", i, body, x.Text, x.Whole(), got == wanted[2])
 				failed++
 			}
 		}
@@ -396,7 +387,7 @@ unit?: "c" | "f",
 		`<|start|>developer<|message|># Instructions
 
 d<|end|><|start|>assistant`
-	if x, err := m.Render(parse(t, body), nil); err != nil || x.Text != want || x.Pieces() != nil {
+	if x, err := m.Render(parse(t, body), nil); err != nil || x.Text != want || !x.Whole() {
 		t.Errorf("%s, %v, want %s", text(x), err, want)
 	}
 }

@@ -50,6 +50,7 @@ const (
 	encodesV32
 	handsPartFields
 	dropsToolFields
+	encodesMistral
 	encodesV4
 	opensAnswers
 	findsLoopsOverParameters
@@ -122,6 +123,7 @@ var history = [changes]struct {
 	encodesV32:               {24_000, 0, "DeepSeek-V3.2 has a program that takes parsed arguments; earlier versions may, too", "tokenizers/deepseek_v32.py, a96197f56"},
 	handsPartFields:          {26_000, 0, "templates get unknown fields of parts", "entrypoints/chat_utils.py, 26c909ed7"},
 	dropsToolFields:          {27_000, 0, "it drops unknown fields of tools", "entrypoints/openai/engine/protocol.py, e8b358b4c"},
+	encodesMistral:           {27_001, 0, "mistral-common is 1.11.6 or 1.11.7, which make the same ids; earlier versions may have others", "requirements/common.txt of 0.27.1, 0.29.0 and 0.30.0; tokenizers/mistral.py, read at 0065ad5b3, and renderers/mistral.py, at 00cd8fcf6"},
 	encodesV4:                {28_000, 0, "DeepSeek-V4 has a program that thinks by default, at the efforts of its release of 31 July 2026", "tokenizers/deepseek_v4.py, 774348619, pull request 50580"},
 	opensAnswers:             {29_000, 28_000, "DeepSeek-V4 answers, or has answered, a message of the system's", "tokenizers/deepseek_v4_encoding.py, pull request 51262, in main by 25 August 2026"},
 	findsLoopsOverParameters: {31_000, 29_000, "a template wants parts if a macro loops over content that it is given", "renderers/hf.py, pull request 53824, opened on the day of 0.28.0"},

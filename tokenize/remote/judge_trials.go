@@ -93,16 +93,7 @@ func chatTrials(local tokenize.Tokenizer, model *chat.Model) []trial {
 				if err != nil {
 					return nil, err
 				}
-				if x.Pieces() == nil {
-					return local.Encode(ctx, nil, x.Text, request.AddSpecial)
-				}
-				var ids []uint32
-				for _, p := range x.Pieces() {
-					if ids, err = local.Encode(ctx, ids, p, false); err != nil {
-						break
-					}
-				}
-				return ids, err
+				return x.Encode(ctx, nil, local)
 			},
 			engine: func(ctx context.Context, e *Engine) ([]uint32, error) {
 				rendered, err := e.RenderBody(ctx, path, body)

@@ -67,15 +67,15 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// A tab is a page of the browser, without the cookies of others. It notes what is wrong.
+// A tab is a page of the browser, with cookies of its own. It records errors and requests.
 type tab struct {
 	*testing.T
 	ctx context.Context
 
 	mu      sync.Mutex // guards the fields below
 	wrong   []string   // errors of the console, and exceptions
-	asked   []string   // URLs
-	refused bool       // answers that are errors are meant
+	urls    []string   // of all requests
+	refusal bool       // the test expects answers that are errors
 }
 
 func open(t *testing.T) *tab {
@@ -99,12 +99,12 @@ func open(t *testing.T) *tab {
 				b.wrong = append(b.wrong, fmt.Sprintf("%s: %s", e.Type, e.Args[0].Value))
 			}
 		case *cdplog.EventEntryAdded:
-			meant := b.refused && e.Entry.Source == cdplog.EntrySourceNetwork
+			meant := b.refusal && e.Entry.Source == cdplog.EntrySourceNetwork
 			if e.Entry.Level == cdplog.EntryLevelError && !meant {
 				b.wrong = append(b.wrong, fmt.Sprintf("%s: %s %s", e.Entry.Source, e.Entry.Text, e.Entry.URL))
 			}
 		case *network.EventRequestWillBeSent:
-			b.asked = append(b.asked, e.Request.URL)
+			b.urls = append(b.urls, e.Request.URL)
 		case *page.EventJavascriptDialogOpening:
 			b.wrong = append(b.wrong, "a dialog: "+e.Message)
 		}
@@ -120,7 +120,7 @@ func (b *tab) run(actions ...chromedp.Action[chromedp.Void]) {
 	must(b, chromedp.Do(b.ctx, actions...))
 }
 
-// do runs statements.
+// do runs statements of JavaScript.
 func (b *tab) do(statements string) {
 	b.Helper()
 	value[chromedp.Void](b, statements)
@@ -142,8 +142,8 @@ func call[P, R any](b *tab, command cdp.Command[P, R], params P) R {
 	return r
 }
 
-// worked returns the processor time that the page has taken, since performance.Enable was called.
-func worked(b *tab) time.Duration {
+// taskTime returns the processor time of the page since performance.Enable was called.
+func taskTime(b *tab) time.Duration {
 	b.Helper()
 	for _, m := range call(b, performance.GetMetrics, cdp.Empty{}).Metrics {
 		if m.Name == "TaskDuration" {
@@ -165,14 +165,14 @@ func (b *tab) until(what, expression string) {
 	}
 }
 
-// goes loads a page, and waits until it shows a picture.
-func (b *tab) goes(at string) {
+// open loads a page, and waits until it shows a picture.
+func (b *tab) open(at string) {
 	b.Helper()
 	b.run(chromedp.Navigate(at))
 	b.until("there is a picture", `document.getElementById("link").className === "live"`)
 }
 
-// clean fails if anything was wrong, or anybody else was asked.
+// clean fails if there was an error, or a request to another host.
 func (b *tab) clean(at string) {
 	b.Helper()
 	b.mu.Lock()
@@ -180,14 +180,14 @@ func (b *tab) clean(at string) {
 	for _, w := range b.wrong {
 		b.Errorf("%s", w)
 	}
-	for _, url := range b.asked {
+	for _, url := range b.urls {
 		if !strings.HasPrefix(url, at) && !strings.HasPrefix(url, "data:") {
 			b.Errorf("it asked %s", url)
 		}
 	}
 }
 
-// A service is kvindexd's server over engines that are played.
+// A service is kvindexd's server over simulated engines.
 type service struct {
 	t       *testing.T
 	cfg     server.Config
@@ -220,7 +220,7 @@ func serve(t *testing.T, cfg server.Config, options ...kvindex.Option) *service 
 	return s
 }
 
-// start starts the service, also again.
+// start starts the service, the first time or again.
 func (s *service) start() {
 	m, err := chat.New(template, nil, chat.Options{})
 	if err == nil {
@@ -235,7 +235,7 @@ func (s *service) start() {
 		if l, err = net.Listen("tcp", s.at); err == nil {
 			break
 		}
-		if s.t.Context().Err() == nil { // the port is not free yet
+		if s.t.Context().Err() == nil { // retry: the port is not free yet
 			err = nil
 			time.Sleep(10 * time.Millisecond)
 		}
@@ -255,7 +255,7 @@ func (s *service) start() {
 			s.t.Error(err)
 		}
 	})
-	s.stop = sync.OnceFunc(func() { // as if it were killed
+	s.stop = sync.OnceFunc(func() { // without a shutdown, like a kill
 		_ = h.Close()
 		cancel()
 		running.Wait()
@@ -286,7 +286,7 @@ func (s *service) follow(p events.Pod) {
 	}
 }
 
-// computes lets an engine compute a prompt, and waits until the service knows.
+// computes lets an engine compute a prompt, and waits until the service has applied its events.
 func (s *service) computes(e *kvindextest.Engine, prompt string) {
 	s.t.Helper()
 	tokens, _ := letters{}.Encode(s.t.Context(), nil, prompt, true)

@@ -29,12 +29,12 @@ import (
 
 const story = "Once upon a time there was a fleet of engines, and each of them remembered other prompts."
 
-// stateOf is an expression for the state that the fleet shows of a pod.
+// stateOf returns an expression for the state of a pod in the view of the fleet.
 func stateOf(pod string) string {
 	return fmt.Sprintf(`[...document.querySelectorAll("#pods tbody tr")].filter((r) => r.cells[0].textContent === %s).map((r) => r.cells[2].textContent)[0]`, quote(pod))
 }
 
-// threeEngines starts engines that have seen more and less of the story.
+// threeEngines starts engines that have cached the whole story, a part of it and none of it.
 func threeEngines(s *service) (all []*kvindextest.Engine, pods []events.Pod) {
 	for i := range 3 {
 		e, p := s.engine(fmt.Sprintf("pod-%d", i))
@@ -44,7 +44,7 @@ func threeEngines(s *service) (all []*kvindextest.Engine, pods []events.Pod) {
 	return all, pods
 }
 
-// A pod that loses messages is shown uncertain, and live again after its replay.
+// The page shows a pod that loses messages as uncertain, and as live after its replay.
 func TestLoss(t *testing.T) {
 	s := serve(t, server.Config{Model: "m"})
 	threeEngines(s)
@@ -64,7 +64,7 @@ func TestLoss(t *testing.T) {
 	must(t, e.WaitSubscribers(t.Context(), 1))
 	s.computes(e, story)
 	b := open(t)
-	b.goes(s.url())
+	b.open(s.url())
 	b.until("it is live", stateOf("lossy")+` === "live"`)
 	between.Refuse(true)
 	between.Cut()
@@ -86,13 +86,14 @@ func TestLoss(t *testing.T) {
 	b.clean(s.url())
 }
 
-// A service that is killed is missed, its last picture stays, and it is followed when it is back.
+// When the service is killed, the page says so and keeps the last picture. It reconnects when the
+// service is back.
 func TestKilled(t *testing.T) {
 	s := serve(t, server.Config{Model: "m"})
 	engines, pods := threeEngines(s)
 	b := open(t)
-	b.refused = true
-	b.goes(s.url() + "#pod?pod=pod-1&model=m")
+	b.refusal = true
+	b.open(s.url() + "#pod?pod=pod-1&model=m")
 	b.until("the pod is there", `document.querySelector("#p-ranks").textContent.includes("gpu 3")`)
 	b.do(`location.hash = "#fleet"`)
 	b.until("the fleet is there", stateOf("pod-2")+` === "live"`)
@@ -114,12 +115,13 @@ func TestKilled(t *testing.T) {
 	b.clean(s.url())
 }
 
-// The bars of prompts are what /v1/score answers, and their holes what each pod was told.
+// The bars of a prompt are equal to the answer of /v1/score, and their holes to the blocks that
+// the pods have removed.
 func TestBars(t *testing.T) {
 	s := serve(t, server.Config{Model: "m"})
 	random := rand.New(rand.NewPCG(3, 4))
 	b := open(t)
-	b.goes(s.url() + "#score")
+	b.open(s.url() + "#score")
 	b.do(`document.querySelector("input[value=tokens]").click()`)
 	pods := []string{"a", "b", "c"}
 	holes, lowers := 0, 0
@@ -131,7 +133,7 @@ func TestBars(t *testing.T) {
 		if random.IntN(2) == 0 {
 			tokens = append(slices.Clone(tokens), 1, 2, 3) // part of a block
 		}
-		held := make(map[string][]string) // by the pod: the tier of each block
+		cached := make(map[string][]string) // by pod: the tier of each block
 		for i, pod := range pods {
 			tiers := make([]string, blocks)
 			from := 1 + random.IntN(blocks)
@@ -163,7 +165,7 @@ func TestBars(t *testing.T) {
 				}
 			}
 			must(t, s.ix.Ingest(pod, "m", fakeengine.Payload(float64(n+1), 0, evs...)))
-			held[pod] = tiers
+			cached[pod] = tiers
 		}
 		if random.IntN(2) == 0 {
 			var a kvindex.Answer
@@ -229,8 +231,8 @@ func TestBars(t *testing.T) {
 			}
 			wantTracks := map[string]int{"reuse": p.CachedTokens, "load": p.LoadedTokens + p.FetchedTokens, "predict": p.PredictedTokens}
 			maps.DeleteFunc(wantTracks, func(_ string, n int) bool { return n == 0 })
-			if g.Pod != p.Pod || matched != p.MatchedBlocks || !maps.Equal(run, p.Tiers) || !maps.Equal(tracks, wantTracks) || !slices.Equal(tiers, held[p.Pod]) {
-				t.Errorf("prompt %d, pod %s: %+v\n%v\n%v\nwant %+v", n, p.Pod, g, tiers, held[p.Pod], p)
+			if g.Pod != p.Pod || matched != p.MatchedBlocks || !maps.Equal(run, p.Tiers) || !maps.Equal(tracks, wantTracks) || !slices.Equal(tiers, cached[p.Pod]) {
+				t.Errorf("prompt %d, pod %s: %+v\n%v\n%v\nwant %+v", n, p.Pod, g, tiers, cached[p.Pod], p)
 			}
 		}
 	}
@@ -241,12 +243,12 @@ func TestBars(t *testing.T) {
 	b.clean(s.url())
 }
 
-// All that the page has is reached by Tab, Enter and arrows.
+// Tab, Enter and the arrow keys reach every control of the page.
 func TestKeyboard(t *testing.T) {
 	s := serve(t, server.Config{Model: "m"})
 	threeEngines(s)
 	b := open(t)
-	b.goes(s.url())
+	b.open(s.url())
 	b.until("the rows are there", `document.querySelectorAll("#pods tbody tr").length === 3`)
 	focus := func() string {
 		return value[string](b, `(() => { const e = document.activeElement; return e.id || (e.closest("tr") && e.closest("tbody") ? "row " : "") + e.tagName + " " + e.textContent.trim().slice(0, 20); })()`)
@@ -317,7 +319,8 @@ var hostileNames = []string{
 	strings.Repeat("<b>", 341), "\u2028", "__proto__", "constructor",
 }
 
-// Names made of markup, quotes and marks are texts, and too long ones are refused by what is wrong.
+// Names of markup, quotes and combining marks are shown as text. The error for a name that is too
+// long names the mistake.
 func TestHostileNames(t *testing.T) {
 	s := serve(t, server.Config{Model: "m"})
 	p := fakeengine.NewPrompt(1, 16, 4)
@@ -328,7 +331,7 @@ func TestHostileNames(t *testing.T) {
 		s.server.Lost(kvindex.Loss{Pod: name, Model: "m", Stream: name, Cause: "malformed", Err: fmt.Errorf("%s", name)})
 	}
 	b := open(t)
-	b.goes(s.url())
+	b.open(s.url())
 	b.until("all are there", fmt.Sprintf(`document.querySelectorAll("#pods tbody tr").length === %d`, 2*len(hostileNames)))
 	marked := `[...document.querySelectorAll("main *")].filter((e) => ["IMG", "SCRIPT", "B", "IFRAME"].includes(e.tagName)).length`
 	names := value[[]string](b, `[...document.querySelectorAll("#pods tbody th a")].map((a) => a.textContent)`)
@@ -351,8 +354,8 @@ func TestHostileNames(t *testing.T) {
 	b.do(`document.getElementById("state").value = ""; location.hash = "#fleet"`)
 	b.clean(s.url())
 
-	// What is wrong is said on the page.
-	b.refused = true
+	// The page shows the error.
+	b.refusal = true
 	b.do(`location.hash = "#score"`)
 	for _, c := range []struct{ kind, model, text, want string }{
 		{"prompt", strings.Repeat("<b>", 3334), "x", "model"},
@@ -372,8 +375,8 @@ func TestHostileNames(t *testing.T) {
 	b.until("an unknown view is named", `document.getElementById("problem").textContent.includes("There is no view \"nothing\"")`)
 	none := serve(t, server.Config{})
 	b = open(t)
-	b.refused = true
-	b.goes(none.url() + "#score")
+	b.refusal = true
+	b.open(none.url() + "#score")
 	b.do(`document.getElementById("text").value = "x"; document.querySelector("#ask button").click()`)
 	b.until("a query without a model is refused", `document.getElementById("ask-error").textContent.includes("model: it is missing")`)
 	b.do(`lastID = "x"; connection.abort()`)
@@ -386,7 +389,7 @@ func TestOtherOrigins(t *testing.T) {
 	s := serve(t, server.Config{Model: "m", Token: "secret"})
 	must(t, s.ix.Ingest("a", "m", fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 4).Stored(0, 3))))
 	b := open(t)
-	b.refused = true
+	b.refusal = true
 	b.run(chromedp.Navigate(s.url()))
 	b.until("it asks for the token", `!document.getElementById("view-login").hidden && document.activeElement.id === "token"`)
 	b.run(chromedp.KeyEvent("wrong"), chromedp.KeyEvent(kb.Enter))
@@ -397,11 +400,11 @@ func TestOtherOrigins(t *testing.T) {
 	if cookie := value[string](b, `document.cookie`); cookie != "" {
 		t.Errorf("a script reads the cookie %q", cookie)
 	}
-	b.goes(s.url()) // with the cookie
+	b.open(s.url()) // with the cookie
 	b.clean(s.url())
 	b.until("a log-out is possible", `!document.getElementById("logout").hidden`)
 	b.do(`document.getElementById("logout").focus()`)
-	if _, err := chromedp.RunResponse(b.ctx, chromedp.KeyEvent(kb.Enter)); err != nil { // the page is loaded again
+	if _, err := chromedp.RunResponse(b.ctx, chromedp.KeyEvent(kb.Enter)); err != nil { // the login reloads the page
 		t.Fatal(err)
 	}
 	b.until("it asks for the token again, and shows nothing", `!document.getElementById("view-login").hidden && document.getElementById("logout").hidden && `+stateOf("a")+` === undefined`)
@@ -445,7 +448,7 @@ func TestOtherOrigins(t *testing.T) {
 	}
 }
 
-// axe-core finds nothing serious, in light and in dark.
+// axe-core finds no serious violation, in the light and the dark scheme.
 func TestAxe(t *testing.T) {
 	var script []byte
 	for _, dir := range filepath.SplitList(os.Getenv("NODE_PATH")) {
@@ -503,7 +506,7 @@ func looks(t *testing.T, s *service, b *tab, look func(name string)) {
 	must(t, s.ix.Ingest("holed", "m", fakeengine.Payload(1, 0, story.Stored(0, 9), story.Removed(4))))
 	must(t, s.ix.Ingest("lower", "m", fakeengine.Payload(1, 0, story.Stored(0, 12), disk, story.Removed(6, 7, 8, 9, 10, 11))))
 	s.server.Lost(kvindex.Loss{Pod: "pod-1", Model: "m", Cause: "gap", Seq: 9, Gap: kvindex.Gap{From: 7, To: 8, Lost: true}})
-	b.goes(s.url())
+	b.open(s.url())
 	for _, scheme := range []string{"light", "dark"} {
 		for _, width := range []int64{1280, 360} {
 			call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
@@ -528,16 +531,17 @@ func looks(t *testing.T, s *service, b *tab, look func(name string)) {
 		}
 	}
 	guarded := serve(t, server.Config{Token: "secret"})
-	b.refused = true
+	b.refusal = true
 	b.run(chromedp.Navigate(guarded.url()))
 	b.until("the login", `!document.getElementById("view-login").hidden`)
 	look("login")
 	b.mu.Lock()
-	b.asked = nil // which was of another service
+	b.urls = nil // they were requests to another service
 	b.mu.Unlock()
 }
 
-// The page is usable with 1,000 pods of which 100 change each second, and its memory does not grow.
+// With 1,000 pods, 100 of which change each second, the page stays usable and its memory does not
+// grow.
 func TestManyPods(t *testing.T) {
 	s := serve(t, server.Config{Model: "m"})
 	const pods = 1000
@@ -554,15 +558,15 @@ func TestManyPods(t *testing.T) {
 	call(b, performance.Enable, performance.EnableParams{TimeDomain: performance.EnableTimeDomainThreadTicks})
 	b.run(chromedp.Navigate(s.url()))
 	b.until("all are there", fmt.Sprintf(`document.querySelectorAll("#pods tbody tr").length === %d`, pods))
-	t.Logf("the first picture is there %.0f ms after the page was asked for, and took %v of a processor", value[float64](b, "performance.now()"), worked(b))
-	if first := worked(b); first > 2*time.Second {
+	t.Logf("the first picture is there %.0f ms after the page was asked for, and took %v of a processor", value[float64](b, "performance.now()"), taskTime(b))
+	if first := taskTime(b); first > 2*time.Second {
 		t.Errorf("the first picture takes the page %v of a processor", first)
 	}
 	// heap returns the bytes that the page uses.
 	heap := func() int {
 		return value[int](b, `(gc(), gc(), performance.memory.usedJSHeapSize)`)
 	}
-	// watch lets pods change, and waits until the page shows it, so many times.
+	// watch changes pods and waits until the page shows the change, so many times.
 	watch := func(times int) {
 		for range times {
 			change(100)
@@ -575,9 +579,9 @@ func TestManyPods(t *testing.T) {
 		times = 30
 	}
 	watch(times)
-	before, took := heap(), worked(b)
+	before, took := heap(), taskTime(b)
 	watch(times)
-	took = worked(b) - took
+	took = taskTime(b) - took
 	after := heap()
 	t.Logf("%d bytes of heap, then %d; %v of a processor for each picture", before, after, took/time.Duration(times))
 	if after > before+before/10+512<<10 {

@@ -1,6 +1,6 @@
-// Package gateway is a small gateway as somebody else would write it, with a test
-// that needs kvindextest alone. TestOutside of kvindextest runs that test in a module
-// of its own.
+// Package gateway is a small gateway as a user of the library would write it. Its test
+// needs only kvindextest. TestOutside of kvindextest runs that test in a separate
+// module.
 package gateway
 
 import (
@@ -13,7 +13,7 @@ import (
 
 const model = "llama"
 
-// Pod is where the gateway finds an engine.
+// Pod has the name and the endpoints of an engine.
 type Pod struct{ Name, Endpoint, Replay string }
 
 // Gateway routes prompts to the pod that has most of them cached.
@@ -48,8 +48,8 @@ func New(pods []Pod) (*Gateway, error) {
 	return g, nil
 }
 
-// Route returns the pod for a prompt, and how many of its tokens that pod has. A pod
-// whose view is uncertain counts as empty.
+// Route returns the pod for a prompt, and the number of its tokens that the pod has
+// cached. A pod whose view is uncertain counts as empty.
 func (g *Gateway) Route(ctx context.Context, prompt []uint32) (pod string, cached int, err error) {
 	var a kvindex.Answer
 	if err := g.index.ScoreRequest(ctx, &kvindex.Request{Model: model, Tokens: prompt, Pods: g.names}, &a); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/kvindex/kvindex/kvindextest"
 )
 
-// fleet is three engines and the gateway in front of them.
+// fleet has three engines and the gateway in front of them.
 type fleet struct {
 	*testing.T
 	gateway *Gateway
@@ -42,7 +42,7 @@ func (f *fleet) must(err error) {
 	}
 }
 
-// wait waits until the gateway knows all that it can.
+// wait waits until the gateway has applied all messages that it can get.
 func (f *fleet) wait() {
 	f.Helper()
 	for _, e := range f.engines {
@@ -50,8 +50,8 @@ func (f *fleet) wait() {
 	}
 }
 
-// chat routes the next turn of some conversation, and returns what the gateway
-// predicted and what was true.
+// chat routes the next turn of some conversation. It returns the gateway's prediction
+// and the engine's figure.
 func (f *fleet) chat() (predicted, cached int) {
 	f.Helper()
 	var prompt []uint32
@@ -94,9 +94,8 @@ func TestPredictions(t *testing.T) {
 	}
 }
 
-// TestFaults: whatever happens to the engines and the connections to them, nothing
-// is predicted that is not cached, once the gateway knows of it; and with replay
-// sockets, all that is.
+// TestFaults: after faults of engines and connections that the gateway has noticed, no
+// prediction is too high. With replay sockets all predictions are exact.
 func TestFaults(t *testing.T) {
 	for name, replay := range map[string]bool{"no replay": false, "replay": true} {
 		t.Run(name, func(t *testing.T) {
@@ -106,7 +105,7 @@ func TestFaults(t *testing.T) {
 				switch n % 10 {
 				case 3:
 					e.Drop(1)
-					for range 2 { // what is lost shows by the next message
+					for range 2 { // the second message shows that the first is lost
 						_, err := e.Serve(f.Context(), kvindextest.Request{Tokens: f.tokens(100)})
 						f.must(err)
 					}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -10,8 +11,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/kvindex/kvindex/offload"
 )
 
 var whole = flag.Bool("offload.traces", false, "long form: whole traces of KVINDEX_TESTDATA")
@@ -223,18 +227,81 @@ dir=/home/a/.kv_cache_ol/rocksdb/aibrix ingest=hot max_in_flight=0 min_missing=4
 	}
 }
 
-// TestTraces runs recorded traces, the beginning of each unless in the long form.
+// TestTraces runs recorded traces, the beginning of each unless in the long form. The default
+// policy has the highest mean of prefixes found, and no policy that touches and stores a chain from
+// its first block on has as high a mean.
 func TestTraces(t *testing.T) {
 	data := os.Getenv("KVINDEX_TESTDATA")
 	if data == "" {
 		t.Skip("KVINDEX_TESTDATA names no recorded traces")
 	}
-	for name, n := range map[string]string{"conversation_512": "2000", "synthetic_512": "1000", "agentic_64": "300"} {
+	found := regexp.MustCompile(`policy=(\w+) .* prefix_hit=(\S+)`)
+	means := make(map[string]float64)
+	for name, n := range map[string]int{"conversation_512": 2000, "synthetic_512": 1000, "agentic_64": 100} {
 		if *whole {
-			n = "0"
+			n = 0
 		}
-		t.Logf("%s:\n%s", name, replayed(t, 9, "-trace", filepath.Join(data, "traces", name+".jsonl.gz"), "-requests", n, "-policy", "lru,fifo,s3fifo"))
+		name = filepath.Join(data, "traces", name+".jsonl.gz")
+		out := replayed(t, 9, "-trace", name, "-requests", strconv.Itoa(n), "-policy", "lru,fifo,s3fifo")
+		t.Logf("%s:\n%s", filepath.Base(name), out)
+		for _, m := range found.FindAllStringSubmatch(out, -1) {
+			hit, err := strconv.ParseFloat(m[2], 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			means[m[1]] += hit / 9
+		}
+		tr, err := load(name, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, policy := range []offload.Policy{offload.LRU, offload.FIFO, offload.S3FIFO} {
+			for _, share := range []float64{0.01, 0.05, 0.2} {
+				means[string(policy)+" forwards"] += tr.forwards(t, policy, share) / 9
+			}
+		}
 	}
+	t.Log(means)
+	for name, mean := range means {
+		if name != string(offload.DefaultPolicy) && mean >= means[string(offload.DefaultPolicy)] {
+			t.Errorf("%s finds %v, and the default %v", name, mean, means[string(offload.DefaultPolicy)])
+		}
+	}
+}
+
+// forwards returns the part of all blocks that are found in prefixes if each block is a chain of
+// its own, so that those of a prompt are touched and stored from the first on.
+func (tr *trace) forwards(t *testing.T, policy offload.Policy, share float64) float64 {
+	const size = 8
+	s, err := offload.Open(offload.Config{
+		Space:       offload.Space{BlockTokens: 1, BlockBytes: size, Ranks: 1},
+		MemoryBytes: max(int64(share*float64(tr.blocks)), 1) * size, Policy: policy,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx, block, hits := context.Background(), [][]byte{make([]byte, size)}, 0
+	for _, q := range tr.requests {
+		there := true
+		for _, b := range list(nil, q) {
+			k := []offload.Key{key(b)}
+			if there {
+				n, err := s.Read(ctx, k, block)
+				if err != nil {
+					t.Fatal(err)
+				}
+				there = n == 1
+				hits += n
+			}
+			if !there {
+				if _, err := s.Write(ctx, nil, k, block); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	return float64(hits) / float64(tr.touched)
 }
 
 // FuzzRead has any bytes as a trace.

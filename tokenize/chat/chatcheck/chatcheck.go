@@ -125,14 +125,8 @@ func (p *port) ask(ctx context.Context, m *chat.Model, t tokenize.Tokenizer, c c
 		var x *chat.Rendering
 		if x, refusal = m.RenderAnyway(request, nil); refusal == nil {
 			a.here.Text = x.Text
-			pieces := x.Pieces()
-			if pieces == nil {
-				pieces = []string{x.Text}
-			}
-			for _, p := range pieces {
-				if a.here.Tokens, err = t.Encode(ctx, a.here.Tokens, p, request.AddSpecial); err != nil {
-					return a, fmt.Errorf("tokenizing: %w", err)
-				}
+			if a.here.Tokens, err = x.Encode(ctx, nil, t); err != nil {
+				return a, fmt.Errorf("tokenizing: %w", err)
 			}
 		}
 	}

@@ -17,16 +17,17 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// Config has the effective settings. Load makes it, and checks it: a service may rely on
-// every range. Sizes are in bytes.
+// Config has the effective settings. Load has checked the range of every one. Sizes are in
+// bytes.
 type Config struct {
-	// Listen is the public address. Admin is the other one, "" for none; it is a loopback
-	// address, or AdminToken or AdminClientCA guards it.
+	// Listen is the public address. Admin is the admin address, "" for none: a loopback
+	// address, or one that AdminToken or AdminClientCA guards.
 	Listen, Admin string
-	// AdminToken is what requests to Admin bear. "": none.
+	// AdminToken is the bearer token of requests to Admin. "": none.
 	AdminToken string
-	// AdminCert and AdminKey are files for TLS at Admin, both or neither. AdminClientCA is a
-	// file with the authorities of client certificates; it needs AdminCert.
+	// AdminCert and AdminKey are the files of the TLS certificate and key of Admin, both or
+	// neither. AdminClientCA is the file of the authorities that sign client certificates; it
+	// needs AdminCert.
 	AdminCert, AdminKey, AdminClientCA string
 
 	Grace           time.Duration // from SIGTERM until the listeners close: 10 s at most
@@ -41,54 +42,55 @@ type Config struct {
 
 	// BlockTokens is the number of tokens of a block in scores of the reference endpoints.
 	BlockTokens int
-	// Memory bounds the index, with Redis what a writer keeps of it, and PromptCache the cache
-	// of tokenized prompts. 0: the library's default.
+	// Memory bounds the index in memory, or a writer's part of an index on Redis. PromptCache
+	// bounds the cache of tokenized prompts. 0: the library's default.
 	Memory, PromptCache int64
 
-	// Model is what requests without a model ask for, and what pods serve that name no model.
-	// "": none.
+	// Model is the model of requests and of pods that name none. "": none.
 	Model string
-	// Models has the path of the folder, or tokenizer.json, of a model; or the repository
-	// "org/name" or "org/name@revision" that has its files. Model has an entry, too, if its
-	// name is such a repository or a path: one that begins with /, ./ or ../.
+	// Models has, by the name of a model, the path of its folder or of its tokenizer.json, or
+	// the repository of its files, "org/name" or "org/name@revision". Model has an entry, too,
+	// if its name is such a repository or a path: one that begins with /, ./ or ../.
 	Models map[string]string
 	// ModelsDir has folders of models, by the name of the model. "": none.
 	ModelsDir string
-	// HubDir is the cache of the hub; "" is that of huggingface_hub. Download allows requests
-	// to HubEndpoint, "" being the hub's own, with HubToken.
+	// HubDir is the folder of cached models; "" is that of huggingface_hub. Download allows
+	// requests to HubEndpoint, "" for the hub's own, with HubToken.
 	HubDir      string
 	Download    bool
 	HubEndpoint string
 	HubToken    string
-	// Engine is the version of vLLM that serves the models, as in chat.Options. "": its main.
+	// Engine is the version of vLLM that serves the models, as in chat.Options. "": vLLM's main
+	// branch.
 	Engine string
-	// TokenizerWorkers is the number of texts that are encoded at a time, 0: one for each CPU.
+	// TokenizerWorkers is the number of texts that are encoded at a time. 0: one for each CPU.
 	// TokenizerMemory bounds loaded tokenizers.
 	TokenizerWorkers int
 	TokenizerMemory  int64
 
 	// Endpoints are dialled, or listened at.
 	Endpoints []Endpoint
-	// Topic is the beginning of the topics at Endpoints. "": all.
+	// Topic is the prefix of the topics to subscribe to at Endpoints. "": all topics.
 	Topic string
-	// ReplayPort is where an engine replays that connects to us, that is dialled, or that
-	// DNS or Kubernetes names. 0: nowhere. A start leaves such a pod partial.
+	// ReplayPort is the port of the engines' replay sockets. 0: engines do not replay, and after
+	// a start of the service the pods are partial.
 	ReplayPort int
-	// EnginePort is where pods of DNS and Kubernetes publish, TiersPort where the offload
-	// daemons beside them do (0: nowhere), and Ranks how many ranks each pod has.
+	// EnginePort is the port where pods of DNS and Kubernetes publish. TiersPort is that of the
+	// offload daemons beside them, 0 for none. Ranks is the number of ranks of each pod.
 	EnginePort, TiersPort, Ranks int
 	// Concurrency is the number of pods whose events are applied at a time.
 	Concurrency int
-	// MaxPods bounds the pods, and the models, that connect to us.
+	// MaxPods bounds the pods that connect to the service, and their models.
 	MaxPods int
-	// Pods are fixed; PodsFile has a list of pods that may change. "": none.
+	// Pods do not change. PodsFile is the path of a list of pods that may change. "": none.
 	Pods     []events.Pod
 	PodsFile string
-	// DNS is the name that has the pods' addresses: SRV records with DNSSRV. "": none.
+	// DNS is the name whose records are the pods' addresses: SRV records if DNSSRV is set. "":
+	// none.
 	DNS    string
 	DNSSRV bool
-	// Kubernetes is "llm-d" or "aibrix", whose labels the pods have, or "" for no pods of
-	// Kubernetes. Selector replaces the selector of llm-d or AIBrix, if it is not "".
+	// Kubernetes is "llm-d" or "aibrix", the system whose labels the pods have, or "" for no pods
+	// of Kubernetes. A Selector that is not "" replaces the selector of llm-d or AIBrix.
 	Kubernetes, Namespace, Selector string
 
 	// Redis is the URL of a shared index, redis:// or rediss://. "": the index is in memory.
@@ -106,34 +108,34 @@ type Config struct {
 
 	PublicPage bool // the public address has the page, too
 
-	// Notes are for the log at the start, once each: accepted names that do nothing here, and
-	// consequences of the settings.
+	// Notes are lines for the log at the start, without duplicates: names that are accepted and
+	// have no effect, and consequences of the settings.
 	Notes []string
-	// Settings are all settings in the order of the documentation.
+	// Settings has all settings in the order of the documentation.
 	Settings []Setting
 }
 
-// An Endpoint is where engines publish, or connect to.
+// An Endpoint is a socket of engines' events: the service dials it, or engines connect to it.
 type Endpoint struct {
 	// Address is tcp://host:port or ipc://path.
 	Address string
-	// Listen: engines connect to Address, and their topics name pod and model. A topic that
-	// names none is refused.
+	// Listen: engines connect to Address, and their topics name pod and model. Other topics
+	// are refused.
 	Listen bool
 	// Pod is the name of the pod that is dialled, and Config.Model its model. Unless Named is
-	// set, a topic of the form kv@POD@MODEL counts in their place.
+	// set, the names in a topic of the form kv@POD@MODEL replace both.
 	Pod   string
 	Named bool
-	// Replay is the replay socket of the pod that is dialled. "": none. For engines that
-	// connect it is Config.ReplayPort of the peer's address.
+	// Replay is the replay socket of the pod that is dialled. "": none. An engine that connects
+	// replays at Config.ReplayPort of its address.
 	Replay string
 }
 
-// A Setting is a value and where it comes from.
+// A Setting is an effective value and its origin.
 type Setting struct {
 	// Name is the flag without its dash.
 	Name string
-	// Value is as in a flag. It hides secrets.
+	// Value has the form of a flag's value. Secrets are hidden.
 	Value string
 	// Origin is "default", "flag -NAME", "environment NAME" or "file: PATH".
 	Origin string
@@ -157,7 +159,7 @@ func (c *Config) Print(w io.Writer) error {
 	return err
 }
 
-// check looks at settings together.
+// check refuses combinations of settings.
 func (c *Config) check(l *loader) {
 	host, _, err := net.SplitHostPort(c.Admin)
 	ip := net.ParseIP(host)
@@ -200,9 +202,9 @@ func isPath(s string) bool {
 	return strings.HasPrefix(s, "/") || strings.HasPrefix(s, "./") || strings.HasPrefix(s, "../")
 }
 
-// endpoints completes the endpoints.
+// endpoints completes c.Endpoints from other settings.
 func (c *Config) endpoints(l *loader) {
-	if l.given("zmq-endpoint") == "" && (len(c.Pods) > 0 || c.PodsFile != "" || c.DNS != "" || c.Kubernetes != "") {
+	if l.explicit("zmq-endpoint") == "" && (len(c.Pods) > 0 || c.PodsFile != "" || c.DNS != "" || c.Kubernetes != "") {
 		c.Endpoints = nil // the default is for those who name no pods
 		l.origins["zmq-endpoint"] = value{text: "none", origin: "default: other settings name pods"}
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// load reads settings; file is the text of a file, "" for none.
+// load calls Load with a file of this text, "" for no file.
 func load(args, environ []string, file string) (*Config, error) {
 	if file != "" {
 		environ = append(slices.Clone(environ), "KVINDEXD_CONFIG=f.json")
@@ -42,7 +42,7 @@ func mustLoad(t *testing.T, args, environ []string, file string) *Config {
 	return c
 }
 
-// effects has a value for each setting, and what it does to a Config.
+// effects has a value for each setting, and its effect on a Config.
 var effects = map[string]struct {
 	text string
 	get  func(*Config) any
@@ -104,14 +104,15 @@ var effects = map[string]struct {
 	"metrics":           {"false", func(c *Config) any { return c.Metrics }, false},
 }
 
-// needs are settings that another one is refused without.
+// needs has, for a setting, the arguments without which it is refused.
 var needs = map[string][]string{
 	"admin-cert": {"-admin-key=k"}, "admin-key": {"-admin-cert=c"}, "admin-client-ca": {"-admin-cert=c", "-admin-key=k"},
 	"dns": {"-model=m"}, "zmq-endpoint": {"-model=m"},
 }
 
-// converted has values of names that mean another value than a flag, and the Config's.
-var converted = map[string]struct {
+// conversions has the names whose values differ from those of the flag: a value, and the value
+// in the Config.
+var conversions = map[string]struct {
 	text string
 	want any
 }{
@@ -124,8 +125,8 @@ var converted = map[string]struct {
 	"kvBlockIndexConfig.valkeyConfig.address":      {"valkeys://v:6379", "rediss://v:6379"},
 }
 
-// idle has values for names that do nothing; "1" for all others.
-var idle = map[string]string{
+// noEffect has a valid value for each name without effect that does not accept "1".
+var noEffect = map[string]string{
 	"AIBRIX_PREFIX_CACHE_USE_REMOTE_TOKENIZER":     "true",
 	"kvBlockIndexConfig.redisConfig.backendType":   "redis",
 	"kvBlockIndexConfig.redisConfig.enableRDMA":    "true",
@@ -140,7 +141,7 @@ var idle = map[string]string{
 	"kvCacheBackendConfigs":              `[{"name":"cpu","weight":0.8}]`,
 }
 
-// inFile returns a file that has a value at a path.
+// inFile returns a JSON file with a value at a path.
 func inFile(path, text string) string {
 	value := text
 	if !json.Valid([]byte(text)) {
@@ -155,7 +156,7 @@ func inFile(path, text string) string {
 	return value
 }
 
-// Every name does what its setting does, or is noted, and the origin says which one it was.
+// Every name has the effect of its setting or causes a note, and the origin is that name.
 func TestNames(t *testing.T) {
 	for _, form := range []struct {
 		list   []alias
@@ -174,7 +175,7 @@ func TestNames(t *testing.T) {
 	} {
 		for _, a := range form.list {
 			text := "1"
-			if s, found := idle[a.name]; found {
+			if s, found := noEffect[a.name]; found {
 				text = s
 			}
 			e, known := effects[a.to]
@@ -184,7 +185,7 @@ func TestNames(t *testing.T) {
 					continue
 				}
 				text = e.text
-				if conv, found := converted[a.name]; found {
+				if conv, found := conversions[a.name]; found {
 					text = conv.text
 					if conv.want != nil {
 						e.want = conv.want
@@ -237,7 +238,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// Flags are over environment over file over defaults.
+// A flag overrides the environment, which overrides the file, which overrides the defaults.
 func TestOrder(t *testing.T) {
 	file, environ, args := `{"tokenProcessorConfig": {"blockSize": 4}}`, []string{"BLOCK_SIZE=8"}, []string{"--block-size", "32"}
 	for i, want := range []int{16, 4, 8, 32} {
@@ -256,7 +257,7 @@ func TestOrder(t *testing.T) {
 			t.Errorf("with %d layers: %d, want %d", i, c.BlockTokens, want)
 		}
 	}
-	// A boolean flag needs no value, and an empty variable is none.
+	// A boolean flag needs no value, and an empty variable is ignored.
 	c := mustLoad(t, []string{"-dns-srv", "-v", "4"}, []string{"BLOCK_SIZE="}, "")
 	if !c.DNSSRV || c.Log != slog.LevelDebug || c.BlockTokens != 16 {
 		t.Error(c.DNSSRV, c.Log, c.BlockTokens)
@@ -264,13 +265,13 @@ func TestOrder(t *testing.T) {
 	if _, err := load([]string{"-h"}, nil, ""); !errors.Is(err, flag.ErrHelp) {
 		t.Error(err)
 	}
-	// A variable with the value none is above a file.
+	// A variable with the value none overrides a file.
 	if c := mustLoad(t, nil, []string{"KVINDEXD_SNAPSHOT=none"}, `{"snapshot": "s"}`); c.Snapshot != "" {
 		t.Error(c.Snapshot)
 	}
 }
 
-// The files of the model are where its name says, unless the settings say where.
+// The model's name is the place of its files, unless the settings have another place.
 func TestModel(t *testing.T) {
 	for model, want := range map[string]map[string]string{
 		"org/m": {"org/m": "org/m", "x": "y"}, "/models/m": {"/models/m": "/models/m", "x": "y"}, "./m": {"./m": "./m", "x": "y"},
@@ -298,14 +299,14 @@ func TestEndpoints(t *testing.T) {
 		{"ZMQ_ENDPOINT=tcp://[fd00::1]:5557 KVINDEXD_REPLAY_PORT=5657", []Endpoint{{Address: "tcp://[fd00::1]:5557", Pod: "fd00::1", Replay: "tcp://[fd00::1]:5657"}}},
 		{"ZMQ_ENDPOINT=a=ipc:///tmp/a MODEL_NAME=m", []Endpoint{{Address: "ipc:///tmp/a", Pod: "a", Named: true}}},
 		{"ZMQ_ENDPOINT=none", nil},
-		{"KVINDEXD_PODS_FILE=pods.json", nil}, // the default is for those who name no pods
+		{"KVINDEXD_PODS_FILE=pods.json", nil}, // the default endpoint is for settings that name no pods
 		{"KVINDEXD_PODS_FILE=pods.json ZMQ_ENDPOINT=tcp://*:1", []Endpoint{{Address: "tcp://*:1", Listen: true}}},
 	} {
 		if c := mustLoad(t, nil, strings.Fields(tt.environ), ""); !reflect.DeepEqual(c.Endpoints, tt.want) {
 			t.Errorf("%s: %+v", tt.environ, c.Endpoints)
 		}
 	}
-	// Who listens is told what that means.
+	// The notes have the consequences of listening.
 	for _, want := range []string{"can name pods and blocks; at most 1000 pods", "partial after a start"} {
 		if notes := strings.Join(mustLoad(t, nil, nil, "").Notes, "\n"); !strings.Contains(notes, want) {
 			t.Errorf("no note has %q:\n%s", want, notes)
@@ -316,7 +317,7 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-// What Kubernetes sets for Services is passed over, and nothing that looks like a setting.
+// The variables that Kubernetes sets for Services are ignored; a misspelt setting is not.
 func TestServiceLinks(t *testing.T) {
 	for _, service := range []string{"KVINDEXD", "KVINDEXD_PEERS", "KVINDEXD_2_API"} {
 		for _, of := range []string{"10.0.0.1", "fd00::1"} {
@@ -345,7 +346,7 @@ func fails(environ, want string) bool {
 	return err != nil && strings.HasPrefix(err.Error(), want)
 }
 
-// Mistakes are told all at once, each with its place and what is right.
+// One error lists all mistakes, each with its place and the accepted values.
 func TestMistakes(t *testing.T) {
 	args := []string{"-blocksize=16", "-max-requests=0", "-replay-port"}
 	environ := []string{"HTTP_PORT=99999", "KVINDEXD_SNAPSHOTS=/s", "ZMQ_ENDPOINT=vllm-service:5557", "REDIS_ADDR=http://:secret@h", "KVINDEXD_ADMIN=0.0.0.0:8081"}
@@ -430,7 +431,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// The environment of llm-d's chart starts a service.
+// Load accepts the environment of llm-d's chart.
 func TestChart(t *testing.T) {
 	c := mustLoad(t, nil, []string{
 		"ZMQ_ENDPOINT=tcp://*:5557", "ZMQ_TOPIC=kv@", "POOL_CONCURRENCY=8", "PYTHONHASHSEED=42", "BLOCK_SIZE=64",
@@ -451,7 +452,7 @@ func TestReferenceFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all, last []*Config // last: for development, production and high load
+	var all, last []*Config // last: the files for development, production and high load
 	for _, m := range regexp.MustCompile("(?s)```json\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
 		if json.Valid([]byte(m[1])) {
 			all = append(all, mustLoad(t, nil, nil, m[1]))
@@ -480,7 +481,7 @@ func TestReferenceFiles(t *testing.T) {
 	}
 }
 
-// The page has each name, with its default and what it does.
+// The page of the documentation has each name, with its default and its effect.
 func TestPage(t *testing.T) {
 	page, err := os.ReadFile("../../../../docs/kvindexd-config.md")
 	if err != nil {
@@ -540,7 +541,7 @@ func FuzzFile(f *testing.F) {
 		if err != nil || len(text) == 0 {
 			return
 		}
-		// What was accepted are settings, which flags give again.
+		// The accepted settings, as flags, make the same Config.
 		var args []string
 		for _, s := range c.Settings {
 			if v := s.Value; s.Origin != "default" && s.Name != "config" && !strings.Contains(v, "hidden") && v != "" && !strings.HasPrefix(s.Origin, "default") {

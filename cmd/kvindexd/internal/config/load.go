@@ -12,15 +12,15 @@ import (
 	"strings"
 )
 
-// maxFile and maxDepth bound a file.
+// maxFile and maxDepth bound the bytes and the nesting of a file.
 const (
 	maxFile  = 1 << 20
 	maxDepth = 16
 )
 
-// Load reads the settings: args are those behind the name of the program, environ is as of
-// os.Environ, and readFile is as os.ReadFile. The error has a line for each mistake; it is
-// flag.ErrHelp if that was asked for.
+// Load reads the settings. args are the arguments behind the name of the program, environ is
+// that of os.Environ, and readFile is os.ReadFile. The error has a line for each mistake; for
+// -h or -help it is flag.ErrHelp.
 func Load(args, environ []string, readFile func(string) ([]byte, error)) (*Config, error) {
 	l := &loader{origins: make(map[string]value), noted: make(map[string]bool)}
 	for _, layer := range []func(){
@@ -67,11 +67,11 @@ func Load(args, environ []string, readFile func(string) ([]byte, error)) (*Confi
 	return c, nil
 }
 
-// value is the text of a setting, and where it comes from.
+// value is the text of a setting, and its origin as in Setting.Origin.
 type value struct{ text, origin string }
 
 type loader struct {
-	origins map[string]value // by setting: of the highest layer that has it
+	origins map[string]value // by setting: the value of the highest layer that has one
 	layer   map[string]value // the same, of the layer that is being read
 	notes   []string
 	noted   map[string]bool
@@ -79,8 +79,8 @@ type loader struct {
 	help    bool
 }
 
-// given returns what was set, "" for the default.
-func (l *loader) given(name string) string {
+// explicit returns the value of a setting, or "" for the default.
+func (l *loader) explicit(name string) string {
 	if v := l.origins[name]; !strings.HasPrefix(v.origin, "default") {
 		return v.text
 	}
@@ -94,7 +94,7 @@ func (l *loader) note(format string, args ...any) {
 	}
 }
 
-// bad refuses a setting.
+// bad records that a setting is refused.
 func (l *loader) bad(name, format string, args ...any) {
 	origin := l.origins[name].origin
 	if origin == "default" || origin == "" {
@@ -103,7 +103,7 @@ func (l *loader) bad(name, format string, args ...any) {
 	l.errs = append(l.errs, fmt.Errorf("%s: %w", origin, fmt.Errorf(format, args...)))
 }
 
-// fail refuses a value, and does not show a secret.
+// fail records that a value is refused. The error does not show a secret.
 func (l *loader) fail(v value, s *setting, err error) {
 	if s.hide != nil {
 		l.errs = append(l.errs, fmt.Errorf("%s: %w", v.origin, err))
@@ -112,7 +112,7 @@ func (l *loader) fail(v value, s *setting, err error) {
 	l.errs = append(l.errs, fmt.Errorf("%s: %.100q: %w", v.origin, v.text, err))
 }
 
-// put takes a value of the layer. name is as written there.
+// put stores a value in the current layer. name is as written there.
 func (l *loader) put(name, origin, text string, a *alias) {
 	if a.to == "" {
 		l.note("%s: accepted, and does nothing here: %s", origin, a.why)
@@ -175,7 +175,7 @@ func (l *loader) environment(environ []string) {
 	for _, e := range environ {
 		name, text, _ := strings.Cut(e, "=")
 		if text == "" {
-			continue // as the references take it
+			continue // llm-d and AIBrix skip an empty variable, too
 		}
 		if a := find(variables, name); a != nil {
 			l.put(name, "environment "+name, text, a)
@@ -185,14 +185,14 @@ func (l *loader) environment(environ []string) {
 	}
 }
 
-// serviceLinks are the variables that Kubernetes sets for each Service of a namespace
-// (pkg/kubelet/envvars/envvars.go), by name and value. A setting that is misspelt has no such
-// value: "_PORT" alone is a URL.
+// serviceLinks matches NAME=VALUE of the variables that Kubernetes sets for each Service of a
+// namespace (pkg/kubelet/envvars/envvars.go). A misspelt setting does not match: the value of
+// a variable that ends in _PORT must be a URL.
 var serviceLinks = regexp.MustCompile(`^(.*_)?(SERVICE_HOST=[0-9a-fA-F.:]+|SERVICE_PORT(_[A-Z0-9_]+)?=[0-9]+|` +
 	`PORT(_[0-9]+_[A-Z]+)?=(tcp|udp|sctp)://[^/]+|PORT_[0-9]+_[A-Z]+_(PROTO=[a-z]+|PORT=[0-9]+|ADDR=[0-9a-fA-F.:]+))$`)
 
-// ofKubernetes: Kubernetes sets such a variable for a Service that is named kvindexd or
-// kvindexd-NAME.
+// ofKubernetes reports whether Kubernetes sets such a variable for a Service that is named
+// kvindexd or kvindexd-NAME.
 func ofKubernetes(name, text string) bool { return serviceLinks.MatchString(name + "=" + text) }
 
 func (l *loader) file(readFile func(string) ([]byte, error)) {
@@ -213,7 +213,8 @@ func (l *loader) file(readFile func(string) ([]byte, error)) {
 	}
 }
 
-// parse reads the text of a file. Its error is about JSON itself.
+// parse reads the text of a file. Its error is a syntax error of JSON; mistakes in settings go
+// to l.errs.
 func (l *loader) parse(text []byte) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -242,7 +243,7 @@ func (l *loader) parse(text []byte) error {
 	return nil
 }
 
-// object reads the members of an object at path, which has begun.
+// object reads the members of the object at path, from behind its opening brace.
 func (l *loader) object(d *json.Decoder, path string, depth int, backends map[string]bool) error {
 	if depth > maxDepth {
 		return errors.New("too deep")
@@ -253,7 +254,7 @@ func (l *loader) object(d *json.Decoder, path string, depth int, backends map[st
 		if err != nil {
 			return err
 		}
-		key := t.(string) // the decoder refuses others
+		key := t.(string) // the decoder refuses other keys
 		at := path + key
 		origin := fmt.Sprintf("file: %.200s", at)
 		if seen[key] {
@@ -264,7 +265,7 @@ func (l *loader) object(d *json.Decoder, path string, depth int, backends map[st
 		short := strings.TrimPrefix(at, "indexerConfig.")
 		a, inner := find(keys, short), at == "indexerConfig" || isGroup(short)
 		if a == nil && inner {
-			// An object, or null.
+			// t is null or opens an object.
 			if t, err = d.Token(); err != nil {
 				return err
 			}
@@ -321,7 +322,7 @@ func (l *loader) object(d *json.Decoder, path string, depth int, backends map[st
 	return err
 }
 
-// suggest returns a known name that is like name.
+// suggest returns the name of list that is spelt most like name.
 func suggest(list []alias, name string) string {
 	plain := func(s string) string {
 		return strings.ToLower(strings.NewReplacer("-", "", "_", "", ".", "").Replace(s))
@@ -338,7 +339,7 @@ func suggest(list []alias, name string) string {
 	return ": do you mean " + best + "?"
 }
 
-// distance returns how many letters of a and b differ, and most if these are as many or more.
+// distance returns the number of letters in which a and b differ, at most most.
 func distance(a, b string, most int) int {
 	if len(a) > len(b)+most || len(b) > len(a)+most || len(b) > 200 {
 		return most

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Whys of several names.
+// Reasons why several names have no effect.
 const (
 	engineHashes = "engines hash, kvindex has the tokens of their events"
 	byMemory     = "the index is bounded in bytes: memory"
@@ -16,11 +16,10 @@ const (
 	promptCache  = "prompts have a cache of their own: prompt-cache"
 )
 
-// The names by which settings are reached. Those of llm-d are of its online service
-// (examples/kv_events/online/main.go) and of docs/configuration.md, both of
-// llm-d-kv-cache-manager and of llm-d-kv-cache at 0cabba5, and of its code in llm-d-router in
-// autumn 2026; those of AIBrix are of
-// pkg/constants at e3e10f9.
+// The names of settings, by layer. The names of llm-d are those of its online service
+// (examples/kv_events/online/main.go) and of docs/configuration.md, both in
+// llm-d-kv-cache-manager and in llm-d-kv-cache at 0cabba5, and those of llm-d-router in autumn
+// 2026. The names of AIBrix are those of pkg/constants at e3e10f9.
 var (
 	flagNames = own(func(name string) string { return name },
 		alias{name: "v", to: "log-level", convert: level},
@@ -101,7 +100,8 @@ var (
 	)
 )
 
-// own returns the names of all settings in a form, and others. A file does not name a file.
+// own returns the names of all settings, converted by form, and others. A file cannot name a
+// file: the setting config is not among them.
 func own(form func(string) string, others ...alias) []alias {
 	var list []alias
 	for i := range settings {

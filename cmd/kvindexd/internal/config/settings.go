@@ -19,34 +19,34 @@ import (
 	"github.com/kvindex/kvindex/internal/vllmversion"
 )
 
-// ownPrefix begins the variables of kvindexd itself.
+// ownPrefix is the prefix of kvindexd's own environment variables.
 const ownPrefix = "KVINDEXD_"
 
-// Policies are the names of policies of package route, with which /v1/select chooses.
+// Policies are the names of the policies of package route for /v1/select.
 var Policies = []string{"default", "least-requests", "least-tokens", "random", "round-robin"}
 
 // A setting has one name in three forms: the flag -block-size, the variable
 // KVINDEXD_BLOCK_SIZE, and the key blockSize of a file.
 type setting struct {
 	name, def string
-	what      string                      // of the documentation
-	set       func(*Config, string) error // text is as in a flag
-	hide      func(string) string         // of secrets; nil: it is none
+	what      string                      // its line in the documentation
+	set       func(*Config, string) error // from the text of a flag
+	hide      func(string) string         // masks a secret; nil: the setting is none
 	boolean   bool                        // the flag needs no value
-	nested    bool                        // in a file it may be an object or a list
+	nested    bool                        // its value in a file may be an object or a list
 }
 
-// An alias is a name by which a setting is reached, or one that is accepted and does nothing.
+// An alias is a name of a setting, or a name that is accepted and has no effect.
 type alias struct {
 	name    string
-	to      string                       // setting; "": none
-	convert func(string) (string, error) // to the text of the setting; "": not set. nil: as it is
-	why     string                       // nothing is done
-	check   func(string) error           // the value of such a one
+	to      string                       // the setting; "": none
+	convert func(string) (string, error) // to the text of the setting, "" to leave it unset; nil: unchanged
+	why     string                       // reason why the name has no effect
+	check   func(string) error           // checks the value of a name without effect
 	nested  bool
 }
 
-// settings are all there are. A default is a text as in a flag.
+// settings has every setting. Defaults are written as in a flag.
 var settings = []setting{
 	{name: "config", what: "a JSON file with these settings, or of llm-d", set: func(*Config, string) error { return nil }},
 	text("listen", ":8080", "the public address", func(c *Config) *string { return &c.Listen }, address),
@@ -123,7 +123,7 @@ func settingOf(name string) *setting {
 	return nil
 }
 
-// variable and key return the other two forms of a name.
+// variable and key convert a setting's name to its environment variable and its key in a file.
 func variable(name string) string {
 	return ownPrefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
@@ -229,7 +229,7 @@ func fraction(s string) (float64, error) {
 	return f, nil
 }
 
-// units are those of dustin/go-humanize, by which llm-d reads costAwareMemoryConfig.size.
+// units are those of dustin/go-humanize: llm-d reads costAwareMemoryConfig.size with it.
 var units = []struct {
 	name  string
 	bytes float64
@@ -350,7 +350,8 @@ func setPods(c *Config, s string) error {
 	return nil
 }
 
-// setEndpoints: *, 0.0.0.0 and [::] listen, as llm-d's deployment means it; a host is dialled.
+// setEndpoints reads a list of endpoints. The hosts *, 0.0.0.0 and [::] mean to listen, as in
+// llm-d's deployment; any other host is dialled.
 func setEndpoints(c *Config, s string) error {
 	if s == "none" {
 		return nil
@@ -385,7 +386,7 @@ func setEndpoints(c *Config, s string) error {
 	return nil
 }
 
-// setRedis takes what llm-d takes: a URL of Redis or Valkey, or host:port.
+// setRedis reads a URL of Redis or Valkey, or host:port, as llm-d does.
 func setRedis(c *Config, s string) error {
 	if s == "" {
 		return nil
@@ -410,7 +411,7 @@ func setRedis(c *Config, s string) error {
 	return nil
 }
 
-// hidePassword hides what a URL has before its host, and its query.
+// hidePassword masks the user information and the query of a URL.
 func hidePassword(s string) string {
 	if s == "" {
 		return ""
@@ -430,7 +431,7 @@ func hidePassword(s string) string {
 	return u.String()
 }
 
-// level converts klog's -v=N: 4 and 5 are llm-d's DEBUG and TRACE.
+// level converts klog's -v=N: llm-d's DEBUG is 4 and its TRACE is 5.
 func level(s string) (string, error) {
 	n, err := whole(s, 0, 10)
 	if err != nil {
@@ -447,7 +448,7 @@ func port(s string) (string, error) {
 	return ":" + strconv.Itoa(n), err
 }
 
-// discover converts a switch for pods of Kubernetes.
+// discover returns a conversion of a switch to the value system of the setting kubernetes.
 func discover(system string) func(string) (string, error) {
 	return func(s string) (string, error) {
 		on, err := truth(s)
@@ -458,7 +459,7 @@ func discover(system string) func(string) (string, error) {
 	}
 }
 
-// Checks of values that do nothing.
+// Checks of values without effect.
 
 func anything(string) error { return nil }
 
@@ -477,7 +478,7 @@ func yes(s string) error {
 	return err
 }
 
-// interval takes nanoseconds, too, as a time.Duration is in JSON.
+// interval accepts a duration, or nanoseconds: the form of a time.Duration in JSON.
 func interval(s string) error {
 	if _, err := strconv.ParseInt(s, 10, 64); err == nil {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/kvindex/kvindex/kvindextest"
 )
 
-// The document of an address has just the endpoints that are served there.
+// The document of an address has exactly the endpoints that are served there.
 func TestOpenAPI(t *testing.T) {
 	for _, metrics := range []http.Handler{nil, http.NotFoundHandler()} {
 		f := start(t, server.Config{Metrics: metrics})
@@ -55,7 +55,7 @@ func TestOpenAPI(t *testing.T) {
 	}
 }
 
-// paths returns a path of each endpoint of a service, and some that are none.
+// paths returns a path of each endpoint of a service, and paths that do not exist.
 func paths(s *server.Server) (all []string) {
 	for endpoint := range s.Served() {
 		_, path, _ := strings.Cut(endpoint, " ")
@@ -78,7 +78,7 @@ func send(t *testing.T, method, url string, change func(*http.Request)) int {
 	return a.StatusCode
 }
 
-// The admin address refuses by every method and path.
+// The admin address refuses requests without its credential, by every method and path.
 func TestAdminGuard(t *testing.T) {
 	guarded := start(t, server.Config{Token: "secret", Model: "m"})
 	open := start(t, server.Config{Model: "m"})
@@ -88,7 +88,7 @@ func TestAdminGuard(t *testing.T) {
 			for _, bearer := range []string{"", "secret", "Bearer", "Bearer ", "Bearer secre", "Bearer secrets", "bearer secret", "Basic secret", "Bearer  secret"} {
 				want := http.StatusUnauthorized
 				switch read := method == "GET" || method == "HEAD"; {
-				case read && (path == "/" || strings.HasPrefix(path, "/page.")): // which know nothing
+				case read && (path == "/" || strings.HasPrefix(path, "/page.")): // files without data
 					want = http.StatusOK
 				case method == "POST" && path == "/login":
 					want = http.StatusBadRequest
@@ -124,13 +124,13 @@ func TestAdminGuard(t *testing.T) {
 	if code := send(t, "GET", guarded.admin.URL+"/v1/pods", func(r *http.Request) { r.Header.Set("Authorization", "Bearer secret") }); code != http.StatusOK {
 		t.Errorf("with the token: %d", code)
 	}
-	proven := start(t, server.Config{Proven: true})
+	proven := start(t, server.Config{ClientCerts: true})
 	if code := send(t, "GET", proven.admin.URL+"/v1/pods", func(r *http.Request) { r.Host = "kvindexd.example.com" }); code != http.StatusOK {
 		t.Errorf("with a verified certificate: %d", code)
 	}
 }
 
-// What writes or reveals is on the admin address alone.
+// The public address has no endpoint that changes or reveals anything.
 func TestPublic(t *testing.T) {
 	f := start(t, server.Config{Metrics: http.NotFoundHandler()})
 	for endpoint, public := range f.server.Served() {
@@ -147,7 +147,7 @@ func TestPublic(t *testing.T) {
 	}
 }
 
-// Before there is an index, and while the service ends, it says so.
+// The service reports that it is not ready before it has an index and while it ends.
 func TestReady(t *testing.T) {
 	f := start(t, server.Config{ReadyShare: 0.5, Model: "m"})
 	ready := func(s *server.Server) (code int, failing map[string]string) {
@@ -211,7 +211,7 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// An index that waits does not hold a request for longer than the deadline.
+// A blocked index delays a request until the deadline at most.
 func TestDeadline(t *testing.T) {
 	f := start(t, server.Config{Model: "slow", Deadline: 1}, kvindex.WithModels(func(ctx context.Context, name string) (kvindex.Model, error) {
 		<-ctx.Done()

@@ -10,7 +10,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// source is the name of the Fleet's source for pods that came over HTTP.
+// source is the name of the Fleet's source of pods that were registered over HTTP.
 const source = "http"
 
 // A pod is a kvindex.PodInfo as JSON.
@@ -52,7 +52,7 @@ type stream struct {
 	Error    string    `json:"error,omitempty"`
 }
 
-func (s *Server) listPods(r asking) (any, error) {
+func (s *Server) listPods(r call) (any, error) {
 	out := struct {
 		Pods  []pod  `json:"pods"`
 		Fleet []link `json:"fleet"`
@@ -76,7 +76,7 @@ func (s *Server) listPods(r asking) (any, error) {
 	return out, nil
 }
 
-func (s *Server) putPod(r asking) (any, error) {
+func (s *Server) putPod(r call) (any, error) {
 	var p events.Pod
 	if err := decode(r.body, &p, true); err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func (s *Server) putPod(r asking) (any, error) {
 	return p, nil
 }
 
-func (s *Server) deletePod(r asking) (any, error) {
+func (s *Server) deletePod(r call) (any, error) {
 	name, followed := r.PathValue("pod"), false
 	if r.fleet != nil {
 		for _, p := range r.fleet.Pods(nil) {
@@ -108,7 +108,7 @@ func (s *Server) deletePod(r asking) (any, error) {
 		}
 	}
 	if followed {
-		r.fleet.Remove(source, name) // which forgets it
+		r.fleet.Remove(source, name) // the Fleet forgets its blocks
 	} else if err := r.ix.RemovePod(name); err != nil {
 		return nil, err
 	}
@@ -118,8 +118,8 @@ func (s *Server) deletePod(r asking) (any, error) {
 	}{name}, nil
 }
 
-// ingest takes a payload as an engine publishes it.
-func (s *Server) ingest(r asking) (any, error) {
+// ingest applies a payload in the form in which an engine publishes it.
+func (s *Server) ingest(r call) (any, error) {
 	q := r.URL.Query()
 	m := kvindex.Message{Pod: r.PathValue("pod"), Model: q.Get("model"), Stream: q.Get("stream"), Payload: r.body}
 	if m.Model == "" {
@@ -152,7 +152,7 @@ func (s *Server) ingest(r asking) (any, error) {
 	return out, err
 }
 
-// snapshot writes a snapshot, for as long as it takes.
+// snapshot writes a snapshot, without a deadline.
 func (s *Server) snapshot(w http.ResponseWriter, r *http.Request) {
 	c := s.core.Load()
 	if c == nil {
@@ -162,7 +162,7 @@ func (s *Server) snapshot(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 	h := w.Header()
 	h.Set("Content-Type", "application/octet-stream")
-	out := &counted{Writer: w}
+	out := &countingWriter{Writer: w}
 	if r.Method == http.MethodHead {
 		return
 	}
@@ -172,7 +172,7 @@ func (s *Server) snapshot(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		s.cfg.Log.Error("a snapshot was cut off", "to", r.RemoteAddr, "error", err)
-		panic(http.ErrAbortHandler) // so that it does not end as if it were whole
+		panic(http.ErrAbortHandler) // otherwise the answer would end like a whole one
 	}
 }
 

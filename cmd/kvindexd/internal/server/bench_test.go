@@ -20,9 +20,9 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// The service beside a bare handler: of 8,000 token ids one that reads and decodes the body, of
-// 32 kB of text one that calls Score. Half has N rounds of
-// 400 requests to each, at half of the load that the bare handler can bear.
+// The service beside a bare handler: with 8,000 token ids a handler that reads and decodes the
+// body, with 32 kB of text one that calls Score. Half sends N rounds of 400 requests to each,
+// at half of the rate that the bare handler can sustain.
 func BenchmarkBeside(b *testing.B) {
 	path := testdata.Path(b, "the time of texts", "tokens", "llama3")
 	t, err := tokenize.Load(filepath.Join(path, "tokenizer.json.gz"))

@@ -15,16 +15,16 @@ func (s *Server) Served() map[string]bool {
 	return served
 }
 
-// InUse returns what requests hold now: bytes of bodies, and places of work.
+// InUse returns the bytes of the bodies that are in use, and the number of running requests.
 func (s *Server) InUse() (bodies int64, working int) { return s.bodies.Load(), len(s.slots) }
 
 // Every sets the time between two messages to a viewer.
 func (s *Server) Every(d time.Duration) { s.every = d }
 
-// SlowWrite sets the time after which a viewer is cut off that does not read.
+// SlowWrite sets the time after which a viewer that does not read is disconnected.
 func (s *Server) SlowWrite(d time.Duration) { s.slow = d }
 
-// The limits of /v1/watch and of the logins, and the files of the page.
+// The limits of /v1/watch and of sessions.
 const (
 	SessionTime = sessionTime
 	MaxSessions = maxSessions
@@ -35,5 +35,5 @@ const (
 
 var PageFiles = &pageFiles
 
-// Viewers returns how many are watching.
+// Viewers returns the number of viewers.
 func (s *Server) Viewers() int64 { return s.viewers.Load() }

@@ -12,8 +12,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// A body never makes a handler panic, and its answer is JSON with a status that the document
-// of the endpoints has.
+// No body makes a handler panic. The answer is JSON, with a status that openapi.json lists.
 func FuzzBodies(f *testing.F) {
 	m, err := chat.New(template, nil, chat.Options{})
 	must(f, err)

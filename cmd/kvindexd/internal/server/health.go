@@ -9,7 +9,7 @@ import (
 	"net/http"
 )
 
-// healthy answers that the process answers.
+// healthy answers 200: the process is alive.
 func (s *Server) healthy(w http.ResponseWriter, _ *http.Request) {
 	write(w, http.StatusOK, struct {
 		Status string `json:"status"`
@@ -29,7 +29,7 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	}{len(failing) == 0, failing})
 }
 
-// failures returns the checks that fail, and why.
+// failures returns the reasons of the checks that fail, by their names.
 func (s *Server) failures() map[string]string {
 	s.mu.Lock()
 	failing := maps.Clone(s.failing)
@@ -43,7 +43,7 @@ func (s *Server) failures() map[string]string {
 	return failing
 }
 
-// silent returns why too few ranks are connected, or "".
+// silent returns a reason if too few ranks are connected, else "".
 func (s *Server) silent() string {
 	c := s.core.Load()
 	if c == nil || c.fleet == nil || s.cfg.ReadyShare == 0 {
@@ -69,8 +69,8 @@ func (s *Server) silent() string {
 //go:embed openapi.json
 var openAPI []byte
 
-// document returns the handler of the document of one address, which has the paths that are
-// served there.
+// document returns the handler of /openapi.json. The answer has the paths that are served at
+// one address.
 func document(served map[string]methods) http.HandlerFunc {
 	var doc, paths map[string]json.RawMessage
 	err := json.Unmarshal(openAPI, &doc)
@@ -78,20 +78,20 @@ func document(served map[string]methods) http.HandlerFunc {
 		err = json.Unmarshal(doc["paths"], &paths)
 	}
 	if err != nil {
-		panic(err) // the file is no JSON
+		panic(err) // the embedded file is not JSON
 	}
 	maps.DeleteFunc(paths, func(path string, _ json.RawMessage) bool { return served[path] == nil })
 	doc["paths"], _ = json.Marshal(paths)
 	return func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, doc) }
 }
 
-// A counted counts what was written.
-type counted struct {
+// A countingWriter counts the bytes that were written.
+type countingWriter struct {
 	io.Writer
 	n int64
 }
 
-func (c *counted) Write(p []byte) (int, error) {
+func (c *countingWriter) Write(p []byte) (int, error) {
 	n, err := c.Writer.Write(p)
 	c.n += int64(n)
 	return n, err

@@ -25,7 +25,7 @@ import (
 
 var hostile = flag.Int("hostile", 500, "requests of TestHostile; long form: 10000")
 
-// bodies are right ones, which are then broken.
+// bodies are valid bodies; breaks damages them.
 var bodies = map[string]string{
 	"/score_completions":      `{"prompt": "how do boats come and go?", "model": "m", "pods": ["a"]}`,
 	"/score_chat_completions": `{"model": "m", "messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": [{"type": "text", "text": "x"}]}], "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}], "documents": [{"text": "d"}], "chat_template_kwargs": {"a": [1, 2.5, null]}}`,
@@ -37,50 +37,50 @@ var bodies = map[string]string{
 	"/v1/pods/a":              `{"model": "m", "host": "127.0.0.1", "port": 1, "engine": "none", "labels": {"a": "b"}}`,
 }
 
-// breaks returns a request that is wrong in some way, as it goes over the wire.
+// breaks returns the bytes of a request that is wrong in a random way.
 func breaks(random *rand.Rand, path, body string) string {
 	b := []byte(body)
 	switch random.IntN(14) {
-	case 0: // bytes
+	case 0: // random bytes
 		for range 1 + random.IntN(4) {
 			if len(b) > 0 {
 				b[random.IntN(len(b))] = byte(random.IntN(256))
 			}
 		}
-	case 1: // cut off, and said to be whole
+	case 1: // cut off, with the length of the rest
 		b = b[:random.IntN(len(b)+1)]
-	case 2: // cut off, and said to go on
+	case 2: // cut off, with the length of the whole
 		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", path, len(b)+50, b)
-	case 3: // deep
+	case 3: // deep nesting
 		n := 1 << random.IntN(17)
 		b = []byte(`{"model": "m", "messages": ` + strings.Repeat(`[`, n) + strings.Repeat(`]`, n) + `}`)
-	case 4: // huge, by what it says
+	case 4: // a huge Content-Length
 		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", path, int64(1)<<(20+random.IntN(43)), b)
-	case 5: // huge in pieces
+	case 5: // a huge chunk
 		piece := strings.Repeat("x", 1<<15)
 		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", path) + strings.Repeat(fmt.Sprintf("%x\r\n%s\r\n", len(piece), piece), 5) + "0\r\n\r\n"
 	case 6: // two lengths
 		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\nGET /v1/pods HTTP/1.1\r\nHost: localhost\r\n\r\n", path, len(b), len(b), b)
 	case 7:
 		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\nContent-Length: %d\r\n\r\n%s", path, len(b), len(b)+1, b)
-	case 8: // other forms of what smugglers send
+	case 8: // other forms of request smuggling
 		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding:%s\r\n\r\n-1\r\n%s", path, []string{" xchunked", "\tchunked", " chunked, identity", " identity"}[random.IntN(4)], b)
 	case 9:
 		return fmt.Sprintf("POST %s HTTP/1.1\nHost: localhost\n X: folded\nContent-Length : 3\n\n%s", path, b)
-	case 10: // a method
+	case 10: // a wrong method
 		return fmt.Sprintf("%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", allMethods[random.IntN(len(allMethods))], path, len(b), b)
 	case 11: // a header without end
 		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nX: %s", path, strings.Repeat("x", 1<<17))
 	case 12: // a value of another type
 		at := strings.IndexByte(body, ':')
 		b = []byte(strings.Replace(body, body[at+1:], []string{`[]}`, `{}}`, `null}`, `1e999}`, `"\ud800"}`, `-1}`, `true}`, `18446744073709551616}`}[random.IntN(8)], 1))
-	case 13: // much of it
+	case 13: // a long prompt
 		b = []byte(`{"model": "m", "tokens": [` + strings.Repeat("1,", 1<<random.IntN(14)) + `1], "prompt": ""}`)
 	}
 	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", path, len(b), b)
 }
 
-// No request makes the service fail for what its client can mend, and none leaves anything.
+// No wrong request has a status of 500 or more, and none leaves memory, places or files in use.
 func TestHostile(t *testing.T) {
 	f := start(t, server.Config{Model: "m", MaxBody: 128 << 10, Deadline: time.Hour})
 	f.serve(t, f.add(t, kvindextest.EngineConfig{Pod: "a"}), tokensOf(strings.Repeat("how do boats come and go?", 5), true))
@@ -111,7 +111,7 @@ func TestHostile(t *testing.T) {
 		request := breaks(random, path, bodies[path])
 		conn, err := net.Dial("tcp", address)
 		must(t, err)
-		if random.IntN(10) == 0 { // a client that goes on later, or never
+		if random.IntN(10) == 0 { // a client that pauses, and may never continue
 			_, _ = io.WriteString(conn, request[:random.IntN(len(request))])
 			slow = append(slow, conn)
 		} else {
@@ -166,7 +166,7 @@ func closeAll(conns []net.Conn) {
 	}
 }
 
-// openFiles returns the number of open files, 0 where that cannot be seen.
+// openFiles returns the number of open files, 0 on systems without /proc.
 func openFiles() int {
 	d, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -175,8 +175,8 @@ func openFiles() int {
 	return len(d)
 }
 
-// Bodies are bounded, each and together. No connection is between the test and the handler: a
-// client that is still sending when it is refused may find it closed before it reads the answer.
+// The bytes of one body and of all bodies are bounded. The test calls the handler without a
+// connection: a client that is refused while it sends may lose the answer with the connection.
 func TestBounds(t *testing.T) {
 	f := start(t, server.Config{Model: "m", MaxBody: 1 << 20, MaxBodies: 5 << 19})
 	large := func(n int) string { return js(map[string]string{"prompt": strings.Repeat("x", n-13)}) }
@@ -201,7 +201,7 @@ func TestBounds(t *testing.T) {
 			}
 		}
 	}
-	// Two bodies that do not end have 2 MiB of 2.5.
+	// Two bodies that do not end have 2 MiB of the 2.5.
 	var ends []*io.PipeWriter
 	answers := make(chan int, 3)
 	for i := range 3 {
@@ -229,7 +229,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// No more requests than the bound are worked on, and a further one is refused at once.
+// A request above the bound of running requests is refused at once.
 func TestBusy(t *testing.T) {
 	started, answer := make(chan struct{}), make(chan struct{})
 	f := start(t, server.Config{Model: "slow", MaxRequests: 1}, kvindex.WithModels(func(context.Context, string) (kvindex.Model, error) {

@@ -23,7 +23,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// A failure is the answer of a request that failed: {"error": text}.
+// A failure is the answer to a request that failed: {"error": text}.
 type failure struct {
 	status int    // 0: see statusOf
 	Text   string `json:"error"`
@@ -33,19 +33,19 @@ func (f *failure) Error() string { return f.Text }
 
 func fail(format string, args ...any) *failure { return &failure{Text: fmt.Sprintf(format, args...)} }
 
-// status is a failure with a status of its own.
+// status returns a failure with the status code.
 func status(code int, format string, args ...any) *failure {
 	return &failure{code, fmt.Sprintf(format, args...)}
 }
 
-// bad is a request that its client can mend: the field, and what is wrong with it.
+// bad returns the failure of a request that is wrong: it names the field and the mistake.
 func bad(format string, args ...any) *failure { return status(http.StatusBadRequest, format, args...) }
 
-// clientGone is the status in the log of a request whose client has gone (nginx's).
+// clientGone is nginx's status, for the log, of a request whose client has gone.
 const clientGone = 499
 
-// statusOf returns the status for an error. The reference endpoints have 500 for all that
-// cannot be scored, but for a request past a limit of its reader, which the client can mend.
+// statusOf returns the status for an error. The reference endpoints answer 500 to everything
+// that cannot be scored, and 400 to a request past a limit of the template's interpreter.
 func statusOf(err error, reference bool) int {
 	var f *failure
 	if errors.As(err, &f) && f.status != 0 {
@@ -102,17 +102,17 @@ func write(w http.ResponseWriter, code int, v any) {
 	_, _ = w.Write(append(b, '\n'))
 }
 
-// An asking is a request whose body was read.
-type asking struct {
+// A call is a request whose body was read.
+type call struct {
 	*core
 	*http.Request
 	ctx  context.Context // ends with the deadline
 	body []byte          // valid until the answer
 }
 
-// asked returns a handler that reads the body of a request, works on it if there are not too
-// many, and writes the answer or the error.
-func (s *Server) asked(answer func(asking) (any, error), reference bool) http.HandlerFunc {
+// handle returns a handler that reads the body of a request, calls answer unless too many
+// requests are being answered, and writes the result or the error.
+func (s *Server) handle(answer func(call) (any, error), reference bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var v any
 		b, err := s.read(w, r)
@@ -132,7 +132,7 @@ func (s *Server) asked(answer func(asking) (any, error), reference bool) http.Ha
 	}
 }
 
-func (s *Server) work(r *http.Request, body []byte, answer func(asking) (any, error)) (any, error) {
+func (s *Server) work(r *http.Request, body []byte, answer func(call) (any, error)) (any, error) {
 	select {
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
@@ -145,21 +145,21 @@ func (s *Server) work(r *http.Request, body []byte, answer func(asking) (any, er
 	}
 	ctx, cancel := s.deadline(r)
 	defer cancel()
-	return answer(asking{core: c, Request: r, ctx: ctx, body: body})
+	return answer(call{core: c, Request: r, ctx: ctx, body: body})
 }
 
 // A buffer has the body of a request.
 type buffer struct {
-	bytes []byte
-	held  int64 // its share of Server.bodies
+	bytes    []byte
+	reserved int64 // its share of Server.bodies
 }
 
 const (
 	firstBuffer = 64 << 10
-	keptBuffer  = 1 << 20 // larger ones are not used again
+	maxReused   = 1 << 20 // larger buffers are not used again
 )
 
-// read reads the body of a request. What it returns must be released, after an error too.
+// read reads the body of a request. The caller releases the buffer, after an error too.
 func (s *Server) read(w http.ResponseWriter, r *http.Request) (*buffer, error) {
 	b, _ := s.buffers.Get().(*buffer)
 	if b == nil {
@@ -202,14 +202,14 @@ func (s *Server) tooLarge() error {
 	return status(http.StatusRequestEntityTooLarge, "body: longer than %d bytes", s.cfg.MaxBody)
 }
 
-// hold makes b have room for so many bytes, if all bodies have it.
+// hold grows b to size bytes, unless all bodies together exceed MaxBodies.
 func (s *Server) hold(b *buffer, size int) error {
-	more := int64(size) - b.held
+	more := int64(size) - b.reserved
 	if s.bodies.Add(more) > s.cfg.MaxBodies {
 		s.bodies.Add(-more)
 		return status(http.StatusServiceUnavailable, "busy: the bodies of other requests have all of the memory for them")
 	}
-	b.held = int64(size)
+	b.reserved = int64(size)
 	if size > cap(b.bytes) {
 		b.bytes = append(make([]byte, 0, size), b.bytes...)
 	}
@@ -217,13 +217,13 @@ func (s *Server) hold(b *buffer, size int) error {
 }
 
 func (s *Server) release(b *buffer) {
-	s.bodies.Add(-b.held)
-	if b.held = 0; cap(b.bytes) <= keptBuffer {
+	s.bodies.Add(-b.reserved)
+	if b.reserved = 0; cap(b.bytes) <= maxReused {
 		s.buffers.Put(b)
 	}
 }
 
-// decode reads a body of JSON into v. strict refuses fields that v does not have.
+// decode reads a JSON body into v. strict refuses fields that v does not have.
 func decode(body []byte, v any, strict bool) error {
 	switch {
 	case len(bytes.TrimSpace(body)) == 0:
@@ -256,10 +256,11 @@ func decode(body []byte, v any, strict bool) error {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return bad("body: not JSON: it ends too early")
 	}
-	return bad("body: %s", strings.TrimPrefix(err.Error(), "json: ")) // an unknown field
+	return bad("body: %s", strings.TrimPrefix(err.Error(), "json: ")) // for instance of an unknown field
 }
 
-// loneSurrogate reports whether JSON has a \u escape for half of a character: no text has it.
+// loneSurrogate reports whether JSON has a \u escape for half of a surrogate pair, which no
+// UTF-8 text can hold.
 func loneSurrogate(b []byte) bool {
 	for {
 		i := bytes.IndexByte(b, '\\')
@@ -278,8 +279,8 @@ func loneSurrogate(b []byte) bool {
 	}
 }
 
-// escape returns the code of the \u escape at the beginning of b, and the bytes of the escape.
-// Of another escape the code is -1.
+// escape returns the code of the \u escape at the beginning of b, and the escape's length in
+// bytes. For another escape the code is -1.
 func escape(b []byte) (code, n int) {
 	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
 		return -1, min(2, len(b))
@@ -291,9 +292,9 @@ func escape(b []byte) (code, n int) {
 	return int(r), 6
 }
 
-// guard refuses requests to the admin address without its credential, but for the files of the
-// page and the login. Without a credential the address is a loopback address. Pages of other
-// sites in a browser are refused, except for a link to the page.
+// guard refuses requests to the admin address that lack its credential, except those for the
+// files of the page and the login. An address without a credential is a loopback address.
+// Requests from another site's page in a browser are refused, except for a link to the page.
 func (s *Server) guard(next http.Handler) http.Handler {
 	own := http.NewCrossOriginProtection()
 	want := []byte("Bearer " + s.cfg.Token)
@@ -308,7 +309,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			w.Header().Set(loginHeader, "cookie")
 			ctx, cancel := context.WithCancel(r.Context())
 			defer cancel()
-			defer context.AfterFunc(of.ctx, cancel)() // /v1/watch lasts
+			defer context.AfterFunc(of.ctx, cancel)() // a request to /v1/watch must end with its session
 			r = r.WithContext(ctx)
 		}
 		allowed := s.cfg.Token == "" || file || login || bears || cookied
@@ -318,7 +319,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		case !allowed:
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			write(w, http.StatusUnauthorized, fail("authorization: the token of this address is needed"))
-		case s.cfg.Token == "" && !s.cfg.Proven && !local(r.Host):
+		case s.cfg.Token == "" && !s.cfg.ClientCerts && !local(r.Host):
 			write(w, http.StatusForbidden, fail("host: %.100q is no loopback address", r.Host))
 		default:
 			next.ServeHTTP(w, r)
@@ -335,8 +336,8 @@ func local(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// logged logs each request: what was asked, and nothing of its query and its body.
-func (s *Server) logged(next http.Handler) http.Handler {
+// logRequests logs the method, path and status of each request, but not its query or body.
+func (s *Server) logRequests(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.cfg.Log.Enabled(r.Context(), slog.LevelDebug) {
 			next.ServeHTTP(w, r)

@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// The page shows the fleet, the whole, one pod and the score of a prompt. It is these files,
-// which know nothing, and what /v1/watch, /v1/score and /v1/explain answer. So they may be read
-// without the credential of the address; the page asks for the token, and POST /login gives a
-// cookie for it, which scripts cannot read and other sites cannot send.
+// The page shows the fleet, the totals, one pod and the score of a prompt. Its files contain no
+// data, so they are served without the credential of the address. The data come from
+// /v1/watch, /v1/score and /v1/explain. The page asks its user for the token, and POST /login
+// exchanges the token for a cookie that scripts cannot read and other sites cannot send.
 
 //go:embed page
 var pageFiles embed.FS
 
-// pageTypes are the files of the page by their paths.
+// pageTypes has the file and the media type of each path of the page.
 var pageTypes = map[string]struct{ file, kind string }{
 	"/":         {"page/index.html", "text/html; charset=utf-8"},
 	"/page.css": {"page/page.css", "text/css; charset=utf-8"},
@@ -49,21 +49,22 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request) {
 
 const (
 	cookieName = "kvindexd"
-	// loginHeader is in answers to requests with a good cookie: then the page can log out.
+	// loginHeader is set in answers to requests with a valid cookie: the page then offers to
+	// log out.
 	loginHeader = "Kvindexd-Login"
 	sessionTime = 12 * time.Hour
 	maxSessions = 64
 )
 
-// A session is a browser that has given the token, until its time is over, it logs out, or the
-// process ends.
+// A session is a browser that has sent the token. It ends with its time, with a log-out, or
+// with the process.
 type session struct {
 	id  string // its cookie
 	ctx context.Context
 	end context.CancelFunc
 }
 
-// login answers the token of the address with a cookie.
+// login exchanges the token of the address for a cookie.
 func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	var q struct {
 		Token string `json:"token"`
@@ -96,8 +97,8 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	setCookie(w, r, begun.id, 0)
 }
 
-// logout ends the session of a request, and makes the browser forget the cookie, which scripts
-// cannot.
+// logout ends the session of a request, and makes the browser delete the cookie: scripts cannot
+// delete it.
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 	if of, ok := s.sessionOf(r); ok {
 		of.end()
@@ -105,7 +106,7 @@ func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 	setCookie(w, r, "", -1)
 }
 
-// setCookie answers with the cookie of the page; age is as in http.Cookie.MaxAge.
+// setCookie sets the cookie of the page in the answer. age is http.Cookie.MaxAge.
 func setCookie(w http.ResponseWriter, r *http.Request, value string, age int) {
 	http.SetCookie(w, &http.Cookie{
 		Name: cookieName, Value: value, Path: "/", MaxAge: age,
@@ -114,7 +115,7 @@ func setCookie(w http.ResponseWriter, r *http.Request, value string, age int) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// sessionOf returns the session of a request of our own page.
+// sessionOf returns the session of a request that this server's own page has sent.
 func (s *Server) sessionOf(r *http.Request) (of session, ok bool) {
 	c, err := r.Cookie(cookieName)
 	if err != nil || foreign(r) {
@@ -130,7 +131,8 @@ func (s *Server) sessionOf(r *http.Request) (of session, ok bool) {
 	return session{}, false
 }
 
-// foreign reports whether a browser says that the request is of another site's page.
+// foreign reports whether the headers of a browser say that another site's page sent the
+// request.
 func foreign(r *http.Request) bool {
 	at := r.Header.Get("Sec-Fetch-Site")
 	return at == "cross-site" || at == "same-site"

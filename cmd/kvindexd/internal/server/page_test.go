@@ -14,7 +14,8 @@ import (
 	"github.com/kvindex/kvindex/cmd/kvindexd/internal/server"
 )
 
-// The page is small, has the headers that keep other things out, and never makes markup of text.
+// The page is small, its headers forbid other sources of scripts and frames, and its script never
+// turns text into markup.
 func TestPage(t *testing.T) {
 	f := start(t, server.Config{Model: "m"})
 	size := 0
@@ -67,7 +68,8 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// A cookie is had for the token alone, and is good for our own page alone, for its time.
+// Only the token is exchanged for a cookie. The cookie is valid for the server's own page, and
+// until it expires.
 func TestLogin(t *testing.T) {
 	f := start(t, server.Config{Model: "m", Token: "secret"})
 	login := func(body string, change func(*http.Request)) (int, string, []*http.Cookie) {
@@ -140,7 +142,7 @@ func TestLogin(t *testing.T) {
 			t.Errorf("a write from %s: %d", origin, code)
 		}
 	}
-	// A browser that logs out is told to forget the cookie. It is known by its cookie alone.
+	// The answer to a log-out deletes the cookie. The cookie alone identifies the session.
 	out := func(change func(*http.Request)) *http.Response {
 		r := httptest.NewRequest(http.MethodDelete, "http://kvindexd.example.com/login", nil)
 		change(r)
@@ -185,8 +187,9 @@ func loggedIn(t *testing.T, h http.Handler, token string) string {
 	return cookies[0].Value
 }
 
-// A session ends with a log-out, its time, too many others, and the service; then a copy of its
-// cookie is good for nothing, and who watches with it is cut off. Others go on.
+// A session ends with a log-out, with its time, when there are too many later ones, and with the
+// service. Then a copy of its cookie is refused, and its viewers are disconnected. Other
+// sessions continue.
 func TestSessions(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, s *server.Server, admin http.Handler, cookie string){
 		"log-out": func(t *testing.T, _ *server.Server, admin http.Handler, cookie string) {
@@ -199,7 +202,7 @@ func TestSessions(t *testing.T) {
 		},
 		"time": func(*testing.T, *server.Server, http.Handler, string) { time.Sleep(server.SessionTime - time.Second) },
 		"others": func(t *testing.T, _ *server.Server, admin http.Handler, _ string) {
-			for range server.MaxSessions - 1 { // beside the one that goes on
+			for range server.MaxSessions - 1 { // one place is for the session that continues
 				loggedIn(t, admin, "secret")
 			}
 		},
@@ -253,7 +256,7 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// No id and no cookie makes the service panic, and no cookie but its own is good.
+// No id and no cookie makes the service panic, and a forged cookie is refused.
 func FuzzViewer(f *testing.F) {
 	ix, err := kvindex.New()
 	must(f, err)

@@ -13,13 +13,13 @@ import (
 // holds in any tier. Differences, all on purpose:
 //
 //   - A prompt of whole blocks scores all of them.
-//   - A chat is tokenized as the engine does it. The reference puts a second token for the
-//     beginning before a template's own, and so scores tokens that no engine has.
-//   - A pod of the model that holds nothing is in the answer, with 0.
+//   - A chat is tokenized as the engine does it. The reference adds a second
+//     beginning-of-text token before the template's own: no engine has cached such tokens.
+//   - A pod of the model that holds nothing has a score of 0; the reference omits it.
 
-// listens answers the probes of the reference's deployment, which asks this path for liveness,
-// too. It fails just where the reference does not listen: before the index is there and from
-// the end on. A check of /readyz that may fail for long must not restart the process.
+// listens answers the probes of the reference's deployment. They are liveness probes, too, so
+// it fails only when the reference would not listen: before the index exists and after the
+// shutdown began. A check of /readyz that fails for long must not restart the process.
 func (s *Server) listens(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case s.core.Load() == nil:
@@ -31,7 +31,7 @@ func (s *Server) listens(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *Server) scoreCompletions(r asking) (any, error) {
+func (s *Server) scoreCompletions(r call) (any, error) {
 	var q struct {
 		Prompt string   `json:"prompt"`
 		Model  string   `json:"model"`
@@ -47,7 +47,7 @@ func (s *Server) scoreCompletions(r asking) (any, error) {
 	return scores, err
 }
 
-func (s *Server) scoreChat(r asking) (any, error) {
+func (s *Server) scoreChat(r call) (any, error) {
 	var fields map[string]json.RawMessage
 	if err := decode(r.body, &fields, false); err != nil {
 		return nil, err
@@ -71,8 +71,8 @@ func (s *Server) scoreChat(r asking) (any, error) {
 	}
 	body := r.body
 	if set := fields["add_generation_prompt"]; set == nil || string(set) == "null" {
-		// Engines add the prompt by default, and the reference does not. Of equal keys the last
-		// one counts.
+		// Engines add the generation prompt by default, and the reference does not. The last one
+		// of equal keys counts, so the default of the reference is appended.
 		end := bytes.LastIndexByte(body, '}')
 		body = append(append([]byte(nil), body[:end]...), `,"add_generation_prompt":false}`...)
 	}
@@ -88,7 +88,7 @@ func (s *Server) scoreChat(r asking) (any, error) {
 
 // blocks returns the scores in blocks, and the text of a chat. pods, if there are any, narrow
 // the answer.
-func (s *Server) blocks(r asking, q *kvindex.Request, pods []string) (map[string]int, string, error) {
+func (s *Server) blocks(r call, q *kvindex.Request, pods []string) (map[string]int, string, error) {
 	if q.Model == "" {
 		if q.Model = s.cfg.Model; q.Model == "" {
 			return nil, "", bad("model: it is missing, and the service has no model of its own")

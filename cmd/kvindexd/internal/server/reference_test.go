@@ -15,7 +15,7 @@ import (
 	"github.com/kvindex/kvindex/kvindextest"
 )
 
-// Each score is the number of leading blocks that the engine itself has.
+// Each score is the number of leading blocks that the engine itself has cached.
 func TestScoreCompletions(t *testing.T) {
 	f := start(t, server.Config{Model: "m"})
 	for _, pod := range []string{"a", "b", "c"} {
@@ -33,7 +33,7 @@ func TestScoreCompletions(t *testing.T) {
 	var asked []string
 	const requests = 1000
 	partial, whole, evicted := 0, 0, 0
-	had := make(map[string]int) // blocks that an engine had after it served a prompt
+	had := make(map[string]int) // leading blocks in an engine's cache after it served a prompt
 	for n := range requests {
 		prompt := beginnings[random.IntN(3)] + text(random.IntN(200))
 		if n > 0 && random.IntN(2) == 0 {
@@ -54,7 +54,7 @@ func TestScoreCompletions(t *testing.T) {
 		}
 		want := make(map[string]int)
 		for i, e := range f.engines {
-			blocks := held(e, tokens)
+			blocks := cachedBlocks(e, tokens)
 			want[string(rune('a'+i))] = blocks
 			switch of := len(tokens) / 16; {
 			case blocks == of:
@@ -71,7 +71,7 @@ func TestScoreCompletions(t *testing.T) {
 		}
 		e := random.IntN(3)
 		f.serve(t, f.engines[e], tokens)
-		had[prompt+string(rune('a'+e))] = held(f.engines[e], tokens)
+		had[prompt+string(rune('a'+e))] = cachedBlocks(f.engines[e], tokens)
 	}
 	t.Logf("%d prompts beside 3 engines: %d partial, %d whole, %d of blocks that were held and are gone", requests, partial, whole, evicted)
 	if partial < 300 || evicted < 100 {
@@ -79,7 +79,7 @@ func TestScoreCompletions(t *testing.T) {
 	}
 }
 
-// The chats of the templates: the text is Jinja2's, and the scores are the engine's.
+// The recorded chats: the text is equal to Jinja2's, and the scores to the engine's blocks.
 func TestScoreChats(t *testing.T) {
 	var cases map[string]map[string]any
 	read := func(v any, elem ...string) {
@@ -116,11 +116,11 @@ func TestScoreChats(t *testing.T) {
 			}
 			code := ask(t, "POST", f.public.URL+"/score_chat_completions", js(body), &got)
 			if code != http.StatusOK || got.Text != *expected[key].Out {
-				other++ // engines give some templates other messages
+				other++ // engines change the messages for some templates
 				continue
 			}
 			tokens := tokensOf(got.Text, false)
-			if want := map[string]int{"a": held(e, tokens)}; !maps.Equal(got.Scores, want) {
+			if want := map[string]int{"a": cachedBlocks(e, tokens)}; !maps.Equal(got.Scores, want) {
 				t.Fatalf("%s, %s: %v, and the engine has %v", name, key, got.Scores, want)
 			}
 			f.serve(t, e, tokens)
@@ -136,7 +136,7 @@ func TestScoreChats(t *testing.T) {
 	}
 }
 
-// The rules of the reference endpoints that a single prompt shows.
+// The rules of the reference endpoints, each with one request.
 func TestReferenceRules(t *testing.T) {
 	f := start(t, server.Config{Model: "m", BlockTokens: 32})
 	e, _ := f.add(t, kvindextest.EngineConfig{Pod: "a"}), f.add(t, kvindextest.EngineConfig{Pod: "b"})

@@ -7,7 +7,7 @@ import (
 	"github.com/kvindex/kvindex"
 )
 
-// A request is kvindex.Request as JSON.
+// A request is a kvindex.Request as JSON.
 type request struct {
 	Model    string          `json:"model"`
 	Adapter  string          `json:"adapter"`
@@ -27,7 +27,7 @@ type request struct {
 	Top   int      `json:"top"`
 }
 
-// of returns the request for the library, or what is wrong with it by the names of JSON.
+// of converts q for the library. Its error names the field as in JSON.
 func (s *Server) of(q *request) (*kvindex.Request, error) {
 	given := 0
 	for _, is := range []bool{q.Body != nil && string(q.Body) != "null", q.Prompt != "", len(q.Tokens) > 0} {
@@ -58,7 +58,7 @@ func (s *Server) of(q *request) (*kvindex.Request, error) {
 			Model string `json:"model"`
 		}
 		if r.Body != nil {
-			_ = json.Unmarshal(r.Body, &named) // what is wrong with a body is said when it is read
+			_ = json.Unmarshal(r.Body, &named) // the library reports a malformed body
 		}
 		if named.Model == "" {
 			r.Model = s.cfg.Model
@@ -70,15 +70,15 @@ func (s *Server) of(q *request) (*kvindex.Request, error) {
 	return r, nil
 }
 
-// A scored is kvindex.Answer as JSON.
-type scored struct {
+// An answer is a kvindex.Answer as JSON.
+type answer struct {
 	PromptTokens int        `json:"prompt_tokens"`
 	Unknown      string     `json:"unknown,omitempty"`
 	Degraded     string     `json:"degraded,omitempty"`
 	Pods         []podScore `json:"pods"`
 }
 
-// A podScore is kvindex.PodScore as JSON.
+// A podScore is a kvindex.PodScore as JSON.
 type podScore struct {
 	Pod             string         `json:"pod"`
 	Rank            int            `json:"rank"`
@@ -95,7 +95,7 @@ type podScore struct {
 	State           string         `json:"state"`
 }
 
-func (s *Server) score(r asking) (any, error) {
+func (s *Server) score(r call) (any, error) {
 	var q request
 	if err := decode(r.body, &q, true); err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func (s *Server) score(r asking) (any, error) {
 	if err := r.ix.ScoreRequest(r.ctx, of, &a); err != nil {
 		return nil, err
 	}
-	out := scored{PromptTokens: a.PromptTokens, Unknown: text(a.Unknown), Degraded: text(a.Degraded), Pods: make([]podScore, len(a.Pods))}
+	out := answer{PromptTokens: a.PromptTokens, Unknown: text(a.Unknown), Degraded: text(a.Degraded), Pods: make([]podScore, len(a.Pods))}
 	for i := range a.Pods {
 		p := &a.Pods[i]
 		out.Pods[i] = podScore{
@@ -119,8 +119,8 @@ func (s *Server) score(r asking) (any, error) {
 	return out, nil
 }
 
-// explain answers GET, with the request in the query, and POST, with a request as for /v1/score.
-func (s *Server) explain(r asking) (any, error) {
+// explain answers GET with the request in the query, and POST with a body as for /v1/score.
+func (s *Server) explain(r call) (any, error) {
 	query := r.URL.Query()
 	q := request{Model: query.Get("model"), Adapter: query.Get("adapter"), Prompt: query.Get("prompt")}
 	if r.Method == http.MethodPost {

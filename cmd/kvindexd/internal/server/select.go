@@ -12,8 +12,8 @@ import (
 	"github.com/kvindex/kvindex/route"
 )
 
-// A reservation is a request that /v1/select has sent somewhere. It counts as load of the
-// pod, and its prompt as cached there, until it ends: by /v1/done, or by its lease.
+// A reservation is a request for which /v1/select has chosen a pod. Until it ends, by /v1/done
+// or by its lease, it counts as load of the pod, and its prompt as cached there.
 type reservation struct {
 	ix *kvindex.Indexer
 	id string
@@ -26,7 +26,7 @@ type reservation struct {
 	ended  bool
 }
 
-func (s *Server) selectPod(r asking) (any, error) {
+func (s *Server) selectPod(r call) (any, error) {
 	var q struct {
 		request
 		OutputTokens int `json:"output_tokens"`
@@ -51,7 +51,7 @@ func (s *Server) selectPod(r asking) (any, error) {
 		return nil, err
 	}
 	only := of.Pods
-	of.Pods, of.Ranks = nil, true // a pod that nobody knows gets nothing
+	of.Pods, of.Ranks = nil, true // a pod that is neither scored nor in the Fleet is never chosen
 	var a kvindex.Answer
 	if err := r.ix.ScoreRequest(r.ctx, of, &a); err != nil {
 		return nil, err
@@ -62,8 +62,8 @@ func (s *Server) selectPod(r asking) (any, error) {
 	if only != nil {
 		a.Pods = slices.DeleteFunc(a.Pods, func(p kvindex.PodScore) bool { return !slices.Contains(only, p.Pod) })
 	}
-	known := r.known()
-	a.Pods = known.addRanks(a.Pods)
+	fleet := r.fleetNow()
+	a.Pods = fleet.addRanks(a.Pods)
 	pods := a.RoutePods(nil)
 	s.loads.Fill(pods)
 	i := s.cfg.Policy(&route.Request{Tokens: a.PromptTokens, Output: q.OutputTokens}, pods)
@@ -72,7 +72,7 @@ func (s *Server) selectPod(r asking) (any, error) {
 	}
 	chosen := a.Pods[i]
 	v := &reservation{ix: r.ix, id: rand.Text()}
-	v.mu.Lock() // its lease cannot end it before it is whole
+	v.mu.Lock() // the lease must not end v before its fields are set
 	defer v.mu.Unlock()
 	if err := s.reserve(v, lease); err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func (s *Server) selectPod(r asking) (any, error) {
 		Degraded        string `json:"degraded,omitempty"`
 		Unpredicted     string `json:"unpredicted,omitempty"`
 	}{
-		v.id, chosen.Pod, chosen.Rank, known.of[chosen.Pod].host, a.PromptTokens, chosen.CachedTokens, chosen.PredictedTokens,
+		v.id, chosen.Pod, chosen.Rank, fleet.of[chosen.Pod].host, a.PromptTokens, chosen.CachedTokens, chosen.PredictedTokens,
 		lease.Milliseconds(), text(a.Unknown), text(a.Degraded), text(unpredicted),
 	}, nil
 }
@@ -131,10 +131,10 @@ func (s *Server) find(id string) *reservation {
 	return s.reservations[id]
 }
 
-// expire ends v as a request whose answer nobody has seen.
+// expire ends v without an answer: the lease is over.
 func (v *reservation) expire() { v.end(nil) }
 
-// end ends v, with the usage that the engine has reported, or nil for an answer that did not come.
+// end ends v with the usage that the engine has reported, or nil if there was no answer.
 func (v *reservation) end(u *kvindex.Usage) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -155,7 +155,7 @@ func (v *reservation) end(u *kvindex.Usage) {
 	}
 }
 
-func (s *Server) done(r asking) (any, error) {
+func (s *Server) done(r call) (any, error) {
 	var q struct {
 		ID         string `json:"id"`
 		FirstToken bool   `json:"first_token"`
@@ -221,8 +221,8 @@ type fleetPod struct {
 	ranks int
 }
 
-// known returns the pods of the Fleet.
-func (c *core) known() *fleetPods {
+// fleetNow returns the pods of the Fleet, from a copy that is renewed when they change.
+func (c *core) fleetNow() *fleetPods {
 	if c.fleet == nil {
 		return new(fleetPods)
 	}
@@ -230,7 +230,7 @@ func (c *core) known() *fleetPods {
 	if now != nil && now.version == c.fleet.Version() {
 		return now
 	}
-	next := &fleetPods{version: c.fleet.Version(), of: make(map[string]fleetPod)} // before Pods: a change between them is read again
+	next := &fleetPods{version: c.fleet.Version(), of: make(map[string]fleetPod)} // Version before Pods: a change between the calls causes another reading
 	for _, p := range c.fleet.Pods(nil) {
 		if p.Source != "" {
 			next.of[p.ID] = fleetPod{p.Host, p.Ranks}
@@ -240,7 +240,7 @@ func (c *core) known() *fleetPods {
 	return next
 }
 
-// addRanks appends an entry for each rank of the Fleet's pods that has published nothing.
+// addRanks appends a score of 0 for each rank of the Fleet's pods that has published nothing.
 func (f *fleetPods) addRanks(scores []kvindex.PodScore) []kvindex.PodScore {
 	type rank struct {
 		pod string

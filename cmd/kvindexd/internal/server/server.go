@@ -29,33 +29,33 @@ type Config struct {
 	// MaxBody bounds the bytes of a body. 0: 16 MiB. MaxBodies bounds those of all bodies that
 	// are being read or used. 0: 256 MiB.
 	MaxBody, MaxBodies int64
-	// MaxRequests bounds the requests that are worked on at a time. 0: 256.
+	// MaxRequests bounds the requests that are answered at a time. 0: 256.
 	MaxRequests int
-	// MaxReservations bounds what /v1/select has reserved. 0: 65,536.
+	// MaxReservations bounds the reservations of /v1/select. 0: 65,536.
 	MaxReservations int
-	// Lease is how long a reservation lasts that nobody ends, and the longest that a request
-	// may ask for. 0: 10 minutes.
+	// Lease is the time after which a reservation ends by itself, and the longest lease that a
+	// request can have. 0: 10 minutes.
 	Lease time.Duration
 	// ReadyShare is the share of the Fleet's ranks that must be connected before the service is
 	// ready, from 0 to 1. 0: none.
 	ReadyShare float64
 	// Policy chooses for /v1/select. nil: route.Default.
 	Policy route.Policy
-	// Token, if not empty, is what requests to the admin address have to bear.
+	// Token, if not empty, is the bearer token of requests to the admin address.
 	Token string
-	// Proven: the admin address has verified the certificates of its clients.
-	Proven bool
+	// ClientCerts: the listener of the admin address verifies its clients' certificates.
+	ClientCerts bool
 	// PublicPage: the public address has the page and /v1/watch, too.
 	PublicPage bool
 	// Metrics, if not nil, answers /metrics.
 	Metrics http.Handler
-	// Log gets a line for each request, at level debug, and never what a request says. nil:
-	// nothing is logged.
+	// Log gets a line for each request, at level debug, without its contents. nil: nothing is
+	// logged.
 	Log *slog.Logger
 }
 
-// A Server has the handlers of the two addresses. It answers that it is not ready until
-// Open has given it an Indexer. All methods are safe for concurrent use.
+// A Server has the handlers of the two addresses. It is not ready until Open has set its
+// Indexer. All methods are safe for concurrent use.
 type Server struct {
 	cfg      Config
 	slots    chan struct{}
@@ -76,7 +76,7 @@ type Server struct {
 	ended        bool      // Close was called
 }
 
-// core is what there is to ask, from Open on.
+// core has the arguments of Open.
 type core struct {
 	ix    *kvindex.Indexer
 	fleet *events.Fleet
@@ -121,13 +121,13 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// Open gives the Server what it answers about. fleet may be nil.
+// Open sets the Indexer and the Fleet that requests are answered from. fleet may be nil.
 func (s *Server) Open(ix *kvindex.Indexer, fleet *events.Fleet) {
 	s.core.Store(&core{ix: ix, fleet: fleet})
 	s.Check("restored", "")
 }
 
-// Check sets a check of /readyz: why is the reason that it fails for, "" if it does not.
+// Check sets a check of /readyz: why is the reason why it fails, "" if it passes.
 func (s *Server) Check(name, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,14 +138,14 @@ func (s *Server) Check(name, why string) {
 	}
 }
 
-// noIndex is the failure of a request that comes before Open.
+// noIndex returns the failure of a request that comes before Open.
 func (s *Server) noIndex() *failure {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return status(http.StatusServiceUnavailable, "not ready: %s", cmp.Or(s.failing["restored"], "the index is not there yet"))
 }
 
-// Drain makes the service not ready. It goes on answering.
+// Drain makes the service not ready. Requests are still answered.
 func (s *Server) Drain() { s.draining.Store(true) }
 
 // Forget drops the load of a pod that has gone.
@@ -165,31 +165,31 @@ func (s *Server) Close() {
 	}
 }
 
-// A endpoint is a method of a path.
+// An endpoint is a method of a path.
 type endpoint struct {
 	method, path string
 	public       bool // on both addresses; else on the admin address alone
 	handle       http.HandlerFunc
 }
 
-// endpoints are all that are served.
+// endpoints returns all endpoints, of both addresses.
 func (s *Server) endpoints() []endpoint {
 	list := []endpoint{
 		{"GET", "/score_completions", true, s.listens},
-		{"POST", "/score_completions", true, s.asked(s.scoreCompletions, true)},
-		{"POST", "/score_chat_completions", true, s.asked(s.scoreChat, true)},
-		{"POST", "/v1/score", true, s.asked(s.score, false)},
-		{"POST", "/v1/select", true, s.asked(s.selectPod, false)},
-		{"POST", "/v1/done", true, s.asked(s.done, false)},
+		{"POST", "/score_completions", true, s.handle(s.scoreCompletions, true)},
+		{"POST", "/score_chat_completions", true, s.handle(s.scoreChat, true)},
+		{"POST", "/v1/score", true, s.handle(s.score, false)},
+		{"POST", "/v1/select", true, s.handle(s.selectPod, false)},
+		{"POST", "/v1/done", true, s.handle(s.done, false)},
 		{"GET", "/healthz", true, s.healthy},
 		{"GET", "/readyz", true, s.ready},
 		{"GET", "/openapi.json", true, nil}, // see router
-		{"GET", "/v1/pods", false, s.asked(s.listPods, false)},
-		{"PUT", "/v1/pods/{pod}", false, s.asked(s.putPod, false)},
-		{"DELETE", "/v1/pods/{pod}", false, s.asked(s.deletePod, false)},
-		{"POST", "/v1/events/{pod}", false, s.asked(s.ingest, false)},
-		{"GET", "/v1/explain", false, s.asked(s.explain, false)},
-		{"POST", "/v1/explain", false, s.asked(s.explain, false)},
+		{"GET", "/v1/pods", false, s.handle(s.listPods, false)},
+		{"PUT", "/v1/pods/{pod}", false, s.handle(s.putPod, false)},
+		{"DELETE", "/v1/pods/{pod}", false, s.handle(s.deletePod, false)},
+		{"POST", "/v1/events/{pod}", false, s.handle(s.ingest, false)},
+		{"GET", "/v1/explain", false, s.handle(s.explain, false)},
+		{"POST", "/v1/explain", false, s.handle(s.explain, false)},
 		{"GET", "/v1/snapshot", false, s.snapshot},
 		{"GET", "/v1/watch", s.cfg.PublicPage, s.watch},
 		{"POST", "/login", false, s.login},
@@ -204,15 +204,15 @@ func (s *Server) endpoints() []endpoint {
 	return append(list, profiles()...)
 }
 
-// Public returns the handler of the address that everybody may reach.
+// Public returns the handler of the public address.
 func (s *Server) Public() http.Handler {
-	return s.logged(s.router(func(e endpoint) bool { return e.public }))
+	return s.logRequests(s.router(func(e endpoint) bool { return e.public }))
 }
 
-// Admin returns the handler of the admin address, which has all endpoints. The caller makes
-// it listen on a loopback address alone, unless Token or Proven guard it.
+// Admin returns the handler of the admin address, which has all endpoints. The caller must
+// serve it on a loopback address, unless Token or ClientCerts guards it.
 func (s *Server) Admin() http.Handler {
-	return s.logged(s.guard(s.router(func(endpoint) bool { return true })))
+	return s.logRequests(s.guard(s.router(func(endpoint) bool { return true })))
 }
 
 // methods are the methods of one path.
@@ -264,7 +264,7 @@ func (s *Server) router(has func(endpoint) bool) http.Handler {
 	return mux
 }
 
-// HTTP returns a server for one of the handlers, with the times of llm-d's online service.
+// HTTP returns a server for one of the handlers, with the timeouts of llm-d's online service.
 func (s *Server) HTTP(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: 20 * time.Second, ReadTimeout: 60 * time.Second, WriteTimeout: 60 * time.Second,

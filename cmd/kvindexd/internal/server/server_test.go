@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { zmtptest.Main(m) }
 
-// letters has a token for each byte, and one for the beginning.
+// letters is a tokenizer: a token for each byte, and one for the beginning of the text.
 type letters struct{}
 
 func (letters) Encode(_ context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
@@ -48,7 +48,7 @@ func tokensOf(text string, special bool) []uint32 {
 
 const template = `{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`
 
-// fleet is a service with its two addresses, and engines whose events it hears.
+// fleet is a service with its two addresses, and the engines that it follows.
 type fleet struct {
 	ctx           context.Context
 	ix            *kvindex.Indexer
@@ -106,7 +106,7 @@ func (f *fleet) add(t testing.TB, cfg kvindextest.EngineConfig) *kvindextest.Eng
 	return engines[0]
 }
 
-// serve lets an engine answer a prompt, and waits for its events.
+// serve lets an engine answer a prompt, and waits until its events are applied.
 func (f *fleet) serve(t testing.TB, e *kvindextest.Engine, tokens []uint32) {
 	t.Helper()
 	_, err := e.Serve(f.ctx, kvindextest.Request{Tokens: tokens})
@@ -116,8 +116,8 @@ func (f *fleet) serve(t testing.TB, e *kvindextest.Engine, tokens []uint32) {
 	must(t, err)
 }
 
-// held returns how many leading blocks of tokens an engine has.
-func held(e *kvindextest.Engine, tokens []uint32) int {
+// cachedBlocks returns the number of leading blocks of tokens in an engine's cache.
+func cachedBlocks(e *kvindextest.Engine, tokens []uint32) int {
 	longer := append(tokens[:len(tokens):len(tokens)], 1) // the last token never counts as cached
 	return e.Cached(kvindextest.Request{Tokens: longer}) / 16
 }
@@ -134,7 +134,7 @@ func ask(t testing.TB, method, url, body string, v any) int {
 	return code
 }
 
-// exchange sends a request with the type of curl's -d.
+// exchange sends a request with the Content-Type of curl's -d.
 func exchange(t testing.TB, method, url, body string) (int, string, http.Header) {
 	t.Helper()
 	r, err := http.NewRequest(method, url, strings.NewReader(body))

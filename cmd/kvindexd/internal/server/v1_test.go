@@ -35,7 +35,7 @@ type answer struct {
 	}
 }
 
-// One prompt in all of its forms has one score.
+// A prompt has the same score in all forms of a request.
 func TestScore(t *testing.T) {
 	f := start(t, server.Config{Model: "m"})
 	e, _ := f.add(t, kvindextest.EngineConfig{Pod: "a"}), f.add(t, kvindextest.EngineConfig{Pod: "b"})
@@ -123,7 +123,7 @@ type selected struct {
 	LeaseMS                           int64 `json:"lease_ms"`
 }
 
-// A selected prompt counts where it was sent until it is done, and so does its load.
+// A selected prompt counts as cached and as load at its pod until it is done.
 func TestSelect(t *testing.T) {
 	f := start(t, server.Config{Model: "m", MaxReservations: 3}, kvindex.WithPredictions(kvindex.PredictionConfig{TTL: time.Minute}))
 	for _, pod := range []string{"a", "b"} {
@@ -179,7 +179,7 @@ func TestSelect(t *testing.T) {
 	choose(map[string]any{"tokens": prompt, "top": 1}, 400)
 	choose(map[string]any{"tokens": prompt, "lease_ms": 600_001}, 400)
 	choose(map[string]any{"tokens": prompt, "output_tokens": -1}, 400)
-	// Who goes leaves nothing behind.
+	// A pod that is removed leaves nothing behind.
 	choose(map[string]any{"tokens": prompt}, 200)
 	f.server.Close()
 	if s := f.ix.Stats(); s.Tickets.Live != 0 {
@@ -188,7 +188,7 @@ func TestSelect(t *testing.T) {
 	choose(map[string]any{"tokens": prompt}, 503)
 }
 
-// A reservation that nobody ends is over after its lease.
+// A reservation ends with its lease.
 func TestLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ix, err := kvindex.New()
@@ -226,7 +226,7 @@ func TestLease(t *testing.T) {
 	})
 }
 
-// memory keeps an answer.
+// memory is a ResponseWriter that keeps the answer.
 type memory struct {
 	bytes.Buffer
 	code   int
@@ -241,7 +241,7 @@ func (m *memory) Header() http.Header {
 	return m.header
 }
 
-// Ranks that have published nothing are chosen too.
+// /v1/select chooses ranks that have published nothing, too.
 func TestSelectRanks(t *testing.T) {
 	f := start(t, server.Config{Model: "m"})
 	engines, pod, err := kvindextest.NewPod(kvindextest.EngineConfig{Pod: "a", Model: "m"}, 3)
@@ -267,7 +267,7 @@ func TestSelectRanks(t *testing.T) {
 	}
 }
 
-// What the admin address does to pods and events.
+// The endpoints of the admin address for pods, events and snapshots.
 func TestAdmin(t *testing.T) {
 	f := start(t, server.Config{})
 	engines, pod, err := kvindextest.NewPod(kvindextest.EngineConfig{Pod: "a/b", Model: "m"}, 1)
@@ -375,7 +375,7 @@ func TestAdmin(t *testing.T) {
 	}
 }
 
-// full is an answer of which a client takes so many bytes.
+// full is a ResponseWriter that fails after so many bytes.
 type full struct {
 	memory
 	left int
@@ -388,7 +388,7 @@ func (f *full) Write(p []byte) (int, error) {
 	return f.memory.Write(p)
 }
 
-// A snapshot that is cut off does not end as a whole one does.
+// A snapshot that is cut off does not end like a whole one.
 func TestSnapshotCutOff(t *testing.T) {
 	f := start(t, server.Config{})
 	for i := range uint64(50) {

@@ -19,25 +19,26 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// /v1/watch sends what the page shows, as server-sent events: a first picture, and then, once
-// a second, what has changed. A message has at most maxMessage bytes; a longer picture is
-// several messages, of which the last one alone has an id.
+// /v1/watch sends the contents of the page as server-sent events: a whole picture first, and
+// then, once a second, the rows that have changed. A message has at most maxMessage bytes; a
+// longer picture is several messages, and only the last one has an id.
 //
-// A feed makes the picture, at most once a second for all viewers together, and nothing while
-// nobody looks. Each row has the number of the tick at which it changed last, and a viewer is
-// no more than the tick that it has seen. So its id is this number, and a viewer that comes
-// back with it (Last-Event-ID) gets what has changed since.
+// A feed makes the picture at most once a second for all viewers together, and never without a
+// viewer. A row has the number of the tick at which it changed last. The only state of a
+// viewer is the tick that it has seen, which is the id of the message: a viewer that reconnects
+// with it (Last-Event-ID) gets the rows that have changed since.
 
 const (
 	maxMessage = 64 << 10 // bytes of a message
 	maxViewers = 64
-	maxGone    = 2048 // pods that have gone which a feed remembers
+	maxGone    = 2048 // removed pods that a feed remembers
 	maxText    = 300  // bytes of an error in a message
-	maxLosses  = 1024 // the last losses of all pods that are remembered
-	podLosses  = 20   // of them shown of one pod
+	maxLosses  = 1024 // losses of all pods that a feed remembers, the last ones
+	podLosses  = 20   // losses in the detail of a pod
 )
 
-// A podRow is a row of the fleet: a pod of a model. It has nothing that changes by itself.
+// A podRow is a row of the fleet: a pod of a model. It has no field that changes with time
+// alone, such as an age: an idle pod's row is not sent again.
 type podRow struct {
 	ID          uint64     `json:"id"`
 	Pod         string     `json:"pod"`
@@ -53,15 +54,15 @@ type podRow struct {
 	LastMessage time.Time  `json:"last_message,omitzero"`
 }
 
-// tierCounts are blocks by tier. JSON has those that are not 0, by the names of their tiers.
+// tierCounts has the number of blocks by tier. Its JSON has the tiers with blocks, by name.
 type tierCounts [len(kvindex.RankInfo{}.Blocks)]int
 
 // MarshalJSON implements json.Marshaler.
 func (c tierCounts) MarshalJSON() ([]byte, error) { return json.Marshal(byTier(c[:])) }
 
-// A whole is what is known of all pods together. Events, scores and tokens are counted since
+// totals has the figures of all pods together. Events, scores and tokens are counted since
 // the start.
-type whole struct {
+type totals struct {
 	Now          time.Time         `json:"now"`
 	Pods         int               `json:"pods"`
 	Blocks       map[string]int    `json:"blocks,omitempty"`
@@ -75,9 +76,9 @@ type whole struct {
 	Model        string            `json:"model,omitempty"`   // of requests that name none
 }
 
-// A detail is one pod.
+// A detail is all that the page shows of one pod.
 type detail struct {
-	Row     json.RawMessage   `json:"row"` // null: there is no such pod
+	Row     json.RawMessage   `json:"row"` // null: the pod does not exist
 	Ranks   []rank            `json:"ranks"`
 	Streams []streamDetail    `json:"streams"`
 	Losses  []json.RawMessage `json:"losses"`
@@ -95,7 +96,7 @@ type streamDetail struct {
 	Traffic     stats.Traffic `json:"traffic"`
 }
 
-// A loss is a kvindex.Loss, and when it was noticed.
+// A loss is a kvindex.Loss and its time.
 type loss struct {
 	Noticed time.Time    `json:"noticed"`
 	Loss    kvindex.Loss `json:"loss"`
@@ -104,18 +105,18 @@ type loss struct {
 // A feed is the picture that viewers see. Its zero value is empty.
 type feed struct {
 	mu     sync.Mutex // guards the fields below
-	run    string     // random: ids of another process are not ours
+	run    string     // random: tells the ids of this process from those of another one
 	tick   uint64     // of the newest picture; 0: there is none
-	made   time.Time  // of that
-	whole  []byte     // JSON
+	made   time.Time  // of the newest picture
+	totals []byte     // JSON
 	rows   map[podModel]*feedRow
 	order  []*feedRow // by pod and model
 	nextID uint64
 	gone   []goneRow // the oldest first
-	floor  uint64    // pods that went up to this tick may be missing in gone
+	floor  uint64    // gone is complete for later ticks only
 
 	losses []loss // a ring
-	lost   uint64 // all that ever were in it
+	lost   uint64 // the number of all losses, those that were overwritten included
 }
 
 type podModel struct{ pod, model string }
@@ -129,7 +130,7 @@ type feedRow struct {
 
 type goneRow struct{ id, tick uint64 }
 
-// Lost notes a loss, for the page. It is a Hooks.Lost.
+// Lost records a loss for the page. It is a Hooks.Lost.
 func (s *Server) Lost(l kvindex.Loss) {
 	f := &s.feed
 	f.mu.Lock()
@@ -154,7 +155,7 @@ func (f *feed) lossesOf(pod, model string) (of []loss) {
 	return of
 }
 
-// refresh makes the next picture, unless there is one that is younger than every.
+// refresh makes the next picture, unless the newest is younger than every.
 func (s *Server) refresh(c *core, every time.Duration) {
 	f := &s.feed
 	if f.tick > 0 && time.Since(f.made) < every {
@@ -190,10 +191,10 @@ func (s *Server) refresh(c *core, every time.Duration) {
 		f.floor = f.gone[over-1].tick
 		f.gone = append(f.gone[:0], f.gone[over:]...)
 	}
-	f.whole = s.wholeOf(c, len(f.rows))
+	f.totals = s.totalsOf(c, len(f.rows))
 }
 
-// see takes a row into the picture.
+// see puts a row into the picture.
 func (f *feed) see(row podRow) {
 	key := podModel{row.Pod, row.Model}
 	r := f.rows[key]
@@ -235,7 +236,7 @@ func rowOf(p *kvindex.PodInfo, of *events.FleetPod) podRow {
 	return row
 }
 
-// why returns the reason of a pod's state; "" for a live pod.
+// why returns the reason of a pod's state, "" for a live pod.
 func why(p *kvindex.PodInfo, of *events.FleetPod) string {
 	switch p.State {
 	case kvindex.StateLive:
@@ -273,7 +274,8 @@ func why(p *kvindex.PodInfo, of *events.FleetPod) string {
 	return "messages from before the first one, or lost ones, never came: it may hold more"
 }
 
-// whyNot returns why a pod of the Fleet is not connected; "" if it is, or is not of the Fleet.
+// whyNot returns the reason why a pod of the Fleet is not connected, "" if it is connected or p
+// is nil.
 func whyNot(p *events.FleetPod) string {
 	if p == nil {
 		return ""
@@ -290,9 +292,9 @@ func whyNot(p *events.FleetPod) string {
 	return ""
 }
 
-func (s *Server) wholeOf(c *core, pods int) []byte {
+func (s *Server) totalsOf(c *core, pods int) []byte {
 	st := c.ix.Stats()
-	w := whole{
+	w := totals{
 		Now: time.Now(), Pods: pods, Blocks: byTier(st.Blocks[:]), Bytes: st.Index.Total, Budget: st.Index.Budget,
 		Events:       st.StoredEvents + st.RemovedEvents + st.ClearedEvents,
 		PromptTokens: st.Scores.PromptTokens, CachedTokens: st.Scores.CachedTokens, Failing: s.failures(), Model: s.cfg.Model,
@@ -310,7 +312,7 @@ func (s *Server) wholeOf(c *core, pods int) []byte {
 	return b
 }
 
-// shorten cuts a text that comes from outside.
+// shorten cuts a text from outside to maxText bytes.
 func shorten(text string) string {
 	if len(text) <= maxText {
 		return text
@@ -319,7 +321,7 @@ func shorten(text string) string {
 }
 
 // messages returns the data of the messages for a viewer that has seen the picture of tick
-// since, 0 for none, and the id of the last one of them. reset: the viewer has to forget what it shows.
+// since (0: none), and the id of the last message. reset makes the viewer drop its picture.
 func (f *feed) messages(since uint64, reset bool) (data [][]byte, id string) {
 	if since < f.floor {
 		since, reset = 0, true
@@ -348,7 +350,7 @@ func (f *feed) messages(since uint64, reset bool) (data [][]byte, id string) {
 		b, empty = append(b, r.json...), false
 	}
 	const perGone = 21 // digits and a comma
-	rest := len(f.whole) + 64
+	rest := len(f.totals) + 64
 	for _, g := range f.gone {
 		if g.tick > since {
 			rest += perGone
@@ -370,7 +372,7 @@ func (f *feed) messages(since uint64, reset bool) (data [][]byte, id string) {
 		b, empty = strconv.AppendUint(b, g.id, 10), false
 	}
 	b = append(b, `],"whole":`...)
-	b = append(append(b, f.whole...), '}')
+	b = append(append(b, f.totals...), '}')
 	return append(data, b), fmt.Sprintf("%s.%d", f.run, f.tick)
 }
 
@@ -407,7 +409,7 @@ func (f *feed) detailOf(c *core, pod, model string) []byte {
 			}
 		}
 	}
-	for _, at := range slices.Sorted(maps.Keys(links)) { // which have brought nothing
+	for _, at := range slices.Sorted(maps.Keys(links)) { // the connections that have received nothing
 		if of := (streamDetail{Stream: at, Link: links[at].Link, Error: shorten(text(links[at].Err))}); fits(of) {
 			d.Streams = append(d.Streams, of)
 		}
@@ -426,8 +428,8 @@ func (f *feed) detailOf(c *core, pod, model string) []byte {
 	return b
 }
 
-// linksOf returns the connections of the Fleet to a pod, by their endpoints, which are the names
-// of its streams.
+// linksOf returns the connections of the Fleet to a pod by their endpoints: an endpoint is the
+// name of its stream.
 func (c *core) linksOf(pod, model string) map[string]events.FleetStream {
 	links := make(map[string]events.FleetStream)
 	if c.fleet != nil {
@@ -446,8 +448,8 @@ const runLength = 8
 
 var eventID = regexp.MustCompile(`^([A-Z2-7]{8})\.([0-9]{1,20})$`)
 
-// since returns the tick of the id that a viewer has seen last, 0 if it begins, or the id is of
-// another process.
+// since returns the tick of the last id that a viewer has seen, 0 for a new viewer and for an id
+// of another process.
 func (f *feed) since(id string) (uint64, error) {
 	if id == "" {
 		return 0, nil
@@ -466,7 +468,7 @@ func (f *feed) since(id string) (uint64, error) {
 	return tick, nil
 }
 
-// watch sends the picture of the page, until the viewer goes or the service ends.
+// watch sends the picture of the page until the viewer disconnects or the service ends.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 	c := s.core.Load()
 	switch {
@@ -480,7 +482,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 		write(w, http.StatusServiceUnavailable, fail("not ready: the service ends"))
 		return
 	}
-	if r.ContentLength != 0 { // without a deadline for reading, a body that does not come would never end
+	if r.ContentLength != 0 { // there is no deadline for reading here: a body that never comes would never end
 		write(w, http.StatusBadRequest, fail("body: there is none in a request for messages"))
 		return
 	}
@@ -506,7 +508,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no") // of a proxy such as nginx
+	h.Set("X-Accel-Buffering", "no") // for nginx: pass messages on at once
 	if r.Method == http.MethodHead {
 		return
 	}
@@ -516,7 +518,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 	defer tick.Stop()
 	for reset := since == 0; ; reset = false {
 		s.feed.mu.Lock()
-		s.refresh(c, s.every*9/10) // tickers are not exact
+		s.refresh(c, s.every*9/10) // a tick may come a little early
 		data, id := s.feed.messages(since, reset)
 		since = s.feed.tick
 		if query.Has("pod") {

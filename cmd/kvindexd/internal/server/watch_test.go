@@ -23,7 +23,7 @@ import (
 	"github.com/kvindex/kvindex/kvindextest"
 )
 
-// A row is what a viewer knows of a pod.
+// A row is a pod in the picture of a viewer.
 type row struct {
 	ID                             uint64
 	Pod, Model, State, Why, Source string
@@ -34,7 +34,7 @@ type row struct {
 	Missing                        uint64
 }
 
-// A viewer is a client of /v1/watch that keeps the picture.
+// A viewer is a client of /v1/watch that assembles the picture.
 type viewer struct {
 	rows   map[uint64]row
 	id     string
@@ -48,12 +48,12 @@ type viewer struct {
 		}
 		Cut bool
 	}
-	messages, resets, sent int // sent: rows
-	body                   io.Closer
-	lines                  *bufio.Reader
+	messages, resets, rowsSent int
+	body                       io.Closer
+	lines                      *bufio.Reader
 }
 
-// connect begins to watch, from the last message on that v has had. query may be empty.
+// connect begins to watch, from the last message that v has received. query may be empty.
 func (v *viewer) connect(t testing.TB, ctx context.Context, url, query string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/v1/watch?"+query, nil)
@@ -120,7 +120,7 @@ func (v *viewer) next() error {
 		for _, p := range m.Pods {
 			v.rows[p.ID] = p
 		}
-		v.sent += len(m.Pods)
+		v.rowsSent += len(m.Pods)
 		for _, id := range m.Gone {
 			delete(v.rows, id)
 		}
@@ -130,7 +130,7 @@ func (v *viewer) next() error {
 	}
 }
 
-// until reads pictures until one is as it should be.
+// until reads pictures until is returns true.
 func (v *viewer) until(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	for {
@@ -143,7 +143,7 @@ func (v *viewer) until(t testing.TB, what string, is func() bool) {
 	}
 }
 
-// shows reports whether the picture is what the Indexer lists.
+// shows reports whether the picture is equal to the Indexer's list of pods.
 func (v *viewer) shows(ix *kvindex.Indexer) bool {
 	pods := ix.Pods(nil)
 	of := make(map[[2]string]row)
@@ -171,8 +171,8 @@ var hostileNames = []string{
 	`<img src=x onerror=alert(1)>`, `"><script>alert(1)</script>`, `'; drop`, "a/b?c#d", "\u202eright to left\u202c", "\u0000\u0001", "a\nb\ndata: x", strings.Repeat("<", 1024), "\u2028", "..", "%2e",
 }
 
-// What viewers see after random changes is what the Indexer lists, also if they were away, and no
-// message is too long.
+// After random changes each viewer's picture is equal to the Indexer's list of pods, also after a
+// reconnection, and no message is too long.
 func TestWatchAgainstPlain(t *testing.T) {
 	f := start(t, server.Config{Model: "m"})
 	f.server.Every(2 * time.Millisecond)
@@ -189,7 +189,7 @@ func TestWatchAgainstPlain(t *testing.T) {
 				model = hostileNames[random.IntN(len(hostileNames))]
 			}
 			if random.IntN(4) == 0 {
-				_ = f.ix.RemovePod(pod) // one that is not there is no error
+				_ = f.ix.RemovePod(pod) // the pod need not exist
 				continue
 			}
 			p := fakeengine.NewPrompt(random.Uint64(), 16, 4)
@@ -204,12 +204,13 @@ func TestWatchAgainstPlain(t *testing.T) {
 		}
 		v.until(t, fmt.Sprint("step ", step), func() bool { return v.shows(f.ix) })
 	}
-	if v.resets == 0 || v.sent > v.messages*200 {
-		t.Errorf("%d resets, %d rows in %d messages", v.resets, v.sent, v.messages)
+	if v.resets == 0 || v.rowsSent > v.messages*200 {
+		t.Errorf("%d resets, %d rows in %d messages", v.resets, v.rowsSent, v.messages)
 	}
 }
 
-// Many pods are several messages, and one that missed too many that have gone begins again.
+// The picture of many pods is several messages. A viewer that missed too many removals gets a
+// whole picture again.
 func TestWatchManyPods(t *testing.T) {
 	f := start(t, server.Config{Model: "m"})
 	f.server.Every(2 * time.Millisecond)
@@ -234,7 +235,7 @@ func TestWatchManyPods(t *testing.T) {
 		t.Errorf("%d messages for %d pods with long names", v.messages, long)
 	}
 	away.id, away.rows = v.id, maps.Clone(v.rows)
-	for from := 0; from <= server.MaxGone; from += 500 { // all that were there have gone, too
+	for from := 0; from <= server.MaxGone; from += 500 { // the pods of the first picture go, too
 		ingest(from, from+500)
 		v.until(t, "more pods", func() bool { return v.shows(f.ix) })
 		for i := from; i < from+500; i++ {
@@ -249,7 +250,7 @@ func TestWatchManyPods(t *testing.T) {
 	}
 }
 
-// Wrong requests are answered by what is wrong with them, and viewers are bounded.
+// The answer to a wrong request names the mistake, and the number of viewers is bounded.
 func TestWatchRefuses(t *testing.T) {
 	f := start(t, server.Config{Model: "m"})
 	f.server.Every(200 * time.Millisecond)
@@ -307,7 +308,7 @@ func TestWatchRefuses(t *testing.T) {
 	}
 }
 
-// A viewer outlives the times of a request, and one that does not read is cut off.
+// A viewer outlives the timeouts of a request, and one that does not read is disconnected.
 func TestWatchTimes(t *testing.T) {
 	f := start(t, server.Config{Model: "m"})
 	f.server.Every(100 * time.Millisecond)
@@ -330,7 +331,7 @@ func TestWatchTimes(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	f.server.SlowWrite(100 * time.Millisecond)
-	for i := range 2000 { // more than the buffers of two sockets have room for, in a few pictures
+	for i := range 2000 { // a few pictures of so many rows overflow the buffers of both sockets
 		must(t, f.ix.Ingest(fmt.Sprint(strings.Repeat("<", 900), i), "m", fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 1).Stored(0, 1))))
 	}
 	conn, err := net.Dial("tcp", l.Addr().String())
@@ -383,15 +384,15 @@ func TestWatchDetail(t *testing.T) {
 	}
 }
 
-// The first picture of 1,000 pods comes at once, and is small. A picture in which 100 of them have
-// changed costs a viewer less than 2 % of a processor at one picture a second, the changes included.
+// The first picture of 1,000 pods comes at once, and is small. At one picture a second, a viewer
+// of 100 changed rows costs less than 2 % of a processor, the changes included.
 func TestWatchCost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the race detector takes most of the time")
 	}
 	f := start(t, server.Config{Model: "m"})
 	change := manyPods(t, f.ix, 1000)
-	// watch reads so many pictures, and returns the processor time of each.
+	// watch reads the number of pictures, and returns the processor time for each of them.
 	watch := func(pictures int) (*pictureWriter, time.Duration) {
 		ctx, cancel := context.WithCancel(f.ctx)
 		defer cancel()
@@ -407,7 +408,7 @@ func TestWatchCost(t *testing.T) {
 		})
 		return w, took / time.Duration(pictures)
 	}
-	f.server.Every(1000 * time.Hour) // a picture that took two would not come
+	f.server.Every(1000 * time.Hour) // a picture that needed two ticks would not come
 	first, took := watch(1)
 	t.Logf("the first picture: %d bytes in %d messages, %v of a processor", first.bytes, first.messages, took)
 	if first.bytes > 256<<10 || first.messages > 5 || took > time.Second {
@@ -425,7 +426,7 @@ func TestWatchCost(t *testing.T) {
 	}
 }
 
-// manyPods makes pods, and returns a function that changes so many of them.
+// manyPods adds n pods, and returns a function that changes some of them.
 func manyPods(t testing.TB, ix *kvindex.Indexer, n int) (change func(n int)) {
 	at := 0
 	change = func(some int) {
@@ -439,7 +440,8 @@ func manyPods(t testing.TB, ix *kvindex.Indexer, n int) (change func(n int)) {
 	return change
 }
 
-// A pictureWriter counts messages, and calls written after each with an id: it ends a picture.
+// A pictureWriter counts messages, and calls written after each message with an id, which ends a
+// picture.
 type pictureWriter struct {
 	header          http.Header
 	written         func()
