@@ -110,6 +110,9 @@ func (s *situation) open(opts ...kvindex.Option) {
 
 func (s *situation) in(pod string, rank int, evs ...fakeengine.Event) {
 	s.Helper()
+	if s.ix == nil {
+		s.open()
+	}
 	if err := s.ix.Ingest(pod, "m", fakeengine.Payload(1, rank, evs...)); err != nil {
 		s.Fatal(err)
 	}
@@ -155,6 +158,22 @@ func (s *situation) message(seq uint64, evs ...fakeengine.Event) kvindex.Message
 	return message("s", seq, float64(seq+1), s.rank, evs...)
 }
 
+// brings has messages come, in an Indexer that may have to be opened first.
+func (s *situation) brings(ms ...kvindex.Message) {
+	if s.ix == nil {
+		s.open()
+	}
+	brings(ms...)(s.T, s.ix)
+}
+
+// none is a situation in which the pod holds nothing of the prompt.
+func none(make func(s *situation, n int)) func(s *situation, n int) {
+	return func(s *situation, n int) {
+		s.held = 0
+		make(s, n)
+	}
+}
+
 // situations are those of known cause. n is the number of whole blocks of the prompt,
 // at least 3, and held is less than that.
 var situations = []struct {
@@ -162,21 +181,13 @@ var situations = []struct {
 	make  func(s *situation, n int)
 	cause string
 }{
-	{"never stored", func(s *situation, n int) {
-		s.open()
-		s.a(s.p.Stored(0, s.held))
-	}, "never_stored"},
-	{"evicted", func(s *situation, n int) {
-		s.open()
-		s.a(s.p.Stored(0, n), s.p.Removed(s.held))
-	}, "evicted"},
+	{"never stored", func(s *situation, n int) { s.a(s.p.Stored(0, s.held)) }, "never_stored"},
+	{"evicted", func(s *situation, n int) { s.a(s.p.Stored(0, n), s.p.Removed(s.held)) }, "evicted"},
 	{"evicted here, held elsewhere", func(s *situation, n int) {
-		s.open()
 		s.in("c", 0, s.p.Stored(0, n))
 		s.a(s.p.Stored(0, n), s.p.Removed(s.held))
 	}, "evicted"},
 	{"evicted, and held with another salt", func(s *situation, n int) {
-		s.open()
 		other := s.stored(0, n, salted("pepper"))
 		for i := range other.Hashes {
 			other.Hashes[i] = fakeengine.IntHash(uint64(i + 1))
@@ -184,7 +195,6 @@ var situations = []struct {
 		s.a(s.p.Stored(0, n), s.p.Removed(s.held), other)
 	}, "evicted"},
 	{"held elsewhere", func(s *situation, n int) {
-		s.open()
 		s.in("c", 0, s.p.Stored(0, n))
 		s.in("b", 1, s.p.Stored(0, s.held+1))
 		s.a(s.p.Stored(0, s.held))
@@ -193,190 +203,137 @@ var situations = []struct {
 		}
 	}, "elsewhere"},
 	{"less is held elsewhere", func(s *situation, n int) {
-		s.open()
 		s.in("b", 1, s.p.Stored(0, s.held))
 		s.a(s.p.Stored(0, s.held))
 	}, "never_stored"},
-	{"cleared", func(s *situation, n int) {
-		s.held = 0
-		s.open()
-		s.a(s.p.Stored(0, n), fakeengine.Cleared{}, s.random(1).Stored(0, 1))
-	}, "cleared"},
+	{"cleared", none(func(s *situation, n int) { s.a(s.p.Stored(0, n), fakeengine.Cleared{}, s.random(1).Stored(0, 1)) }), "cleared"},
 	{"evicted since the last clear", func(s *situation, n int) {
-		s.open()
 		s.a(s.p.Stored(0, n), fakeengine.Cleared{}, s.p.Stored(0, n), s.p.Removed(s.held))
 	}, "evicted"},
-	{"hidden", func(s *situation, n int) {
-		s.open()
-		s.a(s.p.Stored(0, n), s.p.Stored(0, n), s.p.Removed(s.held))
-	}, "hidden"},
-	{"marked as lost", func(s *situation, n int) {
-		s.held = 0
-		s.open()
+	{"hidden", func(s *situation, n int) { s.a(s.p.Stored(0, n), s.p.Stored(0, n), s.p.Removed(s.held)) }, "hidden"},
+	{"marked as lost", none(func(s *situation, n int) {
 		s.a(s.p.Stored(0, n))
-		if err := s.ix.MarkLost("a", s.rank); err != nil {
-			s.Fatal(err)
-		}
+		must(s.T, s.ix.MarkLost("a", s.rank))
 		s.a(s.random(1).Stored(0, 1))
 		s.also = func(e *kvindex.Explanation) bool {
 			return e.Detail == "marked" && strings.Contains(e.Why, "noticed at 20") && e.Score.State == kvindex.StatePartial
 		}
-	}, "lost"},
-	{"lost in a gap", func(s *situation, n int) {
-		s.held = 0
-		s.open()
-		brings(s.message(0, s.p.Stored(0, n)), s.message(2, s.random(1).Stored(0, 1)))(s.T, s.ix)
+	}), "lost"},
+	{"lost in a gap", none(func(s *situation, n int) {
+		s.brings(s.message(0, s.p.Stored(0, n)), s.message(2, s.random(1).Stored(0, 1)))
 		s.also = func(e *kvindex.Explanation) bool { return e.Detail == "gap" }
-	}, "lost"},
+	}), "lost"},
 	{"lost with the word of it", func(s *situation, n int) {
-		s.open()
-		brings(s.message(0, s.random(1).Stored(0, 1)), s.message(2, s.random(1).Stored(0, 1)))(s.T, s.ix)
-		brings(s.message(3, s.p.Stored(0, s.held)))(s.T, s.ix)
+		s.brings(s.message(0, s.random(1).Stored(0, 1)), s.message(2, s.random(1).Stored(0, 1)))
+		s.brings(s.message(3, s.p.Stored(0, s.held)))
 		s.also = func(e *kvindex.Explanation) bool { return e.Detail == "gap" }
 	}, "lost"},
-	{"lost with a restart", func(s *situation, n int) {
-		s.held = 0
-		s.open()
-		brings(s.message(0, s.p.Stored(0, n)))(s.T, s.ix)
+	{"lost with a restart", none(func(s *situation, n int) {
+		s.brings(s.message(0, s.p.Stored(0, n)))
 		restarted("s")(s.T, s.ix)
 		s.also = func(e *kvindex.Explanation) bool {
 			return e.Detail == "restart" && strings.HasPrefix(e.Why, "The engine restarted") && !strings.Contains(e.Why, "may hold")
 		}
-	}, "lost"},
-	{"lost with a move", func(s *situation, n int) {
-		s.held = 0
-		s.open()
-		brings(s.message(0, s.p.Stored(0, n)), message("t", 0, 9, s.rank, s.random(1).Stored(0, 1)))(s.T, s.ix)
+	}), "lost"},
+	{"lost with a move", none(func(s *situation, n int) {
+		s.brings(s.message(0, s.p.Stored(0, n)), message("t", 0, 9, s.rank, s.random(1).Stored(0, 1)))
 		s.also = func(e *kvindex.Explanation) bool {
 			return e.Detail == "moved" && strings.HasPrefix(e.Why, "Another stream") && !strings.Contains(e.Why, "may hold")
 		}
-	}, "lost"},
-	{"cleared, and then a loss was kept", func(s *situation, n int) {
-		s.held = 0
+	}), "lost"},
+	{"cleared, and then a loss was kept", none(func(s *situation, n int) {
 		s.open(kvindex.WithKeepOnLoss())
-		brings(s.message(0, s.p.Stored(0, n)), s.message(1, fakeengine.Cleared{}, s.random(1).Stored(0, 1)), s.message(3, s.random(1).Stored(0, 1)))(s.T, s.ix)
-	}, "cleared"},
-	{"cleared, and then the connection was lost", func(s *situation, n int) {
-		s.held = 0
-		s.open()
-		brings(s.message(0, s.p.Stored(0, n)), s.message(1, fakeengine.Cleared{}, s.random(1).Stored(0, 1)))(s.T, s.ix)
+		s.brings(s.message(0, s.p.Stored(0, n)), s.message(1, fakeengine.Cleared{}, s.random(1).Stored(0, 1)), s.message(3, s.random(1).Stored(0, 1)))
+	}), "cleared"},
+	{"cleared, and then the connection was lost", none(func(s *situation, n int) {
+		s.brings(s.message(0, s.p.Stored(0, n)), s.message(1, fakeengine.Cleared{}, s.random(1).Stored(0, 1)))
 		note("s", events.NoteLost)(s.T, s.ix)
-	}, "cleared"},
-	{"cleared, and then sent again", func(s *situation, n int) {
-		s.held = 0
-		s.open()
-		brings(s.message(0, s.p.Stored(0, n)), s.message(1, fakeengine.Cleared{}, s.p.Stored(0, n)))(s.T, s.ix)
-		if err := s.ix.Sink().StreamNote("a", "m", "s", events.NoteRewound); err != nil {
-			s.Fatal(err)
-		}
-	}, "held_back"},
+	}), "cleared"},
+	{"cleared, and then sent again", none(func(s *situation, n int) {
+		s.brings(s.message(0, s.p.Stored(0, n)), s.message(1, fakeengine.Cleared{}, s.p.Stored(0, n)))
+		must(s.T, s.ix.Sink().StreamNote("a", "m", "s", events.NoteRewound))
+	}), "held_back"},
 	{"a loss that the engine made good", func(s *situation, n int) {
-		s.open()
-		brings(s.message(0, s.random(1).Stored(0, 1)), s.message(2, fakeengine.Cleared{}, s.p.Stored(0, s.held)))(s.T, s.ix)
+		s.brings(s.message(0, s.random(1).Stored(0, 1)), s.message(2, fakeengine.Cleared{}, s.p.Stored(0, s.held)))
 	}, "never_stored"},
-	{"partial", func(s *situation, n int) {
-		s.open()
-		brings(s.message(7, s.random(1).Stored(0, 1), s.p.Stored(0, s.held)))(s.T, s.ix)
-	}, "partial"},
+	{"partial", func(s *situation, n int) { s.brings(s.message(7, s.random(1).Stored(0, 1), s.p.Stored(0, s.held))) }, "partial"},
 	{"caught up with", func(s *situation, n int) {
-		s.open()
-		brings(s.message(0, s.random(1).Stored(0, 1), s.p.Stored(0, s.held)), hold(s.message(2, s.random(1).Stored(0, 1))))(s.T, s.ix)
+		s.brings(s.message(0, s.random(1).Stored(0, 1), s.p.Stored(0, s.held)), hold(s.message(2, s.random(1).Stored(0, 1))))
 	}, "held_back"},
 	{"a connection lost", func(s *situation, n int) {
-		s.open()
-		brings(s.message(0, s.random(1).Stored(0, 1), s.p.Stored(0, s.held)))(s.T, s.ix)
+		s.brings(s.message(0, s.random(1).Stored(0, 1), s.p.Stored(0, s.held)))
 		note("s", events.NoteLost)(s.T, s.ix)
 	}, "held_back"},
-	{"sent again", func(s *situation, n int) {
-		s.held = 0
-		s.open()
-		brings(s.message(0, s.p.Stored(0, n)))(s.T, s.ix)
-		if err := s.ix.Sink().StreamNote("a", "m", "s", events.NoteRewound); err != nil {
-			s.Fatal(err)
-		}
-	}, "held_back"},
-	{"contested", func(s *situation, n int) {
-		s.held = 0
-		s.open()
+	{"sent again", none(func(s *situation, n int) {
+		s.brings(s.message(0, s.p.Stored(0, n)))
+		must(s.T, s.ix.Sink().StreamNote("a", "m", "s", events.NoteRewound))
+	}), "held_back"},
+	{"contested", none(func(s *situation, n int) {
 		for seq := range uint64(3) {
 			for _, stream := range []string{"s", "t"} {
-				brings(message(stream, seq, float64(seq+1), s.rank, s.random(1).Stored(0, 1)))(s.T, s.ix)
+				s.brings(message(stream, seq, float64(seq+1), s.rank, s.random(1).Stored(0, 1)))
 			}
 		}
-	}, "contested"},
-	{"silent", func(s *situation, n int) {
-		s.held = 0
-		s.open()
+	}), "contested"},
+	{"silent", none(func(s *situation, n int) {
 		s.in("c", 0, s.p.Stored(0, n))
 		notes := []events.Note{events.NoteOpened, events.NoteConnected}[:1+n%2]
 		note("s", notes...)(s.T, s.ix)
 		s.also = func(e *kvindex.Explanation) bool {
 			return strings.Contains(e.Why, "its address") == (len(notes) == 1) && strings.Contains(e.Why, "is connected") == (len(notes) == 2)
 		}
-	}, "silent"},
+	}), "silent"},
 	{"a stream is silent", func(s *situation, n int) {
-		s.open()
 		s.a(s.p.Stored(0, s.held))
 		note("s", events.NoteOpened)(s.T, s.ix)
 	}, "silent"},
 	{"parked", func(s *situation, n int) {
 		s.held = min(s.held, n-2)
 		from := s.held + 1 + s.r.IntN(n-s.held-1)
-		s.open()
 		s.a(s.p.Stored(0, s.held), s.p.Stored(from, n))
 		s.also = func(e *kvindex.Explanation) bool {
 			return strings.HasPrefix(e.Why, "Announcements of the pod (1) wait")
 		}
 	}, "parked"},
 	{"unplaced", func(s *situation, n int) {
-		s.open()
 		s.a(s.random(1).Stored(0, 1), s.p.Stored(0, s.held), byHash(s.random(2).Stored(0, 2)))
 		s.also = func(e *kvindex.Explanation) bool {
 			return strings.Contains(e.Why, "The pod holds 2 blocks by hashes") && s.ix.Stats().Unplaced == 2
 		}
 	}, "unplaced"},
 	{"unplaced, and elsewhere", func(s *situation, n int) {
-		s.open()
 		s.a(s.random(1).Stored(0, 1), s.p.Stored(0, s.held), byHash(s.random(1).Stored(0, 1)))
 		s.in("c", 0, s.p.Stored(0, n))
 		s.also = func(e *kvindex.Explanation) bool { return strings.Contains(e.Why, "it may be one of them") }
 	}, "elsewhere"},
 	{"the whole prompt", func(s *situation, n int) {
 		s.held = n
-		s.open()
 		s.a(s.p.Stored(0, n))
 		s.ask.Tokens = s.p.Tokens[:n*s.size]
 		s.also = func(e *kvindex.Explanation) bool { return e.Score.CachedTokens == (n-1)*s.size }
 	}, "whole"},
 	{"all whole blocks", func(s *situation, n int) {
 		s.held = n
-		s.open()
 		s.a(s.p.Stored(0, n))
 		s.ask.Tokens = append(slices.Clone(s.p.Tokens[:n*s.size]), 1)
 		s.also = func(e *kvindex.Explanation) bool { return e.Score.CachedTokens == n*s.size }
 	}, "whole"},
-	{"no whole block", func(s *situation, n int) {
-		s.held = 0
-		s.open()
+	{"no whole block", none(func(s *situation, n int) {
 		s.a(s.p.Stored(0, n))
 		s.ask.Tokens = s.p.Tokens[:1+s.r.IntN(s.size-1)]
-	}, "no_block"},
+	}), "no_block"},
 	{"in a lower tier", func(s *situation, n int) {
-		s.open()
 		s.a(s.p.Stored(0, n), byHash(s.p.Stored(s.held, n)), s.p.Removed(s.held))
 		s.also = func(e *kvindex.Explanation) bool { return strings.Contains(e.Why, "is held in tier disk") }
 	}, "lower_tier"},
-	{"in a chunk of a lower tier", func(s *situation, n int) {
-		s.held = 0
-		s.open()
+	{"in a chunk of a lower tier", none(func(s *situation, n int) {
 		s.next = 2 * s.size
 		lower := s.p.Stored(0, 2)
 		lower.Medium = "cpu"
 		s.a(s.p.Stored(0, n), lower, s.p.Removed(0))
 		s.also = func(e *kvindex.Explanation) bool { return strings.Contains(e.Why, "is held in tier cpu") }
-	}, "lower_tier"},
+	}), "lower_tier"},
 	{"in another group", func(s *situation, n int) {
-		s.open()
 		other := s.p.Stored(0, n)
 		other.Group = 1
 		if s.r.IntN(2) == 0 {
@@ -406,9 +363,7 @@ var situations = []struct {
 			return strings.Contains(e.Why, "draft layers (Profile.Draft) compute again")
 		}
 	}, "group"},
-	{"with another salt", func(s *situation, n int) {
-		s.held = 0
-		s.open()
+	{"with another salt", none(func(s *situation, n int) {
 		for i := range 40 {
 			other := s.random(1).Stored(0, 1)
 			other.Extra = [][]enginehash.Extra{{enginehash.Text(fmt.Sprint(i))}}
@@ -417,32 +372,25 @@ var situations = []struct {
 		s.a(s.stored(0, n, salted("pepper")))
 		s.ask.Salt = []string{"", "thyme"}[s.r.IntN(2)]
 		s.also = func(e *kvindex.Explanation) bool { return e.Detail == "another salt" }
-	}, "other_salt"},
-	{"without a salt", func(s *situation, n int) {
-		s.held = 0
-		s.open()
+	}), "other_salt"},
+	{"without a salt", none(func(s *situation, n int) {
 		s.a(s.stored(0, n, nil))
 		s.ask.Salt = "thyme"
 		s.also = func(e *kvindex.Explanation) bool {
 			return e.Detail == "no salt" && strings.Contains(e.String(), ", with a salt")
 		}
-	}, "other_salt"},
-	{"with a bare salt", func(s *situation, n int) {
-		s.held = 0
+	}), "other_salt"},
+	{"with a bare salt", none(func(s *situation, n int) {
 		s.open(withProfile(kvindex.Profile{Media: kvindex.MediaBare}))
 		s.a(s.stored(0, n, salted("pepper")))
 		s.ask.Salt = "thyme"
 		s.also = func(e *kvindex.Explanation) bool { return e.Detail == "another salt" }
-	}, "other_salt"},
-	{"on an adapter", func(s *situation, n int) {
-		s.held = 0
-		s.open()
+	}), "other_salt"},
+	{"on an adapter", none(func(s *situation, n int) {
 		s.a(s.stored(0, n, adapted("sql")))
 		s.also = func(e *kvindex.Explanation) bool { return e.Detail == `adapter "sql"` }
-	}, "other_adapter"},
-	{"on another adapter", func(s *situation, n int) {
-		s.held = 0
-		s.open()
+	}), "other_adapter"},
+	{"on another adapter", none(func(s *situation, n int) {
 		poet := s.random(1).Stored(0, 1)
 		poet.Adapter = "poet"
 		s.a(s.stored(0, n, adapted("sql")), poet)
@@ -453,25 +401,20 @@ var situations = []struct {
 		s.also = func(e *kvindex.Explanation) bool {
 			return e.Detail == `adapter "sql"` && e.Model == "m" && e.Adapter == "poet"
 		}
-	}, "other_adapter"},
-	{"on another adapter and with another salt", func(s *situation, n int) {
-		s.held = 0
-		s.open()
+	}), "other_adapter"},
+	{"on another adapter and with another salt", none(func(s *situation, n int) {
 		s.a(s.stored(0, n, func(e *fakeengine.Stored) { adapted("sql")(e); salted("pepper")(e) }))
 		s.also = func(e *kvindex.Explanation) bool { return e.Detail == `adapter "sql" and another salt` }
-	}, "other_adapter"},
-	{"on no adapter", func(s *situation, n int) {
-		s.held = 0
-		s.open()
+	}), "other_adapter"},
+	{"on no adapter", none(func(s *situation, n int) {
 		poet := s.random(1).Stored(0, 1)
 		poet.Adapter = "poet"
 		s.a(s.stored(0, n, nil), poet)
 		s.ask.Adapter = "poet"
 		s.also = func(e *kvindex.Explanation) bool { return e.Detail == "no adapter" }
-	}, "other_adapter"},
+	}), "other_adapter"},
 	{"with other media", func(s *situation, n int) {
 		offset := s.r.IntN(s.size)
-		s.open()
 		s.a(s.stored(0, n, func(e *fakeengine.Stored) {
 			e.Extra[s.held] = append(e.Extra[s.held], enginehash.Media("cat", int64(offset)))
 		}))
@@ -481,71 +424,52 @@ var situations = []struct {
 		s.also = func(e *kvindex.Explanation) bool { return strings.Contains(e.Detail, "media") }
 	}, "other_media"},
 	{"without media", func(s *situation, n int) {
-		s.open()
 		s.a(s.stored(0, n, nil))
 		s.ask.Media = []kvindex.Media{{Hash: "cow", Offset: s.held * s.size, Length: 5}}
 		s.also = func(e *kvindex.Explanation) bool { return e.Detail == "no media" }
 	}, "other_media"},
-	{"an unknown model", func(s *situation, n int) {
-		s.held = 0
-		s.open()
+	{"an unknown model", none(func(s *situation, n int) {
 		s.a(s.p.Stored(0, n))
 		s.ask.Model = "another"
-	}, "unknown_model"},
-	{"an unknown adapter", func(s *situation, n int) {
-		s.held = 0
-		s.open()
+	}), "unknown_model"},
+	{"an unknown adapter", none(func(s *situation, n int) {
 		s.a(s.stored(0, n, nil))
 		s.ask.Adapter = "sql"
 		s.also = func(e *kvindex.Explanation) bool {
 			return e.Detail == "no adapter" && errors.Is(e.Err, kvindex.ErrUnknownAdapter)
 		}
-	}, "unknown_adapter"},
-	{"an unknown adapter, and an unknown pod", func(s *situation, n int) {
-		s.held = 0
+	}), "unknown_adapter"},
+	{"an unknown adapter, and an unknown pod", none(func(s *situation, n int) {
 		s.open()
 		s.ask.Adapter = "sql"
-	}, "unknown_adapter"},
-	{"an unknown pod", func(s *situation, n int) {
-		s.held = 0
-		s.open()
-		s.in("c", 0, s.p.Stored(0, n))
-	}, "unknown_pod"},
-	{"not scorable", func(s *situation, n int) {
-		s.held = 0
-		s.open()
+	}), "unknown_adapter"},
+	{"an unknown pod", none(func(s *situation, n int) { s.in("c", 0, s.p.Stored(0, n)) }), "unknown_pod"},
+	{"not scorable", none(func(s *situation, n int) {
 		s.a(s.p.Stored(0, n))
 		s.ask.Tokens = nil
 		s.ask.Body = []byte(`{"model": "m", "prompt": "hello", "truncate_prompt_tokens": 3}`)
 		s.also = func(e *kvindex.Explanation) bool { return e.Detail == "not_scorable" }
-	}, "error"},
-	{"excluded", func(s *situation, n int) {
-		s.held = 0
+	}), "error"},
+	{"excluded", none(func(s *situation, n int) {
 		m, err := chat.New(turns, nil, chat.Options{})
-		if err != nil {
-			s.Fatal(err)
-		}
+		must(s.T, err)
 		s.ix = open(s.T, kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}, Chat: m}))
 		s.a(s.p.Stored(0, n))
 		m.Exclude("a", "plain")
 		s.ask.Tokens = nil
 		s.ask.Body = []byte(`{"model": "m", "messages": [{"role": "user", "content": "hello"}]}`)
 		s.also = func(e *kvindex.Explanation) bool { return e.Score.NotScorable && strings.Contains(e.Why, ": plain.") }
-	}, "not_scorable"},
-	{"an unknown model, and excluded", func(s *situation, n int) {
-		s.held = 0
+	}), "not_scorable"},
+	{"an unknown model, and excluded", none(func(s *situation, n int) {
 		m, err := chat.New(turns, nil, chat.Options{})
-		if err != nil {
-			s.Fatal(err)
-		}
+		must(s.T, err)
 		s.ix = open(s.T, kvindex.WithModel("x", kvindex.Model{Tokenizer: words{}, Chat: m}))
 		s.a(s.p.Stored(0, n))
 		m.Exclude("a", "plain")
 		s.ask.Model, s.ask.Tokens = "x", nil
 		s.ask.Body = []byte(`{"messages": [{"role": "user", "content": "hello"}]}`)
-	}, "unknown_model"},
-	{"with media that another pod's engine cannot have", func(s *situation, n int) {
-		s.held = 0
+	}), "unknown_model"},
+	{"with media that another pod's engine cannot have", none(func(s *situation, n int) {
 		s.open(kvindex.WithProfile(func(pod, _ string) kvindex.Profile {
 			if pod == "d" {
 				return kvindex.Profile{Media: kvindex.MediaPad}
@@ -557,14 +481,12 @@ var situations = []struct {
 		s.a(s.random(1).Stored(0, 1))
 		s.ask.Media = []kvindex.Media{{Hash: "cow", Offset: 1, Length: 5}}
 		s.asked = []string{"a", "c"}
-	}, "elsewhere"},
-	{"no tokens", func(s *situation, n int) {
-		s.held = 0
-		s.open()
+	}), "elsewhere"},
+	{"no tokens", none(func(s *situation, n int) {
 		s.a(s.p.Stored(0, n))
 		s.ask.Tokens = nil
 		s.also = func(e *kvindex.Explanation) bool { return e.Detail == "bad_request" }
-	}, "error"},
+	}), "error"},
 	{"given up by the index", func(s *situation, n int) {
 		s.full(true)
 		s.a(s.p.Stored(0, s.held))
@@ -579,18 +501,14 @@ var situations = []struct {
 	{"given up by the index, after a loss", func(s *situation, n int) {
 		s.full(true)
 		s.a(s.random(1).Stored(0, 1))
-		if err := s.ix.MarkLost("a", s.rank); err != nil {
-			s.Fatal(err)
-		}
+		must(s.T, s.ix.MarkLost("a", s.rank))
 		s.a(s.p.Stored(0, s.held))
 	}, "memory"},
 	{"given up by an index that cannot tell how much", func(s *situation, n int) {
 		s.held = max(s.held, 1)
 		s.full(false)
 		s.a(s.p.Stored(0, s.held))
-		s.also = func(e *kvindex.Explanation) bool {
-			return strings.Contains(e.Why, "has evicted blocks")
-		}
+		s.also = func(e *kvindex.Explanation) bool { return strings.Contains(e.Why, "has evicted blocks") }
 	}, "memory"},
 	{"parked, as the index gave up its parent", func(s *situation, n int) {
 		s.held = min(s.held, n-2)

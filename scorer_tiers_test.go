@@ -236,13 +236,9 @@ func TestClearsGPU(t *testing.T) {
 func restored(t *testing.T, ix *kvindex.Indexer, opts ...kvindex.Option) *kvindex.Indexer {
 	t.Helper()
 	var b bytes.Buffer
-	if err := ix.Snapshot(ctx, &b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.Snapshot(ctx, &b))
 	r, err := kvindex.Restore(ctx, &b, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { r.Close() })
 	return r
 }
@@ -286,9 +282,7 @@ func BenchmarkScoreTiers(b *testing.B) {
 // aged sends a batch with a time.
 func aged(t testing.TB, ix *kvindex.Indexer, pod string, at float64, evs ...fakeengine.Event) {
 	t.Helper()
-	if err := ix.Ingest(pod, "m", fakeengine.Payload(at, 0, evs...)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.Ingest(pod, "m", fakeengine.Payload(at, 0, evs...)))
 }
 
 // TestMaxAge: what a lower tier stored is kept for MaxAge, and gone with the next batch after one
@@ -356,9 +350,7 @@ func TestMaxAgeRestored(t *testing.T) {
 		}
 	}
 	m, err := index.NewMemory(index.MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, kept := range []bool{false, true} {
 		options := []kvindex.Option{profile}
 		if kept {
@@ -369,9 +361,7 @@ func TestMaxAgeRestored(t *testing.T) {
 		aged(t, ix, "a", start+2*half)
 		var b bytes.Buffer
 		if !kept {
-			if err := ix.Snapshot(ctx, &b); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.Snapshot(ctx, &b))
 			if ix, err = kvindex.Restore(ctx, &b, options...); err != nil {
 				t.Fatal(err)
 			}

@@ -297,9 +297,7 @@ func TestOffloadDaemonResets(t *testing.T) {
 func TestOffloadDaemonKept(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	m, err := inmemory.New(index.MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	before := open(t, offloads(), kvindex.WithIndex(m))
 	brings(
@@ -357,15 +355,11 @@ func TestFleetOffloadDaemon(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	ix := open(t, offloads())
 	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{Subscriber: events.SubscriberConfig{Backoff: 10 * time.Millisecond}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pod := events.Pod{ID: "a", Model: "m", Host: "127.0.0.1"}
 	publish := func(port *int) *fakeengine.Publisher {
 		from, err := fakeengine.NewPublisher(fakeengine.PublisherConfig{Endpoint: "tcp://127.0.0.1:0"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { from.Close() })
 		_, at, _ := net.SplitHostPort(strings.TrimPrefix(from.Endpoint(), "tcp://"))
 		*port, _ = strconv.Atoi(at)
@@ -375,13 +369,9 @@ func TestFleetOffloadDaemon(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- fleet.Run(ctx) }()
 	defer func() { cancel(); <-ended }()
-	if err := fleet.Put("host", pod); err != nil {
-		t.Fatal(err)
-	}
+	must(t, fleet.Put("host", pod))
 	for _, from := range []*fakeengine.Publisher{engine, daemon} {
-		if err := from.WaitSubscribers(ctx, 1); err != nil {
-			t.Fatal(err)
-		}
+		must(t, from.WaitSubscribers(ctx, 1))
 	}
 	until := func(want string, got func() string) {
 		t.Helper()

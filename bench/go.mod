@@ -43,3 +43,6 @@ require (
 	golang.org/x/sys v0.38.0
 	golang.org/x/text v0.25.0 // indirect
 )
+
+// It has packages that are modules of their own since, which epp needs.
+exclude google.golang.org/genproto v0.0.0-20230410155749-daa745c078e1

@@ -150,9 +150,7 @@ func configured(t *testing.T, objects []object) map[string]string {
 	c := &one[*apps.Deployment](t, objects).Spec.Template.Spec.Containers[0]
 	dir := t.TempDir()
 	for name, text := range one[*core.ConfigMap](t, objects).Data {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	args := []string{"check-config"}
 	for _, a := range c.Args {
@@ -501,9 +499,7 @@ func TestServiceLinks(t *testing.T) {
 func portOf(t *testing.T, address string) int32 {
 	t.Helper()
 	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	n, err := strconv.Atoi(port)
 	if err != nil || n == 0 {
 		t.Fatalf("%s has no port", address)
@@ -540,9 +536,7 @@ func sameSet(a, b []int32) bool {
 func matches(t *testing.T, s *meta.LabelSelector, of labels.Set) bool {
 	t.Helper()
 	selector, err := meta.LabelSelectorAsSelector(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return selector.Matches(of)
 }
 

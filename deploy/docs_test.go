@@ -16,9 +16,7 @@ import (
 func page(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("../docs/deployment.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }
 
@@ -52,21 +50,13 @@ func TestYourKustomization(t *testing.T) {
 		t.Fatal("the page has no kustomization")
 	}
 	here, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "mine")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(here, filepath.Join(parent, "kvindex")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o700))
+	must(t, os.Symlink(here, filepath.Join(parent, "kvindex")))
 	for name, text := range map[string]string{"kustomization.yaml": text[1], "kvindexd.json": `{"model": "mine"}`} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	objects := buildAt(t, dir)
 	if at := one[*apps.Deployment](t, objects).Spec.Template.Spec.Containers[0].Image; at != "registry.example.com/kvindexd" {
@@ -81,9 +71,7 @@ func TestYourKustomization(t *testing.T) {
 func TestMemoryTable(t *testing.T) {
 	number := func(text string) int64 {
 		n, err := strconv.ParseInt(strings.ReplaceAll(text, ",", ""), 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return n
 	}
 	rows := regexp.MustCompile(`(?m)^\| ([\d,]+) \| ([\d,]+) \| ([\d,]+) MB \| (\S+) \| (\S+) \|$`).FindAllStringSubmatch(page(t), -1)
@@ -110,5 +98,13 @@ func TestMemoryTable(t *testing.T) {
 	}
 	if !found {
 		t.Errorf("%q is in no row", base)
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

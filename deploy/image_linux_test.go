@@ -101,9 +101,7 @@ func filesOf(t *testing.T, root string) map[string]file {
 		files[strings.TrimPrefix(path, root)] = f
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return files
 }
 
@@ -122,17 +120,13 @@ func isRoot(t *testing.T, root, program string, machine elf.Machine) {
 	}
 	path := filepath.Join(root, program)
 	e, err := elf.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer e.Close()
 	if e.Machine != machine || e.Section(".interp") != nil {
 		t.Errorf("the program is for %v, or not static", e.Machine)
 	}
 	info, err := buildinfo.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, s := range info.Settings {
 		if strings.HasPrefix(s.Key, "vcs") {
 			t.Errorf("the program has %s", s.Key)
@@ -146,9 +140,7 @@ type buildah struct{ store string }
 func (b buildah) run(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	out, err := b.try(dir, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return out
 }
 
@@ -172,22 +164,14 @@ func image(t *testing.T, from, format string) (root, id string) {
 	b := buildah{t.TempDir()}
 	base := t.TempDir()
 	for _, dir := range []string{"usr", "etc/ssl", "tmp", "root", "go", "cache", "modules"} {
-		if err := os.MkdirAll(filepath.Join(base, "base", dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Join(base, "base", dir), 0o755))
 	}
 	for _, name := range []string{"bin", "lib", "lib64", "sbin"} {
-		if err := os.Symlink("usr/"+name, filepath.Join(base, "base", name)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink("usr/"+name, filepath.Join(base, "base", name)))
 	}
-	if err := os.WriteFile(filepath.Join(base, "Dockerfile"), []byte("FROM scratch\nCOPY base/ /\nENV PATH=/go/bin:/usr/bin:/bin GOCACHE=/cache GOMODCACHE=/modules HOME=/root\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(base, "Dockerfile"), []byte("FROM scratch\nCOPY base/ /\nENV PATH=/go/bin:/usr/bin:/bin GOCACHE=/cache GOMODCACHE=/modules HOME=/root\n"), 0o600))
 	// Whatever fails here fails for any Dockerfile.
-	if err := os.WriteFile(filepath.Join(base, "probe"), []byte("FROM localhost/go\nRUN true\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(base, "probe"), []byte("FROM localhost/go\nRUN true\n"), 0o600))
 	_, err := b.try(base, "bud", "-t", "localhost/go", ".")
 	if err == nil {
 		_, err = b.try(base, "bud", "--volume=/usr:/usr:ro", "-f", "probe", ".")
@@ -210,9 +194,7 @@ func image(t *testing.T, from, format string) (root, id string) {
 			} `json:"config"`
 		}
 	}
-	if err := json.Unmarshal([]byte(b.run(t, from, "inspect", "--type=image", "localhost/kvindexd")), &of); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(b.run(t, from, "inspect", "--type=image", "localhost/kvindexd")), &of))
 	if c := of.Docker.Config; c.User != "65532:65532" || !slices.Equal(c.Entrypoint, []string{"/kvindexd"}) || format == "docker" && !slices.Equal(c.Healthcheck.Test, []string{"CMD", "/kvindexd", "healthcheck"}) {
 		t.Errorf("the image is %+v", c)
 	}
@@ -286,12 +268,8 @@ func TestImage(t *testing.T) {
 
 // inside starts the container of each folder, in turn.
 func inside(t *testing.T, roots string) {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	must(t, unix.Mount("proc", "/proc", "proc", 0, ""))
 	loopback(t)
 	for _, folder := range []string{"overlays/reference", "base", "overlays/single", "overlays/shared", "overlays/replicas", "overlays/epp", "janitor", "lmcache"} {
 		t.Run(folder, func(t *testing.T) {
@@ -405,9 +383,7 @@ func newCluster(t *testing.T) *cluster {
 		http.Error(w, "nobody is there", http.StatusBadGateway)
 	}))
 	host, port, err := net.SplitHostPort(api.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	k.env = []string{"KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port, "HTTP_PROXY=" + peers.URL}
 	t.Cleanup(func() {
 		api.CloseClientConnections()
@@ -421,14 +397,10 @@ func newCluster(t *testing.T) *cluster {
 func snapshot(t *testing.T) []byte {
 	t.Helper()
 	r, err := http.NewRequest(http.MethodGet, "http://127.0.0.1:8081/v1/snapshot", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.Header.Set("Authorization", "Bearer "+secrets["kvindexd-admin token"])
 	a, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer a.Body.Close()
 	b, err := io.ReadAll(a.Body)
 	if err != nil || a.StatusCode != http.StatusOK {
@@ -450,9 +422,7 @@ func has(scores map[string]int, want int) bool {
 func post(t *testing.T, path, body string, into any) bool {
 	t.Helper()
 	a, err := http.Post("http://127.0.0.1:8080"+path, "application/json", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer a.Body.Close()
 	var text bytes.Buffer
 	if _, err := text.ReadFrom(a.Body); err != nil {
@@ -486,18 +456,12 @@ func wait(ctx context.Context, t *testing.T, what string, f func() bool) {
 func loopback(t *testing.T) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer unix.Close(fd)
 	r, err := unix.NewIfreq("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.SetUint16(unix.IFF_UP)
-	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, r); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, r))
 }
 
 // redis starts an empty Redis at the address of the folders.
@@ -526,9 +490,7 @@ func redis(ctx context.Context, t *testing.T) {
 func modelFiles(t *testing.T) map[string][]byte {
 	t.Helper()
 	tokenizer, err := os.ReadFile("../tokenize/testdata/tiny.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return map[string][]byte{"tokenizer.json": tokenizer, "tokenizer_config.json": []byte(`{"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"}`)}
 }
 
@@ -544,33 +506,23 @@ func newEngine(t *testing.T) *engine {
 	const name = modelName
 	dir := t.TempDir()
 	for file, text := range modelFiles(t) {
-		if err := os.WriteFile(filepath.Join(dir, file), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, file), text, 0o600))
 	}
 	model, err := kvindex.LoadModel(dir, chat.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p, err := fakeengine.NewPublisher(fakeengine.PublisherConfig{Topic: "kv@pod-1@" + name, Endpoint: "tcp://127.0.0.1:5557", Replay: "tcp://127.0.0.1:5657"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	stop := sync.OnceFunc(func() { _ = p.Close() })
 	t.Cleanup(stop)
 	e, err := fakeengine.New(fakeengine.Config{Model: name, Publish: func(payload []byte) { p.Publish(payload) }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return &engine{e, model, stop}
 }
 
 func (e *engine) tokens(ctx context.Context, t *testing.T, text string) []uint32 {
 	t.Helper()
 	ids, err := e.model.Tokenizer.Encode(ctx, nil, text, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return ids
 }
 
@@ -622,19 +574,11 @@ func startPod(t *testing.T, roots string, objects []object, k *cluster) *contain
 	}
 	dir := t.TempDir()
 	hosts := filepath.Join(t.TempDir(), "hosts")
-	if err := os.WriteFile(hosts, []byte("127.0.0.1 localhost redis vllm-service vllm.inference.svc.cluster.local\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Join(root, "proc"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(root, "etc/hosts"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(hosts, []byte("127.0.0.1 localhost redis vllm-service vllm.inference.svc.cluster.local\n"), 0o644))
+	must(t, os.MkdirAll(filepath.Join(root, "proc"), 0o755))
+	must(t, os.WriteFile(filepath.Join(root, "etc/hosts"), nil, 0o644))
 	for _, m := range c.VolumeMounts {
-		if err := os.MkdirAll(filepath.Join(root, m.MountPath), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Join(root, m.MountPath), 0o755))
 	}
 	mount := func(what, at string, readOnly bool) {
 		t.Helper()
@@ -676,12 +620,8 @@ func startPod(t *testing.T, roots string, objects []object, k *cluster) *contain
 		}
 		for name, text := range files {
 			path := filepath.Join(volume, name)
-			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, text, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+			must(t, os.WriteFile(path, text, 0o644))
 		}
 		if err := filepath.WalkDir(volume, func(path string, _ fs.DirEntry, err error) error {
 			if err != nil {
@@ -721,9 +661,7 @@ func startPod(t *testing.T, roots string, objects []object, k *cluster) *contain
 		}
 		started <- err
 	}()
-	if err := <-started; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-started)
 	t.Cleanup(func() {
 		_ = p.Process.Kill()
 		_ = p.Wait()
@@ -765,9 +703,7 @@ func (c *container) answers(p *core.Probe) bool {
 func stores(t *testing.T) {
 	t.Helper()
 	conn, err := net.Dial("tcp", "127.0.0.1:6379")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	in := bufio.NewReader(conn)
 	for _, c := range []struct{ command, want string }{
@@ -795,9 +731,7 @@ func (c *container) isReady(ctx context.Context, t *testing.T) {
 func (c *container) isConfined(t *testing.T) {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, want := range []string{"Uid:\t65532\t65532\t65532\t65532\n", "CapPrm:\t0000000000000000\n", "CapEff:\t0000000000000000\n", "CapBnd:\t0000000000000000\n", "CapAmb:\t0000000000000000\n", "NoNewPrivs:\t1\n"} {
 		if !bytes.Contains(status, []byte(want)) {
 			t.Errorf("the process has no %q:\n%s", want, status)
@@ -811,9 +745,7 @@ func (c *container) isConfined(t *testing.T) {
 // end ends the container as Kubernetes does, and it ends well.
 func (c *container) end(t *testing.T) {
 	t.Helper()
-	if err := c.Process.Signal(unix.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Process.Signal(unix.SIGTERM))
 	if err := c.Wait(); err != nil {
 		t.Errorf("the container ended with %v: %s", err, c.log)
 	}

@@ -99,9 +99,7 @@ func buildAt(t *testing.T, folder string) (objects []object) {
 	}
 	for _, r := range made.Resources() {
 		raw, err := r.MarshalJSON()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		typed, err := decode(raw)
 		if err != nil {
 			t.Fatalf("%s: %s %s: %v", folder, r.GetKind(), r.GetName(), err)
@@ -158,17 +156,13 @@ func TestMisspelt(t *testing.T) {
 	for folder := range folders {
 		for _, o := range build(t, folder) {
 			var tree map[string]any
-			if err := json.Unmarshal(o.raw, &tree); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal(o.raw, &tree))
 			walk(tree, reflect.TypeOf(o.typed).Elem(), func(m map[string]any, key string) {
 				value := m[key]
 				delete(m, key)
 				m[key+"s"] = value
 				raw, err := json.Marshal(tree)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if _, err := decode(raw); err == nil {
 					t.Errorf("%s: %s %s: the field %ss is taken", folder, o.kind, o.name, key)
 				}

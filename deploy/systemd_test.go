@@ -36,15 +36,11 @@ func TestUnits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			file := "systemd/" + name + ".service"
 			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			binary := program(t, path, "")
 			verify := func(unit []byte) string {
 				at := filepath.Join(t.TempDir(), name+".service")
-				if err := os.WriteFile(at, bytes.ReplaceAll(unit, []byte("/usr/local/bin/"+filepath.Base(path)), []byte(binary)), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(at, bytes.ReplaceAll(unit, []byte("/usr/local/bin/"+filepath.Base(path)), []byte(binary)), 0o600))
 				out, err := exec.Command("systemd-analyze", "verify", at).CombinedOutput()
 				if err != nil {
 					return err.Error() + ": " + string(out)
@@ -83,9 +79,7 @@ func TestUnits(t *testing.T) {
 			}
 
 			root := t.TempDir()
-			if err := os.Mkdir(filepath.Join(root, "etc"), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Mkdir(filepath.Join(root, "etc"), 0o755))
 			output(t, "install", "-D", "systemd/"+filepath.Base(path)+".sysusers", filepath.Join(root, "usr/lib/sysusers.d/one.conf"))
 			output(t, "systemd-sysusers", "--root="+root)
 			users, err := os.ReadFile(filepath.Join(root, "etc/passwd"))
@@ -100,14 +94,10 @@ func TestUnits(t *testing.T) {
 // environment file.
 func TestUnit(t *testing.T) {
 	text, err := os.ReadFile("systemd/kvindexd.service")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	unit := directivesOf(text)
 	env, err := os.ReadFile("systemd/kvindexd.env")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	run := exec.Command(program(t, "./cmd/kvindexd", ""), "check-config")
 	values := make(map[string]string)
 	for _, line := range strings.Split(string(env), "\n") {

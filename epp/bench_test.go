@@ -56,15 +56,11 @@ func (fixed) Process(srv extproc.ExternalProcessor_ProcessServer) error {
 // processor, by the picker, and the score of the same body alone.
 func BenchmarkProcess(b *testing.B) {
 	ix, err := kvindex.New()
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	defer ix.Close()
 	prompt := fakeengine.NewPrompt(1, 16, 256)
 	p, err := picker.New(ix, picker.Config{Model: "m", Fallbacks: 2})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	var pods []picker.Pod
 	for i := range 16 {
 		pods = append(pods, picker.Pod{Name: string(rune('a' + i)), Host: "10.0.0.1:8000"})
@@ -72,34 +68,24 @@ func BenchmarkProcess(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	if err := p.Set(pods); err != nil {
-		b.Fatal(err)
-	}
+	must(b, p.Set(pods))
 	body, err := json.Marshal(map[string]any{"model": "m", "prompt": prompt.Tokens})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	b.Run("score", func(b *testing.B) {
 		var answer kvindex.Answer
 		for b.Loop() {
-			if err := ix.ScoreRequest(b.Context(), &kvindex.Request{Body: bytes.Clone(body), Path: "/v1/completions"}, &answer); err != nil {
-				b.Fatal(err)
-			}
+			must(b, ix.ScoreRequest(b.Context(), &kvindex.Request{Body: bytes.Clone(body), Path: "/v1/completions"}, &answer))
 		}
 	})
 	b.Run("bare", func(b *testing.B) {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		server := grpc.NewServer()
 		defer server.Stop()
 		extproc.RegisterExternalProcessorServer(server, fixed{})
 		go server.Serve(listener)
 		conn, err := grpc.NewClient("passthrough:///"+listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		defer conn.Close()
 		exchanges(b, extproc.NewExternalProcessorClient(conn), body)
 	})
@@ -111,16 +97,10 @@ func exchanges(b *testing.B, stub extproc.ExternalProcessorClient, body []byte) 
 	for b.Loop() {
 		ctx, cancel := context.WithCancel(b.Context())
 		stream, err := stub.Process(ctx)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		f := &filter{envoy: &envoy{request: duplex, back: duplex}, stream: stream, first: true}
-		if err := f.run(&call{body: body, cuts: 1}); err != nil {
-			b.Fatal(err)
-		}
-		if err := stream.CloseSend(); err != nil {
-			b.Fatal(err)
-		}
+		must(b, f.run(&call{body: body, cuts: 1}))
+		must(b, stream.CloseSend())
 		if _, err := stream.Recv(); err == nil {
 			b.Fatal("the stream goes on")
 		}

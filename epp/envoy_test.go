@@ -71,20 +71,14 @@ func dial(t testing.TB, cfg epp.Config, options ...grpc.ServerOption) extproc.Ex
 func connect(t testing.TB, cfg epp.Config, options ...grpc.ServerOption) *grpc.ClientConn {
 	t.Helper()
 	server, err := epp.NewServer(cfg, options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
 	conn, err := grpc.NewClient("passthrough:///"+listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(1<<30), grpc.MaxCallRecvMsgSize(1<<20)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		conn.Close()
 		server.Stop()

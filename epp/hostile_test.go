@@ -126,9 +126,7 @@ func TestHostile(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			stream, err := stub.Process(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for range random.IntN(8) {
 				if stream.Send(wrong(random, p.body())) != nil {
 					break // Recv says why
@@ -193,9 +191,7 @@ func TestHostile(t *testing.T) {
 func speak(t *testing.T, address, text string) {
 	t.Helper()
 	c, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	_, _ = io.WriteString(c, text)
 	_ = c.(*net.TCPConn).CloseWrite()

@@ -43,9 +43,7 @@ type pool struct {
 func newPool(t testing.TB, cfg picker.Config, n int) *pool {
 	t.Helper()
 	ix, err := kvindex.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { ix.Close() })
 	p := &pool{ix: ix, prompt: fakeengine.NewPrompt(1, 16, 9)}
 	cfg.Timeout = time.Hour
@@ -56,14 +54,10 @@ func newPool(t testing.TB, cfg picker.Config, n int) *pool {
 	for i := range n {
 		pods = append(pods, picker.Pod{Name: fmt.Sprint("pod-", i), Host: fmt.Sprintf("10.0.0.%d:8000", i)})
 		if i < 4 {
-			if err := ix.Ingest(pods[i].Name, "m", fakeengine.Payload(1, 0, p.prompt.Stored(0, 8-2*i))); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.Ingest(pods[i].Name, "m", fakeengine.Payload(1, 0, p.prompt.Stored(0, 8-2*i))))
 		}
 	}
-	if err := p.picker.Set(pods); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.picker.Set(pods))
 	return p
 }
 
@@ -166,9 +160,7 @@ func TestSequences(t *testing.T) {
 					c.call.answer = join(c.call.answer)
 				}
 				got, err := m.envoy.do(t.Context(), &c.call)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				want := c.want
 				if m.envoy.request == partial && c.call.cuts > 1 && c.call.subset == nil {
 					want = "any" // by load
@@ -201,9 +193,7 @@ func check(t *testing.T, got *result, c *call, want string) {
 		if got.refused == nil {
 			t.Fatalf("%+v, want %s", got, want)
 		}
-		if err := json.Unmarshal(got.refused.GetBody(), &body); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(got.refused.GetBody(), &body))
 		if fmt.Sprint(int(got.refused.GetStatus().GetCode())) != code || fmt.Sprint(body.Error.Code) != code || body.Error.Type == "" || !strings.Contains(body.Error.Message, message) {
 			t.Errorf("%v, want %s", got.refused, want)
 		}
@@ -260,9 +250,7 @@ func TestBodies(t *testing.T) {
 	for _, e := range []envoy{{stub: stub, request: duplex, back: duplex}, {stub: stub, request: buffered, back: buffered}} {
 		c := call{body: large, cuts: 500}
 		got, err := e.do(t.Context(), &c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		check(t, got, &c, "10.0.0.0:8000")
 	}
 	p.idle(t)
@@ -348,17 +336,13 @@ func TestServedCounts(t *testing.T) {
 	stub := dial(t, epp.Config{Picker: p.picker})
 	for _, body := range [][]byte{p.body(), nil} {
 		stream, err := stub.Process(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		f := &filter{envoy: &envoy{request: duplex, back: duplex}, stream: stream, first: true}
 		c := call{body: body}
 		if body != nil {
 			c.cuts = 1
 		}
-		if err := f.run(&c); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.run(&c))
 		endpoints := strings.Split(f.result.destination, ",")
 		c.served, c.answer = endpoints[1], []string{"{"}
 		if err := f.answer(&c); err == nil {
@@ -368,9 +352,7 @@ func TestServedCounts(t *testing.T) {
 		if p.picker.Loads().Fill(at); body != nil && p.inFlight().Requests > 1 {
 			t.Errorf("%+v", p.inFlight())
 		}
-		if err := stream.CloseSend(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, stream.CloseSend())
 		for err == nil {
 			_, err = stream.Recv()
 		}
@@ -392,33 +374,25 @@ func TestRefusals(t *testing.T) {
 		{call{body: []byte{}, cuts: 1}, "400 body"},
 	} {
 		got, err := v.do(t.Context(), &c.call)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		check(t, got, &c.call, c.want)
 	}
 	var waiting []*picker.Pick
 	for range 2 {
 		pick, err := p.picker.Pick(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		waiting = append(waiting, pick)
 	}
 	busy := call{body: p.body(), cuts: 1}
 	got, err := v.do(t.Context(), &busy)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	check(t, got, &busy, "429 all pods have 1 requests")
 	waiting[0].Failed()
 	if got, err = v.do(t.Context(), &busy); err != nil || got.destination != waiting[0].Pod.Host {
 		t.Errorf("%+v, %v", got, err)
 	}
 	waiting[1].Failed()
-	if err := p.picker.Set([]picker.Pod{{Name: "a", Host: "10.0.0.1"}, {Name: "b"}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.picker.Set([]picker.Pod{{Name: "a", Host: "10.0.0.1"}, {Name: "b"}}))
 	for _, limit := range []int{0, 1} {
 		v.stub = dial(t, epp.Config{Picker: p.picker, MaxRequests: limit})
 		if got, err = v.do(t.Context(), &busy); err != nil {
@@ -464,9 +438,7 @@ func TestMaxBuffered(t *testing.T) {
 			t.Helper()
 			before := count()
 			got, err := v.do(t.Context(), c)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			check(t, got, c, "any")
 			return count() > before
 		}
@@ -480,19 +452,13 @@ func TestMaxBuffered(t *testing.T) {
 		// One that waits for its answer holds its body.
 		ctx, cancel := context.WithCancel(t.Context())
 		stream, err := stub.Process(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		f := &filter{envoy: &v, stream: stream, first: true}
-		if err := f.run(&fits); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.run(&fits))
 		if pass(&fits) {
 			t.Errorf("%v: two bodies were scored, one fits", request)
 		}
-		if err := f.answer(&fits); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.answer(&fits))
 		if !pass(&fits) {
 			t.Errorf("%v: an answer that has begun holds its body", request)
 		}
@@ -506,9 +472,7 @@ func TestMaxBuffered(t *testing.T) {
 // TestRanks: a pod of several ranks is told which one.
 func TestRanks(t *testing.T) {
 	p := newPool(t, picker.Config{Model: "m"}, 1)
-	if err := p.picker.Set([]picker.Pod{{Name: "pod-0", Host: "10.0.0.1:8000", Ranks: 2}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.picker.Set([]picker.Pod{{Name: "pod-0", Host: "10.0.0.1:8000", Ranks: 2}}))
 	v := envoy{stub: dial(t, epp.Config{Picker: p.picker}), request: duplex, back: duplex}
 	c := call{body: p.body(), cuts: 1, answer: []string{"{}"}}
 	got, err := v.do(t.Context(), &c)
@@ -573,9 +537,7 @@ func TestOrders(t *testing.T) {
 // TestIPv6: an address is compared as an address.
 func TestIPv6(t *testing.T) {
 	p := newPool(t, picker.Config{Model: "m"}, 0)
-	if err := p.picker.Set([]picker.Pod{{Name: "a", Host: "[fd00::1]:8000"}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.picker.Set([]picker.Pod{{Name: "a", Host: "[fd00::1]:8000"}}))
 	for subset, want := range map[string]bool{
 		"[fd00::1]:8000": true, "fd00::1": true, "[fd00::1]": true, "[FD00:0::1]:8000": true, "fd00:0:0::1": true,
 		"[fd00::1]:8001": false, "fd00::2": false, "": false, "::1": false,
@@ -603,9 +565,7 @@ func TestHealth(t *testing.T) {
 		check(service, health.HealthCheckResponse_NOT_SERVING)
 	}
 	check("liveness", health.HealthCheckResponse_SERVING)
-	if err := empty.picker.Set([]picker.Pod{{Name: "a", Host: "10.0.0.1:1"}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, empty.picker.Set([]picker.Pod{{Name: "a", Host: "10.0.0.1:1"}}))
 	for _, service := range append(dependent, "liveness") {
 		check(service, health.HealthCheckResponse_SERVING)
 	}
@@ -662,9 +622,7 @@ func FuzzProcess(f *testing.F) {
 		var b []byte
 		for _, m := range all {
 			raw, err := proto.Marshal(m)
-			if err != nil {
-				f.Fatal(err)
-			}
+			must(f, err)
 			b = append(append(b, byte(len(raw)>>8), byte(len(raw))), raw...)
 		}
 		f.Add(b)
@@ -724,4 +682,12 @@ func (s *script) Recv() (*extproc.ProcessingRequest, error) {
 	m := s.in[0]
 	s.in = s.in[1:]
 	return m, nil
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

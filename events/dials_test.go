@@ -84,9 +84,7 @@ func TestDialLineOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDialLine(1)
 		first := &dialTurn{turn: make(chan struct{})}
-		if err := d.enter(t.Context(), first, dialAgain); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.enter(t.Context(), first, dialAgain))
 		order := make(chan string, 6)
 		for i, rank := range []dialRank{dialAgain, dialNew, dialLost, dialAgain, dialNew, dialLost} {
 			go func() {
@@ -116,9 +114,7 @@ func TestDialLineEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDialLine(1)
 		first := &dialTurn{turn: make(chan struct{})}
-		if err := d.enter(t.Context(), first, dialNew); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.enter(t.Context(), first, dialNew))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		for i := range 9 {
@@ -237,9 +233,7 @@ func TestDialLinePatience(t *testing.T) {
 // silentPeer accepts connections and says nothing.
 func silentPeer(t *testing.T) (endpoint string, conns chan net.Conn) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	conns = make(chan net.Conn, 1000)
 	ended := make(chan bool)
 	go func() {
@@ -297,9 +291,7 @@ func TestDialSlowPeer(t *testing.T) {
 		t.Fatal((<-connected).err)
 	}
 	peer, err := zmtp.Handshake(ctx, <-slows, "the peer", zmtp.Config{Type: zmtp.PUB})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer peer.Close()
 	r := <-connected
 	if r.err != nil {
@@ -335,21 +327,15 @@ func (quietSink) RemoveStream(_, _, _ string) error       { return nil }
 // A link is in line as one that is new, that was lost, and that failed.
 func TestDialRanks(t *testing.T) {
 	engine, err := fakeengine.NewPublisher(fakeengine.PublisherConfig{Endpoint: "tcp://127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer engine.Close()
 	f, err := NewFleet(quietSink{}, FleetConfig{MaxDials: 1, Subscriber: SubscriberConfig{Backoff: time.Millisecond}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d := f.dials
 	// occupy takes the only place, before all that are in line.
 	occupy := func() *dialTurn {
 		turn := &dialTurn{turn: make(chan struct{})}
-		if err := d.enter(t.Context(), turn, dialLost); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.enter(t.Context(), turn, dialLost))
 		return turn
 	}
 	inLine := func(rank dialRank) {
@@ -366,9 +352,7 @@ func TestDialRanks(t *testing.T) {
 	if _, err := fmt.Sscanf(engine.Endpoint(), "tcp://127.0.0.1:%d", &p.Port); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Put("s", p); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Put("s", p))
 	inLine(dialNew)
 	d.leave(place)
 	d.until(t, "it is live", func() bool { return f.Pods(nil)[0].Streams[0].Link == linkLive })
@@ -384,9 +368,7 @@ func TestDialRanks(t *testing.T) {
 // What comes late of a connection does not change that its link ends.
 func TestLinkEnds(t *testing.T) {
 	f, err := NewFleet(quietSink{}, FleetConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m := &member{id: "a", is: &Pod{Model: "m", Host: "h", Port: 1}}
 	f.mu.Lock()
 	l := newLink(f, m, 0)
@@ -411,9 +393,7 @@ func TestDialLineOfOne(t *testing.T) {
 	}
 	d := newDialLine(1)
 	a := &dialTurn{turn: make(chan struct{}), cut: func() { t.Error("it is cut short") }}
-	if err := d.enter(t.Context(), a, dialNew); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.enter(t.Context(), a, dialNew))
 	a.timer = time.AfterFunc(time.Hour, func() {})
 	defer a.timer.Stop()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -426,4 +406,12 @@ func TestDialLineOfOne(t *testing.T) {
 	}
 	cancel()
 	<-ended
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -14,9 +14,7 @@ func TestTellerOfNames(t *testing.T) {
 	before := net.DefaultResolver
 	defer func() { net.DefaultResolver = before }()
 	c, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server := c.LocalAddr().String()
 	c.Close()
 	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {

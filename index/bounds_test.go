@@ -28,9 +28,7 @@ func blocksFrom(root index.Key, n int) index.Change {
 func openMemory(t *testing.T) inmemory.Memory {
 	t.Helper()
 	m, err := inmemory.New(index.MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { m.Close() })
 	return m
 }
@@ -38,9 +36,7 @@ func openMemory(t *testing.T) inmemory.Memory {
 func apply(t *testing.T, m inmemory.Memory, src index.Source, changes ...index.Change) index.Counts {
 	t.Helper()
 	done, err := m.Apply(bounded, src, index.Cursor{}, changes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return done.Counts
 }
 
@@ -92,9 +88,7 @@ func TestVariantsBound(t *testing.T) {
 		first := index.Chain(index.Key(v.Unit), 0)
 		return []index.Key{first, index.Chain(first, 1)}, nil
 	}}
-	if err := m.Match(bounded, &q, &out); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Match(bounded, &q, &out))
 	for _, r := range out.Rows {
 		if rows++; r.Run != 2 {
 			t.Errorf("row %+v", r)
@@ -130,18 +124,14 @@ func TestMemoryIsUsedAgain(t *testing.T) {
 			c.Hashes = blocksFrom(100+root, 300).Hashes
 			apply(t, m, podA, c)
 		}
-		if err := m.Match(bounded, &q, &out); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.Match(bounded, &q, &out))
 		if len(out.Rows) != 1 || int(out.Rows[0].Run) != n {
 			t.Fatalf("life %d: %+v, want a run of %d", life, out.Rows, n)
 		}
 		if got := m.Usage().Prefixes; got < n+20*300 || got > 40+20*300 {
 			t.Fatalf("life %d: %d prefixes", life, got)
 		}
-		if err := m.Remove(bounded, "a"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.Remove(bounded, "a"))
 		u := m.Usage()
 		for ; u.Removed > 0; u = m.Usage() { // the pod is tidied up in the background
 			runtime.Gosched()
@@ -159,5 +149,13 @@ func TestMemoryIsUsedAgain(t *testing.T) {
 		if life > 4 && (bytes[0] > first[0] || bytes[1] > first[1] || bytes[2] > first[2]) {
 			t.Fatalf("life %d: %v bytes, after the first %v", life, bytes, first)
 		}
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -36,9 +36,7 @@ const (
 
 func newFeed(tb testing.TB, bytes int64) *feed {
 	m, err := inmemory.New(index.MemoryConfig{Bytes: bytes})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	tb.Cleanup(func() { m.Close() })
 	f := &feed{TB: tb, Memory: m}
 	for _, pod := range []string{"a", "b", "c", "d"} {
@@ -173,9 +171,7 @@ func BenchmarkBudgetRead(b *testing.B) {
 				keys = append(keys, key)
 			}
 			start := time.Now()
-			if err := f.Match(context.Background(), &q, &m); err != nil {
-				b.Fatal(err)
-			}
+			must(b, f.Match(context.Background(), &q, &m))
 			each = append(each, time.Since(start))
 			if (len(m.Rows) != 1 || m.Rows[0].Run != chainBlocks) && int(f.chains.Load())-chain < chains/2 { // it did not sleep
 				b.Fatalf("chain %d: %+v", chain, m.Rows)

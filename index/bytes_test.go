@@ -345,9 +345,7 @@ func measure(t *testing.T, to mirror, fill func(*filler)) {
 	f := &filler{tb: t, r: rand.New(rand.NewPCG(3, 32))}
 	before := liveHeap()
 	m, err := newMemory(MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if to != nil {
 		m.MirrorTo(to)
 	}
@@ -358,9 +356,7 @@ func measure(t *testing.T, to mirror, fill func(*filler)) {
 	f.m = nil
 	got := liveHeap() - before
 	u := m.Usage()
-	if err := m.check(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.check())
 	t.Logf("%d bytes, counted %d: %.4f; %+v", got, u.Total, float64(u.Total)/float64(got), u)
 	over := int64(106)
 	if math.MaxInt == math.MaxInt32 { // what maps and sources take is known for 64 bits
@@ -391,9 +387,7 @@ func discard(t *testing.T, m *memory, first Usage, firstBy usageParts) {
 	for range 4 {
 		m.ground.forest.Reclaim()
 	}
-	if err := m.check(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.check())
 	// Some empty pages are kept for what comes next, and tables of what was.
 	if u, by := m.usage(); by.names+by.sources+by.pending != firstBy.names+firstBy.sources+firstBy.pending || u.Total > first.Total+512<<10 {
 		t.Errorf("%+v are left, of %+v", u, first)

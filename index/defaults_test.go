@@ -5,9 +5,7 @@ import "testing"
 // TestDefaults: zeros give what the comments of MemoryConfig say.
 func TestDefaults(t *testing.T) {
 	m, err := newMemory(MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	budget := int64(4 << 30)
 	if ^uint(0)>>63 == 0 {

@@ -41,9 +41,7 @@ func (e *evictor) apply(src Source, changes ...Change) {
 // Idle names go first, then stores that wait, and only then what is held.
 func TestWhatGoesFirst(t *testing.T) {
 	m, err := newMemory(MemoryConfig{Bytes: 2 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	e := &evictor{t: t, m: m}
 	f := filler{r: rand.New(rand.NewPCG(1, 9))}
@@ -80,9 +78,7 @@ func TestALargeStoreThatWaits(t *testing.T) {
 	for _, kind := range []string{"parked", "by hash", "masked"} {
 		for _, blocks := range []int{3_000, 10_000, 30_000, 100_000} {
 			m, err := newMemory(MemoryConfig{Bytes: MinMemory, PendingBytes: 1 << 30})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			f := filler{tb: t, m: m, r: rand.New(rand.NewPCG(1, 9))}
 			c := f.chain(blocks)
 			switch kind {
@@ -94,9 +90,7 @@ func TestALargeStoreThatWaits(t *testing.T) {
 				c = masked(c, blocks/2)
 			}
 			s, err := m.source(Source{Pod: "a", Model: "m"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			s.writer.Lock()
 			m.ground.mu.Lock()
 			s.store(&c)
@@ -134,15 +128,11 @@ func TestNoRoomToShareAKey(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, err := newMemory(MemoryConfig{Bytes: MinMemory, PendingBytes: 2*(waitingCost+waitingHashCost) + localBytes})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer m.Close()
 			apply := func(c Change) Counts {
 				done, err := m.Apply(ctx, src, Cursor{}, []Change{c})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if err := m.check(); err != nil {
 					t.Fatalf("after %+v: %v", c, err)
 				}
@@ -172,9 +162,7 @@ func TestNoRoomToShareAKey(t *testing.T) {
 func TestMaskedStoreOfAnIdleNameAtTheBound(t *testing.T) {
 	ctx := context.Background()
 	m, err := newMemory(MemoryConfig{Bytes: MinMemory})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	src := Source{Pod: "a", Model: "m"}
 	window := Group{ID: 1, Kind: GroupWindow, Window: 32}
@@ -187,12 +175,8 @@ func TestMaskedStoreOfAnIdleNameAtTheBound(t *testing.T) {
 	apply := func(c Change) Counts {
 		t.Helper()
 		done, err := m.Apply(ctx, src, Cursor{}, []Change{c})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := m.check(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, m.check())
 		return done.Counts
 	}
 	apply(store(Group{}, 64, 8, 4, 8))

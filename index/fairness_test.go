@@ -20,9 +20,7 @@ const crowdBytes = 2 << 20
 
 func newCrowd(tb testing.TB) *crowd {
 	m, err := newMemory(MemoryConfig{Bytes: crowdBytes})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	tb.Cleanup(func() { m.Close() })
 	return &crowd{TB: tb, m: m, r: rand.New(rand.NewPCG(4, 44))}
 }

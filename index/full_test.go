@@ -47,9 +47,7 @@ func TestFull(t *testing.T) {
 			f := &filler{tb: t, r: rand.New(rand.NewPCG(4, 4)), tolerant: true}
 			before := liveHeap()
 			m, err := newMemory(MemoryConfig{Bytes: MinMemory})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			f.m = m
 			for round := 0; m.Usage().Evicted == 0 && f.full == 0 && round < 20; round++ {
 				kind.fill(f)

@@ -28,9 +28,7 @@ func TestInvariants(t *testing.T) {
 	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 5))
 		m, err := newMemory(MemoryConfig{PendingBytes: 8 << 10, IdleNames: 1 + r.IntN(20)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var srcs []Source
 		for pod := range 1 + r.IntN(4) {
 			srcs = append(srcs, Source{Pod: fmt.Sprint(pod / 2), Model: "m", Rank: pod % 2})
@@ -47,9 +45,7 @@ func TestInvariants(t *testing.T) {
 			}
 			total.Add(done.Counts)
 			if r.IntN(80) == 0 {
-				if err := m.removeSome(r, srcs[r.IntN(len(srcs))]); err != nil {
-					t.Fatal(err)
-				}
+				must(t, m.removeSome(r, srcs[r.IntN(len(srcs))]))
 				removed++
 			}
 			md := (*m.models.Load())["m"]
@@ -112,9 +108,7 @@ func (f *floodedMemory) flood() Counts {
 // there. It goes on with the other one.
 func TestEvictedInOneVariant(t *testing.T) {
 	m, err := newMemory(MemoryConfig{Bytes: MinMemory})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	f := floodedMemory{TB: t, memory: m}
 	src := Source{Pod: "a", Model: "m"}
@@ -138,9 +132,7 @@ func TestEvictedInOneVariant(t *testing.T) {
 			}
 			return []Key{Chain(16, 0), Chain(Chain(16, 0), 0)}, nil
 		}
-		if err := m.Match(context.Background(), &Query{Candidates: of, Keys: keys}, &out); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.Match(context.Background(), &Query{Candidates: of, Keys: keys}, &out))
 		return out.Rows
 	}
 	info := func() SourceInfo {
@@ -153,9 +145,7 @@ func TestEvictedInOneVariant(t *testing.T) {
 			t.Fatalf("%+v", rows)
 		}
 	}
-	if err := m.check(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.check())
 	if i := info(); i.Evicted != 2 || i.Blocks[TierGPU] != 3 || i.Blocks[TierCPU] != 1 || i.Names != 4 {
 		t.Errorf("%+v", i)
 	}
@@ -173,9 +163,7 @@ func TestInvariantsAtABound(t *testing.T) {
 	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 6))
 		m, err := newMemory(MemoryConfig{Bytes: MinMemory, PendingBytes: 8 << 10, IdleNames: 1 + r.IntN(200)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		srcs := []Source{{Pod: "0", Model: "m"}, {Pod: "1", Model: "m"}, {Pod: "2", Model: "m"}}
 		f := floodedMemory{TB: t, memory: m}
 		for step := range choose(100, 150, 300) {
@@ -186,9 +174,7 @@ func TestInvariantsAtABound(t *testing.T) {
 				total.Add(f.flood())
 			}
 			if r.IntN(100) == 0 {
-				if err := m.removeSome(r, srcs[r.IntN(len(srcs))]); err != nil {
-					t.Fatal(err)
-				}
+				must(t, m.removeSome(r, srcs[r.IntN(len(srcs))]))
 			}
 			if step%4 > 0 { // it takes some milliseconds
 				continue
@@ -330,18 +316,12 @@ func TestCutsBound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, err := newMemory(MemoryConfig{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			apply := func(c Change) uint64 {
 				t.Helper()
 				done, err := m.Apply(context.Background(), Source{Pod: "a", Model: "m"}, Cursor{}, []Change{c})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := m.check(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
+				must(t, m.check())
 				return done.Counts.Dropped
 			}
 			store := func(n int) uint64 {

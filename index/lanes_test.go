@@ -10,9 +10,7 @@ import (
 // reads who may take them for the old ones.
 func TestOrdinals(t *testing.T) {
 	m, err := newMemory(MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	tier := TierGPU
 	apply := func(pod string, op Op) {
@@ -43,9 +41,7 @@ func TestOrdinals(t *testing.T) {
 			}
 		},
 		"removed": func() {
-			if err := m.Remove(context.Background(), "a"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, m.Remove(context.Background(), "a"))
 		},
 	}
 	n := 0
@@ -81,19 +77,13 @@ func TestOrdinals(t *testing.T) {
 // those in which a block may be after all.
 func TestLanesBound(t *testing.T) {
 	m, err := newMemory(MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	apply := func(changes ...Change) uint64 {
 		t.Helper()
 		done, err := m.Apply(context.Background(), Source{Pod: "a", Model: "m"}, Cursor{}, changes)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := m.check(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, m.check())
 		return done.Counts.Dropped
 	}
 	store := func(group, size int, hash Hash) Change {

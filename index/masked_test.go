@@ -29,9 +29,7 @@ func BenchmarkMasked(b *testing.B) {
 	} {
 		b.Run(kind.name, func(b *testing.B) {
 			ix, err := inmemory.New(index.MemoryConfig{})
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			defer ix.Close()
 			apply := func(c ...index.Change) time.Duration {
 				began := time.Now()

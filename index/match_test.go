@@ -25,9 +25,7 @@ type heldGroup struct {
 func newHybrids(tb testing.TB, units, pods int, groups ...heldGroup) *hybrids {
 	tb.Helper()
 	m, err := newMemory(MemoryConfig{})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	tb.Cleanup(func() { m.Close() })
 	h := &hybrids{m: m}
 	locals, hashes := make([]Local, units), make([]Hash, units)
@@ -67,9 +65,7 @@ func newHybrids(tb testing.TB, units, pods int, groups ...heldGroup) *hybrids {
 }
 
 func (h *hybrids) match(tb testing.TB) {
-	if err := h.m.Match(context.Background(), &h.q, &h.out); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, h.m.Match(context.Background(), &h.q, &h.out))
 }
 
 var (

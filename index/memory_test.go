@@ -11,9 +11,7 @@ import (
 func TestMemory(t *testing.T) {
 	indextest.Run(t, func(tb testing.TB, c indextest.Config) index.Index {
 		m, err := inmemory.New(index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames, Bytes: c.Bytes})
-		if err != nil {
-			tb.Fatal(err)
-		}
+		must(tb, err)
 		return m
 	})
 }

@@ -54,9 +54,7 @@ func BenchmarkMirror(b *testing.B) {
 			}
 			run := func(mirror mirror) time.Duration {
 				m, err := newMemory(MemoryConfig{Seed: [16]byte{1}})
-				if err != nil {
-					b.Fatal(err)
-				}
+				must(b, err)
 				if mirror != nil {
 					m.MirrorTo(mirror)
 				}

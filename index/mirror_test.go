@@ -187,9 +187,7 @@ type mirroredMemory struct {
 func newMirrored(tb testing.TB, c index.MemoryConfig, of *mirrorCalls) mirroredMemory {
 	mirror := newMapMirror(tb, of)
 	m, err := inmemory.New(c)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	m.(teller).MirrorTo(mirror)
 	return mirroredMemory{m, mirror}
 }
@@ -411,9 +409,7 @@ func TestMirrorOfMuchThatGoes(t *testing.T) {
 			}
 			feed := m.mirror.sources[src]
 			holders, gone, held := saw.holders.Load(), saw.gone.Load(), saw.held.Load()-saw.late.Load()
-			if err := c.do(m); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.do(m))
 			m.mirror.mu.Lock()
 			f := m.mirror.feeds[feed]
 			if f == nil && c.gone == 0 || f != nil && (c.gone > 0 || len(f.holders) != c.left) {
@@ -468,9 +464,7 @@ func TestMirrorOfASourceThatGoesMeanwhile(t *testing.T) {
 		}
 		mirror := &earlyMirror{mapMirror: newMapMirror(t, new(mirrorCalls)), began: make(chan struct{})}
 		m, err := inmemory.New(index.MemoryConfig{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m.(teller).MirrorTo(mirror)
 		var removal sync.WaitGroup
 		removal.Go(func() {

@@ -151,9 +151,7 @@ func TestMemoryRestarts(t *testing.T) {
 	indextest.Run(t, func(tb testing.TB, c indextest.Config) index.Index {
 		cfg := index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames, Bytes: c.Bytes}
 		m, err := inmemory.New(cfg)
-		if err != nil {
-			tb.Fatal(err)
-		}
+		must(tb, err)
 		return &restarts{tb: tb, cfg: cfg, every: 197, m: m}
 	})
 }

@@ -15,9 +15,7 @@ import (
 func smallest(t *testing.T) inmemory.Memory {
 	t.Helper()
 	m, err := inmemory.New(index.MemoryConfig{Bytes: index.MinMemory})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { m.Close() })
 	return m
 }
@@ -53,9 +51,7 @@ func TestSourcesFillTheBudget(t *testing.T) {
 	apply(t, m, podA, blocksFrom(2, 1000))
 	within(t, m)
 	for i := range 20 {
-		if err := m.Remove(bounded, fmt.Sprint("pod-", i)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.Remove(bounded, fmt.Sprint("pod-", i)))
 	}
 	if _, err := m.Apply(bounded, podB, index.Cursor{}, nil); err != nil {
 		t.Errorf("there is room: %v", err)
@@ -116,9 +112,7 @@ func TestADroppedStoreIsSaid(t *testing.T) {
 			}
 			return keys, nil
 		}}
-		if err := m.Match(bounded, &q, &out); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.Match(bounded, &q, &out))
 		for _, r := range out.Rows {
 			if r.Group.ID == 0 {
 				found = r

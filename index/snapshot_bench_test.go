@@ -21,9 +21,7 @@ const snapshotPods = 16
 // filled returns an index of chains of 512 blocks, each of as many pods.
 func filled(tb testing.TB, blocks, holders int) *memory {
 	m, err := newMemory(MemoryConfig{Bytes: 8 << 30, Seed: [16]byte{1}})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	r := rand.New(rand.NewPCG(1, 2))
 	for n := range blocks / holders / 512 {
 		c := Change{Op: OpStore, Copies: CopiesExact, Root: Key(1), Variant: Variant{Unit: 16}, BlockSize: 16}
@@ -52,9 +50,7 @@ func BenchmarkSnapshot(b *testing.B) {
 					bytes += len(section)
 					return nil
 				}, func(_ string, last func() error) error { return last() })
-				if err != nil {
-					b.Fatal(err)
-				}
+				must(b, err)
 			}
 			reportBlocks(b)
 			b.ReportMetric(float64(bytes)/float64(*snapshotBlocks), "B/block")
@@ -99,9 +95,7 @@ func BenchmarkSnapshotBeside(b *testing.B) {
 		{"snapshots", func(b *testing.B, m *memory) {
 			err := m.Snapshot(context.Background(), func([]byte) error { return nil },
 				func(_ string, last func() error) error { return last() })
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 		}},
 	} {
 		b.Run(bench.name, func(b *testing.B) {

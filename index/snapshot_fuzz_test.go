@@ -14,9 +14,7 @@ import (
 func snapshotOf(tb testing.TB, seed uint64) (all []byte) {
 	r := rand.New(rand.NewPCG(seed, 11))
 	m, err := newMemory(MemoryConfig{Seed: [16]byte{1}, PendingBytes: 8 << 10})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	defer m.Close()
 	for range 20 + r.IntN(500) {
 		src := Source{Pod: "p", Model: "m", Rank: r.IntN(2)}
@@ -50,9 +48,7 @@ func restoreAny(t *testing.T, all []byte, small bool) bool {
 		cfg.Bytes = MinMemory
 	}
 	m, err := newMemory(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	var was, now runtime.MemStats
 	runtime.ReadMemStats(&was)
@@ -64,9 +60,7 @@ func restoreAny(t *testing.T, all []byte, small bool) bool {
 	if err != nil {
 		return false
 	}
-	if err := m.check(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.check())
 	r := rand.New(rand.NewPCG(1, 12))
 	for range 30 {
 		src, c := Source{Pod: "p", Model: "m", Rank: r.IntN(2)}, randomChange(r)
@@ -165,9 +159,7 @@ func TestRestoreForged(t *testing.T) {
 			all = all[4+n:]
 		}
 		m, err := newMemory(MemoryConfig{Seed: [16]byte{1}, PendingBytes: 4 << 10, IdleNames: 20})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if m.Restore(context.Background(), reader(sections)) == nil {
 			read++
 			r := rand.New(rand.NewPCG(seed, 12))

@@ -71,9 +71,7 @@ func TestSnapshotBesideWriters(t *testing.T) {
 func testSnapshotBesideWriters(t *testing.T, seed uint64, clears bool) {
 	cfg := MemoryConfig{Seed: [16]byte{1}, Bytes: 16 << 20}
 	m, err := newMemory(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	var all []*busyPod
 	for i := range 3 {
@@ -121,17 +119,13 @@ func testSnapshotBesideWriters(t *testing.T, seed uint64, clears bool) {
 	stop.Store(true)
 	close(ended)
 	wait.Wait()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := m.check(); err != nil {
 		t.Fatal("after the snapshot: ", err)
 	}
 	got := restored(t, cfg, sections)
 	defer got.Close()
-	if err := got.check(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, got.check())
 	if len(sections) < 5 {
 		t.Errorf("%d sections: the test tests too little", len(sections))
 	}
@@ -139,9 +133,7 @@ func testSnapshotBesideWriters(t *testing.T, seed uint64, clears bool) {
 		return
 	}
 	want, err := newMemory(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer want.Close()
 	behind := 0
 	for _, p := range all {

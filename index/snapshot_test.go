@@ -42,9 +42,7 @@ func sectionsOf(tb testing.TB, m *memory, then ...func()) (sections [][]byte) {
 		}
 		return err
 	})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return sections
 }
 
@@ -64,12 +62,8 @@ func reader(sections [][]byte) func() ([]byte, error) {
 func restored(tb testing.TB, cfg MemoryConfig, sections [][]byte) *memory {
 	tb.Helper()
 	m, err := newMemory(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if err := m.Restore(context.Background(), reader(sections)); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
+	must(tb, m.Restore(context.Background(), reader(sections)))
 	return m
 }
 
@@ -89,9 +83,7 @@ func TestSnapshotGoesOn(t *testing.T) {
 			cfg.IdleNames = 1 + r.IntN(20)
 		}
 		m, err := newMemory(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var srcs []Source
 		for pod := range 1 + r.IntN(4) {
 			srcs = append(srcs, Source{Pod: fmt.Sprint(pod / 2), Model: "m", Rank: pod % 2})
@@ -133,9 +125,7 @@ func TestSnapshotGoesOn(t *testing.T) {
 				case remove:
 					err = of.Remove(context.Background(), src.Pod)
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 			}
 			if copied == nil {
 				continue
@@ -163,18 +153,14 @@ func TestSnapshotIsOfItsCut(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 17))
 		cfg := MemoryConfig{PendingBytes: 8 << 10, IdleNames: 64, Seed: [16]byte{1}}
 		m, err := newMemory(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		step := uint64(0)
 		apply := func(c Change, of ...*memory) (all []Applied) {
 			step++
 			src := Source{Pod: "p", Model: "m", Rank: r.IntN(2)}
 			for _, m := range of {
 				done, err := m.Apply(context.Background(), src, Cursor{Stream: "s", Next: step}, []Change{c})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				all = append(all, done)
 			}
 			return all
@@ -194,9 +180,7 @@ func TestSnapshotIsOfItsCut(t *testing.T) {
 			case 1:
 				apply(Change{Op: OpClearTier}, m)
 			case 2:
-				if err := m.Remove(context.Background(), "p"); err != nil {
-					t.Fatal(err)
-				}
+				must(t, m.Remove(context.Background(), "p"))
 				m.sweepers.Wait() // it is buried when it is written
 			}
 		}))
@@ -324,9 +308,7 @@ func (m *memory) answer(locals []Local, page uint64, r *rand.Rand) string {
 func TestRestoreRefuses(t *testing.T) {
 	cfg := MemoryConfig{Seed: [16]byte{1}}
 	m, err := newMemory(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	c := Change{Op: OpStore, Copies: CopiesExact, Hashes: []Hash{1, 2, 3}, Variant: Variant{Unit: 16}, BlockSize: 16, Locals: make([]Local, 3)}
 	other := c
@@ -340,9 +322,7 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 	restore := func(cfg MemoryConfig, sections ...[]byte) error {
 		m, err := newMemory(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer m.Close()
 		if err = m.Restore(context.Background(), reader(sections)); err == nil {
 			return m.check()
@@ -352,9 +332,7 @@ func TestRestoreRefuses(t *testing.T) {
 		}
 		return err
 	}
-	if err := restore(cfg, whole...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, restore(cfg, whole...))
 	if err := restore(MemoryConfig{Seed: [16]byte{2}}, whole...); !errors.Is(err, errRecord) {
 		t.Errorf("of another seed: %v", err)
 	}
@@ -392,16 +370,12 @@ func TestRestoreRefuses(t *testing.T) {
 func TestForgedPlace(t *testing.T) {
 	cfg := MemoryConfig{Seed: [16]byte{1}}
 	m, err := newMemory(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	apply := func(m *memory, pod string, next uint64, c Change) Applied {
 		t.Helper()
 		done, err := m.Apply(context.Background(), Source{Pod: pod, Model: "m"}, Cursor{Stream: "s", Next: next}, []Change{c})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return done
 	}
 	locals := []Local{1, 2, 3, 4, 5, 6}
@@ -423,13 +397,9 @@ func TestForgedPlace(t *testing.T) {
 	}
 	sections[0] = bytes.Replace(sections[0], from, binary.LittleEndian.AppendUint64(nil, 77), 1)
 	forged, err := newMemory(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer forged.Close()
-	if err := forged.Restore(context.Background(), reader(sections)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, forged.Restore(context.Background(), reader(sections)))
 	blocks := func(pod string) int {
 		info, _ := forged.DescribeSource(Source{Pod: pod, Model: "m"})
 		return info.Blocks[TierGPU]
@@ -451,9 +421,7 @@ func TestForgedPlace(t *testing.T) {
 	}
 	var got Matches
 	q := Query{Candidates: NewCandidates("m", nil), Keys: func(Variant) ([]Key, error) { return keys, nil }}
-	if err := forged.Match(context.Background(), &q, &got); err != nil {
-		t.Fatal(err)
-	}
+	must(t, forged.Match(context.Background(), &q, &got))
 	if blocks("p") != 12 || len(got.Rows) != 1 || got.Rows[0].Run != 6 || !got.Rows[0].Evicted {
 		t.Errorf("stored again: %d blocks, rows %+v", blocks("p"), got.Rows)
 	}
@@ -467,9 +435,7 @@ func TestForgedPlace(t *testing.T) {
 // used.
 func TestRestoreIntoLess(t *testing.T) {
 	m, err := newMemory(MemoryConfig{Seed: [16]byte{1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	const chains, blocks = 300, 256
 	hash, r := Hash(0), rand.New(rand.NewPCG(5, 6))
@@ -495,9 +461,7 @@ func TestRestoreIntoLess(t *testing.T) {
 				return keys, nil
 			},
 		}, &got)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(got.Rows) == 0 {
 			return 0
 		}
@@ -516,9 +480,7 @@ func TestRestoreIntoLess(t *testing.T) {
 	}
 	got := restored(t, MemoryConfig{Seed: [16]byte{1}, Bytes: m.Usage().Total * 5 / 8}, sectionsOf(t, m))
 	defer got.Close()
-	if err := got.check(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, got.check())
 	u := got.Usage()
 	held, evicted := 0, 0
 	for _, s := range got.Describe(nil) {
@@ -547,9 +509,7 @@ func TestRestoreIntoLess(t *testing.T) {
 func TestSnapshotEnds(t *testing.T) {
 	fill := func() *memory {
 		m, err := newMemory(MemoryConfig{Seed: [16]byte{1}, Bytes: 16 << 20})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for i := range 60 {
 			c := Change{Op: OpStore, Copies: CopiesExact, Root: Key(i), Variant: Variant{Unit: 16}, BlockSize: 16}
 			for n := range 512 {
@@ -608,9 +568,7 @@ func TestSnapshotEnds(t *testing.T) {
 // was noted is given back, and the next snapshot is whole.
 func TestSnapshotOfWhatChangesTooMuch(t *testing.T) {
 	m, err := newMemory(MemoryConfig{Seed: [16]byte{1}, Bytes: 4 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	f := filler{r: rand.New(rand.NewPCG(1, 10))}
 	src := Source{Pod: "a", Model: "m"}
@@ -667,9 +625,7 @@ func TestSnapshotOfWhatIsEvicted(t *testing.T) {
 func snapshotWhileEvicting(t *testing.T) (taken bool) {
 	cfg := MemoryConfig{Seed: [16]byte{1}, Bytes: 8 << 20}
 	m, err := newMemory(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	f := filler{r: rand.New(rand.NewPCG(1, 10))}
 	store := func(pod string, n int) {
@@ -699,15 +655,11 @@ func snapshotWhileEvicting(t *testing.T) (taken bool) {
 	if err != nil && strings.Contains(err.Error(), "of notes about it") {
 		return false
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cfg.Bytes *= 4
 	again := restored(t, cfg, sections)
 	defer again.Close()
-	if err := again.check(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, again.check())
 	got := again.described()[0]
 	t.Logf("of %d blocks %d are in the snapshot and %d are said to be evicted, %d of them since the cut", held, got.Blocks[0], got.Evicted, got.Evicted-cut.Evicted)
 	if got.Blocks[0]+int(got.Evicted) != held {
@@ -724,9 +676,7 @@ func snapshotWhileEvicting(t *testing.T) (taken bool) {
 func TestRestoreOfPromises(t *testing.T) {
 	cfg := MemoryConfig{Seed: [16]byte{1}}
 	m, err := newMemory(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer m.Close()
 	for i := range 200 {
 		c := Change{Op: OpStore, Copies: CopiesExact, Hashes: []Hash{1}, Variant: Variant{Unit: 16}, BlockSize: 16, Locals: make([]Local, 1)}
@@ -750,9 +700,7 @@ func TestRestoreOfPromises(t *testing.T) {
 		}
 		m := restored(t, cfg, [][]byte{section})
 		defer m.Close()
-		if err := m.check(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.check())
 		for _, s := range m.Describe(nil) {
 			bytes += s.Bytes
 		}
@@ -762,5 +710,13 @@ func TestRestoreOfPromises(t *testing.T) {
 	t.Logf("names take %d bytes, %d where 127 times as many were promised, of a snapshot of %d", kept, broken, len(sections[0]))
 	if broken > kept+creditEach*len(sections[0]) || broken <= kept {
 		t.Errorf("names take %d bytes, %d where 127 times as many were promised, of a snapshot of %d", kept, broken, len(sections[0]))
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

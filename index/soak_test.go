@@ -369,9 +369,7 @@ func newSoak(t *testing.T, models int, cfg MemoryConfig) *soak {
 	}
 	for range soakWarm {
 		for _, e := range s.engines {
-			if err := e.step(s.m, &s.pool); err != nil {
-				t.Fatal(err)
-			}
+			must(t, e.step(s.m, &s.pool))
 		}
 	}
 	return s
@@ -563,9 +561,7 @@ func (s *soak) compare(t *testing.T, p soakPrompt) {
 	for _, e := range s.engines {
 		var got Matches
 		q := Query{Candidates: NewCandidates(e.src.Model, nil), Keys: p.of(e.model).keys}
-		if err := s.m.Match(context.Background(), &q, &got); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.m.Match(context.Background(), &q, &got))
 		for _, r := range got.Rows {
 			rows[r.Source] = r
 		}

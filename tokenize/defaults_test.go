@@ -8,9 +8,7 @@ import (
 // What is zero in a PoolConfig is what its comments say.
 func TestDefaults(t *testing.T) {
 	p, err := NewPool(PoolConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer p.Close()
 	if p.memory != 1<<30 || p.gate.maxWaiting != 256<<20 || p.maxText != 4<<20 || p.gate.slots != runtime.GOMAXPROCS(0) {
 		t.Errorf("%d bytes of tokenizers, %d that wait, %d of a text, %d at a time", p.memory, p.gate.maxWaiting, p.maxText, p.gate.slots)

@@ -225,9 +225,7 @@ func TestGateRefuses(t *testing.T) {
 		const maxWaiting = 1 << 20
 		g := &gate{slots: 1, free: 1, maxBegun: 1 << 20, maxWaiting: maxWaiting}
 		v, err := g.enter(t.Context(), 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var ends sync.WaitGroup
 		waits := func(size int64) {
 			t.Helper()
@@ -273,9 +271,7 @@ func TestGateCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate{slots: 1, free: 1, maxBegun: longText, maxWaiting: 1 << 40}
 		long, err := g.enter(t.Context(), longText)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var ends sync.WaitGroup
 		closed := make(chan struct{})
 		ends.Go(func() {
@@ -321,9 +317,7 @@ func TestGateCloses(t *testing.T) {
 // Whatever is in a text: it pauses as often as a gate counts on.
 func TestTextsPause(t *testing.T) {
 	bpe, err := Load("testdata/tiny.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const turns = 8
 	for _, unit := range []string{"a boat ", "a", "th", " ", "<|end|>", "<|en", "日", "\xff"} {
 		text := strings.Repeat(unit, turns*longText/len(unit)+1)

@@ -13,31 +13,21 @@ import (
 func TestPoolBetweenLoadingAndNaming(t *testing.T) {
 	dir := t.TempDir()
 	tiny, err := os.ReadFile("testdata/tiny.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, name := range []string{"a", "b"} {
-		if err := os.WriteFile(filepath.Join(dir, name), tiny, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), tiny, 0o600))
 	}
 	alone, err := Load("testdata/tiny.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p, err := NewPool(PoolConfig{
 		Find:   func(_ context.Context, model string) (string, error) { return filepath.Join(dir, model), nil },
 		Memory: int64(alone.size()),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	load := func(model string) *file {
 		t.Helper()
 		f, err := p.load(model)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return f
 	}
 	check := func(loaded, evictions int) {
@@ -71,5 +61,13 @@ func TestPoolBetweenLoadingAndNaming(t *testing.T) {
 	p.lookups <- struct{}{}
 	if p.lookUp("none", l); l.err != ErrPoolClosed {
 		t.Errorf("a lookup that ends after Close: %v", l.err)
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

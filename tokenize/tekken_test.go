@@ -62,9 +62,7 @@ func TestTekkenAsReference(t *testing.T) {
 			ranks[token] = uint32(i + tekkenControls)
 		}
 		bpe, err := tokenize.Parse(strings.NewReader(asJSON(t, tekkenFile(gpt2Pattern, tokens, unused))))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for range 25 {
 			text := randomLetters(r, []rune("abcdé[]<>sINST "), 1+r.IntN(60)) + []string{"", "[INST]", "<s>"}[r.IntN(3)]
 			want := []uint32{1}
@@ -89,9 +87,7 @@ func TestTekkenAsMistralCommon(t *testing.T) {
 	}
 	tokens = append(tokens, "ab", "bc", "abc", " a", "IN", "ST", "INST", "é", "zz")
 	bpe, err := tokenize.Parse(strings.NewReader(asJSON(t, tekkenFile(gpt2Pattern, tokens, 1))))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for text, want := range map[string][]uint32{
 		"":                {1},
 		"abc ab":          {1, 278, 52, 276},
@@ -135,17 +131,13 @@ func TestTekkenAsOfficial(t *testing.T) {
 		} `json:"pre_tokenizer"`
 	}
 	f, err := os.Open(filepath.Join(folder, "tokenizer.json.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	z, err := gzip.NewReader(f)
 	if err == nil {
 		err = json.NewDecoder(z).Decode(&file)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const controls = 1000
 	tokens := make([]string, len(file.Model.Vocab)-controls)
 	for written, id := range file.Model.Vocab {
@@ -157,13 +149,9 @@ func TestTekkenAsOfficial(t *testing.T) {
 	changed["config"].(dict)["default_num_special_tokens"] = controls
 	changed["config"].(dict)["default_vocab_size"] = controls + len(tokens)
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "tekken.json"), []byte(asJSON(t, changed)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "tekken.json"), []byte(asJSON(t, changed)), 0o600))
 	bpe, err := tokenize.LoadPretrained(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	official := loadOutside(t, "tekken")
 	compared := 0
 	for row, text := range testdata.Each[string](t, testdata.Path(t, "", "tokens", "probes.jsonl.gz"), sampled()) {
@@ -276,22 +264,14 @@ func TestTekkenFolder(t *testing.T) {
 	write("tekken.json", asJSON(t, tekkenFile(gpt2Pattern, tekkenTokens(rand.New(rand.NewPCG(4, 43))), 0)))
 	write("tokenizer_config.json", `{"tokenizer_class": "MistralCommonBackend"}`)
 	dir, err := tokenize.Hub{Dir: c.dir}.Find(t.Context(), "m")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pool, err := tokenize.NewPool(tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return dir, nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer pool.Close()
 	fromDir, err := tokenize.Load(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pretrained, err := tokenize.LoadPretrained(dir, "0.31")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, got := range []tokenize.Tokenizer{fromDir, pretrained, pool.Tokenizer("m")} {
 		if ids := encode(t, got, "!", true); !slices.Equal(ids, []uint32{1, tekkenControls + '!'}) {
 			t.Errorf("%T: %v", got, ids)

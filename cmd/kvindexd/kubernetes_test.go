@@ -56,13 +56,9 @@ func TestKubernetes(t *testing.T) {
 			<-r.Context().Done()
 		}))
 		settings, err := config.Load(c.args, nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		source, err := podsOf(&rest.Config{Host: api.URL}, settings, events.Pod{Model: settings.Model, Port: settings.EnginePort, ReplayPort: settings.ReplayPort, TiersPort: settings.TiersPort, Ranks: settings.Ranks})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ctx, cancel := context.WithCancel(zmtptest.Context(t))
 		var got []events.Pod
 		err = source.Run(ctx, func(pods []events.Pod) error {

@@ -85,9 +85,7 @@ type process struct {
 func startChild(t *testing.T, ctx context.Context, c childSettings) *process {
 	t.Helper()
 	text, err := json.Marshal(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := &process{cmd: exec.CommandContext(ctx, os.Args[0])}
 	p.cmd.Env = append(os.Environ(), child+"="+string(text))
 	p.cmd.Stderr = &p.stderr
@@ -95,9 +93,7 @@ func startChild(t *testing.T, ctx context.Context, c childSettings) *process {
 	if err == nil {
 		err = p.cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
 		t.Fatalf("%v: %s", err, p.stderr.Bytes())
@@ -117,9 +113,7 @@ type view struct {
 func (p *process) views(t *testing.T, tokens []uint32) []view {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{"tokens": tokens})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a, err := http.Post(p.url+"/v1/score", "", bytes.NewReader(body))
 	if err != nil {
 		return nil
@@ -154,9 +148,7 @@ func TestKilled(t *testing.T) {
 	c := childSettings{Snapshot: filepath.Join(t.TempDir(), "snapshot")}
 	for _, pod := range []string{"a", "b", "c"} {
 		ranks, at, err := kvindextest.NewPod(kvindextest.EngineConfig{Pod: pod, Model: "m", Blocks: 150, Replay: true}, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer ranks[0].Close()
 		engines[pod], c.Pods = ranks[0], append(c.Pods, at)
 		if _, err := ranks[0].Serve(ctx, kvindextest.Request{Tokens: prompts[0]}); err != nil {
@@ -223,9 +215,7 @@ func TestKilled(t *testing.T) {
 			kill, want = syscall.SIGTERM, ""
 		}
 		began := time.Now()
-		if err := p.cmd.Process.Signal(kill); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.cmd.Process.Signal(kill))
 		err := p.cmd.Wait()
 		if got := fmt.Sprint(err); got != want && (err != nil || want != "") {
 			t.Fatalf("round %d: %v ends it with %v: %s", n, kill, err, p.stderr.Bytes())
@@ -307,16 +297,12 @@ func TestDocumentation(t *testing.T) {
 		t.Skip("there is no curl to run the commands of the documentation with")
 	}
 	page, err := os.ReadFile("../../docs/kvindexd.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, engines, err := demoSettings(zmtptest.Context(t))
 	for _, e := range engines {
 		defer e.Close()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	public, admin, _ := running(t, s)
 	until(t, public+"/readyz", http.StatusOK)
 	random := regexp.MustCompile(`"id":"[^"]*"`)

@@ -62,14 +62,10 @@ func (j *journal) String() string {
 func post(t *testing.T, url, body string) (int, string) {
 	t.Helper()
 	a, err := http.Post(url, "", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer a.Body.Close()
 	text, err := io.ReadAll(a.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return a.StatusCode, strings.TrimSpace(string(text))
 }
 
@@ -103,33 +99,25 @@ func TestRestart(t *testing.T) {
 	if err := endReplica(); err != nil {
 		t.Error(err)
 	}
-	if err := end(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, end())
 	again, _, end := running(t, settings{snapshot: file, bootstrap: admin + "/v1/snapshot"}) // the service at admin has ended
 	until(t, again+"/readyz", 200)
 	if _, got := post(t, again+"/v1/score", scoreOf(tokens)); !strings.Contains(got, held) {
 		t.Errorf("after a restart: %s", got)
 	}
-	if err := end(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, end())
 	whole, err := os.ReadFile(file)
 	if err == nil {
 		err = os.WriteFile(file, whole[:len(whole)/2], 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var log journal
 	empty, _, end := running(t, settings{snapshot: file, log: logger(&log, slog.LevelInfo)})
 	until(t, empty+"/readyz", 200)
 	if _, got := post(t, empty+"/v1/score", scoreOf(tokens)); strings.Contains(got, held) || !strings.Contains(log.String(), "the snapshot was passed over") {
 		t.Errorf("with half a snapshot: %s %s", got, log.String())
 	}
-	if err := end(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, end())
 	if ix, err := kvindex.LoadFile(t.Context(), file); err != nil {
 		t.Error(err)
 	} else {
@@ -208,13 +196,9 @@ func TestGate(t *testing.T) {
 	ctx := zmtptest.Context(t)
 	for i, pod := range []string{"a", "b", "c"} {
 		e, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: pod, Model: "m", Connect: endpoint})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer e.Close()
-		if err := e.WaitSubscribers(ctx, 1); err != nil {
-			t.Fatal(err)
-		}
+		must(t, e.WaitSubscribers(ctx, 1))
 		if _, err := e.Serve(ctx, kvindextest.Request{Tokens: make([]uint32, 40)}); err != nil {
 			t.Fatal(err)
 		}
@@ -243,9 +227,7 @@ func TestGate(t *testing.T) {
 func TestGateNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ix, err := kvindex.New()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer ix.Close()
 		var log journal
 		g := gate{most: 2, ix: ix, log: logger(&log, slog.LevelInfo), pods: make(map[string]bool), models: make(map[string]bool)}
@@ -264,9 +246,7 @@ func TestGateNames(t *testing.T) {
 			t.Errorf("the log says %d times that no pod is heard", n)
 		}
 		_, message := payload(1)
-		if err := ix.Ingest("a", "m", []byte(message)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.Ingest("a", "m", []byte(message)))
 		time.Sleep(goneAfter)
 		if _, _, err := g.parse("kv@c@m"); err == nil {
 			t.Error("a pod that was heard lately has lost its place")
@@ -318,9 +298,7 @@ func TestAdminAddress(t *testing.T) {
 		c.RootCAs.AddCert(ca)
 		if name != "" {
 			pair, err := tls.LoadX509KeyPair(path(name+".pem"), path(name+".key"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			c.Certificates = []tls.Certificate{pair}
 		}
 		tr := &http.Transport{TLSClientConfig: c}
@@ -351,9 +329,7 @@ func TestAdminAddress(t *testing.T) {
 func certificate(t *testing.T, dir, name string, parent *x509.Certificate, parentKey *ecdsa.PrivateKey) (*x509.Certificate, *x509.Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, BasicConstraintsValid: true, IsCA: parent == nil, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
@@ -363,9 +339,7 @@ func certificate(t *testing.T, dir, name string, parent *x509.Certificate, paren
 		parent, parentKey = c, key
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, parentKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	secret, err := x509.MarshalECPrivateKey(key)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, name+".pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600)
@@ -373,13 +347,9 @@ func certificate(t *testing.T, dir, name string, parent *x509.Certificate, paren
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, name+".key"), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: secret}), 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	parsed, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return parsed, parsed, key
 }
 
@@ -390,9 +360,7 @@ func TestLog(t *testing.T) {
 	for _, e := range engines {
 		defer e.Close()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.log = logger(&log, slog.LevelDebug-4)
 	public, admin, end := running(t, s)
 	until(t, public+"/readyz", 200)
@@ -412,9 +380,7 @@ func TestLog(t *testing.T) {
 	for ctx := zmtptest.Context(t); !strings.Contains(log.String(), added) && ctx.Err() == nil; {
 		runtime.Gosched()
 	}
-	if err := end(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, end())
 	text := log.String()
 	if strings.Contains(text, secret) || strings.Contains(text, "remembered other prompts") {
 		t.Errorf("the log has what was asked: %s", text)
@@ -437,9 +403,7 @@ func TestPageShowsLosses(t *testing.T) {
 	for _, e := range engines {
 		defer e.Close()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.log = slog.New(slog.DiscardHandler)
 	public, admin, end := running(t, s)
 	until(t, public+"/readyz", 200)
@@ -450,27 +414,21 @@ func TestPageShowsLosses(t *testing.T) {
 		}
 	}
 	a, err := http.Get(admin + "/v1/watch?pod=lossy&model=m")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer a.Body.Close()
 	first, err := bufio.NewReaderSize(a.Body, 1<<17).ReadString('\n')
 	if err != nil || !strings.Contains(first, `"Cause":"gap"`) || !strings.Contains(first, `"Gap":{"From":2,"To":4,"Lost":true}`) {
 		t.Errorf("%s, %v", first, err)
 	}
 	_ = a.Body.Close()
-	if err := end(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, end())
 }
 
 // tail prints an engine's events, and healthcheck reports whether a service answers.
 func TestCommands(t *testing.T) {
 	ctx, cancel := context.WithCancel(zmtptest.Context(t))
 	e, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "a", Model: "m", Replay: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer e.Close()
 	if _, err := e.Serve(ctx, kvindextest.Request{Tokens: make([]uint32, 40)}); err != nil {
 		t.Fatal(err)
@@ -492,9 +450,7 @@ func TestCommands(t *testing.T) {
 			if err := json.Unmarshal([]byte(first), &l); err != nil || len(l.Hashes) != 2 || l.Count != 32 || len(l.IDs) != 32 || l.BlockSize != 16 || l.Seq != 0 {
 				t.Errorf("%s, %v", first, err)
 			}
-			if err := e.WaitSubscribers(ctx, 1); err != nil {
-				t.Fatal(err)
-			}
+			must(t, e.WaitSubscribers(ctx, 1))
 			if _, err := e.Serve(ctx, kvindextest.Request{Tokens: []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}}); err != nil {
 				t.Fatal(err)
 			}
@@ -539,9 +495,7 @@ func TestRedis(t *testing.T) {
 		t.Skip("there is no redis-server to share an index on")
 	}
 	dir, err := os.MkdirTemp("", "") // the path of a socket has at most 107 bytes
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	socket := filepath.Join(dir, "redis")
 	ctx, cancel := context.WithCancel(zmtptest.Context(t))
@@ -550,9 +504,7 @@ func TestRedis(t *testing.T) {
 	defer end()
 	until(t, earlyAdmin+"/readyz", 503)
 	redis := exec.CommandContext(ctx, binary, "--port", "0", "--unixsocket", socket, "--save", "", "--dir", dir)
-	if err := redis.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, redis.Start())
 	defer redis.Wait()
 	defer cancel()
 	for c, err := net.Dial("unix", socket); ; c, err = net.Dial("unix", socket) {
@@ -598,9 +550,7 @@ func TestRedis(t *testing.T) {
 // error that waiting cannot mend.
 func TestRedisAway(t *testing.T) {
 	dir, err := os.MkdirTemp("", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	socket := filepath.Join(dir, "redis")
 	ctx := zmtptest.Context(t)
@@ -627,9 +577,7 @@ func TestRedisAway(t *testing.T) {
 	var says atomic.Value
 	says.Store("-LOADING the data is being read\r\n")
 	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	go func() {
 		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
@@ -655,5 +603,13 @@ func TestRedisAway(t *testing.T) {
 	}
 	if err := end(); err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
 		t.Errorf("Redis that refuses the password: %v", err)
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

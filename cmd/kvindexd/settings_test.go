@@ -23,26 +23,18 @@ import (
 func modelDir(t *testing.T) string {
 	t.Helper()
 	from, dir := testdata.Path(t, "the tokenizer of a served model", "tokens", "llama3"), filepath.Join(t.TempDir(), "llama3")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o700))
 	for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
 		in, err := os.Open(filepath.Join(from, name+".gz"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		z, err := gzip.NewReader(in)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		text, err := io.ReadAll(z)
 		in.Close()
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, name), text, 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	return dir
 }
@@ -59,9 +51,7 @@ func TestChart(t *testing.T) {
 	}
 	var log journal
 	s, err := loadSettings(nil, &log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(s.subscribers) != 1 || s.subscribers[0].Endpoint != "tcp://*:5557" || !s.subscribers[0].Bind || s.subscribers[0].Topic != "kv@" || s.listen != ":8080" || s.pool != 4 {
 		t.Errorf("%+v", s.subscribers)
 	}
@@ -70,14 +60,10 @@ func TestChart(t *testing.T) {
 	s.listeningEvents = func(endpoint string) { at <- endpoint }
 	public, _, _ := running(t, s)
 	e, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "10.0.0.7", Model: dir, Connect: <-at})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer e.Close()
 	of, err := tokenize.LoadPretrained(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	prompt := strings.Repeat("How do boats come and go, and where to? ", 10)
 	tokens, err := of.Encode(ctx, nil, prompt, true)
 	if err == nil {
@@ -86,9 +72,7 @@ func TestChart(t *testing.T) {
 	if err == nil {
 		_, err = e.Serve(ctx, kvindextest.Request{Tokens: tokens})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	until(t, public+"/readyz", http.StatusOK)
 	body, _ := json.Marshal(map[string]string{"prompt": prompt})
 	for want := fmt.Sprintf(`{"10.0.0.7":%d}`, len(tokens)/16); ; {
@@ -110,18 +94,12 @@ func TestDialled(t *testing.T) {
 	ctx := zmtptest.Context(t)
 	for _, c := range []struct{ format, want string }{{"%s", "pod-1"}, {"mine=%s", "mine"}} {
 		e, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "pod-1", Model: "m", Replay: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var log journal
 		s, err := loadSettings([]string{"-model=m", "-grace=0s", "-zmq-endpoint=" + fmt.Sprintf(c.format, e.Endpoint()), "-replay-port=" + e.ReplayEndpoint()[strings.LastIndex(e.ReplayEndpoint(), ":")+1:]}, &log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		public, _, end := running(t, s)
-		if err := e.WaitSubscribers(ctx, 1); err != nil {
-			t.Fatal(err)
-		}
+		must(t, e.WaitSubscribers(ctx, 1))
 		for n := uint32(1); ; n++ { // a message introduces the engine, and each prompt has new blocks
 			if _, err := e.Serve(ctx, kvindextest.Request{Tokens: append(make([]uint32, 33), slices.Repeat([]uint32{n}, 16)...)}); err != nil {
 				t.Fatal(err)
@@ -148,9 +126,7 @@ func TestReplayOf(t *testing.T) {
 		"5657": {"tcp://10.0.0.7:40000": "tcp://10.0.0.7:5657", "tcp://[fd00::7]:40000": "tcp://[fd00::7]:5657", "/tmp/engine": ""},
 	} {
 		s, err := loadSettings([]string{"-replay-port=" + port}, io.Discard)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer s.models.Close()
 		of := s.subscribers[0].ReplayOf
 		if (of == nil) != (want == nil) {
@@ -169,17 +145,13 @@ func TestReplayOf(t *testing.T) {
 func TestFind(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"models/org/a", "hub", "b"} {
-		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Join(dir, name), 0o700))
 	}
 	for _, name := range []string{"HF_TOKEN", "HF_HOME", "KVINDEXD_CONFIG"} {
 		t.Setenv(name, "")
 	}
 	s, err := loadSettings([]string{"-zmq-endpoint=none", "-download=false", "-models-dir=" + filepath.Join(dir, "models"), "-hub-dir=" + filepath.Join(dir, "hub"), "-models=b=" + filepath.Join(dir, "b") + ",c=org/c"}, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.models.Close()
 	found := make(map[string]string)
 	for _, name := range []string{"org/a", "b", "c", "../hub", "/etc", "x/../../hub", "", "org/d"} {

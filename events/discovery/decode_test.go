@@ -91,9 +91,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("%v, and encoding/json has %v, %v", pods, other, err)
 		}
 		written, err := json.Marshal(pods)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		again, err := discovery.Decode(written)
 		if err != nil || fmt.Sprint(again) != fmt.Sprint(pods) {
 			t.Fatalf("%s: %v, %v; it was %v", written, again, err, pods)

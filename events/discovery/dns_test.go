@@ -350,9 +350,7 @@ func TestDNSEnds(t *testing.T) {
 		}
 		s.mu.Lock() // no answer
 		source, err := discovery.DNS(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		patience := zmtptest.Context(t)
 		ctx, cancel := context.WithCancel(patience)
 		ended := make(chan error, 1)

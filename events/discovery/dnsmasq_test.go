@@ -71,9 +71,7 @@ func TestDNSMasq(t *testing.T) {
 		return
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	address := l.Addr().String()
 	l.Close()
 	dir := t.TempDir()

@@ -120,9 +120,7 @@ func TestFile(t *testing.T) {
 		{"a socket", func() {
 			os.Remove(f.path)
 			l, err := net.Listen("unix", f.path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			t.Cleanup(func() { l.Close() })
 		}, nil, []string{"it is not a regular file: S"}},
 		{"a link", func() {
@@ -197,9 +195,7 @@ func TestFileReplaced(t *testing.T) {
 		f.path = filepath.Join(f.dir, "next")
 		f.write(content)
 		f.path = path
-		if err := os.Rename(filepath.Join(f.dir, "next"), path); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Rename(filepath.Join(f.dir, "next"), path))
 	}
 	f.run(discovery.FileConfig{}, func(n int) bool {
 		sets, errs := f.said()
@@ -339,9 +335,7 @@ func TestFileRefused(t *testing.T) {
 func TestFileReal(t *testing.T) {
 	ctx, cancel := context.WithCancel(zmtptest.Context(t))
 	path := filepath.Join(t.TempDir(), "pods.json")
-	if err := os.WriteFile(path, []byte(`[{"id": "a", "model": "m", "host": "h"}]`), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(`[{"id": "a", "model": "m", "host": "h"}]`), 0o644))
 	source := discovery.File(path, discovery.FileConfig{})
 	if source.Name != "file:"+path {
 		t.Errorf("Name %q", source.Name)
@@ -762,9 +756,7 @@ func TestFileWholeConcurrently(t *testing.T) {
 func TestFaultsOfAFileReachTheFleet(t *testing.T) {
 	fails := make(chan error, 1)
 	f, err := events.NewFleet(nowhere{}, events.FleetConfig{OnError: func(err error) { fails <- err }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	path := filepath.Join(t.TempDir(), "pods.json")
@@ -778,3 +770,11 @@ func TestFaultsOfAFileReachTheFleet(t *testing.T) {
 
 // nowhere is a sink that nothing comes to.
 type nowhere struct{ events.Sink }
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

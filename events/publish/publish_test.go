@@ -19,9 +19,7 @@ import (
 func opened(t *testing.T, cfg publish.Config) *publish.Publisher {
 	t.Helper()
 	p, err := publish.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := p.Close(); err != nil {
 			t.Error(err)
@@ -35,18 +33,12 @@ func replay(t *testing.T, p *publish.Publisher) (first uint64, payloads [][]byte
 	t.Helper()
 	ctx := zmtptest.Context(t)
 	c, err := zmtp.Dial(ctx, p.ReplayEndpoint(), zmtp.Config{Type: zmtp.DEALER})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
-	if err := c.Send(nil, make([]byte, 8)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Send(nil, make([]byte, 8)))
 	for {
 		m, err := c.Receive()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(m[2]) == 0 {
 			return first, payloads
 		}
@@ -207,9 +199,7 @@ func testHeld(t *testing.T, buffer int) {
 		first, payloads := replay(t, p)
 		for n, payload := range payloads {
 			var b events.Batch
-			if err := events.Decode(payload, &b); err != nil {
-				t.Fatal(err)
-			}
+			must(t, events.Decode(payload, &b))
 			if n == 0 && first > 0 {
 				late++
 			}
@@ -282,10 +272,16 @@ func TestMistakes(t *testing.T) {
 			t.Errorf("a batch without a time: %v, %v", b.Time, err)
 		}
 	}
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Close())
 	if _, err := p.Publish(&events.Batch{}); !errors.Is(err, publish.ErrClosed) {
 		t.Errorf("after Close: %v", err)
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

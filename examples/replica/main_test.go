@@ -19,9 +19,7 @@ import (
 func TestReplica(t *testing.T) {
 	ctx := zmtptest.Context(t)
 	engine, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "pod-a", Model: "llama-3", Replay: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer engine.Close()
 	prompt := func(n int) []uint32 {
 		p := make([]uint32, 100)
@@ -36,22 +34,16 @@ func TestReplica(t *testing.T) {
 		}
 	}
 	first, err := kvindex.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer first.Close()
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	subscribe(running, first, "pod-a", engine.Endpoint(), engine.ReplayEndpoint())
-	if err := engine.WaitSubscribers(ctx, 1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, engine.WaitSubscribers(ctx, 1))
 	for n := range 20 {
 		serve(n)
 	}
-	if err := engine.WaitApplied(ctx, first); err != nil {
-		t.Fatal(err)
-	}
+	must(t, engine.WaitApplied(ctx, first))
 	server := httptest.NewServer(handler(first, "secret"))
 	defer server.Close()
 
@@ -62,9 +54,7 @@ func TestReplica(t *testing.T) {
 		}
 	})
 	second, err := restore(ctx, server.URL, "secret")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer second.Close()
 	tokens := func(ix *kvindex.Indexer, n int) int {
 		var a kvindex.Answer
@@ -78,13 +68,9 @@ func TestReplica(t *testing.T) {
 	}
 	subscribe(running, second, "pod-a", engine.Endpoint(), engine.ReplayEndpoint())
 	serving.Wait()
-	if err := engine.WaitSubscribers(ctx, 2); err != nil {
-		t.Fatal(err)
-	}
+	must(t, engine.WaitSubscribers(ctx, 2))
 	for _, ix := range []*kvindex.Indexer{first, second} {
-		if err := engine.WaitApplied(ctx, ix); err != nil {
-			t.Fatal(err)
-		}
+		must(t, engine.WaitApplied(ctx, ix))
 		for n := range 40 {
 			if got, want := tokens(ix, n), engine.Cached(kvindextest.Request{Tokens: prompt(n)}); got != want {
 				t.Errorf("prompt %d: %d tokens, the engine has %d", n, got, want)
@@ -105,5 +91,13 @@ func TestReplica(t *testing.T) {
 	first.Close()
 	if _, err := restore(ctx, server.URL, "secret"); err == nil {
 		t.Error("a peer that has ended has sent a snapshot")
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -118,9 +118,7 @@ func BenchmarkMatch(b *testing.B) {
 		b.Run(name+"/mget", func(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				if err := client.MGet(background, names[i%prompts]...).Err(); err != nil {
-					b.Fatal(err)
-				}
+				must(b, client.MGet(background, names[i%prompts]...).Err())
 			}
 		})
 		if shape.blocks == 512 && shape.holders > 0 {
@@ -142,9 +140,7 @@ func BenchmarkMatch(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				p := all[i%prompts]
 				q := index.Query{Candidates: candidates, Keys: func(index.Variant) ([]index.Key, error) { return p.keys, nil }}
-				if err := reader.Match(background, &q, &m); err != nil {
-					b.Fatal(err)
-				}
+				must(b, reader.Match(background, &q, &m))
 				if len(m.Rows) != shape.holders || len(m.Rows) > 0 && int(m.Rows[0].Run) != shape.blocks {
 					b.Fatal(len(m.Rows))
 				}
@@ -267,9 +263,7 @@ func BenchmarkServer(b *testing.B) {
 			_, rest, _ := strings.Cut(info, "used_memory:")
 			line, _, _ := strings.Cut(rest, "\r")
 			n, err := strconv.Atoi(line)
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			return n
 		}
 		ix := open(b, client, redisindex.Config{})

@@ -33,13 +33,9 @@ type mapServer struct {
 
 func newMapServer(tb testing.TB, c index.MemoryConfig) *mapServer {
 	ix := &redisIndex{wake: make(chan struct{}, 1), names: names{"p:", 64}}
-	if err := ix.c.fill(); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, ix.c.fill())
 	ix.c.Memory, ix.seed = c, [16]byte{1}
-	if err := ix.openMemory(); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, ix.openMemory())
 	tb.Cleanup(func() { ix.mem.Close() })
 	ix.mark = bytesOf(fingerprint(ix.seed))
 	ix.buckets.init()
@@ -460,9 +456,7 @@ func TestBucketsRandom(t *testing.T) {
 			saw.rows += s.same(p, true)
 		}
 		for _, src := range r.sources {
-			if err := s.mem.Remove(t.Context(), src.Pod); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.mem.Remove(t.Context(), src.Pod))
 		}
 		for range 10 {
 			saw.late += len(s.all)
@@ -541,9 +535,7 @@ func TestBytesOfBuckets(t *testing.T) {
 	apply := func(from, to int) {
 		for pod := from; pod < to; pod++ {
 			_, err := s.mem.Apply(t.Context(), index.Source{Pod: fmt.Sprint(pod), Model: "m"}, index.Cursor{}, []index.Change{p.store(1, 0, blocks)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		}
 	}
 	apply(0, 16)

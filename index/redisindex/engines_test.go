@@ -302,9 +302,7 @@ type process struct {
 func start(tb testing.TB, s *redistest.Server, c redisindex.Config, login ...string) *process {
 	tb.Helper()
 	proxy, err := faultproxy.Listen(s.Addr())
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	tb.Cleanup(func() { proxy.Close() })
 	return startBehind(tb, proxy, c, login...)
 }
@@ -350,9 +348,7 @@ func (p *process) kill() {
 func (p *process) do(tb testing.TB, e *engine, version int) error {
 	tb.Helper()
 	changes, err := e.event(tb.Context(), version)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	done, err := p.Apply(tb.Context(), e.src, e.cursor(version), changes)
 	if done.Duplicate {
 		tb.Fatalf("%s: event %d is a duplicate", e.src.Pod, version)
@@ -363,9 +359,7 @@ func (p *process) do(tb testing.TB, e *engine, version int) error {
 // must is do without an error.
 func (p *process) must(tb testing.TB, e *engine, version int) {
 	tb.Helper()
-	if err := p.do(tb, e, version); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, p.do(tb, e, version))
 }
 
 // claim is the row of a pod.

@@ -95,9 +95,7 @@ func TestClusterLosesWrites(t *testing.T) {
 			p, engines := newEngines(2)
 			writer, reader := startCluster(t, g, c), startCluster(t, g, c)
 			writer.feed(t, engines...)
-			if err := reader.equals(t.Context(), p, engines...); err != nil {
-				t.Fatal(err)
-			}
+			must(t, reader.equals(t.Context(), p, engines...))
 			slot := g.Slot(t, key)
 			old := g.Master(t, slot)
 			replica := g.Replicas(t, slot)[0]
@@ -252,9 +250,7 @@ func TestSlotMoves(t *testing.T) {
 		from.Do(t, "CLUSTER", "SETSLOT", slot, "MIGRATING", toID)
 		host, port, _ := strings.Cut(to.Addr(), ":")
 		_, err := strconv.Atoi(port)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		move := func(n int) {
 			keys := from.Do(t, "CLUSTER", "GETKEYSINSLOT", slot, n).([]any)
 			for _, k := range keys {
@@ -287,16 +283,12 @@ func TestEviction(t *testing.T) {
 			writer.SetTTL(4 * time.Second)
 			writer.feed(t, engines...)
 			used, err := strconv.Atoi(s.Info(t, "used_memory"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			s.Set(t, "maxmemory-policy", policy)
 			s.Set(t, "maxmemory", used-10_000)
 			low := false
 			for began := time.Now(); time.Since(began) < 2*lease; {
-				if err := reader.overclaims(t.Context(), p, engines...); err != nil {
-					t.Fatal(err)
-				}
+				must(t, reader.overclaims(t.Context(), p, engines...))
 				low = low || reader.equals(t.Context(), p, engines...) != nil
 			}
 			if !low {

@@ -70,9 +70,7 @@ func TestTakeOver(t *testing.T) {
 	first.feed(t, engines...)
 	second.feed(t, engines...)
 	equal := func() error { return reader.equals(t.Context(), p, engines...) }
-	if err := equal(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, equal())
 	first.proxy.Refuse(true)
 	first.proxy.Cut()
 	var m index.Matches
@@ -193,9 +191,7 @@ func TestPausedWriter(t *testing.T) {
 		t.Fatalf("Apply: %v", err)
 	}
 	<-held.Fired()
-	if err := second.do(t, e, e.version()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, second.do(t, e, e.version()))
 	e.drop(p.paths[0][5:])
 	second.must(t, e, e.version()) // returns at once: the second does not know yet
 	equal := func() error { return reader.equals(t.Context(), p, e) }
@@ -206,9 +202,7 @@ func TestPausedWriter(t *testing.T) {
 	first.proxy.Refuse(false)
 	over := time.Now().Add(4 * lease)
 	for time.Now().Before(over) {
-		if err := equal(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, equal())
 	}
 	wantTTLs(t, prefix, s)
 }
@@ -221,9 +215,7 @@ func TestCloseGivesUp(t *testing.T) {
 	first, second, reader := start(t, s, c), start(t, s, c), start(t, s, c)
 	first.feed(t, engines...)
 	second.feed(t, engines...)
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, first.Close())
 	for _, e := range engines {
 		e.clear()
 		e.storeTo(0, 7)
@@ -315,26 +307,18 @@ func TestRemove(t *testing.T) {
 	first.feed(t, engines[0], engines[2])
 	second.feed(t, engines[1])
 	wantListed(t, start(t, s, config), "pod0", "pod1", "pod2")
-	if err := first.Remove(t.Context(), "pod2"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, first.Remove(t.Context(), "pod2"))
 	wantListed(t, start(t, s, config), "pod0", "pod1")
-	if err := reader.Remove(t.Context(), "pod1"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, reader.Remove(t.Context(), "pod1"))
 	if err := reader.equals(t.Context(), p, engines[:2]...); err != nil {
 		t.Errorf("the pods of living writers: %v", err)
 	}
 	second.kill()
 	eventually(t, "a removal", func() error {
-		if err := reader.Remove(t.Context(), "pod1"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, reader.Remove(t.Context(), "pod1"))
 		var m index.Matches
 		rows, err := reader.ask(t.Context(), p, 1, &m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, there := rows["pod1"]; there {
 			return errors.New("there is a row")
 		}
@@ -365,9 +349,7 @@ func setLogin(t testing.TB, s *redistest.Server, rules ...any) {
 // connection: what a proxy of Redis does whose server is away.
 func refuser(tb testing.TB, answer string) (addr string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	tb.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -524,9 +506,7 @@ func TestServerInTrouble(t *testing.T) {
 			all := []*process{writer, strict, lax}
 			writer.feed(t, e)
 			for _, r := range all[1:] {
-				if err := r.equals(t.Context(), p, e); err != nil {
-					t.Fatal(err)
-				}
+				must(t, r.equals(t.Context(), p, e))
 			}
 			trouble.set(t, s)
 			if trouble.refusal != "" {
@@ -600,9 +580,7 @@ func TestRefusedConnection(t *testing.T) {
 	for i, r := range all {
 		t.Run(r.name, func(t *testing.T) {
 			var m index.Matches
-			if err := reader.equals(t.Context(), p, e); err != nil {
-				t.Fatal(err)
-			}
+			must(t, reader.equals(t.Context(), p, e))
 			r.set(writer)
 			r.set(reader)
 			from := e.version()
@@ -640,15 +618,11 @@ func TestOpenRefused(t *testing.T) {
 // TestOneCallsExec: all pipelines go through exec.
 func TestOneCallsExec(t *testing.T) {
 	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var calls []string
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !strings.HasSuffix(file, "_test.go") {
 			for range strings.Count(string(text), ".Exec(") + strings.Count(string(text), "ipelined(") {
 				calls = append(calls, file)
@@ -773,4 +747,12 @@ func TestSweep(t *testing.T) {
 func onlyOneSection(value string) bool {
 	n := int(value[18]) | int(value[19])<<8 | int(value[20])<<16
 	return len(value) == 2+20+n
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

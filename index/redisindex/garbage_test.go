@@ -86,9 +86,7 @@ func TestGarbageInKeys(t *testing.T) {
 			if err := w.reader.Match(ctx, q, &w.m); err != nil || len(w.m.Rows) != 2 || w.m.Rows[0].Stale {
 				t.Fatalf("before: %+v, %v", w.m.Rows, err)
 			}
-			if err := c.spoil(w); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.spoil(w))
 			for range 2 {
 				err := w.reader.Match(ctx, q, &w.m)
 				if !errors.Is(err, c.err) {

@@ -31,21 +31,15 @@ func TestReaderHearsNoEngine(t *testing.T) {
 	var engines []*kvindextest.Engine
 	for _, pod := range []string{"pod-a", "pod-b"} {
 		e, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: pod, Model: "llama-3", Blocks: 64})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { e.Close() })
 		engines = append(engines, e)
 		s, err := events.NewSubscriber(writer.Sink(), events.SubscriberConfig{
 			Endpoint: e.Endpoint(), Pod: pod, Model: "llama-3",
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		running.Go(func() { s.Run(ctx) })
-		if err := e.WaitSubscribers(ctx, 1); err != nil {
-			t.Fatal(err)
-		}
+		must(t, e.WaitSubscribers(ctx, 1))
 	}
 	r := rand.New(rand.NewPCG(9, 9))
 	prompts := make([][]uint32, 40)
@@ -65,17 +59,13 @@ func TestReaderHearsNoEngine(t *testing.T) {
 		if _, err := engines[n].Serve(ctx, request); err != nil {
 			t.Fatal(err)
 		}
-		if err := engines[n].WaitApplied(ctx, writer); err != nil {
-			t.Fatal(err)
-		}
+		must(t, engines[n].WaitApplied(ctx, writer))
 		if i == len(prompts) {
 			waitFor(t, "the reader lists both pods", func() bool { return len(reader.Pods(nil)) == len(engines) })
 		}
 		asked := prompts[r.IntN(len(prompts))]
 		var answer kvindex.Answer
-		if err := reader.ScoreRequest(ctx, &kvindex.Request{Model: "llama-3", Tokens: asked}, &answer); err != nil {
-			t.Fatal(err)
-		}
+		must(t, reader.ScoreRequest(ctx, &kvindex.Request{Model: "llama-3", Tokens: asked}, &answer))
 		for _, s := range answer.Pods {
 			e := engines[0]
 			if s.Pod == "pod-b" {
@@ -129,17 +119,13 @@ func TestIndexersInTrouble(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 4)
 	say := func(pod string, blocks int) {
 		t.Helper()
-		if err := writer.Ingest(pod, "m", fakeengine.Payload(1, 0, p.Stored(blocks-1, blocks))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, writer.Ingest(pod, "m", fakeengine.Payload(1, 0, p.Stored(blocks-1, blocks))))
 	}
 	score := func(ix *kvindex.Indexer) (a kvindex.Answer) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
-		if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens}, &a); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens}, &a))
 		return a
 	}
 	for _, pod := range []string{"a", "b", "c"} {

@@ -107,17 +107,13 @@ func TestRecordedRuns(t *testing.T) {
 
 func indexerOf(t *testing.T, ix *redisindex.Opened) *kvindex.Indexer {
 	x, err := kvindex.New(kvindex.WithIndex(ix))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { x.Close() })
 	return x
 }
 
 func scores(t *testing.T, x *kvindex.Indexer, q *kvindex.Request) []kvindex.PodScore {
 	var answer kvindex.Answer
-	if err := x.ScoreRequest(t.Context(), q, &answer); err != nil {
-		t.Fatal(err)
-	}
+	must(t, x.ScoreRequest(t.Context(), q, &answer))
 	return answer.Pods
 }

@@ -29,9 +29,7 @@ func open(tb testing.TB, client redis.UniversalClient, c redisindex.Config) *red
 		c.Prefix = fmt.Sprintf("t%d:", prefixes.Add(1))
 	}
 	ix, err := redisindex.Open(client, c)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	tb.Cleanup(func() { ix.Close() })
 	return ix
 }
@@ -212,9 +210,7 @@ func wantCommands(t *testing.T, servers []*redistest.Server, clientOf func(user 
 	for _, of := range []*redisindex.Opened{ix, reader} {
 		waitFor(t, "all beats do without more", func() bool {
 			listing, err := of.Listing(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return len(listing.Entries) == 1 && !listing.Entries[0].Stale && of.Stats().Trouble == nil
 		})
 		var m index.Matches

@@ -54,9 +54,7 @@ func TestRegistryGarbage(t *testing.T) {
 		"s01 a":      rowOf(1, 9),
 		"x":          rowOf(1, 10),
 	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var got []string
 	for _, l := range r.sources {
 		got = append(got, fieldOf(l.Source))
@@ -88,9 +86,7 @@ func TestNumbersTwice(t *testing.T) {
 	r, err := ix.read("m", map[string]string{
 		"s0 a": rowOf(1, 5, 6, 7), "s0 b": rowOf(1, 6, 8), "s0 c": rowOf(1, 6), "s0 d": rowOf(2, 6), "s0 e": rowOf(1, 9, 9),
 	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, c := range []struct {
 		number uint32
 		want   string
@@ -147,15 +143,11 @@ func TestRegistryKeeps(t *testing.T) {
 	ix := newReader()
 	rows := map[string]string{versionField: ix.mark + "1", "s0 a": rowOf(1, 5), "s0 b": rowOf(1, 6), "s0 c": rowOf(1, 7)}
 	was, err := ix.read("m", rows, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rows[versionField], rows["s0 b"] = ix.mark+"2", rowOf(1, 66)
 	delete(rows, "s0 c")
 	now, err := ix.read("m", rows, was)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(now.sources) != 2 || now.sources[0] != was.sources[0] || now.sources[1] == was.sources[1] || now.version == was.version {
 		t.Errorf("of %+v was made %+v", was, now)
 	}
@@ -188,9 +180,7 @@ func TestUnknownModels(t *testing.T) {
 	ask := func(model string) int {
 		var m index.Matches
 		q := &index.Query{Candidates: index.NewCandidates(model, nil), Keys: func(index.Variant) ([]index.Key, error) { return p.keys, nil }}
-		if err := h[1].Match(t.Context(), q, &m); err != nil {
-			t.Fatal(err)
-		}
+		must(t, h[1].Match(t.Context(), q, &m))
 		return len(m.Rows)
 	}
 	for i := range 100 {

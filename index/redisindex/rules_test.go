@@ -31,9 +31,7 @@ func newHands(tb testing.TB, n int) (all []*hand) {
 	client := redistest.Standalone(tb).Client(tb)
 	for range n {
 		ix, err := newIndex(client, Config{Prefix: "h:", Lease: time.Minute})
-		if err != nil {
-			tb.Fatal(err)
-		}
+		must(tb, err)
 		ix.start.Do(func() {})
 		tb.Cleanup(func() { ix.Close() })
 		all = append(all, &hand{TB: tb, redisIndex: ix, server: client})
@@ -173,9 +171,7 @@ func TestRowComesLast(t *testing.T) {
 	check := func(t *testing.T, w, reader *hand, was uint64) {
 		for commits := 1; ; commits++ {
 			more, err := w.commit(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if w.owner("a") == was && more {
 				continue
 			}
@@ -201,9 +197,7 @@ func TestRowComesLast(t *testing.T) {
 			w.flush()
 		}
 		h[0].endsLeases("0", "m:m")
-		if err := h[1].lookAround(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, h[1].lookAround(t.Context()))
 		check(t, h[1], h[2], h[0].id)
 	})
 }
@@ -225,9 +219,7 @@ func TestStandby(t *testing.T) {
 	}
 	look := func() {
 		t.Helper()
-		if err := second.lookAround(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, second.lookAround(t.Context()))
 		second.flush()
 	}
 	if look(); second.owner("a") != first.id {
@@ -267,9 +259,7 @@ func TestRowTakenAway(t *testing.T) {
 		if since := &h[1].sources[index.Source{Pod: "a", Model: "m"}].rowless; !since.IsZero() {
 			*since = time.Now().Add(-c.since)
 		}
-		if err := h[1].lookAround(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, h[1].lookAround(t.Context()))
 		h[1].flush()
 		if takes := h[1].owner("a") == h[1].id; takes != c.takes {
 			t.Errorf("after %v it takes the source: %v", c.since, takes)
@@ -290,9 +280,7 @@ func TestFailedRowsAreRepeated(t *testing.T) {
 	if h.flush(); h.owner("a") != h.id {
 		t.Fatal("there is no row")
 	}
-	if err := h.mem.Remove(t.Context(), "a"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, h.mem.Remove(t.Context(), "a"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := h.remove(ctx, "a", func(src index.Source) bool { return src.Pod == "a" }); !errors.Is(err, sharedindex.ErrDelayed) {
@@ -353,9 +341,7 @@ func TestTokenComesFirst(t *testing.T) {
 	server := redistest.Standalone(t)
 	client, asks := server.Client(t), server.Client(t)
 	ix, err := newIndex(client, Config{Prefix: "h:", Lease: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ix.start.Do(func() {})
 	defer ix.Close()
 	w := &hand{TB: t, redisIndex: ix, server: asks}
@@ -607,9 +593,7 @@ func TestEvictedIsTold(t *testing.T) {
 func TestCloseEndsLeases(t *testing.T) {
 	h := newHands(t, 1)[0]
 	ix, err := newIndex(h.server, h.c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer ix.Close()
 	if _, err := ix.Apply(t.Context(), index.Source{Pod: "a", Model: "m"}, index.Cursor{}, []index.Change{newPrompt(1, 40).store(1, 0, 40)}); err != nil {
 		t.Fatal(err)
@@ -617,9 +601,7 @@ func TestCloseEndsLeases(t *testing.T) {
 	if n := len(h.keysLike("l")); n != 2 {
 		t.Fatalf("%d leases", n)
 	}
-	if err := ix.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ix.Close())
 	if left := h.keysLike("l"); len(left) > 0 {
 		t.Errorf("leases are left: %q", left)
 	}
@@ -634,9 +616,7 @@ func TestDegradeCanceled(t *testing.T) {
 	c := h.c
 	c.Degrade = true
 	ix, err := newIndex(h.server, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer ix.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	var m index.Matches
@@ -978,9 +958,7 @@ func TestCommitOnTwoServers(t *testing.T) {
 	server := redistest.Standalone(t)
 	client, asks := server.Client(t), server.Client(t)
 	ix, err := newIndex(client, Config{Prefix: "h:", Lease: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ix.start.Do(func() {})
 	defer ix.Close()
 	w := &hand{TB: t, redisIndex: ix, server: asks}
@@ -1006,5 +984,13 @@ func (h halves) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 		err := next(ctx, all[:len(all)/2])
 		h()
 		return errors.Join(err, next(ctx, all[len(all)/2:]))
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -231,9 +231,7 @@ func TestEncodingReadBack(t *testing.T) {
 				batch.Events = append(batch.Events, s)
 			}
 			got, err := decode(e.Append(nil, batch))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if want := expected(batch, e); !equalBatches(&got.Batch, want) {
 				t.Errorf("read back\n%s\nwant\n%s", describe(&got.Batch), describe(want))
 			}

@@ -24,9 +24,7 @@ func newRig(t testing.TB, cfg fakeengine.Config) *rig {
 	r := &rig{t: t}
 	cfg.Publish = func(p []byte) { r.payloads = append(r.payloads, p) }
 	e, err := fakeengine.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.Engine = e
 	return r
 }
@@ -433,9 +431,7 @@ func TestScopes(t *testing.T) {
 	ids := map[string]int{"": 0, "tuned": 1, "other": 2}
 	for i, s := range scopes {
 		b, err := decode(r.payloads[i])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		e := b.Events[0].(*fakeengine.Stored)
 		var first, rest []enginehash.Extra
 		if s.adapter != "" {
@@ -509,9 +505,7 @@ func TestClock(t *testing.T) {
 		r.run(fakeengine.Request{Tokens: count(1, 5), MaxTokens: 5})
 		for _, p := range r.payloads {
 			b, err := decode(p)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			out = append(out, b.Time)
 		}
 		return out
@@ -572,5 +566,13 @@ func TestKeepsNoSlices(t *testing.T) {
 	clear(h.Output())
 	if !slices.Equal(h.Output(), count(10, 14)) {
 		t.Errorf("output %v", h.Output())
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

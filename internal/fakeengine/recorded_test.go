@@ -100,9 +100,7 @@ func (r *recording) batches(t *testing.T, f func(payload []byte, b *decoded)) {
 			continue
 		}
 		payload, err := hex.DecodeString(x.Payload)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		b, err := decode(payload)
 		if err != nil {
 			t.Fatalf("%s: %v", r.Scenario, err)
@@ -375,12 +373,8 @@ func TestLaws(t *testing.T) {
 			}
 			for _, p := range r.payloads {
 				b, err := decode(p)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := l.check(b); err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
+				must(t, l.check(b))
 			}
 			t.Log(l.counts)
 			if got := slices.Sorted(maps.Keys(l.shapes)); !slices.Equal(got, shapes) {

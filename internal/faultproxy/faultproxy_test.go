@@ -31,13 +31,9 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	zmtptest.NoLeaks(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p, err := faultproxy.Listen(ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r := &rig{t, p, ln}
 	t.Cleanup(func() {
 		for range 2 {
@@ -244,9 +240,7 @@ func TestSilence(t *testing.T) {
 	}
 	client2 := r.dial()
 	server2, err := r.target.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer server2.Close()
 	r.say(client2, "x")
 	r.hear(server2, "first x")
@@ -264,9 +258,7 @@ func TestBlackhole(t *testing.T) {
 	r.say(server, "x")
 	client2 := r.dial()
 	server2, err := r.target.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer server2.Close()
 	r.say(client2, "x")
 	r.hearNothing(client)
@@ -282,18 +274,14 @@ func TestRedirect(t *testing.T) {
 	r := newRig(t)
 	client, server := r.connect()
 	other, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer other.Close()
 	r.Redirect(other.Addr().String())
 	r.say(client, "still")
 	r.hear(server, "still")
 	client = r.dial()
 	server, err = other.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer server.Close()
 	r.say(client, "there")
 	r.hear(server, "there")
@@ -327,9 +315,7 @@ func TestInject(t *testing.T) {
 	}
 	client = r.dial()
 	server, err := r.target.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer server.Close()
 	r.say(client, "there")
 	r.hear(server, "the...re")
@@ -377,9 +363,7 @@ func TestCloseWhileHeld(t *testing.T) {
 	server.Close()
 	silent, _ := r.connect()
 	r.fired(r.Arm(faultproxy.Fault{Kind: faultproxy.Silence, Direction: faultproxy.Down}))
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Close())
 	r.hearEnd(client)
 	r.hearEnd(silent)
 	if _, err := net.Dial("tcp", r.Addr()); err == nil {
@@ -391,4 +375,12 @@ func TestNoTarget(t *testing.T) {
 	r := newRig(t)
 	r.target.Close()
 	r.hearEnd(r.dial())
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -93,9 +93,7 @@ func equal(a, b prefixcache.State) bool {
 
 func open(t testing.TB, bytes int64) *prefixcache.Cache {
 	c, err := prefixcache.New(bytes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -429,16 +427,12 @@ func FuzzPrompts(f *testing.F) {
 		for _, s := range steps[:min(len(steps), 50)] {
 			e := encoding{scope: strings.Repeat("s", int(s>>6)), text: texts[int(s)%len(texts)], unit: 32}
 			whole := c.Find(p, []byte(e.scope), e.text)
-			if err := judge(e, p, whole); err != nil {
-				t.Fatal(err)
-			}
+			must(t, judge(e, p, whole))
 			if s&32 == 0 {
 				e.add(c, p)
 			}
 		}
-		if err := c.Check(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Check())
 	})
 }
 
@@ -447,9 +441,7 @@ func BenchmarkFind(b *testing.B) {
 	r := rand.New(rand.NewPCG(12, 1))
 	for _, n := range []int{1, 500} {
 		c, err := prefixcache.New(64 << 20)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		texts := make([]string, n)
 		for i := range texts {
 			texts[i] = randomText(r, 32<<10)
@@ -480,9 +472,7 @@ func BenchmarkAdd(b *testing.B) {
 	for _, n := range []int{100, 32 << 10} {
 		b.Run(fmt.Sprintf("bytes=%d", n), func(b *testing.B) {
 			c, err := prefixcache.New(16 << 20)
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			text, p := make([]byte, n), new(prefixcache.Prompt)
 			locals, marks := make([]index.Local, n/64), make([]prefixcache.Mark, 0, n/prefixcache.Grain)
 			tail := make([]uint32, 7)
@@ -497,5 +487,13 @@ func BenchmarkAdd(b *testing.B) {
 				c.Add(p, locals, marks, prefixcache.Mark{At: n, Resume: n, Locals: len(locals)})
 			}
 		})
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -67,9 +67,7 @@ func TestLoadTokens(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			load, err := reuse.NewLoad(c.groups, c.chunk, c.grain)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			held := make([]reuse.Held, len(c.held))
 			for i, digits := range c.held {
 				blocks, parts, _ := strings.Cut(digits, " ")
@@ -113,9 +111,7 @@ func TestLoadOfAnything(t *testing.T) {
 	} {
 		for _, size := range []int{1, 3, 64, 100, 1 << 24} {
 			load, err := reuse.NewLoad(groups, size, 16)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, length := range numbers {
 				for _, gpu := range numbers {
 					held := make([]reuse.Held, r.IntN(len(groups)+2))
@@ -135,9 +131,7 @@ func TestLoadTokensDoesNotAllocate(t *testing.T) {
 	ones := reuse.Held{Blocks: bitsOf(strings.Repeat("1", 200)), Parts: bitsOf("01")}
 	for _, groups := range [][]reuse.Group{{full, window, draft(window), chunk}, {of(full, 64), of(mamba, 64)}} {
 		load, err := reuse.NewLoad(groups, 1, 16)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		held := slices.Repeat([]reuse.Held{ones}, len(groups))
 		if n := testing.AllocsPerRun(100, func() { load.Tokens(3000, 160, held) }); n > 0 {
 			t.Errorf("groups %+v: %v allocations", groups, n)
@@ -160,14 +154,20 @@ func BenchmarkLoadTokens(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			load, err := reuse.NewLoad(c.groups, c.chunk, 0)
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			held := slices.Repeat([]reuse.Held{all}, len(c.groups))
 			b.ReportAllocs()
 			for b.Loop() {
 				load.Tokens(512*16, 0, held)
 			}
 		})
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -67,9 +67,7 @@ func TestTokens(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			plan, err := reuse.New(c.groups, c.grain)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			held := make([]reuse.Held, len(c.held))
 			for i, digits := range c.held {
 				blocks, parts, _ := strings.Cut(digits, " ")
@@ -134,9 +132,7 @@ func TestUpperBound(t *testing.T) {
 		{[]reuse.Group{full, {Kind: index.GroupChunked, Block: 16}}, true},
 	} {
 		plan, err := reuse.New(c.groups, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if plan.UpperBound() != c.want {
 			t.Errorf("of %+v UpperBound is %t", c.groups, plan.UpperBound())
 		}
@@ -145,9 +141,7 @@ func TestUpperBound(t *testing.T) {
 
 func TestTokensDoesNotAllocate(t *testing.T) {
 	plan, err := reuse.New([]reuse.Group{of(full, 64), window, window, of(mamba, 64)}, 16)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ones := reuse.Held{Blocks: bitsOf(strings.Repeat("1", 200)), Parts: bitsOf("01")}
 	held := []reuse.Held{ones, ones, ones, ones}
 	if n := testing.AllocsPerRun(100, func() { plan.Tokens(3000, held) }); n > 0 {

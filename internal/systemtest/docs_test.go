@@ -20,9 +20,7 @@ import (
 // documents are the pages for people, by their paths. Pages of docs are among them.
 func documents(t *testing.T) []string {
 	pages, err := filepath.Glob("../../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all := []string{"README.md", "DESIGN.md", "CONTRIBUTING.md", "BENCHMARKS.md", "CHANGELOG.md"}
 	for _, p := range pages {
 		all = append(all, "docs/"+filepath.Base(p))
@@ -166,17 +164,13 @@ func loadAPI(t *testing.T) api {
 	} {
 		a[pkg] = map[string]bool{}
 		files, err := filepath.Glob(filepath.Join("../..", dir, "*.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, file := range files {
 			if strings.HasSuffix(file, "_test.go") {
 				continue
 			}
 			src, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, d := range src.Decls {
 				for _, name := range append(decls.Names(d), decls.Members(d)...) {
 					a[pkg][name] = true
@@ -252,8 +246,6 @@ func (a api) has(of, member string) bool {
 func read(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../..", file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }

@@ -57,9 +57,7 @@ func TestFace(t *testing.T) {
 		got[filepath.ToSlash(pkg)] = n
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var sum [2]int
 	for pkg, n := range got {
 		if most := face[pkg]; n[0] > most[0] || n[1] > most[1] {

@@ -134,9 +134,7 @@ func testNames(t *testing.T) (names []string) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return names
 }
 

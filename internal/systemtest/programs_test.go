@@ -132,9 +132,7 @@ func newChecker(t *testing.T) *checker {
 	list := exec.Command("go", append([]string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", "./..."}, standard...)...)
 	list.Dir, list.Stderr = "../..", os.Stderr
 	out, err := list.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	exports := make(map[string]string)
 	for _, line := range strings.Split(string(out), "\n") {
 		name, file, _ := strings.Cut(line, " ")

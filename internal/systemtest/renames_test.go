@@ -64,25 +64,17 @@ func TestRenamesApply(t *testing.T) {
 		dir, overlay := t.TempDir(), hidden(t, "../../examples/"+example)
 		for _, file := range files {
 			src, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			name := strings.TrimSuffix(filepath.Base(file), ".txt")
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(r.apply(string(src))), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(dir, name), []byte(r.apply(string(src))), 0o600))
 			overlay[absolute(t, filepath.Join("../../examples", example, name))] = filepath.Join(dir, name)
 		}
 		for _, rule := range r.rules {
 			run(t, "gofmt", "-w", "-r", rule, dir)
 		}
 		text, err := json.Marshal(map[string]any{"Replace": overlay})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, "overlay.json"), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(dir, "overlay.json"), text, 0o600))
 		run(t, "go", "vet", "-overlay", filepath.Join(dir, "overlay.json"), "-tests=false", "../../examples/"+example)
 	}
 }
@@ -93,9 +85,7 @@ func hidden(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	overlay := make(map[string]string)
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, file := range files {
 		overlay[absolute(t, file)] = ""
 	}
@@ -106,9 +96,7 @@ func hidden(t *testing.T, dir string) map[string]string {
 func absolute(t *testing.T, path string) string {
 	t.Helper()
 	path, err := filepath.Abs(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return path
 }
 

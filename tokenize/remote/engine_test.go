@@ -601,9 +601,7 @@ func BenchmarkEncode(b *testing.B) {
 			body := `{"model":"m","add_special_tokens":true,"prompt":"` + text + `"}`
 			for b.Loop() {
 				r, err := http.Post(s.URL+"/tokenize", "application/json", strings.NewReader(body))
-				if err != nil {
-					b.Fatal(err)
-				}
+				must(b, err)
 				_, _ = io.Copy(io.Discard, r.Body)
 				_ = r.Body.Close()
 			}

@@ -36,9 +36,7 @@ func templateOf(tb testing.TB, source string) *chat.Model {
 	tb.Helper()
 	// A template's last newline is not of the text in Jinja2: it is one more than wanted.
 	m, err := chat.New(strings.Replace(source, "\n", "{{ '\n' }}", 1), nil, chat.Options{})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return m
 }
 
@@ -46,13 +44,9 @@ func templateOf(tb testing.TB, source string) *chat.Model {
 func tiny(tb testing.TB, change func(file map[string]any)) *tokenize.BPE {
 	tb.Helper()
 	raw, err := os.ReadFile("../testdata/tiny.json")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	var file map[string]any
-	if err := json.Unmarshal(raw, &file); err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, json.Unmarshal(raw, &file))
 	if change != nil {
 		change(file)
 	}
@@ -62,9 +56,7 @@ func tiny(tb testing.TB, change func(file map[string]any)) *tokenize.BPE {
 		tb.Fatal(err)
 	}
 	bpe, err := tokenize.Load(path)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	return bpe
 }
 
@@ -208,9 +200,7 @@ func TestMergesAreFound(t *testing.T) {
 	}
 	encoded := func(bpe *tokenize.BPE, text string) string {
 		ids, err := bpe.Encode(t.Context(), nil, text, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return fmt.Sprint(ids)
 	}
 	right := tiny(t, nil)
@@ -253,15 +243,11 @@ func TestTokensAreFound(t *testing.T) {
 	}
 	for _, family := range []string{"llama3", "qwen25", "gemma2"} {
 		bpe, err := tokenize.Load(testdata.Path(t, family, "tokens", family))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		in := map[uint32]int{}
 		count := func(text string) {
 			ids, err := bpe.Encode(t.Context(), nil, text, false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			seen := map[uint32]bool{}
 			for _, id := range ids {
 				if !seen[id] {
@@ -486,5 +472,13 @@ func TestJudgeLeavesNothing(t *testing.T) {
 	}
 	if n := runtime.NumGoroutine(); n > before {
 		t.Errorf("%d goroutines are left, of %d before", n, before)
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -109,9 +109,7 @@ func open(t *testing.T) *tab {
 			b.wrong = append(b.wrong, "a dialog: "+e.Message)
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	call(b, network.Enable, network.EnableParams{})
 	call(b, cdplog.Enable, cdp.Empty{})
 	return b
@@ -119,9 +117,7 @@ func open(t *testing.T) *tab {
 
 func (b *tab) run(actions ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
-	if err := chromedp.Do(b.ctx, actions...); err != nil {
-		b.Fatal(err)
-	}
+	must(b, chromedp.Do(b.ctx, actions...))
 }
 
 // do runs statements of JavaScript.
@@ -134,9 +130,7 @@ func (b *tab) do(statements string) {
 func value[T any](b *tab, expression string) T {
 	b.Helper()
 	v, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	return v
 }
 
@@ -144,9 +138,7 @@ func value[T any](b *tab, expression string) T {
 func call[P, R any](b *tab, command cdp.Command[P, R], params P) R {
 	b.Helper()
 	r, err := chromedp.Call(b.ctx, command, params)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	return r
 }
 

@@ -49,15 +49,11 @@ func TestLoss(t *testing.T) {
 	s := serve(t, server.Config{Model: "m"})
 	threeEngines(s)
 	e, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "lossy", Model: "m", Replay: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = e.Close() })
 	portOf := func(endpoint string) (p *faultproxy.Proxy, port int) {
 		p, err := faultproxy.Listen(strings.TrimPrefix(endpoint, "tcp://"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { _ = p.Close() })
 		_, _ = fmt.Sscanf(p.Addr(), "127.0.0.1:%d", &port)
 		return p, port
@@ -65,9 +61,7 @@ func TestLoss(t *testing.T) {
 	between, port := portOf(e.Endpoint())
 	_, replay := portOf(e.ReplayEndpoint())
 	s.follow(events.Pod{ID: "lossy", Model: "m", Host: "127.0.0.1", Port: port, ReplayPort: replay})
-	if err := e.WaitSubscribers(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.WaitSubscribers(t.Context(), 1))
 	s.computes(e, story)
 	b := open(t)
 	b.open(s.url())
@@ -112,9 +106,7 @@ func TestKilled(t *testing.T) {
 		s.start()
 		for i, p := range pods[:2] { // pod-2 does not come back
 			s.follow(p)
-			if err := engines[i].WaitApplied(t.Context(), s.ix); err != nil {
-				t.Fatal(err)
-			}
+			must(t, engines[i].WaitApplied(t.Context(), s.ix))
 		}
 		b.until("it is back", `document.body.className === "" && document.getElementById("link").textContent === "live" && document.querySelectorAll("#pods tbody tr").length === 2`)
 		s.follow(pods[2])
@@ -172,24 +164,18 @@ func TestBars(t *testing.T) {
 					holes++
 				}
 			}
-			if err := s.ix.Ingest(pod, "m", fakeengine.Payload(float64(n+1), 0, evs...)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.ix.Ingest(pod, "m", fakeengine.Payload(float64(n+1), 0, evs...)))
 			cached[pod] = tiers
 		}
 		if random.IntN(2) == 0 {
 			var a kvindex.Answer
-			if err := s.ix.ScoreRequest(t.Context(), &kvindex.Request{Model: "m", Tokens: tokens}, &a); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.ix.ScoreRequest(t.Context(), &kvindex.Request{Model: "m", Tokens: tokens}, &a))
 			if _, err := s.ix.Routed(&a, pods[random.IntN(3)], 0); err != nil {
 				t.Fatal(err)
 			}
 		}
 		answer, err := http.Post(s.url()+"v1/score", "application/json", strings.NewReader(quote(map[string]any{"model": "m", "tokens": tokens})))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var want struct {
 			PromptTokens int `json:"prompt_tokens"`
 			Pods         []struct {
@@ -340,9 +326,7 @@ func TestHostileNames(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 4)
 	for _, name := range hostileNames {
 		for _, m := range []string{"m", name} {
-			if err := s.ix.Ingest(name, m, fakeengine.Payload(1, 0, p.Stored(0, 3))); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.ix.Ingest(name, m, fakeengine.Payload(1, 0, p.Stored(0, 3))))
 		}
 		s.server.Lost(kvindex.Loss{Pod: name, Model: "m", Stream: name, Cause: "malformed", Err: fmt.Errorf("%s", name)})
 	}
@@ -403,9 +387,7 @@ func TestHostileNames(t *testing.T) {
 // A token guards the page, and a page of another origin can neither read nor write.
 func TestOtherOrigins(t *testing.T) {
 	s := serve(t, server.Config{Model: "m", Token: "secret"})
-	if err := s.ix.Ingest("a", "m", fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 4).Stored(0, 3))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.ix.Ingest("a", "m", fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 4).Stored(0, 3))))
 	b := open(t)
 	b.refusal = true
 	b.run(chromedp.Navigate(s.url()))
@@ -429,9 +411,7 @@ func TestOtherOrigins(t *testing.T) {
 	b.run(chromedp.KeyEvent("secret"), chromedp.KeyEvent(kb.Enter))
 	b.until("the pod is there again", stateOf("a")+` !== undefined`)
 	open := serve(t, server.Config{Model: "m"})
-	if err := open.ix.Ingest("a", "m", fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 4).Stored(0, 3))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, open.ix.Ingest("a", "m", fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 4).Stored(0, 3))))
 	evil := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
 		fmt.Fprint(w, "<!DOCTYPE html><title>evil</title>")
@@ -508,19 +488,13 @@ func TestScreenshots(t *testing.T) {
 	s.follow(events.Pod{ID: "pod-away", Model: "m", Host: "127.0.0.1", Port: 1})
 	p := fakeengine.NewPrompt(1, 16, 4)
 	for i, name := range hostileNames[:6] {
-		if err := s.ix.Ingest(name, "llama-3-70b-instruct", fakeengine.Payload(1, 0, p.Stored(0, i%4+1))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.ix.Ingest(name, "llama-3-70b-instruct", fakeengine.Payload(1, 0, p.Stored(0, i%4+1))))
 	}
 	b := open(t)
 	looks(t, s, b, func(name string) {
 		png, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(shots, name+".png"), png, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(shots, name+".png"), png, 0o644))
 	})
 }
 
@@ -529,12 +503,8 @@ func looks(t *testing.T, s *service, b *tab, look func(name string)) {
 	story := fakeengine.NewPrompt(77, 16, 12)
 	disk := story.Stored(0, 12)
 	disk.Tokens, disk.BlockSize, disk.Parent, disk.Medium = nil, 0, nil, "disk"
-	if err := s.ix.Ingest("holed", "m", fakeengine.Payload(1, 0, story.Stored(0, 9), story.Removed(4))); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.ix.Ingest("lower", "m", fakeengine.Payload(1, 0, story.Stored(0, 12), disk, story.Removed(6, 7, 8, 9, 10, 11))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.ix.Ingest("holed", "m", fakeengine.Payload(1, 0, story.Stored(0, 9), story.Removed(4))))
+	must(t, s.ix.Ingest("lower", "m", fakeengine.Payload(1, 0, story.Stored(0, 12), disk, story.Removed(6, 7, 8, 9, 10, 11))))
 	s.server.Lost(kvindex.Loss{Pod: "pod-1", Model: "m", Cause: "gap", Seq: 9, Gap: kvindex.Gap{From: 7, To: 8, Lost: true}})
 	b.open(s.url())
 	for _, scheme := range []string{"light", "dark"} {
@@ -579,9 +549,7 @@ func TestManyPods(t *testing.T) {
 	change := func(n int) {
 		for range n {
 			p := fakeengine.NewPrompt(uint64(at), 16, 2)
-			if err := s.ix.Ingest(fmt.Sprintf("vllm-llama-3-70b-%d", at%pods), "m", fakeengine.Payload(float64(at+1), 0, p.Stored(0, 2))); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.ix.Ingest(fmt.Sprintf("vllm-llama-3-70b-%d", at%pods), "m", fakeengine.Payload(float64(at+1), 0, p.Stored(0, 2))))
 			at++
 		}
 	}
@@ -622,4 +590,12 @@ func TestManyPods(t *testing.T) {
 	b.do(`document.getElementById("find").value = "70B-99"; document.getElementById("find").dispatchEvent(new Event("input"))`)
 	b.until("the filter holds", `document.querySelectorAll("#pods tbody tr").length === 11 && document.getElementById("shown").textContent === "11 of 1,000 pods"`)
 	b.clean(s.url())
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -38,9 +38,7 @@ func TestRun(t *testing.T) {
 	}
 	for i := range 2 {
 		e, pod, err := kvindextest.NewPod(kvindextest.EngineConfig{Pod: fmt.Sprint("pod-", i), Model: "m", Replay: true}, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer e[0].Close()
 		engines, pods = append(engines, e[0]), append(pods, pod)
 	}
@@ -48,17 +46,11 @@ func TestRun(t *testing.T) {
 		{"id": "pod-0", "model": "m", "host": pods[0].Host, "port": pods[0].Port, "replayPort": pods[0].ReplayPort},
 		{"id": "pod-1", "model": "m", "host": "localhost", "port": pods[1].Port, "replayPort": pods[1].ReplayPort},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	file := filepath.Join(t.TempDir(), "pods.json")
-	if err := os.WriteFile(file, list, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, list, 0o600))
 	o, err := parse([]string{"-listen", "127.0.0.1:0", "-model", "m", "-pods", file, "-timeout", "1m", "-linger", "1ms"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, stop := context.WithCancel(waiting)
 	defer stop()
 	address, ended := make(chan net.Addr, 1), make(chan error, 1)
@@ -70,23 +62,17 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn, err := grpc.NewClient("passthrough:///"+at.String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	for i, e := range engines {
-		if err := e.WaitSubscribers(waiting, 1); err != nil {
-			t.Fatal(err)
-		}
+		must(t, e.WaitSubscribers(waiting, 1))
 		if _, err := e.Serve(waiting, kvindextest.Request{Tokens: prompt(uint32(i))}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for client, ready := health.NewHealthClient(conn), false; !ready; { // when no engine sends older messages any more
 		r, err := client.Check(waiting, &health.HealthCheckRequest{Service: "readiness"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ready = r.GetStatus() == health.HealthCheckResponse_SERVING
 	}
 	for args, want := range map[string]string{
@@ -176,13 +162,19 @@ func TestMistakes(t *testing.T) {
 		"-model m -pods a -fallbacks -1":                     "Fallbacks is -1",
 	} {
 		o, err := parse(strings.Fields(args))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		if err := run(ctx, o, func(net.Addr) { cancel() }); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", args, err, want)
 		}
 		cancel()
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

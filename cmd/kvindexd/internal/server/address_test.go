@@ -70,14 +70,10 @@ var allMethods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTI
 func send(t *testing.T, method, url string, change func(*http.Request)) int {
 	t.Helper()
 	r, err := http.NewRequest(method, url, strings.NewReader(`{"model":"m","host":"h"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	change(r)
 	a, err := http.DefaultTransport.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a.Body.Close()
 	return a.StatusCode
 }
@@ -156,9 +152,7 @@ func TestReady(t *testing.T) {
 	f := start(t, server.Config{ReadyShare: 0.5, Model: "m"})
 	ready := func(s *server.Server) (code int, failing map[string]string) {
 		r, err := http.NewRequest(http.MethodGet, "/readyz", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var w memory
 		s.Public().ServeHTTP(&w, r)
 		var got struct {
@@ -173,9 +167,7 @@ func TestReady(t *testing.T) {
 	if code, failing := ready(f.server); code != 200 || failing != nil {
 		t.Errorf("without pods: %d %v", code, failing)
 	}
-	if err := f.fleet.Put("x", events.Pod{ID: "away", Model: "m", Host: "127.0.0.1", Port: 1, TiersPort: 2}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.fleet.Put("x", events.Pod{ID: "away", Model: "m", Host: "127.0.0.1", Port: 1, TiersPort: 2}))
 	const away = "0 of 1 ranks are connected, a share of 0.5 is needed"
 	for code, failing := ready(f.server); code != 503 || failing["pods"] != away || len(failing) != 1; code, failing = ready(f.server) {
 		if f.ctx.Err() != nil { // the Fleet's Run has not begun the streams yet

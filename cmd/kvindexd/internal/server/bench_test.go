@@ -26,19 +26,13 @@ import (
 func BenchmarkBeside(b *testing.B) {
 	path := testdata.Path(b, "the time of texts", "tokens", "llama3")
 	t, err := tokenize.Load(filepath.Join(path, "tokenizer.json.gz"))
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	ix, err := kvindex.New(kvindex.WithModel("m", kvindex.Model{Tokenizer: t}), kvindex.WithPromptCache(0))
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	defer ix.Close()
 	p := fakeengine.NewPrompt(1, 16, 500)
 	for _, pod := range []string{"a", "b", "c", "d"} {
-		if err := ix.Ingest(pod, "m", fakeengine.Payload(1, 0, p.Stored(0, 500))); err != nil {
-			b.Fatal(err)
-		}
+		must(b, ix.Ingest(pod, "m", fakeengine.Payload(1, 0, p.Stored(0, 500))))
 	}
 	s := server.New(server.Config{Model: "m"})
 	s.Open(ix, nil)

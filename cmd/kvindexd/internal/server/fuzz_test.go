@@ -15,13 +15,9 @@ import (
 // No body makes a handler panic. The answer is JSON, with a status that openapi.json lists.
 func FuzzBodies(f *testing.F) {
 	m, err := chat.New(template, nil, chat.Options{})
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	ix, err := kvindex.New(kvindex.WithModel("m", kvindex.Model{Tokenizer: letters{}, Chat: m}))
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	s := server.New(server.Config{Model: "m"})
 	s.Open(ix, nil)
 	admin := s.Admin()
@@ -37,9 +33,7 @@ func FuzzBodies(f *testing.F) {
 			method = "PUT"
 		}
 		r, err := http.NewRequest(method, path, strings.NewReader(string(body)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		r.Host = "localhost"
 		var w memory
 		admin.ServeHTTP(&w, r)

@@ -110,9 +110,7 @@ func TestHostile(t *testing.T) {
 		path := all[random.IntN(len(all))]
 		request := breaks(random, path, bodies[path])
 		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if random.IntN(10) == 0 { // a client that pauses, and may never continue
 			_, _ = io.WriteString(conn, request[:random.IntN(len(request))])
 			slow = append(slow, conn)
@@ -276,9 +274,7 @@ func TestSlowBody(t *testing.T) {
 	defer out.Close()
 	go func() { _, _ = io.WriteString(out, `{"prompt": `) }()
 	a, err := http.Post(at.URL+"/score_completions", "", in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if a.Body.Close(); a.StatusCode != http.StatusRequestTimeout {
 		t.Error(a.StatusCode)
 	}

@@ -211,9 +211,7 @@ func TestSessions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ix, err := kvindex.New()
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				defer ix.Close()
 				s := server.New(server.Config{Token: "secret"})
 				defer s.Close()
@@ -261,9 +259,7 @@ func TestSessions(t *testing.T) {
 // No id and no cookie makes the service panic, and a forged cookie is refused.
 func FuzzViewer(f *testing.F) {
 	ix, err := kvindex.New()
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	s := server.New(server.Config{Model: "m", Token: "secret"})
 	s.Open(ix, nil)
 	f.Add("AAAAAAAA.1", "1.x")

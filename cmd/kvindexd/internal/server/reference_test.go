@@ -87,9 +87,7 @@ func TestScoreChats(t *testing.T) {
 		if err == nil {
 			err = json.Unmarshal(text, v)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	read(&cases, "cases.json")
 	f := start(t, server.Config{})
@@ -98,9 +96,7 @@ func TestScoreChats(t *testing.T) {
 	for _, path := range testdata.Glob(t, "chats by 44 templates", "templates", "*.jinja") {
 		name := strings.TrimSuffix(filepath.Base(path), ".jinja")
 		source, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var expected map[string]struct{ Out, Err *string }
 		read(&expected, "expected", name+".json")
 		for _, key := range []string{"user", "user-nogen", "system", "multi", "unicode"} {

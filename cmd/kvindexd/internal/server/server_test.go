@@ -69,9 +69,7 @@ func start(t testing.TB, cfg server.Config, options ...kvindex.Option) *fleet {
 	if err == nil {
 		f.fleet, err = events.NewFleet(f.ix.Sink(), events.FleetConfig{})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(f.ctx)
 	ended := make(chan struct{})
 	go func() {
@@ -101,13 +99,9 @@ func (f *fleet) add(t testing.TB, cfg kvindextest.EngineConfig) *kvindextest.Eng
 	if err == nil {
 		err = f.fleet.Put("test", pod)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = engines[0].Close() })
-	if err := engines[0].WaitSubscribers(f.ctx, 1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, engines[0].WaitSubscribers(f.ctx, 1))
 	f.engines = append(f.engines, engines[0])
 	return engines[0]
 }
@@ -119,9 +113,7 @@ func (f *fleet) serve(t testing.TB, e *kvindextest.Engine, tokens []uint32) {
 	if err == nil {
 		err = e.WaitApplied(f.ctx, f.ix)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // cachedBlocks returns the number of leading blocks of tokens in an engine's cache.
@@ -146,19 +138,13 @@ func ask(t testing.TB, method, url, body string, v any) int {
 func exchange(t testing.TB, method, url, body string) (int, string, http.Header) {
 	t.Helper()
 	r, err := http.NewRequest(method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	a, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer a.Body.Close()
 	b, err := io.ReadAll(a.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return a.StatusCode, strings.TrimSuffix(string(b), "\n"), a.Header
 }
 

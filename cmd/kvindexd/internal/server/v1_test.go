@@ -192,28 +192,20 @@ func TestSelect(t *testing.T) {
 func TestLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ix, err := kvindex.New()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer ix.Close()
 		p := fakeengine.NewPrompt(1, 16, 2)
-		if err := ix.Ingest("a", "m", fakeengine.Payload(1, 0, p.Stored(0, 2))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ix.Ingest("a", "m", fakeengine.Payload(1, 0, p.Stored(0, 2))))
 		s := server.New(server.Config{Model: "m"})
 		s.Open(ix, nil)
 		defer s.Close()
 		post := func(path, body string) (int, selected) {
 			r, err := http.NewRequest(http.MethodPost, path, strings.NewReader(body))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			var w memory
 			s.Public().ServeHTTP(&w, r)
 			var v selected
-			if err := json.Unmarshal(w.Bytes(), &v); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal(w.Bytes(), &v))
 			return w.code, v
 		}
 		prompt := fakeengine.NewPrompt(2, 16, 3).Tokens
@@ -256,14 +248,10 @@ func TestSelectRanks(t *testing.T) {
 	if err == nil {
 		err = f.fleet.Put("test", pod)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, e := range engines {
 		t.Cleanup(func() { _ = e.Close() })
-		if err := e.WaitSubscribers(f.ctx, 1); err != nil {
-			t.Fatal(err)
-		}
+		must(t, e.WaitSubscribers(f.ctx, 1))
 	}
 	f.serve(t, engines[1], tokensOf("something that rank 1 alone has", true))
 	ranks := make(map[int]bool)
@@ -283,18 +271,14 @@ func TestSelectRanks(t *testing.T) {
 func TestAdmin(t *testing.T) {
 	f := start(t, server.Config{})
 	engines, pod, err := kvindextest.NewPod(kvindextest.EngineConfig{Pod: "a/b", Model: "m"}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer engines[0].Close()
 	pod.ID = ""
 	admin := f.admin.URL + "/v1/"
 	if code, got, _ := exchange(t, "PUT", admin+"pods/a%2Fb", js(pod)); code != 200 {
 		t.Fatalf("%d %s", code, got)
 	}
-	if err := engines[0].WaitSubscribers(f.ctx, 1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, engines[0].WaitSubscribers(f.ctx, 1))
 	f.serve(t, engines[0], tokensOf("some forty letters, more or less, of a prompt", true))
 	type listing struct {
 		Pods []struct {
@@ -409,16 +393,12 @@ func TestSnapshotCutOff(t *testing.T) {
 	f := start(t, server.Config{})
 	for i := range uint64(50) {
 		p := fakeengine.NewPrompt(i, 16, 64)
-		if err := f.ix.Ingest("a", "m", fakeengine.Payload(1, 0, p.Stored(0, 64))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.ix.Ingest("a", "m", fakeengine.Payload(1, 0, p.Stored(0, 64))))
 	}
 	get := func(left int) (w full, ended any) {
 		w.left = left
 		r, err := http.NewRequest(http.MethodGet, "/v1/snapshot", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		r.Host = "localhost"
 		defer func() { ended = recover() }()
 		f.server.Admin().ServeHTTP(&w, r)

@@ -57,16 +57,12 @@ type viewer struct {
 func (v *viewer) connect(t testing.TB, ctx context.Context, url, query string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/v1/watch?"+query, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if v.id != "" {
 		r.Header.Set("Last-Event-ID", v.id)
 	}
 	a, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = a.Body.Close() })
 	if a.StatusCode != http.StatusOK || a.Header.Get("Content-Type") != "text/event-stream" {
 		b, _ := io.ReadAll(a.Body)
@@ -197,9 +193,7 @@ func TestWatchAgainstPlain(t *testing.T) {
 				continue
 			}
 			p := fakeengine.NewPrompt(random.Uint64(), 16, 4)
-			if err := f.ix.Ingest(pod, model, fakeengine.Payload(1, 0, p.Stored(0, 1+random.IntN(4)))); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.ix.Ingest(pod, model, fakeengine.Payload(1, 0, p.Stored(0, 1+random.IntN(4)))))
 		}
 		if random.IntN(3) == 0 {
 			_ = v.body.Close()
@@ -230,9 +224,7 @@ func TestWatchManyPods(t *testing.T) {
 	payload := fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 1).Stored(0, 1))
 	ingest := func(from, to int) {
 		for i := from; i < to; i++ {
-			if err := f.ix.Ingest(name(i), "m", payload); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.ix.Ingest(name(i), "m", payload))
 		}
 	}
 	ingest(0, long)
@@ -247,9 +239,7 @@ func TestWatchManyPods(t *testing.T) {
 		ingest(from, from+500)
 		v.until(t, "more pods", func() bool { return v.shows(f.ix) })
 		for i := from; i < from+500; i++ {
-			if err := f.ix.RemovePod(name(i)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.ix.RemovePod(name(i)))
 		}
 		v.until(t, "fewer pods", func() bool { return v.shows(f.ix) })
 	}
@@ -278,9 +268,7 @@ func TestWatchRefuses(t *testing.T) {
 	}
 	var v viewer
 	v.connect(t, f.ctx, f.admin.URL, "")
-	if err := v.next(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, v.next())
 	run, _, _ := strings.Cut(v.id, ".")
 	for _, id := range []string{run + ".99999999", run + ".18446744073709551616"} {
 		r := httptest.NewRequest(http.MethodHead, "http://localhost/v1/watch", nil)
@@ -327,17 +315,13 @@ func TestWatchTimes(t *testing.T) {
 	h := f.server.HTTP(f.server.Admin())
 	h.ReadTimeout, h.WriteTimeout = time.Second, time.Second
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	go func() { _ = h.Serve(l) }()
 	defer h.Close()
 	var v viewer
 	v.connect(t, f.ctx, "http://"+l.Addr().String(), "")
 	for range 15 {
-		if err := v.next(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, v.next())
 	}
 	_ = v.body.Close()
 	for f.server.Viewers() > 0 {
@@ -348,14 +332,10 @@ func TestWatchTimes(t *testing.T) {
 	}
 	f.server.SlowWrite(100 * time.Millisecond)
 	for i := range 2000 { // a few pictures of so many rows overflow the buffers of both sockets
-		if err := f.ix.Ingest(fmt.Sprint(strings.Repeat("<", 900), i), "m", fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 1).Stored(0, 1))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.ix.Ingest(fmt.Sprint(strings.Repeat("<", 900), i), "m", fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 1).Stored(0, 1))))
 	}
 	conn, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	_ = conn.(*net.TCPConn).SetReadBuffer(4096)
 	fmt.Fprint(conn, "GET /v1/watch HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -376,9 +356,7 @@ func TestWatchDetail(t *testing.T) {
 	f.server.Every(5 * time.Millisecond)
 	e := f.add(t, kvindextest.EngineConfig{Pod: "a"})
 	f.serve(t, e, tokensOf("how do boats come and go, and where are they?", true))
-	if err := f.fleet.Put("test", events.Pod{ID: "away", Model: "m", Host: "127.0.0.1", Port: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.fleet.Put("test", events.Pod{ID: "away", Model: "m", Host: "127.0.0.1", Port: 1}))
 	f.server.Lost(kvindex.Loss{Pod: "a", Model: "m", Cause: "gap", Gap: kvindex.Gap{}})
 	f.server.Lost(kvindex.Loss{Pod: "b", Model: "m", Cause: "restart"})
 	for range 30 {
@@ -454,9 +432,7 @@ func manyPods(t testing.TB, ix *kvindex.Indexer, n int) (change func(n int)) {
 	change = func(some int) {
 		for range some {
 			p := fakeengine.NewPrompt(uint64(at), 16, 2)
-			if err := ix.Ingest(fmt.Sprintf("vllm-llama-3-70b-%d", at%n), "m", fakeengine.Payload(1, 0, p.Stored(0, 2))); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ix.Ingest(fmt.Sprintf("vllm-llama-3-70b-%d", at%n), "m", fakeengine.Payload(1, 0, p.Stored(0, 2))))
 			at++
 		}
 	}
@@ -482,4 +458,12 @@ func (w *pictureWriter) Write(p []byte) (int, error) {
 		w.written()
 	}
 	return len(p), nil
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
