@@ -314,7 +314,7 @@ func (s *Segments) Get(ctx context.Context, space SpaceID, keys []Key, dst [][]b
 		return n == len(keys)
 	}
 	var reads sync.WaitGroup
-	busy := make(chan struct{}, max(1, readAhead/max(batch, len(dst[0]))))
+	busy := make(chan struct{}, max(1, readAhead/max(readBatch, len(dst[0]))))
 	for at := 0; at < len(keys) && goesOn(); {
 		busy <- struct{}{}
 		if why := s.usable(ctx); why != nil {
@@ -374,7 +374,7 @@ func (s *Segments) run(space SpaceID, keys []Key, dst [][]byte) run {
 		switch {
 		case i == 0:
 			r.from, r.to = at, end
-		case end-at > batch-(r.to-r.from):
+		case end-at > readBatch-(r.to-r.from):
 			return r
 		case at == r.to:
 			r.to = end
@@ -490,7 +490,7 @@ func aligned(b []byte, n int) []byte {
 	return append(m[skip:skip:skip+size], b...)
 }
 
-// Put implements Backend. It writes a mebibyte at once, or a block if that is larger.
+// Put implements Backend. It writes four mebibytes at once, or a block if that is larger.
 func (s *Segments) Put(ctx context.Context, space SpaceID, keys []Key, src [][]byte) (n int, err error) {
 	if len(keys) != len(src) {
 		return 0, fmt.Errorf("%w: %d keys and %d blocks", ErrMisaligned, len(keys), len(src))
@@ -584,14 +584,17 @@ type staged struct {
 	block bool
 }
 
-// batch is how many bytes of small records are written at once.
-const batch = 1 << 20
+// How many bytes of records are written at once, and read, unless a block is larger.
+const (
+	writeBatch = 4 << 20
+	readBatch  = 1 << 20
+)
 
 // stage appends a record to those that flush writes, and flushes if there is no room.
 // If it fails, either nothing is staged or what is staged was not written.
 func (s *Segments) stage(rec record, print uint64, body []byte) error {
 	f := s.active()
-	if f == nil || f.end+int64(len(s.buf))+f.padded(len(body)) > s.cfg.SegmentBytes || len(s.buf) >= batch {
+	if f == nil || f.end+int64(len(s.buf))+f.padded(len(body)) > s.cfg.SegmentBytes || len(s.buf) >= writeBatch {
 		if err := s.flush(); err != nil {
 			return err
 		}

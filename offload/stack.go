@@ -80,7 +80,7 @@ func (s stack) Get(ctx context.Context, space SpaceID, keys []Key, dst [][]byte)
 		m, err := s[tier].Get(ctx, space, keys[n:end], dst[n:end])
 		errs = append(errs, ofTier(tier, err))
 		if m > 0 {
-			_, err = stack(s[:tier]).Put(ctx, space, keys[n:n+m], dst[n:n+m])
+			_, err = s[:tier].Put(ctx, space, keys[n:n+m], dst[n:n+m])
 			errs = append(errs, err)
 		}
 		if n += m; n < end { // it could not be read
