@@ -20,7 +20,7 @@ type Store struct {
 	Locals    []index.Local
 }
 
-// PodNames returns the names of n pods, of the form that a gateway knows them by.
+// PodNames returns the names of n pods, in the form host:port.
 func PodNames(n int) []string {
 	names := make([]string, n)
 	for i := range names {

@@ -19,7 +19,7 @@ var (
 	pool    = flag.Int("engine-blocks", 16384, "blocks of such an engine")
 )
 
-// newMemory is an empty index.
+// newMemory returns an empty index.
 func newMemory(tb testing.TB, pods int) *bench.Memory {
 	tb.Helper()
 	m, err := bench.NewMemory(pods)
@@ -27,12 +27,11 @@ func newMemory(tb testing.TB, pods int) *bench.Memory {
 	return m
 }
 
-// promptLen is the length of chains where nothing else is said: 8,192 tokens in
+// promptLen is the default length of chains: 8,192 tokens in
 // blocks of 16.
 const promptLen = 512
 
-// stepLen is how many blocks an engine announces at a time where nothing else is
-// said.
+// stepLen is the default number of blocks in an event.
 const stepLen = 64
 
 // fill gives a pod chains [0, n): each in steps, 32 chains taking turns as requests
@@ -51,10 +50,10 @@ func fill(tb testing.TB, ix *bench.Memory, store func(s *bench.Store, chain, fro
 	}
 }
 
-// chainsOf is how many chains of a length have -blocks blocks.
+// chainsOf returns the number of chains of a length that together have -blocks blocks.
 func chainsOf(length int) int { return max(1, *blocks/length) }
 
-// filled is an index in which some pods hold the same chains of promptLen.
+// filled returns an index in which some pods hold the same chains of promptLen.
 func filled(b *testing.B, pods int) (ix *bench.Memory, c chains, n int) {
 	b.Helper()
 	ix, c, n = newMemory(b, pods), chains{promptLen}, chainsOf(promptLen)

@@ -8,20 +8,19 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// Order says which leaf goes first where there is no room.
+// Order is the order in which leaves are evicted.
 type Order uint8
 
 // The orders.
 const (
-	OldestUse    Order = iota // stored or asked for longest ago: an exact LRU
-	FarthestNext              // asked for again last, or never: who knows the future
+	OldestUse    Order = iota // the least recently stored or requested first: an exact LRU
+	FarthestNext              // the one whose next request is latest, or never comes: Belady's rule
 )
 
-// Bounded is a model of what an index can keep that has room for a number of
-// blocks, whoever holds them. Where there is one more, leaves go for all their
-// holders. A leaf is a block that no other block follows. The block before it takes
-// over the later time of both. A store behind a block that the pod is not known to
-// hold is dropped.
+// Bounded is a model of an index with room for a number of blocks. To make room, it
+// evicts leaves for all their holders. A leaf is a block that no other block follows. The
+// block before it inherits the later time of both. A store is dropped if the pod does not
+// hold the parent in the model.
 type Bounded struct {
 	room   int
 	order  Order
@@ -51,11 +50,11 @@ func NewBounded(room int, order Order, uses *Uses) *Bounded {
 		root: node{depth: -1, holders: ^uint64(0), place: -1}}
 }
 
-// Len is the number of blocks.
+// Len returns the number of blocks.
 func (b *Bounded) Len() int { return len(b.nodes) }
 
-// Do does an operation, which must be one of Play. Of a score it returns how many
-// leading blocks the pod that serves the request is known to hold.
+// Do does an operation, which must be one of Play. For a score it returns the number of
+// leading blocks that the pod that serves the request holds in the model.
 func (b *Bounded) Do(op *Op) int {
 	b.now++
 	switch op.Kind {
@@ -115,8 +114,8 @@ func (b *Bounded) store(op *Op) {
 	}
 }
 
-// touch notes that a block was used. Those before it have been used with it, which
-// they are told when it goes.
+// touch records that a block was used. The blocks before it were used, too: they get the
+// time when the block is evicted.
 func (b *Bounded) touch(n *node, op *Op) {
 	if b.order == FarthestNext {
 		b.date(n, op.Request)
@@ -180,10 +179,10 @@ func (l *leaves) Pop() any {
 	return n
 }
 
-// Uses has of each request which requests ask for its blocks next. Its zero value
-// is ready.
+// Uses has, for the blocks of each request, the next request for them. Its zero value is
+// ready.
 type Uses struct {
-	last map[index.Key]int32 // the request that asked for a block last
+	last map[index.Key]int32 // by block: the last request for it
 	// runs has of each request the runs that its blocks fall into, by the request
 	// that asks for them next. Nobody asks for the blocks behind the last run.
 	runs [][]run
@@ -192,7 +191,7 @@ type Uses struct {
 // run ends before block end. Request asks for it.
 type run struct{ end, request int32 }
 
-// Add notes the scores of Play, in their order.
+// Add records the scores of Play, in their order.
 func (u *Uses) Add(op *Op) {
 	if u.last == nil {
 		u.last = make(map[index.Key]int32)

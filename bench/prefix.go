@@ -26,9 +26,9 @@ func NewPrefixLRU(room int) *PrefixLRU {
 	return &PrefixLRU{room: room, order: list.New(), entries: make(map[Beginning]*list.Element)}
 }
 
-// Ask asks for a text, given by the hashes of its beginnings at each
-// [prefixcache.Grain] and of the whole, and returns how many bytes of it are known. It
-// keeps the text then. All of it is used, its beginning last.
+// Ask looks up a text, given by the hashes of its beginnings at each
+// [prefixcache.Grain] and of the whole, and returns the number of its bytes that are
+// cached. Then it adds the text, and marks all of it as used, its beginning last.
 func (l *PrefixLRU) Ask(length int, beginnings []uint64, whole uint64) (known int) {
 	if l.entries[Beginning{whole, true}] != nil {
 		known = length

@@ -24,7 +24,7 @@ func (t *Texts) block(name uint64) []byte {
 	return t.Pool[at : at+size]
 }
 
-// Shared says how much of a request's text an earlier one began with.
+// Shared finds the longest prefix that a request's text shares with an earlier one.
 type Shared struct {
 	texts *Texts
 	root  sharedNode
@@ -32,7 +32,7 @@ type Shared struct {
 
 type sharedNode map[uint64]sharedNode
 
-// NewShared returns one that knows no request.
+// NewShared returns a Shared without requests.
 func NewShared(t *Texts) *Shared { return &Shared{t, sharedNode{}} }
 
 // Add returns how many bytes of the text of a request are the longest beginning that it

@@ -31,8 +31,8 @@ type Op struct {
 	Runs    []int32      // the answer to OpScore, for all pods
 }
 
-// Recording is what a router of requests asks of an index, and what the engines
-// behind it tell the index, in order.
+// Recording has, in order, the scores that a router requests of an index, and the
+// changes that the engines behind it publish.
 type Recording struct {
 	Pods     []string
 	Ops      []Op
@@ -43,8 +43,8 @@ type Recording struct {
 	Requested, Stored, Removed, Hit int
 }
 
-// Blocks is the number of block operations: blocks asked for, whether or not a
-// score looks at them all, stored and removed.
+// Blocks returns the number of block operations: blocks requested (whether or not a
+// score reads them all), stored and removed.
 func (r *Recording) Blocks() int { return r.Requested + r.Stored + r.Removed }
 
 // Record keeps what Play does.

@@ -27,10 +27,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// services are the folders that run kvindexd, with the pods that they want.
+// services has the folders that run kvindexd, with the number of pods of each.
 var services = map[string]int32{"base": 2, "overlays/replicas": 3, "overlays/shared": 2, "overlays/single": 1, "overlays/reference": 3}
 
-// one returns the object of a type, of which a folder has one.
+// one returns the only object of a type in a folder.
 func one[T any](t *testing.T, objects []object) T {
 	t.Helper()
 	found := all[T](objects)
@@ -52,7 +52,7 @@ func all[T any](objects []object) (found []T) {
 // required: without root, redis-server and systemd-analyze, tests fail.
 var required = os.Getenv("KVINDEX_REQUIRE_DEPLOY") == "1"
 
-// missing skips a test, or fails it where everything has to be there.
+// missing skips a test, or fails it if every tool is required.
 func missing(t *testing.T, format string, args ...any) {
 	t.Helper()
 	if required {
@@ -108,11 +108,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// secrets are those that docs/deployment.md has the reader make.
+// secrets has the secrets that a reader of docs/deployment.md makes.
 var secrets = map[string]string{"huggingface token": "hf_abc", "kvindexd-admin token": "secret", "kvindexd-redis url": "redis://redis:6379", "kv-store password": "s3cret"}
 
-// environment returns what a container gets from Kubernetes in the namespace "inference": no
-// variables of Services, as enableServiceLinks is false.
+// environment returns the variables that a container gets from Kubernetes in the namespace
+// "inference". They include none of Services, as enableServiceLinks is false.
 func environment(t *testing.T, c *core.Container) (env []string) {
 	t.Helper()
 	values := make(map[string]string)
@@ -136,7 +136,7 @@ func environment(t *testing.T, c *core.Container) (env []string) {
 	return env
 }
 
-// expand replaces $(NAME) by variables that stand before, as Kubernetes does.
+// expand replaces $(NAME) by variables that are defined before, as Kubernetes does.
 func expand(text string, values map[string]string) string {
 	for name, value := range values {
 		text = strings.ReplaceAll(text, "$("+name+")", value)
@@ -165,7 +165,7 @@ func configured(t *testing.T, objects []object) map[string]string {
 	return settingsOf(out)
 }
 
-// settingsOf reads what check-config prints.
+// settingsOf parses the output of check-config.
 func settingsOf(out []byte) map[string]string {
 	settings := make(map[string]string)
 	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
@@ -176,8 +176,8 @@ func settingsOf(out []byte) map[string]string {
 	return settings
 }
 
-// TestAgrees: what the objects of a folder say of ports, folders, memory and peers is what
-// kvindexd says that it listens to, reads, keeps and dials.
+// TestAgrees: ports, folders, memory and peers in the objects of a folder agree with the settings
+// of kvindexd for addresses, files, bounds and endpoints.
 func TestAgrees(t *testing.T) {
 	for folder, replicas := range services {
 		t.Run(folder, func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestAgrees(t *testing.T) {
 				t.Errorf("%d replicas, want %d", *d.Spec.Replicas, replicas)
 			}
 
-			// Ports: those of addresses that others reach.
+			// Ports: those that other pods reach.
 			listens := []int32{portOf(t, s["listen"])}
 			if host, _, _ := net.SplitHostPort(s["admin"]); host != "127.0.0.1" {
 				listens = append(listens, portOf(t, s["admin"]))
@@ -209,15 +209,15 @@ func TestAgrees(t *testing.T) {
 			}
 			agreesWithServices(t, objects, ports, d.Spec.Template.Labels)
 
-			// Folders: each is a mount, and what is written is on one that can be written.
+			// Folders: each is on a mount, and folders that kvindexd writes are on a writable one.
 			within(t, spec, s["hub-dir"], true)
 			if s["snapshot"] != "" {
 				within(t, spec, filepath.Dir(s["snapshot"]), true)
 			}
 			within(t, spec, strings.TrimPrefix(c.Args[0], "-config="), false)
 
-			// Memory: what is bounded fits into the limit that Go is told, with a tenth beside it.
-			if keep, most, limit := kept(t, s), goLimit(t, c), memoryOf(t, c); keep > most || 10*most > 9*limit {
+			// Memory: the sum of the bounds fits into Go's limit, with a tenth to spare.
+			if keep, most, limit := boundsOf(t, s), goLimit(t, c), memoryOf(t, c); keep > most || 10*most > 9*limit {
 				t.Errorf("kvindexd keeps %d bytes, GOMEMLIMIT is %d, the limit of the container %d", keep, most, limit)
 			}
 
@@ -245,7 +245,7 @@ func TestAgrees(t *testing.T) {
 				dials = append(dials, 443, 6443)
 			}
 			agreesWithPolicy(t, one[*networking.NetworkPolicy](t, objects), listens, append(dials, 53))
-			restricted(t, spec, s["kubernetes"] != "none")
+			isRestricted(t, spec, s["kubernetes"] != "none")
 			if roles := all[*rbac.Role](objects); (len(roles) > 0) != (s["kubernetes"] != "none") {
 				t.Errorf("%d roles", len(roles))
 			}
@@ -281,7 +281,7 @@ func TestPicker(t *testing.T) {
 	agreesWithServices(t, objects, ports, d.Spec.Template.Labels)
 	dials := []int32{portOf(t, ":"+flags["event-port"]), portOf(t, ":"+flags["replay-port"]), 53, 443, 6443}
 	agreesWithPolicy(t, one[*networking.NetworkPolicy](t, objects), listens, dials)
-	restricted(t, spec, true)
+	isRestricted(t, spec, true)
 	readsPods(t, objects, spec.ServiceAccountName)
 	within(t, spec, flags["model-dir"], false)
 	// Beside the flags: the prompt cache, predictions, and the tokenizer of the model.
@@ -290,7 +290,7 @@ func TestPicker(t *testing.T) {
 		t.Errorf("GOMEMLIMIT is %d", most)
 	}
 	for _, p := range []*core.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe} {
-		// It knows the command: it asks, and nobody is there.
+		// The program knows the command: it connects, and there is no server.
 		out, err := exec.Command(program(t, "./epp/cmd/kvindex-epp", ""), append(p.Exec.Command[1:], "-address=127.0.0.1:1")...).CombinedOutput()
 		if err == nil || !bytes.Contains(out, []byte("connection refused")) {
 			t.Errorf("%q: %v: %s", p.Exec.Command, err, out)
@@ -305,8 +305,8 @@ func TestPicker(t *testing.T) {
 	}
 }
 
-// TestOffload: what the objects of kvoffload say of ports, folders, memory and space is what its
-// arguments say, and its program takes them.
+// TestOffload: ports, folders, memory and space in the objects of kvoffload agree with its
+// arguments, and the program accepts these.
 func TestOffload(t *testing.T) {
 	for _, folder := range []string{"janitor", "lmcache"} {
 		t.Run(folder, func(t *testing.T) {
@@ -329,7 +329,7 @@ func TestOffload(t *testing.T) {
 			}
 			agreesWithServices(t, objects, ports, pod.Labels)
 			agreesWithPolicy(t, one[*networking.NetworkPolicy](t, objects), listens, nil)
-			restricted(t, &pod.Spec, false)
+			isRestricted(t, &pod.Spec, false)
 			if on := pod.Spec.EnableServiceLinks; on == nil || *on {
 				t.Error("it has variables of Services")
 			}
@@ -342,7 +342,7 @@ func TestOffload(t *testing.T) {
 				if most := bytesOf(t, flags["memory"]); 10*most > 8*memoryOf(t, c) {
 					t.Errorf("-memory=%s does not fit into the container", flags["memory"])
 				}
-				// It takes the arguments up to the file that is not there.
+				// The program accepts the arguments, up to a file that does not exist.
 				run.Args = append(run.Args[:1], c.Args...)
 				if out, err := run.CombinedOutput(); err == nil || !bytes.Contains(out, []byte("open "+flags["password-file"])) {
 					t.Errorf("%v: %s", err, out)
@@ -366,8 +366,8 @@ func podOf(t *testing.T, objects []object) *core.PodTemplateSpec {
 	return &one[*apps.Deployment](t, objects).Spec.Template
 }
 
-// TestEngines: the engines of the example are those that the folders follow, and nobody else
-// hears their events.
+// TestEngines: the folders follow the engines of the example, and no other pod can reach the ports
+// of their events.
 func TestEngines(t *testing.T) {
 	objects := build(t, "engines")
 	set := one[*apps.StatefulSet](t, objects)
@@ -435,8 +435,9 @@ func TestEngines(t *testing.T) {
 	}
 }
 
-// TestReference: the overlay has the names, variables, port, resources and probes of the
-// reference deployment, but for the path of the liveness probe, and kvindexd takes those variables without a file and arguments.
+// TestReference: the overlay has the names, variables, port, resources and probes of the reference
+// deployment, except the path of the liveness probe. kvindexd accepts these variables without a file and
+// arguments.
 func TestReference(t *testing.T) {
 	objects := build(t, "overlays/reference")
 	d := one[*apps.Deployment](t, objects)
@@ -477,8 +478,8 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// TestServiceLinks: a Service "kvindexd-engine" would keep kvindexd from starting, as its variable
-// has the name of a setting, so no pod gets variables of Services. Those of others are passed over.
+// TestServiceLinks: the variable of a Service "kvindexd-engine" has the name of a setting and would keep
+// kvindexd from starting, so no pod gets variables of Services. Variables of other Services are ignored.
 func TestServiceLinks(t *testing.T) {
 	for folder := range folders {
 		for _, d := range all[*apps.Deployment](build(t, folder)) {
@@ -582,8 +583,8 @@ func agreesWithServices(t *testing.T, objects []object, ports map[string]int32, 
 	}
 }
 
-// agreesWithPolicy: others reach what the program listens to, and it reaches what it dials.
-// Nothing else is open, and nobody without a label reaches it.
+// agreesWithPolicy: a NetworkPolicy opens exactly the ports that the program listens on and dials,
+// and pods without a label cannot reach the program.
 func agreesWithPolicy(t *testing.T, p *networking.NetworkPolicy, listens, dials []int32) {
 	t.Helper()
 	var in, out []int32
@@ -613,9 +614,9 @@ func agreesWithPolicy(t *testing.T, p *networking.NetworkPolicy, listens, dials 
 	}
 }
 
-// restricted: the pod is one of the Pod Security Standard "restricted", its root cannot be
-// written, and it has a token of the API server only if it asks there.
-func restricted(t *testing.T, spec *core.PodSpec, asks bool) {
+// isRestricted: the pod meets the Pod Security Standard "restricted", its root is read-only, and it
+// has a token of the API server only if its program uses the API server.
+func isRestricted(t *testing.T, spec *core.PodSpec, asks bool) {
 	t.Helper()
 	s := spec.SecurityContext
 	if !*s.RunAsNonRoot || *s.RunAsUser != 65532 || *s.RunAsGroup != 65532 || s.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault {
@@ -638,7 +639,7 @@ func restricted(t *testing.T, spec *core.PodSpec, asks bool) {
 	}
 }
 
-// readsPods: each Role gets, lists and watches pods, nothing else, and is of the account.
+// readsPods: each Role allows to get, list and watch pods and nothing else, and is bound to the account.
 func readsPods(t *testing.T, objects []object, account string) {
 	t.Helper()
 	if one[*core.ServiceAccount](t, objects).Name != account {
@@ -676,9 +677,9 @@ func within(t *testing.T, spec *core.PodSpec, path string, written bool) {
 	t.Errorf("%s is on no volume", path)
 }
 
-// kept returns the bytes of all that settings of kvindexd bound, and of predictions, which are
-// bounded at 64 MiB.
-func kept(t *testing.T, s map[string]string) int64 {
+// boundsOf returns the sum in bytes of the bounds in the settings of kvindexd, and of the bound of
+// predictions, 64 MiB.
+func boundsOf(t *testing.T, s map[string]string) int64 {
 	t.Helper()
 	sum := int64(64 << 20)
 	for _, name := range []string{"memory", "prompt-cache", "tokenizer-memory", "max-bodies"} {
@@ -722,7 +723,7 @@ func goLimit(t *testing.T, c *core.Container) int64 {
 	return 0
 }
 
-// defaults returns the flags of kvindex-epp, as its usage tells them.
+// defaults returns the defaults of the flags of kvindex-epp, from its usage.
 func defaults(t *testing.T) map[string]string {
 	t.Helper()
 	out, err := exec.Command(program(t, "./epp/cmd/kvindex-epp", ""), "-h").CombinedOutput()

@@ -20,8 +20,8 @@ func page(t *testing.T) string {
 	return string(text)
 }
 
-// TestPage: the folders, files, secrets and labels that the page names are there, and the
-// other way round.
+// TestPage: the folders, files, secrets and labels that the page names exist, and the page names
+// all that exist.
 func TestPage(t *testing.T) {
 	text := page(t)
 	for _, path := range regexp.MustCompile(`deploy/[\w/.-]*\w|kustomize/[\w/]+`).FindAllString(text, -1) {
@@ -67,7 +67,7 @@ func TestYourKustomization(t *testing.T) {
 	}
 }
 
-// TestMemoryTable: the rows of the page follow from what it says, and the base is one of them.
+// TestMemoryTable: the rows of the page follow from its formula, and the base is one of the rows.
 func TestMemoryTable(t *testing.T) {
 	number := func(text string) int64 {
 		n, err := strconv.ParseInt(strings.ReplaceAll(text, ",", ""), 10, 64)
@@ -91,7 +91,7 @@ func TestMemoryTable(t *testing.T) {
 			t.Errorf("%s: memory is %d, for %d", r[0], memory, most)
 		}
 		s["memory"] = r[4]
-		if keep := kept(t, s); 9*limit < 10*keep || 9*limit > 13*keep {
+		if keep := boundsOf(t, s); 9*limit < 10*keep || 9*limit > 13*keep {
 			t.Errorf("%s: the limit is %d, for %d", r[0], limit, keep)
 		}
 		found = found || slices.Equal(base, []string{r[4], r[5]})

@@ -72,7 +72,7 @@ func layOut(t *testing.T, from, program string, env ...string) string {
 	return to
 }
 
-// file is what of a file has to be the same in each build.
+// file has the properties of a file that must be equal in all builds.
 type file struct {
 	mode fs.FileMode
 	time int64
@@ -156,9 +156,9 @@ func (b buildah) try(dir string, args ...string) (string, error) {
 	return strings.TrimSpace(out.String()), nil
 }
 
-// image builds the image of kvindexd with buildah, in the format "oci" or "docker", and returns its
-// root and the digest of its configuration and layers, or "" where buildah cannot run anything. In place of the image with Go, which a registry has, stands one that has
-// the Go of this machine.
+// image builds the image of kvindexd with buildah, in the format "oci" or "docker". It returns its root
+// and the digest of its configuration and layers, or "" where buildah cannot run anything. An image with
+// the Go of this machine replaces the registry's image with Go.
 func image(t *testing.T, from, format string) (root, id string) {
 	t.Helper()
 	b := buildah{t.TempDir()}
@@ -170,7 +170,7 @@ func image(t *testing.T, from, format string) (root, id string) {
 		must(t, os.Symlink("usr/"+name, filepath.Join(base, "base", name)))
 	}
 	must(t, os.WriteFile(filepath.Join(base, "Dockerfile"), []byte("FROM scratch\nCOPY base/ /\nENV PATH=/go/bin:/usr/bin:/bin GOCACHE=/cache GOMODCACHE=/modules HOME=/root\n"), 0o600))
-	// Whatever fails here fails for any Dockerfile.
+	// A failure here is a failure for every Dockerfile.
 	must(t, os.WriteFile(filepath.Join(base, "probe"), []byte("FROM localhost/go\nRUN true\n"), 0o600))
 	_, err := b.try(base, "bud", "-t", "localhost/go", ".")
 	if err == nil {
@@ -206,9 +206,9 @@ func image(t *testing.T, from, format string) (root, id string) {
 
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
-// TestImage: two builds from different folders have the same bytes, one of them in the image
-// that buildah builds, if it is here; the long form builds that image twice. Then the root of one
-// runs as a container.
+// TestImage: two builds from different folders have the same bytes. If buildah is installed, one of
+// them is the image that it builds; the long form builds that image twice. Then a root runs as a
+// container.
 func TestImage(t *testing.T) {
 	if os.Getenv(insideOf) != "" {
 		inside(t, os.Getenv(insideOf))
@@ -252,8 +252,8 @@ func TestImage(t *testing.T) {
 		output(t, "cp", "-a", other, filepath.Join(roots, image))
 		output(t, "install", program(t, path, tags), filepath.Join(roots, image, name))
 	}
-	// A process in a network, a tree of mounts and a list of processes of its own starts the
-	// containers, so that the ports are free.
+	// A process in namespaces of its own for network, mounts and processes starts the containers, so
+	// that the ports are free.
 	c := exec.Command("/proc/self/exe", "-test.run=^TestImage$", "-test.v", "-test.timeout=8m")
 	c.Env = append(os.Environ(), insideOf+"="+roots)
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID}
@@ -300,8 +300,8 @@ func inside(t *testing.T, roots string) {
 				return
 			}
 
-			// The engine stores two prompts again and again until the scores show both: what it
-			// says before kvindexd listens is lost.
+			// The engine stores two prompts repeatedly until the scores show both: events from
+			// before kvindexd listens are lost.
 			wait(ctx, t, "scores", func() bool { return e.serve(ctx, t) && e.isScored(ctx, t) })
 			if folder == "overlays/replicas" {
 				cluster.peer = snapshot(t)
@@ -310,7 +310,7 @@ func inside(t *testing.T, roots string) {
 			if folder != "overlays/replicas" {
 				return
 			}
-			e.stop() // so a new replica knows what its peer knew, and nothing else
+			e.stop() // a new replica has the blocks of its peer's snapshot only
 			c = startPod(t, roots, objects, cluster)
 			c.isReady(ctx, t)
 			if !e.isScored(ctx, t) {
@@ -321,8 +321,8 @@ func inside(t *testing.T, roots string) {
 	}
 }
 
-// A cluster is what the containers reach beside engines and Redis: the API server, and the peers
-// of a replica behind their Service.
+// A cluster has the servers that the containers use beside engines and Redis: the API server, and the
+// peers of a replica behind their Service.
 type cluster struct {
 	account map[string][]byte // files of the account
 	env     []string          // variables that each pod gets, and the one by which peers are reached
@@ -330,7 +330,7 @@ type cluster struct {
 }
 
 // newCluster starts an API server that has the first engine of the example, on this machine, and
-// answers what the Roles let an account do.
+// allows an account what the Roles allow.
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	const token = "token of the account"
@@ -393,7 +393,7 @@ func newCluster(t *testing.T) *cluster {
 	return k
 }
 
-// snapshot returns that of the container, as a peer gets it.
+// snapshot returns the snapshot of the container, as a peer gets it.
 func snapshot(t *testing.T) []byte {
 	t.Helper()
 	r, err := http.NewRequest(http.MethodGet, "http://127.0.0.1:8081/v1/snapshot", nil)
@@ -541,7 +541,7 @@ func (e *engine) serve(ctx context.Context, t *testing.T) bool {
 	return true
 }
 
-// isScored: the container's scores show all of what serve has stored.
+// isScored reports whether the container's scores have all blocks that serve has stored.
 func (e *engine) isScored(ctx context.Context, t *testing.T) bool {
 	t.Helper()
 	var scores map[string]int
@@ -699,7 +699,7 @@ func (c *container) answers(p *core.Probe) bool {
 	return a.StatusCode == http.StatusOK
 }
 
-// stores: the container keeps a value for who knows the password.
+// stores fails unless the container keeps a value for a client with the password.
 func stores(t *testing.T) {
 	t.Helper()
 	conn, err := net.Dial("tcp", "127.0.0.1:6379")
@@ -742,7 +742,7 @@ func (c *container) isConfined(t *testing.T) {
 	}
 }
 
-// end ends the container as Kubernetes does, and it ends well.
+// end ends the container as Kubernetes does, and fails if the exit is not clean.
 func (c *container) end(t *testing.T) {
 	t.Helper()
 	must(t, c.Process.Signal(unix.SIGTERM))

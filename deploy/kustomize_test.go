@@ -1,5 +1,5 @@
-// Package deploy_test proves what is in this folder: that Kubernetes takes the objects, that
-// they agree with the programs, and that the image and the unit of systemd run.
+// Package deploy_test tests the contents of this folder: Kubernetes accepts the objects, they
+// agree with the programs, and the image and the unit of systemd run.
 package deploy_test
 
 import (
@@ -149,8 +149,8 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// TestMisspelt: each field of each object is misspelt once, and then the object is refused.
-// What is named freely is not a field: labels, and files of a ConfigMap.
+// TestMisspelt: an object with any one misspelt field is refused. Free names are not fields: labels,
+// and files of a ConfigMap.
 func TestMisspelt(t *testing.T) {
 	renamed := 0
 	for folder := range folders {

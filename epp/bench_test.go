@@ -20,13 +20,13 @@ import (
 	"github.com/kvindex/kvindex/picker"
 )
 
-// fixed is a bare external processor: it answers each request with one endpoint, and sends the
-// body back.
-type fixed struct {
+// bareProcessor is an external processor that answers each request with the same endpoint, and
+// sends the body back.
+type bareProcessor struct {
 	extproc.UnimplementedExternalProcessorServer
 }
 
-func (fixed) Process(srv extproc.ExternalProcessor_ProcessServer) error {
+func (bareProcessor) Process(srv extproc.ExternalProcessor_ProcessServer) error {
 	const key, endpoint = "x-gateway-destination-endpoint", "10.0.0.1:8000"
 	for {
 		m, err := srv.Recv()
@@ -52,8 +52,8 @@ func (fixed) Process(srv extproc.ExternalProcessor_ProcessServer) error {
 	}
 }
 
-// BenchmarkProcess is a request of 4,096 token ids for one of 16 pods: by a bare external
-// processor, by the picker, and the score of the same body alone.
+// BenchmarkProcess measures a request of 4,096 token ids for one of 16 pods: with a bare external
+// processor, with the picker, and the score of the same body alone.
 func BenchmarkProcess(b *testing.B) {
 	ix, err := kvindex.New()
 	must(b, err)
@@ -82,7 +82,7 @@ func BenchmarkProcess(b *testing.B) {
 		must(b, err)
 		server := grpc.NewServer()
 		defer server.Stop()
-		extproc.RegisterExternalProcessorServer(server, fixed{})
+		extproc.RegisterExternalProcessorServer(server, bareProcessor{})
 		go server.Serve(listener)
 		conn, err := grpc.NewClient("passthrough:///"+listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 		must(b, err)

@@ -20,42 +20,42 @@ import (
 	"github.com/kvindex/kvindex/epp"
 )
 
-// An envoy does with an external processor what Envoy's filter does, and fails if the processor
-// breaks a rule of it.
+// An envoy calls an external processor like Envoy's filter, and fails if the processor breaks a
+// rule of the filter.
 type envoy struct {
 	stub          extproc.ExternalProcessorClient
 	request, back mode.ProcessingMode_BodySendMode
-	silent        bool // it does not report its modes
+	silent        bool // the envoy does not report its modes
 }
 
 const (
 	duplex   = mode.ProcessingMode_FULL_DUPLEX_STREAMED
 	buffered = mode.ProcessingMode_BUFFERED
-	partial  = mode.ProcessingMode_BUFFERED_PARTIAL // its buffer has room for the first piece
+	partial  = mode.ProcessingMode_BUFFERED_PARTIAL // the envoy's buffer has room for the first piece
 	streamed = mode.ProcessingMode_STREAMED
 	none     = mode.ProcessingMode_NONE
 )
 
-// A call is a request of a client with the answer of its endpoint.
+// A call is a request of a client, and the answer of its endpoint.
 type call struct {
 	method, path string // "": POST, /v1/completions
 	headers      map[string]string
 	body         []byte
-	cuts         int             // pieces that the body comes in; 0: it has none
-	trailers     bool            // behind the body
-	subset       *structpb.Value // nil: there is none
+	cuts         int             // number of pieces of the body; 0: no body
+	trailers     bool            // trailers follow the body
+	subset       *structpb.Value // nil: no subset
 
 	status   string
 	answer   []string // the pieces of its body
 	kind     string   // its content type
-	served   string   // "": the first endpoint; "-": Envoy says none
-	noAnswer bool     // the exchange ends before
+	served   string   // the endpoint that answers; "": the first one; "-": Envoy does not report it
+	noAnswer bool     // the exchange ends before the answer
 }
 
-// A result is what Envoy does with the call.
+// A result has the request and the answer as Envoy forwards them.
 type result struct {
 	refused              *extproc.ImmediateResponse
-	destination          string // header
+	destination          string // the header with the endpoints
 	metadata             string
 	rank                 string
 	body, answer         string
@@ -89,7 +89,7 @@ func connect(t testing.TB, cfg epp.Config, options ...grpc.ServerOption) *grpc.C
 	return conn
 }
 
-// A filter is one exchange.
+// A filter is one exchange of an envoy with the processor.
 type filter struct {
 	*envoy
 	stream extproc.ExternalProcessor_ProcessClient
@@ -102,13 +102,13 @@ func (f *filter) send(m *extproc.ProcessingRequest) error {
 		m.ProtocolConfig = &extproc.ProtocolConfiguration{RequestBodyMode: f.request, ResponseBodyMode: f.back}
 	}
 	f.first = false
-	if err := f.stream.Send(m); err != nil && !errors.Is(err, io.EOF) { // then Recv says why
+	if err := f.stream.Send(m); err != nil && !errors.Is(err, io.EOF) { // at io.EOF, Recv returns the reason
 		return err
 	}
 	return nil
 }
 
-// errRefused ends an exchange that was answered in place of the endpoint.
+// errRefused ends an exchange in which the processor has answered in place of the endpoint.
 var errRefused = errors.New("refused")
 
 func (f *filter) recv() (*extproc.ProcessingResponse, error) {
@@ -125,7 +125,7 @@ func (f *filter) recv() (*extproc.ProcessingResponse, error) {
 	return m, nil
 }
 
-// mutate does what a response says about the headers of the request.
+// mutate applies the header mutation of a response to the request.
 func (f *filter) mutate(r *extproc.CommonResponse) {
 	for _, h := range r.GetHeaderMutation().GetSetHeaders() {
 		switch h.GetHeader().GetKey() {
@@ -147,7 +147,7 @@ func headerMap(fields map[string]string) *core.HeaderMap {
 	return m
 }
 
-// pieces cuts b in n.
+// pieces cuts b into n pieces.
 func pieces(b []byte, n int) (cut [][]byte) {
 	for ; n > 1; n-- {
 		at := len(b) / n
@@ -156,7 +156,7 @@ func pieces(b []byte, n int) (cut [][]byte) {
 	return append(cut, b)
 }
 
-// do makes a call. An error is one of the exchange, or a rule that was broken.
+// do makes a call. The error is that of the exchange, or a broken rule.
 func (e *envoy) do(ctx context.Context, c *call) (*result, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

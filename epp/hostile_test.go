@@ -31,7 +31,7 @@ var hostile = flag.Int("hostile", 500, "exchanges of TestHostile; long form: 100
 
 const maxBody = 1 << 16
 
-// wrong returns a message that Envoy would not send, or not there; body is a right one.
+// wrong returns a message that Envoy would not send, or not in that place. body is a valid body.
 func wrong(random *rand.Rand, body []byte) *extproc.ProcessingRequest {
 	text := func(of ...string) string { return of[random.IntN(len(of))] }
 	m := new(extproc.ProcessingRequest)
@@ -92,7 +92,7 @@ func wrong(random *rand.Rand, body []byte) *extproc.ProcessingRequest {
 	return m
 }
 
-// raw is what comes from who speaks another protocol, or half of this one.
+// raw has bytes of other protocols, and incomplete ones of this protocol.
 var raw = []string{
 	"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
 	"POST /envoy.service.ext_proc.v3.ExternalProcessor/Process HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -104,8 +104,8 @@ var raw = []string{
 	"",
 }
 
-// TestHostile: wrong messages in wrong orders get statuses that are documented, leave nothing
-// behind, and harm no other exchange.
+// TestHostile: the answers to wrong messages and wrong orders have documented statuses. They leave
+// nothing behind, and do not affect other exchanges.
 func TestHostile(t *testing.T) {
 	p := newPool(t, picker.Config{Model: "m", Fallbacks: 2}, 4)
 	before := runtime.NumGoroutine()
@@ -114,7 +114,7 @@ func TestHostile(t *testing.T) {
 		conn := connect(t, epp.Config{Picker: p.picker, MaxBody: maxBody, MaxBuffered: 1 << 18}, grpc.WaitForHandlers(true))
 		stub := extproc.NewExternalProcessorClient(conn)
 		random := rand.New(rand.NewPCG(7, 8))
-		var slow []func() // ends of exchanges that stand still
+		var slow []func() // they end exchanges that have stopped
 		for i := range *hostile {
 			if i%10 == 0 {
 				speak(t, strings.TrimPrefix(conn.Target(), "passthrough:///"), raw[i/10%len(raw)])
@@ -129,7 +129,7 @@ func TestHostile(t *testing.T) {
 			must(t, err)
 			for range random.IntN(8) {
 				if stream.Send(wrong(random, p.body())) != nil {
-					break // Recv says why
+					break // Recv returns the reason
 				}
 			}
 			switch random.IntN(10) {
@@ -187,7 +187,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// speak sends bytes to an address, and reads until that closes the connection.
+// speak sends bytes to an address, and reads until the peer closes the connection.
 func speak(t *testing.T, address, text string) {
 	t.Helper()
 	c, err := net.Dial("tcp", address)

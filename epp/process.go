@@ -28,7 +28,7 @@ import (
 	"github.com/kvindex/kvindex/route"
 )
 
-// The names of the protocol (pkg/lwepp/metadata/consts.go of version 1.6.0).
+// Names of the protocol (pkg/lwepp/metadata/consts.go of version 1.6.0).
 const (
 	subsetNamespace = "envoy.lb.subset_hint"
 	subsetKey       = "x-gateway-destination-endpoint-subset"
@@ -37,10 +37,10 @@ const (
 	servedKey       = "x-gateway-destination-endpoint-served"
 )
 
-// rankHeader has the data-parallel rank for an engine of several.
+// rankHeader is the header with the data-parallel rank, for engines with several ranks.
 const rankHeader = "x-data-parallel-rank"
 
-// maxChunk is how much of a body one message has: Envoy takes at most 64 KiB.
+// maxChunk bounds the bytes of a body in one message: Envoy accepts at most 64 KiB.
 const maxChunk = 62_000
 
 type processor struct {
@@ -72,7 +72,7 @@ func (p *processor) Process(srv extproc.ExternalProcessor_ProcessServer) error {
 	}
 }
 
-// An exchange is a request with its answer.
+// An exchange is a request and its answer.
 type exchange struct {
 	*processor
 	srv extproc.ExternalProcessor_ProcessServer
@@ -81,24 +81,24 @@ type exchange struct {
 	configured   bool
 	requestMode  mode.ProcessingMode_BodySendMode
 	responseMode mode.ProcessingMode_BodySendMode
-	earlyBody    bool // the body does not wait for the answer to the headers
+	earlyBody    bool // Envoy sends the body before it has an answer to the headers
 	method, path string
 	subset       []string // endpoints that the choice is limited to
 	limited      bool     // there is a subset
 	body         []byte
-	held         int  // of inMemory
-	through      bool // the rest of the body goes back as it comes
+	buffered     int  // its part of inMemory
+	through      bool // the rest of the body is sent back as it comes
 	partial      bool
 	begun        bool // the headers of the request have come
-	headersWait  bool // they have no answer yet
-	chosen       bool // the request has its answer; the pick may have ended
+	headersWait  bool // the headers have no answer yet
+	chosen       bool // the choice was sent; the pick may have ended
 	request      kvindex.Request
 	pick         *picker.Pick
 	answer       answer
 	served       string // the endpoint that has answered
 }
 
-// metadata keeps the parts of a message beside its content.
+// metadata records the modes, the subset and the endpoint in a message, which accompany its content.
 func (x *exchange) metadata(m *extproc.ProcessingRequest) {
 	if c := m.GetProtocolConfig(); c != nil && !x.configured {
 		x.configured = true
@@ -173,14 +173,14 @@ func (x *exchange) requestHeaders(h *extproc.HttpHeaders) error {
 			return err
 		}
 		return x.srv.Send(headersResponse(chosen))
-	case x.buffered() && !x.earlyBody: // Envoy waits for an answer
+	case x.isBuffered() && !x.earlyBody: // Envoy waits for an answer
 		return x.srv.Send(headersResponse(nil))
 	}
 	x.headersWait = true
 	return nil
 }
 
-func (x *exchange) buffered() bool {
+func (x *exchange) isBuffered() bool {
 	return x.requestMode == mode.ProcessingMode_BUFFERED || x.requestMode == mode.ProcessingMode_BUFFERED_PARTIAL
 }
 
@@ -191,7 +191,7 @@ func (x *exchange) requestBody(b *extproc.HttpBody) error {
 	if x.through {
 		return x.sendChunks(b.GetBody(), b.GetEndOfStream(), requestChunk)
 	}
-	if x.chosen { // by the headers alone
+	if x.chosen { // the headers alone decided the choice
 		return x.srv.Send(bodyResponse(nil))
 	}
 	if len(x.body)+len(b.GetBody()) > x.MaxBody {
@@ -203,13 +203,13 @@ func (x *exchange) requestBody(b *extproc.HttpBody) error {
 		x.body = append(x.body, b.GetBody()...)
 	}
 	if x.body == nil {
-		x.body = []byte{} // an empty body is one that engines refuse
+		x.body = []byte{} // not nil: engines refuse an empty body
 	}
-	x.held += len(b.GetBody())
+	x.buffered += len(b.GetBody())
 	over := x.inMemory.Add(int64(len(b.GetBody()))) > int64(x.MaxBuffered)
-	// The last message of a partial body has its end only if the body is whole.
+	// The last message of a partial body is marked as the end only if the body is complete.
 	x.partial = over || x.requestMode == mode.ProcessingMode_BUFFERED_PARTIAL && !b.GetEndOfStream()
-	if !b.GetEndOfStream() && !x.buffered() {
+	if !b.GetEndOfStream() && !x.isBuffered() {
 		if !over {
 			return nil
 		}
@@ -222,15 +222,15 @@ func (x *exchange) requestBody(b *extproc.HttpBody) error {
 	return err
 }
 
-// release forgets the body.
+// release drops the body, and its part of inMemory.
 func (x *exchange) release() {
 	x.request.Body = nil
-	x.inMemory.Add(-int64(x.held))
-	x.held = 0
+	x.inMemory.Add(-int64(x.buffered))
+	x.buffered = 0
 }
 
-// complete answers the body, which has come, and the headers if they wait. end: no trailers
-// follow.
+// complete answers the body, which is complete, and the headers if they wait. end means that no
+// trailers follow.
 func (x *exchange) complete(end bool) error {
 	body := x.body
 	if x.partial {
@@ -240,8 +240,8 @@ func (x *exchange) complete(end bool) error {
 	if err != nil {
 		return err
 	}
-	defer func() { x.body = nil }() // the request of the pick goes on to have it
-	if x.buffered() {
+	defer func() { x.body = nil }() // the request of the pick keeps the body
+	if x.isBuffered() {
 		if x.headersWait {
 			if err := x.srv.Send(headersResponse(nil)); err != nil {
 				return err
@@ -264,7 +264,7 @@ func (x *exchange) requestTrailers() error {
 	var late *choice
 	switch {
 	case x.chosen:
-	case x.buffered(): // no body has come
+	case x.isBuffered(): // no body has come
 		chosen, err := x.choose(nil)
 		if err != nil {
 			return err
@@ -285,7 +285,7 @@ func (x *exchange) requestTrailers() error {
 	})
 }
 
-// sendChunks sends a body back in pieces, the last of which ends it if end.
+// sendChunks sends a body back in pieces. With end, the last piece is marked as the end.
 func (x *exchange) sendChunks(body []byte, end bool, wrap func(*extproc.BodyResponse) *extproc.ProcessingResponse) error {
 	for {
 		n := min(len(body), maxChunk)
@@ -300,7 +300,7 @@ func (x *exchange) sendChunks(body []byte, end bool, wrap func(*extproc.BodyResp
 	}
 }
 
-// choose picks for the request with the given body; nil: it has none, or none that counts.
+// choose picks an endpoint for the request with the body; a nil body means to pick by load.
 func (x *exchange) choose(body []byte) (*choice, error) {
 	if x.method == "" || x.method == http.MethodPost {
 		x.request.Body, x.request.Path = body, x.path
@@ -311,7 +311,7 @@ func (x *exchange) choose(body []byte) (*choice, error) {
 		}
 	}
 	k, err := x.Picker.Pick(x.srv.Context(), &x.request)
-	if err == nil && !reachable(k.Pod) { // the host of some pods may not be known yet
+	if err == nil && !reachable(k.Pod) { // a pod may have no host yet
 		k.Failed()
 		if err := x.limit(); err != nil {
 			return nil, err
@@ -321,14 +321,14 @@ func (x *exchange) choose(body []byte) (*choice, error) {
 	if err != nil {
 		return nil, &refusal{picker.Status(err), err.Error()}
 	}
-	if !reachable(k.Pod) { // it has moved since
+	if !reachable(k.Pod) { // the pod has lost its host since
 		k.Failed()
 		return nil, &refusal{http.StatusServiceUnavailable, "no pod is up that has an address and a port"}
 	}
 	x.pick, x.chosen = k, true
 	c := &choice{endpoints: k.Pod.Host, rank: -1}
 	for _, pod := range k.Fallbacks {
-		if reachable(pod) && k.Rank < max(pod.Ranks, 1) { // one header has the rank for all
+		if reachable(pod) && k.Rank < max(pod.Ranks, 1) { // all endpoints get the same header with the rank
 			c.endpoints += "," + pod.Host
 		}
 	}
@@ -344,7 +344,7 @@ func reachable(pod picker.Pod) bool {
 	return err == nil && host != "" && port != ""
 }
 
-// limit limits the request to the pods that it may go to.
+// limit limits the request to the pods that are up, in the subset, and below MaxRequests.
 func (x *exchange) limit() error {
 	x.request.Pods = []string{}
 	busy := false
@@ -369,8 +369,8 @@ func (x *exchange) limit() error {
 	return &refusal{http.StatusServiceUnavailable, "no pod is up that has an address and a port"}
 }
 
-// within reports whether a pod is in the subset, which may name a port or all ports of an
-// address.
+// within reports whether a pod is in the subset. An element of the subset is an address with a port,
+// or without one for all ports.
 func (x *exchange) within(pod picker.Pod) bool {
 	host, _, _ := net.SplitHostPort(pod.Host)
 	at, err := netip.ParseAddrPort(pod.Host)
@@ -398,10 +398,10 @@ func (x *exchange) requestsAt(pod picker.Pod) (n int) {
 	return n
 }
 
-// A choice is where a request goes.
+// A choice has the destination of a request.
 type choice struct {
-	endpoints string // with commas
-	rank      int    // -1: the engine has one
+	endpoints string // separated by commas
+	rank      int    // -1: the engine has one rank
 }
 
 func (c *choice) headers() *extproc.HeaderMutation {
@@ -409,19 +409,19 @@ func (c *choice) headers() *extproc.HeaderMutation {
 	set := func(key, value string) {
 		m.SetHeaders = append(m.SetHeaders, &core.HeaderValueOption{
 			Header:       &core.HeaderValue{Key: key, RawValue: []byte(value)},
-			AppendAction: core.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD, // a client may have sent one
+			AppendAction: core.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD, // a client may have sent such a header
 		})
 	}
 	set(destinationKey, c.endpoints)
 	if c.rank >= 0 {
 		set(rankHeader, strconv.Itoa(c.rank))
 	} else {
-		m.RemoveHeaders = []string{rankHeader} // a client may have sent one
+		m.RemoveHeaders = []string{rankHeader} // a client may have sent such a header
 	}
 	return m
 }
 
-// common returns what every answer with a choice has; c nil: one without.
+// common returns the common part of answers. A nil c is the part without a choice.
 func (c *choice) common() *extproc.CommonResponse {
 	if c == nil {
 		return &extproc.CommonResponse{}
@@ -452,8 +452,8 @@ func bodyResponse(c *choice) *extproc.ProcessingResponse {
 }
 
 func (x *exchange) responseHeaders(h *extproc.HttpHeaders) error {
-	x.moved()
-	x.release() // Next is never called, so the pick does not need it
+	x.followMove()
+	x.release() // the pick does not need the body, because Next is never called
 	header := make(http.Header)
 	code := ""
 	for _, field := range h.GetHeaders().GetHeaders() {
@@ -471,7 +471,7 @@ func (x *exchange) responseHeaders(h *extproc.HttpHeaders) error {
 	if h.GetEndOfStream() {
 		x.finish()
 	} else if x.responseMode == mode.ProcessingMode_NONE && x.pick != nil {
-		x.pick.FirstToken() // nothing further is to be seen
+		x.pick.FirstToken() // Envoy does not send the body of the answer
 	}
 	return x.srv.Send(&extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extproc.HeadersResponse{Response: &extproc.CommonResponse{}}}})
 }
@@ -495,9 +495,9 @@ func (x *exchange) responseBody(b *extproc.HttpBody) error {
 	return x.sendChunks(b.GetBody(), b.GetEndOfStream(), wrap)
 }
 
-// moved follows a request that another endpoint than the first has served: the pick ends, and
-// another one begins there.
-func (x *exchange) moved() {
+// followMove moves the load of a request that a fallback endpoint has served: it ends the pick and
+// begins another one at that endpoint.
+func (x *exchange) followMove() {
 	if x.pick == nil || x.served == "" || x.served == x.pick.Pod.Host {
 		return
 	}
@@ -505,7 +505,7 @@ func (x *exchange) moved() {
 	for _, pod := range x.Picker.Pods() {
 		if pod.Host == x.served {
 			x.request.Pods = []string{pod.Name}
-			// The request is there already, so an error only means that it does not count.
+			// The pod has the request already: after an error, the request only does not count as load.
 			x.pick, _ = x.Picker.Pick(context.WithoutCancel(x.srv.Context()), &x.request)
 			return
 		}
@@ -514,7 +514,7 @@ func (x *exchange) moved() {
 
 var unknown = kvindex.Usage{PromptTokens: -1, CachedTokens: -1}
 
-// finish ends the pick of an answer that has come whole.
+// finish ends the pick of a complete answer.
 func (x *exchange) finish() {
 	if x.pick == nil {
 		return
@@ -536,7 +536,7 @@ func (x *exchange) close() {
 	x.end(unknown, errors.New("epp: the exchange ended before the answer"))
 }
 
-// end ends the pick; err: the answer did not come, or not with its usage.
+// end ends the pick. err is the reason why there is no answer or no usage.
 func (x *exchange) end(u kvindex.Usage, err error) {
 	if err == nil || errors.Is(err, picker.ErrNoUsage) {
 		x.pick.Done(u)
@@ -549,14 +549,14 @@ func (x *exchange) end(u kvindex.Usage, err error) {
 	x.pick = nil
 }
 
-// An answer reads the usage of a body that comes in pieces.
+// An answer reads the usage in a body that comes in pieces.
 type answer struct {
-	reader *picker.UsageReader // it reads from the answer
+	reader *picker.UsageReader // reads from this answer
 	rest   []byte
 	ended  bool
 }
 
-// Read implements io.Reader for the reader.
+// Read is called by reader.
 func (a *answer) Read(p []byte) (int, error) {
 	n := copy(p, a.rest)
 	a.rest = a.rest[n:]
@@ -566,7 +566,8 @@ func (a *answer) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// write lets the reader read b in place: Read above copies it to where it is.
+// write lets reader read b. There is no copy: reader reads into b itself, and Read finds the bytes
+// in their place.
 func (a *answer) write(b []byte) {
 	a.rest = b
 	_, _ = a.reader.Read(b)
@@ -581,7 +582,7 @@ func (a *answer) usage() (kvindex.Usage, error) {
 	return a.reader.Usage()
 }
 
-// A refusal is an error that the client gets, in the form of OpenAI's errors.
+// A refusal is an error for the client, in the form of OpenAI's errors.
 type refusal struct {
 	code    int
 	message string

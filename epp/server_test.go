@@ -32,8 +32,8 @@ import (
 	"github.com/kvindex/kvindex/route"
 )
 
-// A pool is some pods: pod i has 10.0.0.i:8000, and the first 8-2*i of the blocks of prompt. A score
-// has an hour.
+// A pool is a server with some pods. Pod i has the address 10.0.0.i:8000, and has cached the first 8-2*i
+// blocks of prompt. The timeout of a score is an hour.
 type pool struct {
 	ix     *kvindex.Indexer
 	picker *picker.Picker
@@ -61,7 +61,7 @@ func newPool(t testing.TB, cfg picker.Config, n int) *pool {
 	return p
 }
 
-// body is a request for the prompt.
+// body returns the body of a request for the prompt.
 func (p *pool) body() []byte {
 	b, err := json.Marshal(map[string]any{"model": "m", "prompt": p.prompt.Tokens, "max_tokens": 1})
 	if err != nil {
@@ -70,7 +70,7 @@ func (p *pool) body() []byte {
 	return b
 }
 
-// inFlight is the load of all pods.
+// inFlight returns the load of all pods.
 func (p *pool) inFlight() (all route.Load) {
 	for _, pod := range p.picker.Pods() {
 		at := []route.Pod{{Name: pod.Name}}
@@ -81,7 +81,7 @@ func (p *pool) inFlight() (all route.Load) {
 	return all
 }
 
-// idle fails the test if a request counts.
+// idle fails the test if a request still counts as load.
 func (p *pool) idle(t *testing.T) {
 	t.Helper()
 	if l := p.inFlight(); l != (route.Load{}) {
@@ -97,12 +97,11 @@ func list(endpoints ...any) *structpb.Value {
 	return v
 }
 
-// TestSequences has the sequences of the picker of the Gateway API inference extension
-// (pkg/lwepp/handlers, version 1.6.0) and those of its older tests that concern the protocol
-// (test/integration/epp/hermetic_test.go, version 1.5.0), in each mode that reads bodies. Where
-// the protocol and these tests differ, the protocol counts: no pod is status 503. Not among
-// them are the names of models that their picker rewrites in bodies, and headers for tests of
-// gateways.
+// TestSequences runs the sequences in the tests of the Gateway API inference extension
+// (pkg/lwepp/handlers, version 1.6.0, and those of test/integration/epp/hermetic_test.go, version
+// 1.5.0, that concern the protocol), in each mode that reads bodies. Where the protocol and these
+// tests differ, the protocol counts: the status without a pod is 503. Two parts are left out: their
+// picker rewrites names of models in bodies, and has headers for tests of gateways.
 func TestSequences(t *testing.T) {
 	const json = "application/json"
 	p := newPool(t, picker.Config{Model: "m", Fallbacks: 2}, 4)
@@ -163,7 +162,7 @@ func TestSequences(t *testing.T) {
 				must(t, err)
 				want := c.want
 				if m.envoy.request == partial && c.call.cuts > 1 && c.call.subset == nil {
-					want = "any" // by load
+					want = "any" // picked by load
 				}
 				check(t, got, &c.call, want)
 				c.pool.idle(t)
@@ -179,7 +178,7 @@ func join(pieces []string) []string {
 	return []string{strings.Join(pieces, "")}
 }
 
-// check compares a result with the endpoints, or with the status and a part of the message of a
+// check compares a result with want: the endpoints, or the status and a part of the message of a
 // refusal.
 func check(t *testing.T, got *result, c *call, want string) {
 	t.Helper()
@@ -210,7 +209,7 @@ func check(t *testing.T, got *result, c *call, want string) {
 	}
 }
 
-// TestBodies: a body that comes back whole, and its choice, do not depend on how it is cut.
+// TestBodies: a body comes back unchanged, and the choice does not depend on the pieces of the body.
 func TestBodies(t *testing.T) {
 	p := newPool(t, picker.Config{Model: "m"}, 4)
 	stub := dial(t, epp.Config{Picker: p.picker})
@@ -230,12 +229,12 @@ func TestBodies(t *testing.T) {
 			check(t, got, &c, "10.0.0.0:8000")
 		}
 	}
-	// Cut anywhere, and with each piece empty once.
+	// The body is cut at each place, and each piece is empty once.
 	for i := range len(small) + 1 {
 		piece := func(b []byte, end bool) *extproc.ProcessingRequest {
 			return &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestBody{RequestBody: &extproc.HttpBody{Body: bytes.Clone(b), EndOfStream: end}}}
 		}
-		out, err := p.played(t, headersMessage(map[string]string{":method": "POST", ":path": "/v1/completions"}, false), piece(small[:i], false), piece(small[i:], true))
+		out, err := p.play(t, headersMessage(map[string]string{":method": "POST", ":path": "/v1/completions"}, false), piece(small[:i], false), piece(small[i:], true))
 		if err != nil || len(out) != 2 {
 			t.Fatalf("cut at %d: %v, %v", i, out, err)
 		}
@@ -256,8 +255,8 @@ func TestBodies(t *testing.T) {
 	p.idle(t)
 }
 
-// TestModesWithoutBodies: where no body comes before the choice, it is by load, and no request
-// fails.
+// TestModesWithoutBodies: in modes without a body before the choice, pods are picked by load, and no
+// request fails.
 func TestModesWithoutBodies(t *testing.T) {
 	p := newPool(t, picker.Config{Model: "m", Fallbacks: 1}, 4)
 	stub := dial(t, epp.Config{Picker: p.picker})
@@ -273,7 +272,7 @@ func TestModesWithoutBodies(t *testing.T) {
 	p.idle(t)
 }
 
-// ends keeps what OnEnd gets.
+// ends records the calls of OnEnd.
 type ends struct {
 	mu  sync.Mutex
 	all []string
@@ -290,7 +289,8 @@ func (e *ends) add(k *picker.Pick, u kvindex.Usage, err error) {
 	}
 }
 
-// TestEnds: how a request ends, where it counts till then, and what the Indexer hears of it.
+// TestEnds: each end of a request has its load until then, its call of OnEnd, and its observation in the
+// Indexer.
 func TestEnds(t *testing.T) {
 	const usage = `{"usage":{"prompt_tokens":144,"prompt_tokens_details":{"cached_tokens":128}}}`
 	for name, c := range map[string]struct {
@@ -330,7 +330,7 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestServedCounts: while an answer comes, it is the load of the pod that sends it.
+// TestServedCounts: while an answer comes, its request counts as load of the pod that sends it.
 func TestServedCounts(t *testing.T) {
 	p := newPool(t, picker.Config{Model: "m", Fallbacks: 2}, 4)
 	stub := dial(t, epp.Config{Picker: p.picker})
@@ -360,7 +360,7 @@ func TestServedCounts(t *testing.T) {
 	p.idle(t)
 }
 
-// TestRefusals: what is refused, and how the client is told.
+// TestRefusals: each refusal has its status and its message.
 func TestRefusals(t *testing.T) {
 	p := newPool(t, picker.Config{Model: "m"}, 2)
 	v := envoy{stub: dial(t, epp.Config{Picker: p.picker, MaxBody: 4000, MaxRequests: 1}), request: duplex, back: duplex}
@@ -412,8 +412,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestMaxBuffered: bodies beyond the bound are not scored and come back all the same, and what others
-// held is free when their answers begin or they end.
+// TestMaxBuffered: a request whose body exceeds the bound is not scored, and the body comes back. The
+// memory of a body is free when its answer begins or its request ends.
 func TestMaxBuffered(t *testing.T) {
 	p := newPool(t, picker.Config{Model: "m"}, 4)
 	body := p.body()
@@ -449,7 +449,7 @@ func TestMaxBuffered(t *testing.T) {
 				t.Fatalf("%v: a body that fits must be scored, another one not", request)
 			}
 		}
-		// One that waits for its answer holds its body.
+		// A request that waits for its answer keeps its body in memory.
 		ctx, cancel := context.WithCancel(t.Context())
 		stream, err := stub.Process(ctx)
 		must(t, err)
@@ -469,7 +469,7 @@ func TestMaxBuffered(t *testing.T) {
 	}
 }
 
-// TestRanks: a pod of several ranks is told which one.
+// TestRanks: a request for a pod with several ranks has the header with the rank.
 func TestRanks(t *testing.T) {
 	p := newPool(t, picker.Config{Model: "m"}, 1)
 	must(t, p.picker.Set([]picker.Pod{{Name: "pod-0", Host: "10.0.0.1:8000", Ranks: 2}}))
@@ -481,8 +481,8 @@ func TestRanks(t *testing.T) {
 	}
 }
 
-// played returns what is answered to messages.
-func (p *pool) played(t *testing.T, in ...*extproc.ProcessingRequest) ([]*extproc.ProcessingResponse, error) {
+// play returns the answers to messages.
+func (p *pool) play(t *testing.T, in ...*extproc.ProcessingRequest) ([]*extproc.ProcessingResponse, error) {
 	t.Helper()
 	s := &script{ctx: t.Context(), in: in}
 	err := epp.Process(epp.Config{Picker: p.picker, MaxBody: 1 << 20, MaxBuffered: 1 << 20}, s)
@@ -504,11 +504,11 @@ func TestOrders(t *testing.T) {
 	early := headersMessage(post, false)
 	early.ProtocolConfig = &extproc.ProtocolConfiguration{RequestBodyMode: streamed}
 	answer := &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extproc.HttpHeaders{Headers: headerMap(map[string]string{":status": "500"}), EndOfStream: true}}}
-	// Trailers come, and no body: nothing lets the headers be set but an answer to them.
+	// Trailers without a body: only the answer to the headers can set headers.
 	for _, early := range []bool{false, true} {
 		begin := headersMessage(post, false)
 		begin.ProtocolConfig = &extproc.ProtocolConfiguration{RequestBodyMode: buffered, SendBodyWithoutWaitingForHeaderResponse: early}
-		out, err := p.played(t, begin, &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestTrailers{}})
+		out, err := p.play(t, begin, &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestTrailers{}})
 		if err != nil || len(out) != 2 || out[0].GetRequestHeaders() == nil || out[1].GetRequestTrailers() == nil {
 			t.Fatalf("trailers without a body: %v, %v", out, err)
 		}
@@ -522,11 +522,11 @@ func TestOrders(t *testing.T) {
 		}
 	}
 	// The answer comes before the end of the request.
-	out, err := p.played(t, early, piece(false), answer, piece(false), piece(true))
+	out, err := p.play(t, early, piece(false), answer, piece(false), piece(true))
 	if err != nil || len(out) != 5 || out[4].GetRequestBody() == nil || out[4].GetRequestBody().GetResponse().GetHeaderMutation() != nil {
 		t.Errorf("%v, %v", out, err)
 	}
-	if out, err = p.played(t, headersMessage(post, true), headersMessage(post, true)); status.Code(err) != codes.InvalidArgument || len(out) != 1 {
+	if out, err = p.play(t, headersMessage(post, true), headersMessage(post, true)); status.Code(err) != codes.InvalidArgument || len(out) != 1 {
 		t.Fatalf("headers twice: %v, %v", out, err)
 	}
 	if removed := out[0].GetRequestHeaders().GetResponse().GetHeaderMutation().GetRemoveHeaders(); len(removed) != 1 || removed[0] != "x-data-parallel-rank" {
@@ -544,7 +544,7 @@ func TestIPv6(t *testing.T) {
 	} {
 		m := headersMessage(map[string]string{":method": "GET"}, true)
 		m.MetadataContext = &core.Metadata{FilterMetadata: map[string]*structpb.Struct{"envoy.lb.subset_hint": {Fields: map[string]*structpb.Value{"x-gateway-destination-endpoint-subset": structpb.NewStringValue(subset)}}}}
-		if out, err := p.played(t, m); err != nil || (out[0].GetImmediateResponse() == nil) != want {
+		if out, err := p.play(t, m); err != nil || (out[0].GetImmediateResponse() == nil) != want {
 			t.Errorf("%q: %v, %v", subset, out, err)
 		}
 	}
@@ -615,7 +615,7 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// FuzzProcess: messages in any order and with anything in them harm nobody.
+// FuzzProcess: messages in any order and of any content cause no panic, and leave no load behind.
 func FuzzProcess(f *testing.F) {
 	p := newPool(f, picker.Config{Model: "m", Fallbacks: 2}, 4)
 	add := func(all ...*extproc.ProcessingRequest) {
@@ -662,7 +662,7 @@ func FuzzProcess(f *testing.F) {
 	})
 }
 
-// A script is a stream whose messages are given.
+// A script is a stream that receives the given messages.
 type script struct {
 	extproc.ExternalProcessor_ProcessServer
 	ctx context.Context

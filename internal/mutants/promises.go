@@ -304,7 +304,7 @@ var promises = []promise{
 		{"./metrics/prometheus", "metrics/internal/figures:byPod.read", "a pod beyond the bound has series", "&& len(b.pods) < b.most {", "&& true {", "TestPodsBeyondTheBound"},
 		{"./metrics/prometheus", "metrics/internal/figures:Set.count", "the cached tokens of another model", "m.cached.Add(", "(*s.byModel.Load())[\"\"].cached.Add(", "TestScript"},
 		{"./metrics/prometheus", "metrics/internal/figures:Set.model", "an invented model has series", "if sc.Outcome != \"scored\" {", "if false {", "TestScript"},
-		{"./metrics/prometheus", "metrics/internal/figures:bounded.of", "every model has series", "len(b.labels) >= b.most", "false", "TestManyModels"},
+		{"./metrics/prometheus", "metrics/internal/figures:firstNames.of", "every model has series", "len(b.labels) >= b.most", "false", "TestManyModels"},
 		{"./metrics/prometheus", "metrics/internal/figures:names.label", "two names are one series", "for i, valid := 2, text; n.taken[text]; i++ {", "for i, valid := 2, text; false; i++ {", "TestHostileNames"},
 		{"./metrics/prometheus", "metrics/internal/figures:names.label", "a name is no UTF-8", "strings.ToValidUTF8(name, \"\\uFFFD\")", "strings.Clone(name)", "TestHostileNames"},
 		{"./metrics/prometheus", "metrics/internal/figures:podSeries.grow", "a stream that begins anew lowers the sum", "if n < of.last[i] {", "if false {", "TestNoCounterFalls"},

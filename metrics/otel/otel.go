@@ -180,7 +180,7 @@ func (e *Exporter) scored(ctx context.Context, s kvindex.Scored) {
 	if !span.IsRecording() {
 		return
 	}
-	attrs := append(make([]attribute.KeyValue, 0, 10), // of which there are at most ten
+	attrs := append(make([]attribute.KeyValue, 0, 10), // there are at most ten
 		attribute.String("kvindex.outcome", s.Outcome),
 		attribute.Float64("kvindex.render_seconds", s.Render.Seconds()),
 		attribute.Float64("kvindex.tokenize_seconds", s.Tokenize.Seconds()),
@@ -203,7 +203,7 @@ func (e *Exporter) scored(ctx context.Context, s kvindex.Scored) {
 	span.SetAttributes(attrs...)
 }
 
-// clean returns a name as an attribute can have it.
+// clean converts a name to valid UTF-8 of at most maxName bytes.
 func clean(name string) string {
 	return strings.ToValidUTF8(name[:min(len(name), maxName)], "\uFFFD")
 }

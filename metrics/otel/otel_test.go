@@ -40,7 +40,7 @@ func open(t testing.TB, e *otel.Exporter, opts ...kvindex.Option) *kvindex.Index
 	return ix
 }
 
-// TestMetrics: the instruments have what a scripted run did, each in its kind.
+// TestMetrics: after a scripted run the instruments have the expected values and kinds.
 func TestMetrics(t *testing.T) {
 	reader := sdkmetric.NewManualReader()
 	e, err := otel.New(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), nil, otel.WithPods(1))
@@ -57,7 +57,7 @@ func TestMetrics(t *testing.T) {
 	for range 2 {
 		must(t, ix.ScoreRequest(context.Background(), &kvindex.Request{Model: "m", Tokens: prompt.Tokens}, &a))
 	}
-	for range 2 { // a second reading finds the same
+	for range 2 { // a second reading has the same values
 		values := read(t, reader)
 		for name, want := range map[string]float64{
 			"counter kvindex.scores [outcome=scored]":                  2,
@@ -83,13 +83,13 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	must(t, e.Close())
-	if values := read(t, reader); len(values) > 1 { // the histogram stays
+	if values := read(t, reader); len(values) > 1 { // only the histogram stays
 		t.Errorf("after Close there is %v", values)
 	}
 }
 
-// read returns the values of all instruments, by kind, name and attributes. A histogram has its
-// count.
+// read returns the values of all instruments, by kind, name and attributes. The value of a histogram
+// is its count.
 func read(t *testing.T, r sdkmetric.Reader) map[string]float64 {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -180,8 +180,7 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// BenchmarkScore compares a score with metrics and spans, which a sampler takes or not, with one
-// without.
+// BenchmarkScore compares a score with metrics and spans, sampled or not, with a score without them.
 func BenchmarkScore(b *testing.B) {
 	for _, spans := range []string{"none", "dropped", "sampled"} {
 		b.Run("spans="+spans, func(b *testing.B) {

@@ -10,8 +10,8 @@ import (
 	"github.com/kvindex/kvindex/metrics/internal/figures"
 )
 
-// TestDocumented: the tables of docs/prometheus.md and docs/dashboards.md have each series once,
-// the first with its labels and with what a scrape says of it.
+// TestDocumented: the tables of docs/prometheus.md and docs/dashboards.md have each series once. The
+// first has also the labels and the help text of a scrape.
 func TestDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/prometheus.md")
 	if err != nil {

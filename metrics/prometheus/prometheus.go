@@ -108,7 +108,7 @@ func (c *Collector) WatchPool(p *events.Pool) { c.set.WatchPool(p) }
 // WatchTokenizers adds the figures of a Pool of tokenizers, such as that of kvindex.Models.
 func (c *Collector) WatchTokenizers(p *tokenize.Pool) { c.set.WatchTokenizers(p) }
 
-// scored observes the durations of a score. One that is 0 is of a step that was not needed.
+// scored observes the durations of a score. A duration of 0 means that the step was not needed.
 func (c *Collector) scored(_ context.Context, s kvindex.Scored) {
 	for i, d := range [...]time.Duration{s.Render, s.Tokenize, s.Match} {
 		if d > 0 {
@@ -148,8 +148,8 @@ func (c *Collector) Collect(ch chan<- client.Metric) {
 	}
 }
 
-// A metric is one series in a scrape. What Write points to is in it: a scrape of a thousand pods
-// has 16,000 of them.
+// A metric is one series in a scrape. It contains the values that Write's pointers refer to, to save
+// allocations: a scrape of a thousand pods has 16,000 metrics.
 type metric struct {
 	desc    *client.Desc
 	isCount bool

@@ -30,7 +30,7 @@ import (
 
 var ctx = context.Background()
 
-// needs skips a test without a program, or fails if there has to be one.
+// needs skips a test if a program is missing, or fails it if the program is required.
 func needs(t testing.TB, program string) string {
 	path, err := exec.LookPath(program)
 	if err != nil {
@@ -42,7 +42,7 @@ func needs(t testing.TB, program string) string {
 	return path
 }
 
-// open returns an Indexer whose hooks count, and which is watched.
+// open returns an Indexer with the hooks of the collector, which watches it.
 func open(t testing.TB, c *prometheus.Collector, opts ...kvindex.Option) *kvindex.Indexer {
 	t.Helper()
 	ix, err := kvindex.New(append(opts, kvindex.WithHooks(c.Hooks(kvindex.Hooks{})))...)
@@ -59,8 +59,8 @@ func registry(t testing.TB, c client.Collector) *client.Registry {
 	return r
 }
 
-// scrape returns the page of a collector and its values, by name and labels. A histogram has
-// its count.
+// scrape returns the page of a collector and its values, by name and labels. The value of a histogram
+// is its count.
 func scrape(t testing.TB, c client.Collector) (page string, values map[string]float64) {
 	t.Helper()
 	r := registry(t, c)
@@ -98,7 +98,7 @@ func scrape(t testing.TB, c client.Collector) (page string, values map[string]fl
 	return rec.Body.String(), values
 }
 
-// compare compares some values. -1 is a series that is not there.
+// compare compares the values in want. -1 means that the series does not exist.
 func compare(t testing.TB, values, want map[string]float64) {
 	t.Helper()
 	names := make([]string, 0, len(want))
@@ -117,7 +117,7 @@ func compare(t testing.TB, values, want map[string]float64) {
 	}
 }
 
-// stream brings messages of one stream of a pod.
+// stream delivers messages of one stream of a pod.
 type stream struct {
 	t          testing.TB
 	ix         *kvindex.Indexer
@@ -143,7 +143,7 @@ func score(t testing.TB, ix *kvindex.Indexer, model string, tokens []uint32) *kv
 	return &a
 }
 
-// TestScript: each figure is what a scripted run did.
+// TestScript: after a scripted run each figure has the expected value.
 func TestScript(t *testing.T) {
 	c := prometheus.New(prometheus.WithPods(10), prometheus.WithReferenceNames())
 	ix := open(t, c)
@@ -157,7 +157,7 @@ func TestScript(t *testing.T) {
 	b.raw(fakeengine.Payload(1, 0, &fakeengine.Removed{Hashes: short.Stored(2, 3).Hashes})) // a duplicate
 	b.bring(&fakeengine.Removed{Hashes: long.Stored(6, 8).Hashes})                          // never stored
 
-	score(t, ix, "m", long.Tokens)                                        // 112 of 128: the last block is computed anew
+	score(t, ix, "m", long.Tokens)                                        // 112 of 128: the engine computes the last block again
 	answer := score(t, ix, "n", append(slices.Clone(short.Tokens), 1, 2)) // 32 of 50
 	score(t, ix, "n", []uint32{1, 2, 3})                                  // 0 of 3
 	score(t, ix, "invented", []uint32{1, 2})
@@ -205,7 +205,7 @@ func TestScript(t *testing.T) {
 
 		"kvindex_models{}":                              2,
 		"kvindex_ranks{}":                               2,
-		"kvindex_pods{state=live}":                      1, // a: the clear has made it whole again
+		"kvindex_pods{state=live}":                      1, // a: since the clear its blocks are known
 		"kvindex_pods{state=partial}":                   1,
 		"kvindex_pods{state=uncertain}":                 0,
 		"kvindex_blocks{tier=gpu}":                      0,
@@ -257,7 +257,7 @@ func TestScript(t *testing.T) {
 	checkPage(t, page)
 }
 
-// checkPage lets promtool look at the page: it parses it, and has rules for names.
+// checkPage lets promtool check the page: its syntax, and the rules for names.
 func checkPage(t *testing.T, page string) {
 	t.Helper()
 	path, err := exec.LookPath("promtool")
@@ -265,7 +265,7 @@ func checkPage(t *testing.T, page string) {
 		t.Log("there is no promtool: the page was not checked")
 		return
 	}
-	// Names of other systems are as they are.
+	// The rules do not apply to names of other systems.
 	var ours []string
 	for _, line := range strings.Split(page, "\n") {
 		if !strings.Contains(line, "kvcache_") && !strings.Contains(line, "kv_cache_") {
@@ -286,7 +286,7 @@ func checkPage(t *testing.T, page string) {
 	}
 }
 
-// TestWithoutHooks: what only hooks can tell is absent, and not 0.
+// TestWithoutHooks: without hooks, the series that need them are absent, and not 0.
 func TestWithoutHooks(t *testing.T) {
 	c := prometheus.New(prometheus.WithReferenceNames())
 	_, values := scrape(t, c)
@@ -334,7 +334,8 @@ func TestOwnHooks(t *testing.T) {
 	}
 }
 
-// TestHostileNames: any bytes can be the name of a pod or a model, and no two of them are one.
+// TestHostileNames: any bytes can be the name of a pod or a model, and different names have different
+// labels.
 func TestHostileNames(t *testing.T) {
 	c := prometheus.New(prometheus.WithPods(100))
 	ix := open(t, c)
@@ -372,7 +373,7 @@ func TestHostileNames(t *testing.T) {
 	})
 }
 
-// TestManyModels: further models are one, and no token is lost.
+// TestManyModels: models beyond the bound are added up, and no token is lost.
 func TestManyModels(t *testing.T) {
 	c := prometheus.New(prometheus.WithPods(1))
 	ix := open(t, c)
@@ -394,7 +395,7 @@ func TestManyModels(t *testing.T) {
 	}
 }
 
-// TestPodsBeyondTheBound: who has series keeps them while it is there, and nobody else has.
+// TestPodsBeyondTheBound: a pod with series keeps them until it is removed, and no further pod has any.
 func TestPodsBeyondTheBound(t *testing.T) {
 	c := prometheus.New(prometheus.WithPods(2))
 	ix := open(t, c)
@@ -430,7 +431,7 @@ func TestPodsBeyondTheBound(t *testing.T) {
 	has("a", "d")
 }
 
-// TestNoCounterFalls: a stream of a pod that goes leaves what it has counted.
+// TestNoCounterFalls: the counts of a stream stay when the stream ends.
 func TestNoCounterFalls(t *testing.T) {
 	c := prometheus.New(prometheus.WithPods(2))
 	ix := open(t, c)
@@ -460,12 +461,12 @@ func TestNoCounterFalls(t *testing.T) {
 	}
 	remove()
 	want(10, 40)
-	for seq := range uint64(8) { // more than before, when it is seen again
+	for seq := range uint64(8) { // at the next reading the counter is higher than before
 		bring("one", seq, 0)
 	}
 	want(18, 72)
 	remove()
-	bring("one", 0, 0) // it was never seen gone
+	bring("one", 0, 0) // no reading came while the stream was away
 	want(19, 76)
 }
 
@@ -531,7 +532,7 @@ func TestNativeHistograms(t *testing.T) {
 	}
 }
 
-// FuzzNames: no name breaks the page.
+// FuzzNames: no name makes the page invalid.
 func FuzzNames(f *testing.F) {
 	f.Add("a\xff", "a\xfe")
 	f.Fuzz(func(t *testing.T, a, b string) {
@@ -582,44 +583,44 @@ func BenchmarkScore(b *testing.B) {
 	}
 }
 
-// hung is an index whose descriptions wait, once it is set, until it is let go.
-type hung struct {
+// slowIndex is an index whose descriptions block, once it is set, until it is released.
+type slowIndex struct {
 	index.Index
 	set         atomic.Bool
-	asked, free chan struct{}
+	entered, free chan struct{}
 }
 
-func (h *hung) wait() {
+func (h *slowIndex) wait() {
 	if !h.set.Load() {
 		return
 	}
 	select {
-	case h.asked <- struct{}{}:
+	case h.entered <- struct{}{}:
 	default:
 	}
 	<-h.free
 }
 
-func (h *hung) Describe(dst []index.SourceInfo) []index.SourceInfo {
+func (h *slowIndex) Describe(dst []index.SourceInfo) []index.SourceInfo {
 	h.wait()
 	return dst
 }
 
-func (h *hung) DescribeSource(index.Source) (info index.SourceInfo, ok bool) {
+func (h *slowIndex) DescribeSource(index.Source) (info index.SourceInfo, ok bool) {
 	h.wait()
 	return info, false
 }
 
-func (h *hung) Usage() index.Usage {
+func (h *slowIndex) Usage() index.Usage {
 	h.wait()
 	return index.Usage{}
 }
 
-// TestScoreBesideAScrape: a scrape that hangs holds up no score, no prediction and no message.
+// TestScoreBesideAScrape: a scrape that blocks does not delay a score, a prediction or a message.
 func TestScoreBesideAScrape(t *testing.T) {
 	mem, err := index.NewMemory(index.MemoryConfig{})
 	must(t, err)
-	h := &hung{Index: mem, asked: make(chan struct{}, 1), free: make(chan struct{})}
+	h := &slowIndex{Index: mem, entered: make(chan struct{}, 1), free: make(chan struct{})}
 	c := prometheus.New(prometheus.WithPods(10))
 	ix := open(t, c, kvindex.WithIndex(h))
 	p := fakeengine.NewPrompt(1, 16, 4)
@@ -633,7 +634,7 @@ func TestScoreBesideAScrape(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	<-h.asked
+	<-h.entered
 	s.bring(p.Stored(2, 4))
 	for _, model := range []string{"m", "invented"} {
 		a := score(t, ix, model, p.Tokens)
@@ -653,7 +654,7 @@ func TestScoreBesideAScrape(t *testing.T) {
 	<-done
 }
 
-// BenchmarkScoreBesideScrapes scores beside scrapes of 1,000 pods with series, ten a second.
+// BenchmarkScoreBesideScrapes measures scores during scrapes of 1,000 pods with series, ten a second.
 func BenchmarkScoreBesideScrapes(b *testing.B) {
 	ix, c := manyPods(b, 1000)
 	r := registry(b, c)

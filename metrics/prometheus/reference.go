@@ -7,11 +7,11 @@ import (
 	"github.com/kvindex/kvindex/metrics/internal/figures"
 )
 
-// The names of other systems: kvcache_index_* of llm-d-kv-cache, its later kvcache_index_*,
-// kvcache_kvevents_* and llm_d_epp_kv_cache_* (llm-d-router, pkg/kvcache/metrics/collector.go and
-// replay.go of August 2026), and kvcache_zmq_* of AIBrix, as its documents have them and as its
-// code does, with aibrix_ before them (pkg/cache/kvcache/metrics.go). Each has the reference's
-// type. The labels for pods are left out, so sums over them are the same.
+// The names of other systems: kvcache_index_* of llm-d-kv-cache; kvcache_index_*, kvcache_kvevents_*
+// and llm_d_epp_kv_cache_* of llm-d-router (pkg/kvcache/metrics/collector.go and replay.go of August
+// 2026); and kvcache_zmq_* of AIBrix, both with the prefix aibrix_ of its code
+// (pkg/cache/kvcache/metrics.go) and without it, as in its documents. Each series has the
+// reference's type. It lacks the reference's labels for pods; sums over these labels are the same.
 
 // A referenceValue is a series under the name of another system.
 type referenceValue struct {
@@ -20,7 +20,7 @@ type referenceValue struct {
 	gauge  bool
 	needs  func(*figures.Reading) bool
 	value  func(*figures.Reading) uint64
-	hooked bool // only hooks can count it
+	hooked bool // needs hooks
 }
 
 func indexed(r *figures.Reading) bool     { return r.Indexed }

@@ -26,7 +26,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// TestRules: promtool takes the alerts, and each fires for its cause alone.
+// TestRules: promtool accepts the alerts, and each alert fires for its cause only.
 func TestRules(t *testing.T) {
 	promtool := needs(t, "promtool")
 	for _, args := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "testdata/alerts.yaml"}} {
@@ -84,7 +84,7 @@ func readDashboard(t *testing.T) (d dashboard) {
 	return d
 }
 
-// TestDashboard: each panel has an id and a title of its own, and the data source is a variable.
+// TestDashboard: the ids and titles of panels are unique, and the data source is a variable.
 func TestDashboard(t *testing.T) {
 	d := readDashboard(t)
 	ids, titles := make(map[int]bool), make(map[string]bool)
@@ -110,13 +110,13 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
-// empty are the panels and alerts of whose series a gateway without faults has none.
+// empty has the panels and alerts whose series do not exist for a gateway without faults.
 var empty = map[string]bool{
-	"Pods that are not live or partial": true, // no such pod
+	"Pods that are not live or partial": true, // there is no such pod
 }
 
-// TestPrometheus: a real Prometheus scrapes a gateway with two engines, and answers each
-// expression of the dashboard and of the alerts. No alert's condition holds.
+// TestPrometheus: a real Prometheus scrapes a gateway with two engines, and evaluates each expression
+// of the dashboard and of the alerts. No alert fires.
 func TestPrometheus(t *testing.T) {
 	server := needs(t, "prometheus")
 	c := prometheus.New(prometheus.WithPods(10), prometheus.WithReferenceNames())
@@ -126,7 +126,7 @@ func TestPrometheus(t *testing.T) {
 	defer target.Close()
 	api := startPrometheus(t, server, target.Listener.Addr().String())
 
-	// Rates need two scrapes; the second has more of everything.
+	// Rates need two scrapes with growing counters.
 	wait(t, func() bool { return count(t, api, `kvindex_scores_total{outcome="scored"} >= 20`) > 0 })
 	serve(20)
 	wait(t, func() bool { return count(t, api, `kvindex_scores_total{outcome="scored"} >= 40`) > 0 })
@@ -161,8 +161,8 @@ func TestPrometheus(t *testing.T) {
 	}
 }
 
-// gateway starts two engines, a gateway that follows one by a Fleet and one by a Subscriber, and
-// returns a function that serves requests.
+// gateway starts two engines, and a gateway that follows one with a Fleet and one with a Subscriber.
+// It returns a function that serves requests.
 func gateway(t *testing.T, c *prometheus.Collector) (serve func(requests int)) {
 	ctx, cancel := context.WithCancel(zmtptest.Context(t))
 	done := make(chan struct{}, 2)
@@ -173,7 +173,7 @@ func gateway(t *testing.T, c *prometheus.Collector) (serve func(requests int)) {
 	engine, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "pod-b", Model: "m", Replay: true})
 	must(t, err)
 	engines = append(engines, engine)
-	const patience = time.Minute // with a replay: a slow machine is no loss
+	const patience = time.Minute // for a replay: a slow machine must not cause a loss
 	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{Subscriber: events.SubscriberConfig{ReplayTimeout: patience}})
 	must(t, err)
 	sub, err := events.NewSubscriber(ix.Sink(), events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint(), Pod: "pod-b", Model: "m", ReplayTimeout: patience})
@@ -253,7 +253,7 @@ func startPrometheus(t *testing.T, server, target string) (api string) {
 	return api
 }
 
-// count returns how many series an expression has now.
+// count returns the present number of series of an expression.
 func count(t *testing.T, api, expr string) int {
 	t.Helper()
 	resp, err := http.Get(api + "/api/v1/query?query=" + url.QueryEscape(expr))
@@ -269,7 +269,7 @@ func count(t *testing.T, api, expr string) int {
 	return len(answer.Data.Result)
 }
 
-// wait asks again and again until something is so.
+// wait polls until is returns true.
 func wait(t *testing.T, is func() bool) {
 	t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)

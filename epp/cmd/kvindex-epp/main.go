@@ -1,6 +1,6 @@
-// Kvindex-epp is an endpoint picker for an InferencePool: it follows the KV events of the pool's
-// pods, and tells Envoy which of them has the prompt of a request cached. docs/epp.md is its
-// page.
+// Kvindex-epp is an endpoint picker for an InferencePool. It follows the KV events of the pool's
+// pods, and chooses for Envoy the pod that has the prompt of a request cached. docs/epp.md
+// describes it.
 package main
 
 import (
@@ -61,7 +61,7 @@ func main() {
 	}
 }
 
-// program does what the arguments say.
+// program runs the command that the arguments name.
 func program(ctx context.Context, args []string) error {
 	if len(args) > 0 && args[0] == "healthcheck" {
 		return healthcheck(ctx, args[1:])
@@ -73,8 +73,8 @@ func program(ctx context.Context, args []string) error {
 	return run(ctx, o, func(net.Addr) {})
 }
 
-// healthcheck asks a picker on this machine for its health. Probes of Kubernetes cannot: they
-// speak no TLS.
+// healthcheck requests the health of a picker on this machine. Probes of Kubernetes cannot do so:
+// they do not support TLS.
 func healthcheck(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("kvindex-epp healthcheck", flag.ContinueOnError)
 	address := f.String("address", "127.0.0.1:9002", "address of the picker")
@@ -86,8 +86,7 @@ func healthcheck(ctx context.Context, args []string) error {
 	if f.NArg() > 0 {
 		return fmt.Errorf("%q is no flag", f.Args())
 	}
-	// Whoever has the address of this machine's picker may answer: a picker without -tls-cert
-	// makes its certificate itself.
+	// The certificate is not verified: a picker without -tls-cert signs its own.
 	security := credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})
 	if *plain {
 		security = insecure.NewCredentials()
@@ -156,8 +155,8 @@ func parse(args []string) (*options, error) {
 	return o, errors.Join(errs...)
 }
 
-// run serves until ctx ends, and then until the requests in flight have ended. listening is
-// called with the address.
+// run serves until ctx ends, and then until the requests in flight have ended. It calls listening
+// with its address.
 func run(ctx context.Context, o *options, listening func(net.Addr)) error {
 	level := slog.LevelInfo
 	if o.verbose {
@@ -274,7 +273,7 @@ func (o *options) source() (events.Source, error) {
 	})
 }
 
-// certificate returns that of the flags, or makes one for ten years.
+// certificate returns the certificate of the flags, or makes one that is valid for ten years.
 func (o *options) certificate() (tls.Certificate, error) {
 	if o.cert != "" {
 		return tls.LoadX509KeyPair(o.cert, o.key)

@@ -23,8 +23,8 @@ import (
 	"github.com/kvindex/kvindex/kvindextest"
 )
 
-// TestRun: the program follows two engines from a file of pods, sends each prompt to the one
-// that has it, and ends without an error when it is told to.
+// TestRun: the program follows two engines from a file of pods, sends each prompt to the engine
+// that has it cached, and ends without an error when its context ends.
 func TestRun(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	waiting := zmtptest.Context(t)
@@ -70,7 +70,7 @@ func TestRun(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for client, ready := health.NewHealthClient(conn), false; !ready; { // when no engine sends older messages any more
+	for client, ready := health.NewHealthClient(conn), false; !ready; { // until no engine is replaying
 		r, err := client.Check(waiting, &health.HealthCheckRequest{Service: "readiness"})
 		must(t, err)
 		ready = r.GetStatus() == health.HealthCheckResponse_SERVING
@@ -84,7 +84,7 @@ func TestRun(t *testing.T) {
 		}
 	}
 	hosts := []string{net.JoinHostPort(pods[0].Host, "8000"), "localhost:8000"}
-	// Both prompts go to the engine that has them, as soon as its events have come.
+	// Each prompt goes to the engine that has it cached, as soon as the engine's events have come.
 	for i := range engines {
 		first := ""
 		for first != hosts[i] {
@@ -131,7 +131,7 @@ func ask(ctx context.Context, conn *grpc.ClientConn, ids []uint32) (string, erro
 	return string(set[0].GetHeader().GetRawValue()), nil
 }
 
-// TestMistakes: what each mistake is told, all of them at once.
+// TestMistakes: one error names all mistakes.
 func TestMistakes(t *testing.T) {
 	for _, c := range []struct {
 		args string

@@ -1,5 +1,5 @@
-// Package figures has the metrics of kvindex for exporters: their table, the counts that only
-// hooks can make, and how each is read. An exporter turns them into the form of its library.
+// Package figures has the metrics of kvindex for exporters: their table, the counters that need
+// hooks, and the reading of each value. An exporter converts them to the form of its library.
 package figures
 
 import (
@@ -19,54 +19,54 @@ import (
 )
 
 const (
-	maxModels  = 256 // with labels of their own
+	maxModels  = 256 // number of models with labels of their own
 	maxSources = 64
 	numStates  = int(kvindex.StateApproximate) + 1
 )
 
-// Emit gets the value of a series. labels are in the order of Metric.Labels.
+// Emit receives the value of a series. labels has the order of Metric.Labels.
 type Emit func(m *Metric, value float64, labels []string)
 
-// A Set is what an exporter watches. It is made by New. All methods are safe for concurrent
+// A Set has the sources of an exporter's values. New makes it. All methods are safe for concurrent
 // use.
 type Set struct {
 	// Scored, if not nil, is called by Hooks.Scored. It must be set before Hooks.
 	Scored func(context.Context, kvindex.Scored)
 
 	hooked  atomic.Bool
-	byModel atomic.Pointer[map[string]*modelCounts] // with ""; never changed, but replaced
+	byModel atomic.Pointer[map[string]*modelCounts] // with an entry ""; the map is replaced, and never changed
 	byCause [8]atomic.Uint64                        // in the order of view.LossNames
-	ofTiers atomic.Uint64                           // of them, with Loss.Tiers
-	models  bounded
+	ofTiers atomic.Uint64                           // losses with Loss.Tiers
+	models  firstNames
 
-	mu       sync.Mutex // of all that follows, held while it is read
-	ix       *kvindex.Indexer
-	watched  []transport
-	fleets   []*events.Fleet
-	pools    []*events.Pool
-	texts    []*tokenize.Pool
-	sources  bounded
-	answered uint64 // replays that brought all
-	pods     byPod
-	fleet    []events.FleetPod
-	rows     map[[2]string]*stats.Observations
+	mu        sync.Mutex // guards the fields below, and is held during Read
+	ix        *kvindex.Indexer
+	watched   []transport
+	fleets    []*events.Fleet
+	pools     []*events.Pool
+	texts     []*tokenize.Pool
+	sources   firstNames
+	completed uint64 // replays that brought all missing messages
+	pods      byPod
+	fleet     []events.FleetPod
+	rows      map[[2]string]*stats.Observations
 }
 
 // transport is a Subscriber, or a Fleet for all of its Subscribers.
 type transport interface{ Stats() events.SubscriberStats }
 
-// modelCounts are the tokens of one model. hits, misses and units are for the names of other
-// systems: scores that were looked up, by whether a pod had a part, and the parts in units of
-// 16 tokens.
+// modelCounts counts the tokens of one model. hits, misses and units are for the names of other
+// systems: scores with and without a pod that had a part of the prompt, and the sum of these parts
+// in units of 16 tokens.
 type modelCounts struct {
 	label                     string
 	prompt, cached, predicted atomic.Uint64
 	hits, misses, units       atomic.Uint64
 }
 
-// New returns a Set with series by pod for at most so many pods.
+// New returns a Set with series by pod for at most pods pods.
 func New(pods int) *Set {
-	s := &Set{models: bounded{most: maxModels}, sources: bounded{most: maxSources}, pods: byPod{most: pods}}
+	s := &Set{models: firstNames{most: maxModels}, sources: firstNames{most: maxSources}, pods: byPod{most: pods}}
 	s.byModel.Store(&map[string]*modelCounts{"": {}})
 	return s
 }
@@ -114,8 +114,8 @@ func (s *Set) count(sc *kvindex.Scored) {
 	}
 }
 
-// model returns the counts of the model of a score: those of "" if no pod has it, because
-// clients invent names, and if too many models have counts.
+// model returns the counts of the model of a score. It returns those of "" if no pod has the model,
+// because clients invent names, and if too many models have counts.
 func (s *Set) model(sc *kvindex.Scored) *modelCounts {
 	all := *s.byModel.Load()
 	if sc.Outcome != "scored" {
@@ -152,15 +152,15 @@ func (s *Set) addModel(name string) *modelCounts {
 // Hooked reports whether Hooks was called.
 func (s *Set) Hooked() bool { return s.hooked.Load() }
 
-// Watch reads an Indexer from now on, in place of the one before.
+// Watch makes Read read an Indexer, in place of an earlier one.
 func (s *Set) Watch(ix *kvindex.Indexer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ix = ix
 }
 
-// WatchSubscriber, WatchFleet, WatchPool and WatchTokenizers read one more of these. Their
-// figures are added up. nil is none.
+// WatchSubscriber, WatchFleet, WatchPool and WatchTokenizers make Read read one more of these. Their
+// figures are added up. A nil argument is ignored.
 func (s *Set) WatchSubscriber(sub *events.Subscriber) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,22 +193,21 @@ func (s *Set) WatchTokenizers(p *tokenize.Pool) {
 	}
 }
 
-// Reading is what Read has read, for exporters with further metrics.
+// Reading has the values that Read has read, for exporters with further metrics.
 type Reading struct {
-	Stats       stats.Stats // if Indexed
+	Stats       stats.Stats // set if Indexed
 	Transport   events.SubscriberStats
 	Pool        events.PoolStats
-	Subscribers int    // of the transports, with the links of Fleets
-	Completed   uint64 // replays that brought all
+	Subscribers int    // number of Subscribers, those of Fleets included
+	Completed   uint64 // replays that brought all missing messages
 
-	Indexed, Transported, Pooled bool // what is watched
+	Indexed, Transported, Pooled bool // an Indexer, a transport, a pool of tokenizers is watched
 
 	Hits, Misses, Units uint64 // see modelCounts
 }
 
-// Read gives each series to emit, by metric and labels once. No series is given that nothing
-// is watched for. It calls Stats of what is watched once, and describes pods only if there are
-// series by pod.
+// Read calls emit once for each series. Series whose source is not watched are left out. It calls
+// each Stats method once, and lists pods only if there are series by pod.
 func (s *Set) Read(emit Emit) (r Reading) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -251,7 +250,7 @@ func each(emit Emit, m *Metric, values ...value) {
 	}
 }
 
-// outcomes are those of kvindex.Scored.
+// outcomes are the values of kvindex.Scored.Outcome.
 var outcomes = []string{"scored", "cancelled", "unknown_model", "unknown_adapter", "refused", "bad_request", "not_scorable", "unsupported",
 	"no_tokenizer", "no_template", "too_long", "busy", "failed"}
 
@@ -345,7 +344,7 @@ func (s *Set) readPredictions(st *stats.Stats, emit Emit) {
 		value{"abandoned", p.Abandoned}, value{"lost", p.Lost}, value{"pushed_out", p.PushedOut})
 	emit(ticketsLive, float64(t.Live), nil)
 	each(emit, ticketsEnded, value{"observed", t.Observed}, value{"abandoned", t.Abandoned}, value{"aged", t.Aged}, value{"unknown", t.Unknown})
-	// Models without labels of their own are one.
+	// Models without labels of their own are added up.
 	clear(s.rows)
 	for i := range st.Observed {
 		o := &st.Observed[i]
@@ -439,10 +438,10 @@ func (s *Set) readTransport(r *Reading, emit Emit) {
 		sum.Replayed += t.Replayed
 		sum.ReplayErrors += t.ReplayErrors
 	}
-	if n := sum.Replays - sum.ReplayErrors; n <= sum.Replays { // an error is counted before its replay
-		s.answered = max(s.answered, n)
+	if n := sum.Replays - sum.ReplayErrors; n <= sum.Replays { // it may wrap around: a replay's error is counted before the replay
+		s.completed = max(s.completed, n)
 	}
-	r.Completed = s.answered
+	r.Completed = s.completed
 	emit(received, float64(sum.Messages), nil)
 	each(emit, dropped, value{"malformed", sum.Malformed}, value{"bad_topic", sum.BadTopics}, value{"superseded", sum.Superseded})
 	emit(sinkErrors, float64(sum.SinkErrors), nil)

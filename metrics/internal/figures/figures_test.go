@@ -8,11 +8,11 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// TestEachFigure: each number of stats.Stats is in a series, but for those that others hold.
+// TestEachFigure: each number of stats.Stats is in a series, except numbers that other series contain.
 func TestEachFigure(t *testing.T) {
 	left := []string{
 		"Pods",          // kvindex_pods, by state
-		"Index.Removed", // memory of what is gone, for tests
+		"Index.Removed", // memory of removed blocks, for tests
 	}
 	var st stats.Stats
 	names := make(map[float64]string)
@@ -36,7 +36,7 @@ func TestEachFigure(t *testing.T) {
 	}
 }
 
-// TestNil: what a program does not have adds nothing.
+// TestNil: nil arguments of the Watch methods add no series.
 func TestNil(t *testing.T) {
 	s := New(0)
 	s.Watch(nil)
@@ -47,7 +47,7 @@ func TestNil(t *testing.T) {
 	s.Read(func(m *Metric, value float64, _ []string) { t.Errorf("%s is %v", m.Name, value) })
 }
 
-// number gives each integer of v a value of its own.
+// number sets each integer of v to another value.
 func number(v reflect.Value, name string, names map[float64]string) {
 	next := float64(1000 + len(names))
 	switch v.Kind() {

@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// names gives each name a label of its own. Invalid UTF-8 becomes U+FFFD, and a name whose
-// label another name has gets a number behind it: "~2". A name keeps its label until it has
-// been freed as often as it was taken. Safe for concurrent use.
+// names gives each name its own label. Invalid UTF-8 becomes U+FFFD. If another name has the label
+// already, a number is appended: "~2". A name keeps its label until it was freed as often as it was
+// taken. Safe for concurrent use.
 type names struct {
 	mu     sync.Mutex
 	labels map[string]*label // by name
@@ -26,7 +26,7 @@ func (n *names) of(name string) string {
 	return n.label(name)
 }
 
-// label is of with mu held.
+// label is of for callers that hold mu.
 func (n *names) label(name string) string {
 	l := n.labels[name]
 	if l == nil {
@@ -54,13 +54,14 @@ func (n *names) free(name string) {
 	}
 }
 
-// bounded gives labels to so many names, for ever. Further names have the label "".
-type bounded struct {
+// firstNames gives permanent labels to the first names, up to a bound. Further names have the
+// label "".
+type firstNames struct {
 	names
 	most int
 }
 
-func (b *bounded) of(name string) string {
+func (b *firstNames) of(name string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if name == "" || b.labels[name] == nil && len(b.labels) >= b.most {

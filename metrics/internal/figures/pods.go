@@ -7,12 +7,11 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// byPod has the series of pods: which pods have them, and their counters.
+// byPod has the pods with series, and their counters.
 //
-// A pod that has series keeps them until it has gone, and a pod beyond the bound has none,
-// also when it is the first by name. So no series changes its pod, and no counter falls when
-// other pods come. A rank or stream of a pod may go while the pod lives; what it has counted
-// stays in the sum.
+// A pod with series keeps them until it is removed, and a pod beyond the bound has none, even if it
+// is the first by name. So no series changes its pod, and no counter falls when other pods come. If
+// a rank or stream of a pod ends, its counts stay in the sum.
 type byPod struct {
 	most   int
 	labels names
@@ -34,10 +33,10 @@ type podSeries struct {
 // A partName is a stream, or a rank without a stream.
 type partName struct {
 	stream string
-	rank   int // -1: of a stream
+	rank   int // -1: this is a stream
 }
 
-// counts are in the order of podCounters.
+// counts has the order of podCounters.
 type counts [len(podCounters)]uint64
 
 type part struct {
@@ -45,8 +44,8 @@ type part struct {
 	round uint64
 }
 
-// grow adds what a part has counted since it was seen last. A part that has begun anew counts
-// from 0.
+// grow adds the growth of a part's counters since the last reading. A counter that is lower than
+// then has restarted from 0.
 func (p *podSeries) grow(name partName, now counts, round uint64) {
 	of := p.parts[name]
 	if of == nil {
@@ -62,8 +61,8 @@ func (p *podSeries) grow(name partName, now counts, round uint64) {
 	of.last, of.round = now, round
 }
 
-// read gives the series of ix, which had so many pods and models a moment ago. If all of them
-// have series, or none can get any, it asks for those with series alone.
+// read emits the series of ix. known is a recent number of its pods and models. If all of them have
+// series, or no further one can get series, read lists only those with series.
 func (b *byPod) read(ix *kvindex.Indexer, known int, models *names, emit Emit) {
 	b.round++
 	for key, p := range b.pods {

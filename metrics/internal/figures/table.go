@@ -1,18 +1,18 @@
 package figures
 
-// MaxLabels is how many labels a Metric has at most.
+// MaxLabels is the largest number of labels of a Metric.
 const MaxLabels = 4
 
 // A Metric is one family of series.
 type Metric struct {
-	ID      int    // its place in All
-	Name    string // as Prometheus has it, with the unit and, for a counter, _total
+	ID      int    // index in All
+	Name    string // Prometheus' name, with the unit and, for a counter, _total
 	Help    string
-	Counter bool // else a gauge
+	Counter bool // false: a gauge
 	Labels  []string
 }
 
-// All are the metrics, in the order of the documentation.
+// All has the metrics in the order of the documentation.
 var All []*Metric
 
 func counter(name, help string, labels ...string) *Metric {

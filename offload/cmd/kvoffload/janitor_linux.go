@@ -121,7 +121,7 @@ func (f *janitorFlags) run(ctx context.Context, out io.Writer) error {
 	return f.serve(ctx)
 }
 
-// would prints what janitors would delete now.
+// would prints the files that janitors would delete now.
 func (f *janitorFlags) would(ctx context.Context, out io.Writer) error {
 	f.streams = nil
 	janitors, err := f.open(f.log)
@@ -308,7 +308,7 @@ func one(b bool) float64 {
 	return 0
 }
 
-// ls prints what is in roots.
+// ls prints the contents of roots.
 func ls(args []string, out io.Writer) error {
 	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
 		return errUsage
@@ -347,7 +347,7 @@ func day(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// checkConfig prints what janitor would do with these flags, and fails where it could not.
+// checkConfig prints the effect of these flags for janitor, and fails if janitor could not run.
 func checkConfig(args []string, out io.Writer) error {
 	f, err := parseJanitor("check-config", args, out)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/kvindex/kvindex/offload"
 )
 
-// writeMetrics writes what a store and its segments count, in Prometheus's text format.
+// writeMetrics writes the counters of a store and its segments, in Prometheus's text format.
 func writeMetrics(w io.Writer, blockBytes int, st offload.Stats, disk *offload.Segments) {
 	figures := func(name, kind, help string, memory, onDisk any) {
 		fmt.Fprintf(w, "# HELP kvoffload_%s %s\n# TYPE kvoffload_%[1]s %[3]s\n", name, help, kind)

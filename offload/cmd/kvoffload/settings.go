@@ -7,7 +7,7 @@ import (
 	"github.com/kvindex/kvindex/offload/cmd/kvoffload/internal/settings"
 )
 
-// printSettings prints what the environment says of a store.
+// printSettings prints the settings of a store in the environment.
 func printSettings(environ []string, out io.Writer) error {
 	s, err := settings.Read(environ)
 	for _, n := range s.Notes {

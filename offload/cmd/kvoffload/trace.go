@@ -26,7 +26,7 @@ type trace struct {
 // numbers are n numbers that follow each other.
 type numbers struct{ first, n uint32 }
 
-// What a line may have, and so what it can make us allocate.
+// Bounds of a line, and so of the memory that a line can allocate.
 const (
 	maxNumber = 1 << 26 // of blocks
 	maxPrompt = 1 << 20 // blocks
@@ -131,7 +131,7 @@ func list(b []uint32, q []numbers) []uint32 {
 func (tr *trace) optimum(room int) (hits int) {
 	type use struct{ depth, block uint32 }
 	next := tr.next()
-	due := make([][]use, len(tr.requests)) // what is there, by the request that uses it next
+	due := make([][]use, len(tr.requests)) // the cached blocks, by the request that uses them next
 	var blocks []uint32
 	far := 0 // no block is used after it
 	held := 0

@@ -28,7 +28,7 @@ type Settings struct {
 	Order    Order         // empty: LRU
 
 	Temporary time.Duration // since the last write, of files that a writer left; 0: they stay
-	NoInotify bool          // as on a network file system: scans find what changes
+	NoInotify bool          // as on a network file system: only scans find changes
 	Rescan    time.Duration // between scans where inotify cannot see; 0: a minute. Ten times as long where it can
 	Tick      time.Duration // between looks at the disk and at ages; 0: a second
 
@@ -37,7 +37,7 @@ type Settings struct {
 	Now  func() time.Time       // nil: time.Now
 }
 
-// Change says that a block is there, or no more.
+// Change reports that a block is stored or removed.
 type Change struct {
 	Stored bool
 	Space  *Space // valid during the call
@@ -86,7 +86,7 @@ func (s *Settings) validate() error {
 	return errors.Join(errs...)
 }
 
-// Stats are what a Janitor has seen and done.
+// Stats has the figures and counters of a Janitor.
 type Stats struct {
 	Bytes        int64 // of all files
 	Blocks       int64 // that are complete
@@ -135,7 +135,7 @@ type Janitor struct {
 	took     time.Duration
 	again    bool // a scan is due
 
-	complete int64 // blocks that were told as stored
+	complete int64 // blocks that were reported as stored
 	changes  []Change
 	count    counts
 	used     float64 // share of the disk
@@ -334,7 +334,7 @@ func (j *Janitor) due() bool {
 	return age >= max(wait, 10*j.took) || j.again && age >= 10*j.took
 }
 
-// apply takes in what a scan has found.
+// apply applies the files that a scan has found.
 func (j *Janitor) apply(files []found) {
 	now := j.now()
 	for i := range files {
@@ -348,7 +348,7 @@ func (j *Janitor) apply(files []found) {
 	}
 }
 
-// endScan forgets what the scan did not find, and looks again at what has changed meanwhile.
+// endScan forgets the files that the scan did not find, and checks again the files that have changed meanwhile.
 func (j *Janitor) endScan() {
 	if err := j.scanning.err; err != nil {
 		j.failed("a scan", j.cfg.Root, err)
@@ -393,7 +393,7 @@ func (j *Janitor) remember(e event) {
 
 // --- blocks
 
-// put says that a rank's file is there.
+// put records a rank's file.
 func (j *Janitor) put(k *key, rank int, st fileState, now int64) {
 	slot := j.table.add(k)
 	b := j.table.at(slot)
@@ -432,7 +432,7 @@ func (j *Janitor) look(k *key, rank int) {
 	}
 }
 
-// drop says that files of a block are not there.
+// drop records that files of a block are gone.
 func (j *Janitor) drop(slot uint32, ranks uint64, gone bool) {
 	b := j.table.at(slot)
 	left := b.have() &^ ranks
@@ -445,7 +445,7 @@ func (j *Janitor) drop(slot uint32, ranks uint64, gone bool) {
 	ranksOf(b.have()&ranks, func(rank int) { j.table.drop(slot, rank) })
 }
 
-// check tells of a block if it is complete now, or no more.
+// check reports a block if it has become complete, or incomplete.
 func (j *Janitor) check(slot uint32) {
 	b := j.table.at(slot)
 	all := j.list[b.space].complete()
@@ -632,7 +632,7 @@ func (j *Janitor) evict(w *walk, slot uint32, now int64) {
 	j.check(slot)
 }
 
-// sweep deletes a file that a writer has left, if Settings.Temporary says so.
+// sweep deletes a file that a writer has left behind, if Settings.Temporary allows it.
 func (j *Janitor) sweep(f *found, now int64) {
 	least := int64(max(j.cfg.Temporary, j.cfg.MinAge))
 	if j.cfg.Temporary == 0 || j.looking || now-f.state.written < least {
@@ -681,7 +681,7 @@ func (j *Janitor) notices() bool { return j.unread == nil && !j.looking && j.tab
 
 // --- what others see
 
-// flush tells what has changed.
+// flush reports the changes to the Sink.
 func (j *Janitor) flush() {
 	if len(j.changes) > 0 {
 		j.cfg.Sink(j.changes)
@@ -718,14 +718,14 @@ func (j *Janitor) publish(f func(*Stats)) {
 	f(&j.stats)
 }
 
-// Stats returns what the Janitor has seen and done.
+// Stats returns the figures and counters of the Janitor.
 func (j *Janitor) Stats() Stats {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.stats
 }
 
-// Held calls f for each block that was told as stored. It is for the Sink, within its call.
+// Held calls f for each block that was reported as stored. Only the Sink may call it, during its own call.
 func (j *Janitor) Held(f func(Change)) {
 	for slot := range j.table.all() {
 		if b := j.table.at(slot); b.told {

@@ -105,7 +105,7 @@ func (c *conn) mget(args []string) error {
 	for _, key := range args[1:] {
 		id, what := c.ref(key)
 		e := c.s.values.get(id, what == metadata)
-		c.s.values.asked(e != nil)
+		c.s.values.countGet(e != nil)
 		if e == nil {
 			c.out.null()
 			continue
@@ -124,7 +124,7 @@ func (c *conn) mget(args []string) error {
 	return nil
 }
 
-// exists promises what it says is there.
+// exists promises that the values that it reports stay for Config.Promise.
 func (c *conn) exists(args []string) error {
 	n := int64(0)
 	for _, key := range args[1:] {
@@ -384,7 +384,7 @@ func (c *conn) client(args []string) error {
 	return nil
 }
 
-// command is COMMAND and COMMAND COUNT. Without DOCS, redis-cli asks for COMMAND.
+// command answers COMMAND and COMMAND COUNT: redis-cli sends COMMAND if there is no COMMAND DOCS.
 func (c *conn) command(args []string) error {
 	switch {
 	case len(args) > 1 && strings.EqualFold(args[1], "count"):

@@ -117,7 +117,7 @@ func (c *conn) value(e *entry) error {
 	}
 	c.vec = append(e.buffers(append(c.vec, c.out.b)), []byte("\r\n"))
 	c.deadline(e.size)
-	to := c.vec // WriteTo forgets what it has written
+	to := c.vec // WriteTo drops the slices that it has written
 	_, err := to.WriteTo(c.Conn)
 	c.out.b = c.out.b[:0]
 	return err
@@ -277,7 +277,7 @@ func (c *conn) expiry(options [][]byte) (ends int64, ok bool) {
 	return ends, true
 }
 
-// ref returns what a key of the protocol names.
+// ref resolves a key of the protocol.
 func (c *conn) ref(key string) (ref, part) {
 	base, what := split(key)
 	return ref{db: c.db, pair: what != whole, name: base}, what

@@ -38,7 +38,7 @@ type ref struct {
 	name string // of a pair: without kv_bytes and metadata
 }
 
-// header is what is known of a value but for its bytes.
+// header has the properties of a value, without its bytes.
 type header struct {
 	ref
 	meta    string // of a pair

@@ -14,7 +14,7 @@ type name struct {
 // that comes has two others looked at whether they are still there, so that there are about
 // as many as values. Its methods may be called at the same time.
 type names struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	slots []name     // a free one is zero
 	free  []int
 	at    map[ref]int

@@ -27,7 +27,7 @@ import (
 	"github.com/kvindex/kvindex/offload"
 )
 
-// Config is what a Server is made of. Zero fields have the defaults named here.
+// Config configures a Server. Zero fields have the defaults named here.
 type Config struct {
 	MemoryBytes   int64             // of all pages in memory; required
 	PageBytes     int               // of a page, at least 4096; 256 KiB less 96, so that a record of Segments is 256 KiB
@@ -39,10 +39,10 @@ type Config struct {
 	Clients       int           // connections at a time; 1024
 	IncomingBytes int64         // pages of values that are on their way, and of halves of pairs; a quarter of the memory
 	PromisedBytes int64         // pages of values that were promised; half of the memory
-	Promise       time.Duration // how long a value stays after EXISTS said 1, or after its metadata was read; negative: not at all; 2 s
+	Promise       time.Duration // how long a value stays after EXISTS reported it, or after its metadata was read; negative: not at all; 2 s
 	HalfAge       time.Duration // how long a half of a pair waits for the other; 30 s
 	Stall         time.Duration // how long a client may do nothing within a command or a reply; 30 s
-	Password      []byte        // empty: none is asked for
+	Password      []byte        // empty: no password is needed
 	FlushAll      bool          // FLUSHALL is served
 	Logf          func(format string, args ...any)
 }
@@ -101,7 +101,7 @@ type Server struct {
 	values  *values
 	started time.Time
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	closed   bool
 	conns    map[*conn]struct{}
 	nextID   int64

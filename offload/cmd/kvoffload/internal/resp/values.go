@@ -35,7 +35,7 @@ type values struct {
 	// while its first page is replaced or deleted. A name has one of them.
 	stripes [256]sync.RWMutex
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	incoming int64      // bytes of pages in drafts; at most cfg.Incoming
 	halves   map[ref]*list.Element
 	halfAges list.List // of *half, the oldest first
@@ -47,7 +47,7 @@ type values struct {
 	names names
 }
 
-// counts are what INFO shows, since the start.
+// counts has the counters of INFO, since the start.
 type counts struct {
 	hits, misses   uint64 // of GET and MGET
 	stored         uint64
@@ -231,8 +231,8 @@ func (v *values) there(n name) bool {
 	return ok
 }
 
-// asked counts an answer of GET.
-func (v *values) asked(hit bool) {
+// countGet counts an answer of GET.
+func (v *values) countGet(hit bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if hit {
@@ -387,7 +387,7 @@ func (v *values) admit(bytes int64) bool {
 	return true
 }
 
-// wrote says that the first n bytes of buffer are there.
+// wrote records that the first n bytes of buffer are written.
 func (d *draft) wrote(n int) {
 	_, _ = d.hash.Write(d.buffer()[:n]) // it never fails
 	d.at += int64(n)

@@ -235,7 +235,7 @@ func equalFold(b []byte, upper string) bool {
 	return len(b) == len(upper) && bytes.EqualFold(b, []byte(upper))
 }
 
-// reply is what is written to a connection: it grows, and is taken by flush.
+// reply is a buffer of bytes for a connection. flush takes its content.
 type reply struct {
 	b    []byte
 	resp int // 2 or 3
@@ -268,7 +268,7 @@ func (r *reply) bulk(s string) {
 	r.b = append(append(r.b, s...), '\r', '\n')
 }
 
-// null is what an absent value is.
+// null is the reply for an absent value.
 func (r *reply) null() {
 	if r.resp == 3 {
 		r.line('_', "")
@@ -286,7 +286,7 @@ func (r *reply) mapHeader(n int) {
 	}
 }
 
-// text is a bulk string of RESP2, and says in RESP3 that it is text.
+// text writes a bulk string in RESP2, and a verbatim string of type txt in RESP3.
 func (r *reply) text(s string) {
 	if r.resp == 3 {
 		r.number('=', int64(len(s)+4))

@@ -18,7 +18,7 @@ import (
 
 const prefix = "AIBRIX_KV_CACHE_OL_"
 
-// Settings are what the variables say.
+// Settings has the values of the variables.
 type Settings struct {
 	// Store lacks Disk.Backend, and of its Space all but BlockTokens, which is 0 where the blocks are
 	// the engine's.
