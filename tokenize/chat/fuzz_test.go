@@ -40,14 +40,14 @@ func FuzzParse(f *testing.F) {
 		"{{ messages }}{{ tools | tojson }}{{ documents }}{{ x }}",
 		"{% for m in messages %}{% for p in m.content %}{{ p.text | trim }}{% endfor %}{% endfor %}",
 	} {
-		for _, engine := range []string{"", "main", "0.28", "0.9", "0.15", "0.22"} {
+		for _, engine := range []string{"", "main", "0.28", "0.9", "0.15", "0.18", "0.22"} {
 			models = append(models, newModel(f, source, chat.Options{Engine: engine, RefuseTemplates: true}))
 		}
 		for _, inline := range []string{"fold", "preserve"} {
 			models = append(models, newModel(f, source, chat.Options{InlineSystem: inline}))
 		}
 	}
-	models = append(models, loadHarmony(f, chat.Options{}), loadV32(f, chat.Options{Engine: "0.28"}))
+	models = append(models, loadHarmony(f, chat.Options{}), loadHarmony(f, chat.Options{Engine: "0.22"}), loadV32(f, chat.Options{Engine: "0.28"}))
 	models = append(models, loadDeepSeek(f, "V4", chat.Options{}), loadDeepSeek(f, "V41", chat.Options{Kwargs: `{"reasoning_effort":"max"}`}))
 	for _, v := range mistralVersions {
 		m, _ := loadMistral(f, v, chat.Options{})

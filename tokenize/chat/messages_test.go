@@ -279,8 +279,8 @@ func TestMessagesVersions(t *testing.T) {
 		{chat.Options{}, `"messages":[{"role":"user","content":"u"}],"output_config":{"effort":"low"},"thinking":{"type":"disabled"}`, "user:u;none"},
 		{chat.Options{Engine: "0.28"}, `"messages":[{"role":"user","content":"u"}],"output_config":{"effort":"low"},"thinking":{"type":"disabled"}`, "user:u;low"},
 		{chat.Options{}, `"messages":[{"role":"user","content":"u"}],"thinking":{"type":"enabled","budget_tokens":4}`, "malformed: thinking.budget_tokens: less than 1024, or not less than max_tokens"},
-		{chat.Options{Engine: "0.25"}, `"cache_salt":"s","messages":[{"role":"user","content":"u"}]`, "not scorable: cache_salt: this version of the engine ignores it in this API"},
-		{chat.Options{Engine: "0.28"}, `"cache_salt":"s","messages":[{"role":"user","content":"u"}]`, "user:u;"},
+		{chat.Options{Engine: "0.26"}, `"cache_salt":"s","messages":[{"role":"user","content":"u"}]`, "not scorable: cache_salt: this version of the engine ignores it in this API"},
+		{chat.Options{Engine: "0.27"}, `"cache_salt":"s","messages":[{"role":"user","content":"u"}]`, "user:u;"},
 		{chat.Options{}, `"system":[{"type":"text","text":"x-anthropic-billing-header: 1"},{"type":"text","text":"s"}],"messages":[{"role":"user","content":"u"}]`, "system:s;user:u;"},
 	} {
 		if got := renderOf(t, c.o, show, "/v1/messages", of(c.body)); got != c.want {

@@ -504,7 +504,7 @@ func (b *responsesBody) apart() *conversation {
 			case itemContent:
 				one.content = m.content
 			case itemCall:
-				one.toolCalls = &jinja.List{Items: m.toolCalls.Items[calls : calls+1]}
+				one.toolCalls = &jinja.List{Items: m.toolCalls.Items[calls : calls+1 : calls+1]}
 				calls++
 			case itemReasoning:
 				one.reasoning = m.reasoning

@@ -147,7 +147,7 @@ var history = [changes]struct {
 	takesInlineSystem:  {23_000, 0, "it takes system messages among the messages, and moves them into the system prompt", "entrypoints/anthropic/serving.py, ed9a7526b, of 2 June 2026"},
 	passesStrict:       {24_000, 0, "it passes strict on", "entrypoints/anthropic/serving.py, cd9078fe5"},
 	probesSystem:       {24_000, 0, "system messages stay in place if --chat-template renders them", "entrypoints/anthropic/serving.py, pull requests 44602 and 46025, of 18 June 2026; read at aab1c5621"},
-	passesSalt:         {28_000, 26_000, "it passes cache_salt on", "entrypoints/anthropic/serving.py, pull request 49498, of 23 July 2026; read at aab1c5621"},
+	passesSalt:         {27_000, 0, "it passes cache_salt on", "entrypoints/anthropic/serving.py, pull request 49498, in the notes of 0.27.0; read at aab1c5621"},
 	placesSystem:       {inMain, 30_000, "system messages stay in place, or join the messages beside them, by a probe", "entrypoints/anthropic/inline_system.py, a8c3bdb20; not in main of 11 September 2026"},
 	disablesThinking:   {inMain, 29_000, "thinking that is disabled is an effort", "entrypoints/anthropic/serving.py, a8c3bdb20; pull request 53058 was open on 20 August 2026"},
 
