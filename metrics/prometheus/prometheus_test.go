@@ -586,7 +586,7 @@ func BenchmarkScore(b *testing.B) {
 // slowIndex is an index whose descriptions block, once it is set, until it is released.
 type slowIndex struct {
 	index.Index
-	set         atomic.Bool
+	set           atomic.Bool
 	entered, free chan struct{}
 }
 
