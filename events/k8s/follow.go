@@ -139,7 +139,7 @@ func (r *requests) watch(ctx context.Context, opts metav1.ListOptions) (watch.In
 }
 
 func (r *requests) selected(opts metav1.ListOptions) metav1.ListOptions {
-	opts.LabelSelector = r.LabelSelector
+	opts.LabelSelector, opts.FieldSelector = r.LabelSelector, r.FieldSelector
 	return opts
 }
 

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 
@@ -31,9 +32,9 @@ type Config struct {
 	Name string
 	// Namespace has the pods. "" is all namespaces.
 	Namespace string
-	// LabelSelector has kubectl's syntax. "" selects all pods. A pod that no longer matches
-	// is removed.
-	LabelSelector string
+	// LabelSelector and FieldSelector have kubectl's syntax. "" selects all pods. A pod that
+	// no longer matches is removed.
+	LabelSelector, FieldSelector string
 	// Unready includes pods that are not Ready.
 	Unready bool
 	// ByAddress uses the address of a pod as its ID. Without it the ID is namespace/name. If
@@ -106,6 +107,9 @@ func (c *Config) validate(client kubernetes.Interface) (errs []error) {
 	}
 	if _, err := labels.Parse(c.LabelSelector); err != nil {
 		bad("LabelSelector: %w", err)
+	}
+	if _, err := fields.ParseSelector(c.FieldSelector); err != nil {
+		bad("FieldSelector: %w", err)
 	}
 	if c.Model == (From[string]{}) {
 		bad("Model has neither Key nor Default")

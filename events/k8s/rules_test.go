@@ -256,6 +256,7 @@ func TestConfig(t *testing.T) {
 	for want, cfg := range map[string]k8s.Config{
 		"k8s: Model has neither Key nor Default":            {},
 		"k8s: LabelSelector: ":                              {Model: byLabel.Model, LabelSelector: "a in"},
+		"k8s: FieldSelector: ":                              {Model: byLabel.Model, FieldSelector: "a>b"},
 		"k8s: Port.Default is 65536, not in 0..65535":       {Model: byLabel.Model, Port: k8s.From[int]{Default: 65536}},
 		"k8s: ReplayPort.Default is -1, not in 0..65535":    {Model: byLabel.Model, ReplayPort: k8s.From[int]{Default: -1}},
 		"k8s: TiersPort.Default is 65536, not in 0..65535":  {Model: byLabel.Model, TiersPort: k8s.From[int]{Default: 65536}},
