@@ -364,9 +364,9 @@ func appendUnicode(dst []byte, r rune) []byte {
 	return append(dst, '\\', 'u', hexDigits[r>>12&15], hexDigits[r>>8&15], hexDigits[r>>4&15], hexDigits[r&15])
 }
 
-// JSON returns v as json.dumps with ensure_ascii false writes it, within the default Limits.
-func JSON(v Value) (string, error) {
-	s, err := tojsonFilter(newMachine(new(Env), nil), v, arguments{})
+// JSON returns v as json.dumps writes it, within the default Limits. ascii is its ensure_ascii.
+func JSON(v Value, ascii bool) (string, error) {
+	s, err := tojsonFilter(newMachine(new(Env), nil), v, arguments{named: []argument{{"ensure_ascii", ascii}}})
 	if err != nil {
 		return "", err
 	}

@@ -237,9 +237,10 @@ func (x *Rendering) convert(r *Request) (err error) {
 	switch {
 	case r.chat != nil:
 		x.chat = r.chat
-	case r.other != nil && x.model.program != nil:
-		err = notScorable("a body of the Messages or Responses API, of a model whose chats the engine renders by a program")
 	case r.other != nil:
+		if _, ok := r.other.(*messagesBody); !ok && x.model.program != nil {
+			return notScorable("a body of the Responses API, of a model whose chats the engine renders by a program")
+		}
 		x.chat, err = r.other.conversation(x.model)
 	default:
 		err = malformed("a completion, not a chat")

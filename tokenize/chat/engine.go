@@ -1,6 +1,8 @@
 package chat
 
 import (
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/kvindex/kvindex/internal/jinja"
@@ -44,22 +46,26 @@ func (m *Model) programOf(dir string, config *jinja.Dict) (program, error) {
 		if err != nil || !uses {
 			return nil, err
 		}
-		m.mistral, err = readMistral(dir)
-		return renderMistral, err
+		if m.mistral, err = readMistral(dir); err != nil {
+			return nil, err
+		}
+		m.added = slices.SortedFunc(maps.Keys(m.mistral.tokens), longestFirst)
+		return renderMistral, nil
 	}
 	if !m.engine.does(rendersHarmony) {
 		return nil, unsupported("harmony's chats (gpt-oss) of vLLM before 0.14")
 	}
-	return renderHarmony, knowTokens(dir)
+	return renderHarmony, m.knowTokens(dir)
 }
 
 // knowTokens refuses a tokenizer with tokens that harmony's text is not cut for. Harmony has an
 // encoder of its own, which knows none of them.
-func knowTokens(dir string) error {
+func (m *Model) knowTokens(dir string) error {
 	tokenizer, err := readObject(dir, "tokenizer_config.json")
 	if err != nil {
 		return err
 	}
+	m.added = addedTokens(tokenizer)
 	tokens, _ := optional(tokenizer, "added_tokens_decoder").(*jinja.Dict)
 	if tokens == nil {
 		return nil

@@ -264,9 +264,11 @@ func addedTokens(config *jinja.Dict) []string {
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b string) int { return len(b) - len(a) })
+	slices.SortFunc(list, longestFirst)
 	return list
 }
+
+func longestFirst(a, b string) int { return len(b) - len(a) }
 
 // plainTokenizers are the classes without special tokens of their own.
 var plainTokenizers = []string{"PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend"}

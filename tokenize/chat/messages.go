@@ -453,9 +453,37 @@ func (b *messagesBody) conversation(m *Model) (*conversation, error) {
 	if len(c.messages) == 0 {
 		return nil, badField("messages", "empty")
 	}
+	if m.program != nil {
+		if err := c.writeArguments(); err != nil {
+			return nil, err
+		}
+	}
 	c.findFeatures()
 	c.features |= featureMessages
 	return &c, nil
+}
+
+// writeArguments sets the arguments of calls as the engine writes them for a program.
+func (c *conversation) writeArguments() error {
+	if c.clocked {
+		return notScorable("a tool_use without an id: the engine's id is the second of its clock")
+	}
+	for i := range c.messages {
+		m := &c.messages[i]
+		if m.toolCalls == nil {
+			continue
+		}
+		m.arguments = make([]string, len(m.toolCalls.Items))
+		for j, call := range m.toolCalls.Items {
+			function, _ := call.(*jinja.Dict).Lookup("function")
+			s, err := jinja.JSON(optional(function.(*jinja.Dict), "arguments"), true)
+			if err != nil {
+				return notScorable("the input of a tool_use: %w", err)
+			}
+			m.arguments[j] = s
+		}
+	}
+	return nil
 }
 
 // check returns an error if the engine refuses a field, or treats it in an unknown way.

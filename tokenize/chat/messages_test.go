@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -344,4 +345,115 @@ func TestCutBodies(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A program renders a body of the Messages API as it renders the chat that vLLM makes of it.
+func TestMessagesOfPrograms(t *testing.T) {
+	mistral := func(version int) func(o chat.Options) *chat.Model {
+		return func(o chat.Options) *chat.Model { m, _ := loadMistral(t, version, o); return m }
+	}
+	for name, load := range map[string]func(o chat.Options) *chat.Model{
+		"harmony":    func(o chat.Options) *chat.Model { o.StartDate = "2026-02-03"; return loadHarmony(t, o) },
+		"Mistral 3":  mistral(3),
+		"Mistral 13": mistral(13),
+	} {
+		models := map[string]*chat.Model{
+			"main/preserve": load(chat.Options{InlineSystem: "preserve"}),
+			"main/fold":     load(chat.Options{InlineSystem: "fold"}),
+		}
+		if name == "harmony" {
+			models["0.27/keep"] = load(chat.Options{Engine: "0.27", Template: showAll})
+			models["0.27/merge"] = load(chat.Options{Engine: "0.27"})
+			for _, engine := range []string{"0.18", "0.19.1", "0.21", "0.23"} {
+				models[engine] = load(chat.Options{Engine: engine})
+			}
+		}
+		taken := 0
+		readMade(t, "messages.jsonl.gz", "KVINDEX_MESSAGES", func(row made) {
+			for _, out := range row.Outs {
+				var names []string
+				var want string
+				if err := errors.Join(json.Unmarshal(out[0], &names), json.Unmarshal(out[1], &want)); err != nil {
+					t.Fatal(err)
+				}
+				for _, engine := range names {
+					m := models[engine]
+					if m == nil || strings.HasPrefix(want, "!") {
+						continue
+					}
+					got, err := textOf(m, "/v1/messages", longIDs(row.Body))
+					made, chatErr := textOf(m, "/v1/chat/completions", longIDs(asChat(want)))
+					unknown := errors.Is(err, chat.ErrNotScorable) || errors.Is(chatErr, chat.ErrNotScorable)
+					if (err == nil) != (chatErr == nil) && !unknown || err == nil && chatErr == nil && got != made {
+						t.Fatalf("%s, %s of %s:\n got %q, %v\nwant %q, %v", name, engine, row.Body, got, err, made, chatErr)
+					}
+					if err == nil {
+						taken++
+					}
+				}
+			}
+		})
+		if t.Logf("%s: %d taken", name, taken); taken < 400 {
+			t.Error("these are few")
+		}
+	}
+}
+
+var shortID = regexp.MustCompile(`"t(\d)"`)
+
+// longIDs gives calls such ids as mistral-common takes.
+func longIDs(body string) string { return shortID.ReplaceAllString(body, `"call0000$1"`) }
+
+var noTools = regexp.MustCompile(`, "tools": \[\], "tool_choice": ("\w+"|\{"type": "function", "function": \{"name": "[^"]*"\}\})`)
+
+// asChat returns a chat that vLLM makes of a body as a client could send it: the probe of
+// thinking that is disabled had another renderer, and a client may send no empty list of tools.
+func asChat(made string) string {
+	made = strings.Replace(made, `"reasoning_effort": "none"`, `"reasoning_effort": "low"`, 1)
+	return noTools.ReplaceAllString(made, "")
+}
+
+// The probe of system messages goes through the program: harmony gives them a role of their
+// own, mistral-common refuses them behind an answer.
+func TestInlineProbeOfPrograms(t *testing.T) {
+	const body = `{"model":"m","max_tokens":5,"system":"s","messages":[{"role":"user","content":"u"},{"role":"system","content":"i"}]}`
+	harmonyOf := func(o chat.Options) *chat.Model {
+		o.StartDate = "2026-02-03"
+		m, err := chat.Load(folder(t, map[string]string{
+			"config.json":           `{"model_type":"gpt_oss"}`,
+			"tokenizer_config.json": `{"added_tokens_decoder":{"200006":{"content":"<|start|>"},"200008":{"content":"<|message|>"},"200007":{"content":"<|end|>"},"200005":{"content":"<|channel|>"}}}`,
+		}), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	mistralOf := func(o chat.Options) *chat.Model { m, _ := loadMistral(t, 13, o); return m }
+	for want, load := range map[string]func(o chat.Options) *chat.Model{"preserve": harmonyOf, "fold": mistralOf} {
+		probed, err := textOf(load(chat.Options{}), "/v1/messages", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, option := range []string{"preserve", "fold"} {
+			text, err := textOf(load(chat.Options{InlineSystem: option}), "/v1/messages", body)
+			if err == nil && (text == probed) != (option == want) {
+				t.Errorf("%s: %q, probed %q", option, text, probed)
+			}
+		}
+	}
+	if _, err := textOf(loadHarmony(t, chat.Options{}), "/v1/messages", body); !errors.Is(err, chat.ErrNotScorable) || !strings.Contains(err.Error(), "set Options.InlineSystem") {
+		t.Error(err)
+	}
+}
+
+func textOf(m *chat.Model, path, body string) (string, error) {
+	r, err := chat.Parse(path, []byte(body))
+	if err != nil {
+		return "", err
+	}
+	x, err := m.Render(r, nil)
+	if err != nil {
+		return "", err
+	}
+	return x.Text, nil
 }

@@ -248,7 +248,7 @@ func (m *Model) mistralTools(c *conversation) (string, error) {
 }
 
 func mistralJSON(v jinja.Value) (string, error) {
-	s, err := jinja.JSON(v)
+	s, err := jinja.JSON(v, false)
 	if err != nil {
 		return "", notScorable("JSON for mistral-common: %w", err)
 	}

@@ -25,7 +25,7 @@ func (x *Rendering) renderProgram(r *Request) (err error) {
 	switch {
 	case r.AddSpecial:
 		return unscored("add_special_tokens", "what the program of this model makes of it is not known here")
-	case r.chat.media > 0:
+	case x.chat.media > 0:
 		return notScorable("media, in a chat that the engine renders by a program")
 	case len(x.media) > 0:
 		return notScorable("%d media, and the messages have none", len(x.media))
@@ -33,7 +33,7 @@ func (x *Rendering) renderProgram(r *Request) (err error) {
 	if err := x.model.checkSalt(r.Salt); err != nil {
 		return err
 	}
-	x.Text, x.pieces, err = x.model.program(x.model, r.chat)
+	x.Text, x.pieces, err = x.model.program(x.model, x.chat)
 	return err
 }
 
