@@ -264,7 +264,7 @@ func (w *walker) follow(ctx context.Context, r *registry) (now *registry, done b
 				w.look(&w.asked[i])
 			}
 		}
-		if more := w.goesOn(); !more && (trip > 4 || w.knowsLeases()) {
+		if more := w.goesOn(); !more && (w.checkLeases() || trip > 4) {
 			return r, true, nil
 		}
 	}
@@ -565,28 +565,27 @@ func (w *walker) runOf(v *place, from, end int) int {
 	return min(from, end)
 }
 
-// knowsLeases reports whether all leases that the answer needs are known.
-func (w *walker) knowsLeases() bool {
-	now := time.Now()
-	for _, k := range w.said {
-		if _, known := w.ix.leases.holds(k, now, w.began); !known {
-			return false
-		}
-	}
-	return true
-}
-
-// answer makes the rows. Those of a writer are stale if it has no lease in a part from which
-// one of its sections was used. In others it may have none: it has not written there.
-func (w *walker) answer(m *index.Matches) {
+// checkLeases finds the writers whose rows are stale: they have no lease in a part from which
+// one of their sections was used. In others they may have none: they have not written there.
+// It reports whether all these leases are known. An answer is for this moment: a lease that
+// ends later, before it was renewed for this reader, makes no row stale.
+func (w *walker) checkLeases() (known bool) {
+	known = true
 	now := time.Now()
 	w.stale = slices.Grow(w.stale[:0], len(w.r.writers))[:len(w.r.writers)]
 	clear(w.stale)
 	for _, k := range w.said {
-		if holds, _ := w.ix.leases.holds(k, now, w.began); !holds {
+		holds, sure := w.ix.leases.holds(k, now, w.began)
+		known = known && sure
+		if !holds {
 			w.stale[slices.Index(w.r.writers, k.writer)] = true
 		}
 	}
+	return known
+}
+
+// answer makes the rows.
+func (w *walker) answer(m *index.Matches) {
 	for i, word := range w.holding {
 		for ; word != 0; word &= word - 1 {
 			w.addRow(&w.r.views[64*i+bits.TrailingZeros64(word)], m)

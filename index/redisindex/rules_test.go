@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kvindex/kvindex/index"
@@ -446,13 +447,13 @@ func TestLeases(t *testing.T) {
 			t.Errorf("%v after it lasts %v: holds %v, known %v", c.after, c.lasts, holds, known)
 		}
 	}
-	w := &walker{ix: new(redisIndex), said: []leaseKey{k}, began: asked}
+	w := &walker{ix: new(redisIndex), r: &registry{writers: []uint64{1}}, said: []leaseKey{k}, began: asked}
 	w.ix.leases.note(k, asked.Add(-time.Minute), time.Second)
-	if w.knowsLeases() {
+	if w.checkLeases() {
 		t.Error("a lease that has ended is not asked for again")
 	}
 	w.ix.leases.note(k, time.Now(), time.Minute)
-	if !w.knowsLeases() {
+	if !w.checkLeases() {
 		t.Error("a lease that was asked for is asked for again")
 	}
 	if _, known := l.holds(k, asked, asked.Add(1)); known {
@@ -461,6 +462,37 @@ func TestLeases(t *testing.T) {
 	if _, known := l.holds(leaseKey{2, "0"}, asked, time.Time{}); known {
 		t.Error("a lease that was not asked for is known")
 	}
+}
+
+// A lease that ends while the rows are made, before this reader has asked for it again, makes
+// none stale.
+func TestLeaseEndsMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := &view{View: index.View{BlockSize: 16}, variant: index.Variant{Unit: 16}, units: 1}
+		src := &registeredSource{row: &row{writer: 1, layout: new(index.Layout)}, bits: true, views: []*view{v}}
+		r := &registry{
+			sources: []*registeredSource{src}, writers: []uint64{1},
+			views: []place{{v, 0, 0, 1}}, lanes: []laneOf{{0, index.TierGPU}},
+		}
+		w := &walker{
+			ix: new(redisIndex), q: &index.Query{}, r: r, who: &resolution{of: r, pods: []int32{-1}},
+			said: []leaseKey{{1, "0"}}, began: time.Now(),
+			at: []int{1}, words: []uint64{1}, holding: []uint64{1},
+			paths: []path{{variant: v.variant, keys: make([]index.Key, 1)}},
+		}
+		w.ix.leases.note(leaseKey{1, "0"}, time.Now(), time.Second)
+		if !w.checkLeases() {
+			t.Fatal("the lease is not known")
+		}
+		time.Sleep(time.Second) // of a clock that waits for nothing
+		var m index.Matches
+		if w.answer(&m); len(m.Rows) != 1 || m.Rows[0].Stale || m.Rows[0].Run != 1 {
+			t.Errorf("rows %+v", m.Rows)
+		}
+		if w.checkLeases(); !w.stale[0] {
+			t.Error("a lease that has ended counts")
+		}
+	})
 }
 
 // Buckets of which something is asked are fetched, whatever is before it in them.
