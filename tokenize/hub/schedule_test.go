@@ -73,7 +73,7 @@ func TestSchedules(t *testing.T) {
 	}
 	least := 0 // few schedules are few faults
 	if *schedules >= 2000 {
-		least = *schedules / 40
+		least = *schedules / 100
 	}
 	for kind, faults := range faultsOf {
 		for _, f := range faults {
