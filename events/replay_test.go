@@ -34,6 +34,8 @@ type ledger struct {
 	changed chan struct{}              // closed when there are more entries
 }
 
+func streamOf(pod, model, stream string) string { return pod + "/" + model + "/" + stream }
+
 func newLedger() *ledger {
 	return &ledger{seqs: make(map[string]*sequence.Sequencer), partial: make(map[string]bool), changed: make(chan struct{})}
 }
