@@ -159,47 +159,6 @@ func TestReplayOfTheEngineBefore(t *testing.T) {
 	}
 }
 
-// TestAnswerBeginsTooEarly: what is before the number that was asked for is no
-// answer.
-func TestAnswerBeginsTooEarly(t *testing.T) {
-	engine := life{100, 10}
-	r := newRouter(t, func(n int, _ uint64) [][][]byte {
-		if n < 2 {
-			return life{100, 5}.answer(0)
-		}
-		return engine.answer(0)
-	})
-	endpoint := speaker(t, nil, [][]byte{engine.live(9)})
-	l := newLedger()
-	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: endpoint, Replay: r.endpoint})
-	l.expect(t, numbers(0, 4)+" hold 9 "+numbers(5, 9))
-	wait(t, "the first replay", replays)
-	wait(t, "the next connection's", replays)
-	if got := wait(t, "a replay", replays); got.Err != nil || got.Restarted || got.Messages != 6 {
-		t.Errorf("%+v", got)
-	}
-}
-
-// TestRepairEnds: what the engine has behind the message that is held comes on
-// the connection, so it is not waited for.
-func TestRepairEnds(t *testing.T) {
-	engine := life{100, 20}
-	r := newRouter(t, func(n int, start uint64) [][][]byte {
-		if n == 0 {
-			return [][][]byte{end()}
-		}
-		return engine.answer(start)
-	})
-	endpoint := speaker(t, [][]byte{engine.live(0), engine.live(9), engine.live(10)})
-	l := newLedger()
-	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: endpoint, Replay: r.endpoint})
-	l.expect(t, "0 hold 9 "+numbers(1, 10))
-	wait(t, "the first replay", replays)
-	if got := wait(t, "a replay", replays); got.Err != nil || got.Messages != 10 || got.Attempts != 1 {
-		t.Errorf("%+v", got)
-	}
-}
-
 // TestReplaySlowly: an answer may take as long as it likes while it goes on.
 func TestReplaySlowly(t *testing.T) {
 	t.Parallel()
