@@ -2,7 +2,6 @@ package events_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -23,24 +22,12 @@ import (
 // the last one again and again. A script that is whole stays connected.
 func rawServer(t *testing.T, scripts ...[]byte) (endpoint string) {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	served := make(chan struct{})
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		defer close(served)
-		for i := 0; ; i++ {
-			nc, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			context.AfterFunc(ctx, func() { nc.Close() })
-			_, _ = nc.Write(scripts[min(i, len(scripts)-1)])
-			go func() { _, _ = io.Copy(io.Discard, nc); nc.Close() }()
-		}
-	}()
-	t.Cleanup(func() { cancel(); ln.Close(); <-served })
-	return zmtp.Name(ln.Addr())
+	i := 0
+	return listener(t, "127.0.0.1:0", func(nc net.Conn) {
+		_, _ = nc.Write(scripts[min(i, len(scripts)-1)])
+		i++
+		go func() { _, _ = io.Copy(io.Discard, nc); nc.Close() }()
+	})
 }
 
 func TestSubscriberConnects(t *testing.T) {

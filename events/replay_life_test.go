@@ -14,7 +14,6 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/internal/zmtp"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
@@ -164,25 +163,11 @@ func TestReplaySlowly(t *testing.T) {
 	t.Parallel()
 	const n, pace, timeout = 15, 150 * time.Millisecond, 2 * time.Second
 	asked := make(chan net.Conn, 10)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	gone := make(chan struct{})
-	go func() {
-		defer close(gone)
-		for {
-			nc, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			defer nc.Close()
-			asked <- nc
-		}
-	}()
-	t.Cleanup(func() { ln.Close(); <-gone })
+	socket := listener(t, "127.0.0.1:0", func(nc net.Conn) { asked <- nc })
 	engine := life{100, n}
 	endpoint := speaker(t, nil)
 	l := newLedger()
-	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: endpoint, Replay: zmtp.Name(ln.Addr()), ReplayTimeout: timeout})
+	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: endpoint, Replay: socket, ReplayTimeout: timeout})
 	nc := wait(t, "a request", asked)
 	say(t, nc, slices.Concat(zmtptest.Hello(0, "ROUTER"), zmtptest.Message("", number(math.MaxUint64), ""))) // it answers
 	tick := time.NewTicker(pace)
@@ -247,16 +232,12 @@ func (b *bound) left(nc net.Conn) {
 // waitDisconnects waits until as many connections were ended.
 func (b *bound) waitDisconnects(n uint64) {
 	b.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for b.Stats().Disconnects < n {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			b.Fatalf("%d connections have ended, want %d", b.Stats().Disconnects, n)
+	eventually(b.T, func() string {
+		if got := b.Stats().Disconnects; got < n {
+			return fmt.Sprintf("%d connections have ended, want %d", got, n)
 		}
-	}
+		return ""
+	})
 }
 
 // TestBoundHeldOfAnOtherLife is TestHeldOfAnOtherLife for engines that connect.

@@ -396,16 +396,12 @@ func (r *router) asked() []uint64 {
 // waitAsked waits until as many requests have come.
 func (r *router) waitAsked(t *testing.T, n int) {
 	t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for len(r.asked()) < n {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("%d requests, want %d", len(r.asked()), n)
+	eventually(t, func() string {
+		if got := len(r.asked()); got < n {
+			return fmt.Sprintf("%d requests, want %d", got, n)
 		}
-	}
+		return ""
+	})
 }
 
 func reply(seq uint64) [][]byte {
