@@ -20,7 +20,7 @@ import (
 )
 
 // listener accepts connections for serve until the test ends.
-func listener(t *testing.T, endpoint string, serve func(net.Conn)) string {
+func listener(t testing.TB, endpoint string, serve func(net.Conn)) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", strings.TrimPrefix(endpoint, "tcp://"))
 	must(t, err)

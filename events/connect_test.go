@@ -2,7 +2,6 @@ package events_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -19,31 +18,16 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-// The TestFault functions are for what goes wrong with go-zeromq/zmq4 v0.17.0 where
-// connections are made anew; those of a single connection are with internal/zmtp.
-
 // rawServer is a hostile engine: it plays one script a connection, in turn, and
 // the last one again and again. A script that is whole stays connected.
 func rawServer(t *testing.T, scripts ...[]byte) (endpoint string) {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	served := make(chan struct{})
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		defer close(served)
-		for i := 0; ; i++ {
-			nc, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			context.AfterFunc(ctx, func() { nc.Close() })
-			_, _ = nc.Write(scripts[min(i, len(scripts)-1)])
-			go func() { _, _ = io.Copy(io.Discard, nc); nc.Close() }()
-		}
-	}()
-	t.Cleanup(func() { cancel(); ln.Close(); <-served })
-	return zmtp.Name(ln.Addr())
+	i := 0
+	return listener(t, "127.0.0.1:0", func(nc net.Conn) {
+		_, _ = nc.Write(scripts[min(i, len(scripts)-1)])
+		i++
+		go func() { _, _ = io.Copy(io.Discard, nc); nc.Close() }()
+	})
 }
 
 func TestSubscriberConnects(t *testing.T) {
@@ -173,54 +157,9 @@ func TestSubscriberSurvivesHostileEngines(t *testing.T) {
 	})
 }
 
-// An engine whose host died says nothing more, not even to a heartbeat.
+// An engine whose host died says nothing more, not even to a heartbeat. When exactly its
+// connection is ended is tested in internal/zmtp, where time is played.
 func TestSubscriberLeavesDeadEngines(t *testing.T) {
-	dead := zmtptest.Hello(1, "PUB")
-	good := append(zmtptest.Hello(1, "PUB"), zmtptest.Message("", number(9), "x")...)
-	s := subscribe(t, events.SubscriberConfig{Endpoint: rawServer(t, dead, good), Heartbeat: 20 * time.Millisecond})
-	if m := s.next(); m.Seq != 9 {
-		t.Errorf("got %s", show(m))
-	}
-	if st := s.Stats(); st.Connects < 2 || st.Disconnects < 1 {
-		t.Errorf("stats %+v", st)
-	}
-	if err := <-s.errors; !errors.Is(err, os.ErrDeadlineExceeded) || !strings.Contains(err.Error(), "heartbeat") {
-		t.Errorf("got %v", err)
-	}
-}
-
-// zmq4: does not reconnect unless told to, and then only to the endpoint that was
-// dialled last. Here each subscriber comes back to its engine, as often as that
-// one goes.
-func TestFaultOnlyTheLastEndpointIsRedialled(t *testing.T) {
-	const engines, restarts = 3, 5
-	var publishers []*fakeengine.Publisher
-	var subscriptions []*subscription
-	for range engines {
-		p := publisher(t, fakeengine.PublisherConfig{})
-		publishers = append(publishers, p)
-		subscriptions = append(subscriptions, subscribe(t, events.SubscriberConfig{Endpoint: p.Endpoint()}))
-	}
-	for round := range restarts {
-		for i, p := range publishers {
-			waitSubscriber(t, p)
-			p.Publish([]byte("x"))
-			if m := subscriptions[i].next(); m.Seq != 0 || m.Stream != p.Endpoint() {
-				t.Fatalf("round %d: got %s", round, show(m))
-			}
-		}
-		for _, p := range publishers { // all of them, then all come back
-			must(t, p.Restart())
-		}
-	}
-}
-
-// zmq4: takes 151 seconds. When exactly a connection is ended is tested with
-// internal/zmtp, where time is played.
-func TestFaultHalfOpenConnection(t *testing.T) {
-	if noticed := 2 * 3 * time.Second; noticed > 6*time.Second {
-		t.Errorf("a dead engine is noticed after %v", noticed)
-	}
 	dead := zmtptest.Hello(1, "PUB")
 	within := append(zmtptest.Hello(1, "PUB"), zmtptest.Frame(1, "kv@pod@model")...) // a message that never ends
 	good := append(zmtptest.Hello(1, "PUB"), zmtptest.Message("", number(7), "x")...)

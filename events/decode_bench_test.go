@@ -83,42 +83,25 @@ func (l load) payloads(t testing.TB) [][]byte {
 	return out
 }
 
-// TestLoads: what the benchmarks decode is what they say, in no allocations.
+// TestLoads: the benchmark decodes as many blocks as it counts.
 func TestLoads(t *testing.T) {
 	for _, l := range loads {
-		t.Run(l.name, func(t *testing.T) {
-			l.messages = 64
-			payloads := l.payloads(t)
-			var b events.Batch
-			var structs structs
-			for _, p := range payloads {
-				must(t, events.Decode(p, &b))
-				blocks := 0
-				for _, e := range b.Events {
-					blocks += len(e.Hashes)
-				}
-				if blocks != l.blocks {
-					t.Fatalf("%d blocks, want %d", blocks, l.blocks)
-				}
-				if err := structs.decode(p); err != nil || len(structs.events) != len(b.Events) || structs.blocks != blocks {
-					t.Fatalf("structs: %d events, %d blocks: %v", len(structs.events), structs.blocks, err)
-				}
+		l.messages = 64
+		var b events.Batch
+		for _, p := range l.payloads(t) {
+			must(t, events.Decode(p, &b))
+			blocks := 0
+			for _, e := range b.Events {
+				blocks += len(e.Hashes)
 			}
-			i := 0
-			if n := testing.AllocsPerRun(len(payloads), func() {
-				if events.Decode(payloads[i%len(payloads)], &b) != nil {
-					t.Fail()
-				}
-				i++
-			}); n != 0 {
-				t.Errorf("%v allocations", n)
+			if blocks != l.blocks {
+				t.Fatalf("%s: %d blocks, want %d", l.name, blocks, l.blocks)
 			}
-		})
+		}
 	}
 }
 
-// BenchmarkDecode decodes ever new messages: with Decode, and with msgpack/v5
-// token by token into structs and as a whole into an any.
+// BenchmarkDecode decodes ever new messages: with Decode, and with msgpack/v5 into an any.
 func BenchmarkDecode(b *testing.B) {
 	for _, l := range loads {
 		payloads := l.payloads(b)
@@ -135,8 +118,6 @@ func BenchmarkDecode(b *testing.B) {
 		}
 		var batch events.Batch
 		run("Decode", func(p []byte) error { return events.Decode(p, &batch) })
-		var structs structs
-		run("msgpack-structs", structs.decode)
 		reader := bytes.NewReader(nil)
 		decoder := msgpack.NewDecoder(reader)
 		run("msgpack-any", func(p []byte) error {
@@ -146,127 +127,4 @@ func BenchmarkDecode(b *testing.B) {
 			return err
 		})
 	}
-}
-
-// structs are what a program with msgpack/v5 would decode batches into. It
-// reuses all memory.
-type structs struct {
-	decoder *msgpack.Decoder
-	reader  *bytes.Reader
-	time    float64
-	events  []structEvent
-	blocks  int
-}
-
-type structEvent struct {
-	Kind      string
-	Hashes    []uint64
-	Parent    uint64
-	Tokens    []uint32
-	BlockSize int
-	LoraID    int
-	Medium    string
-	LoraName  string
-	GroupKind string
-}
-
-// structFields are the fields of the array forms.
-var structFields = []string{
-	"type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind",
-}
-
-func (s *structs) decode(p []byte) error {
-	if s.decoder == nil {
-		s.reader = bytes.NewReader(nil)
-		s.decoder = msgpack.NewDecoder(s.reader)
-	}
-	s.reader.Reset(p)
-	s.decoder.Reset(s.reader)
-	s.events, s.blocks = s.events[:0], 0
-	if _, err := s.decoder.DecodeArrayLen(); err != nil {
-		return err
-	}
-	var err error
-	if s.time, err = s.decoder.DecodeFloat64(); err != nil {
-		return err
-	}
-	n, err := s.decoder.DecodeArrayLen()
-	for range n {
-		if err = s.event(); err != nil {
-			return err
-		}
-	}
-	return err
-}
-
-func (s *structs) event() error {
-	if len(s.events) < cap(s.events) {
-		s.events = s.events[:len(s.events)+1]
-	} else {
-		s.events = append(s.events, structEvent{})
-	}
-	e := &s.events[len(s.events)-1]
-	*e = structEvent{Hashes: e.Hashes[:0], Tokens: e.Tokens[:0]}
-	c, err := s.decoder.PeekCode()
-	if err != nil {
-		return err
-	}
-	isMap := c&0xf0 == 0x80
-	var n int
-	if isMap {
-		n, err = s.decoder.DecodeMapLen()
-	} else {
-		n, err = s.decoder.DecodeArrayLen()
-	}
-	for i := 0; i < n && err == nil; i++ {
-		key := "-"
-		if isMap {
-			key, err = s.decoder.DecodeString()
-		} else if i < len(structFields) && (i < 2 || e.Kind == "BlockStored") {
-			key = structFields[i]
-		}
-		if err == nil {
-			err = s.field(e, key)
-		}
-	}
-	s.blocks += len(e.Hashes)
-	return err
-}
-
-func (s *structs) field(e *structEvent, key string) (err error) {
-	d := s.decoder
-	var n int
-	switch key {
-	case "type":
-		e.Kind, err = d.DecodeString()
-	case "block_hashes":
-		n, err = d.DecodeArrayLen()
-		for i := 0; i < n && err == nil; i++ {
-			var h uint64
-			h, err = d.DecodeUint64()
-			e.Hashes = append(e.Hashes, h)
-		}
-	case "parent_block_hash":
-		e.Parent, err = d.DecodeUint64()
-	case "token_ids":
-		n, err = d.DecodeArrayLen()
-		for i := 0; i < n && err == nil; i++ {
-			var token uint32
-			token, err = d.DecodeUint32()
-			e.Tokens = append(e.Tokens, token)
-		}
-	case "block_size":
-		e.BlockSize, err = d.DecodeInt()
-	case "lora_id":
-		e.LoraID, err = d.DecodeInt()
-	case "medium":
-		e.Medium, err = d.DecodeString()
-	case "lora_name":
-		e.LoraName, err = d.DecodeString()
-	case "kv_cache_spec_kind":
-		e.GroupKind, err = d.DecodeString()
-	default:
-		err = d.Skip()
-	}
-	return err
 }

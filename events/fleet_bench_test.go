@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"runtime"
@@ -61,35 +62,9 @@ func (c *dueSink) RemovePod(pod string) error {
 
 // tarpit accepts connections at a port of all loopback addresses, and says nothing.
 func tarpit(tb testing.TB) (port int) {
-	ln, err := net.Listen("tcp", "0.0.0.0:0")
-	must(tb, err)
-	var conns sync.Map
-	var accepting sync.WaitGroup
-	accepting.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			conns.Store(c, true)
-			accepting.Go(func() {
-				b := make([]byte, 64)
-				for {
-					if _, err := c.Read(b); err != nil {
-						c.Close()
-						conns.Delete(c)
-						return
-					}
-				}
-			})
-		}
-	})
-	tb.Cleanup(func() {
-		ln.Close()
-		conns.Range(func(c, _ any) bool { c.(net.Conn).Close(); return true })
-		accepting.Wait()
-	})
-	return ln.Addr().(*net.TCPAddr).Port
+	return portOf(tb, listener(tb, "0.0.0.0:0", func(nc net.Conn) {
+		go func() { _, _ = io.Copy(io.Discard, nc); nc.Close() }()
+	}))
 }
 
 func BenchmarkFleetUnreachable(b *testing.B) {

@@ -9,18 +9,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/go-zeromq/zmq4"
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/zmtp"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
-
-// The TestFault functions are for what goes wrong with go-zeromq/zmq4 v0.17.0 where
-// sockets are bound; those of a single connection are with internal/zmtp.
 
 // guest is a raw connection to a listening subscriber.
 func guest(t *testing.T, endpoint string, script []byte) net.Conn {
@@ -239,48 +233,4 @@ func TestSubscriberCannotListen(t *testing.T) {
 	if err := s.Run(t.Context()); err == nil || !strings.Contains(err.Error(), endpoint) {
 		t.Errorf("Run at a taken port: %v", err)
 	}
-}
-
-// zmq4: a bound socket does the handshakes one after the other, and waits in each
-// for ever. Here engines are heard while others idle; a machine that is so slow
-// that the idlers are thrown out meanwhile has a few more tries.
-func TestFaultIdleClientBlocksABoundSocket(t *testing.T) {
-	for range 5 {
-		if heardBesideIdlers(t) {
-			return
-		}
-	}
-	t.Error("no engine was heard before the idlers were thrown out")
-}
-
-// heardBesideIdlers has engines heard beside connections that stop in the
-// handshake, and reports whether all of these were still there then.
-func heardBesideIdlers(t *testing.T) bool {
-	s := subscribe(t, events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:0", Bind: true})
-	endpoint := wait(t, "OnListen", s.listening)
-	hello := zmtptest.Hello(1, "PUB")
-	for _, said := range []int{0, 0, 0, 1, 10, 63, 64, 65, len(hello) - 1, len(hello)} {
-		guest(t, endpoint, hello[:said]) // says nothing more, and stays
-	}
-	for i := range 3 {
-		p := publisher(t, fakeengine.PublisherConfig{Endpoint: endpoint, Connect: true, Topic: fmt.Sprintf("kv@pod-%d@model", i)})
-		waitSubscriber(t, p)
-		p.Publish([]byte("x"))
-		if m := s.next(); m.Pod != fmt.Sprintf("pod-%d", i) {
-			t.Errorf("got %s", show(m))
-		}
-	}
-	other := zmq4.NewPub(t.Context())
-	defer other.Close()
-	must(t, other.Dial(endpoint))
-	for again := time.Tick(5 * time.Millisecond); ; {
-		must(t, other.SendMulti(zmq4.NewMsgFrom([]byte("kv@zmq4@model"), []byte(number(0)), nil)))
-		select {
-		case <-s.messages:
-		case <-again:
-			continue
-		}
-		break
-	}
-	return len(s.errors) == 0
 }

@@ -44,34 +44,14 @@ type PoolConfig struct {
 	// k+1, and one part stays free for others. 0: 65,536 messages, and 256 MiB.
 	MaxMessages int
 	MaxBytes    int64
-	// DropOldest: if a pod has used its room, its older messages are dropped. Without it, or
-	// if no message may be dropped, Offer waits.
-	DropOldest bool
-
-	// The hooks may be nil. They are called by the goroutine that delivers the
-	// pod's messages, which wait for them.
-
-	// OnDrop gets dropped messages of a stream, just before the sink gets the message behind
-	// them.
-	OnDrop func(Drop)
-	// OnError gets each error of the sink, with the message; for OfferRestart the message has
-	// no payload. The payload is valid during the call only. A sink counts an error that wraps
-	// ErrMalformed as a loss.
+	// OnError gets each error of the sink about an offered message, with the message, whose
+	// payload is valid during the call only. A sink counts an error that wraps ErrMalformed as
+	// a loss. The goroutine that delivers the messages of the pod calls it, and waits for it.
 	OnError func(Message, error)
 }
 
-// Drop describes messages of one stream that a Pool dropped, one after the other.
-type Drop struct {
-	Pod, Model, Stream string
-	// From and To are the lowest and the highest number, both inclusive.
-	From, To uint64
-	// Messages is less than To-From+1 if the numbers had gaps, and may be more if some
-	// messages came twice.
-	Messages uint64
-}
-
-// PoolStats counts messages, and calls of OfferRestart like messages. The sum of Messages,
-// Delivered and Dropped is the number that Offer has accepted.
+// PoolStats counts messages. The sum of Messages, Delivered and Dropped is the number that
+// Offer has accepted.
 type PoolStats struct {
 	Concurrency int // of the PoolConfig, or the default
 
@@ -79,27 +59,22 @@ type PoolStats struct {
 	Bytes    int64 // of their payloads
 
 	Delivered uint64 // given to the sink, also if it returned an error
-	Dropped   uint64
+	Dropped   uint64 // with their pod or stream, or by Close
 	Malformed uint64 // errors of the sink that wrap ErrMalformed
 	Errors    uint64 // other errors of the sink
-	Waited    uint64 // calls of Offer and OfferRestart that had to wait for room
+	Waited    uint64 // calls of Offer that had to wait for room
 }
 
 // Pool is a queue between a transport that must not wait and a Sink. A Subscriber
 // needs none: it waits in the socket.
 //
-// Offer queues a message and returns at once. Sink is for transports that need the sink's
-// results.
+// Offer queues a message and returns at once, or waits while there is no room. Sink is for
+// transports that need the sink's results.
 //
 // The messages of a stream come to the sink in the order in which they were offered, those of
 // a pod one at a time, those of different pods concurrently and in turns. A pod that floods
 // the Pool does not delay others, and neither does a pod with a slow sink: see Concurrency and
 // MaxMessages.
-//
-// With DropOldest the Pool drops messages when it is full, and the sink always notices. The
-// newest message of a stream is never dropped, so the sink sees a gap before it. If the
-// numbers would not show the gap, because they went back or because the sink does not have the
-// stream, the Pool gives the sink a NoteRestarted.
 //
 // All methods are safe for concurrent use. NewPool starts no goroutine. There are at
 // most Concurrency goroutines while there are messages, and none after Close. At most
@@ -152,8 +127,8 @@ func (c PoolConfig) withDefaults() PoolConfig {
 }
 
 // Offer queues a message and a copy of its payload. If there is no room it waits until there
-// is, or until ctx ends; it has the copy already. After an error the message was not queued:
-// offer it again, or it is missing in its stream.
+// is, or until ctx ends. After an error the message was not queued: offer it again, or it is
+// missing in its stream.
 func (p *Pool) Offer(ctx context.Context, m Message) error {
 	n := len(m.Payload)
 	switch {
@@ -165,15 +140,37 @@ func (p *Pool) Offer(ctx context.Context, m Message) error {
 	e := p.newEntry(n)
 	e.size, e.seq, e.replayed, e.err = n, m.Seq, m.Replayed, m.Err
 	copy(e.buf, m.Payload) // without the lock: it may be long
-	return p.offer(ctx, m.Pod, m.Model, m.Stream, e)
-}
 
-// OfferRestart queues a NoteRestarted for the sink, behind the messages of the stream that
-// were offered before. It waits as Offer does, and is never dropped.
-func (p *Pool) OfferRestart(ctx context.Context, pod, model, stream string) error {
-	e := p.newEntry(0)
-	e.restart = true
-	return p.offer(ctx, pod, model, stream, e)
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		p.freeEntry(e)
+		return ErrPoolClosed
+	}
+	q := p.pod(m.Pod)
+	e.stream = q.stream(m.Model, m.Stream)
+	p.noteOffer(e.stream)
+	if len(q.waiters) == 0 && p.fits(q, n) {
+		p.admit(e)
+		p.serveStarved()
+		p.mu.Unlock()
+		return nil
+	}
+	w := p.newWaiter(e)
+	q.waiters = append(q.waiters, w)
+	p.stats.Waited++
+	p.noteStarved(q)
+	p.mu.Unlock()
+
+	select {
+	case <-w.ready:
+	case <-ctx.Done():
+		p.cancel(w, ctx.Err())
+		<-w.ready
+	}
+	err := w.err
+	p.waiters.Put(w)
+	return err
 }
 
 // Stats returns the counts so far.
@@ -189,10 +186,9 @@ func (p *Pool) Stats() PoolStats {
 // of the Pool, and for calls that have their turn or come to it. Calls of Offer that wait for
 // room return ErrPoolClosed, and so do calls behind them.
 //
-// When ctx ends, messages that still wait are dropped. OnDrop gets them, and the sink does
-// not. Every Close returns an error that wraps that of ctx then. If you go on to use the sink,
-// give it a NoteRestarted for the streams that OnDrop has named. Close always waits for the
-// message that is in the sink.
+// When ctx ends, messages that still wait are dropped, and every Close returns an error that
+// wraps that of ctx. If you go on to use the sink, give it a NoteRestarted for each stream
+// then. Close always waits for the message that is in the sink.
 func (p *Pool) Close(ctx context.Context) error {
 	p.mu.Lock()
 	if !p.closed {
@@ -213,9 +209,6 @@ func (p *Pool) Close(ctx context.Context) error {
 		p.abandon(ctx.Err())
 		<-p.drained
 	}
-	for _, d := range p.unreported() {
-		p.cfg.OnDrop(d)
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.closeErr
@@ -227,36 +220,17 @@ func (p *Pool) abandon(cause error) {
 	defer p.mu.Unlock()
 	before := p.stats.Dropped
 	for _, q := range p.pods {
-		for e := q.first[waiting]; e != nil; e = q.first[waiting] {
-			if e.turn == nil {
+		for q.first != nil {
+			if e := q.take(); e.turn == nil {
 				p.drop(e)
-				continue
+			} else {
+				p.refuse(e.turn, ErrPoolClosed)
 			}
-			q.take(e)
-			p.refuse(e.turn, ErrPoolClosed)
 		}
 	}
 	if n := p.stats.Dropped - before; n > 0 {
 		p.closeErr = fmt.Errorf("events: pool: closed with %d messages not delivered: %w", n, cause)
 	}
-}
-
-// unreported returns the dropped messages that have no message behind them.
-func (p *Pool) unreported() (drops []Drop) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.cfg.OnDrop == nil {
-		return nil
-	}
-	for _, q := range p.pods {
-		for _, s := range q.streams {
-			if s.lost.messages > 0 {
-				drops = append(drops, s.drop(s.lost))
-				s.lost = poolLoss{}
-			}
-		}
-	}
-	return drops
 }
 
 // checkDrained lets Close return.
@@ -275,7 +249,8 @@ type podQueue struct {
 	recent  *poolStream // the last one looked up
 	offers  int         // of all streams
 
-	entryLists
+	first, last *poolEntry
+
 	messages int           // as in PoolStats
 	bytes    int64         // as in PoolStats
 	waiters  []*poolWaiter // callers, in order
@@ -293,12 +268,9 @@ type streamName struct {
 type poolStream struct {
 	pod *podQueue
 	streamName
-	offers int        // that wait for room, wait, or are delivered; calls too
-	newest *poolEntry // the last one in the queue; nil if there is none, or a call behind it
-
-	lost poolLoss // dropped behind the queue
-	// owed: a NoteRestarted to the sink has failed. Only the goroutine that serves the pod
-	// changes it.
+	offers int // that wait for room, wait, or are delivered; calls too
+	// owed: the sink has to get a NoteRestarted first. Only a goroutine that has the turn of
+	// the pod changes it.
 	owed bool
 }
 
@@ -354,45 +326,11 @@ func (p *Pool) sweepPod(q *podQueue) {
 func (q *podQueue) sweep() {
 	q.recent = nil
 	for name, s := range q.streams {
-		if s.offers == 0 && !s.owed && s.lost.messages == 0 {
+		if s.offers == 0 && !s.owed {
 			delete(q.streams, name)
 		}
 	}
 	q.sweepAt = max(idleStreams, 2*len(q.streams))
-}
-
-// offer puts an entry into the queue of its stream. It waits for room.
-func (p *Pool) offer(ctx context.Context, pod, model, name string, e *poolEntry) error {
-	p.mu.Lock()
-	if p.closed {
-		p.mu.Unlock()
-		p.freeEntry(e)
-		return ErrPoolClosed
-	}
-	q := p.pod(pod)
-	e.stream = q.stream(model, name)
-	p.noteOffer(e.stream)
-	if len(q.waiters) == 0 && p.room(e.stream, e.size) {
-		p.admit(e)
-		p.serveStarved()
-		p.mu.Unlock()
-		return nil
-	}
-	w := p.newWaiter(e)
-	q.waiters = append(q.waiters, w)
-	p.stats.Waited++
-	p.noteStarved(q)
-	p.mu.Unlock()
-
-	select {
-	case <-w.ready:
-	case <-ctx.Done():
-		p.cancel(w, ctx.Err())
-		<-w.ready
-	}
-	err := w.err
-	p.waiters.Put(w)
-	return err
 }
 
 func (p *Pool) noteOffer(s *poolStream) {
@@ -406,43 +344,11 @@ func (p *Pool) forgetOffer(s *poolStream) {
 	s.pod.offers--
 }
 
-// room reports whether a message of n bytes fits. With DropOldest it makes room if it can. A
-// caller that gets true admits the message.
-func (p *Pool) room(s *poolStream, n int) bool {
-	q := s.pod
-	for !p.fits(q, n) {
-		if !p.cfg.DropOldest {
-			return false
-		}
-		if q.first[spare] == nil {
-			return p.replace(s, n)
-		}
-		p.drop(q.first[spare])
-	}
-	return true
-}
-
 // fits: a pod may have as much as it leaves free. So the room of a pod shrinks with the use of
 // all, and a pod without messages always has some.
 func (p *Pool) fits(q *podQueue, n int) bool {
 	return q.messages+1 <= p.cfg.MaxMessages-p.stats.Messages &&
 		q.bytes+int64(n) <= p.cfg.MaxBytes-p.stats.Bytes
-}
-
-// replace drops the newest message of a stream if that makes room for its next one. Otherwise
-// it has to stay: nothing else would show the gap.
-func (p *Pool) replace(s *poolStream, n int) bool {
-	e := s.newest
-	if e == nil || e.restart {
-		return false
-	}
-	p.charge(s.pod, -1, -e.size)
-	ok := p.fits(s.pod, n)
-	p.charge(s.pod, 1, e.size)
-	if ok {
-		p.drop(e)
-	}
-	return ok
 }
 
 // charge counts messages and bytes.
@@ -453,22 +359,13 @@ func (p *Pool) charge(q *podQueue, messages, bytes int) {
 	p.stats.Bytes += int64(bytes)
 }
 
-// admit puts an entry that has room into its queue. A call needs no room. No message before a
-// call is dropped for one behind it, so losses are reported in order.
+// admit puts an entry that has room into its queue. A call needs no room.
 func (p *Pool) admit(e *poolEntry) {
-	s := e.stream
-	q := s.pod
-	if old := s.newest; e.turn == nil && old != nil && !old.restart {
-		q.link(spare, old)
-		old.then = e
-	}
-	if s.newest = e; e.turn != nil {
-		s.newest = nil
-	} else {
-		e.lost, s.lost = s.lost, poolLoss{}
+	q := e.stream.pod
+	if e.turn == nil {
 		p.charge(q, 1, e.size)
 	}
-	q.link(waiting, e)
+	q.put(e)
 	if q.active {
 		return
 	}
@@ -480,41 +377,12 @@ func (p *Pool) admit(e *poolEntry) {
 	}
 }
 
-// drop takes a message out of its queue and records the loss.
+// drop gives up a message that was taken out of its queue.
 func (p *Pool) drop(e *poolEntry) {
-	s := e.stream
-	q := s.pod
-	q.take(e)
-	p.charge(q, -1, -e.size)
+	p.charge(e.stream.pod, -1, -e.size)
 	p.stats.Dropped++
-	p.forgetOffer(s)
-	behind := &s.lost
-	if e.then != nil {
-		behind = &e.then.lost
-	}
-	behind.add(e.lost)
-	if !e.restart {
-		behind.add(poolLoss{e.seq, e.seq, 1})
-	}
+	p.forgetOffer(e.stream)
 	p.freeEntry(e)
-}
-
-// A poolLoss is a run of dropped messages of a stream.
-type poolLoss struct{ from, to, messages uint64 }
-
-func (l *poolLoss) add(more poolLoss) {
-	switch {
-	case more.messages == 0:
-	case l.messages == 0:
-		*l = more
-	default:
-		*l = poolLoss{min(l.from, more.from), max(l.to, more.to), l.messages + more.messages}
-	}
-}
-
-// drop returns the Drop of a loss.
-func (s *poolStream) drop(l poolLoss) Drop {
-	return Drop{Pod: s.pod.name, Model: s.model, Stream: s.name, From: l.from, To: l.to, Messages: l.messages}
 }
 
 // run delivers messages until the line is empty.
@@ -538,23 +406,19 @@ func (p *Pool) run() {
 	p.mu.Unlock()
 }
 
-// hasMessage reports whether a message or a restart is next, and not a call.
-func (q *podQueue) hasMessage() bool {
-	e := q.first[waiting]
-	return e != nil && e.turn == nil
-}
+// hasMessage reports whether a message is next, and not a call.
+func (q *podQueue) hasMessage() bool { return q.first != nil && q.first.turn == nil }
 
 // leave ends the service of a pod. If a call is next, it gets the pod and the place of the
 // caller of leave.
 func (p *Pool) leave(q *podQueue) (given bool) {
-	e := q.first[waiting]
 	switch {
-	case e == nil:
+	case q.first == nil:
 		q.active = false
-	case e.turn == nil:
+	case q.hasMessage():
 		p.line.add(q)
 	default:
-		q.take(e)
+		e := q.take()
 		w := e.turn
 		p.freeEntry(e)
 		w.settle(nil)
@@ -565,16 +429,28 @@ func (p *Pool) leave(q *podQueue) (given bool) {
 
 // serveOne delivers the first message of a pod. It releases the lock meanwhile.
 func (p *Pool) serveOne(q *podQueue) {
-	e := q.first[waiting]
-	q.take(e)
+	e := q.take()
 	s := e.stream
-	d := s.prepare(e)
+	m := Message{
+		Pod:      q.name,
+		Model:    s.model,
+		Stream:   s.name,
+		Seq:      e.seq,
+		Payload:  e.buf[:e.size],
+		Err:      e.err,
+		Replayed: e.replayed,
+	}
 
 	p.mu.Unlock()
-	err := p.deliver(&d)
+	err := p.pay(s)
+	if err == nil {
+		_, err = p.sink.IngestMessage(m)
+	}
+	if err != nil && p.cfg.OnError != nil {
+		p.cfg.OnError(m, err)
+	}
 	p.mu.Lock()
 
-	s.owed = d.restart
 	switch {
 	case errors.Is(err, ErrMalformed):
 		p.stats.Malformed++
@@ -587,62 +463,6 @@ func (p *Pool) serveOne(q *podQueue) {
 	p.freeEntry(e)
 	p.serve(q)
 	p.serveStarved()
-}
-
-// A poolDelivery is the sink's next input.
-type poolDelivery struct {
-	drop    Drop // before it; none if its Messages is 0
-	restart bool // comes first; false when done
-	message bool // and m is one
-	m       Message
-}
-
-// prepare makes a delivery of an entry and of the drops before it.
-func (s *poolStream) prepare(e *poolEntry) poolDelivery {
-	return poolDelivery{
-		drop:    s.drop(e.lost),
-		message: !e.restart,
-		restart: e.restart || s.owed,
-		m: Message{
-			Pod:      s.pod.name,
-			Model:    s.model,
-			Stream:   s.name,
-			Seq:      e.seq,
-			Payload:  e.buf[:e.size],
-			Err:      e.err,
-			Replayed: e.replayed,
-		},
-	}
-}
-
-// deliver calls the sink and the hooks. If the sink refuses a restart, it gets no message
-// either: it would join the message to blocks that it should have forgotten.
-func (p *Pool) deliver(d *poolDelivery) (err error) {
-	if d.drop.Messages > 0 {
-		if p.cfg.OnDrop != nil {
-			p.cfg.OnDrop(d.drop)
-		}
-		d.restart = d.restart || p.hides(d)
-	}
-	if d.restart {
-		err = p.sink.StreamNote(d.m.Pod, d.m.Model, d.m.Stream, NoteRestarted)
-		d.restart = err != nil
-	}
-	if err == nil && d.message {
-		_, err = p.sink.IngestMessage(d.m)
-	}
-	if err != nil && p.cfg.OnError != nil {
-		p.cfg.OnError(d.m, err)
-	}
-	return err
-}
-
-// hides reports whether the message would hide a drop before it. A gap shows if all of it is
-// beyond the sink's position and below the next message. An engine that restarted counts from
-// 0: without its first messages the next one may seem to continue the old engine.
-func (p *Pool) hides(d *poolDelivery) bool {
-	at := p.sink.StreamNext(d.m.Pod, d.m.Model, d.m.Stream)
-	return !at.Received || d.drop.From < at.Next || d.m.Seq <= d.drop.To
 }
 
 // A poolWaiter is a caller that waits: of Offer for room, or another one for its turn.
@@ -697,7 +517,7 @@ func (p *Pool) serve(q *podQueue) {
 	for len(q.waiters) > 0 {
 		w := q.waiters[0]
 		e := w.entry
-		if e.turn == nil && !p.room(e.stream, e.size) {
+		if e.turn == nil && !p.fits(q, e.size) {
 			p.noteStarved(q)
 			return
 		}
@@ -750,69 +570,34 @@ func (l *podLine) take() *podQueue {
 	return q
 }
 
-// The lists of a podQueue.
-const (
-	waiting = iota // all entries, in order
-	spare          // messages that have a newer entry of their stream behind them
-	lists
-)
-
-type entryLists struct {
-	first, last [lists]*poolEntry
-}
-
-// A poolEntry is a message, a restart or a call that waits. Unused ones are zero, but for
-// class and buf.
+// A poolEntry is a message or a call that waits. Unused ones are zero, but for class and buf.
 type poolEntry struct {
-	stream     *poolStream
-	turn       *poolWaiter // of a call; nil: it is none
-	seq        uint64
-	size       int
-	err        error
-	replayed   bool
-	restart    bool
-	spare      bool
-	then       *poolEntry // the next message of the stream, if spare
-	lost       poolLoss   // before it
-	class      int8
-	buf        []byte // its first size bytes are the payload
-	next, prev [lists]*poolEntry
+	stream   *poolStream
+	turn     *poolWaiter // of a call; nil: it is none
+	seq      uint64
+	size     int
+	err      error
+	replayed bool
+	class    int8
+	buf      []byte // its first size bytes are the payload
+	next     *poolEntry
 }
 
-func (q *podQueue) link(l int, e *poolEntry) {
-	e.spare = l == spare
-	e.prev[l], e.next[l] = q.last[l], nil
-	if q.last[l] == nil {
-		q.first[l] = e
+// put adds an entry at the end.
+func (q *podQueue) put(e *poolEntry) {
+	if q.first == nil {
+		q.first = e
 	} else {
-		q.last[l].next[l] = e
+		q.last.next = e
 	}
-	q.last[l] = e
+	q.last = e
 }
 
-func (q *podQueue) unlink(l int, e *poolEntry) {
-	if e.prev[l] == nil {
-		q.first[l] = e.next[l]
-	} else {
-		e.prev[l].next[l] = e.next[l]
-	}
-	if e.next[l] == nil {
-		q.last[l] = e.prev[l]
-	} else {
-		e.next[l].prev[l] = e.prev[l]
-	}
-	e.prev[l], e.next[l] = nil, nil
-}
-
-// take removes an entry from the lists of its pod.
-func (q *podQueue) take(e *poolEntry) {
-	q.unlink(waiting, e)
-	if e.spare {
-		q.unlink(spare, e)
-	}
-	if e.stream.newest == e {
-		e.stream.newest = nil
-	}
+// take removes the first entry.
+func (q *podQueue) take() *poolEntry {
+	e := q.first
+	q.first, e.next = e.next, nil
+	return e
 }
 
 // Entries are used again by the size of their buffers, powers of 2 from 256 B to 1 MiB; larger

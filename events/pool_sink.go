@@ -9,9 +9,7 @@ package events
 // passes the place on afterwards. So at most Concurrency are in the sink, and a call for an
 // idle pod takes a place at once: 0.2 us, without another goroutine. For that, messages are in
 // the queue as soon as they have room, in the order in which their offers began; an Offer that
-// waits has made its copy before. A drop is recorded at the message behind it, so it is
-// reported in its place, whatever stands between, and a message before a call is not dropped
-// for one behind it.
+// waits has made its copy before.
 
 // Sink returns a Sink whose calls wait for their turn, behind all earlier offers for the pod,
 // and return the results of p's sink. So a Fleet, and a transport that requests replays, can
@@ -23,11 +21,11 @@ package events
 // StreamView does not wait for a turn.
 //
 // RemovePod drops all earlier messages of the pod, also those of calls of Offer that wait for
-// room, which return nil. They count in Dropped, and OnDrop does not get them. When the
-// message in the sink and the calls that wait already are done, the sink's RemovePod is
-// called. So no earlier message brings the pod back. After an error of the sink call RemovePod
-// again. Without that call the sink gets a NoteRestarted with the next message of each stream,
-// because of the drops. RemoveStream does the same for a stream.
+// room, which return nil. They count in Dropped. When the message in the sink and the calls
+// that wait already are done, the sink's RemovePod is called. So no earlier message brings the
+// pod back. After an error of the sink call RemovePod again. Without that call the sink gets a
+// NoteRestarted with the next message of each stream, because of the drops. RemoveStream does
+// the same for a stream.
 func (p *Pool) Sink() Sink { return poolSink{p} }
 
 // poolSink is the result of Pool.Sink.
@@ -109,7 +107,7 @@ func (p *Pool) remove(pod string, gone func(*poolStream) bool, forget func() err
 		defer p.mu.Unlock()
 		for _, s := range q.streams {
 			if gone(s) {
-				s.owed = err != nil // else nothing reports the drops
+				s.owed = err != nil // else nothing shows the drops
 			}
 		}
 		p.end(&q.whole)
@@ -121,10 +119,15 @@ func (p *Pool) remove(pod string, gone func(*poolStream) bool, forget func() err
 // dropAll drops all messages of some streams of a pod that wait, for their turn or for room.
 // p.mu is held.
 func (p *Pool) dropAll(q *podQueue, gone func(*poolStream) bool) {
-	for e := q.first[waiting]; e != nil; {
-		next := e.next[waiting]
+	e := q.first
+	q.first = nil
+	for e != nil {
+		next := e.next
+		e.next = nil
 		if e.turn == nil && gone(e.stream) {
 			p.drop(e)
+		} else {
+			q.put(e)
 		}
 		e = next
 	}
@@ -139,11 +142,6 @@ func (p *Pool) dropAll(q *podQueue, gone func(*poolStream) bool) {
 	}
 	clear(q.waiters[len(stay):])
 	q.waiters = stay
-	for _, s := range q.streams {
-		if gone(s) {
-			s.lost = poolLoss{}
-		}
-	}
 	p.serve(q)
 	p.serveStarved()
 }
@@ -198,7 +196,7 @@ func (p *Pool) end(s *poolStream) {
 	p.forgetOffer(s)
 	p.serve(q)
 	p.serveStarved()
-	if q.active = q.first[waiting] != nil; q.active {
+	if q.active = q.first != nil; q.active {
 		p.line.add(q)
 	}
 	p.pass()
@@ -210,7 +208,7 @@ func (p *Pool) pass() {
 	case q == nil:
 		p.workers--
 		p.checkDrained()
-	case q.first[waiting] != nil && !q.hasMessage():
+	case q.first != nil && !q.hasMessage():
 		p.leave(p.line.take())
 	default:
 		go p.work()

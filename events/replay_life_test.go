@@ -14,7 +14,6 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/internal/zmtp"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
@@ -159,71 +158,16 @@ func TestReplayOfTheEngineBefore(t *testing.T) {
 	}
 }
 
-// TestAnswerBeginsTooEarly: what is before the number that was asked for is no
-// answer.
-func TestAnswerBeginsTooEarly(t *testing.T) {
-	engine := life{100, 10}
-	r := newRouter(t, func(n int, _ uint64) [][][]byte {
-		if n < 2 {
-			return life{100, 5}.answer(0)
-		}
-		return engine.answer(0)
-	})
-	endpoint := speaker(t, nil, [][]byte{engine.live(9)})
-	l := newLedger()
-	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: endpoint, Replay: r.endpoint})
-	l.expect(t, numbers(0, 4)+" hold 9 "+numbers(5, 9))
-	wait(t, "the first replay", replays)
-	wait(t, "the next connection's", replays)
-	if got := wait(t, "a replay", replays); got.Err != nil || got.Restarted || got.Messages != 6 {
-		t.Errorf("%+v", got)
-	}
-}
-
-// TestRepairEnds: what the engine has behind the message that is held comes on
-// the connection, so it is not waited for.
-func TestRepairEnds(t *testing.T) {
-	engine := life{100, 20}
-	r := newRouter(t, func(n int, start uint64) [][][]byte {
-		if n == 0 {
-			return [][][]byte{end()}
-		}
-		return engine.answer(start)
-	})
-	endpoint := speaker(t, [][]byte{engine.live(0), engine.live(9), engine.live(10)})
-	l := newLedger()
-	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: endpoint, Replay: r.endpoint})
-	l.expect(t, "0 hold 9 "+numbers(1, 10))
-	wait(t, "the first replay", replays)
-	if got := wait(t, "a replay", replays); got.Err != nil || got.Messages != 10 || got.Attempts != 1 {
-		t.Errorf("%+v", got)
-	}
-}
-
 // TestReplaySlowly: an answer may take as long as it likes while it goes on.
 func TestReplaySlowly(t *testing.T) {
 	t.Parallel()
 	const n, pace, timeout = 15, 150 * time.Millisecond, 2 * time.Second
 	asked := make(chan net.Conn, 10)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	gone := make(chan struct{})
-	go func() {
-		defer close(gone)
-		for {
-			nc, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			defer nc.Close()
-			asked <- nc
-		}
-	}()
-	t.Cleanup(func() { ln.Close(); <-gone })
+	socket := listener(t, "127.0.0.1:0", func(nc net.Conn) { asked <- nc })
 	engine := life{100, n}
 	endpoint := speaker(t, nil)
 	l := newLedger()
-	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: endpoint, Replay: zmtp.Name(ln.Addr()), ReplayTimeout: timeout})
+	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: endpoint, Replay: socket, ReplayTimeout: timeout})
 	nc := wait(t, "a request", asked)
 	say(t, nc, slices.Concat(zmtptest.Hello(0, "ROUTER"), zmtptest.Message("", number(math.MaxUint64), ""))) // it answers
 	tick := time.NewTicker(pace)
@@ -288,16 +232,12 @@ func (b *bound) left(nc net.Conn) {
 // waitDisconnects waits until as many connections were ended.
 func (b *bound) waitDisconnects(n uint64) {
 	b.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for b.Stats().Disconnects < n {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			b.Fatalf("%d connections have ended, want %d", b.Stats().Disconnects, n)
+	eventually(b.T, func() string {
+		if got := b.Stats().Disconnects; got < n {
+			return fmt.Sprintf("%d connections have ended, want %d", got, n)
 		}
-	}
+		return ""
+	})
 }
 
 // TestBoundHeldOfAnOtherLife is TestHeldOfAnOtherLife for engines that connect.

@@ -9,37 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-zeromq/zmq4"
-
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/faultproxy"
-	"github.com/kvindex/kvindex/internal/zmtp"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
 // This file has the tests against publishers of other libraries.
-
-func TestSubscriberHearsZMQ4(t *testing.T) {
-	publish := func(t *testing.T, s *subscription, pub zmq4.Socket, topic string) {
-		t.Helper()
-		defer pub.Close()
-		untilHeard(t, s, func(seq uint64) error {
-			return pub.SendMulti(zmq4.NewMsgFrom([]byte(topic), []byte(number(seq)), payload(seq)))
-		})
-	}
-	t.Run("connecting", func(t *testing.T) {
-		pub := zmq4.NewPub(t.Context())
-		must(t, pub.Listen("tcp://127.0.0.1:0"))
-		s := subscribe(t, events.SubscriberConfig{Endpoint: zmtp.Name(pub.Addr())})
-		publish(t, s, pub, "")
-	})
-	t.Run("listening", func(t *testing.T) {
-		s := subscribe(t, events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:0", Bind: true, Topic: "kv@"})
-		pub := zmq4.NewPub(t.Context())
-		must(t, pub.Dial(wait(t, "OnListen", s.listening)))
-		publish(t, s, pub, "kv@pod-a@model")
-	})
-}
 
 func payload(seq uint64) []byte { return fmt.Append(nil, strings.Repeat("p", int(seq)*7), seq) }
 

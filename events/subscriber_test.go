@@ -141,16 +141,12 @@ func (s *subscription) next() events.Message {
 // waitStats waits until the counts are as they must be.
 func (s *subscription) waitStats(what string, ok func(events.SubscriberStats) bool) {
 	s.t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !ok(s.Stats()) {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			s.t.Fatalf("waited in vain for %s: %+v", what, s.Stats())
+	eventually(s.t, func() string {
+		if st := s.Stats(); !ok(st) {
+			return fmt.Sprintf("%s: %+v", what, st)
 		}
-	}
+		return ""
+	})
 }
 
 func (s *subscription) expect(want events.Message) {
@@ -324,6 +320,10 @@ func TestNewSubscriberValidates(t *testing.T) {
 		{"connecting to all", func(c *events.SubscriberConfig) { c.Endpoint = "tcp://*:5557" }, "host"},
 		{"binding without a port", func(c *events.SubscriberConfig) { c.Bind, c.Endpoint = true, "tcp://*" }, "port"},
 		{"one port for both", func(c *events.SubscriberConfig) { c.Replay = c.Endpoint }, "Replay and Endpoint are both tcp://10.0.0.1:5557"},
+		{"bad replay socket", func(c *events.SubscriberConfig) { c.Replay = "udp://h:2" }, "udp"},
+		{"one replay socket for many", func(c *events.SubscriberConfig) { c.Bind, c.Replay = true, "tcp://h:2" }, "ReplayOf"},
+		{"many replay sockets for one", func(c *events.SubscriberConfig) { c.ReplayOf = func(string, string) string { return "" } }, "set Replay"},
+		{"negative timeout", func(c *events.SubscriberConfig) { c.ReplayTimeout = -1 }, "ReplayTimeout -1ns"},
 		{"no pod", func(c *events.SubscriberConfig) { c.Pod = "" }, "Pod"},
 		{"no model", func(c *events.SubscriberConfig) { c.Model = "" }, "Model"},
 		{"long topic", func(c *events.SubscriberConfig) { c.Topic = strings.Repeat("x", 1025) }, "Topic"},
@@ -347,23 +347,11 @@ func TestNewSubscriberValidates(t *testing.T) {
 // as long as it likes. Its connections come from the channel.
 func hushed(t *testing.T) (endpoint string, connections <-chan net.Conn) {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	accepted, gone := make(chan net.Conn, 100), make(chan struct{})
-	go func() {
-		defer close(gone)
-		for {
-			nc, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			defer nc.Close()
-			_, _ = nc.Write(zmtptest.Hello(0, "PUB"))
-			accepted <- nc
-		}
-	}()
-	t.Cleanup(func() { ln.Close(); <-gone })
-	return zmtp.Name(ln.Addr()), accepted
+	accepted := make(chan net.Conn, 100)
+	return listener(t, "127.0.0.1:0", func(nc net.Conn) {
+		_, _ = nc.Write(zmtptest.Hello(0, "PUB"))
+		accepted <- nc
+	}), accepted
 }
 
 // TestIdle: what an engine published before it knew of the subscription, and the

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,7 +24,7 @@ import (
 )
 
 var (
-	writes    = flag.Int("writes", 500, "random writes of a file while it is read, between the steps of a reading and beside it; long form: 10000")
+	writes    = flag.Int("writes", 500, "random writes of a file while it is read, between the steps of a reading; long form: 10000")
 	schedules = flag.Int("schedules", 60, "random schedules of DNS answers; long form: 500")
 	seed      = flag.Uint64("seed", 1, "of what is random")
 )
@@ -689,68 +688,6 @@ func TestFileWhole(t *testing.T) {
 type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
-
-// TestFileWholeConcurrently is TestFileWhole with a writer that runs beside the reader,
-// as fast as it can. It does not write over what is there: how long such a write takes
-// cannot be promised.
-func TestFileWholeConcurrently(t *testing.T) {
-	n := *writes
-	ctx, cancel := context.WithCancel(zmtptest.Context(t))
-	defer cancel()
-	dir := t.TempDir()
-	s := &states{applied: -1}
-	w := &writer{dir: dir, path: filepath.Join(dir, "pods.json"), r: rand.New(rand.NewPCG(*seed, 2)), states: s, nap: func() time.Duration { return 0 }}
-	w.check(os.WriteFile(w.path, []byte(stateText(0, 2)), 0o644))
-	s.pods = []int{2}
-	newest := make(chan struct{}, 1)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		discovery.RunFile(ctx, w.path, discovery.FileConfig{}, time.Now, func(ctx context.Context, _ time.Duration) error {
-			runtime.Gosched()
-			return ctx.Err()
-		}, nil, func(pods []events.Pod) error {
-			s.set(pods)
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if s.applied == s.whole {
-				select {
-				case newest <- struct{}{}:
-				default:
-				}
-			}
-			return nil
-		})
-	}()
-	applied := func() (bool, error) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.applied == s.whole, errors.Join(s.wrong, w.err)
-	}
-	for i := range n {
-		w.write(false)
-		for _, step := range w.steps {
-			step()
-		}
-		w.steps, w.wait = nil, nil
-		// From time to time the reader comes to the newest state.
-		for i%20 == 0 || i == n-1 {
-			if ok, err := applied(); err != nil {
-				t.Fatalf("seed %d, write %d: %v", *seed, i, err)
-			} else if ok {
-				break
-			}
-			select {
-			case <-newest:
-			case <-ctx.Done():
-				t.Fatalf("write %d: the newest state is not set", i)
-			}
-		}
-	}
-	cancel()
-	<-ended
-	t.Logf("%d writes of each kind %v, %d lists set", n, w.kinds, s.times)
-}
 
 // TestFaultsOfAFileReachTheFleet: without an OnError of its own, a source tells the Fleet.
 func TestFaultsOfAFileReachTheFleet(t *testing.T) {

@@ -3,6 +3,7 @@ package sequence_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,8 +43,9 @@ func (m *seqModel) offer(a sequence.Arrival) sequence.Verdict {
 	return v
 }
 
-// TestSequencerModel: clocks that never go back, restarts that are told or not, redelivery of
-// what was applied, gaps. What comes again is a duplicate, what is new is not.
+// TestSequencerModel: clocks that never go back, restarts that are reported or not, redelivery of
+// what was applied, gaps, replays of the present life. What comes again is a duplicate, what is
+// new, or awaited from a replay, is not.
 func TestSequencerModel(t *testing.T) {
 	for _, mode := range []string{"silent", "told", "both"} {
 		t.Run(mode, func(t *testing.T) {
@@ -91,6 +93,16 @@ func runSequencer(seed uint64, mode string) (what, log string) {
 				m.seq = 0
 			}
 			m.told = told
+		case r == 19 && !m.start: // a replay brings the life once more
+			m.s.Await()
+			m.say("AWAIT")
+			for i := slices.Index(m.lives, m.life); i < len(m.applied); i++ {
+				a := m.applied[i]
+				a.Replayed = true
+				if v := m.offer(a); v.Duplicate || v.Restarted {
+					return fail("an awaited message of a replay is dropped, or counts as a restart")
+				}
+			}
 		case r < 6 && len(m.applied) > 0: // again
 			i := rng.IntN(len(m.applied))
 			a := m.applied[i]

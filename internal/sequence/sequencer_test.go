@@ -152,57 +152,6 @@ func TestSequencerResumeWithATime(t *testing.T) {
 	}
 }
 
-// TestSequencerRedeliveryOfLives: whatever was lost, an engine that restarts again and again is
-// noticed each time, and a message of any of its lives that comes again is never applied.
-func TestSequencerRedeliveryOfLives(t *testing.T) {
-	for seed := range uint64(5_000) {
-		r := rand.New(rand.NewPCG(seed, 9))
-		var s sequence.Sequencer
-		var had []sequence.Arrival
-		clock := 1.0
-		for life := range 2 + r.IntN(4) {
-			seq := uint64(0)
-			if life > 0 && r.IntN(3) == 0 { // its first messages were lost
-				next, _ := s.Next()
-				seq = r.Uint64N(next)
-			}
-			clock += float64(r.IntN(10))
-			begun := len(had)
-			told := life > 0 && r.IntN(2) == 0 // by a transport
-			if told {
-				for range 1 + r.IntN(2) {
-					s.Restart()
-				}
-				seq = r.Uint64N(10)
-			}
-			for i := range 1 + r.IntN(8)*r.IntN(8) {
-				clock++
-				a := at(seq, uint64(clock), clock)
-				if v := offer(&s, a); v.Duplicate || v.Restarted != (life > 0 && i == 0 && !told) {
-					t.Fatalf("seed %d, life %d: %+v: %+v", seed, life, a, v)
-				}
-				had = append(had, a)
-				seq += 1 + uint64(r.IntN(8)*(r.IntN(4)/3))
-				if r.IntN(20) == 0 { // a replay brings the life once more
-					s.Await()
-					for _, a := range had[begun:] {
-						a.Replayed = true
-						if v := offer(&s, a); v.Duplicate || v.Restarted {
-							t.Fatalf("seed %d, life %d: %+v of a replay: %+v", seed, life, a, v)
-						}
-					}
-				}
-				for r.IntN(3) == 0 {
-					a := had[r.IntN(len(had))]
-					if v := offer(&s, a); !v.Duplicate {
-						t.Fatalf("seed %d, life %d: again %+v: %+v", seed, life, a, v)
-					}
-				}
-			}
-		}
-	}
-}
-
 // TestSequencerIsBounded: whatever numbers a pod uses.
 func TestSequencerIsBounded(t *testing.T) {
 	for _, step := range []uint64{1, 2, 3, 1 << 20, 1 << 44} {

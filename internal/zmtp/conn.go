@@ -49,7 +49,6 @@ type Conn struct {
 	nc   net.Conn
 	name string // the peer, for errors
 	cfg  Config
-	peer Peer
 	is31 bool // the peer speaks 3.1: heartbeats, subscriptions by command
 
 	readBuffer
@@ -97,15 +96,6 @@ func newConn(nc net.Conn, name string, cfg Config) *Conn {
 	c.buf = make([]byte, firstBuffer)
 	c.bw = bufio.NewWriterSize(c.out, outBuffer)
 	return c
-}
-
-// Peer describes the other end.
-func (c *Conn) Peer() Peer {
-	p := c.peer
-	if a := c.nc.RemoteAddr(); a != nil {
-		p.Address = Name(a)
-	}
-	return p
 }
 
 // Close closes the connection and makes every pending call return. It may be
@@ -177,7 +167,7 @@ func (c *Conn) next() ([][]byte, command, error) {
 				return nil, command{}, err
 			}
 		}
-		f, err := c.frame(at, min(c.cfg.MaxFrame, c.cfg.MaxMessage-total), c.cfg.MaxCommand)
+		f, err := c.frame(at, min(c.cfg.MaxFrame, c.cfg.MaxMessage-total), maxCommand)
 		if err != nil {
 			return nil, command{}, midway(err)
 		}
@@ -189,14 +179,14 @@ func (c *Conn) next() ([][]byte, command, error) {
 			continue
 		}
 		switch {
-		case len(c.parts) < c.cfg.MaxFrames:
+		case len(c.parts) < maxFrames:
 			c.parts = append(c.parts, f)
 			at, total = f.end, total+f.end-f.start
 		case c.cfg.Skip:
-			c.skipped = fmt.Errorf("%w: more than %d frames", ErrSkipped, c.cfg.MaxFrames)
+			c.skipped = fmt.Errorf("%w: more than %d frames", ErrSkipped, maxFrames)
 			c.end = c.start + at + copy(c.buf[c.start+at:], c.buf[c.start+f.end:c.end])
 		default:
-			return nil, command{}, fmt.Errorf("%w: a message of more than %d frames", ErrLimit, c.cfg.MaxFrames)
+			return nil, command{}, fmt.Errorf("%w: a message of more than %d frames", ErrLimit, maxFrames)
 		}
 		if f.flags&flagMore == 0 {
 			c.handedOut = at
@@ -350,7 +340,7 @@ func (c *Conn) need(n int) error {
 	for c.end-c.start < n {
 		now := time.Now()
 		if c.deadline.IsZero() {
-			c.deadline = now.Add(c.cfg.MessageTimeout)
+			c.deadline = now.Add(messageTimeout)
 		}
 		until := c.deadline
 		if quiet := now.Add(c.patience); c.patience > 0 && quiet.Before(until) {
@@ -418,7 +408,7 @@ func (c *Conn) makeRoom() error {
 	if c.end < len(c.buf) {
 		return nil
 	}
-	largest := c.cfg.MaxMessage + c.cfg.MaxFrames*longHeader + c.cfg.MaxCommand + longHeader
+	largest := c.cfg.MaxMessage + maxFrames*longHeader + maxCommand + longHeader
 	size := min(2*len(c.buf), largest)
 	if err := c.charge(size); err != nil {
 		return err

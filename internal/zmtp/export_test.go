@@ -2,6 +2,8 @@ package zmtp
 
 import "net"
 
+const MaxFrames = maxFrames
+
 // NetConn is the connection that a Conn reads from.
 func NetConn(c *Conn) net.Conn { return c.nc }
 

@@ -3,7 +3,6 @@ package zmtp_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -19,32 +18,6 @@ import (
 // The tests here are for what goes wrong with go-zeromq/zmq4 v0.17.0, one for
 // each fault of a connection. Those of bound sockets and of reconnecting are with
 // the subscriber, in package events.
-
-// zmq4: panics, before any handshake is done.
-func TestFaultFrameOf2To60Bytes(t *testing.T) {
-	for _, when := range []string{"instead of READY", "after the handshake"} {
-		for _, flags := range []byte{0, 1, 4} {
-			hello := zmtptest.Greeting(1)
-			if when != "instead of READY" {
-				hello = zmtptest.Hello(1, "PUB")
-			}
-			refused(t, fmt.Sprintf("flags %d %s", flags, when), append(hello, zmtptest.LongHeader(flags, 1<<60)...))
-		}
-	}
-}
-
-// refused plays a script to a SUB and expects ErrLimit, now or later.
-func refused(t *testing.T, name string, script []byte) {
-	t.Helper()
-	c, err := zmtp.Dial(t.Context(), play(t, script), zmtp.Config{Type: zmtp.SUB})
-	if err == nil {
-		_, err = c.Receive()
-		c.Close()
-	}
-	if !errors.Is(err, zmtp.ErrLimit) {
-		t.Errorf("%s: %v, want %v", name, err, zmtp.ErrLimit)
-	}
-}
 
 // zmq4: Dial does not return. Here it does when its context ends, at whatever
 // byte the peer fell silent.

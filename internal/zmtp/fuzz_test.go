@@ -49,7 +49,7 @@ func FuzzReceive(f *testing.F) {
 	}
 	types := []zmtp.SocketType{zmtp.SUB, zmtp.PUB, zmtp.DEALER, zmtp.ROUTER}
 	f.Fuzz(func(t *testing.T, input []byte, socket byte) {
-		cfg := zmtp.Config{Type: types[int(socket)%len(types)], MaxFrame: 1 << 20, MaxMessage: 2 << 20, MaxFrames: 4, MaxCommand: 1 << 10}
+		cfg := zmtp.Config{Type: types[int(socket)%len(types)], MaxFrame: 1 << 20, MaxMessage: 2 << 20}
 		if socket&4 != 0 {
 			cfg.Skip, cfg.MaxFrame, cfg.MaxMessage = true, 10, 15
 		}
@@ -87,7 +87,7 @@ func receiveAll(t *testing.T, nc net.Conn, cfg zmtp.Config) (n int, err error) {
 		for _, f := range m {
 			total += len(f)
 		}
-		if len(m) == 0 || len(m) > cfg.MaxFrames || total > cfg.MaxMessage {
+		if len(m) == 0 || len(m) > zmtp.MaxFrames || total > cfg.MaxMessage {
 			t.Fatalf("a message of %d frames, %d bytes", len(m), total)
 		}
 	}

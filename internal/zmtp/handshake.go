@@ -61,11 +61,12 @@ func (c *Conn) handshake() error {
 	if err := c.sendCommand("READY", c.metadata()); err != nil {
 		return err
 	}
-	if err := c.readReady(); err != nil {
+	peer, err := c.readReady()
+	if err != nil {
 		return err
 	}
-	if !slices.Contains(accepts, c.peer.Type) {
-		return fmt.Errorf("%w: a %s socket cannot talk to %.20q: is it the port of another socket?", ErrProtocol, c.cfg.Type, c.peer.Type)
+	if !slices.Contains(accepts, peer) {
+		return fmt.Errorf("%w: a %s socket cannot talk to %.20q: is it the port of another socket?", ErrProtocol, c.cfg.Type, peer)
 	}
 	c.out.timeout = c.cfg.WriteTimeout
 	c.patience = 2 * c.cfg.Heartbeat
@@ -148,65 +149,49 @@ func appendProperty(b []byte, name, value string) []byte {
 	return append(b, value...)
 }
 
-// readReady reads the peer's READY.
-func (c *Conn) readReady() error {
-	f, err := c.frame(0, c.cfg.MaxMetadata, c.cfg.MaxMetadata)
+// readReady reads the peer's READY, and returns its socket type.
+func (c *Conn) readReady() (SocketType, error) {
+	f, err := c.frame(0, maxMetadata, maxMetadata)
 	if err != nil {
-		return midway(err)
+		return "", midway(err)
 	}
 	if f.flags&flagCommand == 0 {
-		return fmt.Errorf("%w: a message before READY", ErrProtocol)
+		return "", fmt.Errorf("%w: a message before READY", ErrProtocol)
 	}
 	cmd, err := parseCommand(c.body(f))
 	if err != nil {
-		return err
+		return "", err
 	}
 	c.start += f.end
 	switch string(cmd.name) {
 	case "READY":
-		c.peer, err = parseMetadata(cmd.data)
-		return err
+		return parseMetadata(cmd.data)
 	case "ERROR":
-		return cmd.refusal()
+		return "", cmd.refusal()
 	}
-	return fmt.Errorf("%w: %.20q where READY must be", ErrProtocol, cmd.name)
+	return "", fmt.Errorf("%w: %.20q where READY must be", ErrProtocol, cmd.name)
 }
 
-// parseMetadata reads a READY's metadata, of which only these properties matter.
-func parseMetadata(data []byte) (p Peer, err error) {
-	typed, identified := false, false
+// parseMetadata reads a READY's metadata, of which only the socket type matters.
+func parseMetadata(data []byte) (peer SocketType, err error) {
+	typed := false
 	for len(data) > 0 {
 		name, value, rest, err := nextProperty(data)
 		if err != nil {
-			return p, err
+			return "", err
 		}
-		switch {
-		case strings.EqualFold(string(name), "Socket-Type"):
-			err = once(&typed, "socket types")
-			p.Type = SocketType(value)
-		case strings.EqualFold(string(name), "Identity"):
-			if err = once(&identified, "identities"); err == nil && len(value) > MaxIdentity {
-				err = fmt.Errorf("%w: an identity of %d bytes where %d are allowed", ErrLimit, len(value), MaxIdentity)
+		if strings.EqualFold(string(name), "Socket-Type") {
+			if typed {
+				return "", fmt.Errorf("%w: two socket types", ErrProtocol)
 			}
-			p.Identity = string(value)
-		}
-		if err != nil {
-			return p, err
+			peer, typed = SocketType(value), true
 		}
 		data = rest
 	}
 	if !typed {
-		return p, fmt.Errorf("%w: no socket type", ErrProtocol)
+		return "", fmt.Errorf("%w: no socket type", ErrProtocol)
 	}
-	return p, nil
-}
-
-func once(seen *bool, what string) error {
-	if *seen {
-		return fmt.Errorf("%w: two %s", ErrProtocol, what)
-	}
-	*seen = true
-	return nil
+	return peer, nil
 }
 
 // nextProperty splits the first property off metadata: the length of the name

@@ -124,7 +124,7 @@ func TestSubHearsLibzmq(t *testing.T) {
 			t.Run("connecting/"+name+"/"+kind, func(t *testing.T) {
 				needIPv6(t, endpoint)
 				peer, at := libzmq(t, kind, "bind", endpoint)
-				hear(t, dial(t, at, zmtp.Config{Type: zmtp.SUB}), libzmqStranger(peer), kind, n)
+				hear(t, dial(t, at, zmtp.Config{Type: zmtp.SUB}), libzmqStranger(peer), n)
 			})
 			t.Run("listening/"+name+"/"+kind, func(t *testing.T) {
 				needIPv6(t, endpoint)
@@ -132,7 +132,7 @@ func TestSubHearsLibzmq(t *testing.T) {
 				sub := accept(t, strings.Replace(endpoint, "*", "0", 1), zmtp.Config{Type: zmtp.SUB}, func(at string) {
 					peer, _ = libzmq(t, kind, "connect", at)
 				})
-				hear(t, sub, libzmqStranger(peer), kind, n)
+				hear(t, sub, libzmqStranger(peer), n)
 			})
 		}
 	}
@@ -155,7 +155,7 @@ func TestSubHearsZMQ4(t *testing.T) {
 		pub := zmq4.NewPub(t.Context())
 		defer pub.Close()
 		must(t, pub.Listen("tcp://127.0.0.1:0"))
-		hear(t, dial(t, zmtp.Name(pub.Addr()), zmtp.Config{Type: zmtp.SUB}), zmq4Stranger(pub), "PUB", flood)
+		hear(t, dial(t, zmtp.Name(pub.Addr()), zmtp.Config{Type: zmtp.SUB}), zmq4Stranger(pub), flood)
 	})
 	t.Run("listening", func(t *testing.T) {
 		pub := zmq4.NewPub(t.Context())
@@ -165,17 +165,14 @@ func TestSubHearsZMQ4(t *testing.T) {
 			go func() { dialled <- pub.Dial(at) }() // it wants the handshake done
 		})
 		must(t, <-dialled)
-		hear(t, sub, zmq4Stranger(pub), "PUB", flood)
+		hear(t, sub, zmq4Stranger(pub), flood)
 	})
 }
 
 // hear subscribes and expects of a publisher what is asked for, whole and in
 // order: messages of all sizes, and many of them.
-func hear(t *testing.T, sub *zmtp.Conn, pub stranger, kind string, flood int) {
+func hear(t *testing.T, sub *zmtp.Conn, pub stranger, flood int) {
 	t.Helper()
-	if got := string(sub.Peer().Type); got != kind {
-		t.Errorf("the peer is a %s, want a %s", got, kind)
-	}
 	for _, topic := range []string{"kv@", "other"} {
 		must(t, sub.Subscribe(topic))
 	}
@@ -401,9 +398,6 @@ func TestRouterAnswersLibzmqDealer(t *testing.T) {
 	router := accept(t, "tcp://127.0.0.1:0", zmtp.Config{Type: zmtp.ROUTER}, func(at string) {
 		peer, _ = libzmq(t, "DEALER", "connect", at, "--identity", "the asker")
 	})
-	if got := router.Peer(); got.Type != zmtp.DEALER || got.Identity != "the asker" || !strings.HasPrefix(got.Address, "tcp://127.0.0.1:") {
-		t.Errorf("the peer is %+v", got)
-	}
 	must(t, libzmqStranger(peer).send("", "from 7"))
 	m, err := router.Receive()
 	if err != nil || len(m) != 2 || string(m[1]) != "from 7" {

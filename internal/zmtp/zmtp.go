@@ -20,8 +20,7 @@ import (
 // Why not go-zeromq/zmq4, which the tests have as an independent peer (v0.17.0): a frame that
 // claims 2^60 bytes panics the process before any handshake, and 2^40 exhausts its memory;
 // PING is never answered; dialling a silent peer cannot be cancelled; one idle client blocks a
-// bound socket; it takes 5 to 8 times libzmq's CPU. This package and events have a test for
-// each fault. go test -run '^$' -bench Subscriber ./events runs both.
+// bound socket; it takes 5 to 8 times libzmq's CPU.
 
 var (
 	// ErrProtocol is wrapped by errors about a peer that breaks the protocol,
@@ -38,22 +37,24 @@ var (
 
 // Defaults of a Config.
 const (
-	DefaultMaxFrame    = 32 << 20 // bytes
-	DefaultMaxFrames   = 16
-	DefaultMaxMessage  = 32 << 20 // bytes
-	DefaultMaxCommand  = 8 << 10  // bytes
-	DefaultMaxMetadata = 8 << 10  // bytes
+	DefaultMaxFrame   = 32 << 20 // bytes
+	DefaultMaxMessage = 32 << 20 // bytes
 
 	DefaultHandshakeTimeout = 5 * time.Second
-	DefaultMessageTimeout   = 30 * time.Second
 	DefaultWriteTimeout     = 10 * time.Second
 	// DefaultHeartbeat finds a dead peer in 6 seconds. The peers, libzmq's I/O threads, answer
 	// at once even if the engine is busy.
 	DefaultHeartbeat = 3 * time.Second
 )
 
-// MaxIdentity bounds a peer's identity, in bytes (RFC 23).
-const MaxIdentity = 255
+const (
+	maxFrames   = 16      // of one message
+	maxCommand  = 8 << 10 // bytes of one command after the handshake
+	maxMetadata = 8 << 10 // bytes of the READY command of the handshake
+	// messageTimeout bounds the time from the first byte of a message to its last. A peer that
+	// is silent within a message for two heartbeats is closed before that.
+	messageTimeout = 30 * time.Second
+)
 
 // SocketType is the ZeroMQ socket of a connection, as it is spelled on the wire.
 type SocketType string
@@ -90,21 +91,14 @@ type Config struct {
 	Type SocketType
 
 	MaxFrame   int // bytes of one frame of a message
-	MaxFrames  int // frames of one message
 	MaxMessage int // bytes of all frames of one message
-	MaxCommand int // bytes of one command after the handshake
 	// Skip makes Receive skip messages that are larger than MaxFrame or MaxMessage, or have
-	// more than MaxFrames: it returns ErrSkipped for each. Without Skip such a message ends
+	// more than 16 frames: it returns ErrSkipped for each. Without Skip such a message ends
 	// the connection.
 	Skip bool
-	// MaxMetadata bounds the READY command of the handshake, in bytes.
-	MaxMetadata int
 
 	// HandshakeTimeout bounds the dialling, and then the whole handshake.
 	HandshakeTimeout time.Duration
-	// MessageTimeout bounds the time from the first byte of a message to its last. A peer that
-	// is silent within a message for two heartbeats is closed before that.
-	MessageTimeout time.Duration
 	// WriteTimeout bounds each write to the network; below 0 there is none.
 	WriteTimeout time.Duration
 	// Heartbeat is the silence after which the peer gets a PING; after a second such silence
@@ -122,26 +116,11 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.MaxFrame = cmp.Or(c.MaxFrame, DefaultMaxFrame)
-	c.MaxFrames = cmp.Or(c.MaxFrames, DefaultMaxFrames)
 	c.MaxMessage = cmp.Or(c.MaxMessage, DefaultMaxMessage)
-	c.MaxCommand = cmp.Or(c.MaxCommand, DefaultMaxCommand)
-	c.MaxMetadata = cmp.Or(c.MaxMetadata, DefaultMaxMetadata)
 	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, DefaultHandshakeTimeout)
-	c.MessageTimeout = cmp.Or(c.MessageTimeout, DefaultMessageTimeout)
 	c.WriteTimeout = cmp.Or(c.WriteTimeout, DefaultWriteTimeout)
 	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
 	return c
-}
-
-// Peer is the other end of a connection. All of it but Address is the peer's own claim.
-type Peer struct {
-	Type SocketType
-	// Identity is the name that the peer chose, at most MaxIdentity bytes of any value. Most
-	// sockets have none, and libzmq's publishers never send theirs.
-	Identity string
-	// Address is the resolved endpoint of the peer. A peer that connected over a Unix socket
-	// has no path: its Address is ipc:// or ipc://@.
-	Address string
 }
 
 // A Budget bounds the memory that connections hold together for messages that do not fit 32
