@@ -131,19 +131,6 @@ func charRun(r rune) int {
 	return low
 }
 
-// decimalDigit returns the value of r as a digit of int(). The ten digits of a
-// script follow each other, and so do runs of them.
-func decimalDigit(r rune) (value int, ok bool) {
-	if r < utf8.RuneSelf {
-		return int(r - '0'), r >= '0' && r <= '9'
-	}
-	begin, kind := runAt(charRun(r))
-	if !charKinds[kind].is(charDecimal) {
-		return 0, false
-	}
-	return int(r-begin) % 10, true
-}
-
 // appendForm appends r in a form.
 func appendForm(dst []byte, r rune, f form) []byte {
 	c := charOf(r)

@@ -167,8 +167,7 @@ func decoded(v any) Value {
 func decodedAs(kind string, v any) Value {
 	switch kind {
 	case "i":
-		n, _ := new(big.Int).SetString(v.(string), 0)
-		return integer(n)
+		return parsedInt(v.(string))
 	case "f":
 		f, _ := strconv.ParseFloat(v.(string), 64)
 		return f
@@ -224,11 +223,7 @@ func encoded(v Value) any {
 	one := func(kind string, v any) any { return map[string]any{kind: v} }
 	switch v := v.(type) {
 	case int64, *big.Int:
-		n := bigInt(v)
-		if n.Sign() < 0 {
-			return one("i", "-0x"+new(big.Int).Neg(n).Text(16))
-		}
-		return one("i", "0x"+n.Text(16))
+		return one("i", fmt.Sprintf("%#x", v))
 	case float64:
 		return one("f", string(appendFloat(nil, v)))
 	case Markup:
@@ -249,9 +244,7 @@ func encoded(v Value) any {
 		if v.Of == missing {
 			return one("u", v.Name)
 		}
-		var e *Error
-		_ = errors.As(v.fail(), &e)
-		return one("u", []any{e.Class, e.Message})
+		return one("u", "")
 	case nil, bool, string:
 		return v
 	}
