@@ -46,7 +46,7 @@ func TestValueLimits(t *testing.T) {
 			var v Value
 			var err error
 			took := cputime.Of(func() { v, err = run(newMachine(&Env{}, nil)) })
-			if !errors.Is(err, ErrLimit) && !isUnsupported(err) {
+			if !errors.Is(err, ErrLimit) && !errors.Is(err, ErrUnsupported) {
 				t.Errorf("%T, %v, want %v", v, err, ErrLimit)
 			}
 			if took > 10*time.Second {
