@@ -191,6 +191,10 @@ func readValues(m *machine, raw json.RawMessage) ([]Value, error) {
 	if err := json.Unmarshal(raw, &parts); err != nil {
 		return nil, err
 	}
+	return readEach(m, parts)
+}
+
+func readEach(m *machine, parts []json.RawMessage) ([]Value, error) {
 	values := make([]Value, len(parts))
 	for i, p := range parts {
 		var err error
@@ -260,9 +264,11 @@ func readTagged(m *machine, tag string, raw json.RawMessage) (Value, error) {
 		kind := map[Value]viewKind{"keys": viewKeys, "values": viewValues, "items": viewItems}[parts[0]]
 		return &View{of: parts[1].(*Dict), kind: kind}, nil
 	case "r":
-		var ends [3]int64
-		err := json.Unmarshal(raw, &ends)
-		return &Range{Start: ends[0], Stop: ends[1], Step: ends[2]}, err
+		ends, err := readValues(m, raw)
+		if err != nil {
+			return nil, err
+		}
+		return &Range{ends[0].(int64), ends[1].(int64), ends[2].(int64)}, nil
 	}
 	items, err := readValues(m, raw)
 	if err != nil {

@@ -69,7 +69,7 @@ def encode(v):
     if isinstance(v, undefined):
         return {"u": v._undefined_name}
     if isinstance(v, range):
-        return {"r": [v.start, v.stop, v.step]}
+        return {"r": [encode(v.start), encode(v.stop), encode(v.step)]}
     if isinstance(v, Generator):
         return {"g": [encode(x) for x in v.items]}
     if isinstance(v, View):
