@@ -47,7 +47,7 @@ type (
 		pos
 		test, then, els expr
 	}
-	// A filterExpr is "on|name(args)"; on nil: what a block captured.
+	// A filterExpr is "on|name(args)".
 	filterExpr struct {
 		pos
 		on   expr
@@ -98,7 +98,7 @@ type (
 		first expr
 		rest  []operand
 	}
-	// A binaryExpr is one of + - * / // % **.
+	// A binaryExpr is one of + - * / // %.
 	binaryExpr struct {
 		pos
 		op          string
@@ -109,12 +109,6 @@ type (
 	sumExpr struct {
 		pos
 		items []expr
-	}
-	// A raiseExpr is an expression that raises an error when evaluated, which
-	// resolve makes of what Python has no literal for.
-	raiseExpr struct {
-		pos
-		err error
 	}
 	// A unaryExpr is + or -.
 	unaryExpr struct {
@@ -143,17 +137,13 @@ type operand struct {
 	on expr
 }
 
-// argExprs are the arguments of a call: a, b=, *c, **d.
+// argExprs are the arguments of a call: a, b=.
 type argExprs struct {
 	list  []expr
 	named []namedExpr
-	star  expr // may be nil
-	stars expr // may be nil
 }
 
-func (a *argExprs) none() bool {
-	return a.list == nil && a.named == nil && a.star == nil && a.stars == nil
-}
+func (a *argExprs) none() bool { return a.list == nil && a.named == nil }
 
 type namedExpr struct {
 	name  string
@@ -176,13 +166,12 @@ type (
 	}
 	forStmt struct {
 		pos
-		target    expr
-		iter      expr
-		test      expr // may be nil
-		body      []stmt
-		els       []stmt
-		recursive bool
-		scope     forScope // set by resolve
+		target expr
+		iter   expr
+		test   expr // may be nil
+		body   []stmt
+		els    []stmt
+		scope  forScope // set by resolve
 	}
 	ifStmt struct {
 		pos
@@ -216,29 +205,15 @@ type (
 		body  []stmt
 		scope macroScope
 	}
-	filterStmt struct {
-		pos
-		filter *filterExpr // the innermost on is nil
-		body   []stmt
-		scope  scope
-	}
-	withStmt struct {
-		pos
-		targets []expr
-		values  []expr
-		body    []stmt
-		scope   scope
-	}
 	setStmt struct {
 		pos
 		target expr
 		value  expr
 	}
-	// A setBlockStmt is "{% set target|filter %}body{% endset %}".
+	// A setBlockStmt is "{% set target %}body{% endset %}".
 	setBlockStmt struct {
 		pos
 		target expr
-		filter *filterExpr // may be nil
 		body   []stmt
 		scope  scope
 	}

@@ -1,7 +1,7 @@
 package jinja
 
 import (
-	"math"
+	"cmp"
 	"math/big"
 	"strings"
 )
@@ -21,14 +21,15 @@ func (m *machine) equal(a, b Value) (bool, error) {
 		if !isNumber(b) {
 			return false, nil
 		}
-		c, ordered, err := m.compareNumbers(a, b)
+		c, ordered, err := compareNumbers(a, b)
 		return ordered && c == 0, err
 	case *Undefined:
 		_, ok := b.(*Undefined)
 		return ok, nil
-	case *Range:
-		r, ok := b.(*Range)
-		return ok && rangeHash(a) == rangeHash(r), nil
+	case *Range, *View, *boundMethod:
+		if a != b && typeName(a) == typeName(b) {
+			return false, unsupported("comparing two of the type %s", typeName(a))
+		}
 	case *List:
 		if b, ok := b.(*List); ok {
 			return m.equalItems(a.Items, b.Items, a == b)
@@ -42,16 +43,6 @@ func (m *machine) equal(a, b Value) (bool, error) {
 	case *Dict:
 		if b, ok := b.(*Dict); ok {
 			return m.equalDicts(a, b)
-		}
-		return false, nil
-	case *View:
-		return m.equalViews(a, b)
-	case *boundMethod:
-		if a == b {
-			return true, nil
-		}
-		if _, ok := b.(*boundMethod); ok {
-			return false, unsupported("comparing methods")
 		}
 		return false, nil
 	}
@@ -108,36 +99,6 @@ func (m *machine) equalDicts(a, b *Dict) (bool, error) {
 	return true, nil
 }
 
-// equalViews compares as Python does: views of keys and items are sets, and those
-// of values are only themselves.
-func (m *machine) equalViews(a *View, other Value) (bool, error) {
-	b, ok := other.(*View)
-	if !ok || a == b || a.kind == viewValues || b.kind == viewValues {
-		return ok && a == b, nil
-	}
-	if a.of.Len() != b.of.Len() {
-		return false, nil
-	}
-	return m.subset(a, b)
-}
-
-// subset reports whether all elements of a are in b.
-func (m *machine) subset(a, b *View) (bool, error) {
-	if err := m.enter(); err != nil {
-		return false, err
-	}
-	defer m.leave()
-	for i := range a.of.keys {
-		if err := m.step(4); err != nil {
-			return false, err
-		}
-		if ok, err := m.contains(a.at(i), b); err != nil || !ok {
-			return false, err
-		}
-	}
-	return true, nil
-}
-
 func isNumber(v Value) bool {
 	switch v.(type) {
 	case bool, int64, *big.Int, float64:
@@ -147,59 +108,21 @@ func isNumber(v Value) bool {
 }
 
 // compareNumbers returns -1, 0 or 1, and ordered false if one of them is nan.
-func (m *machine) compareNumbers(a, b Value) (c int, ordered bool, err error) {
+func compareNumbers(a, b Value) (c int, ordered bool, err error) {
 	x, aInt := asInt64(a)
 	y, bInt := asInt64(b)
 	if aInt && bInt {
-		return compare(x, y), true, nil
+		return cmp.Compare(x, y), true, nil
 	}
-	f, aFloat := a.(float64)
-	g, bFloat := b.(float64)
-	switch {
-	case aFloat && bFloat:
-		return compare(f, g), f == f && g == g, nil
-	case aFloat:
-		c, ordered, err = m.compareFloat(f, b)
-		return c, ordered, err
-	case bFloat:
-		c, ordered, err = m.compareFloat(g, a)
-		return -c, ordered, err
+	const exact = 1 << 53 // ints up to it are floats
+	_, aBig := a.(*big.Int)
+	_, bBig := b.(*big.Int)
+	if aBig || bBig || max(x, y) > exact || min(x, y) < -exact {
+		return 0, false, unsupported("comparing a number with an int that large")
 	}
-	p, q := bigInt(a), bigInt(b)
-	return p.Cmp(q), true, m.scan(min(p.BitLen(), q.BitLen()) / 8)
-}
-
-// compareFloat compares f with an int, exactly.
-func (m *machine) compareFloat(f float64, n Value) (c int, ordered bool, err error) {
-	switch {
-	case f != f:
-		return 0, false, nil
-	case math.IsInf(f, 1):
-		return 1, true, nil
-	case math.IsInf(f, -1):
-		return -1, true, nil
-	}
-	if i, ok := asInt64(n); ok && i > -1<<53 && i < 1<<53 {
-		return compare(f, float64(i)), true, nil
-	}
-	if err := m.step(floatWork(f) / 8); err != nil {
-		return 0, false, err
-	}
-	whole, _ := big.NewFloat(f).Int(nil)
-	if c := whole.Cmp(bigInt(n)); c != 0 {
-		return c, true, nil
-	}
-	return compare(f, math.Trunc(f)), true, nil
-}
-
-func compare[T int64 | float64 | int](a, b T) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
+	f, _ := toFloat(a)
+	g, _ := toFloat(b)
+	return cmp.Compare(f, g), f == f && g == g, nil
 }
 
 // less returns Python's a op b for one of < <= > >=.
@@ -211,7 +134,7 @@ func (m *machine) less(op string, a, b Value) (bool, error) {
 		return false, u.fail()
 	}
 	if isNumber(a) && isNumber(b) {
-		c, ordered, err := m.compareNumbers(a, b)
+		c, ordered, err := compareNumbers(a, b)
 		return ordered && holds(op, c), err
 	}
 	if s, ok := asString(a); ok {
@@ -229,14 +152,14 @@ func (m *machine) less(op string, a, b Value) (bool, error) {
 			return m.lessItems(op, a.Items, b.Items, a == b)
 		}
 	case *View:
-		if b, ok := b.(*View); ok && a.kind != viewValues && b.kind != viewValues {
-			return m.lessViews(op, a, b)
+		if _, ok := b.(*View); ok {
+			return false, unsupported("an order of views")
 		}
 	}
 	return false, raise("TypeError", "'%s' not supported between instances of '%s' and '%s'", op, typeName(a), typeName(b))
 }
 
-// holds reports whether a op b, given c as compare(a, b) would be.
+// holds reports whether a op b, given c as cmp.Compare(a, b) would be.
 func holds(op string, c int) bool {
 	switch op {
 	case "<":
@@ -266,18 +189,7 @@ func (m *machine) lessItems(op string, a, b []Value, identical bool) (bool, erro
 			return m.less(op, a[i], b[i])
 		}
 	}
-	return holds(op, compare(len(a), len(b))), nil
-}
-
-// lessViews compares views as sets: < is a proper subset.
-func (m *machine) lessViews(op string, a, b *View) (bool, error) {
-	if op[0] == '>' {
-		a, b = b, a
-	}
-	if n, of := a.of.Len(), b.of.Len(); n > of || len(op) == 1 && n == of {
-		return false, nil
-	}
-	return m.subset(a, b)
+	return holds(op, cmp.Compare(len(a), len(b))), nil
 }
 
 // contains returns Python's needle in in.
@@ -296,16 +208,9 @@ func (m *machine) contains(needle, in Value) (bool, error) {
 		return ok, err
 	case *View:
 		return m.viewContains(needle, in)
-	case *Range:
-		if n, ok := asInt64(needle); ok {
-			return in.has(n), nil
-		}
-		if _, ok := needle.(*big.Int); ok {
-			return false, nil
-		}
 	case *Undefined:
 		return false, nil
-	case *Iterator:
+	case *Range, *Iterator:
 	default:
 		return false, raise("TypeError", "argument of type '%s' is not iterable", typeName(in))
 	}
@@ -357,15 +262,7 @@ func (m *machine) viewContains(needle Value, in *View) (bool, error) {
 	case viewValues:
 		return m.containsItem(needle, in.of.values)
 	}
-	t, ok := needle.(*Tuple)
-	if !ok || len(t.Items) != 2 {
-		return false, nil
-	}
-	v, ok, err := in.of.get(m, t.Items[0])
-	if err != nil || !ok {
-		return false, err
-	}
-	return m.same(v, t.Items[1])
+	return false, unsupported("looking for an item of a dict")
 }
 
 // truth returns Python's bool(v).
@@ -392,12 +289,9 @@ func (m *machine) truth(v Value) (bool, error) {
 	case *View:
 		return v.of.Len() > 0, nil
 	case *Range:
-		return v.length() > 0, nil
-	case object:
-		if v.typeName() == "LoopContext" {
-			n, err := m.length(v)
-			return n > 0, err
-		}
+		return rangeLength(v) > 0, nil
+	case *loopContext:
+		return false, unsupported("the truth of the loop variable")
 	}
 	return true, nil
 }

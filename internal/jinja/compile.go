@@ -7,10 +7,7 @@ func Compile(source string) (*Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &resolver{
-		source: source, names: make(map[string]int32), budget: maxNames,
-		consts: newMachine(&Env{Limits: foldLimits}, nil),
-	}
+	r := &resolver{source: source, names: make(map[string]int32), budget: maxNames}
 	t := &Template{source: source, root: root}
 	r.template(t)
 	if r.budget < 0 {

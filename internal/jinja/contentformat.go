@@ -96,21 +96,12 @@ func (f *contentFinder) stmt(s stmt, in *contentMacro) {
 		f.stmts(s.body, in)
 	case *generationStmt:
 		f.stmts(s.body, in)
-	case *filterStmt:
-		eachChild(s.filter, f.expr)
-		f.stmts(s.body, in)
-	case *withStmt:
-		each(s.values, f.expr)
-		f.stmts(s.body, in)
 	case *setStmt:
 		if name, ok := elementsOf(s.value, ""); ok {
 			f.assigned[name] = append(f.assigned[name], s)
 		}
 		f.expr(&s.value)
 	case *setBlockStmt:
-		if s.filter != nil {
-			eachChild(s.filter, f.expr)
-		}
 		f.stmts(s.body, in)
 	}
 }

@@ -1,17 +1,11 @@
 package jinja
 
-import (
-	"encoding/binary"
-	"math"
-	"math/big"
-)
-
 // A Dict is a dict. A host builds it by Set; a template cannot change it. The zero
 // Dict is empty.
 type Dict struct {
 	keys, values []Value
 	strings      map[string]int32 // places of string keys, once there are many
-	others       map[any]int32    // places of the other keys, by their hashKey
+	others       map[any]int32    // places of the other keys, by hashKey
 }
 
 // lookup is the cost of a lookup for each byte of the key, in [machine.scan]: it may be
@@ -100,7 +94,10 @@ func (d *Dict) get(m *machine, key Value) (Value, bool, error) {
 		v, ok := d.Lookup(s)
 		return v, ok, m.scan(lookup * len(s))
 	}
-	h, err := m.hashKey(key)
+	if isUndefined(key) {
+		return nil, false, nil
+	}
+	h, err := hashKey(key)
 	if err != nil {
 		return nil, false, err
 	}
@@ -132,7 +129,7 @@ func (d *Dict) set(m *machine, key, value Value) error {
 		}
 		return nil
 	}
-	h, err := m.hashKey(key)
+	h, err := hashKey(key)
 	if err != nil {
 		return err
 	}
@@ -151,132 +148,20 @@ func (d *Dict) set(m *machine, key, value Value) error {
 	return nil
 }
 
-// The hash keys of values that are not their own.
-type (
-	noneKey      struct{}
-	undefinedKey struct{}
-	floatKey     uint64
-	bigKey       string
-	tupleKey     string
-	rangeKey     struct{ length, start, step int64 }
-)
+// noneKey is the hash key of None.
+type noneKey struct{}
 
 // hashKey returns a value that is equal, as Go compares, for keys that are equal in Python.
-func (m *machine) hashKey(v Value) (any, error) {
+// Keys are None, bools, ints of 64 bits, and strings, which are their own.
+func hashKey(v Value) (any, error) {
 	switch v := v.(type) {
 	case nil:
 		return noneKey{}, nil
 	case bool, int64:
 		n, _ := asInt64(v)
 		return n, nil
-	case *big.Int:
-		if err := m.alloc(v.BitLen() / 4); err != nil {
-			return nil, err
-		}
-		if err := m.chars(v.BitLen()); err != nil {
-			return nil, err
-		}
-		return bigKey(v.Append(nil, 16)), nil
-	case float64:
-		if err := m.step(floatWork(v) / 8); err != nil {
-			return nil, err
-		}
-		return floatHash(v)
-	case string:
-		return v, nil
-	case Markup:
-		return string(v), nil
-	case *Tuple:
-		return m.tupleHash(v)
-	case *Range:
-		return rangeHash(v), nil
-	case *Undefined:
-		return undefinedKey{}, nil
 	case *List, *Dict:
 		return nil, raise("TypeError", "unhashable type: '%s'", typeName(v))
-	case *View:
-		if v.kind != viewValues {
-			return nil, raise("TypeError", "unhashable type: '%s'", typeName(v))
-		}
-		return v, nil
-	case *boundMethod:
-		return nil, unsupported("a method as a key")
 	}
-	return v, nil
-}
-
-func floatHash(f float64) (any, error) {
-	switch {
-	case f != f:
-		return nil, unsupported("nan as a key")
-	case f != math.Trunc(f) || math.IsInf(f, 0):
-		return floatKey(math.Float64bits(f)), nil
-	}
-	switch n := floatInt(f).(type) {
-	case *big.Int:
-		return bigKey(n.Append(nil, 16)), nil
-	default:
-		return n, nil
-	}
-}
-
-func rangeHash(r *Range) rangeKey {
-	k := rangeKey{length: r.length(), start: r.Start, step: r.Step}
-	if k.length < 2 {
-		k.step = 0
-	}
-	if k.length < 1 {
-		k.start = 0
-	}
-	return k
-}
-
-// tupleHash joins the hash keys of t's elements, each behind its kind and length.
-func (m *machine) tupleHash(t *Tuple) (any, error) {
-	if err := m.enter(); err != nil {
-		return nil, err
-	}
-	defer m.leave()
-	var b []byte
-	part := func(kind byte, s string) error {
-		if err := m.alloc(2*len(s) + 16); err != nil {
-			return err
-		}
-		b = append(binary.AppendUvarint(append(b, kind), uint64(len(s))), s...)
-		return nil
-	}
-	for _, item := range t.Items {
-		if err := m.step(2); err != nil {
-			return nil, err
-		}
-		h, err := m.hashKey(item)
-		if err != nil {
-			return nil, err
-		}
-		switch h := h.(type) {
-		case noneKey:
-			err = part('N', "")
-		case undefinedKey:
-			err = part('U', "")
-		case int64:
-			err = part('i', string(binary.AppendVarint(nil, h)))
-		case floatKey:
-			err = part('f', string(binary.AppendUvarint(nil, uint64(h))))
-		case bigKey:
-			err = part('b', string(h))
-		case string:
-			err = part('s', h)
-		case tupleKey:
-			err = part('t', string(h))
-		case rangeKey:
-			r := binary.AppendVarint(nil, h.length)
-			err = part('r', string(binary.AppendVarint(binary.AppendVarint(r, h.start), h.step)))
-		default:
-			err = unsupported("%s in a tuple as a key", typeName(item))
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	return tupleKey(b), nil
+	return nil, unsupported("a %s as a key", typeName(v))
 }

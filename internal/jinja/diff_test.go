@@ -73,7 +73,11 @@ func judge(p *program, theirs answer, out string, err error) outcome {
 //
 //	go test -run TestDifferential ./internal/jinja -programs 100000 -seed 7 -v
 func TestDifferential(t *testing.T) {
-	c := compared(t, *programs, func(i uint64, old bool) *program { return generate(*seed, i, old) })
+	n := *programs
+	if testing.Short() {
+		n /= 3
+	}
+	c := compared(t, n, func(i uint64, old bool) *program { return generate(*seed, i, old) })
 	c.reportCoverage(t)
 }
 

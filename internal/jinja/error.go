@@ -61,6 +61,3 @@ func raised(err error, classes ...string) bool {
 	}
 	return false
 }
-
-// isUnsupported reports whether err is about a construct that this package lacks.
-func isUnsupported(err error) bool { return errors.Is(err, ErrUnsupported) }

@@ -1,9 +1,6 @@
 package jinja
 
-import (
-	"errors"
-	"slices"
-)
+import "errors"
 
 // locate gives an error that has none the place of the node at which it arose.
 func locate(err error, source string, at pos) error {
@@ -16,17 +13,14 @@ func locate(err error, source string, at pos) error {
 	return &located
 }
 
-// eval evaluates an expression. Without a frame it must be constant, as Jinja2 has
-// it while it compiles.
+// eval evaluates an expression.
 func (m *machine) eval(f *frame, e expr) (Value, error) {
 	switch e := e.(type) {
 	case *constExpr:
 		return e.value, nil
 	case *nameExpr:
-		if f != nil {
-			if v := *f.variable(e.ref); !isMissing(v) {
-				return v, nil
-			}
+		if v := *f.variable(e.ref); !isMissing(v) {
+			return v, nil
 		}
 	}
 	if err := m.step(1); err != nil {
@@ -45,13 +39,13 @@ func (m *machine) compute(f *frame, e expr) (Value, error) {
 		if err := m.alloc(80); err != nil {
 			return nil, err
 		}
-		return unassigned(f, e)
+		return unassigned(e)
 	case *getattrExpr:
 		on, err := m.eval(f, e.on)
 		if err != nil {
 			return nil, err
 		}
-		if d, ok := on.(*Dict); ok && f != nil && !e.has.dict {
+		if d, ok := on.(*Dict); ok && !e.has.dict {
 			if err := m.scan(lookup * len(e.name)); err != nil {
 				return nil, err
 			}
@@ -67,9 +61,6 @@ func (m *machine) compute(f *frame, e expr) (Value, error) {
 	case *callExpr:
 		return m.evalCall(f, e)
 	case *filterExpr:
-		if e.on == nil { // what a block captured
-			return nil, errNotConst
-		}
 		v, err := m.eval(f, e.on)
 		if err != nil {
 			return nil, err
@@ -108,17 +99,12 @@ func (m *machine) compute(f *frame, e expr) (Value, error) {
 		return &Tuple{Items: items}, err
 	case *dictExpr:
 		return m.evalDict(f, e)
-	case *raiseExpr:
-		return nil, e.err
 	}
-	return nil, errNotConst
+	return nil, unsupported("this expression")
 }
 
 // unassigned returns the value of a variable without one.
-func unassigned(f *frame, e *nameExpr) (Value, error) {
-	if f == nil {
-		return nil, errNotConst
-	}
+func unassigned(e *nameExpr) (Value, error) {
 	if e.ref.sure {
 		// There Jinja2 prints "missing", an object of its own.
 		return nil, unsupported("the variable %s of a block that has ended", e.name)
@@ -170,7 +156,7 @@ func (m *machine) look(f *frame, e expr) (Value, error) {
 	item := false
 	switch e := e.(type) {
 	case *nameExpr:
-		if f != nil && !e.ref.sure {
+		if !e.ref.sure {
 			return *f.variable(e.ref), nil
 		}
 	case *getattrExpr:
@@ -180,7 +166,7 @@ func (m *machine) look(f *frame, e expr) (Value, error) {
 			on, name, has, item = e.on, e.name, e.has, true
 		}
 	}
-	if on == nil || f == nil {
+	if on == nil {
 		return m.eval(f, e)
 	}
 	v, err := m.eval(f, on)
@@ -234,31 +220,14 @@ func (m *machine) evalItems(f *frame, list []expr) ([]Value, error) {
 	return items, nil
 }
 
-// evalDict evaluates all pairs before it looks whether the keys have a hash, but
-// long dicts pair by pair up to their last few, as the code does that CPython 3.11
-// makes of a dict display (compile.c, compiler_dict).
 func (m *machine) evalDict(f *frame, e *dictExpr) (Value, error) {
-	late := len(e.keys) % 17
-	if late == 16 {
-		late = 0
-	}
 	d := &Dict{}
-	var pairs [15][2]Value
 	for i := range e.keys {
 		key, value, err := m.evalBoth(f, e.keys[i], e.values[i])
 		if err == nil {
-			if at := i - (len(e.keys) - late); at >= 0 {
-				pairs[at] = [2]Value{key, value}
-			} else {
-				err = d.set(m, key, value)
-			}
+			err = d.set(m, key, value)
 		}
 		if err != nil {
-			return nil, err
-		}
-	}
-	for _, p := range pairs[:late] {
-		if err := d.set(m, p[0], p[1]); err != nil {
 			return nil, err
 		}
 	}
@@ -295,12 +264,7 @@ func (m *machine) evalItem(f *frame, e *getitemExpr) (Value, error) {
 			return nil, err
 		}
 	}
-	v, err := m.slice(on, bounds[0], bounds[1], bounds[2])
-	if f == nil && raised(err, "TypeError", "IndexError", "KeyError") {
-		// A constant slice is looked up like an item (nodes.py, Getitem.as_const).
-		return &Undefined{Of: on}, nil
-	}
-	return v, err
+	return m.slice(on, bounds[0], bounds[1], bounds[2])
 }
 
 func (m *machine) evalBool(f *frame, e *boolExpr) (Value, error) {
@@ -324,8 +288,6 @@ func (m *machine) evalCond(f *frame, e *condExpr) (Value, error) {
 		return m.eval(f, e.then)
 	case e.els != nil:
 		return m.eval(f, e.els)
-	case f == nil:
-		return nil, errNotConst
 	}
 	return &Undefined{Message: "the inline if-expression evaluated to false and no else section was defined.", Of: missing}, nil
 }
@@ -485,32 +447,20 @@ func (m *machine) printConcat(f *frame, e *concatExpr) error {
 }
 
 func (m *machine) evalFilter(f *frame, e *filterExpr, v Value) (Value, error) {
-	fn := e.fn
-	if f == nil {
-		if fn = filters[e.name]; fn == nil || contextFilters[e.name] {
-			return nil, errNotConst
-		}
-	}
 	args, err := m.evalArgs(f, &e.args)
 	if err != nil {
 		return nil, err
 	}
-	if fn == nil {
+	if e.fn == nil {
 		return nil, raise("TemplateRuntimeError", "No filter named '%s' found.", e.name)
 	}
 	if err := m.step(2); err != nil {
 		return nil, err
 	}
-	return fn(m, v, args)
+	return e.fn(m, v, args)
 }
 
 func (m *machine) evalTest(f *frame, e *testExpr) (Value, error) {
-	fn := e.fn
-	if f == nil {
-		if fn = tests[e.name]; fn == nil {
-			return nil, errNotConst
-		}
-	}
 	if e.args.none() && (e.name == "defined" || e.name == "undefined") {
 		v, err := m.look(f, e.on)
 		_, undefined := v.(*Undefined)
@@ -524,16 +474,13 @@ func (m *machine) evalTest(f *frame, e *testExpr) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	if fn == nil {
+	if e.fn == nil {
 		return nil, raise("TemplateRuntimeError", "No test named '%s' found.", e.name)
 	}
-	return fn(m, v, args)
+	return e.fn(m, v, args)
 }
 
 func (m *machine) evalCall(f *frame, e *callExpr) (Value, error) {
-	if f == nil {
-		return nil, errNotConst
-	}
 	if fn, ok := e.fn.(*getattrExpr); ok {
 		return m.evalMethod(f, e, fn)
 	}
@@ -611,11 +558,6 @@ func (m *machine) evalArgs(f *frame, a *argExprs) (arguments, error) {
 			return args, err
 		}
 	}
-	if a.star != nil {
-		if args.list, err = m.evalStar(f, args.list, a.star); err != nil {
-			return args, err
-		}
-	}
 	if len(a.named) > 0 {
 		if err := m.alloc(32 * len(a.named)); err != nil {
 			return args, err
@@ -629,72 +571,5 @@ func (m *machine) evalArgs(f *frame, a *argExprs) (arguments, error) {
 			args.named[i] = argument{a.named[i].name, v}
 		}
 	}
-	if a.stars != nil {
-		args.named, err = m.evalStars(f, args.named, a.stars)
-	}
-	return args, err
-}
-
-// evalStar appends the arguments of "*e".
-func (m *machine) evalStar(f *frame, list []Value, e expr) ([]Value, error) {
-	v, err := m.eval(f, e)
-	if err != nil {
-		return nil, err
-	}
-	more, err := m.list(v)
-	if err != nil {
-		return nil, err
-	}
-	if err := m.alloc(16 * (len(list) + len(more))); err != nil {
-		return nil, err
-	}
-	return append(slices.Clip(list), more...), nil
-}
-
-// evalStars appends the arguments of "**e".
-func (m *machine) evalStars(f *frame, named []argument, e expr) ([]argument, error) {
-	v, err := m.eval(f, e)
-	if err != nil {
-		return nil, err
-	}
-	d, ok := v.(*Dict)
-	if !ok {
-		switch v := v.(type) {
-		case *Undefined:
-			return nil, v.fail()
-		case *Namespace:
-			return nil, unsupported("a namespace as **")
-		}
-		return nil, raise("TypeError", "argument after ** must be a mapping, not %s", typeName(v))
-	}
-	if err := m.alloc(32 * (len(named) + d.Len())); err != nil {
-		return nil, err
-	}
-	explicit := len(named)
-	for i := range d.Len() {
-		key, value := d.At(i)
-		name, ok := key.(string)
-		if _, markup := key.(Markup); markup {
-			return nil, unsupported("a Markup as the name of an argument") // kwargs would keep it one
-		}
-		if !ok {
-			return nil, raise("TypeError", "keywords must be strings")
-		}
-		if err := m.step(1 + explicit/8); err != nil {
-			return nil, err
-		}
-		if err := m.scan(explicit * len(name)); err != nil {
-			return nil, err
-		}
-		if slices.Contains(reservedArgs, name) {
-			return nil, unsupported("an argument of the name %s", name)
-		}
-		for _, other := range named[:explicit] {
-			if other.name == name {
-				return nil, raise("TypeError", "got multiple values for keyword argument '%s'", name)
-			}
-		}
-		named = append(named, argument{name, value})
-	}
-	return named, nil
+	return args, nil
 }

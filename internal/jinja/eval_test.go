@@ -2,6 +2,8 @@ package jinja
 
 import (
 	"errors"
+	"math"
+	"math/big"
 	"strings"
 	"testing"
 )
@@ -27,9 +29,7 @@ func TestErrorPlaces(t *testing.T) {
 		{"{% macro f() %}\n{{ nobody() }}{% endmacro %}\n{{ f() }}", "UndefinedError", 2, 10},
 		{"{% set a, b = [1] %}", "ValueError", 1, 4},
 		{"{% set nobody.x = 1 %}", "TemplateRuntimeError", 1, 4},
-		{"{% filter length %}a{% endfilter %}", "TypeError", 1, 4},
 		{"{% if true %}\r\n{{ 1|zork }}{% endif %}{{ nobody.x.y }}", "TemplateRuntimeError", 2, 6},
-		{"a\n{{ 1|zork }}", "TemplateAssertionError", 2, 6},
 		{"{{ raise_exception('no') }}", "TemplateError", 1, 19},
 		{"{% for i in [1, 2] %}\n{{ i + 'a' }}{% endfor %}", "TypeError", 2, 4},
 	} {
@@ -45,7 +45,12 @@ func TestUnsupportedAtCompile(t *testing.T) {
 	for _, source := range []string{
 		"{{ self }}",
 		"{% if false %}{{ [1]|random }}{% endif %}",
-		"{{ dict(class=1, **{'class': 2}) }}",
+		"{% for i in x %}{% if loop.cycle(1, 2) %}{% endif %}{% endfor %}",
+		"{% macro f() %}{% if x %}{{ varargs }}{% endif %}{% endmacro %}",
+		"{% macro f() %}{% if x %}{{ kwargs }}{% endif %}{% endmacro %}",
+		"{% macro f(caller=1) %}{% endmacro %}",
+		"{% if false %}{{ {[]: 1} }}{% endif %}",
+		"{{ x is callable }}",
 	} {
 		if _, err := Compile(source); !errors.Is(err, ErrUnsupported) {
 			t.Errorf("%q: error %v, want one that is ErrUnsupported", source, err)
@@ -56,6 +61,8 @@ func TestUnsupportedAtCompile(t *testing.T) {
 func TestUnsupportedAtRender(t *testing.T) {
 	vars := &Dict{}
 	vars.Set("n", int64(1))
+	vars.Set("nan", math.NaN())
+	vars.Set("big", new(big.Int).Lsh(big.NewInt(1), 64))
 	for _, source := range []string{
 		// Jinja2 prints "missing", or changes the dict.
 		"{% set ns = namespace() %}{% for y in [1] %}{% macro f() %}{{ y }}{% endmacro %}{% set ns.f = f %}{% endfor %}{{ ns.f() }}",
@@ -65,10 +72,19 @@ func TestUnsupportedAtRender(t *testing.T) {
 		"{{ {}.fromkeys('ab') }}",
 		"{{ strftime_now('%Q') }}",
 		// It is one way or the other by what does not show.
-		"{% set b = 'nan' %}{% set a = b|float %}{{ [a, 1.0]|sort }}",
-		"{% set b = 'nan' %}{% set a = b|float %}{{ [a] == [a] }}",
+		"{{ [nan, 1.0]|sort }}",
+		"{{ [nan] == [nan] }}",
 		"{% set a = 'ab' %}{{ a is sameas 'ab' }}",
-		"{% set a = 2.5 %}{{ a ** 2.5 }}",
+		// What no chat template does with values.
+		"{{ big + 1 }}", "{{ big == 1.0 }}", "{{ -big }}", "{{ big|float }}", "{{ {big: 1} }}", "{{ 1.0 < 9007199254740993 }}", "{{ 4611686018427387904 * 2 }}",
+		"{{ 9223372036854775807 + 1 }}", "{{ 9007199254740993 // 2 }}", "{{ 7.5 // 2 }}", "{{ 7.5 % 2 }}", "{{ 1e308 * 10 }}", "{{ nan|int }}",
+		"{{ 'a'|safe + 'b' }}", "{{ 'a' + 'b'|safe }}", "{{ ('a'|safe).upper() }}", "{{ ('a'|safe)[0] }}", "{{ ('a'|safe)[1:] }}", "{{ ['a'|safe] }}", "{{ ('a'|safe).x }}",
+		"{{ {'a': 1}.keys() == {'a': 1}.keys() }}", "{{ {'a': 1}.keys() < {'b': 1}.keys() }}", "{{ 1 in {}.items() }}", "{{ {}.keys() - {}.keys() }}",
+		"{{ range(3) == range(3) }}", "{{ range(3)[1] }}", "{{ range(3)[1:] }}", "{{ range(3) }}", "{{ {1.5: 1} }}", "{{ {(1, 2): 1} }}", "{{ (5)[1:2] }}", "{{ 'abc'['a':] }}",
+		"{% for i in [1] %}{{ loop }}{% endfor %}", "{% for i in [1] %}{{ loop|length }}{% endfor %}", "{% for i in [1] %}{% if loop %}{% endif %}{% endfor %}",
+		"{% for i in [1] %}{{ loop['depth'] }}{% endfor %}", "{% macro f() %}{% endmacro %}{{ f }}{{ f.name }}", "{{ ''.__class__ }}", "{{ {}.__len__ }}", "{{ [].append }}", "{{ 'a'.startswith(('a', 'b')) }}",
+		"{{ 'a'.find('a', 1) }}", "{{ '1_0'|int }}", "{{ '٣'|int }}", "{{ 'inf'|float }}", "{{ [[1]]|map(attribute='0')|list }}", "{{ dict([['a', 1]]) }}", "{{ '%s' is odd }}",
+		"{{ [1]|tojson(separators='ab') }}", "{{ [1]|tojson(indent=' ') }}",
 	} {
 		if _, err := render(source, vars, nil); !errors.Is(err, ErrUnsupported) {
 			t.Errorf("%q: error %v, want one that is ErrUnsupported", source, err)
@@ -85,9 +101,9 @@ func TestOwnLimits(t *testing.T) {
 		{"{% set a = [1] %}{{ a }}", Limits{Output: 2}},
 		{"{% for i in [1, 2, 3] %}{% endfor %}", Limits{Steps: 3}},
 		{"{% set a = 'b' * 99999 %}{% if a|length %}{% endif %}", Limits{Steps: 100}},
-		{"{% set a = 'b' * 99999 %}{% if a.islower() %}{% endif %}", Limits{Steps: 10_000}},
+		{"{% set a = '1' * 99999 %}{% if a.isdigit() %}{% endif %}", Limits{Steps: 10_000}},
 		{"{% set a = 'b' * 99999 %}{% set b = a ~ a %}", Limits{Steps: 1500}},
-		{"{% set a = '<' * 99999 %}{% set b = a|e %}", Limits{Memory: 200_000}},
+		{"{% set a = '<' * 99999 %}{% set b = a|replace('<', '&lt;') %}", Limits{Memory: 200_000}},
 		{"{% macro f(n) %}{{ f(n - 1) if n }}{% endmacro %}{{ f(3) }}", Limits{Depth: 3}},
 		{"{% set a %}{{ nobody }}" + strings.Repeat("a", 1000) + "{% endset %}", Limits{Memory: 900}},
 	} {

@@ -53,10 +53,6 @@ func (m *machine) exec(f *frame, st stmt) (flow, error) {
 		return flowNext, m.callBlock(f, st)
 	case *generationStmt:
 		return flowNext, m.generation(f, st)
-	case *filterStmt:
-		return m.filterBlock(f, st)
-	case *withStmt:
-		return m.with(f, st)
 	case *breakStmt:
 		return flowBreak, nil
 	case *continueStmt:
@@ -275,79 +271,17 @@ func (m *machine) setBlock(f *frame, st *setBlockStmt) (flow, error) {
 	if err != nil || end != flowNext {
 		return end, err
 	}
-	if st.filter != nil {
-		if v, err = m.filterText(f, st.filter, v); err != nil {
-			return flowNext, err
-		}
-	}
 	if err := m.assign(f, st.target, v); err != nil {
 		return flowNext, err
 	}
 	return flowNext, m.leaveScope(f, &st.scope)
 }
 
-// filterText applies the filters of a block to its text.
-func (m *machine) filterText(f *frame, e *filterExpr, text Value) (Value, error) {
-	on, ok := e.on.(*filterExpr)
-	if ok {
-		var err error
-		if text, err = m.filterText(f, on, text); err != nil {
-			return nil, err
-		}
-	}
-	if err := m.step(1); err != nil {
-		return nil, err
-	}
-	v, err := m.evalFilter(f, e, text)
-	if err != nil {
-		err = locate(err, m.source, e.pos)
-	}
-	return v, err
-}
-
-func (m *machine) filterBlock(f *frame, st *filterStmt) (flow, error) {
-	if err := m.enterScope(f, &st.scope); err != nil {
-		return flowNext, err
-	}
-	v, end, err := m.capture(f, st.body)
-	if err != nil || end != flowNext {
-		return end, err
-	}
-	if v, err = m.filterText(f, st.filter, v); err != nil {
-		return flowNext, err
-	}
-	if err := m.writeText(v); err != nil {
-		return flowNext, err
-	}
-	return flowNext, m.leaveScope(f, &st.scope)
-}
-
-// writeText writes what a filter or call block gives, which Jinja2 does not make a
-// string of.
+// writeText writes the result of a call block, which Jinja2 does not make a string of.
 func (m *machine) writeText(v Value) error {
 	s, ok := asString(v)
 	if !ok {
 		return raise("TypeError", "expected str instance, %s found", typeName(v))
 	}
 	return m.write(s)
-}
-
-func (m *machine) with(f *frame, st *withStmt) (flow, error) {
-	if err := m.enterScope(f, &st.scope); err != nil {
-		return flowNext, err
-	}
-	for i, t := range st.targets {
-		v, err := m.eval(f, st.values[i])
-		if err != nil {
-			return flowNext, err
-		}
-		if err := m.assign(f, t, v); err != nil {
-			return flowNext, err
-		}
-	}
-	end, err := m.run(f, st.body)
-	if err != nil || end != flowNext {
-		return end, err
-	}
-	return flowNext, m.leaveScope(f, &st.scope)
 }

@@ -13,21 +13,18 @@ var filters map[string]filterFunc
 // refusedFilters are those that Jinja2 has and this package lacks: random, which cannot be
 // exact, and those that no chat template is known to use.
 var refusedFilters = map[string]bool{
-	"batch": true, "center": true, "filesizeformat": true, "forceescape": true, "groupby": true, "pprint": true, "random": true, "slice": true, "striptags": true,
-	"truncate": true, "urlencode": true, "urlize": true, "wordcount": true, "wordwrap": true, "xmlattr": true,
+	"abs": true, "attr": true, "batch": true, "center": true, "e": true, "escape": true, "filesizeformat": true, "forceescape": true, "groupby": true,
+	"max": true, "min": true, "pprint": true, "random": true, "round": true, "slice": true, "striptags": true, "sum": true, "truncate": true,
+	"unique": true, "urlencode": true, "urlize": true, "wordcount": true, "wordwrap": true, "xmlattr": true,
 }
 
 func init() {
 	filters = map[string]filterFunc{
-		"abs":        absFilter,
-		"attr":       attrFilter,
 		"capitalize": stringMethod("capitalize"),
 		"count":      lengthFilter,
 		"d":          defaultFilter,
 		"default":    defaultFilter,
 		"dictsort":   dictsortFilter,
-		"e":          escapeFilter,
-		"escape":     escapeFilter,
 		"first":      firstFilter,
 		"float":      floatFilter,
 		"format":     formatFilter,
@@ -40,29 +37,21 @@ func init() {
 		"list":       listFilter,
 		"lower":      stringMethod("lower"),
 		"map":        mapFilter,
-		"max":        extremeFilter("do_max", ">"),
-		"min":        extremeFilter("do_min", "<"),
 		"reject":     selectFilter(false, false),
 		"rejectattr": selectFilter(false, true),
 		"replace":    replaceFilter,
 		"reverse":    reverseFilter,
-		"round":      roundFilter,
 		"safe":       safeFilter,
 		"select":     selectFilter(true, false),
 		"selectattr": selectFilter(true, true),
 		"sort":       sortFilter,
 		"string":     stringFilter,
-		"sum":        sumFilter,
 		"title":      titleFilter,
 		"tojson":     tojsonFilter,
 		"trim":       trimFilter,
-		"unique":     uniqueFilter,
 		"upper":      stringMethod("upper"),
 	}
 }
-
-// knownFilter reports whether Jinja2 has the filter.
-func knownFilter(name string) bool { return filters[name] != nil || refusedFilters[name] }
 
 // filter applies a filter by name, as Jinja2 does where it learns the name late.
 func (m *machine) filter(name string, v Value, args arguments) (Value, error) {
@@ -78,15 +67,11 @@ func (m *machine) filter(name string, v Value, args arguments) (Value, error) {
 
 // lateName returns the name of a filter or test that is a value.
 func lateName(kind string, name Value) (string, error) {
-	switch name := name.(type) {
-	case string:
-		return name, nil
-	case Markup:
-		return string(name), nil
-	case *List, *Dict:
-		return "", raise("TypeError", "unhashable type: '%s'", typeName(name))
+	s, ok := name.(string)
+	if !ok {
+		return "", raise("TemplateRuntimeError", "No %s named by a %s.", kind, typeName(name))
 	}
-	return "", raise("TemplateRuntimeError", "No %s named by a %s.", kind, typeName(name))
+	return s, nil
 }
 
 // bound are the arguments of a filter or test in the order of its parameters, of
@@ -211,12 +196,12 @@ type nextFunc func() (v Value, ok bool, err error)
 
 // iterator returns an Iterator over what next gives, which is not called again
 // after its end.
-func (m *machine) iterator(class string, next nextFunc) (Value, error) {
+func (m *machine) iterator(next nextFunc) (Value, error) {
 	if err := m.alloc(128); err != nil {
 		return nil, err
 	}
 	done := false
-	return &Iterator{class: class, next: func() (Value, bool, error) {
+	return &Iterator{next: func() (Value, bool, error) {
 		if done {
 			return nil, false, nil
 		}
@@ -238,7 +223,7 @@ func (m *machine) iterator(class string, next nextFunc) (Value, error) {
 // runs when the first element is requested. A nil nextFunc: there are none.
 func (m *machine) generator(start func() (nextFunc, error)) (Value, error) {
 	var next nextFunc
-	return m.iterator("generator", func() (Value, bool, error) {
+	return m.iterator(func() (Value, bool, error) {
 		if next == nil {
 			n, err := start()
 			if err != nil || n == nil {
@@ -283,7 +268,7 @@ func (m *machine) through(v Value, start func() (func(Value) (Value, bool, error
 	})
 }
 
-// A getter looks an attribute up in values, by a path of parts as in "a.b.0".
+// A getter looks an attribute up in values, by a path of parts as in "a.b".
 type getter struct {
 	parts      []Value
 	def        Value // for what is undefined; nil: that stays so
@@ -297,7 +282,7 @@ func (m *machine) newGetter(attribute, def Value, ignoreCase bool) (getter, erro
 	return getter{parts: parts, def: def, ignoreCase: ignoreCase}, err
 }
 
-// pathParts returns the parts of a path, of which those of digits are ints.
+// pathParts returns the parts of a path, of which those of digits are refused.
 func (m *machine) pathParts(attribute Value) ([]Value, error) {
 	if attribute == nil {
 		return nil, nil
@@ -314,16 +299,10 @@ func (m *machine) pathParts(attribute Value) ([]Value, error) {
 		if err := m.alloc(48); err != nil {
 			return nil, err
 		}
-		if !isDigits(part) {
-			parts = append(parts, part)
-			continue
+		if isDigits(part) {
+			return nil, unsupported("the number %.20s in a path of attributes", part)
 		}
-		n, ok := parseInt(part)
-		if !ok {
-			// Such as "²", which is a digit and no number.
-			return nil, raise("ValueError", "invalid literal for int() with base 10: '%s'", part)
-		}
-		parts = append(parts, n)
+		parts = append(parts, part)
 	}
 	return parts, nil
 }
@@ -361,6 +340,22 @@ func isUndefined(v Value) bool {
 }
 
 // undefined is jinja2's Undefined with a hint.
-func undefined(hint string) *Undefined {
-	return &Undefined{Message: hint, Class: "UndefinedError", Of: missing}
+func undefined(hint string) *Undefined { return &Undefined{Message: hint, Of: missing} }
+
+func safeFilter(m *machine, v Value, args arguments) (Value, error) {
+	if err := args.only("do_mark_safe", "value"); err != nil {
+		return nil, err
+	}
+	s, err := m.str(v)
+	return Markup(s), err
+}
+
+// isDigits is Python's str.isdigit.
+func isDigits(s string) bool {
+	for _, r := range s {
+		if !charOf(r).is(charDigit) {
+			return false
+		}
+	}
+	return s != ""
 }

@@ -42,22 +42,15 @@ func TestFilterLimits(t *testing.T) {
 		{"indent", strings.Repeat("x\n", 1<<16), positional(int64(1 << 16))},
 		{"tojson", deep(2), named("indent", huge)},
 		{"tojson", deep(2), named("indent", int64(1<<31-1))},
-		{"tojson", deep(200), named("indent", strings.Repeat(" ", 1<<20))},
 		{"tojson", deep(1000), arguments{}},
-		{"tojson", manyOf(long, 20), named("separators", positional(long, long).list[0])},
+		{"tojson", manyOf(long, 20), named("separators", &Tuple{Items: []Value{long, long}})},
 		{"tojson", manyOf(strings.Repeat("\x01", 1<<16), 20), arguments{}},
 		{"sort", &List{Items: []Value{deep(1000), deep(1000)}}, arguments{}},
-		{"unique", &List{Items: []Value{tuples(1000)}}, arguments{}},
 		{"replace", strings.Repeat("a", 1<<20), positional("", strings.Repeat("b", 1<<10))},
 		{"join", manyOf("x", 1<<10), positional(strings.Repeat("y", 1<<20))},
-		{"sum", manyOf(manyOf(nil, 1<<10), 1<<13), named("start", &List{})},
-		{"escape", strings.Repeat("<", 1<<20), arguments{}},
 		{"list", &Range{Stop: 1 << 30, Step: 1}, arguments{}},
 		{"map", &Range{Stop: 1 << 30, Step: 1}, positional("string")},
 		{"select", &Range{Stop: 1 << 30, Step: 1}, positional("none")},
-		{"min", &Range{Stop: 1 << 30, Step: 1}, arguments{}},
-		{"sum", &Range{Stop: 1 << 30, Step: 1}, arguments{}},
-		{"format", "%1000000000d", positional(int64(1))},
 	} {
 		m := newMachine(&Env{Limits: Limits{Steps: 1 << 16, Memory: 1 << 22}}, nil)
 		v, err := m.filter(c.filter, c.v, c.args)
@@ -74,14 +67,6 @@ func dictOf(key string, v Value) *Dict {
 	d := &Dict{}
 	d.Set(key, v)
 	return d
-}
-
-func tuples(n int) Value {
-	v := Value(int64(1))
-	for range n {
-		v = &Tuple{Items: []Value{v}}
-	}
-	return v
 }
 
 // TestNestedGenerators is about a generator that a loop puts around another one again
@@ -118,7 +103,6 @@ func TestLazy(t *testing.T) {
 		{"selectattr", manyOf("a", 1), arguments{}, "FilterArgumentError"},
 		{"selectattr", &List{}, arguments{}, ""},
 		{"items", int64(5), arguments{}, "TypeError"},
-		{"unique", int64(5), arguments{}, "TypeError"},
 	} {
 		v, err := m.filter(c.filter, c.v, c.args)
 		if err != nil {
@@ -139,26 +123,23 @@ func TestLazy(t *testing.T) {
 func TestRefused(t *testing.T) {
 	m := newMachine(&Env{}, nil)
 	for name := range refusedFilters {
-		if !knownFilter(name) {
-			t.Errorf("%s is not known", name)
-		}
 		if _, err := m.filter(name, &List{}, arguments{}); !errors.Is(err, ErrUnsupported) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for _, template := range []string{
-		"{{ ''|urlize if x }}", "{{ ['']|map('pprint')|list }}", "{{ lipsum() }}", "{{ cycler(1) }}", "{{ 2 ** 3 }}", "{% if x %}{{ x.swapcase() }}{% endif %}",
-		"{{ ''['encode']() }}", "{{ (''|safe).striptags() }}", "{{ (1).real }}", "{{ range(3).stop }}", "{{ {}.keys().isdisjoint([]) }}", "{{ 1.5|round(0, 'ceil') }}", "{{ 15|round(-1) }}", "{{ 1.5|round(-1) }}", "{{ '1'|int(base=16) }}",
+		"{{ ''|urlize if x }}", "{{ ['']|map('pprint')|list }}", "{{ ['']|select('upper')|list }}", "{{ lipsum() }}", "{{ cycler(1) }}", "{{ joiner() }}", "{% if x %}{{ x.swapcase() }}{% endif %}",
+		"{{ ''['encode']() }}", "{{ (''|safe).striptags() }}", "{{ (1).real }}", "{{ range(3).stop }}", "{{ {}.keys().isdisjoint([]) }}", "{{ '1'|int(base=16) }}",
 		"{{ 'a'|indent('>'|safe) }}", "{{ ('a'|safe).join([]) }}", "{{ namespace() }}", "{{ [namespace()] }}", "{{ '%s'|format(a=1) }}", "{{ 'a' is sameas 'a' }}", "{{ ('a'|safe)['replace']('a', 'b') }}",
-		"{{ '%x' % 1 }}", "{{ '%+d' % 1 }}", "{{ '%(a)s' % {'a': 1} }}", "{{ '%.3s' % 'a' }}", "{{ '%s'|safe % 1 }}", "{{ '%f' % ('inf'|float) }}", "{{ '%' % 1 }}",
-		"{{ '{!r}'.format(1) }}", "{{ '{a.b}'.format(a=1) }}", "{{ '{[0]}'.format([1]) }}", "{{ '{:x}'.format(1) }}", "{{ '{:d}'.format(1.5) }}", "{{ '{:5s}'.format('a') }}", "{{ '{:{}}'.format(1, 2) }}",
-		"{{ strftime_now('%^a') }}", "{{ strftime_now('%5d') }}", "{{ strftime_now('%Q') }}", "{{ strftime_now('%') }}", "{{ strftime_now('%-f') }}",
+		"{{ '%x' % 1 }}", "{{ '%+d' % 1 }}", "{{ '%(a)s' % {'a': 1} }}", "{{ '%.3s' % 'a' }}", "{{ '%s'|safe % 1 }}", "{{ '%f' % 1.5 }}", "{{ '%5s' % 1 }}", "{{ '%d' % 1.5 }}", "{{ '%' % 1 }}",
+		"{{ '{!r}'.format(1) }}", "{{ '{a.b}'.format(a=1) }}", "{{ '{[0]}'.format([1]) }}", "{{ '{:x}'.format(1) }}", "{{ '{:d}'.format(1.5) }}", "{{ '{:5s}'.format('a') }}", "{{ '{0}'.format('a') }}", "{{ '{:{}}'.format(1, 2) }}",
+		"{{ strftime_now('%^a') }}", "{{ strftime_now('%5d') }}", "{{ strftime_now('%Q') }}", "{{ strftime_now('%') }}", "{{ strftime_now('%-f') }}", "{{ strftime_now('%c') }}", "{{ strftime_now('%-') }}",
 	} {
 		if _, err := render(template, nil, nil); !errors.Is(err, ErrUnsupported) {
 			t.Errorf("%s: %v", template, err)
 		}
 	}
-	for _, template := range []string{"{{ x|urlize if x }}", "{% if x %}{{ x ** 2 }}{% endif %}", "{% if x %}{{ x.translate({}) }}{% endif %}"} {
+	for _, template := range []string{"{{ x|urlize if x }}", "{% if x %}{{ x|map('upper')|unique }}{% endif %}", "{% if x %}{% if x is lower %}{% endif %}{% endif %}", "{% if x %}{{ x.translate({}) }}{% endif %}"} {
 		if _, err := Compile(template); !errors.Is(err, ErrUnsupported) {
 			t.Errorf("%s: %v when it is loaded", template, err)
 		}
@@ -174,7 +155,7 @@ func FuzzText(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string, n int64) {
 		s = strings.ToValidUTF8(s, "?")
 		for name, args := range map[string]arguments{
-			"capitalize": {}, "escape": {}, "float": {}, "int": positional(n), "lower": {},
+			"capitalize": {}, "safe": {}, "float": {}, "int": positional(n), "lower": {},
 			"indent": positional(n, true, true), "title": {}, "trim": positional(s),
 			"tojson": named("ensure_ascii", n%2 == 0, "indent", n), "format": positional(n),
 		} {

@@ -41,22 +41,6 @@ func defaultFilter(m *machine, v Value, args arguments) (Value, error) {
 	return or(b[1], ""), nil
 }
 
-func attrFilter(m *machine, v Value, args arguments) (Value, error) {
-	b, err := args.bindAfter(v, "do_attr", "obj", "name")
-	if err != nil {
-		return nil, err
-	}
-	name, ok := asString(b[1])
-	if !ok {
-		return nil, raise("TypeError", "attribute name must be string, not '%s'", typeName(b[1]))
-	}
-	attr, ok, err := m.attr(v, name)
-	if err != nil || ok {
-		return attr, err
-	}
-	return &Undefined{Class: "UndefinedError", Name: name, Of: v}, nil
-}
-
 func firstFilter(m *machine, v Value, args arguments) (Value, error) {
 	if err := args.only("do_first", "seq"); err != nil {
 		return nil, err
@@ -81,7 +65,7 @@ func lastFilter(m *machine, v Value, args arguments) (Value, error) {
 	} else if ok {
 		v = &Tuple{}
 	}
-	_, n, at := reversible(v)
+	n, at := reversible(v)
 	if at == nil {
 		return nil, raise("TypeError", "'%s' object is not reversible", typeName(v))
 	}
@@ -91,25 +75,24 @@ func lastFilter(m *machine, v Value, args arguments) (Value, error) {
 	return at(n - 1), nil
 }
 
-// reversible returns the class of Python's reversed(v), how many elements v has and
-// what gives the i-th, for a v that is no string. A nil at: v cannot be reversed.
-func reversible(v Value) (class string, n int, at func(i int) Value) {
+// reversible returns how many elements v has and what gives the i-th, for a v that is no
+// string. A nil at: v cannot be reversed.
+func reversible(v Value) (n int, at func(i int) Value) {
 	switch v := v.(type) {
 	case *List:
-		return "list_reverseiterator", len(v.Items), func(i int) Value { return v.Items[i] }
+		return len(v.Items), func(i int) Value { return v.Items[i] }
 	case *Tuple:
-		return "reversed", len(v.Items), func(i int) Value { return v.Items[i] }
+		return len(v.Items), func(i int) Value { return v.Items[i] }
 	case *Range:
-		return "range_iterator", int(v.length()), func(i int) Value { return v.Start + int64(i)*v.Step }
+		return rangeLength(v), v.at
 	case *Dict:
-		return "dict_reversekeyiterator", v.Len(), func(i int) Value { return v.keys[i] }
+		return v.Len(), func(i int) Value { return v.keys[i] }
 	case *View:
-		class := [...]string{viewKeys: "key", viewValues: "value", viewItems: "item"}[v.kind]
-		return "dict_reverse" + class + "iterator", v.of.Len(), v.at
+		return v.of.Len(), v.at
 	case *Undefined:
-		return "reversed", 0, func(int) Value { return nil }
+		return 0, func(int) Value { return nil }
 	}
-	return "", 0, nil
+	return 0, nil
 }
 
 // reverseFilter gives an iterator, unless v is a string or has to be gone through.
@@ -120,8 +103,8 @@ func reverseFilter(m *machine, v Value, args arguments) (Value, error) {
 	if _, ok := asString(v); ok {
 		return m.slice(v, nil, nil, int64(-1))
 	}
-	if class, n, at := reversible(v); at != nil {
-		return m.iterator(class, func() (Value, bool, error) {
+	if n, at := reversible(v); at != nil {
+		return m.iterator(func() (Value, bool, error) {
 			if n == 0 {
 				return nil, false, nil
 			}
@@ -298,46 +281,6 @@ func (m *machine) selected(v Value, args arguments) (bool, error) {
 	return m.test(name, v, arguments{list: args.list[1:], named: args.named})
 }
 
-// uniqueFilter yields the elements whose attribute no one before had.
-func uniqueFilter(m *machine, v Value, args arguments) (Value, error) {
-	b, err := args.bindAfter(v, "do_unique", "value", "case_sensitive?", "attribute?")
-	if err != nil {
-		return nil, err
-	}
-	return m.generator(func() (nextFunc, error) {
-		get, err := m.caseGetter(or(b[2], nil), b[1])
-		if err != nil {
-			return nil, err
-		}
-		it, err := m.iterate(v)
-		if err != nil {
-			return nil, err
-		}
-		var seen Dict
-		return func() (Value, bool, error) {
-			for {
-				item, ok, err := it.next()
-				if err != nil || !ok {
-					return nil, false, err
-				}
-				if err := m.step(1); err != nil {
-					return nil, false, err
-				}
-				key, err := get.get(m, item)
-				if err != nil {
-					return nil, false, err
-				}
-				if _, ok, err = seen.get(m, key); err != nil {
-					return nil, false, err
-				}
-				if !ok {
-					return item, true, seen.set(m, key, nil)
-				}
-			}
-		}, nil
-	})
-}
-
 // caseGetter is the getter of a filter with the parameter case_sensitive.
 func (m *machine) caseGetter(attribute, caseSensitive Value) (getter, error) {
 	sensitive, err := m.option(caseSensitive)
@@ -345,47 +288,6 @@ func (m *machine) caseGetter(attribute, caseSensitive Value) (getter, error) {
 		return getter{}, err
 	}
 	return m.newGetter(attribute, nil, !sensitive)
-}
-
-// extremeFilter is min for op <, max for op >.
-func extremeFilter(fn, op string) filterFunc {
-	return func(m *machine, v Value, args arguments) (Value, error) {
-		b, err := args.bindAfter(v, fn, "value", "case_sensitive?", "attribute?")
-		if err != nil {
-			return nil, err
-		}
-		it, err := m.iterate(v)
-		if err != nil {
-			return nil, err
-		}
-		best, ok, err := it.next()
-		if err != nil {
-			return nil, err
-		}
-		if !ok {
-			return undefined("No aggregated item, sequence was empty."), nil
-		}
-		get, err := m.caseGetter(or(b[2], nil), b[1])
-		if err != nil {
-			return nil, err
-		}
-		bestKey, err := get.get(m, best)
-		if err != nil {
-			return nil, err
-		}
-		err = m.visitNext(it, func(item Value) error {
-			key, err := get.get(m, item)
-			if err != nil {
-				return err
-			}
-			ok, err := m.less(op, key, bestKey)
-			if ok {
-				best, bestKey = item, key
-			}
-			return err
-		})
-		return best, err
-	}
 }
 
 // A sortItem is an element and its sort key.

@@ -118,21 +118,28 @@ func (c recordedCall) now() time.Time {
 func show(m *machine, v Value) (string, error) {
 	switch v := v.(type) {
 	case *Undefined:
-		var e *Error
-		errors.As(v.fail(), &e)
-		return "Undefined " + e.Message, nil
+		return "Undefined", nil
 	case *Iterator:
 		items, err := m.list(v)
 		if err != nil {
 			return "", err
 		}
 		s, err := show(m, &List{Items: items})
-		return v.class + " " + s, err
+		return "iterator " + s, err
 	case *Namespace:
 		s, err := m.repr(v.attrs)
 		return "Namespace <Namespace " + s + ">", err
-	case *joiner:
-		return typeName(v), nil
+	case *View:
+		items, err := m.list(v)
+		if err != nil {
+			return "", err
+		}
+		s, err := show(m, &List{Items: items})
+		return typeName(v) + " " + s, err
+	case Markup:
+		return "Markup " + string(v), nil
+	case *Range:
+		return fmt.Sprintf("range %d %d %d", v.Start, v.Stop, v.Step), nil
 	}
 	s, err := m.repr(v)
 	return typeName(v) + " " + s, err
@@ -184,6 +191,10 @@ func readValues(m *machine, raw json.RawMessage) ([]Value, error) {
 	if err := json.Unmarshal(raw, &parts); err != nil {
 		return nil, err
 	}
+	return readEach(m, parts)
+}
+
+func readEach(m *machine, parts []json.RawMessage) ([]Value, error) {
 	values := make([]Value, len(parts))
 	for i, p := range parts {
 		var err error
@@ -231,10 +242,9 @@ func readTagged(m *machine, tag string, raw json.RawMessage) (Value, error) {
 	case "m":
 		return Markup(s), nil
 	case "u":
-		return &Undefined{Class: "UndefinedError", Name: s, Of: missing}, nil
+		return &Undefined{Name: s, Of: missing}, nil
 	case "i":
-		n, _ := new(big.Int).SetString(s, 10)
-		return integer(n), nil
+		return parsedInt(s), nil
 	case "f":
 		if s == "nan" {
 			return math.NaN(), nil
@@ -254,9 +264,11 @@ func readTagged(m *machine, tag string, raw json.RawMessage) (Value, error) {
 		kind := map[Value]viewKind{"keys": viewKeys, "values": viewValues, "items": viewItems}[parts[0]]
 		return &View{of: parts[1].(*Dict), kind: kind}, nil
 	case "r":
-		var ends [3]int64
-		err := json.Unmarshal(raw, &ends)
-		return &Range{Start: ends[0], Stop: ends[1], Step: ends[2]}, err
+		ends, err := readValues(m, raw)
+		if err != nil {
+			return nil, err
+		}
+		return &Range{ends[0].(int64), ends[1].(int64), ends[2].(int64)}, nil
 	}
 	items, err := readValues(m, raw)
 	if err != nil {
@@ -281,4 +293,16 @@ func readTagged(m *machine, tag string, raw json.RawMessage) (Value, error) {
 		return d, nil
 	}
 	return nil, fmt.Errorf("bad tag %s", tag)
+}
+
+// parsedInt returns an int of any length, of its digits.
+func parsedInt(digits string) Value {
+	n, ok := new(big.Int).SetString(digits, 0)
+	switch {
+	case !ok:
+		panic("no int: " + digits)
+	case n.IsInt64():
+		return n.Int64()
+	}
+	return n
 }

@@ -136,7 +136,10 @@ func indentFilter(m *machine, v Value, args arguments) (Value, error) {
 		return nil, err
 	}
 	width := or(b[1], int64(4))
-	if _, ok := asString(width); !ok {
+	if isMarkup(width) {
+		return nil, unsupported("indent by a Markup")
+	}
+	if _, ok := width.(string); !ok {
 		if width, err = m.binary("*", " ", width); err != nil {
 			return nil, err
 		}
@@ -152,17 +155,11 @@ func indentFilter(m *machine, v Value, args arguments) (Value, error) {
 	prefix, _ := asString(width)
 	switch v := v.(type) {
 	case string:
-		if isMarkup(width) {
-			return nil, unsupported("indent by a Markup")
-		}
 		return m.indent(v, prefix, first, blank)
-	case Markup:
-		s, err := m.indent(string(v), prefix, first, blank)
-		return Markup(s), err
-	case *Undefined, *List:
-		return nil, noAttribute(v, "splitlines")
+	case *Undefined:
+		return nil, v.fail()
 	}
-	return nil, raise("TypeError", "indent of a %s", typeName(v))
+	return nil, unsupported("indent of a %s", typeName(v))
 }
 
 // indent puts prefix before the lines of s: before the first only with first, and before

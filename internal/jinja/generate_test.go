@@ -36,12 +36,11 @@ type generator struct {
 type binding struct{ name, typ string }
 
 type macroShape struct {
-	name            string
-	params          []binding
-	defaults        int // of the last params
-	varargs, kwargs bool
-	callsCaller     bool
-	callerParams    []string // types
+	name         string
+	params       []binding
+	defaults     int // of the last params
+	callsCaller  bool
+	callerParams []string // types
 }
 
 // generate makes the i-th program of a seed.
@@ -136,7 +135,6 @@ func (g *generator) variables() *Dict {
 	add("ds", "dstr", g.dictOf(func() Value { return g.text() }))
 	add("dx", "dany", g.dictOf(func() Value { return g.json(2) }))
 	add("messages", "messages", g.messages())
-	add("tree", "tree", g.tree(3))
 	add("tools", "json", g.json(4))
 	return d
 }
@@ -195,21 +193,6 @@ func (g *generator) messages() *List {
 	return l
 }
 
-func (g *generator) tree(depth int) *List {
-	l := &List{}
-	for range 1 + g.rng.IntN(3) {
-		d := &Dict{}
-		d.Set("name", g.word())
-		if depth > 0 && g.chance(500) {
-			d.Set("kids", g.tree(depth-1))
-		} else {
-			d.Set("kids", &List{})
-		}
-		l.Items = append(l.Items, d)
-	}
-	return l
-}
-
 func (g *generator) json(depth int) Value {
 	n := 8
 	if depth == 0 {
@@ -239,7 +222,7 @@ func (g *generator) integer() Value {
 		return []int64{math.MaxInt64, math.MinInt64, 1 << 53, -1 << 53, 1<<53 + 1, math.MaxInt32}[g.rng.IntN(6)]
 	case 1:
 		n := new(big.Int).Lsh(big.NewInt(int64(g.rng.IntN(99)-49)), uint(60+g.rng.IntN(60)))
-		return integer(n.Add(n, big.NewInt(int64(g.rng.IntN(5)-2))))
+		return parsedInt(n.Add(n, big.NewInt(int64(g.rng.IntN(5)-2))).String())
 	default:
 		return int64(g.rng.IntN(200) - 60)
 	}
@@ -405,9 +388,9 @@ func (g *generator) statement(depth int) string {
 	}
 	choices := []choice{
 		{10, g.setStatement}, {5, g.setBlock}, {14, g.forStatement}, {10, g.ifStatement},
-		{7, g.macroStatement}, {5, g.callStatement}, {5, g.filterStatement}, {4, g.withStatement},
+		{7, g.macroStatement}, {5, g.callStatement},
 		{5, g.rawStatement}, {6, g.commentStatement}, {4, g.generationStatement},
-		{g.odd, g.oddStatement}, {4, g.namespaceStatement}, {3, g.recursiveStatement}, {2, g.joinerStatement},
+		{g.odd, g.oddStatement}, {4, g.namespaceStatement},
 	}
 	total := 0
 	for _, c := range choices {
@@ -443,7 +426,7 @@ func (g *generator) newName() string {
 	if g.chance(100) {
 		return g.pick("s", "i", "ls", "r", "words")
 	}
-	return g.pick("x", "y", "z", "foo", "bar", "item", "value", "_u", "Ünï", "a1", "key", "set2")
+	return g.pick("x", "y", "z", "foo", "bar", "item", "value", "_u", "a1", "key", "set2")
 }
 
 func (g *generator) bind(name, typ string) { g.names = append(g.names, binding{name, typ}) }
@@ -484,52 +467,9 @@ func (g *generator) setStatement(int) string {
 
 func (g *generator) setBlock(depth int) string {
 	g.use("statement:set block")
-	name, filter := g.newName(), ""
-	if g.chance(400) {
-		g.use("statement:set block filter")
-		filter = g.pick(" | ", "|") + g.blockFilter()
-	}
-	t := g.tag("set "+name+filter) + g.inner(depth) + g.tag("endset")
+	name := g.newName()
+	t := g.tag("set "+name) + g.inner(depth) + g.tag("endset")
 	g.bind(name, "str")
-	return t
-}
-
-// blockFilter is a filter with arguments that takes and gives str.
-func (g *generator) blockFilter() string {
-	rows := filtersOf["str"]
-	t := g.onlyFilter(rows[g.rng.IntN(len(rows))])
-	if g.chance(250) {
-		t += "|" + g.onlyFilter(rows[g.rng.IntN(len(rows))])
-	}
-	return t
-}
-
-func (g *generator) onlyFilter(r *row) string {
-	if g.old && r.since {
-		return "upper"
-	}
-	g.use("filter:" + r.name)
-	return r.name + g.expand(r.args, 1)
-}
-
-func (g *generator) filterStatement(depth int) string {
-	g.use("statement:filter block")
-	return g.tag("filter "+g.blockFilter()) + g.inner(depth) + g.tag("endfilter")
-}
-
-func (g *generator) withStatement(depth int) string {
-	g.use("statement:with")
-	names := len(g.names)
-	var parts []string
-	var bound []binding
-	for range g.rng.IntN(3) {
-		name, typ := g.newName(), g.valueType()
-		parts = append(parts, name+" = "+g.expr(typ, 2, 1))
-		bound = append(bound, binding{name, typ})
-	}
-	g.names = append(g.names, bound...)
-	t := g.tag(strings.TrimSpace("with "+strings.Join(parts, ", "))) + g.inner(depth) + g.tag("endwith")
-	g.names = g.names[:names]
 	return t
 }
 
@@ -598,7 +538,7 @@ func (g *generator) generationStatement(depth int) string {
 func (g *generator) namespaceStatement(depth int) string {
 	g.use("global:namespace")
 	typ := g.resolve("value")
-	def := g.tag("set ns = namespace(v=" + g.expr(typ, 2, 1) + ", count=0" + g.pick("", "", ", **{'q': 1}") + ")")
+	def := g.tag("set ns = namespace(v=" + g.expr(typ, 2, 1) + ", count=0)")
 	g.bind("ns", "namespace")
 	var b strings.Builder
 	b.WriteString(def)
@@ -626,13 +566,6 @@ func (g *generator) namespaceStatement(depth int) string {
 	return b.String()
 }
 
-func (g *generator) joinerStatement(depth int) string {
-	g.use("global:joiner")
-	return g.tag("set join = joiner("+g.pick("", "'; '", "sep=s", "words")+")") +
-		g.tag("for q in "+g.expr("list", 1, levelPostfix)) + g.output("join()") + g.data() + g.output(g.pick("q", "loop.index")) + g.tag("endfor")
-}
-
-// forStatement is a loop that is not recursive.
 func (g *generator) forStatement(depth int) string {
 	g.use("statement:for")
 	names := len(g.names)
@@ -698,30 +631,6 @@ func (g *generator) forStatement(depth int) string {
 	return b.String()
 }
 
-// recursiveStatement goes through the tree.
-func (g *generator) recursiveStatement(depth int) string {
-	g.use("statement:for")
-	g.use("statement:for recursive")
-	g.use("loop.call")
-	names := len(g.names)
-	g.bind("node", "tree node")
-	g.inLoop++
-	filter := ""
-	if g.chance(200) {
-		g.use("statement:for filter")
-		filter = " if node.name|length > 1"
-	}
-	t := g.tag("for node in tree"+filter+" recursive") + g.data() + g.output("node.name") + g.output(g.loopPart()) + g.inner(min(depth, 2)) +
-		g.tag("if node.kids") + g.output("loop(node.kids)"+g.pick("", "|upper", "|trim|length", " ~ '.'")) + g.tag("endif") + g.output(g.loopPart())
-	g.inLoop--
-	g.names = g.names[:names]
-	if g.chance(200) {
-		g.use("statement:for else")
-		t += g.tag("else") + g.inner(1)
-	}
-	return t + g.tag("endfor")
-}
-
 // loopPart is an expression of the loop variable.
 func (g *generator) loopPart() string {
 	r := loopRows[g.rng.IntN(len(loopRows))]
@@ -755,16 +664,6 @@ func (g *generator) macroStatement(depth int) string {
 	g.inLoop = 0
 	g.names = append(g.names, m.params...)
 	body := g.body(depth-1, 1+g.rng.IntN(2))
-	if g.chance(250) {
-		g.use("macro:varargs")
-		m.varargs = true
-		body += g.output("varargs" + g.pick("", "|length", "|join('/')", "[0]|default('-')"))
-	}
-	if g.chance(250) {
-		g.use("macro:kwargs")
-		m.kwargs = true
-		body += g.output("kwargs" + g.pick("", "|length", "|dictsort", ".zz|default('-')"))
-	}
 	if g.chance(350) {
 		g.use("macro:caller")
 		m.callsCaller = true
@@ -788,11 +687,6 @@ func (g *generator) macroStatement(depth int) string {
 	} else {
 		t += g.data() + g.callOf(m, depth)
 	}
-	if g.chance(400) {
-		attr := g.pick("name", "arguments", "catch_kwargs", "catch_varargs", "caller")
-		g.use("macro." + attr)
-		t += g.output(m.name + "." + attr)
-	}
 	return t
 }
 
@@ -812,20 +706,6 @@ func (g *generator) macroCall(m macroShape) string {
 			v = p.name + "=" + v
 		}
 		args = append(args, v)
-	}
-	if m.varargs && !named && len(args) == len(m.params) && g.chance(700) {
-		args = append(args, g.expr("value", 1, 1))
-		if g.chance(300) {
-			g.use("call:star")
-			args = append(args, "*"+g.expr("list", 1, 1))
-		}
-	}
-	if m.kwargs && g.chance(700) {
-		args = append(args, "zz="+g.expr("value", 1, 1))
-		if g.chance(300) {
-			g.use("call:stars")
-			args = append(args, "**{'yy': "+g.expr("value", 1, 1)+"}")
-		}
 	}
 	return m.name + "(" + strings.Join(args, ", ") + ")"
 }

@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"math"
 	"time"
 )
 
@@ -13,7 +14,7 @@ var globals = map[string]Value{
 	"dict":            &function{"dict", newDict},
 	"namespace":       &function{"namespace", newNamespace},
 	"cycler":          &function{"cycler", lacking("cycler")},
-	"joiner":          &function{"joiner", newJoiner},
+	"joiner":          &function{"joiner", lacking("joiner")},
 	"lipsum":          &function{"lipsum", lacking("lipsum")},
 	"raise_exception": &function{"raise_exception", raiseException},
 	"strftime_now":    &function{"strftime_now", strftimeNow},
@@ -61,8 +62,8 @@ func safeRange(m *machine, args arguments) (Value, error) {
 	return r, m.alloc(32)
 }
 
-// rangeLength returns the length of r, however far apart its ends are.
-func rangeLength(r *Range) uint64 {
+// rangeLength returns the length of r, however far apart its ends are, or at most 2^31-1.
+func rangeLength(r *Range) int {
 	low, high, step := r.Start, r.Stop, uint64(r.Step)
 	if r.Step < 0 {
 		low, high, step = high, low, -step
@@ -70,7 +71,7 @@ func rangeLength(r *Range) uint64 {
 	if low >= high {
 		return 0
 	}
-	return (uint64(high)-uint64(low)-1)/step + 1
+	return int(min((uint64(high)-uint64(low)-1)/step, math.MaxInt32-1)) + 1
 }
 
 func newDict(m *machine, args arguments) (Value, error) {
@@ -94,37 +95,22 @@ func newDict(m *machine, args arguments) (Value, error) {
 	return d, nil
 }
 
-// updateDict is d.update(v), of a dict or of pairs.
+// updateDict is d.update(v) of a dict.
 func (m *machine) updateDict(d *Dict, v Value) error {
-	switch v := v.(type) {
-	case *Undefined:
-		return v.fail()
-	case *Namespace:
-		if _, ok := v.attrs.Lookup("keys"); ok {
-			return unsupported("dict of a namespace with keys")
-		}
-	case *Dict:
-		for i := range v.Len() {
-			if err := m.step(1); err != nil {
-				return err
-			}
-			key, value := v.At(i)
-			if err := d.set(m, key, value); err != nil {
-				return err
-			}
-		}
-		return nil
+	of, ok := v.(*Dict)
+	if !ok {
+		return unsupported("a dict of a %s", typeName(v))
 	}
-	return m.visit(v, func(item Value) error {
-		pair, err := m.list(item)
-		if err != nil {
+	for i := range of.Len() {
+		if err := m.step(1); err != nil {
 			return err
 		}
-		if len(pair) != 2 {
-			return raise("ValueError", "dictionary update sequence element has length %d; 2 is required", len(pair))
+		key, value := of.At(i)
+		if err := d.set(m, key, value); err != nil {
+			return err
 		}
-		return d.set(m, pair[0], pair[1])
-	})
+	}
+	return nil
 }
 
 func newNamespace(m *machine, args arguments) (Value, error) {
@@ -133,45 +119,6 @@ func newNamespace(m *machine, args arguments) (Value, error) {
 		return nil, err
 	}
 	return &Namespace{attrs: d.(*Dict)}, nil
-}
-
-// A joiner gives "" when it is first called, and sep from then on.
-type joiner struct {
-	sep  Value
-	used bool
-}
-
-func newJoiner(m *machine, args arguments) (Value, error) {
-	b, err := args.bind("Joiner", "sep?")
-	if err != nil {
-		return nil, err
-	}
-	return &joiner{sep: or(b[0], ", ")}, m.alloc(48)
-}
-
-func (*joiner) typeName() string { return "Joiner" }
-
-func (*joiner) repr(*machine) (string, error) { return "", unsupported("printing a joiner") }
-
-func (j *joiner) attr(_ *machine, name string) (Value, bool, error) {
-	switch name {
-	case "sep":
-		return j.sep, true, nil
-	case "used":
-		return j.used, true, nil
-	}
-	return nil, false, nil
-}
-
-func (j *joiner) call(_ *machine, args arguments) (Value, error) {
-	if _, err := args.bind("Joiner.__call__"); err != nil {
-		return nil, err
-	}
-	if !j.used {
-		j.used = true
-		return "", nil
-	}
-	return j.sep, nil
 }
 
 func raiseException(m *machine, args arguments) (Value, error) {

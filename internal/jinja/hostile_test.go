@@ -30,8 +30,7 @@ var hostile = []struct{ name, template string }{
 	{"repr", "{% for i in range(99999) %}{% if [s]|string %}{% endif %}{% endfor %}"},
 	{"sort", "{% for i in range(99999) %}{% if l|sort %}{% endif %}{% endfor %}"},
 	{"tojson", "{% for i in range(99999) %}{% if d|tojson(indent=4) %}{% endif %}{% endfor %}"},
-	{"large numbers", "{% set n = ('9' * 300)|int * one %}{% for i in range(99999) %}{% for j in range(99) %}{% if n|float %}{% endif %}{% endfor %}{% endfor %}"},
-	{"larger numbers", "{% set n = ('9' * 4300 * one)|int %}{% set n = n * n %}{% for i in range(99999) %}{% if n * n == 0 %}{% endif %}{% endfor %}"},
+	{"large numbers", "{% set n = ('9' * 300) * one %}{% for i in range(99999) %}{% for j in range(99) %}{% if n|float %}{% endif %}{% endfor %}{% endfor %}"},
 	{"lazy lists", "{% for i in range(99999) %}{% for j in range(99) %}{% set x = [i, j]|map('string')|join %}{% endfor %}{% endfor %}"},
 }
 

@@ -2,7 +2,6 @@ package jinja
 
 import (
 	"math"
-	"math/big"
 	"unicode/utf8"
 )
 
@@ -22,17 +21,11 @@ func (m *machine) length(v Value) (int, error) {
 	case *View:
 		return v.of.Len(), nil
 	case *Range:
-		if n := v.length(); n >= 0 {
-			return int(n), nil
-		}
-		return 0, raise("OverflowError", "Python int too large to convert to C ssize_t")
+		return rangeLength(v), nil
 	case *Undefined:
 		return 0, nil
-	case object:
-		if n, ok, err := v.attr(m, "length"); ok && v.typeName() == "LoopContext" {
-			n, _ := n.(int64)
-			return int(n), err
-		}
+	case *loopContext:
+		return 0, unsupported("the length of the loop variable")
 	}
 	return 0, raise("TypeError", "object of type '%s' has no len()", typeName(v))
 }
@@ -45,42 +38,8 @@ func (m *machine) runes(s string) (int, error) {
 	return utf8.RuneCountInString(s), nil
 }
 
-// length returns how many elements r has, or -1 if that does not fit int64.
-func (r *Range) length() int64 {
-	from, to, step := r.Start, r.Stop, uint64(r.Step)
-	if r.Step < 0 {
-		from, to, step = to, from, -step
-	}
-	if from >= to {
-		return 0
-	}
-	n := (uint64(to)-uint64(from)-1)/step + 1
-	if n > math.MaxInt64 {
-		return -1
-	}
-	return int64(n)
-}
-
 // at returns the i-th element, which must be there.
-func (r *Range) at(i int64) int64 { return r.Start + i*r.Step }
-
-// has reports whether n is an element.
-func (r *Range) has(n int64) bool { return r.find(n) >= 0 }
-
-// find returns the place of n, or -1.
-func (r *Range) find(n int64) int64 {
-	step, off := uint64(r.Step), uint64(n)-uint64(r.Start)
-	if r.Step > 0 && (n < r.Start || n >= r.Stop) || r.Step < 0 && (n > r.Start || n <= r.Stop) {
-		return -1
-	}
-	if r.Step < 0 {
-		step, off = -step, -off
-	}
-	if off%step != 0 {
-		return -1
-	}
-	return int64(off / step)
-}
+func (r *Range) at(i int) Value { return r.Start + int64(i)*r.Step }
 
 // at returns the i-th element of v.
 func (v *View) at(i int) Value {
@@ -99,7 +58,7 @@ func (m *machine) intArgument(v Value) (int, error) {
 	if n, ok := asInt64(v); ok {
 		return nearestInt(n), nil
 	}
-	if _, ok := v.(*big.Int); ok {
+	if isInt(v) {
 		return 0, raise("OverflowError", "Python int too large to convert to C ssize_t")
 	}
 	return 0, raise("TypeError", "'%s' object cannot be interpreted as an integer", typeName(v))
@@ -114,7 +73,7 @@ func (m *machine) index(obj, key Value) (Value, error) {
 	case *Dict:
 		v, ok, err := obj.get(m, key)
 		if err == nil && !ok {
-			err = m.keyError(key)
+			err = raise("KeyError", "no such key")
 		}
 		return v, err
 	case *List:
@@ -124,23 +83,12 @@ func (m *machine) index(obj, key Value) (Value, error) {
 	case string:
 		s, err := m.indexText(obj, key)
 		return charValue(s), err
-	case Markup:
-		s, err := m.indexText(string(obj), key)
-		return Markup(s), err
-	case *Range:
-		return m.indexRange(obj, key)
+	case Markup, *Range:
+		return nil, unsupported("an element of a %s", typeName(obj))
 	case *Undefined:
 		return nil, obj.fail()
 	}
 	return nil, raise("TypeError", "'%s' object is not subscriptable", typeName(obj))
-}
-
-func (m *machine) keyError(key Value) error {
-	s, err := m.repr(key)
-	if err != nil {
-		s = typeName(key)
-	}
-	return raise("KeyError", "%s", s)
 }
 
 // sequencePlace returns the key of a sequence as an int.
@@ -148,7 +96,7 @@ func sequencePlace(class string, key Value) (int, error) {
 	if i, ok := asInt64(key); ok {
 		return nearestInt(i), nil
 	}
-	if _, ok := key.(*big.Int); ok {
+	if isInt(key) {
 		return 0, raise("IndexError", "cannot fit 'int' into an index-sized integer")
 	}
 	return 0, raise("TypeError", "%s indices must be integers or slices, not %s", class, typeName(key))
@@ -234,68 +182,34 @@ func backward(s string, n int) int {
 	return at
 }
 
-func (m *machine) indexRange(r *Range, key Value) (Value, error) {
-	n := r.length()
-	if n < 0 {
-		return nil, unsupported("an element of a range that long")
-	}
-	i, ok := asInt64(key)
-	if _, big := key.(*big.Int); !ok && !big {
-		return nil, raise("TypeError", "range indices must be integers or slices, not %s", typeName(key))
-	}
-	if i < 0 {
-		i += n
-	}
-	if !ok || i < 0 || i >= n {
-		return nil, raise("IndexError", "range object index out of range")
-	}
-	return r.at(i), nil
-}
-
 // slice returns Python's obj[start:stop:step]; each of the three may be nil.
 func (m *machine) slice(obj, start, stop, step Value) (Value, error) {
 	switch obj := obj.(type) {
 	case string:
 		return m.sliceText(obj, start, stop, step)
-	case Markup:
-		s, err := m.sliceText(string(obj), start, stop, step)
-		return Markup(s), err
 	case *List:
 		items, err := m.sliceItems(obj.Items, start, stop, step)
 		return &List{Items: items}, err
 	case *Tuple:
 		items, err := m.sliceItems(obj.Items, start, stop, step)
 		return &Tuple{Items: items}, err
-	case *Range:
-		if err := m.step(raising); err != nil {
-			return nil, err
-		}
-		return sliceRange(obj, start, stop, step)
 	case *Undefined:
 		return nil, obj.fail()
-	case *Dict:
-		return nil, raise("TypeError", "unhashable type: 'slice'")
 	}
-	return nil, raise("TypeError", "'%s' object is not subscriptable", typeName(obj))
+	// Of constants Jinja2 makes that an Undefined, else Python a TypeError.
+	return nil, unsupported("a slice of a %s", typeName(obj))
 }
 
-// sliceBound returns a bound of a slice, or def for None. Ints that do not fit are
-// cut, as CPython does.
+// sliceBound returns a bound of a slice, or def for None.
 func sliceBound(v Value, def int) (int, error) {
-	switch v := v.(type) {
-	case nil:
+	if v == nil {
 		return def, nil
-	case int64:
-		return nearestInt(v), nil
-	case bool:
-		return int(boolInt(v)), nil
-	case *big.Int:
-		if v.Sign() < 0 {
-			return math.MinInt, nil
-		}
-		return math.MaxInt, nil
 	}
-	return 0, raise("TypeError", "slice indices must be integers or None or have an __index__ method")
+	n, ok := asInt64(v)
+	if !ok {
+		return 0, unsupported("a slice by a %s", typeName(v))
+	}
+	return nearestInt(n), nil
 }
 
 // A span is the part of a slice: count elements from first on, step apart.
@@ -443,52 +357,17 @@ func (m *machine) bounds(s string, start, stop Value) (from, to int, err error) 
 	return from, to, nil
 }
 
-func sliceRange(r *Range, start, stop, step Value) (Value, error) {
-	n := r.length()
-	if n < 0 || n > math.MaxInt {
-		return nil, unsupported("a slice of a range that long")
-	}
-	if by, ok := asInt64(step); isInt(step) && (!ok || by != int64(int(by)) || by == math.MinInt) {
-		return nil, unsupported("a step that long")
-	}
-	s, err := sliceSpan(int(n), start, stop, step)
-	if err != nil {
-		return nil, err
-	}
-	var by, first, end big.Int
-	by.Mul(big.NewInt(r.Step), big.NewInt(int64(s.step)))
-	first.Add(big.NewInt(r.Start), first.Mul(big.NewInt(int64(s.first)), big.NewInt(r.Step)))
-	last, err := sliceSpanStop(int(n), stop, s.step)
-	if err != nil {
-		return nil, err
-	}
-	end.Add(big.NewInt(r.Start), end.Mul(big.NewInt(int64(last)), big.NewInt(r.Step)))
-	if !by.IsInt64() || !first.IsInt64() || !end.IsInt64() {
-		return nil, unsupported("a range beyond 64 bits")
-	}
-	return &Range{Start: first.Int64(), Stop: end.Int64(), Step: by.Int64()}, nil
-}
-
-// sliceSpanStop returns where a slice of n elements stops.
-func sliceSpanStop(n int, stop Value, step int) (int, error) {
-	if step < 0 {
-		return clamped(stop, -1, n, -1, n-1)
-	}
-	return clamped(stop, n, n, 0, n)
-}
-
 // iterate returns Python's iter(v).
 func (m *machine) iterate(v Value) (*Iterator, error) {
 	switch v := v.(type) {
 	case *List:
-		return m.counted("list_iterator", len(v.Items), func(i int) Value { return v.Items[i] }), nil
+		return m.counted(len(v.Items), func(i int) Value { return v.Items[i] }), nil
 	case *Tuple:
-		return m.counted("tuple_iterator", len(v.Items), func(i int) Value { return v.Items[i] }), nil
+		return m.counted(len(v.Items), func(i int) Value { return v.Items[i] }), nil
 	case *Dict:
-		return m.counted("dict_keyiterator", v.Len(), func(i int) Value { return v.keys[i] }), nil
+		return m.counted(v.Len(), func(i int) Value { return v.keys[i] }), nil
 	case *View:
-		class := [...]string{viewKeys: "dict_keyiterator", viewValues: "dict_valueiterator", viewItems: "dict_itemiterator"}[v.kind]
-		it := m.counted(class, v.of.Len(), v.at)
+		it := m.counted(v.of.Len(), v.at)
 		if v.kind == viewItems {
 			next := it.next
 			it.next = func() (Value, bool, error) {
@@ -500,31 +379,25 @@ func (m *machine) iterate(v Value) (*Iterator, error) {
 		}
 		return it, nil
 	case *Range:
-		n := v.length()
-		if n < 0 || n > math.MaxInt {
-			return nil, unsupported("going through a range that long")
-		}
-		return m.counted("range_iterator", int(n), func(i int) Value { return v.at(int64(i)) }), nil
+		return m.counted(rangeLength(v), v.at), nil
 	case string:
 		return m.eachChar(v)
 	case Markup:
 		return m.eachChar(string(v))
 	case *Undefined:
-		return m.counted("generator", 0, nil), nil
+		return m.counted(0, nil), nil
 	case *Iterator:
 		return v, nil
-	case object:
-		if v.typeName() == "LoopContext" {
-			return nil, unsupported("going through the loop variable")
-		}
+	case *loopContext:
+		return nil, unsupported("going through the loop variable")
 	}
 	return nil, raise("TypeError", "'%s' object is not iterable", typeName(v))
 }
 
 // counted goes through n elements.
-func (m *machine) counted(class string, n int, at func(i int) Value) *Iterator {
+func (m *machine) counted(n int, at func(i int) Value) *Iterator {
 	i := 0
-	return &Iterator{class: class, next: func() (Value, bool, error) {
+	return &Iterator{next: func() (Value, bool, error) {
 		if i == n {
 			return nil, false, nil
 		}
@@ -538,11 +411,7 @@ func (m *machine) eachChar(s string) (*Iterator, error) {
 	if err := m.chars(len(s)); err != nil {
 		return nil, err
 	}
-	class := "str_iterator"
-	if isASCII(s) {
-		class = "str_ascii_iterator"
-	}
-	return &Iterator{class: class, next: func() (Value, bool, error) {
+	return &Iterator{next: func() (Value, bool, error) {
 		if s == "" {
 			return nil, false, nil
 		}

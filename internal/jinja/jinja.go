@@ -6,9 +6,11 @@
 //
 // A template either renders byte by byte as there, or it is an error: [Compile] refuses
 // constructs of Jinja2 that this package lacks, by name and line, and Render those that only a
-// value shows. It lacks what no chat template is known to use: filters of HTML and of layout,
-// powers, bases of int, seldom used methods of strings and attributes of numbers, cycler, and
-// all formats but %s, %d, %f and fields without attributes and conversions.
+// value shows. It lacks what none of some 150 public chat templates uses: the tags filter, with
+// and print, recursive loops, cycle and changed of a loop, * and ** of calls, varargs and kwargs,
+// 24 filters and 6 tests, seldom used methods, attributes of numbers, functions and macros,
+// operators of Markup, arithmetic of ints beyond 64 bits, // and % of floats, keys other than
+// None, bools, ints and strings, and all formats but %s, %d and fields without numbers.
 package jinja
 
 import "time"
@@ -20,8 +22,9 @@ import "time"
 // Jinja2 assigns them. Python's values are Go's, behind one interface type.
 //
 // An attribute of Python is never undefined: a method of strings that this package lacks is an
-// error. TestDifferential generates programs for every construct of Jinja2's own lists and
-// compares the texts.
+// error. Jinja2 evaluates constants while it compiles, which shows in errors, and in floats that
+// are not finite: those are refused. TestDifferential generates programs for every construct of
+// Jinja2's own lists and compares the texts.
 
 // A Template is a compiled template. It is safe for concurrent use.
 type Template struct {

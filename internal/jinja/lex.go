@@ -1,9 +1,6 @@
 package jinja
 
 import (
-	"fmt"
-	"math"
-	"math/big"
 	"strconv"
 	"strings"
 	"unicode"
@@ -19,8 +16,7 @@ type token struct {
 	kind string
 	at   pos
 	text string // of kindData, kindName
-	// value is that of kindString (string), kindInteger (int64 or *big.Int) and
-	// kindFloat (float64).
+	// value is that of kindString (string), kindInteger (int64) and kindFloat (float64).
 	value Value
 }
 
@@ -331,48 +327,14 @@ func isNameByte(c byte) bool {
 	return c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
 
-// nameLetters are the letters beyond ASCII that names may hold. Python has many
-// more, but takes names for equal that are so only in the form NFKC; these are
-// their own form, in any sequence.
-var nameLetters = &unicode.RangeTable{R16: []unicode.Range16{
-	{0xc0, 0xd6, 1},
-	{0xd8, 0xf6, 1},
-	{0xf8, 0x131, 1},
-	{0x14a, 0x17e, 1},
-	{0x38e, 0x3a1, 1},
-	{0x3a3, 0x3cf, 1},
-	{0x3fa, 0x481, 1},
-	{0x48a, 0x52f, 1},
-	{0x5d0, 0x5ea, 1},
-	{0x620, 0x64a, 1},
-	{0x3041, 0x3096, 1},
-	{0x30a1, 0x30fa, 1},
-	{0x4e00, 0x9fff, 1},
-	{0xac00, 0xd7a3, 1},
-}, LatinOffset: 2}
-
 func (l *lexer) lexName() token {
 	start := l.pos
 	i := start
-	for i < len(l.source) {
-		if isNameByte(l.source[i]) {
-			i++
-			continue
-		}
-		r, n := utf8.DecodeRuneInString(l.source[i:])
-		if r < utf8.RuneSelf {
-			break
-		}
-		if !unicode.Is(nameLetters, r) {
-			if unicode.In(r, unicode.L, unicode.M, unicode.N) {
-				refuseAt(pos(i), "the character %q of a name", r)
-			}
-			break
-		}
-		i += n
+	for i < len(l.source) && isNameByte(l.source[i]) {
+		i++
 	}
-	if i == start {
-		l.unexpected()
+	if r, _ := utf8.DecodeRuneInString(l.source[i:]); r >= utf8.RuneSelf && !isSpace(r) {
+		refuseAt(pos(i), "the character %q of a name", r)
 	}
 	l.pos = i
 	return token{kind: kindName, at: pos(start), text: l.source[start:i]}
@@ -391,22 +353,21 @@ func (l *lexer) lexNumber() token {
 	if end < 0 {
 		kind, end = kindInteger, l.integer()
 	}
-	if r, _ := utf8.DecodeRuneInString(l.source[end:]); r >= utf8.RuneSelf && unicode.Is(unicode.Nd, r) {
-		refuseAt(pos(end), "the digit %q", r)
+	if end < len(l.source) && (isNameByte(l.source[end]) || l.source[end] >= utf8.RuneSelf) {
+		refuseAt(pos(start), "a number with other characters than digits")
 	}
 	l.pos = end
 	t := token{kind: kind, at: pos(start)}
-	text := strings.ReplaceAll(l.source[start:end], "_", "")
+	text := l.source[start:end]
+	var err error
 	if kind == kindInteger {
-		t.value = parseInteger(text, t.at)
-		return t
+		t.value, err = strconv.ParseInt(text, 10, 64)
+	} else {
+		t.value, err = strconv.ParseFloat(text, 64)
 	}
-	f, err := strconv.ParseFloat(text, 64)
-	if err != nil || math.IsInf(f, 0) {
-		// Jinja2 would let it stand as a variable inf in the code it makes.
-		refuseAt(t.at, "the number %s", text)
+	if err != nil {
+		refuseAt(t.at, "the number %.40s", text)
 	}
-	t.value = f
 	return t
 }
 
@@ -415,10 +376,10 @@ func (l *lexer) float() int {
 	if l.pos > 0 && l.source[l.pos-1] == '.' {
 		return -1 // as in x.1.2
 	}
-	end := l.digits(l.pos, isDecimal)
+	end := l.digits(l.pos)
 	isFloat := false
 	if end < len(l.source) && l.source[end] == '.' {
-		if i := l.digits(end+1, isDecimal); i > end+1 {
+		if i := l.digits(end + 1); i > end+1 {
 			end, isFloat = i, true
 		}
 	}
@@ -427,7 +388,7 @@ func (l *lexer) float() int {
 		if i < len(l.source) && (l.source[i] == '+' || l.source[i] == '-') {
 			i++
 		}
-		if j := l.digits(i, isDecimal); j > i {
+		if j := l.digits(i); j > i {
 			end, isFloat = j, true
 		}
 	}
@@ -440,83 +401,21 @@ func (l *lexer) float() int {
 // integer returns where the integer ends that begins here.
 func (l *lexer) integer() int {
 	if l.source[l.pos] != '0' {
-		return l.digits(l.pos, isDecimal)
+		return l.digits(l.pos)
 	}
-	i := l.pos + 1
-	if i < len(l.source) {
-		var is func(byte) bool
-		switch l.source[i] | 0x20 {
-		case 'b':
-			is = func(c byte) bool { return c == '0' || c == '1' }
-		case 'o':
-			is = func(c byte) bool { return '0' <= c && c <= '7' }
-		case 'x':
-			is = func(c byte) bool { return isDecimal(c) || 'a' <= c|0x20 && c|0x20 <= 'f' }
-		}
-		if is != nil {
-			first := i + 1
-			if first < len(l.source) && l.source[first] == '_' {
-				first++
-			}
-			if end := l.digits(first, is); end > first {
-				return end
-			}
-		}
-	}
-	return l.digits(l.pos, func(c byte) bool { return c == '0' })
-}
-
-func isDecimal(c byte) bool { return '0' <= c && c <= '9' }
-
-// digits returns where the digits from i on end, of which each may be parted from
-// the one before by an underscore.
-func (l *lexer) digits(i int, is func(byte) bool) int {
-	start := i
-	for i < len(l.source) {
-		switch c := l.source[i]; {
-		case is(c):
-			i++
-		case c == '_' && i > start && i+1 < len(l.source) && is(l.source[i+1]):
-			i += 2
-		default:
-			return i
-		}
+	i := l.pos
+	for i < len(l.source) && l.source[i] == '0' {
+		i++
 	}
 	return i
 }
 
-// parseInteger returns the value of an integer without underscores.
-func parseInteger(text string, at pos) Value {
-	if n, err := strconv.ParseInt(text, 0, 64); err == nil {
-		return n
+// digits returns where the digits from i on end.
+func (l *lexer) digits(i int) int {
+	for i < len(l.source) && isDigit(l.source[i]) {
+		i++
 	}
-	base := 10
-	if text[0] == '0' {
-		switch text[1] | 0x20 {
-		case 'b':
-			base = 2
-		case 'o':
-			base = 8
-		case 'x':
-			base = 16
-		}
-		if base != 10 {
-			text = text[2:]
-		}
-	}
-	// A digit of base 10 takes 3.32 bits; one of base 2 at least 1.
-	if base == 10 && len(text) > maxDigits || len(text) > 4*maxDigits {
-		panic(longLiteral(at))
-	}
-	n, _ := new(big.Int).SetString(text, base)
-	if base != 10 && len(n.String()) > maxDigits {
-		panic(longLiteral(at))
-	}
-	return integer(n)
-}
-
-func longLiteral(at pos) syntaxError {
-	return syntaxError{at, raise("ValueError", "an integer of more than %d digits", maxDigits)}
+	return i
 }
 
 func (l *lexer) lexString(quote byte) token {
@@ -548,9 +447,8 @@ func (l *lexer) lexString(quote byte) token {
 // escapes are the escapes of one letter.
 const escapes = "\\\\''\"\"a\ab\bf\fn\nr\rt\tv\v"
 
-// unescapeLiteral decodes a string as Python's unicode-escape does what
-// backslashreplace made of it: an unknown escape stays as it is, and a backslash
-// before a character beyond ASCII makes that one's own escape plain text.
+// unescapeLiteral decodes a string as Python's unicode-escape does: an unknown escape stays
+// as it is.
 func unescapeLiteral(s string, at pos) string {
 	var b strings.Builder
 	for i := 0; i < len(s); {
@@ -562,25 +460,12 @@ func unescapeLiteral(s string, at pos) string {
 		b.WriteString(s[i : i+n])
 		i += n + 2 // the lexer saw to a character behind each backslash
 		switch c := s[i-1]; {
-		case c == '\n':
-		case c >= utf8.RuneSelf:
-			r, n := utf8.DecodeRuneInString(s[i-1:])
-			b.WriteString(backslashReplace(r))
-			i += n - 1
-		case '0' <= c && c <= '7':
-			n := 1
-			for n < 3 && i-1+n < len(s) && '0' <= s[i-1+n] && s[i-1+n] <= '7' {
-				n++
-			}
-			r, _ := strconv.ParseUint(s[i-1:i-1+n], 8, 32)
-			b.WriteRune(rune(r))
-			i += n - 1
+		case c >= utf8.RuneSelf || strings.IndexByte("\n01234567N", c) >= 0:
+			refuseAt(at+pos(i-2), "the escape %.20q", s[i-2:])
 		case c == 'x' || c == 'u' || c == 'U':
 			n := map[byte]int{'x': 2, 'u': 4, 'U': 8}[c]
 			b.WriteRune(hexEscape(s[i:min(i+n, len(s))], n, at+pos(i-2)))
 			i += n
-		case c == 'N':
-			refuseAt(at+pos(i-2), "the escape \\N")
 		default:
 			if k := strings.IndexByte(escapes, c); k >= 0 && k%2 == 0 {
 				b.WriteByte(escapes[k+1])
@@ -591,18 +476,6 @@ func unescapeLiteral(s string, at pos) string {
 		}
 	}
 	return b.String()
-}
-
-// backslashReplace is a character beyond ASCII as Python's error handler of that
-// name writes it.
-func backslashReplace(r rune) string {
-	switch {
-	case r <= 0xff:
-		return fmt.Sprintf(`\x%02x`, r)
-	case r <= 0xffff:
-		return fmt.Sprintf(`\u%04x`, r)
-	}
-	return fmt.Sprintf(`\U%08x`, r)
 }
 
 func hexEscape(digits string, n int, at pos) rune {

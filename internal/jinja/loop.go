@@ -1,9 +1,6 @@
 package jinja
 
-import (
-	"fmt"
-	"unicode/utf8"
-)
+import "unicode/utf8"
 
 // A source is the iterable of a for.
 type source struct {
@@ -12,14 +9,6 @@ type source struct {
 	it    *Iterator
 	ended bool
 }
-
-// asciiText holds the strings of one ASCII character, ready made.
-var asciiText = func() (text [utf8.RuneSelf]Value) {
-	for c := range text {
-		text[c] = string(rune(c))
-	}
-	return text
-}()
 
 func (m *machine) newSource(v Value) (source, error) {
 	switch v := v.(type) {
@@ -46,7 +35,7 @@ func (s *source) next(m *machine) (Value, bool, error) {
 	case s.text != "":
 		if c := s.text[0]; c < utf8.RuneSelf {
 			s.text = s.text[1:]
-			return asciiText[c], true, nil
+			return asciiChars[c], true, nil
 		}
 		_, size := utf8.DecodeRuneInString(s.text)
 		c := s.text[:size]
@@ -63,41 +52,18 @@ func (s *source) next(m *machine) (Value, bool, error) {
 	return v, ok, err
 }
 
-// execFor runs a for. A recursive one is a function of its own.
 func (m *machine) execFor(f *frame, st *forStmt) (flow, error) {
 	iterable, err := m.eval(f, st.iter)
 	if err != nil {
 		return flowNext, err
 	}
-	if st.recursive {
-		v, err := m.recurse(f, st, iterable, 0)
-		if err != nil {
-			return flowNext, err
-		}
-		return flowNext, m.writeText(v)
-	}
-	return m.loop(f, f, st, iterable, 0)
+	return m.loop(f, st, iterable)
 }
 
-// recurse runs the body of a recursive for as a function, of a frame up.
-func (m *machine) recurse(up *frame, st *forStmt, iterable Value, depth int) (Value, error) {
-	f, err := m.newFrame(st.scope.slots, up)
-	if err != nil {
-		return nil, err
-	}
-	mark := len(m.out)
-	if _, err := m.loop(f, up, st, iterable, depth); err != nil {
-		return nil, err
-	}
-	return m.captured(mark)
-}
-
-// loop goes through iterable, with the variables of f. The frame up is that of the
-// function in which the for stands.
-func (m *machine) loop(f, up *frame, st *forStmt, iterable Value, depth int) (flow, error) {
+func (m *machine) loop(f *frame, st *forStmt, iterable Value) (flow, error) {
 	if st.test != nil {
 		var err error
-		if iterable, err = m.filtered(up, st, iterable); err != nil {
+		if iterable, err = m.filtered(f, st, iterable); err != nil {
 			return flowNext, err
 		}
 	}
@@ -114,11 +80,8 @@ func (m *machine) loop(f, up *frame, st *forStmt, iterable Value, depth int) (fl
 	turns := &src
 	if st.scope.loop >= 0 {
 		l := &loopContext{
-			iterable: iterable, source: src, length: -1, index0: -1, depth0: depth,
-			after: missing, current: missing, before: missing, changed: missing,
-		}
-		if st.recursive {
-			l.again = func(v Value) (Value, error) { return m.recurse(up, st, v, depth+1) }
+			iterable: iterable, source: src, length: -1, index0: -1,
+			after: missing, current: missing, before: missing,
 		}
 		if err := m.alloc(256); err != nil {
 			return flowNext, err
@@ -225,7 +188,7 @@ func (m *machine) filtered(up *frame, st *forStmt, iterable Value) (Value, error
 			}
 		}
 	}
-	return &Iterator{class: "generator", next: next}, nil
+	return &Iterator{next: next}, nil
 }
 
 // A loopContext is the variable loop (Jinja2 3.1.6, runtime.py, LoopContext).
@@ -234,12 +197,9 @@ type loopContext struct {
 	iterable Value
 	length   int // -1: not yet known
 	index0   int
-	depth0   int
 	after    Value // the next element if it has been looked at, else missing
 	current  Value
 	before   Value
-	changed  Value // what it was last called with, or missing
-	again    func(iterable Value) (Value, error)
 }
 
 func (l *loopContext) next(m *machine) (Value, bool, error) {
@@ -307,13 +267,8 @@ func (l *loopContext) count(m *machine) (int, error) {
 
 func (l *loopContext) typeName() string { return "LoopContext" }
 
-func (l *loopContext) repr(m *machine) (string, error) {
-	n, err := l.count(m)
-	if err == nil {
-		err = m.step(8)
-	}
-	return fmt.Sprintf("<LoopContext %d/%d>", l.index0+1, n), err
-}
+// refusedOfLoop are the attributes of the loop variable that this package lacks.
+var refusedOfLoop = map[string]bool{"changed": true, "cycle": true, "depth": true, "depth0": true}
 
 func (l *loopContext) attr(m *machine, name string) (Value, bool, error) {
 	switch name {
@@ -335,10 +290,6 @@ func (l *loopContext) attr(m *machine, name string) (Value, bool, error) {
 			n -= l.index0 + 1
 		}
 		return int64(n), true, err
-	case "depth":
-		return int64(l.depth0 + 1), true, nil
-	case "depth0":
-		return int64(l.depth0), true, nil
 	case "previtem":
 		if l.index0 == 0 {
 			return &Undefined{Message: "there is no previous item", Of: missing}, true, nil
@@ -350,47 +301,9 @@ func (l *loopContext) attr(m *machine, name string) (Value, bool, error) {
 			v = &Undefined{Message: "there is no next item", Of: missing}
 		}
 		return v, true, err
-	case "cycle":
-		return &function{"cycle", l.cycle}, true, nil
-	case "changed":
-		return &function{"changed", l.hasChanged}, true, nil
+	}
+	if refusedOfLoop[name] {
+		return nil, false, unsupported("loop.%s", name)
 	}
 	return nil, false, nil
-}
-
-func (l *loopContext) cycle(_ *machine, args arguments) (Value, error) {
-	switch {
-	case len(args.named) > 0:
-		return nil, raise("TypeError", "LoopContext.cycle() got an unexpected keyword argument '%s'", args.named[0].name)
-	case len(args.list) == 0:
-		return nil, raise("TypeError", "no items for cycling given")
-	}
-	return args.list[l.index0%len(args.list)], nil
-}
-
-func (l *loopContext) hasChanged(m *machine, args arguments) (Value, error) {
-	if len(args.named) > 0 {
-		return nil, raise("TypeError", "LoopContext.changed() got an unexpected keyword argument '%s'", args.named[0].name)
-	}
-	value := &Tuple{Items: args.list}
-	if l.changed != missing {
-		same, err := m.equal(l.changed, value)
-		if err != nil || same {
-			return false, err
-		}
-	}
-	l.changed = value
-	return true, nil
-}
-
-// call runs the body of the loop, a recursive one, for the elements of an argument.
-func (l *loopContext) call(_ *machine, args arguments) (Value, error) {
-	values, err := args.bind("LoopContext.__call__", "iterable")
-	if err != nil {
-		return nil, err
-	}
-	if l.again == nil {
-		return nil, raise("TypeError", "The loop must have the 'recursive' marker to be called recursively.")
-	}
-	return l.again(values[0])
 }

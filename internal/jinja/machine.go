@@ -1,8 +1,8 @@
 // Limits are time. A client's tools and messages steer a template's loops and recursion, and a
 // request may bring its own template. So all work is charged, and past a limit the rendering
 // is an error. The steps of a chat grow with its messages and its text, so that a long
-// conversation fits and a small hostile schema does not. Python's own limits (a thousand
-// frames, 4,300 digits, ranges of 100,000) are there as well.
+// conversation fits and a small hostile schema does not. Python's own limits (4,300 digits of a
+// printed int, ranges of 100,000) are there as well.
 
 package jinja
 

@@ -14,33 +14,8 @@ func (m *machine) newMacro(f *frame, s *macroScope) (*macro, error) {
 
 func (c *macro) typeName() string { return "Macro" }
 
-func (c *macro) repr(m *machine) (string, error) {
-	if c.name == "" {
-		return "<Macro anonymous>", nil
-	}
-	name, err := m.appendRepr(nil, c.name)
-	return "<Macro " + string(name) + ">", err
-}
-
 func (c *macro) attr(_ *machine, name string) (Value, bool, error) {
-	switch name {
-	case "name":
-		if c.name == "" {
-			return nil, true, nil
-		}
-		return c.name, true, nil
-	case "arguments":
-		return c.names, true, nil
-	case "catch_kwargs":
-		return c.kwargs >= 0, true, nil
-	case "catch_varargs":
-		return c.varargs >= 0, true, nil
-	case "caller":
-		return c.hasCaller, true, nil
-	case "explicit_caller":
-		return c.isParam, true, nil
-	}
-	return nil, false, nil
+	return nil, false, unsupported("the attribute %s of a macro", name)
 }
 
 // call runs the macro and returns its output.
@@ -91,7 +66,6 @@ func (c *macro) bind(m *machine, f *frame, args arguments) error {
 	for i := range given {
 		f.slots[c.params[i].slot] = args.list[i]
 	}
-	foundCaller := c.isParam && given == len(c.params)
 	named := args.named
 	for _, p := range c.params[given:] {
 		if err := m.taking(named, p.name); err != nil {
@@ -100,46 +74,18 @@ func (c *macro) bind(m *machine, f *frame, args arguments) error {
 		var v Value
 		v, named = takeArgument(named, p.name)
 		f.slots[p.slot] = v
-		foundCaller = foundCaller || p.name == "caller"
 	}
-	if c.hasCaller && !foundCaller {
-		if c.isParam {
-			return raise("TypeError", "macro() got one argument too many")
-		}
+	if c.caller >= 0 {
 		var v Value
 		if v, named = takeArgument(named, "caller"); v == nil || isMissing(v) {
 			v = &Undefined{Message: "No caller defined", Name: "caller", Of: missing}
 		}
 		f.slots[c.caller] = v
 	}
-	return c.bindRest(m, f, args.list[given:], named)
-}
-
-// bindRest gives kwargs and varargs what is left of the arguments, and refuses it
-// if the macro does not take it.
-func (c *macro) bindRest(m *machine, f *frame, list []Value, named []argument) error {
 	switch {
-	case c.kwargs >= 0:
-		d := &Dict{}
-		for _, arg := range named {
-			if err := d.set(m, arg.name, arg.value); err != nil {
-				return err
-			}
-		}
-		f.slots[c.kwargs] = d
 	case len(named) > 0:
-		for _, arg := range named {
-			if arg.name == "caller" {
-				return raise("TypeError", "macro '%s' was invoked with two values for the special caller argument. This is most likely a bug.", c.name)
-			}
-		}
 		return raise("TypeError", "macro '%s' takes no keyword argument '%s'", c.name, named[0].name)
-	}
-	switch {
-	case c.varargs >= 0:
-		f.slots[c.varargs] = &Tuple{Items: list}
-		return m.alloc(24)
-	case len(list) > 0:
+	case given < len(args.list):
 		return raise("TypeError", "macro '%s' takes not more than %d argument(s)", c.name, len(c.params))
 	}
 	return nil
@@ -181,14 +127,7 @@ func (m *machine) callBlock(f *frame, st *callStmt) error {
 	if err != nil {
 		return err
 	}
-	for _, arg := range args.named {
-		if arg.name == "caller" {
-			return raise("TypeError", "got multiple values for keyword argument 'caller'")
-		}
-	}
-	// Those of "**" come behind those by name.
-	named := slices.Insert(slices.Clip(args.named), len(st.call.args.named), argument{"caller", caller})
-	v, err := m.call(fn, arguments{list: args.list, named: named})
+	v, err := m.call(fn, arguments{list: args.list, named: append(args.named, argument{"caller", caller})})
 	if err != nil {
 		return err
 	}

@@ -207,11 +207,7 @@ func readJSON(d *json.Decoder) (Value, error) {
 		if strings.ContainsAny(t.String(), ".eE") {
 			return t.Float64()
 		}
-		n, ok := new(big.Int).SetString(t.String(), 10)
-		if !ok {
-			return nil, fmt.Errorf("not a number: %s", t)
-		}
-		return integer(n), nil
+		return parsedInt(t.String()), nil
 	default:
 		return t, nil
 	}

@@ -32,7 +32,7 @@ type parser struct {
 	// awaited are the end tags of the open statements, outermost first.
 	awaited [][]string
 	// loops is the number of loops of this function: of the template, or of the
-	// innermost macro, call block, generation block or recursive loop.
+	// innermost macro, call block or generation block.
 	loops  int
 	fors   int          // number of for statements around, in whatever function
 	failed *syntaxError // the first error that does not end the parsing
@@ -230,22 +230,12 @@ func (p *parser) statement() stmt {
 		return p.forLoop()
 	case "if":
 		return p.ifs()
-	case "print":
-		return p.print()
 	case "set":
 		return p.set()
-	case "with":
-		return p.with()
 	case "macro":
 		return p.macro()
 	case "call":
 		return p.callBlock()
-	case "filter":
-		p.next()
-		f := p.filterName(nil)
-		f = p.filters(f).(*filterExpr)
-		body, _ := p.block("endfilter")
-		return &filterStmt{pos: at, filter: f, body: body}
 	case "generation":
 		p.next()
 		return &generationStmt{pos: at, body: p.function("endgeneration")}
@@ -255,7 +245,7 @@ func (p *parser) statement() stmt {
 	case "continue":
 		p.inLoop()
 		return &continueStmt{at}
-	case "block", "extends", "include", "import", "from", "autoescape":
+	case "block", "extends", "include", "import", "from", "autoescape", "filter", "print", "with":
 		refuseAt(at, "the tag %s", p.current.text)
 	}
 	failAt(at, "unknown tag %q%s", p.current.text, p.looking())
@@ -277,10 +267,8 @@ func (p *parser) forLoop() stmt {
 	if p.skipWord("if") {
 		s.test = p.expression()
 	}
-	s.recursive = p.skipWord("recursive")
-	outer := p.loops
-	if s.recursive {
-		p.loops = 0
+	if p.word("recursive") {
+		refuseAt(p.current.at, "a recursive loop")
 	}
 	around := p.loops
 	if p.loops++; p.loops > maxLoops {
@@ -292,7 +280,6 @@ func (p *parser) forLoop() stmt {
 	if end == "else" {
 		s.els, _ = p.block("endfor")
 	}
-	p.loops = outer
 	p.fors--
 	return s
 }
@@ -315,17 +302,6 @@ func (p *parser) ifs() stmt {
 	}
 }
 
-func (p *parser) print() stmt {
-	s := &outputStmt{pos: p.next().at}
-	for !p.is(kindTagEnd) {
-		if len(s.items) > 0 {
-			p.expect(",")
-		}
-		s.items = append(s.items, outputItem{expr: p.expression()})
-	}
-	return s
-}
-
 func (p *parser) set() stmt {
 	at := p.next().at
 	target := p.target(tupleForm{simple: true, namespace: true})
@@ -334,25 +310,9 @@ func (p *parser) set() stmt {
 	}
 	s := &setBlockStmt{pos: at, target: target}
 	if p.is("|") {
-		s.filter = p.filters(nil).(*filterExpr)
+		refuseAt(p.current.at, "a filter of a set block")
 	}
 	s.body, _ = p.block("endset")
-	return s
-}
-
-func (p *parser) with() stmt {
-	s := &withStmt{pos: p.next().at}
-	for !p.is(kindTagEnd) {
-		if len(s.targets) > 0 {
-			p.expect(",")
-		}
-		target := p.tuple(tupleForm{simple: true})
-		p.assignable(target)
-		s.targets = append(s.targets, target)
-		p.expect("=")
-		s.values = append(s.values, p.expression())
-	}
-	s.body, _ = p.block("endwith")
 	return s
 }
 
@@ -595,17 +555,14 @@ func (p *parser) concat() expr {
 	return e
 }
 
-func (p *parser) product() expr { return p.binary(p.power, "*", "/", "//", "%") }
+func (p *parser) product() expr { return p.binary(p.factor, "*", "/", "//", "%") }
 
-// power notes the operator **, which this package lacks.
-func (p *parser) power() expr {
-	return p.binary(func() expr {
-		e := p.unary(true)
-		if p.is("**") {
-			p.later(p.current.at, unsupported("the operator **"))
-		}
-		return e
-	}, "**")
+func (p *parser) factor() expr {
+	e := p.unary(true)
+	if p.is("**") {
+		refuseAt(p.current.at, "the operator **")
+	}
+	return e
 }
 
 func (p *parser) binary(part func() expr, ops ...string) expr {
@@ -769,25 +726,15 @@ func (p *parser) attribute(on expr) expr {
 
 func (p *parser) subscript(on expr) expr {
 	at := p.next().at
-	var keys []expr
-	slices := false
-	for !p.is("]") {
-		if len(keys) > 0 {
-			p.expect(",")
-		}
-		key := p.key()
-		_, slice := key.(*sliceExpr)
-		slices = slices || slice
-		keys = append(keys, key)
+	if p.is("]") {
+		refuseAt(at, "no subscript")
 	}
-	p.next()
-	if len(keys) == 1 {
-		return &getitemExpr{pos: at, on: on, key: keys[0]}
+	e := &getitemExpr{pos: at, on: on, key: p.key()}
+	if p.is(",") {
+		refuseAt(at, "several subscripts")
 	}
-	if slices {
-		p.later(at, unsupported("a slice among several subscripts"))
-	}
-	return &getitemExpr{pos: at, on: on, key: &tupleExpr{pos: at, items: keys}}
+	p.expect("]")
+	return e
 }
 
 // key parses what stands in brackets: an expression or a slice.
@@ -842,23 +789,15 @@ func (p *parser) args() argExprs {
 				break
 			}
 		}
-		ok := a.stars == nil
 		switch {
-		case p.is("*"):
-			ok = ok && a.star == nil
-			p.next()
-			a.star = p.expression()
-		case p.is("**"):
-			p.next()
-			a.stars = p.expression()
+		case p.is("*", "**"):
+			refuseAt(p.current.at, "arguments behind %s", p.current.kind)
 		case p.is(kindName) && p.look().kind == "=":
 			a.named = append(a.named, p.namedArg(a.named))
-		default:
-			ok = ok && a.star == nil && a.named == nil
-			a.list = append(a.list, p.expression())
-		}
-		if !ok {
+		case a.named != nil:
 			failAt(open.at, "arguments in a wrong order")
+		default:
+			a.list = append(a.list, p.expression())
 		}
 	}
 	p.next()

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/big"
 	"os"
 	"path/filepath"
 	"strings"
@@ -87,13 +86,27 @@ func TestParseRefuses(t *testing.T) {
 		{"{% extends 'a' %}", "line 1, column 4: the tag extends: not supported"},
 		{"{% block a %}{% endblock %}", "line 1, column 4: the tag block: not supported"},
 		{"{% autoescape true %}{% endautoescape %}", "line 1, column 4: the tag autoescape: not supported"},
-		{`{{ "\N{DASH}" }}`, `line 1, column 5: the escape \N: not supported`},
+		{"{% filter upper %}{% endfilter %}", "line 1, column 4: the tag filter: not supported"},
+		{"{% with a = 1 %}{% endwith %}", "line 1, column 4: the tag with: not supported"},
+		{"{% print a %}", "line 1, column 4: the tag print: not supported"},
+		{"{% for a in b recursive %}{% endfor %}", "line 1, column 15: a recursive loop: not supported"},
+		{"{% set a|upper %}{% endset %}", "line 1, column 9: a filter of a set block: not supported"},
+		{`{{ "\N{DASH}" }}`, `line 1, column 5: the escape "\\N{DASH}": not supported`},
+		{`{{ "\101" }}`, `line 1, column 5: the escape "\\101": not supported`},
+		{`{{ "\é" }}`, `line 1, column 5: the escape "\\é": not supported`},
 		{`{{ "a\ud800" }}`, "line 1, column 6: a surrogate in a string: not supported"},
-		{"{{ é\nﬁ }}", "line 2, column 1: the character 'ﬁ' of a name: not supported"},
+		{"{{ a\né }}", "line 2, column 1: the character 'é' of a name: not supported"},
 		{"{{ x\u0301 }}", "line 1, column 5: the character '\u0301' of a name: not supported"},
-		{"{{ 1٢ }}", "line 1, column 5: the digit '٢': not supported"},
+		{"{{ 1٢ }}", "line 1, column 4: a number with other characters than digits: not supported"},
+		{"{{ 0x1f }}", "line 1, column 4: a number with other characters than digits: not supported"},
+		{"{{ 1_000 }}", "line 1, column 4: a number with other characters than digits: not supported"},
 		{"{{ 1e999 }}", "line 1, column 4: the number 1e999: not supported"},
-		{"{{ a[1:2, 3] }}", "line 1, column 5: a slice among several subscripts: not supported"},
+		{"{{ 9223372036854775808 }}", "line 1, column 4: the number 9223372036854775808: not supported"},
+		{"{{ a[] }}", "line 1, column 5: no subscript: not supported"},
+		{"{{ a[1:2, 3] }}", "line 1, column 5: several subscripts: not supported"},
+		{"{{ a(*b) }}", "line 1, column 6: arguments behind *: not supported"},
+		{"{{ a(b=1, **c) }}", "line 1, column 11: arguments behind **: not supported"},
+		{"{{ a ** 2 }}", "line 1, column 6: the operator **: not supported"},
 		{"{{ a(b=1, b=2) }}", "line 1, column 11: an argument b given twice: not supported"},
 		{"{{ a(_loop_vars=1) }}", "line 1, column 5: an argument of the name _loop_vars: not supported"},
 		{"{% call a(caller=1) %}{% endcall %}", "line 1, column 4: the argument caller given by a call block: not supported"},
@@ -173,18 +186,8 @@ func TestParseLimits(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for name, source := range map[string]string{
-		"loops":  rep("{% for a in b %}", 21) + rep("{% endfor %}", 21),
-		"digits": "{{ " + rep("9", 4301) + " }}",
-		"hex":    "{{ 0x" + rep("f", 4301) + " }}",
-	} {
-		want := map[string]string{"loops": "SyntaxError"}[name]
-		if want == "" {
-			want = "ValueError"
-		}
-		if _, err := parse(source); !raised(err, want) {
-			t.Errorf("%s: %v", name, err)
-		}
+	if _, err := parse(rep("{% for a in b %}", 21) + rep("{% endfor %}", 21)); !raised(err, "SyntaxError") {
+		t.Errorf("loops: %v", err)
 	}
 	if _, err := parse("a\xff"); !raised(err, "UnicodeDecodeError") {
 		t.Error(err)
@@ -251,12 +254,6 @@ func (s *sexpr) field(f any) {
 		s.list(len(f), func(i int) { s.node("kw", f[i].name, f[i].value) })
 	case []operand:
 		s.list(len(f), func(i int) { s.node("op", strings.ReplaceAll(f[i].op, " ", ""), f[i].on) })
-	case *filterExpr:
-		if f == nil {
-			s.WriteString("None")
-			return
-		}
-		s.expr(f)
 	case expr:
 		s.expr(f)
 	default:
@@ -285,8 +282,6 @@ func (s *sexpr) value(v Value) {
 		s.quote(v)
 	case int64:
 		fmt.Fprint(s, v)
-	case *big.Int:
-		fmt.Fprint(s, v)
 	case float64:
 		fmt.Fprintf(s, "%.17e", v)
 	default:
@@ -297,9 +292,9 @@ func (s *sexpr) value(v Value) {
 func (s *sexpr) expr(e expr) {
 	args := func(kind string, on expr, name string, a argExprs) {
 		if name == "" {
-			s.node(kind, on, a.list, a.named, a.star, a.stars)
+			s.node(kind, on, a.list, a.named, nil, nil)
 		} else {
-			s.node(kind, on, name, a.list, a.named, a.star, a.stars)
+			s.node(kind, on, name, a.list, a.named, nil, nil)
 		}
 	}
 	switch e := e.(type) {
@@ -361,7 +356,7 @@ func (s *sexpr) stmt(n stmt) {
 		})
 		s.WriteByte(')')
 	case *forStmt:
-		s.node("for", n.target, n.iter, n.body, n.els, n.test, n.recursive)
+		s.node("for", n.target, n.iter, n.body, n.els, n.test, false)
 	case *ifStmt:
 		elifs := make([]stmt, len(n.elifs))
 		for i, e := range n.elifs {
@@ -374,14 +369,10 @@ func (s *sexpr) stmt(n stmt) {
 		s.node("callblock", n.call, n.params, n.defaults, n.body)
 	case *generationStmt:
 		s.node("generation", n.body)
-	case *filterStmt:
-		s.node("filterblock", n.body, n.filter)
-	case *withStmt:
-		s.node("with", n.targets, n.values, n.body)
 	case *setStmt:
 		s.node("set", n.target, n.value)
 	case *setBlockStmt:
-		s.node("setblock", n.target, n.filter, n.body)
+		s.node("setblock", n.target, nil, n.body)
 	case *breakStmt:
 		s.node("break")
 	case *continueStmt:

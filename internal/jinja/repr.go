@@ -106,24 +106,8 @@ func (p *printer) repr(v Value) error {
 		return nil
 	case string:
 		return p.reprString(v)
-	case Markup:
-		if err := p.write("Markup("); err != nil {
-			return err
-		}
-		if err := p.reprString(string(v)); err != nil {
-			return err
-		}
-		return p.write(")")
 	case *Undefined:
 		return p.write("Undefined")
-	case *Range:
-		return p.write(rangeRepr(v))
-	case object:
-		s, err := v.repr(p.m)
-		if err != nil {
-			return err
-		}
-		return p.write(s)
 	}
 	return p.reprContainer(v)
 }
@@ -143,16 +127,9 @@ func (p *printer) reprContainer(v Value) error {
 		return p.items("(", v.Items, ")")
 	case *Dict:
 		return p.pairs(v, "{", ": ", "}")
-	case *View:
-		switch v.kind {
-		case viewKeys:
-			return p.items("dict_keys([", v.of.keys, "])")
-		case viewValues:
-			return p.items("dict_values([", v.of.values, "])")
-		}
-		return p.itemsView(v.of)
 	}
-	return unsupported("printing a %s", typeName(v)) // through a namespace a value may hold itself
+	// Through a namespace a value may hold itself, and a Markup has a form of its own in a list.
+	return unsupported("printing a %s", typeName(v))
 }
 
 func (p *printer) items(open string, items []Value, end string) error {
@@ -203,27 +180,8 @@ func (p *printer) pairs(d *Dict, open, sep, end string) error {
 	return p.write(end)
 }
 
-func (p *printer) itemsView(d *Dict) error {
-	items := make([]Value, 0, min(d.Len(), 16))
-	for i := range d.keys {
-		if err := p.m.alloc(48); err != nil {
-			return err
-		}
-		items = append(items, d.pair(i))
-	}
-	return p.items("dict_items([", items, "])")
-}
-
 // pair returns the i-th key and its value as a tuple.
 func (d *Dict) pair(i int) *Tuple { return &Tuple{Items: []Value{d.keys[i], d.values[i]}} }
-
-func rangeRepr(r *Range) string {
-	s := "range(" + strconv.FormatInt(r.Start, 10) + ", " + strconv.FormatInt(r.Stop, 10)
-	if r.Step != 1 {
-		s += ", " + strconv.FormatInt(r.Step, 10)
-	}
-	return s + ")"
-}
 
 // decimal returns the digits of n, or the ValueError for too many of them.
 func (m *machine) decimal(n *big.Int) (string, error) {

@@ -13,7 +13,6 @@ type resolver struct {
 	// budget is how many names may yet be gone through, or copied for the branches
 	// of ifs, which grows with the square of a template's size.
 	budget int
-	consts *machine
 	// unset are the parameters whose defaults are not yet resolved, of the macro
 	// that is being defined.
 	unset map[*variable]bool
@@ -22,9 +21,8 @@ type resolver struct {
 
 // A site is the place of a node, for the compiler.
 type site struct {
-	sym    *symbols
-	soft   bool // of an if or inline if: a filter may be unknown
-	folded bool // the constants of the expression are already folded
+	sym  *symbols
+	soft bool // of an if or inline if: Jinja2 lets a filter or test be unknown
 }
 
 func (r *resolver) fail(at pos, err error) {
@@ -78,8 +76,6 @@ func refFrom(in *routine, v *variable) ref {
 func (r *resolver) ref(name string, at pos, s site) (ref, *variable) {
 	v := s.sym.find(name)
 	if v == nil {
-		// Only what idtracking.py forgets comes here: arguments of the filter of
-		// a set block.
 		r.fail(at, raise("AssertionError", "Tried to resolve a name to a reference that was unknown to the frame ('%s')", name))
 		return ref{}, nil
 	}
@@ -113,18 +109,9 @@ func (r *resolver) stmt(st stmt, s site) {
 		st.ref, _ = r.ref(st.name, st.pos, s)
 	case *callStmt:
 		r.macro(&st.scope, definition{st.params, st.defaults, st.body, st.pos}, s)
-		r.callBlock(st, s)
+		eachChild(st.call, func(child *expr) { r.expr(child, s) })
 	case *generationStmt:
 		r.macro(&st.scope, definition{body: st.body, pos: st.pos}, s)
-	case *filterStmt:
-		inner := site{sym: s.sym.inner(s.sym.in)}
-		inner.sym.visit(st.body)
-		eachChild(st.filter, inner.sym.names)
-		st.scope = r.scope(inner.sym, false)
-		r.stmts(st.body, inner)
-		r.blockFilter(st.filter, inner)
-	case *withStmt:
-		r.with(st, s)
 	case *setStmt:
 		r.target(st.target, s)
 		r.expr(&st.value, s)
@@ -134,9 +121,6 @@ func (r *resolver) stmt(st stmt, s site) {
 		st.scope = r.scope(inner.sym, false)
 		r.stmts(st.body, inner)
 		r.target(st.target, s)
-		if st.filter != nil {
-			r.blockFilter(st.filter, inner)
-		}
 	}
 }
 
@@ -144,9 +128,11 @@ func (r *resolver) output(item *outputItem, s site) {
 	if item.expr == nil {
 		return
 	}
-	if text, ok := r.text(item.expr); ok {
-		*item = outputItem{text: text}
-		return
+	if c, ok := item.expr.(*constExpr); ok {
+		if text, ok := c.value.(string); ok {
+			*item = outputItem{text: text}
+			return
+		}
 	}
 	r.expr(&item.expr, s)
 }
@@ -156,33 +142,15 @@ func (r *resolver) branch(st *ifStmt, s site) {
 	r.stmts(st.body, s)
 }
 
-func (r *resolver) with(st *withStmt, s site) {
-	inner := site{sym: s.sym.inner(s.sym.in)}
-	for _, t := range st.targets {
-		inner.sym.declareTarget(t)
-	}
-	inner.sym.visit(st.body)
-	st.scope = r.scope(inner.sym, false)
-	for i, t := range st.targets {
-		r.target(t, inner)
-		r.expr(&st.values[i], s)
-	}
-	r.stmts(st.body, inner)
-}
-
 func (r *resolver) forLoop(st *forStmt, s site) {
-	in := s.sym.in
-	if st.recursive {
-		in = newRoutine(in)
-	}
 	st.scope.loop = -1
-	body := site{sym: s.sym.inner(in)}
-	if st.recursive || r.undeclared(st.body, "loop")["loop"] {
+	body := site{sym: s.sym.inner(s.sym.in)}
+	if r.undeclared(st.body, "loop")["loop"] {
 		st.scope.loop = body.sym.declare("loop").slot
 	}
 	body.sym.declareTarget(st.target)
 	body.sym.visit(st.body)
-	els := site{sym: s.sym.inner(in)}
+	els := site{sym: s.sym.inner(s.sym.in)}
 	els.sym.visit(st.els)
 	r.condition(st, s)
 	nameWalk(func(name string, use nameUse, at pos) {
@@ -192,11 +160,10 @@ func (r *resolver) forLoop(st *forStmt, s site) {
 	}).stmt(st)
 	r.target(st.target, body)
 	r.expr(&st.iter, s)
-	st.scope.body = r.scope(body.sym, st.recursive && len(st.els) == 0)
+	st.scope.body = r.scope(body.sym, false)
 	r.stmts(st.body, body)
 	st.scope.els = r.scope(els.sym, false)
 	r.stmts(st.els, els)
-	st.scope.slots = len(in.slots)
 	st.scope.inert = inert(st)
 }
 
@@ -284,30 +251,21 @@ func (r *resolver) macro(m *macroScope, d definition, s site) {
 	m.pos, m.body = d.pos, d.body
 	d.visit(inner.sym)
 	used := r.undeclared(d.body, "caller", "kwargs", "varargs")
-	first := len(d.params) - len(d.defaults)
-	for i, p := range d.params {
-		switch p.name {
-		case "caller":
-			m.isParam = true
-			if i < first && used["caller"] {
-				r.fail(d.pos, raise("TemplateAssertionError", `When defining macros or call blocks the special "caller" argument must be omitted or be given a default.`))
-			}
-		case "kwargs", "varargs":
-			delete(used, p.name)
+	for _, p := range d.params {
+		if p.name == "caller" || used[p.name] {
+			r.fail(p.pos, unsupported("a parameter %s", p.name))
 		}
 	}
-	m.hasCaller = used["caller"]
-	m.caller, m.kwargs, m.varargs = -1, -1, -1
-	if m.hasCaller && !m.isParam {
+	for _, name := range []string{"kwargs", "varargs"} {
+		if used[name] {
+			r.fail(d.pos, unsupported("the variable %s of a macro", name))
+		}
+	}
+	m.caller = -1
+	if used["caller"] {
 		m.caller = inner.sym.declare("caller").slot
+		d.visit(inner.sym)
 	}
-	if used["kwargs"] {
-		m.kwargs = inner.sym.declare("kwargs").slot
-	}
-	if used["varargs"] {
-		m.varargs = inner.sym.declare("varargs").slot
-	}
-	d.visit(inner.sym)
 	m.scope = r.scope(inner.sym, true)
 	r.params(m, d, inner)
 	r.stmts(d.body, inner)
@@ -330,10 +288,8 @@ func (r *resolver) params(m *macroScope, d definition, s site) {
 		r.unset[v] = l.kind == loadParam
 	}
 	first := len(d.params) - len(d.defaults)
-	names := make([]Value, len(d.params))
 	m.params = make([]param, len(d.params))
 	for i, p := range d.params {
-		names[i] = p.name
 		v := s.sym.find(p.name)
 		m.params[i] = param{name: p.name, slot: v.slot}
 		if i >= first {
@@ -342,7 +298,6 @@ func (r *resolver) params(m *macroScope, d definition, s site) {
 		}
 		delete(r.unset, v)
 	}
-	m.names = &Tuple{Items: names}
 	r.unset = nil
 }
 

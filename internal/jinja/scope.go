@@ -1,7 +1,7 @@
 package jinja
 
 // Jinja2 compiles a template to functions of Python: the root, each macro and call
-// block, the condition of a for, the body of a recursive for. A variable is a local
+// block, the condition of a for. A variable is a local
 // of one of them, named by its name and by how deep its scope lies, so that sibling
 // scopes share it; a function sees those of the functions around it as they are
 // when it runs (Jinja2 3.1.6, compiler.py). Here such a function running is a frame
@@ -94,7 +94,6 @@ func (m *machine) leaveScope(f *frame, s *scope) error {
 type forScope struct {
 	// inert is that the body does nothing if the elements are characters.
 	inert      bool
-	slots      int   // of the frame of its own that a recursive one has
 	loop       int32 // slot of the variable loop, -1 if its body does not name it
 	body, els  scope
 	test       scope
@@ -105,17 +104,12 @@ type forScope struct {
 // A macroScope is a macro or a call block, ready to be made a value of.
 type macroScope struct {
 	pos
-	name      string // "" of a call block
-	slots     int
-	scope     scope
-	params    []param
-	names     *Tuple // of params
-	caller    int32  // slot, -1 if the body does not name it
-	kwargs    int32
-	varargs   int32
-	hasCaller bool // the body names caller
-	isParam   bool // caller is one of params
-	body      []stmt
+	name   string // "" of a call block
+	slots  int
+	scope  scope
+	params []param
+	caller int32 // slot, -1 if the body does not name it
+	body   []stmt
 }
 
 type param struct {

@@ -7,38 +7,27 @@ import (
 	"unicode/utf8"
 )
 
-// A textMethod is a method of str. Those of Markup give Markup for str.
+// A textMethod is a method of str.
 type textMethod struct {
 	params []string // as of arguments.bind
 	fn     func(m *machine, s string, a []Value) (Value, error)
 }
 
-// strMethods are the methods of CPython 3.11's str but format and those of unsupportedAttrs.
+// strMethods are the methods of CPython 3.11's str but format and those of lackingAttrs, as far as
+// chat templates go: without the start and the end of a search, and without a choice of affixes.
 var strMethods = map[string]textMethod{
 	"capitalize":   {nil, (*machine).capitalize},
 	"count":        {searchParams, (*machine).strCount},
 	"endswith":     {searchParams, affix("endswith", strings.HasSuffix)},
-	"find":         {searchParams, find(strings.Index, false)},
-	"index":        {searchParams, find(strings.Index, true)},
-	"isalnum":      {nil, every(func(r rune) bool { return charOf(r).is(charAlpha | charDecimal | charDigit | charNumeric) })},
-	"isalpha":      {nil, everyFlag(charAlpha)},
-	"isascii":      {nil, func(m *machine, s string, _ []Value) (Value, error) { return isASCII(s), m.chars(len(s)) }},
-	"isdecimal":    {nil, everyFlag(charDecimal)},
-	"isdigit":      {nil, everyFlag(charDigit)},
-	"islower":      {nil, onlyCase(charLower, charUpper|charTitle)},
-	"isnumeric":    {nil, everyFlag(charNumeric)},
-	"isspace":      {nil, every(isSpace)},
-	"isupper":      {nil, onlyCase(charUpper, charLower|charTitle)},
+	"find":         {searchParams, find(strings.Index)},
+	"isdigit":      {nil, func(m *machine, s string, _ []Value) (Value, error) { return isDigits(s), m.kinds(len(s)) }},
 	"join":         {[]string{"/iterable"}, (*machine).strJoin},
 	"lower":        {nil, (*machine).lower},
 	"lstrip":       {[]string{"/chars?"}, strip(true, false)},
-	"partition":    {[]string{"/sep"}, partition(strings.Index)},
 	"removeprefix": {[]string{"/prefix"}, remove("removeprefix", strings.TrimPrefix)},
 	"removesuffix": {[]string{"/suffix"}, remove("removesuffix", strings.TrimSuffix)},
 	"replace":      {[]string{"/old", "/new", "/count?"}, (*machine).strReplace},
-	"rfind":        {searchParams, find(strings.LastIndex, false)},
-	"rindex":       {searchParams, find(strings.LastIndex, true)},
-	"rpartition":   {[]string{"/sep"}, partition(strings.LastIndex)},
+	"rfind":        {searchParams, find(strings.LastIndex)},
 	"rsplit":       {[]string{"sep?", "maxsplit?"}, split(true)},
 	"rstrip":       {[]string{"/chars?"}, strip(false, true)},
 	"split":        {[]string{"sep?", "maxsplit?"}, split(false)},
@@ -152,45 +141,6 @@ func (m *machine) title(s string, _ []Value) (Value, error) {
 	})
 }
 
-// every returns the method that reports whether a text is not empty and is holds of
-// all its code points.
-func every(is func(r rune) bool) func(*machine, string, []Value) (Value, error) {
-	return func(m *machine, s string, _ []Value) (Value, error) {
-		if err := m.kinds(len(s)); err != nil {
-			return nil, err
-		}
-		for _, r := range s {
-			if !is(r) {
-				return false, nil
-			}
-		}
-		return s != "", nil
-	}
-}
-
-func everyFlag(f charFlags) func(*machine, string, []Value) (Value, error) {
-	return every(func(r rune) bool { return charOf(r).is(f) })
-}
-
-// onlyCase returns the method that reports whether some code point is of the case
-// has, and none of the cases not.
-func onlyCase(has, not charFlags) func(*machine, string, []Value) (Value, error) {
-	return func(m *machine, s string, _ []Value) (Value, error) {
-		if err := m.kinds(len(s)); err != nil {
-			return nil, err
-		}
-		found := false
-		for _, r := range s {
-			c := charOf(r)
-			if c.is(not) {
-				return false, nil
-			}
-			found = found || c.is(has)
-		}
-		return found, nil
-	}
-}
-
 // textArgument returns an argument that must be a str.
 func textArgument(fn string, v Value) (string, error) {
 	s, ok := asString(v)
@@ -216,64 +166,39 @@ func given(v Value) Value {
 	return v
 }
 
-// A field is s[from:to] that a method searches. none: nothing is in it,
-// not even the empty text: it begins behind the end.
-type field struct {
-	from, to int
-	none     bool
-}
-
-// field returns the part of s between start and end.
-func (m *machine) field(s string, start, end Value) (field, error) {
-	start, end = given(start), given(end)
-	from, to, err := m.bounds(s, start, end)
-	if err != nil || start == nil {
-		return field{from, to, from > to}, err
+// searched returns the argument of a search, which has no start and no end.
+func searched(fn string, a []Value) (string, error) {
+	if a[1] != missing || a[2] != missing {
+		return "", unsupported("str.%s from a start on", fn)
 	}
-	i, err := sliceBound(start, 0)
-	return field{from, to, from > to || from == len(s) && i > utf8.RuneCountInString(s)}, err
+	return textArgument(fn, a[0])
 }
 
-// find returns the method that finds a text by index, in code points; what is not
-// there is -1, or an error if so wanted.
-func find(index func(s, sub string) int, fail bool) func(*machine, string, []Value) (Value, error) {
+// find returns the method that finds a text by index, in code points; what is not there is -1.
+func find(index func(s, sub string) int) func(*machine, string, []Value) (Value, error) {
 	return func(m *machine, s string, a []Value) (Value, error) {
-		sub, err := textArgument("find", a[0])
+		sub, err := searched("find", a)
 		if err != nil {
 			return nil, err
 		}
-		f, err := m.field(s, a[1], a[2])
-		if err != nil {
+		if err := m.chars(2 * len(s)); err != nil {
 			return nil, err
 		}
-		at := -1
-		if !f.none {
-			if err := m.chars(2 * (f.to - f.from)); err != nil {
-				return nil, err
-			}
-			at = index(s[f.from:f.to], sub)
+		at := index(s, sub)
+		if at < 0 {
+			return int64(-1), nil
 		}
-		switch {
-		case at >= 0:
-			n, err := m.runes(s[:f.from+at])
-			return int64(n), err
-		case fail:
-			return nil, raise("ValueError", "substring not found")
-		}
-		return int64(-1), nil
+		n, err := m.runes(s[:at])
+		return int64(n), err
 	}
 }
 
 func (m *machine) strCount(s string, a []Value) (Value, error) {
-	sub, err := textArgument("count", a[0])
+	sub, err := searched("count", a)
 	if err != nil {
 		return nil, err
 	}
-	f, err := m.field(s, a[1], a[2])
-	if err != nil || f.none {
-		return int64(0), err
-	}
-	n, err := m.count(s[f.from:f.to], sub)
+	n, err := m.count(s, sub)
 	return int64(n), err
 }
 
@@ -301,33 +226,14 @@ func (m *machine) count(s, sub string) (int, error) {
 // affix returns startswith or endswith.
 func affix(name string, has func(s, affix string) bool) func(*machine, string, []Value) (Value, error) {
 	return func(m *machine, s string, a []Value) (Value, error) {
-		f, err := m.field(s, a[1], a[2])
+		if _, ok := a[0].(*Tuple); ok {
+			return nil, unsupported("str.%s of a tuple", name)
+		}
+		t, err := searched(name, a)
 		if err != nil {
 			return nil, err
 		}
-		choice, ok := a[0].(*Tuple)
-		if !ok {
-			choice = &Tuple{Items: a[:1]}
-		}
-		for _, v := range choice.Items {
-			t, isText := asString(v)
-			switch {
-			case !isText && ok:
-				return nil, raise("TypeError", "tuple for %s must only contain str, not %s", name, typeName(v))
-			case !isText:
-				return nil, raise("TypeError", "%s first arg must be str or a tuple of str, not %s", name, typeName(v))
-			}
-			if err := m.step(1); err != nil {
-				return nil, err
-			}
-			if err := m.scan(2 * min(len(t), f.to-f.from)); err != nil {
-				return nil, err
-			}
-			if !f.none && has(s[f.from:f.to], t) {
-				return true, nil
-			}
-		}
-		return false, nil
+		return has(s, t), m.scan(stepParts + 2*min(len(t), len(s)))
 	}
 }
 
@@ -579,32 +485,6 @@ func trimSpace(s string, right bool) string {
 	return strings.TrimLeftFunc(s, isSpace)
 }
 
-// partition returns partition or rpartition.
-func partition(index func(s, sep string) int) func(*machine, string, []Value) (Value, error) {
-	return func(m *machine, s string, a []Value) (Value, error) {
-		sep, err := textArgument("partition", a[0])
-		if err == nil && sep == "" {
-			err = raise("ValueError", "empty separator")
-		}
-		if err != nil {
-			return nil, err
-		}
-		if err := m.chars(2 * len(s)); err != nil {
-			return nil, err
-		}
-		parts := []Value{s, "", ""}
-		if i := index(s, sep); i >= 0 {
-			parts = []Value{s[:i], s[i : i+len(sep)], s[i+len(sep):]}
-		} else if index("ab", "") != 0 {
-			parts = []Value{"", "", s}
-		}
-		if err := m.alloc(96); err != nil {
-			return nil, err
-		}
-		return &Tuple{Items: parts}, nil
-	}
-}
-
 func (m *machine) splitLines(s string, a []Value) (Value, error) {
 	keep, err := m.intOption(a[0], 0)
 	if err != nil {
@@ -637,15 +517,4 @@ func (m *machine) splitLines(s string, a []Value) (Value, error) {
 		s = s[len(line)+len(end):]
 	}
 	return &List{Items: items}, nil
-}
-
-// padded returns s with so many fills on its sides.
-func (m *machine) padded(s, fill string, left, right int) (string, error) {
-	if err := m.alloc(len(s)); err != nil {
-		return "", err
-	}
-	if err := m.allocMany(left+right, len(fill)); err != nil {
-		return "", err
-	}
-	return strings.Repeat(fill, left) + s + strings.Repeat(fill, right), nil
 }

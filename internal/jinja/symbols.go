@@ -158,12 +158,6 @@ func (s *symbols) visit(list []stmt) {
 			s.store(st.name)
 		case *callStmt:
 			eachChild(st.call, s.names)
-		case *filterStmt:
-			eachChild(st.filter, s.names)
-		case *withStmt:
-			for i := range st.values {
-				s.names(&st.values[i])
-			}
 		case *setStmt:
 			s.names(&st.value)
 			s.target(st.target)

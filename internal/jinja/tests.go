@@ -1,69 +1,58 @@
 package jinja
 
-import (
-	"reflect"
-)
-
 // The tests of Jinja2 3.1.6 (tests.py).
 
 // A testFunc is a test: "v is name(args)".
 type testFunc func(m *machine, v Value, args arguments) (bool, error)
 
-// tests are all tests by name. It is filled by init as the test named test looks
-// tests up.
-var tests map[string]testFunc
-
-func init() {
-	tests = map[string]testFunc{
-		"!=":          compareTest("!="),
-		"<":           compareTest("<"),
-		"<=":          compareTest("<="),
-		"==":          compareTest("=="),
-		">":           compareTest(">"),
-		">=":          compareTest(">="),
-		"boolean":     predicate("test_boolean", isBool),
-		"callable":    callableTest,
-		"defined":     predicate("test_defined", func(v Value) bool { return !isUndefined(v) }),
-		"divisibleby": divisiblebyTest,
-		"eq":          compareTest("=="),
-		"equalto":     compareTest("=="),
-		"escaped":     predicate("test_escaped", isMarkup),
-		"even":        parityTest("test_even", 0),
-		"false":       predicate("test_false", func(v Value) bool { return v == false }),
-		"filter":      nameTest("test_filter", knownFilter),
-		"float":       predicate("test_float", isFloat),
-		"ge":          compareTest(">="),
-		"greaterthan": compareTest(">"),
-		"gt":          compareTest(">"),
-		"in":          inTest,
-		"integer":     predicate("test_integer", func(v Value) bool { return isInt(v) && !isBool(v) }),
-		"iterable":    iterableTest,
-		"le":          compareTest("<="),
-		"lessthan":    compareTest("<"),
-		"lower":       caseTest("test_lower", "islower"),
-		"lt":          compareTest("<"),
-		"mapping":     predicate("test_mapping", isDict),
-		"ne":          compareTest("!="),
-		"none":        predicate("test_none", func(v Value) bool { return v == nil }),
-		"number":      predicate("test_number", isNumber),
-		"odd":         parityTest("test_odd", 1),
-		"sameas":      sameasTest,
-		"sequence":    predicate("test_sequence", isIndexable),
-		"string":      predicate("test_string", isString),
-		"test":        nameTest("test_test", knownTest),
-		"true":        predicate("test_true", func(v Value) bool { return v == true }),
-		"undefined":   predicate("test_undefined", isUndefined),
-		"upper":       caseTest("test_upper", "isupper"),
-	}
+// tests are all tests by name.
+var tests = map[string]testFunc{
+	"!=":          compareTest("!="),
+	"<":           compareTest("<"),
+	"<=":          compareTest("<="),
+	"==":          compareTest("=="),
+	">":           compareTest(">"),
+	">=":          compareTest(">="),
+	"boolean":     predicate("test_boolean", isBool),
+	"defined":     predicate("test_defined", func(v Value) bool { return !isUndefined(v) }),
+	"divisibleby": divisiblebyTest,
+	"eq":          compareTest("=="),
+	"equalto":     compareTest("=="),
+	"even":        parityTest("test_even", 0),
+	"false":       predicate("test_false", func(v Value) bool { return v == false }),
+	"float":       predicate("test_float", isFloat),
+	"ge":          compareTest(">="),
+	"greaterthan": compareTest(">"),
+	"gt":          compareTest(">"),
+	"in":          inTest,
+	"integer":     predicate("test_integer", func(v Value) bool { return isInt(v) && !isBool(v) }),
+	"iterable":    iterableTest,
+	"le":          compareTest("<="),
+	"lessthan":    compareTest("<"),
+	"lt":          compareTest("<"),
+	"mapping":     predicate("test_mapping", isDict),
+	"ne":          compareTest("!="),
+	"none":        predicate("test_none", func(v Value) bool { return v == nil }),
+	"number":      predicate("test_number", isNumber),
+	"odd":         parityTest("test_odd", 1),
+	"sameas":      sameasTest,
+	"sequence":    predicate("test_sequence", isIndexable),
+	"string":      predicate("test_string", isString),
+	"true":        predicate("test_true", func(v Value) bool { return v == true }),
+	"undefined":   predicate("test_undefined", isUndefined),
 }
 
-// knownTest reports whether Jinja2 has the test.
-func knownTest(name string) bool { return tests[name] != nil }
+// refusedTests are those that Jinja2 has and this package lacks, as no chat template is known to
+// use them.
+var refusedTests = map[string]bool{"callable": true, "escaped": true, "filter": true, "lower": true, "test": true, "upper": true}
 
 // test does a test by name, as Jinja2 does where it learns the name late.
 func (m *machine) test(name string, v Value, args arguments) (bool, error) {
 	t := tests[name]
-	if t == nil {
+	switch {
+	case refusedTests[name]:
+		return false, unsupported("the test %s", name)
+	case t == nil:
 		return false, raise("TemplateRuntimeError", "No test named '%s'.", name)
 	}
 	return t(m, v, args)
@@ -112,7 +101,7 @@ func compareTest(op string) testFunc {
 	}
 }
 
-// parityTest is "v % 2 == rest", which some strings have too.
+// parityTest is "v % 2 == rest".
 func parityTest(name string, rest int64) testFunc {
 	return func(m *machine, v Value, args arguments) (bool, error) {
 		if err := args.only(name, "value"); err != nil {
@@ -132,6 +121,9 @@ func divisiblebyTest(m *machine, v Value, args arguments) (bool, error) {
 
 // remains is "v % by == rest".
 func (m *machine) remains(v, by Value, rest int64) (bool, error) {
+	if isString(v) {
+		return false, unsupported("a format as a number")
+	}
 	r, err := m.binary("%", v, by)
 	if err != nil {
 		return false, err
@@ -147,43 +139,6 @@ func inTest(m *machine, v Value, args arguments) (bool, error) {
 	return m.contains(v, b[1])
 }
 
-// caseTest is a method of str(v).
-func caseTest(name, method string) testFunc {
-	return func(m *machine, v Value, args arguments) (bool, error) {
-		if err := args.only(name, "value"); err != nil {
-			return false, err
-		}
-		s, err := m.str(v)
-		if err != nil {
-			return false, err
-		}
-		is, err := m.invoke(s, method)
-		return is == true, err
-	}
-}
-
-// nameTest returns the test of a name by known.
-func nameTest(fn string, known func(string) bool) testFunc {
-	return func(m *machine, v Value, args arguments) (bool, error) {
-		if err := args.only(fn, "value"); err != nil {
-			return false, err
-		}
-		if name, ok := asString(v); ok {
-			return known(name), m.scan(2 * len(name))
-		}
-		_, err := m.hashKey(v)
-		return false, err
-	}
-}
-
-func callableTest(_ *machine, v Value, args arguments) (bool, error) {
-	if err := args.only("callable", "/obj"); err != nil {
-		return false, err
-	}
-	_, ok := v.(callable)
-	return ok || isUndefined(v), nil
-}
-
 func iterableTest(m *machine, v Value, args arguments) (bool, error) {
 	if err := args.only("test_iterable", "value"); err != nil {
 		return false, err
@@ -194,7 +149,7 @@ func iterableTest(m *machine, v Value, args arguments) (bool, error) {
 // iterable reports whether iter(v) works, which here is the same as that v is a
 // collections.abc.Iterable.
 func (m *machine) iterable(v Value) (bool, error) {
-	if o, ok := v.(object); ok && o.typeName() == "LoopContext" {
+	if _, ok := v.(*loopContext); ok {
 		return true, nil
 	}
 	_, err := m.iterate(v)
@@ -204,24 +159,14 @@ func (m *machine) iterable(v Value) (bool, error) {
 	return err == nil, err
 }
 
-// sameasTest is Python's "is". Of values that are equal and may be one object or two
-// it is not known.
-func sameasTest(m *machine, v Value, args arguments) (bool, error) {
+// sameasTest is Python's "is" with None or a bool, of which there is one.
+func sameasTest(_ *machine, v Value, args arguments) (bool, error) {
 	b, err := args.bindAfter(v, "test_sameas", "value", "other")
 	if err != nil {
 		return false, err
 	}
-	other := b[1]
-	if reflect.TypeOf(v) != reflect.TypeOf(other) {
-		return false, nil
+	if b[1] != nil && !isBool(b[1]) {
+		return false, unsupported("sameas of a %s", typeName(b[1]))
 	}
-	switch v.(type) {
-	case nil, bool, *List, *Dict, *Range, *View, *Iterator, *Undefined, *Namespace, *function, object:
-		return v == other, nil
-	}
-	equal, err := m.equal(v, other)
-	if f, ok := v.(float64); err == nil && (equal || ok && f != f) {
-		err = unsupported("sameas of equal values")
-	}
-	return false, err
+	return v == b[1], nil
 }

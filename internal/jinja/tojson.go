@@ -54,57 +54,30 @@ func (w *jsonWriter) configure(v Value, args arguments) error {
 		w.item = ","
 	}
 	if separators != nil {
-		item, key, err := w.m.pair(separators)
+		var texts [2]string
+		pair, isTuple := separators.(*Tuple)
+		if isTuple = isTuple && len(pair.Items) == len(texts); isTuple {
+			for i := range texts {
+				s, ok := pair.Items[i].(string)
+				texts[i], isTuple = s, isTuple && ok
+			}
+		}
+		if !isTuple {
+			return unsupported("tojson with separators that are no two strings")
+		}
+		w.item, w.key = texts[0], texts[1]
+	}
+	switch indent.(type) {
+	case nil:
+	case bool, int64:
+		s, err := w.m.binary("*", " ", indent)
 		if err != nil {
 			return err
 		}
-		// Of a string nothing else is looked at.
-		if isString(v) {
-			return nil
-		}
-		if w.item, err = w.separator(item); err != nil {
-			return err
-		}
-		if w.key, err = w.separator(key); err != nil {
-			return err
-		}
+		w.indent = s.(string)
+	default:
+		return unsupported("tojson with a %s as indent", typeName(indent))
 	}
-	if isString(v) {
-		return nil
-	}
-	return w.indentBy(indent)
-}
-
-// separator returns the text of one. The encoder for indented JSON, which is another
-// than that for lines, takes more than strings as long as it does not use them, and
-// a Markup for what escapes.
-func (w *jsonWriter) separator(v Value) (string, error) {
-	s, ok := asString(v)
-	switch {
-	case w.pretty && (!ok || isMarkup(v)):
-		return "", unsupported("tojson with a %s as a separator", typeName(v))
-	case !ok:
-		return "", raise("TypeError", "make_encoder() argument must be str, not %s", typeName(v))
-	}
-	return s, nil
-}
-
-// indentBy sets the indentation: a text, or a number of spaces.
-func (w *jsonWriter) indentBy(v Value) error {
-	switch v := v.(type) {
-	case nil:
-		return nil
-	case string:
-		w.indent = v
-		return nil
-	case Markup:
-		return unsupported("tojson with a Markup as indent")
-	}
-	s, err := w.m.binary("*", " ", v)
-	if err != nil {
-		return err
-	}
-	w.indent, _ = asString(s)
 	return nil
 }
 

@@ -13,8 +13,8 @@ import (
 // testdata/unicode_tables.py writes them. Their numbers are little-endian.
 
 var (
-	// kindTable has the kinds of code points: flags, and what upper, lower, title and
-	// fold add, of four bytes each.
+	// kindTable has the kinds of code points: flags, and what upper, lower and title
+	// add, of four bytes each.
 	//
 	//go:embed tables/unicode_kinds
 	kindTable []byte
@@ -24,7 +24,7 @@ var (
 	//go:embed tables/unicode_runs
 	charRuns string
 	// formTable has a line for each code point of which a form is several: the code
-	// point, upper, lower, title and fold.
+	// point, upper, lower and title.
 	//
 	//go:embed tables/unicode_forms
 	formTable string
@@ -32,7 +32,7 @@ var (
 
 // charKinds are the kinds of code points.
 var charKinds = func() []char {
-	const size = 5 * 4
+	const size = 4 * 4
 	kinds := make([]char, len(kindTable)/size)
 	for i := range kinds {
 		row := kindTable[i*size:]
@@ -58,22 +58,14 @@ var charForms = sync.OnceValue(func() map[rune][]string {
 // A char is the kind of a code point.
 type char struct {
 	flags charFlags
-	add   [4]int32 // by form: what the form's code point is ahead of it
+	add   [3]int32 // by form: what the form's code point is ahead of it
 }
 
 type charFlags uint16
 
 const (
-	charLower charFlags = 1 << iota
-	charUpper
-	charTitle // title case, and not upper case
-	charAlpha
-	charDecimal
-	charDigit
-	charNumeric
+	charDigit charFlags = 1 << iota
 	charPrintable
-	charIDStart
-	charIDPart
 	charCased
 	charIgnorable // looked through by final sigma
 	charSpecial   // is in charForms
@@ -86,7 +78,6 @@ const (
 	formUpper form = iota
 	formLower
 	formTitle
-	formFold
 )
 
 func (c *char) is(f charFlags) bool { return c.flags&f != 0 }
@@ -129,19 +120,6 @@ func charRun(r rune) int {
 		}
 	}
 	return low
-}
-
-// decimalDigit returns the value of r as a digit of int(). The ten digits of a
-// script follow each other, and so do runs of them.
-func decimalDigit(r rune) (value int, ok bool) {
-	if r < utf8.RuneSelf {
-		return int(r - '0'), r >= '0' && r <= '9'
-	}
-	begin, kind := runAt(charRun(r))
-	if !charKinds[kind].is(charDecimal) {
-		return 0, false
-	}
-	return int(r-begin) % 10, true
 }
 
 // appendForm appends r in a form.

@@ -18,7 +18,7 @@ func eachChild(e expr, f func(*expr)) {
 		f(&e.then)
 		some(&e.els, f)
 	case *filterExpr:
-		some(&e.on, f)
+		f(&e.on)
 		eachArg(&e.args, f)
 	case *testExpr:
 		f(&e.on)
@@ -60,8 +60,6 @@ func eachArg(a *argExprs, f func(*expr)) {
 	for i := range a.named {
 		f(&a.named[i].value)
 	}
-	some(&a.star, f)
-	some(&a.stars, f)
 }
 
 func each(list []expr, f func(*expr)) {
@@ -121,23 +119,11 @@ func (w nameWalk) stmt(st stmt) {
 		w.macro(st.params, st.defaults, st.body)
 	case *generationStmt:
 		w.stmts(st.body)
-	case *filterStmt:
-		w.stmts(st.body)
-		eachChild(st.filter, w.expr)
-	case *withStmt:
-		for _, t := range st.targets {
-			w.target(t, nameParam)
-		}
-		each(st.values, w.expr)
-		w.stmts(st.body)
 	case *setStmt:
 		w.target(st.target, nameStore)
 		w.expr(&st.value)
 	case *setBlockStmt:
 		w.target(st.target, nameStore)
-		if st.filter != nil {
-			eachChild(st.filter, w.expr)
-		}
 		w.stmts(st.body)
 	}
 }

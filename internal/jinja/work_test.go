@@ -19,7 +19,7 @@ const textSize = 1 << 16
 func workVars() *Dict {
 	vars := &Dict{}
 	for name, s := range map[string]string{
-		"a": "a", "é": "é", "c": "你", "words": "word ", "spaced": "é ", "lines": "a\n", "html": "<&>'", "space": " ",
+		"a": "a", "accents": "é", "c": "你", "words": "word ", "spaced": "é ", "lines": "a\n", "html": "<&>'", "space": " ",
 		"digits": "1", "controls": "\x01", "sigma": "Σ",
 		"percents": "%%", "strings": "%s", "braces": "{{", "fields": "{}", "dirs": "%c", "path": "a.",
 	} {
@@ -27,8 +27,6 @@ func workVars() *Dict {
 	}
 	vars.Set("r", &Range{Stop: 99999, Step: 1})
 	vars.Set("big", new(big.Int).Exp(big.NewInt(7), big.NewInt(5000), nil))
-	vars.Set("most", new(big.Int).Exp(big.NewInt(7), big.NewInt(4700), nil))
-	vars.Set("huge", new(big.Int).Lsh(big.NewInt(1), 100000))
 	vars.Set("f", 1.5e300)
 	vars.Set("g", 1.23456789)
 	vars.Set("i", int64(5))
@@ -50,25 +48,25 @@ func workVars() *Dict {
 // at least for each 256 of its bytes.
 var hostileTexts = map[int][]string{
 	1: {
-		"a == a ~ ''", "a < a ~ ''", "d[a]", "d.get(a)", "a in d", "{a: 1}", "s[a]", "l[a]", "s|attr(a)", "a is filter", "a is test",
+		"a == a ~ ''", "a < a ~ ''", "d[a]", "d.get(a)", "a in d", "{a: 1}", "s[a]", "l[a]",
 		"a.startswith(a)", "a.endswith(a)", "a.removeprefix(a)", "a.find('b')", "a.count('b')", "'b' in a", "a ~ 'b'", "a + 'b'", "a * 2",
-		"a.partition('b')", "a.split('b')", "texts|unique|list", "texts|sort", "texts|join", "'{}'.format(a)",
+		"a.split('b')", "texts|sort", "texts|join", "'{}'.format(a)",
 	},
 	4: {"'ab' in a", "(a[:100] ~ 'b') in a", "a.count('ab')", "a.replace('ab', '')"},
 	8: {
-		"a|length", "é|length", "é[::-1]", "é[30000]", "é[-30000]", "é[30000:]", "é.find('ü')", "é.rfind('ü')", "a.rfind('ba')",
-		"é.find('é', 30000)", "é.count('')", "a.isascii()", "a.rpartition('b')", "a.rsplit('ba')",
-		"a|upper", "a|lower", "a|first", "a is iterable", "a|e", "a|tojson", "[a]|string",
-		"lines.splitlines()", "words.split()", "words.rsplit()", "é.strip('é')", "é|tojson(ensure_ascii=true)",
+		"a|length", "accents|length", "accents[::-1]", "accents[30000]", "accents[-30000]", "accents[30000:]", "accents.find('ü')", "accents.rfind('ü')", "a.rfind('ba')",
+		"accents.count('')", "a.rsplit('ba')",
+		"a|upper", "a|lower", "a|first", "a is iterable", "a|tojson", "[a]|string",
+		"lines.splitlines()", "words.split()", "words.rsplit()", "accents.strip('é')", "accents|tojson(ensure_ascii=true)",
 	},
 	64: {
-		"é|title", "words|title", "é.title()", "é.capitalize()", "é|upper", "é|lower",
-		"sigma.lower()", "é.isalnum()", "é.isalpha()", "digits.isdigit()", "é.islower()", "é is upper",
-		"space.isspace()", "space|trim", "a.strip('a')", "s.strip(é)",
-		"[é]|string", "html|e", "controls|tojson",
+		"accents|title", "words|title", "accents.title()", "accents.capitalize()", "accents|upper", "accents|lower",
+		"sigma.lower()", "digits.isdigit()",
+		"space|trim", "a.strip('a')", "s.strip(accents)",
+		"[accents]|string", "controls|tojson",
 
-		"a|int", "digits|float", "percents % ()", "strings % empty", "braces.format()",
-		"fields.format(*empty)", "strftime_now(dirs)", "l|map(attribute=path, default=0)|list",
+		"a|int", "strings % empty", "braces.format()",
+		"l|map(attribute=path, default=0)|list",
 	},
 }
 
@@ -95,16 +93,14 @@ func TestTextWork(t *testing.T) {
 
 // hostileValues are expressions that take long for how little they are.
 var hostileValues = []string{
-	"big|string", "big|tojson", "big // 3", "big % (big - 1)", "big / (big + 1)", "big * big", "(big // most)|float",
-	"-huge", "huge is odd", "huge // 3", "{huge: 1}", "'{:d}'.format(big)",
-	"f % g", "f // g", "g|round(300)", "f|int", "{f: 1}", "f == big // most", "'%.300f' % f",
-	"l[99]", "d[3]", "d[g]", "s[9]", "none[1]", "s|int", "s|float", "s.__class__", "d.pop", "zzz", "s.zzz", "r[5:7]",
-	"l|unique|list", "l|sort", "l|map('string')|list", "d.values()|sort(attribute=(',' * 99))",
-	"s|title", "s|replace('a', 'b')", "s.partition(' ')", "'%s%s' % (s, s)", "'{a}'.format(a=s)",
-	"ones|sum", "ones|sort", "ones|string", "ones|tojson", "ones == ones[:]", "ones.count(2)", "99 in ones", "ones[::2]", "ones + ones",
-	"short|map('title')|list", "short|map('int')|list", "short|join(',')", "short|unique|list",
-	"dict(**d)", "dict(d, k=1)", "d.items()|list", "d.items() == dict(d).items()", "d|dictsort", "d|tojson", "namespace(a=1)",
-	"strftime_now('%c')", "loop|string", "loop.changed(ones)", "loop.cycle(*ones)",
+	"big|string", "big|tojson",
+
+	"l[99]", "d[3]", "s[9]", "s|int", "s|float", "zzz", "s.zzz",
+	"l|sort", "l|map('string')|list", "d.values()|sort(attribute=(',' * 99))",
+	"s|title", "s|replace('a', 'b')", "'%s%s' % (s, s)", "'{a}'.format(a=s)",
+	"ones|sort", "ones|string", "ones|tojson", "ones == ones[:]", "99 in ones", "ones[::2]", "ones + ones",
+	"short|map('title')|list", "short|map('int')|list", "short|join(',')",
+	"dict(d, k=1)", "d.items()|list", "d|dictsort", "d|tojson", "namespace(a=1)",
 }
 
 // hostilePrograms are statements that take long.
@@ -132,12 +128,9 @@ func hostilePrograms() map[string]string {
 		"call":              `{{ call() }}`,
 		"arguments":         `{{ wide(` + many(`a%d=1,`) + `) }}`,
 		"defaults":          `{{ wide() }}`,
-		"keywords":          `{{ rest(**d) }}`,
-		"positions":         `{{ rest(*ones) }}`,
 		"caller":            `{% call call() %}{% endcall %}`,
 		"long name":         `{% if d.` + long + ` %}{% endif %}`,
 		"long name of list": `{% if l.` + long + ` %}{% endif %}`,
-		"long private name": `{% if l._` + long + ` %}{% endif %}`,
 		"long key":          `{% if d['` + long + `'] %}{% endif %}`,
 		"long parameter":    `{{ long() }}`,
 		"abandoned block":   `{% set x %}{{ a }}{% continue %}{% endset %}`,
@@ -145,13 +138,12 @@ func hostilePrograms() map[string]string {
 		"unpacked text":     `{% set x, y = 'éü' %}`,
 		"items":             `{% for k, v in d.items() %}{% endfor %}`,
 		"condition of for":  `{% for k in l if k %}{% endfor %}`,
-		"characters":        `{% for k in é %}{% if k == 'x' %}{% endif %}{% endfor %}`,
+		"characters":        `{% for k in accents %}{% if k == 'x' %}{% endif %}{% endfor %}`,
 		"no characters":     `{% for k in a %}{% if k['x'] == 'x' %}{% endif %}{% endfor %}`,
 		"namespace":         `{% set ns.x = {i: 1} %}`,
 		"indented":          `{% if ns.deep|tojson(indent=0) %}{% endif %}`,
 		"shared":            `{{ ns.shared }}`,
 		"shared equal":      `{% if ns.shared == ns.other %}{% endif %}`,
-		"shared key":        `{% if {ns.pair: 1} %}{% endif %}`,
 	}
 }
 
@@ -162,11 +154,10 @@ func again(do string) string {
 	for i := range numbers {
 		numbers[i] = i
 	}
-	return `{% macro call() %}{{ caller }}{% endmacro %}{% macro wide(` + fmt.Sprintf(params, numbers...) + `) %}{% endmacro %}` +
-		`{% macro rest() %}{{ kwargs is none or varargs is none or '' }}{% endmacro %}{% macro long(` + strings.Repeat("a", textSize) + `) %}{% endmacro %}` +
-		`{% set ns = namespace(deep=1, shared=[], other=[], pair=(1, 2)) %}` +
+	return `{% macro call() %}{{ caller is none }}{% endmacro %}{% macro wide(` + fmt.Sprintf(params, numbers...) + `) %}{% endmacro %}` +
+		`{% macro long(` + strings.Repeat("a", textSize) + `) %}{% endmacro %}` +
+		`{% set ns = namespace(deep=1, shared=[], other=[]) %}` +
 		`{% for x in range(100) %}{% set ns.deep = [ns.deep] %}{% set ns.shared = [ns.shared, ns.shared] %}{% set ns.other = [ns.other, ns.other] %}{% endfor %}` +
-		`{% for x in range(15) %}{% set ns.pair = (ns.pair, ns.pair) %}{% endfor %}` +
 		`{% for x in r %}{% for x in r %}` + do + `{% endfor %}{% endfor %}`
 }
 

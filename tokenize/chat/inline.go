@@ -280,7 +280,7 @@ func (m *Model) passesOldProbe() (bool, error) {
 		vars.Set("messages", list)
 		vars.Set("add_generation_prompt", false)
 		for _, name := range []string{"raise_exception", "strftime_now"} {
-			vars.Set(name, &jinja.Undefined{Name: name, Class: "UndefinedError", Message: "'" + name + "' is undefined"})
+			vars.Set(name, &jinja.Undefined{Name: name, Message: "'" + name + "' is undefined"})
 		}
 		_, err := m.run(m.given, vars, m.given.limits(nil))
 		p.passes = err == nil && !strings.Contains(m.options.Template, "endgeneration")

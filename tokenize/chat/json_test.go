@@ -188,7 +188,7 @@ func imageResponses(size int) []byte {
 
 // Media are neither copied nor bounded as text is.
 func TestMediaIsNotCopied(t *testing.T) {
-	for path, body := range map[string][]byte{"": imageBody(4, 1<<20), "/v1/messages": imageMessages(chat.MaxText), "/v1/responses": imageResponses(chat.MaxText)} {
+	for path, body := range map[string][]byte{"": imageBody(4, 1<<20), "/v1/messages": imageMessages(chat.MaxText / 8), "/v1/responses": imageResponses(chat.MaxText / 8)} {
 		if _, err := chat.Parse(path, body); err != nil {
 			t.Fatal(err)
 		}

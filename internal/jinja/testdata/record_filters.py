@@ -1,6 +1,8 @@
 """Records what filters, tests and globals of Jinja2 3.1.6 make of random values.
 
-    python3 record_filters.py COUNT SEED > filters.jsonl
+    python3 record_filters.py COUNT SEED
+
+The table filters.jsonl.gz has those that the package does not refuse.
 
 Each line is [kind, name, value, args, kwargs, result]; kind is f, t, g (a global, of
 which value is None) or s (strftime_now, whose value is the time). The environment is that of transformers' chat templates. A
@@ -67,7 +69,7 @@ def encode(v):
     if isinstance(v, undefined):
         return {"u": v._undefined_name}
     if isinstance(v, range):
-        return {"r": [v.start, v.stop, v.step]}
+        return {"r": [encode(v.start), encode(v.stop), encode(v.step)]}
     if isinstance(v, Generator):
         return {"g": [encode(x) for x in v.items]}
     if isinstance(v, View):
@@ -96,11 +98,15 @@ def real(v):
 
 def show(v):
     if isinstance(v, undefined):
-        return "Undefined " + v._undefined_message
+        return "Undefined"
     if isinstance(v, Iterator):
+        return "iterator " + show(list(v))
+    if isinstance(v, (type({}.keys()), type({}.values()), type({}.items()))):
         return type(v).__name__ + " " + show(list(v))
-    if isinstance(v, jinja2.utils.Joiner):
-        return type(v).__name__
+    if isinstance(v, Markup):
+        return "Markup " + v
+    if isinstance(v, range):
+        return f"range {v.start} {v.stop} {v.step}"
     return type(v).__name__ + " " + repr(v)
 
 
@@ -153,7 +159,7 @@ def scalar():
 
 
 def hashable():
-    return pick(text, text, text, integer, None, True, 1.0, 2.5, lambda: (1, text()), lambda: Markup(text()))
+    return pick(text, text, text, small, None, True, lambda: Markup(text()))
 
 
 def record():
@@ -193,7 +199,7 @@ def nested(depth=3):
     return pick(
         lambda: [nested(depth - 1) for _ in range(rnd.randrange(0, 5))],
         lambda: tuple(nested(depth - 1) for _ in range(rnd.randrange(0, 3))),
-        lambda: {pick(*WORDS, 1, 2.5, None, True): nested(depth - 1) for _ in range(rnd.randrange(0, 5))},
+        lambda: {pick(*WORDS, 1, None, True): nested(depth - 1) for _ in range(rnd.randrange(0, 5))},
         lambda: {text(): nested(depth - 1) for _ in range(rnd.randrange(0, 5))},
     )
 
@@ -207,19 +213,19 @@ def boolean():
 
 
 def attribute():
-    return pick("name", "n", "a", "a.b", "a.c.0", "a.c.1", "0", "1", 0, 1, "t", "x", "upper", "items", "a.b.c", "", ".", "²", "__class__", None, Markup("name"), -1, 2.5)
+    return pick("name", "n", "a", "a.b", 0, 1, "t", "x", "upper", "items", "a.b.c", "", ".", None, -1)
 
 
 def attributes():
-    return pick(attribute, "name,n", "n,name", "a.b,n", "0,1", "name,", ",")
+    return pick(attribute, "name,n", "n,name", "a.b,n", "name,", ",")
 
 
-FILTER_CALLS = [("upper",), ("lower",), ("length",), ("default", "d"), ("replace", "a", "b"), ("int",), ("string",), ("nosuch",), ("trim",), ("round", 1), ("join", "-"), ("first",), ("attr", "x"), ("abs",), ("tojson",), (None,), ([1],)]
-TEST_CALLS = [("odd",), ("even",), ("defined",), ("string",), ("number",), ("none",), ("equalto", 1), ("==", "a"), (">", 2), ("in", [1, 2, "a", None]), ("divisibleby", 3), ("nosuch",), ("mapping",), ("lower",), ("true",), ("sequence",), ("ne", None)]
+FILTER_CALLS = [("upper",), ("lower",), ("length",), ("default", "d"), ("replace", "a", "b"), ("int",), ("string",), ("nosuch",), ("trim",), ("join", "-"), ("first",), ("tojson",)]
+TEST_CALLS = [("odd",), ("even",), ("defined",), ("string",), ("number",), ("none",), ("equalto", 1), ("==", "a"), (">", 2), ("in", [1, 2, "a", None]), ("divisibleby", 3), ("nosuch",), ("mapping",), ("true",), ("sequence",), ("ne", None)]
 
 
 def separators():
-    return pick(None, (",", ":"), (", ", ": "), [";", "="], "ab", ("", ""), (1, 2), ("a",), 5, ("é\n", '"'))
+    return pick(None, (",", ":"), (", ", ": "), ("", ""), ("é\n", '"'))
 
 
 def strchars():
@@ -231,18 +237,14 @@ OPTIONAL = object()
 # The parameters: (name, values), a name with "?" for those that may be left out. "=":
 # keyword only, "*": more than one positional.
 FILTERS = {
-    "abs": (number, []),
-    "attr": (anything, [("name", lambda: pick("name", "upper", "items", "a", "x", "__class__", "_x", "count", "real", 1, None))]),
     "capitalize": (text, []),
     "count": (anything, []),
     "d": (anything, [("default_value?", scalar), ("boolean?", boolean)]),
     "default": (anything, [("default_value?", scalar), ("boolean?", boolean)]),
     "dictsort": (mapping, [("case_sensitive?", boolean), ("by?", lambda: pick("key", "value", "key", "value", "x", 1)), ("reverse?", lambda: pick(True, False, 1, 0))]),
-    "e": (scalar, []),
-    "escape": (anything, []),
     "first": (anything, []),
     "float": (lambda: pick(number, text, text, chars, anything), [("default?", scalar)]),
-    "format": (lambda: pick("%s", "%s and %s", "%d", "%5.1f|%s", "plain", "%", "%%", text), [("*", scalar), ("*", scalar)]),
+    "format": (lambda: pick("%s", "%s and %s", "%d", "plain", "%%", text), [("*", scalar), ("*", scalar)]),
     "indent": (text, [("width?", lambda: pick(small, small, "> ", "", "\t", None, 2.5)), ("first?", boolean), ("blank?", boolean)]),
     "int": (lambda: pick(number, text, text, chars, anything, lambda: pick("1f", "0x1F", "0X_1f", "0b101", "0o17", "17", "zz", "0_1", "0", "00", "01", "-0x10", "+ 1", "1" * 4300, "1" * 4301, "0" * 4301, "f" * 5000)), [("default?", scalar)]),
     "items": (lambda: pick(mapping, mapping, anything), []),
@@ -252,34 +254,27 @@ FILTERS = {
     "list": (anything, []),
     "lower": (lambda: pick(text, anything), []),
     "map": (lambda: pick(sequence, records, anything), None),
-    "max": (lambda: pick(sequence, sequence, records), [("case_sensitive?", boolean), ("attribute?", attribute)]),
-    "min": (lambda: pick(sequence, sequence, records), [("case_sensitive?", boolean), ("attribute?", attribute)]),
     "reject": (lambda: pick(sequence, anything), None),
     "rejectattr": (lambda: pick(records, sequence, anything), None),
     "replace": (lambda: pick(text, text, anything), [("old", lambda: pick("a", "", "b ", "foo", " ", 1, "é", Markup("<"))), ("new", lambda: pick("X", "", "aa", 2, None, "日")), ("count?", lambda: pick(None, 0, 1, 2, -1, 5, True, 2.5, "x"))]),
     "reverse": (anything, []),
-    "round": (number, [("precision?", lambda: pick(0, 1, 2, 3, 5, 15, 17, None, True, 20, 400, 2.5, "x"))]),
     "safe": (anything, []),
     "select": (lambda: pick(sequence, anything), None),
     "selectattr": (lambda: pick(records, sequence, anything), None),
     "sort": (lambda: pick(sequence, records), [("reverse?", lambda: pick(True, False, 1, 0)), ("case_sensitive?", boolean), ("attribute?", attributes)]),
     "string": (anything, []),
-    "sum": (lambda: pick(sequence, records), [("attribute?", attribute), ("start?", lambda: pick(0, 1, 1.5, 10**20, [], (), "", None, True))]),
     "title": (lambda: pick(text, text, anything), []),
-    "tojson": (lambda: pick(nested, nested, anything), [("ensure_ascii?", boolean), ("indent?", lambda: pick(None, None, 0, 1, 2, 4, "\t", "--", "", True, False, -1, 2.5, [])), ("separators?", separators), ("sort_keys?", boolean)]),
+    "tojson": (lambda: pick(nested, nested, anything), [("ensure_ascii?", boolean), ("indent?", lambda: pick(None, None, 0, 1, 2, 4, True, False, -1)), ("separators?", separators), ("sort_keys?", boolean)]),
     "trim": (lambda: pick(text, chars, anything), [("chars?", strchars)]),
-    "unique": (lambda: pick(sequence, records), [("case_sensitive?", boolean), ("attribute?", attribute)]),
     "upper": (lambda: pick(text, anything), []),
 }
 
 
 TESTS = {
     name: (anything, [])
-    for name in "boolean callable defined escaped false float integer iterable mapping none number sequence string true undefined".split()
+    for name in "boolean defined false float integer iterable mapping none number sequence string true undefined".split()
 }
-TESTS.update({name: (lambda: pick(text, chars, anything), []) for name in ("lower", "upper")})
-TESTS.update({name: (lambda: pick(*WORDS, *env.filters, *env.tests, anything), []) for name in ("filter", "test")})
-TESTS.update({name: (lambda: pick(number, number, anything, "%d", "%s"), []) for name in ("odd", "even")})
+TESTS.update({name: (lambda: pick(number, number, anything), []) for name in ("odd", "even")})
 TESTS["divisibleby"] = (lambda: pick(number, anything), [("num", lambda: pick(small, number, scalar))])
 TESTS["sameas"] = (lambda: pick(None, True, False, 1, 0, 256, -5, "", (), lambda: scalar()), [("other", lambda: pick(None, True, False, 1, 0, 1.0, 256, "", (), lambda: env.undefined(name="u"), "a", []))])
 TESTS["in"] = (lambda: pick(small, text, scalar), [("seq", lambda: pick(sequence, text, mapping, anything))])
@@ -291,9 +286,8 @@ def pair():
 
 GLOBALS = {
     "range": [("*", lambda: pick(integer, small, small, scalar)), ("*", small), ("*", lambda: pick(1, 2, -1, 0, 100000, small))],
-    "dict": [("*", lambda: pick(mapping, mapping, sequence, anything, lambda: [(text(), small()), (text(), 2)], ["ab", "cd"])), ("a=", scalar), ("b=", scalar)],
-    "namespace": [("*", lambda: pick(mapping, sequence, anything, lambda: [(text(), small())])), ("a=", scalar), ("b=", scalar)],
-    "joiner": [("sep?", scalar)],
+    "dict": [("*", mapping), ("a=", scalar), ("b=", scalar)],
+    "namespace": [("*", mapping), ("a=", scalar), ("b=", scalar)],
     "raise_exception": [("message", text)],
 }
 
@@ -305,8 +299,8 @@ def moment():
 def timeFormat():
     parts = []
     for _ in range(rnd.randrange(1, 5)):
-        parts.append(pick("", "", " ", "-", "é", "x") + "%" + pick("z", "Z", "f", "%", *[pick("", "", "-") + c for c in "aAbBcCdDeFgGhHIjklmMnpPrRStTuUVwWxXyY"]))
-    return pick("%Y-%m-%d", "%d %b %Y", "%B %d, %Y", "%H:%M:%S", "%A, %-d %B %Y", "%z|%Z|%f", lambda: "".join(parts), lambda: "".join(parts), lambda: "".join(parts))
+        parts.append(pick("", "", " ", "-", "é", "x") + "%" + pick("%", *"aAbBdHIjmMpSyY", "-d", "-H", "-I", "-m", "-M", "-S"))
+    return pick("%Y-%m-%d", "%d %b %Y", "%B %d, %Y", "%H:%M:%S", "%A, %-d %B %Y", lambda: "".join(parts), lambda: "".join(parts), lambda: "".join(parts))
 
 
 def arguments(params):
@@ -402,7 +396,7 @@ def main():
     count, seed = int(sys.argv[1]), int(sys.argv[2])
     only = sys.argv[3:]
     rnd.seed(seed)
-    names = [("f", n) for n in sorted(FILTERS)] + [("t", n) for n in sorted(env.tests)] + [("g", n) for n in sorted(GLOBALS)] + [("s", "strftime_now")] * 3
+    names = [("f", n) for n in sorted(FILTERS)] + [("t", n) for n in sorted(set(env.tests) - {"callable", "escaped", "filter", "lower", "test", "upper"})] + [("g", n) for n in sorted(GLOBALS)] + [("s", "strftime_now")] * 3
     names = [n for n in names if not only or n[1] in only]
     for i in range(count):
         kind, name = names[i % len(names)]

@@ -1,7 +1,7 @@
 """Writes scopes.jsonl: programs about scopes and what Jinja2 3.1.6 on CPython 3.11
 makes of them, in the environment that transformers sets up. Usage:
 
-    python3 record_scopes.py > scopes.jsonl       the committed table
+    python3 record_scopes.py                      the committed table, but what the package refuses
     python3 record_scopes.py SEED COUNT           COUNT programs from a seed
 
 The first line has the variables; each other line a template t and its out, or the
@@ -40,7 +40,7 @@ env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extens
 env.globals["raise_exception"] = raise_exception
 
 NAMES = ["a", "b", "c", "x", "y"]
-LOOP = ["index", "index0", "first", "last", "length", "revindex", "revindex0", "depth", "depth0", "previtem", "nextitem", "nope"]
+LOOP = ["index", "index0", "first", "last", "length", "revindex", "revindex0", "previtem", "nextitem", "nope"]
 
 
 class Programs:
@@ -55,7 +55,7 @@ class Programs:
     def name(self):
         if self.r.random() < 0.75:
             return self.r.choice(NAMES)
-        return self.pick("d", "t", "ns", "loop", "caller", "varargs", "kwargs", "m", "k", "nobody", "q")
+        return self.pick("d", "t", "ns", "caller", "m", "k", "nobody", "q")
 
     def expr(self, depth=0):
         """Most are safe: few raise."""
@@ -76,31 +76,30 @@ class Programs:
             case 4: return f"({e()} if {e()} else {e()})"
             case 5: return f"({e()} if {e()})"
             case 6: return f"({e()}|default({e()}))"
-            case 7: return f"({self.name()} is {self.pick('defined', 'undefined', 'none', 'callable', 'mapping', 'string')})"
+            case 7: return f"({self.name()} is {self.pick('defined', 'undefined', 'none', 'mapping', 'string')})"
             case 8 | 9: return self.safe_call()
             case 10 | 11: return f"(loop.{self.r.choice(LOOP)} if loop is defined)"
-            case 12: return f"(loop.{self.pick('cycle', 'changed')}({e()}, {e()}) if loop is defined)"
-            case 13: return f"[{e()}, {e()}]"
+            case 12 | 13: return f"[{e()}, {e()}]"
             case 14: return "ns." + self.pick("p", "q", "r")
         return f"({self.name()}|list|length if {self.name()} is iterable)"
 
     def safe_call(self):
         f = self.pick("m", "k", "q", "caller", "a", "b")
         args = ", ".join(self.safe(2) for _ in range(self.pick(0, 0, 1, 1, 2)))
-        return f"({f}({args}) if {f} is callable and {f} is defined)"
+        return f"({f}({args}) if {f} is defined)"
 
     def wilder(self, depth):
         e = lambda: self.expr(depth + 1)
         if depth > 3:
             return self.name()
-        match self.r.randrange(18):
+        match self.r.randrange(17):
             case 0: return f"({e()} + {e()})"
             case 1: return f"({e()} {self.pick('<', '>=', 'in', 'not in', '<=', '>')} {e()})"
             case 2: return f"{self.atom()}|{self.filter()}"
             case 3: return f"({e()} is {self.pick('', 'not ')}{self.test()})"
             case 4 | 5: return self.call()
-            case 6: return f"loop.{self.r.choice(LOOP + ['__class__'])}"
-            case 7: return f"loop.{self.pick('cycle', 'changed')}({e()})"
+            case 6: return f"loop.{self.r.choice(LOOP)}"
+            case 7: return f"({e()})"
             case 8: return f"{self.atom()}.{self.pick('k', 'j', 'n', 'c', 'name', 'upper', 'items')}"
             case 9: return f"{self.atom()}[{self.pick('0', '1', '-1', repr('k'), '0:1', '::2', '5', 'a')}]"
             case 10: return f"({e()}, {e()})"
@@ -109,27 +108,22 @@ class Programs:
             case 13: return f"({e()} {self.pick('==', '<', 'in')} {e()} {self.pick('==', '<', '!=')} {e()})"
             case 14: return f"({e()} {self.pick('-', '*', '/', '//', '%')} {e()})"
             case 15: return "{" + self.pick("1", "'k'", self.name()) + f": {e()}, 'z': {e()}" + "}"
-            case 16: return self.pick("(1e308 * 10)", "[1e308 * 10]", "(false and (1 is zork))", "(1 if true else (1|zork))", "(5)[1:2]")
-        return f"m.{self.pick('name', 'arguments', 'catch_kwargs', 'catch_varargs', 'caller', 'explicit_caller')}"
+        return self.pick("(false and (1 is zork))", "(1 if true else (1|zork))")
 
     def atom(self):
         return self.pick(self.name(), self.name(), '"str"', "[1,2,3]", "(-2)", "(1-3)", "d", "t", self.safe_call())
 
     def filter(self):
-        return self.pick("length", "upper", "list", "first", 'join(",")', f"default({self.name()})", "string", "last", "zork", f"zork({self.name()})", "abs", "reverse|list")
+        return self.pick("length", "upper", "list", "first", 'join(",")', f"default({self.name()})", "string", "last", "zork", f"zork({self.name()})", "reverse|list")
 
     def test(self):
-        return self.pick("defined", "undefined", "none", "string", "zork", "number", "odd", "callable", f"eq({self.name()})", "iterable")
+        return self.pick("defined", "undefined", "none", "string", "zork", "number", "odd", f"eq({self.name()})", "iterable")
 
     def call(self):
         args = [self.expr(2) for _ in range(self.pick(0, 0, 1, 1, 2, 3))]
         if self.r.random() < 0.25:
             args += [f"{k}={self.expr(2)}" for k in self.r.sample(["a", "b", "x", "caller", "zz"], self.pick(1, 2))]
-        if self.r.random() < 0.1:
-            args.append("**" + self.pick('{"a":3}', "d", "kwargs"))
-        elif self.r.random() < 0.1:
-            args.append("*" + self.pick("x", "[1]", self.name()))
-        return f"{self.pick('m', 'k', 'q', 'caller', 'loop', 'ns.f', self.name(), 'range')}({', '.join(args)})"
+        return f"{self.pick('m', 'k', 'q', 'caller', 'ns.f', self.name(), 'range')}({', '.join(args)})"
 
     def body(self, depth):
         return "".join(self.stmt(depth) for _ in range(self.pick(1, 1, 2, 2, 3) if depth else self.pick(2, 3, 4, 5)))
@@ -144,25 +138,20 @@ class Programs:
         self.left -= 1
         if depth > 3 or self.left < 0:
             return "{{ %s }}" % self.expr() if r.random() < 0.7 else "{%% set %s %%}" % self.assignment()
-        k = r.randrange(30)
+        k = r.randrange(29)
         if k < 7: return "{{ %s }}" % self.expr()
         if k < 11: return "{%% set %s %%}" % self.assignment()
-        if k == 11: return "{%% set ns.%s = %s %%}" % (self.pick("p", "q", "r", "f", "m"), self.pick("m", "k", "loop", "caller", "x", self.expr()))
+        if k == 11: return "{%% set ns.%s = %s %%}" % (self.pick("p", "q", "r", "f", "m"), self.pick("m", "k", "caller", "x", self.expr()))
         if k == 12: return self.set_block(depth)
         if k < 16: return self.condition(depth)
         if k < 20: return self.loop(depth)
         if k < 23: return self.macro(depth)
         if k < 25: return self.call_block(depth)
-        if k == 25: return "{%% filter %s %%}%s{%% endfilter %%}" % (self.pick("upper", "lower", "trim|upper", 'replace("1", "Z")', "length|string"), self.body(depth + 1))
-        if k < 28:
-            targets = [r.choice(NAMES) for _ in range(self.pick(1, 1, 2))]
-            return "{%% with %s %%}%s{%% endwith %%}" % (", ".join(f"{t} = {self.expr(1)}" for t in targets), self.body(depth + 1))
-        if k == 28: return "{% generation %}" + self.body(depth + 1) + "{% endgeneration %}"
+        if k < 28: return "{% generation %}" + self.body(depth + 1) + "{% endgeneration %}"
         return self.pick("-", "|", "")
 
     def set_block(self, depth):
-        f = self.pick("", "", "|upper", "|length", '|default("z")', "|" + self.filter() if self.r.random() < self.wild else "")
-        return "{%% set %s%s %%}%s{%% endset %%}" % (self.r.choice(NAMES), f, self.body(depth + 1))
+        return "{%% set %s %%}%s{%% endset %%}" % (self.r.choice(NAMES), self.body(depth + 1))
 
     def condition(self, depth):
         t = "{% if " + self.expr() + " %}" + self.body(depth + 1)
@@ -178,11 +167,7 @@ class Programs:
         target = "i, j" if over in ("t", "d.items()") and r.random() < 0.5 else "a, (b, c)" if r.random() < self.wild else r.choice(NAMES)
         t = "{%% for %s in %s" % (target, over)
         if r.random() < 0.3: t += " if " + self.pick(self.expr(2), self.name() + " is defined", "x != 2", "a")
-        recursive = r.random() < 0.15
-        if recursive: t += " recursive"
         t += " %}" + self.body(depth + 1)
-        if recursive and r.random() < 0.8:
-            t += "{%% if loop.depth < 3 %%}{{ loop(%s) }}{%% endif %%}" % self.pick("[7]", "[7,8]", "[]", "(x if x is iterable else [])")
         if r.random() < 0.3:
             t += "{%% if %s %%}{%% %s %%}{%% endif %%}" % (self.pick("loop.index == 2", "loop.last", self.expr(2), "a == 2", "x == 2"), self.pick("break", "continue")) + self.body(depth + 1)
         if r.random() < 0.3: t += "{% else %}" + self.body(depth + 1)
@@ -190,12 +175,11 @@ class Programs:
 
     def macro(self, depth):
         r, n = self.r, self.pick("m", "m", "k", "q", *NAMES)
-        params = r.sample(NAMES + ["caller", "varargs", "kwargs", "loop"][: self.pick(0, 0, 0, 4)], self.pick(0, 1, 1, 2))
+        params = r.sample(NAMES, self.pick(0, 1, 1, 2))
         defaults = self.pick(0, 0, len(params), r.randrange(len(params) + 1))
         params = [p if i < len(params) - defaults else f"{p}={self.expr(2)}" for i, p in enumerate(params)]
         b = self.body(depth + 1)
-        if r.random() < 0.3: b += "{{ caller(%s) if caller is defined and caller is callable }}" % self.pick("", "1", self.name())
-        if r.random() < 0.15: b += "{{ %s }}" % self.pick("varargs", "kwargs")
+        if r.random() < 0.3: b += "{{ caller(%s) if caller is defined }}" % self.pick("", "1", self.name())
         t = "{%% macro %s(%s) %%}%s{%% endmacro %%}" % (n, ", ".join(params), b)
         if r.random() < 0.6: t += "{{ %s(%s) }}" % (n, ", ".join(self.expr(2) for _ in params))
         return t
@@ -210,9 +194,9 @@ class Programs:
         r, t = self.r, ""
         if r.random() < 0.97: t += '{% set ns = namespace(p=1, q="n") %}'
         if self.left < 8: return t + self.body(1) + self.body(1)
-        if r.random() < 0.5: t += "{% macro m(a, b=2) %}" + self.body(3) + self.pick("{{ caller() if caller }}", "{{ kwargs }}", "{{ varargs }}", "{{ caller is defined }}") + "{% endmacro %}"
-        if r.random() < 0.8: t += "{% macro k(c=1) %}" + self.body(3) + "[{{ caller() if caller is callable and caller is defined }}]{% endmacro %}"
-        if r.random() < 0.8: t += "{% macro q() %}" + self.body(3) + "<{{ caller(1, 2)|upper if caller is callable and caller is defined }}>{{ varargs }}{{ kwargs|list }}{% endmacro %}"
+        if r.random() < 0.5: t += "{% macro m(a, b=2) %}" + self.body(3) + self.pick("{{ caller() if caller }}", "{{ caller is defined }}") + "{% endmacro %}"
+        if r.random() < 0.8: t += "{% macro k(c=1) %}" + self.body(3) + "[{{ caller() if caller is defined }}]{% endmacro %}"
+        if r.random() < 0.8: t += "{% macro q() %}" + self.body(3) + "<{{ caller(1, 2)|upper if caller is defined }}>{% endmacro %}"
         return t + self.body(0)
 
 
@@ -222,10 +206,6 @@ BY_HAND = r"""
 {% for i in [1, 2] %}{% if i == 1 %}{% continue %}{% endif %}{{ i }}{% else %}E{% endfor %}
 {% for i in [1, 2] %}{% continue %}{% else %}E{% endfor %}
 {% for i in [1, 2] %}{% for j in [] %}{% else %}{% break %}{% endfor %}{{ i }}{% else %}E{% endfor %}
-{% set y = 1e308 * 10 %}{{ y }}
-{{ 1e308 * 10 }}{{ [1e308 * 10, 1] }}
-{% if 1e308 * 10 > 1 %}1{% endif %}
-{{ [1e308 * 10]|first }}{{ a }}
 {% if false %}{{ 1e308 * 10 > a }}{% endif %}ok
 {{ false and (1 is zork) }}{{ 1 if true else (1|zork) }}{{ 2 == 3 == (1|zork) }}
 {{ a and (1 is zork) }}
@@ -237,50 +217,16 @@ BY_HAND = r"""
 {% if not a %}{% macro f(p=1|zork) %}{% endmacro %}{% endif %}
 {% if not a %}{{ f(1|zork) }}{% endif %}
 {% if a is zork %}{% endif %}
-{% if not a %}{% filter zork %}{% endfilter %}{% endif %}
-{{ (5)[1:2] }}|{{ (5)[1:2]|default('z') }}
-{{ a[1:2] }}
-{% set y = (5)[1:2]|default('z') %}{{ y }}
-{{ {[]: 1} }}
-{{ a and {[]: 1} }}
-{{ [{[]: 1}] }}
-{{ (a, {[]: 1})|length }}
-{{ a and {[1]: [].zork}|length }}
-{{ a and {[1]: 2, 3: a}|length }}
-{% if a == 2 %}{{ {1: 2, [1]: a}|length }}{% endif %}k
-{% if a == 2 %}{{ {1: [], {}: 1}|length }}{% endif %}k
-{% set y|replace(p, q) %}x{% endset %}
-{% set y|replace(a, a) %}x{% endset %}
-{{ a }}{% set y|default(a) %}x{% endset %}{{ y }}
-{% set y|length %}abc{% endset %}{{ y + 1 }}
-{% filter length %}abc{% endfilter %}
-{% filter replace(b, 'c') %}aBa{% set b = 'a' %}{% endfilter %}
-{% filter replace(u, 'c') %}{% set u = 'a' %}aBa{% endfilter %}
 {% macro f(p, p) %}{% endmacro %}
-{% macro f(caller) %}{{ caller() }}{% endmacro %}
-{% macro f(caller) %}{% endmacro %}{{ f(1) }}{% call f() %}2{% endcall %}
-{% macro f(caller=none, y=1) %}{{ caller }}{% endmacro %}{{ f() }}
-{% macro f(caller=7) %}{{ caller }}{% endmacro %}{{ f() }}{{ f(1) }}{{ f(caller=2) }}{% call f() %}3{% endcall %}
-{% macro f(y, caller=7) %}{{ caller() }}{% endmacro %}{% call f(1) %}3{% endcall %}
-{% macro f(caller=7, y=1) %}{{ caller() }}{% endmacro %}{% call f() %}3{% endcall %}
-{% macro f(caller=7, y=1) %}{{ caller }}{% endmacro %}{{ f(2) }}
-{% macro f(y, caller=7) %}{{ caller }}{% endmacro %}{{ f(1, 2) }}{{ f(1, 2, 3) }}
 {% macro f() %}{{ caller }}{% endmacro %}{{ f() }}{{ f(caller=none) }}{{ f(caller=1) }}
 {% macro f() %}x{% endmacro %}{% call f() %}{% endcall %}
-{% macro f() %}{{ kwargs }}{% endmacro %}{{ f(y=1) }}{{ f(**{'z': 2}) }}
-{% macro f() %}{{ kwargs }}{{ caller() }}{% endmacro %}{% call f(y=1, **{'z': 2}) %}c{% endcall %}
-{% macro f(p) %}{{ p }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ f(1, 2, 3, q=4) }}{{ f(p=1, q=2) }}{{ f(1, p=2) }}{{ f(*[1, 2], **{'r': 3}) }}
 {% macro f(p) %}{{ p }}{% endmacro %}{{ f(1, p=2) }}
 {% macro f(p) %}{{ p }}{% endmacro %}{{ f(1, 2) }}
 {% macro f(p) %}{{ p }}{% endmacro %}{{ f(q=2) }}
 {% macro f(p) %}{{ p is defined }}{{ p.y }}{% endmacro %}{{ f() }}
 {% macro f(p=q, q=1) %}{{ p }}|{{ q }}{% endmacro %}{{ f() }} {{ f(q=2) }}
 {% macro f(p, q=p) %}{{ p }}{{ q }}{% endmacro %}{{ f(1) }}{{ f(1, 2) }}{{ f() }}
-{% macro f(varargs, kwargs=2) %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ f(1) }}
-{% macro f(p, q=1) %}{{ varargs }}{{ caller }}{% endmacro %}{{ f }}{{ f.name }}{{ f.arguments }}{{ f.catch_kwargs }}{{ f.catch_varargs }}{{ f.caller }}{{ f.explicit_caller }}{{ f.zork }}{{ f._func }}
-{% macro f() %}{{ caller }}{{ caller.name }}{{ caller.arguments }}{% endmacro %}{% call(p) f() %}{% endcall %}
 {% macro f() %}{% set caller = 1 %}{{ caller }}{% endmacro %}{{ f() }}{{ f(caller=2) }}
-{% macro f() %}{% macro g(caller) %}{% endmacro %}{{ caller }}{% endmacro %}{{ f() }}
 {% macro f() %}{{ u }}{% endmacro %}{% set u = 1 %}{{ f() }}{% set u = 2 %}{{ f() }}
 {{ f is defined }}{% macro f() %}{{ f is defined }}{% endmacro %}{{ f() }}
 {% macro f(n) %}{{ n }}{% if n %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(5) }}
@@ -291,21 +237,15 @@ BY_HAND = r"""
 {% if a %}{% set y = 1 %}{% endif %}{{ y }}
 {% if not a %}{% set b = 1 %}{% endif %}{{ b }}
 {% for i in x %}{% if i == 2 %}{% set b = i %}{% endif %}{{ b }}{% endfor %}
-{% with y = 1, z = y %}{{ y }}{{ z }}{% endwith %}{{ y }}
-{% with y = 1 %}{% set a = 2 %}{{ a }}{% endwith %}{{ a }}
-{% with a = a + 1 %}{{ a }}{% with a = a + 1 %}{{ a }}{% endwith %}{{ a }}{% endwith %}{{ a }}
-{% with (y, z) = (1, 2) %}{{ y + z }}{% endwith %}
 {% set ns = {} %}{% set ns.y = 1 %}
 {% set nobody.y = 1 %}
 {% set ns = namespace() %}{% set ns.y, ns.z = 1, 2 %}{{ ns.y }}{{ ns.z }}
 {% set ns = namespace(y=1) %}{% for i in x %}{% set ns.y = ns.y + i %}{% endfor %}{{ ns.y }}
 {% set ns = namespace() %}{% set ns.y %}q{% endset %}{{ ns.y }}
 {% set a.y %}q{% endset %}
-{% set nobody.y|upper %}q{% endset %}
 {% set ns = namespace() %}{% set ns, ns.y = x, 1 %}
 {% set ns = namespace() %}{% set (ns.y, z), ns.w = ((1, 2), 3) %}{{ ns.y }}{{ z }}{{ ns.w }}
 {% set y, z %}ab{% endset %}{{ y }}{{ z }}
-{% print a, b %}{% print 1 + 1 %}
 {% for i in x %}{{ loop.index }}{% macro loop() %}m{% endmacro %}{{ loop() }}{% endfor %}
 {% for i in x %}{% call(loop) k(loop) %}{% endcall %}{% endfor %}
 {% macro k(l) %}{{ caller(l.index) }}{% endmacro %}{% for i in x %}{% call(loop) k(loop) %}{{ loop }}{% endcall %}{% endfor %}
@@ -318,8 +258,6 @@ BY_HAND = r"""
 {% macro f() %}{% if a == 1 %}{% set b = 2 %}{% endif %}{{ b }}{% endmacro %}{{ f() }}{% set b = 3 %}{{ f() }}
 {% if a == 2 %}{% macro f() %}1{% endmacro %}{% else %}{% macro f() %}2{% endmacro %}{% endif %}{{ f() }}
 {% if a == 2 %}{% macro f() %}1{% endmacro %}{% endif %}{{ f() }}
-{% with %}{% set a = 3 %}{% macro f() %}{{ a }}{% endmacro %}{{ f() }}{% set a = 4 %}{{ f() }}{% endwith %}{{ a }}
-{% filter upper %}{% set a = 'q' %}{{ a }}{% filter replace('Q', a) %}{{ a }}{% endfilter %}{% endfilter %}{{ a }}
 {% set y %}{% set a = 'q' %}{% set z %}{{ a }}{% set a = 'r' %}{{ a }}{% endset %}{{ z }}{{ a }}{% endset %}{{ y }}{{ a }}
 {% set y, z = [1, 2] %}{{ y }}{{ z }}
 {% set y, z = 'ab' %}{{ y }}{{ z }}
@@ -346,45 +284,25 @@ BY_HAND = r"""
 {% set ns = namespace(n=0) %}{% for i in [1, 2, 3, 4] if i > ns.n %}{% set ns.n = ns.n + 2 %}{{ i }}{% endfor %}
 {% set ns = namespace(n=0) %}{% for i in [1, 2, 3, 4] if i > ns.n %}{{ loop.last }}{% set ns.n = ns.n + 2 %}{{ i }}{% endfor %}
 {% for i in 'añ日' %}{{ i }}{{ loop.revindex }}{% endfor %}
-{% for i in x %}{{ loop }}{{ loop.index }}{{ loop.changed(i // 2) }}{{ loop.cycle('a', 'b') }}{{ loop.depth }}{{ loop|length }}{% if loop %}t{% endif %}{% endfor %}
-{% for i in x %}{{ loop.cycle() }}{% endfor %}
 {% for i in x %}{{ loop(x) }}{% endfor %}
-{% for i in x %}{{ loop._iterable }}{{ loop['index'] }}{{ loop.__class__ }}{% endfor %}
-{% for i in [1, 1, none, none] %}{{ loop.changed(i) }}{{ loop.changed() }}{% endfor %}
-{% for n in tree recursive %}{{ n.n }}{{ loop.depth }}{{ loop.depth0 }}{% if n.c %}({{ loop(n.c) }}){% endif %}{% endfor %}
-{% for n in tree if n.n != 3 recursive %}{{ n.n }}{{ loop.length }}{{ loop(n.c) }}{% else %}E{% endfor %}
-{% for n in tree recursive %}{{ n.n }}{% for j in x %}{{ loop.index }}{% endfor %}{{ loop(n.c) }}{% break %}{% endfor %}
-{% for n in tree recursive %}{{ loop() }}{% endfor %}
-{% for n in tree recursive %}{{ loop(iterable=n.c) }}{{ n.n }}{% endfor %}
-{% for n in tree recursive %}{{ n.n }}{% set m %}{{ loop(n.c) }}{% endset %}[{{ m }}]{% endfor %}
-{% for n in tree recursive %}{% macro f(c) %}{{ loop(c) }}{% endmacro %}{{ n.n }}{{ f(n.c) }}{% endfor %}
 {% for i in [7, 8]|map('string') %}{{ loop.index }}/{{ loop.length }}{{ i }}{{ loop.last }}{% endfor %}
 {% for i in [7, 8, 9]|map('string') %}{{ loop.nextitem }}{{ loop.revindex0 }}{{ i }}{% endfor %}
 {% set g = [7, 8, 9]|map('string') %}{% for i in g %}{{ i }}{% break %}{% endfor %}{% for i in g %}{{ i }}{% endfor %}{% for i in g %}{{ i }}{% endfor %}
 {% for loop in x %}{% endfor %}
 {% for i in x %}{% set loop = 1 %}{% endfor %}
-{% for i in x %}{% with loop = 1 %}{{ loop }}{% endwith %}{% endfor %}
 {% for i in x %}{% macro f(loop) %}{{ loop }}{% endmacro %}{{ f(1) }}{{ loop is defined }}{% endfor %}
-{% set loop = 4 %}{{ loop }}{% for i in x %}{{ loop }}{% endfor %}
 {% for i in x %}{% macro f() %}{{ loop.index }}{% endmacro %}{{ f() }}{% endfor %}
 {% for i in x %}{% set y %}{{ loop.index }}{% endset %}{{ y }}{% endfor %}
 {% break %}
 {% for i in x %}{% macro f() %}{% break %}{% endmacro %}{% endfor %}
-{% for i in x recursive %}{% else %}{% break %}{% endfor %}
 {% for i in x %}a{% set y %}b{% break %}{% endset %}{% endfor %}{{ y }}
-{% for i in x %}{% filter upper %}b{% continue %}{% endfilter %}{% endfor %}c
-{% for i in x %}{% with y = i %}{% if i == 2 %}{% break %}{% endif %}{{ y }}{% endwith %}{% endfor %}{{ y }}
 {% generation %}{{ a }}{% set a = 2 %}{{ a }}{% endgeneration %}{{ a }}
-{% for i in x %}{% generation %}{{ loop.index }}{{ caller }}{{ varargs }}{{ kwargs }}{% endgeneration %}{% endfor %}
 {% call range(2) %}{% endcall %}
 {% call dict() %}{% endcall %}
 {% call nobody() %}{% endcall %}
 {% macro f() %}{{ caller(1) }}{% endmacro %}{% call(p, q=p) f() %}{{ p }}{{ q }}{% endcall %}
 {% macro f() %}{{ caller(1, 2) }}{% endmacro %}{% call f() %}{% endcall %}
 {% set y = 5 %}{% macro f() %}{{ caller() }}{% endmacro %}{% call f() %}{{ y }}{% set y = 6 %}{{ y }}{% endcall %}{{ y }}
-{{ {x: 1, 2: nobody.y} }}
-{{ {x: 1, 2: a, 3: 4, 4: a, 5: 1, 6: 1, 7: 1, 8: 1, 9: 1, 10: 1, 11: 1, 12: 1, 13: 1, 14: 1, 15: 1, 16: nobody.y} }}
-{{ {x: 1, 2: a, 3: 4, 4: a, 5: 1, 6: 1, 7: 1, 8: 1, 9: 1, 10: 1, 11: 1, 12: 1, 13: 1, 14: 1, 15: 1, 16: 1, 17: nobody.y} }}
 {{ nobody }}{{ nobody.y }}
 {{ nobody() }}
 {{ nobody(raise_exception('first')) }}
@@ -399,25 +317,13 @@ BY_HAND = r"""
 {{ none or 0 or '' or [] }}{{ 1 and 'x' }}{{ not nobody }}
 {{ a ~ none ~ b ~ [1] ~ nobody }}
 {{ 'a' + 'b' + b + 1 }}
-{{ b + 'a' + ('<'|escape) + '<' + b }}
 {{ [1] + [2] + [3] }}{{ 1 + 2 + 3 }}{{ '' + '' + b }}
 {% set y = b + '1' + '2' + '3' %}{{ y }}
 {{ true + true + 1.5 }}
 {% set y = b %}{% set y = y ~ y %}{{ y + '-' + (y if y else 'n') + y }}
 {{ f(class=1) }}
 {{ dict(class=1) }}
-{{ dict(a=1, **{'a': 2}) }}
-{{ dict(**{1: 2}) }}
-{{ dict(**nobody) }}
-{{ dict(**1) }}
-{{ range(*[1, 3])|list }}{{ range(*nobody) }}
-{{ range(*1) }}
-{{ x.append(1) }}
-{{ x.append }}
-{{ ''.__class__ }}
-{{ ''.__class__.__mro__ }}
 {{ d.k.j.z }}
-{{ d['k'][0] }}{{ d.items() }}{{ d.get('zz', 3) }}
 {{ (x|map('zork'))|list }}
 {{ x|map('upper')|list }}
 {% for c in 'ab' %}{% if c['type'] == 'image' %}1{% elif c['text'] == 2 %}2{% endif %}{% endfor %}ok
@@ -452,7 +358,7 @@ def record(template):
 def main():
     warnings.simplefilter("ignore")
     print(json.dumps({"vars": VARS}))
-    seed, count, longest = 1, 600, 500
+    seed, count, longest = 1, 650, 500
     if len(sys.argv) > 1:
         seed, count, longest = int(sys.argv[1]), int(sys.argv[2]), 1 << 20
     else:

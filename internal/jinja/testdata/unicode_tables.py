@@ -7,7 +7,7 @@ import pathlib
 import struct
 import sys
 
-SPECIAL = 1 << 12
+SPECIAL = 1 << 4
 
 
 def flags(c):
@@ -16,16 +16,8 @@ def flags(c):
     final = "\u03c2"
     after_digit = ("1" + s + sigma).lower().endswith(final)
     return sum(bit << i for i, bit in enumerate([
-        s.islower(),
-        s.isupper(),
-        s.istitle() and not s.isupper(),
-        s.isalpha(),
-        s.isdecimal(),
         s.isdigit(),
-        s.isnumeric(),
         s.isprintable(),
-        s.isidentifier(),
-        ("a" + s).isidentifier(),
         (s + "a").title().endswith("a"),  # cased
         ("A" + s + sigma).lower().endswith(final) and not after_digit,  # ignored by case
     ]))
@@ -33,13 +25,13 @@ def flags(c):
 
 runs, kinds, special, last = [], {}, [], None
 for c in range(0x110000):
-    kind = (0, 0, 0, 0, 0)
+    kind = (0, 0, 0, 0)
     if not 0xD800 <= c < 0xE000:
         s = chr(c)
-        forms = s.upper(), s.lower(), s.title(), s.casefold()
+        forms = s.upper(), s.lower(), s.title()
         kind = flags(c), *(ord(f) - c if len(f) == 1 else 0 for f in forms)
         if any(len(f) != 1 for f in forms):
-            kind = kind[0] | SPECIAL, 0, 0, 0, 0
+            kind = kind[0] | SPECIAL, 0, 0, 0
             special.append((c, forms))
     k = kinds.setdefault(kind, len(kinds))
     if k != last:
@@ -48,6 +40,6 @@ for c in range(0x110000):
 assert len(kinds) <= 256
 
 tables = pathlib.Path(__file__).parent.parent / "tables"
-(tables / "unicode_kinds").write_bytes(b"".join(struct.pack("<5i", *kind) for kind in kinds))
+(tables / "unicode_kinds").write_bytes(b"".join(struct.pack("<4i", *kind) for kind in kinds))
 (tables / "unicode_runs").write_bytes(struct.pack(f"<{len(runs)}I", *runs))
 (tables / "unicode_forms").write_text("".join(" ".join((chr(c), *forms)) + "\n" for c, forms in special), encoding="utf-8")
