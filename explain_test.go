@@ -891,45 +891,6 @@ pod "c": 0 of 2 tokens cached, rank 0, live
 	}
 }
 
-// While pods come, go and change, an Explanation is of one moment.
-func TestExplainWhileBusy(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 40)
-	const rounds = 300
-	ingest(t, ix, "a", p.Stored(0, 1))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for i := range rounds {
-			for _, pod := range []string{"a", "b"} {
-				ingest(t, ix, pod, p.Stored(0, 40), p.Removed(i%40))
-				if i%20 == 0 {
-					ix.RemovePod("b")
-				}
-			}
-		}
-	}()
-	for busy := true; busy; {
-		select {
-		case <-done:
-			busy = false
-		default:
-		}
-		for _, pod := range []string{"a", "b"} {
-			e, err := ix.Explain(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens}, pod)
-			if err != nil || e.Err != nil || !slices.Contains(causeNames, e.Cause) {
-				t.Fatalf("%v, %v", e, err)
-			}
-			if s := e.Score; e.Cause == "evicted" && e.Block*e.BlockTokens != s.CachedTokens {
-				t.Fatal(e)
-			}
-		}
-	}
-	if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: p.Tokens}, "a"); e.Cause == "unexplained" {
-		t.Errorf("nothing changes any more: %s", e)
-	}
-}
-
 // What one rank, pod or scope has is not another's.
 func TestCausesOfRanks(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)

@@ -43,14 +43,6 @@ const MediaForms = hashing.NumForms
 // ScoreCounts count scores.
 type ScoreCounts = scoreCounts
 
-// KeysOf is the read path's hashing, for tests of the chain rule.
-func KeysOf(seed [16]byte, model, adapter, salt string, unit int, tokens []uint32) (root index.Key, locals []index.Local, prefix []index.Key) {
-	h := hashing.New(seed)
-	root = h.Root(hashing.Scope{Model: model, Adapter: adapter, Salt: salt}, index.Variant{Unit: unit})
-	locals = h.Locals(nil, tokens, unit, nil)
-	return root, locals, hashing.Keys(nil, root, locals)
-}
-
 // HashPrompt does the hashing of a score and nothing else.
 func HashPrompt(x *Indexer, model string, tokens []uint32) {
 	sc := x.newScorer()

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kvindex/kvindex"
@@ -158,22 +159,30 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestConcurrent has everything at once, with readers that know what can never
-// be seen.
+// TestConcurrent has pods, ranks, adapters and names come and go while all is asked, by readers that
+// know what can never be seen.
 func TestConcurrent(t *testing.T) {
-	ix := open(t)
+	ix := open(t, kvindex.WithResolver(aliases{"alias": {"m", ""}, "alias-sql": {"m", "sql"}}.resolve))
 	p := fakeengine.NewPrompt(1, 16, 32)
-	ingest(t, ix, "steady", p.Stored(0, 32))
-	var wg sync.WaitGroup
+	adapted := fakeengine.Prompt{Tokens: p.Tokens, Size: 16, Hash: 2 << 32}.Stored(0, 4)
+	adapted.Adapter = "sql"
+	said(t, ix, "steady", 500, p.Stored(0, 32), adapted)
+	const rounds, ranks = 300, 100
+	var writers, readers sync.WaitGroup
 	for w := range 3 {
-		wg.Go(func() {
+		writers.Go(func() {
 			pod := fmt.Sprint("w", w)
-			for i := range 300 {
+			for i := range rounds {
 				n := 1 + i%31
-				ingest(t, ix, pod, p.Stored(0, n))
-				m := message("s", uint64(i/2), float64(i), 1, p.Stored(0, n))
+				s := p.Stored(0, n)
+				s.Adapter = []string{"", "a", "b"}[i%3]
+				ingest(t, ix, pod, s)
+				m := message("s", uint64(i/2), float64(i), 1, p.Stored(0, n), p.Removed(0))
 				m.Pod = pod
 				if _, err := ix.IngestMessage(m); err != nil {
+					t.Error(err)
+				}
+				if err := ix.Ingest(pod, "m", []byte{7}); !errors.Is(err, kvindex.ErrMalformed) {
 					t.Error(err)
 				}
 				switch i % 7 {
@@ -184,25 +193,62 @@ func TestConcurrent(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				ix.Pods(nil)
-				ix.Stats()
-			}
-		})
-	}
-	for range 2 {
-		wg.Go(func() {
-			var a kvindex.Answer
-			for range 500 {
-				if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens}, &a); err != nil {
-					t.Error(err)
-				}
-				if i := slices.IndexFunc(a.Pods, func(s kvindex.PodScore) bool { return s.Pod == "steady" }); i < 0 || a.Pods[i].MatchedBlocks != 32 {
-					t.Errorf("the steady pod: %+v", a.Pods)
+				if i < ranks && i%3 == w {
+					said(t, ix, "steady", i, p.Stored(0, 3))
 				}
 			}
 		})
 	}
-	wg.Wait()
+	var done atomic.Bool
+	ask := func(f func()) {
+		readers.Go(func() {
+			for !done.Load() {
+				f()
+			}
+		})
+	}
+	all, shared := kvindex.Request{Model: "alias", Ranks: true}, kvindex.Request{Model: "alias-sql", Candidates: ix.Candidates("alias-sql", []string{"steady", "w0"})}
+	for q, want := range map[*kvindex.Request]int{&all: 32, &shared: 4} {
+		seen := 0
+		q.Tokens = p.Tokens
+		ask(func() {
+			scores := score(t, ix, *q)
+			scores = slices.DeleteFunc(scores, func(s kvindex.PodScore) bool { return s.Pod != "steady" })
+			if len(scores) == 0 || scores[0].Rank != 500 || scores[0].MatchedBlocks != want || scores[0].State != kvindex.StateLive {
+				t.Errorf("the steady pod: %+v", scores)
+			}
+			seen = max(seen, len(scores))
+			slices.SortFunc(scores, func(a, b kvindex.PodScore) int { return a.Rank - b.Rank })
+			if len(scores) < seen || len(slices.Compact(scores)) < len(scores) {
+				t.Errorf("%d ranks, after %d", len(scores), seen)
+			}
+		})
+	}
+	ask(func() {
+		for _, pod := range []string{"steady", "w0", "w1"} {
+			e, err := ix.Explain(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens}, pod)
+			if err != nil || e.Err != nil || !slices.Contains(causeNames, e.Cause) {
+				t.Errorf("%v, %v", e, err)
+			} else if e.Cause == "evicted" && e.Block*e.BlockTokens != e.Score.CachedTokens {
+				t.Error(e) // it is not of one moment
+			}
+		}
+	})
+	ask(func() {
+		ix.Pods(nil)
+		if s := ix.Stats(); s.MalformedBy["type"] != s.Malformed {
+			t.Errorf("%v of %d", s.MalformedBy, s.Malformed)
+		}
+	})
+	writers.Wait()
+	done.Store(true)
+	readers.Wait()
+	if s := ix.Stats(); s.Malformed != 3*rounds {
+		t.Errorf("%d malformed", s.Malformed)
+	}
+	if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: p.Tokens}, "w0"); e.Cause == "unexplained" {
+		t.Errorf("nothing changes any more: %s", e)
+	}
 }
 
 // BenchmarkHeap reports the live heap for each held block, all included.

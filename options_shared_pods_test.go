@@ -796,37 +796,6 @@ func TestSnapshotOfAReader(t *testing.T) {
 	}
 }
 
-// A pod that was removed and heard again between two looks has only what it said since.
-func TestListedAnew(t *testing.T) {
-	s := newSharing(t)
-	lora := s.p.Stored(0, 3)
-	lora.Adapter = "lora"
-	said(t, s.writer, "a", 0, lora)
-	said(t, s.writer, "a", 1, s.p.Stored(0, 1))
-	if got := s.states(t, kvindex.Request{Model: "lora"}); got != "a/0=3/live" {
-		t.Error(got)
-	}
-	must(t, s.writer.RemovePod("a"))
-	said(t, s.writer, "a", 0, s.p.Stored(0, 2))
-	var a kvindex.Answer
-	if err := s.reader.ScoreRequest(ctx, &kvindex.Request{Model: "lora", Tokens: s.p.Tokens}, &a); err != nil || !errors.Is(a.Unknown, kvindex.ErrUnknownModel) {
-		t.Errorf("%+v, %v", a, err)
-	}
-	s.reads(t, "a/m=live[0=live]")
-}
-
-// A hybrid model is one, also if the rank has gone that told it.
-func TestListedHybrid(t *testing.T) {
-	s := newSharing(t)
-	brings(message("s", 0, 1, 0, s.p.Stored(0, 3)), message("t", 0, 1, 1, hybrid(s.p, 3, 32)...))(t, s.writer)
-	must(t, s.writer.Sink().RemoveStream("a", "m", "t"))
-	q := kvindex.Request{Tokens: s.p.Tokens}
-	want, got := score(t, s.writer, q), score(t, s.reader, q)
-	if !slices.Equal(got, want) || !got[0].UpperBound {
-		t.Errorf("%+v, the writer %+v", got, want)
-	}
-}
-
 // FuzzNote has an Indexer read any note.
 func FuzzNote(f *testing.F) {
 	s := newSharing(f)

@@ -591,12 +591,16 @@ func (m *sentModel) settle(abandon bool) {
 	case 1:
 		u.PromptTokens, u.CachedTokens = length+1, length
 		o.OtherLength++
+		if length > 1 && m.r.IntN(2) == 0 {
+			u.PromptTokens = length - 1 // fewer than are cached
+			break
+		}
 		accuracyOf(&o.Cached, t.cached, length)
 		accuracyOf(&o.Predicted, t.predicted, length)
 	case 2:
 		u.PromptTokens, u.CachedTokens = math.MaxInt, math.MaxInt
 	case 3:
-		u.PromptTokens, u.CachedTokens = math.MinInt, length+1
+		u.PromptTokens, u.CachedTokens = m.r.IntN(2)*math.MinInt, length+1 // no prompt has 0 tokens
 	case 4:
 		u.CachedTokens = length + 1
 	case 5:
@@ -950,9 +954,13 @@ func (m *sentModel) removed(pod *sentPod) {
 	}
 }
 
-// check compares all counters.
+// check compares all counters, and the pods that are known: Routed makes none known.
 func (m *sentModel) check() {
 	m.t.Helper()
+	heard := slices.DeleteFunc(slices.Clone(m.pods), func(pod *sentPod) bool { return !pod.heard })
+	if known := len(m.ix.Pods(nil)); known != len(heard) {
+		m.t.Fatalf("%d pods are known, want %d", known, len(heard))
+	}
 	m.predictions.Live = 0
 	for _, t := range m.tickets {
 		if t.live {

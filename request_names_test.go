@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/kvindex/kvindex"
@@ -174,43 +173,6 @@ func says(t *testing.T, what string, err, is error, parts string) {
 		_, behind, ok := strings.Cut(rest, part)
 		if rest = behind; !ok {
 			t.Errorf("%s: nothing of %q in %q", what, part, textOf(err))
-		}
-	}
-}
-
-// What the function does not know is as without it, and Request.Adapter takes the
-// place of its adapter.
-func TestResolverAndAdapters(t *testing.T) {
-	ix := namesSituation(t, namesText, kvindex.WithResolver(aliases{"alias": {"m", ""}, "m-quiet": {"m", "quiet"}, "n-sql": {"n", "sql"}}.resolve))
-	for _, c := range []struct {
-		model, adapter string
-		want           int // blocks of b
-		is             error
-	}{
-		{"sql", "", 1, nil}, // an event has named it
-		{"m", "sql", 1, nil},
-		{"alias", "sql", 1, nil},
-		{"m-quiet", "sql", 1, nil},
-		{"m-quiet", "other", 0, kvindex.ErrUnknownAdapter},
-		{"n-sql", "", 0, kvindex.ErrUnknownAdapter},
-		{"sql", "sql", 0, kvindex.ErrUnknownModel}, // then it is no adapter
-	} {
-		for way, r := range ways(t, ix, c.model, namesText) {
-			what := fmt.Sprintf("%s, adapter %q, %s", c.model, c.adapter, way)
-			r.Adapter = c.adapter
-			var a kvindex.Answer
-			if err := ix.ScoreRequest(ctx, &r, &a); err != nil {
-				t.Errorf("%s: %v", what, err)
-			}
-			got := 0
-			for _, s := range a.Pods {
-				if s.Pod == "b" {
-					got = s.MatchedBlocks
-				}
-			}
-			if got != c.want || !errors.Is(a.Unknown, c.is) || c.is == nil && a.Unknown != nil {
-				t.Errorf("%s: %d blocks, want %d, unknown: %v", what, got, c.want, a.Unknown)
-			}
 		}
 	}
 }
@@ -427,52 +389,6 @@ func causeOf(err error) error {
 		}
 	}
 	return err
-}
-
-// Aliases are resolved while pods, adapters and models come and go.
-func TestResolverConcurrently(t *testing.T) {
-	var known sync.Map
-	ix := open(t, kvindex.WithResolver(func(model string) (string, string) {
-		known.LoadOrStore(model, true)
-		return aliases{"alias": {"m", ""}, "alias-sql": {"m", "sql"}}.resolve(model)
-	}))
-	p := fakeengine.NewPrompt(1, 16, 8)
-	adapted := fakeengine.Prompt{Tokens: p.Tokens, Size: 16, Hash: 2 << 32}.Stored(0, 4)
-	adapted.Adapter = "sql"
-	ingest(t, ix, "steady", p.Stored(0, 8), adapted)
-	var all sync.WaitGroup
-	for w := range 2 {
-		all.Go(func() {
-			for i := range 300 {
-				pod := fmt.Sprint("w", w)
-				s := p.Stored(0, 1+i%8)
-				s.Adapter = fmt.Sprint("a", i%5)
-				ingest(t, ix, pod, s)
-				if i%3 == 0 {
-					if err := ix.RemovePod(pod); err != nil {
-						t.Error(err)
-					}
-				}
-			}
-		})
-	}
-	shared := ix.Candidates("alias-sql", []string{"steady", "w0"})
-	for range 2 {
-		all.Go(func() {
-			var a kvindex.Answer
-			for range 300 {
-				for want, r := range map[int]kvindex.Request{8: {Model: "alias"}, 4: {Candidates: shared}} {
-					r.Tokens = p.Tokens
-					err := ix.ScoreRequest(ctx, &r, &a)
-					i := slices.IndexFunc(a.Pods, func(s kvindex.PodScore) bool { return s.Pod == "steady" })
-					if err != nil || a.Unknown != nil || i < 0 || a.Pods[i].MatchedBlocks != want {
-						t.Errorf("%v, %+v, want %d blocks", err, a, want)
-					}
-				}
-			}
-		})
-	}
-	all.Wait()
 }
 
 // Adapters whose numbers a pod's events have are found by name, on it and on pods whose

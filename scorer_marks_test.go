@@ -2,39 +2,12 @@ package kvindex_test
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
-
-// TestRemovalNotUnderstood: a removal that is skipped, or removes nothing, because of a
-// label that is not known leaves a score that may be too high: UpperBound says so.
-func TestRemovalNotUnderstood(t *testing.T) {
-	p := fakeengine.NewPrompt(1, 16, 4)
-	stored, removed := fakeengine.Payload(1, 0, p.Stored(0, 4)), fakeengine.Payload(2, 0, p.Removed(0, 1, 2, 3))
-	for name, edit := range map[string]func(*events.Event){
-		"medium":   func(e *events.Event) { e.Medium = "HBM" },
-		"locality": func(e *events.Event) { e.Locality = "NEAR" },
-	} {
-		t.Run(name, func(t *testing.T) {
-			ix := open(t)
-			must(t, ix.Ingest("a", "m", stored))
-			var b events.Batch
-			must(t, events.Decode(removed, &b))
-			edit(&b.Events[0])
-			must(t, ix.ApplyBatch("a", "m", &b))
-			info := ix.Pods(nil)[0]
-			s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]
-			if s.CachedTokens > 0 && s.State == kvindex.StateLive && !s.UpperBound {
-				t.Errorf("%d tokens, live, UpperBound is false; not recognized: %q", s.CachedTokens, info.Unrecognized)
-			}
-		})
-	}
-}
 
 // TestUnrecognizedInASnapshot: "the pod says so until it clears or is forgotten".
 func TestUnrecognizedInASnapshot(t *testing.T) {
@@ -60,26 +33,6 @@ func TestUnrecognizedInASnapshot(t *testing.T) {
 	s := score(t, again, kvindex.Request{Tokens: p.Tokens})[0]
 	if s.CachedTokens > 0 && !s.UpperBound {
 		t.Errorf("%+v, and not recognized: %q", s, again.Pods(nil)[0].Unrecognized)
-	}
-}
-
-// TestUnrecognizedReceipt: what OnError gets once a kind is bounded by kinds, whatever the
-// batches join.
-func TestUnrecognizedReceipt(t *testing.T) {
-	p := fakeengine.NewPrompt(1, 16, 1)
-	removed := fakeengine.Payload(2, 0, p.Removed(0, 1))
-	ix := open(t)
-	for i := range 3 {
-		m := kvindex.Message{Pod: "a", Model: "m", Stream: "s", Seq: uint64(i), Payload: kindOf(removed, "BlockRemoved", fmt.Sprintf("BlockRemove%d", i))}
-		if r, err := ix.IngestMessage(m); err != nil || r.Unrecognized == nil {
-			t.Errorf("%+v, %v", r, err)
-		}
-	}
-	if _, err := ix.IngestMessage(kvindex.Message{Pod: "a", Model: "m", Stream: "s", Seq: 3, Err: errors.New("x")}); err == nil {
-		t.Error("no error")
-	}
-	if u := ix.Pods(nil)[0].Unrecognized; len(u) != 0 {
-		t.Errorf("%q behind a loss", u)
 	}
 }
 

@@ -312,6 +312,12 @@ func TestScopesAgainstModel(t *testing.T) {
 			q := randomRequest(r, before)
 			q.Model = "m"
 			got := score(t, ix, q)
+			place := func(pod string) uint32 { return kvindex.Place(ix, pod, q.Adapter, q.Salt, q.Tokens, q.Media) }
+			if !slices.IsSortedFunc(got, func(a, b kvindex.PodScore) int {
+				return cmp.Or(b.PredictedTokens-a.PredictedTokens, cmp.Compare(place(b.Pod), place(a.Pod)))
+			}) {
+				t.Fatalf("round %d: the order is %+v", round, got)
+			}
 			slices.SortFunc(got, func(a, b kvindex.PodScore) int { return strings.Compare(a.Pod, b.Pod) })
 			for i, m := range engines {
 				run, reused, hole := m.run(&q)

@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/kvindex/kvindex"
@@ -213,6 +212,7 @@ func TestRanksAgainstModel(t *testing.T) {
 			}
 		}
 		f.firstOfEach(t, kvindex.Request{Body: body, Pods: given})
+		f.firstOfEach(t, kvindex.Request{Body: body, Candidates: ix.Candidates("m", nil)})
 	}
 	if compared < 5000 || tied < 900 {
 		t.Errorf("%d answers compared, %d ties of ranks of one pod", compared, tied)
@@ -220,10 +220,16 @@ func TestRanksAgainstModel(t *testing.T) {
 }
 
 // firstOfEach holds that the first entry of each pod is at the place, and has the
-// tokens, that the pod has in an answer without ranks.
+// tokens, that the pod has in an answer without ranks, of however many.
 func (f *fleetModel) firstOfEach(t *testing.T, q kvindex.Request) {
 	t.Helper()
 	plain := score(t, f.ix, q)
+	for q.Top = range len(plain) {
+		if got := score(t, f.ix, q); q.Top > 0 && !slices.Equal(got, plain[:q.Top]) {
+			t.Fatalf("the best %d of %+v: %+v", q.Top, plain, got)
+		}
+	}
+	q.Top = 0
 	q.Ranks = true
 	var first []kvindex.PodScore
 	for _, s := range score(t, f.ix, q) {
@@ -352,66 +358,6 @@ func TestRanksApart(t *testing.T) {
 	}
 }
 
-// The states of ranks are those of Pods, whatever happens to streams.
-func TestStatesOfRanks(t *testing.T) {
-	p := fakeengine.NewPrompt(1, 16, 4)
-	seen := make(map[kvindex.State]int)
-	for round := range 200 {
-		r := rand.New(rand.NewPCG(11, uint64(round)))
-		ix := open(t, [][]kvindex.Option{nil, {kvindex.WithKeepOnLoss()}}[round%2]...)
-		next := make(map[string]uint64)
-		for range 40 {
-			stream, rank := fmt.Sprint("s", r.IntN(3)), r.IntN(4)
-			switch op := r.IntN(12); op {
-			case 0:
-				next[stream] = 0
-			case 1:
-				next[stream] += 3
-			case 2, 3:
-				_ = ix.Sink().StreamNote("a", "m", stream, []events.Note{
-					events.NoteOpened, events.NoteConnected, events.NoteLost, events.NoteClosed, events.NoteHeld, events.NoteCurrent, events.NoteReleased,
-				}[r.IntN(7)])
-			case 4:
-				restarted(stream)(t, ix)
-			case 5:
-				_ = ix.MarkLost("a", rank) // which may be none
-			case 6:
-				must(t, ix.Sink().StreamNote("a", "m", stream, events.NoteRewound))
-			default:
-				m := message(stream, next[stream], float64(next[stream]), rank, p.Stored(0, 1+r.IntN(4)))
-				if op == 7 {
-					m.Payload = fakeengine.Payload(float64(next[stream]), rank, fakeengine.Cleared{})
-				}
-				m.Hold, m.Replayed = r.IntN(4) == 0, r.IntN(4) == 0
-				if _, err := ix.IngestMessage(m); err != nil {
-					t.Fatal(err)
-				}
-				next[stream]++
-			}
-			var want []string
-			for _, info := range ix.Pods(nil) {
-				for _, s := range info.Ranks {
-					want = append(want, fmt.Sprint(info.Pod, s.Rank, s.State))
-					seen[s.State]++
-				}
-				if len(info.Ranks) == 0 {
-					want = append(want, fmt.Sprint(info.Pod, 0, info.State))
-				}
-			}
-			var got []string
-			for _, s := range ofRanks(t, ix, p.Tokens) {
-				got = append(got, fmt.Sprint(s.Pod, s.Rank, s.State))
-			}
-			if !slices.Equal(got, want) {
-				t.Fatalf("round %d: %s, want %s", round, got, want)
-			}
-		}
-	}
-	if len(seen) != 5 || slices.Min(slices.Collect(maps.Values(seen))) < 100 {
-		t.Errorf("states seen: %v", seen)
-	}
-}
-
 // A rank that another Indexer has written to the index has an entry, and its blocks
 // are not sure. Its pod has no other for having been unknown.
 func TestRanksOfAnother(t *testing.T) {
@@ -485,69 +431,5 @@ func TestRanksExplainedAndCounted(t *testing.T) {
 	score(t, ix, kvindex.Request{Tokens: p.Tokens, Ranks: true})
 	if s := ix.Stats().Scores; s.CachedTokens != 48 || s.PromptTokens != 64 || len(told) != 1 || told[0].CachedTokens != 48 {
 		t.Errorf("counted %+v, told %+v", s, told)
-	}
-}
-
-// Scores see ranks as they come: none twice, and none goes.
-func TestRanksAtOnce(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 4)
-	said(t, ix, "a", 500, p.Stored(0, 2))
-	const ranks = 100
-	var group sync.WaitGroup
-	for writer := range 2 {
-		group.Go(func() {
-			for rank := range ranks {
-				if rank%2 == writer {
-					said(t, ix, "a", rank, p.Stored(0, 3))
-				}
-			}
-		})
-	}
-	group.Go(func() {
-		for seen := 0; seen < ranks+1; {
-			s := ofRanks(t, ix, p.Tokens)
-			if len(s) < seen || len(slices.Compact(slices.Clone(s))) != len(s) {
-				t.Errorf("%d entries, after %d", len(s), seen)
-				return
-			}
-			seen = len(s)
-			if last := s[seen-1]; last.Rank != 500 || last.MatchedBlocks != 2 || last.State != kvindex.StateLive {
-				t.Errorf("%+v", last)
-				return
-			}
-		}
-	})
-	group.Wait()
-}
-
-// BenchmarkScoreRanks is BenchmarkScoreRequest for pods with ranks, each asked for its
-// best rank or for all.
-func BenchmarkScoreRanks(b *testing.B) {
-	for _, c := range []struct{ pods, ranks int }{{16, 1}, {16, 8}, {16, 256}} {
-		for _, asked := range []bool{false, true} {
-			for _, distinct := range []bool{false, true} {
-				b.Run(fmt.Sprintf("blocks=512/pods=%d/ranks=%d/asked=%v/distinct=%v", c.pods, c.ranks, asked, distinct), func(b *testing.B) {
-					ix := open(b)
-					p := fakeengine.NewPrompt(1, 16, 512)
-					for i := range c.pods * c.ranks {
-						n := 511
-						if distinct {
-							n -= i * 7 % 500
-						}
-						said(b, ix, fmt.Sprint("pod", i/c.ranks), i%c.ranks, p.Stored(0, n))
-					}
-					q := kvindex.Request{Model: "m", Tokens: p.Tokens, Ranks: asked}
-					var a kvindex.Answer
-					b.ReportAllocs()
-					for b.Loop() {
-						q.Tokens[511*16]++
-						if err := ix.ScoreRequest(ctx, &q, &a); err != nil || a.Pods[0].MatchedBlocks != 511 {
-							b.Fatal(err)
-						}
-					}
-				})
-			}
-		}
 	}
 }

@@ -204,25 +204,6 @@ func TestDraftLayers(t *testing.T) {
 	}
 }
 
-// TestRanksOfHybrids: what one rank holds does not stand in for another.
-func TestRanksOfHybrids(t *testing.T) {
-	p := fakeengine.NewPrompt(1, 16, 8)
-	ix := open(t, withProfile(kvindex.Profile{Draft: kvindex.DraftNone}))
-	for rank := range 2 {
-		events := hybrid(p, 6, 48)
-		gone := p.Removed(5) // the state
-		gone.Group = 2
-		if rank == 1 {
-			gone = p.Removed(3, 4, 5)
-			gone.Group = 1
-		}
-		must(t, ix.Ingest("a", "m", fakeengine.Payload(1, rank, append(events, gone)...)))
-	}
-	if got := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; got.CachedTokens != 0 || got.MatchedBlocks != 6 {
-		t.Errorf("%+v", got)
-	}
-}
-
 // TestLayoutsChange: a source that announces another group is judged anew, and ranks of
 // one pod have layouts of their own.
 func TestLayoutsChange(t *testing.T) {

@@ -1,7 +1,6 @@
 package kvindex_test
 
 import (
-	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -9,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex"
-	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
@@ -29,109 +27,6 @@ func podsOf(scores []kvindex.PodScore) (names []string) {
 		names = append(names, s.Pod)
 	}
 	return names
-}
-
-// Prompts that nobody holds, or that all hold the same of, spread evenly: each pod
-// is first for its share of them, and so each of the rest behind each first one.
-func TestTiesSpread(t *testing.T) {
-	const prompts, n = 40_000, 16
-	for _, warm := range []bool{false, true} {
-		ix := open(t, kvindex.WithKeySeed(testSeed))
-		names := fleet(t, ix, n)
-		system := fakeengine.NewPrompt(1, 16, 4)
-		if warm {
-			for _, name := range names {
-				ingest(t, ix, name, system.Stored(0, 3))
-			}
-		}
-		c := ix.Candidates("m", nil)
-		first, second := make(map[string]int), make(map[[2]string]int)
-		tokens := slices.Clone(system.Tokens)
-		for i := range uint32(prompts) {
-			tokens[len(tokens)-1] = i // all that tells one from another
-			s := score(t, ix, kvindex.Request{Model: "m", Tokens: tokens, Candidates: c})
-			if want := map[bool]int{true: 48}[warm]; s[0].CachedTokens != want || s[n-1].CachedTokens != want {
-				t.Fatalf("no tie: %+v", s)
-			}
-			first[s[0].Pod]++
-			second[[2]string{s[0].Pod, s[1].Pod}]++
-			if i%16 > 0 {
-				continue
-			}
-			if again := score(t, ix, kvindex.Request{Tokens: tokens}); !slices.Equal(again, s) {
-				t.Fatalf("the same prompt: %v, then %v", podsOf(s), podsOf(again))
-			}
-		}
-		for _, a := range names {
-			if got, share := first[a], prompts/n; got < share*9/10 || got > share*11/10 {
-				t.Errorf("warm %v: %s is first for %d prompts, its share is %d", warm, a, got, share)
-			}
-			for _, b := range names {
-				const share = prompts / n / (n - 1) // 5 standard deviations are 65
-				if got := second[[2]string{a, b}]; a != b && (got < share-65 || got > share+65) {
-					t.Errorf("warm %v: %s follows %s for %d prompts, its share is %d", warm, b, a, got, share)
-				}
-			}
-		}
-	}
-}
-
-// Scores come in the order of a plain sort by what would be reused, place and name,
-// however the candidates are given and however many are wanted.
-func TestTiesAgainstModel(t *testing.T) {
-	r := rand.New(rand.NewPCG(4, 5))
-	for round := range 300 {
-		ix := open(t, kvindex.WithKeySeed(testSeed))
-		names := fleet(t, ix, 1+r.IntN(1+round%40))
-		p := fakeengine.Prompt{Tokens: randomTokens(r, 16*(1+r.IntN(90))), Size: 16, Hash: 1}
-		cached := make(map[string]int)
-		for _, name := range names {
-			if n := min(r.IntN(2+round%4), len(p.Tokens)/16-1); n > 0 {
-				ingest(t, ix, name, p.Stored(0, n))
-				cached[name] = 16 * n
-			}
-		}
-		slices.SortFunc(names, func(a, b string) int {
-			place := func(pod string) uint32 { return kvindex.Place(ix, pod, "", "", p.Tokens, nil) }
-			return cmp.Or(cached[b]-cached[a], cmp.Compare(place(b), place(a)), cmp.Compare(a, b))
-		})
-		given := append(slices.Clone(names), names[:r.IntN(len(names))]...)
-		r.Shuffle(len(given), func(i, j int) { given[i], given[j] = given[j], given[i] })
-		for top := range len(names) + 2 {
-			want := names
-			if top > 0 {
-				want = names[:min(top, len(names))]
-			}
-			for kind, q := range map[string]kvindex.Request{
-				"all":            {},
-				"names":          {Pods: given},
-				"all, resolved":  {Candidates: ix.Candidates("m", nil)},
-				"some, resolved": {Candidates: ix.Candidates("m", given)},
-			} {
-				q.Model, q.Tokens, q.Top = "m", p.Tokens, top
-				if got := podsOf(score(t, ix, q)); !slices.Equal(got, want) {
-					t.Fatalf("round %d, %s, top %d: %v, want %v, cached %v", round, kind, top, got, want, cached)
-				}
-			}
-		}
-	}
-}
-
-// A pod that comes or goes moves those prompts alone that are its own.
-func TestTiesKeepTheirOrder(t *testing.T) {
-	ix := open(t)
-	names := fleet(t, ix, 9)
-	r := rand.New(rand.NewPCG(1, 2))
-	for range 300 {
-		tokens := randomTokens(r, 1+r.IntN(100))
-		all := podsOf(score(t, ix, kvindex.Request{Tokens: tokens}))
-		gone := names[r.IntN(len(names))]
-		without := func(name string) bool { return name == gone }
-		rest := podsOf(score(t, ix, kvindex.Request{Tokens: tokens, Pods: slices.DeleteFunc(slices.Clone(names), without)}))
-		if want := slices.DeleteFunc(all, without); !slices.Equal(rest, want) {
-			t.Fatalf("without %s: %v, want %v", gone, rest, want)
-		}
-	}
 }
 
 // Indexers of one seed agree, and a client that does not know it cannot aim.
@@ -197,47 +92,6 @@ func TestTiesOfOtherPrompts(t *testing.T) {
 			t.Errorf("%s: the order is that of %s", name, other)
 		}
 		seen[got] = name
-	}
-}
-
-// Places are the same whatever the index asked for: nothing, or other units than theirs,
-// with media and without.
-func TestTiesOfOtherUnits(t *testing.T) {
-	r := rand.New(rand.NewPCG(6, 7))
-	for _, kind := range []string{"silent", "16", "8", "bare", "pad", "pairs"} {
-		ix := open(t, withProfile(kvindex.Profile{Media: map[string]kvindex.MediaForm{"bare": kvindex.MediaBare, "pad": kvindex.MediaPad}[kind]}))
-		var names []string
-		size := map[string]int{"8": 8}[kind]
-		for i := range 20 {
-			name := fmt.Sprint("pod-", i)
-			names = append(names, name)
-			if kind == "silent" {
-				continue
-			}
-			if kind == "pairs" {
-				e := events.Event{Kind: events.Stored, Hashes: []uint64{1}, Tokens: randomTokens(r, 32), Pairs: true, BlockSize: 16}
-				must(t, ix.ApplyBatch(name, "m", &events.Batch{Events: []events.Event{e}}))
-				continue
-			}
-			ingest(t, ix, name, fakeengine.NewPrompt(1<<40, cmp.Or(size, 16), 1).Stored(0, 1))
-		}
-		for range 20 {
-			q := kvindex.Request{Model: "m", Tokens: randomTokens(r, 40+r.IntN(20)), Pods: names}
-			if kind != "silent" {
-				q.Adapter = []string{"", "sql"}[r.IntN(2)]
-			}
-			if r.IntN(2) == 0 {
-				q.Media = []kvindex.Media{{Hash: "7", Offset: 3, Length: 20}}
-			}
-			want := slices.Clone(names)
-			slices.SortFunc(want, func(a, b string) int {
-				place := func(pod string) uint32 { return kvindex.Place(ix, pod, q.Adapter, "", q.Tokens, q.Media) }
-				return cmp.Compare(place(b), place(a))
-			})
-			if got := podsOf(score(t, ix, q)); !slices.Equal(got, want) {
-				t.Errorf("%s, %+v: %v, want %v", kind, q, got, want)
-			}
-		}
 	}
 }
 

@@ -152,39 +152,6 @@ func TestAKeptLossIsKept(t *testing.T) {
 	}
 }
 
-// TestFarMessage: a message with a number and a time far ahead stops a pod for 16
-// messages, and a host that goes on from its index for none.
-func TestFarMessage(t *testing.T) {
-	for name, kept := range map[string]bool{"heard": false, "kept": true} {
-		t.Run(name, func(t *testing.T) {
-			ix, another, p := heardTen(t)
-			got, err := ix.IngestMessage(message("s", 1<<60, 1e10, 0, p.Stored(0, 2)))
-			if err != nil || got != (kvindex.Receipt{Applied: true, Gap: lostGap(10, 1<<60-1)}) {
-				t.Fatalf("%+v, %v", got, err)
-			}
-			if kept {
-				ix = another()
-			}
-			for seq := range uint64(20) {
-				got, err := ix.IngestMessage(message("s", 10+seq, 1010+float64(seq), 0, p.Stored(0, 1)))
-				want := repeat
-				switch {
-				case seq == 15 && !kept, seq == 0 && kept:
-					want = kvindex.Receipt{Applied: true, Restarted: true}
-				case seq > 15 || kept:
-					want = taken
-				}
-				if err != nil || got != want {
-					t.Fatalf("message %d: %+v, %v", 10+seq, got, err)
-				}
-			}
-			if got := blocks(t, ix, "a", p); got != 1 {
-				t.Errorf("%d blocks", got)
-			}
-		})
-	}
-}
-
 // TestAKeptStreamStandsSomewhere: before a stream of a kept index is heard its
 // transport is told where it left its ranks, so that the engine is asked for its last
 // message; and if it does not have that, all that the stream left is forgotten.

@@ -245,24 +245,6 @@ func TestTheRanksOfAKeptIndex(t *testing.T) {
 	}
 }
 
-// TestAPodOfAKeptIndex is known before it is heard, and can be removed.
-func TestAPodOfAKeptIndex(t *testing.T) {
-	m, err := inmemory.New(index.MemoryConfig{})
-	must(t, err)
-	defer m.Close()
-	brings(at("s", 0, 0), at("s", 1, 1))(t, open(t, kvindex.WithIndex(m)))
-	ix := open(t, kvindex.WithIndex(m))
-	p := fakeengine.NewPrompt(0, 16, 1)
-	if got := score(t, ix, kvindex.Request{Tokens: p.Tokens}); len(got) != 1 || got[0].State != kvindex.StateUncertain || got[0].MatchedBlocks != 1 {
-		t.Errorf("not heard yet: %+v", got)
-	}
-	must(t, ix.RemovePod("a"))
-	brings(at("s", 0, 0))(t, ix)
-	if got := ix.Pods(nil)[0]; got.State != kvindex.StateLive || len(got.Ranks) != 1 {
-		t.Errorf("%+v", got)
-	}
-}
-
 // TestRanksOfARestartedEngine: the life that was seen from its first message is
 // known of all ranks of the stream, whichever has spoken.
 func TestRanksOfARestartedEngine(t *testing.T) {

@@ -3,7 +3,6 @@ package kvindex_test
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"reflect"
@@ -11,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -242,35 +240,6 @@ func TestGroupsThatAreTold(t *testing.T) {
 	brings(message("s", 1, 2, 0, q.Stored(0, 1)))(t, ix)
 	if got := ix.Pods(nil)[0].Ranks[0].Groups[0].BlockSize; got != 32 {
 		t.Errorf("block size %d", got)
-	}
-}
-
-// TestReasonsAreOfMalformed: at any time MalformedBy has the reasons of all of Malformed.
-func TestReasonsAreOfMalformed(t *testing.T) {
-	ix := open(t)
-	var all sync.WaitGroup
-	for g := range 3 {
-		all.Go(func() {
-			for seq := range uint64(300) {
-				m := message(fmt.Sprint("s", g), seq, 0, 0)
-				m.Pod, m.Payload = fmt.Sprint("pod", g), []byte{7}
-				if _, err := ix.IngestMessage(m); err == nil {
-					t.Error("it is taken")
-				}
-			}
-		})
-	}
-	done := make(chan struct{})
-	go func() { all.Wait(); close(done) }()
-	for ended := false; !ended; {
-		select {
-		case <-done:
-			ended = true
-		default:
-		}
-		if s := ix.Stats(); s.MalformedBy["type"] != s.Malformed || ended && s.Malformed != 900 {
-			t.Fatalf("%v of %d", s.MalformedBy, s.Malformed)
-		}
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/vmihailenco/msgpack/v5"
 )
 
 // kindOf returns a payload with an event of another kind, or another label.
@@ -36,6 +37,8 @@ func cleared(medium string) []byte {
 func TestUnrecognized(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 4)
 	stored, removed := fakeengine.Payload(1, 0, p.Stored(0, 4)), fakeengine.Payload(2, 0, p.Removed(3, 4))
+	near, err := msgpack.Marshal([]any{2.0, []any{map[string]any{"type": "BlockRemoved", "block_hashes": []uint64{p.Hash + 3}, "medium": "GPU", "locality": "NEAR"}}, 0})
+	must(t, err)
 	for name, tt := range map[string]struct {
 		payload []byte
 		want    string
@@ -44,6 +47,8 @@ func TestUnrecognized(t *testing.T) {
 		"a kind of event":        {kindOf(removed, "BlockRemoved", "BlockEvicted"), `event kind "BlockEvicted"`, true},
 		"a tier that is cleared": {cleared("HBM"), `medium "HBM"`, true},
 		"a medium":               {kindOf(stored, "GPU", "HBM"), `medium "HBM"`, false},
+		"a removal somewhere":    {near, `locality "NEAR"`, true},
+		"a removal in a medium":  {kindOf(removed, "GPU", "HBM"), `medium "HBM"`, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ix := open(t)

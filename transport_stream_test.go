@@ -257,45 +257,6 @@ func TestAHoleStaysOpen(t *testing.T) {
 	)
 }
 
-// TestRedelivery: a queue that redelivers whatever it has, from anywhere, clears
-// nothing and counts nothing twice.
-func TestRedelivery(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 1)
-	q := fakeengine.NewPrompt(2, 16, 1)
-	send := func(seq int) kvindex.Receipt {
-		evs := []fakeengine.Event{p.Stored(0, 1)} // one copy after the other
-		if seq%2 == 1 {
-			evs = []fakeengine.Event{p.Removed(0), q.Stored(0, 1), q.Removed(0)}
-		}
-		r, err := ix.IngestMessage(message("s", uint64(seq), float64(1+seq/10), 0, evs...))
-		must(t, err)
-		return r
-	}
-	const n = 4001
-	for seq := range n {
-		if r := send(seq); r != taken {
-			t.Fatalf("message %d: %+v", seq, r)
-		}
-	}
-	for _, from := range []int{0, 17, n / 2, n - 1} {
-		for seq := from; seq < n; seq++ {
-			if r := send(seq); r != repeat {
-				t.Fatalf("message %d again: %+v", seq, r)
-			}
-		}
-	}
-	if got := blocks(t, ix, "a", p); got != 1 {
-		t.Errorf("%d blocks", got)
-	}
-	if r := send(n); r != taken || blocks(t, ix, "a", p) != 0 {
-		t.Errorf("the next: %+v, %d blocks", r, blocks(t, ix, "a", p))
-	}
-	if s := ix.Stats(); s.Restarts != 0 || s.Gaps != 0 {
-		t.Errorf("%+v", s.Traffic)
-	}
-}
-
 // What a rank held under another stream, or before it had one, may have gone.
 func TestARankMovesToAnotherStream(t *testing.T) {
 	p, q := fakeengine.NewPrompt(1, 16, 2), fakeengine.NewPrompt(2, 16, 1)
