@@ -155,7 +155,7 @@ var promises = []promise{
 		{"./tokenize", "Pool.evict", "the most recently used tokenizer goes", "f.used.Load() < oldest.used.Load()", "f.used.Load() > oldest.used.Load()", "TestPoolMemory"},
 		{"./internal/chats", "Models.load", "names without end", "len(s.loads) >= maxModels && !s.evict()", "false", "TestModelsBounds"},
 		{"./internal/prefixcache", "Cache.put", "more than an eighth", "if int(low(size))+n > c.most*pageCells/share {", "if false {", "TestShare"},
-		{"./internal/estimate", "Cache.fit", "more is there than the capacity", "for c.len > blocks {", "for c.len > 2*blocks {", "TestOrder"},
+		{"./internal/estimate", "Cache.fit", "more is there than the capacity", "for c.len > blocks {", "for c.len > 2*blocks {", "TestRandom"},
 		{"./internal/jinja", "chain.link", "chains without bound", "if *c++; *c > maxChain {", "if *c++; *c > 9*maxChain {", "TestParseLimits"},
 	}},
 	// Models, adapters, salts, media and ranks have no block in common.
