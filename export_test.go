@@ -122,21 +122,6 @@ func ScoreKeys(x *Indexer, model string, tokens []uint32, pods ...string) func()
 	}
 }
 
-// ChangesOf is what an index is told of the last of some payloads.
-func ChangesOf(p Profile, payloads ...[]byte) ([]index.Change, error) {
-	e, _ := p.complete()
-	c := engine.Converter{Hash: hashing.New([16]byte{1}), Model: "m", Profile: e, Recent: &engine.Recent{}}
-	for _, payload := range payloads {
-		var b events.Batch
-		if err := events.Decode(payload, &b); err != nil {
-			return nil, err
-		}
-		c.Changes = c.Changes[:0]
-		c.Convert(&b)
-	}
-	return c.Changes, nil
-}
-
 // NoteOf reads a note of a directory, and writes what it has read.
 func NoteOf(note []byte) ([]byte, error) {
 	n, err := podstate.ReadNote(note)

@@ -175,34 +175,6 @@ func TestASaltNamedLikeAnAdapter(t *testing.T) {
 	}
 }
 
-// Hashes in bytes and integers of one stream are one name.
-func TestHashesInBytesAndIntegers(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(0xfedcba98, 16, 6)
-	send := func(inBytes bool, e fakeengine.Event) {
-		t.Helper()
-		must(t, ix.Ingest("a", "m", fakeengine.Encoding{ByteHashes: inBytes}.Append(nil, &fakeengine.Batch{Events: []fakeengine.Event{e}})))
-	}
-	for step, c := range []struct {
-		inBytes bool
-		event   fakeengine.Event
-		want    int
-	}{
-		{false, p.Stored(0, 2), 2},
-		{true, p.Stored(2, 4), 4},
-		{false, p.Stored(4, 6), 6},
-		{true, p.Removed(1), 1},
-		{true, p.Stored(1, 2), 6},
-		{false, p.Removed(3), 3},
-		{false, p.Removed(1), 1},
-	} {
-		send(c.inBytes, c.event)
-		if got := blocks(t, ix, "a", p); got != c.want {
-			t.Errorf("step %d: %d blocks, want %d", step, got, c.want)
-		}
-	}
-}
-
 // fields takes the fields of batches from fuzzed bytes; behind their end all is
 // zero.
 type fields []byte

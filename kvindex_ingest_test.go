@@ -24,6 +24,7 @@ func TestBadIngests(t *testing.T) {
 		"model": ix.Ingest("a", "", fakeengine.Payload(1, 0)),
 		"rank":  ix.MarkLost("a", 0),
 		"batch": ix.ApplyBatch("a", "m", nil),
+		"note":  ix.Sink().StreamNote("", "m", "s", events.NoteOpened),
 	} {
 		if err == nil || !strings.HasPrefix(err.Error(), "kvindex: ") {
 			t.Errorf("%s: %v", name, err)
@@ -263,17 +264,4 @@ func engineCycle(form fakeengine.Encoding, evs, blocks int) (stored, removed [][
 		removed[len(removed)-32/blocks] = form.Append(nil, &evicted)
 	}
 	return stored, removed
-}
-
-// A host that begins to Ingest behind the first message of an engine calls MarkLost once:
-// then the rank is partial, and what comes counts.
-func TestIngestBeginsLate(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 4)
-	ingest(t, ix, "a", p.Stored(0, 1))
-	must(t, ix.MarkLost("a", 0))
-	ingest(t, ix, "a", p.Stored(0, 3))
-	if got := ix.Pods(nil)[0]; got.State != kvindex.StatePartial || blocks(t, ix, "a", p) != 3 {
-		t.Errorf("%d blocks, %+v", blocks(t, ix, "a", p), got)
-	}
 }

@@ -143,6 +143,10 @@ func TestClose(t *testing.T) {
 		"ApplyBatch":    ix.ApplyBatch("a", "m", new(events.Batch)),
 		"MarkLost":      ix.MarkLost("a", 0),
 		"RemovePod":     ix.RemovePod("a"),
+		"NoteOpened":    ix.Sink().StreamNote("a", "m", "s", events.NoteOpened),
+		"NoteLost":      ix.Sink().StreamNote("a", "m", "s", events.NoteLost),
+		"NoteRestarted": ix.Sink().StreamNote("a", "m", "s", events.NoteRestarted),
+		"NoteRewound":   ix.Sink().StreamNote("a", "m", "s", events.NoteRewound),
 	} {
 		if !errors.Is(err, kvindex.ErrClosed) {
 			t.Errorf("%s: %v", name, err)

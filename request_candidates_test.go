@@ -4,59 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
-
-// Candidates follow pods, models and adapters as they come and go.
-func TestCandidates(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 4)
-	every, named, adapter := ix.Candidates("m", nil), ix.Candidates("m", []string{"b", "a", "b"}), ix.Candidates("sql", []string{"b"})
-	see := func(when, wantEvery, wantNamed, wantAdapter string) {
-		t.Helper()
-		for c, want := range map[*kvindex.Candidates]string{every: wantEvery, named: wantNamed, adapter: wantAdapter} {
-			var a kvindex.Answer
-			must(t, ix.ScoreRequest(ctx, &kvindex.Request{Tokens: p.Tokens, Candidates: c}, &a))
-			var got []string
-			for _, s := range a.Pods {
-				got = append(got, fmt.Sprintf("%s%d%v", s.Pod, s.MatchedBlocks, s.State))
-			}
-			slices.Sort(got)
-			if got := strings.Join(got, " "); got != want {
-				t.Errorf("%s: got %q, want %q", when, got, want)
-			}
-		}
-	}
-	see("nobody", "", "a0unknown b0unknown", "b0unknown")
-	ingest(t, ix, "b", p.Stored(0, 2))
-	see("b", "b2live", "a0unknown b2live", "b0unknown")
-	ingest(t, ix, "c", p.Stored(0, 3))
-	see("c", "b2live c3live", "a0unknown b2live", "b0unknown")
-	q := fakeengine.Prompt{Tokens: p.Tokens, Size: 16, Hash: 2 << 32}.Stored(0, 1)
-	q.Adapter = "sql"
-	ingest(t, ix, "b", q)
-	see("an adapter", "b2live c3live", "a0unknown b2live", "b1live")
-	must(t, ix.RemovePod("b"))
-	see("b has gone", "c3live", "a0unknown b0unknown", "b0unknown")
-	ingest(t, ix, "b", p.Stored(0, 1))
-	see("b is back", "b1live c3live", "a0unknown b1live", "b0unknown")
-	ingest(t, ix, "d", fakeengine.Cleared{})
-	see("d holds nothing", "b1live c3live d0live", "a0unknown b1live", "b0unknown")
-	for name, r := range map[string]kvindex.Request{
-		"pods":  {Candidates: every, Pods: []string{"b"}},
-		"model": {Candidates: every, Model: "other"},
-		"name":  {Candidates: ix.Candidates("m", []string{""})},
-	} {
-		r.Tokens = p.Tokens
-		if err := ix.ScoreRequest(ctx, &r, new(kvindex.Answer)); !errors.Is(err, kvindex.ErrRequest) {
-			t.Errorf("candidates and a wrong %s: %v", name, err)
-		}
-	}
-}
 
 // Candidates without a model serve each model that a request names, as Request.Pods do.
 func TestCandidatesOfAnyModel(t *testing.T) {

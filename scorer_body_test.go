@@ -146,6 +146,7 @@ func TestBodyScopes(t *testing.T) {
 func TestBodyErrors(t *testing.T) {
 	tokens := []uint32{1, 2, 3}
 	ix := chats(t, turns+`{% if tools %}{{ raise_exception("no tools here") }}{% endif %}`)
+	every := ix.Candidates("m", nil)
 	const messages = `"messages": [{"role": "user", "content": "hello"}]`
 	for _, c := range []struct {
 		r    kvindex.Request
@@ -171,6 +172,9 @@ func TestBodyErrors(t *testing.T) {
 		{kvindex.Request{Body: []byte(`{"model": "m", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]}`)}, chat.ErrNotScorable, "messages[0].content[0]"},
 		{kvindex.Request{Tokens: tokens}, kvindex.ErrRequest, "model is empty"},
 		{kvindex.Request{Model: "m", Tokens: tokens, Pods: []string{"b", "", "a"}}, kvindex.ErrRequest, "pods[1] has no name"},
+		{kvindex.Request{Candidates: every, Tokens: tokens, Pods: []string{"b"}}, kvindex.ErrRequest, "Candidates"},
+		{kvindex.Request{Candidates: every, Tokens: tokens, Model: "other"}, kvindex.ErrRequest, `Model is "other"`},
+		{kvindex.Request{Candidates: ix.Candidates("m", []string{""}), Tokens: tokens}, kvindex.ErrRequest, "no name"},
 		{kvindex.Request{Model: "m"}, kvindex.ErrRequest, "prompt is empty"},
 		{kvindex.Request{Model: "m", Tokens: []uint32{}}, kvindex.ErrRequest, "prompt is empty"},
 		{kvindex.Request{Model: "m", Prompt: "x", Tokens: tokens}, kvindex.ErrRequest, "Prompt and Tokens exclude"},

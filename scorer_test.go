@@ -12,33 +12,6 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-func TestScorePods(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 4)
-	for _, pod := range []string{"c", "b"} {
-		ingest(t, ix, pod, p.Stored(0, 2))
-	}
-	ingest(t, ix, "b", p.Stored(2, 3))
-	names := func(pods []string) (got string) {
-		for _, s := range score(t, ix, kvindex.Request{Tokens: p.Tokens, Pods: pods}) {
-			got += fmt.Sprintf("%s=%d/%v ", s.Pod, s.MatchedBlocks, s.State)
-		}
-		return got
-	}
-	for _, c := range []struct {
-		pods []string
-		want string
-	}{
-		{nil, "b=3/live c=2/live "},
-		{[]string{}, ""},
-		{[]string{"c", "nobody", "b", "c"}, "b=3/live c=2/live nobody=0/unknown "},
-	} {
-		if got := names(c.pods); got != c.want {
-			t.Errorf("pods %q: got %q, want %q", c.pods, got, c.want)
-		}
-	}
-}
-
 // Of the ranks of a pod the one counts that would reuse the most, then the one
 // that holds the most anywhere, then the first.
 func TestRanks(t *testing.T) {

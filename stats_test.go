@@ -242,17 +242,3 @@ func TestGroupsThatAreTold(t *testing.T) {
 		t.Errorf("block size %d", got)
 	}
 }
-
-// TestNotesThatAreNotTaken: a note for nobody, and one after Close, is an error.
-func TestNotesThatAreNotTaken(t *testing.T) {
-	ix := open(t)
-	if err := ix.Sink().StreamNote("", "m", "s", events.NoteOpened); err == nil {
-		t.Error("a pod without a name")
-	}
-	must(t, ix.Close())
-	for _, n := range []events.Note{events.NoteOpened, events.NoteLost, events.NoteRestarted, events.NoteRewound} {
-		if err := ix.Sink().StreamNote("a", "m", "s", n); err != kvindex.ErrClosed {
-			t.Errorf("note %d: %v", n, err)
-		}
-	}
-}

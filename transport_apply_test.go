@@ -2,6 +2,7 @@ package kvindex_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -226,5 +227,16 @@ func TestALossIsOfTheRanksOfItsStream(t *testing.T) {
 		if got := blocks(t, ix, "a", p); got != 3 || !slices.Equal(lost, []int{0}) {
 			t.Errorf("%s: %d blocks, ranks %v lost", name, got, lost)
 		}
+	}
+}
+
+// TestALossOfNoRank: a gap is reported, even if no rank had anything to lose.
+func TestALossOfNoRank(t *testing.T) {
+	var losses []string
+	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, fmt.Sprint(l.Stream, " ", l.Cause, " ", l.Rank)) }}))
+	note("s", events.NoteOpened)(t, ix) // so it stays when its rank moves
+	brings(message("s", 0, 1, 0), message("t", 0, 2, 0), message("s", 3, 3, 1))(t, ix)
+	if want := []string{"t moved 0", "s gap -1"}; !slices.Equal(losses, want) {
+		t.Errorf("losses %q, want %q", losses, want)
 	}
 }

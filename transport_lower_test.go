@@ -94,6 +94,10 @@ func TestOffloadDaemon(t *testing.T) {
 			{unread("d", 1), "32+0+0 live, partial"},
 			{daemon(2, inTier("CPU", p.Stored(2, 3))), "32+16+0 live, partial"},
 		},
+		"a restart of the daemon": {
+			{declared, "0+0+0 silent, silent"}, {gpu, "32+0+0 live, silent"}, {cpu, "32+64+0 live, live"},
+			{brings(message("d", 0, 50, 0, inTier("CPU", p.Stored(2, 4)))), "32+32+0 live, live"},
+		},
 		"a rewind of the engine": {
 			{declared, "0+0+0 silent, silent"}, {gpu, "32+0+0 live, silent"}, {cpu, "32+64+0 live, live"},
 			{note("e", events.NoteRewound), "0+96+0 replaying, live"},
