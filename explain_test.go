@@ -541,12 +541,7 @@ var situations = []struct {
 // full opens an index that has given up blocks of pod a, and that says of how many if it
 // describes.
 func (s *situation) full(describes bool) {
-	m, err := inmemory.New(index.MemoryConfig{})
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(func() { m.Close() })
-	l := lister{m, "a"}
+	l := lister{memory(s.T), "a"}
 	if describes {
 		s.open(kvindex.WithIndex(l))
 		return
@@ -559,10 +554,7 @@ func (s *situation) full(describes bool) {
 
 // noExplainer is a backend that has no optional ability.
 func noExplainer(t *testing.T) index.Index {
-	m, err := inmemory.New(index.MemoryConfig{})
-	must(t, err)
-	t.Cleanup(func() { m.Close() })
-	return struct{ index.Index }{m}
+	return struct{ index.Index }{memory(t)}
 }
 
 // TestCauses makes scores of known causes, and asks for them.
@@ -950,32 +942,19 @@ func TestCausesOfRanks(t *testing.T) {
 	}
 }
 
-// restless is an index that changes after the score was made.
-type restless struct {
-	inmemory.Memory
-	change func()
-}
-
-func (r restless) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
-	if q.Held {
-		r.change()
-	}
-	return r.Memory.Match(ctx, q, m)
-}
-
 // The score and its cause are of one moment, or no cause is told.
 func TestExplainOfOneMoment(t *testing.T) {
-	m, err := inmemory.New(index.MemoryConfig{})
-	must(t, err)
-	defer m.Close()
+	m := &altered{Memory: memory(t)}
 	p := fakeengine.NewPrompt(1, 16, 8)
 	left, change := 0, func() {}
-	ix := open(t, kvindex.WithIndex(restless{m, func() {
-		if left > 0 {
+	m.match = func(ctx context.Context, q *index.Query, dst *index.Matches) error {
+		if q.Held && left > 0 { // behind the score
 			left--
 			change()
 		}
-	}}))
+		return m.Memory.Match(ctx, q, dst)
+	}
+	ix := open(t, kvindex.WithIndex(m))
 	r := &kvindex.Request{Model: "m", Tokens: p.Tokens}
 	ask := func() *kvindex.Explanation {
 		t.Helper()

@@ -15,6 +15,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
 var ctx = context.Background()
@@ -44,6 +45,66 @@ func open(t testing.TB, opts ...kvindex.Option) *kvindex.Indexer {
 	must(t, err)
 	t.Cleanup(func() { ix.Close() })
 	return ix
+}
+
+// memory opens an index in memory with testSeed.
+func memory(t testing.TB) inmemory.Memory {
+	t.Helper()
+	m, err := inmemory.New(index.MemoryConfig{Seed: testSeed})
+	must(t, err)
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
+// altered is an index in memory of which a test changes some calls.
+type altered struct {
+	inmemory.Memory
+	// before, if set, is called before each Apply, Cursor, Remove and RemoveSource, and ends these by
+	// its error.
+	before func(ctx context.Context, call string, src index.Source) error
+	match  func(ctx context.Context, q *index.Query, m *index.Matches) error // if set, is Match
+}
+
+func (a *altered) may(ctx context.Context, call string, src index.Source) error {
+	if a.before == nil {
+		return nil
+	}
+	return a.before(ctx, call, src)
+}
+
+func (a *altered) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+	if err := a.may(ctx, "Apply", src); err != nil {
+		return index.Applied{}, err
+	}
+	return a.Memory.Apply(ctx, src, cur, changes)
+}
+
+func (a *altered) Cursor(ctx context.Context, src index.Source, stream string) (index.Cursor, error) {
+	if err := a.may(ctx, "Cursor", src); err != nil {
+		return index.Cursor{}, err
+	}
+	return a.Memory.Cursor(ctx, src, stream)
+}
+
+func (a *altered) Remove(ctx context.Context, pod string) error {
+	if err := a.may(ctx, "Remove", index.Source{Pod: pod}); err != nil {
+		return err
+	}
+	return a.Memory.Remove(ctx, pod)
+}
+
+func (a *altered) RemoveSource(ctx context.Context, src index.Source) error {
+	if err := a.may(ctx, "RemoveSource", src); err != nil {
+		return err
+	}
+	return a.Memory.RemoveSource(ctx, src)
+}
+
+func (a *altered) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
+	if a.match != nil {
+		return a.match(ctx, q, m)
+	}
+	return a.Memory.Match(ctx, q, m)
 }
 
 func withProfile(p kvindex.Profile) kvindex.Option {

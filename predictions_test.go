@@ -19,7 +19,6 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/stats"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
@@ -64,19 +63,6 @@ func predicted(t testing.TB, ix *kvindex.Indexer, tokens []uint32, rank int) (pr
 	return -1, -1
 }
 
-// forgetful is an index that has no room for anybody once it is full.
-type forgetful struct {
-	inmemory.Memory
-	full bool
-}
-
-func (f *forgetful) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
-	if f.full {
-		return index.Applied{}, index.ErrFull
-	}
-	return f.Memory.Apply(ctx, src, cur, changes)
-}
-
 // TestPredictionEnds: a prediction ends once, by its cause, and only then, also where
 // TestPredictionsModel does not go. Each case begins with a prompt of eight blocks, of which rank 0
 // of a holds the first two, and that was sent there.
@@ -90,7 +76,7 @@ func TestPredictionEnds(t *testing.T) {
 	lost := func(s *stats.Predictions) *uint64 { return &s.Lost }
 	expired := func(s *stats.Predictions) *uint64 { return &s.Expired }
 	var clock *handClock
-	var full *forgetful
+	var full bool
 	later := func(d time.Duration) act { return func(*testing.T, *kvindex.Indexer) { clock.after(d) } }
 	for _, c := range []struct {
 		name string
@@ -114,7 +100,7 @@ func TestPredictionEnds(t *testing.T) {
 		}, live},
 		{"the pod is removed", func(_ *testing.T, ix *kvindex.Indexer) { _ = ix.RemovePod("a") }, lost},
 		{"the index has no room", func(_ *testing.T, ix *kvindex.Indexer) {
-			full.full = true
+			full = true
 			_, _ = ix.IngestMessage(message("s", 1, 2, 0))
 		}, lost},
 		{"just before the TTL", later(kvindex.DefaultPredictionTTL - 1), live},
@@ -129,12 +115,15 @@ func TestPredictionEnds(t *testing.T) {
 		}, expired},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m, err := inmemory.New(index.MemoryConfig{})
-			must(t, err)
-			defer m.Close()
-			full = &forgetful{Memory: m}
+			full = false
+			bounded := &altered{Memory: memory(t), before: func(context.Context, string, index.Source) error {
+				if full {
+					return index.ErrFull
+				}
+				return nil
+			}}
 			var ix *kvindex.Indexer
-			ix, clock = sending(t, kvindex.WithIndex(full))
+			ix, clock = sending(t, kvindex.WithIndex(bounded))
 			next(0, p.Stored(0, 2))(t, ix)
 			ticket := sends(t, ix, p.Tokens, 0)
 			if predicted, cached := predicted(t, ix, p.Tokens, 0); predicted != 112 || cached != 32 {

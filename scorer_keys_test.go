@@ -14,7 +14,6 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
-	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
 var testSeed = [16]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
@@ -27,33 +26,20 @@ func randomTokens(r *rand.Rand, n int) []uint32 {
 	return tokens
 }
 
-// keyNotes is an index that notes the keys of a prompt in some variants.
-type keyNotes struct {
-	inmemory.Memory
-	variants []index.Variant
-	keys     [][]index.Key
-}
-
-func (a *keyNotes) Match(_ context.Context, q *index.Query, _ *index.Matches) error {
-	a.keys = nil
-	for _, v := range a.variants {
-		keys, err := q.Keys(v)
-		if err != nil {
-			return err
-		}
-		a.keys = append(a.keys, slices.Clone(keys))
-	}
-	return nil
-}
-
 // TestVariantKeys: shared indexes compare keys of every variant, so they must
 // never change, nor depend on which variants were asked for before.
 func TestVariantKeys(t *testing.T) {
-	mem, err := inmemory.New(index.MemoryConfig{Seed: testSeed})
-	must(t, err)
-	defer mem.Close()
-	a := &keyNotes{Memory: mem}
-	ix := open(t, kvindex.WithIndex(a))
+	var wanted []index.Variant
+	var got [][]index.Key
+	ix := open(t, kvindex.WithIndex(&altered{Memory: memory(t), match: func(_ context.Context, q *index.Query, _ *index.Matches) error {
+		got = nil
+		for _, v := range wanted {
+			keys, err := q.Keys(v)
+			must(t, err)
+			got = append(got, slices.Clone(keys))
+		}
+		return nil
+	}}))
 	all := []index.Variant{
 		{Unit: 16},
 		{Unit: 16, Media: uint8(kvindex.MediaBare), Block: 16},
@@ -68,9 +54,9 @@ func TestVariantKeys(t *testing.T) {
 	media := plain
 	media.Media = []kvindex.Media{{Hash: "11", Offset: 17, Length: 20}}
 	ask := func(q kvindex.Request, variants ...index.Variant) [][]index.Key {
-		a.variants = variants
+		wanted = variants
 		score(t, ix, q)
-		return a.keys
+		return got
 	}
 	seen := make(map[index.Key]bool)
 	var sum index.Key

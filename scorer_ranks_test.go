@@ -15,7 +15,6 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -361,8 +360,7 @@ func TestRanksApart(t *testing.T) {
 // A rank that another Indexer has written to the index has an entry, and its blocks
 // are not sure. Its pod has no other for having been unknown.
 func TestRanksOfAnother(t *testing.T) {
-	shared, err := inmemory.New(index.MemoryConfig{})
-	must(t, err)
+	shared := memory(t)
 	reader, writer := open(t, kvindex.WithIndex(shared)), open(t, kvindex.WithIndex(shared))
 	p := fakeengine.NewPrompt(1, 16, 4)
 	said(t, reader, "b", 1, p.Stored(0, 2))

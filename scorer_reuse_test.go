@@ -12,7 +12,6 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/reuse"
 	"github.com/kvindex/kvindex/stats"
 )
@@ -288,9 +287,7 @@ func TestEqualGroupsShareDraft(t *testing.T) {
 // TestKeptGroups: an index has from before one full-attention group, of which the profile
 // now says another kind. The score is a bound until the cache is emptied.
 func TestKeptGroups(t *testing.T) {
-	m, err := inmemory.New(index.MemoryConfig{})
-	must(t, err)
-	defer m.Close()
+	m := memory(t)
 	p := fakeengine.NewPrompt(1, 16, 8)
 	ingest(t, open(t, kvindex.WithIndex(m)), "a", p.Stored(0, 6))
 	window := index.Group{Kind: index.GroupWindow, Window: 48}
@@ -347,44 +344,35 @@ func TestWindowsStay(t *testing.T) {
 	}
 }
 
-// copying is an index whose answers never have the Layouts of the ones before.
-type copying struct {
-	index.Index
-	views [][]index.View // for one answer after the other; of one source
-	next  int
-}
-
-func (c *copying) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
-	if err := c.Index.Match(ctx, q, m); err != nil {
-		return err
-	}
-	if c.views == nil {
-		c.views = make([][]index.View, 1000)
-		for i := range c.views {
-			l := *m.Rows[0].Layout
-			l.Groups = slices.Clone(l.Groups)
-			for _, r := range m.Rows {
-				v := *r.View
-				v.Layout = &l
-				c.views[i] = append(c.views[i], v)
-			}
-		}
-	}
-	for i := range m.Rows {
-		m.Rows[i].View = &c.views[c.next][i]
-	}
-	c.next = (c.next + 1) % len(c.views)
-	return nil
-}
-
 // TestPlansOfCopies: nothing is allocated for Layouts that are copies, nor for those of a
 // pod that was not heard.
 func TestPlansOfCopies(t *testing.T) {
-	m, err := inmemory.New(index.MemoryConfig{})
-	must(t, err)
-	defer m.Close()
+	m := &altered{Memory: memory(t)}
+	var copies [][]index.View // for one answer after the other; of one source
+	next := 0
+	m.match = func(ctx context.Context, q *index.Query, dst *index.Matches) error {
+		if err := m.Memory.Match(ctx, q, dst); err != nil {
+			return err
+		}
+		for len(copies) < 1000 {
+			l := *dst.Rows[0].Layout
+			l.Groups = slices.Clone(l.Groups)
+			var views []index.View
+			for _, r := range dst.Rows {
+				v := *r.View
+				v.Layout = &l
+				views = append(views, v)
+			}
+			copies = append(copies, views)
+		}
+		for i := range dst.Rows {
+			dst.Rows[i].View = &copies[next][i]
+		}
+		next = (next + 1) % len(copies)
+		return nil
+	}
+	backend := struct{ index.Index }{m}
 	p := fakeengine.NewPrompt(1, 16, 8)
-	backend := &copying{Index: m}
 	heard, other := open(t, kvindex.WithIndex(backend)), open(t, kvindex.WithIndex(backend))
 	ingest(t, heard, "a", hybrid(p, 6, 48)...)
 	for what, score := range map[string]func() int{

@@ -5,18 +5,14 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
-	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
 // heardTen returns an Indexer that has heard ten messages of a stream, at the times
 // from 1000 on, and what goes on from its index.
 func heardTen(t *testing.T, options ...kvindex.Option) (ix *kvindex.Indexer, another func() *kvindex.Indexer, p fakeengine.Prompt) {
 	t.Helper()
-	m, err := inmemory.New(index.MemoryConfig{})
-	must(t, err)
-	t.Cleanup(func() { m.Close() })
+	m := memory(t)
 	p = fakeengine.NewPrompt(1, 16, 20)
 	options = append(options, kvindex.WithIndex(m))
 	ix = open(t, options...)
@@ -156,9 +152,7 @@ func TestAKeptLossIsKept(t *testing.T) {
 // transport is told where it left its ranks, so that the engine is asked for its last
 // message; and if it does not have that, all that the stream left is forgotten.
 func TestAKeptStreamStandsSomewhere(t *testing.T) {
-	m, err := inmemory.New(index.MemoryConfig{})
-	must(t, err)
-	defer m.Close()
+	m := memory(t)
 	p := fakeengine.NewPrompt(1, 16, 4)
 	ingestMessage := func(ix *kvindex.Indexer, m kvindex.Message) {
 		t.Helper()

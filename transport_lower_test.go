@@ -12,9 +12,7 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
-	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 	"github.com/kvindex/kvindex/stats"
 )
@@ -230,9 +228,7 @@ func TestOffloadDaemonResets(t *testing.T) {
 // when it continues forgets all lower ones.
 func TestOffloadDaemonKept(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
-	m, err := inmemory.New(index.MemoryConfig{})
-	must(t, err)
-	defer m.Close()
+	m := memory(t)
 	before := open(t, offloads(), kvindex.WithIndex(m))
 	brings(
 		message("d", 0, 1, 0, inTier("CPU", p.Stored(0, 6))), message("e", 0, 1, 0, p.Stored(0, 6), p.Removed(5, 4, 3, 2)), message("d", 1, 2, 0, inTier("STORAGE", p.Stored(0, 6))),

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -80,9 +81,7 @@ func TestRemoveStream(t *testing.T) {
 				states = append(states, fmt.Sprint(from, " ", to))
 			}})}
 			if hide != nil {
-				m, err := inmemory.New(index.MemoryConfig{})
-				must(t, err)
-				defer m.Close()
+				m := memory(t)
 				opts = append(opts, kvindex.WithIndex(hide(m)))
 			}
 			ix := open(t, opts...)
@@ -155,9 +154,7 @@ func TestRemoveStreamOfOthers(t *testing.T) {
 	for name, opts := range map[string]func() []kvindex.Option{
 		"own": func() []kvindex.Option { return nil },
 		"kept": func() []kvindex.Option {
-			m, err := inmemory.New(index.MemoryConfig{})
-			must(t, err)
-			t.Cleanup(func() { m.Close() })
+			m := memory(t)
 			return []kvindex.Option{kvindex.WithIndex(m)}
 		},
 	} {
@@ -237,9 +234,7 @@ func TestRemoveStreamEndsContests(t *testing.T) {
 func TestRemoveStreamOfTheHostBefore(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	for _, removes := range []bool{true, false} {
-		m, err := inmemory.New(index.MemoryConfig{})
-		must(t, err)
-		defer m.Close()
+		m := memory(t)
 		var of index.Index = m
 		if !removes {
 			of = withoutRemover{m, m}
@@ -269,42 +264,13 @@ func TestRemoveStreamOfTheHostBefore(t *testing.T) {
 	}
 }
 
-// brittle is an index that fails when told to.
-type brittle struct {
-	inmemory.Memory
-	after atomic.Int64 // calls that do well yet
-}
-
-var errBrittle = errors.New("the index is on fire")
-
-func (f *brittle) fails() bool { return f.after.Add(-1) < 0 }
-
-func (f *brittle) RemoveSource(ctx context.Context, src index.Source) error {
-	if f.fails() {
-		return errBrittle
-	}
-	return f.Memory.RemoveSource(ctx, src)
-}
-
-func (f *brittle) Cursor(ctx context.Context, src index.Source, stream string) (index.Cursor, error) {
-	if f.fails() {
-		return index.Cursor{}, errBrittle
-	}
-	return f.Memory.Cursor(ctx, src, stream)
-}
-
-func (f *brittle) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
-	if f.fails() {
-		return index.Applied{}, errBrittle
-	}
-	return f.Memory.Apply(ctx, src, cur, changes)
-}
-
 // withoutRemover hides that sources can be removed.
 type withoutRemover struct {
 	index.Index
 	index.Describer
 }
+
+var errBrittle = errors.New("the index is on fire")
 
 // TestRemoveStreamFails: whatever fails, no rank claims more than it holds, none is live
 // that is not, and the next call does the rest.
@@ -312,23 +278,25 @@ func TestRemoveStreamFails(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	for _, removes := range []bool{true, false} {
 		failed := 0
-		for n := range int64(12) {
-			m, err := inmemory.New(index.MemoryConfig{})
-			must(t, err)
-			defer m.Close()
-			f := &brittle{Memory: m}
-			f.after.Store(1 << 40)
+		for n := range 12 {
+			left := math.MaxInt // calls that do well
+			f := &altered{Memory: memory(t), before: func(context.Context, string, index.Source) error {
+				if left--; left < 0 {
+					return errBrittle
+				}
+				return nil
+			}}
 			var of index.Index = f
 			if !removes {
-				of = withoutRemover{f, m}
+				of = withoutRemover{f, f}
 			}
 			ix := open(t, kvindex.WithIndex(of))
 			apply(t, ix,
 				message("s", 0, 1, 0, p.Stored(0, 2)), message("s", 1, 1, 1, p.Stored(0, 3)),
 				message("s", 2, 1, 2, p.Stored(0, 3)), message("t", 0, 1, 2, p.Stored(0, 4)))
-			f.after.Store(n)
-			err = ix.Sink().RemoveStream("a", "m", "s")
-			f.after.Store(1 << 40)
+			left = n
+			err := ix.Sink().RemoveStream("a", "m", "s")
+			left = math.MaxInt
 			if err == nil {
 				wantHeld(t, ix, p, "2:4 live ")
 				break
@@ -377,17 +345,11 @@ func runRemovals(t *testing.T, seed uint64, seen *removals) {
 	r := rand.New(rand.NewPCG(seed, 22))
 	kept := seed%3 == 1
 	begin := func() *kvindex.Indexer {
-		opts := []kvindex.Option{kvindex.WithKeySeed([16]byte{1})}
+		seeded := kvindex.WithKeySeed(testSeed)
 		if kept {
-			m, err := inmemory.New(index.MemoryConfig{Seed: [16]byte{1}})
-			must(t, err)
-			t.Cleanup(func() { m.Close() })
-			opts = []kvindex.Option{kvindex.WithIndex(m)}
+			seeded = kvindex.WithIndex(memory(t))
 		}
-		if seed%2 == 0 {
-			opts = append(opts, kvindex.WithKeepOnLoss())
-		}
-		return open(t, opts...)
+		return open(t, append(lossPolicy(seed), seeded)...)
 	}
 	var prompts []fakeengine.Prompt
 	for i := range 3 {

@@ -9,9 +9,7 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
-	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
 func message(stream string, seq uint64, time float64, rank int, evs ...fakeengine.Event) kvindex.Message {
@@ -125,8 +123,7 @@ func TestMessagesAfterARestartOfTheHost(t *testing.T) {
 		{7, 3, kvindex.Receipt{Applied: true}, 3},
 		{9, 3, kvindex.Receipt{Applied: true, Gap: kvindex.Gap{From: 7, To: 8, Lost: true}}, 0},
 	} {
-		m, err := inmemory.New(index.MemoryConfig{})
-		must(t, err)
+		m := memory(t)
 		old := open(t, kvindex.WithIndex(m))
 		for i, e := range []kvindex.Message{message("s", 8, 1, 0, p.Stored(0, 1)), message("s", 6, 2, 0, p.Stored(0, 2))} {
 			if r, err := old.IngestMessage(e); err != nil || !r.Applied || r.Restarted != (i == 1) {
@@ -142,7 +139,6 @@ func TestMessagesAfterARestartOfTheHost(t *testing.T) {
 		if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.MatchedBlocks != c.blocks || s.State == kvindex.StateLive {
 			t.Errorf("message %d: %+v", c.seq, s)
 		}
-		m.Close()
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
 // TestStreamRestarted: an engine that is known to have restarted is heard
@@ -63,9 +62,7 @@ func TestStreamRestarted(t *testing.T) {
 // TestStreamRestartedOutlivesTheHost: the cursor of an engine that has said
 // nothing since it restarted makes nobody deaf.
 func TestStreamRestartedOutlivesTheHost(t *testing.T) {
-	m, err := inmemory.New(index.MemoryConfig{})
-	must(t, err)
-	defer m.Close()
+	m := memory(t)
 	p := fakeengine.NewPrompt(1, 16, 8)
 	old := open(t, kvindex.WithIndex(m))
 	play(t, old, p, step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive})
