@@ -3,6 +3,7 @@ package kvindex_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -373,4 +374,14 @@ func must(t testing.TB, err error) {
 		t.Helper()
 		t.Fatal(err)
 	}
+}
+
+var long = flag.Bool("long", false, "long form: run all random histories, and want each rule to fire often")
+
+// choose returns how much a test does: by default, or with -long.
+func choose(usual, all int) int {
+	if *long {
+		return all
+	}
+	return usual
 }

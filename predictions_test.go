@@ -1,6 +1,7 @@
 package kvindex_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -634,5 +635,28 @@ func TestPredictionBytes(t *testing.T) {
 	clock.after(kvindex.DefaultTicketAge)
 	if s := ix.Stats(); s.Predictions.Live != 0 || s.Tickets.Live != 0 {
 		t.Errorf("%+v %+v", s.Predictions, s.Tickets)
+	}
+}
+
+// TestClearOfTheGPU: a clear ends predictions; so does one that names the GPU.
+func TestClearOfTheGPU(t *testing.T) {
+	for _, clear := range [][]byte{fakeengine.Payload(2, 0, fakeengine.Cleared{}), cleared("GPU"), cleared("CPU")} {
+		ix := open(t)
+		p, q := fakeengine.NewPrompt(1, 16, 4), fakeengine.NewPrompt(2, 16, 4)
+		must(t, ix.Ingest("a", "m", fakeengine.Payload(1, 0, p.Stored(0, 4))))
+		r := kvindex.Request{Model: "m", Tokens: append(q.Tokens, 1)}
+		var a kvindex.Answer
+		must(t, ix.ScoreRequest(t.Context(), &r, &a))
+		if _, err := ix.Routed(&a, "a", 0); err != nil {
+			t.Fatal(err)
+		}
+		must(t, ix.Ingest("a", "m", clear))
+		want := 0
+		if bytes.Contains(clear, []byte("CPU")) {
+			want = 64
+		}
+		if s := score(t, ix, r)[0]; s.PredictedTokens != want {
+			t.Errorf("behind %q: %d tokens are predicted, want %d", clear, s.PredictedTokens, want)
+		}
 	}
 }

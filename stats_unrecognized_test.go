@@ -2,6 +2,7 @@ package kvindex_test
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -207,5 +208,32 @@ func TestFieldEvents(t *testing.T) {
 	}
 	if rows < 4 {
 		t.Errorf("%d rows", rows)
+	}
+}
+
+// TestUnrecognizedInASnapshot: "the pod says so until it clears or is forgotten".
+func TestUnrecognizedInASnapshot(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 4)
+	stored, removed := fakeengine.Payload(1, 0, p.Stored(0, 4)), fakeengine.Payload(2, 0, p.Removed(0, 1, 2, 3))
+	ix := open(t)
+	m := kvindex.Message{Pod: "a", Model: "m", Stream: "s"}
+	for seq, payload := range [][]byte{stored, kindOf(removed, "BlockRemoved", "BlockEvicted")} {
+		m.Seq, m.Payload = uint64(seq), payload
+		if _, err := ix.IngestMessage(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var b bytes.Buffer
+	must(t, ix.Snapshot(t.Context(), &b))
+	again, err := kvindex.Restore(t.Context(), &b)
+	must(t, err)
+	defer again.Close()
+	m.Seq, m.Payload = 2, fakeengine.Payload(3, 0)
+	if _, err := again.IngestMessage(m); err != nil {
+		t.Fatal(err)
+	}
+	s := score(t, again, kvindex.Request{Tokens: p.Tokens})[0]
+	if s.CachedTokens > 0 && !s.UpperBound {
+		t.Errorf("%+v, and not recognized: %q", s, again.Pods(nil)[0].Unrecognized)
 	}
 }
