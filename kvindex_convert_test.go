@@ -8,30 +8,10 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
-	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 	"github.com/kvindex/kvindex/stats"
 )
-
-func TestTiers(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 6)
-	tier := func(medium string, block int) *fakeengine.Stored {
-		s := p.Stored(block, block+1)
-		s.Tokens, s.BlockSize, s.Parent, s.Medium = nil, 0, nil, medium
-		return s
-	}
-	ingest(t, ix, "a", p.Stored(0, 6))
-	for b, medium := range []string{"gpu", "cpu", "Disk", "object_store", "from the future", ""} {
-		ingest(t, ix, "a", p.Removed(b), tier(medium, b))
-	}
-	want := [index.NumTiers]int{2, 1, 1, 1, 1}
-	s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]
-	if s.Tiers != want || s.MatchedBlocks != 6 || s.CachedTokens != 16 {
-		t.Errorf("got %+v", s)
-	}
-}
 
 // What no request can name matches no request, and is counted.
 func TestOddExtraKeys(t *testing.T) {

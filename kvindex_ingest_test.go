@@ -80,34 +80,6 @@ func TestMalformedPayloads(t *testing.T) {
 	}
 }
 
-// BenchmarkIngest takes fresh payloads of 8 blocks: prompts of 64 blocks, one
-// after the other, until the pod is removed and all begins again.
-func BenchmarkIngest(b *testing.B) {
-	r := rand.New(rand.NewPCG(1, 1))
-	const kept = 4096
-	ix := open(b)
-	var payloads [][]byte
-	for i := range kept {
-		p := fakeengine.Prompt{Tokens: randomTokens(r, 64*16), Size: 16, Hash: uint64(i+1) << 32}
-		for from := 0; from < 64; from += 8 {
-			payloads = append(payloads, fakeengine.Payload(1, 0, p.Stored(from, from+8)))
-		}
-	}
-	b.ReportAllocs()
-	i := 0
-	for b.Loop() {
-		if i == len(payloads) {
-			b.StopTimer()
-			must(b, ix.RemovePod("a"))
-			i = 0
-			b.StartTimer()
-		}
-		must(b, ix.Ingest("a", "m", payloads[i]))
-		i++
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/8, "ns/block")
-}
-
 // BenchmarkApplyBatch takes decoded batches of 64 fresh blocks, up to a million
 // blocks; then the pod is removed and all begins again.
 func BenchmarkApplyBatch(b *testing.B) {

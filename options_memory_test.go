@@ -228,9 +228,7 @@ func TestNoRoomForTheFirst(t *testing.T) {
 	ix, _ := small(t, 1)
 	other := message("o", 0, 1, 0, p.Stored(0, 1))
 	other.Pod = "b"
-	if _, err := ix.IngestMessage(other); err != nil {
-		t.Fatal(err)
-	}
+	brings(other)(t, ix)
 	for _, m := range []kvindex.Message{
 		message("s", 0, 1, 0, p.Stored(0, 1)),           // the first of its engine
 		hold(message("s", 1, 2, 0, p.Stored(1, 2))),     // no gap that the engine is asked about

@@ -169,7 +169,7 @@ func hybrid(p fakeengine.Prompt, n, window int) []fakeengine.Event {
 	return []fakeengine.Event{full, sliding, state}
 }
 
-// TestDraftLayers: what draft layers give up, where it is known that there are some.
+// TestDraftLayers: what draft layers give up, beside what TestHybridsByTheRule draws.
 func TestDraftLayers(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	for _, c := range []struct {
@@ -179,14 +179,6 @@ func TestDraftLayers(t *testing.T) {
 		cached  int
 		bound   bool
 	}{
-		{"one group, not known", kvindex.Profile{}, []fakeengine.Event{p.Stored(0, 6)}, 96, false},
-		{"one group, none", kvindex.Profile{Draft: kvindex.DraftNone}, []fakeengine.Event{p.Stored(0, 6)}, 96, false},
-		{"one group", kvindex.Profile{Draft: kvindex.DraftLayers}, []fakeengine.Event{p.Stored(0, 6)}, 80, false},
-		{"one group, all held", kvindex.Profile{Draft: kvindex.DraftLayers}, []fakeengine.Event{p.Stored(0, 8)}, 96, false},
-		{"one group, one block", kvindex.Profile{Draft: kvindex.DraftLayers}, []fakeengine.Event{p.Stored(0, 1)}, 0, false},
-		{"one group, nothing", kvindex.Profile{Draft: kvindex.DraftLayers}, []fakeengine.Event{p.Stored(0, 1), p.Removed(0)}, 0, false},
-		{"three groups, not known", kvindex.Profile{}, hybrid(p, 6, 48), 96, true},
-		{"three groups, none", kvindex.Profile{Draft: kvindex.DraftNone}, hybrid(p, 6, 48), 96, false},
 		{"groups that no event names", kvindex.Profile{Draft: kvindex.DraftNone, Groups: []index.Group{{ID: 7, Kind: index.GroupMamba}}},
 			[]fakeengine.Event{p.Stored(0, 6)}, 96, true},
 		{"the same beside others", kvindex.Profile{Draft: kvindex.DraftNone, Groups: []index.Group{{ID: 7, Kind: index.GroupMamba}}},

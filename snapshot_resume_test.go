@@ -114,9 +114,7 @@ func TestAKeptLossIsKept(t *testing.T) {
 		for _, late := range []bool{false, true} { // the first Indexer hears what follows, or another one
 			ix, another, _ := heardTen(t, kvindex.WithKeepOnLoss())
 			send := func(m kvindex.Message) {
-				if _, err := ix.IngestMessage(m); err != nil {
-					t.Fatal(err)
-				}
+				brings(m)(t, ix)
 			}
 			send(message("s", 12, 1012, 0, p.Stored(12, 13)))
 			if late {

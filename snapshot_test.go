@@ -247,9 +247,7 @@ func heard(t testing.TB, opts ...kvindex.Option) *kvindex.Indexer {
 		for _, pod := range []string{"a", "b", "c"} {
 			m := message("s", seq, float64(seq+1), 0, p.Stored(int(seq), int(seq)+1))
 			m.Pod = pod
-			if _, err := ix.IngestMessage(m); err != nil {
-				t.Fatal(err)
-			}
+			apply(t, ix, m)
 		}
 	}
 	return ix

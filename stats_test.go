@@ -300,9 +300,7 @@ func TestWhatAPodMayInvent(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 8)
 	for i := range 2 * kvindex.MaxStreams {
-		if _, err := ix.IngestMessage(hold(message(fmt.Sprint("invented", i), 1, 1, 0))); err != nil {
-			t.Fatal(err)
-		}
+		brings(hold(message(fmt.Sprint("invented", i), 1, 1, 0)))(t, ix)
 	}
 	play(t, ix, p, step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive})
 	for i := range 2 * kvindex.MaxModels {
@@ -315,12 +313,8 @@ func TestWhatAPodMayInvent(t *testing.T) {
 	huge := message("s", 1<<64-2, 2, 0)
 	for _, ts := range []float64{2, 3, 4} {
 		huge.Payload = fakeengine.Payload(ts, 0)
-		if _, err := ix.IngestMessage(huge); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := ix.IngestMessage(message("s", 0, ts+0.5, 0)); err != nil {
-			t.Fatal(err)
-		}
+		brings(huge)(t, ix)
+		brings(message("s", 0, ts+0.5, 0))(t, ix)
 	}
 	if s := ix.Stats(); s.Missing != 1<<64-1 {
 		t.Errorf("%d messages are missing", s.Missing)
@@ -332,9 +326,7 @@ func TestThePodOfASlowCall(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	for range 200 {
 		ix := open(t)
-		if _, err := ix.IngestMessage(message("s", 0, 1, 0, p.Stored(0, 4))); err != nil {
-			t.Fatal(err)
-		}
+		brings(message("s", 0, 1, 0, p.Stored(0, 4)))(t, ix)
 		var calls sync.WaitGroup
 		calls.Go(func() { _ = ix.Sink().StreamNote("a", "m", "s", events.NoteRestarted) })
 		calls.Go(func() { _ = ix.MarkLost("a", 0) })

@@ -219,9 +219,7 @@ func TestUnrecognizedInASnapshot(t *testing.T) {
 	m := kvindex.Message{Pod: "a", Model: "m", Stream: "s"}
 	for seq, payload := range [][]byte{stored, kindOf(removed, "BlockRemoved", "BlockEvicted")} {
 		m.Seq, m.Payload = uint64(seq), payload
-		if _, err := ix.IngestMessage(m); err != nil {
-			t.Fatal(err)
-		}
+		brings(m)(t, ix)
 	}
 	var b bytes.Buffer
 	must(t, ix.Snapshot(t.Context(), &b))
@@ -229,9 +227,7 @@ func TestUnrecognizedInASnapshot(t *testing.T) {
 	must(t, err)
 	defer again.Close()
 	m.Seq, m.Payload = 2, fakeengine.Payload(3, 0)
-	if _, err := again.IngestMessage(m); err != nil {
-		t.Fatal(err)
-	}
+	brings(m)(t, again)
 	s := score(t, again, kvindex.Request{Tokens: p.Tokens})[0]
 	if s.CachedTokens > 0 && !s.UpperBound {
 		t.Errorf("%+v, and not recognized: %q", s, again.Pods(nil)[0].Unrecognized)

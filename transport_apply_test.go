@@ -29,9 +29,7 @@ func TestLossByStream(t *testing.T) {
 		message("s", 0, 1, 0, p.Stored(0, 1)), message("s", 1, 1, 1, p.Stored(0, 2)),
 		message("t", 0, 1, 2, p.Stored(0, 3)), message("u", 5, 1, 3, p.Stored(0, 4)),
 	} {
-		if _, err := ix.IngestMessage(m); err != nil {
-			t.Fatal(err)
-		}
+		brings(m)(t, ix)
 	}
 	if got := ranks(); got != [4]int{1, 2, 3, 4} {
 		t.Fatalf("blocks by rank %v", got)
@@ -39,9 +37,7 @@ func TestLossByStream(t *testing.T) {
 	if info := ix.Pods(nil)[0]; info.State != kvindex.StatePartial || info.Ranks[2].State != kvindex.StateLive {
 		t.Errorf("%+v", info)
 	}
-	if _, err := ix.IngestMessage(message("s", 9, 2, 1, p.Stored(0, 1))); err != nil {
-		t.Fatal(err)
-	}
+	brings(message("s", 9, 2, 1, p.Stored(0, 1)))(t, ix)
 	if got := ranks(); got != [4]int{0, 1, 3, 4} {
 		t.Fatalf("blocks by rank %v", got)
 	}
@@ -110,9 +106,7 @@ func TestMalformedFirst(t *testing.T) {
 		t.Errorf("after a message that nobody could read: %+v", n)
 	}
 	p := fakeengine.NewPrompt(1, 16, 1)
-	if _, err := ix.IngestMessage(message("s", 1, 2, 0, p.Stored(0, 1))); err != nil {
-		t.Fatal(err)
-	}
+	brings(message("s", 1, 2, 0, p.Stored(0, 1)))(t, ix)
 	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.State != kvindex.StatePartial || s.MatchedBlocks != 1 {
 		t.Errorf("got %+v", s)
 	}
@@ -127,9 +121,7 @@ func TestPartialViewCountsNoReport(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 4)
 	for i, e := range []fakeengine.Event{p.Stored(0, 2), p.Stored(0, 4), p.Removed(1)} {
-		if _, err := ix.IngestMessage(message("s", uint64(5+i), float64(i), 0, e)); err != nil {
-			t.Fatal(err)
-		}
+		brings(message("s", uint64(5+i), float64(i), 0, e))(t, ix)
 	}
 	if got := blocks(t, ix, "a", p); got != 1 {
 		t.Errorf("%d blocks, want 1", got)
@@ -147,9 +139,7 @@ func TestAClearEndsThePartialView(t *testing.T) {
 			{p.Stored(0, 4)}, // two that are held and two that are new: a second copy
 			{p.Removed(0, 1)},
 		} {
-			if _, err := ix.IngestMessage(message("s", first+uint64(i), float64(i+1), 0, evs...)); err != nil {
-				t.Fatal(err)
-			}
+			brings(message("s", first+uint64(i), float64(i+1), 0, evs...))(t, ix)
 		}
 		if got := blocks(t, ix, "a", p); got != 4 {
 			t.Errorf("heard from %d: %d blocks", first, got)
@@ -164,9 +154,7 @@ func TestLag(t *testing.T) {
 		t.Helper()
 		m := message("s", 0, at, 0)
 		m.Pod = pod
-		if _, err := ix.IngestMessage(m); err != nil {
-			t.Fatal(err)
-		}
+		brings(m)(t, ix)
 		for _, i := range ix.Pods(nil) {
 			if i.Pod == pod {
 				return i.Ranks[0].Lag

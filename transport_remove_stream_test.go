@@ -395,9 +395,7 @@ func runRemovals(t *testing.T, seed uint64, seen *removals) {
 			m := message(name, next[n], clock, rank, evs...)
 			next[n]++
 			d.do = func(ix *kvindex.Indexer) *kvindex.Indexer {
-				if _, err := ix.IngestMessage(m); err != nil {
-					t.Fatal(err)
-				}
+				brings(m)(t, ix)
 				return nil
 			}
 			if gone[name] {
@@ -547,8 +545,10 @@ func checkViews(t *testing.T, ix *kvindex.Indexer) {
 func TestStreamView(t *testing.T) {
 	ix := open(t)
 	note("s", events.NoteOpened)(t, ix)
-	if v := ix.Sink().StreamView("a", "m", "t"); v != (events.StreamView{}) {
-		t.Errorf("another stream: %+v", v)
+	for _, pod := range []string{"a", "b"} {
+		if v := ix.Sink().StreamView(pod, "m", "t"); v != (events.StreamView{}) {
+			t.Errorf("pod %s, a stream that is not known: %+v", pod, v)
+		}
 	}
 	p := fakeengine.NewPrompt(1, 16, 8)
 	cpu := p.Stored(0, 2)

@@ -277,9 +277,7 @@ func TestARankMovesToAnotherStream(t *testing.T) {
 			}
 		}
 		must(t, first(ix))
-		if _, err := ix.IngestMessage(message("tcp://10.0.0.2:5557", c.seq, 2, 0, q.Stored(0, 1))); err != nil {
-			t.Fatal(err)
-		}
+		brings(message("tcp://10.0.0.2:5557", c.seq, 2, 0, q.Stored(0, 1)))(t, ix)
 		if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.MatchedBlocks != 0 || s.State != c.want || blocks(t, ix, "a", q) != 1 {
 			t.Errorf("%s: %+v", c.name, s)
 		}
