@@ -12,7 +12,6 @@ import (
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
-	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/tokenize/chat"
 	"github.com/vmihailenco/msgpack/v5"
 )
@@ -148,42 +147,9 @@ func ExampleIndexer_IngestMessage() {
 	// 5: applied true, duplicate false
 }
 
-// A subscriber feeds an Indexer from an engine's ZeroMQ socket.
-func ExampleIndexer_subscriber() {
-	ix, err := kvindex.New()
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer ix.Close()
-	sub, err := events.NewSubscriber(ix.Sink(), events.SubscriberConfig{
-		Endpoint: "tcp://127.0.0.1:5557", Pod: "pod-a", Model: "llama",
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
-	defer cancel()
-	fmt.Println(sub.Run(ctx)) // runs until the context ends
-	// Output: context deadline exceeded
-}
-
-// Clients of this fleet cannot set kv_cache_report_mode, so every announcement
-// is a copy.
-func ExampleWithProfile() {
-	ix, err := kvindex.New(kvindex.WithProfile(func(pod, model string) kvindex.Profile {
-		return kvindex.Profile{Copies: kvindex.CopiesExact}
-	}))
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer ix.Close()
-	fmt.Println(ix.Stats().Pods)
-	// Output: 0
-}
-
 // Indexes that share their seed have equal keys for equal prompts.
 func ExampleWithIndex() {
-	memory, err := inmemory.New(index.MemoryConfig{IdleNames: 1 << 20})
+	memory, err := index.NewMemory(index.MemoryConfig{IdleNames: 1 << 20})
 	if err != nil {
 		log.Fatal(err)
 	}

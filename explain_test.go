@@ -541,12 +541,7 @@ var situations = []struct {
 // full opens an index that has given up blocks of pod a, and that says of how many if it
 // describes.
 func (s *situation) full(describes bool) {
-	m, err := inmemory.New(index.MemoryConfig{})
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(func() { m.Close() })
-	l := lister{m, "a"}
+	l := lister{memory(s.T), "a"}
 	if describes {
 		s.open(kvindex.WithIndex(l))
 		return
@@ -559,10 +554,7 @@ func (s *situation) full(describes bool) {
 
 // noExplainer is a backend that has no optional ability.
 func noExplainer(t *testing.T) index.Index {
-	m, err := inmemory.New(index.MemoryConfig{})
-	must(t, err)
-	t.Cleanup(func() { m.Close() })
-	return struct{ index.Index }{m}
+	return struct{ index.Index }{memory(t)}
 }
 
 // TestCauses makes scores of known causes, and asks for them.
@@ -891,45 +883,6 @@ pod "c": 0 of 2 tokens cached, rank 0, live
 	}
 }
 
-// While pods come, go and change, an Explanation is of one moment.
-func TestExplainWhileBusy(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 40)
-	const rounds = 300
-	ingest(t, ix, "a", p.Stored(0, 1))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for i := range rounds {
-			for _, pod := range []string{"a", "b"} {
-				ingest(t, ix, pod, p.Stored(0, 40), p.Removed(i%40))
-				if i%20 == 0 {
-					ix.RemovePod("b")
-				}
-			}
-		}
-	}()
-	for busy := true; busy; {
-		select {
-		case <-done:
-			busy = false
-		default:
-		}
-		for _, pod := range []string{"a", "b"} {
-			e, err := ix.Explain(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens}, pod)
-			if err != nil || e.Err != nil || !slices.Contains(causeNames, e.Cause) {
-				t.Fatalf("%v, %v", e, err)
-			}
-			if s := e.Score; e.Cause == "evicted" && e.Block*e.BlockTokens != s.CachedTokens {
-				t.Fatal(e)
-			}
-		}
-	}
-	if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: p.Tokens}, "a"); e.Cause == "unexplained" {
-		t.Errorf("nothing changes any more: %s", e)
-	}
-}
-
 // What one rank, pod or scope has is not another's.
 func TestCausesOfRanks(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
@@ -989,32 +942,19 @@ func TestCausesOfRanks(t *testing.T) {
 	}
 }
 
-// restless is an index that changes after the score was made.
-type restless struct {
-	inmemory.Memory
-	change func()
-}
-
-func (r restless) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
-	if q.Held {
-		r.change()
-	}
-	return r.Memory.Match(ctx, q, m)
-}
-
 // The score and its cause are of one moment, or no cause is told.
 func TestExplainOfOneMoment(t *testing.T) {
-	m, err := inmemory.New(index.MemoryConfig{})
-	must(t, err)
-	defer m.Close()
+	m := &altered{Memory: memory(t)}
 	p := fakeengine.NewPrompt(1, 16, 8)
 	left, change := 0, func() {}
-	ix := open(t, kvindex.WithIndex(restless{m, func() {
-		if left > 0 {
+	m.match = func(ctx context.Context, q *index.Query, dst *index.Matches) error {
+		if q.Held && left > 0 { // behind the score
 			left--
 			change()
 		}
-	}}))
+		return m.Memory.Match(ctx, q, dst)
+	}
+	ix := open(t, kvindex.WithIndex(m))
 	r := &kvindex.Request{Model: "m", Tokens: p.Tokens}
 	ask := func() *kvindex.Explanation {
 		t.Helper()

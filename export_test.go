@@ -43,14 +43,6 @@ const MediaForms = hashing.NumForms
 // ScoreCounts count scores.
 type ScoreCounts = scoreCounts
 
-// KeysOf is the read path's hashing, for tests of the chain rule.
-func KeysOf(seed [16]byte, model, adapter, salt string, unit int, tokens []uint32) (root index.Key, locals []index.Local, prefix []index.Key) {
-	h := hashing.New(seed)
-	root = h.Root(hashing.Scope{Model: model, Adapter: adapter, Salt: salt}, index.Variant{Unit: unit})
-	locals = h.Locals(nil, tokens, unit, nil)
-	return root, locals, hashing.Keys(nil, root, locals)
-}
-
 // HashPrompt does the hashing of a score and nothing else.
 func HashPrompt(x *Indexer, model string, tokens []uint32) {
 	sc := x.newScorer()
@@ -128,21 +120,6 @@ func ScoreKeys(x *Indexer, model string, tokens []uint32, pods ...string) func()
 		}
 		return best
 	}
-}
-
-// ChangesOf is what an index is told of the last of some payloads.
-func ChangesOf(p Profile, payloads ...[]byte) ([]index.Change, error) {
-	e, _ := p.complete()
-	c := engine.Converter{Hash: hashing.New([16]byte{1}), Model: "m", Profile: e, Recent: &engine.Recent{}}
-	for _, payload := range payloads {
-		var b events.Batch
-		if err := events.Decode(payload, &b); err != nil {
-			return nil, err
-		}
-		c.Changes = c.Changes[:0]
-		c.Convert(&b)
-	}
-	return c.Changes, nil
 }
 
 // NoteOf reads a note of a directory, and writes what it has read.

@@ -8,62 +8,18 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
-	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 	"github.com/kvindex/kvindex/stats"
 )
 
-func TestTiers(t *testing.T) {
+// What no request can name matches no request, and is counted.
+func TestOddExtraKeys(t *testing.T) {
 	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 6)
-	tier := func(medium string, block int) *fakeengine.Stored {
-		s := p.Stored(block, block+1)
-		s.Tokens, s.BlockSize, s.Parent, s.Medium = nil, 0, nil, medium
-		return s
-	}
-	ingest(t, ix, "a", p.Stored(0, 6))
-	for b, medium := range []string{"gpu", "cpu", "Disk", "object_store", "from the future", ""} {
-		ingest(t, ix, "a", p.Removed(b), tier(medium, b))
-	}
-	want := [index.NumTiers]int{2, 1, 1, 1, 1}
-	s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]
-	if s.Tiers != want || s.MatchedBlocks != 6 || s.CachedTokens != 16 {
-		t.Errorf("got %+v", s)
-	}
-}
-
-// Media are told from each other and from their absence, by what they are and
-// where they start; an item that lasts over several blocks is in the chain.
-func TestMedia(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 4)
-	s := p.Stored(0, 4)
-	item := func(offset int64) []enginehash.Extra {
-		return []enginehash.Extra{{Kind: enginehash.ExtraMedia, Text: "cat", Int: offset}}
-	}
-	s.Extra = [][]enginehash.Extra{nil, item(5), item(-11), nil} // tokens 21 to 40
-	ingest(t, ix, "a", s)
-	for _, c := range []struct {
-		media []kvindex.Media
-		want  int
-	}{
-		{[]kvindex.Media{{Hash: "cat", Offset: 21}}, 4},
-		{[]kvindex.Media{{Hash: "dog", Offset: 21}}, 1},
-		{[]kvindex.Media{{Hash: "cat", Offset: 22}}, 1},
-		{[]kvindex.Media{{Hash: "cat", Offset: 5}}, 0},
-		{[]kvindex.Media{{Hash: "cat", Offset: 21}, {Hash: "cat", Offset: 50}}, 3},
-		{nil, 1},
-	} {
-		if got := score(t, ix, kvindex.Request{Tokens: p.Tokens, Media: c.media})[0].MatchedBlocks; got != c.want {
-			t.Errorf("media %v: %d blocks, want %d", c.media, got, c.want)
-		}
-	}
-	// What no request can name matches no request.
 	for i, odd := range []enginehash.Extra{
 		{Kind: enginehash.ExtraBytes, Text: "embeddings"}, {Kind: enginehash.ExtraInt, Int: 7}, {Kind: enginehash.ExtraMedia, Text: "cat", Int: 99},
 	} {
-		q := fakeengine.NewPrompt(uint64(2+i), 16, 2)
+		q := fakeengine.NewPrompt(uint64(1+i), 16, 2)
 		s := q.Stored(0, 2)
 		s.Extra = [][]enginehash.Extra{nil, {odd}}
 		ingest(t, ix, "a", s)
@@ -101,30 +57,18 @@ func TestMediaOfAnotherForm(t *testing.T) {
 	}
 }
 
-// EAGLE's blocks are of pairs, one fewer than tokens, and the last pair of a
-// prompt is computed always.
-func TestPairs(t *testing.T) {
+// A pair whose second token is not the one that the next pair begins with is no prompt's.
+func TestPairsOfNoPrompt(t *testing.T) {
 	ix := open(t)
-	tokens := fakeengine.NewPrompt(1, 1, 50).Tokens
-	store := func(hash uint64, pairs []uint32) {
-		e := events.Event{Kind: events.Stored, Hashes: []uint64{hash}, Tokens: pairs, Pairs: true, BlockSize: 16, HasParent: hash > 1, Parent: hash - 1}
-		must(t, ix.ApplyBatch("a", "m", &events.Batch{Events: []events.Event{e}}))
-	}
+	tokens := fakeengine.NewPrompt(1, 1, 33).Tokens
 	var pairs []uint32
-	for i := range 48 {
+	for i := range 32 {
 		pairs = append(pairs, tokens[i], tokens[i+1])
 	}
-	store(1, pairs[:32])
-	store(2, pairs[32:64])
-	for n, want := range map[int][2]int{1: {}, 16: {}, 17: {1, 0}, 18: {1, 16}, 32: {1, 16}, 33: {2, 16}, 34: {2, 32}, 50: {2, 32}} {
-		s := score(t, ix, kvindex.Request{Tokens: tokens[:n]})[0]
-		if got := [2]int{s.MatchedBlocks, s.CachedTokens}; got != want {
-			t.Errorf("%d tokens: got %v, want %v", n, got, want)
-		}
-	}
-	pairs[64+2*7+1]++ // not the token that the next pair begins with
-	store(3, pairs[64:])
-	if got := score(t, ix, kvindex.Request{Tokens: tokens})[0].MatchedBlocks; got != 2 {
+	pairs[32+2*7+1]++
+	e := events.Event{Kind: events.Stored, Hashes: []uint64{1, 2}, Tokens: pairs, Pairs: true, BlockSize: 16}
+	must(t, ix.ApplyBatch("a", "m", &events.Batch{Events: []events.Event{e}}))
+	if got := score(t, ix, kvindex.Request{Tokens: tokens})[0].MatchedBlocks; got != 1 {
 		t.Errorf("%d blocks with pairs that are no prompt's", got)
 	}
 	if n := ix.Stats().Unscored; n != 0 {
@@ -208,34 +152,6 @@ func TestASaltNamedLikeAnAdapter(t *testing.T) {
 	}
 	if got := score(t, ix, kvindex.Request{Tokens: p.Tokens, Adapter: "x"})[0]; got.MatchedBlocks*16 > e.Held(p.Tokens, "x", "") {
 		t.Errorf("claims %d blocks, the engine holds %d tokens", got.MatchedBlocks, e.Held(p.Tokens, "x", ""))
-	}
-}
-
-// Hashes in bytes and integers of one stream are one name.
-func TestHashesInBytesAndIntegers(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(0xfedcba98, 16, 6)
-	send := func(inBytes bool, e fakeengine.Event) {
-		t.Helper()
-		must(t, ix.Ingest("a", "m", fakeengine.Encoding{ByteHashes: inBytes}.Append(nil, &fakeengine.Batch{Events: []fakeengine.Event{e}})))
-	}
-	for step, c := range []struct {
-		inBytes bool
-		event   fakeengine.Event
-		want    int
-	}{
-		{false, p.Stored(0, 2), 2},
-		{true, p.Stored(2, 4), 4},
-		{false, p.Stored(4, 6), 6},
-		{true, p.Removed(1), 1},
-		{true, p.Stored(1, 2), 6},
-		{false, p.Removed(3), 3},
-		{false, p.Removed(1), 1},
-	} {
-		send(c.inBytes, c.event)
-		if got := blocks(t, ix, "a", p); got != c.want {
-			t.Errorf("step %d: %d blocks, want %d", step, got, c.want)
-		}
 	}
 }
 

@@ -23,6 +23,8 @@ func TestBadIngests(t *testing.T) {
 		"pod":   ix.Ingest("", "m", fakeengine.Payload(1, 0)),
 		"model": ix.Ingest("a", "", fakeengine.Payload(1, 0)),
 		"rank":  ix.MarkLost("a", 0),
+		"batch": ix.ApplyBatch("a", "m", nil),
+		"note":  ix.Sink().StreamNote("", "m", "s", events.NoteOpened),
 	} {
 		if err == nil || !strings.HasPrefix(err.Error(), "kvindex: ") {
 			t.Errorf("%s: %v", name, err)
@@ -54,40 +56,6 @@ func TestBadIngests(t *testing.T) {
 	}
 }
 
-func TestBadBatches(t *testing.T) {
-	ix := open(t)
-	stored := events.Event{Kind: events.Stored, Hashes: []uint64{1}, Tokens: make([]uint32, 16), BlockSize: 16}
-	with := func(set func(*events.Event)) *events.Batch {
-		e := stored
-		set(&e)
-		return &events.Batch{Events: []events.Event{e}}
-	}
-	for text, b := range map[string]*events.Batch{
-		"the batch is nil":      nil,
-		"rank -1":               {Rank: -1},
-		"unknown kind 9":        with(func(e *events.Event) { e.Kind = 9 }),
-		"block size -16":        with(func(e *events.Event) { e.BlockSize = -16 }),
-		"without a block_size":  with(func(e *events.Event) { e.BlockSize = 0 }),
-		"not a multiple":        with(func(e *events.Event) { e.BlockSize = 5 }),
-		"2 hashes for 1 blocks": with(func(e *events.Event) { e.Hashes = []uint64{1, 2} }),
-		"group -1":              with(func(e *events.Event) { e.Group = -1 }),
-		"are not pairs":         with(func(e *events.Event) { e.Pairs, e.Tokens = true, e.Tokens[:15] }),
-		"remaining counts":      with(func(e *events.Event) { e.Remaining = []uint32{1, 2} }),
-		"extra key 0":           with(func(e *events.Event) { e.Extra = []events.ExtraKey{{Block: 1}} }),
-	} {
-		if err := ix.ApplyBatch("a", "m", b); !errors.Is(err, kvindex.ErrMalformed) || !strings.Contains(err.Error(), text) {
-			t.Errorf("%s: %v", text, err)
-		}
-	}
-	if err := ix.ApplyBatch("a", "m", &events.Batch{Events: []events.Event{stored}}); err != nil {
-		t.Error(err)
-	}
-	bad := open(t, kvindex.WithProfile(func(string, string) kvindex.Profile { return kvindex.Profile{Copies: 99} }))
-	if err := bad.Ingest("a", "m", fakeengine.Payload(1, 0)); err == nil || !strings.Contains(err.Error(), "WithProfile") {
-		t.Errorf("a bad profile: %v", err)
-	}
-}
-
 func TestMalformedPayloads(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 3)
@@ -110,34 +78,6 @@ func TestMalformedPayloads(t *testing.T) {
 			t.Errorf("block size %d: %v", size, err)
 		}
 	}
-}
-
-// BenchmarkIngest takes fresh payloads of 8 blocks: prompts of 64 blocks, one
-// after the other, until the pod is removed and all begins again.
-func BenchmarkIngest(b *testing.B) {
-	r := rand.New(rand.NewPCG(1, 1))
-	const kept = 4096
-	ix := open(b)
-	var payloads [][]byte
-	for i := range kept {
-		p := fakeengine.Prompt{Tokens: randomTokens(r, 64*16), Size: 16, Hash: uint64(i+1) << 32}
-		for from := 0; from < 64; from += 8 {
-			payloads = append(payloads, fakeengine.Payload(1, 0, p.Stored(from, from+8)))
-		}
-	}
-	b.ReportAllocs()
-	i := 0
-	for b.Loop() {
-		if i == len(payloads) {
-			b.StopTimer()
-			must(b, ix.RemovePod("a"))
-			i = 0
-			b.StartTimer()
-		}
-		must(b, ix.Ingest("a", "m", payloads[i]))
-		i++
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/8, "ns/block")
 }
 
 // BenchmarkApplyBatch takes decoded batches of 64 fresh blocks, up to a million
@@ -296,31 +236,4 @@ func engineCycle(form fakeengine.Encoding, evs, blocks int) (stored, removed [][
 		removed[len(removed)-32/blocks] = form.Append(nil, &evicted)
 	}
 	return stored, removed
-}
-
-// BenchmarkRejectMalformed reads 64 blocks before it finds the fault.
-func BenchmarkRejectMalformed(b *testing.B) {
-	ix := open(b)
-	bad := fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 64).Stored(0, 64), fakeengine.Cleared{})
-	bad = bad[:len(bad)-1]
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := ix.Ingest("a", "m", bad); err == nil {
-			b.Fatal("no error")
-		}
-	}
-	b.SetBytes(int64(len(bad)))
-}
-
-// A host that begins to Ingest behind the first message of an engine calls MarkLost once:
-// then the rank is partial, and what comes counts.
-func TestIngestBeginsLate(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 4)
-	ingest(t, ix, "a", p.Stored(0, 1))
-	must(t, ix.MarkLost("a", 0))
-	ingest(t, ix, "a", p.Stored(0, 3))
-	if got := ix.Pods(nil)[0]; got.State != kvindex.StatePartial || blocks(t, ix, "a", p) != 3 {
-		t.Errorf("%d blocks, %+v", blocks(t, ix, "a", p), got)
-	}
 }

@@ -3,17 +3,20 @@ package kvindex_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
 var ctx = context.Background()
@@ -43,6 +46,66 @@ func open(t testing.TB, opts ...kvindex.Option) *kvindex.Indexer {
 	must(t, err)
 	t.Cleanup(func() { ix.Close() })
 	return ix
+}
+
+// memory opens an index in memory with testSeed.
+func memory(t testing.TB) inmemory.Memory {
+	t.Helper()
+	m, err := inmemory.New(index.MemoryConfig{Seed: testSeed})
+	must(t, err)
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
+// altered is an index in memory of which a test changes some calls.
+type altered struct {
+	inmemory.Memory
+	// before, if set, is called before each Apply, Cursor, Remove and RemoveSource, and ends these by
+	// its error.
+	before func(ctx context.Context, call string, src index.Source) error
+	match  func(ctx context.Context, q *index.Query, m *index.Matches) error // if set, is Match
+}
+
+func (a *altered) may(ctx context.Context, call string, src index.Source) error {
+	if a.before == nil {
+		return nil
+	}
+	return a.before(ctx, call, src)
+}
+
+func (a *altered) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+	if err := a.may(ctx, "Apply", src); err != nil {
+		return index.Applied{}, err
+	}
+	return a.Memory.Apply(ctx, src, cur, changes)
+}
+
+func (a *altered) Cursor(ctx context.Context, src index.Source, stream string) (index.Cursor, error) {
+	if err := a.may(ctx, "Cursor", src); err != nil {
+		return index.Cursor{}, err
+	}
+	return a.Memory.Cursor(ctx, src, stream)
+}
+
+func (a *altered) Remove(ctx context.Context, pod string) error {
+	if err := a.may(ctx, "Remove", index.Source{Pod: pod}); err != nil {
+		return err
+	}
+	return a.Memory.Remove(ctx, pod)
+}
+
+func (a *altered) RemoveSource(ctx context.Context, src index.Source) error {
+	if err := a.may(ctx, "RemoveSource", src); err != nil {
+		return err
+	}
+	return a.Memory.RemoveSource(ctx, src)
+}
+
+func (a *altered) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
+	if a.match != nil {
+		return a.match(ctx, q, m)
+	}
+	return a.Memory.Match(ctx, q, m)
 }
 
 func withProfile(p kvindex.Profile) kvindex.Option {
@@ -142,6 +205,10 @@ func TestClose(t *testing.T) {
 		"ApplyBatch":    ix.ApplyBatch("a", "m", new(events.Batch)),
 		"MarkLost":      ix.MarkLost("a", 0),
 		"RemovePod":     ix.RemovePod("a"),
+		"NoteOpened":    ix.Sink().StreamNote("a", "m", "s", events.NoteOpened),
+		"NoteLost":      ix.Sink().StreamNote("a", "m", "s", events.NoteLost),
+		"NoteRestarted": ix.Sink().StreamNote("a", "m", "s", events.NoteRestarted),
+		"NoteRewound":   ix.Sink().StreamNote("a", "m", "s", events.NoteRewound),
 	} {
 		if !errors.Is(err, kvindex.ErrClosed) {
 			t.Errorf("%s: %v", name, err)
@@ -158,22 +225,30 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestConcurrent has everything at once, with readers that know what can never
-// be seen.
+// TestConcurrent has pods, ranks, adapters and names come and go while all is asked, by readers that
+// know what can never be seen.
 func TestConcurrent(t *testing.T) {
-	ix := open(t)
+	ix := open(t, kvindex.WithResolver(aliases{"alias": {"m", ""}, "alias-sql": {"m", "sql"}}.resolve))
 	p := fakeengine.NewPrompt(1, 16, 32)
-	ingest(t, ix, "steady", p.Stored(0, 32))
-	var wg sync.WaitGroup
+	adapted := fakeengine.Prompt{Tokens: p.Tokens, Size: 16, Hash: 2 << 32}.Stored(0, 4)
+	adapted.Adapter = "sql"
+	said(t, ix, "steady", 500, p.Stored(0, 32), adapted)
+	const rounds, ranks = 300, 100
+	var writers, readers sync.WaitGroup
 	for w := range 3 {
-		wg.Go(func() {
+		writers.Go(func() {
 			pod := fmt.Sprint("w", w)
-			for i := range 300 {
+			for i := range rounds {
 				n := 1 + i%31
-				ingest(t, ix, pod, p.Stored(0, n))
-				m := message("s", uint64(i/2), float64(i), 1, p.Stored(0, n))
+				s := p.Stored(0, n)
+				s.Adapter = []string{"", "a", "b"}[i%3]
+				ingest(t, ix, pod, s)
+				m := message("s", uint64(i/2), float64(i), 1, p.Stored(0, n), p.Removed(0))
 				m.Pod = pod
 				if _, err := ix.IngestMessage(m); err != nil {
+					t.Error(err)
+				}
+				if err := ix.Ingest(pod, "m", []byte{7}); !errors.Is(err, kvindex.ErrMalformed) {
 					t.Error(err)
 				}
 				switch i % 7 {
@@ -184,25 +259,62 @@ func TestConcurrent(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				ix.Pods(nil)
-				ix.Stats()
-			}
-		})
-	}
-	for range 2 {
-		wg.Go(func() {
-			var a kvindex.Answer
-			for range 500 {
-				if err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens}, &a); err != nil {
-					t.Error(err)
-				}
-				if i := slices.IndexFunc(a.Pods, func(s kvindex.PodScore) bool { return s.Pod == "steady" }); i < 0 || a.Pods[i].MatchedBlocks != 32 {
-					t.Errorf("the steady pod: %+v", a.Pods)
+				if i < ranks && i%3 == w {
+					said(t, ix, "steady", i, p.Stored(0, 3))
 				}
 			}
 		})
 	}
-	wg.Wait()
+	var done atomic.Bool
+	ask := func(f func()) {
+		readers.Go(func() {
+			for !done.Load() {
+				f()
+			}
+		})
+	}
+	all, shared := kvindex.Request{Model: "alias", Ranks: true}, kvindex.Request{Model: "alias-sql", Candidates: ix.Candidates("alias-sql", []string{"steady", "w0"})}
+	for q, want := range map[*kvindex.Request]int{&all: 32, &shared: 4} {
+		seen := 0
+		q.Tokens = p.Tokens
+		ask(func() {
+			scores := score(t, ix, *q)
+			scores = slices.DeleteFunc(scores, func(s kvindex.PodScore) bool { return s.Pod != "steady" })
+			if len(scores) == 0 || scores[0].Rank != 500 || scores[0].MatchedBlocks != want || scores[0].State != kvindex.StateLive {
+				t.Errorf("the steady pod: %+v", scores)
+			}
+			seen = max(seen, len(scores))
+			slices.SortFunc(scores, func(a, b kvindex.PodScore) int { return a.Rank - b.Rank })
+			if len(scores) < seen || len(slices.Compact(scores)) < len(scores) {
+				t.Errorf("%d ranks, after %d", len(scores), seen)
+			}
+		})
+	}
+	ask(func() {
+		for _, pod := range []string{"steady", "w0", "w1"} {
+			e, err := ix.Explain(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens}, pod)
+			if err != nil || e.Err != nil || !slices.Contains(causeNames, e.Cause) {
+				t.Errorf("%v, %v", e, err)
+			} else if e.Cause == "evicted" && e.Block*e.BlockTokens != e.Score.CachedTokens {
+				t.Error(e) // it is not of one moment
+			}
+		}
+	})
+	ask(func() {
+		ix.Pods(nil)
+		if s := ix.Stats(); s.MalformedBy["type"] != s.Malformed {
+			t.Errorf("%v of %d", s.MalformedBy, s.Malformed)
+		}
+	})
+	writers.Wait()
+	done.Store(true)
+	readers.Wait()
+	if s := ix.Stats(); s.Malformed != 3*rounds {
+		t.Errorf("%d malformed", s.Malformed)
+	}
+	if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: p.Tokens}, "w0"); e.Cause == "unexplained" {
+		t.Errorf("nothing changes any more: %s", e)
+	}
 }
 
 // BenchmarkHeap reports the live heap for each held block, all included.
@@ -262,4 +374,14 @@ func must(t testing.TB, err error) {
 		t.Helper()
 		t.Fatal(err)
 	}
+}
+
+var long = flag.Bool("long", false, "long form: run all random histories, and want each rule to fire often")
+
+// choose returns how much a test does: by default, or with -long.
+func choose(usual, all int) int {
+	if *long {
+		return all
+	}
+	return usual
 }

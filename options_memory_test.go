@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -118,9 +119,7 @@ func (l lister) Match(ctx context.Context, q *index.Query, m *index.Matches) err
 
 // TestEvictedIsPartialAtBest: what was given up makes no state better than it is.
 func TestEvictedIsPartialAtBest(t *testing.T) {
-	m, err := inmemory.New(index.MemoryConfig{})
-	must(t, err)
-	defer m.Close()
+	m := memory(t)
 	ix := open(t, kvindex.WithIndex(lister{m, "a"}), kvindex.WithKeepOnLoss())
 	p := fakeengine.NewPrompt(1, 16, 3)
 	for _, state := range []kvindex.State{kvindex.StatePartial, kvindex.StateUncertain} {
@@ -134,34 +133,18 @@ func TestEvictedIsPartialAtBest(t *testing.T) {
 	}
 }
 
-// bounded is an index with room for so many sources.
-type bounded struct {
-	inmemory.Memory
-	room int
-}
-
-func (b *bounded) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
-	n := 0
-	for _, s := range b.Describe(nil) {
-		if n++; s.Source == src {
-			n = 0
-			break
-		}
-	}
-	if n > 0 && n >= b.room {
-		return index.Applied{}, fmt.Errorf("%w: pod %q of %d bytes", index.ErrFull, src.Pod, index.MinMemory)
-	}
-	return b.Memory.Apply(ctx, src, cur, changes)
-}
-
-// small opens an Indexer over a bounded index.
-func small(t *testing.T, room int, opts ...kvindex.Option) (*kvindex.Indexer, *bounded) {
+// small opens an Indexer over an index with room for so many sources, which the caller may change.
+func small(t *testing.T, room int, opts ...kvindex.Option) (*kvindex.Indexer, *int) {
 	t.Helper()
-	m, err := inmemory.New(index.MemoryConfig{})
-	must(t, err)
-	t.Cleanup(func() { m.Close() })
-	b := &bounded{m, room}
-	return open(t, append(opts, kvindex.WithIndex(b))...), b
+	m := &altered{Memory: memory(t)}
+	m.before = func(_ context.Context, call string, src index.Source) error {
+		sources := m.Describe(nil)
+		if call != "Apply" || len(sources) < room || slices.ContainsFunc(sources, func(s index.SourceInfo) bool { return s.Source == src }) {
+			return nil
+		}
+		return fmt.Errorf("%w: pod %q of %d bytes", index.ErrFull, src.Pod, index.MinMemory)
+	}
+	return open(t, append(opts, kvindex.WithIndex(m))...), &room
 }
 
 // TestNoRoom: messages for a rank that the index has no room for are errors, counted
@@ -171,7 +154,7 @@ func TestNoRoom(t *testing.T) {
 	for _, numbered := range []bool{true, false} {
 		t.Run(fmt.Sprintf("numbered=%v", numbered), func(t *testing.T) {
 			var losses []kvindex.Loss
-			ix, b := small(t, 1, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, l) }}))
+			ix, room := small(t, 1, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, l) }}))
 			next := uint64(0)
 			// say has the stream of pod a bring a message of a rank.
 			say := func(rank int, evs ...fakeengine.Event) (kvindex.Receipt, error) {
@@ -225,7 +208,7 @@ func TestNoRoom(t *testing.T) {
 			if err := ix.MarkLost("a", 1); err != nil {
 				t.Error(err)
 			}
-			b.room = 2
+			*room = 2
 			if r, err := say(1, p.Stored(0, 3)); err != nil || r != (kvindex.Receipt{Applied: true}) {
 				t.Fatalf("with room: %+v, %v", r, err)
 			}
@@ -242,13 +225,10 @@ func TestNoRoom(t *testing.T) {
 // TestNoRoomForTheFirst: what a rank has lost is not forgotten, whatever comes first.
 func TestNoRoomForTheFirst(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
-	ix, b := small(t, 0)
-	b.room = 1
+	ix, _ := small(t, 1)
 	other := message("o", 0, 1, 0, p.Stored(0, 1))
 	other.Pod = "b"
-	if _, err := ix.IngestMessage(other); err != nil {
-		t.Fatal(err)
-	}
+	brings(other)(t, ix)
 	for _, m := range []kvindex.Message{
 		message("s", 0, 1, 0, p.Stored(0, 1)),           // the first of its engine
 		hold(message("s", 1, 2, 0, p.Stored(1, 2))),     // no gap that the engine is asked about

@@ -285,6 +285,7 @@ func (s *listings) compare(reader *kvindex.Indexer) {
 	if !slices.Equal(got.Pods, want.Pods) {
 		s.Fatalf("%+v:\n%+v\nthe writer:\n%+v", q, got.Pods, want.Pods)
 	}
+	s.sameStates(&q, want.Pods)
 	if got.Unknown != nil {
 		s.fired["an unknown name"]++
 	}
@@ -304,6 +305,25 @@ func (s *listings) compare(reader *kvindex.Indexer) {
 		}
 		if p.UpperBound {
 			s.fired["an upper bound"]++
+		}
+	}
+}
+
+// sameStates compares the states in an answer with ranks with those of Pods.
+func (s *listings) sameStates(q *kvindex.Request, pods []kvindex.PodScore) {
+	s.Helper()
+	for _, p := range pods {
+		info, ok := s.writer.Pod(p.Pod, q.Model)
+		if !ok || !q.Ranks {
+			continue
+		}
+		state := info.State
+		if len(info.Ranks) > 0 {
+			i := slices.IndexFunc(info.Ranks, func(r kvindex.RankInfo) bool { return r.Rank == p.Rank })
+			state = info.Ranks[i].State
+		}
+		if p.State != state {
+			s.Fatalf("%+v: %+v, its rank is %v", q, p, state)
 		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,7 +17,6 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/sharedindex"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 	"github.com/kvindex/kvindex/stats"
@@ -299,27 +297,11 @@ func TestToldOnce(t *testing.T) {
 	step(0, "a repeat", stream(28, 0, s.p.Stored(0, 1)))
 }
 
-// waiting is an index that does nothing within the time that it has.
-type waiting struct {
-	index.Index
-	waits func(ctx context.Context) error
-}
-
-func (w waiting) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
-	return index.Applied{}, w.waits(ctx)
-}
-
-func (w waiting) Cursor(ctx context.Context, _ index.Source, _ string) (index.Cursor, error) {
-	return index.Cursor{}, w.waits(ctx)
-}
-
-func (w waiting) Remove(ctx context.Context, _ string) error { return w.waits(ctx) }
-
 // Every call of a backend that holds up the messages of a pod has a deadline.
 func TestApplyTimeout(t *testing.T) {
 	full := errors.New("out of time")
 	calls := 0
-	w := waiting{newShared(t).memory, func(ctx context.Context) error {
+	w := &altered{Memory: memory(t), before: func(ctx context.Context, _ string, _ index.Source) error {
 		calls++
 		if at, ok := ctx.Deadline(); !ok || time.Until(at) > kvindex.ApplyTimeout || time.Until(at) < kvindex.ApplyTimeout/2 {
 			t.Errorf("call %d: until %v, %t", calls, at, ok)
@@ -474,7 +456,20 @@ func TestHeardWithItsMessage(t *testing.T) {
 // TestMessageBehindRemovePod: a message waits until RemovePod has removed the blocks, also if a
 // score has found meanwhile that nothing is known of the pod.
 func TestMessageBehindRemovePod(t *testing.T) {
-	r := &removing{Memory: newShared(t).memory, entered: make(chan struct{}), held: make(chan struct{})}
+	entered, held := make(chan struct{}), make(chan struct{})
+	r := &altered{Memory: memory(t), before: func(_ context.Context, call string, _ index.Source) error {
+		if call == "Remove" {
+			close(entered)
+			<-held
+			return nil
+		}
+		select {
+		case <-held:
+		default:
+			t.Errorf("%s while the blocks of the pod are removed", call)
+		}
+		return nil
+	}}
 	ix := open(t, kvindex.WithIndex(r), kvindex.WithProfile(func(_, model string) (p kvindex.Profile) {
 		if model == "refused" {
 			p.Approximate = &kvindex.Approximate{} // has no BlockTokens
@@ -488,7 +483,7 @@ func TestMessageBehindRemovePod(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	<-r.entered
+	<-entered
 	score(t, ix, kvindex.Request{Model: "refused", Pods: []string{"b"}, Tokens: p.Tokens})
 	all.Go(func() {
 		if err := ix.Ingest("b", "m", fakeengine.Payload(1, 0, p.Stored(0, 2))); err != nil {
@@ -498,33 +493,8 @@ func TestMessageBehindRemovePod(t *testing.T) {
 	for range 10_000 { // so that the message comes as far as it can
 		runtime.Gosched()
 	}
-	close(r.held)
+	close(held)
 	all.Wait()
-	if r.early.Load() {
-		t.Error("a message was applied while the blocks of its pod were removed")
-	}
-}
-
-// removing is an index of which a Remove takes its time.
-type removing struct {
-	inmemory.Memory
-	entered, held chan struct{}
-	early         atomic.Bool // an Apply came before the Remove ended
-}
-
-func (r *removing) Remove(ctx context.Context, pod string) error {
-	close(r.entered)
-	<-r.held
-	return r.Memory.Remove(ctx, pod)
-}
-
-func (r *removing) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
-	select {
-	case <-r.held:
-	default:
-		r.early.Store(true)
-	}
-	return r.Memory.Apply(ctx, src, cur, changes)
 }
 
 // slowly is a process of which an Apply takes its time.
@@ -793,37 +763,6 @@ func TestSnapshotOfAReader(t *testing.T) {
 		if p.State != kvindex.StateUncertain || len(p.Adapters) > 0 {
 			t.Errorf("%+v", p)
 		}
-	}
-}
-
-// A pod that was removed and heard again between two looks has only what it said since.
-func TestListedAnew(t *testing.T) {
-	s := newSharing(t)
-	lora := s.p.Stored(0, 3)
-	lora.Adapter = "lora"
-	said(t, s.writer, "a", 0, lora)
-	said(t, s.writer, "a", 1, s.p.Stored(0, 1))
-	if got := s.states(t, kvindex.Request{Model: "lora"}); got != "a/0=3/live" {
-		t.Error(got)
-	}
-	must(t, s.writer.RemovePod("a"))
-	said(t, s.writer, "a", 0, s.p.Stored(0, 2))
-	var a kvindex.Answer
-	if err := s.reader.ScoreRequest(ctx, &kvindex.Request{Model: "lora", Tokens: s.p.Tokens}, &a); err != nil || !errors.Is(a.Unknown, kvindex.ErrUnknownModel) {
-		t.Errorf("%+v, %v", a, err)
-	}
-	s.reads(t, "a/m=live[0=live]")
-}
-
-// A hybrid model is one, also if the rank has gone that told it.
-func TestListedHybrid(t *testing.T) {
-	s := newSharing(t)
-	brings(message("s", 0, 1, 0, s.p.Stored(0, 3)), message("t", 0, 1, 1, hybrid(s.p, 3, 32)...))(t, s.writer)
-	must(t, s.writer.Sink().RemoveStream("a", "m", "t"))
-	q := kvindex.Request{Tokens: s.p.Tokens}
-	want, got := score(t, s.writer, q), score(t, s.reader, q)
-	if !slices.Equal(got, want) || !got[0].UpperBound {
-		t.Errorf("%+v, the writer %+v", got, want)
 	}
 }
 

@@ -48,9 +48,7 @@ type process struct {
 
 func newShared(t testing.TB) *sharedIndex {
 	t.Helper()
-	m, err := inmemory.New(index.MemoryConfig{Seed: testSeed})
-	must(t, err)
-	t.Cleanup(func() { m.Close() })
+	m := memory(t)
 	return &sharedIndex{memory: m, sources: make(map[index.Source]*sharedSource), owners: make(map[string]*process)}
 }
 

@@ -13,14 +13,11 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/prefixcache"
 )
 
 func TestOptions(t *testing.T) {
-	m, err := inmemory.New(index.MemoryConfig{Seed: testSeed})
-	must(t, err)
-	defer m.Close()
+	m := memory(t)
 	wordy := kvindex.Model{Tokenizer: words{}}
 	source := func(context.Context, string) (kvindex.Model, error) { return wordy, nil }
 	for _, c := range []struct {
@@ -55,7 +52,7 @@ func TestOptions(t *testing.T) {
 			t.Errorf("got %v, want %q", err, c.want)
 		}
 	}
-	_, err = kvindex.New(kvindex.WithIndex(nil), kvindex.WithProfile(nil))
+	_, err := kvindex.New(kvindex.WithIndex(nil), kvindex.WithProfile(nil))
 	if err == nil || !strings.Contains(err.Error(), "index") || !strings.Contains(err.Error(), "function") {
 		t.Errorf("two mistakes: %v", err)
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/tokenize"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
@@ -200,9 +199,7 @@ func TestUnknownNames(t *testing.T) {
 
 // What somebody holds is known, though an Indexer was told of less than its index.
 func TestAnOldIndexIsKnown(t *testing.T) {
-	m, err := inmemory.New(index.MemoryConfig{})
-	must(t, err)
-	defer m.Close()
+	m := memory(t)
 	p := fakeengine.NewPrompt(1, 16, 2)
 	ingest(t, open(t, kvindex.WithIndex(m)), "a", p.Stored(0, 2))
 	ix := open(t, kvindex.WithIndex(struct{ index.Index }{m})) // which describes nothing

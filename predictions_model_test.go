@@ -16,9 +16,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 	"github.com/kvindex/kvindex/stats"
-	"github.com/vmihailenco/msgpack/v5"
 )
 
 // The model of predictions. A rank is what it holds, by the names of its blocks, and a
@@ -591,12 +589,16 @@ func (m *sentModel) settle(abandon bool) {
 	case 1:
 		u.PromptTokens, u.CachedTokens = length+1, length
 		o.OtherLength++
+		if length > 1 && m.r.IntN(2) == 0 {
+			u.PromptTokens = length - 1 // fewer than are cached
+			break
+		}
 		accuracyOf(&o.Cached, t.cached, length)
 		accuracyOf(&o.Predicted, t.predicted, length)
 	case 2:
 		u.PromptTokens, u.CachedTokens = math.MaxInt, math.MaxInt
 	case 3:
-		u.PromptTokens, u.CachedTokens = math.MinInt, length+1
+		u.PromptTokens, u.CachedTokens = m.r.IntN(2)*math.MinInt, length+1 // no prompt has 0 tokens
 	case 4:
 		u.CachedTokens = length + 1
 	case 5:
@@ -615,60 +617,6 @@ func (m *sentModel) settle(abandon bool) {
 }
 
 // Events.
-
-// sentEvents are those of one message, in both forms.
-type sentEvents struct {
-	vllm   []fakeengine.Event
-	sglang []any
-}
-
-func (e *sentEvents) store(p *sentPod, group int, b block, q *kvindex.Request) {
-	if p.blocks.form == kvindex.MediaPad {
-		var parent any
-		if !b.first {
-			parent = int64(b.parent)
-		}
-		s := []any{"BlockStored", []int64{int64(b.hash)}, parent, b.tokens, p.blocks.size, nil, "GPU"}
-		if q.Salt != "" {
-			s = append(s, map[string]string{"cache_salt": q.Salt})
-		}
-		e.sglang = append(e.sglang, s)
-		return
-	}
-	s := &fakeengine.Stored{
-		Hashes: []enginehash.Digest{fakeengine.IntHash(b.hash)}, Tokens: b.tokens.([]uint32), BlockSize: p.blocks.size,
-		Medium: "GPU", Extra: [][]enginehash.Extra{b.extra}, Adapter: q.Adapter,
-	}
-	if !b.first {
-		parent := fakeengine.IntHash(b.parent)
-		s.Parent = &parent
-	}
-	if group == 1 {
-		s.Group, s.Kind, s.Window, s.BlockSize = 1, "sliding_window", sentWindow, p.windows.size
-	}
-	e.vllm = append(e.vllm, s)
-}
-
-func (e *sentEvents) remove(group int, hash uint64) {
-	e.vllm = append(e.vllm, &fakeengine.Removed{Hashes: []enginehash.Digest{fakeengine.IntHash(hash)}, Medium: "GPU", Group: group})
-	e.sglang = append(e.sglang, []any{"BlockRemoved", []int64{int64(hash)}, "GPU"})
-}
-
-func (e *sentEvents) clear() {
-	e.vllm, e.sglang = append(e.vllm, fakeengine.Cleared{}), append(e.sglang, []any{"AllBlocksCleared"})
-}
-
-func (m *sentModel) payload(p *sentPod, rank int, e *sentEvents) []byte {
-	m.batch++
-	if p.blocks.form != kvindex.MediaPad {
-		return fakeengine.Payload(m.batch, rank, e.vllm...)
-	}
-	payload, err := msgpack.Marshal([]any{m.batch, append([]any{}, e.sglang...), rank})
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	return payload
-}
 
 // rank returns a rank, made if need be. Both ranks of b come over one stream, rank 2 of a
 // over none, and each other over its own.
@@ -698,6 +646,11 @@ func (m *sentModel) rank(pod *sentPod, n int) *sentRank {
 	return r
 }
 
+func (m *sentModel) payload(p *sentPod, rank int, e *blockEvents) []byte {
+	m.batch++
+	return p.blocks.payload(e, m.batch, rank, fakeengine.Encoding{})
+}
+
 // forget has a rank hold nothing.
 func (m *sentModel) forget(pod *sentPod, r *sentRank) {
 	m.lose(pod, r.n)
@@ -706,13 +659,13 @@ func (m *sentModel) forget(pod *sentPod, r *sentRank) {
 
 // message brings events of a rank, that do what do says. A message is lost before it with
 // gap, and the engine has restarted with restart.
-func (m *sentModel) message(pod *sentPod, n int, gap, restart bool, do func(r *sentRank, e *sentEvents)) {
+func (m *sentModel) message(pod *sentPod, n int, gap, restart bool, do func(r *sentRank, e *blockEvents)) {
 	m.t.Helper()
 	m.expire()
 	fresh := pod.ranks[n] == nil // it has nothing that a stream could lose
 	r := m.rank(pod, n)
 	st := r.stream
-	var e sentEvents
+	var e blockEvents
 	if st == nil {
 		do(r, &e)
 		if err := m.ix.Ingest(pod.name, "m", m.payload(pod, n, &e)); err != nil {
@@ -760,7 +713,7 @@ func (m *sentModel) message(pod *sentPod, n int, gap, restart bool, do func(r *s
 // store has a rank compute the first blocks of a prompt.
 func (m *sentModel) store(pod *sentPod, n int, p *sentPrompt, most int, gap, restart bool) {
 	m.t.Helper()
-	m.message(pod, n, gap, restart, func(r *sentRank, e *sentEvents) {
+	m.message(pod, n, gap, restart, func(r *sentRank, e *blockEvents) {
 		if pod.blocks.blind && p.q.Adapter != "" {
 			return // its events would pass for those of the base model
 		}
@@ -773,7 +726,12 @@ func (m *sentModel) store(pod *sentPod, n int, p *sentPrompt, most int, gap, res
 			for _, b := range of[g] {
 				if !r.held[g][b.hash] {
 					r.held[g][b.hash] = true
-					e.store(pod, g, b, &p.q)
+					if g == 0 {
+						pod.blocks.add(e, b, &p.q)
+					} else {
+						s := pod.windows.add(e, b, &p.q)
+						s.Group, s.Kind, s.Window = 1, "sliding_window", sentWindow
+					}
 					pod.formed = true
 				}
 			}
@@ -790,7 +748,7 @@ func (m *sentModel) store(pod *sentPod, n int, p *sentPrompt, most int, gap, res
 // evict has a rank remove some blocks.
 func (m *sentModel) evict(pod *sentPod, n int, share float64, gap, restart bool) {
 	m.t.Helper()
-	m.message(pod, n, gap, restart, func(r *sentRank, e *sentEvents) {
+	m.message(pod, n, gap, restart, func(r *sentRank, e *blockEvents) {
 		for g := range r.held {
 			for _, h := range slices.Sorted(maps.Keys(r.held[g])) {
 				if m.r.Float64() < share {
@@ -850,7 +808,7 @@ func (m *sentModel) step(held *sentAnswer) {
 		if t := m.sent(); t != nil && len(t.prompt.blocks[t.pod][0]) > 1 {
 			of := t.prompt.blocks[t.pod][0]
 			gone := of[m.r.IntN(min(len(of)-1, 6))].hash
-			m.message(t.pod, t.rank, false, false, func(r *sentRank, e *sentEvents) {
+			m.message(t.pod, t.rank, false, false, func(r *sentRank, e *blockEvents) {
 				if r.held[0][gone] {
 					delete(r.held[0], gone)
 					e.remove(0, gone)
@@ -866,7 +824,7 @@ func (m *sentModel) step(held *sentAnswer) {
 	case op < 66:
 		m.evict(pod, rank, 0.1, gap, restart)
 	case op < 67:
-		m.message(pod, rank, gap, restart, func(r *sentRank, e *sentEvents) {
+		m.message(pod, rank, gap, restart, func(r *sentRank, e *blockEvents) {
 			m.forget(pod, r)
 			e.clear()
 			m.fired["clears"]++
@@ -950,9 +908,13 @@ func (m *sentModel) removed(pod *sentPod) {
 	}
 }
 
-// check compares all counters.
+// check compares all counters, and the pods that are known: Routed makes none known.
 func (m *sentModel) check() {
 	m.t.Helper()
+	heard := slices.DeleteFunc(slices.Clone(m.pods), func(pod *sentPod) bool { return !pod.heard })
+	if known := len(m.ix.Pods(nil)); known != len(heard) {
+		m.t.Fatalf("%d pods are known, want %d", known, len(heard))
+	}
 	m.predictions.Live = 0
 	for _, t := range m.tickets {
 		if t.live {

@@ -1,6 +1,7 @@
 package kvindex_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,8 +20,6 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
-	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/stats"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
@@ -65,119 +64,67 @@ func predicted(t testing.TB, ix *kvindex.Indexer, tokens []uint32, rank int) (pr
 	return -1, -1
 }
 
-// forgetful is an index that has no room for anybody once it is full.
-type forgetful struct {
-	inmemory.Memory
-	full bool
-}
-
-func (f *forgetful) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
-	if f.full {
-		return index.Applied{}, index.ErrFull
-	}
-	return f.Memory.Apply(ctx, src, cur, changes)
-}
-
-// TestPredictionEnds: a prediction ends once, by its cause, and only then. Each case begins with
-// a prompt of eight blocks, of which rank 0 of a holds the first two, and that was sent there.
+// TestPredictionEnds: a prediction ends once, by its cause, and only then, also where
+// TestPredictionsModel does not go. Each case begins with a prompt of eight blocks, of which rank 0
+// of a holds the first two, and that was sent there.
 func TestPredictionEnds(t *testing.T) {
-	p, other := fakeengine.NewPrompt(1, 16, 8), fakeengine.NewPrompt(2, 16, 8)
+	p := fakeengine.NewPrompt(1, 16, 8)
 	next := func(seq uint64, evs ...fakeengine.Event) act {
 		return brings(message("s", seq, float64(seq+1), 0, evs...))
 	}
 	type ends func(s *stats.Predictions) *uint64
 	live := func(s *stats.Predictions) *uint64 { return &s.Live }
-	confirmed := func(s *stats.Predictions) *uint64 { return &s.Confirmed }
 	lost := func(s *stats.Predictions) *uint64 { return &s.Lost }
 	expired := func(s *stats.Predictions) *uint64 { return &s.Expired }
-	keep := kvindex.WithKeepOnLoss()
 	var clock *handClock
-	var full *forgetful
+	var full bool
 	later := func(d time.Duration) act { return func(*testing.T, *kvindex.Indexer) { clock.after(d) } }
 	for _, c := range []struct {
 		name string
 		act  act
-		opts []kvindex.Option
 		want ends
 	}{
-		{"its blocks come", next(1, p.Stored(2, 8)), nil, confirmed},
-		{"its blocks come one by one", func(t *testing.T, ix *kvindex.Indexer) {
-			for b := 2; b < 8; b++ {
-				next(uint64(b-1), p.Stored(b, b+1))(t, ix)
-			}
-		}, nil, confirmed},
-		{"not all of its blocks come", next(1, p.Stored(2, 6)), nil, live},
-		{"the last one comes with a hole before it", next(1, p.Stored(2, 8), p.Removed(4)), nil, live},
-		{"and the hole is closed", func(t *testing.T, ix *kvindex.Indexer) {
-			next(1, p.Stored(2, 8), p.Removed(4))(t, ix)
-			next(2, p.Stored(4, 5))(t, ix)
-		}, nil, confirmed},
-		{"the first one is evicted, and computed again", func(t *testing.T, ix *kvindex.Indexer) {
-			next(1, p.Removed(0), p.Stored(2, 8))(t, ix)
-			next(2, other.Stored(0, 8))(t, ix)
-			if s := ix.Stats().Predictions; s.Live != 1 {
-				t.Errorf("%+v", s)
-			}
-			next(3, p.Stored(0, 1))(t, ix)
-		}, nil, confirmed},
-		{"they come in a lower tier", func(t *testing.T, ix *kvindex.Indexer) {
+		{"its blocks come in a lower tier", func(t *testing.T, ix *kvindex.Indexer) {
 			below := p.Stored(2, 8)
 			below.Medium = "CPU"
 			next(1, below)(t, ix)
-		}, nil, live},
-		{"its blocks come at another rank", func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, "a", 1, p.Stored(0, 8)) }, nil, live},
-		{"its blocks come at another pod", func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, "b", 0, p.Stored(0, 8)) }, nil, live},
-		{"its blocks come of another salt", func(t *testing.T, ix *kvindex.Indexer) { next(1, underSalt(other, p, "s"))(t, ix) }, nil, live},
-		{"the cache is emptied", next(1, fakeengine.Cleared{}), nil, lost},
-		{"the cache is emptied, and its blocks come", next(1, fakeengine.Cleared{}, p.Stored(0, 8)), nil, lost},
-		{"the engine restarts", brings(message("s", 1, 2, 0), message("s", 0, 100, 0)), nil, lost},
-		{"the engine restarts, and losses are kept", brings(message("s", 1, 2, 0), message("s", 0, 100, 0)), []kvindex.Option{keep}, lost},
-		{"a message is lost", next(2), nil, lost},
-		{"a message is lost, and that is kept", next(2), []kvindex.Option{keep}, live},
-		{"the host knows of a loss", func(t *testing.T, ix *kvindex.Indexer) { _ = ix.MarkLost("a", 0) }, nil, lost},
-		{"a loss that is kept", func(t *testing.T, ix *kvindex.Indexer) { _ = ix.MarkLost("a", 0) }, []kvindex.Option{keep}, live},
-		{"another stream takes the rank", brings(message("t", 0, 50, 0)), nil, lost},
+		}, live},
+		{"another stream takes the rank", brings(message("t", 0, 50, 0)), lost},
 		{"nobody can read a message", func(_ *testing.T, ix *kvindex.Indexer) {
 			_, _ = ix.IngestMessage(kvindex.Message{Pod: "a", Model: "m", Stream: "s", Seq: 1})
-		}, nil, lost},
-		{"what another rank loses", func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, "a", 1, fakeengine.Cleared{}) }, nil, live},
+		}, lost},
+		{"what another rank loses", func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, "a", 1, fakeengine.Cleared{}) }, live},
 		{"what another model loses", func(t *testing.T, ix *kvindex.Indexer) {
 			if err := ix.Ingest("a", "other", fakeengine.Payload(1, 0, fakeengine.Cleared{})); err != nil {
 				t.Error(err)
 			}
-		}, nil, live},
-		{"the pod is removed", func(_ *testing.T, ix *kvindex.Indexer) { _ = ix.RemovePod("a") }, nil, lost},
-		{"another pod is removed", func(t *testing.T, ix *kvindex.Indexer) {
-			said(t, ix, "b", 0)
-			_ = ix.RemovePod("b")
-		}, nil, live},
-		{"the stream is removed", func(_ *testing.T, ix *kvindex.Indexer) { _ = ix.Sink().RemoveStream("a", "m", "s") }, nil, lost},
-		{"the stream is removed, and the pod has another", func(t *testing.T, ix *kvindex.Indexer) {
-			said(t, ix, "a", 1)
-			_ = ix.Sink().RemoveStream("a", "m", "s")
-		}, nil, lost},
+		}, live},
+		{"the pod is removed", func(_ *testing.T, ix *kvindex.Indexer) { _ = ix.RemovePod("a") }, lost},
 		{"the index has no room", func(_ *testing.T, ix *kvindex.Indexer) {
-			full.full = true
+			full = true
 			_, _ = ix.IngestMessage(message("s", 1, 2, 0))
-		}, nil, lost},
-		{"just before the TTL", later(kvindex.DefaultPredictionTTL - 1), nil, live},
-		{"at the TTL", later(kvindex.DefaultPredictionTTL), nil, expired},
+		}, lost},
+		{"just before the TTL", later(kvindex.DefaultPredictionTTL - 1), live},
+		{"at the TTL", later(kvindex.DefaultPredictionTTL), expired},
 		{"its blocks come at the TTL", func(t *testing.T, ix *kvindex.Indexer) {
 			clock.after(kvindex.DefaultPredictionTTL)
 			next(1, p.Stored(2, 8))(t, ix)
-		}, nil, expired},
+		}, expired},
 		{"the cache is emptied at the TTL", func(t *testing.T, ix *kvindex.Indexer) {
 			clock.after(kvindex.DefaultPredictionTTL)
 			next(1, fakeengine.Cleared{})(t, ix)
-		}, nil, expired},
+		}, expired},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m, err := inmemory.New(index.MemoryConfig{})
-			must(t, err)
-			defer m.Close()
-			full = &forgetful{Memory: m}
+			full = false
+			bounded := &altered{Memory: memory(t), before: func(context.Context, string, index.Source) error {
+				if full {
+					return index.ErrFull
+				}
+				return nil
+			}}
 			var ix *kvindex.Indexer
-			ix, clock = sending(t, append(c.opts, kvindex.WithIndex(full))...)
+			ix, clock = sending(t, kvindex.WithIndex(bounded))
 			next(0, p.Stored(0, 2))(t, ix)
 			ticket := sends(t, ix, p.Tokens, 0)
 			if predicted, cached := predicted(t, ix, p.Tokens, 0); predicted != 112 || cached != 32 {
@@ -224,14 +171,6 @@ func TestPredictionConfirmedByNames(t *testing.T) {
 	if got, cached := predicted(t, ix, p.Tokens, 1); got != 112 || cached != 112 || ix.Stats().Predictions.Confirmed != 2 {
 		t.Errorf("predicted %d, cached %d, %+v", got, cached, ix.Stats().Predictions)
 	}
-}
-
-// underSalt is p's blocks of a salt, with the names of other.
-func underSalt(other, p fakeengine.Prompt, salt string) *fakeengine.Stored {
-	s := other.Stored(0, 8)
-	s.Tokens, s.Extra = p.Tokens, make([][]enginehash.Extra, 8)
-	s.Extra[0] = []enginehash.Extra{enginehash.Text(salt)}
-	return s
 }
 
 func TestRoutedErrors(t *testing.T) {
@@ -308,140 +247,6 @@ func TestRoutedErrors(t *testing.T) {
 	}
 }
 
-// TestColdSiblings: of eight siblings on a fresh pod the second to the eighth are predicted, in
-// the block size of the other pods of the model, however little is known of the fresh one.
-func TestColdSiblings(t *testing.T) {
-	p, other := fakeengine.NewPrompt(1, 16, 8), fakeengine.NewPrompt(2, 16, 8)
-	for name, fresh := range map[string]act{
-		"never heard":                func(*testing.T, *kvindex.Indexer) {},
-		"a Subscriber is there":      func(_ *testing.T, ix *kvindex.Indexer) { _ = ix.Sink().StreamNote("a", "m", "s", events.NoteOpened) },
-		"it has stored nothing":      func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, "a", 0) },
-		"another rank is not stored": func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, "a", 1) },
-	} {
-		ix, _ := sending(t)
-		for _, pod := range []string{"b", "c"} {
-			said(t, ix, pod, 0, other.Stored(0, 8))
-		}
-		fresh(t, ix)
-		for n := range 8 {
-			var a kvindex.Answer
-			must(t, ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens, Pods: []string{"a", "b", "c"}}, &a))
-			i := slices.IndexFunc(a.Pods, func(s kvindex.PodScore) bool { return s.Pod == "a" })
-			if want := map[bool]int{true: 0, false: 112}[n == 0]; a.Pods[i].PredictedTokens != want || a.Pods[i].CachedTokens != 0 {
-				t.Errorf("%s: sibling %d: %+v, want %d predicted", name, n+1, a.Pods[i], want)
-			}
-			if _, err := ix.Routed(&a, "a", 0); err != nil {
-				t.Errorf("%s: sibling %d: %v", name, n+1, err)
-			}
-		}
-		said(t, ix, "a", 0, p.Stored(0, 8))
-		if s := ix.Stats().Predictions; s != (stats.Predictions{Routed: 8, Confirmed: 8}) {
-			t.Errorf("%s: its blocks came: %+v", name, s)
-		}
-	}
-}
-
-// TestColdBlockSize: from whom a pod that has stored nothing has its block size, and when that
-// counts no more. The prompt is sent to pod a, and a call of it may fail.
-func TestColdBlockSize(t *testing.T) {
-	p, other := fakeengine.NewPrompt(1, 16, 8), fakeengine.NewPrompt(2, 16, 8)
-	of32 := func(p fakeengine.Prompt) fakeengine.Prompt { p.Size = 32; return p }
-	stored := func(pod string, ev fakeengine.Event) act {
-		return func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, pod, 0, ev) }
-	}
-	removed := func(pod string) act {
-		return func(t *testing.T, ix *kvindex.Indexer) {
-			if err := ix.RemovePod(pod); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	media := kvindex.WithProfile(func(pod, _ string) kvindex.Profile {
-		if pod == "pad" {
-			return kvindex.Profile{Media: kvindex.MediaPad}
-		}
-		return kvindex.Profile{}
-	})
-	first := other.Stored(0, 2)
-	for _, c := range []struct {
-		name          string
-		before, after []act
-		fails         bool
-		predicted     int // after
-		stats         stats.Predictions
-	}{
-		{"nobody has one", []act{func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, "b", 0) }}, nil, true, 0, stats.Predictions{}},
-		{"the model is not known", nil, nil, true, 0, stats.Predictions{}},
-		{"another has one", []act{stored("b", first)}, nil, false, 112, stats.Predictions{Live: 1}},
-		{"of 32", []act{stored("b", of32(other).Stored(0, 2))}, nil, false, 96, stats.Predictions{Live: 1}},
-		{"they differ", []act{stored("b", first), stored("c", of32(other).Stored(0, 2))}, nil, true, 0, stats.Predictions{}},
-		{"one differs that has other media", []act{stored("b", first), stored("pad", of32(other).Stored(0, 2))}, nil, false, 112, stats.Predictions{Live: 1}},
-		{"only one has that has other media", []act{stored("pad", first)}, nil, true, 0, stats.Predictions{}},
-		{"its own is another", []act{stored("b", first)}, []act{stored("a", of32(other).Stored(0, 2))}, false, 0, stats.Predictions{Lost: 1}},
-		{"its own is the same", []act{stored("b", first)}, []act{stored("a", first)}, false, 112, stats.Predictions{Live: 1}},
-		{"its own is the same, and the other's changes", []act{stored("b", first)}, []act{stored("a", first), removed("b")}, false, 112, stats.Predictions{Live: 1}},
-		{"it is heard, and stores nothing", []act{stored("b", first)}, []act{func(t *testing.T, ix *kvindex.Indexer) { said(t, ix, "a", 0) }}, false, 112, stats.Predictions{Live: 1}},
-		{"one comes that differs", []act{stored("b", first)}, []act{stored("c", of32(other).Stored(0, 2))}, false, 0, stats.Predictions{Live: 1}},
-		{"one comes that differs, and goes", []act{stored("b", first)}, []act{stored("c", of32(other).Stored(0, 2)), removed("c")}, false, 112, stats.Predictions{Live: 1}},
-		{"it is removed", []act{stored("b", first)}, []act{removed("a")}, false, 0, stats.Predictions{Lost: 1}},
-		{"the last of the others is removed", []act{stored("b", first)}, []act{removed("b")}, false, 0, stats.Predictions{Lost: 1}},
-	} {
-		ix, _ := sending(t, media)
-		for _, act := range c.before {
-			act(t, ix)
-		}
-		pods := ix.Pods(nil)
-		q := kvindex.Request{Model: "m", Tokens: p.Tokens, Pods: []string{"a", "b", "c", "pad"}}
-		var a kvindex.Answer
-		must(t, ix.ScoreRequest(ctx, &q, &a))
-		if _, err := ix.Routed(&a, "a", 0); c.fails != errors.Is(err, kvindex.ErrBlockSize) || !c.fails && err != nil {
-			t.Errorf("%s: %v", c.name, err)
-		}
-		if now := ix.Pods(nil); len(now) != len(pods) {
-			t.Errorf("%s: Routed has made a pod known: %+v", c.name, now)
-		}
-		for _, act := range c.after {
-			act(t, ix)
-		}
-		predicted := 0
-		for _, s := range score(t, ix, q) {
-			predicted += s.PredictedTokens
-		}
-		if !c.fails {
-			c.stats.Routed = 1
-		}
-		if got := ix.Stats().Predictions; predicted != c.predicted || got != c.stats {
-			t.Errorf("%s: %d predicted, want %d; %+v, want %+v", c.name, predicted, c.predicted, got, c.stats)
-		}
-	}
-}
-
-// TestRoutedRemoved: the pod of an answer was removed meanwhile, or has come back.
-func TestRoutedRemoved(t *testing.T) {
-	p := fakeengine.NewPrompt(1, 16, 8)
-	ix, _ := sending(t)
-	said(t, ix, "a", 0, p.Stored(0, 2))
-	a, ticket := answerTo(t, ix, p.Tokens), sends(t, ix, p.Tokens, 0)
-	must(t, ix.RemovePod("a"))
-	if _, err := ix.Routed(a, "a", 0); !errors.Is(err, kvindex.ErrBlockSize) {
-		t.Error(err)
-	}
-	said(t, ix, "a", 0, p.Stored(0, 1))
-	if predicted, cached := predicted(t, ix, p.Tokens, 0); predicted != 16 || cached != 16 {
-		t.Errorf("predicted %d, cached %d of one that has come back", predicted, cached)
-	}
-	if _, err := ix.Routed(a, "a", 0); err != nil {
-		t.Error(err)
-	}
-	if predicted, cached := predicted(t, ix, p.Tokens, 0); predicted != 112 || cached != 16 {
-		t.Errorf("predicted %d, cached %d", predicted, cached)
-	}
-	ix.Observe(ticket, kvindex.Usage{PromptTokens: 128, CachedTokens: 32}) // of the one before
-	if s := ix.Stats(); s.Predictions != (stats.Predictions{Routed: 2, Live: 1, Lost: 1}) || s.Tickets != (stats.Tickets{Live: 1, Observed: 1}) {
-		t.Errorf("%+v %+v", s.Predictions, s.Tickets)
-	}
-}
-
 // TestTicketsThatAreNotGood change nothing, and are counted.
 func TestTicketsThatAreNotGood(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
@@ -502,52 +307,6 @@ func TestWithPredictionsErrors(t *testing.T) {
 	c.after(time.Hour - 1)
 	if s := ix.Stats(); s.Predictions.Live != 1 || s.Tickets.Live != 1 {
 		t.Errorf("%+v %+v", s.Predictions, s.Tickets)
-	}
-}
-
-// TestUsage: what an engine reports, of 128 tokens of which 32 were cached and 64 predicted.
-func TestUsage(t *testing.T) {
-	p := fakeengine.NewPrompt(1, 16, 8)
-	exact := func(n uint64) stats.Accuracy { return stats.Accuracy{Exact: 1, ExactTokens: n} }
-	over := func(n uint64) stats.Accuracy { return stats.Accuracy{Over: 1, OverTokens: n} }
-	under := func(n uint64) stats.Accuracy { return stats.Accuracy{Under: 1, UnderTokens: n} }
-	none := stats.Accuracy{}
-	for _, c := range []struct {
-		u                 kvindex.Usage
-		cached, predicted stats.Accuracy
-		other             uint64
-	}{
-		{kvindex.Usage{128, 32}, exact(32), over(32), 0},
-		{kvindex.Usage{128, 64}, under(32), exact(64), 0},
-		{kvindex.Usage{128, 0}, over(32), over(64), 0},
-		{kvindex.Usage{128, 112}, under(80), under(48), 0},
-		{kvindex.Usage{128, 128}, under(96), under(64), 0},
-		{kvindex.Usage{-1, 32}, exact(32), over(32), 0},
-		{kvindex.Usage{-1, -1}, none, none, 0},
-		{kvindex.Usage{128, -1}, none, none, 0},
-		{kvindex.Usage{127, -1}, none, none, 1},
-		{kvindex.Usage{127, 64}, under(32), exact(64), 1},
-		{kvindex.Usage{160, 144}, under(112), under(80), 1},
-		{kvindex.Usage{128, 129}, none, none, 0},
-		{kvindex.Usage{60, 64}, none, none, 1},
-		{kvindex.Usage{-1, 129}, none, none, 0},
-		{kvindex.Usage{math.MinInt, math.MinInt}, none, none, 0},
-		{kvindex.Usage{math.MaxInt, math.MaxInt}, none, none, 0},
-		{kvindex.Usage{math.MaxInt, 64}, under(32), exact(64), 0},
-		{kvindex.Usage{0, 0}, none, none, 0}, // no prompt has 0 tokens
-	} {
-		ix, _ := sending(t)
-		said(t, ix, "a", 0, p.Stored(0, 2))
-		sends(t, ix, p.Tokens[:64], 0)
-		ticket := sends(t, ix, p.Tokens, 0)
-		ix.Observe(ticket, c.u)
-		want := []stats.Observations{{Model: "m", State: "live", Cached: c.cached, Predicted: c.predicted, OtherLength: c.other}}
-		if got := ix.Stats().Observed; !slices.Equal(got, want) {
-			t.Errorf("%+v: %+v, want %+v", c.u, got, want)
-		}
-		if s := ix.Stats(); s.Predictions != (stats.Predictions{Routed: 2, Live: 1, Observed: 1}) {
-			t.Errorf("%+v: %+v", c.u, s.Predictions)
-		}
 	}
 }
 
@@ -876,5 +635,28 @@ func TestPredictionBytes(t *testing.T) {
 	clock.after(kvindex.DefaultTicketAge)
 	if s := ix.Stats(); s.Predictions.Live != 0 || s.Tickets.Live != 0 {
 		t.Errorf("%+v %+v", s.Predictions, s.Tickets)
+	}
+}
+
+// TestClearOfTheGPU: a clear ends predictions; so does one that names the GPU.
+func TestClearOfTheGPU(t *testing.T) {
+	for _, clear := range [][]byte{fakeengine.Payload(2, 0, fakeengine.Cleared{}), cleared("GPU"), cleared("CPU")} {
+		ix := open(t)
+		p, q := fakeengine.NewPrompt(1, 16, 4), fakeengine.NewPrompt(2, 16, 4)
+		must(t, ix.Ingest("a", "m", fakeengine.Payload(1, 0, p.Stored(0, 4))))
+		r := kvindex.Request{Model: "m", Tokens: append(q.Tokens, 1)}
+		var a kvindex.Answer
+		must(t, ix.ScoreRequest(t.Context(), &r, &a))
+		if _, err := ix.Routed(&a, "a", 0); err != nil {
+			t.Fatal(err)
+		}
+		must(t, ix.Ingest("a", "m", clear))
+		want := 0
+		if bytes.Contains(clear, []byte("CPU")) {
+			want = 64
+		}
+		if s := score(t, ix, r)[0]; s.PredictedTokens != want {
+			t.Errorf("behind %q: %d tokens are predicted, want %d", clear, s.PredictedTokens, want)
+		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/kvindex/kvindex"
@@ -174,43 +173,6 @@ func says(t *testing.T, what string, err, is error, parts string) {
 		_, behind, ok := strings.Cut(rest, part)
 		if rest = behind; !ok {
 			t.Errorf("%s: nothing of %q in %q", what, part, textOf(err))
-		}
-	}
-}
-
-// What the function does not know is as without it, and Request.Adapter takes the
-// place of its adapter.
-func TestResolverAndAdapters(t *testing.T) {
-	ix := namesSituation(t, namesText, kvindex.WithResolver(aliases{"alias": {"m", ""}, "m-quiet": {"m", "quiet"}, "n-sql": {"n", "sql"}}.resolve))
-	for _, c := range []struct {
-		model, adapter string
-		want           int // blocks of b
-		is             error
-	}{
-		{"sql", "", 1, nil}, // an event has named it
-		{"m", "sql", 1, nil},
-		{"alias", "sql", 1, nil},
-		{"m-quiet", "sql", 1, nil},
-		{"m-quiet", "other", 0, kvindex.ErrUnknownAdapter},
-		{"n-sql", "", 0, kvindex.ErrUnknownAdapter},
-		{"sql", "sql", 0, kvindex.ErrUnknownModel}, // then it is no adapter
-	} {
-		for way, r := range ways(t, ix, c.model, namesText) {
-			what := fmt.Sprintf("%s, adapter %q, %s", c.model, c.adapter, way)
-			r.Adapter = c.adapter
-			var a kvindex.Answer
-			if err := ix.ScoreRequest(ctx, &r, &a); err != nil {
-				t.Errorf("%s: %v", what, err)
-			}
-			got := 0
-			for _, s := range a.Pods {
-				if s.Pod == "b" {
-					got = s.MatchedBlocks
-				}
-			}
-			if got != c.want || !errors.Is(a.Unknown, c.is) || c.is == nil && a.Unknown != nil {
-				t.Errorf("%s: %d blocks, want %d, unknown: %v", what, got, c.want, a.Unknown)
-			}
 		}
 	}
 }
@@ -429,52 +391,6 @@ func causeOf(err error) error {
 	return err
 }
 
-// Aliases are resolved while pods, adapters and models come and go.
-func TestResolverConcurrently(t *testing.T) {
-	var known sync.Map
-	ix := open(t, kvindex.WithResolver(func(model string) (string, string) {
-		known.LoadOrStore(model, true)
-		return aliases{"alias": {"m", ""}, "alias-sql": {"m", "sql"}}.resolve(model)
-	}))
-	p := fakeengine.NewPrompt(1, 16, 8)
-	adapted := fakeengine.Prompt{Tokens: p.Tokens, Size: 16, Hash: 2 << 32}.Stored(0, 4)
-	adapted.Adapter = "sql"
-	ingest(t, ix, "steady", p.Stored(0, 8), adapted)
-	var all sync.WaitGroup
-	for w := range 2 {
-		all.Go(func() {
-			for i := range 300 {
-				pod := fmt.Sprint("w", w)
-				s := p.Stored(0, 1+i%8)
-				s.Adapter = fmt.Sprint("a", i%5)
-				ingest(t, ix, pod, s)
-				if i%3 == 0 {
-					if err := ix.RemovePod(pod); err != nil {
-						t.Error(err)
-					}
-				}
-			}
-		})
-	}
-	shared := ix.Candidates("alias-sql", []string{"steady", "w0"})
-	for range 2 {
-		all.Go(func() {
-			var a kvindex.Answer
-			for range 300 {
-				for want, r := range map[int]kvindex.Request{8: {Model: "alias"}, 4: {Candidates: shared}} {
-					r.Tokens = p.Tokens
-					err := ix.ScoreRequest(ctx, &r, &a)
-					i := slices.IndexFunc(a.Pods, func(s kvindex.PodScore) bool { return s.Pod == "steady" })
-					if err != nil || a.Unknown != nil || i < 0 || a.Pods[i].MatchedBlocks != want {
-						t.Errorf("%v, %+v, want %d blocks", err, a, want)
-					}
-				}
-			}
-		})
-	}
-	all.Wait()
-}
-
 // Adapters whose numbers a pod's events have are found by name, on it and on pods whose
 // events have names.
 func TestAdapterNumbers(t *testing.T) {
@@ -564,4 +480,69 @@ func heldBy(scores []kvindex.PodScore) string {
 	}
 	slices.Sort(held)
 	return strings.Join(held, " ")
+}
+
+// Candidates without a model serve each model that a request names, as Request.Pods do.
+func TestCandidatesOfAnyModel(t *testing.T) {
+	ix := open(t, kvindex.WithModel("text", kvindex.Model{Tokenizer: words{}}))
+	p := fakeengine.NewPrompt(1, 16, 4)
+	for pod, model := range map[string]string{"a": "m", "b": "m2"} {
+		must(t, ix.Ingest(pod, model, fakeengine.Payload(1, 0, p.Stored(0, 2))))
+	}
+	pods := []string{"a", "b", "c"}
+	any := ix.Candidates("", pods)
+	for i := range 200 {
+		for _, model := range []string{"m", "m2", "nobody's", fmt.Sprint("name", i)} {
+			var want, got kvindex.Answer
+			must(t, ix.ScoreRequest(ctx, &kvindex.Request{Model: model, Tokens: p.Tokens, Pods: pods}, &want))
+			must(t, ix.ScoreRequest(ctx, &kvindex.Request{Model: model, Tokens: p.Tokens, Candidates: any}, &got))
+			if !slices.Equal(got.Pods, want.Pods) || fmt.Sprint(got.Unknown) != fmt.Sprint(want.Unknown) {
+				t.Fatalf("%s: got %v %v, want %v %v", model, got.Pods, got.Unknown, want.Pods, want.Unknown)
+			}
+		}
+	}
+	body := kvindex.Request{Body: []byte(`{"model": "m2", "prompt": [1, 2, 3]}`), Candidates: any}
+	if err := ix.ScoreRequest(ctx, &body, new(kvindex.Answer)); err != nil {
+		t.Error(err)
+	}
+	err := ix.ScoreRequest(ctx, &kvindex.Request{Tokens: p.Tokens, Candidates: any}, new(kvindex.Answer))
+	if !errors.Is(err, kvindex.ErrRequest) {
+		t.Errorf("no model: %v", err)
+	}
+	if e, err := ix.Explain(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens, Candidates: any}, "d"); err != nil || e.Model != "m" {
+		t.Errorf("Explain: %v %v", e, err)
+	}
+}
+
+// A pod's adapters are found by name as long as it is there, and many of one
+// pod do not push out those of another.
+func TestAdaptersByName(t *testing.T) {
+	ix := open(t, kvindex.WithModel("taken", kvindex.Model{Tokenizer: words{}}))
+	p := fakeengine.NewPrompt(1, 16, 1)
+	hash := uint64(0)
+	adapter := func(pod, model, name string) {
+		hash++
+		s := fakeengine.Prompt{Tokens: p.Tokens, Size: 16, Hash: hash << 32}.Stored(0, 1)
+		s.Adapter = name
+		must(t, ix.Ingest(pod, model, fakeengine.Payload(1, 0, s)))
+	}
+	for i := range kvindex.MaxAdapters + 2 {
+		adapter("evil", "m2", fmt.Sprint("a", i))
+	}
+	adapter("evil", "m2", "sql")
+	adapter("evil", "m2", "taken")
+	adapter("good", "m", "sql")
+	find := func(name string, pods ...string) int {
+		return score(t, ix, kvindex.Request{Model: name, Tokens: p.Tokens, Pods: pods})[0].MatchedBlocks
+	}
+	if find("sql", "good") != 1 || find("a5", "evil") != 1 || find("taken", "evil") != 0 {
+		t.Error("adapters are not found by name")
+	}
+	if n := ix.Stats().Adapters; n != 4 {
+		t.Errorf("%d adapters too many", n)
+	}
+	must(t, ix.RemovePod("evil"))
+	if s := score(t, ix, kvindex.Request{Model: "sql", Tokens: p.Tokens}); len(s) != 1 || s[0].Pod != "good" {
+		t.Errorf("%+v", s)
+	}
 }

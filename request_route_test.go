@@ -38,35 +38,6 @@ func TestRoutePods(t *testing.T) {
 	}
 }
 
-// Prompts that nobody holds spread over idle pods, and equal ones meet.
-func TestRouteDefaultSpreads(t *testing.T) {
-	ix := open(t)
-	pods := []string{"a", "b", "c", "d"}
-	for _, p := range pods {
-		ingest(t, ix, p)
-	}
-	chosen := map[string]int{}
-	for n := range uint32(400) {
-		var first string
-		for again := range 2 {
-			var a kvindex.Answer
-			must(t, ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: []uint32{n, 2, 3}, Pods: pods}, &a))
-			best := a.Pods[route.Default(&route.Request{Tokens: a.PromptTokens}, a.RoutePods(nil))].Pod
-			if again == 0 {
-				first = best
-			} else if best != first {
-				t.Fatalf("a prompt goes to %s, and then to %s", first, best)
-			}
-		}
-		chosen[first]++
-	}
-	for _, p := range pods {
-		if n := chosen[p]; n < 60 || n > 140 {
-			t.Errorf("%s gets %d of 400", p, n)
-		}
-	}
-}
-
 // Pods and ranks that a host appends to an answer get their shares of cold prompts: of an answer
 // with pods, of one without, and where the request cannot be scored. Processes with the same seed
 // choose alike, whoever knows a pod. Entries of the answer keep its order.

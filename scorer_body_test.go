@@ -142,8 +142,11 @@ func TestBodyScopes(t *testing.T) {
 	}
 }
 
+// TestBodyErrors: a request that cannot be scored has an error that names what is wrong, and no answer.
 func TestBodyErrors(t *testing.T) {
+	tokens := []uint32{1, 2, 3}
 	ix := chats(t, turns+`{% if tools %}{{ raise_exception("no tools here") }}{% endif %}`)
+	every := ix.Candidates("m", nil)
 	const messages = `"messages": [{"role": "user", "content": "hello"}]`
 	for _, c := range []struct {
 		r    kvindex.Request
@@ -167,18 +170,38 @@ func TestBodyErrors(t *testing.T) {
 		{kvindex.Request{Body: []byte(`{"model": "other", "prompt": "hello"}`)}, kvindex.ErrNoTokenizer, `"other"`},
 		{kvindex.Request{Body: []byte(`{"model": "m", "prompt": ["a", "b"]}`)}, chat.ErrNotScorable, "prompt"},
 		{kvindex.Request{Body: []byte(`{"model": "m", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]}`)}, chat.ErrNotScorable, "messages[0].content[0]"},
+		{kvindex.Request{Tokens: tokens}, kvindex.ErrRequest, "model is empty"},
+		{kvindex.Request{Model: "m", Tokens: tokens, Pods: []string{"b", "", "a"}}, kvindex.ErrRequest, "pods[1] has no name"},
+		{kvindex.Request{Candidates: every, Tokens: tokens, Pods: []string{"b"}}, kvindex.ErrRequest, "Candidates"},
+		{kvindex.Request{Candidates: every, Tokens: tokens, Model: "other"}, kvindex.ErrRequest, `Model is "other"`},
+		{kvindex.Request{Candidates: ix.Candidates("m", []string{""}), Tokens: tokens}, kvindex.ErrRequest, "no name"},
+		{kvindex.Request{Model: "m"}, kvindex.ErrRequest, "prompt is empty"},
+		{kvindex.Request{Model: "m", Tokens: []uint32{}}, kvindex.ErrRequest, "prompt is empty"},
+		{kvindex.Request{Model: "m", Prompt: "x", Tokens: tokens}, kvindex.ErrRequest, "Prompt and Tokens exclude"},
+		{kvindex.Request{Model: "m", Prompt: "nothing"}, kvindex.ErrRequest, "no tokens"},
+		{kvindex.Request{Model: "m", Prompt: "fail"}, nil, `model "m": no such text`},
+		{kvindex.Request{Model: "n", Prompt: "x"}, kvindex.ErrNoTokenizer, `model "n": give it by WithModel`},
+		{kvindex.Request{Model: "m", Tokens: tokens, Media: []kvindex.Media{{Hash: "h", Offset: 3}}}, kvindex.ErrRequest, `media "h": Offset 3 is not within the 3 tokens`},
+		{kvindex.Request{Model: "m", Tokens: tokens, Media: []kvindex.Media{{Hash: "h", Offset: -1}}}, kvindex.ErrRequest, `media "h"`},
+		{kvindex.Request{Model: "m", Tokens: tokens, Media: []kvindex.Media{{Offset: 1}}}, kvindex.ErrRequest, "media 0 has no Hash"},
+		{kvindex.Request{Model: "m", Tokens: tokens, Media: []kvindex.Media{{Hash: "h", Length: -1}}}, kvindex.ErrRequest, `media "h"`},
+		{kvindex.Request{Model: "m", Tokens: tokens, Media: []kvindex.Media{{Hash: "g", Offset: 1}, {Hash: "h"}}}, kvindex.ErrRequest, `media "h"`},
 	} {
 		a := kvindex.Answer{PromptTokens: 7, Pods: make([]kvindex.PodScore, 3)}
 		err := ix.ScoreRequest(ctx, &c.r, &a)
-		if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v, want %v that says %q", c.r.Body, err, c.is, c.says)
+		what := fmt.Sprintf("%s %+v", c.r.Body, c.r)
+		if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %v that says %q", what, err, c.is, c.says)
 		}
 		if errors.Is(err, kvindex.ErrRequest) != (c.is == kvindex.ErrRequest) {
-			t.Errorf("%s: %v: is the request bad?", c.r.Body, err)
+			t.Errorf("%s: %v: is the request bad?", what, err)
 		}
 		if a.PromptTokens != 0 || len(a.Pods) != 0 {
-			t.Errorf("%s: there is an answer beside the error: %+v", c.r.Body, a)
+			t.Errorf("%s: there is an answer beside the error: %+v", what, a)
 		}
+	}
+	if s := score(t, ix, kvindex.Request{Model: "never", Tokens: tokens, Pods: []string{"x"}}); len(s) != 1 || s[0] != (kvindex.PodScore{Pod: "x"}) {
+		t.Errorf("a model never heard: %+v", s)
 	}
 	without := open(t, kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}}))
 	err := without.ScoreRequest(ctx, &kvindex.Request{Body: []byte(`{"model": "m", ` + messages + `}`)}, new(kvindex.Answer))

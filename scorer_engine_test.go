@@ -1,6 +1,8 @@
 package kvindex_test
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -19,7 +21,9 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/internal/testdata"
+	"github.com/kvindex/kvindex/tokenize"
 	"github.com/kvindex/kvindex/tokenize/chat"
+	"github.com/kvindex/kvindex/tokenize/chat/chatcheck"
 	"github.com/kvindex/kvindex/tokenize/remote"
 )
 
@@ -266,4 +270,246 @@ func TestEngineAloneFails(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "no chats today") || strings.Contains(err.Error(), "give one") || errors.Is(err, kvindex.ErrNoTemplate) {
 		t.Error(err)
 	}
+}
+
+// judging is a Judge of an engine that makes tokens by t, and two tokens of each chat.
+func judging(t *testing.T, there tokenize.Tokenizer) (*remote.Judge, *atomic.Int64) {
+	t.Helper()
+	asks := new(atomic.Int64)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asks.Add(1)
+		raw, _ := io.ReadAll(r.Body)
+		var body struct {
+			Prompt   string
+			Messages []any
+			Special  bool `json:"add_special_tokens"`
+		}
+		if r.URL.Path != "/tokenize" || json.Unmarshal(raw, &body) != nil {
+			http.NotFound(w, r)
+			return
+		}
+		ids, _ := there.Encode(r.Context(), nil, body.Prompt, body.Special)
+		if body.Messages != nil {
+			ids = []uint32{1, 2}
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"count": len(ids), "tokens": append([]uint32{}, ids...)})
+	}))
+	t.Cleanup(s.Close)
+	engine := &remote.Engine{URLs: []string{s.URL}, Model: "boats"}
+	t.Cleanup(func() { engine.Close() })
+	return &remote.Judge{Engine: engine}, asks
+}
+
+// bare is a tokenizer without an identity.
+type bare struct{ of *tokenize.BPE }
+
+func (b bare) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
+	return b.of.Encode(ctx, dst, text, special)
+}
+
+// After a verdict texts and chats go to the engine, or are errors, also those that a prompt cache
+// has; after Reset they are local again.
+func TestVerdictStopsLocalWork(t *testing.T) {
+	const file = "tokenize/testdata/tiny.json"
+	wrong, err := tokenize.Load(file)
+	must(t, err)
+	raw, err := os.ReadFile(file)
+	must(t, err)
+	raw = bytes.Replace(raw, []byte(`["Ġ","t"],`), nil, 1) // the first merge
+	path := filepath.Join(t.TempDir(), "tokenizer.json")
+	must(t, os.WriteFile(path, raw, 0o600))
+	right, err := tokenize.Load(path)
+	must(t, err)
+	m, err := chat.New("{% for m in messages %}{{ m.content }}{% endfor %}", nil, chat.Options{})
+	must(t, err)
+	pool, err := tokenize.NewPool(tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return file, nil }})
+	must(t, err)
+	defer pool.Close()
+	for _, local := range []tokenize.Tokenizer{wrong, bare{wrong}, pool.Tokenizer("any")} {
+		for _, fallback := range []bool{false, true} {
+			j, asks := judging(t, right)
+			if fallback {
+				j.Fallback = j.Engine
+			}
+			model := kvindex.Model{Tokenizer: j.Tokenizer(local), Chat: m}
+			ix, err := kvindex.New(kvindex.WithModel("boats", model), kvindex.WithPromptCache(1<<20))
+			must(t, err)
+			const text = "The boats come and go, and come again, and then the water goes and comes."
+			tokens := func(r kvindex.Request) (int, error) {
+				var a kvindex.Answer
+				err := ix.ScoreRequest(t.Context(), &r, &a)
+				return a.PromptTokens, err
+			}
+			prompt := kvindex.Request{Model: "boats", Prompt: text}
+			body := kvindex.Request{Path: "/v1/chat/completions", Body: []byte(`{"model":"boats","messages":[{"role":"user","content":"The boats come and go."}]}`)}
+			before, err := tokens(prompt)
+			chatBefore, chatErr := tokens(body)
+			again, err2 := tokens(prompt) // from the cache
+			if errors.Join(err, chatErr, err2) != nil || again != before || asks.Load() > 0 {
+				t.Fatalf("before: %v, %v, %v, and %d requests", err, chatErr, err2, asks.Load())
+			}
+			if err := j.Check(t.Context(), local, model.Chat); !errors.Is(err, remote.ErrCheckFailed) {
+				t.Fatalf("no verdict: %v", err)
+			}
+			for range 2 {
+				n, err := tokens(prompt)
+				c, chatErr := tokens(body)
+				if !fallback {
+					if !errors.Is(err, remote.ErrCheckFailed) || !errors.Is(chatErr, remote.ErrCheckFailed) {
+						t.Errorf("after a verdict: %v, and for a chat %v", err, chatErr)
+					}
+					continue
+				}
+				ids, _ := right.Encode(t.Context(), nil, text, true)
+				if err != nil || chatErr != nil || n != len(ids) || n == before || c == chatBefore {
+					t.Errorf("after a verdict: %d tokens, %v, and for a chat %d, %v; before %d and %d", n, err, c, chatErr, before, chatBefore)
+				}
+			}
+			j.Reset()
+			n, err := tokens(prompt)
+			c, chatErr := tokens(body)
+			if err != nil || chatErr != nil || n != before || c != chatBefore {
+				t.Errorf("after Reset: %d tokens, %v, and for a chat %d, %v; before %d and %d", n, err, c, chatErr, before, chatBefore)
+			}
+			if err := ix.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// excluding opens an Indexer with a model, of which pods hold all of a chat with
+// tools and all of one without: "a" and "b" of both, "c" of none.
+func excluding(t *testing.T) (ix *kvindex.Indexer, m *chat.Model, plain, tools []byte) {
+	t.Helper()
+	m, err := chat.New(turns+"{{ tools }}", map[string]string{"bos_token": "\x01"}, chat.Options{})
+	must(t, err)
+	ix = open(t, kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}, Chat: m}))
+	plain = []byte(`{"model":"m","messages":[{"role":"user","content":"how do boats come and go?"}]}`)
+	tools = []byte(`{"model":"m","messages":[{"role":"user","content":"how do boats come and go?"}],"tools":[{"type":"function","function":{"name":"tide"}}]}`)
+	for i, body := range [][]byte{plain, tools} {
+		r, err := chat.Parse("", body)
+		must(t, err)
+		x, err := m.Render(r, nil)
+		must(t, err)
+		holdAll(t, ix, "a", uint64(i+1), bytesOf(x.Text))
+		holdAll(t, ix, "b", uint64(i+1), bytesOf(x.Text))
+	}
+	holdAll(t, ix, "c", 3, bytesOf("another prompt of 32 characters!"))
+	return ix, m, plain, tools
+}
+
+// A check finds an engine that drops tools: its pod is scored for all other chats,
+// and the others for all.
+func TestExcludeWhatACheckFinds(t *testing.T) {
+	ix, m, plain, tools := excluding(t)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/tokenize" {
+			http.NotFound(w, r)
+			return
+		}
+		raw, _ := io.ReadAll(r.Body)
+		if at := strings.Index(string(raw), `,"tools"`); at > 0 {
+			raw = append(raw[:at:at], '}')
+		}
+		request, err := chat.Parse("", raw)
+		var x *chat.Rendering
+		if err == nil {
+			x, err = m.RenderAnyway(request, nil)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		json.NewEncoder(w).Encode(map[string]any{"tokens": bytesOf(x.Text)})
+	}))
+	defer s.Close()
+	report, err := chatcheck.Engine{URL: s.URL, Model: "m"}.Check(ctx, m, words{})
+	if err != nil || !slices.Equal(report.Differs(), []string{"tools"}) {
+		t.Fatalf("%v\n%s", err, report)
+	}
+
+	m.Exclude("a", report.Differs()...)
+	for _, c := range []struct {
+		body []byte
+		want string
+	}{{plain, "a b"}, {tools, "b"}} {
+		if got := holders(score(t, ix, kvindex.Request{Body: c.body})); got != c.want {
+			t.Errorf("%s: held by %q, want %q", c.body, got, c.want)
+		}
+	}
+	if a := score(t, ix, kvindex.Request{Body: tools})[2]; a != (kvindex.PodScore{Pod: "a", NotScorable: true, State: a.State}) || a.State == kvindex.StateUnknown {
+		t.Errorf("%+v", a)
+	}
+
+	m.Exclude("", report.Differs()...)
+	var answer kvindex.Answer
+	if err := ix.ScoreRequest(ctx, &kvindex.Request{Body: tools}, &answer); !errors.Is(err, chat.ErrNotScorable) || !strings.Contains(err.Error(), ": tools") {
+		t.Error(err)
+	}
+	if got := ix.Stats().Scores.Outcomes["not_scorable"]; got != 1 {
+		t.Errorf("%d not scorable", got)
+	}
+	if got := holders(score(t, ix, kvindex.Request{Body: plain})); got != "a b" {
+		t.Errorf("held by %q", got)
+	}
+	m.Exclude("")
+	m.Exclude("a")
+	if got := holders(score(t, ix, kvindex.Request{Body: tools})); got != "a b" {
+		t.Errorf("held by %q", got)
+	}
+}
+
+// An excluded pod is behind all others, by Top, Candidates and ties too.
+func TestExcludedPodsAreLast(t *testing.T) {
+	ix, m, plain, tools := excluding(t)
+	all := []string{"a", "b", "c", "d", "never"}
+	for _, excluded := range [][]string{{"a"}, {"d"}, {"a", "b"}, {"a", "b", "c", "d"}, {"a", "c", "never"}, all} {
+		for _, pod := range all {
+			m.Exclude(pod)
+		}
+		for _, pod := range excluded {
+			m.Exclude(pod, "tools")
+		}
+		want := score(t, ix, kvindex.Request{Body: tools, Pods: all})
+		for i, s := range want {
+			if out := slices.Contains(excluded, s.Pod); s.NotScorable != out || out != (i >= len(all)-len(excluded)) || out && (s.CachedTokens != 0 || s.MatchedBlocks != 0) {
+				t.Errorf("without %v: %+v at %d", excluded, s, i)
+			}
+			if i > 0 && s.CachedTokens > want[i-1].CachedTokens {
+				t.Errorf("without %v: %+v behind %+v", excluded, s, want[i-1])
+			}
+		}
+		for top := 1; top <= len(all); top++ {
+			for _, r := range []kvindex.Request{{Pods: all}, {Candidates: ix.Candidates("m", all)}} {
+				r.Body, r.Top = tools, top
+				if got := score(t, ix, r); !slices.Equal(got, want[:top]) {
+					t.Errorf("without %v, the best %d: %+v, want %+v", excluded, top, got, want[:top])
+				}
+			}
+		}
+		for _, r := range []kvindex.Request{{Body: plain}, {Model: "m", Prompt: "how do boats come and go?"}} {
+			score(t, ix, kvindex.Request{Body: tools}) // of which nothing stays
+			for _, s := range score(t, ix, r) {
+				if s.NotScorable {
+					t.Errorf("without %v: %+v", excluded, s)
+				}
+			}
+		}
+	}
+	raw, err := json.Marshal(score(t, ix, kvindex.Request{Body: tools, Pods: []string{"a"}}))
+	if err != nil || !strings.Contains(string(raw), `"NotScorable":true`) {
+		t.Errorf("%s, %v", raw, err)
+	}
+}
+
+func holders(scores []kvindex.PodScore) string {
+	var names []string
+	for _, s := range scores {
+		if s.MatchedBlocks > 0 {
+			names = append(names, s.Pod)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
 }

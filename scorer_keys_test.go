@@ -2,7 +2,6 @@ package kvindex_test
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"math"
 	"math/rand/v2"
@@ -15,8 +14,6 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
-	"github.com/kvindex/kvindex/internal/inmemory"
-	"github.com/zeebo/xxh3"
 )
 
 var testSeed = [16]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
@@ -29,33 +26,20 @@ func randomTokens(r *rand.Rand, n int) []uint32 {
 	return tokens
 }
 
-// keyNotes is an index that notes the keys of a prompt in some variants.
-type keyNotes struct {
-	inmemory.Memory
-	variants []index.Variant
-	keys     [][]index.Key
-}
-
-func (a *keyNotes) Match(_ context.Context, q *index.Query, _ *index.Matches) error {
-	a.keys = nil
-	for _, v := range a.variants {
-		keys, err := q.Keys(v)
-		if err != nil {
-			return err
-		}
-		a.keys = append(a.keys, slices.Clone(keys))
-	}
-	return nil
-}
-
 // TestVariantKeys: shared indexes compare keys of every variant, so they must
 // never change, nor depend on which variants were asked for before.
 func TestVariantKeys(t *testing.T) {
-	mem, err := inmemory.New(index.MemoryConfig{Seed: testSeed})
-	must(t, err)
-	defer mem.Close()
-	a := &keyNotes{Memory: mem}
-	ix := open(t, kvindex.WithIndex(a))
+	var wanted []index.Variant
+	var got [][]index.Key
+	ix := open(t, kvindex.WithIndex(&altered{Memory: memory(t), match: func(_ context.Context, q *index.Query, _ *index.Matches) error {
+		got = nil
+		for _, v := range wanted {
+			keys, err := q.Keys(v)
+			must(t, err)
+			got = append(got, slices.Clone(keys))
+		}
+		return nil
+	}}))
 	all := []index.Variant{
 		{Unit: 16},
 		{Unit: 16, Media: uint8(kvindex.MediaBare), Block: 16},
@@ -70,9 +54,9 @@ func TestVariantKeys(t *testing.T) {
 	media := plain
 	media.Media = []kvindex.Media{{Hash: "11", Offset: 17, Length: 20}}
 	ask := func(q kvindex.Request, variants ...index.Variant) [][]index.Key {
-		a.variants = variants
+		wanted = variants
 		score(t, ix, q)
-		return a.keys
+		return got
 	}
 	seen := make(map[index.Key]bool)
 	var sum index.Key
@@ -106,29 +90,6 @@ func TestVariantKeys(t *testing.T) {
 	}
 	if sum != 0x699fa4f153b7b5a1 {
 		t.Errorf("the keys are others: %#x", sum)
-	}
-}
-
-// TestScopesSeparate: whatever differs in the scope, the seed or the tokens
-// gives another key; parts cannot be confused by moving letters between them.
-func TestScopesSeparate(t *testing.T) {
-	seen := map[index.Key]string{}
-	tokens := randomTokens(rand.New(rand.NewPCG(2, 2)), 16)
-	for _, s := range [][3]string{{"m"}, {"n"}, {"m", "a"}, {"ma"}, {"m", "", "a"}, {"", "ma"}, {"m", "a", "s"}, {"m", "as"}, {"ma", "s"}, {"m\x00", "a"}, {"m\x01a"}} {
-		for _, unit := range []int{1, 2, 4, 8, 16} {
-			_, _, keys := kvindex.KeysOf(testSeed, s[0], s[1], s[2], unit, tokens)
-			for _, k := range keys {
-				if other, ok := seen[k]; ok {
-					t.Errorf("%q and %q share a key", s, other)
-				}
-				seen[k] = s[0] + "/" + s[1] + "/" + s[2]
-			}
-		}
-	}
-	_, a, _ := kvindex.KeysOf(testSeed, "m", "", "", 16, tokens)
-	_, b, _ := kvindex.KeysOf([16]byte{9}, "m", "", "", 16, tokens)
-	if a[0] == b[0] {
-		t.Error("the seed does not enter the locals")
 	}
 }
 
@@ -237,46 +198,14 @@ func TestNestedItems(t *testing.T) {
 	}
 }
 
-// BenchmarkKeys hashes 512 new units of 16 tokens, beside how it was done at first.
+// BenchmarkKeys hashes 512 new units of 16 tokens.
 func BenchmarkKeys(b *testing.B) {
 	ix := open(b)
 	tokens := randomTokens(rand.New(rand.NewPCG(4, 4)), 8192)
-	for _, c := range []struct {
-		name string
-		hash func()
-	}{
-		{"now", func() { kvindex.HashPrompt(ix, "m", tokens) }},
-		{"first", func() { firstKeys(tokens) }},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				tokens[0]++
-				c.hash()
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/512, "ns/block")
-		})
+	b.ReportAllocs()
+	for b.Loop() {
+		tokens[0]++
+		kvindex.HashPrompt(ix, "m", tokens)
 	}
-}
-
-var first struct{ locals, keys []uint64 }
-
-// firstKeys is hashing as it was at first: tokens copied into a buffer, xxh3 of that, and
-// for each key xxh3 of the key before with the local.
-func firstKeys(tokens []uint32) {
-	var b [64]byte
-	first.locals, first.keys = first.locals[:0], first.keys[:0]
-	for i := 0; i+16 <= len(tokens); i += 16 {
-		for j, t := 0, tokens[i:i+16]; j < 16; j += 2 {
-			binary.LittleEndian.PutUint64(b[4*j:], uint64(t[j])|uint64(t[j+1])<<32)
-		}
-		first.locals = append(first.locals, xxh3.HashSeed(b[:], 1))
-	}
-	prev := uint64(2)
-	for _, l := range first.locals {
-		binary.LittleEndian.PutUint64(b[:8], prev)
-		binary.LittleEndian.PutUint64(b[8:], l)
-		prev = xxh3.Hash(b[:16])
-		first.keys = append(first.keys, prev)
-	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/512, "ns/block")
 }

@@ -137,79 +137,99 @@ func (m *model) run(q *kvindex.Request) (run, reused int, hole bool) {
 	return run, min(run, max(limit, 0)/m.size) * m.size, hole
 }
 
-// store announces the blocks of a prompt that are not there, each in an event
-// of its own, and remove the loss of some.
+// blockEvents are the events of a message, in the forms of vLLM and of SGLang.
+type blockEvents struct {
+	vllm   []fakeengine.Event
+	sglang []any
+}
+
+// add announces a block of a prompt. It returns vLLM's event, if the engine is one.
+func (m *model) add(e *blockEvents, b block, q *kvindex.Request) *fakeengine.Stored {
+	if m.form == kvindex.MediaPad {
+		var parent any
+		if !b.first {
+			parent = int64(b.parent)
+		}
+		s := []any{"BlockStored", []int64{int64(b.hash)}, parent, b.tokens, m.size, nil, "GPU"}
+		if q.Salt != "" {
+			s = append(s, map[string]string{"cache_salt": q.Salt})
+		}
+		e.sglang = append(e.sglang, s)
+		return nil
+	}
+	s := &fakeengine.Stored{
+		Hashes: []enginehash.Digest{fakeengine.IntHash(b.hash)}, Tokens: b.tokens.([]uint32), BlockSize: m.size,
+		Medium: "GPU", Extra: [][]enginehash.Extra{b.extra},
+	}
+	if !b.first {
+		parent := fakeengine.IntHash(b.parent)
+		s.Parent = &parent
+	}
+	if id, err := strconv.Atoi(q.Adapter); err == nil {
+		s.AdapterID = id
+	} else {
+		s.Adapter = q.Adapter
+	}
+	e.vllm = append(e.vllm, s)
+	return s
+}
+
+func (e *blockEvents) remove(group int, hash uint64) {
+	e.vllm = append(e.vllm, &fakeengine.Removed{Hashes: []enginehash.Digest{fakeengine.IntHash(hash)}, Medium: "GPU", Group: group})
+	e.sglang = append(e.sglang, []any{"BlockRemoved", []int64{int64(hash)}, "GPU"})
+}
+
+func (e *blockEvents) clear() {
+	e.vllm, e.sglang = append(e.vllm, fakeengine.Cleared{}), append(e.sglang, []any{"AllBlocksCleared"})
+}
+
+// payload is a message of the engine. Those of vLLM have the encoding.
+func (m *model) payload(e *blockEvents, time float64, rank int, form fakeengine.Encoding) []byte {
+	if m.form != kvindex.MediaPad {
+		return form.Append(nil, &fakeengine.Batch{Time: time, Rank: rank, Events: e.vllm})
+	}
+	payload, err := msgpack.Marshal([]any{time, append([]any{}, e.sglang...), rank})
+	if err != nil {
+		panic(err)
+	}
+	return payload
+}
+
+// store announces the first blocks of a prompt that are not there, each in an event of its own,
+// and remove the loss of some.
 func (m *model) store(q *kvindex.Request, most int) (payload []byte) {
-	var vllm []fakeengine.Event
-	var sglang []any
+	var e blockEvents
 	blocks := m.blocks(q)
 	for _, b := range blocks[:min(most, len(blocks))] {
-		if m.held[b.hash] {
-			continue
+		if !m.held[b.hash] {
+			m.held[b.hash] = true
+			m.add(&e, b, q)
 		}
-		m.held[b.hash] = true
-		if m.form == kvindex.MediaPad {
-			var parent any
-			if !b.first {
-				parent = int64(b.parent)
-			}
-			e := []any{"BlockStored", []int64{int64(b.hash)}, parent, b.tokens, m.size, nil, "GPU"}
-			if q.Salt != "" {
-				e = append(e, map[string]string{"cache_salt": q.Salt})
-			}
-			sglang = append(sglang, e)
-			continue
-		}
-		s := &fakeengine.Stored{
-			Hashes: []enginehash.Digest{fakeengine.IntHash(b.hash)}, Tokens: b.tokens.([]uint32), BlockSize: m.size,
-			Medium: "GPU", Extra: [][]enginehash.Extra{b.extra},
-		}
-		if !b.first {
-			parent := fakeengine.IntHash(b.parent)
-			s.Parent = &parent
-		}
-		if id, err := strconv.Atoi(q.Adapter); err == nil {
-			s.AdapterID = id
-		} else {
-			s.Adapter = q.Adapter
-		}
-		vllm = append(vllm, s)
 	}
-	return m.encode(vllm, sglang)
+	return m.encode(&e)
 }
 
 func (m *model) remove(r *rand.Rand, share float64) (payload []byte, n int) {
-	var vllm []fakeengine.Event
-	var sglang []any
+	var e blockEvents
 	for _, h := range slices.Sorted(maps.Keys(m.held)) { // the same in each run of the test
 		if r.Float64() > share {
 			continue
 		}
 		delete(m.held, h)
 		n++
-		vllm = append(vllm, &fakeengine.Removed{Hashes: []enginehash.Digest{fakeengine.IntHash(h)}, Medium: "GPU"})
-		sglang = append(sglang, []any{"BlockRemoved", []int64{int64(h)}, "GPU"})
+		e.remove(0, h)
 	}
-	return m.encode(vllm, sglang), n
+	return m.encode(&e), n
 }
 
-// encode writes vLLM's events in changing forms, with hashes as integers or
-// bytes.
-func (m *model) encode(vllm []fakeengine.Event, sglang []any) []byte {
+// encode writes vLLM's events in changing forms, with hashes as integers or bytes.
+func (m *model) encode(e *blockEvents) []byte {
 	m.batch++
-	if m.form == kvindex.MediaPad {
-		sglang = append([]any{}, sglang...) // not nil
-		payload, err := msgpack.Marshal([]any{float64(m.batch), sglang, 0})
-		if err != nil {
-			panic(err)
-		}
-		return payload
-	}
-	e := fakeengine.Encoding{ByteHashes: m.batch%3 == 0, Form: fakeengine.FormMaps}
+	form := fakeengine.Encoding{ByteHashes: m.batch%3 == 0, Form: fakeengine.FormMaps}
 	if m.batch%2 == 0 {
-		e.Form = fakeengine.FormArrays12
+		form.Form = fakeengine.FormArrays12
 	}
-	return e.Append(nil, &fakeengine.Batch{Time: float64(m.batch), Events: vllm})
+	return m.payload(e, float64(m.batch), 0, form)
 }
 
 // items are media, at places of their own.
@@ -312,6 +332,12 @@ func TestScopesAgainstModel(t *testing.T) {
 			q := randomRequest(r, before)
 			q.Model = "m"
 			got := score(t, ix, q)
+			place := func(pod string) uint32 { return kvindex.Place(ix, pod, q.Adapter, q.Salt, q.Tokens, q.Media) }
+			if !slices.IsSortedFunc(got, func(a, b kvindex.PodScore) int {
+				return cmp.Or(b.PredictedTokens-a.PredictedTokens, cmp.Compare(place(b.Pod), place(a.Pod)))
+			}) {
+				t.Fatalf("round %d: the order is %+v", round, got)
+			}
 			slices.SortFunc(got, func(a, b kvindex.PodScore) int { return strings.Compare(a.Pod, b.Pod) })
 			for i, m := range engines {
 				run, reused, hole := m.run(&q)

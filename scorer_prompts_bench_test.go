@@ -390,41 +390,6 @@ func BenchmarkLongPrompt(b *testing.B) {
 	c := w.client(w.open(b))
 	n := 0
 	next := func() int { n++; return n % len(prompts) }
-	b.Run("ids", func(b *testing.B) {
-		b.ReportAllocs()
-		c.q.Model = ""
-		for b.Loop() {
-			c.q.Tokens = prompts[next()]
-			c.score(b)
-		}
-		b.ReportMetric(float64(c.a.PromptTokens), "tokens")
-		c.q.Tokens = nil
-	})
-	for _, text := range w.texts {
-		c.text(b, text)
-	}
-	b.Run("known", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			c.text(b, w.texts[next()])
-		}
-	})
-	b.Run("grown", func(b *testing.B) {
-		for b.Loop() {
-			b.StopTimer()
-			text := w.texts[next()] + w.Text(1000)
-			b.StartTimer()
-			c.text(b, text)
-		}
-	})
-	b.Run("new", func(b *testing.B) {
-		for b.Loop() {
-			b.StopTimer()
-			text := w.Text(size)
-			b.StartTimer()
-			c.text(b, text)
-		}
-	})
 	roles := []string{"user", "assistant"}
 	newChat := func() string {
 		messages := make([]string, 100)
@@ -433,48 +398,61 @@ func BenchmarkLongPrompt(b *testing.B) {
 		}
 		return `{"messages":[` + strings.Join(messages, ",")
 	}
-	var chats [8]string
+	var chats, known [8]string
 	for i := range chats {
 		chats[i] = newChat()
-		c.body(b, chats[i]+"]}")
+		known[i] = chats[i] + "]}"
+		c.body(b, known[i])
+		c.text(b, w.texts[i])
 	}
-	parse := func(b *testing.B, body string) {
-		if _, err := chat.Parse("", unsafe.Slice(unsafe.StringData(body), len(body))); err != nil {
-			b.Error(err)
-		}
-	}
-	b.Run("chat/known", func(b *testing.B) {
+	b.Run("ids", func(b *testing.B) {
 		b.ReportAllocs()
-		var bodies [8]string
-		for i := range bodies {
-			bodies[i] = chats[i] + "]}"
-		}
-		all, reading := newTimed(), newTimed()
 		for b.Loop() {
-			body := bodies[next()]
-			all.do(func() { c.body(b, body) })
-			b.StopTimer()
-			reading.do(func() { parse(b, bodies[next()]) })
-			b.StartTimer()
+			c.q.Prompt, c.q.Body, c.q.Tokens = "", nil, prompts[next()]
+			c.score(b)
 		}
-		b.ReportMetric(all.median(), "ns/op")
-		b.ReportMetric(reading.median()/all.median(), "parse-of-op")
 		b.ReportMetric(float64(c.a.PromptTokens), "tokens")
+		c.q.Tokens = nil
 	})
-	b.Run("chat/grown", func(b *testing.B) {
-		for b.Loop() {
-			b.StopTimer()
-			body := chats[next()] + "," + w.message(b, roles[0], 500) + "," + w.message(b, roles[1], 500) + "]}"
-			b.StartTimer()
-			c.body(b, body)
-		}
-	})
-	b.Run("chat/new", func(b *testing.B) {
-		for b.Loop() {
-			b.StopTimer()
-			body := newChat() + "]}"
-			b.StartTimer()
-			c.body(b, body)
-		}
-	})
+	for _, of := range []struct {
+		name  string
+		score func(b *testing.B, prompt string)
+		next  func() string // untimed
+	}{
+		{"known", c.text, func() string { return w.texts[next()] }},
+		{"grown", c.text, func() string { return w.texts[next()] + w.Text(1000) }},
+		{"new", c.text, func() string { return w.Text(size) }},
+		{"chat/known", c.body, func() string { return known[next()] }},
+		{"chat/grown", c.body, func() string {
+			return chats[next()] + "," + w.message(b, roles[0], 500) + "," + w.message(b, roles[1], 500) + "]}"
+		}},
+		{"chat/new", c.body, func() string { return newChat() + "]}" }},
+	} {
+		b.Run(of.name, func(b *testing.B) {
+			all, reading := newTimed(), newTimed()
+			b.ReportAllocs()
+			for b.Loop() {
+				b.StopTimer()
+				prompt := of.next()
+				b.StartTimer()
+				all.do(func() { of.score(b, prompt) })
+				if of.name == "chat/known" {
+					b.StopTimer()
+					reading.do(func() { parse(b, known[next()]) })
+					b.StartTimer()
+				}
+			}
+			if len(reading.took) > 0 {
+				b.ReportMetric(reading.median()/all.median(), "parse-of-op")
+			}
+			b.ReportMetric(all.median(), "ns/op")
+			b.ReportMetric(float64(c.a.PromptTokens), "tokens")
+		})
+	}
+}
+
+func parse(b *testing.B, body string) {
+	if _, err := chat.Parse("", unsafe.Slice(unsafe.StringData(body), len(body))); err != nil {
+		b.Error(err)
+	}
 }

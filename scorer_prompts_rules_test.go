@@ -16,7 +16,6 @@ import (
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/prefixcache"
-	"github.com/kvindex/kvindex/internal/testdata"
 	"github.com/kvindex/kvindex/stats"
 	"github.com/kvindex/kvindex/tokenize"
 )
@@ -445,34 +444,4 @@ func TestPromptCacheHostile(t *testing.T) {
 		t.Error("this is too much")
 	}
 	runtime.KeepAlive(c)
-}
-
-// BenchmarkPromptCacheHostile reports the time of hostile prompts beside that without a
-// cache, taken by turns.
-func BenchmarkPromptCacheHostile(b *testing.B) {
-	bpe, err := tokenize.Load(testdata.Path(b, "the Llama 3 tokenizer", "tokens", "llama3"))
-	must(b, err)
-	for kind, texts := range hostilePrompts(10_000) {
-		b.Run(strings.ReplaceAll(kind, " ", "-"), func(b *testing.B) {
-			var took [2]time.Duration
-			n := 0
-			for b.Loop() {
-				with, without := openPair(b, []*promptModel{{name: "m", model: kvindex.Model{Tokenizer: bpe}}}, kvindex.DefaultPromptCache)
-				var a kvindex.Answer
-				for i, text := range texts {
-					for turn := range 2 {
-						turn ^= i % 2
-						r := kvindex.Request{Model: "m", Prompt: text}
-						began := time.Now()
-						must(b, []*kvindex.Indexer{without, with}[turn].ScoreRequest(ctx, &r, &a))
-						took[turn] += time.Since(began)
-					}
-				}
-				n += len(texts)
-			}
-			b.ReportMetric(float64(took[1].Nanoseconds())/float64(n), "ns/prompt")
-			b.ReportMetric(float64(took[0].Nanoseconds())/float64(n), "ns/prompt-without")
-			b.ReportMetric(float64(took[1])/float64(took[0]), "of-without")
-		})
-	}
 }

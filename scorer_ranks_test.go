@@ -9,14 +9,12 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -213,6 +211,7 @@ func TestRanksAgainstModel(t *testing.T) {
 			}
 		}
 		f.firstOfEach(t, kvindex.Request{Body: body, Pods: given})
+		f.firstOfEach(t, kvindex.Request{Body: body, Candidates: ix.Candidates("m", nil)})
 	}
 	if compared < 5000 || tied < 900 {
 		t.Errorf("%d answers compared, %d ties of ranks of one pod", compared, tied)
@@ -220,10 +219,16 @@ func TestRanksAgainstModel(t *testing.T) {
 }
 
 // firstOfEach holds that the first entry of each pod is at the place, and has the
-// tokens, that the pod has in an answer without ranks.
+// tokens, that the pod has in an answer without ranks, of however many.
 func (f *fleetModel) firstOfEach(t *testing.T, q kvindex.Request) {
 	t.Helper()
 	plain := score(t, f.ix, q)
+	for q.Top = range len(plain) {
+		if got := score(t, f.ix, q); q.Top > 0 && !slices.Equal(got, plain[:q.Top]) {
+			t.Fatalf("the best %d of %+v: %+v", q.Top, plain, got)
+		}
+	}
+	q.Top = 0
 	q.Ranks = true
 	var first []kvindex.PodScore
 	for _, s := range score(t, f.ix, q) {
@@ -352,71 +357,10 @@ func TestRanksApart(t *testing.T) {
 	}
 }
 
-// The states of ranks are those of Pods, whatever happens to streams.
-func TestStatesOfRanks(t *testing.T) {
-	p := fakeengine.NewPrompt(1, 16, 4)
-	seen := make(map[kvindex.State]int)
-	for round := range 200 {
-		r := rand.New(rand.NewPCG(11, uint64(round)))
-		ix := open(t, [][]kvindex.Option{nil, {kvindex.WithKeepOnLoss()}}[round%2]...)
-		next := make(map[string]uint64)
-		for range 40 {
-			stream, rank := fmt.Sprint("s", r.IntN(3)), r.IntN(4)
-			switch op := r.IntN(12); op {
-			case 0:
-				next[stream] = 0
-			case 1:
-				next[stream] += 3
-			case 2, 3:
-				_ = ix.Sink().StreamNote("a", "m", stream, []events.Note{
-					events.NoteOpened, events.NoteConnected, events.NoteLost, events.NoteClosed, events.NoteHeld, events.NoteCurrent, events.NoteReleased,
-				}[r.IntN(7)])
-			case 4:
-				restarted(stream)(t, ix)
-			case 5:
-				_ = ix.MarkLost("a", rank) // which may be none
-			case 6:
-				must(t, ix.Sink().StreamNote("a", "m", stream, events.NoteRewound))
-			default:
-				m := message(stream, next[stream], float64(next[stream]), rank, p.Stored(0, 1+r.IntN(4)))
-				if op == 7 {
-					m.Payload = fakeengine.Payload(float64(next[stream]), rank, fakeengine.Cleared{})
-				}
-				m.Hold, m.Replayed = r.IntN(4) == 0, r.IntN(4) == 0
-				if _, err := ix.IngestMessage(m); err != nil {
-					t.Fatal(err)
-				}
-				next[stream]++
-			}
-			var want []string
-			for _, info := range ix.Pods(nil) {
-				for _, s := range info.Ranks {
-					want = append(want, fmt.Sprint(info.Pod, s.Rank, s.State))
-					seen[s.State]++
-				}
-				if len(info.Ranks) == 0 {
-					want = append(want, fmt.Sprint(info.Pod, 0, info.State))
-				}
-			}
-			var got []string
-			for _, s := range ofRanks(t, ix, p.Tokens) {
-				got = append(got, fmt.Sprint(s.Pod, s.Rank, s.State))
-			}
-			if !slices.Equal(got, want) {
-				t.Fatalf("round %d: %s, want %s", round, got, want)
-			}
-		}
-	}
-	if len(seen) != 5 || slices.Min(slices.Collect(maps.Values(seen))) < 100 {
-		t.Errorf("states seen: %v", seen)
-	}
-}
-
 // A rank that another Indexer has written to the index has an entry, and its blocks
 // are not sure. Its pod has no other for having been unknown.
 func TestRanksOfAnother(t *testing.T) {
-	shared, err := inmemory.New(index.MemoryConfig{})
-	must(t, err)
+	shared := memory(t)
 	reader, writer := open(t, kvindex.WithIndex(shared)), open(t, kvindex.WithIndex(shared))
 	p := fakeengine.NewPrompt(1, 16, 4)
 	said(t, reader, "b", 1, p.Stored(0, 2))
@@ -488,61 +432,121 @@ func TestRanksExplainedAndCounted(t *testing.T) {
 	}
 }
 
-// Scores see ranks as they come: none twice, and none goes.
-func TestRanksAtOnce(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 4)
-	said(t, ix, "a", 500, p.Stored(0, 2))
-	const ranks = 100
-	var group sync.WaitGroup
-	for writer := range 2 {
-		group.Go(func() {
-			for rank := range ranks {
-				if rank%2 == writer {
-					said(t, ix, "a", rank, p.Stored(0, 3))
-				}
-			}
-		})
+// fleet has pods that hold a prompt which nobody asks for, so that they are known.
+func fleet(t testing.TB, ix *kvindex.Indexer, n int) (names []string) {
+	t.Helper()
+	other := fakeengine.NewPrompt(1<<40, 16, 1)
+	for i := range n {
+		names = append(names, fmt.Sprintf("pod-%03d", i))
+		ingest(t, ix, names[i], other.Stored(0, 1))
 	}
-	group.Go(func() {
-		for seen := 0; seen < ranks+1; {
-			s := ofRanks(t, ix, p.Tokens)
-			if len(s) < seen || len(slices.Compact(slices.Clone(s))) != len(s) {
-				t.Errorf("%d entries, after %d", len(s), seen)
-				return
-			}
-			seen = len(s)
-			if last := s[seen-1]; last.Rank != 500 || last.MatchedBlocks != 2 || last.State != kvindex.StateLive {
-				t.Errorf("%+v", last)
-				return
-			}
-		}
-	})
-	group.Wait()
+	return names
 }
 
-// BenchmarkScoreRanks is BenchmarkScoreRequest for pods with ranks, each asked for its
-// best rank or for all.
-func BenchmarkScoreRanks(b *testing.B) {
-	for _, c := range []struct{ pods, ranks int }{{16, 1}, {16, 8}, {16, 256}} {
-		for _, asked := range []bool{false, true} {
-			for _, distinct := range []bool{false, true} {
-				b.Run(fmt.Sprintf("blocks=512/pods=%d/ranks=%d/asked=%v/distinct=%v", c.pods, c.ranks, asked, distinct), func(b *testing.B) {
+func podsOf(scores []kvindex.PodScore) (names []string) {
+	for _, s := range scores {
+		names = append(names, s.Pod)
+	}
+	return names
+}
+
+// Indexers of one seed agree, and a client that does not know it cannot aim.
+func TestTiesAreSeeded(t *testing.T) {
+	a, b, c := open(t, kvindex.WithKeySeed(testSeed)), open(t, kvindex.WithKeySeed(testSeed)), open(t)
+	names := fleet(t, a, 16)
+	r := rand.New(rand.NewPCG(1, 2))
+	same := 0
+	for range 100 {
+		q := kvindex.Request{Tokens: randomTokens(r, 40), Pods: names}
+		if x, y := podsOf(score(t, a, q)), podsOf(score(t, b, q)); !slices.Equal(x, y) {
+			t.Fatalf("one seed: %v, and %v", x, y)
+		}
+		if podsOf(score(t, a, q))[0] == podsOf(score(t, c, q))[0] {
+			same++
+		}
+	}
+	if same > 25 {
+		t.Errorf("of 100 prompts %d have the same first pod with another seed", same)
+	}
+	// Pinned, because gateways of different versions are to agree.
+	got := strings.Join(podsOf(score(t, a, kvindex.Request{Tokens: fakeengine.NewPrompt(3, 16, 100).Tokens, Salt: "s", Pods: names[:6]})), " ")
+	if want := "pod-004 pod-000 pod-001 pod-005 pod-002 pod-003"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// All that separates a prompt from others bears on its ties.
+func TestTiesOfOtherPrompts(t *testing.T) {
+	ix := open(t)
+	names := fleet(t, ix, 30)
+	long := fakeengine.NewPrompt(3, 16, 101).Tokens[:16*100+9]
+	changed := func(at int) []uint32 {
+		tokens := slices.Clone(long)
+		tokens[at]++
+		return tokens
+	}
+	order := func(q kvindex.Request) string {
+		q.Pods = names
+		return strings.Join(podsOf(score(t, ix, q)), " ")
+	}
+	plain := order(kvindex.Request{Tokens: long})
+	seen := map[string]string{plain: "plain"}
+	for name, q := range map[string]kvindex.Request{
+		"first token":       {Tokens: changed(0)},
+		"token 800":         {Tokens: changed(800)},
+		"last of the units": {Tokens: changed(1599)},
+		"first behind them": {Tokens: changed(1600)},
+		"last token":        {Tokens: changed(len(long) - 1)},
+		"a token less":      {Tokens: slices.Delete(slices.Clone(long), 700, 701)},
+		"the last one less": {Tokens: long[:len(long)-1]},
+		"one of zero more":  {Tokens: append(slices.Clone(long), 0)},
+		"units turned":      {Tokens: slices.Concat(long[:320], long[336:352], long[320:336], long[352:])},
+		"salt":              {Tokens: long, Salt: "s"},
+		"adapter":           {Tokens: long, Adapter: "s"},
+		"no whole unit":     {Tokens: long[:9]},
+		"its adapter":       {Tokens: long[:9], Adapter: "s"},
+		"media":             {Tokens: long, Media: []kvindex.Media{{Hash: "s"}}},
+		"other media":       {Tokens: long, Media: []kvindex.Media{{Hash: "t"}}},
+	} {
+		got := order(q)
+		if other := seen[got]; other != "" {
+			t.Errorf("%s: the order is that of %s", name, other)
+		}
+		seen[got] = name
+	}
+}
+
+// BenchmarkTies scores a new prompt each time, of which all pods hold nothing, or
+// the same; or no two the same.
+func BenchmarkTies(b *testing.B) {
+	for _, pods := range []int{16, 64, 512} {
+		for _, kind := range []string{"cold", "warm", "distinct"} {
+			for _, top := range []int{0, 1} {
+				b.Run(fmt.Sprintf("%s/pods=%d/top=%d", kind, pods, top), func(b *testing.B) {
 					ix := open(b)
-					p := fakeengine.NewPrompt(1, 16, 512)
-					for i := range c.pods * c.ranks {
-						n := 511
-						if distinct {
-							n -= i * 7 % 500
+					p := fakeengine.NewPrompt(1, 16, 513)
+					other := fakeengine.NewPrompt(2, 16, 1)
+					var names []string
+					for i := range pods {
+						names = append(names, fmt.Sprint("pod", i))
+						switch kind {
+						case "cold":
+							ingest(b, ix, names[i], other.Stored(0, 1))
+						case "warm":
+							ingest(b, ix, names[i], p.Stored(0, 1))
+						case "distinct":
+							ingest(b, ix, names[i], p.Stored(0, i+1))
 						}
-						said(b, ix, fmt.Sprint("pod", i/c.ranks), i%c.ranks, p.Stored(0, n))
 					}
-					q := kvindex.Request{Model: "m", Tokens: p.Tokens, Ranks: asked}
+					q := kvindex.Request{Tokens: p.Tokens[:32], Candidates: ix.Candidates("m", names), Top: top}
+					if kind == "distinct" {
+						q.Tokens = p.Tokens
+					}
 					var a kvindex.Answer
 					b.ReportAllocs()
 					for b.Loop() {
-						q.Tokens[511*16]++
-						if err := ix.ScoreRequest(ctx, &q, &a); err != nil || a.Pods[0].MatchedBlocks != 511 {
+						q.Tokens[len(q.Tokens)-1]++
+						if err := ix.ScoreRequest(ctx, &q, &a); err != nil || top == 1 && len(a.Pods) != 1 {
 							b.Fatal(err)
 						}
 					}

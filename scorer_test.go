@@ -5,40 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/tokenize"
 )
-
-func TestScorePods(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 4)
-	for _, pod := range []string{"c", "b"} {
-		ingest(t, ix, pod, p.Stored(0, 2))
-	}
-	ingest(t, ix, "b", p.Stored(2, 3))
-	names := func(pods []string) (got string) {
-		for _, s := range score(t, ix, kvindex.Request{Tokens: p.Tokens, Pods: pods}) {
-			got += fmt.Sprintf("%s=%d/%v ", s.Pod, s.MatchedBlocks, s.State)
-		}
-		return got
-	}
-	for _, c := range []struct {
-		pods []string
-		want string
-	}{
-		{nil, "b=3/live c=2/live "},
-		{[]string{}, ""},
-		{[]string{"c", "nobody", "b", "c"}, "b=3/live c=2/live nobody=0/unknown "},
-	} {
-		if got := names(c.pods); got != c.want {
-			t.Errorf("pods %q: got %q, want %q", c.pods, got, c.want)
-		}
-	}
-}
 
 // Of the ranks of a pod the one counts that would reuse the most, then the one
 // that holds the most anywhere, then the first.
@@ -81,72 +53,6 @@ func TestRanks(t *testing.T) {
 				t.Errorf("%s: pod %s: rank %d, want %d", name, s.Pod, s.Rank, c.want)
 			}
 		}
-	}
-}
-
-// The last token is always computed, and a block is reused whole.
-func TestCachedTokens(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 4)
-	ingest(t, ix, "a", p.Stored(0, 4))
-	for n, want := range map[int][2]int{1: {0, 0}, 15: {0, 0}, 16: {1, 0}, 17: {1, 16}, 32: {2, 16}, 33: {2, 32}, 63: {3, 48}, 64: {4, 48}} {
-		s := score(t, ix, kvindex.Request{Tokens: p.Tokens[:n]})[0]
-		if got := [2]int{s.MatchedBlocks, s.CachedTokens}; got != want {
-			t.Errorf("%d tokens: got %v, want %v", n, got, want)
-		}
-	}
-}
-
-func TestManyHolders(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 2)
-	for n := range 1200 {
-		ingest(t, ix, fmt.Sprint("pod", n), p.Stored(0, 2))
-	}
-	got := score(t, ix, kvindex.Request{Tokens: p.Tokens})
-	if len(got) != 1200 || got[1199].MatchedBlocks != 2 {
-		t.Errorf("%d pods, the last %+v", len(got), got[len(got)-1])
-	}
-}
-
-func TestBadRequests(t *testing.T) {
-	ix := open(t, kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}}))
-	tokens := []uint32{1, 2, 3}
-	for _, c := range []struct {
-		r    kvindex.Request
-		is   error
-		text string
-	}{
-		{kvindex.Request{Tokens: tokens}, kvindex.ErrRequest, "model is empty"},
-		{kvindex.Request{Model: "m", Tokens: tokens, Pods: []string{"b", "", "a"}}, kvindex.ErrRequest, "pods[1] has no name"},
-		{kvindex.Request{Model: "m"}, kvindex.ErrRequest, "prompt is empty"},
-		{kvindex.Request{Model: "m", Tokens: []uint32{}}, kvindex.ErrRequest, "prompt is empty"},
-		{kvindex.Request{Model: "m", Prompt: "x", Tokens: tokens}, kvindex.ErrRequest, "Prompt and Tokens exclude"},
-		{kvindex.Request{Model: "m", Prompt: "nothing"}, kvindex.ErrRequest, "no tokens"},
-		{kvindex.Request{Model: "m", Prompt: "fail"}, nil, `model "m": no such text`},
-		{kvindex.Request{Model: "n", Prompt: "x"}, kvindex.ErrNoTokenizer, `model "n": give it by WithModel`},
-		{kvindex.Request{Model: "m", Tokens: tokens, Media: []kvindex.Media{{Hash: "h", Offset: 3}}}, kvindex.ErrRequest, `media "h": Offset 3 is not within the 3 tokens`},
-		{kvindex.Request{Model: "m", Tokens: tokens, Media: []kvindex.Media{{Hash: "h", Offset: -1}}}, kvindex.ErrRequest, `media "h"`},
-		{kvindex.Request{Model: "m", Tokens: tokens, Media: []kvindex.Media{{Offset: 1}}}, kvindex.ErrRequest, "media 0 has no Hash"},
-		{kvindex.Request{Model: "m", Tokens: tokens, Media: []kvindex.Media{{Hash: "h", Length: -1}}}, kvindex.ErrRequest, `media "h"`},
-		{kvindex.Request{Model: "m", Tokens: tokens, Media: []kvindex.Media{{Hash: "g", Offset: 1}, {Hash: "h"}}}, kvindex.ErrRequest, `media "h"`},
-	} {
-		a := kvindex.Answer{PromptTokens: 9, Pods: make([]kvindex.PodScore, 3)}
-		err := ix.ScoreRequest(ctx, &c.r, &a)
-		if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.text) {
-			t.Errorf("%+v: error %v", c.r, err)
-		}
-		if len(a.Pods) != 0 || a.PromptTokens != 0 {
-			t.Errorf("%+v: answer %+v", c.r, a)
-		}
-	}
-	if s := score(t, ix, kvindex.Request{Model: "never", Tokens: tokens, Pods: []string{"x"}}); len(s) != 1 || s[0] != (kvindex.PodScore{Pod: "x"}) {
-		t.Errorf("a model never heard: %+v", s)
-	}
-	cancelled, cancel := context.WithCancel(ctx)
-	cancel()
-	if err := ix.ScoreRequest(cancelled, &kvindex.Request{Model: "m", Tokens: tokens}, new(kvindex.Answer)); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
 	}
 }
 
@@ -253,27 +159,6 @@ func BenchmarkScoreRequest(b *testing.B) {
 	}
 }
 
-// BenchmarkScoreParallel scores short prompts that 16 pods were resolved for, on all
-// processors at once.
-func BenchmarkScoreParallel(b *testing.B) {
-	ix := open(b)
-	p := fakeengine.NewPrompt(1, 16, 2)
-	for i := range 16 {
-		ingest(b, ix, fmt.Sprint("pod", i), p.Stored(0, 1))
-	}
-	c := ix.Candidates("m", nil)
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		q := kvindex.Request{Tokens: p.Tokens, Candidates: c, Top: 1}
-		var a kvindex.Answer
-		for pb.Next() {
-			if err := ix.ScoreRequest(ctx, &q, &a); err != nil || a.Pods[0].MatchedBlocks != 1 {
-				b.Error(err)
-			}
-		}
-	})
-}
-
 // BenchmarkScoreBest is BenchmarkScoreRequest for the best 8 of 256 pods that
 // were resolved before, beside the hashing alone.
 func BenchmarkScoreBest(b *testing.B) {
@@ -302,40 +187,6 @@ func BenchmarkScoreBest(b *testing.B) {
 			}
 		}
 	})
-}
-
-// A prompt is hashed in every variant that its candidates have, but without
-// media the tokens only once for each unit.
-func BenchmarkScoreVariants(b *testing.B) {
-	forms := map[string]kvindex.Profile{"offsets": {}, "bare": {Media: kvindex.MediaBare}, "pad": {Media: kvindex.MediaPad}}
-	p := fakeengine.NewPrompt(1, 16, 512)
-	for _, c := range []struct {
-		pods  []string
-		media []kvindex.Media
-	}{
-		{pods: []string{"offsets"}},
-		{pods: []string{"bare"}},
-		{pods: []string{"pad"}},
-		{pods: []string{"offsets", "pad"}},
-		{pods: []string{"offsets", "bare", "pad"}},
-		{pods: []string{"offsets", "bare", "pad"}, media: []kvindex.Media{{Hash: "11", Offset: 100 * 16, Length: 1000}}},
-	} {
-		b.Run(fmt.Sprintf("%s/media=%d", strings.Join(c.pods, "+"), len(c.media)), func(b *testing.B) {
-			ix := open(b, kvindex.WithProfile(func(pod, _ string) kvindex.Profile { return forms[pod] }))
-			for _, pod := range c.pods {
-				ingest(b, ix, pod, p.Stored(0, 511))
-			}
-			q := kvindex.Request{Model: "m", Tokens: p.Tokens, Media: c.media}
-			var a kvindex.Answer
-			b.ReportAllocs()
-			for b.Loop() {
-				q.Tokens[511*16]++
-				if err := ix.ScoreRequest(ctx, &q, &a); err != nil || a.Pods[0].MatchedBlocks < 100 {
-					b.Fatal(err, a.Pods)
-				}
-			}
-		})
-	}
 }
 
 // BenchmarkScoreText scores prompts of 32 kB of text for 64 pods, without a prompt cache:

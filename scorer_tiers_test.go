@@ -151,7 +151,7 @@ func TestOtherChunks(t *testing.T) {
 		profile := withProfile(kvindex.Profile{Chunk: c.chunk, Draft: kvindex.DraftNone})
 		ix := open(t, profile)
 		ingest(t, ix, "a", append(append([]fakeengine.Event{p.Stored(0, 8)}, c.stores...), p.Removed(1, 2, 3, 4, 5, 6, 7))...)
-		if got, want := tokensOf(score(t, restored(t, ix, profile), kvindex.Request{Tokens: p.Tokens})[0]), c.want; got != want {
+		if got, want := tokensOf(score(t, restoreBytes(t, snapshot(t, ix), profile), kvindex.Request{Tokens: p.Tokens})[0]), c.want; got != want {
 			t.Errorf("%s, restored: %s, want %s", name, got, want)
 		}
 		got := tokensOf(score(t, ix, kvindex.Request{Tokens: p.Tokens})[0])
@@ -203,55 +203,6 @@ func TestPredictedAndLoaded(t *testing.T) {
 			t.Errorf("%d blocks were routed: got %s, want %s", routed, got, want)
 		}
 		ix.Abandon(ticket)
-	}
-}
-
-// TestClearsGPU: with ClearsGPU an event that empties the cache leaves the host memory, and a
-// second store of a chunk there proves that the memory was emptied.
-func TestClearsGPU(t *testing.T) {
-	p := fakeengine.NewPrompt(1, 16, 8)
-	for clears, want := range map[bool][]string{
-		false: {"a 32+64+0 83.2 false", "a 0+0+0 0 false", "a 0+0+0 0 false"},
-		true:  {"a 32+64+0 83.2 false", "a 0+96+0 76.8 false", "a 0+16+0 12.8 false"},
-	} {
-		ix := open(t, withProfile(kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone, ClearsGPU: clears}))
-		ingest(t, ix, "a", gpuHolds(p, 2, 6, 0)...)
-		see := func(step int) {
-			t.Helper()
-			if got := tokensOf(score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]); got != want[step] {
-				t.Errorf("ClearsGPU %v, step %d: got %s, want %s", clears, step, got, want[step])
-			}
-		}
-		see(0)
-		ingest(t, ix, "a", fakeengine.Cleared{})
-		see(1)
-		if clears {
-			ingest(t, ix, "a", inTier("CPU", p.Stored(0, 1)))
-			see(2)
-		}
-	}
-}
-
-// restored returns an Indexer that goes on from a snapshot of ix.
-func restored(t *testing.T, ix *kvindex.Indexer, opts ...kvindex.Option) *kvindex.Indexer {
-	t.Helper()
-	var b bytes.Buffer
-	must(t, ix.Snapshot(ctx, &b))
-	r, err := kvindex.Restore(ctx, &b, opts...)
-	must(t, err)
-	t.Cleanup(func() { r.Close() })
-	return r
-}
-
-// TestTiersRestored: a snapshot has what lower tiers hold.
-func TestTiersRestored(t *testing.T) {
-	p := fakeengine.NewPrompt(1, 16, 8)
-	profile := withProfile(kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone})
-	ix := open(t, profile)
-	ingest(t, ix, "a", gpuHolds(p, 2, 6, 7)...)
-	restored := restored(t, ix, profile)
-	if got, want := tokensOf(score(t, restored, kvindex.Request{Tokens: p.Tokens})[0]), "a 32+64+16 91.2 false"; got != want {
-		t.Errorf("got %s, want %s", got, want)
 	}
 }
 

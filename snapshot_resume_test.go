@@ -5,18 +5,14 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
-	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
 // heardTen returns an Indexer that has heard ten messages of a stream, at the times
 // from 1000 on, and what goes on from its index.
 func heardTen(t *testing.T, options ...kvindex.Option) (ix *kvindex.Indexer, another func() *kvindex.Indexer, p fakeengine.Prompt) {
 	t.Helper()
-	m, err := inmemory.New(index.MemoryConfig{})
-	must(t, err)
-	t.Cleanup(func() { m.Close() })
+	m := memory(t)
 	p = fakeengine.NewPrompt(1, 16, 20)
 	options = append(options, kvindex.WithIndex(m))
 	ix = open(t, options...)
@@ -118,9 +114,7 @@ func TestAKeptLossIsKept(t *testing.T) {
 		for _, late := range []bool{false, true} { // the first Indexer hears what follows, or another one
 			ix, another, _ := heardTen(t, kvindex.WithKeepOnLoss())
 			send := func(m kvindex.Message) {
-				if _, err := ix.IngestMessage(m); err != nil {
-					t.Fatal(err)
-				}
+				brings(m)(t, ix)
 			}
 			send(message("s", 12, 1012, 0, p.Stored(12, 13)))
 			if late {
@@ -152,46 +146,11 @@ func TestAKeptLossIsKept(t *testing.T) {
 	}
 }
 
-// TestFarMessage: a message with a number and a time far ahead stops a pod for 16
-// messages, and a host that goes on from its index for none.
-func TestFarMessage(t *testing.T) {
-	for name, kept := range map[string]bool{"heard": false, "kept": true} {
-		t.Run(name, func(t *testing.T) {
-			ix, another, p := heardTen(t)
-			got, err := ix.IngestMessage(message("s", 1<<60, 1e10, 0, p.Stored(0, 2)))
-			if err != nil || got != (kvindex.Receipt{Applied: true, Gap: lostGap(10, 1<<60-1)}) {
-				t.Fatalf("%+v, %v", got, err)
-			}
-			if kept {
-				ix = another()
-			}
-			for seq := range uint64(20) {
-				got, err := ix.IngestMessage(message("s", 10+seq, 1010+float64(seq), 0, p.Stored(0, 1)))
-				want := repeat
-				switch {
-				case seq == 15 && !kept, seq == 0 && kept:
-					want = kvindex.Receipt{Applied: true, Restarted: true}
-				case seq > 15 || kept:
-					want = taken
-				}
-				if err != nil || got != want {
-					t.Fatalf("message %d: %+v, %v", 10+seq, got, err)
-				}
-			}
-			if got := blocks(t, ix, "a", p); got != 1 {
-				t.Errorf("%d blocks", got)
-			}
-		})
-	}
-}
-
 // TestAKeptStreamStandsSomewhere: before a stream of a kept index is heard its
 // transport is told where it left its ranks, so that the engine is asked for its last
 // message; and if it does not have that, all that the stream left is forgotten.
 func TestAKeptStreamStandsSomewhere(t *testing.T) {
-	m, err := inmemory.New(index.MemoryConfig{})
-	must(t, err)
-	defer m.Close()
+	m := memory(t)
 	p := fakeengine.NewPrompt(1, 16, 4)
 	ingestMessage := func(ix *kvindex.Indexer, m kvindex.Message) {
 		t.Helper()

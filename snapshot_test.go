@@ -17,7 +17,6 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/sections"
 	"github.com/kvindex/kvindex/stats"
 )
@@ -248,9 +247,7 @@ func heard(t testing.TB, opts ...kvindex.Option) *kvindex.Indexer {
 		for _, pod := range []string{"a", "b", "c"} {
 			m := message("s", seq, float64(seq+1), 0, p.Stored(int(seq), int(seq)+1))
 			m.Pod = pod
-			if _, err := ix.IngestMessage(m); err != nil {
-				t.Fatal(err)
-			}
+			apply(t, ix, m)
 		}
 	}
 	return ix
@@ -259,9 +256,7 @@ func heard(t testing.TB, opts ...kvindex.Option) *kvindex.Indexer {
 // TestSnapshotEnds: by an error of the writer, which is returned as it is, by its context,
 // and by Close.
 func TestSnapshotEnds(t *testing.T) {
-	m, err := inmemory.New(index.MemoryConfig{})
-	must(t, err)
-	defer m.Close()
+	m := memory(t)
 	if err := open(t, kvindex.WithIndex(plainIndex{m})).Snapshot(context.Background(), io.Discard); err == nil || err.Error() != "kvindex: the index does not support snapshots" {
 		t.Errorf("an index without snapshots: %v", err)
 	}
@@ -389,9 +384,7 @@ func TestRestoreRefused(t *testing.T) {
 			pod = append([]byte{3}, payloads[i]...)
 		}
 	}
-	m, err := inmemory.New(index.MemoryConfig{})
-	must(t, err)
-	defer m.Close()
+	m := memory(t)
 	first := bytes.Clone(pod[:len(pod)/2])
 	first[1] = 1
 	for name, c := range map[string]struct {

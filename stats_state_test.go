@@ -8,9 +8,7 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
-	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
 // act is one thing that a transport says of pod a and model m.
@@ -176,9 +174,7 @@ func TestASilentPod(t *testing.T) {
 
 // TestAKeptIndexIsNotTrusted beyond what its stream confirms.
 func TestAKeptIndexIsNotTrusted(t *testing.T) {
-	m, err := inmemory.New(index.MemoryConfig{})
-	must(t, err)
-	defer m.Close()
+	m := memory(t)
 	p := fakeengine.NewPrompt(1, 16, 8)
 	first := message("s", 0, 1, 0, p.Stored(0, 4))
 	play(t, open(t, kvindex.WithIndex(m)), p, step{first, taken, 4, kvindex.StateLive})
@@ -223,8 +219,7 @@ func TestTheRanksOfAKeptIndex(t *testing.T) {
 		"there and back":        {[]act{brings(at("t", 0, 0), at("t", 1, 1), later("s", 0, 0), later("s", 1, 1))}, []act{brings(later("s", 2, 0))}, "2 partial 1 partial "},
 		"there, back and there": {[]act{brings(at("t", 0, 0), at("t", 1, 1), later("s", 0, 0), later("s", 1, 1))}, []act{brings(at("t", 2, 0))}, "1 partial 1 uncertain "},
 	} {
-		m, err := inmemory.New(index.MemoryConfig{})
-		must(t, err)
+		m := memory(t)
 		old := open(t, kvindex.WithIndex(m))
 		for _, a := range append([]act{brings(at("s", 0, 0), at("s", 1, 1))}, c.before...) {
 			a(t, old)
@@ -241,25 +236,6 @@ func TestTheRanksOfAKeptIndex(t *testing.T) {
 		if got := ranks(ix); got != "1 live " {
 			t.Errorf("%s, and removed: %s", name, got)
 		}
-		m.Close()
-	}
-}
-
-// TestAPodOfAKeptIndex is known before it is heard, and can be removed.
-func TestAPodOfAKeptIndex(t *testing.T) {
-	m, err := inmemory.New(index.MemoryConfig{})
-	must(t, err)
-	defer m.Close()
-	brings(at("s", 0, 0), at("s", 1, 1))(t, open(t, kvindex.WithIndex(m)))
-	ix := open(t, kvindex.WithIndex(m))
-	p := fakeengine.NewPrompt(0, 16, 1)
-	if got := score(t, ix, kvindex.Request{Tokens: p.Tokens}); len(got) != 1 || got[0].State != kvindex.StateUncertain || got[0].MatchedBlocks != 1 {
-		t.Errorf("not heard yet: %+v", got)
-	}
-	must(t, ix.RemovePod("a"))
-	brings(at("s", 0, 0))(t, ix)
-	if got := ix.Pods(nil)[0]; got.State != kvindex.StateLive || len(got.Ranks) != 1 {
-		t.Errorf("%+v", got)
 	}
 }
 

@@ -2,6 +2,7 @@ package kvindex_test
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
+	"github.com/vmihailenco/msgpack/v5"
 )
 
 // kindOf returns a payload with an event of another kind, or another label.
@@ -36,6 +38,8 @@ func cleared(medium string) []byte {
 func TestUnrecognized(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 4)
 	stored, removed := fakeengine.Payload(1, 0, p.Stored(0, 4)), fakeengine.Payload(2, 0, p.Removed(3, 4))
+	near, err := msgpack.Marshal([]any{2.0, []any{map[string]any{"type": "BlockRemoved", "block_hashes": []uint64{p.Hash + 3}, "medium": "GPU", "locality": "NEAR"}}, 0})
+	must(t, err)
 	for name, tt := range map[string]struct {
 		payload []byte
 		want    string
@@ -44,6 +48,8 @@ func TestUnrecognized(t *testing.T) {
 		"a kind of event":        {kindOf(removed, "BlockRemoved", "BlockEvicted"), `event kind "BlockEvicted"`, true},
 		"a tier that is cleared": {cleared("HBM"), `medium "HBM"`, true},
 		"a medium":               {kindOf(stored, "GPU", "HBM"), `medium "HBM"`, false},
+		"a removal somewhere":    {near, `locality "NEAR"`, true},
+		"a removal in a medium":  {kindOf(removed, "GPU", "HBM"), `medium "HBM"`, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ix := open(t)
@@ -202,5 +208,28 @@ func TestFieldEvents(t *testing.T) {
 	}
 	if rows < 4 {
 		t.Errorf("%d rows", rows)
+	}
+}
+
+// TestUnrecognizedInASnapshot: "the pod says so until it clears or is forgotten".
+func TestUnrecognizedInASnapshot(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 4)
+	stored, removed := fakeengine.Payload(1, 0, p.Stored(0, 4)), fakeengine.Payload(2, 0, p.Removed(0, 1, 2, 3))
+	ix := open(t)
+	m := kvindex.Message{Pod: "a", Model: "m", Stream: "s"}
+	for seq, payload := range [][]byte{stored, kindOf(removed, "BlockRemoved", "BlockEvicted")} {
+		m.Seq, m.Payload = uint64(seq), payload
+		brings(m)(t, ix)
+	}
+	var b bytes.Buffer
+	must(t, ix.Snapshot(t.Context(), &b))
+	again, err := kvindex.Restore(t.Context(), &b)
+	must(t, err)
+	defer again.Close()
+	m.Seq, m.Payload = 2, fakeengine.Payload(3, 0)
+	brings(m)(t, again)
+	s := score(t, again, kvindex.Request{Tokens: p.Tokens})[0]
+	if s.CachedTokens > 0 && !s.UpperBound {
+		t.Errorf("%+v, and not recognized: %q", s, again.Pods(nil)[0].Unrecognized)
 	}
 }

@@ -2,6 +2,7 @@ package kvindex_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -28,9 +29,7 @@ func TestLossByStream(t *testing.T) {
 		message("s", 0, 1, 0, p.Stored(0, 1)), message("s", 1, 1, 1, p.Stored(0, 2)),
 		message("t", 0, 1, 2, p.Stored(0, 3)), message("u", 5, 1, 3, p.Stored(0, 4)),
 	} {
-		if _, err := ix.IngestMessage(m); err != nil {
-			t.Fatal(err)
-		}
+		brings(m)(t, ix)
 	}
 	if got := ranks(); got != [4]int{1, 2, 3, 4} {
 		t.Fatalf("blocks by rank %v", got)
@@ -38,9 +37,7 @@ func TestLossByStream(t *testing.T) {
 	if info := ix.Pods(nil)[0]; info.State != kvindex.StatePartial || info.Ranks[2].State != kvindex.StateLive {
 		t.Errorf("%+v", info)
 	}
-	if _, err := ix.IngestMessage(message("s", 9, 2, 1, p.Stored(0, 1))); err != nil {
-		t.Fatal(err)
-	}
+	brings(message("s", 9, 2, 1, p.Stored(0, 1)))(t, ix)
 	if got := ranks(); got != [4]int{0, 1, 3, 4} {
 		t.Fatalf("blocks by rank %v", got)
 	}
@@ -109,9 +106,7 @@ func TestMalformedFirst(t *testing.T) {
 		t.Errorf("after a message that nobody could read: %+v", n)
 	}
 	p := fakeengine.NewPrompt(1, 16, 1)
-	if _, err := ix.IngestMessage(message("s", 1, 2, 0, p.Stored(0, 1))); err != nil {
-		t.Fatal(err)
-	}
+	brings(message("s", 1, 2, 0, p.Stored(0, 1)))(t, ix)
 	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.State != kvindex.StatePartial || s.MatchedBlocks != 1 {
 		t.Errorf("got %+v", s)
 	}
@@ -126,9 +121,7 @@ func TestPartialViewCountsNoReport(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 4)
 	for i, e := range []fakeengine.Event{p.Stored(0, 2), p.Stored(0, 4), p.Removed(1)} {
-		if _, err := ix.IngestMessage(message("s", uint64(5+i), float64(i), 0, e)); err != nil {
-			t.Fatal(err)
-		}
+		brings(message("s", uint64(5+i), float64(i), 0, e))(t, ix)
 	}
 	if got := blocks(t, ix, "a", p); got != 1 {
 		t.Errorf("%d blocks, want 1", got)
@@ -146,9 +139,7 @@ func TestAClearEndsThePartialView(t *testing.T) {
 			{p.Stored(0, 4)}, // two that are held and two that are new: a second copy
 			{p.Removed(0, 1)},
 		} {
-			if _, err := ix.IngestMessage(message("s", first+uint64(i), float64(i+1), 0, evs...)); err != nil {
-				t.Fatal(err)
-			}
+			brings(message("s", first+uint64(i), float64(i+1), 0, evs...))(t, ix)
 		}
 		if got := blocks(t, ix, "a", p); got != 4 {
 			t.Errorf("heard from %d: %d blocks", first, got)
@@ -163,9 +154,7 @@ func TestLag(t *testing.T) {
 		t.Helper()
 		m := message("s", 0, at, 0)
 		m.Pod = pod
-		if _, err := ix.IngestMessage(m); err != nil {
-			t.Fatal(err)
-		}
+		brings(m)(t, ix)
 		for _, i := range ix.Pods(nil) {
 			if i.Pod == pod {
 				return i.Ranks[0].Lag
@@ -226,5 +215,16 @@ func TestALossIsOfTheRanksOfItsStream(t *testing.T) {
 		if got := blocks(t, ix, "a", p); got != 3 || !slices.Equal(lost, []int{0}) {
 			t.Errorf("%s: %d blocks, ranks %v lost", name, got, lost)
 		}
+	}
+}
+
+// TestALossOfNoRank: a gap is reported, even if no rank had anything to lose.
+func TestALossOfNoRank(t *testing.T) {
+	var losses []string
+	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, fmt.Sprint(l.Stream, " ", l.Cause, " ", l.Rank)) }}))
+	note("s", events.NoteOpened)(t, ix) // so it stays when its rank moves
+	brings(message("s", 0, 1, 0), message("t", 0, 2, 0), message("s", 3, 3, 1))(t, ix)
+	if want := []string{"t moved 0", "s gap -1"}; !slices.Equal(losses, want) {
+		t.Errorf("losses %q, want %q", losses, want)
 	}
 }

@@ -12,9 +12,7 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
-	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/internal/inmemory"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 	"github.com/kvindex/kvindex/stats"
 )
@@ -59,7 +57,8 @@ func offloads() kvindex.Option {
 }
 
 // TestOffloadDaemon: a stream that tells of lower tiers alone has losses, restarts and clears of its
-// own, for its tiers; and those of the engine leave them.
+// own, for its tiers; and those of the engine leave them. The rows are those that TestOffloadDaemonModel
+// does not play.
 func TestOffloadDaemon(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	engine := func(seq uint64, evs ...fakeengine.Event) act {
@@ -83,38 +82,10 @@ func TestOffloadDaemon(t *testing.T) {
 		want string
 	}
 	for name, rows := range map[string][]row{
-		"declared": {
-			{declared, "0+0+0 silent, silent"},
-			{gpu, "32+0+0 live, silent"},
-			{cpu, "32+64+0 live, live"},
-			{daemon(1, gone("CPU", p.Removed(4))), "32+32+0 live, live"},
-			{engine(1, p.Stored(2, 3)), "48+16+0 live, live"},
-			{daemon(2, fakeengine.Cleared{}), "48+0+0 live, live"},
-			{daemon(3, inTier("STORAGE", p.Stored(2, 6))), "48+0+48 live, live"},
-			{engine(2, fakeengine.Cleared{}), "0+0+0 live, live"}, // the daemon lacks the first two
-			{engine(3, p.Stored(0, 2)), "32+0+64 live, live"},
-		},
-		"told by its events": {
-			{gpu, "32+0+0 live, , any tier"},
-			{cpu, "32+64+0 uncertain, live"}, // or has the engine moved?
-			{engine(1), "32+64+0 live, live"},
-			{daemon(1), "32+64+0 live, live"},
-			{daemon(2, fakeengine.Cleared{}), "32+0+0 live, live"},
-		},
-		"first of all": {
-			{cpu, "0+0+0 partial, live"}, // no event of the gpu names its blocks
-			{gpu, "32+64+0 live, live"},
-			{engine(1, p.Stored(2, 3)), "48+48+0 live, live"},
-		},
 		"late": {
 			{gpu, "32+0+0 live, , any tier"}, {declared, "32+0+0 live, silent"},
 			{daemon(7, inTier("CPU", p.Stored(0, 6))), "32+64+0 live, partial"},
 			{daemon(8, fakeengine.Cleared{}), "32+0+0 live, live"},
-		},
-		"a gap of the daemon": {
-			{declared, "0+0+0 silent, silent"}, {gpu, "32+0+0 live, silent"}, {cpu, "32+64+0 live, live"},
-			{daemon(3, inTier("CPU", p.Stored(2, 3))), "32+16+0 live, partial"},
-			{daemon(4, fakeengine.Cleared{}), "32+0+0 live, live"},
 		},
 		"a message of the daemon that cannot be read": {
 			{declared, "0+0+0 silent, silent"}, {gpu, "32+0+0 live, silent"}, {cpu, "32+64+0 live, live"},
@@ -123,20 +94,7 @@ func TestOffloadDaemon(t *testing.T) {
 		},
 		"a restart of the daemon": {
 			{declared, "0+0+0 silent, silent"}, {gpu, "32+0+0 live, silent"}, {cpu, "32+64+0 live, live"},
-			{restarted("d"), "32+0+0 live, unknown"},
-			{daemon(0, inTier("CPU", p.Stored(2, 3))), "32+16+0 live, live"},
 			{brings(message("d", 0, 50, 0, inTier("CPU", p.Stored(2, 4)))), "32+32+0 live, live"},
-		},
-		"a gap of the engine": {
-			{declared, "0+0+0 silent, silent"}, {gpu, "32+0+0 live, silent"}, {cpu, "32+64+0 live, live"},
-			{engine(2, p.Stored(0, 1)), "16+80+0 partial, live"},
-			{unread("e", 3), "0+96+0 partial, live"},
-		},
-		"a restart of the engine": { // it may name its blocks anew
-			{declared, "0+0+0 silent, silent"}, {gpu, "32+0+0 live, silent"}, {cpu, "32+64+0 live, live"},
-			{brings(message("e", 0, 50, 0, p.Stored(0, 1))), "16+0+0 live, partial"},
-			{daemon(1, inTier("CPU", p.Stored(1, 2))), "16+16+0 live, partial"},
-			{restarted("e"), "0+0+0 unknown, partial"},
 		},
 		"a rewind of the engine": {
 			{declared, "0+0+0 silent, silent"}, {gpu, "32+0+0 live, silent"}, {cpu, "32+64+0 live, live"},
@@ -147,14 +105,6 @@ func TestOffloadDaemon(t *testing.T) {
 			{declared, "0+0+0 silent, silent"}, {gpu, "32+0+0 live, silent"}, {cpu, "32+64+0 live, live"},
 			{brings(message("e2", 0, 50, 0, p.Stored(0, 1))), "16+0+0 live, partial"},
 		},
-		"one tier of both": { // nothing tells whose copies are which
-			{declared, "0+0+0 silent, silent"}, {gpu, "32+0+0 live, silent"}, {cpu, "32+64+0 live, live"},
-			{daemon(1, inTier("STORAGE", p.Stored(0, 7))), "32+64+0 live, live"},
-			{engine(1, p.Stored(6, 7), p.Removed(6), inTier("CPU", p.Stored(2, 3))), "32+64+16 live, live"},
-			{engine(3), "0+0+112 partial, partial"},
-			{engine(4, fakeengine.Cleared{}, inTier("CPU", p.Stored(0, 2))), "0+32+80 live, partial"},
-			{daemon(3), "0+0+0 partial, partial"},
-		},
 		"the connection of the daemon": {
 			{declared, "0+0+0 silent, silent"}, {gpu, "32+0+0 live, silent"}, {cpu, "32+64+0 live, live"},
 			{note("d", events.NoteLost), "32+64+0 live, uncertain, at most"},
@@ -162,13 +112,6 @@ func TestOffloadDaemon(t *testing.T) {
 			{engine(2, p.Removed(5)), "80+16+0 live, uncertain, at most"},
 			{note("d", events.NoteHeld), "80+16+0 live, uncertain, at most"},
 			{note("d", events.NoteCurrent), "80+16+0 live, live"},
-		},
-		"the daemon is removed": {
-			{declared, "0+0+0 silent, silent"}, {gpu, "32+0+0 live, silent"}, {cpu, "32+64+0 live, live"},
-			{func(t *testing.T, ix *kvindex.Indexer) { removeStream(t, ix, "d") }, "32+0+0 live, , any tier"},
-			{engine(1, fakeengine.Cleared{}, p.Stored(0, 1)), "16+0+0 live, , any tier"},
-			{declared, "16+0+0 live, silent"},
-			{cpu, "16+80+0 live, live"},
 		},
 		"the engine is removed": {
 			{declared, "0+0+0 silent, silent"}, {gpu, "32+0+0 live, silent"}, {cpu, "32+64+0 live, live"},
@@ -196,13 +139,6 @@ func TestOffloadDaemon(t *testing.T) {
 			{gpu, "32+0+0 live, , any tier"},
 			{daemon(0, fakeengine.Cleared{}, inTier("CPU", p.Stored(0, 1))), "0+0+0 live, live, any tier"},
 		},
-		"a snapshot": {
-			{declared, "0+0+0 silent, silent"}, {gpu, "32+0+0 live, silent"}, {cpu, "32+64+0 live, live"},
-			{nil, "32+64+0 uncertain, uncertain, at most"},
-			{engine(1), "32+64+0 live, uncertain, at most"},
-			{daemon(1), "32+64+0 live, live"},
-			{daemon(3), "32+0+0 live, partial"},
-		},
 		"of several ranks": {
 			{declared, "0+0+0 silent, silent"}, {gpu, "32+0+0 live, silent"}, {cpu, "32+64+0 live, live"},
 			{brings(message("d", 1, 1, 1, inTier("CPU", p.Stored(0, 6)))), "32+64+0 live, live"},
@@ -212,11 +148,7 @@ func TestOffloadDaemon(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ix := open(t, offloads())
 			for i, r := range rows {
-				if r.do == nil {
-					ix = restore(t, ix, offloads())
-				} else {
-					r.do(t, ix)
-				}
+				r.do(t, ix)
 				if got := tells(t, ix, p); got != r.want {
 					t.Errorf("step %d: %q, want %q", i, got, r.want)
 				}
@@ -296,9 +228,7 @@ func TestOffloadDaemonResets(t *testing.T) {
 // when it continues forgets all lower ones.
 func TestOffloadDaemonKept(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
-	m, err := inmemory.New(index.MemoryConfig{})
-	must(t, err)
-	defer m.Close()
+	m := memory(t)
 	before := open(t, offloads(), kvindex.WithIndex(m))
 	brings(
 		message("d", 0, 1, 0, inTier("CPU", p.Stored(0, 6))), message("e", 0, 1, 0, p.Stored(0, 6), p.Removed(5, 4, 3, 2)), message("d", 1, 2, 0, inTier("STORAGE", p.Stored(0, 6))),
@@ -321,32 +251,6 @@ func TestOffloadDaemonKept(t *testing.T) {
 			t.Errorf("step %d: %q, want %q", i, got, c.want)
 		}
 	}
-}
-
-// TestOffloadDaemonRanks: a gap of a daemon is one of all ranks that it has told of.
-func TestOffloadDaemonRanks(t *testing.T) {
-	p := fakeengine.NewPrompt(1, 16, 8)
-	ix := open(t, offloads())
-	note("d", events.NoteTiers)(t, ix)
-	for rank := range 2 {
-		brings(
-			message(fmt.Sprint("e", rank), 0, 1, rank, p.Stored(0, 6), p.Removed(5, 4, 3, 2)),
-			message("d", uint64(rank), 1, rank, inTier("CPU", p.Stored(0, 6))),
-		)(t, ix)
-	}
-	see := func(want string) {
-		t.Helper()
-		got := ""
-		for _, s := range score(t, ix, kvindex.Request{Tokens: p.Tokens, Ranks: true}) {
-			got += fmt.Sprintf("%d+%d %v ", s.CachedTokens, s.LoadedTokens, s.State)
-		}
-		if got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
-	see("32+64 live 32+64 live ")
-	brings(message("d", 9, 2, 1))(t, ix)
-	see("32+0 live 32+0 live ")
 }
 
 // TestFleetOffloadDaemon: a Fleet follows the daemon of a pod beside its engine, and forgets both.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -80,9 +81,7 @@ func TestRemoveStream(t *testing.T) {
 				states = append(states, fmt.Sprint(from, " ", to))
 			}})}
 			if hide != nil {
-				m, err := inmemory.New(index.MemoryConfig{})
-				must(t, err)
-				defer m.Close()
+				m := memory(t)
 				opts = append(opts, kvindex.WithIndex(hide(m)))
 			}
 			ix := open(t, opts...)
@@ -155,9 +154,7 @@ func TestRemoveStreamOfOthers(t *testing.T) {
 	for name, opts := range map[string]func() []kvindex.Option{
 		"own": func() []kvindex.Option { return nil },
 		"kept": func() []kvindex.Option {
-			m, err := inmemory.New(index.MemoryConfig{})
-			must(t, err)
-			t.Cleanup(func() { m.Close() })
+			m := memory(t)
 			return []kvindex.Option{kvindex.WithIndex(m)}
 		},
 	} {
@@ -237,9 +234,7 @@ func TestRemoveStreamEndsContests(t *testing.T) {
 func TestRemoveStreamOfTheHostBefore(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	for _, removes := range []bool{true, false} {
-		m, err := inmemory.New(index.MemoryConfig{})
-		must(t, err)
-		defer m.Close()
+		m := memory(t)
 		var of index.Index = m
 		if !removes {
 			of = withoutRemover{m, m}
@@ -269,42 +264,13 @@ func TestRemoveStreamOfTheHostBefore(t *testing.T) {
 	}
 }
 
-// brittle is an index that fails when told to.
-type brittle struct {
-	inmemory.Memory
-	after atomic.Int64 // calls that do well yet
-}
-
-var errBrittle = errors.New("the index is on fire")
-
-func (f *brittle) fails() bool { return f.after.Add(-1) < 0 }
-
-func (f *brittle) RemoveSource(ctx context.Context, src index.Source) error {
-	if f.fails() {
-		return errBrittle
-	}
-	return f.Memory.RemoveSource(ctx, src)
-}
-
-func (f *brittle) Cursor(ctx context.Context, src index.Source, stream string) (index.Cursor, error) {
-	if f.fails() {
-		return index.Cursor{}, errBrittle
-	}
-	return f.Memory.Cursor(ctx, src, stream)
-}
-
-func (f *brittle) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
-	if f.fails() {
-		return index.Applied{}, errBrittle
-	}
-	return f.Memory.Apply(ctx, src, cur, changes)
-}
-
 // withoutRemover hides that sources can be removed.
 type withoutRemover struct {
 	index.Index
 	index.Describer
 }
+
+var errBrittle = errors.New("the index is on fire")
 
 // TestRemoveStreamFails: whatever fails, no rank claims more than it holds, none is live
 // that is not, and the next call does the rest.
@@ -312,23 +278,25 @@ func TestRemoveStreamFails(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	for _, removes := range []bool{true, false} {
 		failed := 0
-		for n := range int64(12) {
-			m, err := inmemory.New(index.MemoryConfig{})
-			must(t, err)
-			defer m.Close()
-			f := &brittle{Memory: m}
-			f.after.Store(1 << 40)
+		for n := range 12 {
+			left := math.MaxInt // calls that do well
+			f := &altered{Memory: memory(t), before: func(context.Context, string, index.Source) error {
+				if left--; left < 0 {
+					return errBrittle
+				}
+				return nil
+			}}
 			var of index.Index = f
 			if !removes {
-				of = withoutRemover{f, m}
+				of = withoutRemover{f, f}
 			}
 			ix := open(t, kvindex.WithIndex(of))
 			apply(t, ix,
 				message("s", 0, 1, 0, p.Stored(0, 2)), message("s", 1, 1, 1, p.Stored(0, 3)),
 				message("s", 2, 1, 2, p.Stored(0, 3)), message("t", 0, 1, 2, p.Stored(0, 4)))
-			f.after.Store(n)
-			err = ix.Sink().RemoveStream("a", "m", "s")
-			f.after.Store(1 << 40)
+			left = n
+			err := ix.Sink().RemoveStream("a", "m", "s")
+			left = math.MaxInt
 			if err == nil {
 				wantHeld(t, ix, p, "2:4 live ")
 				break
@@ -377,17 +345,11 @@ func runRemovals(t *testing.T, seed uint64, seen *removals) {
 	r := rand.New(rand.NewPCG(seed, 22))
 	kept := seed%3 == 1
 	begin := func() *kvindex.Indexer {
-		opts := []kvindex.Option{kvindex.WithKeySeed([16]byte{1})}
+		seeded := kvindex.WithKeySeed(testSeed)
 		if kept {
-			m, err := inmemory.New(index.MemoryConfig{Seed: [16]byte{1}})
-			must(t, err)
-			t.Cleanup(func() { m.Close() })
-			opts = []kvindex.Option{kvindex.WithIndex(m)}
+			seeded = kvindex.WithIndex(memory(t))
 		}
-		if seed%2 == 0 {
-			opts = append(opts, kvindex.WithKeepOnLoss())
-		}
-		return open(t, opts...)
+		return open(t, append(lossPolicy(seed), seeded)...)
 	}
 	var prompts []fakeengine.Prompt
 	for i := range 3 {
@@ -433,9 +395,7 @@ func runRemovals(t *testing.T, seed uint64, seen *removals) {
 			m := message(name, next[n], clock, rank, evs...)
 			next[n]++
 			d.do = func(ix *kvindex.Indexer) *kvindex.Indexer {
-				if _, err := ix.IngestMessage(m); err != nil {
-					t.Fatal(err)
-				}
+				brings(m)(t, ix)
 				return nil
 			}
 			if gone[name] {
@@ -581,40 +541,23 @@ func checkViews(t *testing.T, ix *kvindex.Indexer) {
 	}
 }
 
-// TestStreamView: what is known of a stream without its pod.
+// TestStreamView: what is known of a stream without its pod, beside what checkViews compares.
 func TestStreamView(t *testing.T) {
 	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 8)
-	want := func(stream, state string, missing uint64, blocks int) {
-		t.Helper()
-		v := ix.Sink().StreamView("a", "m", stream)
-		if v.State != state || v.Missing != missing || v.Blocks != blocks || v.LastMessage.IsZero() != (state == "" || state == "silent") {
-			t.Errorf("%+v, want %s, %d missing, %d blocks", v, state, missing, blocks)
+	note("s", events.NoteOpened)(t, ix)
+	for _, pod := range []string{"a", "b"} {
+		if v := ix.Sink().StreamView(pod, "m", "t"); v != (events.StreamView{}) {
+			t.Errorf("pod %s, a stream that is not known: %+v", pod, v)
 		}
 	}
-	want("s", "", 0, 0)
-	_ = ix.Sink().StreamNote("a", "m", "s", events.NoteOpened)
-	want("s", "silent", 0, 0)
-	want("t", "", 0, 0)
-	if r, err := ix.IngestMessage(hold(message("s", 3, 1, 0, p.Stored(0, 1)))); err != nil || !r.Held {
-		t.Fatalf("%+v, %v", r, err)
-	}
-	want("s", "replaying", 0, 0)
-	_ = ix.Sink().StreamNote("a", "m", "s", events.NoteReleased)
-	want("s", "uncertain", 0, 0)
-	soon := float64(time.Now().Unix() - 100)
+	p := fakeengine.NewPrompt(1, 16, 8)
 	cpu := p.Stored(0, 2)
 	cpu.Medium = "CPU"
-	apply(t, ix,
-		message("s", 0, soon, 0, p.Stored(0, 3)), message("s", 1, soon, 1, p.Stored(0, 2), cpu),
-		message("t", 4, 1, 2, p.Stored(0, 8)), message("t", 7, 2, 2, p.Stored(0, 8)))
-	want("s", "live", 0, 6)
-	want("t", "partial", 2, 8)
-	if lag := ix.Sink().StreamView("a", "m", "s").Lag; lag < 90*time.Second || lag > time.Hour {
-		t.Errorf("the lag is %v", lag)
+	apply(t, ix, message("s", 0, float64(time.Now().Unix()-100), 0, p.Stored(0, 3), cpu))
+	checkViews(t, ix)
+	if v := ix.Sink().StreamView("a", "m", "s"); v.Blocks != 4 || v.Lag < 90*time.Second || v.Lag > time.Hour {
+		t.Errorf("%+v", v)
 	}
-	_ = ix.Sink().StreamNote("a", "m", "s", events.NoteLost)
-	want("s", "uncertain", 0, 6)
 	if n := testing.AllocsPerRun(100, func() { ix.Sink().StreamView("a", "m", "s") }); n > 0 {
 		t.Errorf("it takes %v allocations", n)
 	}

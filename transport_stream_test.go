@@ -11,7 +11,6 @@ import (
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
 func message(stream string, seq uint64, time float64, rank int, evs ...fakeengine.Event) kvindex.Message {
@@ -125,8 +124,7 @@ func TestMessagesAfterARestartOfTheHost(t *testing.T) {
 		{7, 3, kvindex.Receipt{Applied: true}, 3},
 		{9, 3, kvindex.Receipt{Applied: true, Gap: kvindex.Gap{From: 7, To: 8, Lost: true}}, 0},
 	} {
-		m, err := inmemory.New(index.MemoryConfig{})
-		must(t, err)
+		m := memory(t)
 		old := open(t, kvindex.WithIndex(m))
 		for i, e := range []kvindex.Message{message("s", 8, 1, 0, p.Stored(0, 1)), message("s", 6, 2, 0, p.Stored(0, 2))} {
 			if r, err := old.IngestMessage(e); err != nil || !r.Applied || r.Restarted != (i == 1) {
@@ -142,7 +140,6 @@ func TestMessagesAfterARestartOfTheHost(t *testing.T) {
 		if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.MatchedBlocks != c.blocks || s.State == kvindex.StateLive {
 			t.Errorf("message %d: %+v", c.seq, s)
 		}
-		m.Close()
 	}
 }
 
@@ -257,45 +254,6 @@ func TestAHoleStaysOpen(t *testing.T) {
 	)
 }
 
-// TestRedelivery: a queue that redelivers whatever it has, from anywhere, clears
-// nothing and counts nothing twice.
-func TestRedelivery(t *testing.T) {
-	ix := open(t)
-	p := fakeengine.NewPrompt(1, 16, 1)
-	q := fakeengine.NewPrompt(2, 16, 1)
-	send := func(seq int) kvindex.Receipt {
-		evs := []fakeengine.Event{p.Stored(0, 1)} // one copy after the other
-		if seq%2 == 1 {
-			evs = []fakeengine.Event{p.Removed(0), q.Stored(0, 1), q.Removed(0)}
-		}
-		r, err := ix.IngestMessage(message("s", uint64(seq), float64(1+seq/10), 0, evs...))
-		must(t, err)
-		return r
-	}
-	const n = 4001
-	for seq := range n {
-		if r := send(seq); r != taken {
-			t.Fatalf("message %d: %+v", seq, r)
-		}
-	}
-	for _, from := range []int{0, 17, n / 2, n - 1} {
-		for seq := from; seq < n; seq++ {
-			if r := send(seq); r != repeat {
-				t.Fatalf("message %d again: %+v", seq, r)
-			}
-		}
-	}
-	if got := blocks(t, ix, "a", p); got != 1 {
-		t.Errorf("%d blocks", got)
-	}
-	if r := send(n); r != taken || blocks(t, ix, "a", p) != 0 {
-		t.Errorf("the next: %+v, %d blocks", r, blocks(t, ix, "a", p))
-	}
-	if s := ix.Stats(); s.Restarts != 0 || s.Gaps != 0 {
-		t.Errorf("%+v", s.Traffic)
-	}
-}
-
 // What a rank held under another stream, or before it had one, may have gone.
 func TestARankMovesToAnotherStream(t *testing.T) {
 	p, q := fakeengine.NewPrompt(1, 16, 2), fakeengine.NewPrompt(2, 16, 1)
@@ -319,9 +277,7 @@ func TestARankMovesToAnotherStream(t *testing.T) {
 			}
 		}
 		must(t, first(ix))
-		if _, err := ix.IngestMessage(message("tcp://10.0.0.2:5557", c.seq, 2, 0, q.Stored(0, 1))); err != nil {
-			t.Fatal(err)
-		}
+		brings(message("tcp://10.0.0.2:5557", c.seq, 2, 0, q.Stored(0, 1)))(t, ix)
 		if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.MatchedBlocks != 0 || s.State != c.want || blocks(t, ix, "a", q) != 1 {
 			t.Errorf("%s: %+v", c.name, s)
 		}
@@ -362,4 +318,136 @@ func TestARankComesBack(t *testing.T) {
 			)
 		})
 	}
+}
+
+// TestRewound: "all messages of the engine's present life will come, from number 0 on". They
+// are applied, whoever brings them; those of the life before are still recognised.
+func TestRewound(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 4)
+	send := func(ix *kvindex.Indexer, seq uint64, time float64) kvindex.Receipt {
+		t.Helper()
+		r, err := ix.IngestMessage(message("s", seq, time, 0, p.Stored(int(seq)%4, int(seq)%4+1)))
+		must(t, err)
+		return r
+	}
+	ix := open(t)
+	for seq := range uint64(6) {
+		send(ix, seq, float64(1+seq))
+	}
+	for seq := range uint64(3) {
+		send(ix, seq, float64(10+seq))
+	}
+	must(t, ix.Sink().StreamNote("a", "m", "s", events.NoteRewound))
+	for seq := range uint64(3) {
+		if r := send(ix, seq, float64(10+seq)); !r.Applied || r.Restarted {
+			t.Errorf("message %d comes again: %+v", seq, r)
+		}
+	}
+	if r := send(ix, 5, 6); !r.Duplicate {
+		t.Errorf("message 5 of the life before: %+v", r)
+	}
+	if s := score(t, ix, kvindex.Request{Tokens: append(p.Tokens, 1)})[0]; s.CachedTokens != 48 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestStreamRestarted: an engine that is known to have restarted is heard
+// for the first time again.
+func TestStreamRestarted(t *testing.T) {
+	var losses []kvindex.Loss
+	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, l) }}))
+	p := fakeengine.NewPrompt(1, 16, 8)
+	anew := func(stream string) {
+		t.Helper()
+		must(t, ix.Sink().StreamNote("a", "m", stream, events.NoteRestarted))
+	}
+	due := func(stream string, want uint64, heard bool) {
+		t.Helper()
+		if at := ix.Sink().StreamNext("a", "m", stream); at.Next != want || at.Received != heard {
+			t.Errorf("stream %q: %d is due, heard %v; want %d, %v", stream, at.Next, at.Received, want, heard)
+		}
+	}
+	anew("s")
+	due("s", 0, false)
+	play(t, ix, p,
+		step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive},
+		step{message("s", 1, 2, 0, p.Stored(4, 5)), taken, 5, kvindex.StateLive},
+	)
+	due("s", 2, true)
+	anew("other")
+	due("s", 2, true)
+	anew("s")
+	due("s", 0, false)
+	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.MatchedBlocks != 0 || s.State == kvindex.StateLive {
+		t.Errorf("%+v", s)
+	}
+	// Its clock is behind, and it is past the number that was due.
+	play(t, ix, p,
+		step{hold(message("s", 2, 1, 0, p.Stored(2, 3))), heldBehind(0, 1), 0, kvindex.StateReplaying},
+		step{replayed(message("s", 0, 0.5, 0, p.Stored(0, 1))), taken, 1, kvindex.StateReplaying},
+		step{replayed(message("s", 1, 0.7, 0, p.Stored(1, 2))), taken, 2, kvindex.StateReplaying},
+		step{message("s", 2, 1, 0, p.Stored(2, 3)), taken, 3, kvindex.StateLive},
+	)
+	if s := ix.Stats(); s.Restarts != 1 || len(losses) != 1 || losses[0].Cause != "restart" || losses[0].Rank != 0 {
+		t.Errorf("%+v %+v", s.Traffic, losses)
+	}
+	anew("s")
+	play(t, ix, p, step{message("s", 5, 9, 0, p.Stored(0, 2)), taken, 2, kvindex.StatePartial})
+	if !ix.Pods(nil)[0].WantsFullReport {
+		t.Error("history is missing, and no full report is wanted")
+	}
+	if err := ix.Sink().StreamNote("", "m", "s", events.NoteRestarted); err == nil {
+		t.Error("no pod is no error")
+	}
+}
+
+// TestStreamRestartedOutlivesTheHost: the cursor of an engine that has said
+// nothing since it restarted makes nobody deaf.
+func TestStreamRestartedOutlivesTheHost(t *testing.T) {
+	m := memory(t)
+	p := fakeengine.NewPrompt(1, 16, 8)
+	old := open(t, kvindex.WithIndex(m))
+	play(t, old, p, step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive})
+	must(t, old.Sink().StreamNote("a", "m", "s", events.NoteRestarted))
+	old.Close()
+	noLoss := kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { t.Errorf("lost: %+v", l) }})
+	play(t, open(t, kvindex.WithIndex(m), noLoss), p,
+		step{message("s", 0, 2, 0, p.Stored(0, 2)), taken, 2, kvindex.StateLive},
+		step{message("s", 1, 3, 0, p.Stored(2, 3)), taken, 3, kvindex.StateLive},
+	)
+	// What another stream left in the index is not claimed beside.
+	describesNothing := struct{ index.Index }{m}
+	play(t, open(t, kvindex.WithIndex(describesNothing)), p, step{message("t", 0, 4, 0, p.Stored(0, 1)), taken, 1, kvindex.StateLive})
+}
+
+// TestStreamInterrupted: until its next message nobody knows what a pod behind a
+// lost connection holds.
+func TestStreamInterrupted(t *testing.T) {
+	ix := open(t)
+	p := fakeengine.NewPrompt(1, 16, 8)
+	state := func() kvindex.State {
+		return score(t, ix, kvindex.Request{Tokens: p.Tokens, Pods: []string{"a"}})[0].State
+	}
+	_ = ix.Sink().StreamNote("a", "m", "s", events.NoteLost)
+	play(t, ix, p, step{message("s", 0, 1, 0, p.Stored(0, 4)), taken, 4, kvindex.StateLive})
+	_ = ix.Sink().StreamNote("a", "m", "t", events.NoteLost)
+	if state() != kvindex.StateLive {
+		t.Errorf("another stream: %v", state())
+	}
+	_ = ix.Sink().StreamNote("a", "m", "s", events.NoteLost)
+	if state() != kvindex.StateUncertain || ix.Pods(nil)[0].Ranks[0].State != kvindex.StateUncertain {
+		t.Errorf("interrupted: %v", state())
+	}
+	play(t, ix, p, step{message("s", 1, 2, 0, p.Stored(4, 5)), taken, 5, kvindex.StateLive})
+	_ = ix.Sink().StreamNote("a", "m", "s", events.NoteLost)
+	again := replayed(hold(message("s", 1, 2, 0, p.Stored(4, 5))))
+	current := func() { _ = ix.Sink().StreamNote("a", "m", "s", events.NoteCurrent) }
+	play(t, ix, p, step{again, repeat, 5, kvindex.StateUncertain})
+	if current(); state() != kvindex.StateLive {
+		t.Errorf("all was offered: %v", state())
+	}
+	play(t, ix, p, step{hold(message("s", 9, 3, 0)), heldBehind(2, 8), 5, kvindex.StateReplaying})
+	_ = ix.Sink().StreamNote("a", "m", "s", events.NoteLost) // the held message will not come again
+	play(t, ix, p, step{again, repeat, 5, kvindex.StateUncertain})
+	play(t, ix, p, step{message("s", 2, 4, 0), taken, 5, kvindex.StateLive})
 }

@@ -6,9 +6,6 @@ import (
 	"slices"
 )
 
-// Nodes returns how many nodes there are.
-func (t *Tree) Nodes() int { return t.nodes.used }
-
 // Empty reports whether nothing is kept.
 func (t *Tree) Empty() bool {
 	return t.root.child == nil && t.nodes.slots == nil && t.nodes.used == 0 && t.bytes == 0

@@ -113,46 +113,6 @@ func (p *plain) check(t *testing.T, asked ...[]index.Key) {
 	}
 }
 
-func TestTree(t *testing.T) {
-	abc, abcde, abxy, z := []byte("abc"), []byte("abcde"), []byte("abxy"), byte('z')
-	asked := [][]index.Key{nil, chain('a'), chain(abc...), chain(abcde...), chain([]byte("abcdefg")...), chain(abxy...), chain([]byte("abxz")...), chain(z), chain(z, z), chain('q')}
-	p := newPlain()
-	p.check(t, asked...)
-	for _, step := range []struct {
-		what  string
-		do    func()
-		nodes int
-	}{
-		{what: "a prompt", do: func() { p.add(1, chain(abcde...)) }, nodes: 1},
-		{what: "the same one of another holder", do: func() { p.add(2, chain(abcde...)) }, nodes: 1},
-		{what: "the beginning of it", do: func() { p.add(3, chain(abc...)) }, nodes: 2},
-		{what: "one that parts from both", do: func() { p.add(1, chain(abxy...)) }, nodes: 4},
-		{what: "one that goes on behind an end", do: func() { p.add(6, chain([]byte("abcq")...)) }, nodes: 5},
-		{what: "a removed leaf behind an end", do: func() { p.remove(6, 0) }, nodes: 4},
-		{what: "a third one where two part", do: func() { p.add(6, chain([]byte("abz")...)) }, nodes: 5},
-		{what: "a removed leaf of three", do: func() { p.remove(6, 0) }, nodes: 4},
-		{what: "one that shares nothing", do: func() { p.add(4, chain(z)) }, nodes: 5},
-		{what: "one twice", do: func() { p.add(4, chain(z)) }, nodes: 5},
-		{what: "none", do: func() { p.add(5, nil) }, nodes: 5},
-		{what: "a removed end between two nodes", do: func() { p.remove(3, 0) }, nodes: 4},
-		{what: "one of two holders", do: func() { p.remove(2, 0) }, nodes: 4},
-		{what: "one of two prompts", do: func() { p.remove(4, 0) }, nodes: 4},
-		{what: "a removed leaf beside another", do: func() { p.remove(1, 1) }, nodes: 2},
-		{what: "a removed top node", do: func() { p.remove(4, 0) }, nodes: 1},
-		{what: "the last one", do: func() { p.remove(1, 0) }, nodes: 0},
-		{what: "the one without keys", do: func() { p.remove(5, 0) }, nodes: 0},
-	} {
-		step.do()
-		p.check(t, asked...)
-		if n := p.tree.Nodes(); n != step.nodes {
-			t.Errorf("after %s there are %d nodes, not %d", step.what, n, step.nodes)
-		}
-	}
-	if !p.tree.Empty() || p.tree.Bytes() != 0 {
-		t.Errorf("%d bytes are left", p.tree.Bytes())
-	}
-}
-
 // run does what bytes say.
 func run(t *testing.T, data []byte, each bool) {
 	p := newPlain()
