@@ -103,8 +103,8 @@ var promises = []promise{
 		{"./internal/sections", "Reader.read", "any length is read", "if length > Max {", "if false {", "TestRefused"},
 		{"./internal/sections", "Reader.readPayload", "a claimed length is allocated", "room = max(2*room, step)", "room = n", "TestClaimedLength"},
 		{"./internal/zmtp", "Conn.need", "a message has all the time in the world", "\t\tuntil := c.deadline\n", "\t\tuntil := now.Add(time.Hour)\n", "TestDripsHaveAnEnd"},
-		{"./internal/zmtp", "Conn.readReady", "metadata has the limit of commands", "c.frame(0, c.cfg.MaxMetadata, c.cfg.MaxMetadata)", "c.frame(0, c.cfg.MaxMetadata, c.cfg.MaxCommand)", "TestMaxMetadata"},
-		{"./internal/zmtp", "Conn.frame", "a frame's length is believed", "if size > uint64(limit) {", "if false {", "TestFaultFrameOf2To60Bytes"},
+		{"./internal/zmtp", "Conn.readReady", "metadata is longer than its limit", "c.frame(0, maxMetadata, maxMetadata)", "c.frame(0, maxMetadata, 2*maxMetadata)", "TestHandshakeRefuses"},
+		{"./internal/zmtp", "Conn.frame", "a frame's length is believed", "if size > uint64(limit) {", "if false {", "TestReceiveRefuses"},
 	}},
 	// No request, template, path or ticket of a client is believed, or costs more than its bound.
 	{"trust of clients", []mutant{
@@ -259,7 +259,7 @@ var promises = []promise{
 		{"./internal/sequence", "Sequencer.Check", "late attachment is live", "\t\tv.Missed = a.Seq > 0\n\tcase a.Seq < s.next", "\t\tv.Missed = false\n\tcase a.Seq < s.next", "TestSequencer"},
 		{"./internal/sequence", "Sequencer.checkBack", "duplicates applied", "if s.known(a) {\n\t\treturn\n\t}\n\tv.Doubtful", "v.Doubtful", "TestSequencer"},
 		{"./internal/sequence", "Sequencer.checkBack", "a replay proves nothing", "a.Replayed && s.had.differs(a) ||", "", "TestSequencerReplayed"},
-		{"./internal/sequence", "Sequencer.Restart", "a restart that is told leaves nothing of the life before", "s.after(s.epoch + 1)", "Sequencer{epoch: s.epoch + 1}", "TestSequencerRedeliveryOfLives"},
+		{"./internal/sequence", "Sequencer.Restart", "a restart that is told leaves nothing of the life before", "s.after(s.epoch + 1)", "Sequencer{epoch: s.epoch + 1}", "TestSequencerModel"},
 		{"./events", "Pool.pay", "a restart that the sink did not take is forgotten", "if err == nil {", "if true {", "TestPoolRemovePod"},
 		{"./events", "Subscriber.connect", "a lost connection is not told", "\t\ts.note(st, NoteLost)\n", "", "TestInterrupted"},
 		{"./events", "podQueue.sweep", "what a pool owes is swept", "if s.offers == 0 && !s.owed {", "if s.offers == 0 {", "TestPoolRemembersWhatItOwes"},
