@@ -247,6 +247,23 @@ func TestRoutedErrors(t *testing.T) {
 	}
 }
 
+// TestPredictionEndsWithItsLender: a prompt that was sent to a pod which has stored nothing is lost with
+// the last pod whose blocks it was cut in.
+func TestPredictionEndsWithItsLender(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	ix, _ := sending(t)
+	said(t, ix, "b", 0, p.Stored(0, 2))
+	var a kvindex.Answer
+	must(t, ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens, Pods: []string{"a"}}, &a))
+	if _, err := ix.Routed(&a, "a", 0); err != nil {
+		t.Fatal(err)
+	}
+	must(t, ix.RemovePod("b"))
+	if s := ix.Stats().Predictions; s != (stats.Predictions{Routed: 1, Lost: 1}) {
+		t.Errorf("%+v", s)
+	}
+}
+
 // TestTicketsThatAreNotGood change nothing, and are counted.
 func TestTicketsThatAreNotGood(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)

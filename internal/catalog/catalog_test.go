@@ -201,9 +201,4 @@ func TestDroppedEntry(t *testing.T) {
 	if list.Now().Sent[0] != nil {
 		t.Error("the list goes on with an entry that was dropped")
 	}
-	f.SendTo("x", "m1", &engine.Profile{})
-	f.Remove("a", "m1", a, nil)
-	if list.Now().Sent[0] != nil {
-		t.Error("the last pod has gone, and a prompt counts in its blocks")
-	}
 }
