@@ -179,7 +179,7 @@ var promises = []promise{
 		{"./index/redisindex", "redisIndex.ours", "another seed is no matter", "if version != \"\" &&", "if false &&", "TestRegistrySeed"},
 		{"./events", "Pod.sameFeed", "another model is the same feed", "p.Model == o.Model && ", "", "TestFleetReplaced"},
 		{"./tokenize", "parse", "identity without the content", "identityOf(\"tokenizer.json\", content.Sum(nil))", "identityOf(\"tokenizer.json\")", "TestIdentity"},
-		{"./tokenize", "identityOf", "identity of the first part alone", "for _, part := range append([][]byte{[]byte(loader)}, parts...) {", "for _, part := range append([][]byte{[]byte(loader)}, parts[:1]...) {", "TestIdentity"},
+		{"./tokenize", "parseTiktoken", "identity without the ranks", "{content.Sum(nil), []byte(regex)}", "{[]byte(regex)}", "TestIdentity"},
 		{"./internal/sent", "table.find", "a child of another node is found", "&& s.node.parent == parent ", "", "TestCollision"},
 	}},
 	// A chat becomes the text of the engine, byte for byte.
@@ -236,7 +236,7 @@ var promises = []promise{
 		{"./tokenize", "BPE.settled", "resumes within a character", "if l == utf8.RuneError && lWidth == 1 || r == utf8.RuneError && rWidth == 1 {", "if false {", "TestResumeIsBetweenCharacters"},
 		{"./tokenize", "BPE.encodePassage", "tokens before the text do not count", "m.Tokens = len(ids) - len(dst)", "m.Tokens = len(ids) - len(dst)\n\t\tif p.Special && p.From == 0 {\n\t\t\tm.Tokens -= len(t.before)\n\t\t}", "TestMarkedTokens"},
 		{"./tokenize", "BPE.encodePassage", "a mark resumes where one before it does", "max(last, done+1, m.At-far)", "max(done, 1)", "TestMarksThatAreNone"},
-		{"./tokenize", "tekken.bpe", "text that no piece has", "!ok || !p.total ||", "!ok ||", "TestTekkenRefusals"},
+		{"./tokenize", "parseTiktoken", "text that no piece has", "!ok || !p.total ||", "!ok ||", "TestTiktokenNeedsAllOfTheText"},
 		{"./internal/prefixcache", "Cache.Add", "the whole of another length", "if whole.At == p.length {", "if true {", "TestBadMarks"},
 	}},
 	// What was missed, dropped, restarted or restored is never taken for whole.
