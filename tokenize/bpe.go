@@ -9,9 +9,9 @@ import (
 )
 
 // A BPE is a byte-pair encoder as a tokenizer.json describes it: added tokens, a
-// normalizer, a pre-tokenizer, a model and a post-processor. Load, LoadPretrained
-// and Parse make one. The zero value does not encode. It never changes, and is safe for
-// concurrent use.
+// normalizer, a pre-tokenizer, a model and a post-processor. Load, LoadPretrained,
+// LoadTiktoken and Parse make one. The zero value does not encode. It
+// never changes, and is safe for concurrent use.
 type BPE struct {
 	plain, normalized *matcher // added tokens searched before and after normalizing; nil for none
 	normalizer        normalizer

@@ -17,6 +17,9 @@ const (
 	LongPiece = longPiece
 )
 
+// ParseTiktoken is parseTiktoken.
+var ParseTiktoken = parseTiktoken
+
 // Resume is resume for positions in the last 64 KiB of text.
 func (t *BPE) Resume(text string) int { return t.resume(text, max(1, len(text)-64<<10+1)) }
 

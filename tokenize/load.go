@@ -137,8 +137,9 @@ func parse(r io.Reader, c *config) (t *BPE, err error) {
 }
 
 // Identity implements [Identified]. It is a digest of the content of the files, not of their
-// names and times, and of LoadPretrained's config. A file and its gzip'd form have the same.
-// Files that differ only where no id depends on it have others.
+// names and times, and of the further input: LoadPretrained's config, LoadTiktoken's pattern
+// and special tokens. A file and its gzip'd form have the same. Files that differ only where
+// no id depends on it have others.
 func (t *BPE) Identity() [32]byte { return t.identity }
 
 // identityOf returns the identity of a loader's result from parts.

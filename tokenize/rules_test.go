@@ -1,7 +1,9 @@
 package tokenize_test
 
 import (
+	"bytes"
 	"errors"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,6 +51,21 @@ func TestDecoderInAnyOrder(t *testing.T) {
 	must(t, err)
 	if got, want := encode(t, bpe, "<a><b>", true), []uint32{655, 654}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// The tiktoken library drops what no match has; a pattern that leaves any text
+// out is refused.
+func TestTiktokenNeedsAllOfTheText(t *testing.T) {
+	ranks := randomRanks(rand.New(rand.NewPCG(4, 4)), "ab").file(rand.New(rand.NewPCG(4, 5)))
+	for _, pattern := range []string{`\p{L}+`, `\S+`, `\s|\p{L}`, `[^a]`} {
+		_, err := tokenize.ParseTiktoken(bytes.NewReader(ranks), pattern, nil)
+		if !errors.Is(err, tokenize.ErrUnsupported) || !strings.Contains(err.Error(), "pattern") {
+			t.Errorf("%s: got %v", pattern, err)
+		}
+	}
+	if _, err := tokenize.ParseTiktoken(bytes.NewReader(ranks), `\s|\S+`, nil); err != nil {
+		t.Errorf("of all text: %v", err)
 	}
 }
 

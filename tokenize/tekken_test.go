@@ -19,74 +19,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-const gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
-
 const tekkenControls = 20
-
-// A plainRanks encodes as tiktoken 0.14.0 does, src/lib.rs, slowly: a piece that
-// is a token is that one; else the two neighbours that together are the token of
-// the lowest rank become it, the leftmost first.
-type plainRanks map[string]uint32
-
-func (ranks plainRanks) encode(piece string) (ids []uint32) {
-	if id, ok := ranks[piece]; ok {
-		return []uint32{id}
-	}
-	parts := strings.Split(piece, "")
-	if !isASCII(piece) {
-		parts = nil
-		for i := range len(piece) {
-			parts = append(parts, piece[i:i+1])
-		}
-	}
-	for {
-		at := -1
-		for i := range len(parts) - 1 {
-			rank, ok := ranks[parts[i]+parts[i+1]]
-			if ok && (at < 0 || rank < ranks[parts[at]+parts[at+1]]) {
-				at = i
-			}
-		}
-		if at < 0 {
-			break
-		}
-		parts = slices.Replace(parts, at, at+2, parts[at]+parts[at+1])
-	}
-	for _, part := range parts {
-		ids = append(ids, ranks[part])
-	}
-	return ids
-}
-
-func isASCII(s string) bool {
-	return strings.IndexFunc(s, func(r rune) bool { return r >= 0x80 }) < 0
-}
-
-// randomRanks has all bytes, and tokens of a few letters in any order of ranks:
-// some cannot be made of two others, many in more than one way.
-func randomRanks(r *rand.Rand, letters string) plainRanks {
-	var tokens []string
-	for b := range 256 {
-		tokens = append(tokens, string([]byte{byte(b)}))
-	}
-	seen := map[string]bool{}
-	for range 10 + r.IntN(60) {
-		token := make([]byte, 2+r.IntN(6))
-		for i := range token {
-			token[i] = letters[r.IntN(len(letters))]
-		}
-		if !seen[string(token)] {
-			seen[string(token)] = true
-			tokens = append(tokens, string(token))
-		}
-	}
-	r.Shuffle(len(tokens), func(i, j int) { tokens[i], tokens[j] = tokens[j], tokens[i] })
-	ranks := plainRanks{}
-	for i, token := range tokens {
-		ranks[token] = uint32(3 * i)
-	}
-	return ranks
-}
 
 // tekkenFile returns a tekken.json of tokens by rank, of which it has more than it uses.
 func tekkenFile(pattern string, tokens []string, unused int) dict {
@@ -131,7 +64,7 @@ func TestTekkenAsReference(t *testing.T) {
 		bpe, err := tokenize.Parse(strings.NewReader(asJSON(t, tekkenFile(gpt2Pattern, tokens, unused))))
 		must(t, err)
 		for range 25 {
-			text := randomLetters(r, []rune([]string{"abcdé[]<>sINST ", "abcdé", "aé", "a"}[r.IntN(4)]), 1+r.IntN(3*tokenize.LongPiece)) + []string{"", "[INST]", "<s>"}[r.IntN(3)]
+			text := randomLetters(r, []rune("abcdé[]<>sINST "), 1+r.IntN(60)) + []string{"", "[INST]", "<s>"}[r.IntN(3)]
 			want := []uint32{1}
 			for _, piece := range gpt2Reference.pieces(text) {
 				want = append(want, ranks.encode(piece)...)
@@ -261,10 +194,6 @@ func TestTekkenRefusals(t *testing.T) {
 		{"both kinds", func(file dict) { file["normalizer"] = nil }, unsupported, "of a tekken.json"},
 		{"another field", func(file dict) { file["x"] = nil }, unsupported, `field "x"`},
 		{"pattern", config("pattern", `\w+`), unsupported, "pattern"},
-		{"a possessive interval", config("pattern", `\p{N}{1,3}+|\P{N}`), unsupported, "pattern"},
-		{"the end of the text", config("pattern", `\s+$|\S+|\s`), unsupported, "pattern"},
-		{"a pattern of words alone", config("pattern", `\p{L}+`), unsupported, "pattern"},
-		{"a pattern without a", config("pattern", `[^a]`), unsupported, "pattern"},
 		{"no pattern", config("pattern", nil), malformed, `"pattern"`},
 		{"a size that is text", config("default_vocab_size", "9"), malformed, "default_vocab_size"},
 		{"more than there are", config("default_vocab_size", 99_999), malformed, "99999 tokens"},
@@ -276,8 +205,6 @@ func TestTekkenRefusals(t *testing.T) {
 		{"no base64", token(257, "token_bytes", "A"), malformed, "token 257 is not base64"},
 		{"an empty token", token(257, "token_bytes", ""), malformed, "token 257 is not base64"},
 		{"a byte out of place", token(9, "token_bytes", "AA=="), malformed, "token 9 is not the byte 9"},
-		{"a long token", token(257, "token_bytes", base64.StdEncoding.EncodeToString(make([]byte, tokenize.MaxRankedToken+1))), malformed, "1 to 512 bytes"},
-		{"too many ways to merge", func(file dict) { maps.Copy(file, tekkenFile(gpt2Pattern, manyWays(), 0)) }, malformed, "ways to merge"},
 		{"a token twice", func(file dict) {
 			list := file["vocab"].([]any)
 			list[257].(dict)["token_bytes"] = list[256].(dict)["token_bytes"]
@@ -303,19 +230,6 @@ func TestTekkenRefusals(t *testing.T) {
 	if _, err := tokenize.Parse(strings.NewReader(strings.Replace(whole, `"vocab":`, `"vocab":[],"vocab":`, 1))); !errors.Is(err, malformed) {
 		t.Errorf("two vocabs: %v", err)
 	}
-}
-
-// manyWays returns tokens that can each be made of two others wherever they are split.
-func manyWays() []string {
-	var tokens []string
-	for n := 1; n <= tokenize.MaxRankedToken; n++ {
-		for b := range 256 {
-			if n == 1 || b < 40 {
-				tokens = append(tokens, strings.Repeat(string([]byte{byte(b)}), n))
-			}
-		}
-	}
-	return tokens
 }
 
 func FuzzTekken(f *testing.F) {

@@ -6,7 +6,7 @@
 //
 // For one model start with [LoadPretrained]. It reads the folder of a model as engines
 // do: the tokenizer.json and the tokenizer_config.json beside it. [Load] reads a
-// tokenizer.json alone. For many models start with
+// tokenizer.json alone. [LoadTiktoken] reads OpenAI's files. For many models start with
 // [NewPool]: a [Pool] loads tokenizers by the names of models at their first use, and
 // bounds their memory and the texts that are encoded at a time.
 //
