@@ -414,7 +414,7 @@ func (g *generator) printed(depth int) string {
 			return g.expr("any", 2, 1)
 		}
 		text, level := g.row(r, 2)
-		if strings.HasPrefix(r.result, "x") {
+		if strings.HasPrefix(r.result, "x") || r.result == "view" || r.result == "range" {
 			return wrap(text, level, levelFilter) + "|list"
 		}
 		return text
