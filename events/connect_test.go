@@ -14,7 +14,6 @@ import (
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
-	"github.com/kvindex/kvindex/internal/zmtp"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
@@ -85,6 +84,7 @@ func TestSubscriberKeepsTrying(t *testing.T) {
 	}
 }
 
+// What a connection refuses is tested in internal/zmtp. Whatever it is, the next one is taken.
 func TestSubscriberSurvivesHostileEngines(t *testing.T) {
 	after := func(b []byte) []byte { return append(zmtptest.Hello(1, "PUB"), b...) }
 	tests := []struct {
@@ -94,14 +94,8 @@ func TestSubscriberSurvivesHostileEngines(t *testing.T) {
 		wantInError string
 	}{
 		{"wrong greeting", []byte("HTTP/1.1 400 Bad Request\r\n\r\n"), false, "protocol error"},
-		{"wrong mechanism", bytes.Replace(zmtptest.Greeting(1), []byte("NULL"), []byte("CURVE"), 1)[:64], false, "mechanism"},
 		{"wrong socket type", zmtptest.Hello(1, "PUSH"), false, "PUSH"},
-		{"endless metadata", append(zmtptest.Greeting(1), zmtptest.Command("READY", strings.Repeat(zmtptest.Property("X", "y"), 5000))...), false, "limit exceeded"},
-		{"READY of 2^60 bytes", append(zmtptest.Greeting(1), zmtptest.LongHeader(4, 1<<60)...), false, "limit exceeded"},
 		{"frame of 2^60 bytes", after(zmtptest.LongHeader(0, 1<<60)), true, "limit exceeded"},
-		{"frame of 2^40 bytes", after(zmtptest.LongHeader(1, 1<<40)), true, "limit exceeded"},
-		{"command with more to follow", after([]byte{5, 0}), true, "protocol error"},
-		{"PING with a huge context", after(zmtptest.Command("PING", strings.Repeat("x", 200))), true, "protocol error"},
 		{"ERROR", after(zmtptest.Command("ERROR", "\x04busy")), true, "busy"},
 		{"endless frames", after(bytes.Repeat([]byte{1, 0}, 100)), true, "limit exceeded"},
 	}
@@ -124,37 +118,6 @@ func TestSubscriberSurvivesHostileEngines(t *testing.T) {
 			}
 		})
 	}
-	t.Run("closed inside a frame", func(t *testing.T) {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		must(t, err)
-		defer ln.Close()
-		s := subscribe(t, events.SubscriberConfig{Endpoint: zmtp.Name(ln.Addr())})
-		for _, end := range []string{"topi", "topic"} {
-			nc, err := ln.Accept()
-			must(t, err)
-			defer nc.Close()
-			script := after(append(zmtptest.Frame(1, "topic")[:2], end...))
-			if end == "topic" {
-				script = after(zmtptest.Message("topic", number(1), "x"))
-			}
-			if _, err := nc.Write(script); err != nil {
-				t.Fatal(err)
-			}
-			if end == "topi" {
-				wait(t, "OnConnect", s.connected)
-				_ = nc.(*net.TCPConn).CloseWrite()
-			}
-		}
-		if m := s.next(); m.Seq != 1 {
-			t.Errorf("got %s", show(m))
-		}
-		if st := s.Stats(); st.Connects != 2 || st.Disconnects != 1 {
-			t.Errorf("stats %+v", st)
-		}
-		if err := <-s.errors; !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Errorf("got %v, want %v", err, io.ErrUnexpectedEOF)
-		}
-	})
 }
 
 // An engine whose host died says nothing more, not even to a heartbeat. When exactly its

@@ -355,24 +355,6 @@ func TestYoungerHasTheAddress(t *testing.T) {
 	}
 }
 
-// TestNothingBeforeTheList: a source that cannot list yet says nothing, which is not the
-// same as no pods; an empty list is a list.
-func TestNothingBeforeTheList(t *testing.T) {
-	h := newHost(t)
-	h.put(engine("p"))
-	h.faults.only("403")
-	h.run(byLabel, h.reader, aHundredth)
-	h.faults.until(h.ctx, "403", 6)
-	if len(h.sets) > 0 {
-		t.Errorf("set is %v before there was a list", <-h.sets)
-	}
-	h.delete(engine("p"))
-	h.faults.only("")
-	if pods := h.until("no pod", func([]events.Pod) bool { return true }); len(pods) > 0 {
-		t.Errorf("%v", pods)
-	}
-}
-
 // TestSameIsNotSaid: a change of what is not read calls nothing.
 func TestSameIsNotSaid(t *testing.T) {
 	h := newHost(t)
