@@ -15,9 +15,6 @@ import (
 
 var budgetBlocks = flag.Int("budget.blocks", 200_000, "blocks that the budget of a benchmark has room for; prompts are cold from some millions on")
 
-// taken is what an index takes.
-func taken(u index.Usage) int64 { return u.Total }
-
 // feed stores fresh chains of chainBlocks in four pods, stepBlocks at a time.
 type feed struct {
 	testing.TB
@@ -100,7 +97,7 @@ func (f *feed) fill(blocks int) *feed {
 // atBudget runs a benchmark without a budget, and at one that has room for about
 // budgetBlocks.
 func atBudget(b *testing.B, do func(b *testing.B, bytes int64)) {
-	bytes := taken(newFeed(b, 0).fill(*budgetBlocks).Usage())
+	bytes := newFeed(b, 0).fill(*budgetBlocks).Usage().Total
 	b.Run("budget=none", func(b *testing.B) { do(b, 0) })
 	b.Run("budget=full", func(b *testing.B) { do(b, bytes) })
 }
@@ -183,7 +180,7 @@ func BenchmarkBudgetRead(b *testing.B) {
 
 func bytesPerBlock(f *feed) float64 {
 	u := f.Usage()
-	return float64(taken(u)) / float64(max(1, u.Memberships))
+	return float64(u.Total) / float64(max(1, u.Memberships))
 }
 
 func reportTimes(b *testing.B, each []time.Duration) {

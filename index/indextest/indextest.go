@@ -241,8 +241,13 @@ func (t *tester) remove(pod string) {
 
 func (t *tester) match(c chain, pods []string, held bool) []index.Row {
 	t.Helper()
+	return t.query(index.Query{Candidates: index.NewCandidates("m", pods), Keys: c.keys, Held: held})
+}
+
+func (t *tester) query(q index.Query) []index.Row {
+	t.Helper()
 	var m index.Matches
-	if err := t.ix.Match(ctx, &index.Query{Candidates: index.NewCandidates("m", pods), Keys: c.keys, Held: held}, &m); err != nil {
+	if err := t.ix.Match(ctx, &q, &m); err != nil {
 		t.Fatalf("Match: %v", err)
 	}
 	return m.Rows
@@ -344,11 +349,7 @@ var cases = []testCase{
 		keys, _ := c.keys(variant)
 		q := index.Query{Candidates: index.NewCandidates("m", nil), Keys: func(index.Variant) ([]index.Key, error) { return keys, nil }, Held: true}
 		sources := func() (names string) {
-			var m index.Matches
-			if err := t.ix.Match(ctx, &q, &m); err != nil {
-				t.Fatal(err)
-			}
-			for _, r := range m.Rows {
+			for _, r := range t.query(q) {
 				names += r.Source.Pod
 			}
 			return names
@@ -368,12 +369,9 @@ var cases = []testCase{
 		of := index.NewCandidates("m", []string{"a", "b"})
 		for i, src := range []index.Source{podA, podB, podB, podA} {
 			t.apply(src, c.store(0, 3))
-			var m index.Matches
-			if err := t.ix.Match(ctx, &index.Query{Candidates: of, Keys: c.keys}, &m); err != nil {
-				t.Fatal(err)
-			}
-			if len(m.Rows) != 1 || m.Rows[0].Source != src || of.Pods()[m.Rows[0].Pod] != src.Pod {
-				t.Errorf("life %d: %+v", i, m.Rows)
+			rows := t.query(index.Query{Candidates: of, Keys: c.keys})
+			if len(rows) != 1 || rows[0].Source != src || of.Pods()[rows[0].Pod] != src.Pod {
+				t.Errorf("life %d: %+v", i, rows)
 			}
 			t.remove(src.Pod) // and the model with it
 		}
@@ -385,7 +383,6 @@ var cases = []testCase{
 		t.apply(podA, c.store(0, 8))
 		t.apply(podB, c.store(0, 1))
 		asked := 0
-		var m index.Matches
 		q := index.Query{Candidates: index.NewCandidates("m", nil), Keys: func(v index.Variant) ([]index.Key, error) {
 			if asked++; asked > 1 {
 				return c.keys(v)
@@ -397,11 +394,8 @@ var cases = []testCase{
 			t.apply(podC, c.store(0, 3), by8)
 			return c.keys(v)
 		}}
-		if err := t.ix.Match(ctx, &q, &m); err != nil {
-			t.Fatal(err)
-		}
 		runs := map[index.Source]int32{}
-		for _, r := range m.Rows {
+		for _, r := range t.query(q) {
 			runs[r.Source] += r.Run
 		}
 		if want := (map[index.Source]int32{podB: 1, podC: 3}); !maps.Equal(runs, want) || asked != 2 {
@@ -411,13 +405,7 @@ var cases = []testCase{
 	{"CandidatesAreNoOthers", func(t *tester) {
 		c, d := newChain(1, 4), newChain(2, 4)
 		of := index.NewCandidates("m", []string{"a"})
-		rows := func() int {
-			var m index.Matches
-			if err := t.ix.Match(ctx, &index.Query{Candidates: of, Keys: c.keys}, &m); err != nil {
-				t.Fatal(err)
-			}
-			return len(m.Rows)
-		}
+		rows := func() int { return len(t.query(index.Query{Candidates: of, Keys: c.keys})) }
 		t.apply(podB, c.store(0, 4))
 		t.apply(podA, c.store(0, 4))
 		if rows() != 1 {
@@ -641,13 +629,10 @@ var cases = []testCase{
 		c := newChain(1, 3)
 		for name, of := range map[string]*index.Candidates{"every": index.NewCandidates("m", nil), "named": index.NewCandidates("m", []string{"a", "b"})} {
 			runs := func() string {
-				var m index.Matches
-				if err := t.ix.Match(ctx, &index.Query{Candidates: of, Keys: c.keys}, &m); err != nil {
-					t.Fatal(err)
-				}
-				slices.SortFunc(m.Rows, func(a, b index.Row) int { return strings.Compare(a.Source.Pod, b.Source.Pod) })
+				rows := t.query(index.Query{Candidates: of, Keys: c.keys})
+				slices.SortFunc(rows, func(a, b index.Row) int { return strings.Compare(a.Source.Pod, b.Source.Pod) })
 				text := ""
-				for _, r := range m.Rows {
+				for _, r := range rows {
 					text += fmt.Sprint(r.Source.Pod, r.Run, " ")
 				}
 				return text
@@ -680,14 +665,10 @@ var cases = []testCase{
 		match := func(pods ...string) {
 			t.Helper()
 			clear(asked)
-			var m index.Matches
-			q := index.Query{Candidates: index.NewCandidates("m", pods), Keys: func(v index.Variant) ([]index.Key, error) {
+			t.query(index.Query{Candidates: index.NewCandidates("m", pods), Keys: func(v index.Variant) ([]index.Key, error) {
 				asked[v]++
 				return c.keys(v)
-			}}
-			if err := t.ix.Match(ctx, &q, &m); err != nil {
-				t.Fatal(err)
-			}
+			}})
 		}
 		by8 := with(c.store(0, 4), func(c *index.Change) { c.Variant.Unit, c.BlockSize = 8, 8 })
 		t.apply(podA, c.store(0, 8), inGroup(window, c.store(0, 8)), with(c.store(0, 8), func(c *index.Change) { c.BlockSize, c.Hashes = 32, []index.Hash{1, 2, 3, 4} }))
@@ -1245,23 +1226,19 @@ var cases = []testCase{
 		long := with(c.store(0, 8), func(c *index.Change) { c.BlockSize, c.Hashes = 32, []index.Hash{11, 12, 13, 14} })
 		t.apply(podA, by8, inTier(index.TierCPU, by8), long)
 		runs := map[index.Tier]int32{}
-		var m index.Matches
-		q := index.Query{Candidates: index.NewCandidates("m", nil), Keys: func(v index.Variant) ([]index.Key, error) {
+		rows := t.query(index.Query{Candidates: index.NewCandidates("m", nil), Keys: func(v index.Variant) ([]index.Key, error) {
 			if v == variant {
 				return c.keys(v)
 			}
 			return chain{root: 5, locals: c.locals}.keys(variant)
-		}}
-		if err := t.ix.Match(ctx, &q, &m); err != nil {
-			t.Fatal(err)
-		}
-		for _, r := range m.Rows {
+		}})
+		for _, r := range rows {
 			if r.BlockSize == 32 {
 				runs[r.Last] += r.Run
 			}
 		}
 		if !maps.Equal(runs, map[index.Tier]int32{index.TierGPU: 4, index.TierCPU: 1}) {
-			t.Errorf("rows %+v", m.Rows)
+			t.Errorf("rows %+v", rows)
 		}
 	}},
 	{"AParkedStoreNeverLandsAtTheWrongDepth", func(t *tester) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"runtime"
@@ -1247,10 +1248,10 @@ func TestFaults(t *testing.T) {
 	close(work)
 	done.Wait()
 	t.Logf("%d schedules in %v, %d failed; timers were up to %v late", n, time.Since(start).Round(time.Millisecond), failed, latest.Round(time.Millisecond))
-	for _, k := range sortedKeys(total) {
+	for _, k := range slices.Sorted(maps.Keys(total)) {
 		t.Logf("%6d %s", total[k], k)
 	}
-	for _, k := range sortedKeys(shares) {
+	for _, k := range slices.Sorted(maps.Keys(shares)) {
 		sh := shares[k]
 		t.Logf("%s: %d schedules, %.1f %% of %d blocks retained", k, sh.schedules, 100*float64(sh.blocks)/float64(max(sh.held, 1)), sh.held)
 	}
@@ -1267,13 +1268,4 @@ func TestFaults(t *testing.T) {
 			t.Errorf("%q happened %d times, at least %d are wanted", w.name, total[w.name], least)
 		}
 	}
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	var keys []string
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
