@@ -188,7 +188,7 @@ func TestHandshakeRefuses(t *testing.T) {
 		{"ERROR without a reason", append(greeting[:64:64], zmtptest.Command("ERROR", "")...), zmtp.ErrRefused},
 		{"socket type SUB", zmtptest.Hello(1, "SUB"), zmtp.ErrProtocol},
 		{"no socket type", ready(zmtptest.Property("Identity", "x")), zmtp.ErrProtocol},
-		{"two socket types", ready(zmtptest.Property("Socket-Type", "PUB") + zmtptest.Property("socket-type", "SUB")), zmtp.ErrProtocol},
+		{"two socket types", ready(zmtptest.Property("Socket-Type", "SUB") + zmtptest.Property("socket-type", "PUB")), zmtp.ErrProtocol},
 		{"empty property name", ready("\x00\x00\x00\x00\x00"), zmtp.ErrProtocol},
 		{"property name too long", ready("\xffSocket"), zmtp.ErrProtocol},
 		{"property value too long", ready("\x0bSocket-Type\xff\xff\xff\xffPUB"), zmtp.ErrProtocol},
