@@ -119,9 +119,7 @@ func has(t *testing.T, b offload.Backend, sp offload.Space, keys []offload.Key) 
 func opened(t *testing.T, cfg offload.Config) *offload.Store {
 	t.Helper()
 	s, err := offload.Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 

@@ -35,9 +35,7 @@ func wire(changes []offload.Event) []byte {
 // each prompt after each step, and nothing when the store is closed.
 func TestIndex(t *testing.T) {
 	ix, err := kvindex.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer ix.Close()
 	const blocks = 40
 	seq := make(map[string]uint64)
@@ -87,9 +85,7 @@ func TestIndex(t *testing.T) {
 				t.Fatal(err)
 			}
 			e, err := ix.Explain(ctx, &kvindex.Request{Model: "m", Tokens: prompts[n].Tokens}, "a")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for i, k := range ks {
 				want, got := "", ""
 				if memory[k] {
@@ -118,9 +114,7 @@ func TestIndex(t *testing.T) {
 		case 1:
 			l, err := s.Acquire(ctx, ks)
 			l.Release()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		default:
 			written(t, s, sp, ks[:from], ks[from:to])
 		}

@@ -68,9 +68,7 @@ func TestKill(t *testing.T) {
 		child := exec.Command(os.Args[0], "-test.run=^TestKilledChild$")
 		child.Env = append(os.Environ(), "KVOFFLOAD_KILL="+dir, "KVOFFLOAD_NEXT="+strconv.Itoa(next))
 		out, err := child.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := child.Start(); err != nil {
 			t.Fatal(err)
 		}

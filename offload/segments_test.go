@@ -23,9 +23,7 @@ import (
 func openSegments(t testing.TB, cfg offload.SegmentConfig) *offload.Segments {
 	t.Helper()
 	s, err := offload.OpenSegments(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -92,9 +90,7 @@ func TestCutAndFlip(t *testing.T) {
 			t.Fatal(err)
 		}
 		v, err := offload.VerifySegments(cfg.Dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return v
 	}
 	for cut := range image {
@@ -167,9 +163,7 @@ func FuzzSegment(f *testing.F) {
 func dirBytes(t testing.TB, dir string) (sum int64) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, e := range entries {
 		if info, err := e.Info(); err == nil {
 			sum += info.Size()
@@ -240,9 +234,7 @@ func TestSegmentsRandom(t *testing.T) {
 			s, err := offload.OpenSegmentsOn(cfg, func(f offload.BlockFile) offload.BlockFile {
 				return faulty{f, mu, r, &faults, sum}
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return s
 		}
 		s := open()
@@ -369,9 +361,7 @@ func TestGetRandom(t *testing.T) {
 		f := damaged{keys: make(map[offload.Key]error), reads: new(atomic.Int64)}
 		s, err := offload.OpenSegmentsOn(offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 28, SegmentBytes: 2 << 20},
 			func(other offload.BlockFile) offload.BlockFile { f := f; f.BlockFile = other; return f })
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c := chain(0, 40)
 		there := make(map[offload.Key]bool)
 		for from := 0; from < len(c); {
@@ -484,9 +474,7 @@ func TestReadAhead(t *testing.T) {
 			f.BlockFile = other
 			return f
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		sp, ks, blocks := space(c.bytes), chain(0, c.blocks), make([][]byte, c.blocks)
 		for i := range blocks {
 			blocks[i] = make([]byte, c.bytes)
@@ -551,9 +539,7 @@ func TestDeletedStays(t *testing.T) {
 	} {
 		cfg, times := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 20, SegmentBytes: 1 << 17}, map[string]int{}
 		s, err := offload.OpenSegmentsOn(cfg, func(f offload.BlockFile) offload.BlockFile { return failing{f, times} })
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		w := newTold(t, 100)
 		if err := s.Tell(&w.events); err != nil {
 			t.Fatal(err)
@@ -643,14 +629,10 @@ func TestOneProcess(t *testing.T) {
 func fileSizes(t *testing.T, cfg offload.SegmentConfig) {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(cfg.Dir, "*.seg"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, name := range names {
 		info, err := os.Stat(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if info.Size() > cfg.SegmentBytes {
 			t.Fatalf("%s has %d bytes, a segment %d", name, info.Size(), cfg.SegmentBytes)
 		}
@@ -753,9 +735,7 @@ func TestNoDirect(t *testing.T) {
 		}
 		return nil, errors.Join(syscall.EINVAL, f.Close())
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.Close()
 	if n, err := s.Put(ctx, offload.SpaceID{}, numbered(0), [][]byte{{1}}); n != 1 || err != nil {
 		t.Error(n, err)

@@ -31,9 +31,7 @@ func TestMappedChild(t *testing.T) {
 		return // TestMapped runs it
 	}
 	b, err := mapped(os.NewFile(3, "blocks"), offset, n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	fmt.Printf("block %x\n", b)
 	os.Exit(0)
 }
@@ -46,17 +44,13 @@ func TestMapped(t *testing.T) {
 	defer closed(t, s)
 	c := chain(1, 20)
 	fresh, err := s.Alloc(ctx, 20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	files := make(map[int]bool)
 	check := func(l *offload.Lease, i int) {
 		fd, offset := l.File(i)
 		files[fd] = true
 		f, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if b, err := mapped(f, offset, 3000); err != nil || !bytes.Equal(b, content(sp, c[i])) {
 			t.Errorf("block %d: %v", i, err)
 		}

@@ -39,9 +39,7 @@ const twoNodes = `{"nodes": [{"addr": "10.0.0.1", "port": 7, "id": "x", "slots":
 func TestSpreadSlots(t *testing.T) {
 	backendtest.Run(t, func(t testing.TB) (offload.Backend, func() offload.Backend) {
 		_, b, err := spreadSlots(twoNodes, "10.0.0.1:7", "[::1]:65535")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return b, nil
 	})
 }
@@ -72,9 +70,7 @@ func TestSlotsRandom(t *testing.T) {
 			}
 			js, _ := json.Marshal(tab)
 			tables, b, err := spreadSlots(string(js), names...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if got, err := b.Put(ctx, sp, keys, contents(space(1), keys)); got != n || err != nil {
 				t.Fatal(got, err)
 			}

@@ -14,9 +14,7 @@ func spreadOver(t testing.TB, names ...string) (map[string]*table, offload.Backe
 	t.Helper()
 	tables, backends := tablesOf(names...)
 	b, err := offload.Spread(backends)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return tables, b
 }
 

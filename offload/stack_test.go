@@ -14,9 +14,7 @@ import (
 func stacked(t testing.TB, tiers ...offload.Backend) offload.Backend {
 	t.Helper()
 	b, err := offload.Stack(tiers...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }
 

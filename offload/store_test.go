@@ -93,9 +93,7 @@ func history(t *testing.T, policy offload.Policy, seed uint64, sum map[string]ui
 	cfg.MemoryBytes = int64((20 + r.IntN(60)) * cfg.Space.BlockBytes)
 	cfg.SlabBytes = cfg.Space.BlockBytes * (1 + r.IntN(30))
 	s, err := offload.Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := newPlain(cfg)
 
 	type held struct {
@@ -232,9 +230,7 @@ func TestStoreConcurrently(t *testing.T) {
 	for _, policy := range []offload.Policy{offload.LRU, offload.FIFO, offload.S3FIFO} {
 		cfg := offload.Config{Space: space(64), Policy: policy, MemoryBytes: 64 * 100, SlabBytes: 64 * 7}
 		s, err := offload.Open(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var wg sync.WaitGroup
 		for worker := range 6 {
 			wg.Go(func() {
@@ -284,9 +280,7 @@ func TestStoreConcurrently(t *testing.T) {
 func TestClosed(t *testing.T) {
 	cfg := offload.Config{Space: space(64), MemoryBytes: 640}
 	s, err := offload.Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := chain(1, 6)
 	if n, err := s.Write(ctx, nil, c, contents(cfg.Space, c)); n != 6 || err != nil {
 		t.Fatal(n, err)
@@ -459,5 +453,13 @@ func TestTimes(t *testing.T) {
 	}
 	if st := s.Stats(); st.Acquires.N != 1 {
 		t.Errorf("%+v", st)
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

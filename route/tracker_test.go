@@ -73,19 +73,6 @@ func TestFlight(t *testing.T) {
 	none.Done()
 }
 
-// TestFlightEstimate: without calls between Sent and Done, a flight counts as a request, with the tokens
-// that its pod had to compute.
-func TestFlightEstimate(t *testing.T) {
-	c := newClock()
-	tr := c.start()
-	f := tr.Sent("a", 0, 100, 20)
-	tr.Sent("a", 0, 50, 0)
-	c.add(59 * time.Second)
-	want(t, "two sent", loadOf(tr, "a"), route.Load{Requests: 2, Prefill: 130})
-	f.Done()
-	want(t, "one done", loadOf(tr, "a"), route.Load{Requests: 1, Prefill: 50})
-}
-
 func TestFlightFigures(t *testing.T) {
 	for _, c := range []struct {
 		prompt, cached, more int

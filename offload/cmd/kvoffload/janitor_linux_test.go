@@ -103,9 +103,7 @@ func TestJanitorPublishes(t *testing.T) {
 	root, blocks := tierRoot(t)
 	f, err := parseJanitor("janitor", []string{"-bytes", "1GiB", "-listen", "127.0.0.1:0",
 		"-publish", "org/m=tcp://127.0.0.1:0,tcp://127.0.0.1:0", "-publish", "else=tcp://127.0.0.1:0", root}, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := f.begin(); err != nil {
 		t.Fatal(err)
 	}
@@ -132,14 +130,10 @@ func TestJanitorPublishes(t *testing.T) {
 	wait("healthy", func() bool { code, _ := get("/healthz"); return code == http.StatusOK })
 
 	ix, err := kvindex.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	sink := &tierSink{Sink: ix.Sink(), t: t, held: map[uint64]bool{}}
 	sub, err := events.NewSubscriber(sink, events.SubscriberConfig{Pod: "p", Model: "m", Endpoint: f.publishers[0].Endpoint(), Replay: f.publishers[0].ReplayEndpoint(), Tiers: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	subscribed := make(chan error, 1)
 	go func() { subscribed <- sub.Run(ctx) }()
 	if err := os.Remove(blocks[0]); err != nil {
@@ -160,14 +154,10 @@ func TestJanitorPublishes(t *testing.T) {
 // TestJanitorHeld leaves the blocks of the gpu where they are.
 func TestJanitorHeld(t *testing.T) {
 	j, err := janitor.Open(janitor.Settings{Root: t.TempDir(), Unbounded: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer j.Close()
 	ix, err := kvindex.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	prompt := make([]uint32, 17)
 	for _, b := range []*events.Batch{
 		{Events: []events.Event{{Kind: events.Stored, Hashes: []uint64{1}, Tokens: prompt[:16], BlockSize: 16}}},

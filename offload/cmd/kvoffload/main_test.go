@@ -113,9 +113,7 @@ func TestOptimum(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 4))
 		ids, runs := made(r, 60)
 		a, err := read(strings.NewReader(ids), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		b, err := read(strings.NewReader(runs), 0)
 		if err != nil || a.blocks != b.blocks || a.touched != b.touched {
 			t.Fatal(a.blocks, b.blocks, err)
@@ -188,9 +186,7 @@ func TestReplayAndVerify(t *testing.T) {
 	}
 	files, _ := filepath.Glob(filepath.Join(dir, "*.seg"))
 	b, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b[64+100] ^= 1 // in the first body
 	if err := os.WriteFile(files[0], b, 0o644); err != nil {
 		t.Fatal(err)
@@ -246,15 +242,11 @@ func TestTraces(t *testing.T) {
 		t.Logf("%s:\n%s", filepath.Base(name), out)
 		for _, m := range found.FindAllStringSubmatch(out, -1) {
 			hit, err := strconv.ParseFloat(m[2], 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			means[m[1]] += hit / 9
 		}
 		tr, err := load(name, n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, policy := range []offload.Policy{offload.LRU, offload.FIFO, offload.S3FIFO} {
 			for _, share := range []float64{0.01, 0.05, 0.2} {
 				means[string(policy)+" forwards"] += tr.forwards(t, policy, share) / 9
@@ -277,9 +269,7 @@ func (tr *trace) forwards(t *testing.T, policy offload.Policy, share float64) fl
 		Space:       offload.Space{BlockTokens: 1, BlockBytes: size, Ranks: 1},
 		MemoryBytes: max(int64(share*float64(tr.blocks)), 1) * size, Policy: policy,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.Close()
 	ctx, block, hits := context.Background(), [][]byte{make([]byte, size)}, 0
 	for _, q := range tr.requests {
@@ -288,9 +278,7 @@ func (tr *trace) forwards(t *testing.T, policy offload.Policy, share float64) fl
 			k := []offload.Key{key(b)}
 			if there {
 				n, err := s.Read(ctx, k, block)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				there = n == 1
 				hits += n
 			}
@@ -316,4 +304,12 @@ func FuzzRead(f *testing.F) {
 			t.Errorf("%d blocks of %d", tr.blocks, tr.touched)
 		}
 	})
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -20,9 +20,7 @@ import (
 // TestMetrics has each figure of both tiers, and a tier that is not there has none.
 func TestMetrics(t *testing.T) {
 	segments, err := offload.OpenSegments(offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 20, Buffered: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer segments.Close()
 	st := offload.Stats{
 		Blocks: 3, Hits: 5, Misses: 7, Stored: 11, Evicted: 8, Refused: 2, Acquires: offload.Times{N: 3, Sum: 1500 * time.Millisecond, Below: [12]uint64{1, 0, 1, 11: 1}},
@@ -130,9 +128,7 @@ func TestServeChild(t *testing.T) {
 // TestServe has a value outlive a process that ends by SIGTERM, in a directory.
 func TestServe(t *testing.T) {
 	dir, err := os.MkdirTemp("", "serve") // a short path
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer os.RemoveAll(dir)
 	sock := filepath.Join(dir, "s")
 	value := strings.Repeat("v", 300_000)
@@ -143,9 +139,7 @@ func TestServe(t *testing.T) {
 		child := exec.Command(os.Args[0], "-test.run=^TestServeChild$")
 		child.Env = append(os.Environ(), "KVOFFLOAD_SERVE=-listen 127.0.0.1:0 -unix "+sock+" -metrics 127.0.0.1:0 -memory 64MiB -dir "+dir+"/kv -bytes 64MiB")
 		out, err := child.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := child.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -161,9 +155,7 @@ func TestServe(t *testing.T) {
 			}
 		}
 		nc, err := net.Dial("unix", sock)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := io.WriteString(nc, script.send); err != nil {
 			t.Fatal(err)
 		}
@@ -173,9 +165,7 @@ func TestServe(t *testing.T) {
 		}
 		nc.Close()
 		answer, err := http.Get("http://" + metrics + "/metrics")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		text, err := io.ReadAll(answer.Body)
 		answer.Body.Close()
 		if want := "\nkvoffload_pages{tier=\"disk\"} "; err != nil || !strings.Contains(string(text), want) {

@@ -32,9 +32,7 @@ func TestServeTraces(t *testing.T) {
 	}
 	for name, requests := range map[string]int{"conversation_512": *beside, "synthetic_512": *beside, "agentic_64": *beside / 10} {
 		tr, err := load(filepath.Join(data, "traces", name+".jsonl.gz"), requests)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, share := range []float64{0.05, 0.2} {
 			bytes := int64(share*float64(tr.blocks)) * valueBytes
 			best := float64(tr.optimum(int(share*float64(tr.blocks)))) / float64(tr.touched)
@@ -56,9 +54,7 @@ func redisOf(t *testing.T, bytes int64) net.Conn {
 	sock := filepath.Join(dir, "s")
 	cmd := exec.Command("redis-server", "--port", "0", "--unixsocket", sock, "--save", "", "--dir", dir, "--maxmemory-policy", "allkeys-lru")
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := cmd.Start(); err != nil {
 		if os.Getenv("KVINDEX_REQUIRE_REDIS") == "1" {
 			t.Fatal(err)
@@ -70,21 +66,15 @@ func redisOf(t *testing.T, bytes int64) net.Conn {
 	}
 	go io.Copy(io.Discard, out)
 	nc, err := net.Dial("unix", sock)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	in := bufio.NewReader(nc)
 	fmt.Fprint(nc, "INFO memory\r\n")
 	info, err := bulkOf(in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, after, _ := strings.Cut(info, "used_memory:")
 	digits, _, _ := strings.Cut(after, "\r\n")
 	used, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	fmt.Fprintf(nc, "CONFIG SET maxmemory %d\r\n", used+bytes)
 	if line, err := in.ReadString('\n'); line != "+OK\r\n" {
 		t.Fatal(line, err)
@@ -94,19 +84,13 @@ func redisOf(t *testing.T, bytes int64) net.Conn {
 
 func serverOf(t *testing.T, bytes int64, policy offload.Policy) net.Conn {
 	s, err := resp.New(resp.Config{MemoryBytes: bytes, PageBytes: valueBytes / 4, Policy: policy})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(context.Background(), l) }()
 	nc, err := net.Dial("unix", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		nc.Close()
 		s.Close()
@@ -139,9 +123,7 @@ func (tr *trace) hits(t *testing.T, nc net.Conn) float64 {
 			n, all := 0, true
 			for range part {
 				v, err := bulkOf(in)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if all = all && v != ""; all {
 					n++
 				}

@@ -28,9 +28,7 @@ func folder(t testing.TB, root, model string, tp, pp int) string {
 	t.Helper()
 	text := configText(model, tp, pp, 1, 1)
 	_, name, err := parseConfig([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	write(t, filepath.Join(root, name, "config.json"), text)
 	return name
 }
@@ -112,9 +110,7 @@ func tree(t testing.TB, root string) map[string]int64 {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return names
 }
 
@@ -211,9 +207,7 @@ func TestModel(t *testing.T) {
 		sink := told{}
 		cfg.Sink = sink.sink(t)
 		j, err := Open(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		files, blocks := map[string]plainFile{}, map[string]*plainSet{}
 		foreigners := []string{"notes.txt", other + "_r0/abc/de_g0/abcdef.bin", one + "_r1/abc/de_g0/abcdef.bin", one + "_r0/abc/de_g0/abcdef.bin.bak",
 			one + "_r0/abc/dd_g0/abcdef.bin", one + "_r0/abc/de_g0/ABCDEF.bin", one + "_r0/abc/de_g0/abcdef.bin_7.tmp", "nobody_0123456789ab_r0/abc/de_g0/abcdef.bin"}
@@ -417,9 +411,7 @@ func TestReads(t *testing.T) {
 	name := filepath.Join(root, blockName(m, 0, []byte("abc"), 0))
 	write(t, name, strings.Repeat("x", 4096))
 	j, err := Open(Settings{Root: root, Unbounded: true, Log: quiet()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer j.Close()
 	write(t, filepath.Join(root, ".kvoffload-probe"), "of a janitor that was killed")
 	if err := probeReads(j.root, time.Now().UnixNano()); err != nil {
@@ -476,9 +468,7 @@ func TestLeft(t *testing.T) {
 	}
 	known := told{}
 	j, err := Open(Settings{Root: root, Bytes: 1000, Sink: known.sink(t), Log: quiet(), Now: func() time.Time { return now }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer j.Close()
 	if j.pass(t); len(known) != 20 {
 		t.Fatalf("%d blocks are known", len(known))

@@ -94,9 +94,7 @@ func TestConfigAgainstPython(t *testing.T) {
 		configs = append(configs, c)
 	}
 	in, err := json.Marshal(configs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd := exec.Command(python, "-c", `
 import hashlib, json, sys
 out = []
@@ -107,9 +105,7 @@ for c in json.load(sys.stdin):
 json.dump(out, sys.stdout)`)
 	cmd.Stdin = strings.NewReader(string(in))
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var want [][2]string
 	if err := json.Unmarshal(out, &want); err != nil || len(want) != len(configs) {
 		t.Fatal(len(want), err)

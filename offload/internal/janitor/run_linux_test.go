@@ -30,9 +30,7 @@ var proof = flag.Duration("janitor.proof", time.Second, "long form: writers and 
 func start(t *testing.T, cfg Settings) (j *Janitor, stop func()) {
 	t.Helper()
 	j, err := Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- j.Run(ctx) }()
@@ -186,9 +184,7 @@ func TestTemporary(t *testing.T) {
 			t.Fatal(err)
 		}
 		j, err := Open(Settings{Root: root, Unbounded: true, Temporary: after, Log: quiet()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		j.pass(t)
 		_, errOld := os.Stat(old)
 		if _, err := os.Stat(young); err != nil || (errOld != nil) != (after > 0) || j.Stats().Temporary != int64(after/time.Hour) {
@@ -251,9 +247,7 @@ func TestUntouched(t *testing.T) {
 			said = append(said, fmt.Sprintf("%v %s %x", c.Stored, c.Space.Model, c.Hash))
 		}
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer j.Close()
 	j.pass(t)
 	if got := tree(t, root); !maps.Equal(got, want) {
@@ -291,9 +285,7 @@ func TestProofChild(t *testing.T) {
 	cfg := proofSettings(root)
 	cfg.Sink = func(changes []Change) { fmt.Println(len(changes)) }
 	j, err := Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Fatal(j.Run(context.Background()))
 }
 
@@ -358,9 +350,7 @@ func TestProof(t *testing.T) {
 		child := exec.Command(os.Args[0], "-test.run=^TestProofChild$")
 		child.Env = append(os.Environ(), "KVOFFLOAD_PROOF="+root)
 		out, err := child.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := child.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -477,9 +467,7 @@ type tier struct {
 
 func newTier(t *testing.T) *tier {
 	page, err := unix.Mmap(-1, 0, proofBlock, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if uintptr(unsafe.Pointer(&page[0]))%proofBlock != 0 {
 		t.Fatal("a page is not aligned")
 	}
@@ -539,9 +527,7 @@ func TestDisk(t *testing.T) {
 		}
 	}
 	j, err := Open(Settings{Root: root, DiskHigh: 2e-12, DiskLow: 1e-12, Log: quiet()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer j.Close()
 	j.lookAtDisk()
 	j.pass(t)

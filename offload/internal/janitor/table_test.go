@@ -165,3 +165,11 @@ func TestBytes(t *testing.T) {
 	}
 	runtime.KeepAlive(table)
 }
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

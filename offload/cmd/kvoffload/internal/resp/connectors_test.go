@@ -161,9 +161,7 @@ func TestConnectors(t *testing.T) {
 	cfg.MemoryBytes, cfg.Promise, cfg.MaxValue = 8<<20, 2*time.Second, 100<<10
 	t.Run("memory", func(t *testing.T) { useConnectors(t, cfg, *connectorBlocks) })
 	segments, err := offload.OpenSegments(offload.SegmentConfig{Dir: t.TempDir(), Bytes: 12 << 20, Buffered: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer segments.Close()
 	cfg.Segments = segments
 	t.Run("disk", func(t *testing.T) { useConnectors(t, cfg, *connectorBlocks/2) })
@@ -257,25 +255,17 @@ func TestTCP(t *testing.T) {
 	cfg.PageBytes, cfg.MemoryBytes, cfg.MaxValue = 0, 64<<20, 8<<20
 	s, _ := serve(t, cfg)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	about := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(24 * time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
 	der, err := x509.CreateCertificate(crand.Reader, about, about, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	roots := x509.NewCertPool()
 	roots.AddCert(cert)
 	for _, secure := range []bool{false, true} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		addr := l.Addr().String()
 		if secure {
 			l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
@@ -288,9 +278,7 @@ func TestTCP(t *testing.T) {
 		if secure {
 			nc, err = tls.Dial("tcp", addr, &tls.Config{RootCAs: roots})
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer nc.Close()
 		c := newClient(t, nc)
 		for _, size := range []int{1, 100_000, 262_048 - dataAt, 262_048 - dataAt + 1, 5_000_000} {

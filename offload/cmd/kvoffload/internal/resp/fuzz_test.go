@@ -62,9 +62,7 @@ func FuzzServe(f *testing.F) {
 		cfg := small()
 		cfg.MemoryBytes, cfg.MaxValue, cfg.Promise = 256<<10, 32<<10, time.Hour
 		s, err := New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		mine, theirs := net.Pipe()
 		s.start(theirs)
 		go io.Copy(io.Discard, mine)

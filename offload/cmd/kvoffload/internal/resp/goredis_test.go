@@ -80,9 +80,7 @@ func useGoRedis(t *testing.T, c *redis.Client) (results []string) {
 		pipe.Get(ctx, fmt.Sprintf("%dkv_bytes", i))
 	}
 	cmds, err := pipe.Exec(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, cmd := range cmds {
 		note(cmd)
 	}

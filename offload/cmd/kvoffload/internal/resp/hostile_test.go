@@ -228,21 +228,15 @@ func TestKilledServer(t *testing.T) {
 		return // TestKill runs it
 	}
 	segments, err := offload.OpenSegments(offload.SegmentConfig{Dir: filepath.Join(dir, "kv"), Bytes: 1 << 20, Buffered: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cfg := small()
 	cfg.MemoryBytes, cfg.MaxValue, cfg.Segments, cfg.EpochFile = 512<<10, 40<<10, segments, filepath.Join(dir, "kv", "epoch")
 	s, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	sock := filepath.Join(dir, "s")
 	os.Remove(sock)
 	l, err := net.Listen("unix", sock)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	fmt.Println("serving")
 	t.Fatal(s.Serve(t.Context(), l))
 }
@@ -251,9 +245,7 @@ func TestKilledServer(t *testing.T) {
 // directory: each value is right or absent, no pair is torn, and what was deleted stays so.
 func TestKill(t *testing.T) {
 	dir, err := os.MkdirTemp("", "resp")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer os.RemoveAll(dir)
 	r := rand.New(rand.NewPCG(1, 9))
 	set := make(map[string]map[string]bool) // by key: what it may have
@@ -262,9 +254,7 @@ func TestKill(t *testing.T) {
 		child := exec.Command(os.Args[0], "-test.run=^TestKilledServer$")
 		child.Env = append(os.Environ(), "KVOFFLOAD_SERVE="+dir)
 		out, err := child.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := child.Start(); err != nil {
 			t.Fatal(err)
 		}

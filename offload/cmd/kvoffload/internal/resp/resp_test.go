@@ -26,19 +26,13 @@ func serve(t testing.TB, cfg Config) (*Server, string) { return serveAt(t, cfg, 
 func serveAt(t testing.TB, cfg Config, now func() time.Time) (*Server, string) {
 	t.Helper()
 	s, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.values.now = now
 	dir, err := os.MkdirTemp("", "resp") // a short path
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	sock := filepath.Join(dir, "s")
 	l, err := net.Listen("unix", sock)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { s.Run(ctx) })
@@ -72,9 +66,7 @@ func redisServer(t testing.TB, flags ...string) string {
 		t.Skip("redis-server is not installed")
 	}
 	dir, err := os.MkdirTemp("", "redis")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	sock := filepath.Join(dir, "s")
 	cmd := exec.Command(name, append([]string{"--port", "0", "--unixsocket", sock, "--save", "", "--dir", dir}, flags...)...)
 	out := new(bytes.Buffer)
@@ -112,9 +104,7 @@ type client struct {
 func dial(t testing.TB, sock string) *client {
 	t.Helper()
 	nc, err := net.Dial("unix", sock)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { nc.Close() })
 	return newClient(t, nc)
 }
@@ -339,5 +329,13 @@ func TestRedisPassword(t *testing.T) {
 	}
 	if got := dial(t, ours).ask("HELLO", "3", "AUTH", "default", "secret", "SETNAME", "me"); !strings.HasPrefix(got, "%7\r\n") {
 		t.Errorf("%q", got)
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

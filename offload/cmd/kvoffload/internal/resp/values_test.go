@@ -261,9 +261,7 @@ func TestPlain(t *testing.T) {
 				cfg.MemoryBytes, cfg.MaxValue = test.memory, 40<<10
 				if test.disk > 0 {
 					segments, err := offload.OpenSegments(offload.SegmentConfig{Dir: dir, Bytes: test.disk, Buffered: true})
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					defer segments.Close()
 					cfg.Segments, cfg.EpochFile = segments, filepath.Join(dir, "epoch")
 				} else if epoch > 0 {
