@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// TestFull fills an index to its bound with each kind of thing that it keeps. Then fresh
+// TestFullOfEachKind fills an index to its bound with each kind of thing that it keeps. Then fresh
 // chains of other pods are kept, and what the heap has is within the budget. Where what fills
 // the index must be kept, an error says that there is no room.
-func TestFull(t *testing.T) {
+func TestFullOfEachKind(t *testing.T) {
 	kinds := append(contents[:len(contents):len(contents)], []struct {
 		name string
 		fill func(*filler)

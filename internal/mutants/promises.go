@@ -136,7 +136,7 @@ var promises = []promise{
 	}},
 	// Each structure has a bound, and what is beyond it goes or is refused.
 	{"bounds", []mutant{
-		{"./index", "source.groupFor", "groups take what there is no room for", "if !s.ground.hasRoomFor(", "if false && !s.ground.hasRoomFor(", "TestFull"},
+		{"./index", "source.groupFor", "groups take what there is no room for", "if !s.ground.hasRoomFor(", "if false && !s.ground.hasRoomFor(", "TestFullOfEachKind"},
 		{".", "internal/podstate:ReadListing", "ranks of others without bound", "|| len(v.Ranks) >= engine.MaxRanks {", "{", "TestNotesOfOthers"},
 		{".", "config.open", "the bound is not the index's", "mc.Bytes = *c.memory", "_ = c.memory", "TestOptions"},
 		{"./index", "source.forgetIdle", "names without bound", "s.idle.len() > most;", "false;", "TestMemory/NamesBound"},
