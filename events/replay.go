@@ -373,11 +373,11 @@ func (s *Subscriber) request(ctx context.Context, st *stream, start uint64, take
 	}
 	for done := false; !done; {
 		m, topic, err := readReply(conn.Receive())
+		if !silence.Stop() && ctx.Err() == nil {
+			return errReplaySilent
+		}
 		if err != nil {
 			return err
-		}
-		if !silence.Stop() {
-			return errReplaySilent
 		}
 		left -= time.Since(since)
 		if m.Seq == replayEnd || !s.isOther(st, topic) {
