@@ -97,7 +97,7 @@ func objectOf(path string) string {
 	return ""
 }
 
-// FailHTTP makes the next n requests for completions fail that the engine could serve. They
+// FailHTTP makes the next n POST requests fail that the engine could serve (/health goes on). They
 // are answered by status; with status 0, the connection breaks after the first token, when
 // the prompt is computed and in the cache. FailHTTP replaces an earlier one, so FailHTTP(0, 0)
 // ends it.

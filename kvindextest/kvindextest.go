@@ -2,7 +2,8 @@
 // [Engine] behaves like one vLLM engine with KV events switched on. It has a cache of blocks
 // that fills and evicts, publishes real events on real ZeroMQ sockets of this host, and
 // returns for each request how many tokens of the prompt were cached. It computes nothing, so
-// it needs no GPU and no model. A test compares kvindex's prediction with the engine's answer:
+// it needs no GPU, and a model's tokenizer and template only for texts and chats over HTTP
+// ([EngineConfig].LLM). A test compares kvindex's prediction with the engine's answer:
 //
 //	e, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "pod-a", Model: "m"})
 //	...

@@ -68,6 +68,7 @@ var given = []string{
 	"var response *http.Response",
 	"var segments *offload.Segments",
 	"var send func(any)",
+	"var logAnswer func(*picker.Pick, kvindex.Usage, error)",
 }
 
 // forms are what a Go block can be: declarations, fields, or the body of a function that
