@@ -127,6 +127,8 @@ type plainSet struct {
 type plainQueues struct {
 	small, main []string
 	ghosts      map[string]bool
+	// Young blocks in a row, of this pass: they are at the ends of the queues.
+	passedSmall, passedMain int
 }
 
 func (q *plainQueues) add(block string) {
@@ -151,16 +153,16 @@ func (q *plainQueues) remove(block string) {
 
 // next returns the block that goes, after those that stay.
 func (q *plainQueues) next(young func(string) bool, blocks map[string]*plainSet) string {
-	for small, main := 0, 0; ; { // young ones in a row
+	for {
 		isSmall := len(q.small) > (len(q.small)+len(q.main))/10 || len(q.main) == 0
-		if isSmall && small >= len(q.small) || !isSmall && main >= len(q.main) {
+		if isSmall && q.passedSmall >= len(q.small) || !isSmall && q.passedMain >= len(q.main) {
 			isSmall = !isSmall
 		}
 		from := &q.main
 		if isSmall {
 			from = &q.small
 		}
-		if isSmall && small >= len(q.small) || !isSmall && main >= len(q.main) {
+		if isSmall && q.passedSmall >= len(q.small) || !isSmall && q.passedMain >= len(q.main) {
 			return ""
 		}
 		block := (*from)[0]
@@ -168,15 +170,15 @@ func (q *plainQueues) next(young func(string) bool, blocks map[string]*plainSet)
 		case young(block):
 			*from = append((*from)[1:], block)
 			if isSmall {
-				small++
+				q.passedSmall++
 			} else {
-				main++
+				q.passedMain++
 			}
 		case blocks[block].read:
 			blocks[block].read = false
 			*from = (*from)[1:]
 			q.main = append(q.main, block)
-			main = 0
+			q.passedMain = 0
 		default:
 			return block
 		}
@@ -338,6 +340,7 @@ func TestModel(t *testing.T) {
 			written := func(block string) int64 { return blocks[block].written }
 			young := func(block string) bool { return now-written(block) < int64(cfg.MinAge) }
 			arranged := false
+			queues.passedSmall, queues.passedMain = 0, 0
 			for len(blocks) > 0 {
 				block := sorted(when)[0]
 				aged := cfg.MaxAge > 0 && when(block) < now-int64(cfg.MaxAge)
