@@ -239,8 +239,8 @@ func (sc *scorer) model(ctx context.Context) (m Model, err error) {
 	return m, nil
 }
 
-// readChat sets the prompt to that of a chat, or of another body that was not read. What is not
-// known here an engine may know. An engine never gets a body that is wrong.
+// readChat sets the prompt to that of a chat, or of another body that was not read. An
+// engine may know what is not known here. It never gets a body that is wrong.
 func (sc *scorer) readChat(ctx context.Context, model Model, r *Request, chatReq *chat.Request, unread error) error {
 	engine, ok := model.Tokenizer.(chat.Renderer)
 	err, byEngine := unread, ok && model.Chat == nil && model.ChatErr == nil

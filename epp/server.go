@@ -26,8 +26,8 @@
 //   - FULL_DUPLEX_STREAMED: the choice answers the headers when the body is complete, then the
 //     body goes back in chunks of at most 62,000 bytes. Beyond Config.MaxBuffered it answers them
 //     at once, by load, and the rest of the body goes back as it comes.
-//   - BUFFERED, BUFFERED_PARTIAL: the choice answers the body. What a partial body lacks is not
-//     scored: it is picked by load. Trailers without a body have no message that the headers can
+//   - BUFFERED, BUFFERED_PARTIAL: the choice answers the body. A body that is not whole is
+//     not scored, but picked by load. Trailers without a body have no message that the headers can
 //     be set in: then the choice is in the metadata alone.
 //   - NONE, STREAMED: the choice answers the headers, by load: there is no body yet.
 package epp

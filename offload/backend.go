@@ -2,8 +2,8 @@ package offload
 
 import "context"
 
-// Backend is a tier of blocks below the memory. What it is given by position it answers by
-// position. Its methods may be called at the same time, and keep none of their arguments.
+// Backend is a tier of blocks below the memory. Its answers have the positions of its
+// arguments. Its methods may be called at the same time, and keep none of their arguments.
 // The suite of package backendtest tests what can be seen from outside.
 type Backend interface {
 	// Has sets hit[i] if the block keys[i] of the space is there, and else clears it. There are as

@@ -21,7 +21,7 @@ const maxMeanFlights = 4096
 // the engine has answered; with 0 and 0 it takes an earlier report back.
 //
 // Requests that the Tracker knows, from flights and Notes, are subtracted. The rest counts as
-// load until the next report, at most for a MaxAge. What their prompts are like is not known, so
+// load until the next report, at most for a MaxAge. Their prompts are not known, so
 // each counts as the mean of the flights from here: as Prefill, in the proportion in which
 // requests wait, and else as Decode. It is an estimate: engines report late, and flights on
 // their way to the engine are subtracted too.

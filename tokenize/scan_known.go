@@ -112,7 +112,7 @@ func cased(s []byte, i int) int {
 }
 
 // endsSmall ends [capital]*[small]+ at i, whose capitals end at capitals; at i if
-// it does not match. What is both goes to the capitals, which give it back if
+// it does not match. A character that is both goes to the capitals, which give it back if
 // nothing small follows.
 func endsSmall(s []byte, i, capitals int) int {
 	if end := small.run(s, capitals); end > capitals {

@@ -12,8 +12,7 @@ import (
 )
 
 // The model of generations: a lower tier's block and how many generations began since it was
-// stored last, and nothing else. What prefixes, copies and several names do to it is a matter
-// of the random histories.
+// stored last, and nothing else. The random histories add prefixes, copies and several names.
 type (
 	agedSource map[agedBlock]*agedState
 	agedBlock  struct {

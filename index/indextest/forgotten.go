@@ -6,8 +6,8 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// forget has the backend forget chains of podA by storing other blocks. What keep has is
-// asked for all the time.
+// forget has the backend forget chains of podA by storing other blocks. Matches use the chains of
+// keep all the time.
 func (t *tester) forget(keep []chain, chains ...chain) {
 	t.Helper()
 	f := &flood{ix: t.ix}

@@ -815,7 +815,7 @@ var cases = []testCase{
 		}
 	}},
 	{"AHitInsideABlockReportsOneMore", func(t *tester) {
-		// Blocks of two units. What the engine has behind the first is a part of the next.
+		// Blocks of two units. Behind the first the engine has a part of the next.
 		mamba := index.Group{ID: 1, Kind: index.GroupMamba}
 		c := newChain(1, 8)
 		known := []index.Change{guarded(c.double(0, 1)), guarded(inGroup(mamba, c.double(0, 1))), guarded(c.store(2, 3))}
@@ -922,7 +922,7 @@ var cases = []testCase{
 		t.wantMasked(window, masks, 3, 4, 7, 8)
 	}},
 	{"ARunIsWhole", func(t *tester) {
-		// The window needs three blocks. What is listed of the second run is less.
+		// The window needs three blocks. Fewer of the second run are listed.
 		three := index.Group{ID: 1, Kind: index.GroupWindow, Window: 34}
 		t.apply(podA, blocks64(masks), masked(three, masks, 3, 4, 7, 8))
 		t.wantMasked(three, masks, 3, 4, 8)
@@ -1558,8 +1558,8 @@ func testPendingBound(t *testing.T, open func(testing.TB, Config) index.Index) {
 	}
 	tt.want(podA, c, 4000)
 
-	// What is known by hash alone is bounded too, and what has been named is
-	// not lost by the bound.
+	// Blocks that are known by hash alone are bounded too, and the bound takes none
+	// that has a name.
 	d := newChain(2, 4000)
 	total = index.Counts{}
 	for i := range 4000 {

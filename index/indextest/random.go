@@ -1302,7 +1302,7 @@ func testRandom(t *testing.T, open func(testing.TB, Config) index.Index, seed ui
 	fired.seeds++
 	mode := seed % 6
 	modes := []index.Copies{index.CopiesGuarded, index.CopiesExact, partial, index.CopiesSet}
-	// What a report hid is not looked for behind blocks of another unit.
+	// Blocks that a report hid are not looked for behind those of another unit.
 	w.hybrid = seed%4 > 1
 	w.mixed = !w.hybrid && (mode == 1 || mode == 3)
 	w.twice = seed%12 == 7 || seed%12 == 9

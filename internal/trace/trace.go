@@ -33,7 +33,7 @@ type Trace struct {
 	// Parked is the number of stores that wait for their parent, and whose blocks
 	// are those of the prompt, from block ParkedAt or a later one on, as far as both
 	// go; those are not counted whose first block was removed since. ParkedAt is not
-	// before the block. What comes before them may differ: it is not known.
+	// before the block. The blocks before them are not known, and may differ.
 	Parked, ParkedAt int
 	// Unplaced is the number of hashes that the source holds in blocks of the same
 	// variant and size, or of a size that is not known, and of which neither the prefix

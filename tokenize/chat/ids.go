@@ -272,7 +272,7 @@ func isInt64(v jinja.Value) bool {
 	return false
 }
 
-// tokenIDs returns token ids. What is none is not scorable if the engine may take it.
+// tokenIDs returns token ids. An item that is none is not scorable if the engine may take it.
 func tokenIDs(path string, items []jinja.Value, takes func(jinja.Value) bool) ([]uint32, error) {
 	ids := make([]uint32, len(items))
 	for i, item := range items {

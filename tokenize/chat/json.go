@@ -147,7 +147,7 @@ func (n *counts) decode(s string) (jinja.Value, error) {
 	return d.whole()
 }
 
-// decodeBody is decode for a body of an API. What it returns has nothing of it.
+// decodeBody is decode for a body of an API. Its result shares no memory with the body.
 func (n *counts) decodeBody(body []byte, api api) (jinja.Value, error) {
 	d := decoder{s: unsafe.String(unsafe.SliceData(body), len(body)), body: true, api: api, counts: n}
 	return d.whole()

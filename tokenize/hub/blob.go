@@ -156,7 +156,7 @@ func isWhole(path, digest string, size int64) bool {
 	return err == nil && n == info.Size() && s.check() == nil
 }
 
-// download makes a blob. What came before the connection was cut is kept and resumed by a
+// download makes a blob. A part that came before the connection was cut is kept, and resumed by a
 // Range; but without a lock that excludes others the file is this call's alone, and goes
 // with it. at is how many bytes of the file were there.
 func (c *Client) download(ctx context.Context, s source, m meta, blob, digest string, l lock) (at int64, err error) {

@@ -131,7 +131,7 @@ type failure struct {
 // is kept in the cache. A snapshot of another program without a kept listing costs one
 // request, and Offline it is taken as it is.
 //
-// A name that Repo does not know is an error that wraps fs.ErrNotExist. What the hub refuses
+// A name that Repo does not know is an error that wraps fs.ErrNotExist. A refusal of the hub
 // is an *Error. It stands for a minute, or for the time in Retry-After, and no
 // request is made for the model until then.
 func (c *Client) Find(ctx context.Context, model string) (string, error) {
@@ -140,8 +140,8 @@ func (c *Client) Find(ctx context.Context, model string) (string, error) {
 }
 
 // Update checks whether the revision of a model has moved, downloads the new snapshot
-// if so, and reports whether Find returns another folder now. The old snapshot stays. What a
-// tokenize.Pool has loaded stays, too, until its Preload. After an error Find returns what it
+// if so, and reports whether Find returns another folder now. The old snapshot stays. A tokenizer
+// that a tokenize.Pool has loaded stays, too, until its Preload. After an error Find returns what it
 // returned before.
 func (c *Client) Update(ctx context.Context, model string) (moved bool, err error) {
 	_, moved, err = c.run(ctx, model, true)

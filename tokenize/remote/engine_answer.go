@@ -12,7 +12,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// An answer has the tokens of a text or body. What its fields are: vLLM's main of autumn 2026,
+// An answer has the tokens of a text or body. Its fields are those of vLLM's main of autumn 2026,
 // entrypoints/serve/tokenize/protocol.py (TokenizeResponse) and
 // entrypoints/scale_out/token_in_token_out/protocol.py (GenerateRequest, MultiModalFeatures);
 // SGLang's main of autumn 2026, srt/entrypoints/openai/protocol.py (TokenizeResponse);

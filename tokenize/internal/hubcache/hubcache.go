@@ -64,8 +64,8 @@ func Expand(dir string) (string, error) {
 // RepoFolder returns the name of the folder of a repository of a model.
 func RepoFolder(repo string) string { return "models--" + strings.ReplaceAll(repo, "/", "--") }
 
-// ReadRef returns the commit that a ref names, or "" if there is no such ref. What it
-// returns is not checked.
+// ReadRef returns the commit that a ref names, or "" if there is no such ref. It does
+// not check the commit.
 func ReadRef(path string) (string, error) {
 	info, err := os.Stat(path)
 	switch {

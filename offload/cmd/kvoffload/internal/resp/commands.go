@@ -449,7 +449,7 @@ func (c *conn) config(args []string) error {
 	return nil
 }
 
-// info is INFO. What has no meaning here is left out.
+// info is INFO, without the fields that have no meaning here.
 func (c *conn) info(args []string) error {
 	s, v := c.s, c.s.values
 	st := v.store.Stats()

@@ -7,8 +7,8 @@
 // others have the name and a hash of the bytes in their keys. The store's policy lets go
 // of a chain from its end, and a value is there if all its pages are. So memory, disk,
 // eviction and pinning are the Store's, values of all lengths share one bound, and a value takes
-// half a page more than its bytes on average. What was stored under a name before never
-// mixes with what is there now.
+// half a page more than its bytes on average. An older value of a name
+// never mixes with the present one.
 //
 // A pair is one value: LMCache stores a block as <key>kv_bytes and <key>metadata. The bytes
 // are the value, the metadata is in its header. Until both halves have come there is neither.

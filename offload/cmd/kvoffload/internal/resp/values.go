@@ -156,7 +156,7 @@ type promise struct {
 	stale bool // the pair has been replaced
 }
 
-// get returns a value, or nil if it is not there. What is promised stays for Config.Promise:
+// get returns a value, or nil if it is not there. A promised value stays for Config.Promise:
 // one that cannot be promised is not there.
 //
 // A promise is kept whatever happens but DEL, FLUSHALL and a SET of a value that is no pair.

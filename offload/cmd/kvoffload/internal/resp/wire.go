@@ -169,7 +169,7 @@ func (r *reader) bulk(most int64) (int64, error) {
 // end reads the end of a bulk string. As redis-server does, it takes any two bytes.
 func (r *reader) end() error { return r.discard(2) }
 
-// full reads all of b. What the buffer lacks is read past it.
+// full reads all of b: from the buffer, and the rest past it.
 func (r *reader) full(b []byte) error {
 	n, err := io.ReadFull(r.Reader, b[:min(len(b), r.Buffered())])
 	if err == nil && n < len(b) {
