@@ -29,7 +29,7 @@ import (
 )
 
 var (
-	churnFor  = flag.Duration("churn.for", 12*time.Second, "how long TestChurn changes pods; long form: 60s and more")
+	churnFor  = flag.Duration("churn.for", 6*time.Second, "how long TestChurn changes pods; long form: 60s and more")
 	churnSeed = flag.Uint64("churn.seed", 1, "seed of the changes of TestChurn")
 )
 
@@ -142,13 +142,10 @@ var churnKindsOfChange = []struct {
 // all have gone, nothing is left of them.
 func TestChurn(t *testing.T) {
 	zmtptest.NoLeaks(t)
-	length, first := fewer(*churnFor), 4*time.Second
-	if testing.Short() {
-		first /= 2
-	}
+	length := fewer(*churnFor)
 	ix := open(t, churnCounting)
 	prompts := churnPrompts(*churnSeed, churnPromptCount)
-	runChurn(t, ix, prompts, *churnSeed+1, first, 1) // so that what is made once is made
+	runChurn(t, ix, prompts, *churnSeed+1, 2*time.Second, 1) // so that what is made once is made
 	before := takeStock(ix)
 	began := time.Now()
 	halts := int(min(churnHalts, churnHalts*length/time.Minute))

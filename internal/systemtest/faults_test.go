@@ -29,7 +29,7 @@ import (
 var (
 	faultsSeed = flag.Uint64("faults.seed", 1, "seed of the first schedule of TestFaults")
 	faultsOnly = flag.String("faults.only", "", "the one kind of fault in the schedules of TestFaults")
-	faultsN    = flag.Int("faults.n", 60, "schedules of TestFaults; long form: 1000")
+	faultsN    = flag.Int("faults.n", 32, "schedules of TestFaults; long form: 1000")
 )
 
 const (

@@ -112,7 +112,7 @@ func TestSubHearsLibzmq(t *testing.T) {
 		"tcp6": "tcp://[::1]:*",
 		"ipc":  "ipc://" + filepath.Join(t.TempDir(), "s"),
 	}
-	n := 20_000
+	n := 5000
 	if testing.Short() {
 		n = 2000
 	}
