@@ -108,6 +108,7 @@ func (s *mapServer) match(q *index.Query) *index.Matches {
 			w.look(&w.asked[i])
 		}
 	}
+	w.checkLeases()
 	m := new(index.Matches)
 	w.answer(m)
 	return m
