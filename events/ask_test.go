@@ -290,6 +290,14 @@ func TestReplayFailsUntested(t *testing.T) {
 // count as silence of the socket, of which the rest of the answer is read then.
 func TestSinkIsSlowInATest(t *testing.T) {
 	t.Parallel()
+	for n := 1; sinkIsSlowInATest(t); n++ { // the socket itself was late, on a busy machine
+		if n == 5 {
+			t.Fatal("the socket is silent each time")
+		}
+	}
+}
+
+func sinkIsSlowInATest(t *testing.T) (late bool) {
 	const first = 500 * time.Millisecond // what a socket has for a test
 	now := life{100, 5}
 	long := append(now.payload(5), bytes.Repeat([]byte{' '}, 1<<20)...) // a connection that ends does not have it whole
@@ -315,8 +323,14 @@ func TestSinkIsSlowInATest(t *testing.T) {
 		}
 		return nil
 	}
+	var silent atomic.Bool
 	_, replays, _ := follow(t, l, events.SubscriberConfig{
 		Endpoint: engine.Endpoint(), Replay: socket.endpoint, Heartbeat: time.Hour, // it never falls idle
+		OnError: func(err error) {
+			if strings.Contains(err.Error(), "does not answer") {
+				silent.Store(true)
+			}
+		},
 	})
 	wait(t, "the first replay", replays)
 	wait(t, "that of the connection made once more", replays)
@@ -324,7 +338,9 @@ func TestSinkIsSlowInATest(t *testing.T) {
 	engine.Publish(long)
 	engine.Skip(now.payload(6))
 	engine.Publish(now.payload(7))
-	l.expect(t, numbers(0, 5)+" hold 7 6 7")
+	want := numbers(0, 5) + " hold 7 6 7"
+	l.wait(t, want, func(got string) bool { return got == want || silent.Load() })
+	return silent.Load()
 }
 
 // TestReplayOfNewEngine: an engine that had said nothing when it was asked first has
