@@ -63,6 +63,7 @@ func TestSubscriberConnects(t *testing.T) {
 
 // An engine may come after its subscriber, and go and come again.
 func TestSubscriberKeepsTrying(t *testing.T) {
+	t.Parallel()
 	endpoint := "ipc://" + filepath.Join(t.TempDir(), "pub")
 	s := subscribe(t, events.SubscriberConfig{Endpoint: endpoint})
 	for range 2 {

@@ -259,6 +259,7 @@ func silentPeer(t *testing.T) (endpoint string, conns chan net.Conn) {
 // Among peers that do not answer, those in line get their turn, and one that takes its time
 // is connected to.
 func TestDialSlowPeer(t *testing.T) {
+	t.Parallel()
 	const n, silent = 4, 20
 	slow, slows := silentPeer(t)
 	dead, _ := silentPeer(t)

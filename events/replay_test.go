@@ -667,6 +667,7 @@ func TestReplayWithoutRoom(t *testing.T) {
 // reach when the connection is new. When a gap has it asked again, it must not
 // fill the gap as if it were the old engine.
 func TestReplayConfirmsLater(t *testing.T) {
+	t.Parallel()
 	const old, now = 1000, 2000 // times of message 0
 	var answers func(n int, start uint64) [][][]byte
 	has := func(clockOf0, to int) func(int, uint64) [][][]byte {

@@ -70,6 +70,7 @@ func libzmqScripts(t *testing.T) []string {
 }
 
 func TestSubscriberHearsLibzmq(t *testing.T) {
+	t.Parallel()
 	zmtptest.NeedLibzmq(t)
 	scripts := libzmqScripts(t)
 	if testing.Short() {
@@ -82,6 +83,7 @@ func TestSubscriberHearsLibzmq(t *testing.T) {
 					continue // the scripts, as vLLM, bind every ipc endpoint
 				}
 				t.Run(fmt.Sprintf("%s/bind=%v/%s", filepath.Base(filepath.Dir(script)), bind, transport), func(t *testing.T) {
+					t.Parallel()
 					hearLibzmq(t, script, bind, transport)
 				})
 			}
@@ -158,6 +160,7 @@ func hearLibzmq(t *testing.T, script string, bind bool, transport string) {
 
 // libzmq answers heartbeats, so an engine that is merely idle is not left.
 func TestSubscriberStaysWithIdleLibzmq(t *testing.T) {
+	t.Parallel()
 	port := zmtptest.FreePort(t)
 	peer := zmtptest.StartPython(t, "testdata/publisher.py", "tcp://*:"+port, "--topic", "kv@pod-a@model")
 	between, err := faultproxy.Listen("127.0.0.1:" + port)

@@ -330,6 +330,9 @@ func TestBytes(t *testing.T) {
 
 // A Mirror takes what the depths take, which are counted.
 func TestBytesWithAMirror(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestBytes measures without a mirror: -short")
+	}
 	for _, c := range contents {
 		switch c.name {
 		case "chains of 20 blocks", "chains of one block", "churn", "sources with all lanes":

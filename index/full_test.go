@@ -11,6 +11,9 @@ import (
 // chains of other pods are kept, and what the heap has is within the budget. Where what fills
 // the index must be kept, an error says that there is no room.
 func TestFullOfEachKind(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a budget is not filled by each kind of content: -short")
+	}
 	kinds := append(contents[:len(contents):len(contents)], []struct {
 		name string
 		fill func(*filler)

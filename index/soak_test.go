@@ -492,6 +492,9 @@ func (s *soak) while(t *testing.T, step func() error) {
 // times the budget is kept, by the count and by the heap, and at least four fifths of what
 // would fit are held.
 func TestSoakAtTheBound(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the heap at the bound is not measured: -short")
+	}
 	const models = 3
 	var fits int
 	var bytes int64

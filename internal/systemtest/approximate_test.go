@@ -311,6 +311,7 @@ func playOne(t *testing.T, run chatRun, seed uint64) chatResult {
 // TestApproximateRuns compares routing by what is believed of engines without events with
 // routing by their events, for one workload.
 func TestApproximateRuns(t *testing.T) {
+	t.Parallel()
 	exact := play(t, chatRun{name: "with events", observe: true, atOnce: 8})
 	if exact.evictions < exact.requests/2 {
 		t.Errorf("%d of %d requests are behind evictions, want half", exact.evictions, exact.requests)
@@ -325,6 +326,9 @@ func TestApproximateRuns(t *testing.T) {
 		name   string
 		blocks int
 	}{{"a quarter", chatBlocks / 4}, {"four times", chatBlocks * 4}} {
+		if testing.Short() && c.blocks > chatBlocks {
+			continue
+		}
 		without := play(t, chatRun{name: "capacity told as " + c.name + ", nothing observed", told: c.blocks, atOnce: 8})
 		with := play(t, chatRun{name: "capacity told as " + c.name, told: c.blocks, observe: true, atOnce: 8})
 		t.Logf("mean error against that without Observe: %.3f", with.meanError()/without.meanError())
@@ -348,7 +352,7 @@ func TestApproximateDisturbed(t *testing.T) {
 		{name: "restarts", restarts: 100},
 	}
 	if testing.Short() {
-		runs = runs[:1]
+		t.Skip("nothing disturbs the engines: -short")
 	}
 	for _, run := range runs {
 		t.Run(run.name, func(t *testing.T) {
@@ -375,6 +379,7 @@ func TestApproximateDisturbed(t *testing.T) {
 // half restarts for it, and of the other half the past stays unknown. From the first event
 // of an engine on nothing that was believed of it counts.
 func TestApproximateSwitch(t *testing.T) {
+	t.Parallel()
 	f := newChatFleet(t, chatRun{told: chatBlocks, observe: true, atOnce: 8})
 	w := newChats(*approximateSeed)
 	n := *approximateN

@@ -145,7 +145,7 @@ func TestChurn(t *testing.T) {
 	length := fewer(*churnFor)
 	ix := open(t, churnCounting)
 	prompts := churnPrompts(*churnSeed, churnPromptCount)
-	runChurn(t, ix, prompts, *churnSeed+1, 2*time.Second, 1) // so that what is made once is made
+	runChurn(t, ix, prompts, *churnSeed+1, fewer(2*time.Second), 1) // so that what is made once is made
 	before := takeStock(ix)
 	began := time.Now()
 	halts := int(min(churnHalts, churnHalts*length/time.Minute))

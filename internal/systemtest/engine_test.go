@@ -304,6 +304,7 @@ func (f *fleet) copies() (removed, preempted, reported int) {
 // TestAgainstEngines: what the exact profile calls cached is what the engine
 // would reuse, and the default profile never says more.
 func TestAgainstEngines(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, 1, false)
 	f.run(10_000)
 	removed, preempted, _ := f.copies()
@@ -344,6 +345,7 @@ func TestAgainstLossyTransport(t *testing.T) {
 // TestAgainstReportingEngines: clients that make engines announce again what
 // they hold cannot make the default profile say too much.
 func TestAgainstReportingEngines(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, 2, true)
 	f.run(3000)
 	removed, _, reported := f.copies()

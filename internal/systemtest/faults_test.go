@@ -1190,6 +1190,7 @@ func (p *pace) end() {
 // what the index says with what the engines hold when all is quiet: never more,
 // and the same where all that was lost can be replayed.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	zmtptest.NoLeaks(t)
 	n := fewer(*faultsN)
 	type share struct{ schedules, held, blocks int }

@@ -58,6 +58,7 @@ var unplaced = map[string]int{
 // what is too high says that it is a bound; but draft layers beside one full-attention
 // group show in no event.
 func TestRecordedHybrids(t *testing.T) {
+	t.Parallel()
 	runs, sparse := 0, tally{}
 	for _, path := range recordings(t, "[0-9bc]*") {
 		rows, name := readRecording(t, path), strings.TrimSuffix(filepath.Base(path), ".jsonl.gz")

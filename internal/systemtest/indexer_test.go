@@ -8,10 +8,10 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
-// fewer returns n, or with -short a quarter of it.
+// fewer returns n, or with -short an eighth of it.
 func fewer[T ~int | ~int64](n T) T {
 	if testing.Short() {
-		return max(1, n/4)
+		return max(1, n/8)
 	}
 	return n
 }

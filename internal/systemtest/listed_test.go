@@ -42,6 +42,7 @@ func (r reading) Listing(context.Context) (*sharedindex.Listing, error) { return
 // TestRecordedRunsListed: over the recorded runs of all engines, an Indexer that hears none of
 // it answers as the one that does.
 func TestRecordedRunsListed(t *testing.T) {
+	t.Parallel()
 	var all tally
 	adapters, salts, media, runs := 0, 0, 0, 0
 	run := func(path string, p kvindex.Profile, ask func(*recordedQuery, *testing.T) kvindex.Request) {

@@ -126,6 +126,7 @@ var missed = map[string]placing{
 // 07_multimodal_tail, and hits that are announced again (15_*). With default counting
 // none is invented but those media.
 func TestRecordedPlacing(t *testing.T) {
+	t.Parallel()
 	var exact, guarded placing
 	paths := recordings(t, "[0-9]*", "b*", "c0*", "c1*")
 	for _, path := range paths {

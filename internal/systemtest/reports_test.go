@@ -102,6 +102,7 @@ func (r *reporter) report(q *recordedQuery, computed int) (all []fakeengine.Even
 // same, and no score is too high: neither where all events were heard, nor where the first
 // half of a run was not. There the reports bring back what was missed.
 func TestRecordedHitsReported(t *testing.T) {
+	t.Parallel()
 	var live, partial, without tally
 	reports := 0
 	for _, path := range recordings(t, "08_*", "09_*", "10_*", "11_*", "12_*hybrid*", "12_*ma*", "13_*hybrid", "14_*hybrid", "18_*hybrid", "19_*hybrid", "20_*hybrid") {

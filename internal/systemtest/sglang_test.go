@@ -51,6 +51,7 @@ func (q *recordedQuery) padded(t *testing.T) kvindex.Request {
 // TestRecordedSGLang has every answer right, with SGLang's profile and with
 // none.
 func TestRecordedSGLang(t *testing.T) {
+	t.Parallel()
 	var profiled, unprofiled tally
 	media := 0
 	for _, path := range sglangRecordings(t, sglangRuns...) {

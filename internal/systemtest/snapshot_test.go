@@ -553,6 +553,7 @@ func TestSnapshotSchedules(t *testing.T) {
 // TestRecordedRunsRestored: a recorded run that goes on from a snapshot at any of its
 // messages has all answers of one that was not cut.
 func TestRecordedRunsRestored(t *testing.T) {
+	t.Parallel()
 	queries, runs := 0, 0
 	for i, path := range recordings(t, "[0-9bc]*") {
 		rows := readRecording(t, path)

@@ -123,6 +123,7 @@ var notHeld = map[string]float64{
 // take. With the default way of counting, hardly any answer is too high. Without a profile, what
 // is too high says that it is a bound.
 func TestRecordedTiers(t *testing.T) {
+	t.Parallel()
 	runs, queries := 0, 0
 	for _, file := range testdata.Glob(t, "the recorded runs of vLLM's offloading connectors", "oracle", "t*.jsonl.gz") {
 		name := strings.TrimSuffix(filepath.Base(file), ".jsonl.gz")

@@ -6,6 +6,7 @@ package zmtptest
 import (
 	"context"
 	"encoding/binary"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -106,8 +107,14 @@ func FreePort(tb testing.TB) string {
 	return ""
 }
 
-// Main is a TestMain: it runs the tests and fails if goroutines stay behind.
+// Main is a TestMain: it runs the tests and fails if goroutines stay behind. Of parallel
+// tests eight run at a time, unless -parallel is given or the package parsed its flags: they wait more than they compute.
 func Main(m *testing.M) {
+	if !flag.Parsed() {
+		if err := flag.Set("test.parallel", "8"); err != nil {
+			panic(err)
+		}
+	}
 	code := m.Run()
 	if left := leftovers(time.Minute); code == 0 && left != "" {
 		fmt.Fprintf(os.Stderr, "goroutines left behind:\n%s\n", left)
@@ -146,7 +153,7 @@ func leftovers(patience time.Duration) string {
 }
 
 // others are frames of goroutines that are not the tests' own.
-var others = []string{"go-zeromq/zmq4", "os/signal.", "testing.(*T).Run"}
+var others = []string{"go-zeromq/zmq4", "os/signal.", "testing.(*T).Run", "testing.(*M).Run"}
 
 func stacks() string {
 	buf := make([]byte, 1<<20)
