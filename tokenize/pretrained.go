@@ -62,7 +62,7 @@ func LoadPretrained(dir string, engine ...string) (*BPE, error) {
 		if _, err = tokenizerFile(dir); err != nil {
 			err = fmt.Errorf("no tokenizer files: no %s, and %w", configName, err)
 		} else {
-			err = fmt.Errorf("%w: Load reads a tokenizer.json alone", missing)
+			err = fmt.Errorf("%w: tokenize.Load reads a tokenizer.json alone", missing)
 		}
 	}
 	if err != nil {

@@ -106,7 +106,7 @@ func serve(ctx context.Context, s settings) error {
 
 	public, err := net.Listen("tcp", s.listen)
 	if err != nil {
-		return err
+		return fmt.Errorf("setting listen: %w", err)
 	}
 	defer public.Close()
 	admin, err := v.listenAdmin()
@@ -154,7 +154,7 @@ func (s *settings) listenAdmin() (net.Listener, error) {
 	}
 	l, err := net.Listen("tcp", s.admin)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("setting admin: %w", err)
 	}
 	if at := l.Addr().(*net.TCPAddr); s.token == "" && s.clientCA == "" && !at.IP.IsLoopback() {
 		_ = l.Close()

@@ -468,7 +468,16 @@ func TestCommands(t *testing.T) {
 			t.Errorf("%v is accepted", args)
 		}
 	}
-	public, _, _ := running(t, settings{})
+	public, admin, _ := running(t, settings{})
+	for want, args := range map[string][]string{
+		"setting listen: listen tcp": {"--demo", "-listen", strings.TrimPrefix(public, "http://"), "-admin=none"},
+		"setting admin: listen tcp":  {"-listen=127.0.0.1:0", "-demo", "-admin", strings.TrimPrefix(admin, "http://")},
+		"flag -memory: -demo takes":  {"-demo", "-memory=1GiB"},
+	} {
+		if err := run(t.Context(), args, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: got %v, want %s", args, err, want)
+		}
+	}
 	if err := run(t.Context(), []string{"healthcheck", public + "/healthz"}, io.Discard, io.Discard); err != nil {
 		t.Error(err)
 	}
