@@ -115,7 +115,7 @@ var promises = []promise{
 		{".", "internal/predict:Ledger.Observe", "a length that no prompt has", "promptTokens > 0 && promptTokens < math.MaxInt32 && ", "", "TestPredictionsModel"},
 		{".", "Indexer.routed", "an answer is good twice", "!k.turn.CompareAndSwap(a.turn, a.turn+1)", "false", "TestRoutedErrors"},
 		{".", "internal/registry:Registry.makeRoom", "invented models keep the room", "len(p.models)+len(p.replies) < maxModels", "true", "TestApproximateInventedModels"},
-		{"./index/redisindex", "redisIndex.fetch", "every model that clients name is kept", "ix.readers.CompareAndDelete(model, c)", "_ = c", "TestUnknownModels"},
+		{"./index/redisindex", "redisIndex.forgetModel", "every model that clients name is kept", "ix.readers.CompareAndDelete(model, c)", "_ = c", "TestUnknownModels"},
 		{"./tokenize", "normalizer.apply", "replacements of any length", "if len(s) > w.left {", "if false {", "TestReplaceTooLong"},
 		{"./tokenize", "gate.admit", "long texts take the last room", "(g.maxWaiting-g.waiting)/waitShare", "g.maxWaiting-g.waiting", "TestGateRefuses"},
 		{".", "scorer.readChat", "a client's error is sent to the engine", "!ok || model.Chat != nil && ", "!ok || false && ", "TestEngineRenders"},
