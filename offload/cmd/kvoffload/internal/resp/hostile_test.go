@@ -136,8 +136,8 @@ func TestManySmall(t *testing.T) {
 	}
 }
 
-// TestIncoming bounds the memory of values that are on their way: what has no room is lost, and
-// counted.
+// TestIncoming bounds the memory of values that are on their way: what has no room is lost, with
+// the value that it replaces, and counted.
 func TestIncoming(t *testing.T) {
 	cfg := small()
 	cfg.MemoryBytes, cfg.IncomingBytes = 32<<20, 1<<20+64<<10
@@ -145,6 +145,7 @@ func TestIncoming(t *testing.T) {
 	c := dial(t, sock)
 	var open []*client
 	for i := range 10 {
+		c.want(ok, "SET", fmt.Sprint("k", i), "old")
 		o := dial(t, sock)
 		o.send(fmt.Appendf(nil, "*3\r\n$3\r\nSET\r\n$2\r\nk%d\r\n$1000000\r\n%s", i, strings.Repeat("x", 200_000)))
 		open = append(open, o)
@@ -159,6 +160,8 @@ func TestIncoming(t *testing.T) {
 	for i := range open {
 		if got := c.ask("STRLEN", fmt.Sprint("k", i)); got == ":1000000\r\n" {
 			there++
+		} else if got != zero {
+			t.Errorf("k%d: %q", i, got)
 		}
 	}
 	s.values.mu.Lock()
