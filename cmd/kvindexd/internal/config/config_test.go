@@ -405,6 +405,8 @@ func TestMistakes(t *testing.T) {
 		{"", `{"model": }`, "file f.json: byte "},
 		{"", strings.Repeat(" ", maxFile+1), "environment KVINDEXD_CONFIG: f.json has more than 1048576 bytes"},
 		{"", `{"config": "other.json"}`, "file: config: unknown key"},
+		{"-listen=none", "", "flag -listen: must be host:port or :port"},
+		{"", `{"policy": "none"}`, "file: policy: must be one of default, least-requests, least-tokens, random, round-robin"},
 		{"-admin-cert=c", "", "flag -admin-cert: admin-cert and admin-key belong together: one is missing"},
 		{"-admin-client-ca=c", "", "flag -admin-client-ca: certificates of clients need TLS: set admin-cert and admin-key"},
 		{"-redis=r:6379 -bootstrap=http://b/", "", "flag -bootstrap: an index in Redis needs no bootstrap: remove redis or bootstrap"},
