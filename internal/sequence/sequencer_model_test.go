@@ -93,10 +93,10 @@ func runSequencer(seed uint64, mode string) (what, log string) {
 				m.seq = 0
 			}
 			m.told = told
-		case r == 19 && !m.start: // a replay brings the life once more
+		case r == 19 && (!m.start || m.told): // a replay brings the life once more, of which there may be nothing yet
 			m.s.Await()
 			m.say("AWAIT")
-			for i := slices.Index(m.lives, m.life); i < len(m.applied); i++ {
+			for i := slices.Index(m.lives, m.life); !m.start && i < len(m.applied); i++ {
 				a := m.applied[i]
 				a.Replayed = true
 				if v := m.offer(a); v.Duplicate || v.Restarted {

@@ -652,6 +652,9 @@ func (s *schedule) settle() {
 			}
 		}
 		s.lostAgain++
+		// A replay of many attempts, each of which waits for a late machine, takes longer than
+		// the engine waits for the subscriber, and meanwhile there is a next last message.
+		s.publisher.LoseReplies(nil)
 	}
 }
 
