@@ -90,3 +90,20 @@ func TestManyStoredAgainAtOnce(t *testing.T) {
 		t.Errorf("%d stores of %d blocks that were removed took %v", blocks, blocks, took)
 	}
 }
+
+// Nor is each of many stores that may be reports compared with all the others.
+func TestManyReportsAtOnce(t *testing.T) {
+	m, err := newMemory(MemoryConfig{})
+	must(t, err)
+	defer m.Close()
+	f := filler{tb: t, m: m, r: rand.New(rand.NewPCG(1, 10))}
+	var all []Change
+	for range 30_000 {
+		c := f.chain(1)
+		c.Partial = true
+		all = append(all, c)
+	}
+	if took := cputime.Of(func() { f.apply(0, all...) }); took > time.Second {
+		t.Errorf("%d stores took %v", len(all), took)
+	}
+}
