@@ -43,6 +43,7 @@ func (s *source) clear() {
 
 // clearUnseen drops the blocks of tiers that were emptied unseen (Change.Unique).
 func (s *source) clearUnseen(changes []Change) {
+	left := leftBlocks{changes: changes}
 	for i := range changes {
 		c := &changes[i]
 		if c.Op != OpStore || !c.Unique || c.Tier == TierGPU {
@@ -54,7 +55,7 @@ func (s *source) clearUnseen(changes []Change) {
 		}
 		if slices.ContainsFunc(c.chunks(), func(h Hash) bool {
 			n := s.seen(h)
-			return n.holding(g, c.Tier).copies > 0 && !removes(changes[:i], c, h)
+			return n.holding(g, c.Tier).copies > 0 && !left.before(i, h)
 		}) {
 			s.clearTier(c.Tier)
 		}
@@ -69,17 +70,43 @@ func (c *Change) chunks() []Hash {
 	return c.Hashes
 }
 
-// removes reports whether changes take a hash from the group and tier of c.
-func removes(changes []Change, c *Change, h Hash) bool {
-	return slices.ContainsFunc(changes, func(o Change) bool {
-		switch o.Op {
+// leftBlocks is what the first changes of an Apply take from lower tiers. It has each change
+// once, because a batch may remove and store many blocks.
+type leftBlocks struct {
+	changes []Change
+	seen    int // of changes
+	blocks  map[leftBlock]bool
+	tiers   [NumTiers]bool // they are cleared
+}
+
+type leftBlock struct {
+	hash  Hash
+	tier  Tier
+	group int
+}
+
+// before reports whether a change before change i takes a hash from the group and tier of
+// that one.
+func (l *leftBlocks) before(i int, h Hash) bool {
+	for ; l.seen < i; l.seen++ {
+		switch c := &l.changes[l.seen]; c.Op {
 		case OpRemove:
-			return o.Tier == c.Tier && o.Group.ID == c.Group.ID && slices.Contains(o.Hashes, h)
+			if l.blocks == nil {
+				l.blocks = make(map[leftBlock]bool)
+			}
+			for _, h := range c.Hashes {
+				l.blocks[leftBlock{h, c.Tier, c.Group.ID}] = true
+			}
 		case OpClearTier:
-			return o.Tier == c.Tier
+			l.tiers[c.Tier] = true
+		case OpClear:
+			for t := range l.tiers {
+				l.tiers[t] = true
+			}
 		}
-		return o.Op == OpClear
-	})
+	}
+	c := &l.changes[i]
+	return l.tiers[c.Tier] || l.blocks[leftBlock{h, c.Tier, c.Group.ID}]
 }
 
 // clearTier drops the blocks of the source in a tier.

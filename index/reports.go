@@ -180,9 +180,7 @@ func (st *storeTask) mayHaveParts(blind bool) bool {
 		mamba = mamba || g.Kind == GroupMamba
 		parts = parts || g.grain < g.cut.size
 	}
-	return mamba && parts || blind && slices.ContainsFunc(s.changes, func(c Change) bool {
-		return c.Op == OpStore && c.Group.Kind == GroupMamba
-	})
+	return mamba && parts || blind && s.mamba
 }
 
 // sureOf returns how many blocks at the end of a report are certainly there. parts: the

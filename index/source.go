@@ -95,7 +95,7 @@ type history struct {
 
 // applyState is the Apply in progress.
 type applyState struct {
-	changes   []Change
+	mamba     bool // it stores in a Mamba group
 	prompt    rootStore
 	counts    Counts       // since the last Apply ended
 	work      int          // names visited since the ground's lock was taken
@@ -187,7 +187,10 @@ func (s *source) applyAll(cur Cursor, changes []Change) (done Applied, ok bool, 
 		cur.Stream = s.cursors.all[i].Stream
 		s.cursors.all[i] = cur
 	}
-	s.changes = changes
+	s.mamba = false
+	for i := range changes {
+		s.mamba = s.mamba || changes[i].Op == OpStore && changes[i].Group.Kind == GroupMamba
+	}
 	s.ground.mu.Lock()
 	defer s.ground.mu.Unlock()
 	s.f.Reclaim()
@@ -204,7 +207,7 @@ func (s *source) applyAll(cur Cursor, changes []Change) (done Applied, ok bool, 
 	if s.forged {
 		s.forgetAll()
 	}
-	s.changes, s.prompt = nil, rootStore{}
+	s.prompt = rootStore{}
 	s.tenant.report()
 	if s.following != nil {
 		s.ground.giveFollowing(s.following)

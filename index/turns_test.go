@@ -1,9 +1,13 @@
 package index
 
 import (
+	"math/rand/v2"
 	"runtime"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/kvindex/kvindex/internal/cputime"
 )
 
 const crowdSize = 3
@@ -57,4 +61,49 @@ func TestALargeClearPasses(t *testing.T) {
 			t.Errorf("%d of %d were served during a clear of %d names", *served, crowdSize, (crowdSize+1)*yieldAfter)
 		}
 	})
+}
+
+// A batch of an engine holds up all writers, so many removed blocks that are stored again at
+// once are not compared with each other.
+func TestManyStoredAgainAtOnce(t *testing.T) {
+	m, err := newMemory(MemoryConfig{})
+	must(t, err)
+	defer m.Close()
+	f := filler{tb: t, m: m, r: rand.New(rand.NewPCG(1, 10))}
+	const blocks = 30_000 // of them all pairs are some seconds
+	c := f.chain(blocks)
+	lower := Change{Op: OpStore, Tier: TierCPU, Copies: CopiesSet, Hashes: c.Hashes, Unique: true}
+	f.apply(0, c, lower)
+	var again []Change
+	for _, op := range []Op{OpRemove, OpStore} {
+		for i := range c.Hashes {
+			one := lower
+			one.Op, one.Hashes = op, c.Hashes[i:i+1]
+			again = append(again, one)
+		}
+	}
+	took := cputime.Of(func() { f.apply(0, again...) })
+	if held := m.Describe(nil)[0].Blocks; held[TierCPU] != blocks {
+		t.Errorf("%d blocks are held", held)
+	}
+	if took > time.Second {
+		t.Errorf("%d stores of %d blocks that were removed took %v", blocks, blocks, took)
+	}
+}
+
+// Nor is each of many stores that may be reports compared with all the others.
+func TestManyReportsAtOnce(t *testing.T) {
+	m, err := newMemory(MemoryConfig{})
+	must(t, err)
+	defer m.Close()
+	f := filler{tb: t, m: m, r: rand.New(rand.NewPCG(1, 10))}
+	var all []Change
+	for range 30_000 {
+		c := f.chain(1)
+		c.Partial = true
+		all = append(all, c)
+	}
+	if took := cputime.Of(func() { f.apply(0, all...) }); took > time.Second {
+		t.Errorf("%d stores took %v", len(all), took)
+	}
 }

@@ -20,14 +20,15 @@ import (
 func (ix *redisIndex) sweepOwn() {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
-	old := time.Now().Add(-ix.c.TTL / 2).Unix()
+	now := time.Now().Unix()
+	old := now - int64(ix.c.TTL/2/time.Second)
 	for n := min(ix.perBeat(max(float64(ix.c.Sweep), 4*float64(len(ix.all))/ix.c.TTL.Seconds())), len(ix.all)); n > 0; n-- {
 		if ix.swept >= len(ix.all) {
 			ix.swept = 0
 		}
 		b := ix.all[ix.swept]
 		ix.swept++
-		if !b.dirty && (b.written < old || ix.hasGone(b)) {
+		if !b.dirty && (b.written < old || b.written > now || ix.hasGone(b)) {
 			ix.markBucket(b)
 		}
 	}
