@@ -179,7 +179,7 @@ func (s *Subscriber) settle(st *stream, err error) error {
 // newStream starts the stream of a connection and topic. It returns nil if the topic names no
 // pod and model, or is one too many.
 func (s *Subscriber) newStream(c *connection, text string) *stream {
-	if len(c.streams) == maxTopics || len(text) > maxTopicBytes {
+	if len(c.streams) == maxTopics {
 		return nil
 	}
 	pod, model := s.cfg.Pod, s.cfg.Model

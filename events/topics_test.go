@@ -104,6 +104,33 @@ func TestLongNumbersOfTwoTopics(t *testing.T) {
 	}
 }
 
+// TestLongTopicsAreNotKept: a connection can be sent topics of any length, and remembers few of
+// their bytes.
+func TestLongTopicsAreNotKept(t *testing.T) {
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	listening := make(chan string, 1)
+	l := newLedger()
+	s, _, _ := follow(t, l, events.SubscriberConfig{Bind: true, Endpoint: "tcp://127.0.0.1:0", OnListen: func(e string) { listening <- e }})
+	nc := guest(t, wait(t, "OnListen", listening), zmtptest.Hello(1, "PUB"))
+	long, before := strings.Repeat("t", 1<<20), heap()
+	for i := range 64 {
+		say(t, nc, zmtptest.Message(fmt.Sprint("kv@a@", i, long), number(0)+"further bytes", "x"))
+	}
+	say(t, nc, said("kv@a@m", number(0), 0))
+	l.wait(t, "0", func(got string) bool { return got == "0" })
+	if more := heap() - before; more > 16<<20 {
+		t.Errorf("%d bytes are kept of 64 topics of 1 MiB", more)
+	}
+	if n := s.Stats().BadTopics; n != 64 {
+		t.Errorf("%d topics were bad", n)
+	}
+}
+
 // oneAtATime is a sink that notices when two messages of a stream come to it at once.
 type oneAtATime struct {
 	*ledger
