@@ -51,14 +51,17 @@ func TestTwoRefusedAtTheEnd(t *testing.T) {
 }
 
 // TestReplayTakesAnotherTopic: "one topic is taken: Topic itself if it comes". The replay
-// has a topic that only begins with Topic, and then Topic.
+// has a topic that is too long, one that only begins with Topic, and then Topic.
 func TestReplayTakesAnotherTopic(t *testing.T) {
 	t.Parallel()
 	socket := newRouter(t, func(_ int, start uint64) (answer [][][]byte) {
 		for seq := start; seq < 6; seq++ {
 			m := reply(seq)
 			topic := "kv@p@m2"
-			if seq >= 2 {
+			switch {
+			case seq == 0:
+				topic += strings.Repeat("2", 1024)
+			case seq >= 2:
 				topic = "kv@p@m"
 			}
 			answer = append(answer, [][]byte{nil, []byte(topic), m[1], m[2]})
@@ -68,7 +71,12 @@ func TestReplayTakesAnotherTopic(t *testing.T) {
 	engine := publisher(t, fakeengine.PublisherConfig{})
 	l := newLedger()
 	follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: socket.endpoint, Topic: "kv@p@m", Heartbeat: 20 * time.Millisecond})
-	l.expectEnd(t, "2 3 4 5")
+	const end = " 2 3 4 5"
+	all := ""
+	l.wait(t, "..."+end, func(got string) bool { all = got; return strings.HasSuffix(got, end) })
+	if strings.HasPrefix(all, "0 ") {
+		t.Error("a message under a topic of more than 1,024 bytes was applied")
+	}
 }
 
 // TestFramesToldAtDoublingTimes: two kinds of frames in turn are told of at doubling times.
