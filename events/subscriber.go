@@ -205,10 +205,11 @@ type Subscriber struct {
 	sinkErrors, connects, disconnects, refusals atomic.Uint64
 	replays, replayed, replayErrors             atomic.Uint64
 
-	owners streamOwners
-	mu     sync.Mutex // guards conns, lastID
-	conns  map[*connection]struct{}
-	lastID uint64 // of a connection
+	owners    streamOwners
+	mu        sync.Mutex // guards what follows
+	conns     map[*connection]struct{}
+	lastID    uint64        // of a connection
+	strangers repeatFilters // faults of connections without a message
 }
 
 // NewSubscriber returns a Subscriber for a sink, such as Indexer.Sink. It checks all fields
