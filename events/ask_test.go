@@ -286,6 +286,36 @@ func TestReplayFailsUntested(t *testing.T) {
 	l.expect(t, "0 1 2 3 4 lost 5-5 6 rewound 0 1 2 3 4 5 6")
 }
 
+// TestSinkIsSlowInAReplay: nor does it in the answer to a replay.
+func TestSinkIsSlowInAReplay(t *testing.T) {
+	t.Parallel()
+	const timeout = 200 * time.Millisecond
+	long := append(clock(105), bytes.Repeat([]byte{' '}, 1<<20)...) // a connection that ends does not have it whole
+	socket := newRouter(t, func(n int, start uint64) [][][]byte {
+		if n == 0 {
+			return life{100, 5}.answer(start)
+		}
+		whole := life{100, 6}.answer(0)
+		whole[5][2] = long
+		return whole[start:]
+	})
+	l := newLedger()
+	l.fail = func(m events.Message) error {
+		if m.Seq == 4 && m.Hold {
+			<-time.After(2 * timeout)
+		}
+		return nil
+	}
+	_, replays, _ := follow(t, l, events.SubscriberConfig{
+		Endpoint: publisher(t, fakeengine.PublisherConfig{}).Endpoint(), Replay: socket.endpoint, ReplayTimeout: timeout, Heartbeat: time.Hour,
+	})
+	wait(t, "the first replay", replays)
+	if r := wait(t, "that of the connection made once more", replays); r.Err != nil {
+		t.Errorf("%+v", r)
+	}
+	l.expect(t, numbers(0, 5))
+}
+
 // TestSinkIsSlowInATest: what a sink needs for a message that shows whose a socket is does not
 // count as silence of the socket, of which the rest of the answer is read then.
 func TestSinkIsSlowInATest(t *testing.T) {

@@ -607,7 +607,7 @@ func (f *Fleet) put(s *fleetSource, p *Pod, listed bool) error {
 	m := f.members[n.ID]
 	if c == nil {
 		if m == nil || m.source == nil {
-			if f.present >= f.cfg.MaxPods || m == nil && len(f.members) >= 2*f.cfg.MaxPods {
+			if f.present >= f.cfg.MaxPods || m == nil && len(f.members)/2 >= f.cfg.MaxPods {
 				return fmt.Errorf("pod %.100q: there are %d pods already (MaxPods)", n.ID, f.cfg.MaxPods)
 			}
 		}
@@ -843,6 +843,7 @@ func (f *Fleet) drop(m *member, keep int) {
 // forgotten ends a member that the sink has forgotten. f.mu is held.
 func (f *Fleet) forgotten(m *member) {
 	m.gone = false
+	f.version.Add(1)
 	f.emit(m.was)
 	if m.want != nil {
 		f.emit(FleetChange{Kind: podAdded, Pod: *m.want, Source: m.source.name})
@@ -932,7 +933,7 @@ func (f *Fleet) inOrderOfID() []*member {
 func (f *Fleet) emit(c FleetChange) {
 	switch {
 	case f.cfg.OnChange == nil:
-	case len(f.changes.all) >= queuedChanges+queuedEach*(f.cfg.MaxPods+f.streams):
+	case (len(f.changes.all)-queuedChanges)/queuedEach-f.streams >= f.cfg.MaxPods: // which may be the largest int
 		f.changes.lost++
 	default:
 		f.changes.all = append(f.changes.all, c)
@@ -975,8 +976,8 @@ func (f *Fleet) emitAll() {
 	}
 }
 
-// Version returns a number that grows when a pod is added, described in another way, or
-// removed; links do not change it. A host that keeps something of Pods compares it.
+// Version returns a number that grows when a pod is added, described in another way,
+// removed, or forgotten; links do not change it. A host that keeps something of Pods compares it.
 func (f *Fleet) Version() uint64 { return f.version.Load() }
 
 // Stats returns the counts of all Subscribers that the Fleet has had.

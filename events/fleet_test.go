@@ -900,6 +900,29 @@ func TestFleetRestored(t *testing.T) {
 
 // With Forget nothing is left when Run ends, also of what the sink had before and no source has
 // named; without, all is.
+// TestFleetVersion: a removed pod is among Pods until it is forgotten, so both change Version.
+// The largest MaxPods is no bound.
+func TestFleetVersion(t *testing.T) {
+	h, sink := &changeLog{}, newFleetSink()
+	sink.refuse = func(string) error { return errors.New("not now") }
+	f := newFleet(t, sink, events.FleetConfig{MaxPods: math.MaxInt, OnChange: h.change})
+	runFleet(t, f)
+	mustSet(t, f, "list", events.Pod{ID: "a", Model: "m", Engine: events.EngineNone})
+	eventually(t, h.has("added a list"))
+	mustSet(t, f, "list")
+	before := f.Version()
+	if pods := f.Pods(nil); len(pods) != 1 || pods[0].Source != "" {
+		t.Fatalf("%+v", pods)
+	}
+	sink.mu.Lock()
+	sink.refuse = nil
+	sink.mu.Unlock()
+	eventually(t, h.has("removed a list"))
+	if f.Version() == before || len(f.Pods(nil)) != 0 {
+		t.Errorf("version %d, then %d with %+v", before, f.Version(), f.Pods(nil))
+	}
+}
+
 func TestFleetForget(t *testing.T) {
 	for _, forget := range []bool{false, true} {
 		sink := newFleetSink()

@@ -127,6 +127,8 @@ func (s *Subscriber) isOther(st *stream, topic []byte) bool {
 	switch {
 	case len(topic) == 0:
 		return false
+	case len(topic) > maxTopicBytes:
+		return true
 	case st.topic != nil:
 		return len(st.topic) > 0 && !bytes.Equal(topic, st.topic)
 	case st.owner.topic == nil && bytes.HasPrefix(topic, []byte(s.cfg.Topic)), string(topic) == s.cfg.Topic:

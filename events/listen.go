@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 
 	"github.com/kvindex/kvindex/internal/topic"
@@ -119,9 +120,22 @@ func (s *Subscriber) attend(ctx context.Context, c *connection) {
 			s.note(st, NoteLost)
 		}
 	}
-	if ctx.Err() == nil && !isOurs(err) {
+	if ctx.Err() == nil && !isOurs(err) && (c.heard.Load() || s.strangerDue(c, err)) {
 		s.report(s.of(c), err)
 	}
+}
+
+// strangerDue reports whether to report the end of a connection that brought no message: probes of
+// the port make many, each from another port.
+func (s *Subscriber) strangerDue(c *connection, err error) bool {
+	address := c.nc.RemoteAddr().String()
+	host, _, _ := net.SplitHostPort(address)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.strangers) == maxFilters {
+		clear(s.strangers) // a peer that changes its fault must not hide an engine's
+	}
+	return s.strangers.due(errors.New(strings.ReplaceAll(err.Error(), address, host)))
 }
 
 // of returns the stream of a connection, for a fault of the connection. If the connection
@@ -179,7 +193,7 @@ func (s *Subscriber) settle(st *stream, err error) error {
 // newStream starts the stream of a connection and topic. It returns nil if the topic names no
 // pod and model, or is one too many.
 func (s *Subscriber) newStream(c *connection, text string) *stream {
-	if len(c.streams) == maxTopics || len(text) > maxTopicBytes {
+	if len(c.streams) == maxTopics {
 		return nil
 	}
 	pod, model := s.cfg.Pod, s.cfg.Model

@@ -8,6 +8,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kvindex/kvindex/events"
@@ -86,6 +87,24 @@ func TestSubscriberListensWithFixedNames(t *testing.T) {
 		endpoint := wait(t, "OnListen", s.listening)
 		engine(t, endpoint, zmtptest.Message(tt.topic, number(3), "x"))
 		s.expect(events.Message{Pod: tt.wantPod, Model: tt.wantModel, Stream: "tcp://127.0.0.1:0 " + tt.topic, Seq: 3, Payload: []byte("x")})
+	}
+}
+
+// TestProbesToldAtDoublingTimes: what probes the port, each time from another of its own, is told of
+// as one fault.
+func TestProbesToldAtDoublingTimes(t *testing.T) {
+	t.Parallel()
+	var told atomic.Int32
+	listening := make(chan string, 1)
+	follow(t, newLedger(), events.SubscriberConfig{
+		Bind: true, Endpoint: "tcp://127.0.0.1:0", OnListen: func(e string) { listening <- e }, OnError: func(error) { told.Add(1) },
+	})
+	endpoint := wait(t, "OnListen", listening)
+	for range 100 {
+		_, _ = io.Copy(io.Discard, guest(t, endpoint, []byte("GET / HTTP/1.1\r\n")))
+	}
+	if n := told.Load(); n == 0 || n > 20 {
+		t.Errorf("OnError was told %d times of 100 probes", n)
 	}
 }
 

@@ -519,6 +519,7 @@ func (r *replay) patience(err error) time.Duration {
 }
 
 // ask sends one request and reads the answer: to its end, to the message until, or to a hole.
+// The time that the sink needs is not the socket's.
 func (r *replay) ask(ctx context.Context, until *Message) (ended bool, err error) {
 	conn := r.conn
 	if r.conn = nil; conn == nil {
@@ -528,7 +529,8 @@ func (r *replay) ask(ctx context.Context, until *Message) (ended bool, err error
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	silence := time.AfterFunc(r.s.cfg.ReplayTimeout, func() { _ = conn.Close() })
+	left := r.s.cfg.ReplayTimeout
+	silence := time.AfterFunc(left, func() { _ = conn.Close() })
 	defer silence.Stop()
 	start := r.due
 	known := start == 0 // no applied message has to be in the engine
@@ -539,16 +541,17 @@ func (r *replay) ask(ctx context.Context, until *Message) (ended bool, err error
 		return false, err
 	}
 	var strange error
-	for first := true; ; {
+	for first := true; ; silence.Reset(left) {
+		since := time.Now()
 		m, topic, err := readReply(conn.Receive())
+		left -= time.Since(since)
 		switch {
-		case err == nil:
+		case !silence.Stop():
+			return false, cmp.Or(strange, errReplaySilent)
 		case errors.Is(err, errReplayShape): // it is missing, if others come
 			strange = err
 			continue
-		case !silence.Stop():
-			return false, cmp.Or(strange, errReplaySilent)
-		default:
+		case err != nil:
 			return false, err
 		}
 		strange = nil
@@ -596,7 +599,7 @@ func (r *replay) ask(ctx context.Context, until *Message) (ended bool, err error
 				return false, errReplayLong
 			}
 		}
-		silence.Reset(r.s.cfg.ReplayTimeout)
+		left = r.s.cfg.ReplayTimeout
 	}
 }
 

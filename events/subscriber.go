@@ -48,6 +48,8 @@ const (
 	// maxTopics bounds the topics of one connection, with Bind. An engine publishes one.
 	maxTopics     = 64
 	maxTopicBytes = 1 << 10
+	// maxTime bounds the times of which there are multiples.
+	maxTime = 24 * time.Hour
 	// connectTimeout bounds the dialling, and then the whole handshake.
 	connectTimeout = 2 * time.Second
 	// endPatience is how long the end of a connection may take to arrive when the next engine
@@ -115,7 +117,7 @@ type SubscriberConfig struct {
 	// end of its connection, tcp://ip:port. nil, or "", is none.
 	ReplayOf func(pod, peer string) string
 	// ReplayTimeout is how long a replay socket may send nothing before the replay fails. 0: 2
-	// s.
+	// s. It is at most 24 hours.
 	ReplayTimeout time.Duration
 
 	MaxMessage  int   // bytes of one message; a peer that sends more is disconnected; 0: 32 MiB
@@ -123,7 +125,8 @@ type SubscriberConfig struct {
 	MaxConns    int   // connections, with Bind; 0: 256
 
 	// Backoff is the longest time between two attempts to connect. The time begins at a tenth
-	// of it, doubles with each attempt, and varies at random by half. 0: 1 s.
+	// of it, doubles with each attempt, and varies at random by half. 0: 1 s. It is at most 24
+	// hours.
 	Backoff time.Duration
 	// Silence: if an engine has published nothing for this time since its first connection
 	// (with Bind, since each connection), OnError gets the likely causes, once. With a Topic,
@@ -144,8 +147,8 @@ type SubscriberConfig struct {
 	// replay sockets that do not answer, engines that publish nothing, two engines under one
 	// pod and rank, and each error of the sink. Each error is a *TransportError. A fault that
 	// lasts is reported again, at intervals that double up to one minute. Messages that are
-	// dropped because their topic does not begin with Topic, or names no pod, are only counted
-	// (SubscriberStats). That of a pool which several pods share (kv@SHARED_STORAGE@MODEL,
+	// dropped because their topic does not begin with Topic, is longer than 1,024 bytes, or
+	// names no pod, are only counted (SubscriberStats). That of a pool which several pods share (kv@SHARED_STORAGE@MODEL,
 	// kv@OBJECT_STORE@MODEL, kv@pool:NAME@MODEL) is named, too: what it holds is no pod's.
 	OnError func(error)
 }
@@ -154,7 +157,7 @@ type SubscriberConfig struct {
 type SubscriberStats struct {
 	Messages    uint64 // given to the sink
 	Malformed   uint64 // dropped: not three frames: topic, number of 8 bytes, payload
-	BadTopics   uint64 // dropped: the topic does not begin with Topic, cannot be parsed, is of a pool of the fleet, is the 65th of its connection or, without Bind, is not the accepted one
+	BadTopics   uint64 // dropped: the topic does not begin with Topic, has more than 1,024 bytes, cannot be parsed, is of a pool of the fleet, is the 65th of its connection or, without Bind, is not the accepted one
 	Superseded  uint64 // dropped: a newer connection brings the stream
 	SinkErrors  uint64
 	Connects    uint64
@@ -203,10 +206,11 @@ type Subscriber struct {
 	sinkErrors, connects, disconnects, refusals atomic.Uint64
 	replays, replayed, replayErrors             atomic.Uint64
 
-	owners streamOwners
-	mu     sync.Mutex // guards conns, lastID
-	conns  map[*connection]struct{}
-	lastID uint64 // of a connection
+	owners    streamOwners
+	mu        sync.Mutex // guards what follows
+	conns     map[*connection]struct{}
+	lastID    uint64        // of a connection
+	strangers repeatFilters // faults of connections without a message
 }
 
 // NewSubscriber returns a Subscriber for a sink, such as Indexer.Sink. It checks all fields
@@ -276,7 +280,10 @@ func (c SubscriberConfig) validate(sink Sink) error {
 	if c.Backoff < 0 || c.Heartbeat < 0 || c.ReplayTimeout < 0 || c.Silence < 0 {
 		bad("Backoff is %v, Heartbeat %v, ReplayTimeout %v and Silence %v, must not be negative", c.Backoff, c.Heartbeat, c.ReplayTimeout, c.Silence)
 	}
-	if d := c.withDefaults(); d.MaxBuffered < 3*int64(d.MaxMessage) {
+	if c.Backoff > maxTime || c.ReplayTimeout > maxTime {
+		bad("Backoff is %v and ReplayTimeout %v, must be at most %v", c.Backoff, c.ReplayTimeout, maxTime)
+	}
+	if d := c.withDefaults(); d.MaxBuffered/3 < int64(d.MaxMessage) {
 		// While a buffer is doubled there are two.
 		bad("MaxBuffered is %d, must be at least three times the MaxMessage of %d", d.MaxBuffered, d.MaxMessage)
 	}
@@ -464,7 +471,7 @@ func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, c *connection,
 			break
 		}
 		c.idle = false
-		if !bytes.HasPrefix(m[0], prefix) {
+		if !bytes.HasPrefix(m[0], prefix) || len(m[0]) > maxTopicBytes {
 			s.badTopics.Add(1)
 			continue
 		}

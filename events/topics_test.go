@@ -51,14 +51,17 @@ func TestTwoRefusedAtTheEnd(t *testing.T) {
 }
 
 // TestReplayTakesAnotherTopic: "one topic is taken: Topic itself if it comes". The replay
-// has a topic that only begins with Topic, and then Topic.
+// has a topic that is too long, one that only begins with Topic, and then Topic.
 func TestReplayTakesAnotherTopic(t *testing.T) {
 	t.Parallel()
 	socket := newRouter(t, func(_ int, start uint64) (answer [][][]byte) {
 		for seq := start; seq < 6; seq++ {
 			m := reply(seq)
 			topic := "kv@p@m2"
-			if seq >= 2 {
+			switch {
+			case seq == 0:
+				topic += strings.Repeat("2", 1024)
+			case seq >= 2:
 				topic = "kv@p@m"
 			}
 			answer = append(answer, [][]byte{nil, []byte(topic), m[1], m[2]})
@@ -68,7 +71,12 @@ func TestReplayTakesAnotherTopic(t *testing.T) {
 	engine := publisher(t, fakeengine.PublisherConfig{})
 	l := newLedger()
 	follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: socket.endpoint, Topic: "kv@p@m", Heartbeat: 20 * time.Millisecond})
-	l.expectEnd(t, "2 3 4 5")
+	const end = " 2 3 4 5"
+	all := ""
+	l.wait(t, "..."+end, func(got string) bool { all = got; return strings.HasSuffix(got, end) })
+	if strings.HasPrefix(all, "0 ") {
+		t.Error("a message under a topic of more than 1,024 bytes was applied")
+	}
 }
 
 // TestFramesToldAtDoublingTimes: two kinds of frames in turn are told of at doubling times.
@@ -101,6 +109,33 @@ func TestLongNumbersOfTwoTopics(t *testing.T) {
 	l.wait(t, "20 messages", func(got string) bool { return len(strings.Fields(got)) == 20 })
 	if st := s.Stats(); st.Malformed != 0 || st.Messages != 20 {
 		t.Errorf("%+v", st)
+	}
+}
+
+// TestLongTopicsAreNotKept: a connection can be sent topics of any length, and remembers few of
+// their bytes.
+func TestLongTopicsAreNotKept(t *testing.T) {
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	listening := make(chan string, 1)
+	l := newLedger()
+	s, _, _ := follow(t, l, events.SubscriberConfig{Bind: true, Endpoint: "tcp://127.0.0.1:0", OnListen: func(e string) { listening <- e }})
+	nc := guest(t, wait(t, "OnListen", listening), zmtptest.Hello(1, "PUB"))
+	long, before := strings.Repeat("t", 1<<20), heap()
+	for i := range 64 {
+		say(t, nc, zmtptest.Message(fmt.Sprint("kv@a@", i, long), number(0)+"further bytes", "x"))
+	}
+	say(t, nc, said("kv@a@m", number(0), 0))
+	l.wait(t, "0", func(got string) bool { return got == "0" })
+	if more := heap() - before; more > 16<<20 {
+		t.Errorf("%d bytes are kept of 64 topics of 1 MiB", more)
+	}
+	if n := s.Stats().BadTopics; n != 64 {
+		t.Errorf("%d topics were bad", n)
 	}
 }
 

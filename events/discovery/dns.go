@@ -24,9 +24,10 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// Defaults of a DNSConfig.
+// Defaults of a DNSConfig, and the longest Interval.
 const (
 	defaultDNSInterval = 5 * time.Second
+	maxDNSInterval     = 24 * time.Hour
 	defaultDNSGrace    = 30 * time.Second
 	defaultPort        = 5557 // as of an events.Pod
 )
@@ -54,7 +55,7 @@ type DNSConfig struct {
 	// Engine and Labels. Each pod gets its own ID and Host, and its Port with SRV.
 	Pod events.Pod
 	// Interval is the time between two queries; each one is up to a fifth shorter or longer. 0
-	// is 5 seconds.
+	// is 5 seconds, and 24 hours are the most.
 	Interval time.Duration
 	// Grace is how long each answer must be without records, or NXDOMAIN, before the pods are
 	// removed. 0 is 30 seconds.
@@ -136,6 +137,9 @@ func (c *DNSConfig) validate() error {
 	}
 	if c.Interval < 0 || c.Grace < 0 {
 		bad("Interval is %v and Grace %v, must not be negative", c.Interval, c.Grace)
+	}
+	if c.Interval > maxDNSInterval {
+		bad("Interval is %v, must be at most %v", c.Interval, maxDNSInterval)
 	}
 	return errors.Join(errs...)
 }

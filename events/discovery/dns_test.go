@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -393,6 +394,7 @@ func TestDNSConfig(t *testing.T) {
 		"Pod.Port 65535, Pod.ReplayPort 0 and":                func(c *discovery.DNSConfig) { c.Pod.Port, c.Pod.Ranks = 65535, 2 },
 		"Interval is -1ns and Grace 0s, must not be negative": func(c *discovery.DNSConfig) { c.Interval = -1 },
 		"Interval is 0s and Grace -1ns, must not be negative": func(c *discovery.DNSConfig) { c.Grace = -1 },
+		"Interval is 2562047h":                                func(c *discovery.DNSConfig) { c.Interval = math.MaxInt64 },
 		"Pod.TiersPort 65536 is not in 0..65535":              func(c *discovery.DNSConfig) { c.Pod.TiersPort = 65536 },
 		"Pod.Port 0, Pod.ReplayPort -1 and Pod":               func(c *discovery.DNSConfig) { c.Pod.ReplayPort = -1 },
 	} {

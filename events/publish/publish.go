@@ -48,8 +48,9 @@ type Publisher struct {
 
 	mu     sync.Mutex // guards what follows, and orders messages
 	closed bool
-	kept   int    // messages since the last of Held, with it
-	buf    []byte // of a payload
+	kept   int          // messages since the last of Held, with it
+	buf    []byte       // of a payload
+	read   events.Batch // what Decode reads of it
 }
 
 // New listens at both endpoints until Close.
@@ -76,9 +77,10 @@ func (p *Publisher) ReplayEndpoint() string { return p.sender.ReplayEndpoint() }
 
 // Publish sends a batch as one message, and returns its number: the first is 0. A Time of 0 is the
 // time of the call. Hashes are written as integers, as vLLM does by default. A batch that no engine
-// can send is an error, of Batch.Validate, and so is an Event.Salt, which is SGLang's: vLLM has
-// salts in Event.Extra. So is a batch of nearly 32 MiB, which a Subscriber does not take by default.
-// Then nothing is sent. An error about what Held returned comes after the batch was sent. The batch is
+// can send is an error, of Batch.Validate, and so is one that events.Decode cannot read, such as a
+// name that is not UTF-8. An Event.Salt, which is SGLang's, is an error: vLLM has salts in
+// Event.Extra. So is Extra without HasExtra, and a batch of nearly 32 MiB, which a Subscriber does
+// not take by default. Then nothing is sent. An error about what Held returned comes after the batch was sent. The batch is
 // not kept.
 //
 // Publish does not wait for subscribers.
@@ -109,6 +111,9 @@ func (p *Publisher) publish(b *events.Batch) (seq uint64, err error) {
 	}
 	if len(p.buf) > maxPayload {
 		return 0, fmt.Errorf("publish: the batch has %d bytes, and %d are the most", len(p.buf), maxPayload)
+	}
+	if err := events.Decode(p.buf, &p.read); err != nil {
+		return 0, fmt.Errorf("publish: no subscriber can read the batch: %w", err)
 	}
 	p.kept++
 	return p.sender.Publish(p.buf), nil

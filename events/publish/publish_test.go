@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -250,6 +251,10 @@ func TestMistakes(t *testing.T) {
 		"nil":           nil,
 		"unknown kind":  {Events: []events.Event{{}}},
 		"block_size":    {Events: []events.Event{{Kind: events.Stored, Tokens: []uint32{1}}}},
+		"not UTF-8":     {Events: []events.Event{{Kind: events.Stored, Adapter: "\xff"}}},
+		"from 0 to":     {Events: []events.Event{{Kind: events.Stored, Window: -1}}},
+		"more than 262": {Events: slices.Repeat([]events.Event{{Kind: events.Cleared}}, 1<<18+1)},
+		"HasExtra":      {Events: []events.Event{{Kind: events.Stored, Hashes: []uint64{1}, Extra: []events.ExtraKey{{Kind: events.ExtraText, Text: "salt"}}}}},
 		"Salt":          {Events: []events.Event{{Kind: events.Stored, Salt: "s"}}},
 		"extra key":     {Events: []events.Event{{Kind: events.Stored, Hashes: []uint64{1}, HasExtra: true, Extra: []events.ExtraKey{{Kind: events.ExtraOpaque, Text: "\xc1"}}}}},
 		"time":          {Time: math.NaN()},
