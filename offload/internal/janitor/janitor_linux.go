@@ -484,7 +484,11 @@ func (j *Janitor) lookAtDisk() {
 		j.failed("the disk", j.cfg.Root, err)
 		return
 	}
-	size := float64(st.Bsize)
+	j.measure(&st)
+}
+
+func (j *Janitor) measure(st *unix.Statfs_t) {
+	size := float64(st.Frsize) // Bsize is the best size of a write, which can be another over FUSE
 	used := float64(st.Blocks-st.Bfree) * size
 	total := used + float64(st.Bavail)*size // as df has it
 	if total == 0 {
