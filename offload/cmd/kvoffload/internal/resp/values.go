@@ -32,7 +32,7 @@ type values struct {
 	now   func() time.Time
 
 	// A stripe is held for reading while the pages of a value are found, and for writing
-	// while its first page is replaced or deleted. A name has one of them.
+	// while they are stored, replaced or deleted. A name has one of them.
 	stripes [256]sync.RWMutex
 
 	mu       sync.Mutex // guards the fields below
@@ -419,6 +419,9 @@ func (v *values) put(h header, d *draft) error {
 	h.size, h.content = d.size, d.hash.Sum128().Bytes()
 	h.put(d.leases[0].Block(0))
 	first := h.firstKey(v.epoch.Load())
+	stripe := &v.stripes[first[0]]
+	stripe.Lock() // else another draft of the name could delete pages that both have
+	defer stripe.Unlock()
 	keys := laterKeys(first, h.content, d.pages)
 	for i := len(d.leases) - 1; i > 0; i-- { // the end of a value goes first
 		l := d.leases[i]
@@ -429,10 +432,6 @@ func (v *values) put(h header, d *draft) error {
 		keys = keys[:len(keys)-n]
 	}
 	keys = laterKeys(first, h.content, d.pages)
-
-	stripe := &v.stripes[first[0]]
-	stripe.Lock()
-	defer stripe.Unlock()
 	if same, err := v.replace(h, first, keys); same || err != nil {
 		return err
 	}

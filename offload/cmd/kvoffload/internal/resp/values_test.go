@@ -214,6 +214,26 @@ func TestPromiseFlushed(t *testing.T) {
 	c.want(bulk("new"), "GET", "k")
 }
 
+// TestReplacedAtOnce: of two values that replace each other at once, one is there.
+func TestReplacedAtOnce(t *testing.T) {
+	_, sock := serve(t, small())
+	both := []*client{dial(t, sock), dial(t, sock)}
+	values := []string{made("k", 0, 20_000), made("k", 1, 20_000)}
+	for i := range 5000 {
+		for j, c := range both {
+			c.send(array("SET", "k", values[j]))
+		}
+		for _, c := range both {
+			if got, err := c.reply(); got != ok {
+				t.Fatal(got, err)
+			}
+		}
+		if got := both[0].ask("GET", "k"); got != bulk(values[0]) && got != bulk(values[1]) {
+			t.Fatalf("round %d: %.20q", i, got)
+		}
+	}
+}
+
 func TestExpiry(t *testing.T) {
 	cfg, at := small(), newClock()
 	s, sock := serveAt(t, cfg, at.now)
