@@ -489,16 +489,20 @@ type half struct {
 const maxHalves = 4096
 
 // putHalf stores a pair when both halves are there, whichever comes first, and keeps a half
-// until the other one comes. A half that comes again replaces itself. Exactly one of d
-// and meta is a half: d is nil for metadata.
+// until the other one comes. A half that comes again replaces itself, and one that is lost ends
+// the one that waits. Exactly one of d and meta is a half: d is nil for metadata.
 func (v *values) putHalf(id ref, d *draft, meta string, ends int64) error {
 	h := header{ref: id, meta: meta, ends: ends}
-	if d != nil && d.lost {
-		return nil
-	}
 	v.mu.Lock()
 	v.sweep()
 	el := v.halves[id]
+	if d != nil && d.lost {
+		if el != nil {
+			v.dropHalf(el)
+		}
+		v.mu.Unlock()
+		return nil
+	}
 	if el == nil || (el.Value.(*half).draft == nil) == (d == nil) {
 		if el != nil {
 			v.dropHalf(el)

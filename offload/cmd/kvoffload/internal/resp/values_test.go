@@ -124,6 +124,18 @@ func TestPairs(t *testing.T) {
 	c.want(ok, "SET", "kmetadata", strings.Repeat("x", 1999))
 }
 
+// TestLostHalf: after a half that had no room, an older one of that name makes no pair.
+func TestLostHalf(t *testing.T) {
+	s, sock := serve(t, small())
+	c := dial(t, sock)
+	c.want(ok, "SET", "kkv_bytes", "old")
+	if err := s.values.putHalf(ref{pair: true, name: "k"}, &draft{v: s.values, lost: true}, "", 0); err != nil {
+		t.Fatal(err)
+	}
+	c.want(ok, "SET", "kmetadata", "new")
+	c.want(null, "GET", "kkv_bytes")
+}
+
 // TestPromise holds what EXISTS, and the metadata of a pair, have promised, whatever comes
 // meanwhile, and no longer.
 func TestPromise(t *testing.T) {
