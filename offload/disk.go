@@ -297,13 +297,14 @@ func (s *Store) read(ctx context.Context, chain []Key, n int) (slots []uint32, e
 		s.mu.Unlock()
 		return nil, ErrClosed
 	}
+	own := s.hold(chain[n:])
 	for _, k := range chain[n:] {
 		slot, ok := s.slots[k]
 		if !ok {
 			if !found[k] {
 				break
 			}
-			if slot, err = s.room(); err != nil {
+			if slot, err = s.roomBeside(&own); err != nil {
 				break
 			}
 			keys, at = append(keys, k), append(at, len(slots))
@@ -311,6 +312,7 @@ func (s *Store) read(ctx context.Context, chain []Key, n int) (slots []uint32, e
 		s.pin(slot)
 		slots = append(slots, slot)
 	}
+	s.letGo(own)
 	for _, i := range at {
 		dst = append(dst, s.block(slots[i]))
 	}

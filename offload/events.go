@@ -43,6 +43,8 @@ type Event struct {
 // KV returns each of the events in the form that package publish of kvindex publishes. It names
 // blocks alone. A program that knows the tokens of an event's keys, and Parent, can add Tokens and
 // BlockSize, so that an index knows the blocks even if it never got the engine's own event of them.
+// An index takes a block of an event without a group for one of each group: for a hybrid model, set
+// HasGroup and Group by the Space of the event, which KV returns at the same place.
 // A key of 8, 16, 24 or 32 bytes is its last 8, as vLLM's integers and an index have it.
 func KV(told []Event) []events.Event {
 	kvs := make([]events.Event, 0, len(told))

@@ -40,8 +40,6 @@ func (l *Lease) Release() { l.Truncate(0) }
 func (s *Store) release(slots []uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, slot := range slots {
-		s.unpin(slot)
-	}
+	s.letGo(slots)
 	_ = s.unmap() // there is nobody to tell
 }

@@ -161,18 +161,26 @@ func (p *plain) alloc(n int) (bs []*plainBlock) {
 
 // write reserves and commits.
 func (p *plain) write(prefix, keys []offload.Key) int {
-	var held, bs []*plainBlock
-	for _, k := range prefix {
-		if b := p.blocks[k]; b != nil {
-			b.refs++
-			held = append(held, b)
+	hold := func(keys []offload.Key) (held []*plainBlock) {
+		for _, k := range keys {
+			if b := p.blocks[k]; b != nil {
+				b.refs++
+				held = append(held, b)
+			}
 		}
+		return held
 	}
+	held, own, bs := hold(prefix), hold(keys), []*plainBlock(nil)
 	for i, k := range keys {
+		room := p.blocks[k] != nil || p.room()
+		for ; !room && len(own) > 0; room = p.room() {
+			p.release(own[len(own)-1:])
+			own = own[:len(own)-1]
+		}
 		b := p.blocks[k]
 		if b != nil {
 			b.refs++
-		} else if p.room() {
+		} else if room {
 			b = &plainBlock{refs: 1}
 			p.loose++
 		} else {
@@ -184,6 +192,7 @@ func (p *plain) write(prefix, keys []offload.Key) int {
 	if len(bs) > 0 {
 		p.commit(prefix, keys[:len(bs)], bs)
 	}
+	p.release(own)
 	p.release(bs)
 	p.release(held)
 	return len(bs)

@@ -474,7 +474,7 @@ func (s *Store) commit(prefix, keys []Key, slots []uint32, isNew bool) {
 // Write copies the blocks of src into the store under the keys that follow prefix in their
 // chain, and returns how many of the keys are stored, from the first on. A key that is there
 // already keeps its bytes. Each element of src is as long as a block; there are as many keys.
-// Write does not make room by what is there of its own chain.
+// Write makes no room by what is there of prefix, and by what is there of keys last.
 func (s *Store) Write(ctx context.Context, prefix, keys []Key, src [][]byte) (int, error) {
 	if err := s.whole("src", src); err != nil {
 		return 0, err
@@ -501,6 +501,37 @@ func (s *Store) Write(ctx context.Context, prefix, keys []Key, src [][]byte) (in
 	return l.Len(), errors.Join(err, tooLong)
 }
 
+// hold pins what is in memory of keys.
+func (s *Store) hold(keys []Key) (slots []uint32) {
+	for _, k := range keys {
+		if slot, ok := s.slots[k]; ok {
+			s.pin(slot)
+			slots = append(slots, slot)
+		}
+	}
+	return slots
+}
+
+func (s *Store) letGo(slots []uint32) {
+	for _, slot := range slots {
+		s.unpin(slot)
+	}
+}
+
+// roomBeside is room for a chain, of which own is held. If there is no other, it lets go of own from
+// the end on: without the beginning of a chain its end is of no use.
+func (s *Store) roomBeside(own *[]uint32) (uint32, error) {
+	for {
+		slot, err := s.room()
+		last := len(*own) - 1
+		if err == nil || last < 0 {
+			return slot, err
+		}
+		s.letGo((*own)[last:])
+		*own = (*own)[:last]
+	}
+}
+
 // reserve pins what is there of prefix, and a slot for each of keys unless there is an
 // error: its own, or a fresh one.
 func (s *Store) reserve(ctx context.Context, prefix, keys []Key) (held, l *Lease, fresh []int, err error) {
@@ -510,16 +541,13 @@ func (s *Store) reserve(ctx context.Context, prefix, keys []Key) (held, l *Lease
 	if err := s.usable(ctx); err != nil {
 		return held, l, nil, err
 	}
-	for _, k := range prefix {
-		if slot, ok := s.slots[k]; ok {
-			held.slots = append(held.slots, slot)
-			s.pin(slot)
-		}
-	}
+	held.slots = s.hold(prefix)
+	own := s.hold(keys)
+	defer func() { s.letGo(own) }()
 	for i, k := range keys {
 		slot, ok := s.slots[k]
 		if !ok {
-			if slot, err = s.room(); err != nil {
+			if slot, err = s.roomBeside(&own); err != nil {
 				s.count.refused += uint64(len(keys) - i)
 				break
 			}

@@ -417,6 +417,32 @@ func TestKeys(t *testing.T) {
 	}
 }
 
+// TestOwnChain: neither Write nor Acquire makes room by blocks of its own chain while there are others,
+// even if these go later.
+func TestOwnChain(t *testing.T) {
+	sp, b, c := space(64), newTable(), chain(0, 3)
+	b.Put(ctx, sp.ID(), c[:1], contents(sp, c[:1]))
+	full := func() *offload.Store {
+		s := opened(t, offload.Config{Space: sp, MemoryBytes: 64 * 2, Policy: offload.LRU, Disk: offload.Disk{Backend: b, MinMissing: 1}})
+		written(t, s, sp, nil, c[1:2])
+		written(t, s, sp, nil, c[2:])
+		return s
+	}
+	s := full()
+	written(t, s, sp, nil, c[:2])
+	if n := s.Stats().Evicted; n != 1 {
+		t.Errorf("Write has evicted %d blocks", n)
+	}
+	closed(t, s)
+	s = full()
+	l, err := s.Acquire(ctx, c[:2])
+	if l.Len() != 2 || err != nil {
+		t.Errorf("Acquire: %d, %v", l.Len(), err)
+	}
+	l.Release()
+	closed(t, s)
+}
+
 // TestChunks has every block in one chunk, and the next chunk beside it.
 func TestChunks(t *testing.T) {
 	c := chain(1, 75)

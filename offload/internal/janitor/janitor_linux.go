@@ -129,7 +129,7 @@ type Janitor struct {
 	looking   bool  // by Look: nothing is changed
 
 	scanning *scan
-	during   []event // places that changed during a scan
+	during   map[event]struct{} // what changed during a scan
 	begun    time.Time
 	last     time.Time // that a scan ended
 	took     time.Duration
@@ -334,7 +334,7 @@ func (j *Janitor) due() bool {
 	return age >= max(wait, 10*j.took) || j.again && age >= 10*j.took
 }
 
-// apply applies the files that a scan has found.
+// apply applies the files that a scan has found, but for those that have changed since.
 func (j *Janitor) apply(files []found) {
 	now := j.now()
 	for i := range files {
@@ -342,6 +342,11 @@ func (j *Janitor) apply(files []found) {
 		if f.kind == temporary {
 			j.sweep(f, now)
 			continue
+		}
+		if len(j.during) > 0 {
+			if _, ok := j.during[event{place: f.place, name: f.hex() + ".bin"}]; ok {
+				continue
+			}
 		}
 		k := key{hashOf: f.hashOf, space: f.space, group: f.group}
 		j.put(&k, int(f.rank), f.state, now)
@@ -362,7 +367,7 @@ func (j *Janitor) endScan() {
 			j.drop(slot, unseen, true)
 		}
 	}
-	for _, e := range j.during {
+	for e := range j.during {
 		j.again = j.happened(e) || j.again
 	}
 	j.during = nil
@@ -384,8 +389,11 @@ func (j *Janitor) note(e event) {
 }
 
 func (j *Janitor) remember(e event) {
+	if j.during == nil {
+		j.during = make(map[event]struct{})
+	}
 	if len(j.during) < 1<<16 {
-		j.during = append(j.during, e)
+		j.during[e] = struct{}{}
 	} else {
 		j.again = true
 	}
@@ -484,7 +492,11 @@ func (j *Janitor) lookAtDisk() {
 		j.failed("the disk", j.cfg.Root, err)
 		return
 	}
-	size := float64(st.Bsize)
+	j.measure(&st)
+}
+
+func (j *Janitor) measure(st *unix.Statfs_t) {
+	size := float64(st.Frsize) // Bsize is the best size of a write, which can be another over FUSE
 	used := float64(st.Blocks-st.Bfree) * size
 	total := used + float64(st.Bavail)*size // as df has it
 	if total == 0 {

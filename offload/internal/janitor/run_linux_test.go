@@ -540,4 +540,37 @@ func TestDisk(t *testing.T) {
 	if st := j.Stats(); st.Blocks != 3 || st.Over {
 		t.Errorf("%+v", st)
 	}
+	j.cfg.DiskHigh, j.cfg.DiskLow = 0.8, 0.5
+	j.measure(&unix.Statfs_t{Bsize: 1 << 20, Frsize: 1 << 12, Blocks: 1000, Bfree: 100, Bavail: 100})
+	if j.over != 400<<12 {
+		t.Errorf("%d bytes are over", j.over)
+	}
+}
+
+// TestGoneDuringScan: a file that goes after a scan has found it, and before that is applied, is not
+// reported.
+func TestGoneDuringScan(t *testing.T) {
+	root := t.TempDir()
+	name := filepath.Join(root, blockName(folder(t, root, "m", 1, 1), 0, []byte{1, 2, 3}, 0))
+	write(t, name, "x")
+	sink := told{}
+	j, err := Open(Settings{Root: root, Bytes: 1 << 20, Sink: sink.sink(t), Log: quiet()})
+	must(t, err)
+	defer j.Close()
+	j.pass(t)
+	k := j.table.at(j.table.heap[0]).key
+	must(t, j.beginScan(nil))
+	found := <-j.scanning.files
+	must(t, os.Remove(name))
+	p, base := of(&k, 0)
+	j.note(event{place: p, name: base})
+	j.apply(found)
+	j.flush()
+	if len(sink) != 0 {
+		t.Errorf("%v are there", sink)
+	}
+	for range j.scanning.files {
+	}
+	j.endScan()
+	j.flush()
 }

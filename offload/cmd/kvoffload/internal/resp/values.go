@@ -32,7 +32,7 @@ type values struct {
 	now   func() time.Time
 
 	// A stripe is held for reading while the pages of a value are found, and for writing
-	// while its first page is replaced or deleted. A name has one of them.
+	// while they are stored, replaced or deleted. A name has one of them.
 	stripes [256]sync.RWMutex
 
 	mu       sync.Mutex // guards the fields below
@@ -419,6 +419,9 @@ func (v *values) put(h header, d *draft) error {
 	h.size, h.content = d.size, d.hash.Sum128().Bytes()
 	h.put(d.leases[0].Block(0))
 	first := h.firstKey(v.epoch.Load())
+	stripe := &v.stripes[first[0]]
+	stripe.Lock() // else another draft of the name could delete pages that both have
+	defer stripe.Unlock()
 	keys := laterKeys(first, h.content, d.pages)
 	for i := len(d.leases) - 1; i > 0; i-- { // the end of a value goes first
 		l := d.leases[i]
@@ -429,10 +432,6 @@ func (v *values) put(h header, d *draft) error {
 		keys = keys[:len(keys)-n]
 	}
 	keys = laterKeys(first, h.content, d.pages)
-
-	stripe := &v.stripes[first[0]]
-	stripe.Lock()
-	defer stripe.Unlock()
 	if same, err := v.replace(h, first, keys); same || err != nil {
 		return err
 	}
@@ -490,16 +489,20 @@ type half struct {
 const maxHalves = 4096
 
 // putHalf stores a pair when both halves are there, whichever comes first, and keeps a half
-// until the other one comes. A half that comes again replaces itself. Exactly one of d
-// and meta is a half: d is nil for metadata.
+// until the other one comes. A half that comes again replaces itself, and one that is lost ends
+// the one that waits. Exactly one of d and meta is a half: d is nil for metadata.
 func (v *values) putHalf(id ref, d *draft, meta string, ends int64) error {
 	h := header{ref: id, meta: meta, ends: ends}
-	if d != nil && d.lost {
-		return nil
-	}
 	v.mu.Lock()
 	v.sweep()
 	el := v.halves[id]
+	if d != nil && d.lost {
+		if el != nil {
+			v.dropHalf(el)
+		}
+		v.mu.Unlock()
+		return nil
+	}
 	if el == nil || (el.Value.(*half).draft == nil) == (d == nil) {
 		if el != nil {
 			v.dropHalf(el)

@@ -124,6 +124,18 @@ func TestPairs(t *testing.T) {
 	c.want(ok, "SET", "kmetadata", strings.Repeat("x", 1999))
 }
 
+// TestLostHalf: after a half that had no room, an older one of that name makes no pair.
+func TestLostHalf(t *testing.T) {
+	s, sock := serve(t, small())
+	c := dial(t, sock)
+	c.want(ok, "SET", "kkv_bytes", "old")
+	if err := s.values.putHalf(ref{pair: true, name: "k"}, &draft{v: s.values, lost: true}, "", 0); err != nil {
+		t.Fatal(err)
+	}
+	c.want(ok, "SET", "kmetadata", "new")
+	c.want(null, "GET", "kkv_bytes")
+}
+
 // TestPromise holds what EXISTS, and the metadata of a pair, have promised, whatever comes
 // meanwhile, and no longer.
 func TestPromise(t *testing.T) {
@@ -212,6 +224,26 @@ func TestPromiseFlushed(t *testing.T) {
 	c.want(zero, "EXISTS", "k")
 	c.want(ok, "SET", "k", "new")
 	c.want(bulk("new"), "GET", "k")
+}
+
+// TestReplacedAtOnce: of two values that replace each other at once, one is there.
+func TestReplacedAtOnce(t *testing.T) {
+	_, sock := serve(t, small())
+	both := []*client{dial(t, sock), dial(t, sock)}
+	values := []string{made("k", 0, 20_000), made("k", 1, 20_000)}
+	for i := range 5000 {
+		for j, c := range both {
+			c.send(array("SET", "k", values[j]))
+		}
+		for _, c := range both {
+			if got, err := c.reply(); got != ok {
+				t.Fatal(got, err)
+			}
+		}
+		if got := both[0].ask("GET", "k"); got != bulk(values[0]) && got != bulk(values[1]) {
+			t.Fatalf("round %d: %.20q", i, got)
+		}
+	}
 }
 
 func TestExpiry(t *testing.T) {
