@@ -27,6 +27,7 @@ import (
 // one method at a time, and Replace first.
 type store struct {
 	*Config
+	report  func(error)
 	changed chan struct{} // has a token when the result of all has changed, and after the first Replace
 
 	mu   sync.Mutex       // guards pods
@@ -82,7 +83,7 @@ func (s *store) put(object any, entryOf func(*corev1.Pod) (entry, error)) error 
 	}
 	s.mu.Unlock()
 	if err != nil && is.refused != was.refused {
-		s.OnError(err)
+		s.report(err)
 	}
 	if !reflect.DeepEqual(is.pod, was.pod) {
 		s.signal()
@@ -106,7 +107,7 @@ func (s *store) Replace(list []any, _ string) error {
 			continue
 		}
 		if err != nil && is.refused != was[key(p)].refused {
-			s.OnError(err)
+			s.report(err)
 		}
 		is.clash = was[key(p)].clash
 		pods[key(p)] = is
