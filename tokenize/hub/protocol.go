@@ -279,10 +279,11 @@ func (c *Client) address(path string) (*url.URL, error) {
 
 // meta describes a file before it is downloaded.
 type meta struct {
-	etag string // checked
-	size int64
-	from *url.URL // where the bytes are
-	name string
+	etag   string // checked
+	digest string // of the bytes; "": the length alone is checked
+	size   int64
+	from   *url.URL // where the bytes are
+	name   string
 }
 
 // head is get_hf_file_metadata.
