@@ -603,11 +603,9 @@ type Loss struct {
 	// stream that had the rank before. Its messages are not applied to the rank, and count in
 	// stats.Traffic.Contested.
 	Cause string
-	// Seq is the number of the message at which the loss was noticed, and Time is the time
-	// in its batch, by the engine's clock. Both are zero if no message showed the loss
-	// (MarkLost, NoteRestarted). Time is also zero if the batch has none.
+	// Seq is the number of the message at which the loss was noticed. It is zero if no
+	// message showed the loss (MarkLost, NoteRestarted).
 	Seq      uint64
-	Time     time.Time
 	Gap      Gap   // at a gap: the missing numbers
 	Replayed bool  // at a gap: a replay was requested, and the engine no longer had the messages
 	Err      error // why message Seq could not be read, with any Cause; at contested and full, the reason

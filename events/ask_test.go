@@ -729,6 +729,19 @@ func TestSilence(t *testing.T) {
 	}
 }
 
+// TestSilenceOfTopic: the messages of a replay do not hide that the Topic is wrong.
+func TestSilenceOfTopic(t *testing.T) {
+	t.Parallel()
+	engine := publisher(t, fakeengine.PublisherConfig{Topic: "kv@a@m", Replay: "tcp://127.0.0.1:0"})
+	engine.Publish(clock(0))
+	s := subscribe(t, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint(), Topic: "other", Silence: 200 * time.Millisecond})
+	if m := s.next(); !m.Replayed {
+		t.Errorf("the connection has brought %v", m)
+	}
+	for !strings.Contains(wait(t, "the error about the topic", s.errors).Error(), `do not begin with "other"`) {
+	}
+}
+
 // TestSilenceEnds: a message ends the wait for it.
 func TestSilenceEnds(t *testing.T) {
 	t.Parallel()

@@ -639,7 +639,8 @@ func (r *replay) deliver(m Message) (Receipt, error) {
 	if receipt.Gap.Lost && receipt.Applied {
 		r.lost = receipt.Gap
 	}
-	if quiet := r.st.quiet; quiet != nil && (receipt.Applied || receipt.Duplicate) {
+	// Answers may lack topics, so they do not show that Topic is right.
+	if quiet := r.st.quiet; quiet != nil && r.s.cfg.Topic == "" && (receipt.Applied || receipt.Duplicate) {
 		quiet.stop()
 	}
 	return receipt, err

@@ -175,6 +175,9 @@ const portAttempts = 100
 // Rank r publishes at the port of rank 0 plus r and, with Replay, answers replays at the
 // replay port of rank 0 plus r. Give the events.Pod to a Fleet, by Fleet.Set or a source of
 // the test. cfg is for each rank; its Rank and Connect must be zero. Close each engine.
+//
+// The events.Pod has the ports of the events only. For a gateway that proxies, serve each Engine
+// by httptest.NewServer, and let picker.Config.Host return its host and port, as in the example.
 func NewPod(cfg EngineConfig, ranks int) ([]*Engine, events.Pod, error) {
 	const maxRanks = 256 // the bound of an Indexer
 	if cfg.Rank != 0 || cfg.Connect != "" || ranks < 1 || ranks > maxRanks {

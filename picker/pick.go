@@ -152,7 +152,7 @@ func (p *Picker) pick(ctx context.Context, r *kvindex.Request, tried []string) (
 		s.names, s.request.Pods, s.request.Candidates = names, names, nil
 	}
 	if len(names) == 0 {
-		return nil, pool.none(r, tried)
+		return nil, pool.none(p.cfg.Model, r, tried)
 	}
 	s.chance = !hasPrompt(k.request)
 	err := p.score(ctx, k, s)
@@ -281,11 +281,11 @@ func (of *pool) without(dst, only, tried []string) []string {
 	return dst
 }
 
-// none returns the error of a pick that has no pod to choose.
-func (of *pool) none(r *kvindex.Request, tried []string) error {
+// none returns the error of a pick that has no pod to choose. model is Config.Model.
+func (of *pool) none(model string, r *kvindex.Request, tried []string) error {
 	switch {
 	case len(of.all) == 0 && of.foreign != "":
-		return fmt.Errorf("%w: the Fleet has pods of model %.100q, and none of Config.Model", ErrNoPod, of.foreign)
+		return fmt.Errorf("%w: the Fleet has pods of model %.100q, and none of Config.Model, %.100q", ErrNoPod, of.foreign, model)
 	case len(of.all) == 0:
 		return fmt.Errorf("%w: neither Set nor the Fleet has named one", ErrNoPod)
 	case r.Pods != nil && len(tried) == 0:

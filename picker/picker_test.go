@@ -492,7 +492,7 @@ func TestWrongModel(t *testing.T) {
 	p, err := picker.New(ix, picker.Config{Fleet: fleet, Model: "llama3"})
 	must(t, err)
 	must(t, fleet.Put("test", events.Pod{ID: "a", Model: "llama-3", Host: "127.0.0.1"}))
-	const want = `picker: no pod: the Fleet has pods of model "llama-3", and none of Config.Model`
+	const want = `picker: no pod: the Fleet has pods of model "llama-3", and none of Config.Model, "llama3"`
 	if _, err := p.Pick(t.Context(), nil); !errors.Is(err, picker.ErrNoPod) || err.Error() != want || p.Ready().OK() {
 		t.Errorf("%v, want %s", err, want)
 	}

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 
 	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/cmd/kvindexd/internal/config"
 	"github.com/kvindex/kvindex/cmd/kvindexd/internal/server"
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/kvindextest"
@@ -33,7 +35,16 @@ func (letters) Encode(_ context.Context, dst []uint32, text string, _ bool) ([]u
 }
 
 // demo runs a service with three engines, and prints commands to try.
-func demo(ctx context.Context, stdout, stderr io.Writer) error {
+func demo(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	c, err := config.Load(args, []string{"KVINDEXD_LISTEN=127.0.0.1:8080"}, os.ReadFile)
+	if err != nil {
+		return err
+	}
+	for _, set := range c.Settings {
+		if set.Name != "listen" && set.Name != "admin" && strings.HasPrefix(set.Origin, "flag") {
+			return fmt.Errorf("%s: -demo takes -listen and -admin only", set.Origin)
+		}
+	}
 	s, engines, err := demoSettings(ctx)
 	for _, e := range engines {
 		defer e.Close()
@@ -41,9 +52,13 @@ func demo(ctx context.Context, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s.listen, s.admin, s.log = "127.0.0.1:8080", "127.0.0.1:8081", logger(stderr, slog.LevelWarn)
+	s.listen, s.admin, s.log = c.Listen, c.Admin, logger(stderr, slog.LevelWarn)
 	s.listening = func(public, admin string) {
-		fmt.Fprintf(stdout, "Three engines are played, and kvindexd listens. Ctrl-C ends it. Try:\n\n%s\n", strings.Join(tries(public, admin), "\n"))
+		fmt.Fprintln(stdout, "Three engines are played, and kvindexd listens. Ctrl-C ends it.")
+		if admin != "" {
+			fmt.Fprintf(stdout, "Its page is http://%s/.\n", admin)
+		}
+		fmt.Fprintf(stdout, "Try:\n\n%s\n", strings.Join(tries(public, admin), "\n"))
 	}
 	return serve(ctx, s)
 }
@@ -89,13 +104,17 @@ func tries(public, admin string) []string {
 	post := func(path string, v any) string {
 		return fmt.Sprintf("curl -s http://%s%s -d %s", public, path, quoted(v))
 	}
-	return []string{
+	commands := []string{
 		fmt.Sprintf("curl -s http://%s/readyz", public),
 		post("/score_completions", map[string]any{"model": demoModel, "prompt": demoPrompt}),
 		post("/score_chat_completions", map[string]any{"model": demoModel, "messages": message}),
 		post("/v1/score", map[string]any{"prompt": demoPrompt, "top": 1}),
 		post("/v1/select", map[string]any{"body": map[string]any{"model": demoModel, "messages": message}, "lease_ms": 60_000}),
-		fmt.Sprintf("curl -s http://%s/v1/pods", admin),
-		fmt.Sprintf("curl -sG http://%s/v1/explain -d pod=pod-0 -d model=%s --data-urlencode 'prompt=%s'", admin, demoModel, demoPrompt),
 	}
+	if admin == "" {
+		return commands
+	}
+	return append(commands,
+		fmt.Sprintf("curl -s http://%s/v1/pods", admin),
+		fmt.Sprintf("curl -sG http://%s/v1/explain -d pod=pod-0 -d model=%s --data-urlencode 'prompt=%s'", admin, demoModel, demoPrompt))
 }

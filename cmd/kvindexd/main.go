@@ -1,11 +1,9 @@
 // Kvindexd is the service for programs that do not embed kvindex. It receives the KV events of
 // engines, and reports over HTTP how much of a prompt each engine has cached.
 //
-//	kvindexd [flags]             runs the service: docs/kvindexd.md
-//	kvindexd -demo               runs it with three simulated engines
-//	kvindexd check-config        prints every setting and its origin
-//	kvindexd tail ENDPOINT       prints the events of an engine
-//	kvindexd healthcheck [URL]   asks /healthz of a service on this machine
+//	kvindexd -h
+//
+// lists its commands, and docs/kvindexd.md describes them.
 package main
 
 import (
@@ -19,6 +17,8 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -37,12 +37,24 @@ func main() {
 	}
 }
 
+const usage = `kvindexd [flags]             runs the service
+kvindexd -demo               runs it with three simulated engines; takes -listen and -admin
+kvindexd check-config        prints every setting and its origin, and starts nothing
+kvindexd tail ENDPOINT       prints the events of an engine, such as tcp://10.0.0.7:5557
+kvindexd healthcheck [URL]   asks /healthz of a service on this machine
+
+Each setting of check-config is a flag (-block-size=16), a variable (KVINDEXD_BLOCK_SIZE=16),
+and a key ("blockSize": 16) of the JSON file that -config names. docs/kvindexd-config.md
+describes them.
+`
+
 // run runs the command that the arguments name.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if rest := slices.DeleteFunc(slices.Clone(args), func(a string) bool { return strings.TrimLeft(a, "-") == "demo" }); len(rest) < len(args) {
+		return demo(ctx, rest, stdout, stderr)
+	}
 	if len(args) > 0 {
 		switch rest := args[1:]; args[0] {
-		case "-demo", "--demo":
-			return demo(ctx, stdout, stderr)
 		case "tail":
 			return tail(ctx, rest, stdout, stderr)
 		case "healthcheck":
@@ -58,7 +70,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	s, err := loadSettings(args, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		_, err = fmt.Fprintln(stdout, "kvindexd runs the service; docs/kvindexd.md describes it, and check-config lists its settings.")
+		_, err = io.WriteString(stdout, usage)
 		return err
 	case err != nil:
 		return err

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -106,7 +107,7 @@ func serve(ctx context.Context, s settings) error {
 
 	public, err := net.Listen("tcp", s.listen)
 	if err != nil {
-		return err
+		return fmt.Errorf("setting listen: %w", err)
 	}
 	defer public.Close()
 	admin, err := v.listenAdmin()
@@ -154,7 +155,7 @@ func (s *settings) listenAdmin() (net.Listener, error) {
 	}
 	l, err := net.Listen("tcp", s.admin)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("setting admin: %w", err)
 	}
 	if at := l.Addr().(*net.TCPAddr); s.token == "" && s.clientCA == "" && !at.IP.IsLoopback() {
 		_ = l.Close()
@@ -355,7 +356,7 @@ func fetch(ctx context.Context, url, token string, options []kvindex.Option) (*k
 // startFleet starts a Fleet for the sources of pods, and the subscriptions.
 func (v *service) startFleet(ctx context.Context, sink events.Sink, running *sync.WaitGroup) error {
 	problem := func(err error) { v.log.Warn("events", "error", err) }
-	v.gate = &gate{most: cmp.Or(v.maxPods, defaultPods), ix: v.ix, log: v.log, pods: make(map[string]bool), models: make(map[string]bool)}
+	v.gate = &gate{most: cmp.Or(v.maxPods, defaultPods), ix: v.ix, log: v.log, pods: make(map[string]time.Time), models: make(map[string]time.Time)}
 	var names []string
 	for _, p := range v.ix.Pods(nil) {
 		names = append(names, p.Pod)
@@ -526,8 +527,8 @@ type gate struct {
 	ix   *kvindex.Indexer
 	log  *slog.Logger
 
-	mu           sync.Mutex // guards the fields below
-	pods, models map[string]bool
+	mu           sync.Mutex           // guards the fields below
+	pods, models map[string]time.Time // when a topic has named them last
 	reported     bool
 	tidied       time.Time
 }
@@ -535,13 +536,27 @@ type gate struct {
 // goneAfter is the time after which a pod that has connected and is away makes room for another.
 const goneAfter = 10 * time.Minute
 
-// tidy removes the pods that have been away for goneAfter. The caller holds mu.
+// tidy removes the pods that have been away for goneAfter with all their models, and the models
+// that no pod has. The caller holds mu.
 func (g *gate) tidy() {
+	here, served := make(map[string]bool), make(map[string]bool)
 	for _, p := range g.ix.Pods(nil) {
-		if g.pods[p.Pod] && p.Connected.IsZero() && time.Since(p.LastMessage) > goneAfter && g.ix.RemovePod(p.Pod) == nil {
-			delete(g.pods, p.Pod)
-		}
+		here[p.Pod] = here[p.Pod] || !p.Connected.IsZero() || time.Since(p.LastMessage) <= goneAfter
 	}
+	maps.DeleteFunc(g.pods, func(pod string, named time.Time) bool {
+		return !here[pod] && time.Since(named) > goneAfter && g.ix.RemovePod(pod) == nil
+	})
+	for _, p := range g.ix.Pods(nil) {
+		served[p.Model] = true
+	}
+	maps.DeleteFunc(g.models, func(model string, named time.Time) bool {
+		return !served[model] && time.Since(named) > goneAfter
+	})
+}
+
+// full reports whether there is no room for a pod and a model. The caller holds mu.
+func (g *gate) full(pod, model string) bool {
+	return g.pods[pod].IsZero() && len(g.pods) >= g.most || g.models[model].IsZero() && len(g.models) >= g.most
 }
 
 var errGate = errors.New("too many pods or models have connected")
@@ -552,17 +567,17 @@ func (g *gate) parse(text string) (pod, model string, err error) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.pods[pod] && len(g.pods) >= g.most && time.Since(g.tidied) > goneAfter/10 {
+	if g.full(pod, model) && time.Since(g.tidied) > goneAfter/10 {
 		g.tidied = time.Now()
 		g.tidy()
 	}
-	if !g.pods[pod] && len(g.pods) >= g.most || !g.models[model] && len(g.models) >= g.most {
+	if g.full(pod, model) {
 		if !g.reported {
 			g.log.Error("no further pods are heard: whoever reaches the port of events can name them", "most", g.most, "pod", pod, "model", model)
 			g.reported = true
 		}
 		return "", "", errGate
 	}
-	g.pods[pod], g.models[model] = true, true
+	g.pods[pod], g.models[model] = time.Now(), time.Now()
 	return pod, model, nil
 }

@@ -223,14 +223,15 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// A gate bounds pods and models. A pod that has been away for goneAfter makes room.
+// A gate bounds pods and models. A pod that has been away for goneAfter with all its models makes
+// room, and so do one that has brought nothing that can be read, and a model that no pod has.
 func TestGateNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ix, err := kvindex.New()
 		must(t, err)
 		defer ix.Close()
 		var log journal
-		g := gate{most: 2, ix: ix, log: logger(&log, slog.LevelInfo), pods: make(map[string]bool), models: make(map[string]bool)}
+		g := gate{most: 2, ix: ix, log: logger(&log, slog.LevelInfo), pods: make(map[string]time.Time), models: make(map[string]time.Time)}
 		for _, c := range []struct {
 			topic string
 			heard bool
@@ -252,7 +253,12 @@ func TestGateNames(t *testing.T) {
 			t.Error("a pod that was heard lately has lost its place")
 		}
 		time.Sleep(goneAfter)
-		if pod, _, err := g.parse("kv@c@m"); err != nil || pod != "c" || len(ix.Pods(nil)) != 0 {
+		must(t, ix.Ingest("a", "n", []byte(message)))
+		if pod, _, err := g.parse("kv@c@m"); err != nil || pod != "c" || len(ix.Pods(nil)) != 2 {
+			t.Errorf("b has brought nothing, and a something for n: %v, %+v", err, ix.Pods(nil))
+		}
+		time.Sleep(2 * goneAfter)
+		if pod, _, err := g.parse("kv@d@o"); err != nil || pod != "d" || len(ix.Pods(nil)) != 0 {
 			t.Errorf("a pod that is away keeps its place: %v", err)
 		}
 	})
@@ -468,7 +474,16 @@ func TestCommands(t *testing.T) {
 			t.Errorf("%v is accepted", args)
 		}
 	}
-	public, _, _ := running(t, settings{})
+	public, admin, _ := running(t, settings{})
+	for want, args := range map[string][]string{
+		"setting listen: listen tcp": {"--demo", "-listen", strings.TrimPrefix(public, "http://"), "-admin=none"},
+		"setting admin: listen tcp":  {"-listen=127.0.0.1:0", "-demo", "-admin", strings.TrimPrefix(admin, "http://")},
+		"flag -memory: -demo takes":  {"-demo", "-memory=1GiB"},
+	} {
+		if err := run(t.Context(), args, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: got %v, want %s", args, err, want)
+		}
+	}
 	if err := run(t.Context(), []string{"healthcheck", public + "/healthz"}, io.Discard, io.Discard); err != nil {
 		t.Error(err)
 	}

@@ -797,7 +797,7 @@ func (w *explainer) sentence() string {
 		return fmt.Sprintf("Announcements of the pod (%d) wait for a parent that is not known, and may be of %s or of blocks behind it. The connection came late, or messages are missing: a replay socket prevents this.", e.parked, lower(block))
 	case causeSilent:
 		if w.Facts.Idle {
-			return fmt.Sprintf("A stream of pod %s is connected and has brought no message yet. An engine without requests has nothing to publish: send it one. If none comes after that, check whether the engine publishes KV events, and at this port.", pod)
+			return fmt.Sprintf("A stream of pod %s is connected and has brought no message yet. An engine without requests has nothing to publish: send it one. If none comes after that, check whether the engine publishes KV events, at this port, and under a topic that the Subscriber accepts (SubscriberConfig.Topic).", pod)
 		}
 		return fmt.Sprintf("A stream of pod %s has brought no message yet. Check its address, the OnError of its Subscriber, and whether the engine publishes KV events.", pod)
 	case causeElsewhere:

@@ -259,8 +259,8 @@ func (u *Unknowns) readUnknowns(f *sections.Fields) bool {
 	return true
 }
 
-// TimeOf returns the time of a batch by its engine's clock; the zero Time if it has none.
-func TimeOf(b *events.Batch) time.Time {
+// timeOf returns the time of a batch by its engine's clock; the zero Time if it has none.
+func timeOf(b *events.Batch) time.Time {
 	if !(b.Time > 0) {
 		return time.Time{}
 	}

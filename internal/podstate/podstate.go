@@ -168,7 +168,7 @@ func (r *Rank) On(e ViewEvent) {
 func (r *Rank) Applied(b *events.Batch, at time.Time, whole bool) {
 	r.Messages++
 	r.At, r.Lag = at, 0
-	if t := TimeOf(b); !t.IsZero() {
+	if t := timeOf(b); !t.IsZero() {
 		r.Lag = at.Sub(t)
 	}
 	clears := false

@@ -68,7 +68,7 @@ func (in *ingest) unnumbered(bad error) error {
 	in.convert.Partial = r.Lossy()
 	if _, err := in.apply(r, index.Cursor{}); err != nil {
 		if errors.Is(err, index.ErrFull) {
-			in.noRoom(r, Loss{Pod: in.pod, Model: in.model, Rank: r.Number, Cause: view.LossFull, Time: podstate.TimeOf(in.batch), Err: err})
+			in.noRoom(r, Loss{Pod: in.pod, Model: in.model, Rank: r.Number, Cause: view.LossFull, Err: err})
 			in.count(nil, stats.Traffic{Messages: 1, NoRoom: 1})
 		} else {
 			in.setLate(r, err)
@@ -265,11 +265,7 @@ func (d *delivery) noteLoss(rank int) {
 
 // loss returns the Loss that the message shows.
 func (d *delivery) loss(rank int, cause string) Loss {
-	l := Loss{Pod: d.pod, Model: d.model, Stream: d.m.Stream, Rank: rank, Cause: cause, Seq: d.m.Seq, Gap: d.verdict.Gap, Tiers: d.lower != nil}
-	if d.bad == nil {
-		l.Time = podstate.TimeOf(d.batch)
-	}
-	return l
+	return Loss{Pod: d.pod, Model: d.model, Stream: d.m.Stream, Rank: rank, Cause: cause, Seq: d.m.Seq, Gap: d.verdict.Gap, Tiers: d.lower != nil}
 }
 
 // lossEvent returns the ViewEvent of a loss.

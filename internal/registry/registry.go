@@ -113,7 +113,6 @@ type Loss struct {
 	Rank               int
 	Cause              string
 	Seq                uint64
-	Time               time.Time
 	Gap                events.Gap
 	Replayed           bool
 	Err                error

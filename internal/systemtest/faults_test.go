@@ -62,6 +62,8 @@ type fault struct {
 	beyond bool
 	// replay: it needs a replay socket.
 	replay bool
+	// repaired: it is only for a schedule that is repairable, and twice as frequent there.
+	repaired bool
 	// binds, dials: it is only for a subscriber that does.
 	binds, dials bool
 }
@@ -84,7 +86,7 @@ var faults = []fault{
 	{name: "restart", do: (*schedule).restart},
 	{name: "restart, clock behind", do: (*schedule).restartBehind, replay: true},
 	{name: "restart, past the last number", do: (*schedule).restartPast, replay: true},
-	{name: "older lives again", do: (*schedule).olderLives},
+	{name: "older lives again", do: (*schedule).olderLives, repaired: true},
 	{name: "restart within a replay", do: (*schedule).restartInReplay, beyond: true, replay: true},
 	{name: "number burnt", do: (*schedule).burn, beyond: true},
 	{name: "engine forgot", do: (*schedule).forgot, beyond: true},
@@ -215,12 +217,17 @@ func newSchedule(seed uint64, lag time.Duration, wrongReplays []string) *schedul
 		s.buffer = 12
 	}
 	could := slices.DeleteFunc(slices.Clone(faults), func(f fault) bool {
-		return f.beyond && s.repairable || f.replay && s.noReplay || f.binds && !s.bind || f.dials && s.bind
+		return f.beyond && s.repairable || f.repaired && !s.repairable || f.replay && s.noReplay || f.binds && !s.bind || f.dials && s.bind
 	})
 	if *faultsOnly != "" {
 		could = slices.DeleteFunc(could, func(f fault) bool { return f.name != *faultsOnly })
 		if len(could) == 0 {
 			return s
+		}
+	}
+	for _, f := range could {
+		if f.repaired {
+			could = append(could, f)
 		}
 	}
 	rare := slices.DeleteFunc(slices.Clone(could), func(f fault) bool { return !f.beyond && !f.binds })
@@ -958,7 +965,7 @@ func (s *schedule) behind() {
 // olderLives: behind two restarts a queue brings what was applied of the lives before once
 // more. Nothing tells that where a clock went back, or something was never applied.
 func (s *schedule) olderLives() {
-	if s.setBack || !s.repairable {
+	if s.setBack || !s.repairable { // not any more
 		return
 	}
 	for range 2 {

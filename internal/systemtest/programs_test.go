@@ -69,6 +69,7 @@ var given = []string{
 	"var segments *offload.Segments",
 	"var send func(any)",
 	"var logAnswer func(*picker.Pick, kvindex.Usage, error)",
+	"func must[T any](v T, err error) T { return v }",
 }
 
 // forms are what a Go block can be: declarations, fields, or the body of a function that

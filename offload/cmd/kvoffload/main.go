@@ -1,17 +1,10 @@
 // Command kvoffload keeps the files of vLLM's file tier within bounds, serves a store of package
 // offload as Redis, runs traces through one, and checks directories of its segments.
 //
-//	kvoffload janitor -bytes 500GiB ROOT...
-//	kvoffload ls ROOT...
-//	kvoffload check-config -bytes 500GiB ROOT...
-//	kvoffload replay -trace FILE -policy lru,s3fifo -share 0.01,0.05 -dir DIR
-//	kvoffload verify DIR
-//	kvoffload serve -listen :6379 -memory 64GiB -dir DIR -bytes 1TiB
-//	kvoffload settings
+//	kvoffload -h
 //
-// janitor deletes blocks of vLLM's file tier until its bounds are kept, and publishes which
-// blocks are there; ls prints what is there, and check-config what janitor would have to
-// work with: docs/janitor.md.
+// lists its commands. docs/janitor.md describes janitor, ls and check-config, docs/lmcache.md
+// serve, and docs/offload-settings.md settings.
 //
 // replay has a memory for a share of the trace's blocks, and segments in DIR for all that
 // the memory lacks. It prints a line for each policy and share. blocks is how many fit in the
@@ -19,13 +12,8 @@
 // rule would have found, which knows the rest of the trace. It ends with 1 if any byte was
 // wrong.
 //
-// verify reads all of a directory, and ends with 1 if anything in it is corrupt.
-//
-// serve answers the commands of Redis that LMCache's connectors send, from memory and from
-// segments in DIR: docs/lmcache.md.
-//
-// settings prints what the environment variables of AIBrix's KV cache offloading say of a
-// store, and ends with 1 if that cannot be done. docs/offload-settings.md has the variables.
+// verify ends with 1 if anything in a directory is corrupt, and settings if a variable cannot be
+// followed.
 package main
 
 import (
@@ -42,20 +30,36 @@ import (
 
 func main() {
 	if err := run(os.Args[1:], os.Stdout); err != nil {
-		if !errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(os.Stderr, "kvoffload:", err)
+		if errors.Is(err, flag.ErrHelp) {
+			return
 		}
+		fmt.Fprintln(os.Stderr, "kvoffload:", err)
 		os.Exit(1)
 	}
 }
 
-var errUsage = errors.New("usage: kvoffload janitor [flags] ROOT..., ls ROOT..., check-config [flags] ROOT..., replay -trace FILE [flags], verify DIR, serve [flags], or settings")
+const usage = `kvoffload janitor [flags] ROOT...        deletes blocks of vLLM's file tier until its bounds are kept
+kvoffload ls ROOT...                     prints what is there
+kvoffload check-config [flags] ROOT...   prints what janitor would have to work with
+kvoffload serve [flags]                  serves a store as Redis, for LMCache
+kvoffload settings                       prints what AIBrix's variables of the environment mean here
+kvoffload replay -trace FILE [flags]     runs a trace through a store
+kvoffload verify DIR                     reads all segments of a store, and counts those that are corrupt
+
+Such as kvoffload janitor -bytes 500GiB ROOT, or kvoffload serve -memory 64GiB -dir DIR -bytes 1TiB.
+The flags of a command are in kvoffload COMMAND -h.
+`
+
+var errUsage = errors.New("usage:\n" + strings.TrimSpace(usage))
 
 func run(args []string, out io.Writer) error {
 	if len(args) == 0 {
 		return errUsage
 	}
 	switch args[0] {
+	case "-h", "-help", "--help":
+		_, err := io.WriteString(out, usage)
+		return err
 	case "janitor":
 		return janitorCommand(args[1:], out)
 	case "ls":

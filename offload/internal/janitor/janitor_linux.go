@@ -81,7 +81,7 @@ func (s *Settings) validate() error {
 		errs = append(errs, fmt.Errorf("the order is %q, not %q, %q or %q", s.Order, LRU, FIFO, S3FIFO))
 	}
 	if !s.Unbounded && s.Bytes == 0 && s.DiskHigh == 0 && s.MaxAge == 0 {
-		errs = append(errs, errors.New("no bound: bytes, a share of the disk or an age"))
+		errs = append(errs, errors.New("no bound: set -bytes, -disk-high or -max-age, or -watch to delete nothing"))
 	}
 	return errors.Join(errs...)
 }

@@ -348,7 +348,7 @@ func fails(environ, want string) bool {
 
 // One error lists all mistakes, each with its place and the accepted values.
 func TestMistakes(t *testing.T) {
-	args := []string{"-blocksize=16", "-max-requests=0", "-replay-port"}
+	args := []string{"-nope=1", "-blocksize=16", "-max-requests=0", "-replay-port"}
 	environ := []string{"HTTP_PORT=99999", "KVINDEXD_SNAPSHOTS=/s", "ZMQ_ENDPOINT=vllm-service:5557", "REDIS_ADDR=http://:secret@h", "KVINDEXD_ADMIN=0.0.0.0:8081"}
 	file := `{
 		"kvBlockIndexConfig": {"inMemoryConfig": {"sise": 1, "podCacheSize": -1}, "redisConfig": {"address": "redis://r:6379"}, "metricsLoggingInterval": "often"},
@@ -365,6 +365,7 @@ func TestMistakes(t *testing.T) {
 	got := strings.Split(err.Error(), "\n")
 	want := []string{
 		`flag -blocksize=16: unknown: do you mean block-size?`,
+		`flag -nope=1: unknown`,
 		`flag -replay-port: a value is missing`,
 		`environment HTTP_PORT: "99999": must be a whole number, 1 to 65535`,
 		`environment KVINDEXD_SNAPSHOTS: unknown: do you mean KVINDEXD_SNAPSHOT?`,
@@ -396,12 +397,16 @@ func TestMistakes(t *testing.T) {
 		t.Errorf("%d mistakes, want %d:\n%v", len(got), len(want), err)
 	}
 	for _, tt := range []struct{ args, file, want string }{
+		{"start", "", `"start" is neither a flag nor a command: -h lists them`},
+		{"-lissen=:1", "", "flag -lissen=:1: unknown: do you mean listen?"},
 		{"-config=missing.json", "", "flag -config: file does not exist"},
 		{"", "[]", "file f.json: no JSON object"},
 		{"", "{} {}", "file f.json: byte 4: there is more behind the object"},
 		{"", `{"model": }`, "file f.json: byte "},
 		{"", strings.Repeat(" ", maxFile+1), "environment KVINDEXD_CONFIG: f.json has more than 1048576 bytes"},
 		{"", `{"config": "other.json"}`, "file: config: unknown key"},
+		{"-listen=none", "", "flag -listen: must be host:port or :port"},
+		{"", `{"policy": "none"}`, "file: policy: must be one of default, least-requests, least-tokens, random, round-robin"},
 		{"-admin-cert=c", "", "flag -admin-cert: admin-cert and admin-key belong together: one is missing"},
 		{"-admin-client-ca=c", "", "flag -admin-client-ca: certificates of clients need TLS: set admin-cert and admin-key"},
 		{"-redis=r:6379 -bootstrap=http://b/", "", "flag -bootstrap: an index in Redis needs no bootstrap: remove redis or bootstrap"},

@@ -148,8 +148,12 @@ func (l *loader) flags(args []string) {
 			l.help = true
 			continue
 		}
+		if !strings.HasPrefix(arg, "-") {
+			l.errs = append(l.errs, fmt.Errorf("%.100q is neither a flag nor a command: -h lists them", arg))
+			continue
+		}
 		a := find(flagNames, name)
-		if a == nil || !strings.HasPrefix(arg, "-") {
+		if a == nil {
 			l.errs = append(l.errs, fmt.Errorf("flag %.100s: unknown%s", arg, suggest(flagNames, name)))
 			if !has && len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 				args = args[1:] // its value
@@ -322,12 +326,13 @@ func (l *loader) object(d *json.Decoder, path string, depth int, backends map[st
 	return err
 }
 
-// suggest returns the name of list that is spelt most like name.
+// suggest returns the name of list that is spelt most like name, if a third of its letters differ
+// at most.
 func suggest(list []alias, name string) string {
 	plain := func(s string) string {
 		return strings.ToLower(strings.NewReplacer("-", "", "_", "", ".", "").Replace(s))
 	}
-	best, least := "", 4
+	best, least := "", min(4, 1+len(name)/3)
 	for i := range list {
 		if n := distance(plain(list[i].name), plain(name), least); n < least {
 			best, least = list[i].name, n

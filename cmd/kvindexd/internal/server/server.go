@@ -259,7 +259,7 @@ func (s *Server) router(has func(endpoint) bool) http.Handler {
 		mux.Handle(path, m)
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		write(w, http.StatusNotFound, fail("path: %.100q is not served here", r.URL.Path))
+		write(w, http.StatusNotFound, fail("path: %.100q is not served here: /openapi.json lists the paths", r.URL.Path))
 	})
 	return mux
 }
