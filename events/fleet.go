@@ -85,9 +85,6 @@ type FleetConfig struct {
 	MaxPods int
 	// MaxDials bounds the connections that are being made at one time. 0: 32.
 	MaxDials int
-	// Forget: Run forgets all pods when it ends. Without it, their blocks stay in the sink, as
-	// the views of lost connections.
-	Forget bool
 	// Restored are pods that the sink has from before, such as from a snapshot. When each
 	// Source of Run has called set, those that no source has named are forgotten: at once, if
 	// Run has no sources. So call Set before Run then.
@@ -417,9 +414,6 @@ func (f *Fleet) Run(ctx context.Context, sources ...Source) error {
 	f.mu.Unlock()
 	r.work.Wait()
 	f.rest()
-	if f.cfg.Forget {
-		f.forgetAll()
-	}
 	f.mu.Lock()
 	f.running = false
 	f.ring()
@@ -860,33 +854,6 @@ func (f *Fleet) rest() {
 	for _, m := range f.inOrderOfID() {
 		for l := range m.from(0) {
 			l.set(linkNone, nil)
-		}
-	}
-}
-
-// forgetAll makes the sink forget all pods, when all streams have ended.
-func (f *Fleet) forgetAll() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for id := range f.restored {
-		f.restore(id)
-	}
-	for _, m := range slices.Clone(f.inOrderOfID()) {
-		if m.is == nil {
-			continue
-		}
-		m.keep, m.busy = 0, true
-		f.mu.Unlock()
-		err := f.forgetOf(m)
-		if err != nil {
-			f.report(m, fmt.Errorf("events: fleet: pod %q: the sink failed to forget the pod at the end of Run: %w", m.id, err))
-		}
-		f.mu.Lock()
-		if m.busy = false; err == nil {
-			m.is = nil
-			delete(f.restored, m.id)
-			f.drop(m, 0)
-			f.advance(m)
 		}
 	}
 }

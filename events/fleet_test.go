@@ -898,8 +898,6 @@ func TestFleetRestored(t *testing.T) {
 	}
 }
 
-// With Forget nothing is left when Run ends, also of what the sink had before and no source has
-// named; without, all is.
 // TestFleetVersion: a removed pod is among Pods until it is forgotten, so both change Version.
 // The largest MaxPods is no bound.
 func TestFleetVersion(t *testing.T) {
@@ -923,27 +921,20 @@ func TestFleetVersion(t *testing.T) {
 	}
 }
 
-func TestFleetForget(t *testing.T) {
-	for _, forget := range []bool{false, true} {
-		sink := newFleetSink()
-		f := newFleet(t, sink, events.FleetConfig{Forget: forget})
-		_, pod := engineAt(t, "127.0.0.1")
-		mustSet(t, f, "s", named(pod, "a"), events.Pod{ID: "b", Model: "m", Engine: events.EngineNone})
-		for range 2 {
-			stop := runFleet(t, f)
-			linkIs(t, f, "a", "live")
-			stop()
-			if known := len(sink.known) > 0; known == forget || len(f.Pods(nil)) != 2 {
-				t.Errorf("forget %v: the sink knows %v", forget, sink.known)
-			}
-		}
-	}
+// When Run ends, the sink keeps all pods, and Run may be called again.
+func TestFleetKeeps(t *testing.T) {
 	sink := newFleetSink()
-	f := newFleet(t, sink, events.FleetConfig{Forget: true, Restored: []string{"a"}})
+	f := newFleet(t, sink, events.FleetConfig{Restored: []string{"c"}})
+	_, pod := engineAt(t, "127.0.0.1")
+	mustSet(t, f, "s", named(pod, "a"), events.Pod{ID: "b", Model: "m", Engine: events.EngineNone})
 	silent, _ := listing("silent")
-	runFleet(t, f, silent)()
-	if sink.removed["a"] != 1 || len(f.Pods(nil)) != 0 {
-		t.Errorf("%v, %+v", sink.removed, f.Pods(nil))
+	for range 2 {
+		stop := runFleet(t, f, silent)
+		linkIs(t, f, "a", "live")
+		stop()
+		if len(sink.known) == 0 || len(sink.removed) > 0 || len(f.Pods(nil)) != 2 {
+			t.Errorf("the sink knows %v, and has forgotten %v", sink.known, sink.removed)
+		}
 	}
 }
 

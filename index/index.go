@@ -485,8 +485,6 @@ type Row struct {
 	GPU int32
 	// Tiers splits Run: the blocks of the run by their best tier.
 	Tiers [NumTiers]int32
-	// Last is the best tier of the run's last block.
-	Last Tier
 	// Evicted: the backend gave up blocks of the row's group and size at a bound since the
 	// last OpClear, so the source may hold more than the row shows. It stays true after
 	// the blocks were stored again.
@@ -626,7 +624,6 @@ type SourceInfo struct {
 	Names    int           // names kept, held or not
 	Parked   int           // stores that wait for their parent
 	Unplaced int           // hashes held without a prefix, those of Parked too
-	Bytes    int           // of its names; it shares the rest, see Usage
 	// Evicted is how many blocks, counted as in Blocks, the index gave up since the last
 	// OpClear because it had no room for them. Rows may lack a block before Evicted counts
 	// it: the index counts it when it visits the name.

@@ -234,16 +234,15 @@ func heldAndPlain(m *memory, r *rand.Rand) string {
 		View
 		run, gpu int32
 		tiers    [NumTiers]int32
-		last     Tier
 	}
 	runs := map[answer]int{}
 	for _, row := range held.Rows {
 		if row.Run > 0 || len(row.Groups) != 1 || row.FullGroups != 1 {
-			runs[answer{*row.View, row.Run, row.GPU, row.Tiers, row.Last}]++
+			runs[answer{*row.View, row.Run, row.GPU, row.Tiers}]++
 		}
 	}
 	for _, row := range plain.Rows {
-		runs[answer{*row.View, row.Run, row.GPU, row.Tiers, row.Last}]--
+		runs[answer{*row.View, row.Run, row.GPU, row.Tiers}]--
 	}
 	for a, n := range runs {
 		if n != 0 {

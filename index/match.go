@@ -80,7 +80,6 @@ type slowView struct {
 	run, gpu int32
 	inGPU    bool // gpu still grows
 	tiers    [NumTiers]int32
-	last     Tier
 	now      [NumTiers]uint32 // slots of the present span, by tier
 }
 
@@ -322,7 +321,7 @@ func (w *walker) stop(v *slowView) {
 	}
 	if v.run > 0 {
 		w.out.Rows = append(w.out.Rows, Row{
-			View: &v.View, Pod: v.pod, Run: v.run, GPU: v.gpu, Tiers: v.tiers, Last: v.last, Evicted: w.lost(v.view),
+			View: &v.View, Pod: v.pod, Run: v.run, GPU: v.gpu, Tiers: v.tiers, Evicted: w.lost(v.view),
 		})
 	}
 }
@@ -390,12 +389,8 @@ func (v *slowView) advance(end uint32) bool {
 	}
 	v.run += int32(bits.OnesCount32(here))
 	left := here
-	last := uint32(1) << bits.Len32(here>>1)
 	for t := range v.now {
 		best := v.now[t] & left
-		if best&last != 0 {
-			v.last = Tier(t)
-		}
 		v.tiers[t] += int32(bits.OnesCount32(best))
 		left &^= best
 		v.now[t] = 0
@@ -582,15 +577,12 @@ func (row *Row) Count(words int) {
 			return
 		}
 		row.Run += int32(n)
-		left, last := ^uint64(0)>>(64-n), uint64(1)<<(n-1)
+		left := ^uint64(0) >> (64 - n)
 		for t, set := range held {
 			if set == nil {
 				continue
 			}
 			best := set[i] & left
-			if best&last != 0 {
-				row.Last = Tier(t)
-			}
 			row.Tiers[t] += int32(bits.OnesCount64(best))
 			left &^= best
 		}

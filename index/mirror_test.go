@@ -318,7 +318,6 @@ func countRun(row *index.Row) {
 		}
 		row.Run++
 		row.Tiers[best]++
-		row.Last = index.Tier(best)
 	}
 }
 

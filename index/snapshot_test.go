@@ -263,12 +263,9 @@ func (m *memory) inside() (text string) {
 	return text
 }
 
-// described is Describe, but for what depends on salts.
+// described is Describe in the order of the sources.
 func (m *memory) described() (all []SourceInfo) {
 	all = m.Describe(nil)
-	for i := range all {
-		all[i].Bytes = 0
-	}
 	slices.SortFunc(all, func(a, b SourceInfo) int { return compareSources(a.Source, b.Source) })
 	return all
 }
@@ -298,7 +295,7 @@ func (m *memory) answer(locals []Local, page uint64, r *rand.Rand) string {
 		if row.Held != nil {
 			held = *row.Held
 		}
-		rows = append(rows, fmt.Sprint(row.Source, row.Group, row.BlockSize, row.Groups, row.Run, row.GPU, row.Tiers, row.Last, row.Evicted, held))
+		rows = append(rows, fmt.Sprint(row.Source, row.Group, row.BlockSize, row.Groups, row.Run, row.GPU, row.Tiers, row.Evicted, held))
 	}
 	slices.Sort(rows)
 	return fmt.Sprint(rows)
@@ -688,7 +685,7 @@ func TestRestoreOfPromises(t *testing.T) {
 	if len(sections) != 1 {
 		t.Fatalf("%d sections", len(sections))
 	}
-	tables := func(promise byte) (bytes int) {
+	tables := func(promise byte) int {
 		section := slices.Clone(sections[0])
 		for i := range 200 {
 			text := fmt.Sprintf("pod %03d\x01m\x00", i)
@@ -701,10 +698,8 @@ func TestRestoreOfPromises(t *testing.T) {
 		m := restored(t, cfg, [][]byte{section})
 		defer m.Close()
 		must(t, m.check())
-		for _, s := range m.Describe(nil) {
-			bytes += s.Bytes
-		}
-		return bytes
+		_, by := m.usage()
+		return by.names + by.pending
 	}
 	kept, broken := tables(1), tables(127)
 	t.Logf("names take %d bytes, %d where 127 times as many were promised, of a snapshot of %d", kept, broken, len(sections[0]))

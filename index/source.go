@@ -238,7 +238,7 @@ func (s *source) describe() SourceInfo {
 	defer s.writer.Unlock()
 	return SourceInfo{
 		Source: s.id, Blocks: s.lanes.blocks, Names: s.names.Len(), Parked: s.waits.parked, Unplaced: s.keyless,
-		Bytes: s.nameBytes() + s.waits.bytes(), Evicted: s.evicted,
+		Evicted: s.evicted,
 	}
 }
 

@@ -20,6 +20,9 @@ func (p *Pool) Begun() int64 {
 	return p.gate.begun
 }
 
+// SetMaxWaiting sets the bound of the texts that wait.
+func (p *Pool) SetMaxWaiting(bytes int64) { p.gate.maxWaiting = bytes }
+
 // Check says what does not fit together in a Pool that nobody is using.
 func (p *Pool) Check() error {
 	p.mu.Lock()

@@ -81,10 +81,11 @@ func TestHoldFails(t *testing.T) {
 	dir := tinies(t, 1)
 	synctest.Test(t, func(t *testing.T) {
 		proceed := make(chan struct{})
-		p := openPool(t, tokenize.PoolConfig{MaxText: 100_000, MaxWaiting: 1 << 20, Find: func(_ context.Context, model string) (string, error) {
+		p := openPool(t, tokenize.PoolConfig{MaxText: 100_000, Find: func(_ context.Context, model string) (string, error) {
 			<-proceed
 			return filepath.Join(dir, model), nil
 		}})
+		p.SetMaxWaiting(1 << 20)
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		compare := func(ctx context.Context, model, text string, want error) {

@@ -18,8 +18,8 @@ import (
 
 // Defaults of a PoolConfig, in bytes.
 const (
-	defaultMemory  = 1 << 30 // dozens of tokenizers
-	defaultWaiting = 256 << 20
+	defaultMemory  = 1 << 30   // dozens of tokenizers
+	maxWaiting     = 256 << 20 // bytes of texts that wait
 	defaultMaxText = 4 << 20
 )
 
@@ -83,22 +83,18 @@ type PoolConfig struct {
 	Memory int64
 
 	// Encodings is the number of texts that are encoded at a time. The others wait in the
-	// order in which they came. A text of 64 KiB or more lets waiting texts go first after
-	// every 64 KiB; but normalizing, and the search for one piece, have no pause, each some 10
-	// ms for a million bytes. Long texts that have begun have at most twice PoolConfig.MaxText
-	// bytes together. 0: runtime.GOMAXPROCS(0).
+	// order in which they came, with 256 MiB at most, of which each text counts as 4 KiB at
+	// least. A text that would have to wait gets ErrBusy if the room left is less than eight
+	// times its size: so short texts still find room when long ones do not. A text of 64 KiB
+	// or more lets waiting texts go first after every 64 KiB; but normalizing, and the search
+	// for one piece, have no pause, each some 10 ms for a million bytes. Long texts that have
+	// begun have at most twice PoolConfig.MaxText bytes together. 0: runtime.GOMAXPROCS(0).
 	Encodings int
 
 	// MaxText is the length of the longest text, in bytes. A longer one is ErrTextTooLong
 	// at once. It cannot be more than the 16 MiB of a BPE. 0: 4 MiB, a million tokens of
 	// English.
 	MaxText int
-
-	// MaxWaiting bounds the bytes of texts that wait, to be encoded or for a tokenizer. Each
-	// counts as 4 KiB at least. A text that would have to wait gets ErrBusy if the room left
-	// is less than eight times its size. So short texts still find room when long ones do not.
-	// 0: 256 MiB.
-	MaxWaiting int64
 }
 
 // A Pool has tokenizers by the names of models. It loads each at its first use, once. Models
@@ -168,9 +164,8 @@ type failure struct {
 // NewPool returns a Pool without tokenizers, or an error that names a wrong field.
 func NewPool(c PoolConfig) (*Pool, error) {
 	switch {
-	case c.Memory < 0, c.Encodings < 0, c.MaxText < 0, c.MaxWaiting < 0:
-		return nil, fmt.Errorf("tokenize: PoolConfig: Memory %d, Encodings %d, MaxText %d, MaxWaiting %d: none can be negative",
-			c.Memory, c.Encodings, c.MaxText, c.MaxWaiting)
+	case c.Memory < 0, c.Encodings < 0, c.MaxText < 0:
+		return nil, fmt.Errorf("tokenize: PoolConfig: Memory %d, Encodings %d, MaxText %d: none can be negative", c.Memory, c.Encodings, c.MaxText)
 	case c.MaxText > maxText:
 		return nil, fmt.Errorf("tokenize: PoolConfig: MaxText %d is more than %d", c.MaxText, maxText)
 	}
@@ -183,7 +178,6 @@ func NewPool(c PoolConfig) (*Pool, error) {
 	c.Memory = cmp.Or(c.Memory, defaultMemory)
 	c.Encodings = cmp.Or(c.Encodings, runtime.GOMAXPROCS(0))
 	c.MaxText = cmp.Or(c.MaxText, defaultMaxText)
-	c.MaxWaiting = cmp.Or(c.MaxWaiting, defaultWaiting)
 	ctx, stop := context.WithCancel(context.Background())
 	p := &Pool{
 		find:      func(model string) (string, error) { return c.Find(ctx, model) },
@@ -192,7 +186,7 @@ func NewPool(c PoolConfig) (*Pool, error) {
 		stopped:   ctx.Done(),
 		memory:    c.Memory,
 		maxText:   c.MaxText,
-		gate:      gate{slots: c.Encodings, free: c.Encodings, maxBegun: 2 * int64(c.MaxText), maxWaiting: c.MaxWaiting},
+		gate:      gate{slots: c.Encodings, free: c.Encodings, maxBegun: 2 * int64(c.MaxText), maxWaiting: maxWaiting},
 		lookups:   make(chan struct{}, maxLookups),
 		parses:    make(chan struct{}, maxParses),
 		poolFiles: poolFiles{pending: make(map[string]*lookup), failed: make(map[string]failure)},

@@ -601,10 +601,11 @@ func TestPoolBusy(t *testing.T) {
 	dir := tinies(t, 1)
 	synctest.Test(t, func(t *testing.T) {
 		proceed := make(chan struct{})
-		p := openPool(t, tokenize.PoolConfig{MaxWaiting: 1 << 20, Find: func(context.Context, string) (string, error) {
+		p := openPool(t, tokenize.PoolConfig{Find: func(context.Context, string) (string, error) {
 			<-proceed
 			return filepath.Join(dir, "0"), nil
 		}})
+		p.SetMaxWaiting(1 << 20)
 		text := strings.Repeat("a wall ", 1<<13)
 		var waited, busy atomic.Int32
 		for range 100 {
@@ -639,7 +640,7 @@ func TestPoolBusy(t *testing.T) {
 }
 
 func TestPoolConfig(t *testing.T) {
-	for _, c := range []tokenize.PoolConfig{{Memory: -1}, {Encodings: -1}, {MaxText: -1}, {MaxWaiting: -1}, {MaxText: tokenize.MaxText + 1}} {
+	for _, c := range []tokenize.PoolConfig{{Memory: -1}, {Encodings: -1}, {MaxText: -1}, {MaxText: tokenize.MaxText + 1}} {
 		if p, err := tokenize.NewPool(c); err == nil || p != nil {
 			t.Errorf("%+v: %v, %v", c, p, err)
 		}

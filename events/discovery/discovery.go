@@ -11,8 +11,8 @@
 // the addresses of all pods, as in Kubernetes and Consul. Package events/k8s uses the API of
 // Kubernetes, which also reports pods that are not ready or are terminating.
 //
-// Faults go to OnError of the source or, if that is nil, to OnError of the Fleet. They do not
-// end a source.
+// Faults go to FleetConfig.OnError: at once, then again at intervals that double up to one
+// minute, while they last. They do not end a source.
 package discovery
 
 import (
@@ -22,12 +22,13 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// orReport returns a host's OnError, or that of the Fleet.
-func orReport(ctx context.Context, onError func(error)) func(error) {
-	if onError == nil {
+// reporter returns report or, if it is nil, that of the Fleet behind ctx. Only tests have one of
+// their own.
+func reporter(ctx context.Context, report func(error)) func(error) {
+	if report == nil {
 		return func(err error) { events.Report(ctx, err) }
 	}
-	return onError
+	return report
 }
 
 // A clock is the time; tests replace it.

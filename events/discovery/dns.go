@@ -63,10 +63,6 @@ type DNSConfig struct {
 	// Resolver has the Dial for queries. Nil, or without a Dial, queries go to the servers of
 	// the host (/etc/resolv.conf). Go's own resolver reads the answers, never libc.
 	Resolver *net.Resolver
-	// OnError gets faults: at once, then again at intervals that double up to one minute,
-	// while they last. Two goroutines may call it at once. If it is nil, FleetConfig.OnError
-	// gets the faults.
-	OnError func(error)
 }
 
 // DNS returns a source of the pods of a headless service: a name in DNS whose answers have all
@@ -169,6 +165,8 @@ type dns struct {
 	refused bool     // set had an error
 	ids     []string // the last list, in order
 	nobody  trouble
+
+	report func(error)
 }
 
 // A question is one kind of record to look up.
@@ -208,7 +206,7 @@ func newDNS(cfg DNSConfig, c clock) *dns {
 // run looks up each question in a goroutine of its own, so that a slow answer to one does not
 // delay the other.
 func (d *dns) run(ctx context.Context, set func([]events.Pod) error) error {
-	d.cfg.OnError = orReport(ctx, d.cfg.OnError)
+	d.report = reporter(ctx, d.report)
 	var wg sync.WaitGroup
 	for _, q := range d.questions {
 		wg.Go(func() { d.keepAsking(ctx, q, set) })
@@ -226,7 +224,7 @@ func (d *dns) keepAsking(ctx context.Context, q *question, set func([]events.Pod
 			return
 		}
 		for _, err := range d.hear(q, pods, err, set) {
-			d.cfg.OnError(fmt.Errorf("discovery: dns %q: %w", d.cfg.Name, err))
+			d.report(fmt.Errorf("discovery: dns %q: %w", d.cfg.Name, err))
 		}
 		if d.clock.wait(ctx, d.cfg.Interval*4/5+rand.N(d.cfg.Interval*2/5+1)) != nil {
 			return

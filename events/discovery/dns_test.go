@@ -49,7 +49,7 @@ func newDNSTest(t *testing.T, server *dnsServer, cfg discovery.DNSConfig) *dnsTe
 	}
 	cfg.Name = cmp.Or(cfg.Name, "pods.test")
 	cfg.Pod.Model = "m"
-	cfg.OnError = func(err error) {
+	report := func(err error) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.errs = append(d.errs, err.Error())
@@ -83,7 +83,7 @@ func newDNSTest(t *testing.T, server *dnsServer, cfg discovery.DNSConfig) *dnsTe
 	first := make(chan struct{})
 	go func() {
 		<-first
-		ended <- discovery.RunDNS(ctx, cfg, now, wait, limit, func(pods []events.Pod) error {
+		ended <- discovery.RunDNS(ctx, cfg, now, wait, limit, report, func(pods []events.Pod) error {
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			d.sets = append(d.sets, pods)

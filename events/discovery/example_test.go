@@ -23,7 +23,7 @@ func ExampleFile() {
 		log.Fatal(err)
 	}
 
-	pods := discovery.File(path, discovery.FileConfig{OnError: func(err error) { log.Print(err) }})
+	pods := discovery.File(path, discovery.FileConfig{})
 	// A Fleet calls Run: see events.Fleet.Run.
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -39,9 +39,8 @@ func ExampleFile() {
 
 func ExampleDNS() {
 	service, err := discovery.DNS(discovery.DNSConfig{
-		Name:    "vllm.default.svc.cluster.local",
-		Pod:     events.Pod{Model: "llama", Port: 5557, Ranks: 2},
-		OnError: func(err error) { log.Print(err) },
+		Name: "vllm.default.svc.cluster.local",
+		Pod:  events.Pod{Model: "llama", Port: 5557, Ranks: 2},
 	})
 	if err != nil {
 		log.Fatal(err)

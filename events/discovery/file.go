@@ -44,10 +44,6 @@ const (
 type FileConfig struct {
 	// Interval is the time between two readings of the file. 0 or less is one second.
 	Interval time.Duration
-	// OnError gets the reason why the file is not applied: at once, then again at intervals
-	// that double up to one minute, while it lasts. The goroutine of Run calls it. If it is
-	// nil, FleetConfig.OnError gets the reason.
-	OnError func(error)
 }
 
 // File returns a source of the pods in a file. The file is a JSON array of objects, whose keys
@@ -68,7 +64,7 @@ type FileConfig struct {
 // it is applied when it was the same at two readings 200 ms apart. If it is written to for
 // longer than 1 s without such a pause, the next reading that finds a complete list applies
 // it. A file that is missing, cannot be read, is empty, is half written or has an error
-// changes nothing: the known pods stay, and OnError gets the reason. The list [] is a list:
+// changes nothing: the known pods stay, and FleetConfig.OnError gets the reason. The list [] is a list:
 // all pods are removed.
 //
 // A program that writes the file should write another file and rename that. Then no reading
@@ -88,6 +84,8 @@ type file struct {
 	clock clock
 	while func(*os.File) io.Reader // of tests: called while it is read
 
+	report func(error)
+
 	last     fileState
 	restless time.Time // when it was found changed; zero: it is at rest
 
@@ -99,7 +97,7 @@ type file struct {
 }
 
 func (f *file) run(ctx context.Context, set func([]events.Pod) error) error {
-	f.cfg.OnError = orReport(ctx, f.cfg.OnError)
+	f.report = reporter(ctx, f.report)
 	for {
 		if err := f.clock.wait(ctx, f.poll(set)); err != nil {
 			return err
@@ -165,7 +163,7 @@ func (f *file) take(sum [sha256.Size]byte, data []byte) error {
 
 func (f *file) tell(what string, err error) {
 	if f.told.tells(what, f.clock.now()) {
-		f.cfg.OnError(fmt.Errorf("discovery: file %q: %w; the known pods stay", f.path, err))
+		f.report(fmt.Errorf("discovery: file %q: %w; the known pods stay", f.path, err))
 	}
 }
 

@@ -52,7 +52,7 @@ func (f *fileTest) run(cfg discovery.FileConfig, step func(n int) bool) {
 	f.dir = f.t.TempDir()
 	f.path = filepath.Join(f.dir, "pods.json")
 	f.now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	cfg.OnError = func(err error) { f.errs = append(f.errs, err.Error()) }
+	report := func(err error) { f.errs = append(f.errs, err.Error()) }
 	n, end := 0, errors.New("no more steps")
 	err := discovery.RunFile(f.t.Context(), f.path, cfg, func() time.Time { return f.now }, func(_ context.Context, d time.Duration) error {
 		f.now = f.now.Add(d)
@@ -62,7 +62,7 @@ func (f *fileTest) run(cfg discovery.FileConfig, step func(n int) bool) {
 		}
 		n++
 		return nil
-	}, nil, func(pods []events.Pod) error {
+	}, nil, report, func(pods []events.Pod) error {
 		f.sets = append(f.sets, pods)
 		return f.refuse
 	})
@@ -669,7 +669,7 @@ func TestFileWhole(t *testing.T) {
 			}
 			return f.Read(b[:min(len(b), 1+r.IntN(200))])
 		})
-	}, func(pods []events.Pod) error {
+	}, nil, func(pods []events.Pod) error {
 		if refused = r.IntN(4) == 0; refused {
 			return errors.New("no room")
 		}
@@ -689,7 +689,7 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
-// TestFaultsOfAFileReachTheFleet: without an OnError of its own, a source tells the Fleet.
+// TestFaultsOfAFileReachTheFleet: FleetConfig.OnError gets them.
 func TestFaultsOfAFileReachTheFleet(t *testing.T) {
 	fails := make(chan error, 1)
 	f, err := events.NewFleet(nowhere{}, events.FleetConfig{OnError: func(err error) { fails <- err }})

@@ -10,10 +10,10 @@ import (
 )
 
 // SourceThatWaits returns a source that waits as long as wait says where client-go would wait
-// for d.
-func SourceThatWaits(client kubernetes.Interface, cfg Config, wait func(d time.Duration) time.Duration) (events.Source, error) {
+// for d, and gives its faults to report; nil: to the Fleet.
+func SourceThatWaits(client kubernetes.Interface, cfg Config, wait func(d time.Duration) time.Duration, report func(error)) (events.Source, error) {
 	s, err := newSource(client, cfg)
-	s.wait = wait
+	s.wait, s.report = wait, report
 	return events.Source{Name: s.Name, Run: s.run}, err
 }
 

@@ -52,6 +52,7 @@ type source struct {
 	Config
 	client kubernetes.Interface
 	wait   func(time.Duration) time.Duration // how long to wait where client-go would for so long
+	report func(error)                       // gets faults that do not end the source
 }
 
 // upToTenSeconds bounds the wait of a source between attempts. client-go alone would wait up
@@ -63,16 +64,16 @@ func upToTenSeconds(d time.Duration) time.Duration {
 
 // run is the Run of the events.Source.
 func (s *source) run(ctx context.Context, set func([]events.Pod) error) error {
-	if s.OnError == nil {
+	if s.report == nil {
 		own := *s
-		own.OnError = func(err error) { events.Report(ctx, err) }
+		own.report = func(err error) { events.Report(ctx, err) }
 		s = &own
 	}
 	quiet := ctx
 	if _, err := logr.FromContext(ctx); err != nil {
 		quiet = logr.NewContext(ctx, logr.Discard()) // without this, client-go writes to stderr
 	}
-	known := &store{Config: &s.Config, changed: make(chan struct{}, 1), pods: make(map[string]entry)}
+	known := &store{Config: &s.Config, report: s.report, changed: make(chan struct{}, 1), pods: make(map[string]entry)}
 	requests := &requests{source: s, failing: make(map[string]fault)}
 	reflector := cache.NewReflectorWithOptions(
 		cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
@@ -96,7 +97,7 @@ func (s *source) run(ctx context.Context, set func([]events.Pod) error) error {
 		}
 		pods, clashes := known.all()
 		for _, err := range clashes {
-			s.OnError(err)
+			s.report(err)
 		}
 		refused = nil
 		if err := set(pods); err != nil { // the Fleet reports it
@@ -116,7 +117,7 @@ type requests struct {
 	failing map[string]fault // by verb: the last fault, none once such a request has succeeded
 }
 
-// A fault is one that OnError got.
+// A fault is one that was reported.
 type fault struct {
 	text string
 	when time.Time
@@ -166,7 +167,7 @@ func (r *requests) ended(ctx context.Context, verb string, err error) {
 	}
 	r.mu.Unlock()
 	if !again {
-		r.OnError(fmt.Errorf("k8s: %s: cannot %s pods: %w", r.Name, verb, err))
+		r.report(fmt.Errorf("k8s: %s: cannot %s pods: %w", r.Name, verb, err))
 	}
 }
 

@@ -53,13 +53,6 @@ type Config struct {
 	// Labels are the keys of labels that are copied to events.Pod.Labels. Other labels, and
 	// all annotations, are dropped.
 	Labels []string
-
-	// OnError gets faults that do not end the source: pods with invalid labels, each once for
-	// one fault and not again at every list, and failed requests. A request that fails again
-	// in the same way is reported once a minute. Several goroutines may call OnError at once.
-	// If it is nil, FleetConfig.OnError gets the faults. FleetConfig.OnError always gets the
-	// pods that the Fleet refuses; they are offered again.
-	OnError func(error)
 }
 
 // From is the place of a value.

@@ -51,8 +51,7 @@ func newHost(t *testing.T) *host {
 // run has a source run until the test ends.
 func (h *host) run(cfg k8s.Config, client kubernetes.Interface, wait func(time.Duration) time.Duration) {
 	h.t.Helper()
-	cfg.OnError = func(err error) { h.errs <- err }
-	source, err := k8s.SourceThatWaits(client, cfg, wait)
+	source, err := k8s.SourceThatWaits(client, cfg, wait, func(err error) { h.errs <- err })
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -490,7 +490,7 @@ func runSchedule(ctx context.Context, seed uint64, met func(map[string]int)) err
 		}
 		s.history[key].at = len(s.history[key].states) - 1
 	}
-	source, err := k8s.SourceThatWaits(c.reader, s.cfg, aHundredth)
+	source, err := k8s.SourceThatWaits(c.reader, s.cfg, aHundredth, nil)
 	if err != nil {
 		return err
 	}

@@ -28,6 +28,7 @@ import (
 // one method at a time, and Replace first.
 type store struct {
 	*Config
+	report  func(error)
 	changed chan struct{} // has a token when the result of all has changed, and after the first Replace
 
 	mu   sync.Mutex       // guards pods
@@ -83,7 +84,7 @@ func (s *store) put(object any, entryOf func(*corev1.Pod) (entry, error)) error 
 	}
 	s.mu.Unlock()
 	if err != nil && is.refused != was.refused {
-		s.OnError(err)
+		s.report(err)
 	}
 	if !reflect.DeepEqual(is.pod, was.pod) {
 		s.signal()
@@ -116,7 +117,7 @@ func (s *store) Replace(list []any, _ string) error {
 	s.pods = pods
 	s.mu.Unlock()
 	for _, err := range refused {
-		s.OnError(err)
+		s.report(err)
 	}
 	s.signal()
 	return nil

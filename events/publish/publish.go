@@ -30,7 +30,6 @@ type Config struct {
 	Endpoint string // to listen at, such as "tcp://*:5557"; "" is tcp://127.0.0.1:0, and port 0 any free one
 	Replay   string // the same for requests of replays; "": there are none
 	Buffer   int    // messages that a replay can bring; 0 is 10,000
-	Queue    int    // messages that wait for one subscriber, who loses those beyond; 0 is 100,000
 	// Held returns all that is held, as events of which the first is Cleared. If it is set,
 	// the Publisher publishes that, as one message, twice in each Buffer of messages: so a replay
 	// from number 0 on always brings all, and one from the last half of the Buffer begins with the
@@ -58,7 +57,7 @@ func New(cfg Config) (*Publisher, error) {
 	if cfg.Held != nil && cfg.Buffer == 1 {
 		return nil, errors.New("publish: a Buffer of 1 has no room for what Held returns and a message behind it")
 	}
-	sender, err := publisher.New(publisher.Config{Topic: cfg.Topic, Endpoint: cfg.Endpoint, Replay: cfg.Replay, Buffer: cfg.Buffer, Queue: cfg.Queue})
+	sender, err := publisher.New(publisher.Config{Topic: cfg.Topic, Endpoint: cfg.Endpoint, Replay: cfg.Replay, Buffer: cfg.Buffer})
 	if err != nil {
 		return nil, fmt.Errorf("publish: %w", err)
 	}

@@ -673,7 +673,7 @@ func (h *history) checkRow(r *index.Row, blocks int, may func(index.Tier, int) b
 			return fmt.Sprintf("%d blocks are held in %v", possible[t], index.Tier(t))
 		}
 	}
-	if sum != r.Run || r.Run > 0 && !may(r.Last, int(r.Run)-1) {
+	if sum != r.Run {
 		return "the tiers are wrong"
 	}
 	if r.Held == nil {
@@ -694,7 +694,7 @@ func (h *history) checkRow(r *index.Row, blocks int, may func(index.Tier, int) b
 			}
 		}
 	}
-	if o := held.row(); o.Run != r.Run || o.GPU != r.GPU || o.Tiers != r.Tiers || o.Last != r.Last {
+	if o := held.row(); o.Run != r.Run || o.GPU != r.GPU || o.Tiers != r.Tiers {
 		return fmt.Sprintf("its bits say %+v", o)
 	}
 	return ""

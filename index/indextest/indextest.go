@@ -590,7 +590,7 @@ var cases = []testCase{
 			t.Fatalf("rows %+v", rows)
 		}
 		r := rows[0]
-		if want := [index.NumTiers]int32{80, 70, 10}; r.Run != 160 || r.GPU != 70 || r.Tiers != want || r.Last != index.TierDisk {
+		if want := [index.NumTiers]int32{80, 70, 10}; r.Run != 160 || r.GPU != 70 || r.Tiers != want {
 			t.Errorf("row %s", rowText(r))
 		}
 		for tier, ranges := range map[index.Tier][][2]int{index.TierGPU: {{0, 70}, {80, 90}, {180, 200}}, index.TierCPU: {{60, 150}}, index.TierDisk: {{140, 160}}} {
@@ -1137,7 +1137,7 @@ var cases = []testCase{
 		for n := 1; n <= 70; n++ {
 			c := newChain(uint64(n), n)
 			t.apply(podA, c.store(0, n), bare(index.TierCPU, c.store(n-1, n)), c.remove(n-1))
-			if r := t.row(podA, 0, c); int(r.Run) != n || int(r.GPU) != n-1 || r.Last != index.TierCPU {
+			if r := t.row(podA, 0, c); int(r.Run) != n || int(r.GPU) != n-1 {
 				t.Errorf("%d blocks: row %+v", n, r)
 			}
 		}
@@ -1225,7 +1225,7 @@ var cases = []testCase{
 		by8 := with(c.store(0, 4), func(c *index.Change) { c.Variant.Unit, c.BlockSize, c.Root = 8, 8, 5 })
 		long := with(c.store(0, 8), func(c *index.Change) { c.BlockSize, c.Hashes = 32, []index.Hash{11, 12, 13, 14} })
 		t.apply(podA, by8, inTier(index.TierCPU, by8), long)
-		runs := map[index.Tier]int32{}
+		var runs [index.NumTiers]int32
 		rows := t.query(index.Query{Candidates: index.NewCandidates("m", nil), Keys: func(v index.Variant) ([]index.Key, error) {
 			if v == variant {
 				return c.keys(v)
@@ -1234,10 +1234,12 @@ var cases = []testCase{
 		}})
 		for _, r := range rows {
 			if r.BlockSize == 32 {
-				runs[r.Last] += r.Run
+				for tier, n := range r.Tiers {
+					runs[tier] += n
+				}
 			}
 		}
-		if !maps.Equal(runs, map[index.Tier]int32{index.TierGPU: 4, index.TierCPU: 1}) {
+		if runs != [index.NumTiers]int32{index.TierGPU: 4, index.TierCPU: 1} {
 			t.Errorf("rows %+v", rows)
 		}
 	}},

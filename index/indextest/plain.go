@@ -409,7 +409,6 @@ func count(row *index.Row, held *plainHeld) {
 		}
 		row.Run++
 		row.Tiers[best]++
-		row.Last = index.Tier(best)
 	}
 }
 

@@ -236,7 +236,6 @@ func (s *plainSource) leavesAChoice() bool {
 func described(d index.Describer) map[index.Source]index.SourceInfo {
 	of := map[index.Source]index.SourceInfo{}
 	for _, info := range d.Describe(nil) {
-		info.Bytes = 0
 		of[info.Source] = info
 	}
 	return of

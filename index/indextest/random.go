@@ -797,7 +797,6 @@ func (r *modelRow) row() (row index.Row) {
 		}
 		row.Run++
 		row.Tiers[best]++
-		row.Last = best
 	}
 	return row
 }
@@ -1536,7 +1535,7 @@ func compareRows(got []index.Row, want []modelRow, pods []string, asked bool, fi
 		if pods != nil {
 			w.Pod = int32(slices.Index(pods, w.Source.Pod))
 		}
-		if !sameView(*g.View, *w.View) || g.Pod != w.Pod || g.Run != w.Run || g.GPU != w.GPU || g.Tiers != w.Tiers || g.Last != w.Last {
+		if !sameView(*g.View, *w.View) || g.Pod != w.Pod || g.Run != w.Run || g.GPU != w.GPU || g.Tiers != w.Tiers {
 			return fmt.Sprintf("\n got %s\nwant %s", rowText(g), rowText(w))
 		}
 		if diff := compareHeld(&g, &want[i], held); diff != "" {
@@ -1588,7 +1587,7 @@ func compareHeld(got *index.Row, want *modelRow, held bool) string {
 func rowText(r index.Row) string {
 	v := *r.View
 	v.Layout = nil
-	return fmt.Sprintf("%+v of %+v, pod %d: run %d gpu %d tiers %v last %v", v, *r.Layout, r.Pod, r.Run, r.GPU, r.Tiers, r.Last)
+	return fmt.Sprintf("%+v of %+v, pod %d: run %d gpu %d tiers %v", v, *r.Layout, r.Pod, r.Run, r.GPU, r.Tiers)
 }
 
 // firings counts how often each rule was put to work.

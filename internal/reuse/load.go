@@ -183,7 +183,8 @@ func (l *Load) chunksEnd(length, local int, held []Held) int {
 			if drop {
 				dropped |= 1 << i
 			}
-			n := l.groupEnd(g, end, length, local, drop, held)
+			row := chunkRow{words: wordsOf(held, g.number, false), size: l.chunk, starts: l.starts}
+			n := g.end(row, end, length, local, drop)
 			if n-local < g.tokens {
 				return local
 			}
@@ -202,14 +203,13 @@ func (l *Load) chunksEnd(length, local int, held []Held) int {
 	return end
 }
 
-// groupEnd returns end, or the earlier token up to which g has its chunks. If drop is
-// set, the last chunk of them is given up.
-func (l *Load) groupEnd(g *loadGroup, end, length, local int, drop bool, held []Held) int {
+// end returns before, or the earlier token up to which g has its chunks in row. If drop is set,
+// the last chunk of them is given up.
+func (g *loadGroup) end(row chunkRow, before, length, local int, drop bool) int {
 	all := length / g.tokens
-	end = min(end, all*g.tokens)
-	row := chunkRow{words: wordsOf(held, g.number, false), size: l.chunk, starts: l.starts}
-	from, to, need := local/g.tokens, end/g.tokens, g.window
-	if end%g.tokens > 0 {
+	before = min(before, all*g.tokens)
+	from, to, need := local/g.tokens, before/g.tokens, g.window
+	if before%g.tokens > 0 {
 		to++ // the chunk that the end is in
 	}
 	switch {
@@ -223,7 +223,7 @@ func (l *Load) groupEnd(g *loadGroup, end, length, local int, drop bool, held []
 	if drop {
 		to--
 	}
-	return min(end, to*g.tokens)
+	return min(before, to*g.tokens)
 }
 
 // tailEnd returns the last boundary inside the block behind end for which all groups

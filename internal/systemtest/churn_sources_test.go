@@ -43,7 +43,7 @@ func (s *churnSources) open(c *churn) {
 	s.zone = serveZone(c.t)
 	dns, err := discovery.DNS(discovery.DNSConfig{
 		Name: "pods.test", Pod: events.Pod{Model: churnModels[0], Port: c.port, ReplayPort: c.port + churnReplayPort, Ranks: churnDNSRanks},
-		Interval: 200 * time.Millisecond, Grace: time.Second, Resolver: s.zone.resolver(), OnError: c.failed,
+		Interval: 200 * time.Millisecond, Grace: time.Second, Resolver: s.zone.resolver(),
 	})
 	c.must(err)
 	watch := events.Source{Name: "watch", Run: func(ctx context.Context, set func([]events.Pod) error) error {
@@ -58,7 +58,7 @@ func (s *churnSources) open(c *churn) {
 			}
 		}
 	}}
-	file := discovery.File(s.file, discovery.FileConfig{Interval: 250 * time.Millisecond, OnError: c.failed})
+	file := discovery.File(s.file, discovery.FileConfig{Interval: 250 * time.Millisecond})
 	s.run = []events.Source{file, dns, watch}
 	s.names = []string{"put", "set"}
 	for _, r := range s.run {

@@ -275,7 +275,7 @@ func (c *churn) must(err error) {
 
 // failed gets faults. Those of connections are what the test makes; no other is.
 func (c *churn) failed(err error) {
-	if text := err.Error(); strings.Contains(text, "events: fleet:") || strings.Contains(text, "kvindex:") {
+	if text := err.Error(); strings.Contains(text, "events: fleet:") && !strings.Contains(text, ": discovery: ") || strings.Contains(text, "kvindex:") {
 		c.t.Error(err)
 	}
 	c.mu.Lock()

@@ -21,14 +21,14 @@ func TestLoadOfPages(t *testing.T) {
 	for round := range 40 {
 		registry := prometheus.NewRegistry()
 		var gauges []*prometheus.GaugeVec
-		for _, name := range []string{"vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc", "vllm:num_requests_waiting_by_reason"} {
+		for _, name := range []string{"vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:num_requests_waiting_by_reason"} {
 			g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: "a \\ \n \"help\" of " + name}, []string{"model_name", "engine", "b"})
 			registry.MustRegister(g)
 			gauges = append(gauges, g)
 		}
 		var want []load.Report
 		for rank := range 1 + r.IntN(4) {
-			w := load.Report{Rank: rank, Waiting: r.IntN(1 << r.IntN(21)), Running: r.IntN(1000), Usage: r.Float64()}
+			w := load.Report{Rank: rank, Waiting: r.IntN(1 << r.IntN(21)), Running: r.IntN(1000)}
 			want = append(want, w)
 			texts := make([]string, 2)
 			for i := range texts {
@@ -36,7 +36,7 @@ func TestLoadOfPages(t *testing.T) {
 					texts[i] += string([]rune("\"\\\n{},= \té世#engine")[r.IntN(18)])
 				}
 			}
-			for i, v := range []float64{float64(w.Waiting), float64(w.Running), w.Usage, 7} {
+			for i, v := range []float64{float64(w.Waiting), float64(w.Running), 7} {
 				gauges[i].WithLabelValues(texts[0], fmt.Sprint(rank), texts[1]).Set(v)
 			}
 		}

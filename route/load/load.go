@@ -25,8 +25,7 @@ import (
 // # The series
 //
 // vLLM (vllm/v1/metrics/loggers.py) has one series for each data-parallel rank, which the label
-// "engine" names. Version 0.9.0 renamed gpu_cache_usage_perc to kv_cache_usage_perc, and had
-// both for a while. Beside several API servers a series may have a label "pid" with one value
+// "engine" names. Beside several API servers a series may have a label "pid" with one value
 // for each of them (the process with the newest figure is not marked).
 //
 // SGLang (python/sglang/srt/observability/metrics_collector.py of 0.5.16, before it
@@ -42,9 +41,6 @@ type Report struct {
 	Rank    int // data-parallel
 	Waiting int // requests in the queue
 	Running int // requests that are computed or generate
-	// Usage is the part of the KV cache that requests in Running hold, from 0 to 1. SGLang 0.5.16
-	// reports the fullest of the pools of a hybrid model.
-	Usage float64
 }
 
 const (
@@ -56,36 +52,31 @@ const (
 const (
 	waiting = iota
 	running
-	usage
 	figures
 )
 
-// An engine is how a kind of engine names its figures. The first name is the one of today.
+// An engine is how a kind of engine names its figures.
 type engine struct {
 	rank  string // the label
-	names [figures][]string
+	names [figures]string
 }
 
 var engines = []engine{
-	{"engine", [figures][]string{
-		waiting: {"vllm:num_requests_waiting"},
-		running: {"vllm:num_requests_running"},
-		usage:   {"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"},
+	{"engine", [figures]string{
+		waiting: "vllm:num_requests_waiting",
+		running: "vllm:num_requests_running",
 	}},
-	{"dp_rank", [figures][]string{
-		waiting: {"sglang:num_queue_reqs"},
-		running: {"sglang:num_running_reqs"},
-		usage:   {"sglang:token_usage"},
+	{"dp_rank", [figures]string{
+		waiting: "sglang:num_queue_reqs",
+		running: "sglang:num_running_reqs",
 	}},
 }
 
 // find returns the engine that has a series of this name, and its figure; nil: none has.
 func find(name string) (*engine, int) {
 	for i := range engines {
-		for figure, names := range engines[i].names {
-			if slices.Contains(names, name) {
-				return &engines[i], figure
-			}
+		if figure := slices.Index(engines[i].names[:], name); figure >= 0 {
+			return &engines[i], figure
 		}
 	}
 	return nil, 0
@@ -93,8 +84,8 @@ func find(name string) (*engine, int) {
 
 // Read reads a page in Prometheus' text format. Ranks is the number of data-parallel ranks that
 // a request can be sent to (picker.Pod.Ranks). If it is at most 1, there is one Report, of rank
-// 0: requests of all ranks are added, and Usage is that of the fullest. Else there is one for
-// each rank that the page names, in their order.
+// 0: requests of all ranks are added. Else there is one for each rank that the page names, in
+// their order.
 //
 // An error names the line, and what is wrong with it. It is one too if the page has a figure of
 // neither engine, or lacks one for a rank, if it names ranks that are not below Ranks, or has
@@ -124,10 +115,10 @@ func Read(page io.Reader, ranks int) ([]Report, error) {
 			continue
 		}
 		if of != nil && of != kind {
-			return nil, fmt.Errorf("load: line %d: the page has figures of %s and of %s", number, of.names[0][0], kind.names[0][0])
+			return nil, fmt.Errorf("load: line %d: the page has figures of %s and of %s", number, of.names[0], kind.names[0])
 		}
 		of = kind
-		rank, value, err := kind.sample(string(line[end:]), figure)
+		rank, value, err := kind.sample(string(line[end:]))
 		if err == nil && ranks > 1 && rank >= ranks {
 			err = fmt.Errorf("rank %d, of %d ranks", rank, ranks)
 		}
@@ -136,7 +127,7 @@ func Read(page io.Reader, ranks int) ([]Report, error) {
 		}
 		at := found[rank]
 		if at == nil {
-			at = &[figures]float64{-1, -1, -1}
+			at = &[figures]float64{-1, -1}
 			found[rank] = at
 		}
 		at[figure] = max(at[figure], value)
@@ -149,23 +140,23 @@ func Read(page io.Reader, ranks int) ([]Report, error) {
 		at := found[rank]
 		for figure, value := range at {
 			if value < 0 {
-				return nil, fmt.Errorf("load: rank %d has no %s", rank, of.names[figure][0])
+				return nil, fmt.Errorf("load: rank %d has no %s", rank, of.names[figure])
 			}
 		}
-		reports = append(reports, Report{rank, int(at[waiting]), int(at[running]), at[usage]})
+		reports = append(reports, Report{rank, int(at[waiting]), int(at[running])})
 	}
 	if ranks > 1 {
 		return reports, nil
 	}
 	all := Report{}
 	for _, r := range reports {
-		all.Waiting, all.Running, all.Usage = all.Waiting+r.Waiting, all.Running+r.Running, max(all.Usage, r.Usage)
+		all.Waiting, all.Running = all.Waiting+r.Waiting, all.Running+r.Running
 	}
 	return []Report{all}, nil
 }
 
 // sample reads the labels and the value of a line.
-func (e *engine) sample(s string, figure int) (rank int, value float64, err error) {
+func (e *engine) sample(s string) (rank int, value float64, err error) {
 	s = strings.TrimLeft(s, " \t")
 	if strings.HasPrefix(s, "{") {
 		var of string
@@ -184,8 +175,6 @@ func (e *engine) sample(s string, figure int) (rank int, value float64, err erro
 	switch {
 	case err != nil || math.IsNaN(value):
 		return 0, 0, fmt.Errorf("its value is %.100q", fields[0])
-	case figure == usage:
-		return rank, min(max(value, 0), 1), nil
 	case value < 0 || value > maxRequests || value != math.Trunc(value):
 		return 0, 0, fmt.Errorf("its value is %.100q, a number of requests is expected", fields[0])
 	}

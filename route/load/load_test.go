@@ -21,14 +21,14 @@ func TestRead(t *testing.T) {
 		ranks int
 		want  []load.Report
 	}{
-		{"vllm", 0, []load.Report{{Waiting: 12, Running: 37, Usage: 0.8734402852049911}}},
-		{"vllm", 2, []load.Report{{Waiting: 12, Running: 37, Usage: 0.8734402852049911}}},
-		{"vllm-ranks", 1, []load.Report{{Waiting: 5, Running: 14, Usage: 0.5}}},
-		{"vllm-ranks", 2, []load.Report{{0, 0, 8, 0.25}, {1, 5, 6, 0.5}}},
-		{"vllm-0.8", 0, []load.Report{{Waiting: 1, Running: 2, Usage: 0.0625}}},
-		{"sglang", 0, []load.Report{{Waiting: 2021, Running: 9, Usage: 0.28}}},
-		{"sglang-ranks", 0, []load.Report{{Waiting: 4, Running: 6, Usage: 0.5}}},
-		{"sglang-ranks", 8, []load.Report{{0, 3, 4, 0.5}, {1, 1, 2, 0.25}}},
+		{"vllm", 0, []load.Report{{Waiting: 12, Running: 37}}},
+		{"vllm", 2, []load.Report{{Waiting: 12, Running: 37}}},
+		{"vllm-ranks", 1, []load.Report{{Waiting: 5, Running: 14}}},
+		{"vllm-ranks", 2, []load.Report{{0, 0, 8}, {1, 5, 6}}},
+		{"vllm-0.8", 0, []load.Report{{Waiting: 1, Running: 2}}},
+		{"sglang", 0, []load.Report{{Waiting: 2021, Running: 9}}},
+		{"sglang-ranks", 0, []load.Report{{Waiting: 4, Running: 6}}},
+		{"sglang-ranks", 8, []load.Report{{0, 3, 4}, {1, 1, 2}}},
 	} {
 		page, err := os.Open("testdata/" + c.file + ".txt")
 		if err != nil {
@@ -43,10 +43,10 @@ func TestRead(t *testing.T) {
 }
 
 // valid is a page of one rank, without labels.
-const valid = "vllm:num_requests_waiting 1\nvllm:num_requests_running 2\nvllm:kv_cache_usage_perc 0.5\n"
+const valid = "vllm:num_requests_waiting 1\nvllm:num_requests_running 2\n"
 
 func TestForms(t *testing.T) {
-	want := []load.Report{{Waiting: 1, Running: 2, Usage: 0.5}}
+	want := []load.Report{{Waiting: 1, Running: 2}}
 	for _, page := range []string{
 		valid,
 		strings.ReplaceAll(valid, "\n", "\r\n"),
@@ -63,12 +63,6 @@ func TestForms(t *testing.T) {
 			t.Errorf("%q: %v, %v", page, got, err)
 		}
 	}
-	for value, want := range map[string]float64{"1.0001": 1, "-0.01": 0, "+Inf": 1} {
-		page := strings.Replace(valid, "0.5", value, 1)
-		if got, err := load.Read(strings.NewReader(page), 0); err != nil || got[0].Usage != want {
-			t.Errorf("usage %s: %v, %v", value, got, err)
-		}
-	}
 }
 
 func TestErrors(t *testing.T) {
@@ -80,14 +74,13 @@ func TestErrors(t *testing.T) {
 		{waits(""), "rank 0 has no vllm:num_requests_waiting"},
 		{waits(`vllm:num_requests_waiting{engine="1"} 1`), "rank 0 has no vllm:num_requests_waiting"},
 		{valid + "vllm:num_requests_waiting{engine=\"1\"} 1\n", "rank 1 has no vllm:num_requests_running"},
-		{valid + "sglang:num_queue_reqs 1\n", "line 4: the page has figures of vllm"},
+		{valid + "sglang:num_queue_reqs 1\n", "line 3: the page has figures of vllm"},
 		{waits("vllm:num_requests_waiting{} "), "line 1: vllm:num_requests_waiting: it has no value"},
 		{waits("vllm:num_requests_waiting -1"), `"-1"`},
 		{waits("vllm:num_requests_waiting 1.5"), `"1.5"`},
 		{waits("vllm:num_requests_waiting 1048577"), `"1048577"`},
 		{waits("vllm:num_requests_waiting +Inf"), `"+Inf"`},
 		{waits("vllm:num_requests_waiting NaN"), `"NaN"`},
-		{strings.Replace(valid, "0.5", "NaN", 1), `line 3: vllm:kv_cache_usage_perc: its value is "NaN"`},
 		{waits("vllm:num_requests_waiting one"), `"one"`},
 		{waits(`vllm:num_requests_waiting{engine="one"} 1`), `engine is "one"`},
 		{waits(`vllm:num_requests_waiting{engine="-1"} 1`), `engine is "-1"`},
@@ -120,9 +113,9 @@ func TestErrors(t *testing.T) {
 func TestReadAgainstPlain(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 500 {
-		names, label := []string{"vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:gpu_cache_usage_perc"}, "engine"
+		names, label := []string{"vllm:num_requests_waiting", "vllm:num_requests_running"}, "engine"
 		if r.IntN(2) == 0 {
-			names, label = []string{"sglang:num_queue_reqs", "sglang:num_running_reqs", "sglang:token_usage"}, "dp_rank"
+			names, label = []string{"sglang:num_queue_reqs", "sglang:num_running_reqs"}, "dp_rank"
 		}
 		ranks := 1 + r.IntN(5)
 		want := make([]load.Report, ranks)
@@ -131,16 +124,16 @@ func TestReadAgainstPlain(t *testing.T) {
 		for rank := range want {
 			w := load.Report{Rank: rank}
 			for range 1 + r.IntN(3) { // what several processes say of one rank
-				s := load.Report{Waiting: r.IntN(50), Running: r.IntN(50), Usage: float64(r.IntN(101)) / 100}
-				w.Waiting, w.Running, w.Usage = max(w.Waiting, s.Waiting), max(w.Running, s.Running), max(w.Usage, s.Usage)
-				for i, v := range []any{s.Waiting, s.Running, s.Usage} {
+				s := load.Report{Waiting: r.IntN(50), Running: r.IntN(50)}
+				w.Waiting, w.Running = max(w.Waiting, s.Waiting), max(w.Running, s.Running)
+				for i, v := range []int{s.Waiting, s.Running} {
 					of := []string{fmt.Sprintf(`%s="%d"`, label, rank), fmt.Sprintf(`model_name="a\\\"%d"`, r.IntN(9)), `pid="1"`}
 					r.Shuffle(len(of), func(i, j int) { of[i], of[j] = of[j], of[i] })
 					lines = append(lines, fmt.Sprintf("%s{%s} %v\n", names[i], strings.Join(of, ","), v), "# HELP "+names[i]+"\n", names[i]+"_x 1\n")
 				}
 			}
 			want[rank] = w
-			all = load.Report{Waiting: all.Waiting + w.Waiting, Running: all.Running + w.Running, Usage: max(all.Usage, w.Usage)}
+			all = load.Report{Waiting: all.Waiting + w.Waiting, Running: all.Running + w.Running}
 		}
 		r.Shuffle(len(lines), func(i, j int) { lines[i], lines[j] = lines[j], lines[i] })
 		page := strings.Join(lines, "")
@@ -169,7 +162,7 @@ func FuzzRead(f *testing.F) {
 		}
 		last := -1
 		for _, r := range reports {
-			if r.Rank <= last || r.Waiting < 0 || r.Running < 0 || !(r.Usage >= 0 && r.Usage <= 1) || r.Rank >= max(ranks, 1) {
+			if r.Rank <= last || r.Waiting < 0 || r.Running < 0 || r.Rank >= max(ranks, 1) {
 				t.Fatalf("%+v, %d ranks", reports, ranks)
 			}
 			last = r.Rank

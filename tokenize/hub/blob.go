@@ -86,14 +86,13 @@ func (c *Client) file(ctx context.Context, s source, commit string, f file, sum 
 			return false, err
 		}
 		defer l.unlock()
-		digest := m.etag
-		if !isDigest(digest) {
-			digest = f.digest // may be "": then the length alone is checked
+		if m.digest = m.etag; !isDigest(m.digest) {
+			m.digest = f.digest
 		}
-		if isWhole(blob, digest, m.size) {
+		if isWhole(blob, m.digest, m.size) {
 			return false, c.link(blob, path, false)
 		}
-		at, err := c.download(ctx, s, m, blob, digest, l)
+		at, err := c.download(ctx, s, m, blob, l)
 		if err != nil {
 			was := high
 			high = max(high, at)
@@ -159,7 +158,7 @@ func isWhole(path, digest string, size int64) bool {
 // download makes a blob. A part that came before the connection was cut is kept, and resumed by a
 // Range; but without a lock that excludes others the file is this call's alone, and goes
 // with it. at is how many bytes of the file were there.
-func (c *Client) download(ctx context.Context, s source, m meta, blob, digest string, l lock) (at int64, err error) {
+func (c *Client) download(ctx context.Context, s source, m meta, blob string, l lock) (at int64, err error) {
 	f, from, err := c.incomplete(blob, m.size, l)
 	if err != nil {
 		return 0, err
@@ -171,16 +170,16 @@ func (c *Client) download(ctx context.Context, s source, m meta, blob, digest st
 		}
 		f.Close()
 	}()
-	h := newSum(digest, m.size)
-	if _, err := io.Copy(h, io.LimitReader(f, from)); err != nil {
+	p := part{File: f, sum: newSum(m.digest, m.size), from: from}
+	if _, err := io.Copy(p.sum, io.LimitReader(f, from)); err != nil {
 		return 0, err
 	}
 	if from < m.size {
-		if at, err = c.receive(ctx, s, m, f, &h, from, digest); err != nil {
+		if at, err = c.receive(ctx, s, m, &p); err != nil {
 			return at, err
 		}
 	}
-	if err := h.check(); err != nil {
+	if err := p.sum.check(); err != nil {
 		err = fmt.Errorf("%s: %w", redacted(m.from), err)
 		if from > 0 { // what was kept may be what is wrong
 			_ = os.Remove(f.Name())
@@ -226,8 +225,16 @@ func (c *Client) incomplete(blob string, size int64, l lock) (f *os.File, from i
 	return f, from, err
 }
 
-// receive gets the bytes of a file from an offset on, and returns up to where they are there.
-func (c *Client) receive(ctx context.Context, s source, m meta, f *os.File, h *sum, from int64, digest string) (at int64, err error) {
+// A part is a file that is being downloaded, and the sum of what it has.
+type part struct {
+	*os.File
+	sum  sum
+	from int64 // up to where it has the bytes
+}
+
+// receive gets the bytes of a file behind p.from, and returns up to where they are there.
+func (c *Client) receive(ctx context.Context, s source, m meta, p *part) (at int64, err error) {
+	from := p.from
 	header := http.Header{}
 	if from > 0 {
 		header.Set("Range", fmt.Sprintf("bytes=%d-", from))
@@ -235,14 +242,14 @@ func (c *Client) receive(ctx context.Context, s source, m meta, f *os.File, h *s
 	a, err := c.send(ctx, http.MethodGet, m.from, header)
 	if err != nil {
 		if e := (*Error)(nil); errors.As(err, &e) && e.Status == http.StatusRequestedRangeNotSatisfiable && from > 0 {
-			_ = os.Remove(f.Name())
+			_ = os.Remove(p.Name())
 			err = &passing{err}
 		}
 		return from, err
 	}
 	defer a.Close()
 	if from > 0 && a.StatusCode != http.StatusPartialContent {
-		from, *h = 0, newSum(digest, m.size) // all of it again, over what is there
+		from, p.sum = 0, newSum(m.digest, m.size) // all of it again, over what is there
 	} else if want := fmt.Sprintf("bytes %d-%d/%d", from, m.size-1, m.size); from > 0 && a.Header.Get("Content-Range") != want {
 		return from, fmt.Errorf("%s: Content-Range is %.60q, not %q", redacted(a.Request.URL), a.Header.Get("Content-Range"), want)
 	} else if from == 0 && a.StatusCode != http.StatusOK {
@@ -255,8 +262,8 @@ func (c *Client) receive(ctx context.Context, s source, m meta, f *os.File, h *s
 		if at+int64(n) > m.size {
 			return at, fmt.Errorf("%s: more than the %d bytes that were told", redacted(a.Request.URL), m.size)
 		}
-		_, _ = h.Write(buf[:n]) // it has no error
-		if failed := c.failing("write", f.Name(), func() error { _, err := f.WriteAt(buf[:n], at); return err }); failed != nil {
+		_, _ = p.sum.Write(buf[:n]) // it has no error
+		if failed := c.failing("write", p.Name(), func() error { _, err := p.WriteAt(buf[:n], at); return err }); failed != nil {
 			return at, failed
 		}
 		at += int64(n)

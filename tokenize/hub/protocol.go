@@ -184,7 +184,11 @@ func (c *Client) send(ctx context.Context, method string, to *url.URL, header ht
 		return nil, err
 	}
 	for range maxJumps + 1 {
-		a, err := c.ask(ctx, method, to, header, token, hub)
+		own := "" // the token, for no other host
+		if sameOrigin(to, hub) {
+			own = token
+		}
+		a, err := c.ask(ctx, method, to, header, own)
 		if err != nil {
 			return nil, err
 		}
@@ -213,8 +217,8 @@ func (c *Client) send(ctx context.Context, method string, to *url.URL, header ht
 	return nil, fmt.Errorf("%s: more than %d redirects", redacted(to), maxJumps)
 }
 
-// ask makes one request.
-func (c *Client) ask(ctx context.Context, method string, to *url.URL, header http.Header, token string, hub *url.URL) (*answer, error) {
+// ask makes one request, with a token if that is not empty.
+func (c *Client) ask(ctx context.Context, method string, to *url.URL, header http.Header, token string) (*answer, error) {
 	a := &answer{time: c.stall, give: func() { <-c.places }}
 	if a.time == 0 {
 		a.time = maxStall
@@ -232,7 +236,7 @@ func (c *Client) ask(ctx context.Context, method string, to *url.URL, header htt
 		// Else the transport unpacks what it did not ask for, and lengths are not the file's.
 		r.Header.Set("Accept-Encoding", "identity")
 		r.Header.Set("User-Agent", "kvindex")
-		if token != "" && sameOrigin(to, hub) {
+		if token != "" {
 			r.Header.Set("Authorization", "Bearer "+token)
 		}
 		host := http.Client{}
@@ -279,10 +283,11 @@ func (c *Client) address(path string) (*url.URL, error) {
 
 // meta describes a file before it is downloaded.
 type meta struct {
-	etag string // checked
-	size int64
-	from *url.URL // where the bytes are
-	name string
+	etag   string // checked
+	digest string // of the bytes; "": the length alone is checked
+	size   int64
+	from   *url.URL // where the bytes are
+	name   string
 }
 
 // head is get_hf_file_metadata.
