@@ -247,15 +247,15 @@ func TestGateNames(t *testing.T) {
 			t.Errorf("the log says %d times that no pod is heard", n)
 		}
 		_, message := payload(1)
-		must(t, ix.Ingest("a", "m", []byte(message)))
+		must(t, ix.Ingest("a", "n", []byte(message)))
 		time.Sleep(goneAfter)
 		if _, _, err := g.parse("kv@c@m"); err == nil {
 			t.Error("a pod that was heard lately has lost its place")
 		}
 		time.Sleep(goneAfter)
-		must(t, ix.Ingest("a", "n", []byte(message)))
+		must(t, ix.Ingest("a", "m", []byte(message)))
 		if pod, _, err := g.parse("kv@c@m"); err != nil || pod != "c" || len(ix.Pods(nil)) != 2 {
-			t.Errorf("b has brought nothing, and a something for n: %v, %+v", err, ix.Pods(nil))
+			t.Errorf("b has brought nothing, and a something for m: %v, %+v", err, ix.Pods(nil))
 		}
 		time.Sleep(2 * goneAfter)
 		if pod, _, err := g.parse("kv@d@o"); err != nil || pod != "d" || len(ix.Pods(nil)) != 0 {
