@@ -130,6 +130,20 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// An error of a bootstrap does not show the secrets of its URL: it goes to the log.
+func TestBootstrapSecret(t *testing.T) {
+	public, _, end := running(t, settings{})
+	for _, want := range []string{"404", "refused"} { // while the other service runs, and after its end
+		_, err := fetch(t.Context(), strings.Replace(public, "//", "//user:secret@", 1)+"/none?token=secret", "", nil)
+		if err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), want) {
+			t.Error(err)
+		}
+		if want == "404" {
+			must(t, end())
+		}
+	}
+}
+
 // While the service ends it is not ready, accepts requests during the grace time, and answers all
 // that it has accepted.
 func TestDrain(t *testing.T) {
