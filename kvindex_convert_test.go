@@ -76,6 +76,33 @@ func TestPairsOfNoPrompt(t *testing.T) {
 	}
 }
 
+// A store of hashes alone does not show that blocks have no pairs: a prompt that is routed afterwards
+// counts in pairs, and its blocks confirm it.
+func TestPairsByHashAlone(t *testing.T) {
+	ix := open(t)
+	var batches []*events.Batch
+	var prompts [][]uint32
+	for n := range uint64(2) {
+		tokens := fakeengine.NewPrompt(n, 1, 65).Tokens
+		e := events.Event{Kind: events.Stored, Pairs: true, BlockSize: 16}
+		for i := range 64 {
+			e.Tokens = append(e.Tokens, tokens[i], tokens[i+1])
+		}
+		for i := range uint64(4) {
+			e.Hashes = append(e.Hashes, 10*n+i)
+		}
+		prompts, batches = append(prompts, tokens), append(batches, &events.Batch{Events: []events.Event{e}})
+	}
+	must(t, ix.ApplyBatch("a", "m", batches[0]))
+	must(t, ix.ApplyBatch("a", "m", &events.Batch{Events: []events.Event{{Kind: events.Stored, Hashes: []uint64{3}, BlockSize: 16, Medium: "CPU"}}}))
+	sends(t, ix, prompts[1], 0)
+	most, _ := predicted(t, ix, prompts[1], 0)
+	must(t, ix.ApplyBatch("a", "m", batches[1]))
+	if _, cached := predicted(t, ix, prompts[1], 0); most != cached || ix.Stats().Predictions.Confirmed != 1 {
+		t.Errorf("predicted %d, cached %d: %+v", most, cached, ix.Stats().Predictions)
+	}
+}
+
 // A pod whose blocks are of many sizes takes no room from others.
 func TestVariantsAreFew(t *testing.T) {
 	ix := open(t, kvindex.WithProfile(func(pod, _ string) kvindex.Profile {

@@ -369,24 +369,27 @@ func (x *exchange) limit() error {
 	return &refusal{http.StatusServiceUnavailable, "no pod is up that has an address and a port"}
 }
 
-// within reports whether a pod is in the subset. An element of the subset is an address with a port,
-// or without one for all ports.
+// within reports whether a pod is in the subset.
 func (x *exchange) within(pod picker.Pod) bool {
+	return slices.ContainsFunc(x.subset, func(endpoint string) bool { return isAt(pod, endpoint) })
+}
+
+// isAt reports whether an endpoint is that of a pod, in any form of its address. An endpoint without a
+// port stands for all ports.
+func isAt(pod picker.Pod, endpoint string) bool {
 	host, _, _ := net.SplitHostPort(pod.Host)
+	if endpoint == pod.Host || endpoint == host {
+		return true
+	}
 	at, err := netip.ParseAddrPort(pod.Host)
-	return slices.ContainsFunc(x.subset, func(e string) bool {
-		if e == pod.Host || e == host {
-			return true
-		}
-		if err != nil {
-			return false
-		}
-		if other, err := netip.ParseAddrPort(e); err == nil {
-			return other == at
-		}
-		other, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(e, "["), "]"))
-		return err == nil && other == at.Addr()
-	})
+	if err != nil {
+		return false
+	}
+	if other, err := netip.ParseAddrPort(endpoint); err == nil {
+		return other == at
+	}
+	other, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(endpoint, "["), "]"))
+	return err == nil && other == at.Addr()
 }
 
 func (x *exchange) requestsAt(pod picker.Pod) (n int) {
@@ -498,12 +501,12 @@ func (x *exchange) responseBody(b *extproc.HttpBody) error {
 // followMove moves the load of a request that a fallback endpoint has served: it ends the pick and
 // begins another one at that endpoint.
 func (x *exchange) followMove() {
-	if x.pick == nil || x.served == "" || x.served == x.pick.Pod.Host {
+	if x.pick == nil || x.served == "" || isAt(x.pick.Pod, x.served) {
 		return
 	}
 	x.end(unknown, fmt.Errorf("epp: %.100s has served the request", x.served))
 	for _, pod := range x.Picker.Pods() {
-		if pod.Host == x.served {
+		if isAt(pod, x.served) {
 			x.request.Pods = []string{pod.Name}
 			// The pod has the request already: after an error, the request only does not count as load.
 			x.pick, _ = x.Picker.Pick(context.WithoutCancel(x.srv.Context()), &x.request)

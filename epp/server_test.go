@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"strings"
@@ -327,6 +328,21 @@ func TestEnds(t *testing.T) {
 				t.Errorf("%+v", s)
 			}
 		})
+	}
+}
+
+// TestServedForms: the endpoint that has served is recognized in each form of its address, and the
+// greatest MaxBody is no bound.
+func TestServedForms(t *testing.T) {
+	p := newPool(t, picker.Config{Model: "m"}, 1)
+	must(t, p.picker.Set([]picker.Pod{{Name: "pod-0", Host: "[FD00:0::1]:8000"}}))
+	var e ends
+	v := envoy{stub: dial(t, epp.Config{Picker: p.picker, MaxBody: math.MaxInt, OnEnd: e.add}), request: duplex, back: duplex}
+	c := call{body: p.body(), cuts: 1, served: "[fd00::1]:8000", answer: []string{`{"usage":{"prompt_tokens":144,"prompt_tokens_details":{"cached_tokens":128}}}`}}
+	_, err := v.do(t.Context(), &c)
+	must(t, err)
+	if p.idle(t); fmt.Sprint(e.all) != "[pod-0 144 128]" {
+		t.Error(e.all)
 	}
 }
 

@@ -331,11 +331,12 @@ func passes(err error) bool {
 	return errors.As(err, &of) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// fetch returns an Indexer that is restored from another service's snapshot.
-func fetch(ctx context.Context, url, token string, options []kvindex.Option) (*kvindex.Indexer, error) {
+// fetch returns an Indexer that is restored from another service's snapshot. Its errors do not
+// show the URL, which may have secrets.
+func fetch(ctx context.Context, from, token string, options []kvindex.Option) (*kvindex.Indexer, error) {
 	ctx, cancel := context.WithTimeout(ctx, restoreTime)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -344,11 +345,11 @@ func fetch(ctx context.Context, url, token string, options []kvindex.Option) (*k
 	}
 	a, err := http.DefaultClient.Do(r)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", r.URL.Host, errors.Unwrap(err))
 	}
 	defer a.Body.Close()
 	if a.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answered %s", url, a.Status)
+		return nil, fmt.Errorf("%s answered %s", r.URL.Host, a.Status)
 	}
 	return kvindex.Restore(ctx, a.Body, options...)
 }

@@ -130,6 +130,20 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// An error of a bootstrap does not show the secrets of its URL: it goes to the log.
+func TestBootstrapSecret(t *testing.T) {
+	public, _, end := running(t, settings{})
+	for _, want := range []string{"404", "refused"} { // while the other service runs, and after its end
+		_, err := fetch(t.Context(), strings.Replace(public, "//", "//user:secret@", 1)+"/none?token=secret", "", nil)
+		if err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), want) {
+			t.Error(err)
+		}
+		if want == "404" {
+			must(t, end())
+		}
+	}
+}
+
 // While the service ends it is not ready, accepts requests during the grace time, and answers all
 // that it has accepted.
 func TestDrain(t *testing.T) {
@@ -247,15 +261,15 @@ func TestGateNames(t *testing.T) {
 			t.Errorf("the log says %d times that no pod is heard", n)
 		}
 		_, message := payload(1)
-		must(t, ix.Ingest("a", "m", []byte(message)))
+		must(t, ix.Ingest("a", "n", []byte(message)))
 		time.Sleep(goneAfter)
 		if _, _, err := g.parse("kv@c@m"); err == nil {
 			t.Error("a pod that was heard lately has lost its place")
 		}
 		time.Sleep(goneAfter)
-		must(t, ix.Ingest("a", "n", []byte(message)))
+		must(t, ix.Ingest("a", "m", []byte(message)))
 		if pod, _, err := g.parse("kv@c@m"); err != nil || pod != "c" || len(ix.Pods(nil)) != 2 {
-			t.Errorf("b has brought nothing, and a something for n: %v, %+v", err, ix.Pods(nil))
+			t.Errorf("b has brought nothing, and a something for m: %v, %+v", err, ix.Pods(nil))
 		}
 		time.Sleep(2 * goneAfter)
 		if pod, _, err := g.parse("kv@d@o"); err != nil || pod != "d" || len(ix.Pods(nil)) != 0 {

@@ -178,7 +178,10 @@ func (r *Rank) Applied(b *events.Batch, at time.Time, whole bool) {
 		case events.Cleared: // from then on the view is complete
 			clears = true
 		case events.Stored:
-			r.Groups, r.Pairs = engine.Learn(r.Groups, e), e.Pairs
+			r.Groups = engine.Learn(r.Groups, e)
+			if len(e.Tokens) > 0 { // hashes alone do not show pairs
+				r.Pairs = e.Pairs
+			}
 		}
 	}
 	switch {

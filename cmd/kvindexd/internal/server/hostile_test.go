@@ -229,6 +229,19 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// A body of MaxBody bytes is taken, also if it is all that MaxBodies has room for.
+func TestLargestBody(t *testing.T) {
+	for _, n := range []int{1 << 10, 64 << 10, 100_000} {
+		f := start(t, server.Config{Model: "m", MaxBody: int64(n), MaxBodies: int64(n)})
+		for more, want := range []int{http.StatusOK, http.StatusRequestEntityTooLarge} {
+			body := `{"tokens": [1]}` + strings.Repeat(" ", n+more-15)
+			if code, got, _ := exchange(t, "POST", f.public.URL+"/v1/score", body); code != want {
+				t.Errorf("%d bytes of %d: %d %s", len(body), n, code, got)
+			}
+		}
+	}
+}
+
 // A request above the bound of running requests is refused at once.
 func TestBusy(t *testing.T) {
 	started, answer := make(chan struct{}), make(chan struct{})

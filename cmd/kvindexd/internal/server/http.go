@@ -172,7 +172,7 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request) (*buffer, error) {
 	if r.ContentLength > s.cfg.MaxBody {
 		return b, s.tooLarge()
 	}
-	if err := s.hold(b, max(cap(b.bytes), firstBuffer)); err != nil {
+	if err := s.hold(b, max(cap(b.bytes), int(min(firstBuffer, s.cfg.MaxBody+1)))); err != nil {
 		return b, err
 	}
 	for body := http.MaxBytesReader(w, r.Body, s.cfg.MaxBody); ; {
