@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -355,7 +356,7 @@ func fetch(ctx context.Context, url, token string, options []kvindex.Option) (*k
 // startFleet starts a Fleet for the sources of pods, and the subscriptions.
 func (v *service) startFleet(ctx context.Context, sink events.Sink, running *sync.WaitGroup) error {
 	problem := func(err error) { v.log.Warn("events", "error", err) }
-	v.gate = &gate{most: cmp.Or(v.maxPods, defaultPods), ix: v.ix, log: v.log, pods: make(map[string]bool), models: make(map[string]bool)}
+	v.gate = &gate{most: cmp.Or(v.maxPods, defaultPods), ix: v.ix, log: v.log, pods: make(map[string]time.Time), models: make(map[string]time.Time)}
 	var names []string
 	for _, p := range v.ix.Pods(nil) {
 		names = append(names, p.Pod)
@@ -526,22 +527,40 @@ type gate struct {
 	ix   *kvindex.Indexer
 	log  *slog.Logger
 
-	mu           sync.Mutex // guards the fields below
-	pods, models map[string]bool
+	mu           sync.Mutex           // guards the fields below
+	pods, models map[string]time.Time // when a topic named them last
 	reported     bool
 	tidied       time.Time
 }
 
-// goneAfter is the time after which a pod that has connected and is away makes room for another.
+// goneAfter is the time after which a pod that has connected and is away makes room for another,
+// and a model without pods likewise.
 const goneAfter = 10 * time.Minute
 
-// tidy removes the pods that have been away for goneAfter. The caller holds mu.
+// tidy forgets the pods that have been away for goneAfter, and models without pods. The caller
+// holds mu.
 func (g *gate) tidy() {
+	pods, models := make(map[string]bool), make(map[string]bool) // those that are not away
 	for _, p := range g.ix.Pods(nil) {
-		if g.pods[p.Pod] && p.Connected.IsZero() && time.Since(p.LastMessage) > goneAfter && g.ix.RemovePod(p.Pod) == nil {
-			delete(g.pods, p.Pod)
+		if _, ours := g.pods[p.Pod]; !ours || !p.Connected.IsZero() || time.Since(p.LastMessage) <= goneAfter {
+			pods[p.Pod], models[p.Model] = true, true
 		}
 	}
+	maps.DeleteFunc(g.pods, func(pod string, named time.Time) bool {
+		return !pods[pod] && time.Since(named) > goneAfter && g.ix.RemovePod(pod) == nil
+	})
+	maps.DeleteFunc(g.models, func(model string, named time.Time) bool {
+		return !models[model] && time.Since(named) > goneAfter
+	})
+}
+
+// full reports whether a pod or a model is one too many.
+func (g *gate) full(pod, model string) bool {
+	more := func(of map[string]time.Time, name string) bool {
+		_, has := of[name]
+		return !has && len(of) >= g.most
+	}
+	return more(g.pods, pod) || more(g.models, model)
 }
 
 var errGate = errors.New("too many pods or models have connected")
@@ -552,17 +571,17 @@ func (g *gate) parse(text string) (pod, model string, err error) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.pods[pod] && len(g.pods) >= g.most && time.Since(g.tidied) > goneAfter/10 {
+	if g.full(pod, model) && time.Since(g.tidied) > goneAfter/10 {
 		g.tidied = time.Now()
 		g.tidy()
 	}
-	if !g.pods[pod] && len(g.pods) >= g.most || !g.models[model] && len(g.models) >= g.most {
+	if g.full(pod, model) {
 		if !g.reported {
 			g.log.Error("no further pods are heard: whoever reaches the port of events can name them", "most", g.most, "pod", pod, "model", model)
 			g.reported = true
 		}
 		return "", "", errGate
 	}
-	g.pods[pod], g.models[model] = true, true
+	g.pods[pod], g.models[model] = time.Now(), time.Now()
 	return pod, model, nil
 }

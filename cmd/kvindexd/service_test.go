@@ -230,7 +230,7 @@ func TestGateNames(t *testing.T) {
 		must(t, err)
 		defer ix.Close()
 		var log journal
-		g := gate{most: 2, ix: ix, log: logger(&log, slog.LevelInfo), pods: make(map[string]bool), models: make(map[string]bool)}
+		g := gate{most: 2, ix: ix, log: logger(&log, slog.LevelInfo), pods: make(map[string]time.Time), models: make(map[string]time.Time)}
 		for _, c := range []struct {
 			topic string
 			heard bool
@@ -254,6 +254,18 @@ func TestGateNames(t *testing.T) {
 		time.Sleep(goneAfter)
 		if pod, _, err := g.parse("kv@c@m"); err != nil || pod != "c" || len(ix.Pods(nil)) != 0 {
 			t.Errorf("a pod that is away keeps its place: %v", err)
+		}
+		must(t, ix.Sink().StreamNote("c", "m", "s", events.NoteOpened))
+		must(t, ix.Sink().StreamNote("c", "m", "s", events.NoteConnected))
+		must(t, ix.Ingest("c", "n", []byte(message)))
+		for _, topic := range []string{"kv@d@o", "kv@e@m"} { // in place of b and n, which the index has not, then of d
+			if _, _, err := g.parse(topic); err != nil {
+				t.Errorf("%s: a pod or a model that has gone keeps its place: %v", topic, err)
+			}
+			time.Sleep(goneAfter + time.Second)
+		}
+		if _, ok := ix.Pod("c", "n"); !ok {
+			t.Error("a pod has lost its blocks because it was away for another model")
 		}
 	})
 }
