@@ -36,6 +36,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
@@ -100,7 +101,7 @@ func NewServer(cfg Config, options ...grpc.ServerOption) (*grpc.Server, error) {
 		cfg.Ready = func() bool { return cfg.Picker.Ready().Pods > 0 }
 	}
 	// A buffered body comes in one message, with its headers' metadata.
-	s := grpc.NewServer(append([]grpc.ServerOption{grpc.MaxRecvMsgSize(cfg.MaxBody + 1<<20)}, options...)...)
+	s := grpc.NewServer(append([]grpc.ServerOption{grpc.MaxRecvMsgSize(min(cfg.MaxBody, math.MaxInt-1<<20) + 1<<20)}, options...)...)
 	extproc.RegisterExternalProcessorServer(s, &processor{Config: cfg})
 	health.RegisterHealthServer(s, checker{ready: cfg.Ready})
 	return s, nil
