@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -193,6 +194,16 @@ func TestReady(t *testing.T) {
 	}
 	if code, got, _ := exchange(t, "GET", f.public.URL+"/score_completions", ""); code != 503 || !strings.Contains(got, "the service ends") {
 		t.Errorf("the reference's probe while it drains: %d %s", code, got)
+	}
+	exact := start(t, server.Config{ReadyShare: 0.28, Model: "m"}) // 0.28 * 25 is more than 7
+	must(t, exact.fleet.Put("x", events.Pod{ID: "away", Model: "m", Host: "127.0.0.1", Port: 1, Ranks: 18}))
+	for i := range 7 {
+		exact.add(t, kvindextest.EngineConfig{Pod: strconv.Itoa(i)})
+	}
+	for code, failing := ready(exact.server); code != 200; code, failing = ready(exact.server) {
+		if exact.ctx.Err() != nil {
+			t.Fatalf("with 7 of 25: %d %v", code, failing)
+		}
 	}
 	early := server.New(server.Config{Model: "m"})
 	early.Check("restored", "nobody has it")

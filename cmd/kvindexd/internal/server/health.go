@@ -60,7 +60,7 @@ func (s *Server) silent() string {
 			}
 		}
 	}
-	if float64(connected) >= s.cfg.ReadyShare*float64(ranks) {
+	if ranks == 0 || float64(connected)/float64(ranks) >= s.cfg.ReadyShare {
 		return ""
 	}
 	return fmt.Sprintf("%d of %d ranks are connected, a share of %v is needed", connected, ranks, s.cfg.ReadyShare)
