@@ -12,6 +12,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"sync"
 	"time"
@@ -331,11 +332,12 @@ func passes(err error) bool {
 	return errors.As(err, &of) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// fetch returns an Indexer that is restored from another service's snapshot.
-func fetch(ctx context.Context, url, token string, options []kvindex.Option) (*kvindex.Indexer, error) {
+// fetch returns an Indexer that is restored from another service's snapshot. Its errors do not show
+// the URL, which may have a password.
+func fetch(ctx context.Context, from, token string, options []kvindex.Option) (*kvindex.Indexer, error) {
 	ctx, cancel := context.WithTimeout(ctx, restoreTime)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -343,12 +345,16 @@ func fetch(ctx context.Context, url, token string, options []kvindex.Option) (*k
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
 	a, err := http.DefaultClient.Do(r)
+	var of *url.Error
+	if errors.As(err, &of) {
+		err = of.Err
+	}
 	if err != nil {
 		return nil, err
 	}
 	defer a.Body.Close()
 	if a.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answered %s", url, a.Status)
+		return nil, fmt.Errorf("it answered %s", a.Status)
 	}
 	return kvindex.Restore(ctx, a.Body, options...)
 }

@@ -405,13 +405,13 @@ func setRedis(c *Config, s string) error {
 		return errors.New("must be a URL that begins with redis://, rediss://, valkey:// or valkeys://")
 	}
 	c.Redis = scheme + "://" + rest
-	if u, err := url.Parse(c.Redis); err != nil || u.Host == "" && u.Path == "" {
-		return errors.New("must be a URL with a host") // err would show the password
+	if u, err := url.Parse(c.Redis); err != nil || u.Host == "" && u.Path == "" || u.Fragment != "" {
+		return errors.New("must be a URL with a host, and %23 in place of # in a password") // err would show the password
 	}
 	return nil
 }
 
-// hidePassword masks the user information and the query of a URL.
+// hidePassword masks the user information, the query and the fragment of a URL.
 func hidePassword(s string) string {
 	if s == "" {
 		return ""
@@ -423,8 +423,8 @@ func hidePassword(s string) string {
 	if err != nil {
 		return "(hidden)"
 	}
-	secret := u.User != nil || u.RawQuery != ""
-	u.User, u.RawQuery = nil, ""
+	secret := u.User != nil || u.RawQuery != "" || u.Fragment != ""
+	u.User, u.RawQuery, u.Fragment = nil, "", ""
 	if secret {
 		return u.String() + " (the rest is hidden)"
 	}

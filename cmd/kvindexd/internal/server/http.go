@@ -343,7 +343,7 @@ func (s *Server) logRequests(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		began, said := time.Now(), &recorder{ResponseWriter: w}
+		began, said := time.Now(), &recorder{w, http.StatusOK}
 		defer func() {
 			s.cfg.Log.Debug("request", "method", r.Method, "path", r.URL.Path, "status", said.status, "took", time.Since(began), "bytes", r.ContentLength, "from", r.RemoteAddr)
 		}()
