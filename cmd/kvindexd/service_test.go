@@ -495,6 +495,7 @@ func TestCommands(t *testing.T) {
 		"setting listen: listen tcp": {"--demo", "-listen", strings.TrimPrefix(public, "http://"), "-admin=none"},
 		"setting admin: listen tcp":  {"-listen=127.0.0.1:0", "-demo", "-admin", strings.TrimPrefix(admin, "http://")},
 		"flag -memory: -demo takes":  {"-demo", "-memory=1GiB"},
+		"address already in use":     {"-model", "demo", "-zmq-endpoint=none", "-admin=none", "-listen", strings.TrimPrefix(public, "http://")},
 	} {
 		if err := run(t.Context(), args, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: got %v, want %s", args, err, want)
