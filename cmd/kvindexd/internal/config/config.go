@@ -161,6 +161,9 @@ func (c *Config) Print(w io.Writer) error {
 
 // check refuses combinations of settings.
 func (c *Config) check(l *loader) {
+	if c.Listen == "" {
+		l.bad("listen", "must be host:port or :port")
+	}
 	host, _, err := net.SplitHostPort(c.Admin)
 	ip := net.ParseIP(host)
 	if c.Admin != "" && err == nil && host != "localhost" && (ip == nil || !ip.IsLoopback()) && c.AdminToken == "" && c.AdminClientCA == "" {

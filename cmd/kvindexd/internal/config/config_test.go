@@ -409,6 +409,7 @@ func TestMistakes(t *testing.T) {
 		{"-admin-client-ca=c", "", "flag -admin-client-ca: certificates of clients need TLS: set admin-cert and admin-key"},
 		{"-redis=r:6379 -bootstrap=http://b/", "", "flag -bootstrap: an index in Redis needs no bootstrap: remove redis or bootstrap"},
 		{"-redis=redis://:12#34@h", "", "flag -redis: must be a URL with a host, and %23 in place of # in a password"},
+		{"-listen=none", "", "flag -listen: must be host:port or :port"},
 		{"-dns=d", "", "flag -dns: records name no model: set model"},
 		{"-kubernetes=llm-d", "", "flag -kubernetes: labels of llm-d name no model: set model"},
 		{"-kubernetes=k3s", "", `flag -kubernetes: "k3s": must be one of llm-d, aibrix`},

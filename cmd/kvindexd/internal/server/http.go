@@ -172,7 +172,7 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request) (*buffer, error) {
 	if r.ContentLength > s.cfg.MaxBody {
 		return b, s.tooLarge()
 	}
-	if err := s.hold(b, max(cap(b.bytes), firstBuffer)); err != nil {
+	if err := s.hold(b, max(cap(b.bytes), int(min(firstBuffer, s.cfg.MaxBody+1)))); err != nil {
 		return b, err
 	}
 	for body := http.MaxBytesReader(w, r.Body, s.cfg.MaxBody); ; {
@@ -202,14 +202,15 @@ func (s *Server) tooLarge() error {
 	return status(http.StatusRequestEntityTooLarge, "body: longer than %d bytes", s.cfg.MaxBody)
 }
 
-// hold grows b to size bytes, unless all bodies together exceed MaxBodies.
+// hold grows b to size bytes, unless all bodies together exceed MaxBodies. The byte behind a
+// body of MaxBody, which shows its end, does not count.
 func (s *Server) hold(b *buffer, size int) error {
-	more := int64(size) - b.reserved
+	more := min(int64(size), s.cfg.MaxBody) - b.reserved
 	if s.bodies.Add(more) > s.cfg.MaxBodies {
 		s.bodies.Add(-more)
 		return status(http.StatusServiceUnavailable, "busy: the bodies of other requests have all of the memory for them")
 	}
-	b.reserved = int64(size)
+	b.reserved += more
 	if size > cap(b.bytes) {
 		b.bytes = append(make([]byte, 0, size), b.bytes...)
 	}
