@@ -169,7 +169,7 @@ func TestReady(t *testing.T) {
 		t.Errorf("without pods: %d %v", code, failing)
 	}
 	must(t, f.fleet.Put("x", events.Pod{ID: "away", Model: "m", Host: "127.0.0.1", Port: 1, TiersPort: 2}))
-	const away = "0 of 1 ranks are connected, a share of 0.5 is needed"
+	const away = "0 of 1 ranks are live (connected, and not replaying), a share of 0.5 is needed"
 	for code, failing := ready(f.server); code != 503 || failing["pods"] != away || len(failing) != 1; code, failing = ready(f.server) {
 		if f.ctx.Err() != nil { // the Fleet's Run has not begun the streams yet
 			t.Fatalf("with a pod that is away: %d %v", code, failing)
