@@ -251,6 +251,8 @@ func TestModelsSlowFind(t *testing.T) {
 func TestModelMistakes(t *testing.T) {
 	file := filepath.Join(folder(t, files(t, nil)), "tokenizer.json")
 	t.Setenv("HF_HUB_CACHE", t.TempDir())
+	_, nameless := kvindex.LoadModel("")
+	complain(t, "no name", nameless, fs.ErrInvalid, "the name of the folder of the model is empty")
 	for name, c := range map[string]struct {
 		dir  string
 		more map[string]string

@@ -403,11 +403,10 @@ func TestScoreBesideAnApply(t *testing.T) {
 		}
 		return err
 	})
-	try("Pods, Stats and StreamView", func(context.Context) error {
+	try("Pods and Stats", func(context.Context) error {
 		if got, of := len(ix.Pods(nil)), ix.Stats().Pods; got < 5 || of != 3 {
 			t.Errorf("%d of %d pods", got, of)
 		}
-		ix.Sink().StreamView("b", "m", "")
 		return nil
 	})
 	if got := score(t, ix, kvindex.Request{Tokens: s.p.Tokens}); len(got) != 2 || got[0].Pod != "a" || got[0].CachedTokens != 48 {

@@ -62,7 +62,4 @@ func (x *Indexer) MarkLost(podID string, rank int) error { return x.reg.MarkLost
 // index.SourceRemover, it still has the engine's hashes of removed blocks. After an error
 // call RemoveStream again: some ranks of the stream may have lost their blocks already, and
 // are partial.
-//
-// StreamView costs no memory, and less than Pods. Its Blocks is 0 if the index does not
-// report it.
 func (x *Indexer) Sink() events.Sink { return x.reg }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 	"github.com/kvindex/kvindex/stats"
@@ -197,8 +198,8 @@ func TestOffloadDaemonAlone(t *testing.T) {
 	if pods := ix.Pods(nil); pods[0].State != kvindex.StatePartial || pods[0].Ranks[0].State != kvindex.StatePartial || pods[0].Ranks[0].Stream != "" || pods[0].Ranks[0].Messages != 1 {
 		t.Errorf("%+v", pods)
 	}
-	if v := ix.Sink().StreamView("a", "m", "d"); v.State != "live" || v.Blocks != 6 {
-		t.Errorf("%+v", v)
+	if pods := ix.Pods(nil); pods[0].Streams[0].State != "live" || pods[0].Ranks[0].Blocks[index.TierCPU] != 6 {
+		t.Errorf("%+v", pods)
 	}
 	removeStream(t, ix, "d")
 	if pods := ix.Pods(nil); len(pods) != 0 {

@@ -141,9 +141,6 @@ func TestRemoveStream(t *testing.T) {
 			if err := ix.Sink().RemoveStream("a", "m", "s0"); !errors.Is(err, kvindex.ErrClosed) {
 				t.Errorf("closed: %v", err)
 			}
-			if v := ix.Sink().StreamView("a", "m", "s0"); v != (events.StreamView{}) {
-				t.Errorf("closed: %+v", v)
-			}
 		})
 	}
 }
@@ -484,7 +481,6 @@ func runRemovals(t *testing.T, seed uint64, seen *removals) {
 		if a.Ranks != b.Ranks || a.Pods != b.Pods || a.Models != b.Models || a.Blocks != b.Blocks || a.Parked != b.Parked || a.Unplaced != b.Unplaced || a.States["silent"] != b.States["silent"] || a.Connected != b.Connected || a.Waiting != b.Waiting || a.NoReplay != b.NoReplay {
 			t.Fatalf("seed %d, step %d: there are\n%+v\nwant\n%+v", seed, step, a, b)
 		}
-		checkViews(t, ix)
 		plain.Close()
 	}
 }
@@ -512,55 +508,6 @@ func podsText(t *testing.T, ix *kvindex.Indexer) string {
 	b, err := json.MarshalIndent(pods, "", " ")
 	must(t, err)
 	return string(b)
-}
-
-// checkViews compares StreamView with Pods.
-func checkViews(t *testing.T, ix *kvindex.Indexer) {
-	t.Helper()
-	for _, p := range ix.Pods(nil) {
-		for _, st := range p.Streams {
-			v := ix.Sink().StreamView(p.Pod, p.Model, st.Stream)
-			state, blocks, ranks := kvindex.StateLive, 0, 0
-			for _, s := range p.Ranks {
-				if s.Stream != st.Stream {
-					continue
-				}
-				ranks++
-				state = min(state, s.State)
-				for _, n := range s.Blocks {
-					blocks += n
-				}
-			}
-			if st.LastMessage.IsZero() && ranks == 0 {
-				state = kvindex.StateSilent
-			}
-			if v.Blocks != blocks || v.Missing != st.Missing || !v.LastMessage.Equal(st.LastMessage) || v.State != state.String() && (ranks > 0 || st.LastMessage.IsZero()) {
-				t.Fatalf("the view of %q is %+v, want %v, %d blocks, %+v", st.Stream, v, state, blocks, st)
-			}
-		}
-	}
-}
-
-// TestStreamView: what is known of a stream without its pod, beside what checkViews compares.
-func TestStreamView(t *testing.T) {
-	ix := open(t)
-	note("s", events.NoteOpened)(t, ix)
-	for _, pod := range []string{"a", "b"} {
-		if v := ix.Sink().StreamView(pod, "m", "t"); v != (events.StreamView{}) {
-			t.Errorf("pod %s, a stream that is not known: %+v", pod, v)
-		}
-	}
-	p := fakeengine.NewPrompt(1, 16, 8)
-	cpu := p.Stored(0, 2)
-	cpu.Medium = "CPU"
-	apply(t, ix, message("s", 0, float64(time.Now().Unix()-100), 0, p.Stored(0, 3), cpu))
-	checkViews(t, ix)
-	if v := ix.Sink().StreamView("a", "m", "s"); v.Blocks != 4 || v.Lag < 90*time.Second || v.Lag > time.Hour {
-		t.Errorf("%+v", v)
-	}
-	if n := testing.AllocsPerRun(100, func() { ix.Sink().StreamView("a", "m", "s") }); n > 0 {
-		t.Errorf("it takes %v allocations", n)
-	}
 }
 
 // TestRemoveStreamBesideOthers: beside everything else no rank holds too much, and in the
@@ -600,7 +547,6 @@ func TestRemoveStreamBesideOthers(t *testing.T) {
 			}
 		},
 		func() { ix.Pods(nil) },
-		func() { ix.Sink().StreamView("a", "m", "s1") },
 		func() { ix.Stats() },
 		func() { snapshot(t, ix) },
 		func() { _ = ix.Sink().RemoveStream("a", "m", "s9") },

@@ -321,7 +321,6 @@ type quietSink struct{}
 func (quietSink) IngestMessage(Message) (Receipt, error)  { return Receipt{Applied: true}, nil }
 func (quietSink) StreamNext(_, _, _ string) Position      { return Position{} }
 func (quietSink) StreamNote(_, _, _ string, _ Note) error { return nil }
-func (quietSink) StreamView(_, _, _ string) StreamView    { return StreamView{} }
 func (quietSink) RemovePod(string) error                  { return nil }
 func (quietSink) RemoveStream(_, _, _ string) error       { return nil }
 

@@ -137,7 +137,6 @@ type FleetStream struct {
 	Link  string
 	Since time.Time // of the Link
 	Err   error     // why it is not connected; nil if it is. JSON has its text
-	View  StreamView
 }
 
 // MarshalJSON writes Err as its text.
@@ -997,7 +996,6 @@ func (f *Fleet) Stats() SubscriberStats {
 // until they are forgotten. With room in dst it allocates nothing: the Streams of its elements
 // are used again. Labels are shared: do not change them.
 func (f *Fleet) Pods(dst []FleetPod) []FleetPod {
-	from := len(dst)
 	f.mu.Lock()
 	for _, m := range f.inOrderOfID() {
 		if len(dst) < cap(dst) {
@@ -1012,11 +1010,5 @@ func (f *Fleet) Pods(dst []FleetPod) []FleetPod {
 		}
 	}
 	f.mu.Unlock()
-	for i := range dst[from:] {
-		p := &dst[from+i]
-		for j := range p.Streams {
-			p.Streams[j].View = f.sink.StreamView(p.ID, p.Model, p.Streams[j].Endpoint)
-		}
-	}
 	return dst
 }

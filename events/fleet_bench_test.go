@@ -25,10 +25,7 @@ var fleetPods = flag.Int("fleet.pods", 10_000, "unreachable pods of BenchmarkFle
 var fleetIdle = flag.Duration("fleet.idle", 10*time.Second, "how long BenchmarkFleetStream leaves 1,000 pods alone")
 
 // dueSink is a sink that only knows which number is due of each stream.
-type dueSink struct {
-	deaf
-	due sync.Map
-}
+type dueSink struct{ due sync.Map }
 
 func (c *dueSink) IngestMessage(m events.Message) (events.Receipt, error) {
 	if next, heard := c.due.Load(m.Pod); heard && m.Seq < next.(uint64) {

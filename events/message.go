@@ -1,7 +1,5 @@
 package events
 
-import "time"
-
 // Message is a message of a stream, as a transport gives it to a Sink.
 type Message struct {
 	Pod   string
@@ -113,20 +111,9 @@ type Sink interface {
 	// known. All other notes are about a known stream. After an error of NoteRestarted or NoteRewound the sink
 	// may still hold blocks that it should have forgotten; a transport ignores other errors.
 	StreamNote(pod, model, stream string, n Note) error
-	// StreamView returns the view of a stream; the zero StreamView for an unknown stream.
-	StreamView(pod, model, stream string) StreamView
 	// RemovePod forgets a pod and all its blocks. An unknown pod is no error.
 	RemovePod(pod string) error
 	// RemoveStream forgets a stream that no transport follows any more, with the blocks of the
 	// ranks that it fed. An unknown stream is no error.
 	RemoveStream(pod, model, stream string) error
-}
-
-// StreamView describes a stream and the ranks that it feeds.
-type StreamView struct {
-	State       string        // the worst of its ranks, as the sink names it; "" is none
-	LastMessage time.Time     // the time of the last message
-	Lag         time.Duration // of the last message: from the engine to the sink
-	Missing     uint64        // lost messages
-	Blocks      int           // of the ranks, in all tiers
 }

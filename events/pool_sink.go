@@ -14,11 +14,10 @@ package events
 // Sink returns a Sink whose calls wait for their turn, behind all earlier offers for the pod,
 // and return the results of p's sink. So a Fleet, and a transport that requests replays, can
 // use p beside a host that calls Offer. Do not call it from a hook of p, or from the sink of
-// p: it would wait for itself. After Close its calls do nothing, except for
-// StreamView, and return ErrPoolClosed or the zero Position.
+// p: it would wait for itself. After Close its calls do nothing, and return ErrPoolClosed or the
+// zero Position.
 //
 // IngestMessage accepts any message, also one with Hold. OnError does not get its error.
-// StreamView does not wait for a turn.
 //
 // RemovePod drops all earlier messages of the pod, also those of calls of Offer that wait for
 // room, which return nil. They count in Dropped. When the message in the sink and the calls
@@ -83,10 +82,6 @@ func (ps poolSink) RemoveStream(pod, model, stream string) error {
 	return p.remove(pod, func(s *poolStream) bool { return s.streamName == streamName{model, stream} }, func() error {
 		return p.sink.RemoveStream(pod, model, stream)
 	})
-}
-
-func (ps poolSink) StreamView(pod, model, stream string) StreamView {
-	return ps.p.sink.StreamView(pod, model, stream)
 }
 
 // remove drops the waiting messages of some streams of a pod, and makes the sink forget the

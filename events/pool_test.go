@@ -119,10 +119,6 @@ func (c *clerk) RemoveStream(pod, _, stream string) error {
 	return c.fail
 }
 
-func (c *clerk) StreamView(pod, model, stream string) events.StreamView {
-	return events.StreamView{State: pod + model + stream}
-}
-
 var errClerk = errors.New("the clerk is tired")
 
 // expect checks all that a pod got.
@@ -640,9 +636,6 @@ func TestPoolCalls(t *testing.T) {
 	}
 	c.fail = nil
 	c.expect("a", "s0, s0, s?, s note 4, s restarted, s rewound, s removed, removed, s restarted, removed, s removed")
-	if v := p.Sink().StreamView("a", "m", "s"); v.State != "ams" {
-		t.Errorf("%+v", v)
-	}
 	if s := p.Stats(); s != (events.PoolStats{Concurrency: 64}) {
 		t.Errorf("%+v", s)
 	}

@@ -639,7 +639,7 @@ func (r *replay) deliver(m Message) (Receipt, error) {
 	if receipt.Gap.Lost && receipt.Applied {
 		r.lost = receipt.Gap
 	}
-	// Answers have no topic, so they do not show that Topic is right.
+	// Answers may lack topics, so they do not show that Topic is right.
 	if quiet := r.st.quiet; quiet != nil && r.s.cfg.Topic == "" && (receipt.Applied || receipt.Duplicate) {
 		quiet.stop()
 	}

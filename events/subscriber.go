@@ -127,7 +127,7 @@ type SubscriberConfig struct {
 	Backoff time.Duration
 	// Silence: if an engine has published nothing for this time since its first connection
 	// (with Bind, since each connection), OnError gets the likely causes, once. With a Topic,
-	// a replay does not count: its messages have no topic. 0: 30 s.
+	// a replay does not count: its messages may lack topics. 0: 30 s.
 	Silence time.Duration
 	// Heartbeat: if a peer has sent nothing for this time, it gets a ping, if it supports ZMTP
 	// 3.1, as libzmq does since 4.3. If it sends nothing for this time again, the connection

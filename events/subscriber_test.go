@@ -38,11 +38,10 @@ func saysSilent(err error) bool { return strings.Contains(err.Error(), " has pub
 // deaf is what a sink is for which only messages count.
 type deaf struct{}
 
-func (deaf) StreamNext(_, _, _ string) events.Position          { return events.Position{} }
-func (deaf) StreamNote(_, _, _ string, _ events.Note) error     { return nil }
-func (deaf) StreamView(_, _, _ string) (none events.StreamView) { return none }
-func (deaf) RemovePod(string) error                             { return nil }
-func (deaf) RemoveStream(_, _, _ string) error                  { return nil }
+func (deaf) StreamNext(_, _, _ string) events.Position      { return events.Position{} }
+func (deaf) StreamNote(_, _, _ string, _ events.Note) error { return nil }
+func (deaf) RemovePod(string) error                         { return nil }
+func (deaf) RemoveStream(_, _, _ string) error              { return nil }
 
 // subscription is a running Subscriber and what came of it.
 type subscription struct {

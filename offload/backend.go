@@ -10,9 +10,9 @@ type Backend interface {
 	// many hits as keys. With an error it can leave hits as they were; those that it sets are right.
 	Has(ctx context.Context, space SpaceID, keys []Key, hit []bool) error
 	// Get copies blocks into dst, from keys[0] on, until one is not there, and returns how
-	// many. That a block is not there is no error; that one is corrupt is ErrCorrupt, and it
-	// is absent from then on. Whatever the error, the first n blocks are right, and the bytes
-	// of the others in dst are undefined.
+	// many. That a block is not there is no error; that one is corrupt, one behind the end too,
+	// is ErrCorrupt, and it is absent from then on. Whatever the error, the first n blocks are
+	// right, and the bytes of the others in dst are undefined.
 	Get(ctx context.Context, space SpaceID, keys []Key, dst [][]byte) (n int, err error)
 	// Put stores blocks, from keys[0] on, and returns how many it has stored or had. It may drop
 	// other blocks for them. A block that is there already keeps its bytes. What Put stored

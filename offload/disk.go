@@ -114,7 +114,7 @@ func (s *Store) writeBehind() {
 		begun := time.Now()
 		n, err := s.cfg.Disk.Backend.Put(context.Background(), s.space, keys, src)
 		took := time.Since(begun)
-		s.failed("put", err)
+		s.failed(context.Background(), "put", err)
 		s.mu.Lock()
 		s.count.disk.Writes.add(took)
 		s.count.disk.Written += uint64(n)
@@ -143,9 +143,12 @@ func (s *Store) shorten(queue []write) {
 	s.progress = make(chan struct{})
 }
 
+// errSlow is the cause of a context whose time by Disk.PerToken is over.
+var errSlow = errors.New("time limit")
+
 // failed reports an error of the Backend, unless a caller gave up. No lock is held.
-func (s *Store) failed(op string, err error) {
-	if err == nil || errors.Is(err, context.Canceled) {
+func (s *Store) failed(ctx context.Context, op string, err error) {
+	if err == nil || ctx.Err() != nil && !errors.Is(context.Cause(ctx), errSlow) {
 		return
 	}
 	err = diskError(op, err)
@@ -242,7 +245,7 @@ func (s *Store) beneath(ctx context.Context, chain []Key, n int) ([]uint32, erro
 	s.mu.Unlock()
 	cancel := context.CancelFunc(func() {})
 	if d.PerToken > 0 {
-		ctx, cancel = context.WithTimeout(ctx, time.Duration(missing*s.cfg.Space.BlockTokens)*d.PerToken)
+		ctx, cancel = context.WithTimeoutCause(ctx, time.Duration(missing*s.cfg.Space.BlockTokens)*d.PerToken, errSlow)
 	}
 	defer cancel()
 	r := &reading{done: make(chan struct{})}
@@ -319,7 +322,7 @@ func (s *Store) read(ctx context.Context, chain []Key, n int) (slots []uint32, e
 	if errors.Is(getErr, ErrCorrupt) {
 		s.tellLost(keys[m:])
 	}
-	s.failed("get", getErr)
+	s.failed(ctx, "get", getErr)
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -353,7 +356,7 @@ func (s *Store) find(ctx context.Context, keys []Key) (found map[Key]bool, delet
 	s.mu.Unlock()
 	hit := make([]bool, len(lacks))
 	err = s.cfg.Disk.Backend.Has(ctx, s.space, lacks, hit)
-	s.failed("has", err)
+	s.failed(ctx, "has", err)
 	found = make(map[Key]bool)
 	for i, k := range lacks {
 		if hit[i] {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/kvindex/kvindex/offload"
 	"github.com/kvindex/kvindex/offload/backendtest"
@@ -351,6 +352,35 @@ func TestPrefetch(t *testing.T) {
 	}
 	closed(t, s)
 	s.Prefetch(ctx, c) // does nothing
+}
+
+// endless is a Backend whose reads end with their context.
+type endless struct{ *table }
+
+func (b endless) Get(ctx context.Context, _ offload.SpaceID, _ []offload.Key, _ [][]byte) (int, error) {
+	<-ctx.Done()
+	return 0, ctx.Err()
+}
+
+// TestWhoGivesUp: a read that takes longer than Disk.PerToken is an error of the Backend, and one
+// that a caller has no time for is none.
+func TestWhoGivesUp(t *testing.T) {
+	sp, b, c := space(64), endless{newTable()}, chain(0, 10)
+	b.Put(ctx, sp.ID(), c, contents(sp, c))
+	for _, limit := range []time.Duration{0, 1} {
+		s := opened(t, offload.Config{Space: sp, MemoryBytes: 64 * 12, Disk: offload.Disk{Backend: b, PerToken: limit}})
+		caller, cancel := ctx, func() {}
+		if limit == 0 {
+			caller, cancel = context.WithTimeout(ctx, time.Millisecond)
+		}
+		l, err := s.Acquire(caller, c)
+		l.Release()
+		cancel()
+		closed(t, s)
+		if last := s.Stats().Disk.LastError; !errors.Is(err, context.DeadlineExceeded) || errors.Is(last, context.DeadlineExceeded) != (limit > 0) {
+			t.Errorf("PerToken %d: %v, and the last error of the Backend is %v", limit, err, last)
+		}
+	}
 }
 
 // TestTimeLimit gives up a read by the tokens that are missing.

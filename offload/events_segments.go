@@ -11,23 +11,12 @@ import (
 func (s *Segments) Tell(events *Events) error {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return ErrClosed
+	files, err := s.tellFiles(events)
+	if err != nil {
+		return err
 	}
-	for _, f := range s.files {
-		told := &eventFile{s: s, events: events, name: f.name, format: f.format}
-		blocks, err := told.blocks()
-		if err != nil {
-			return err
-		}
-		for name, at := range blocks {
-			if p := s.index[s.printOf(name)]; p.file == f.number && int64(p.at&^hotBit)*64 == at {
-				told.tell(BlocksStored, name)
-			}
-		}
-		f.reading.Lock()
+	for f, told := range files {
+		f.reading.Lock() // without mu, which a reader of a corrupt block waits for
 		if f.f != nil {
 			told.blockFile, f.f = f.f, told
 		}
@@ -42,6 +31,30 @@ func (s *Segments) Tell(events *Events) error {
 		return &eventFile{blockFile: f, s: s, events: events, name: name}, direct, nil
 	}
 	return nil
+}
+
+// tellFiles reports the blocks of all files.
+func (s *Segments) tellFiles(events *Events) (map[*segment]*eventFile, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, ErrClosed
+	}
+	files := make(map[*segment]*eventFile)
+	for _, f := range s.files {
+		told := &eventFile{s: s, events: events, name: f.name, format: f.format}
+		blocks, err := told.blocks()
+		if err != nil {
+			return nil, err
+		}
+		for name, at := range blocks {
+			if p := s.index[s.printOf(name)]; p.file == f.number && int64(p.at&^hotBit)*64 == at {
+				told.tell(BlocksStored, name)
+			}
+		}
+		files[f] = told
+	}
+	return files, nil
 }
 
 func (s *Segments) printOf(name blockName) uint64 {

@@ -327,3 +327,45 @@ func TestEventsCorrupt(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// telling is a file that is told of while its first block is read, which has other bytes.
+type telling struct {
+	offload.BlockFile
+	tell func()
+}
+
+func (f telling) ReadAt(b []byte, at int64) (int, error) {
+	f.tell()
+	n, err := f.BlockFile.ReadAt(b, at)
+	b[n-1] ^= 1
+	return n, err
+}
+
+// TestTellDuringGet: Tell waits for a read that finds a corrupt block, and not that for Tell.
+func TestTellDuringGet(t *testing.T) {
+	var b *offload.Segments
+	var events offload.Events
+	var told sync.WaitGroup
+	b, err := offload.OpenSegmentsOn(offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 20, SegmentBytes: 1 << 17}, func(f offload.BlockFile) offload.BlockFile {
+		return telling{f, func() {
+			told.Go(func() {
+				if err := b.Tell(&events); err != nil {
+					t.Error(err)
+				}
+			})
+			if _, err := events.Next(ctx); err != nil { // Tell has begun
+				t.Error(err)
+			}
+		}}
+	})
+	must(t, err)
+	defer b.Close()
+	sp, c := space(4000), chain(0, 1)
+	if _, err := b.Put(ctx, sp.ID(), c, contents(sp, c)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := b.Get(ctx, sp.ID(), c, contents(sp, c)); n != 0 || !errors.Is(err, offload.ErrCorrupt) {
+		t.Error(n, err)
+	}
+	told.Wait()
+}

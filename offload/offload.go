@@ -122,7 +122,7 @@ func (sp Space) Chunks(chain []Key, tokens int) iter.Seq[Chunk] {
 	if tokens == 0 {
 		tokens = 512
 	}
-	n := max(tokens/sp.BlockTokens, 4)
+	n := min(max(tokens/sp.BlockTokens, 4), max(len(chain), 1)) // so that no sum overflows
 	return func(yield func(Chunk) bool) {
 		for from := 0; from < len(chain); from += n {
 			to := min(from+n, len(chain))

@@ -305,7 +305,10 @@ func (s *Segments) Get(ctx context.Context, space SpaceID, keys []Key, dst [][]b
 		mu.Lock()
 		defer mu.Unlock()
 		if at < n {
-			n, err = at, why
+			n, err, why = at, why, err
+		}
+		if errors.Is(why, ErrCorrupt) { // of a block behind n, which is absent from now on as well
+			err = errors.Join(err, why)
 		}
 	}
 	goesOn := func() bool {

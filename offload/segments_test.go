@@ -426,6 +426,9 @@ func TestGetRandom(t *testing.T) {
 				if there[k] != now[k] && f.keys[k] != offload.ErrCorrupt || why == offload.ErrCorrupt && now[asked[want]] {
 					t.Fatalf("seed %d: %x is there: %v, and was: %v", seed, k, now[k], there[k])
 				}
+				if there[k] != now[k] && !errors.Is(err, offload.ErrCorrupt) {
+					t.Fatalf("seed %d: %x has gone, and Get says %v", seed, k, err)
+				}
 			}
 			there = now
 		}
@@ -488,6 +491,27 @@ func TestReadAhead(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestCorruptAhead: Get tells of a corrupt block behind one that cannot be read.
+func TestCorruptAhead(t *testing.T) {
+	sp, c := space(1<<20), chain(0, 2)
+	f := damaged{keys: make(map[offload.Key]error), reads: new(atomic.Int64)}
+	m := &meeting{want: 2, on: sync.NewCond(new(sync.Mutex))}
+	s, err := offload.OpenSegmentsOn(offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 26, SegmentBytes: 1 << 23}, func(other offload.BlockFile) offload.BlockFile {
+		f.BlockFile = other
+		m.BlockFile = f
+		return m
+	})
+	must(t, err)
+	defer s.Close()
+	if _, err := s.Put(ctx, sp.ID(), c, contents(sp, c)); err != nil {
+		t.Fatal(err)
+	}
+	f.keys[c[0]], f.keys[c[1]] = syscall.EIO, offload.ErrCorrupt
+	if n, err := s.Get(ctx, sp.ID(), c, contents(sp, c)); n != 0 || !errors.Is(err, syscall.EIO) || !errors.Is(err, offload.ErrCorrupt) {
+		t.Error(n, err)
 	}
 }
 

@@ -543,7 +543,7 @@ func (s *Store) Delete(ctx context.Context, keys ...Key) error {
 	err := s.cfg.Disk.Backend.Delete(ctx, s.space, keys)
 	if err != nil {
 		s.tellLost(keys)
-		s.failed("delete", err)
+		s.failed(ctx, "delete", err)
 	}
 	return errors.Join(err, s.forgetAll(ctx, nil))
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -419,9 +420,13 @@ func TestKeys(t *testing.T) {
 // TestChunks has every block in one chunk, and the next chunk beside it.
 func TestChunks(t *testing.T) {
 	c := chain(1, 75)
-	for tokens, n := range map[int]int{0: 32, 1: 4, 100: 6, 5000: 312} {
+	for tokens, n := range map[int]int{0: 32, 1: 4, 100: 6, 5000: 312, math.MaxInt: math.MaxInt} {
+		sp := space(8)
+		if tokens == math.MaxInt {
+			sp.BlockTokens = 1
+		}
 		var all, ahead []offload.Key
-		for chunk := range space(8).Chunks(c, tokens) {
+		for chunk := range sp.Chunks(c, tokens) {
 			if !slices.Equal(chunk.Prefix, all) || len(chunk.Keys) > n || len(chunk.Keys) < n && len(chunk.Next) > 0 {
 				t.Errorf("%d tokens: a chunk of %d behind %d", tokens, len(chunk.Keys), len(chunk.Prefix))
 			}

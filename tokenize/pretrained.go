@@ -46,6 +46,8 @@ func LoadPretrained(dir string, engine ...string) (*BPE, error) {
 	switch {
 	case len(engine) > 1:
 		return nil, fmt.Errorf("tokenize: %d engines for one tokenizer: %w", len(engine), fs.ErrInvalid)
+	case dir == "":
+		return nil, fmt.Errorf("tokenize: the name of the folder of the model is empty: %w", fs.ErrInvalid)
 	case err != nil:
 		return nil, fmt.Errorf("tokenize: the folder of the model: %w", err)
 	case !info.IsDir():

@@ -534,39 +534,35 @@ type gate struct {
 	log  *slog.Logger
 
 	mu           sync.Mutex           // guards the fields below
-	pods, models map[string]time.Time // when a topic named them last
+	pods, models map[string]time.Time // when a topic has named them last
 	reported     bool
 	tidied       time.Time
 }
 
-// goneAfter is the time after which a pod that has connected and is away makes room for another,
-// and a model without pods likewise.
+// goneAfter is the time after which a pod that has connected and is away makes room for another.
 const goneAfter = 10 * time.Minute
 
-// tidy forgets the pods that have been away for goneAfter, and models without pods. The caller
-// holds mu.
+// tidy removes the pods that have been away for goneAfter with all their models, and the models
+// that no pod has. The caller holds mu.
 func (g *gate) tidy() {
-	pods, models := make(map[string]bool), make(map[string]bool) // those that are not away
+	here, served := make(map[string]bool), make(map[string]bool)
 	for _, p := range g.ix.Pods(nil) {
-		if _, ours := g.pods[p.Pod]; !ours || !p.Connected.IsZero() || time.Since(p.LastMessage) <= goneAfter {
-			pods[p.Pod], models[p.Model] = true, true
-		}
+		here[p.Pod] = here[p.Pod] || !p.Connected.IsZero() || time.Since(p.LastMessage) <= goneAfter
 	}
 	maps.DeleteFunc(g.pods, func(pod string, named time.Time) bool {
-		return !pods[pod] && time.Since(named) > goneAfter && g.ix.RemovePod(pod) == nil
+		return !here[pod] && time.Since(named) > goneAfter && g.ix.RemovePod(pod) == nil
 	})
+	for _, p := range g.ix.Pods(nil) {
+		served[p.Model] = true
+	}
 	maps.DeleteFunc(g.models, func(model string, named time.Time) bool {
-		return !models[model] && time.Since(named) > goneAfter
+		return !served[model] && time.Since(named) > goneAfter
 	})
 }
 
-// full reports whether a pod or a model is one too many.
+// full reports whether there is no room for a pod and a model. The caller holds mu.
 func (g *gate) full(pod, model string) bool {
-	more := func(of map[string]time.Time, name string) bool {
-		_, has := of[name]
-		return !has && len(of) >= g.most
-	}
-	return more(g.pods, pod) || more(g.models, model)
+	return g.pods[pod].IsZero() && len(g.pods) >= g.most || g.models[model].IsZero() && len(g.models) >= g.most
 }
 
 var errGate = errors.New("too many pods or models have connected")

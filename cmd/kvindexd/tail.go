@@ -120,6 +120,5 @@ func (p *printer) StreamNote(_, _, _ string, n events.Note) error {
 	return nil
 }
 
-func (p *printer) StreamView(_, _, _ string) events.StreamView { return events.StreamView{} }
-func (p *printer) RemovePod(string) error                      { return nil }
-func (p *printer) RemoveStream(_, _, _ string) error           { return nil }
+func (p *printer) RemovePod(string) error            { return nil }
+func (p *printer) RemoveStream(_, _, _ string) error { return nil }

@@ -1,6 +1,7 @@
 package k8s
 
 import (
+	"sync"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -19,3 +20,25 @@ func SourceThatWaits(client kubernetes.Interface, cfg Config, wait func(d time.D
 const Pause = pause
 
 var UpToTenSeconds = upToTenSeconds
+
+// Reads is a store that takes each of the lists in turn, many times, while its pods are read.
+func Reads(cfg Config, lists ...[]any) {
+	s := &store{Config: &cfg, changed: make(chan struct{}, 1), pods: make(map[string]entry)}
+	var reader sync.WaitGroup
+	defer reader.Wait()
+	done := make(chan struct{})
+	defer close(done)
+	reader.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				s.all()
+			}
+		}
+	})
+	for i := range 10_000 {
+		_ = s.Replace(lists[i%len(lists)], "")
+	}
+}

@@ -148,7 +148,7 @@ func (f *faults) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		status(apierrors.NewInternalError(io.ErrNoProgress))
 	case "503":
 		http.Error(w, "no upstream", http.StatusServiceUnavailable)
-	case "403":
+	case "403", "watch 403":
 		http.Error(w, "no", http.StatusForbidden)
 	case "410":
 		status(apierrors.NewResourceExpired("too old resource version"))
@@ -180,7 +180,7 @@ func (f *faults) begin(r *http.Request, cancel context.CancelFunc) (fault string
 	defer f.mu.Unlock()
 	f.ends[r] = cancel
 	fault = f.always
-	if strings.HasPrefix(fault, "error event") && !r.URL.Query().Has("watch") {
+	if (strings.HasPrefix(fault, "error event") || strings.HasPrefix(fault, "watch")) && !r.URL.Query().Has("watch") {
 		fault = ""
 	}
 	if f.always == "" && f.rand.IntN(100) < f.often {

@@ -73,7 +73,7 @@ func (s *source) run(ctx context.Context, set func([]events.Pod) error) error {
 		quiet = logr.NewContext(ctx, logr.Discard()) // without this, client-go writes to stderr
 	}
 	known := &store{Config: &s.Config, changed: make(chan struct{}, 1), pods: make(map[string]entry)}
-	requests := &requests{source: s}
+	requests := &requests{source: s, failing: make(map[string]fault)}
 	reflector := cache.NewReflectorWithOptions(
 		cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 			ListWithContextFunc:  requests.list,
@@ -112,9 +112,14 @@ func (s *source) run(ctx context.Context, set func([]events.Pod) error) error {
 // requests makes the requests of a Reflector, and reports those that fail.
 type requests struct {
 	*source
-	mu   sync.Mutex // guards the fields below
-	said string     // the last fault, "" once a request has succeeded
-	when time.Time  // of said
+	mu      sync.Mutex       // guards failing
+	failing map[string]fault // by verb: the last fault, none once such a request has succeeded
+}
+
+// A fault is one that OnError got.
+type fault struct {
+	text string
+	when time.Time
 }
 
 func (r *requests) list(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
@@ -150,14 +155,14 @@ func (r *requests) ended(ctx context.Context, verb string, err error) {
 	}
 	r.mu.Lock()
 	if err == nil {
-		r.said = ""
+		delete(r.failing, verb)
 		r.mu.Unlock()
 		return
 	}
-	text := err.Error()
-	again := text == r.said && time.Since(r.when) < repeat
+	was, text := r.failing[verb], err.Error()
+	again := text == was.text && time.Since(was.when) < repeat
 	if !again {
-		r.said, r.when = text, time.Now()
+		r.failing[verb] = fault{text, time.Now()}
 	}
 	r.mu.Unlock()
 	if !again {

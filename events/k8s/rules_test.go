@@ -355,6 +355,16 @@ func TestYoungerHasTheAddress(t *testing.T) {
 	}
 }
 
+// TestListWhileReading: a list comes while the pods are read, and the reader notes who has lost
+// an address.
+func TestListWhileReading(t *testing.T) {
+	cfg := byLabel
+	cfg.ByAddress = true
+	old, young := engine("old"), engine("young")
+	young.CreationTimestamp = metav1.Unix(1_000_001, 0)
+	k8s.Reads(cfg, []any{old, young}, []any{old})
+}
+
 // TestSameIsNotSaid: a change of what is not read calls nothing.
 func TestSameIsNotSaid(t *testing.T) {
 	h := newHost(t)
@@ -422,6 +432,18 @@ func TestRequestFaults(t *testing.T) {
 	h.faults.only("403")
 	h.faults.end()
 	<-h.errs
+}
+
+// TestWatchIsForbidden: lists that succeed do not have a watch that never does told again.
+func TestWatchIsForbidden(t *testing.T) {
+	h := newHost(t)
+	h.own.lists = false
+	h.faults.only("watch 403")
+	h.run(byLabel, h.reader, aHundredth)
+	h.faults.until(h.ctx, "watch 403", 8)
+	if n := len(h.errs); n != 1 {
+		t.Errorf("told %d times", n)
+	}
 }
 
 // TestOfferedAgain: pods that were refused are offered again, for there may be room. The

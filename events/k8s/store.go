@@ -10,6 +10,7 @@ package k8s
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -93,27 +94,30 @@ func (s *store) put(object any, entryOf func(*corev1.Pod) (entry, error)) error 
 // Replace sets all pods. It gets complete lists only.
 func (s *store) Replace(list []any, _ string) error {
 	pods := make(map[string]entry, len(list))
-	s.mu.Lock()
-	was := s.pods
-	s.mu.Unlock()
 	for _, object := range list {
 		p, ok := object.(*corev1.Pod)
 		if !ok {
 			return fmt.Errorf("k8s: the API returned a %T in place of a pod", object)
 		}
-		is, err := s.entryOf(p)
-		if is.pod == nil && err == nil {
-			continue
+		if is, err := s.entryOf(p); is.pod != nil || err != nil {
+			pods[key(p)] = is
 		}
-		if err != nil && is.refused != was[key(p)].refused {
-			s.OnError(err)
-		}
-		is.clash = was[key(p)].clash
-		pods[key(p)] = is
 	}
-	s.mu.Lock()
+	var refused []error
+	s.mu.Lock() // all changes entries
+	for k, is := range pods {
+		was := s.pods[k]
+		if is.refused != "" && is.refused != was.refused {
+			refused = append(refused, errors.New(is.refused))
+		}
+		is.clash = was.clash
+		pods[k] = is
+	}
 	s.pods = pods
 	s.mu.Unlock()
+	for _, err := range refused {
+		s.OnError(err)
+	}
 	s.signal()
 	return nil
 }

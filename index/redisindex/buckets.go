@@ -47,7 +47,7 @@ type buckets struct {
 	last    uint32             // number that was given
 
 	// change counts changes. dirty are the buckets with unwritten changes, each with the
-	// change that made it dirty, oldest first.
+	// change that made it dirty, in the order in which they are written.
 	change uint64
 	dirty  []change
 	body   []byte       // memory of encode

@@ -587,6 +587,36 @@ func TestManyForks(t *testing.T) {
 	}
 }
 
+// More buckets than a commit takes are split at once: their parts are written all the same.
+func TestManySplits(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	s := newMapServer(t, index.MemoryConfig{})
+	var changes []index.Change
+	var forks []*prompt
+	for range maxCommit {
+		p := (&prompt{Variant: index.Variant{Unit: 16}, root: 7}).fork(r, 0, 1)
+		for range 8 {
+			f := p.fork(r, 1, 31)
+			forks = append(forks, f)
+			changes = append(changes, f.store(1, 0, len(f.keys)))
+		}
+	}
+	s.apply(changes...)
+	for commits := 0; len(s.dirty) > 0; commits++ {
+		if commits == 100 {
+			t.Fatalf("%d buckets are never written", len(s.dirty))
+		}
+		b := s.take()
+		s.deliver(b, func() error { return nil }, nil)
+		s.settle(b)
+	}
+	for range 300 {
+		if f := forks[r.IntN(len(forks))]; s.same(f, false) != 1 {
+			t.Fatal("a fork has no row")
+		}
+	}
+}
+
 // commit carries out what is dirty. during runs while the first batch is on its way; failed:
 // that one is not carried out.
 func (s *mapServer) commit(failed bool, during func()) {

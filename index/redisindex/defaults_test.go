@@ -14,3 +14,18 @@ func TestDefaults(t *testing.T) {
 		t.Errorf("zeros give %+v, want %+v", c, want)
 	}
 }
+
+// TestShortTTL: a writer renews its keys with each heartbeat, so a TTL lasts for some.
+func TestShortTTL(t *testing.T) {
+	for _, c := range []struct {
+		lease, ttl time.Duration
+		fine       bool
+	}{
+		{0, time.Minute, true}, {15 * time.Second, time.Minute, true}, {16 * time.Second, time.Minute, false},
+		{15 * time.Minute, 0, true}, {16 * time.Minute, 0, false},
+	} {
+		if err := (&Config{Lease: c.lease, TTL: c.ttl}).fill(); (err == nil) != c.fine {
+			t.Errorf("a lease of %v, a TTL of %v: %v", c.lease, c.ttl, err)
+		}
+	}
+}

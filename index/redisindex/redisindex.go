@@ -88,8 +88,8 @@ type Config struct {
 	// Lease is how long a writer counts as alive after its last write to Redis: at least 100
 	// ms; 0: 2 seconds. A failover must take longer: see the package comment.
 	Lease time.Duration
-	// TTL is how long Redis keeps a key without a write: at least a minute; 0: an hour.
-	// Writers renew the keys in use.
+	// TTL is how long Redis keeps a key without a write: at least a minute, and four times
+	// Lease; 0: an hour. Writers renew the keys in use.
 	TTL time.Duration
 	// Timeout is how long an Apply waits for Redis; 0: a second. It should be well above the
 	// time of a write.
@@ -282,11 +282,17 @@ func (c *Config) fill() error {
 	if c.Sweep < 0 {
 		return fmt.Errorf("redisindex: Config.Sweep is %d, must not be negative", c.Sweep)
 	}
-	return errors.Join(
+	if err := errors.Join(
 		def(&c.Lease, defaultLease, 100*time.Millisecond, "Lease"),
 		def(&c.TTL, defaultTTL, time.Minute, "TTL"),
 		def(&c.Timeout, defaultTimeout, time.Millisecond, "Timeout"),
-	)
+	); err != nil {
+		return err
+	}
+	if c.Lease > c.TTL/4 { // or keys end between two heartbeats
+		return fmt.Errorf("redisindex: Config.TTL is %v, must be at least four times Config.Lease, which is %v", c.TTL, c.Lease)
+	}
+	return nil
 }
 
 // The root has the common settings of all processes of an index.

@@ -148,6 +148,7 @@ func (ix *redisIndex) fetch(ctx context.Context, model, version string) (*regist
 		return nil, err
 	}
 	defer c.unlock()
+	defer ix.forgetModel(model, c)
 	was := c.now.Load()
 	if was != nil && was.version == version {
 		return was, nil
@@ -162,10 +163,17 @@ func (ix *redisIndex) fetch(ctx context.Context, model, version string) (*regist
 		return nil, err
 	}
 	c.now.Store(r)
-	if r.version == "" && !c.fed.Load() { // clients may name any model
+	return r, nil
+}
+
+// forgetModel drops the cache of a model without a registry, because clients may name any
+// model.
+func (ix *redisIndex) forgetModel(model string, c *registryCache) {
+	ix.mu.Lock() // fed is set under it
+	defer ix.mu.Unlock()
+	if r := c.now.Load(); !c.fed.Load() && (r == nil || r.version == "") {
 		ix.readers.CompareAndDelete(model, c)
 	}
-	return r, nil
 }
 
 // read makes a registry of its rows. It reuses the sources of was whose rows have not changed.

@@ -189,6 +189,10 @@ func TestUnknownModels(t *testing.T) {
 	if rows := ask("m"); rows != 1 {
 		t.Errorf("%d rows of the model that there is", rows)
 	}
+	must(t, h[1].client.Close())
+	if err := h[1].Match(t.Context(), &index.Query{Candidates: index.NewCandidates("away", nil)}, new(index.Matches)); err == nil {
+		t.Error("a closed client has answered")
+	}
 	kept := 0
 	h[1].readers.Range(func(any, any) bool { kept++; return true })
 	if kept != 1 {

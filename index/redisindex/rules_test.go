@@ -242,6 +242,33 @@ func TestStandby(t *testing.T) {
 	}
 }
 
+// A removal is about the writers that are dead when it comes, also if they were behind.
+func TestRemoveLeft(t *testing.T) {
+	h := newHands(t, 3)
+	p := newPrompt(1, 40)
+	for i, w := range h[:2] {
+		w.apply("a", float64(10-5*i), p.store(1, 0, 40))
+		w.flush()
+	}
+	h[0].endsLeases("m:m")
+	must(t, h[1].lookAround(t.Context()))
+	h[1].flush()
+	if row := h[2].rows(p)["a"]; row.Run != 40 || !row.Stale {
+		t.Fatalf("a row of %d blocks, stale: %v", row.Run, row.Stale)
+	}
+	for _, lives := range []bool{true, false} {
+		l, err := h[2].Listing(t.Context())
+		must(t, err)
+		if !lives {
+			h[1].endsLeases("m:m")
+		}
+		must(t, h[2].Remove(t.Context(), "a"))
+		if stays := h[1].owner("a") == h[1].id; len(l.Entries) != 1 || stays != lives {
+			t.Errorf("its writer lives: %v, its row stays: %v", lives, stays)
+		}
+	}
+}
+
 // Who is alone again takes a source whose row was taken away.
 func TestRowTakenAway(t *testing.T) {
 	h := newHands(t, 3)
@@ -728,6 +755,12 @@ func TestTTLs(t *testing.T) {
 	for _, key := range keys {
 		if ttl := w.server.PTTL(t.Context(), key).Val(); ttl <= 0 {
 			t.Errorf("%q has no TTL", strings.TrimPrefix(key, "h:"))
+		}
+	}
+	for of, key := range map[string]string{"registry": w.names.registry("m"), "cursors": w.names.cursors("m")} {
+		must(t, w.server.PExpire(t.Context(), key, time.Minute).Err())
+		if w.beat(t.Context()); w.server.PTTL(t.Context(), key).Val() <= time.Minute {
+			t.Errorf("the %s of an idle engine end", of)
 		}
 	}
 	if len(keys) != 10 { // root, models; a registry and its cursors; two buckets; two tokens and leases

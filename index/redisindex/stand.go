@@ -40,6 +40,8 @@ func (ix *redisIndex) lookAround(ctx context.Context) error {
 	for model := range mine {
 		p.SAdd(ctx, ix.names.models(), model)
 		versions[model] = p.HGet(ctx, ix.names.registry(model), versionField)
+		p.PExpire(ctx, ix.names.registry(model), ix.c.TTL)
+		p.PExpire(ctx, ix.names.cursors(model), ix.c.TTL)
 	}
 	p.PExpire(ctx, ix.names.models(), ix.c.TTL)
 	if err := exec(ctx, p); err != nil {
@@ -184,18 +186,14 @@ func (ix *redisIndex) remove(ctx context.Context, pod string, which func(index.S
 
 // removeLeft removes sources whose writers are dead.
 func (ix *redisIndex) removeLeft(ctx context.Context, which func(index.Source) bool) error {
-	listing, err := ix.Listing(ctx)
+	registries, stale, err := ix.registries(ctx)
 	if err != nil {
-		return err
+		return ix.failed(err)
 	}
 	p := ix.client.Pipeline()
-	for _, e := range listing.Entries {
-		if !e.Stale || !which(e.Source) || ix.has(e.Source) {
-			continue
-		}
-		r := ix.cacheOf(e.Source.Model).now.Load()
-		for i := 0; r != nil && i < len(r.sources); i++ {
-			if l := r.sources[i]; l.Source == e.Source && !l.behind {
+	for i, r := range registries {
+		for _, l := range r.sources {
+			if stale[i][l.writer] && which(l.Source) && !ix.has(l.Source) {
 				ix.dropRowsOf(ctx, p, l.Model, l.writer, []string{fieldOf(l.Source)})
 			}
 		}

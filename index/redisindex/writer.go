@@ -211,7 +211,7 @@ func (ix *redisIndex) take() *batch {
 		}
 		c.dirty = false
 		body := ix.encode(c.bucket)
-		if c.split && c.unsaid > 0 { // its parts come first
+		if c.split && c.unsaid > 0 { // behind its parts, or a commit may find only such buckets
 			c.dirty = true
 			again = append(again, c)
 			continue
@@ -224,7 +224,7 @@ func (ix *redisIndex) take() *batch {
 		c.known = true
 		b.puts = append(b.puts, bucketWrite{change: c, part: ix.names.partOf(c.name), key: ix.names.bucket(c.level, c.name), body: string(body)})
 	}
-	ix.dirty = slices.Concat(again, left, ix.dirty) // the last are parts
+	ix.dirty = slices.Concat(left, ix.dirty, again) // those between are parts
 	for _, c := range ix.dirty {
 		b.upto = min(b.upto, c.number-1)
 	}

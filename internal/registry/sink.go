@@ -17,7 +17,6 @@ package registry
 import (
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
@@ -279,52 +278,6 @@ func (in *ingest) removeStream(name string, fed []*podstate.Rank) {
 		return gone
 	})
 	pm.ListRanks()
-}
-
-// StreamView implements events.Sink.
-func (x *Registry) StreamView(podID, model, stream string) (v events.StreamView) {
-	if x.closed.Load() {
-		return v
-	}
-	p, pm := x.lockServed(podID, model)
-	if p == nil {
-		return v
-	}
-	defer p.mu.Unlock()
-	st := pm.Streams[streamName(stream)]
-	if st == nil {
-		return v
-	}
-	state := st.State()
-	of, _ := x.Index.(index.Describer)
-	var newest time.Time
-	for _, r := range st.Ranks {
-		if !r.At.Before(newest) {
-			newest, v.Lag = r.At, r.Lag
-		}
-		if of == nil {
-			continue
-		}
-		info, _ := of.DescribeSource(index.Source{Pod: podID, Model: model, Rank: r.Number})
-		for _, n := range info.Blocks {
-			v.Blocks += n
-		}
-		if info.Evicted > 0 {
-			state = min(state, view.Partial)
-		}
-	}
-	for _, r := range st.Lower {
-		if of != nil {
-			info, _ := of.DescribeSource(index.Source{Pod: podID, Model: model, Rank: r.Number})
-			for t, n := range info.Blocks {
-				if st.Told.Has(index.Tier(t)) {
-					v.Blocks += n
-				}
-			}
-		}
-	}
-	v.State, v.LastMessage, v.Missing = state.String(), st.LastMessage.Round(0), st.Stats.Missing
-	return v
 }
 
 // findStream finds a registered stream and locks its pod, or returns nil.

@@ -572,7 +572,11 @@ func (c *churn) keepBusy(p *churnPod) {
 		}
 	}
 	stream := fmt.Sprintf("tcp://%s:%d", p.Host, p.Port)
-	for time.Since(began) < churnEvery/5 && !c.ix.Sink().StreamView(p.ID, p.Model, stream).LastMessage.After(began) {
+	busy := func() bool {
+		info, _ := c.ix.Pod(p.ID, p.Model)
+		return slices.ContainsFunc(info.Streams, func(s stats.Stream) bool { return s.Stream == stream && s.LastMessage.After(began) })
+	}
+	for time.Since(began) < churnEvery/5 && !busy() {
 		<-time.After(time.Millisecond)
 	}
 }
@@ -878,7 +882,7 @@ func (c *churn) notFollowed(truths map[string]churnTruth) string {
 				return fmt.Sprintf("%s, rank %d: %+v", p.ID, r, s)
 			case i < 0:
 				return fmt.Sprintf("%s has no stream %s: %+v", p.ID, s.Endpoint, info)
-			case t.Ranks[r].Next > 0 && s.View.State != kvindex.StateLive.String():
+			case t.Ranks[r].Next > 0 && info.Streams[i].State != kvindex.StateLive.String():
 				return fmt.Sprintf("%s, rank %d: %+v", p.ID, r, s)
 			case info.Streams[i].Next != t.Ranks[r].Next:
 				return fmt.Sprintf("%s, rank %d: the next message is %d, of the engine %d", p.ID, r, info.Streams[i].Next, t.Ranks[r].Next)

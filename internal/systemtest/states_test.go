@@ -87,7 +87,10 @@ func TestReplayComesBack(t *testing.T) {
 	scripted(t, true, func(s *schedule) {
 		s.replay.Refuse(true)
 		s.ask()
-		s.until(0, "the loss", func() bool { return s.state() == kvindex.StatePartial })
+		s.until(0, "the loss", func() (lost bool) {
+			s.note(func() { lost = s.losses["gap"] > 0 })
+			return lost
+		})
 		s.replay.Refuse(false)
 		s.until(0, "a live view", func() bool { return s.state() == kvindex.StateLive })
 		s.repairable = false // it was lost for a while

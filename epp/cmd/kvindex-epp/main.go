@@ -133,6 +133,11 @@ func parse(args []string) (*options, error) {
 	f.DurationVar(&o.linger, "linger", 5*time.Second, "how long it goes on after SIGTERM, not ready, so that Envoy stops asking it")
 	f.DurationVar(&o.drain, "drain", 30*time.Second, "how long requests may take to end after SIGTERM")
 	f.BoolVar(&o.verbose, "v", false, "log each request: pod, tokens and errors, never a prompt")
+	f.Usage = func() {
+		fmt.Fprint(f.Output(), "kvindex-epp [flags]               runs the endpoint picker: docs/epp.md\n"+
+			"kvindex-epp healthcheck [flags]   asks the picker on this machine for its health\n\n")
+		f.PrintDefaults()
+	}
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}

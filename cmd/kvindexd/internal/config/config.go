@@ -164,6 +164,9 @@ func (c *Config) check(l *loader) {
 	if c.Listen == "" {
 		l.bad("listen", "must be host:port or :port")
 	}
+	if c.Policy == "" {
+		l.bad("policy", "must be one of %s", strings.Join(Policies, ", "))
+	}
 	host, _, err := net.SplitHostPort(c.Admin)
 	ip := net.ParseIP(host)
 	if c.Admin != "" && err == nil && host != "localhost" && (ip == nil || !ip.IsLoopback()) && c.AdminToken == "" && c.AdminClientCA == "" {

@@ -103,6 +103,11 @@ func (c *conn) mget(args []string) error {
 		c.out.array(len(args) - 1)
 	}
 	for _, key := range args[1:] {
+		if len(c.out.b) > outBytes {
+			if err := c.flush(); err != nil {
+				return err
+			}
+		}
 		id, what := c.ref(key)
 		e := c.s.values.get(id, what == metadata)
 		c.s.values.countGet(e != nil)

@@ -1,6 +1,7 @@
 package resp
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"io"
@@ -10,8 +11,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -92,8 +95,49 @@ func TestStall(t *testing.T) {
 	}
 }
 
-// TestIncoming bounds the memory of values that are on their way: what has no room is lost, and
-// counted.
+// largest is a listener whose connections record the bytes of the longest write.
+type largest struct {
+	net.Listener
+	most atomic.Int64
+}
+
+func (l *largest) Accept() (net.Conn, error) {
+	nc, err := l.Listener.Accept()
+	return measured{nc, l}, err
+}
+
+type measured struct {
+	net.Conn
+	l *largest
+}
+
+func (c measured) Write(b []byte) (int, error) {
+	c.l.most.Store(max(c.l.most.Load(), int64(len(b))))
+	return c.Conn.Write(b)
+}
+
+// TestManySmall: the reply to one command with many values is not kept as a whole.
+func TestManySmall(t *testing.T) {
+	s, sock := serve(t, small())
+	l, err := net.Listen("unix", sock+"2")
+	must(t, err)
+	m := &largest{Listener: l}
+	ctx, cancel := context.WithCancel(t.Context())
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = s.Serve(ctx, m) })
+	c := dial(t, sock+"2")
+	v := made("k", 0, 10_000)
+	c.want(ok, "SET", "k", v)
+	c.want("*1000\r\n"+strings.Repeat(bulk(v), 1000), append([]string{"MGET"}, slices.Repeat([]string{"k"}, 1000)...)...)
+	cancel()
+	serving.Wait()
+	if n := m.most.Load(); n > 2*outBytes {
+		t.Errorf("a write of %d bytes", n)
+	}
+}
+
+// TestIncoming bounds the memory of values that are on their way: what has no room is lost, with
+// the value that it replaces, and counted.
 func TestIncoming(t *testing.T) {
 	cfg := small()
 	cfg.MemoryBytes, cfg.IncomingBytes = 32<<20, 1<<20+64<<10
@@ -101,6 +145,7 @@ func TestIncoming(t *testing.T) {
 	c := dial(t, sock)
 	var open []*client
 	for i := range 10 {
+		c.want(ok, "SET", fmt.Sprint("k", i), "old")
 		o := dial(t, sock)
 		o.send(fmt.Appendf(nil, "*3\r\n$3\r\nSET\r\n$2\r\nk%d\r\n$1000000\r\n%s", i, strings.Repeat("x", 200_000)))
 		open = append(open, o)
@@ -115,6 +160,8 @@ func TestIncoming(t *testing.T) {
 	for i := range open {
 		if got := c.ask("STRLEN", fmt.Sprint("k", i)); got == ":1000000\r\n" {
 			there++
+		} else if got != zero {
+			t.Errorf("k%d: %q", i, got)
 		}
 	}
 	s.values.mu.Lock()

@@ -408,10 +408,12 @@ func (d *draft) drop() {
 	d.leases, d.pages = nil, 0
 }
 
-// put stores a whole draft. Its error is one of the disk; a draft that is lost is none.
+// put stores a whole draft. Its error is one of the disk; a draft that is lost is none, and
+// then the name has no value.
 func (v *values) put(h header, d *draft) error {
 	if d.lost {
-		return nil
+		_, err := v.remove(h.ref, false)
+		return err
 	}
 	defer d.abandon() // of what was committed, too: the store has it
 	h.size, h.content = d.size, d.hash.Sum128().Bytes()
