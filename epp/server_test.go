@@ -410,7 +410,7 @@ func TestRefusals(t *testing.T) {
 	waiting[1].Failed()
 	must(t, p.picker.Set([]picker.Pod{{Name: "a", Host: "10.0.0.1"}, {Name: "b"}}))
 	for _, limit := range []int{0, 1} {
-		v.stub = dial(t, epp.Config{Picker: p.picker, MaxRequests: limit})
+		v.stub = dial(t, epp.Config{Picker: p.picker, MaxBody: math.MaxInt, MaxRequests: limit})
 		if got, err = v.do(t.Context(), &busy); err != nil {
 			t.Fatal(err)
 		}

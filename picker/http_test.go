@@ -90,7 +90,9 @@ var prompt = `{"prompt": [` + strings.Repeat("7, ", 39) + `7]}`
 func TestRoundTripper(t *testing.T) {
 	e := serve(t, answerUsage)
 	must(t, e.ix.Ingest("a", "m", fakeengine.Payload(1, 0, fakeengine.NewPrompt(1, 16, 1).Stored(0, 1))))
-	resp, err := e.client.RoundTrip(post(t, t.Context(), prompt))
+	req := post(t, t.Context(), prompt)
+	req.Header.Set("X-data-parallel-rank", "3") // of the client: the pod has one rank
+	resp, err := e.client.RoundTrip(req)
 	must(t, err)
 	if got := load(e.Picker, "a", 0); got.Requests != 1 {
 		t.Errorf("before the body is read: %+v", got)

@@ -18,7 +18,6 @@ import (
 	"os"
 	"os/signal"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -50,7 +49,7 @@ describes them.
 
 // run runs the command that the arguments name.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	if rest := slices.DeleteFunc(slices.Clone(args), func(a string) bool { return strings.TrimLeft(a, "-") == "demo" }); len(rest) < len(args) {
+	if rest := slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "-demo" || a == "--demo" }); len(rest) < len(args) {
 		return demo(ctx, rest, stdout, stderr)
 	}
 	if len(args) > 0 {

@@ -99,7 +99,13 @@ func TestRestart(t *testing.T) {
 	if err := endReplica(); err != nil {
 		t.Error(err)
 	}
-	must(t, end())
+	for range 2 { // a service that answers 404, and one that has ended
+		_, err := fetch(t.Context(), strings.Replace(admin, "//", "//u:secret@", 1)+"/nothing?key=secret", "", nil)
+		if err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("an error with a secret: %v", err)
+		}
+		must(t, end())
+	}
 	again, _, end := running(t, settings{snapshot: file, bootstrap: admin + "/v1/snapshot"}) // the service at admin has ended
 	until(t, again+"/readyz", 200)
 	if _, got := post(t, again+"/v1/score", scoreOf(tokens)); !strings.Contains(got, held) {
@@ -396,6 +402,7 @@ func TestLog(t *testing.T) {
 		post(t, admin+path, body)
 	}
 	until(t, admin+"/v1/explain?pod=pod-0&prompt="+secret, 200)
+	until(t, admin+"/page.js", 200)
 	const added = `"change":{"kind":"added","pod":"pod-0"`
 	for ctx := zmtptest.Context(t); !strings.Contains(log.String(), added) && ctx.Err() == nil; {
 		runtime.Gosched()
@@ -409,6 +416,9 @@ func TestLog(t *testing.T) {
 		if !json.Valid([]byte(line)) {
 			t.Errorf("no JSON: %s", line)
 		}
+	}
+	if strings.Contains(text, `"status":0`) {
+		t.Errorf("an answer without a status: %s", text)
 	}
 	for _, want := range []string{`"path":"/v1/select"`, `"status":422`, `"method":"POST"`, "draining", added} {
 		if !strings.Contains(text, want) {
@@ -493,6 +503,7 @@ func TestCommands(t *testing.T) {
 		"setting listen: listen tcp": {"--demo", "-listen", strings.TrimPrefix(public, "http://"), "-admin=none"},
 		"setting admin: listen tcp":  {"-listen=127.0.0.1:0", "-demo", "-admin", strings.TrimPrefix(admin, "http://")},
 		"flag -memory: -demo takes":  {"-demo", "-memory=1GiB"},
+		"address already in use":     {"-model", "demo", "-zmq-endpoint=none", "-admin=none", "-listen", strings.TrimPrefix(public, "http://")},
 	} {
 		if err := run(t.Context(), args, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: got %v, want %s", args, err, want)

@@ -37,7 +37,7 @@ type Config struct {
 	MaxRequests     int   // at a time
 	MaxReservations int
 	Lease           time.Duration
-	ReadyShare      float64 // of the pods that must be connected before /readyz, 0 to 1
+	ReadyShare      float64 // of the ranks that must be live before /readyz, 0 to 1
 	Policy          string  // one of Policies
 
 	// BlockTokens is the number of tokens of a block in scores of the reference endpoints.

@@ -62,7 +62,7 @@ var settings = []setting{
 	number("max-requests", "256", "requests at a time; more get 503", 1, 1<<20, func(c *Config) *int { return &c.MaxRequests }),
 	number("max-reservations", "65536", "reservations of `/v1/select` at a time", 1, 1<<24, func(c *Config) *int { return &c.MaxReservations }),
 	duration("lease", "10m", "the longest time of a reservation that nobody ends", time.Second, 24*time.Hour, func(c *Config) *time.Duration { return &c.Lease }),
-	{name: "ready-share", def: "0", what: "share of the ranks that must be connected before `/readyz` answers 200", set: func(c *Config, s string) (err error) {
+	{name: "ready-share", def: "0", what: "share of the ranks that must be live before `/readyz` answers 200", set: func(c *Config, s string) (err error) {
 		c.ReadyShare, err = fraction(s)
 		return err
 	}},
@@ -405,13 +405,13 @@ func setRedis(c *Config, s string) error {
 		return errors.New("must be a URL that begins with redis://, rediss://, valkey:// or valkeys://")
 	}
 	c.Redis = scheme + "://" + rest
-	if u, err := url.Parse(c.Redis); err != nil || u.Host == "" && u.Path == "" {
-		return errors.New("must be a URL with a host") // err would show the password
+	if u, err := url.Parse(c.Redis); err != nil || u.Host == "" && u.Path == "" || u.Fragment != "" {
+		return errors.New("must be a URL with a host, and %23 in place of # in a password") // err would show the password
 	}
 	return nil
 }
 
-// hidePassword masks the user information and the query of a URL.
+// hidePassword masks the user information, the query and the fragment of a URL.
 func hidePassword(s string) string {
 	if s == "" {
 		return ""
@@ -423,8 +423,8 @@ func hidePassword(s string) string {
 	if err != nil {
 		return "(hidden)"
 	}
-	secret := u.User != nil || u.RawQuery != ""
-	u.User, u.RawQuery = nil, ""
+	secret := u.User != nil || u.RawQuery != "" || u.Fragment != ""
+	u.User, u.RawQuery, u.Fragment = nil, "", ""
 	if secret {
 		return u.String() + " (the rest is hidden)"
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -168,7 +169,7 @@ func TestReady(t *testing.T) {
 		t.Errorf("without pods: %d %v", code, failing)
 	}
 	must(t, f.fleet.Put("x", events.Pod{ID: "away", Model: "m", Host: "127.0.0.1", Port: 1, TiersPort: 2}))
-	const away = "0 of 1 ranks are connected, a share of 0.5 is needed"
+	const away = "0 of 1 ranks are live (connected, and not replaying), a share of 0.5 is needed"
 	for code, failing := ready(f.server); code != 503 || failing["pods"] != away || len(failing) != 1; code, failing = ready(f.server) {
 		if f.ctx.Err() != nil { // the Fleet's Run has not begun the streams yet
 			t.Fatalf("with a pod that is away: %d %v", code, failing)
@@ -193,6 +194,16 @@ func TestReady(t *testing.T) {
 	}
 	if code, got, _ := exchange(t, "GET", f.public.URL+"/score_completions", ""); code != 503 || !strings.Contains(got, "the service ends") {
 		t.Errorf("the reference's probe while it drains: %d %s", code, got)
+	}
+	exact := start(t, server.Config{ReadyShare: 0.28, Model: "m"}) // 0.28 * 25 is more than 7
+	must(t, exact.fleet.Put("x", events.Pod{ID: "away", Model: "m", Host: "127.0.0.1", Port: 1, Ranks: 18}))
+	for i := range 7 {
+		exact.add(t, kvindextest.EngineConfig{Pod: strconv.Itoa(i)})
+	}
+	for code, failing := ready(exact.server); code != 200; code, failing = ready(exact.server) {
+		if exact.ctx.Err() != nil {
+			t.Fatalf("with 7 of 25: %d %v", code, failing)
+		}
 	}
 	early := server.New(server.Config{Model: "m"})
 	early.Check("restored", "nobody has it")

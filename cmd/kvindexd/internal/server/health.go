@@ -43,27 +43,27 @@ func (s *Server) failures() map[string]string {
 	return failing
 }
 
-// silent returns a reason if too few ranks are connected, else "".
+// silent returns a reason if too few ranks are live, else "".
 func (s *Server) silent() string {
 	c := s.core.Load()
 	if c == nil || c.fleet == nil || s.cfg.ReadyShare == 0 {
 		return ""
 	}
-	ranks, connected := 0, 0
+	ranks, live := 0, 0
 	for _, p := range c.fleet.Pods(nil) {
 		for _, l := range p.Streams {
 			if l.Tiers {
 				continue
 			}
 			if ranks++; l.Link == "live" {
-				connected++
+				live++
 			}
 		}
 	}
-	if float64(connected) >= s.cfg.ReadyShare*float64(ranks) {
+	if ranks == 0 || float64(live)/float64(ranks) >= s.cfg.ReadyShare {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d ranks are connected, a share of %v is needed", connected, ranks, s.cfg.ReadyShare)
+	return fmt.Sprintf("%d of %d ranks are live (connected, and not replaying), a share of %v is needed", live, ranks, s.cfg.ReadyShare)
 }
 
 //go:embed openapi.json

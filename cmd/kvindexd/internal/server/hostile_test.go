@@ -183,21 +183,29 @@ func TestBounds(t *testing.T) {
 	if len(large(100)) != 100 {
 		t.Fatal(len(large(100)))
 	}
-	answer := func(body io.Reader, length int64) (w memory) {
+	answer := func(s *server.Server, body io.Reader, length int64) (w memory) {
 		r, err := http.NewRequest(http.MethodPost, "/score_completions", body)
 		if err != nil {
 			t.Error(err)
 			return w
 		}
 		r.ContentLength = length
-		f.server.Public().ServeHTTP(&w, r)
+		s.Public().ServeHTTP(&w, r)
 		return w
 	}
 	for n, want := range map[int]int{1 << 20: 200, 1<<20 + 1: 413, 5 << 20: 413} {
 		for _, length := range []int64{int64(n), -1} {
-			w := answer(strings.NewReader(large(n)), length)
+			w := answer(f.server, strings.NewReader(large(n)), length)
 			if w.code != want || (w.header.Get("Connection") == "close") != (want == 413) {
 				t.Errorf("%d bytes, said to be %d: %d %v, want %d", n, length, w.code, w.header, want)
+			}
+		}
+	}
+	for _, most := range []int{1 << 10, 1 << 20} { // one body has all of the memory for them
+		tight := start(t, server.Config{Model: "m", MaxBody: int64(most), MaxBodies: int64(most)})
+		for range 2 {
+			if w := answer(tight.server, strings.NewReader(large(most)), -1); w.code != http.StatusOK {
+				t.Errorf("a body of %d bytes: %d %s", most, w.code, w.Bytes())
 			}
 		}
 	}
@@ -209,7 +217,7 @@ func TestBounds(t *testing.T) {
 		ends = append(ends, out)
 		go func() {
 			defer in.Close()
-			w := answer(in, -1)
+			w := answer(f.server, in, -1)
 			answers <- w.code
 		}()
 		if _, err := io.WriteString(out, large(1 << 20)[:1<<20-1]); (err == nil) != (i < 2) {

@@ -202,14 +202,15 @@ func (s *Server) tooLarge() error {
 	return status(http.StatusRequestEntityTooLarge, "body: longer than %d bytes", s.cfg.MaxBody)
 }
 
-// hold grows b to size bytes, unless all bodies together exceed MaxBodies.
+// hold grows b to size bytes, unless all bodies together exceed MaxBodies. The byte behind a
+// body of MaxBody, which shows its end, does not count.
 func (s *Server) hold(b *buffer, size int) error {
-	more := int64(size) - b.reserved
+	more := min(int64(size), s.cfg.MaxBody) - b.reserved
 	if s.bodies.Add(more) > s.cfg.MaxBodies {
 		s.bodies.Add(-more)
 		return status(http.StatusServiceUnavailable, "busy: the bodies of other requests have all of the memory for them")
 	}
-	b.reserved = int64(size)
+	b.reserved += more
 	if size > cap(b.bytes) {
 		b.bytes = append(make([]byte, 0, size), b.bytes...)
 	}
@@ -343,7 +344,7 @@ func (s *Server) logRequests(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		began, said := time.Now(), &recorder{ResponseWriter: w}
+		began, said := time.Now(), &recorder{w, http.StatusOK}
 		defer func() {
 			s.cfg.Log.Debug("request", "method", r.Method, "path", r.URL.Path, "status", said.status, "took", time.Since(began), "bytes", r.ContentLength, "from", r.RemoteAddr)
 		}()

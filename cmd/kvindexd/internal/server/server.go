@@ -36,7 +36,7 @@ type Config struct {
 	// Lease is the time after which a reservation ends by itself, and the longest lease that a
 	// request can have. 0: 10 minutes.
 	Lease time.Duration
-	// ReadyShare is the share of the Fleet's ranks that must be connected before the service is
+	// ReadyShare is the share of the Fleet's ranks that must be live before the service is
 	// ready, from 0 to 1. 0: none.
 	ReadyShare float64
 	// Policy chooses for /v1/select. nil: route.Default.
