@@ -12,7 +12,8 @@
 // Kubernetes, which also reports pods that are not ready or are terminating.
 //
 // Faults go to FleetConfig.OnError: at once, then again at intervals that double up to one
-// minute, while they last. They do not end a source.
+// minute, while they last. They do not end a source. A source that is run without a Fleet
+// reports none.
 package discovery
 
 import (
