@@ -100,7 +100,7 @@ func (s *Subscriber) picks(st *stream, topic []byte) bool {
 	switch {
 	case !first && bytes.Equal(topic, st.topic):
 		return true
-	case !first && string(topic) != s.cfg.Topic:
+	case !first && (s.cfg.Topic == "" || string(topic) != s.cfg.Topic):
 		s.badTopics.Add(1)
 		if st.conn.topics.isNew(topic, maxTopics) {
 			s.report(st, fmt.Errorf("events: subscriber: pod %q has the topic %.100q: messages of the topic %.100q are dropped", st.pod, st.topic, topic))

@@ -82,6 +82,17 @@ func TestOneTopic(t *testing.T) {
 	}
 }
 
+// TestEmptyTopic: without Topic the first topic is the pod's, and an empty one is another.
+func TestEmptyTopic(t *testing.T) {
+	l := newLedger()
+	script := [][]byte{zmtptest.Hello(1, "PUB"), said("kv", number(0), 0), said("", number(0), 7), said("kv", number(1), 1)}
+	s, _, _ := follow(t, l, events.SubscriberConfig{Endpoint: rawServer(t, bytes.Join(script, nil))})
+	l.expect(t, "0 1")
+	if got := s.Stats().BadTopics; got != 1 {
+		t.Errorf("%d messages are dropped, want 1", got)
+	}
+}
+
 // TestTopicChanges: behind a new connection another topic is another engine.
 func TestTopicChanges(t *testing.T) {
 	var n atomic.Int32

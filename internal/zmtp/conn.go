@@ -408,7 +408,7 @@ func (c *Conn) makeRoom() error {
 	if c.end < len(c.buf) {
 		return nil
 	}
-	largest := c.cfg.MaxMessage + maxFrames*longHeader + maxCommand + longHeader
+	largest := c.cfg.MaxMessage + overhead
 	size := min(2*len(c.buf), largest)
 	if err := c.charge(size); err != nil {
 		return err

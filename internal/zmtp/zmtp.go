@@ -13,6 +13,7 @@ package zmtp
 import (
 	"cmp"
 	"errors"
+	"math"
 	"sync"
 	"time"
 )
@@ -51,6 +52,8 @@ const (
 	maxFrames   = 16      // of one message
 	maxCommand  = 8 << 10 // bytes of one command after the handshake
 	maxMetadata = 8 << 10 // bytes of the READY command of the handshake
+	// overhead is the most that a buffer holds beside the bodies of a message.
+	overhead = maxFrames*longHeader + maxCommand + longHeader
 	// messageTimeout bounds the time from the first byte of a message to its last. A peer that
 	// is silent within a message for two heartbeats is closed before that.
 	messageTimeout = 30 * time.Second
@@ -116,7 +119,7 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.MaxFrame = cmp.Or(c.MaxFrame, DefaultMaxFrame)
-	c.MaxMessage = cmp.Or(c.MaxMessage, DefaultMaxMessage)
+	c.MaxMessage = min(cmp.Or(c.MaxMessage, DefaultMaxMessage), math.MaxInt-overhead)
 	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, DefaultHandshakeTimeout)
 	c.WriteTimeout = cmp.Or(c.WriteTimeout, DefaultWriteTimeout)
 	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -692,5 +693,20 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Helper()
 		t.Fatal(err)
+	}
+}
+
+// TestLargestMessage: MaxMessage may be the largest int.
+func TestLargestMessage(t *testing.T) {
+	body := strings.Repeat("x", 100<<10)
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	go func() { _, _ = io.Copy(io.Discard, theirs) }()
+	go func() { _, _ = theirs.Write(append(zmtptest.Hello(1, "PUB"), zmtptest.Frame(0, body)...)) }()
+	c, err := zmtp.Handshake(t.Context(), ours, "x", zmtp.Config{Type: zmtp.SUB, MaxFrame: math.MaxInt, MaxMessage: math.MaxInt})
+	must(t, err)
+	defer c.Close()
+	if m, err := c.Receive(); err != nil || string(m[0]) != body {
+		t.Errorf("%d frames, %v", len(m), err)
 	}
 }
