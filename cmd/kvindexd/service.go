@@ -77,6 +77,7 @@ type subscription struct {
 const (
 	maxGrace    = 10 * time.Second
 	drainTime   = 8 * time.Second
+	closeTime   = 3 * time.Second
 	saveTime    = 8 * time.Second
 	restoreTime = 5 * time.Minute
 )
@@ -199,6 +200,7 @@ func (v *service) follow(ctx context.Context, drain func()) (err error) {
 		}
 	}()
 	sink := v.ix.Sink()
+	settle := func() error { return nil } // applies the messages that wait
 	if v.pool > 0 {
 		p, err := events.NewPool(sink, events.PoolConfig{Concurrency: v.pool, OnError: func(m events.Message, err error) {
 			v.log.Warn("a message was not applied", "pod", m.Pod, "model", m.Model, "error", err)
@@ -206,7 +208,12 @@ func (v *service) follow(ctx context.Context, drain func()) (err error) {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = p.Close(context.WithoutCancel(ctx)) }()
+		settle = func() error {
+			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
+			defer cancel()
+			return p.Close(closing)
+		}
+		defer func() { _ = settle() }()
 		v.collector.WatchPool(p)
 		sink = p.Sink()
 	}
@@ -227,6 +234,7 @@ func (v *service) follow(ctx context.Context, drain func()) (err error) {
 	disconnect()
 	running.Wait()
 	v.server.Close()
+	err = settle() // before the snapshot, which would lack them
 	if v.snapshot != "" && v.redis == "" {
 		saving, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTime)
 		defer cancel()
