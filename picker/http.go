@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
 	"strings"
 	"sync"
@@ -65,13 +66,13 @@ func (t roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	for try := 1; ; try++ {
-		resp, err := t.send(pick, req, body)
+		resp, unsent, err := t.send(pick, req, body)
 		if err == nil && resp.StatusCode != http.StatusServiceUnavailable {
 			pick.Watch(resp)
 			return resp, nil
 		}
 		pick.report(unknownUsage, cmp.Or(err, pick.status(resp)))
-		if try == maxTries || ctx.Err() != nil || err != nil && !unsent(err) {
+		if try == maxTries || ctx.Err() != nil || err != nil && !unsent {
 			pick.Failed()
 			return resp, err
 		}
@@ -86,16 +87,8 @@ func (t roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-var errNoHost = errors.New("it has no Host")
-
-// unsent reports whether an error of send means that the pod received nothing.
-func unsent(err error) bool {
-	var op *net.OpError
-	return errors.Is(err, errNoHost) || errors.As(err, &op) && op.Op == "dial"
-}
-
-// send sends a request to the pod of a pick.
-func (t roundTripper) send(k *Pick, req *http.Request, body []byte) (resp *http.Response, err error) {
+// send sends a request to the pod of a pick. unsent: the pod has not received it.
+func (t roundTripper) send(k *Pick, req *http.Request, body []byte) (resp *http.Response, unsent bool, err error) {
 	host := strings.TrimSuffix(strings.TrimPrefix(k.Pod.Host, "["), "]")
 	if port := req.URL.Port(); strings.Contains(host, "]:") || strings.Count(host, ":") == 1 {
 		host = k.Pod.Host // with its own port
@@ -105,9 +98,14 @@ func (t roundTripper) send(k *Pick, req *http.Request, body []byte) (resp *http.
 		host = "[" + host + "]"
 	}
 	if host == "" || strings.HasPrefix(host, ":") {
-		return nil, fmt.Errorf("picker: pod %.100q: %w", k.Pod.Name, errNoHost)
+		return nil, true, fmt.Errorf("picker: pod %.100q: it has no Host", k.Pod.Name)
 	}
-	out := req.Clone(req.Context())
+	// A connection also fails in its TLS handshake.
+	var connects, connected atomic.Bool
+	out := req.Clone(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
+		GetConn: func(string) { connects.Store(true) },
+		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+	}))
 	out.URL.Host, out.Body, out.ContentLength = host, http.NoBody, int64(len(body))
 	if len(body) > 0 {
 		out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
@@ -120,9 +118,11 @@ func (t roundTripper) send(k *Pick, req *http.Request, body []byte) (resp *http.
 		out.Header.Set("X-data-parallel-rank", strconv.Itoa(k.Rank))
 	}
 	if resp, err = t.base.RoundTrip(out); err != nil {
+		var op *net.OpError
+		unsent = connects.Load() && !connected.Load() || errors.As(err, &op) && op.Op == "dial"
 		err = fmt.Errorf("picker: pod %.100q: %w", k.Pod.Name, err)
 	}
-	return resp, err
+	return resp, unsent, err
 }
 
 // Status returns the HTTP status for an error of Pick, Next or the RoundTripper: 400 if no

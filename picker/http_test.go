@@ -114,7 +114,7 @@ func TestRoundTripper(t *testing.T) {
 	}
 }
 
-// TestRetry: after a pod that refuses connections or answers 503, the next pod gets the whole
+// TestRetry: after a pod that refuses connections, has no TLS or answers 503, the next pod gets the whole
 // body. If no pod is left, the client gets the last answer.
 func TestRetry(t *testing.T) {
 	e := serve(t, busy, answerUsage, busy)
@@ -137,6 +137,15 @@ func TestRetry(t *testing.T) {
 	must(t, e.Set([]picker.Pod{{Name: "refuses", Host: "127.0.0.1:1"}, {Name: "also", Host: "127.0.0.1:2"}}))
 	if resp, err := e.client.RoundTrip(post(t, t.Context(), prompt)); err == nil || picker.Status(err) != http.StatusBadGateway || !strings.HasPrefix(err.Error(), `picker: pod "`) {
 		t.Errorf("%v, %v", resp, err)
+	}
+	e.idle(t)
+	// No TLS: the handshakes fail.
+	must(t, e.Set([]picker.Pod{{Name: "plain", Host: e.host(t, answerUsage)}, {Name: "also", Host: e.host(t, answerUsage)}}))
+	req := post(t, t.Context(), prompt)
+	req.URL.Scheme = "https"
+	ended := len(e.answers)
+	if resp, err := e.client.RoundTrip(req); err == nil || len(e.answers)-ended != 2 {
+		t.Errorf("%v, %v, after %d pods", resp, err, len(e.answers)-ended)
 	}
 	e.idle(t)
 	must(t, e.Set([]picker.Pod{{Name: "busy", Host: e.host(t, busy)}}))
