@@ -331,13 +331,12 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestServedForms: the endpoint that has served is recognized in each form of its address, and the
-// greatest MaxBody is no bound.
+// TestServedForms: the endpoint that has served is recognized in each form of its address.
 func TestServedForms(t *testing.T) {
 	p := newPool(t, picker.Config{Model: "m"}, 1)
 	must(t, p.picker.Set([]picker.Pod{{Name: "pod-0", Host: "[FD00:0::1]:8000"}}))
 	var e ends
-	v := envoy{stub: dial(t, epp.Config{Picker: p.picker, MaxBody: math.MaxInt, OnEnd: e.add}), request: duplex, back: duplex}
+	v := envoy{stub: dial(t, epp.Config{Picker: p.picker, OnEnd: e.add}), request: duplex, back: duplex}
 	c := call{body: p.body(), cuts: 1, served: "[fd00::1]:8000", answer: []string{`{"usage":{"prompt_tokens":144,"prompt_tokens_details":{"cached_tokens":128}}}`}}
 	_, err := v.do(t.Context(), &c)
 	must(t, err)

@@ -201,14 +201,6 @@ func TestBounds(t *testing.T) {
 			}
 		}
 	}
-	for _, most := range []int{1 << 10, 1 << 20} { // one body has all of the memory for them
-		tight := start(t, server.Config{Model: "m", MaxBody: int64(most), MaxBodies: int64(most)})
-		for range 2 {
-			if w := answer(tight.server, strings.NewReader(large(most)), -1); w.code != http.StatusOK {
-				t.Errorf("a body of %d bytes: %d %s", most, w.code, w.Bytes())
-			}
-		}
-	}
 	// Two bodies that do not end have 2 MiB of the 2.5.
 	var ends []*io.PipeWriter
 	answers := make(chan int, 3)

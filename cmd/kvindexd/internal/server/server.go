@@ -92,7 +92,6 @@ func New(cfg Config) *Server {
 	}
 	def(&cfg.MaxBody, 16<<20)
 	def(&cfg.MaxBodies, 256<<20)
-	cfg.MaxBodies = max(cfg.MaxBodies, cfg.MaxBody+1) // one byte more shows the end of the longest body
 	if cfg.BlockTokens == 0 {
 		cfg.BlockTokens = 16
 	}
