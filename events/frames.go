@@ -74,7 +74,7 @@ func (f *frames) number(m [][]byte) (seq uint64, err error) {
 
 // unread counts a message whose number could not be read.
 func (s *Subscriber) unread(c *connection, topic []byte, bad error) {
-	s.malformed.Add(1)
+	s.count.malformed.Add(1)
 	st := c.stream
 	if st == nil {
 		st = c.streams[string(topic)]
@@ -101,7 +101,7 @@ func (s *Subscriber) picks(st *stream, topic []byte) bool {
 	case !first && bytes.Equal(topic, st.topic):
 		return true
 	case !first && (s.cfg.Topic == "" || string(topic) != s.cfg.Topic):
-		s.badTopics.Add(1)
+		s.count.badTopics.Add(1)
 		if st.conn.topics.isNew(topic, maxTopics) {
 			s.report(st, fmt.Errorf("events: subscriber: pod %q has the topic %.100q: messages of the topic %.100q are dropped", st.pod, st.topic, topic))
 		}

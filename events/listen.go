@@ -63,7 +63,7 @@ func (s *Subscriber) admit(nc net.Conn) *connection {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.conns) >= s.cfg.MaxConns {
-		s.refusals.Add(1)
+		s.count.refusals.Add(1)
 		idle := s.oldestIdle()
 		if idle == nil {
 			_ = nc.Close()
@@ -159,7 +159,7 @@ func (s *Subscriber) takeFrom(ctx context.Context, c *connection, topic []byte, 
 	}
 	st := s.newStream(c, string(topic))
 	if st == nil {
-		s.badTopics.Add(1)
+		s.count.badTopics.Add(1)
 		return nil
 	}
 	// The first message shows whether the connection is to the engine that replays. So ask

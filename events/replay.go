@@ -461,9 +461,9 @@ func (r *replay) report(ctx context.Context) {
 	}
 	s := r.s
 	if r.done.Err != nil {
-		s.replayErrors.Add(1) // before the replay: whoever reads the errors last never finds a success too many
+		s.count.replayErrors.Add(1) // before the replay: whoever reads the errors last never finds a success too many
 	}
-	s.replays.Add(1)
+	s.count.replays.Add(1)
 	if s.cfg.OnReplay != nil {
 		done := r.done
 		if done.Err != nil {
@@ -578,7 +578,7 @@ func (r *replay) ask(ctx context.Context, until *Message) (ended bool, err error
 		case until != nil && seq == until.Seq && !bytes.Equal(m.Payload, until.Payload):
 			return false, errOthersReplay
 		case r.s.isOther(r.st, topic):
-			r.s.badTopics.Add(1)
+			r.s.count.badTopics.Add(1)
 			r.due, first = seq+1, false
 			r.other = r.other || until != nil && r.due > until.Seq
 		default:
@@ -637,7 +637,7 @@ func (r *replay) deliver(m Message) (Receipt, error) {
 	}
 	if err == nil {
 		r.done.Messages++
-		r.s.replayed.Add(1)
+		r.s.count.replayed.Add(1)
 	}
 	if receipt.Gap.Lost && receipt.Applied {
 		r.lost = receipt.Gap

@@ -36,7 +36,7 @@ func (q *silence) begin(s *Subscriber, st *stream, c *connection) {
 	if q.timer != nil {
 		return
 	}
-	dropped := func() uint64 { return s.malformed.Load() + s.badTopics.Load() }
+	dropped := func() uint64 { return s.count.malformed.Load() + s.count.badTopics.Load() }
 	before := dropped()
 	q.reports.Add(1)
 	q.timer = time.AfterFunc(s.cfg.Silence, func() {

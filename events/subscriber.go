@@ -196,21 +196,24 @@ type SubscriberStats struct {
 // Peers are not trusted: SubscriberConfig has the limits. But nothing in ZeroMQ proves that a
 // topic belongs to a peer. So listen only where only engines can connect.
 type Subscriber struct {
-	sink    Sink
-	cfg     SubscriberConfig
-	wire    zmtp.Config
-	link    *link // in a Fleet; else nil
-	running atomic.Bool
-
-	messages, malformed, badTopics, superseded  atomic.Uint64
-	sinkErrors, connects, disconnects, refusals atomic.Uint64
-	replays, replayed, replayErrors             atomic.Uint64
-
+	sink      Sink
+	cfg       SubscriberConfig
+	wire      zmtp.Config
+	link      *link // in a Fleet; else nil
+	running   atomic.Bool
+	count     subscriberCounts
 	owners    streamOwners
 	mu        sync.Mutex // guards what follows
 	conns     map[*connection]struct{}
 	lastID    uint64        // of a connection
 	strangers repeatFilters // faults of connections without a message
+}
+
+// subscriberCounts are those of SubscriberStats.
+type subscriberCounts struct {
+	messages, malformed, badTopics, superseded  atomic.Uint64
+	sinkErrors, connects, disconnects, refusals atomic.Uint64
+	replays, replayed, replayErrors             atomic.Uint64
 }
 
 // NewSubscriber returns a Subscriber for a sink, such as Indexer.Sink. It checks all fields
@@ -322,18 +325,18 @@ func (s *Subscriber) Run(ctx context.Context) error {
 // Stats returns the counts so far.
 func (s *Subscriber) Stats() SubscriberStats {
 	return SubscriberStats{
-		Messages:    s.messages.Load(),
-		Malformed:   s.malformed.Load(),
-		BadTopics:   s.badTopics.Load(),
-		Superseded:  s.superseded.Load(),
-		SinkErrors:  s.sinkErrors.Load(),
-		Connects:    s.connects.Load(),
-		Disconnects: s.disconnects.Load(),
-		Refused:     s.refusals.Load(),
+		Messages:    s.count.messages.Load(),
+		Malformed:   s.count.malformed.Load(),
+		BadTopics:   s.count.badTopics.Load(),
+		Superseded:  s.count.superseded.Load(),
+		SinkErrors:  s.count.sinkErrors.Load(),
+		Connects:    s.count.connects.Load(),
+		Disconnects: s.count.disconnects.Load(),
+		Refused:     s.count.refusals.Load(),
 
-		Replays:      s.replays.Load(),
-		Replayed:     s.replayed.Load(),
-		ReplayErrors: s.replayErrors.Load(),
+		Replays:      s.count.replays.Load(),
+		Replayed:     s.count.replayed.Load(),
+		ReplayErrors: s.count.replayErrors.Load(),
 	}
 }
 
@@ -458,8 +461,8 @@ func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, c *connection,
 	if err := conn.Subscribe(s.cfg.Topic); err != nil {
 		return fmt.Errorf("events: subscriber: %w", err)
 	}
-	s.connects.Add(1)
-	defer s.disconnects.Add(1)
+	s.count.connects.Add(1)
+	defer s.count.disconnects.Add(1)
 	if s.cfg.OnConnect != nil {
 		s.cfg.OnConnect(c.peer)
 	}
@@ -472,7 +475,7 @@ func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, c *connection,
 		}
 		c.idle = false
 		if !bytes.HasPrefix(m[0], prefix) || len(m[0]) > maxTopicBytes {
-			s.badTopics.Add(1)
+			s.count.badTopics.Add(1)
 			continue
 		}
 		seq, bad := c.frames.number(m)
@@ -538,7 +541,7 @@ func (s *Subscriber) enter(ctx context.Context, st *stream) (waited, ours bool, 
 	}
 	if !o.claim(c.id) {
 		o.mu.Unlock()
-		s.superseded.Add(1)
+		s.count.superseded.Add(1)
 		if !st.superseded {
 			st.superseded = true
 			s.report(st, fmt.Errorf("events: subscriber: %s from %s: %w", st.name, c.peer, errSuperseded))
@@ -584,12 +587,12 @@ func (s *Subscriber) offer(ctx context.Context, st *stream, m Message) error {
 
 // deliver gives a message to the sink, and reports errors.
 func (s *Subscriber) deliver(st *stream, m Message) (Receipt, error) {
-	s.messages.Add(1)
+	s.count.messages.Add(1)
 	m.Pod, m.Model, m.Stream = st.pod, st.model, st.name
 	receipt, err := s.sink.IngestMessage(m)
 	switch {
 	case err != nil:
-		s.sinkErrors.Add(1)
+		s.count.sinkErrors.Add(1)
 		if !m.Replayed || st.failing.due(err) { // a replayed one comes again and again
 			s.report(st, fmt.Errorf("events: subscriber: message %d of %s: %w", m.Seq, st.name, err))
 		}
@@ -668,7 +671,7 @@ func (s *Subscriber) rewound(st *stream) {
 // failed reports an error of the sink that is about no message.
 func (s *Subscriber) failed(st *stream, err error) {
 	if err != nil {
-		s.sinkErrors.Add(1)
+		s.count.sinkErrors.Add(1)
 		s.report(st, fmt.Errorf("events: subscriber: %s: %w", st.name, err))
 	}
 }

@@ -136,6 +136,7 @@ type question struct {
 	body   []byte
 	dst    []uint32 // the tokens are appended
 	media  int      // in the body
+	left   int      // addresses not asked before, with this one
 }
 
 var (
@@ -149,7 +150,8 @@ func (e *Engine) ask(ctx context.Context, q question) (answer, error) {
 	var errs []error
 	for i := range e.addresses {
 		at := (from + uint32(i)) % uint32(len(e.addresses))
-		a, err := e.askOne(ctx, e.addresses[at], q, len(e.addresses)-i)
+		q.left = len(e.addresses) - i
+		a, err := e.askOne(ctx, e.addresses[at], q)
 		if !errors.Is(err, errAway) {
 			if i > 0 {
 				e.current.Store(at)
@@ -165,11 +167,10 @@ func (e *Engine) ask(ctx context.Context, q question) (answer, error) {
 	return answer{}, errors.Join(errs...)
 }
 
-// askOne asks one address, by the first of the routes that it has. left is the number of addresses that are
-// left, with this one.
-func (e *Engine) askOne(ctx context.Context, to *address, q question, left int) (answer, error) {
+// askOne asks one address, by the first of the routes that it has.
+func (e *Engine) askOne(ctx context.Context, to *address, q question) (answer, error) {
 	if q.routes[0] == tokenizeChat {
-		if err := e.refuseHarmony(ctx, to, left); err != nil {
+		if err := e.refuseHarmony(ctx, to, q.left); err != nil {
 			return answer{}, err
 		}
 	}
@@ -182,7 +183,7 @@ func (e *Engine) askOne(ctx context.Context, to *address, q question, left int) 
 		if buf == nil {
 			buf = new(bytes.Buffer)
 		}
-		err := e.post(ctx, to, r, q, left, buf)
+		err := e.post(ctx, to, r, q, buf)
 		var a answer
 		if err == nil {
 			a, err = decodeAnswer(buf.Bytes(), q.dst, r)
@@ -222,7 +223,7 @@ func (e *Engine) refuseHarmony(ctx context.Context, to *address, left int) error
 	harmony := to.harmony.Load()
 	if harmony == 0 {
 		body := append(append([]byte(`{"model":`), e.name...), `,"add_special_tokens":false,"prompt":"<|start|><|channel|><|message|><|return|>"}`...)
-		a, err := e.askOne(ctx, to, question{routes: encodings[:2], body: body}, left)
+		a, err := e.askOne(ctx, to, question{routes: encodings[:2], body: body, left: left})
 		if err != nil {
 			return err
 		}
@@ -253,12 +254,12 @@ var buffers sync.Pool // of *bytes.Buffer
 const maxKept = 1 << 20 // bytes
 
 // post reads the body of an answer of status 200.
-func (e *Engine) post(call context.Context, to *address, r route, q question, left int, buf *bytes.Buffer) error {
+func (e *Engine) post(call context.Context, to *address, r route, q question, buf *bytes.Buffer) error {
 	ctx, cancel := context.WithCancel(call)
 	defer cancel()
 	connecting := func() bool { return true }
-	if deadline, ok := ctx.Deadline(); ok && left > 1 { // an address that swallows connections leaves time for the others
-		connecting = time.AfterFunc(time.Until(deadline)/time.Duration(left), cancel).Stop
+	if deadline, ok := ctx.Deadline(); ok && q.left > 1 { // an address that swallows connections leaves time for the others
+		connecting = time.AfterFunc(time.Until(deadline)/time.Duration(q.left), cancel).Stop
 	}
 	defer connecting()
 	alone := to.running.Add(1) == 1
