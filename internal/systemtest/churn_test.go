@@ -141,11 +141,14 @@ var churnKindsOfChange = []struct {
 // stops, the Indexer says what the engines hold, and nothing of a pod that has gone. When
 // all have gone, nothing is left of them.
 func TestChurn(t *testing.T) {
+	if testing.Short() {
+		t.Skip("5 s, most of them spent waiting for processes")
+	}
 	zmtptest.NoLeaks(t)
-	length := fewer(*churnFor)
+	length := *churnFor
 	ix := open(t, churnCounting)
 	prompts := churnPrompts(*churnSeed, churnPromptCount)
-	runChurn(t, ix, prompts, *churnSeed+1, fewer(2*time.Second), 1) // so that what is made once is made
+	runChurn(t, ix, prompts, *churnSeed+1, 2*time.Second, 1) // so that what is made once is made
 	before := takeStock(ix)
 	began := time.Now()
 	halts := int(min(churnHalts, churnHalts*length/time.Minute))
