@@ -80,7 +80,7 @@ const opBatch = 32
 
 // ingest queues a block to be written, and reports false if too many wait.
 func (s *Store) ingest(key Key, slot uint32, evicted bool) bool {
-	if len(s.queue) >= s.quota {
+	if len(s.behind.queue) >= s.quota {
 		s.count.disk.OverQuota++
 		if s.count.disk.LastError == nil {
 			s.count.disk.LastError = diskError("put", ErrOverQuota)
@@ -88,10 +88,10 @@ func (s *Store) ingest(key Key, slot uint32, evicted bool) bool {
 		return false
 	}
 	s.pin(slot)
-	s.queued++
-	s.queue = append(s.queue, write{s.queued, key, slot, evicted})
-	if !s.writing {
-		s.writing = true
+	s.behind.queued++
+	s.behind.queue = append(s.behind.queue, write{s.behind.queued, key, slot, evicted})
+	if !s.behind.writing {
+		s.behind.writing = true
 		s.io.Add(1)
 		go s.writeBehind()
 	}
@@ -103,9 +103,9 @@ func (s *Store) writeBehind() {
 	defer s.io.Done()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.queue) > 0 {
-		s.batch = min(opBatch, len(s.queue))
-		batch := s.queue[:s.batch]
+	for len(s.behind.queue) > 0 {
+		s.behind.batch = min(opBatch, len(s.behind.queue))
+		batch := s.behind.queue[:s.behind.batch]
 		keys, src := make([]Key, len(batch)), make([][]byte, len(batch))
 		for i, w := range batch {
 			keys[i], src[i] = w.key, s.block(w.slot)
@@ -122,25 +122,25 @@ func (s *Store) writeBehind() {
 		for _, w := range batch {
 			s.finish(w)
 		}
-		s.batch = 0
-		s.shorten(s.queue[len(batch):])
+		s.behind.batch = 0
+		s.shorten(s.behind.queue[len(batch):])
 	}
-	s.queue, s.writing = nil, false
+	s.behind.queue, s.behind.writing = nil, false
 }
 
 // finish gives the slot of a write back.
 func (s *Store) finish(w write) {
 	if w.evicted {
-		s.leaving--
+		s.behind.leaving--
 	}
 	s.unpin(w.slot)
 }
 
 // shorten sets the queue, and wakes those that wait for it.
 func (s *Store) shorten(queue []write) {
-	s.queue = queue
-	close(s.progress)
-	s.progress = make(chan struct{})
+	s.behind.queue = queue
+	close(s.behind.progress)
+	s.behind.progress = make(chan struct{})
 }
 
 // errSlow is the cause of a context whose time by Disk.PerToken is over.
@@ -167,8 +167,8 @@ func diskError(op string, err error) error { return fmt.Errorf("%s: %s: %w", Tie
 func (s *Store) Flush(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for until := s.queued; len(s.queue) > 0 && s.queue[0].number <= until; {
-		progress := s.progress
+	for until := s.behind.queued; len(s.behind.queue) > 0 && s.behind.queue[0].number <= until; {
+		progress := s.behind.progress
 		s.mu.Unlock()
 		select {
 		case <-progress:
@@ -212,8 +212,8 @@ func (s *Store) held(chain []Key) (slots []uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, k := range chain[:s.prefix(chain)] {
-		slots = append(slots, s.slots[k])
-		s.pin(s.slots[k])
+		slots = append(slots, s.mem.slots[k])
+		s.pin(s.mem.slots[k])
 	}
 	return slots
 }
@@ -299,7 +299,7 @@ func (s *Store) read(ctx context.Context, chain []Key, n int) (slots []uint32, e
 	}
 	own := s.hold(chain[n:])
 	for _, k := range chain[n:] {
-		slot, ok := s.slots[k]
+		slot, ok := s.mem.slots[k]
 		if !ok {
 			if !found[k] {
 				break
@@ -350,7 +350,7 @@ func (s *Store) find(ctx context.Context, keys []Key) (found map[Key]bool, delet
 	var lacks []Key
 	s.mu.Lock()
 	for _, k := range keys {
-		if _, ok := s.slots[k]; !ok {
+		if _, ok := s.mem.slots[k]; !ok {
 			lacks = append(lacks, k)
 		}
 	}

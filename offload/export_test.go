@@ -28,7 +28,7 @@ func (s *Store) Resident() (keys map[Key]bool, ghosts int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	keys = make(map[Key]bool)
-	for k := range s.slots {
+	for k := range s.mem.slots {
 		keys[k] = true
 	}
 	if p, ok := s.policy.(s3fifo); ok {

@@ -68,8 +68,21 @@ type Store struct {
 
 	closing sync.Once
 
-	mu       sync.Mutex // guards all below, and not the bytes of blocks
-	closed   bool
+	mu     sync.Mutex // guards all below, and not the bytes of blocks
+	closed bool
+	mem    memory
+	behind behind
+	policy policy
+	count  counts
+
+	prefetches int
+	reading    int
+	deletes    uint64
+	io         sync.WaitGroup // goroutines with a use of the Backend; Add needs the lock and no close
+}
+
+// memory has the blocks of a Store that are in memory, each in a slot.
+type memory struct {
 	slabs    []slab         // of full length from the start; mapped as far as used says
 	used     int            // slots that had a block at any time; the next that has not
 	free     []uint32       // slots below used without a block
@@ -79,19 +92,16 @@ type Store struct {
 	refs     []int32        // by slot: leases that it is in
 	pinned   int            // resident slots with refs
 	leased   int            // sum of refs
-	policy   policy
-	count    counts
+}
 
-	queue      []write       // to the Backend, the oldest first; at most quota
-	batch      int           // of queue, those that are being written
-	queued     uint64        // writes that were ever in queue
-	progress   chan struct{} // is closed, and made again, when queue gets shorter
-	leaving    int           // evicted blocks in queue
-	writing    bool          // writeBehind runs
-	prefetches int
-	reading    int
-	deletes    uint64
-	io         sync.WaitGroup // goroutines with a use of the Backend; Add needs the lock and no close
+// behind has the blocks that the Backend has still to take.
+type behind struct {
+	queue    []write       // the oldest first; at most quota
+	batch    int           // of queue, those that are being written
+	queued   uint64        // writes that were ever in queue
+	progress chan struct{} // is closed, and made again, when queue gets shorter
+	leaving  int           // evicted blocks in queue
+	writing  bool          // writeBehind runs
 }
 
 // counts are the events of a Store, guarded by its lock.
@@ -158,7 +168,7 @@ func Open(cfg Config) (*Store, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	s := &Store{cfg: cfg, capacity: int(cfg.MemoryBytes / int64(cfg.Space.BlockBytes)), space: cfg.Space.ID(), progress: make(chan struct{})}
+	s := &Store{cfg: cfg, capacity: int(cfg.MemoryBytes / int64(cfg.Space.BlockBytes)), space: cfg.Space.ID(), behind: behind{progress: make(chan struct{})}}
 	var err error
 	if s.quota, err = s.cfg.Disk.complete(s.capacity, cfg.Space.BlockTokens); err != nil {
 		return nil, err
@@ -173,10 +183,10 @@ func Open(cfg Config) (*Store, error) {
 		slots += s.quota
 	}
 	s.perSlab = min(max(cfg.SlabBytes/cfg.Space.BlockBytes, 1), slots)
-	s.slabs = make([]slab, (slots+s.perSlab-1)/s.perSlab)
-	s.slots = make(map[Key]uint32)
-	s.keys, s.resident, s.refs = make([]Key, slots), make([]bool, slots), make([]int32, slots)
-	s.policy, err = newPolicy(cfg, slots, s.capacity, func(slot uint32) []byte { return s.keys[slot][:] }, &s.count)
+	s.mem.slabs = make([]slab, (slots+s.perSlab-1)/s.perSlab)
+	s.mem.slots = make(map[Key]uint32)
+	s.mem.keys, s.mem.resident, s.mem.refs = make([]Key, slots), make([]bool, slots), make([]int32, slots)
+	s.policy, err = newPolicy(cfg, slots, s.capacity, func(slot uint32) []byte { return s.mem.keys[slot][:] }, &s.count)
 	return s, err
 }
 
@@ -198,7 +208,7 @@ func (s *Store) Lookup(ctx context.Context, chain []Key) (memory, all int, err e
 }
 
 func (s *Store) holds(key Key) bool {
-	_, ok := s.slots[key]
+	_, ok := s.mem.slots[key]
 	return ok
 }
 
@@ -212,7 +222,7 @@ func (s *Store) usable(ctx context.Context) error {
 // prefix returns how many blocks of a chain are resident, from the first on.
 func (s *Store) prefix(chain []Key) int {
 	for i, k := range chain {
-		if _, ok := s.slots[k]; !ok {
+		if _, ok := s.mem.slots[k]; !ok {
 			return i
 		}
 	}
@@ -243,7 +253,7 @@ func (s *Store) acquire(ctx context.Context, chain []Key, l *Lease) error {
 	begun := time.Now()
 	l.slots = make([]uint32, 0, len(chain))
 	for _, k := range chain {
-		slot, ok := s.slots[k]
+		slot, ok := s.mem.slots[k]
 		if !ok {
 			break
 		}
@@ -322,74 +332,74 @@ func (s *Store) alloc(n int) ([]uint32, error) {
 
 // room returns a slot without a block, that of an evicted one if there is no other.
 func (s *Store) room() (uint32, error) {
-	for s.used-len(s.free)-s.leaving >= s.capacity {
+	for s.mem.used-len(s.mem.free)-s.behind.leaving >= s.capacity {
 		if err := s.evict(); err != nil {
 			return 0, err
 		}
 	}
-	if n := len(s.free); n > 0 {
-		slot := s.free[n-1]
-		s.free = s.free[:n-1]
+	if n := len(s.mem.free); n > 0 {
+		slot := s.mem.free[n-1]
+		s.mem.free = s.mem.free[:n-1]
 		return slot, nil
 	}
-	if at := s.used / s.perSlab; s.used%s.perSlab == 0 {
-		blocks := min(s.perSlab, len(s.refs)-s.used)
+	if at := s.mem.used / s.perSlab; s.mem.used%s.perSlab == 0 {
+		blocks := min(s.perSlab, len(s.mem.refs)-s.mem.used)
 		m, err := newSlab(blocks * s.cfg.Space.BlockBytes)
 		if err != nil {
 			return 0, fmt.Errorf("%w: slab %d: %w", ErrNoMemory, at, err)
 		}
-		s.slabs[at] = m
+		s.mem.slabs[at] = m
 	}
-	s.used++
-	return uint32(s.used - 1), nil
+	s.mem.used++
+	return uint32(s.mem.used - 1), nil
 }
 
 func (s *Store) evict() error {
-	if len(s.slots) == s.pinned { // else each call would look at all
+	if len(s.mem.slots) == s.mem.pinned { // else each call would look at all
 		return ErrNoMemory
 	}
-	slot, ok := s.policy.victim(func(slot uint32) bool { return s.refs[slot] > 0 })
+	slot, ok := s.policy.victim(func(slot uint32) bool { return s.mem.refs[slot] > 0 })
 	if !ok {
 		return ErrNoMemory
 	}
 	s.forget(slot)
 	s.count.evicted++
-	if s.cfg.Disk.Ingest == Evicted && s.ingest(s.keys[slot], slot, true) {
-		s.leaving++
+	if s.cfg.Disk.Ingest == Evicted && s.ingest(s.mem.keys[slot], slot, true) {
+		s.behind.leaving++
 	} else {
-		s.free = append(s.free, slot)
+		s.mem.free = append(s.mem.free, slot)
 	}
 	return nil
 }
 
 // forget makes a slot no resident one. The policy has dropped it.
 func (s *Store) forget(slot uint32) {
-	delete(s.slots, s.keys[slot])
-	s.resident[slot] = false
-	if s.refs[slot] > 0 {
-		s.pinned--
+	delete(s.mem.slots, s.mem.keys[slot])
+	s.mem.resident[slot] = false
+	if s.mem.refs[slot] > 0 {
+		s.mem.pinned--
 	}
-	s.cfg.Events.tell(Event{Kind: BlocksRemoved, Tier: TierMemory, Space: s.space, Keys: s.keys[slot : slot+1]})
+	s.cfg.Events.tell(Event{Kind: BlocksRemoved, Tier: TierMemory, Space: s.space, Keys: s.mem.keys[slot : slot+1]})
 }
 
 func (s *Store) pin(slot uint32) {
-	s.refs[slot]++
-	s.leased++
-	if s.refs[slot] == 1 && s.resident[slot] {
-		s.pinned++
+	s.mem.refs[slot]++
+	s.mem.leased++
+	if s.mem.refs[slot] == 1 && s.mem.resident[slot] {
+		s.mem.pinned++
 	}
 }
 
 func (s *Store) unpin(slot uint32) {
-	s.refs[slot]--
-	s.leased--
-	if s.refs[slot] > 0 {
+	s.mem.refs[slot]--
+	s.mem.leased--
+	if s.mem.refs[slot] > 0 {
 		return
 	}
-	if s.resident[slot] {
-		s.pinned--
+	if s.mem.resident[slot] {
+		s.mem.pinned--
 	} else {
-		s.free = append(s.free, slot)
+		s.mem.free = append(s.mem.free, slot)
 	}
 }
 
@@ -402,7 +412,7 @@ func (s *Store) block(slot uint32) []byte {
 
 // place returns where the block of a slot lies.
 func (s *Store) place(slot uint32) (m slab, at int) {
-	return s.slabs[int(slot)/s.perSlab], int(slot) % s.perSlab * s.cfg.Space.BlockBytes
+	return s.mem.slabs[int(slot)/s.perSlab], int(slot) % s.perSlab * s.cfg.Space.BlockBytes
 }
 
 // Commit stores the blocks of a lease of Alloc under the keys that follow prefix in their
@@ -445,13 +455,13 @@ func (s *Store) commit(prefix, keys []Key, slots []uint32, isNew bool) {
 		came = make([]bool, len(keys))
 	}
 	for i := len(keys) - 1; i >= 0; i-- {
-		if old, ok := s.slots[keys[i]]; ok {
+		if old, ok := s.mem.slots[keys[i]]; ok {
 			s.policy.renew(old)
 			continue
 		}
 		slot := slots[i]
-		s.slots[keys[i]], s.keys[slot], s.resident[slot] = slot, keys[i], true
-		s.pinned++ // by its lease
+		s.mem.slots[keys[i]], s.mem.keys[slot], s.mem.resident[slot] = slot, keys[i], true
+		s.mem.pinned++ // by its lease
 		hot := s.policy.insert(slot)
 		s.count.stored++
 		if came != nil {
@@ -464,7 +474,7 @@ func (s *Store) commit(prefix, keys []Key, slots []uint32, isNew bool) {
 		}
 	}
 	for i := len(prefix) - 1; i >= 0; i-- {
-		if slot, ok := s.slots[prefix[i]]; ok {
+		if slot, ok := s.mem.slots[prefix[i]]; ok {
 			s.policy.renew(slot)
 		}
 	}
@@ -504,7 +514,7 @@ func (s *Store) Write(ctx context.Context, prefix, keys []Key, src [][]byte) (in
 // hold pins what is in memory of keys.
 func (s *Store) hold(keys []Key) (slots []uint32) {
 	for _, k := range keys {
-		if slot, ok := s.slots[k]; ok {
+		if slot, ok := s.mem.slots[k]; ok {
 			s.pin(slot)
 			slots = append(slots, slot)
 		}
@@ -545,7 +555,7 @@ func (s *Store) reserve(ctx context.Context, prefix, keys []Key) (held, l *Lease
 	own := s.hold(keys)
 	defer func() { s.letGo(own) }()
 	for i, k := range keys {
-		slot, ok := s.slots[k]
+		slot, ok := s.mem.slots[k]
 		if !ok {
 			if slot, err = s.roomBeside(&own); err != nil {
 				s.count.refused += uint64(len(keys) - i)
@@ -587,18 +597,18 @@ func (s *Store) forgetAll(ctx context.Context, keys []Key) error {
 	gone := make(map[Key]bool, len(keys))
 	for _, k := range keys {
 		gone[k] = true
-		if slot, ok := s.slots[k]; ok {
+		if slot, ok := s.mem.slots[k]; ok {
 			s.drop(slot)
 		}
 	}
-	waiting := s.queue[s.batch:]
+	waiting := s.behind.queue[s.behind.batch:]
 	left := slices.DeleteFunc(waiting, func(w write) bool {
 		if gone[w.key] {
 			s.finish(w)
 		}
 		return gone[w.key]
 	})
-	s.shorten(s.queue[:s.batch+len(left)])
+	s.shorten(s.behind.queue[:s.behind.batch+len(left)])
 	return nil
 }
 
@@ -606,8 +616,8 @@ func (s *Store) forgetAll(ctx context.Context, keys []Key) error {
 func (s *Store) drop(slot uint32) {
 	s.policy.remove(slot)
 	s.forget(slot)
-	if s.refs[slot] == 0 {
-		s.free = append(s.free, slot)
+	if s.mem.refs[slot] == 0 {
+		s.mem.free = append(s.mem.free, slot)
 	}
 }
 
@@ -616,9 +626,9 @@ func (s *Store) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	disk := s.count.disk
-	disk.InFlight, disk.Reading = len(s.queue), s.reading
+	disk.InFlight, disk.Reading = len(s.behind.queue), s.reading
 	return Stats{
-		Blocks: len(s.slots), Capacity: s.capacity, Leased: s.leased,
+		Blocks: len(s.mem.slots), Capacity: s.capacity, Leased: s.mem.leased,
 		Hits: s.count.hits, Misses: s.count.misses,
 		Stored: s.count.stored, Evicted: s.count.evicted, Refused: s.count.refused, Acquires: s.count.acquires,
 		Disk: disk,
@@ -640,7 +650,7 @@ func (s *Store) close() error {
 	s.mu.Unlock()
 	s.io.Wait()
 	s.mu.Lock()
-	for _, slot := range s.slots {
+	for _, slot := range s.mem.slots {
 		s.drop(slot)
 	}
 	return s.unmap()
@@ -648,15 +658,15 @@ func (s *Store) close() error {
 
 // unmap gives the memory of a closed store back, if no lease is out.
 func (s *Store) unmap() error {
-	if !s.closed || s.leased > 0 {
+	if !s.closed || s.mem.leased > 0 {
 		return nil
 	}
 	var errs []error
-	for _, m := range s.slabs {
+	for _, m := range s.mem.slabs {
 		if m.bytes != nil {
 			errs = append(errs, m.free())
 		}
 	}
-	s.slabs = nil
+	s.mem.slabs = nil
 	return errors.Join(errs...)
 }

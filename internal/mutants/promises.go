@@ -368,14 +368,14 @@ var promises = []promise{
 	// The store of blocks returns the bytes that were stored, before any hole, and keeps its bounds.
 	{"the store of blocks", []mutant{
 		{"./offload", "spread.each", "blocks behind a hole", "n = min(n, p.at[done[i]])", "_ = p", "TestSpreadHole"},
-		{"./offload", "Store.evict", "what is pinned is evicted", "return s.refs[slot] > 0", "return false", "TestStoreAgainstPlain/lru"},
+		{"./offload", "Store.evict", "what is pinned is evicted", "return s.mem.refs[slot] > 0", "return false", "TestStoreAgainstPlain/lru"},
 		{"./offload", "Segments.get", "a checksum of blocks is not read", "crc32.Checksum(body, castagnoli) != rec.sum", "false", "TestDeletedStays"},
 		{"./offload", "Segments.get", "a deletion is not written if a block seemed corrupt", "s.hidden[print] = p.file", "_ = p.file", "TestDeletedStays"},
 		{"./offload", "Segments.stage", "a segment passes its bound in bytes", "if f == nil || f.end+f.padded(len(body)) > s.cfg.SegmentBytes {", "if f == nil {", "TestHotOutlives"},
 		{"./offload", "offload/internal/queues:ghosts.add", "ghosts have no bound", "delete(g.at, old)", "_ = old", "TestStoreAgainstPlain/s3fifo"},
 		{"./offload", "Store.read", "a late read has memory of others", "s.pin(slot)\n\t\tslots", "slots", "TestLateRead"},
 		{"./offload", "Store.beneath", "a single missing block is read", "missing < d.MinMissing ||", "", "TestDoubleGet"},
-		{"./offload", "Store.ingest", "any number of blocks waits to be written", "if len(s.queue) >= s.quota {", "if false {", "TestOverQuota"},
+		{"./offload", "Store.ingest", "any number of blocks waits to be written", "if len(s.behind.queue) >= s.quota {", "if false {", "TestOverQuota"},
 		{"./offload", "Events.tell", "a removal goes before what was stored", "last >= 0 && e.waiting[last].follows(ev) {", "last >= 0 {", "TestEvents"},
 		{"./offload/internal/janitor", "Janitor.goes", "a file younger than a minute is deleted", "j.wanting = now-b.written < int64(j.cfg.MinAge)", "j.wanting = false", "TestUntouched"},
 		{"./offload/internal/janitor", "openDir", "a symbolic link is followed", "unix.O_DIRECTORY|unix.O_NOFOLLOW", "unix.O_DIRECTORY", "TestUntouched"},
