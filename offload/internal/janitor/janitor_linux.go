@@ -129,11 +129,7 @@ type Janitor struct {
 	looking   bool  // by Look: nothing is changed
 
 	scanning *scan
-	during   map[event]struct{} // what changed during a scan
-	begun    time.Time
-	last     time.Time // that a scan ended
-	took     time.Duration
-	again    bool // a scan is due
+	scans    scans
 
 	complete int64 // blocks that were reported as stored
 	changes  []Change
@@ -144,6 +140,15 @@ type Janitor struct {
 
 	mu    sync.Mutex // guards stats
 	stats Stats
+}
+
+// scans says when scans were, and are to be.
+type scans struct {
+	begun  time.Time
+	during map[event]struct{} // what changed since begun, while a scan runs
+	last   time.Time          // that a scan ended
+	took   time.Duration
+	again  bool // a scan is due
 }
 
 // Open opens a root. It changes nothing there.
@@ -275,7 +280,7 @@ func (j *Janitor) Run(ctx context.Context) error {
 		if j.scanning == nil && j.due() {
 			if err := j.beginScan(ctx.Done()); err != nil {
 				j.failed("a scan", j.cfg.Root, err)
-				j.last, j.again = j.cfg.Now(), false
+				j.scans.last, j.scans.again = j.cfg.Now(), false
 			}
 		}
 		more = j.keep()
@@ -313,8 +318,8 @@ func (j *Janitor) beginScan(stop <-chan struct{}) error {
 	if errors.Is(j.unread, unix.ENOSPC) || errors.Is(j.unread, unix.EDQUOT) {
 		j.probe() // there can be room now
 	}
-	j.again = false
-	j.begun = j.cfg.Now()
+	j.scans.again = false
+	j.scans.begun = j.cfg.Now()
 	j.table.unsee()
 	s, err := j.newScan(stop)
 	if err != nil {
@@ -327,11 +332,11 @@ func (j *Janitor) beginScan(stop <-chan struct{}) error {
 // due reports whether a scan has to begin. One that events ask for waits as long as ten of
 // its kind take, so that scans are a tenth of all work at most.
 func (j *Janitor) due() bool {
-	age, wait := j.cfg.Now().Sub(j.last), j.cfg.Rescan
+	age, wait := j.cfg.Now().Sub(j.scans.last), j.cfg.Rescan
 	if j.blind() == nil {
 		wait *= 10
 	}
-	return age >= max(wait, 10*j.took) || j.again && age >= 10*j.took
+	return age >= max(wait, 10*j.scans.took) || j.scans.again && age >= 10*j.scans.took
 }
 
 // apply applies the files that a scan has found, but for those that have changed since.
@@ -343,8 +348,8 @@ func (j *Janitor) apply(files []found) {
 			j.sweep(f, now)
 			continue
 		}
-		if len(j.during) > 0 {
-			if _, ok := j.during[event{place: f.place, name: f.hex() + ".bin"}]; ok {
+		if len(j.scans.during) > 0 {
+			if _, ok := j.scans.during[event{place: f.place, name: f.hex() + ".bin"}]; ok {
 				continue
 			}
 		}
@@ -367,12 +372,12 @@ func (j *Janitor) endScan() {
 			j.drop(slot, unseen, true)
 		}
 	}
-	for e := range j.during {
-		j.again = j.happened(e) || j.again
+	for e := range j.scans.during {
+		j.scans.again = j.happened(e) || j.scans.again
 	}
-	j.during = nil
-	j.last = j.cfg.Now()
-	j.took = j.last.Sub(j.begun)
+	j.scans.during = nil
+	j.scans.last = j.cfg.Now()
+	j.scans.took = j.scans.last.Sub(j.scans.begun)
 	j.count.scans++
 }
 
@@ -382,20 +387,20 @@ func (j *Janitor) note(e event) {
 	if e.level >= atRank && j.list[e.space].Left != "" {
 		return
 	}
-	j.again = j.happened(e) || j.again
+	j.scans.again = j.happened(e) || j.scans.again
 	if j.scanning != nil && !e.lost {
 		j.remember(e)
 	}
 }
 
 func (j *Janitor) remember(e event) {
-	if j.during == nil {
-		j.during = make(map[event]struct{})
+	if j.scans.during == nil {
+		j.scans.during = make(map[event]struct{})
 	}
-	if len(j.during) < 1<<16 {
-		j.during[e] = struct{}{}
+	if len(j.scans.during) < 1<<16 {
+		j.scans.during[e] = struct{}{}
 	} else {
-		j.again = true
+		j.scans.again = true
 	}
 }
 
@@ -719,7 +724,7 @@ func (j *Janitor) flush() {
 			Bytes: j.table.size, Blocks: j.complete, Incomplete: int64(j.table.len()) - j.complete, Left: left,
 			Deleted: j.count.deleted, DeletedBytes: j.count.deletedBytes, Temporary: j.count.temporary, Gone: j.count.gone,
 			Spared: j.count.spared, Errors: j.count.errors, Scans: j.count.scans, Overflows: j.count.overflows,
-			ScanSeconds: j.took.Seconds(), DiskUsed: j.used, Over: j.wanting, Ready: j.count.scans > 0, Blind: blind, Unread: unread,
+			ScanSeconds: j.scans.took.Seconds(), DiskUsed: j.used, Over: j.wanting, Ready: j.count.scans > 0, Blind: blind, Unread: unread,
 		}
 	})
 }

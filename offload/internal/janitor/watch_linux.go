@@ -170,6 +170,6 @@ func (j *Janitor) walkNow(fd int, p place) {
 	}
 	if s.err != nil {
 		j.failed("a new folder", j.path(p), s.err)
-		j.again = true
+		j.scans.again = true
 	}
 }
