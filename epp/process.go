@@ -77,11 +77,7 @@ type exchange struct {
 	*processor
 	srv extproc.ExternalProcessor_ProcessServer
 
-	// configured: Envoy has reported the modes below.
-	configured   bool
-	requestMode  mode.ProcessingMode_BodySendMode
-	responseMode mode.ProcessingMode_BodySendMode
-	earlyBody    bool // Envoy sends the body before it has an answer to the headers
+	modes        modes
 	method, path string
 	subset       []string // endpoints that the choice is limited to
 	limited      bool     // there is a subset
@@ -98,14 +94,21 @@ type exchange struct {
 	served       string // the endpoint that has answered
 }
 
+// modes say how Envoy sends bodies.
+type modes struct {
+	reported          bool // by Envoy; else all bodies are streamed both ways
+	request, response mode.ProcessingMode_BodySendMode
+	earlyBody         bool // the body comes before Envoy has an answer to the headers
+}
+
 // metadata records the modes, the subset and the endpoint in a message, which accompany its content.
 func (x *exchange) metadata(m *extproc.ProcessingRequest) {
-	if c := m.GetProtocolConfig(); c != nil && !x.configured {
-		x.configured = true
-		x.requestMode, x.responseMode = c.GetRequestBodyMode(), c.GetResponseBodyMode()
-		x.earlyBody = c.GetSendBodyWithoutWaitingForHeaderResponse()
-	} else if !x.configured {
-		x.requestMode, x.responseMode = mode.ProcessingMode_FULL_DUPLEX_STREAMED, mode.ProcessingMode_FULL_DUPLEX_STREAMED
+	if c := m.GetProtocolConfig(); c != nil && !x.modes.reported {
+		x.modes.reported = true
+		x.modes.request, x.modes.response = c.GetRequestBodyMode(), c.GetResponseBodyMode()
+		x.modes.earlyBody = c.GetSendBodyWithoutWaitingForHeaderResponse()
+	} else if !x.modes.reported {
+		x.modes.request, x.modes.response = mode.ProcessingMode_FULL_DUPLEX_STREAMED, mode.ProcessingMode_FULL_DUPLEX_STREAMED
 	}
 	fields := m.GetMetadataContext().GetFilterMetadata()
 	if v, ok := fields[subsetNamespace].GetFields()[subsetKey]; ok && !x.limited {
@@ -167,13 +170,13 @@ func (x *exchange) requestHeaders(h *extproc.HttpHeaders) error {
 		}
 	}
 	switch {
-	case h.GetEndOfStream(), x.requestMode == mode.ProcessingMode_NONE, x.requestMode == mode.ProcessingMode_STREAMED:
+	case h.GetEndOfStream(), x.modes.request == mode.ProcessingMode_NONE, x.modes.request == mode.ProcessingMode_STREAMED:
 		chosen, err := x.choose(nil)
 		if err != nil {
 			return err
 		}
 		return x.srv.Send(headersResponse(chosen))
-	case x.isBuffered() && !x.earlyBody: // Envoy waits for an answer
+	case x.isBuffered() && !x.modes.earlyBody: // Envoy waits for an answer
 		return x.srv.Send(headersResponse(nil))
 	}
 	x.headersWait = true
@@ -181,7 +184,7 @@ func (x *exchange) requestHeaders(h *extproc.HttpHeaders) error {
 }
 
 func (x *exchange) isBuffered() bool {
-	return x.requestMode == mode.ProcessingMode_BUFFERED || x.requestMode == mode.ProcessingMode_BUFFERED_PARTIAL
+	return x.modes.request == mode.ProcessingMode_BUFFERED || x.modes.request == mode.ProcessingMode_BUFFERED_PARTIAL
 }
 
 // value returns the value of a header, which newer versions of Envoy send in RawValue.
@@ -208,7 +211,7 @@ func (x *exchange) requestBody(b *extproc.HttpBody) error {
 	x.buffered += len(b.GetBody())
 	over := x.inMemory.Add(int64(len(b.GetBody()))) > int64(x.MaxBuffered)
 	// The last message of a partial body is marked as the end only if the body is complete.
-	x.partial = over || x.requestMode == mode.ProcessingMode_BUFFERED_PARTIAL && !b.GetEndOfStream()
+	x.partial = over || x.modes.request == mode.ProcessingMode_BUFFERED_PARTIAL && !b.GetEndOfStream()
 	if !b.GetEndOfStream() && !x.isBuffered() {
 		if !over {
 			return nil
@@ -473,7 +476,7 @@ func (x *exchange) responseHeaders(h *extproc.HttpHeaders) error {
 	x.answer.reader = picker.UsageOf(header, &x.answer)
 	if h.GetEndOfStream() {
 		x.finish()
-	} else if x.responseMode == mode.ProcessingMode_NONE && x.pick != nil {
+	} else if x.modes.response == mode.ProcessingMode_NONE && x.pick != nil {
 		x.pick.FirstToken() // Envoy does not send the body of the answer
 	}
 	return x.srv.Send(&extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extproc.HeadersResponse{Response: &extproc.CommonResponse{}}}})
@@ -492,7 +495,7 @@ func (x *exchange) responseBody(b *extproc.HttpBody) error {
 	wrap := func(b *extproc.BodyResponse) *extproc.ProcessingResponse {
 		return &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseBody{ResponseBody: b}}
 	}
-	if x.responseMode != mode.ProcessingMode_FULL_DUPLEX_STREAMED {
+	if x.modes.response != mode.ProcessingMode_FULL_DUPLEX_STREAMED {
 		return x.srv.Send(wrap(&extproc.BodyResponse{Response: &extproc.CommonResponse{}}))
 	}
 	return x.sendChunks(b.GetBody(), b.GetEndOfStream(), wrap)
@@ -532,7 +535,7 @@ func (x *exchange) close() {
 	if x.pick == nil {
 		return
 	}
-	if x.answer.reader != nil && x.responseMode == mode.ProcessingMode_NONE {
+	if x.answer.reader != nil && x.modes.response == mode.ProcessingMode_NONE {
 		x.end(unknown, nil)
 		return
 	}
