@@ -161,7 +161,8 @@ func TestBoundedMemory(t *testing.T) {
 				check(fmt.Sprintf("lists/%s/%s/%d", l.name, how, n), batchOf(lists(raw(l.head), raw(l.tail), l.item, lengths)...))
 			}
 		}
-		// As many keys of one byte as a payload may have, and the rest in the next most expensive items.
+		// As many keys of one byte as a payload may have, and the rest in the next most expensive
+		// items.
 		for how, lengths := range lengths(n) {
 			keys := lists(raw("99 ab|BlockStored| 91 01 c0 c0 00 c0 c0 c0 91"), nil, always("01"), lengths)
 			check(fmt.Sprintf("keys and events/%s/%d", how, n), batchOf(slices.Concat(

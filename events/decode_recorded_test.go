@@ -167,8 +167,8 @@ func TestRows(t *testing.T) {
 		Rank                      *int
 		Events                    []map[string]any
 	}
-	// AIBrix's first encoder wrote a list of tokens for each block. llm-d's storage writes its events
-	// as byte strings.
+	// AIBrix's first encoder wrote a list of tokens for each block. llm-d's storage writes its
+	// events as byte strings.
 	foreign := []string{"aibrix", "llmd-fs"}
 	count := map[string]int{}
 	var b events.Batch

@@ -260,8 +260,8 @@ func TestReplayDiffers(t *testing.T) {
 				engine.Publish(clock(i))
 				<-tick.C
 			}
-			// On a slow machine this Heartbeat ends connections. Messages published meanwhile are lost, as the
-			// replay is not used. So more are published until the last one arrives.
+			// On a slow machine this Heartbeat ends connections. Messages published meanwhile are
+			// lost, as the replay is not used. So more are published until the last one arrives.
 			last := messages - 1
 			for !l.endsSoon(strconv.Itoa(last)) && last < 2*messages {
 				last++

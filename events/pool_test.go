@@ -889,8 +889,8 @@ func TestPoolCallPays(t *testing.T) {
 	closePool(t, p)
 }
 
-// TestPoolCallsAtClose: queued calls are served, unless the context of Close has ended. Calls behind
-// offers that wait for room are not.
+// TestPoolCallsAtClose: queued calls are served, unless the context of Close has ended. Calls
+// behind offers that wait for room are not.
 func TestPoolCallsAtClose(t *testing.T) {
 	for _, hurry := range []bool{false, true} {
 		c := newClerk(t)

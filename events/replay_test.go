@@ -749,8 +749,8 @@ func TestReplayBound(t *testing.T) {
 	l.expect(t, "0 1 2 hold 4 3 4 hold 4 anew "+numbers(0, 10))
 }
 
-// TestReplayStopsBeforeAMessage: if Run ends while a message waits for an answer, the message is not
-// applied, so no earlier one is lost. The next Run requests all of them.
+// TestReplayStopsBeforeAMessage: if Run ends while a message waits for an answer, the message is
+// not applied, so no earlier one is lost. The next Run requests all of them.
 func TestReplayStopsBeforeAMessage(t *testing.T) {
 	t.Parallel()
 	for name, heartbeat := range map[string]time.Duration{"requested in a silence": 50 * time.Millisecond, "requested for the message": time.Hour} {

@@ -9,8 +9,8 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// TestSGLang has the fields of SGLang alone: its map in the place of vLLM's lora_name, and the layers
-// of an event.
+// TestSGLang has the fields of SGLang alone: its map in the place of vLLM's lora_name, and the
+// layers of an event.
 func TestSGLang(t *testing.T) {
 	array := func(seventh any) any {
 		return []any{"BlockStored", []any{int64(-1)}, nil, []any{1, 2}, 2, nil, "GPU", seventh}
@@ -83,7 +83,8 @@ func TestSGLang(t *testing.T) {
 	}
 }
 
-// TestUnrecognized: unknown values are named, up to a limit, unless a later event empties the cache.
+// TestUnrecognized: unknown values are named, up to a limit, unless a later event empties the
+// cache.
 func TestUnrecognized(t *testing.T) {
 	kind := func(name string) any { return []any{name, []any{1}} }
 	label := func(kind, name string) any {

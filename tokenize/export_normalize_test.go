@@ -21,7 +21,8 @@ func (n *Normalizer) KeepsStart() bool { return n.keepsStart() }
 
 // The tables that forms_test.go compares with its own.
 
-// FormPairs are the pairs that compose: the first, the second and the composed one, in 21 bits each.
+// FormPairs are the pairs that compose: the first, the second and the composed one, in 21 bits
+// each.
 var FormPairs = func() (pairs []uint64) {
 	for i := range len(formPairs) / pairSize {
 		pairs = append(pairs, pairAt(i))

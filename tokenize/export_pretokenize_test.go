@@ -85,8 +85,8 @@ func CountScans(section, text string) (calls int) {
 	return calls
 }
 
-// Lookahead reports whether the lookahead of a regular expression is known, and whether matches that
-// end with a space or a digit depend on it.
+// Lookahead reports whether the lookahead of a regular expression is known, and whether matches
+// that end with a space or a digit depend on it.
 func Lookahead(regex string) (known, atSpace, atDigit bool) {
 	ends, ok := lookahead(regex)
 	return ok, ends&space != 0, ends&number != 0

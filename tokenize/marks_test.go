@@ -254,8 +254,8 @@ func TestMarksThatAreNone(t *testing.T) {
 	}
 }
 
-// TestMarksLookNotFar: the position is searched in the 256 bytes before a mark, then in half as many
-// after a mark without one, down to 16.
+// TestMarksLookNotFar: the position is searched in the 256 bytes before a mark, then in half as
+// many after a mark without one, down to 16.
 func TestMarksLookNotFar(t *testing.T) {
 	bpe := loadTiny(t)
 	text, want := "the wall", []int(nil)

@@ -243,8 +243,8 @@ func TestRandomModelsAsReference(t *testing.T) {
 	}
 }
 
-// checkParts compares a text with its parts at each position where the model may cut it, and returns
-// the number of positions.
+// checkParts compares a text with its parts at each position where the model may cut it, and
+// returns the number of positions.
 func checkParts(tb testing.TB, m *tokenize.Model, plain *plainModel, text string) (n int) {
 	tb.Helper()
 	for at := range text {

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// A nasty is a source of random texts that encoders get wrong: scripts, combining marks, emoji, white
-// space, digits and punctuation in any order, contractions, and added tokens whole, cut, adjacent
-// and within words.
+// A nasty is a source of random texts that encoders get wrong: scripts, combining marks, emoji,
+// white space, digits and punctuation in any order, contractions, and added tokens whole, cut,
+// adjacent and within words.
 type nasty struct {
 	*rand.Rand
 	added []string // the added tokens to mix in

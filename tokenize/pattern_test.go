@@ -13,8 +13,8 @@ import (
 // A pattern is a regular expression matched by plain backtracking.
 type pattern struct{ root node }
 
-// A node matches s from i in each possible way, the preferred one first, and calls next with the end
-// until next returns true.
+// A node matches s from i in each possible way, the preferred one first, and calls next with the
+// end until next returns true.
 type node func(s []rune, i int, next func(int) bool) bool
 
 func patternOf(regex string) pattern {

@@ -340,8 +340,8 @@ func TestPoolLookupsThatHang(t *testing.T) {
 	})
 }
 
-// Callers that wait for a free place share one lookup of a name. Close does not wait for a Find that
-// hangs.
+// Callers that wait for a free place share one lookup of a name. Close does not wait for a Find
+// that hangs.
 func TestPoolWaitsForAPlace(t *testing.T) {
 	dir := tinies(t, 1)
 	synctest.Test(t, func(t *testing.T) {
@@ -527,8 +527,8 @@ func (c turns) Err() error {
 	return c.Context.Err()
 }
 
-// Short texts overtake a long one, one at each of its turns. The long one has the ids of an encoding
-// alone, even if its tokenizer is evicted meanwhile.
+// Short texts overtake a long one, one at each of its turns. The long one has the ids of an
+// encoding alone, even if its tokenizer is evicted meanwhile.
 func TestPoolLongText(t *testing.T) {
 	dir := tinies(t, 2)
 	tiny := loadTiny(t)

@@ -145,8 +145,8 @@ func isPunct(r rune) bool {
 // A preTokenizer is a decoded component of the file.
 type preTokenizer = map[string]any
 
-// plainPieces applies a component to all pieces of a text. The first piece is at offset 0 only at the
-// start of the text. Bytes are mapped to characters as in the file.
+// plainPieces applies a component to all pieces of a text. The first piece is at offset 0 only at
+// the start of the text. Bytes are mapped to characters as in the file.
 func plainPieces(c preTokenizer, pieces []string, atStart bool) (cut []string) {
 	each := func(f func(i int, piece string) []string) {
 		for i, p := range pieces {
@@ -328,7 +328,8 @@ func (s preSection) checkCuts(tb testing.TB, text string) (restarts, ends int) {
 	return restarts, ends
 }
 
-// endsAt reports whether a piece ends at text[at]. It is true if the pieces do not add up to the text.
+// endsAt reports whether a piece ends at text[at]. It is true if the pieces do not add up to the
+// text.
 func (s preSection) endsAt(pieces []string, text string, at int) bool {
 	if strings.Contains(s.json, "Removed") || strings.Join(pieces, "") != text {
 		return true
@@ -615,8 +616,8 @@ func TestPreTokenizers(t *testing.T) {
 	}
 }
 
-// A step that cuts nothing is left out. One that keeps all matches of a pattern without gaps costs no
-// more than an isolated one.
+// A step that cuts nothing is left out. One that keeps all matches of a pattern without gaps costs
+// no more than an isolated one.
 func TestStepsMade(t *testing.T) {
 	for _, c := range []struct {
 		preTokenizer

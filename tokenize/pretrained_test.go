@@ -147,8 +147,8 @@ func TestLoadPretrainedRefusals(t *testing.T) {
 	}
 }
 
-// The configs of the nine families change their tokenizer.json only for DeepSeek-V3: it adds a token
-// at the beginning.
+// The configs of the nine families change their tokenizer.json only for DeepSeek-V3: it adds a
+// token at the beginning.
 func TestLoadPretrainedOfFamilies(t *testing.T) {
 	families := tried()
 	if !*long {

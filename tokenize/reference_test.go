@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// A reference encodes slowly: patterns by backtracking, merges by a scan of the whole word for each.
+// A reference encodes slowly: patterns by backtracking, merges by a scan of the whole word for
+// each.
 type reference struct {
 	pattern      pattern
 	vocab        map[string]uint32

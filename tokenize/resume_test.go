@@ -17,8 +17,8 @@ type resumeCounts struct {
 	behind        int // bytes from the positions to the ends of the texts
 }
 
-// checkResume encodes text up to the position of Resume for text[:cut] and the rest with EncodeMarks,
-// and compares the ids with those of the whole.
+// checkResume encodes text up to the position of Resume for text[:cut] and the rest with
+// EncodeMarks, and compares the ids with those of the whole.
 func (n *resumeCounts) checkResume(tb testing.TB, bpe *tokenize.BPE, text string, cut int) {
 	tb.Helper()
 	p := bpe.Resume(text[:cut])

@@ -54,7 +54,8 @@ func TestDecoderInAnyOrder(t *testing.T) {
 	}
 }
 
-// The tiktoken library drops text between matches. A pattern that does not match all text is an error.
+// The tiktoken library drops text between matches. A pattern that does not match all text is an
+// error.
 func TestTiktokenNeedsAllOfTheText(t *testing.T) {
 	ranks := randomRanks(rand.New(rand.NewPCG(4, 4)), "ab").file(rand.New(rand.NewPCG(4, 5)))
 	for _, pattern := range []string{`\p{L}+`, `\S+`, `\s|\p{L}`, `[^a]`} {
@@ -94,8 +95,8 @@ func TestBoundaryWithinAMatch(t *testing.T) {
 	}
 }
 
-// The official library's pieces (tokenizers 0.23.2) of three adjacent matches, with and without gaps
-// around them.
+// The official library's pieces (tokenizers 0.23.2) of three adjacent matches, with and without
+// gaps around them.
 func TestRunsOfMatches(t *testing.T) {
 	for _, c := range []struct {
 		behavior       string

@@ -30,7 +30,8 @@ func patternSpans(tb testing.TB, p tokenize.Pattern, s string) (spans []span) {
 	return spans
 }
 
-// compareSpans checks a pattern against its reference, and that Spans allows all neighbours in a match.
+// compareSpans checks a pattern against its reference, and that Spans allows all neighbours in a
+// match.
 func compareSpans(tb testing.TB, name string, got tokenize.Pattern, want pattern, s string) {
 	tb.Helper()
 	spans := want.spans(s)
@@ -204,8 +205,8 @@ func TestComponentCharacters(t *testing.T) {
 		{"Digits", tokenize.Digits, func(r rune) bool {
 			return tokenize.InProperty("N", r) || 0x11de0 <= r && r <= 0x11de9 || 0x16ff4 <= r && r <= 0x16ff6
 		}, 1_924},
-		// All punctuation of Unicode 8.0.0 and of ASCII: \p{P} of 16.0.0 without 140 code points, and two that
-		// are no longer in it.
+		// All punctuation of Unicode 8.0.0 and of ASCII: \p{P} of 16.0.0 without 140 code points,
+		// and two that are no longer in it.
 		{"Punctuation", tokenize.Punctuation, nil, 726},
 	} {
 		size := 0
@@ -298,8 +299,8 @@ func property(name string) func(rune) bool {
 	return func(r rune) bool { return tokenize.InProperty(name, r) }
 }
 
-// Go's tables were of Unicode 15.0.0: each class has fewer code points there, and none that 16.0.0 does
-// not have.
+// Go's tables were of Unicode 15.0.0: each class has fewer code points there, and none that 16.0.0
+// does not have.
 func TestClassesOfUnicode16(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -101,8 +101,8 @@ func TestTekkenAsMistralCommon(t *testing.T) {
 	}
 }
 
-// fromByteLevel returns the bytes of s in a byte-level file: printable ones as themselves, the others
-// from U+0100 on.
+// fromByteLevel returns the bytes of s in a byte-level file: printable ones as themselves, the
+// others from U+0100 on.
 func fromByteLevel(s string) string {
 	var b []byte
 	for _, r := range s {
@@ -120,8 +120,8 @@ func fromByteLevel(s string) string {
 	return string(b)
 }
 
-// TestTekkenAsOfficial converts a tokenizer.json to tekken.json. The ids are equal, unless a text has a
-// control token.
+// TestTekkenAsOfficial converts a tokenizer.json to tekken.json. The ids are equal, unless a text
+// has a control token.
 func TestTekkenAsOfficial(t *testing.T) {
 	folder := filepath.Dir(testdata.Path(t, "a tokenizer.json as tekken.json, on 13,063 texts", "tokens", "tekken", "tokenizer.json.gz"))
 	var file struct {

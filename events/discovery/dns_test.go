@@ -457,8 +457,8 @@ func present(history []lookup, grace time.Duration) (ids []string, any, gone boo
 	return ids, any, goneAt(len(history) - 1), failures
 }
 
-// TestDNSSchedules: pods come, go and change their ports while the server behaves in every way. After
-// each round the set is that of the model.
+// TestDNSSchedules: pods come, go and change their ports while the server behaves in every way.
+// After each round the set is that of the model.
 func TestDNSSchedules(t *testing.T) {
 	n := *schedules
 	behaviours := make(map[int]int)

@@ -183,8 +183,8 @@ func TestFileSettles(t *testing.T) {
 	})
 }
 
-// TestFileReplaced: a new file at the path is accepted by the first read that finds it, even if each
-// read finds another. A truncated one is not, and is reported only after it has settled.
+// TestFileReplaced: a new file at the path is accepted by the first read that finds it, even if
+// each read finds another. A truncated one is not, and is reported only after it has settled.
 func TestFileReplaced(t *testing.T) {
 	f := &fileTest{t: t}
 	rename := func(content string) {
@@ -475,7 +475,8 @@ func (w *writer) swap(target string) {
 	w.check(os.Rename(next, w.path))
 }
 
-// write adds the steps of a random write. Without overwrite, no step leaves a mixture of two contents.
+// write adds the steps of a random write. Without overwrite, no step leaves a mixture of two
+// contents.
 func (w *writer) write(overwrite bool) {
 	pods := w.r.IntN(7)
 	if w.r.IntN(3) > 0 {

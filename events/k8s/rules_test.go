@@ -278,8 +278,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestRefusedOnce: an invalid pod is reported once, and not again after a relist. It is reported again
-// for another fault, or after it was valid in between.
+// TestRefusedOnce: an invalid pod is reported once, and not again after a relist. It is reported
+// again for another fault, or after it was valid in between.
 func TestRefusedOnce(t *testing.T) {
 	h := newHost(t)
 	cfg := byLabel

@@ -83,7 +83,8 @@ type cluster struct {
 	close  func()
 }
 
-// addresses numbers the loopback addresses of clusters, so that each can listen at its own port again.
+// addresses numbers the loopback addresses of clusters, so that each can listen at its own port
+// again.
 var addresses atomic.Int64
 
 func newCluster(r *rand.Rand, direct *rest.Config) (*cluster, error) {
@@ -214,8 +215,8 @@ func (s *schedule) note(p *plain, key string) {
 	h.states = append(h.states, p.want(s.cfg))
 }
 
-// set checks a set of the source. Each pod must be as at some time, and not as before an earlier set.
-// So a running pod is never missing.
+// set checks a set of the source. Each pod must be as at some time, and not as before an earlier
+// set. So a running pod is never missing.
 func (s *schedule) set(pods []events.Pod) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

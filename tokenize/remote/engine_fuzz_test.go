@@ -10,8 +10,8 @@ import (
 	"github.com/kvindex/kvindex/tokenize/remote"
 )
 
-// An answer has the tokens and the count that encoding/json decodes, and is an error if encoding/json
-// returns one.
+// An answer has the tokens and the count that encoding/json decodes, and is an error if
+// encoding/json returns one.
 func FuzzAnswer(f *testing.F) {
 	for _, s := range []string{`{"count":2,"max_model_len":4096,"tokens":[1,100000],"token_strs":null}`, `{"tokens":[]}`, ` { "token_ids" : [ 0 , 2147483647 ] , "a" : { "]" : ["}\"", -1e5, true] } } `,
 		`{"token_ids":[1,2,3],"features":{"mm_hashes":{"image":["h"]},"mm_placeholders":{"image":[{"offset":1,"length":2}]}}}`, `{"tokens":[2147483648]}`, `{"t\u006fkens":[1],"cOunt":1}`} {

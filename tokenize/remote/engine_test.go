@@ -23,8 +23,8 @@ import (
 	"github.com/kvindex/kvindex/tokenize/remote"
 )
 
-// A fake is an engine whose tokens are the bytes of a text, after 1 for special tokens. Its chats are
-// <role>content, with three tokens 9 for an image.
+// A fake is an engine whose tokens are the bytes of a text, after 1 for special tokens. Its chats
+// are <role>content, with three tokens 9 for an image.
 type fake struct {
 	paths   string // the paths served
 	chats   bool   // /tokenize and /v1/tokenize take chats
@@ -511,8 +511,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// With a stalled engine, calls wait, obey their context and the deadline, get ErrBusy beyond the bound,
-// and are ended by Close.
+// With a stalled engine, calls wait, obey their context and the deadline, get ErrBusy beyond the
+// bound, and are ended by Close.
 func TestStalls(t *testing.T) {
 	before := runtime.NumGoroutine()
 	arrived, release := make(chan struct{}, 100), make(chan struct{})

@@ -234,8 +234,8 @@ func TestMergesAreFound(t *testing.T) {
 	}
 }
 
-// Each token of real tokenizers that is in one text in ten is in the texts of the Judge, so its merge
-// is checked.
+// Each token of real tokenizers that is in one text in ten is in the texts of the Judge, so its
+// merge is checked.
 func TestTokensAreFound(t *testing.T) {
 	var texts []string
 	for _, row := range testdata.Rows[struct{ Text string }](t, testdata.Path(t, "4,200 texts of 28 languages", "tokens", "corpus.jsonl.gz")) {
@@ -315,8 +315,8 @@ var judgeFaults = []struct {
 
 var judgeSchedules = flag.Int("judge.n", 150, "schedules of failing engines; long form: 1000")
 
-// A failing engine causes no verdict. Each schedule mixes right answers and faults of one kind. Some
-// checks pass.
+// A failing engine causes no verdict. Each schedule mixes right answers and faults of one kind.
+// Some checks pass.
 func TestFailingEngines(t *testing.T) {
 	right, m := tiny(t, nil), templateOf(t, template)
 	played := make([]atomic.Int64, len(judgeFaults))
@@ -408,7 +408,8 @@ func TestVerdictNeedsTheModel(t *testing.T) {
 	}
 }
 
-// A check that began before Reset does not affect later ones. Only one of concurrent checks reports.
+// A check that began before Reset does not affect later ones. Only one of concurrent checks
+// reports.
 func TestChecksBesideEachOther(t *testing.T) {
 	wrong := tiny(t, withoutMerge(0))
 	var j *remote.Judge
