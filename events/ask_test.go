@@ -676,8 +676,8 @@ func TestReplayOfTwo(t *testing.T) {
 	}
 }
 
-// TestReplayAnswersNothing: a socket that has answered a probe and nothing else has one attempt
-// a replay, as no start is waited for, and each failure is reported once.
+// TestReplayAnswersNothing: a replay has one attempt if the socket has answered nothing but a probe,
+// and each failure is reported once.
 func TestReplayAnswersNothing(t *testing.T) {
 	t.Parallel()
 	socket := newRouter(t, func(int, uint64) [][][]byte { return nil })

@@ -265,7 +265,7 @@ func TestPoolUnknownNames(t *testing.T) {
 			if err := encodeErr(t.Context(), p, "1"); !errors.Is(err, tokenize.ErrBusy) && second == 0 {
 				t.Errorf("another model: %v", err)
 			}
-			if second == 1 { // Preload is for the owner of the host, who may
+			if second == 1 { // Preload is not refused
 				if err := p.Preload(t.Context(), "1"); err != nil {
 					t.Error(err)
 				}

@@ -21,7 +21,7 @@ type faults struct {
 	mu     sync.Mutex // guards the fields below
 	rand   *rand.Rand
 	often  int           // percentage of requests with a fault
-	always string        // the fault of all requests; "": as often says
+	always string        // the fault of all requests; "": chosen by often
 	more   chan struct{} // closed at the next fault
 	healed chan struct{} // closed when hanging requests are to end
 	server *http.Server  // nil: it is away

@@ -159,7 +159,7 @@ func Made(m *Model, path, body string, parts bool) (string, error) {
 		return "", err
 	}
 	c := *x.chat
-	c.assigned = true // the engine's conversion assigns the values
+	c.assigned = true // tools may be empty
 	if err := m.check("", &c, &template{parts: parts}); err != nil {
 		return "", err
 	}

@@ -600,7 +600,7 @@ not compared: n (names): both refuse: no`
 	}
 }
 
-// A difference of the tokenizers is reported as one, and an engine without texts is accepted.
+// A difference of the tokenizers is reported as one. Without texts the report compares the tokens.
 func TestCheckTokenizers(t *testing.T) {
 	m := newModel(t, "{{ messages }}", chat.Options{})
 	for _, c := range []struct{ detokenize, says string }{
@@ -745,7 +745,7 @@ func TestCheckWithoutAnAnswer(t *testing.T) {
 			t.Errorf("%s: %s", c.name, s)
 		}
 	}
-	if _, err := good.Check(t.Context(), m, failing{}); err == nil || !strings.Contains(err.Error(), "tokenizing: out of order") {
+	if _, err := good.Check(t.Context(), m, failingTokenizer{}); err == nil || !strings.Contains(err.Error(), "tokenizing: out of order") {
 		t.Error(err)
 	}
 }
@@ -755,8 +755,8 @@ type failingTransport struct{ error }
 
 func (f failingTransport) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.error }
 
-type failing struct{}
+type failingTokenizer struct{}
 
-func (failing) Encode(context.Context, []uint32, string, bool) ([]uint32, error) {
+func (failingTokenizer) Encode(context.Context, []uint32, string, bool) ([]uint32, error) {
 	return nil, fmt.Errorf("out of order")
 }
