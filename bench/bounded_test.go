@@ -222,7 +222,7 @@ func TestBounded(t *testing.T) {
 			q := bench.Request{At: int64(at) * 300, Output: r.IntN(200)}
 			name := uint64(0)
 			for range 1 + r.IntN(12) {
-				name = name*3 + 1 + uint64(r.IntN(5)/2) // a tree, mostly of its first branch
+				name = name*3 + 1 + uint64(r.IntN(5)/2) // a tree, mostly its first branch
 				q.Blocks = append(q.Blocks, name)
 			}
 			q.Input = 64 * len(q.Blocks)

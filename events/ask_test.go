@@ -286,7 +286,7 @@ func TestReplayFailsUntested(t *testing.T) {
 func TestSinkIsSlowInAReplay(t *testing.T) {
 	t.Parallel()
 	const timeout = 200 * time.Millisecond
-	long := append(clock(105), bytes.Repeat([]byte{' '}, 1<<20)...) // too large for the buffers of a connection that is closed
+	long := append(clock(105), bytes.Repeat([]byte{' '}, 1<<20)...) // so large that a connection closed meanwhile has only a part
 	socket := newRouter(t, func(n int, start uint64) [][][]byte {
 		if n == 0 {
 			return life{100, 5}.answer(start)
@@ -312,8 +312,8 @@ func TestSinkIsSlowInAReplay(t *testing.T) {
 	l.expect(t, numbers(0, 5))
 }
 
-// TestSinkIsSlowInATest: nor does it while the first message of a connection is compared with
-// the replayed one. The rest of the answer is read then.
+// TestSinkIsSlowInATest: the same holds while the first message of a connection is compared with
+// the replayed one. The rest of the answer is read after that.
 func TestSinkIsSlowInATest(t *testing.T) {
 	t.Parallel()
 	for n := 1; sinkIsSlowInATest(t); n++ { // a busy machine may delay the socket itself
@@ -326,7 +326,7 @@ func TestSinkIsSlowInATest(t *testing.T) {
 func sinkIsSlowInATest(t *testing.T) (late bool) {
 	const first = 500 * time.Millisecond // the time that a socket has to answer for the comparison
 	now := life{100, 5}
-	long := append(now.payload(5), bytes.Repeat([]byte{' '}, 1<<20)...) // too large for the buffers of a connection that is closed
+	long := append(now.payload(5), bytes.Repeat([]byte{' '}, 1<<20)...) // so large that a connection closed meanwhile has only a part
 	socket := newRouter(t, func(n int, start uint64) [][][]byte {
 		if n < 2 {
 			return now.answer(start)
@@ -676,8 +676,8 @@ func TestReplayOfTwo(t *testing.T) {
 	}
 }
 
-// TestReplayAnswersNothing: a replay has one attempt if the socket has answered nothing but a probe,
-// and each failure is reported once.
+// TestReplayAnswersNothing: a replay has one attempt if the socket has answered nothing but a
+// probe, and each failure is reported once.
 func TestReplayAnswersNothing(t *testing.T) {
 	t.Parallel()
 	socket := newRouter(t, func(int, uint64) [][][]byte { return nil })

@@ -45,7 +45,7 @@ func (d *dialLine) until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// All get a place in the end, and there are never more of them than places.
+// All get a place in the end, and no more of them at a time than there are places.
 func TestDialLinePlaces(t *testing.T) {
 	for _, n := range []int{1, 3, 4, 32} {
 		synctest.Test(t, func(t *testing.T) {

@@ -1343,8 +1343,8 @@ func TestFleetForgetsARestoredPodOnce(t *testing.T) {
 	}
 }
 
-// A host has one spelling. It is not an address that no pod can have. A zone is the name of an
-// interface.
+// A host has one spelling. An address that no pod can have is refused, and so is a zone that is no
+// interface's name.
 func TestPodHosts(t *testing.T) {
 	for host, want := range map[string]string{
 		"10.0.0.1": "10.0.0.1", "10.0.0.1.": "10.0.0.1", "::FFFF:10.0.0.1": "10.0.0.1", "[::1]": "::1", "[2001:DB8::0:1]": "2001:db8::1", "2001:db8:0::1": "2001:db8::1",

@@ -445,7 +445,7 @@ func TestGetRandom(t *testing.T) {
 	t.Log(sum)
 }
 
-// meeting is a file whose reads wait until there are want of them.
+// meeting is a file whose reads wait until want of them have begun.
 type meeting struct {
 	offload.BlockFile
 	want, reads int

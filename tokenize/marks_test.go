@@ -93,7 +93,7 @@ func (n *markCounts) grow(tb testing.TB, bpe tokenize.Marker, r *rand.Rand, spec
 	}
 }
 
-// cut returns a position from from on and counts the kind of text around it.
+// cut returns a position of text, from or later, and counts the kind of text around it.
 func (n *markCounts) cut(r *rand.Rand, text string, from int) int {
 	at := from + r.IntN(len(text)-from+1)
 	before, _ := utf8.DecodeLastRuneInString(text[:at])

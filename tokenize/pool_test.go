@@ -527,8 +527,8 @@ func (c turns) Err() error {
 	return c.Context.Err()
 }
 
-// Short texts overtake a long one, one at each of its turns. The long one has the ids of an
-// encoding alone, even if its tokenizer is evicted meanwhile.
+// Short texts overtake a long one, one at each of its turns. The long one gets the same
+// ids as alone, even if its tokenizer is evicted meanwhile.
 func TestPoolLongText(t *testing.T) {
 	dir := tinies(t, 2)
 	tiny := loadTiny(t)

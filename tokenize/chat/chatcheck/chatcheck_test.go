@@ -267,7 +267,7 @@ func answers(m *chat.Model, rule func(b body)) http.Handler {
 	return mux
 }
 
-// rendering is answers with the bodies of other APIs.
+// rendering is like answers, and also renders bodies of other APIs.
 func rendering(m *chat.Model) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", answers(m, func(body) {}))

@@ -52,7 +52,7 @@ func TestSlow(t *testing.T) {
 	c.want(bulk(made("large", 0, 1<<20)), "GET", "large")
 }
 
-// stopped returns such clients.
+// stopped returns clients that stop within a reply or a SET.
 func stopped(t *testing.T, sock string) (slow []*client) {
 	for range 5 {
 		a, b := dial(t, sock), dial(t, sock)
@@ -63,7 +63,7 @@ func stopped(t *testing.T, sock string) (slow []*client) {
 	return slow
 }
 
-// TestStall: such clients are disconnected.
+// TestStall: clients that stop are disconnected.
 func TestStall(t *testing.T) {
 	cfg := small()
 	cfg.MaxValue, cfg.Stall = 3<<20, 50*time.Millisecond
