@@ -19,7 +19,6 @@ var (
 	pool    = flag.Int("engine-blocks", 16384, "blocks of such an engine")
 )
 
-// newMemory returns an empty index.
 func newMemory(tb testing.TB, pods int) *bench.Memory {
 	tb.Helper()
 	m, err := bench.NewMemory(pods)
@@ -27,15 +26,14 @@ func newMemory(tb testing.TB, pods int) *bench.Memory {
 	return m
 }
 
-// promptLen is the default length of chains: 8,192 tokens in
-// blocks of 16.
+// promptLen is the default length of chains: 8,192 tokens in blocks of 16.
 const promptLen = 512
 
 // stepLen is the default number of blocks in an event.
 const stepLen = 64
 
-// fill gives a pod chains [0, n): each in steps, 32 chains taking turns as requests
-// that run at the same time do, and the chains of each pod in an order of its own.
+// fill stores chains [0, n) at a pod, in steps. 32 chains take turns, like concurrent requests, and
+// each pod has its own order of chains.
 func fill(tb testing.TB, ix *bench.Memory, store func(s *bench.Store, chain, from, to int), pod, n, length, step int) {
 	tb.Helper()
 	const together = 32
@@ -50,10 +48,10 @@ func fill(tb testing.TB, ix *bench.Memory, store func(s *bench.Store, chain, fro
 	}
 }
 
-// chainsOf returns the number of chains of a length that together have -blocks blocks.
+// chainsOf returns the number of chains of this length for -blocks blocks.
 func chainsOf(length int) int { return max(1, *blocks/length) }
 
-// filled returns an index in which some pods hold the same chains of promptLen.
+// filled returns an index in which the pods hold the same chains of promptLen.
 func filled(b *testing.B, pods int) (ix *bench.Memory, c chains, n int) {
 	b.Helper()
 	ix, c, n = newMemory(b, pods), chains{promptLen}, chainsOf(promptLen)
@@ -71,8 +69,7 @@ func upTo(n int) []int {
 	return all
 }
 
-// cold scores random chains of an index, whose keys have just been computed as
-// those of a prompt would have.
+// cold scores random chains of an index, whose keys have just been computed like those of a prompt.
 type cold struct {
 	scorer *bench.Scorer
 	chains chains
@@ -80,10 +77,9 @@ type cold struct {
 	random *rand.Rand
 	keys   []index.Key
 	runs   []int32
-	err    error // of the last score that had one
+	err    error // of the last score with one
 }
 
-// newCold makes one score, which resolves the candidates.
 func newCold(ix *bench.Memory, c chains, n, pods int) *cold {
 	cold := &cold{scorer: ix.Scorer(upTo(pods)), chains: c, n: n, random: rand.New(rand.NewPCG(3, 4)),
 		keys: make([]index.Key, 0, c.length), runs: make([]int32, pods)}
@@ -91,7 +87,7 @@ func newCold(ix *bench.Memory, c chains, n, pods int) *cold {
 	return cold
 }
 
-// score returns the time that the score alone took.
+// score returns the time of the score alone.
 func (c *cold) score() time.Duration {
 	c.keys = c.chains.keys(c.keys[:0], c.random.IntN(c.n))
 	start := time.Now()
@@ -103,7 +99,7 @@ func (c *cold) score() time.Duration {
 	return took
 }
 
-// mean is the time of a score in ns, of n scores.
+// mean returns the mean time of n scores in ns.
 func (c *cold) mean(n int) float64 {
 	var sum time.Duration
 	for range n {
@@ -115,7 +111,7 @@ func (c *cold) mean(n int) float64 {
 func liveHeap() float64 {
 	var m runtime.MemStats
 	runtime.GC()
-	runtime.GC() // what the first one has freed is swept by now
+	runtime.GC() // the second one sweeps the garbage of the first
 	runtime.ReadMemStats(&m)
 	return float64(m.HeapAlloc)
 }
@@ -128,7 +124,6 @@ func reportLatency(b *testing.B, took []time.Duration) {
 	b.ReportMetric(us(len(took)-1), "max-us")
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	if err != nil {
 		t.Helper()

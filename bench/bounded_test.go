@@ -17,10 +17,9 @@ import (
 
 var allKept = flag.Bool("kept", false, "TestKept takes all traces and budgets")
 
-// TestKept plays traces through 8 engines of 65,536 blocks, whatever is forgotten,
-// and shows how much of the hits without a budget is left within a part of what the
-// index takes without one: of the index, and of models that have room for the same
-// part of the blocks. A block has as many units as in production.
+// TestKept replays traces with 8 engines of 65,536 blocks. It shows which share of the hits remains
+// if the index has only a part of the memory that it would take, and for models with room for the
+// same part of the blocks. A block has as many units as in production.
 func TestKept(t *testing.T) {
 	percents, names := []int{20}, []string{"synthetic_512"}
 	if !testing.Short() {
@@ -45,31 +44,31 @@ func TestKept(t *testing.T) {
 
 const keptPods = 8
 
-// kept plays a trace twice: first to see what is held and asked for.
-type kept struct {
+// retention replays a trace twice: the first time to count blocks and uses.
+type retention struct {
 	*testing.T
 	trace   *bench.Trace
 	uses    bench.Uses
-	hits    int   // blocks of prompts that the pods that served had
-	blocks  int   // at most, at a time
-	bytes   int64 // of the index, at most
+	hits    int   // blocks of prompts at the pods that served them
+	blocks  int   // maximum at a time
+	bytes   int64 // maximum of the index
 	budgets []*budget
 }
 
-// budget is a part of what is held, and the hits that are left.
+// budget is a part of the memory, and the remaining hits.
 type budget struct {
 	percent     int
-	bytes, most int64 // what the index may take, and what it took
+	bytes, most int64 // allowed for the index, and used by it
 	index       *keptIndex
 	hits        int
 	models      []*bench.Bounded // by bench.Order
 	modelHits   []int
 }
 
-func (k *kept) each(do func(*bench.Op)) { bench.Play(k.trace, keptPods, 65_536, 1, do) }
+func (k *retention) each(do func(*bench.Op)) { bench.Play(k.trace, keptPods, 65_536, 1, do) }
 
-func newKept(t *testing.T, trace *bench.Trace) *kept {
-	k := &kept{T: t, trace: trace}
+func newKept(t *testing.T, trace *bench.Trace) *retention {
+	k := &retention{T: t, trace: trace}
 	ix := newKeptIndex(t, trace.BlockTokens, 0)
 	all := bench.NewBounded(math.MaxInt, bench.OldestUse, nil)
 	runs := make([]int32, keptPods)
@@ -91,7 +90,7 @@ func newKept(t *testing.T, trace *bench.Trace) *kept {
 	return k
 }
 
-func (k *kept) budget(percent int) {
+func (k *retention) budget(percent int) {
 	b := &budget{percent: percent, bytes: k.bytes * int64(percent) / 100, modelHits: make([]int, 2)}
 	b.index = newKeptIndex(k, k.trace.BlockTokens, b.bytes)
 	for order := range bench.FarthestNext + 1 {
@@ -100,7 +99,7 @@ func (k *kept) budget(percent int) {
 	k.budgets = append(k.budgets, b)
 }
 
-func (k *kept) play() {
+func (k *retention) play() {
 	runs := make([]int32, keptPods)
 	k.each(func(op *bench.Op) {
 		var keys []index.Key
@@ -127,7 +126,7 @@ func (k *kept) play() {
 	})
 }
 
-func (k *kept) judge(b *budget) {
+func (k *retention) judge(b *budget) {
 	share := func(hits int) float64 { return 100 * float64(hits) / float64(k.hits) }
 	ours, lru := share(b.hits), share(b.modelHits[bench.OldestUse])
 	k.Logf("%d %% (%d blocks, %d bytes): index %.1f %% in %d bytes; LRU %.1f, optimum %.1f",
@@ -140,7 +139,7 @@ func (k *kept) judge(b *budget) {
 	}
 }
 
-// keptIndex is an index of blocks of some units.
+// keptIndex is an index of blocks of several units.
 type keptIndex struct {
 	testing.TB
 	inmemory.Memory
@@ -163,7 +162,7 @@ func newKeptIndex(tb testing.TB, blockTokens int, bytes int64) *keptIndex {
 	return ix
 }
 
-// units appends the locals of a block, which its hash gives.
+// units appends the locals of a block, computed from its hash.
 func (ix *keptIndex) units(dst []index.Local, h index.Hash) []index.Local {
 	for i := range ix.blockTokens / ix.variant.Unit {
 		dst = append(dst, index.Local(h)+index.Local(i))
@@ -211,10 +210,9 @@ func (ix *keptIndex) score(keys []index.Key, runs []int32) {
 	}
 }
 
-// bytes is what the index takes.
 func (ix *keptIndex) bytes() int64 { return ix.Usage().Total }
 
-// TestBounded holds the models against one that goes through all it knows.
+// TestBounded compares the models with a plain one.
 func TestBounded(t *testing.T) {
 	forgotten, hits := 0, 0
 	for seed := range uint64(60) {
@@ -224,7 +222,7 @@ func TestBounded(t *testing.T) {
 			q := bench.Request{At: int64(at) * 300, Output: r.IntN(200)}
 			name := uint64(0)
 			for range 1 + r.IntN(12) {
-				name = name*3 + 1 + uint64(r.IntN(5)/2) // a tree, by its first branch mostly
+				name = name*3 + 1 + uint64(r.IntN(5)/2) // a tree, mostly its first branch
 				q.Blocks = append(q.Blocks, name)
 			}
 			q.Input = 64 * len(q.Blocks)
@@ -262,8 +260,8 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// plain is what bench.Bounded models, by its words: each use of a block is one of
-// all blocks before it, and all blocks are looked at to find the one that goes.
+// plain is a plain model of bench.Bounded: a use of a block is a use of all blocks before it, and
+// an eviction looks at all blocks.
 type plain struct {
 	room      int
 	order     bench.Order
@@ -275,7 +273,7 @@ type plain struct {
 }
 
 type plainBlock struct {
-	before index.Key // 0: it is the first
+	before index.Key // 0: the first block
 	pods   map[int]bool
 	at     int
 }
@@ -332,7 +330,7 @@ func (p *plain) store(op *bench.Op) {
 	}
 }
 
-// use notes that a block was used, if it is there, and those before it.
+// use records the use of a block that is there, and of those before it.
 func (p *plain) use(k index.Key, op *bench.Op) {
 	for b := p.held[k]; b != nil; b = p.held[b.before] {
 		if p.order == bench.FarthestNext {
@@ -363,7 +361,7 @@ func (p *plain) forget() {
 	p.forgotten++
 }
 
-// next is the first request behind one that asks for a block.
+// next is the first later request with a block.
 func (p *plain) next(after int, k index.Key) int {
 	for i := after + 1; i < len(p.asked); i++ {
 		if slices.Contains(p.asked[i], k) {

@@ -5,15 +5,14 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// chains makes unrelated chains of a length out of their numbers, so that a workload
-// of any size needs no memory of its own and is the same in each run. All begin at
-// one root and differ from their first block on. All pods give a block one hash, as
-// vLLM's do that share a PYTHONHASHSEED.
+// chains computes unrelated chains of a length from their numbers, so that a workload needs no
+// memory and is the same in each run. All begin at one root and differ from their first block on.
+// All pods have the same hash for a block, like vLLM's with the same PYTHONHASHSEED.
 type chains struct{ length int }
 
 const root = index.Key(1)
 
-// store fills s with blocks [from, to) of a chain, in the memory that s has.
+// store fills s, reusing its memory, with blocks [from, to) of a chain.
 func (c chains) store(s *bench.Store, chain, from, to int) {
 	s.HasParent, s.Parent, s.Root = from > 0, 0, root
 	if s.HasParent {
@@ -25,7 +24,6 @@ func (c chains) store(s *bench.Store, chain, from, to int) {
 	}
 }
 
-// hashes appends the engines' hashes of blocks [from, to) of a chain.
 func (c chains) hashes(dst []index.Hash, chain, from, to int) []index.Hash {
 	for i := from; i < to; i++ {
 		dst = append(dst, hash(chain, i))
@@ -33,7 +31,6 @@ func (c chains) hashes(dst []index.Hash, chain, from, to int) []index.Hash {
 	return dst
 }
 
-// keys appends the prefix keys of a chain.
 func (c chains) keys(dst []index.Key, chain int) []index.Key {
 	key := root
 	for i := range c.length {

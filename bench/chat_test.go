@@ -16,7 +16,7 @@ import (
 
 const bos, eos = "<BOS>", "<EOS>"
 
-// chatBody is a request, and what Jinja2 gets of it.
+// chatBody is a request and the variables for Jinja2.
 type chatBody struct {
 	Messages            []map[string]string `json:"messages"`
 	Tools               []any               `json:"tools"`
@@ -26,7 +26,7 @@ type chatBody struct {
 	EOS                 string              `json:"eos_token"`
 }
 
-// chatBodies are conversations of turns after a system message, none like another.
+// chatBodies are different conversations of turns after a system message.
 func chatBodies(p *testdata.Prose, n, turns int) []chatBody {
 	bodies := make([]chatBody, n)
 	for i := range bodies {
@@ -43,8 +43,8 @@ func chatBodies(p *testdata.Prose, n, turns int) []chatBody {
 	return bodies
 }
 
-// BenchmarkChat renders conversations from their JSON, and has Jinja2 render them in
-// CPython, whose time is the metric jinja2-ns/op; the texts have to be equal.
+// BenchmarkChat renders conversations from their JSON, and with Jinja2 on CPython, whose time is
+// the metric jinja2-ns/op. The texts must be equal.
 func BenchmarkChat(b *testing.B) {
 	python := cmp.Or(os.Getenv("KVINDEX_PYTHON"), "python3")
 	hasJinja := exec.Command(python, "-c", "import jinja2").Run() == nil

@@ -12,9 +12,8 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// BenchmarkHeap reports the live heap per block that one pod holds, per further
-// pod that holds it, when all pods but one have been removed again (back), and
-// when all have (left).
+// BenchmarkHeap reports the live heap per block at one pod, per further pod with the block, after
+// the removal of all pods but one (back), and of all (left).
 func BenchmarkHeap(b *testing.B) {
 	for _, shape := range []struct{ length, step int }{{promptLen, stepLen}, {promptLen, 1}, {20, 20}} {
 		b.Run(fmt.Sprintf("chain=%d/step=%d", shape.length, shape.step), func(b *testing.B) {
@@ -52,7 +51,6 @@ func benchHeap(b *testing.B, length, step int) {
 	b.ReportMetric(blocks, "blocks")
 }
 
-// removePods removes pods [from, to).
 func removePods(b *testing.B, ix *bench.Memory, from, to int) {
 	b.Helper()
 	for pod := from; pod < to; pod++ {
@@ -60,11 +58,10 @@ func removePods(b *testing.B, ix *bench.Memory, from, to int) {
 	}
 }
 
-// BenchmarkChurn has chains of promptLen that some of 256 pods hold, and takes
-// blocks here and there from all but one holder of each chain, and gives some
-// back, until nine blocks of ten have other holders than the block before them.
-// It reports heap and cold scores before (uniform) and after. A score looks at all
-// blocks, for one holder has them all.
+// BenchmarkChurn has chains of promptLen that some of 256 pods hold. It removes and adds blocks at
+// all holders but one of each chain, until nine of ten blocks have other holders than the block
+// before. It reports heap and cold scores before (uniform) and after. A score looks at all blocks,
+// as one holder has them all.
 func BenchmarkChurn(b *testing.B) {
 	const pods, scores = 256, 2000
 	c, n := chains{promptLen}, chainsOf(promptLen)
@@ -88,7 +85,7 @@ func BenchmarkChurn(b *testing.B) {
 		b.ReportMetric(100*w.distinct(), "distinct-%")
 
 		removePods(b, ix, 0, pods)
-		cold.score() // whoever scores goes on to
+		cold.score() // a score completes the removals
 		b.ReportMetric((liveHeap()-empty)/float64(n*promptLen), "left-B/block")
 		b.ReportMetric(float64(n*promptLen), "blocks")
 		if cold.err != nil {
@@ -98,7 +95,7 @@ func BenchmarkChurn(b *testing.B) {
 	}
 }
 
-// churn knows which holder of each chain has which blocks.
+// churn has the blocks of each holder of each chain.
 type churn struct {
 	ix      *bench.Memory
 	chains  chains
@@ -116,7 +113,6 @@ type holder struct {
 func (h *holder) has(i int) bool { return h.held[i/64]>>(i%64)&1 == 1 }
 func (h *holder) flip(i int)     { h.held[i/64] ^= 1 << (i % 64) }
 
-// newChurn gives each chain 4 to 12 holders.
 func newChurn(ix *bench.Memory, c chains, n, pods int) *churn {
 	w := &churn{ix: ix, chains: c, random: rand.New(rand.NewPCG(5, 6)), holders: make([][]holder, n)}
 	for chain := range w.holders {
@@ -127,7 +123,7 @@ func newChurn(ix *bench.Memory, c chains, n, pods int) *churn {
 	return w
 }
 
-// fill stores all chains, one holder after the other.
+// fill stores all chains, holder by holder.
 func (w *churn) fill(b *testing.B) {
 	for turn := range 12 {
 		for chain, of := range w.holders {
@@ -149,7 +145,7 @@ func (w *churn) add(b *testing.B, h *holder, chain, from, to int) {
 	}
 }
 
-// round visits each holder but the first of each chain once.
+// round visits each holder once, except the first of each chain.
 func (w *churn) round(b *testing.B) {
 	for _, chain := range w.random.Perm(len(w.holders)) {
 		for i := range w.holders[chain][1:] {
@@ -158,8 +154,8 @@ func (w *churn) round(b *testing.B) {
 	}
 }
 
-// visit takes blocks anywhere from a holder, and stores half as many of those that
-// it lacks behind blocks that it has.
+// visit removes random blocks of a holder, and stores half as many missing ones after blocks it
+// has.
 func (w *churn) visit(b *testing.B, h *holder, chain int) {
 	const taken, given = 48, 24
 	w.hashes = w.hashes[:0]
@@ -192,7 +188,7 @@ func (w *churn) memberships() (n int) {
 	return n
 }
 
-// distinct is the share of blocks that have other holders than the one before.
+// distinct is the share of blocks with other holders than the block before.
 func (w *churn) distinct() float64 {
 	differ := 0
 	for _, of := range w.holders {
@@ -208,8 +204,8 @@ func (w *churn) distinct() float64 {
 	return float64(differ) / float64(len(w.holders)*(promptLen-1))
 }
 
-// BenchmarkGC times forced collections with the index alive, and reports the CPU
-// time of marking, with and without it.
+// BenchmarkGC times forced collections, and reports the CPU time of marking, with and without the
+// index.
 func BenchmarkGC(b *testing.B) {
 	const rounds = 5
 	runtime.GC()
@@ -231,7 +227,7 @@ func BenchmarkGC(b *testing.B) {
 	runtime.KeepAlive(ix)
 }
 
-// markSeconds is the CPU time that marking has taken so far, whoever did it.
+// markSeconds is the CPU time of marking so far, in all goroutines.
 func markSeconds() (sum float64) {
 	samples := []metrics.Sample{
 		{Name: "/cpu/classes/gc/mark/assist:cpu-seconds"},

@@ -11,8 +11,7 @@ import (
 	"github.com/kvindex/kvindex/internal/prefixcache"
 )
 
-// textOf returns the text of a request: some four bytes for each token, the same ones
-// for the same block.
+// textOf returns the text of a request: four bytes for each token, the same for the same block.
 func textOf(dst []byte, q *bench.Request, blockTokens int) []byte {
 	for _, b := range q.Blocks {
 		r := rand.NewPCG(b, 1)
@@ -25,7 +24,7 @@ func textOf(dst []byte, q *bench.Request, blockTokens int) []byte {
 
 var prefixSeed = maphash.MakeSeed()
 
-// beginnings appends the hashes of a text at each grain, and of the whole.
+// beginnings appends the hashes of a text up to each grain, and returns that of the whole.
 func beginnings(at []uint64, text []byte) (_ []uint64, whole uint64) {
 	var h maphash.Hash
 	h.SetSeed(prefixSeed)
@@ -37,7 +36,7 @@ func beginnings(at []uint64, text []byte) (_ []uint64, whole uint64) {
 	return at, h.Sum64()
 }
 
-// askFor asks for a text, of which 64 bytes are a unit, and adds what is not known.
+// askFor looks up a text with units of 64 bytes, and adds the unknown part.
 func askFor(c *prefixcache.Cache, p *prefixcache.Prompt, text string) (known int) {
 	if c.Find(p, nil, text) {
 		return len(text)
@@ -52,9 +51,8 @@ func askFor(c *prefixcache.Cache, p *prefixcache.Prompt, text string) (known int
 	return known
 }
 
-// TestPrefixKept: at a budget for a part of what a trace would take, no less of its
-// text is known than a plain LRU over the same entries knows, to which a prompt may
-// bring no more either.
+// TestPrefixKept: with a budget for a part of a trace, the share of known text is at least that of
+// a plain LRU with the same entries, in which a prompt is limited in the same way.
 func TestPrefixKept(t *testing.T) {
 	for name, requests := range map[string]int{"conversation_512": 0, "agentic_64": 2000} {
 		t.Run(name, func(t *testing.T) {
@@ -83,7 +81,7 @@ func TestPrefixKept(t *testing.T) {
 			for _, percent := range []int64{5, 20} {
 				budget := max(prefixcache.MinBytes, s.Bytes*percent/100)
 				known, s := ours(budget)
-				// A page of the cache has 933 cells, and each of these entries takes four.
+				// A page of the cache has 933 cells, and these entries take four each.
 				room := int((budget - 32<<10) / (64<<10 + 16) * 933 / 4)
 				l := bench.NewPrefixLRU(room)
 				lru := play(func(text []byte) int {
@@ -91,7 +89,7 @@ func TestPrefixKept(t *testing.T) {
 					return l.Ask(len(text), at[:min(len(at), room/8)], whole)
 				})
 				t.Logf("%d %%: %d bytes, %.4f known, by the LRU %.4f", percent, s.Bytes, known, lru)
-				const noise = 0.0005 // which notes are forgotten is random
+				const noise = 0.0005 // evictions are partly random
 				if known < lru-noise {
 					t.Errorf("%d %%: %.4f known, by a plain LRU %.4f", percent, known, lru)
 				}

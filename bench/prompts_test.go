@@ -20,18 +20,18 @@ var (
 	agenticPrompts = flag.Int("agentic-prompts", 100, "requests of the agentic trace that it scores; 0: all")
 )
 
-// promptWorld is a trace as texts.
+// promptWorld is a trace with texts.
 type promptWorld struct {
 	trace     *bench.Trace
 	texts     *bench.Texts
-	special   bool // special tokens are put around texts
+	special   bool // special tokens are added around texts
 	tokenizer *tokenize.BPE
-	fresh     []int // bytes of each request's text that none before began with
-	tokens    []int // of each
+	fresh     []int // bytes of each request's text after its longest common beginning with earlier ones
+	tokens    []int // of each request
 	bytes     int
 }
 
-// In a chat each block of the trace is a message, so a special token is near.
+// In a chat each block of the trace is a message, with special tokens nearby.
 const message = "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n"
 
 func newPromptWorld(b *testing.B, trace string, requests int, before string) *promptWorld {
@@ -42,7 +42,7 @@ func newPromptWorld(b *testing.B, trace string, requests int, before string) *pr
 		b.Fatal(err)
 	}
 	pool := bench.ASCII([]byte(testdata.NewProse(b, "prompts of a trace", 1).Text(8 << 20)))
-	w.texts = &bench.Texts{Pool: pool, Before: before, Size: 9*w.trace.BlockTokens/2 - len(before)} // 4 bytes a token at the mean
+	w.texts = &bench.Texts{Pool: pool, Before: before, Size: 9*w.trace.BlockTokens/2 - len(before)} // a mean of 4 bytes a token
 	shared := bench.NewShared(w.texts)
 	w.each(func(i int, text string) {
 		w.fresh = append(w.fresh, len(text)-shared.Add(&w.trace.Requests[i]))
@@ -54,7 +54,6 @@ func newPromptWorld(b *testing.B, trace string, requests int, before string) *pr
 	return w
 }
 
-// each calls do for the text of each request.
 func (w *promptWorld) each(do func(i int, text string)) {
 	var buf []byte
 	for i := range w.trace.Requests {
@@ -63,7 +62,7 @@ func (w *promptWorld) each(do func(i int, text string)) {
 	}
 }
 
-// openPrompts is an Indexer with so many bytes of prompt cache.
+// openPrompts returns an Indexer with a prompt cache of so many bytes.
 func openPrompts(b *testing.B, w *promptWorld, cache int64) *kvindex.Indexer {
 	ix, err := kvindex.New(kvindex.WithModel("m", kvindex.Model{Tokenizer: w.tokenizer}), kvindex.WithPromptCache(cache))
 	if err == nil {
@@ -74,9 +73,8 @@ func openPrompts(b *testing.B, w *promptWorld, cache int64) *kvindex.Indexer {
 	return ix
 }
 
-// BenchmarkPrompts scores the prompts of a trace as texts, one after the other; an operation
-// is the trace. "beyond" is what was encoded of a prompt beyond what is new in it, at
-// the mean.
+// BenchmarkPrompts scores the prompts of a trace as texts. An operation is the whole trace.
+// "beyond" is the mean number of bytes that are encoded again in a prompt.
 func BenchmarkPrompts(b *testing.B) {
 	for _, tr := range []struct {
 		name, form, before string

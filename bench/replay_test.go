@@ -13,8 +13,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// eachRecording runs a test on the traces: one that it makes itself, and those of
-// KVINDEX_TESTDATA.
+// eachRecording runs a test on a generated trace and on those of KVINDEX_TESTDATA.
 func eachRecording(t *testing.T, do func(t *testing.T, r *bench.Recording, blocks int)) {
 	t.Run("made", func(t *testing.T) {
 		const blocks = 256
@@ -30,7 +29,7 @@ func eachRecording(t *testing.T, do func(t *testing.T, r *bench.Recording, block
 	}
 }
 
-// load reads a recorded trace, or skips.
+// load reads a recorded trace, or skips the test.
 func load(tb testing.TB, name string, limit int) *bench.Trace {
 	tb.Helper()
 	data := os.Getenv("KVINDEX_TESTDATA")
@@ -42,8 +41,8 @@ func load(tb testing.TB, name string, limit int) *bench.Trace {
 	return trace
 }
 
-// madeTrace has conversations that begin with one system prompt and of which each
-// turn goes on where the last one ended, several at a time.
+// madeTrace has concurrent conversations with the same system prompt. Each turn continues the last
+// one.
 func madeTrace(requests int) *bench.Trace {
 	t := &bench.Trace{BlockTokens: 512}
 	for i := range requests {
@@ -61,9 +60,9 @@ func madeTrace(requests int) *bench.Trace {
 	return t
 }
 
-// checkRecording checks a recording against what an engine can announce: it
-// stores what it lacks behind what it holds, removes what it holds, never the
-// block before one that stays, and has no more blocks than there are.
+// checkRecording checks that an engine can announce a recording: it stores missing blocks after
+// blocks it has, removes blocks it has but never the parent of one that stays, and keeps its number
+// of blocks.
 func checkRecording(t *testing.T, r *bench.Recording, blocks int) {
 	t.Helper()
 	held := make([]map[index.Hash]index.Hash, len(r.Pods)) // to the parent
@@ -138,7 +137,7 @@ func TestRecord(t *testing.T) {
 	})
 }
 
-// TestReplay: the index answers as recorded.
+// TestReplay: the index returns the recorded answers.
 func TestReplay(t *testing.T) {
 	eachRecording(t, func(t *testing.T, r *bench.Recording, _ int) {
 		took, err := r.Replay(newMemory(t, len(r.Pods)))
@@ -149,8 +148,8 @@ func TestReplay(t *testing.T) {
 	})
 }
 
-// BenchmarkReplay replays traces in order on one goroutine. An operation is a whole
-// replay until its last call has returned, into an index that was empty.
+// BenchmarkReplay replays traces in order on one goroutine. An operation is a replay into an empty
+// index, until its last call has returned.
 func BenchmarkReplay(b *testing.B) {
 	for _, tr := range []struct {
 		name     string
@@ -169,7 +168,7 @@ func benchReplay(b *testing.B, r *bench.Recording) {
 	for b.Loop() {
 		b.StopTimer()
 		took = slices.Grow(took, r.Requests)
-		before := liveHeap() + 8*float64(r.Requests) // for the latencies
+		before := liveHeap() + 8*float64(r.Requests) // of the latencies
 		ix := newMemory(b, len(r.Pods))
 		b.StartTimer()
 		t, err := r.Replay(ix)

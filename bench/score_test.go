@@ -11,7 +11,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// BenchmarkScoreHot scores one chain over and over, that all pods hold.
+// BenchmarkScoreHot scores one chain repeatedly. All pods hold it.
 func BenchmarkScoreHot(b *testing.B) {
 	for _, shape := range []struct{ length, pods int }{{promptLen, 1}, {promptLen, 16}, {promptLen, 256}, {14_000, 16}} {
 		b.Run(fmt.Sprintf("blocks=%d/holders=%d", shape.length, shape.pods), func(b *testing.B) {
@@ -38,8 +38,7 @@ func warm(b *testing.B, s *bench.Scorer, keys []index.Key, runs []int32) {
 	must(b, s.Score(keys, runs))
 }
 
-// BenchmarkScoreCold scores a random chain of the index each time. Its ns/op is
-// the time of the scores alone.
+// BenchmarkScoreCold scores a random chain each time. Its ns/op is the time of the scores alone.
 func BenchmarkScoreCold(b *testing.B) {
 	for _, pods := range []int{1, 16} {
 		b.Run(fmt.Sprintf("holders=%d", pods), func(b *testing.B) {
@@ -59,7 +58,7 @@ func BenchmarkScoreCold(b *testing.B) {
 	}
 }
 
-// BenchmarkScoreMiss scores prompts of which nobody holds the first block.
+// BenchmarkScoreMiss scores prompts whose first block no pod holds.
 func BenchmarkScoreMiss(b *testing.B) {
 	ix, c, _ := filled(b, 1)
 	keys, runs, scorer := c.keys(nil, 0), make([]int32, 1), ix.Scorer([]int{0})
@@ -74,8 +73,7 @@ func BenchmarkScoreMiss(b *testing.B) {
 	}
 }
 
-// BenchmarkInsert stores -blocks blocks of fresh chains in an empty index each
-// time.
+// BenchmarkInsert stores -blocks blocks of new chains in an empty index each time.
 func BenchmarkInsert(b *testing.B) {
 	for _, step := range []int{8, 64, 512} {
 		b.Run(fmt.Sprintf("step=%d", step), func(b *testing.B) {
@@ -93,15 +91,16 @@ func BenchmarkInsert(b *testing.B) {
 	}
 }
 
-// made holds the names of chains, so that making them is not timed.
-type made struct {
+// chainNames has the precomputed hashes and locals of chains, so that their computation is not
+// timed.
+type chainNames struct {
 	chains chains
 	hashes []index.Hash
 	locals []index.Local
 }
 
-func newMade(c chains, n int) *made {
-	m := &made{chains: c}
+func newMade(c chains, n int) *chainNames {
+	m := &chainNames{chains: c}
 	var s bench.Store
 	for chain := range n {
 		c.store(&s, chain, 0, c.length)
@@ -110,19 +109,19 @@ func newMade(c chains, n int) *made {
 	return m
 }
 
-func (m *made) store(s *bench.Store, chain, from, to int) {
+func (m *chainNames) store(s *bench.Store, chain, from, to int) {
 	m.chains.store(s, chain, from, from) // the parent or the root
 	at := chain * m.chains.length
 	s.Hashes, s.Locals = m.hashes[at+from:at+to], m.locals[at+from:at+to]
 }
 
-// writer stores fresh chains and removes the oldest of them, ends first, so that
-// it never has more than windowChains chains of its own and a part of one.
+// writer stores new chains and removes the oldest, ends first. It has at most windowChains chains
+// and a part of one.
 type writer struct {
 	ix     *bench.Memory
 	pods   int
 	chains chains
-	first  int // the chains from here on are the writer's
+	first  int // the writer's first chain
 	steps  int
 	store  bench.Store
 	hashes []index.Hash
@@ -133,7 +132,7 @@ const (
 	chainSteps   = promptLen / stepLen
 )
 
-// step stores stepLen blocks, and removes as many once the window is full.
+// step stores stepLen blocks and, when the window is full, removes as many.
 func (w *writer) step() error {
 	chain, at := w.steps/chainSteps, w.steps%chainSteps
 	w.steps++
@@ -149,9 +148,8 @@ func (w *writer) step() error {
 	return w.ix.Remove(chain%w.pods, w.hashes)
 }
 
-// BenchmarkReadWhileWriting reports the latency of cold scores alone, and while
-// another goroutine stores and removes blocks of the same pods as fast as it can.
-// An operation is 2,000 scores.
+// BenchmarkReadWhileWriting reports the latency of cold scores, alone and while another goroutine
+// stores and removes blocks of the same pods as fast as possible. An operation is 2,000 scores.
 func BenchmarkReadWhileWriting(b *testing.B) {
 	for _, writers := range []int{0, 1} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
@@ -195,10 +193,9 @@ func benchReadWhileWriting(b *testing.B, writers int) {
 	b.ReportMetric(float64(w.steps*stepLen)/b.Elapsed().Seconds(), "written-blocks/s")
 }
 
-// BenchmarkRemovePod removes a pod that holds -blocks blocks as three others do. Its
-// ns/op is the time of the call alone; the latency is that of another goroutine's
-// cold scores meanwhile. What a design leaves for later shows when the pod stores
-// all again: refill, beside the fill of a pod that was not removed.
+// BenchmarkRemovePod removes a pod with -blocks blocks that three others hold, too. Its ns/op is
+// the time of the call. The latency is that of concurrent cold scores. Deferred work shows when the
+// pod stores all blocks again: compare refill with fill.
 func BenchmarkRemovePod(b *testing.B) {
 	const pods = 4
 	c, n := chains{promptLen}, chainsOf(promptLen)
@@ -231,7 +228,7 @@ func BenchmarkRemovePod(b *testing.B) {
 	reportLatency(b, took)
 }
 
-// reader scores until it is stopped.
+// reader scores until stop.
 type reader struct {
 	cold    *cold
 	stopped atomic.Bool
@@ -239,7 +236,7 @@ type reader struct {
 	done    chan struct{}
 }
 
-// startReader returns once the reader is at work.
+// startReader returns after the first score.
 func startReader(c *cold) *reader {
 	r := &reader{cold: c, done: make(chan struct{})}
 	ready := make(chan struct{})
@@ -258,7 +255,7 @@ func startReader(c *cold) *reader {
 	return r
 }
 
-// stop returns the times of the scores, the one that was under way included.
+// stop returns the times of the scores, with the last one.
 func (r *reader) stop() ([]time.Duration, error) {
 	r.stopped.Store(true)
 	<-r.done

@@ -21,15 +21,15 @@ import (
 	"github.com/kvindex/kvindex/offload"
 )
 
-// blockStore is one way to have blocks on a disk.
+// blockStore is a way to keep blocks on disk.
 type blockStore interface {
 	put(keys []offload.Key, src [][]byte) error
-	settle() error // no more blocks come: all are in files
+	settle() error // no more blocks come: write all to files
 	get(keys []offload.Key, dst [][]byte) error
 	close() error
 }
 
-// plainFile has blocks one after the other, and knows where each is.
+// plainFile is a file of consecutive blocks, and their positions.
 type plainFile struct {
 	*os.File
 	at map[offload.Key]int64
@@ -60,7 +60,7 @@ func (f plainFile) close() error  { return f.Close() }
 type segmentFiles struct{ *offload.Segments }
 
 func (s segmentFiles) put(keys []offload.Key, src [][]byte) error {
-	for len(keys) > 0 { // as a Store has it
+	for len(keys) > 0 { // in batches as of a Store
 		n := min(len(keys), 32)
 		if _, err := s.Put(context.Background(), offload.SpaceID{}, keys[:n], src[:n]); err != nil {
 			return err
@@ -117,7 +117,7 @@ func (quiet) Fatalf(format string, args ...any) {
 	panic(fmt.Sprintf(format, args...))
 }
 
-// blockStores open each way in an empty folder.
+// blockStores open each kind in an empty folder.
 var blockStores = []struct {
 	name string
 	open func(dir string) (blockStore, error)
@@ -136,7 +136,7 @@ var blockStores = []struct {
 	}},
 	{"pebble", func(dir string) (blockStore, error) {
 		opts := &pebble.Options{FormatMajorVersion: pebble.FormatNewest, Logger: quiet{}, MemTableSize: 64 << 20}
-		opts.Experimental.ValueSeparationPolicy = func() pebble.ValueSeparationPolicy { // large values beside the tables
+		opts.Experimental.ValueSeparationPolicy = func() pebble.ValueSeparationPolicy { // large values in their own files
 			return pebble.ValueSeparationPolicy{Enabled: true, MinimumSize: 1024, MaxBlobReferenceDepth: 10, TargetGarbageRatio: 1}
 		}
 		opts.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })
@@ -145,13 +145,13 @@ var blockStores = []struct {
 	}},
 }
 
-// forgetPages has the kernel forget the pages of all files of a folder.
+// forgetPages drops the pages of all files of a folder from the page cache.
 func forgetPages(b *testing.B, dir string) {
 	names, err := filepath.Glob(filepath.Join(dir, "*"))
 	must(b, err)
 	for _, name := range names {
 		f, err := os.Open(name)
-		if errors.Is(err, fs.ErrNotExist) { // Pebble tidies up behind itself
+		if errors.Is(err, fs.ErrNotExist) { // Pebble deletes files meanwhile
 			continue
 		}
 		must(b, err)
@@ -161,13 +161,13 @@ func forgetPages(b *testing.B, dir string) {
 	}
 }
 
-// BenchmarkSegments writes and reads chains of 64 MiB in blocks of a size, in turns by each way.
+// BenchmarkSegments writes and reads chains of 64 MiB in blocks of a size, with each kind in turn.
 // A write lasts from an empty folder to the end of close.
 func BenchmarkSegments(b *testing.B) {
 	const total = 64 << 20
 	bytes := make([]byte, total)
 	r := rand.New(rand.NewPCG(1, 2))
-	for i := 0; i < total; i += 8 { // bytes that nothing compresses
+	for i := 0; i < total; i += 8 { // incompressible bytes
 		binary.LittleEndian.PutUint64(bytes[i:], r.Uint64())
 	}
 	out := make([]byte, total)
@@ -181,7 +181,7 @@ func BenchmarkSegments(b *testing.B) {
 			}
 			keys, src, dst = append(keys, k), append(src, bytes[at:][:size]), append(dst, out[at:][:size])
 		}
-		speed := make(map[string]map[string][]float64) // MB/s by operation and way, a round each
+		speed := make(map[string]map[string][]float64) // MB/s by operation and kind, for each round
 		for _, op := range []string{"write", "cold", "warm"} {
 			speed[op] = make(map[string][]float64)
 		}

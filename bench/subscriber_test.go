@@ -20,18 +20,17 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// asSubscriber makes a run of this test binary the subscriber that
-// BenchmarkSubscriber measures: its value is "ENDPOINT COUNT".
+// asSubscriber is the environment variable that makes this test binary the subscriber of
+// BenchmarkSubscriber. Its value is "ENDPOINT COUNT".
 const asSubscriber = "KVINDEX_BENCH_SUBSCRIBER"
 
-// BenchmarkSubscriber compares events.Subscriber with a subscriber in C on
-// libzmq, each in a process of its own, from its first message to its last. The
-// publishers are in C too (testdata/zmq.c) and drop nothing, so they are as fast
-// as their reader lets them: "plain" writes ready-made bytes to a socket, "libzmq"
-// is libzmq's. What the publisher can do alone is measured with a reader that
-// throws its bytes away in the kernel.
+// BenchmarkSubscriber compares events.Subscriber with a subscriber in C on libzmq, each in its own
+// process, from the first message to the last. The publishers are in C too (testdata/zmq.c) and
+// drop nothing, so they are as fast as their readers: "plain" writes prepared bytes to a socket,
+// "libzmq" is libzmq's. The publisher's own limit is measured with a reader that discards its bytes
+// in the kernel.
 //
-// An operation is one run of each reader; the figures are the medians of all.
+// An operation is one run of each reader. The figures are medians of all runs.
 func BenchmarkSubscriber(b *testing.B) {
 	if args := os.Getenv(asSubscriber); args != "" {
 		subscriberProcess(b, args)
@@ -48,7 +47,7 @@ func BenchmarkSubscriber(b *testing.B) {
 					}
 				}
 				alone, theirs, ours := median(runs["drain"]), median(runs["libzmq"]), median(runs["kvindex"])
-				b.ReportMetric(0, "ns/op") // of no meaning here
+				b.ReportMetric(0, "ns/op") // meaningless here
 				b.ReportMetric(1/ours.wall, "msgs/s")
 				b.ReportMetric(1/theirs.wall, "libzmq-msgs/s")
 				b.ReportMetric(1/alone.wall, "publisher-msgs/s")
@@ -61,7 +60,7 @@ func BenchmarkSubscriber(b *testing.B) {
 	}
 }
 
-// cost is the seconds that a message takes.
+// cost is the time of a message in seconds.
 type cost struct {
 	wall, cpu float64
 }
@@ -74,7 +73,6 @@ func median(runs []cost) cost {
 	return cost{of(func(c cost) float64 { return c.wall }), of(func(c cost) float64 { return c.cpu })}
 }
 
-// libzmqProgram compiles testdata/zmq.c.
 func libzmqProgram(b *testing.B) string {
 	b.Helper()
 	if _, err := exec.LookPath("cc"); err != nil {
@@ -93,7 +91,7 @@ func libzmqProgram(b *testing.B) string {
 	return program
 }
 
-// receive runs a publisher and a reader to their end.
+// receive runs a publisher and a reader until both end.
 func receive(b *testing.B, program, publisher, reader string, size, count int) cost {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
@@ -133,11 +131,11 @@ func receive(b *testing.B, program, publisher, reader string, size, count int) c
 			return c
 		}
 	}
-	b.Fatalf("%s says nothing of its time:\n%s", reader, answer)
+	b.Fatalf("%s prints no time:\n%s", reader, answer)
 	return cost{}
 }
 
-// subscriberProcess receives all and prints its cost as the peers do.
+// subscriberProcess receives all messages and prints its cost like the others.
 func subscriberProcess(b *testing.B, args string) {
 	sink := &countingSink{done: make(chan struct{})}
 	var endpoint string
@@ -158,7 +156,7 @@ func subscriberProcess(b *testing.B, args string) {
 	fmt.Printf("%.6f %.6f\n", sink.to.Sub(sink.from).Seconds(), (sink.cpuTo - sink.cpuFrom).Seconds())
 }
 
-// countingSink looks at nothing but the numbers.
+// countingSink checks only the numbers.
 type countingSink struct {
 	events.Sink    // without replays it gets messages and notes only
 	next, want     uint64
@@ -184,7 +182,7 @@ func (s *countingSink) IngestMessage(m events.Message) (events.Receipt, error) {
 
 func (*countingSink) StreamNote(_, _, _ string, _ events.Note) error { return nil }
 
-// processTime is the CPU time of this process, in user and system mode.
+// processTime is the CPU time of this process, user and system.
 func processTime() time.Duration {
 	var r syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r) // it fails for bad arguments only

@@ -20,15 +20,15 @@ import (
 // tokenizers are the families of KVINDEX_TESTDATA.
 var tokenizers = []string{"deepseekv3", "gemma2", "gpt2", "llama2", "llama3", "o200k", "phi3", "qwen25", "tekken"}
 
-// An official is the Rust library through its binding for Node.js, in a process
-// of its own: testdata/tokenizers.js.
+// An official is the Rust library with its binding for Node.js, in its own process:
+// testdata/tokenizers.js.
 type official struct {
 	requests *json.Encoder
 	answers  *json.Decoder
 }
 
-// newOfficial starts the process, which ends with the test; without node or the
-// npm package the test is skipped.
+// newOfficial starts the process, which ends with the test. Without node or the npm package it
+// skips the test.
 func newOfficial(tb testing.TB) *official {
 	tb.Helper()
 	if err := exec.Command("node", "-e", "require('tokenizers')").Run(); err != nil {
@@ -39,7 +39,7 @@ func newOfficial(tb testing.TB) *official {
 	out, err2 := node.StdoutPipe()
 	must(tb, errors.Join(err1, err2, node.Start()))
 	tb.Cleanup(func() {
-		in.Close() // which ends it
+		in.Close() // which ends the process
 		if err := node.Wait(); err != nil {
 			tb.Error(err)
 		}
@@ -47,7 +47,6 @@ func newOfficial(tb testing.TB) *official {
 	return &official{json.NewEncoder(in), json.NewDecoder(bufio.NewReader(out))}
 }
 
-// ask sends a request and reads its answer.
 func ask[T any](tb testing.TB, o *official, request any) (answer T) {
 	tb.Helper()
 	must(tb, o.requests.Encode(request))
@@ -55,7 +54,7 @@ func ask[T any](tb testing.TB, o *official, request any) (answer T) {
 	return answer
 }
 
-// load makes it encode as a family.
+// load sets the family to encode with.
 func (o *official) load(tb testing.TB, file string) {
 	tb.Helper()
 	got := ask[struct{ Version string }](tb, o, map[string]string{"file": file})
@@ -85,7 +84,7 @@ func encodeAll(tb testing.TB, t tokenize.Tokenizer, texts []string) (all encodin
 	return all
 }
 
-// family loads a family here and there.
+// family loads a family in both.
 func (o *official) family(tb testing.TB, name string) *tokenize.BPE {
 	tb.Helper()
 	file := testdata.Path(tb, "the "+name+" tokenizer", "tokens", name, "tokenizer.json.gz")
@@ -95,7 +94,7 @@ func (o *official) family(tb testing.TB, name string) *tokenize.BPE {
 	return t
 }
 
-// TestTokenizeAsOfficial has texts that are new each time.
+// TestTokenizeAsOfficial has new texts in each run.
 func TestTokenizeAsOfficial(t *testing.T) {
 	for _, name := range tokenizers {
 		t.Run(name, func(t *testing.T) {
@@ -120,7 +119,7 @@ func TestTokenizeAsOfficial(t *testing.T) {
 
 var odd = []rune(" \n\r\t\u00a0\u2028\u3000'’1٣½\u0301\u200d\ufe0f▁")
 
-// scrambled returns a text of some words of prose with odd characters among them.
+// scrambled returns a text of words with random odd characters.
 func scrambled(p *testdata.Prose, size int) string {
 	text := []rune(p.Text(size))
 	for range p.IntN(1 + len(text)/4) {
@@ -139,10 +138,9 @@ func scrambled(p *testdata.Prose, size int) string {
 	return string(text)
 }
 
-// BenchmarkTokenize compares the tokenizer with the official one, one text of
-// 36 kB at a time, none of which either has seen. Both keep the memory and the
-// words that they have; the ids must be the same. An operation is 8 texts by each
-// in turn; the figures are medians of all texts.
+// BenchmarkTokenize compares the tokenizer with the official one, on new texts of 36 kB. Both keep
+// their memory and their words. The ids must be equal. An operation is 8 texts by each in turn. The
+// figures are medians of all texts.
 func BenchmarkTokenize(b *testing.B) {
 	for _, name := range tokenizers {
 		b.Run(name, func(b *testing.B) {
@@ -171,7 +169,7 @@ func BenchmarkTokenize(b *testing.B) {
 				ours, theirs = append(ours, us.NS...), append(theirs, them.NS...)
 			}
 			us, them := middle(ours), middle(theirs)
-			b.ReportMetric(0, "ns/op") // of no meaning here
+			b.ReportMetric(0, "ns/op") // meaningless here
 			b.ReportMetric(us/1e3, "us/text")
 			b.ReportMetric(them/1e3, "official-us/text")
 			b.ReportMetric(them/us, "ratio")

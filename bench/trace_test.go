@@ -13,7 +13,7 @@ import (
 	"github.com/kvindex/kvindex/bench"
 )
 
-// write makes a trace file and returns its folder.
+// write writes a trace file and returns its folder.
 func write(tb testing.TB, name, lines string) string {
 	tb.Helper()
 	folder := tb.TempDir()
@@ -50,7 +50,7 @@ func TestLoad(t *testing.T) {
 		{"agentic_64", strings.Repeat(`{"conv":"a","timestamp":7,"input_length":64,"output_length":5,"system_tokens":0,"runs":[[1,1]]}
 {"conv":"b","timestamp":5,"input_length":64,"output_length":5,"system_tokens":0,"runs":[[2,1]]}
 `, 17), 33, append(
-			// 34 conversations in 32 sessions: the 33rd begins when one that ended first has.
+			// 34 conversations in 32 sessions: the 33rd starts when the first one to end has ended.
 			slices.Concat(
 				slices.Repeat([]bench.Request{{At: 5, Input: 64, Output: 5, Blocks: []uint64{2}}}, 16),
 				slices.Repeat([]bench.Request{{At: 7, Input: 64, Output: 5, Blocks: []uint64{1}}}, 16)),

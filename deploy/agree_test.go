@@ -405,12 +405,12 @@ func TestEngines(t *testing.T) {
 	p := one[*networking.NetworkPolicy](t, objects).Spec
 	for _, in := range p.Ingress {
 		if len(in.From) == 0 || len(in.Ports) == 0 {
-			t.Error("everybody hears the events")
+			t.Error("everybody can receive the events")
 		}
 		for _, from := range in.From {
 			for _, stranger := range []labels.Set{{}, of, {"app": "redis"}} {
 				if matches(t, from.PodSelector, stranger) {
-					t.Errorf("%v hears the events", stranger)
+					t.Errorf("%v can receive the events", stranger)
 				}
 			}
 		}
@@ -593,11 +593,11 @@ func agreesWithPolicy(t *testing.T, p *networking.NetworkPolicy, listens, dials 
 			in = append(in, at.Port.IntVal)
 		}
 		if len(rule.From) == 0 {
-			t.Error("everybody may ask")
+			t.Error("everybody may connect")
 		}
 		for _, from := range rule.From {
 			if matches(t, from.PodSelector, labels.Set{}) {
-				t.Error("a pod without labels may ask")
+				t.Error("a pod without labels may connect")
 			}
 		}
 	}

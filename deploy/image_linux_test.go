@@ -314,7 +314,7 @@ func inside(t *testing.T, roots string) {
 			c = startPod(t, roots, objects, cluster)
 			c.isReady(ctx, t)
 			if !e.isScored(ctx, t) {
-				t.Error("a new replica does not know what its peer knew")
+				t.Error("a new replica lacks the blocks of its peer")
 			}
 			c.end(t)
 		})
@@ -342,7 +342,7 @@ func newCluster(t *testing.T) *cluster {
 		q := r.URL.Query()
 		selector, err := labels.Parse(q.Get("labelSelector"))
 		if r.Method != http.MethodGet || r.URL.Path != "/api/v1/namespaces/inference/pods" || r.Header.Get("Authorization") != "Bearer "+token || err != nil {
-			t.Errorf("the API server is asked %s %s", r.Method, r.URL)
+			t.Errorf("a request to the API server: %s %s", r.Method, r.URL)
 			http.Error(w, "forbidden", http.StatusForbidden)
 			return
 		}
@@ -375,7 +375,7 @@ func newCluster(t *testing.T) *cluster {
 	peers := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.String() != "http://kvindexd-peers:8081/v1/snapshot" || r.Header.Get("Authorization") != "Bearer "+secrets["kvindexd-admin token"]:
-			t.Errorf("a peer is asked %s %s", r.Method, r.URL)
+			t.Errorf("a request to a peer: %s %s", r.Method, r.URL)
 		case k.peer != nil:
 			_, _ = w.Write(k.peer)
 			return

@@ -58,7 +58,7 @@ func TestUnits(t *testing.T) {
 			}
 			score := exposure.FindStringSubmatch(output(t, "systemd-analyze", "security", "--offline=true", "--no-pager", file))
 			if score == nil {
-				t.Fatal("systemd-analyze security tells no score")
+				t.Fatal("systemd-analyze security reports no score")
 			}
 			t.Logf("systemd-analyze security: %s of 10", score[1])
 			if n, err := strconv.ParseFloat(score[1], 64); err != nil || n > 1.5 {

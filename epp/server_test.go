@@ -699,7 +699,6 @@ func (s *script) Recv() (*extproc.ProcessingRequest, error) {
 	return m, nil
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

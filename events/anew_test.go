@@ -11,8 +11,8 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
-// TestTwoRestarts: an engine restarts, says something for a while, and restarts again. Its
-// replay socket is not another engine's.
+// TestTwoRestarts: an engine restarts twice and publishes in between. Its replay socket is
+// never reported as another engine's.
 func TestTwoRestarts(t *testing.T) {
 	t.Parallel()
 	engine := publisher(t, fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
@@ -30,7 +30,7 @@ func TestTwoRestarts(t *testing.T) {
 			must(t, engine.Restart())
 		}
 		waitSubscriber(t, engine)
-		wait(t, "a replay", replays) // it is asked, and is idle
+		wait(t, "a replay", replays) // the request was answered and the engine is idle
 		for i := range 3 {
 			now++
 			engine.Publish(clock(now))

@@ -40,8 +40,8 @@ func listener(t testing.TB, endpoint string, serve func(net.Conn)) string {
 	return zmtp.Name(ln.Addr())
 }
 
-// strangers are endpoints that accept connections and are no ZeroMQ sockets, by
-// what is told of them.
+// strangers returns endpoints that accept connections but are no ZeroMQ sockets, with the
+// error expected for each.
 func strangers(t *testing.T) map[string]string {
 	srv := &http.Server{Handler: http.NotFoundHandler()}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -62,7 +62,6 @@ func strangers(t *testing.T) map[string]string {
 	}
 }
 
-// TestStrangers: a connection that never becomes ZeroMQ says so.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	all := strangers(t)
@@ -78,8 +77,8 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestReplayOfNobody: no message waits for a replay socket that has never answered.
-// That is told, and the engine's whole life is asked for when it answers.
+// TestReplayOfNobody: messages are delivered without a wait for a replay socket that has never
+// answered. The failure is reported, and all messages are requested when the socket answers.
 func TestReplayOfNobody(t *testing.T) {
 	t.Parallel()
 	type socket struct{ endpoint, want string }
@@ -129,7 +128,7 @@ func TestReplayOfNobody(t *testing.T) {
 	}
 }
 
-// TestTiers: the sink learns that a stream is an offload daemon's before all else.
+// TestTiers: NoteTiers is the first note of a stream with Tiers.
 func TestTiers(t *testing.T) {
 	t.Parallel()
 	daemon := publisher(t, fakeengine.PublisherConfig{})
@@ -150,8 +149,8 @@ func TestTiers(t *testing.T) {
 	}
 }
 
-// TestReplayComesLater: when a replay socket answers at last, the whole life of the
-// engine takes the place of what was heard of it.
+// TestReplayComesLater: when a replay socket answers for the first time, the replay from
+// message 0 replaces the messages received before.
 func TestReplayComesLater(t *testing.T) {
 	t.Parallel()
 	at := "ipc://" + filepath.Join(t.TempDir(), "replay")
@@ -179,9 +178,8 @@ func TestReplayComesLater(t *testing.T) {
 	l.expectEnd(t, "rewound 0 1 2 3 4 5")
 }
 
-// TestReplayFromMessage0: a replay that goes on behind message 0 does not show that
-// the engine has its beginning no more. So when the socket has been mute and answers
-// again, the whole life of the engine comes.
+// TestReplayFromMessage0: a replay that starts behind message 0 does not show that the engine
+// has dropped its first messages. So all of them are requested when a mute socket answers again.
 func TestReplayFromMessage0(t *testing.T) {
 	t.Parallel()
 	engine := publisher(t, fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
@@ -202,9 +200,8 @@ func TestReplayFromMessage0(t *testing.T) {
 	l.expect(t, "0 hold 2 1 2 hold 4 lost 3-3 4 rewound 0 1 2 3 4")
 }
 
-// TestReplayComesAfterARestart: without a replay socket nothing tells an engine that has
-// restarted from the one before, if the first number that is heard of it is just the one
-// that was due. When the socket answers at last, it shows.
+// TestReplayComesAfterARestart: without a replay socket a restart is not noticed if the next
+// number received happens to be the expected one. It is noticed when the socket answers.
 func TestReplayComesAfterARestart(t *testing.T) {
 	t.Parallel()
 	at := "ipc://" + filepath.Join(t.TempDir(), "replay")
@@ -234,8 +231,7 @@ func TestReplayComesAfterARestart(t *testing.T) {
 	l.expect(t, "0 1 2 3 4 hold 2 anew 0 1 2 3 4")
 }
 
-// TestReplayIsSlow: a socket that takes its time is told of when nothing waits for it any
-// more.
+// TestReplayIsSlow: a slow socket is reported when no message waits for it any more.
 func TestReplayIsSlow(t *testing.T) {
 	t.Parallel()
 	mute := listener(t, "127.0.0.1:0", func(nc net.Conn) { _, _ = nc.Write(zmtptest.Hello(1, "ROUTER")) })
@@ -247,8 +243,8 @@ func TestReplayIsSlow(t *testing.T) {
 	}
 }
 
-// TestReplayFailsUntested: a socket that fails while nothing has shown yet whose it is
-// is asked again for all that was missed, and not only whose it is.
+// TestReplayFailsUntested: a socket fails before it is verified to be the engine's own. The next
+// request is for all missed messages, not only for the verification.
 func TestReplayFailsUntested(t *testing.T) {
 	t.Parallel()
 	now := life{100, 7}
@@ -267,7 +263,7 @@ func TestReplayFailsUntested(t *testing.T) {
 		engine.Skip(now.payload(seq))
 	}
 	l := newLedger()
-	l.fail = func(m events.Message) error { // when the socket was given up
+	l.fail = func(m events.Message) error { // the subscriber has given up on the socket
 		if m.Seq == 6 && !m.Hold && !m.Replayed {
 			down.Store(false)
 		}
@@ -275,7 +271,7 @@ func TestReplayFailsUntested(t *testing.T) {
 	}
 	_, replays, _ := follow(t, l, events.SubscriberConfig{
 		Endpoint: engine.Endpoint(), Replay: socket.endpoint, ReplayTimeout: 200 * time.Millisecond,
-		Heartbeat: time.Hour, // it never falls idle
+		Heartbeat: time.Hour, // the stream never falls idle
 	})
 	wait(t, "the first replay", replays)
 	wait(t, "that of the connection made once more", replays)
@@ -286,11 +282,11 @@ func TestReplayFailsUntested(t *testing.T) {
 	l.expect(t, "0 1 2 3 4 lost 5-5 6 rewound 0 1 2 3 4 5 6")
 }
 
-// TestSinkIsSlowInAReplay: nor does it in the answer to a replay.
+// TestSinkIsSlowInAReplay: the time of the sink does not count as silence of the socket.
 func TestSinkIsSlowInAReplay(t *testing.T) {
 	t.Parallel()
 	const timeout = 200 * time.Millisecond
-	long := append(clock(105), bytes.Repeat([]byte{' '}, 1<<20)...) // a connection that ends does not have it whole
+	long := append(clock(105), bytes.Repeat([]byte{' '}, 1<<20)...) // so large that a connection closed meanwhile has only a part
 	socket := newRouter(t, func(n int, start uint64) [][][]byte {
 		if n == 0 {
 			return life{100, 5}.answer(start)
@@ -316,11 +312,11 @@ func TestSinkIsSlowInAReplay(t *testing.T) {
 	l.expect(t, numbers(0, 5))
 }
 
-// TestSinkIsSlowInATest: what a sink needs for a message that shows whose a socket is does not
-// count as silence of the socket, of which the rest of the answer is read then.
+// TestSinkIsSlowInATest: the same holds while the first message of a connection is compared with
+// the replayed one. The rest of the answer is read after that.
 func TestSinkIsSlowInATest(t *testing.T) {
 	t.Parallel()
-	for n := 1; sinkIsSlowInATest(t); n++ { // the socket itself was late, on a busy machine
+	for n := 1; sinkIsSlowInATest(t); n++ { // a busy machine may delay the socket itself
 		if n == 5 {
 			t.Fatal("the socket is silent each time")
 		}
@@ -328,9 +324,9 @@ func TestSinkIsSlowInATest(t *testing.T) {
 }
 
 func sinkIsSlowInATest(t *testing.T) (late bool) {
-	const first = 500 * time.Millisecond // what a socket has for a test
+	const first = 500 * time.Millisecond // the time that a socket has to answer for the comparison
 	now := life{100, 5}
-	long := append(now.payload(5), bytes.Repeat([]byte{' '}, 1<<20)...) // a connection that ends does not have it whole
+	long := append(now.payload(5), bytes.Repeat([]byte{' '}, 1<<20)...) // so large that a connection closed meanwhile has only a part
 	socket := newRouter(t, func(n int, start uint64) [][][]byte {
 		if n < 2 {
 			return now.answer(start)
@@ -347,7 +343,7 @@ func sinkIsSlowInATest(t *testing.T) (late bool) {
 	tests := 0
 	l.fail = func(m events.Message) error {
 		if m.Seq == 4 && m.Hold {
-			if tests++; tests == 2 { // the second connection's replay was the first
+			if tests++; tests == 2 { // the first was the replay of the second connection
 				<-time.After(first + first/5)
 			}
 		}
@@ -355,7 +351,7 @@ func sinkIsSlowInATest(t *testing.T) (late bool) {
 	}
 	var silent atomic.Bool
 	_, replays, _ := follow(t, l, events.SubscriberConfig{
-		Endpoint: engine.Endpoint(), Replay: socket.endpoint, Heartbeat: time.Hour, // it never falls idle
+		Endpoint: engine.Endpoint(), Replay: socket.endpoint, Heartbeat: time.Hour, // the stream never falls idle
 		OnError: func(err error) {
 			if strings.Contains(err.Error(), "does not answer") {
 				silent.Store(true)
@@ -373,8 +369,8 @@ func sinkIsSlowInATest(t *testing.T) (late bool) {
 	return silent.Load()
 }
 
-// TestReplayOfNewEngine: an engine that had said nothing when it was asked first has
-// all of its life, and is asked for that when a replay has failed.
+// TestReplayOfNewEngine: the first answer was empty, so the engine still has its first message.
+// All messages are requested again after a failed replay.
 func TestReplayOfNewEngine(t *testing.T) {
 	t.Parallel()
 	var down, spoken atomic.Bool
@@ -389,7 +385,7 @@ func TestReplayOfNewEngine(t *testing.T) {
 	})
 	engine := publisher(t, fakeengine.PublisherConfig{})
 	l := newLedger()
-	l.fail = func(m events.Message) error { // when the socket was given up
+	l.fail = func(m events.Message) error { // the subscriber has given up on the socket
 		if m.Seq == 2 && !m.Hold && !m.Replayed {
 			down.Store(false)
 		}
@@ -397,7 +393,7 @@ func TestReplayOfNewEngine(t *testing.T) {
 	}
 	_, replays, _ := follow(t, l, events.SubscriberConfig{
 		Endpoint: engine.Endpoint(), Replay: socket.endpoint, ReplayTimeout: 200 * time.Millisecond,
-		Heartbeat: time.Hour, // it never falls idle
+		Heartbeat: time.Hour, // the stream never falls idle
 	})
 	wait(t, "the first replay", replays)
 	waitSubscriber(t, engine)
@@ -410,7 +406,7 @@ func TestReplayOfNewEngine(t *testing.T) {
 	l.expect(t, "0 hold 2 lost 1-1 2 rewound 0 1 2")
 }
 
-// TestReplayTooShort: half a life does not take the place of what was heard.
+// TestReplayTooShort: a replay without the first messages does not replace those received.
 func TestReplayTooShort(t *testing.T) {
 	t.Parallel()
 	at := "ipc://" + filepath.Join(t.TempDir(), "replay")
@@ -432,20 +428,19 @@ func TestReplayTooShort(t *testing.T) {
 	engine.Publish(life{100, 6}.payload(5))
 	l.expect(t, "late 1 2 3 4 5")
 	if got, want := r.asked(), []uint64{4, 0}; !slices.Equal(got, want) {
-		t.Errorf("asked for what is from %v on, want %v", got, want)
+		t.Errorf("replays requested from %v, want from %v", got, want)
 	}
 }
 
-// TestReplayOfAnother: a replay socket that belongs to another engine is found out
-// by the first message of the connection, at whatever number that engine is, and
-// what it brought is forgotten. It is not asked at every message from then on, and
-// believed again when it is the engine's.
+// TestReplayOfAnother: the first message of the connection shows that a replay socket belongs to
+// another engine, whatever the numbers of both. Its messages are dropped. It is not
+// asked again at every message, and is used again when it is the engine's own.
 func TestReplayOfAnother(t *testing.T) {
 	t.Parallel()
 	own := life{100, 100}
 	for name, tt := range map[string]struct {
 		others int // messages of the other engine
-		first  int // the first number that is heard
+		first  int // the first number received
 	}{
 		"at the same number":                 {10, 10},
 		"behind":                             {5, 10},
@@ -462,7 +457,7 @@ func TestReplayOfAnother(t *testing.T) {
 			l := newLedger()
 			told := make(chan error, 10_000)
 			s, _, _ := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: socket.endpoint, OnError: func(err error) { told <- err }})
-			// A connection that is ended for another one may lose a message.
+			// A connection closed to make room for the next may lose a message.
 			seq := uint64(tt.first)
 			publish := func() { engine.Publish(own.payload(seq)); seq++ }
 			for ended := false; !ended; {
@@ -472,14 +467,14 @@ func TestReplayOfAnother(t *testing.T) {
 				case err := <-told:
 					late := strings.Contains(err.Error(), "does not answer") // on a busy machine
 					if !late && !strings.Contains(err.Error(), "another engine") {
-						t.Errorf("told %v", err)
+						t.Errorf("reported %v", err)
 					}
 					ended = !late && strings.Contains(err.Error(), "does not work")
 				case <-time.After(20 * time.Millisecond):
 				}
 			}
 			if n := int(seq) - tt.first; n > 200 { // 20 ms each, on a busy machine too
-				t.Errorf("told after %d messages", n)
+				t.Errorf("reported after %d messages", n)
 			}
 			asked := len(socket.asked())
 			for range 20 {
@@ -490,7 +485,7 @@ func TestReplayOfAnother(t *testing.T) {
 				return i >= 0 && !strings.Contains(got[i:], "lost") && strings.HasSuffix(got, " "+numbers(int(seq)-20, int(seq)-1))
 			})
 			if n := len(socket.asked()); n > asked+10 {
-				t.Errorf("asked %d times for 20 messages", n-asked)
+				t.Errorf("%d requests for 20 messages", n-asked)
 			}
 			if st := s.Stats(); st.Connects > 16 {
 				t.Errorf("%d connections", st.Connects)
@@ -499,8 +494,8 @@ func TestReplayOfAnother(t *testing.T) {
 	}
 }
 
-// TestReplayFallsSilent: a socket that has answered, and does not when it is asked for the first
-// message of the connection, is reported as one that does not answer.
+// TestReplayFallsSilent: a socket that answered before, and does not answer the request for the
+// first message of the connection, is reported as one that does not answer.
 func TestReplayFallsSilent(t *testing.T) {
 	t.Parallel()
 	own := life{100, 3}
@@ -522,16 +517,16 @@ func TestReplayFallsSilent(t *testing.T) {
 	silent.Store(true)
 	waitSubscriber(t, engine)
 	engine.Publish(own.payload(uint64(own.n)))
-	for ended := false; !ended; { // the first connection ends with an error, too
+	for ended := false; !ended; { // the end of the first connection is reported, too
 		err := wait(t, "an error", told)
 		if ended = strings.Contains(err.Error(), "does not work"); ended && !strings.HasSuffix(err.Error(), "the replay socket does not answer") {
-			t.Errorf("told %v", err)
+			t.Errorf("reported %v", err)
 		}
 	}
 }
 
-// TestReplayBelievedAgain: a socket that was another engine's is tried by the first
-// message behind a silence, and the sink is told when it is the engine's.
+// TestReplayBelievedAgain: a socket that was another engine's is tried again by the first
+// message after a silence. When it is the engine's own, the sink gets NoteReplay.
 func TestReplayBelievedAgain(t *testing.T) {
 	t.Parallel()
 	own, others := life{100, 10}, life{500, 10}
@@ -544,7 +539,7 @@ func TestReplayBelievedAgain(t *testing.T) {
 	l.notes = make(chan events.Note, 10_000)
 	follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: socket.endpoint, Heartbeat: 50 * time.Millisecond})
 	publish := func() { engine.Publish(own.payload(uint64(own.n))); own.n++ }
-	for told := false; !told; { // a connection that is ended for another one may lose a message
+	for told := false; !told; { // a connection closed to make room for the next may lose a message
 		waitSubscriber(t, engine)
 		publish()
 		select {
@@ -567,7 +562,7 @@ func TestReplayBelievedAgain(t *testing.T) {
 	l.expectEnd(t, "rewound "+numbers(0, own.n-1))
 }
 
-// TestReplayOfAnotherUntilNow: what another engine's socket has brought is forgotten too
+// TestReplayOfAnotherUntilNow: the messages of another engine's socket are dropped also
 // if the right engine answers at its address before the first message is tested.
 func TestReplayOfAnotherUntilNow(t *testing.T) {
 	t.Parallel()
@@ -585,7 +580,7 @@ func TestReplayOfAnotherUntilNow(t *testing.T) {
 	}
 	engine.Publish(own.payload(10))
 	l.wait(t, "another engine's to be forgotten", func(got string) bool { return strings.Contains(got, "rewound") })
-	for all := false; !all; { // a connection that is ended for another one may lose a message
+	for all := false; !all; { // a connection closed to make room for the next may lose a message
 		own.n++
 		socket.become(own)
 		engine.Publish(own.payload(uint64(own.n - 1)))
@@ -602,8 +597,8 @@ func TestReplayOfAnotherUntilNow(t *testing.T) {
 	})
 }
 
-// TestReplayOfARestartedIdleEngine: an engine restarts while it is asked whether it has what
-// it has said before, and then says nothing. Nothing is waited for where it says so.
+// TestReplayOfARestartedIdleEngine: an engine restarts during a request for its earlier
+// messages and publishes no more. Its empty answer ends the wait.
 func TestReplayOfARestartedIdleEngine(t *testing.T) {
 	t.Parallel()
 	before := life{100, 10}
@@ -627,9 +622,9 @@ func TestReplayOfARestartedIdleEngine(t *testing.T) {
 	}
 }
 
-// TestReplayOfARestartedEngine: an engine restarts before its first message on a connection
-// was tested, publishes before it is connected to again, and then is idle. It is asked as
-// behind any connection that is lost.
+// TestReplayOfARestartedEngine: an engine restarts before the first message of the connection
+// is tested, publishes before the next connection and is idle then. Its messages are requested
+// as after any lost connection.
 func TestReplayOfARestartedEngine(t *testing.T) {
 	t.Parallel()
 	before, now := life{100, 10}, life{200, 11}
@@ -669,7 +664,7 @@ func TestReplayOfARestartedEngine(t *testing.T) {
 	}
 }
 
-// TestReplayOfTwo: a replay endpoint behind which there are two engines is told of.
+// TestReplayOfTwo: a replay endpoint with two engines behind it is reported.
 func TestReplayOfTwo(t *testing.T) {
 	t.Parallel()
 	socket := newRouter(t, func(n int, start uint64) [][][]byte { return life{100 + 400*(n%2), 10}.answer(start) })
@@ -677,12 +672,12 @@ func TestReplayOfTwo(t *testing.T) {
 	told := make(chan error, 10_000)
 	follow(t, newLedger(), events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: socket.endpoint, OnError: func(err error) { told <- err }})
 	if err := wait(t, "OnError", told); !strings.Contains(err.Error(), "belongs to another engine than the connection") {
-		t.Errorf("told %v", err)
+		t.Errorf("reported %v", err)
 	}
 }
 
-// TestReplayAnswersNothing: a socket that has answered a probe and nothing else is
-// no longer waited for as one that may be at its start, and each failure is told once.
+// TestReplayAnswersNothing: a replay has one attempt if the socket has answered nothing but a
+// probe, and each failure is reported once.
 func TestReplayAnswersNothing(t *testing.T) {
 	t.Parallel()
 	socket := newRouter(t, func(int, uint64) [][][]byte { return nil })
@@ -699,8 +694,7 @@ func TestReplayAnswersNothing(t *testing.T) {
 	}
 }
 
-// TestDeadHost: a dead host is noticed by its heartbeat, and not only when its
-// replay socket has been waited for.
+// TestDeadHost: a dead host is detected by its heartbeat before the replay times out.
 func TestDeadHost(t *testing.T) {
 	t.Parallel()
 	const heartbeat = 50 * time.Millisecond
@@ -721,8 +715,7 @@ func TestDeadHost(t *testing.T) {
 	}
 }
 
-// TestSilence: an engine that says nothing is told of, once, with what may be the
-// cause.
+// TestSilence: an engine that publishes nothing is reported once, with the possible causes.
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	const silence = 50 * time.Millisecond
@@ -759,7 +752,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestSilenceOfTopic: the messages of a replay do not hide that the Topic is wrong.
+// TestSilenceOfTopic: replayed messages do not hide that the Topic is wrong.
 func TestSilenceOfTopic(t *testing.T) {
 	t.Parallel()
 	engine := publisher(t, fakeengine.PublisherConfig{Topic: "kv@a@m", Replay: "tcp://127.0.0.1:0"})
@@ -772,11 +765,11 @@ func TestSilenceOfTopic(t *testing.T) {
 	}
 }
 
-// TestSilenceEnds: a message ends the wait for it.
+// TestSilenceEnds: a message ends the wait of the silence report.
 func TestSilenceEnds(t *testing.T) {
 	t.Parallel()
 	spoken := slices.Concat(zmtptest.Hello(0, "PUB"), zmtptest.Message("", number(0), "x"))
-	for attempt := 1; ; attempt++ { // a slow machine brings the message too late, but not each time
+	for attempt := 1; ; attempt++ { // on a slow machine the message may come too late
 		s := subscribe(t, events.SubscriberConfig{Silence: 200 * time.Millisecond, Endpoint: rawServer(t, spoken)})
 		s.next()
 		late := subscribe(t, events.SubscriberConfig{Silence: 400 * time.Millisecond, Endpoint: rawServer(t, zmtptest.Hello(0, "PUB"))})
@@ -803,7 +796,7 @@ func TestTellOnce(t *testing.T) {
 		wait(t, "an attempt", attempts)
 	}
 	wait(t, "OnError", s.errors)
-	if n := len(s.errors); n > 10 { // it is told after 1, 3, 7, 15 seconds again
-		t.Errorf("told %d times more", n)
+	if n := len(s.errors); n > 10 { // it is reported again after 1, 3, 7, 15 seconds
+		t.Errorf("reported %d times more", n)
 	}
 }

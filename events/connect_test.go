@@ -17,8 +17,8 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-// rawServer is a hostile engine: it plays one script a connection, in turn, and
-// the last one again and again. A script that is whole stays connected.
+// rawServer is a hostile engine. Its n-th connection gets the n-th script, further ones the last
+// script. A connection stays open if its script is a whole handshake.
 func rawServer(t *testing.T, scripts ...[]byte) (endpoint string) {
 	t.Helper()
 	i := 0
@@ -61,7 +61,7 @@ func TestSubscriberConnects(t *testing.T) {
 	}
 }
 
-// An engine may come after its subscriber, and go and come again.
+// An engine may start after its subscriber, and stop and start again.
 func TestSubscriberKeepsTrying(t *testing.T) {
 	t.Parallel()
 	endpoint := "ipc://" + filepath.Join(t.TempDir(), "pub")
@@ -85,7 +85,7 @@ func TestSubscriberKeepsTrying(t *testing.T) {
 	}
 }
 
-// What a connection refuses is tested in internal/zmtp. Whatever it is, the next one is taken.
+// The faults themselves are tested in internal/zmtp. After any of them the subscriber reconnects.
 func TestSubscriberSurvivesHostileEngines(t *testing.T) {
 	after := func(b []byte) []byte { return append(zmtptest.Hello(1, "PUB"), b...) }
 	tests := []struct {
@@ -121,8 +121,8 @@ func TestSubscriberSurvivesHostileEngines(t *testing.T) {
 	}
 }
 
-// An engine whose host died says nothing more, not even to a heartbeat. When exactly its
-// connection is ended is tested in internal/zmtp, where time is played.
+// An engine whose host died does not answer a heartbeat. The moment of the disconnect is tested
+// in internal/zmtp, with a fake clock.
 func TestSubscriberLeavesDeadEngines(t *testing.T) {
 	dead := zmtptest.Hello(1, "PUB")
 	within := append(zmtptest.Hello(1, "PUB"), zmtptest.Frame(1, "kv@pod@model")...) // a message that never ends

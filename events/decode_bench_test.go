@@ -18,15 +18,14 @@ var (
 	pageMap   = shape{engine: "sglang", version: "2026-09", rank: true, salted: true}
 )
 
-// A load is a stream of messages of one shape. Each is decoded once before the
-// first is decoded again: a message that is repeated trains the processor's
-// branch predictor, and is three times as fast.
+// A load is a stream of messages of one shape. All of them are decoded before one is repeated:
+// a repeated message trains the branch predictor and decodes three times as fast.
 type load struct {
 	name     string
 	form     shape
 	digest   int
 	messages int
-	blocks   int // a message
+	blocks   int // in a message
 	events   func(r *rand.Rand) []events.Event
 }
 
@@ -48,7 +47,7 @@ func prefill(r *rand.Rand) (out []events.Event) {
 	return out
 }
 
-// singles are that many blocks stored and removed, one an event, mixed.
+// singles mixes so many Stored and Removed events of one block each.
 func singles(stored, removed int) func(*rand.Rand) []events.Event {
 	return func(r *rand.Rand) (out []events.Event) {
 		for range stored {
@@ -101,7 +100,7 @@ func TestLoads(t *testing.T) {
 	}
 }
 
-// BenchmarkDecode decodes ever new messages: with Decode, and with msgpack/v5 into an any.
+// BenchmarkDecode compares Decode with msgpack/v5 decoding into an any, on new messages.
 func BenchmarkDecode(b *testing.B) {
 	for _, l := range loads {
 		payloads := l.payloads(b)

@@ -12,8 +12,8 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// Decode allocates at most bytesPerByte for each byte of a payload, and slack
-// for errors and for what others allocate meanwhile.
+// Decode allocates at most bytesPerByte for each byte of a payload. slack is for errors and for
+// the allocations of other goroutines.
 const (
 	bytesPerByte = 64
 	slack        = 16 << 10
@@ -28,8 +28,8 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// checkBound decodes p into b and fails if that allocates more than it may. It
-// returns the bytes allocated for a byte.
+// checkBound decodes p into b, fails if that allocates too much, and returns the bytes allocated
+// per byte of p.
 func checkBound(t *testing.T, p []byte, b *events.Batch) float64 {
 	t.Helper()
 	got := allocated(func() { _ = events.Decode(p, b) })
@@ -47,8 +47,7 @@ func batchOf(events ...[]byte) []byte {
 	return slices.Concat(append([][]byte{{0x92, 0}, list(len(events))}, events...)...)
 }
 
-// lists has an event for each of the lengths: a list of so many items between
-// head and tail.
+// lists has an event for each of the lengths, with a list of so many items between head and tail.
 func lists(head, tail []byte, item func(i int) []byte, lengths []int) [][]byte {
 	var all [][]byte
 	for _, n := range lengths {
@@ -61,7 +60,7 @@ func lists(head, tail []byte, item func(i int) []byte, lengths []int) [][]byte {
 	return all
 }
 
-// lengths divide n in ways that make slices grow differently.
+// lengths splits n in ways that make slices grow differently.
 func lengths(n int) map[string][]int {
 	out := map[string][]int{"at once": {n}, "twice": {n / 2, n - n/2}, "ever again": nil, "by a tenth": {n / 40}, "by doubling": {n / 16}}
 	for range n / 16 {
@@ -76,15 +75,15 @@ func lengths(n int) map[string][]int {
 	return out
 }
 
-// TestBoundedMemory gives the payloads that cost the most memory a byte, to a
-// new batch and to one that is used and too small.
+// TestBoundedMemory decodes the payloads that cost the most memory per byte into a new batch and
+// into a used one that is too small.
 func TestBoundedMemory(t *testing.T) {
 	raw := func(s string) []byte { return spell(t, s) }
 	always := func(item string) func(int) []byte {
 		b := raw(item)
 		return func(int) []byte { return b }
 	}
-	// counted is a str of length bytes that no other i has.
+	// counted is a string of length bytes, different for each i.
 	counted := func(length int) func(int) []byte {
 		return func(i int) []byte {
 			return append([]byte{0xd9, byte(length)}, fmt.Sprintf("%0*d", length, i%1_000_000)...)
@@ -162,8 +161,8 @@ func TestBoundedMemory(t *testing.T) {
 				check(fmt.Sprintf("lists/%s/%s/%d", l.name, how, n), batchOf(lists(raw(l.head), raw(l.tail), l.item, lengths)...))
 			}
 		}
-		// As many keys of a byte as the payload may have, the rest of it in what
-		// costs most besides.
+		// As many keys of one byte as a payload may have, and the rest in the next most expensive
+		// items.
 		for how, lengths := range lengths(n) {
 			keys := lists(raw("99 ab|BlockStored| 91 01 c0 c0 00 c0 c0 c0 91"), nil, always("01"), lengths)
 			check(fmt.Sprintf("keys and events/%s/%d", how, n), batchOf(slices.Concat(

@@ -14,8 +14,8 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// A peer reads what Decode has accepted, by the same tables but with a MessagePack
-// decoder that knows nothing of limits. It trusts its input.
+// A peer decodes the payloads that Decode has accepted, by the same tables but with another
+// MessagePack decoder and without limits. It trusts its input.
 type peer struct {
 	*msgpack.Decoder
 	view
@@ -36,7 +36,7 @@ var peerKeys = map[string][]string{
 
 var peerKinds = map[string]events.Kind{"BlockStored": events.Stored, "BlockRemoved": events.Removed, "AllBlocksCleared": events.Cleared}
 
-// layersOf is the kind of an event that says in its name that it has a component_type.
+// layersOf is the kind of an event whose kind on the wire ends in WithComponentType.
 func layersOf(kind string) string {
 	if kind, ok := strings.CutSuffix(kind, "WithComponentType"); ok && (kind == "BlockStored" || kind == "BlockRemoved") {
 		return kind
@@ -46,7 +46,7 @@ func layersOf(kind string) string {
 
 func isLayers(name string) bool { return name == "full" || name == "swa" || name == "mamba" }
 
-// orPanic panics with an error, which read returns.
+// orPanic panics with err; read recovers and returns it.
 func orPanic[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -113,7 +113,6 @@ func (p *peer) batchField(key string) {
 	}
 }
 
-// event reads an event twice: for its kind and for its fields.
 func (p *peer) event() {
 	raw := orPanic(p.DecodeRaw())
 	q := newPeer(raw)
@@ -318,7 +317,7 @@ func (p *peer) extraKey(block int) events.ExtraKey {
 	return k
 }
 
-// int64 reads an integer if there is one that fits.
+// int64 reads an integer if the next value is one and fits.
 func (p *peer) int64() (int64, bool) {
 	c := p.code()
 	if !msgpcode.IsFixedNum(c) && (c < msgpcode.Uint8 || c > msgpcode.Int64) {

@@ -18,10 +18,9 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// This file has the tests on payloads that engines have sent.
+// This file has the tests on payloads that engines have published.
 
-// plain is an event in a form that golden rows and decoded events can both be
-// brought to.
+// plain is the common form of golden rows and decoded events, for comparison.
 type plain struct {
 	Kind, Adapter, Medium, Extra, GroupKind, Locality, Ownership string
 
@@ -34,7 +33,6 @@ type plain struct {
 	Salt             string
 }
 
-// plainEvent brings a decoded event to the plain form.
 func plainEvent(t *testing.T, e events.Event) plain {
 	p := plain{
 		Kind: map[events.Kind]string{events.Stored: "BlockStored", events.Removed: "BlockRemoved", events.Cleared: "AllBlocksCleared"}[e.Kind], Adapter: e.Adapter,
@@ -68,7 +66,7 @@ func plainEvent(t *testing.T, e events.Event) plain {
 	return p
 }
 
-// plainMap brings the fields of an event, as JSON has them, to the plain form.
+// plainMap converts the fields of an event in JSON.
 func plainMap(t *testing.T, kind string, m map[string]any) plain {
 	text := func(key string) string { s, _ := m[key].(string); return s }
 	number := func(key string) int {
@@ -106,7 +104,7 @@ func plainMap(t *testing.T, kind string, m map[string]any) plain {
 	return p
 }
 
-// bits are the 64 bits of an integer, or the last 64 of a byte string in hex.
+// bits is an integer or, for a byte string in hex, its last 64 bits.
 func bits(t *testing.T, v any) uint64 {
 	t.Helper()
 	if digest, ok := v.(string); ok {
@@ -158,9 +156,9 @@ func jsonOf(t *testing.T, v any) string {
 	return string(out)
 }
 
-// TestRows decodes recorded and malformed messages of all engines. The malformed
-// ones must be refused; those of vLLM, of SGLang, and of engines that ride in
-// vLLM's forms must be read, and those of others read right or not at all.
+// TestRows decodes recorded and malformed messages of all engines. Malformed ones must be
+// rejected. Those of vLLM, SGLang and engines with vLLM's forms must be decoded, and those of
+// other engines decoded right or rejected.
 func TestRows(t *testing.T) {
 	type message struct {
 		Name, Hex, Engine, Format string
@@ -169,8 +167,8 @@ func TestRows(t *testing.T) {
 		Rank                      *int
 		Events                    []map[string]any
 	}
-	// AIBrix's first encoder wrote a list of tokens for each block, llm-d's
-	// storage writes its events as byte strings.
+	// AIBrix's first encoder wrote a list of tokens for each block. llm-d's storage writes its
+	// events as byte strings.
 	foreign := []string{"aibrix", "llmd-fs"}
 	count := map[string]int{}
 	var b events.Batch
@@ -230,8 +228,8 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// TestRecorded decodes every payload that vLLM and SGLang published in the
-// recorded runs, and compares it with what an independent decoder makes of it.
+// TestRecorded decodes every payload that vLLM and SGLang published in the recorded runs and
+// compares it with the result of an independent decoder.
 func TestRecorded(t *testing.T) {
 	const what = "the recorded runs of oracle/*.jsonl.gz and oracle/sglang/*.jsonl.gz"
 	for _, tt := range []struct {

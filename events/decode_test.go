@@ -23,8 +23,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden payloads anew")
 
-// TestGolden decodes the payloads in testdata, which an independent encoder has
-// written in every published form (-update writes them).
+// TestGolden decodes the payloads in testdata. An independent encoder has written them in every
+// published form (-update writes them).
 func TestGolden(t *testing.T) {
 	var used events.Batch
 	n := goldens(func(file string, w writer, want view) {
@@ -52,8 +52,8 @@ func TestGolden(t *testing.T) {
 	t.Logf("%d payloads", n)
 }
 
-// TestDamaged cuts the golden payloads at every byte, which must be refused,
-// and changes every byte, which must not panic.
+// TestDamaged cuts the golden payloads at every byte, where Decode must fail, and changes every
+// byte, where Decode must not panic.
 func TestDamaged(t *testing.T) {
 	cut, flipped, refused := 0, 0, 0
 	goldens(func(file string, w writer, want view) {
@@ -83,8 +83,7 @@ func TestDamaged(t *testing.T) {
 	t.Logf("%d cut, %d changed, of which %d refused", cut, flipped, refused)
 }
 
-// TestRoundTrip encodes random events with an independent encoder in random
-// forms.
+// TestRoundTrip decodes random events that an independent encoder wrote in random forms.
 func TestRoundTrip(t *testing.T) {
 	n := 6000
 	if testing.Short() {
@@ -125,7 +124,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestRefused: an error names the fault, and its place.
+// TestRefused: an error names the fault and its place.
 func TestRefused(t *testing.T) {
 	t16 := tokensFrom(0, 16)
 	stored := func(change ...pair) []any {
@@ -258,7 +257,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestAccepted has what is odd and still understood.
+// TestAccepted has odd payloads that are valid.
 func TestAccepted(t *testing.T) {
 	stored := func(more ...pair) pairs {
 		return append(pairs{{"type", "BlockStored"}, {"block_hashes", []any{uint64(1)}}, {"token_ids", []any{1, 2}}, {"block_size", 2}}, more...)
@@ -350,9 +349,9 @@ func TestAccepted(t *testing.T) {
 	}
 }
 
-// TestLimits fills a batch to its limits and one further.
+// TestLimits decodes lists at each limit and one item longer.
 func TestLimits(t *testing.T) {
-	// repeat is a list of n times an item, behind a head of five bytes.
+	// repeat is a list of n times an item, after a head of five bytes.
 	repeat := func(n int, item string) []byte {
 		return append(binary.BigEndian.AppendUint32([]byte{0xdd}, uint32(n)), bytes.Repeat([]byte(item), n)...)
 	}
@@ -386,7 +385,7 @@ func TestLimits(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			// On one batch, so that a limit is known to hold for used ones too.
+			// One batch for both, so that limits are tested on used batches too.
 			var b events.Batch
 			err := events.Decode(tt.make(tt.most), &b)
 			if rank := "events: malformed payload: data_parallel_rank: a byte string is not"; tt.name == "bytes" {
@@ -405,7 +404,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestNoAllocation decodes ever new payloads without allocating.
+// TestNoAllocation decodes new payloads without allocating.
 func TestNoAllocation(t *testing.T) {
 	for _, s := range shapes[6:] {
 		ring := ring(t, s, 200, 8, func(i int, e *events.Event) {
@@ -433,7 +432,7 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
-// odd are payloads whose fields engines have in places of their own.
+// odd are payloads of fields in the positions of single engines.
 var odd = []string{
 	"93 00 91 98 ab|BlockStored| 91 07 c0 91 01 01 c0 c0 81 aa|cache_salt| a1|s| c0",
 	"93 00 91 98 ab|BlockStored| 91 07 c0 91 01 01 c0 c0 82 a1|x| c3 ae|component_type| a4|full| c0",
@@ -497,7 +496,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// view is what a Batch shows.
+// view is the content of a Batch.
 type view struct {
 	Time    float64
 	Rank    int
@@ -510,7 +509,7 @@ func shown(b *events.Batch) view {
 	return view{b.Time, b.Rank, b.HasRank, b.Events, b.Unknown}
 }
 
-// kept is a copy of what b shows that stays what it is when b changes.
+// kept is a copy of the content of b that does not share memory with it.
 func kept(b *events.Batch) view {
 	v := shown(b)
 	v.Events = slices.Clone(v.Events)
@@ -521,7 +520,7 @@ func kept(b *events.Batch) view {
 	return v
 }
 
-// checkRefused fails unless err is nil or b was refused as it should be.
+// checkRefused fails unless err is nil, or is a valid error and b is empty.
 func checkRefused(t testing.TB, err error, b *events.Batch) {
 	t.Helper()
 	if err == nil {
@@ -538,8 +537,7 @@ func checkRefused(t testing.TB, err error, b *events.Batch) {
 	}
 }
 
-// checkAccepted fails unless b, which p was decoded into, is valid and what a
-// peer reads.
+// checkAccepted fails unless b, decoded from p, is valid and equal to the result of a peer.
 func checkAccepted(t testing.TB, p []byte, b *events.Batch) {
 	t.Helper()
 	if err := b.Validate(); err != nil {

@@ -18,18 +18,18 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// This file writes the batches of engines in every published form, with an encoder
-// that is not the project's own (msgpack/v5).
+// This file writes the batches of engines in every published form, with an independent encoder
+// (msgpack/v5).
 
 // A shape is a published form of batches.
 type shape struct {
 	engine   string // "" is vLLM
 	version  string
 	stored   int // positional fields of a BlockStored; 0: maps
-	removed  int // and of a BlockRemoved
+	removed  int // of a BlockRemoved
 	rank     bool
 	batchMap bool
-	late     bool // has the fields of vLLM's maps that were added after the first maps
+	late     bool // has the fields that vLLM added to its first maps
 	salted   bool // has SGLang's cache_salt
 }
 
@@ -53,7 +53,7 @@ var shapes = []shape{
 	{engine: "sglang", version: "2026-09", rank: true, salted: true},
 }
 
-// pair is a key and its value; pairs are a map that keeps their order.
+// pair is a key and its value. pairs is a map with ordered keys.
 type pair struct {
 	key   string
 	value any
@@ -76,9 +76,8 @@ func (p pairs) EncodeMsgpack(e *msgpack.Encoder) error {
 	return nil
 }
 
-// A writer writes events as an engine would. With rand, it takes the liberties
-// that an encoder has: the order of keys, the width of integers, nil or nothing
-// for what is not set, fields of the future.
+// A writer writes events as an engine would. With rand it varies everything that an encoder may:
+// the order of keys, the width of integers, nil or no value for an unset field, unknown fields.
 type writer struct {
 	shape
 	rand   *rand.Rand
@@ -107,7 +106,7 @@ func (w writer) batch(t testing.TB, b view) []byte {
 	return pack(t, v, w.rand == nil || w.rand.IntN(2) == 0)
 }
 
-// pack encodes v, integers in the fewest bytes if compact.
+// pack encodes v, with integers in the fewest bytes if compact.
 func pack(t testing.TB, v any, compact bool) []byte {
 	t.Helper()
 	var buf bytes.Buffer
@@ -153,7 +152,7 @@ func (w writer) event(e events.Event) any {
 	return w.fields("AllBlocksCleared", 0, 0, nil)
 }
 
-// sglangStored puts the salt into a map behind the last position, or under a key.
+// sglangStored puts the salt into a map after the last position, or under a key.
 func (w writer) sglangStored(e events.Event, parent any) any {
 	all := pairs{
 		{"block_hashes", w.hashes(e.Hashes)}, {"parent_block_hash", parent}, {"token_ids", tokenIDs(e)}, {"block_size", e.BlockSize}, {"lora_id", nil},
@@ -166,8 +165,8 @@ func (w writer) sglangStored(e events.Event, parent any) any {
 	return event
 }
 
-// fields gives an event its form: positional fields, or in a map the first
-// always ones and those of the others that are not nil.
+// fields returns an event in its form: the positional fields, or a map with the fields that are
+// always there and those of the others that are not nil.
 func (w writer) fields(kind string, positional, always int, all pairs) any {
 	if w.stored > 0 {
 		out := []any{kind}
@@ -190,8 +189,7 @@ func (w writer) fields(kind string, positional, always int, all pairs) any {
 	return w.loose(m)
 }
 
-// loose is the map m with fields that are not known, and its keys in any order,
-// if w is random.
+// loose shuffles the keys of m and adds unknown fields, if w is random.
 func (w writer) loose(m pairs) pairs {
 	if w.rand == nil {
 		return m
@@ -225,7 +223,7 @@ func (w writer) hash(h uint64) any {
 
 func tokenIDs(e events.Event) any {
 	if !e.Pairs {
-		return e.Tokens // nil is nil
+		return e.Tokens // a nil slice encodes as nil
 	}
 	out := make([]any, 0, len(e.Tokens)/2)
 	for p := range slices.Chunk(e.Tokens, 2) {
@@ -275,7 +273,7 @@ func future(r *rand.Rand) any {
 	}[r.IntN(11)]
 }
 
-// carry returns what is left of b in this form.
+// carry returns b without the fields that this form does not have.
 func (s shape) carry(b view) view {
 	if !s.rank {
 		b.Rank, b.HasRank = 0, false
@@ -317,7 +315,7 @@ func (s shape) carryEvent(e *events.Event) {
 		e.Medium = ""
 	}
 	if _, err := strconv.Atoi(e.Adapter); s.stored < 7 && err != nil && e.Adapter != "" {
-		e.Adapter = "1" // the id that writer gives with every name
+		e.Adapter = "1" // the id that writer adds to every name
 	}
 	if s.stored < 8 {
 		e.Extra, e.HasExtra = nil, false
@@ -338,7 +336,7 @@ func tokensFrom(first, n int) []uint32 {
 	return out
 }
 
-// mediaID is what vLLM calls an image: 64 hex digits.
+// mediaID is an image identifier of vLLM: 64 hex digits.
 var mediaID = strings.Repeat("5eed", 16)
 
 // samples are the batches of the golden payloads.
@@ -417,8 +415,7 @@ func pairsFrom(first, n int) (out []uint32) {
 	return out
 }
 
-// goldens calls f for every golden payload: its file, what wrote it, what it
-// holds.
+// goldens calls f for every golden payload: its file, its writer and its content.
 func goldens(f func(file string, w writer, want view)) int {
 	n := 0
 	for _, s := range shapes {
@@ -434,7 +431,7 @@ func goldens(f func(file string, w writer, want view)) int {
 	return n
 }
 
-// randomEvent counts in seen what it makes.
+// randomEvent counts the features of the event in seen.
 func randomEvent(r *rand.Rand, seen map[string]int) events.Event {
 	note := func(what string, is bool) bool {
 		if is {
@@ -512,7 +509,7 @@ func randomEvent(r *rand.Rand, seen map[string]int) events.Event {
 	return e
 }
 
-// opaque are extra keys of forms that are not known.
+// opaque are extra keys of unknown forms.
 var opaque = []string{
 	"\xc0", "\xc3", "\xcb\x40\x00\x00\x00\x00\x00\x00\x00", "\x81\xa4type\xa2mm", "\x80", "\x90", "\x91\xa1a", "\x92\x01\x02", "\x92\xa1a\xa1b",
 	"\x93\xa1a\x01\x02", "\xd4\x01\x02", "\xcf\xff\xff\xff\xff\xff\xff\xff\xff", "\x92\xa1a\xcf\xff\xff\xff\xff\xff\xff\xff\xff", "\x92\xc4\x01a\x01",
@@ -533,8 +530,7 @@ func tail(s []uint64, n int) []uint64 {
 	return s[n:]
 }
 
-// ring returns n different payloads with one event of so many blocks of 16
-// tokens.
+// ring returns n different payloads of one event, with so many blocks of 16 tokens.
 func ring(t testing.TB, s shape, n, blocks int, change func(i int, e *events.Event)) [][]byte {
 	r := rand.New(rand.NewPCG(uint64(n), uint64(blocks)))
 	out := make([][]byte, n)

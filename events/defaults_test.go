@@ -10,7 +10,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// TestDefaults: a zero config gives what the docs of its fields say.
+// TestDefaults: a zero config has the defaults in the comments of its fields.
 func TestDefaults(t *testing.T) {
 	s, p := events.SubscriberConfig{}.WithDefaults(), events.PoolConfig{}.WithDefaults()
 	f := events.FleetConfig{}.WithDefaults()

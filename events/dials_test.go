@@ -14,7 +14,7 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
-// atRest checks that a line is as a new one.
+// atRest checks that n places are free and nobody is in line.
 func (d *dialLine) atRest(t *testing.T, n int) {
 	t.Helper()
 	d.mu.Lock()
@@ -24,7 +24,7 @@ func (d *dialLine) atRest(t *testing.T, n int) {
 	}
 }
 
-// until waits until a line is as it must be.
+// until waits for ok.
 func (d *dialLine) until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -45,7 +45,7 @@ func (d *dialLine) until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// All get a place at last, and no more than there are at one time.
+// All get a place in the end, and no more of them at a time than there are places.
 func TestDialLinePlaces(t *testing.T) {
 	for _, n := range []int{1, 3, 4, 32} {
 		synctest.Test(t, func(t *testing.T) {
@@ -78,8 +78,7 @@ func TestDialLinePlaces(t *testing.T) {
 	}
 }
 
-// Who was connected goes first, then who was never tried, then who failed; and of each
-// kind, who came first.
+// Lost connections go first, then new ones, then failed ones. Each kind is first in, first out.
 func TestDialLineOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDialLine(1)
@@ -109,7 +108,7 @@ func TestDialLineOrder(t *testing.T) {
 	})
 }
 
-// Whose context ends leaves nothing behind, in line or with a place.
+// A context that ends leaves nothing behind, in line or with a place.
 func TestDialLineEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDialLine(1)
@@ -133,7 +132,7 @@ func TestDialLineEnds(t *testing.T) {
 		d.leave(first)
 		d.atRest(t, 1)
 	})
-	// A place is free, and the context has ended: either may count.
+	// A place is free and the context has ended: either result is right.
 	d := newDialLine(3)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -151,7 +150,7 @@ func TestDialLineEnds(t *testing.T) {
 	}
 }
 
-// Who is late gets a place that is patient, or goes on while nobody waits, or is cut.
+// A late attempt gets a patient place, or goes on while the line is empty, or is cut.
 func TestDialLineLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDialLine(4)
@@ -174,11 +173,11 @@ func TestDialLineLate(t *testing.T) {
 			t.Errorf("a is patient: %v; %d patient and %d other places are free; %q were cut", a.patient, d.patient, d.free, cut)
 		}
 		d.late(a)
-		d.late(b) // and nobody waits
+		d.late(b) // while the line is empty
 		if b.hurried || cut != nil {
 			t.Errorf("%q were cut, and nobody waited", cut)
 		}
-		time.Sleep(2 * maxPatience) // late asked for time, and is called once more
+		time.Sleep(2 * maxPatience) // late asked for an extension, and is called once more
 		synctest.Wait()
 		if b.hurried || cut != nil {
 			t.Errorf("%q were cut, and nobody waited", cut)
@@ -205,7 +204,6 @@ func TestDialLineLate(t *testing.T) {
 	})
 }
 
-// The longer the line, the shorter an attempt.
 func TestDialLinePatience(t *testing.T) {
 	for _, test := range []struct {
 		places, wait int
@@ -230,7 +228,7 @@ func TestDialLinePatience(t *testing.T) {
 	}
 }
 
-// silentPeer accepts connections and says nothing.
+// silentPeer accepts connections and sends nothing.
 func silentPeer(t *testing.T) (endpoint string, conns chan net.Conn) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -256,8 +254,7 @@ func silentPeer(t *testing.T) (endpoint string, conns chan net.Conn) {
 	return "tcp://" + ln.Addr().String(), conns
 }
 
-// Among peers that do not answer, those in line get their turn, and one that takes its time
-// is connected to.
+// Among silent peers, all in line get their turn and a slow peer is connected to.
 func TestDialSlowPeer(t *testing.T) {
 	t.Parallel()
 	const n, silent = 4, 20
@@ -283,7 +280,7 @@ func TestDialSlowPeer(t *testing.T) {
 	for range silent {
 		begin(dead, failed)
 	}
-	for range silent - (n - n/4) { // the last ones go on, for nobody waits
+	for range silent - (n - n/4) { // the last ones go on, as the line is empty
 		if r := <-failed; !errors.Is(r.err, errHurried) {
 			t.Errorf("%v, want %v", r.err, errHurried)
 		}
@@ -315,7 +312,7 @@ func TestDialSlowPeer(t *testing.T) {
 	d.atRest(t, n)
 }
 
-// quietSink is a sink that keeps nothing.
+// quietSink discards everything.
 type quietSink struct{}
 
 func (quietSink) IngestMessage(Message) (Receipt, error)  { return Receipt{Applied: true}, nil }
@@ -324,7 +321,7 @@ func (quietSink) StreamNote(_, _, _ string, _ Note) error { return nil }
 func (quietSink) RemovePod(string) error                  { return nil }
 func (quietSink) RemoveStream(_, _, _ string) error       { return nil }
 
-// A link is in line as one that is new, that was lost, and that failed.
+// A link is in line as new, as lost and as failed.
 func TestDialRanks(t *testing.T) {
 	engine, err := fakeengine.NewPublisher(fakeengine.PublisherConfig{Endpoint: "tcp://127.0.0.1:0"})
 	must(t, err)
@@ -332,7 +329,7 @@ func TestDialRanks(t *testing.T) {
 	f, err := NewFleet(quietSink{}, FleetConfig{MaxDials: 1, Subscriber: SubscriberConfig{Backoff: time.Millisecond}})
 	must(t, err)
 	d := f.dials
-	// occupy takes the only place, before all that are in line.
+	// occupy takes the only place, ahead of the line.
 	occupy := func() *dialTurn {
 		turn := &dialTurn{turn: make(chan struct{})}
 		must(t, d.enter(t.Context(), turn, dialLost))
@@ -365,7 +362,7 @@ func TestDialRanks(t *testing.T) {
 	d.leave(place)
 }
 
-// What comes late of a connection does not change that its link ends.
+// A late result of a connection does not undo the end of its link.
 func TestLinkEnds(t *testing.T) {
 	f, err := NewFleet(quietSink{}, FleetConfig{})
 	must(t, err)
@@ -383,8 +380,7 @@ func TestLinkEnds(t *testing.T) {
 	}
 }
 
-// A line of one place has none for those that take long, so it cuts nobody short; a line of
-// two has one.
+// A line of one place has no patient place, so it cuts no attempt short. A line of two has one.
 func TestDialLineOfOne(t *testing.T) {
 	for n, patient := range map[int]int{1: 0, 2: 1, 3: 1, 4: 1, 8: 2, 32: 8} {
 		if d := newDialLine(n); d.patient != patient || d.free != n-patient {

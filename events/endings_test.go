@@ -9,9 +9,9 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// TestEndings: an event that ends in the bytes in which another ended must be
-// read as if it stood alone, whatever the other was. The events are mixed at
-// random, and read as a peer reads them, who knows only one at a time.
+// TestEndings: an event that ends in the same bytes as another must be decoded as if it stood
+// alone, whatever the other was. The events are mixed at random and compared with a peer, which
+// decodes each one on its own.
 func TestEndings(t *testing.T) {
 	array := func(fields ...any) any { return append([]any{"BlockStored"}, fields...) }
 	object := func(kind string, fields ...pair) any { return append(pairs{{"type", kind}}, fields...) }
@@ -31,7 +31,7 @@ func TestEndings(t *testing.T) {
 		object("BlockStored", pair{"block_hashes", one}, pair{"parent_block_hash", nil}, pair{"token_ids", one}, pair{"block_size", 1}, pair{"medium", "GPU"}),
 		object("BlockStored", pair{"block_hashes", two}, pair{"parent_block_hash", 9}, pair{"token_ids", two}, pair{"block_size", 1}, pair{"medium", "GPU"}),
 		object("BlockStored", pair{"block_hashes", one}, pair{"parent_block_hash", nil}, pair{"token_ids", one}, pair{"medium", "GPU"}, pair{"block_size", 1}),
-		// An adapter before the ending, the parent in it, or a field that nobody knows.
+		// An adapter before the ending, the parent in it, or an unknown field.
 		object("BlockStored", pair{"lora_id", 5}, pair{"block_hashes", one}, pair{"parent_block_hash", nil}, pair{"token_ids", one}, pair{"block_size", 1}),
 		object("BlockStored", pair{"lora_id", 6}, pair{"block_hashes", one}, pair{"parent_block_hash", nil}, pair{"token_ids", one}, pair{"block_size", 1}),
 		object("BlockStored", pair{"block_hashes", one}, pair{"token_ids", one}, pair{"parent_block_hash", 3}, pair{"block_size", 1}),
@@ -72,8 +72,8 @@ func TestEndings(t *testing.T) {
 	}
 }
 
-// TestEndingsChecked: what an ending says is checked anew in each event, and
-// belongs to each alone.
+// TestEndingsChecked: an ending is checked again in each event, and its values belong to that
+// event alone.
 func TestEndingsChecked(t *testing.T) {
 	event := func(hashes, tokens string) string {
 		return "99 ab|BlockStored| " + hashes + " c0 " + tokens + " 02 c0 c0 c0 92 c0 c0"
@@ -94,7 +94,7 @@ func TestEndingsChecked(t *testing.T) {
 		}
 	}
 
-	// Not even a batch whose memory was used before may lend its endings.
+	// A batch's earlier payload does not lend its endings either.
 	first, second := spell(t, "92 00 91 93 ac|BlockRemoved| 91 01 a3|CPU|"), spell(t, "92 00 91 93 ac|BlockRemoved| 91 01 a3|GPU|")
 	for _, p := range [][]byte{first, second, bytes.Clone(first)} {
 		must(t, events.Decode(p, &b))

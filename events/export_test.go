@@ -1,8 +1,7 @@
 package events
 
-// DoubtsOf has a connection bring a stream for each topic, doubt it and go; and
-// then another one bring each again, in order. It returns the topics of the
-// streams that are doubted still.
+// DoubtsOf has one connection bring, doubt and leave a stream for each topic, then another bring
+// each again, in order. It returns the topics still in doubt.
 func DoubtsOf(topics []string) (doubted []string) {
 	var owners streamOwners
 	for _, topic := range topics {
@@ -18,7 +17,7 @@ func DoubtsOf(topics []string) (doubted []string) {
 	return doubted
 }
 
-// Normal is the description as a Fleet has it, and Endpoint is where a rank is.
+// Normal is the description as a Fleet keeps it. Endpoint is the address of a rank.
 func (p Pod) Normal() (Pod, error)     { return p.normal() }
 func (p Pod) Endpoint(rank int) string { return endpoint(p.Host, p.Port+rank) }
 func (p Pod) TiersAt() string          { return endpoint(p.Host, p.TiersPort) }
@@ -42,7 +41,7 @@ func (p *Pool) Calls() int {
 	return p.calls
 }
 
-// PodMessages returns the number of messages of each pod that p remembers, and the bytes of all.
+// PodMessages returns the buffered messages of each pod and the bytes of all.
 func (p *Pool) PodMessages() (messages map[string]int, bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -54,7 +53,7 @@ func (p *Pool) PodMessages() (messages map[string]int, bytes int64) {
 	return messages, bytes
 }
 
-// SourcesOf is how many sources a Fleet remembers.
+// SourcesOf is the number of sources that a Fleet keeps.
 func SourcesOf(f *Fleet) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -24,7 +24,7 @@ import (
 var fleetPods = flag.Int("fleet.pods", 10_000, "unreachable pods of BenchmarkFleetUnreachable")
 var fleetIdle = flag.Duration("fleet.idle", 10*time.Second, "how long BenchmarkFleetStream leaves 1,000 pods alone")
 
-// dueSink is a sink that only knows which number is due of each stream.
+// dueSink is a sink that keeps only the next number of each stream.
 type dueSink struct{ due sync.Map }
 
 func (c *dueSink) IngestMessage(m events.Message) (events.Receipt, error) {
@@ -57,7 +57,7 @@ func (c *dueSink) RemovePod(pod string) error {
 	return nil
 }
 
-// tarpit accepts connections at a port of all loopback addresses, and says nothing.
+// tarpit accepts connections at a port of all loopback addresses and sends nothing.
 func tarpit(tb testing.TB) (port int) {
 	return portOf(tb, listener(tb, "0.0.0.0:0", func(nc net.Conn) {
 		go func() { _, _ = io.Copy(io.Discard, nc); nc.Close() }()
@@ -112,9 +112,9 @@ func BenchmarkFleetUnreachable(b *testing.B) {
 	}
 }
 
-// joined is a running fleet of pods at addresses of their own, behind which there is one
-// engine with a replay socket.
-type joined struct {
+// benchFleet is a running fleet of pods at different addresses, all served by one engine with
+// a replay socket.
+type benchFleet struct {
 	f       *events.Fleet
 	pods    []events.Pod
 	live    chan string // pods that have become live
@@ -122,14 +122,14 @@ type joined struct {
 	stop    func()
 }
 
-func join(tb testing.TB, n int) *joined {
+func join(tb testing.TB, n int) *benchFleet {
 	tb.Helper()
 	p, err := fakeengine.NewPublisher(fakeengine.PublisherConfig{Endpoint: "tcp://*:0", Replay: "tcp://*:0"})
 	must(tb, err)
 	for range 100 {
 		p.Publish([]byte("x"))
 	}
-	j := &joined{live: make(chan string, n), removed: make(chan string, n)}
+	j := &benchFleet{live: make(chan string, n), removed: make(chan string, n)}
 	live := map[string]bool{} // a link may become live again
 	j.f, err = events.NewFleet(&dueSink{}, events.FleetConfig{OnChange: func(c events.FleetChange) {
 		switch {
@@ -162,7 +162,7 @@ func join(tb testing.TB, n int) *joined {
 	return j
 }
 
-func (j *joined) set(tb testing.TB, pods []events.Pod) {
+func (j *benchFleet) set(tb testing.TB, pods []events.Pod) {
 	tb.Helper()
 	must(tb, j.f.Set("bench", pods))
 }
@@ -174,7 +174,7 @@ func portOf(tb testing.TB, endpoint string) int {
 	return port
 }
 
-// BenchmarkFleetSet is what a list of 1,000 pods takes.
+// BenchmarkFleetSet is the cost of a list of 1,000 pods.
 func BenchmarkFleetSet(b *testing.B) {
 	j := join(b, 1000)
 	defer j.stop()
@@ -182,7 +182,7 @@ func BenchmarkFleetSet(b *testing.B) {
 	for range j.pods {
 		<-j.live
 	}
-	copied := func() []events.Pod { // as a source makes it, each time anew
+	copied := func() []events.Pod { // new slices and maps each time, as from a source
 		pods := slices.Clone(j.pods)
 		for i := range pods {
 			pods[i].ID, pods[i].Host, pods[i].Labels = strings.Clone(pods[i].ID), strings.Clone(pods[i].Host), maps.Clone(pods[i].Labels)
@@ -216,8 +216,8 @@ func BenchmarkFleetSet(b *testing.B) {
 	})
 }
 
-// BenchmarkFleetJoin is the time until new pods are live, with all that their engine had
-// published, and until one that was removed is forgotten.
+// BenchmarkFleetJoin is the time until new pods are live with all that their engine has
+// published, and until a removed pod is gone.
 func BenchmarkFleetJoin(b *testing.B) {
 	for _, n := range []int{1, 500} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -245,8 +245,8 @@ func BenchmarkFleetJoin(b *testing.B) {
 	}
 }
 
-// BenchmarkFleetStream is what a stream takes that is connected and idle. The engine is
-// libzmq's, in a process of its own.
+// BenchmarkFleetStream is the cost of a connected, idle stream. The engine is libzmq's, in its
+// own process.
 func BenchmarkFleetStream(b *testing.B) {
 	zmtptest.NeedLibzmq(b)
 	const n = 1000

@@ -10,9 +10,8 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
-// FuzzPod has descriptions as a file, a DNS answer or a label may bring them. What is taken
-// is an address that a Subscriber can connect to, has one spelling, and names of at most MaxPodName
-// bytes.
+// FuzzPod has descriptions as a file, a DNS answer or a label may contain them. An accepted one
+// has an address that a Subscriber can dial, one spelling, and names of at most MaxPodName bytes.
 func FuzzPod(f *testing.F) {
 	for _, host := range []string{
 		"10.0.0.1", "pod-0.svc.cluster.local.", "LocalHost", "[::1]", "::ffff:10.0.0.1", "fe80::1%eth0", "fe80::1%a]]", "0.0.0.0.", "a..",

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Attempts to connect that fail in the same way are reported at intervals that double. What is
-// told of a link begins where what was told before has ended.
+// Connection attempts that fail in the same way are reported at doubling intervals. Each reported
+// change of a link begins at the state in which the last one ended.
 func TestFleetTellsFailuresAtIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &Fleet{cfg: FleetConfig{OnChange: func(FleetChange) {}}, wake: make(chan struct{}, 1)}
@@ -18,7 +18,7 @@ func TestFleetTellsFailuresAtIntervals(t *testing.T) {
 		told := func() (lines []string) {
 			for _, c := range f.changes.all {
 				if c.From != at {
-					t.Errorf("told %v-%v, and %v was told before", c.From, c.To, at)
+					t.Errorf("reported %v-%v, but the last state was %v", c.From, c.To, at)
 				}
 				at = c.To
 				line := fmt.Sprint(c.To)
@@ -33,7 +33,7 @@ func TestFleetTellsFailuresAtIntervals(t *testing.T) {
 		want := func(what string, lines ...string) {
 			t.Helper()
 			if got := told(); fmt.Sprint(got) != fmt.Sprint(lines) {
-				t.Errorf("%s: told %q, want %q", what, got, lines)
+				t.Errorf("%s: reported %q, want %q", what, got, lines)
 			}
 		}
 		refused := errors.New("refused")
@@ -53,7 +53,7 @@ func TestFleetTellsFailuresAtIntervals(t *testing.T) {
 			}
 		}
 		if got, want := fmt.Sprint(times), "[1s 4s 8s 16s 32s 1m4s 2m5s 3m5s 4m5s]"; got != want {
-			t.Errorf("told after %v, want %v", got, want)
+			t.Errorf("reported after %v, want %v", got, want)
 		}
 		fail(errors.New("no route"))
 		want("another failure", "connecting", "backoff no route")
@@ -88,15 +88,15 @@ func TestFleetTellsFailuresAtIntervals(t *testing.T) {
 			if got := told(); len(got) > 0 {
 				times = append(times, time.Since(begin).Round(time.Second))
 				if got[0] != "backoff "+lost.Error() || got[len(got)-1] != "live" {
-					t.Errorf("told %q", got)
+					t.Errorf("reported %q", got)
 				}
 			} else if at != linkLive {
-				t.Errorf("told %s last", at)
+				t.Errorf("%s reported last", at)
 			}
 			time.Sleep(300 * time.Millisecond)
 		}
 		if got, want := fmt.Sprint(times), "[0s 2s 6s 14s 31s 1m3s 2m3s 3m3s 4m3s]"; got != want {
-			t.Errorf("losses told after %v, want %v", got, want)
+			t.Errorf("losses reported after %v, want %v", got, want)
 		}
 		l.set(linkBackoff, errors.New("reset"))
 		want("a loss among many")

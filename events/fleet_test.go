@@ -26,17 +26,17 @@ import (
 
 var fleetSteps = flag.Int("fleet.steps", 400, "how many changes each schedule of TestFleetRandom makes; long form: 2000")
 
-// fleetSink is a sink that knows what may be called when: a stream is opened once, brings
-// messages while it is open, and a pod is forgotten when all of its streams are closed.
+// fleetSink checks the order of the calls: a stream is opened once and brings messages while it is
+// open, and a pod is removed when all of its streams are closed.
 type fleetSink struct {
-	deaf
+	messageSink
 	mu      sync.Mutex
 	open    map[string][]string // pods of each open stream
 	known   map[string]map[string]bool
-	heard   map[string]uint64 // messages of a pod since it was forgotten
+	heard   map[string]uint64 // messages of a pod since its removal
 	removed map[string]int
 	bad     []string
-	refuse  func(pod string) error // what RemovePod answers
+	refuse  func(pod string) error // the result of RemovePod
 }
 
 func newFleetSink() *fleetSink {
@@ -78,7 +78,7 @@ func (l *fleetSink) StreamNote(pod, model, stream string, n events.Note) error {
 	return nil
 }
 
-// topicOf is the topic of a pod, which its name gives.
+// topicOf derives a topic from the name of a pod.
 func topicOf(id string) string {
 	switch id[len(id)-1] {
 	case '1', '2':
@@ -120,7 +120,6 @@ func (l *fleetSink) RemoveStream(pod, model, stream string) error {
 	return nil
 }
 
-// runFleet runs a Fleet until the test ends, or until stop is called.
 func runFleet(t *testing.T, f *events.Fleet, sources ...events.Source) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -143,7 +142,7 @@ func runFleet(t *testing.T, f *events.Fleet, sources ...events.Source) (stop fun
 	return stop
 }
 
-// listing returns a source that names the pods of the lists that the test sends.
+// listing returns a source that sets the lists sent to the channel.
 func listing(name string) (events.Source, chan<- []events.Pod) {
 	lists := make(chan []events.Pod)
 	return events.Source{Name: name, Run: func(ctx context.Context, set func([]events.Pod) error) error {
@@ -168,7 +167,7 @@ func newFleet(t *testing.T, sink events.Sink, cfg events.FleetConfig) *events.Fl
 	return f
 }
 
-// eventually waits until what a condition says is "".
+// eventually waits until cond returns "".
 func eventually(t *testing.T, cond func() string) {
 	t.Helper()
 	deadline := time.After(patience)
@@ -187,7 +186,7 @@ func eventually(t *testing.T, cond func() string) {
 	}
 }
 
-// plainFleet is which pods there are, and who says so, by the rules alone.
+// plainFleet is a model of the fleet: the pods and the sources that name them.
 type plainFleet struct {
 	sources []string
 	says    map[string]map[string]events.Pod
@@ -220,7 +219,7 @@ func (p *plainFleet) set(source string, pods map[string]events.Pod) {
 	}
 }
 
-// want is what a quiet fleet has, a line a pod.
+// want is the expected state of a quiet fleet, a line for each pod.
 func (p *plainFleet) want() (lines []string) {
 	for id, source := range p.owner {
 		d := p.says[source][id]
@@ -237,10 +236,9 @@ func got(pods []events.FleetPod) (lines []string) {
 	return lines
 }
 
-// Random sources say random lists and single pods, at any time, before, in and between
-// runs, while engines behind some addresses publish. The fleet has what the plain rules
-// say, the sink is called as it may be, and at the end each stream that is open is that of
-// the pod which the address belongs to.
+// Random sources set random lists and single pods, at any time, before, in and between runs, while
+// engines at some addresses publish. The fleet equals the model, the calls of the sink are in
+// order, and at the end each open stream is that of the pod at its address.
 func TestFleetRandom(t *testing.T) {
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { fleetSchedule(t, rand.New(rand.NewPCG(seed, 1))) })
@@ -296,7 +294,7 @@ func fleetSchedule(t *testing.T, r *rand.Rand) {
 		}
 	}})
 	plain := &plainFleet{sources: []string{"a", "b", "c"}, says: map[string]map[string]events.Pod{}, owner: map[string]string{}}
-	for _, s := range plain.sources { // in this order, they have this rank
+	for _, s := range plain.sources { // their order is their rank
 		must(t, f.Set(s, nil))
 	}
 	pod := func() events.Pod {
@@ -375,7 +373,7 @@ func fleetSchedule(t *testing.T, r *rand.Rand) {
 	}
 }
 
-// quiet waits until a fleet is what the plain rules say.
+// quiet waits until a fleet equals the model.
 func quiet(t *testing.T, f *events.Fleet, sink *fleetSink, plain *plainFleet) {
 	t.Helper()
 	want := plain.want()
@@ -424,18 +422,18 @@ func quiet(t *testing.T, f *events.Fleet, sink *fleetSink, plain *plainFleet) {
 		if len(open) > 0 {
 			return fmt.Sprintf("open, and nobody's: %v", open)
 		}
-		for _, w := range waiting { // for somebody
+		for _, w := range waiting { // another pod has the address
 			if !slices.ContainsFunc(pods, func(p events.FleetPod) bool {
 				return p.ID != w.ID && p.Host == w.Host
 			}) {
-				return fmt.Sprintf("%s waits for nobody", w.ID)
+				return fmt.Sprintf("%s waits for no other pod", w.ID)
 			}
 		}
 		return ""
 	})
 }
 
-// TestFleetChangeLogged: a log shows what has changed, and errors as text.
+// TestFleetChangeLogged: a logged FleetChange has its kind and its error as text.
 func TestFleetChangeLogged(t *testing.T) {
 	pod := events.Pod{ID: "a", Model: "m"}
 	for want, c := range map[string]events.FleetChange{
@@ -450,7 +448,7 @@ func TestFleetChangeLogged(t *testing.T) {
 	}
 }
 
-// TestErrorsInJSON: what a host may log as JSON has the texts of its errors.
+// TestErrorsInJSON: values that a host may log as JSON have the texts of their errors.
 func TestErrorsInJSON(t *testing.T) {
 	err := errors.New("connection refused")
 	for _, v := range []any{
@@ -467,7 +465,7 @@ func TestErrorsInJSON(t *testing.T) {
 	}
 }
 
-// changeLog collects the changes that OnChange gets, as lines.
+// changeLog collects the changes passed to OnChange, as lines.
 type changeLog struct {
 	mu    sync.Mutex
 	lines []string
@@ -500,7 +498,7 @@ func (h *changeLog) has(lines ...string) func() string {
 	}
 }
 
-// linkIs waits until the first stream of a pod is at a link.
+// linkIs waits until the first stream of a pod has this link state.
 func linkIs(t *testing.T, f *events.Fleet, id string, link string) (st events.FleetStream) {
 	t.Helper()
 	eventually(t, func() string {
@@ -532,7 +530,7 @@ func mustSet(t *testing.T, f *events.Fleet, source string, pods ...events.Pod) {
 	must(t, f.Set(source, pods))
 }
 
-// Each thing that is wrong is named, and the other pods are taken.
+// An error names each fault, and the other pods are accepted.
 func TestFleetRefusesPods(t *testing.T) {
 	long := strings.Repeat("x", 1025)
 	good := events.Pod{ID: "good", Model: "m", Host: "10.0.0.1"}
@@ -628,7 +626,7 @@ func TestNewFleetRefuses(t *testing.T) {
 	}
 }
 
-// A link says what its connection is at; a description that is the same disturbs nothing.
+// A link reports the state of its connection. A repeated description does not disturb it.
 func TestFleetLinks(t *testing.T) {
 	engine, pod := engineAt(t, "127.0.0.1")
 	var h changeLog
@@ -667,7 +665,7 @@ func TestFleetLinks(t *testing.T) {
 	}
 	eventually(t, h.has("a/0 live-backoff", "a/0 backoff-connecting", "a/0 connecting-backoff"))
 	stop()
-	eventually(t, func() string { // whatever it was at
+	eventually(t, func() string { // it was in either state
 		if h.has("a/0 backoff-none")() != "" && h.has("a/0 connecting-none")() != "" {
 			return h.has("a/0 backoff-none")()
 		}
@@ -678,14 +676,14 @@ func TestFleetLinks(t *testing.T) {
 	}
 }
 
-// TestFleetDaemon: the stream of an offload daemon is marked at the sink before all else, goes
-// on while its pod has a rank, and ends with the pod.
+// TestFleetDaemon: NoteTiers is the first note of an offload daemon's stream. The stream goes on
+// while its pod has a rank and ends with the pod.
 func TestFleetDaemon(t *testing.T) {
 	_, pod := engineAt(t, "127.0.0.1")
 	daemon := publisher(t, fakeengine.PublisherConfig{Endpoint: "tcp://127.0.0.1:0"})
 	pod.TiersPort = portOf(t, daemon.Endpoint())
 	var h changeLog
-	sink := &tellingSink{fleetSink: newFleetSink(), notes: map[string][]events.Note{}}
+	sink := &noteSink{fleetSink: newFleetSink(), notes: map[string][]events.Note{}}
 	f := newFleet(t, sink, events.FleetConfig{OnChange: h.change})
 	runFleet(t, f)
 	mustSet(t, f, "host", named(pod, "a"))
@@ -709,7 +707,7 @@ func TestFleetDaemon(t *testing.T) {
 	eventually(t, h.has("replaced a host", "a/-1 connecting-live"))
 	linkIs(t, f, "a", "live")
 	since := f.Pods(nil)[0].Streams[1].Since
-	for _, ranks := range []int{2, 1} { // the second has an address where nobody publishes
+	for _, ranks := range []int{2, 1} { // no engine publishes at the address of the second
 		wider.Ranks = ranks
 		if wider.Port+1 == wider.TiersPort {
 			break
@@ -731,20 +729,20 @@ func TestFleetDaemon(t *testing.T) {
 	}
 }
 
-// tellingSink keeps the notes of each stream, too.
-type tellingSink struct {
+// noteSink also keeps the notes of each stream.
+type noteSink struct {
 	*fleetSink
 	notes map[string][]events.Note // fleetSink.mu guards it
 }
 
-func (s *tellingSink) StreamNote(pod, model, stream string, n events.Note) error {
+func (s *noteSink) StreamNote(pod, model, stream string, n events.Note) error {
 	s.mu.Lock()
 	s.notes[stream] = append(s.notes[stream], n)
 	s.mu.Unlock()
 	return s.fleetSink.StreamNote(pod, model, stream, n)
 }
 
-// An address that is given on feeds one pod.
+// Only one of the pods with the same address has its stream.
 func TestFleetAddressGivenOn(t *testing.T) {
 	_, pod := engineAt(t, "127.0.0.1")
 	var h changeLog
@@ -763,7 +761,7 @@ func TestFleetAddressGivenOn(t *testing.T) {
 	eventually(t, h.has("removed a host", "c/0 waiting-connecting"))
 }
 
-// The first source has a pod until it lets go; then the first in the order of Run.
+// The first source has a pod until it removes it, then the first one in the order of Run.
 func TestFleetSources(t *testing.T) {
 	var h changeLog
 	one, ones := listing("one")
@@ -815,11 +813,11 @@ func TestFleetMaxPods(t *testing.T) {
 	if err := f.Put("t", list("e")[0]); err == nil {
 		t.Error("a fourth pod was taken")
 	}
-	if err := f.Put("t", list("a")[0]); err != nil { // another source names one that is there
+	if err := f.Put("t", list("a")[0]); err != nil { // the pod is another source's already
 		t.Error(err)
 	}
 	f.Remove("t", "a")
-	mustSet(t, f, "s", list("d", "e", "f")...) // all are others
+	mustSet(t, f, "s", list("d", "e", "f")...) // three new pods
 	if got := ids(); !slices.Equal(got, []string{"d", "e", "f"}) {
 		t.Error(got)
 	}
@@ -829,7 +827,7 @@ func TestFleetMaxPods(t *testing.T) {
 		}
 		return ""
 	})
-	// Those that the sink does not forget yet count too, at last.
+	// Pods whose removal the sink has not accepted count too, from twice MaxPods on.
 	sink.mu.Lock()
 	sink.refuse = func(string) error { return errors.New("not now") }
 	sink.mu.Unlock()
@@ -848,7 +846,7 @@ func TestFleetMaxPods(t *testing.T) {
 	})
 }
 
-// A removal that the sink refuses is tried again, and reported.
+// A removal that the sink rejects is reported and repeated.
 func TestFleetSinkDoesNotForget(t *testing.T) {
 	sink := newFleetSink()
 	fails := make(chan error, 100)
@@ -867,7 +865,7 @@ func TestFleetSinkDoesNotForget(t *testing.T) {
 			break
 		}
 	}
-	stop() // it is still to be forgotten
+	stop() // the pod is still to be removed
 	if got := f.Pods(nil); len(got) != 1 {
 		t.Errorf("%+v", got)
 	}
@@ -879,7 +877,7 @@ func TestFleetSinkDoesNotForget(t *testing.T) {
 	}
 }
 
-// A restored pod that no source names is forgotten when all sources have reported.
+// A restored pod that no source names is removed when all sources have reported.
 func TestFleetRestored(t *testing.T) {
 	var h changeLog
 	sink := newFleetSink()
@@ -898,8 +896,8 @@ func TestFleetRestored(t *testing.T) {
 	}
 }
 
-// TestFleetVersion: a removed pod is among Pods until it is forgotten, so both change Version.
-// The largest MaxPods is no bound.
+// TestFleetVersion: a removed pod is among Pods until the sink has removed it, so both changes
+// change Version. The largest MaxPods is no bound.
 func TestFleetVersion(t *testing.T) {
 	h, sink := &changeLog{}, newFleetSink()
 	sink.refuse = func(string) error { return errors.New("not now") }
@@ -933,12 +931,12 @@ func TestFleetKeeps(t *testing.T) {
 		linkIs(t, f, "a", "live")
 		stop()
 		if len(sink.known) == 0 || len(sink.removed) > 0 || len(f.Pods(nil)) != 2 {
-			t.Errorf("the sink knows %v, and has forgotten %v", sink.known, sink.removed)
+			t.Errorf("the sink has %v, and has removed %v", sink.known, sink.removed)
 		}
 	}
 }
 
-// A source that ends is begun again, and reported.
+// A source that ends is reported and run again.
 func TestFleetSourceEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -966,16 +964,16 @@ func TestFleetSourceEnds(t *testing.T) {
 		all := strings.Join(fails, "\n")
 		for _, want := range []string{`source "s": Run of the source has returned`, `source "s": no cluster`, `source "s": pod "bad": Model is empty`} {
 			if !strings.Contains(all, want) {
-				t.Errorf("not told: %s: %s", want, all)
+				t.Errorf("not reported: %s: %s", want, all)
 			}
 		}
 		if n := strings.Count(all, `pod "bad"`); n > runs {
-			t.Errorf("a refusal that lasts was told %d times in %d runs", n, runs)
+			t.Errorf("a repeated refusal was reported %d times in %d runs", n, runs)
 		}
 	})
 }
 
-// A hook that stands still keeps nobody waiting, and what it misses is counted.
+// A hook that blocks does not delay the fleet, and the changes that it misses are counted.
 func TestFleetSlowHook(t *testing.T) {
 	begun, block := make(chan bool, 1), make(chan bool)
 	fails := make(chan error, 10)
@@ -1000,7 +998,6 @@ func TestFleetSlowHook(t *testing.T) {
 	stop()
 }
 
-// A hook may call the Fleet.
 func TestFleetHookCalls(t *testing.T) {
 	var f *events.Fleet
 	removed := make(chan bool, 1)
@@ -1050,12 +1047,12 @@ func TestFleetPodsAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestReport: a source gives its faults to the OnError of its Fleet, with its name.
+// TestReport: a fault that a source reports comes to the Fleet's OnError with the source's name.
 func TestReport(t *testing.T) {
 	fails := make(chan error, 1)
 	f := newFleet(t, newFleetSink(), events.FleetConfig{OnError: func(err error) { fails <- err }})
 	fault := errors.New("no such table")
-	events.Report(t.Context(), fault) // nobody is there, and nothing happens
+	events.Report(t.Context(), fault) // without a Fleet nothing happens
 	runFleet(t, f, events.Source{Name: "db", Run: func(ctx context.Context, _ func([]events.Pod) error) error {
 		events.Report(ctx, fault)
 		<-ctx.Done()
@@ -1066,8 +1063,8 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// All that says where a pod's events are, or whose they are, makes it another pod: the old
-// one is forgotten once, and the new one is followed where it is.
+// A pod with another address, model or engine is a new pod: the old one is removed once, and the
+// new one is followed at its address.
 func TestFleetReplaced(t *testing.T) {
 	_, pod := engineAt(t, "127.0.0.1")
 	_, other := engineAt(t, "127.0.0.1")
@@ -1111,13 +1108,12 @@ func TestFleetReplaced(t *testing.T) {
 			eventually(t, h.has("replaced a s"))
 			stop()
 			if sink.removed["a"] != 1 || len(sink.known["a"]) > 1 || len(sink.bad) > 0 {
-				t.Errorf("forgotten %v, known %v, %q", sink.removed, sink.known, sink.bad)
+				t.Errorf("removed %v, still there %v, %q", sink.removed, sink.known, sink.bad)
 			}
 		})
 	}
 }
 
-// The counters of the Subscribers of a removed pod stay.
 func TestFleetStats(t *testing.T) {
 	_, pod := engineAt(t, "127.0.0.1")
 	f := newFleet(t, newFleetSink(), events.FleetConfig{})
@@ -1144,7 +1140,7 @@ func TestFleetStats(t *testing.T) {
 	}
 }
 
-// Ranks that go are reported and forgotten, and those that stay go on.
+// Removed ranks are reported and removed from the sink. The others go on.
 func TestFleetResized(t *testing.T) {
 	var h changeLog
 	sink := newFleetSink()
@@ -1172,7 +1168,7 @@ func TestFleetResized(t *testing.T) {
 	}
 }
 
-// An error names some of many pods that are refused, and how many more there are.
+// An error names the first of many refused pods and counts the others.
 func TestFleetManyRefused(t *testing.T) {
 	f := newFleet(t, newFleetSink(), events.FleetConfig{})
 	for _, n := range []int{1, 16, 17, 1000} {
@@ -1190,8 +1186,8 @@ func TestFleetManyRefused(t *testing.T) {
 	}
 }
 
-// A description that is the same, in these words or others, is not reported, and one that comes
-// back is another pod.
+// A repeated description, in whatever spelling, is not reported. A pod that is removed and added
+// again is a new pod.
 func TestFleetReportsChanges(t *testing.T) {
 	var h changeLog
 	sink := newFleetSink()
@@ -1209,7 +1205,7 @@ func TestFleetReportsChanges(t *testing.T) {
 	}
 	put()
 	put()
-	a.Labels["k"] = "2" // of a copy that is the Fleet's
+	a.Labels["k"] = "2" // the Fleet has a copy
 	put()
 	f.Remove("s", "a")
 	f.Remove("s", "a")
@@ -1224,7 +1220,7 @@ func TestFleetReportsChanges(t *testing.T) {
 	}
 }
 
-// A refusal that lasts is reported at intervals that double.
+// A repeated refusal is reported at doubling intervals.
 func TestFleetSourceRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told := make(chan error, 1000)
@@ -1245,12 +1241,12 @@ func TestFleetSourceRefused(t *testing.T) {
 			}
 		}})
 		if len(told) != 4 { // after 0, 1, 3 and 7 s
-			t.Errorf("it was told %d times in 10 s", len(told))
+			t.Errorf("it was reported %d times in 10 s", len(told))
 		}
 	})
 }
 
-// TestFleetWords: the docs of Link and Kind have the words that a Fleet says, and no others.
+// TestFleetWords: the docs of Link and Kind list exactly the words that a Fleet uses.
 func TestFleetWords(t *testing.T) {
 	text, err := os.ReadFile("fleet.go")
 	must(t, err)
@@ -1262,11 +1258,10 @@ func TestFleetWords(t *testing.T) {
 	}
 	said := words(`(?m)^\t(?:link|pod)[A-Z]\w* += "(.+)"$`)
 	if told := words(`(?m)^\t//   - "(.+?)"`); len(said) != 15 || !slices.Equal(said, told) {
-		t.Errorf("%q are said, and %q are in the docs", said, told)
+		t.Errorf("the Fleet uses %q, the docs have %q", said, told)
 	}
 }
 
-// A source may call set from several goroutines.
 func TestFleetSourceSetsFromManyGoroutines(t *testing.T) {
 	var mu sync.Mutex
 	faults := 0
@@ -1294,11 +1289,11 @@ func TestFleetSourceSetsFromManyGoroutines(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	if faults == 0 {
-		t.Error("no refused pod was told")
+		t.Error("no refused pod was reported")
 	}
 }
 
-// A set of a source whose Run is to have ended is too late: it may be old by now.
+// A set of a source after the end of its Run is rejected: it may be out of date.
 func TestFleetSourceSetsTooLate(t *testing.T) {
 	h := &changeLog{}
 	f := newFleet(t, newFleetSink(), events.FleetConfig{Restored: []string{"old"}, OnChange: h.change})
@@ -1324,11 +1319,11 @@ func TestFleetSourceSetsTooLate(t *testing.T) {
 		t.Errorf("%+v", pods)
 	}
 	if h.has("removed old ")() == "" {
-		t.Error("a restored pod is forgotten before its source has spoken")
+		t.Error("a restored pod is forgotten before its source has reported")
 	}
 }
 
-// A restored pod that came and went is forgotten, and told of, once.
+// A restored pod that was added and removed is removed from the sink and reported once.
 func TestFleetForgetsARestoredPodOnce(t *testing.T) {
 	h := &changeLog{}
 	sink := newFleetSink()
@@ -1339,17 +1334,17 @@ func TestFleetForgetsARestoredPodOnce(t *testing.T) {
 	mustSet(t, f, "list")
 	eventually(t, h.has("removed a list"))
 	lists <- nil
-	lists <- nil // when the first one is set
+	lists <- nil // accepted when the first one is set
 	mustSet(t, f, "list", events.Pod{ID: "b", Model: "m", Engine: events.EngineNone})
 	mustSet(t, f, "list")
 	eventually(t, h.has("removed b list"))
 	if h.has("removed a ")() == "" {
-		t.Error("told twice")
+		t.Error("reported twice")
 	}
 }
 
-// A host has one spelling. It is not the name of an address that no pod has, and a zone is the
-// name of an interface.
+// A host has one spelling. An address that no pod can have is refused, and so is a zone that is no
+// interface's name.
 func TestPodHosts(t *testing.T) {
 	for host, want := range map[string]string{
 		"10.0.0.1": "10.0.0.1", "10.0.0.1.": "10.0.0.1", "::FFFF:10.0.0.1": "10.0.0.1", "[::1]": "::1", "[2001:DB8::0:1]": "2001:db8::1", "2001:db8:0::1": "2001:db8::1",
@@ -1367,7 +1362,7 @@ func TestPodHosts(t *testing.T) {
 	}
 }
 
-// The names of sources that Set was not given, and that have nothing, are not kept.
+// A source is not kept after Remove of its only pod, unless Set was called for it.
 func TestFleetForgetsSourcesWithoutPods(t *testing.T) {
 	f := newFleet(t, newFleetSink(), events.FleetConfig{})
 	for i := range 100 {
@@ -1382,8 +1377,8 @@ func TestFleetForgetsSourcesWithoutPods(t *testing.T) {
 	}
 }
 
-// Where a replay socket is another engine's, a connection does not stay at its replay: nobody
-// asks for that before a message comes.
+// With another engine's replay socket a link does not stay at "replaying": nothing is requested
+// there before a message comes.
 func TestFleetIsLiveBesideAForeignReplaySocket(t *testing.T) {
 	engine, pod := engineAt(t, "127.0.0.1")
 	other, foreign := engineAt(t, "127.0.0.1")
@@ -1402,7 +1397,7 @@ func TestFleetIsLiveBesideAForeignReplaySocket(t *testing.T) {
 	eventually(t, h.has("a/0 live-backoff", "a/0 connecting-replaying", "a/0 replaying-live"))
 }
 
-// Nothing calls OnError when Run has returned, also not to say that an engine is silent.
+// OnError is not called after Run has returned, not even for a silent engine.
 func TestFleetTellsNothingAfterRun(t *testing.T) {
 	_, pod := engineAt(t, "127.0.0.1")
 	pod.ReplayPort = 0

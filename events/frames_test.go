@@ -19,19 +19,18 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-// said is a message that a script sends: the time in its payload is its number.
+// said is a message of a script. The time in its payload is its number.
 func said(topic, number string, seq int) []byte {
 	return zmtptest.Message(topic, number, string(clock(seq)))
 }
 
-// TestUnread: a message that has no number that can be read shows in the sink and in OnError,
-// there once.
+// TestUnread: messages without a readable number come to the sink, and to OnError once.
 func TestUnread(t *testing.T) {
 	id := strings.Repeat("i", 16)
 	script := [][]byte{zmtptest.Hello(1, "PUB")}
 	script = append(script, said("kv", number(0)+id, 0), said("kv", number(1)+id, 1), said("kv", number(3)+id, 3))
 	for i := range 5 {
-		script = append(script, zmtptest.Message("kv", string([]byte{byte(255 - 40*i)})+"1234567"+id, "x")) // its first bytes are no number
+		script = append(script, zmtptest.Message("kv", string([]byte{byte(255 - 40*i)})+"1234567"+id, "x")) // the first bytes are no number
 	}
 	script = append(script, zmtptest.Message("kv", "x"), zmtptest.Message("kv", "x"), said("kv", number(4), 4))
 	told := make(chan error, 100)
@@ -43,16 +42,16 @@ func TestUnread(t *testing.T) {
 	}
 	for _, want := range []string{"a number of 24 bytes where engines send 8", "2 frames where engines send 3"} {
 		if err := wait(t, want, told); !strings.Contains(err.Error(), want) || fault.Reason(err) != fault.Frames || !errors.Is(err, events.ErrMalformed) {
-			t.Errorf("told %v, want %s", err, want)
+			t.Errorf("reported %v, want %s", err, want)
 		}
 	}
 	if len(told) != 0 {
-		t.Errorf("told %v, too", <-told)
+		t.Errorf("also reported %v", <-told)
 	}
 }
 
-// TestOneTopic: a pod has one topic, that of its name if it comes. What another topic has
-// brought is forgotten then.
+// TestOneTopic: a pod has one topic: Topic itself as soon as it comes. The messages of another
+// topic are dropped then.
 func TestOneTopic(t *testing.T) {
 	var script [][]byte
 	for i := range 3 {
@@ -74,15 +73,15 @@ func TestOneTopic(t *testing.T) {
 		`pod "a" has the topic "kv@p@m": messages of the topic "kv@p@m3" are dropped`,
 	} {
 		if err := wait(t, want, told); !strings.Contains(err.Error(), want) {
-			t.Errorf("told %v, want %s", err, want)
+			t.Errorf("reported %v, want %s", err, want)
 		}
 	}
 	if len(told) != 0 {
-		t.Errorf("told %v, too", <-told)
+		t.Errorf("also reported %v", <-told)
 	}
 }
 
-// TestEmptyTopic: without Topic the first topic is the pod's, and an empty one is another.
+// TestEmptyTopic: without Topic the first topic is the pod's, and an empty topic is another one.
 func TestEmptyTopic(t *testing.T) {
 	l := newLedger()
 	script := [][]byte{zmtptest.Hello(1, "PUB"), said("kv", number(0), 0), said("", number(0), 7), said("kv", number(1), 1)}
@@ -93,7 +92,7 @@ func TestEmptyTopic(t *testing.T) {
 	}
 }
 
-// TestTopicChanges: behind a new connection another topic is another engine.
+// TestTopicChanges: after a reconnect, another topic means another engine.
 func TestTopicChanges(t *testing.T) {
 	var n atomic.Int32
 	l := newLedger()
@@ -109,8 +108,8 @@ func TestTopicChanges(t *testing.T) {
 	l.expect(t, "late 7 anew late 8")
 }
 
-// TestJointNumbers: topics that share their numbers are told of once, by whatever way they
-// come; where only one of them is subscribed to, the gaps are.
+// TestJointNumbers: topics with joint numbers are reported once, live or replayed. If only one of
+// them is subscribed to, the gaps are reported.
 func TestJointNumbers(t *testing.T) {
 	var all, one [][]byte
 	for i := range 60 {
@@ -141,14 +140,14 @@ func TestJointNumbers(t *testing.T) {
 				}
 			}
 			if n != 1 {
-				t.Errorf("told %d times", n)
+				t.Errorf("reported %d times", n)
 			}
 		})
 	}
 }
 
-// TestReplayPassesOver: what cannot be read in a replay, or is refused, is lost once. The
-// rest is kept, and what comes next does not wait.
+// TestReplayPassesOver: a replayed message that is unreadable or refused is lost once. The others
+// are kept, and later messages do not wait.
 func TestReplayPassesOver(t *testing.T) {
 	t.Parallel()
 	large := slices.Concat(clock(4), []byte(" "), make([]byte, 5000))
@@ -181,7 +180,7 @@ func TestReplayPassesOver(t *testing.T) {
 				return nil
 			}
 			var told atomic.Int32
-			// Falls idle all the time.
+			// The stream falls idle all the time.
 			_, replays, _ := follow(t, l, events.SubscriberConfig{
 				Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint(),
 				MaxMessage: 1000, MaxBuffered: 1 << 20, Heartbeat: 30 * time.Millisecond,
@@ -209,9 +208,9 @@ func TestReplayPassesOver(t *testing.T) {
 			if d := time.Since(start); d > 5*time.Second {
 				t.Errorf("the next message waited for %v", d)
 			}
-			// Once, and once more where the whole life was read anew or a fault lasts.
+			// Once, and again after a replay of the whole life or while a fault lasts.
 			if n := told.Load(); n < 1 || n > 3 {
-				t.Errorf("told %d times", n)
+				t.Errorf("reported %d times", n)
 			}
 			l.mu.Lock()
 			defer l.mu.Unlock()
@@ -222,8 +221,8 @@ func TestReplayPassesOver(t *testing.T) {
 	}
 }
 
-// TestReplayDiffers: a replay socket whose bytes are not those that were published, or other
-// ones each time, or only now and then, is found out and left alone. The connection stays.
+// TestReplayDiffers: a replay socket whose bytes differ from the published ones, always, each time
+// in another way or only sometimes, is detected and not used. The connection stays.
 func TestReplayDiffers(t *testing.T) {
 	t.Parallel()
 	const messages = 40
@@ -261,8 +260,8 @@ func TestReplayDiffers(t *testing.T) {
 				engine.Publish(clock(i))
 				<-tick.C
 			}
-			// A machine that is late loses the connection at this Heartbeat, and with it what is
-			// published meanwhile, as its replay is not believed. So the end is one that arrives.
+			// On a slow machine this Heartbeat ends connections. Messages published meanwhile are
+			// lost, as the replay is not used. So more are published until the last one arrives.
 			last := messages - 1
 			for !l.endsSoon(strconv.Itoa(last)) && last < 2*messages {
 				last++

@@ -34,7 +34,7 @@ func say(t *testing.T, nc net.Conn, b []byte) {
 	}
 }
 
-// engine is a guest that greets as a publisher and says something.
+// engine is a guest with a publisher's handshake, and sends messages.
 func engine(t *testing.T, endpoint string, messages ...[]byte) net.Conn {
 	t.Helper()
 	return guest(t, endpoint, bytes.Join(append([][]byte{zmtptest.Hello(1, "PUB")}, messages...), nil))
@@ -90,8 +90,7 @@ func TestSubscriberListensWithFixedNames(t *testing.T) {
 	}
 }
 
-// TestProbesToldAtDoublingTimes: what probes the port, each time from another of its own, is told of
-// as one fault.
+// TestProbesToldAtDoublingTimes: probes of the port from different ports are reported as one fault.
 func TestProbesToldAtDoublingTimes(t *testing.T) {
 	t.Parallel()
 	var told atomic.Int32
@@ -104,11 +103,11 @@ func TestProbesToldAtDoublingTimes(t *testing.T) {
 		_, _ = io.Copy(io.Discard, guest(t, endpoint, []byte("GET / HTTP/1.1\r\n")))
 	}
 	if n := told.Load(); n == 0 || n > 20 {
-		t.Errorf("OnError was told %d times of 100 probes", n)
+		t.Errorf("%d calls of OnError for 100 probes", n)
 	}
 }
 
-// Idle, silent, slow and hostile guests must not keep engines from being heard.
+// Idle, silent, slow and hostile guests do not block the messages of engines.
 func TestSubscriberServesBesideHostileGuests(t *testing.T) {
 	s := subscribe(t, events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:0", Bind: true})
 	endpoint := wait(t, "OnListen", s.listening)
@@ -140,7 +139,7 @@ func TestSubscriberServesBesideHostileGuests(t *testing.T) {
 	s.waitStats("bad topics", func(st events.SubscriberStats) bool { return st.BadTopics == 5 })
 }
 
-// TestPoolTopics: what a pool of the fleet holds is no pod's; its topic is named once.
+// TestPoolTopics: topics of a fleet-wide pool belong to no pod and are reported once.
 func TestPoolTopics(t *testing.T) {
 	s := subscribe(t, events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:0", Bind: true})
 	endpoint := wait(t, "OnListen", s.listening)
@@ -172,7 +171,7 @@ func TestSubscriberSlowStreamBlocksNoOther(t *testing.T) {
 		}
 		return nil
 	})
-	defer close(release) // before Run is waited for
+	defer close(release) // before the wait for Run
 	endpoint := wait(t, "OnListen", s.listening)
 	engine(t, endpoint, zmtptest.Message("kv@slow@model", number(0), "x"))
 	wait(t, "the slow message", entered)
@@ -194,7 +193,7 @@ func TestSubscriberBoundsTopics(t *testing.T) {
 	}
 	script = append(script,
 		zmtptest.Message("kv@pod@"+strings.Repeat("m", 5000), number(0), "x"),
-		zmtptest.Message("kv@pod-0@model", number(100), "x")) // still heard
+		zmtptest.Message("kv@pod-0@model", number(100), "x")) // still accepted
 	engine(t, endpoint, script...)
 	for want := range uint64(65) {
 		if want == 64 {
@@ -207,7 +206,7 @@ func TestSubscriberBoundsTopics(t *testing.T) {
 	if got := s.Stats(); got.BadTopics != 4 || got.Messages != 65 {
 		t.Errorf("stats %+v", got)
 	}
-	engine(t, endpoint, zmtptest.Message("kv@pod-66@model", number(0), "x")) // has room of its own
+	engine(t, endpoint, zmtptest.Message("kv@pod-66@model", number(0), "x")) // has its own quota
 	if m := s.next(); m.Pod != "pod-66" {
 		t.Errorf("got %s", show(m))
 	}
@@ -222,14 +221,14 @@ func TestSubscriberBoundsConnections(t *testing.T) {
 	wait(t, "a", s.connected)
 	wait(t, "the idle one", s.connected)
 
-	engine(t, endpoint, zmtptest.Message("kv@b@model", number(0), "x")) // takes the idle one's place
+	engine(t, endpoint, zmtptest.Message("kv@b@model", number(0), "x")) // replaces the idle connection
 	if m := s.next(); m.Pod != "b" {
 		t.Fatalf("got %s", show(m))
 	}
 	if _, err := io.Copy(io.Discard, idle); err != nil && !errors.Is(err, net.ErrClosed) {
-		t.Logf("the idle one: %v", err) // a reset is as good as an end
+		t.Logf("the idle one: %v", err) // a reset is as good as a close
 	}
-	refused := guest(t, endpoint, nil) // both places are taken by engines that publish
+	refused := guest(t, endpoint, nil) // both connections are of engines that publish
 	if n, err := refused.Read(make([]byte, 1)); n != 0 || err == nil {
 		t.Error("a third connection was taken")
 	}

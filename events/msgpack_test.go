@@ -10,7 +10,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// spell turns hex, in which blanks and |quoted| ASCII are allowed, into bytes.
+// spell decodes hex with optional blanks and |quoted| ASCII.
 func spell(t testing.TB, s string) []byte {
 	t.Helper()
 	var out []byte
@@ -28,7 +28,7 @@ func spell(t testing.TB, s string) []byte {
 	return out
 }
 
-// TestWidths gives every number and length in each width that MessagePack has.
+// TestWidths decodes every number and length in each width that MessagePack has.
 func TestWidths(t *testing.T) {
 	stored := func(tokens string) string { return "92 00 91 95 ab|BlockStored| 91 07 c0 " + tokens + " 02" }
 	removed := func(hashes string) string { return "92 00 91 92 ac|BlockRemoved| " + hashes }
@@ -118,14 +118,14 @@ func TestDepth(t *testing.T) {
 	}
 }
 
-// claims are heads of items that say that more follows than does.
+// claims are heads of items that claim more bytes than follow.
 var claims = []string{
 	"ddffffffff", "dd80000000", "dd00ffffff", "dcffff", "9f", "dfffffffff", "df80000000", "df7fffffff", "deffff", "8f",
 	"dbffffffff", "db7fffffff", "daffff", "d9ff", "bf", "c6ffffffff", "c5ffff", "c4ff", "c9ffffffff01", "c8ffff01", "c7ff01", "d8",
 	"cf", "ce", "cd", "cc", "cb", "ca", "d3", "c1",
 }
 
-// places are payloads up to an item.
+// places are payloads that end before an item.
 var places = map[string]string{
 	"top":             "",
 	"ts":              "93",
@@ -167,8 +167,8 @@ var places = map[string]string{
 	"batch unknown":   "82 a1|x|",
 }
 
-// TestClaims puts heads that claim too much wherever an item can stand, with
-// little and with much behind them. Nothing may be allocated for a claim.
+// TestClaims puts such heads wherever an item can stand, with few and many bytes after them.
+// Nothing may be allocated for a claim.
 func TestClaims(t *testing.T) {
 	n := 0
 	for place, prefix := range places {

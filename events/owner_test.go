@@ -10,8 +10,8 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-// The newest connection has the stream; when it is gone older ones are ended, for
-// they may have what the engine said long ago.
+// The newest connection owns the stream. When it ends, older ones are ended too: their messages
+// may be long out of date.
 func TestSubscriberNewestConnectionWins(t *testing.T) {
 	const topic = "kv@pod@model"
 	message := func(seq uint64) []byte { return zmtptest.Message(topic, number(seq), "x") }
@@ -49,8 +49,8 @@ func TestSubscriberNewestConnectionWins(t *testing.T) {
 	}
 }
 
-// A stream that is doubted stays so while no connection brings it; peers may
-// invent topics, so that the memory of it has a bound.
+// A stream in doubt stays so while no connection brings it. Peers may invent topics, so the
+// memory for that is bounded.
 func TestSubscriberRemembersDoubts(t *testing.T) {
 	var names []string
 	for i := range 2*events.RememberedTrusts + 1 {
@@ -59,24 +59,23 @@ func TestSubscriberRemembersDoubts(t *testing.T) {
 	if got := events.DoubtsOf(names[:2*events.RememberedTrusts]); len(got) != 2*events.RememberedTrusts {
 		t.Errorf("%d topics are doubted still, want all %d", len(got), 2*events.RememberedTrusts)
 	}
-	// One more makes room by half.
+	// One more topic evicts half of them.
 	if got, want := events.DoubtsOf(names), names[events.RememberedTrusts:]; !slices.Equal(got, want) {
 		t.Errorf("%d topics are doubted still, want the last %d", len(got), len(want))
 	}
 }
 
-// TestBoundOldConnection: a connection to an engine that is no more has no say, also
-// not when no newer one is there, and also not if the number is the one that is
-// due.
+// TestBoundOldConnection: messages of a connection to an engine that is gone do not count, even
+// if no newer connection is there and the number is the expected one.
 func TestBoundOldConnection(t *testing.T) {
 	old, now := life{100, 2}, life{200, 3}
 	r := newLives(t, old)
 	b := newBound(t, r.endpoint, events.SubscriberConfig{})
 	older := b.connect(old, 1)
 	b.expect(t, "0 1")
-	r.waitAsked(t, 2) // for all, and for 1
+	r.waitAsked(t, 2) // for all messages, and from message 1
 	r.become(now)
-	b.left(b.connect(now, 2)) // it may be the old engine's, for all that is known
+	b.left(b.connect(now, 2)) // it may still be the old engine's
 	want := "0 1 hold 1 anew 0 1 2"
 	b.expect(t, want)
 	r.become(life{200, 4})

@@ -19,17 +19,17 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// clerk is a sink that writes down what it gets for each pod, in order, and checks that a pod
-// is served by one call at a time.
+// clerk is a sink that records its calls for each pod, in order, and checks that a pod has one call
+// at a time.
 type clerk struct {
 	t       testing.TB
 	gate    chan struct{}                // nil: open; else each call waits for a value, or until it is closed
-	gated   string                       // the pod for which gate is; "": all
+	gated   string                       // the pod that gate is for; "": all
 	before  func(events.Message)         // called first
 	refuse  func(m events.Message) error // of messages; nil: none
-	fail    error                        // of RemovePod, RemoveStream and NoteRestarted
-	most    int64                        // calls that may be in it at once
-	entered chan string                  // gets each call as it comes, if there is room
+	fail    error                        // the result of RemovePod, RemoveStream and NoteRestarted
+	most    int64                        // concurrent calls allowed
+	entered chan string                  // gets each call, if there is room
 
 	busy atomic.Int64
 	mu   sync.Mutex
@@ -121,7 +121,7 @@ func (c *clerk) RemoveStream(pod, _, stream string) error {
 
 var errClerk = errors.New("the clerk is tired")
 
-// expect checks all that a pod got.
+// expect checks all calls for a pod.
 func (c *clerk) expect(pod, want string) {
 	c.t.Helper()
 	c.mu.Lock()
@@ -131,7 +131,7 @@ func (c *clerk) expect(pod, want string) {
 	}
 }
 
-// await waits until the clerk gets a call.
+// await waits until the clerk has this call.
 func (c *clerk) await(what string) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -148,8 +148,7 @@ func (c *clerk) await(what string) {
 	}
 }
 
-// poolPayload returns the payload that the tests send with a message, as long as the one that
-// it has.
+// poolPayload returns the payload of a test message, as long as the one it has.
 func poolPayload(m events.Message) []byte {
 	h := fnv.New64a()
 	fmt.Fprint(h, m.Pod, m.Model, m.Stream, m.Seq)
@@ -200,8 +199,8 @@ func poolUntil(t testing.TB, p *events.Pool, what string, ok func(events.PoolSta
 	}
 }
 
-// TestPoolAgainstModel offers from several goroutines to a sink that is slow at random, with
-// bounds that are always reached: each message comes, in the order of its stream.
+// TestPoolAgainstModel offers from several goroutines to a randomly slow sink, with bounds that are
+// always reached: each message comes, in the order of its stream.
 func TestPoolAgainstModel(t *testing.T) {
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { runPoolModel(t, seed) })
@@ -227,7 +226,7 @@ func runPoolModel(t *testing.T, seed uint64) {
 	}
 	p = newPool(t, c, cfg)
 
-	largest := []int{1500, 100}[seed%2] // either bound comes first
+	largest := []int{1500, 100}[seed%2] // so that either bound is reached first
 	var producers sync.WaitGroup
 	for pod := range pods {
 		for st := range streams {
@@ -237,7 +236,7 @@ func runPoolModel(t *testing.T, seed uint64) {
 					m := poolMessage(fmt.Sprint("pod", pod), string(rune('s'+st)), seq, r.IntN(largest))
 					m.Replayed = seq%5 == 0
 					mustOffer(t, p, m)
-					clear(m.Payload) // ours again
+					clear(m.Payload) // Offer has copied it
 				}
 			})
 		}
@@ -303,7 +302,7 @@ func TestPoolBlockedPodDelaysNoOther(t *testing.T) {
 	}
 }
 
-// TestPoolShares: a pod may have what it leaves free.
+// TestPoolShares: a pod may use half of the room that the others leave.
 func TestPoolShares(t *testing.T) {
 	for _, tt := range []struct {
 		name        string
@@ -340,7 +339,7 @@ func TestPoolShares(t *testing.T) {
 	}
 }
 
-// TestPoolTurns: with one place to serve them, pods with a long queue let others
+// TestPoolTurns: with Concurrency 1, pods with a long queue let others in between.
 // in between.
 func TestPoolTurns(t *testing.T) {
 	c := newClerk(t)
@@ -359,7 +358,7 @@ func TestPoolTurns(t *testing.T) {
 	}
 }
 
-// TestPoolRemembersWhatItOwes, however many other names come.
+// TestPoolRemembersWhatItOwes: a restart still to be sent survives any number of new names.
 func TestPoolRemembersWhatItOwes(t *testing.T) {
 	c := newClerk(t)
 	p := newPool(t, c, events.PoolConfig{})
@@ -426,7 +425,7 @@ func TestPoolCancel(t *testing.T) {
 	if err := wait(t, "the cancelled caller", failed); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
-	// The other one was in line behind it alone.
+	// The other one waited only for it.
 	if err := wait(t, "the other caller", taken); err != nil {
 		t.Error(err)
 	}
@@ -471,7 +470,6 @@ func TestPoolClose(t *testing.T) {
 	}
 }
 
-// TestPoolCloseInTime: messages that cannot be delivered any more are dropped and counted.
 func TestPoolCloseInTime(t *testing.T) {
 	c := newClerk(t)
 	c.gate = make(chan struct{})
@@ -496,8 +494,8 @@ func TestPoolCloseInTime(t *testing.T) {
 	c.expect("p", "s0")
 }
 
-// TestPoolCloseUnderLoad: a message that Offer has taken is delivered or counted, whenever
-// Close comes.
+// TestPoolCloseUnderLoad: a message that Offer accepted is delivered or counted, whenever Close
+// comes.
 func TestPoolCloseUnderLoad(t *testing.T) {
 	for i := range 20 {
 		c := newClerk(t)
@@ -538,8 +536,7 @@ func TestPoolCloseUnderLoad(t *testing.T) {
 	}
 }
 
-// TestPoolForgetsNames: peers can invent pods and streams. A pod that is served is not
-// forgotten meanwhile.
+// TestPoolForgetsNames: peers can invent pods and streams. A pod in service is not evicted.
 func TestPoolForgetsNames(t *testing.T) {
 	c := newClerk(t)
 	c.gate, c.gated = make(chan struct{}), "busy"
@@ -559,12 +556,12 @@ func TestPoolForgetsNames(t *testing.T) {
 		clear(c.said)
 		c.mu.Unlock()
 		mustOffer(t, p, events.Message{Pod: name, Model: "m"}, events.Message{Pod: "p", Model: name})
-		if i%20 == 0 { // else they are busy
+		if i%20 == 0 { // else they stay busy
 			poolUntil(t, p, "delivered", func(s events.PoolStats) bool { return s.Messages == 1 })
 		}
 	}
 	if pods, _ := p.PodMessages(); len(pods) > 2048 {
-		t.Errorf("%d pods are remembered", len(pods))
+		t.Errorf("%d pods are kept", len(pods))
 	}
 	for len(c.entered) > 0 {
 		<-c.entered
@@ -609,7 +606,6 @@ func TestPoolRefuses(t *testing.T) {
 	closePool(t, p)
 }
 
-// TestPoolCalls: a call gets what the sink returns.
 func TestPoolCalls(t *testing.T) {
 	c := newClerk(t)
 	p := newPool(t, c, events.PoolConfig{OnError: func(m events.Message, err error) { t.Errorf("message %d: %v", m.Seq, err) }})
@@ -656,8 +652,8 @@ func TestPoolCalls(t *testing.T) {
 	}
 }
 
-// TestPoolOrder begins offers and calls one after the other while the sink hangs, and
-// checks that the sink gets those of each pod in the order in which they began.
+// TestPoolOrder begins offers and calls in turn while the sink blocks, and checks that the sink
+// gets those of each pod in that order.
 func TestPoolOrder(t *testing.T) {
 	waited, calls := 0, 0
 	for seed := range uint64(60) {
@@ -716,8 +712,8 @@ func TestPoolOrder(t *testing.T) {
 	}
 }
 
-// TestPoolPlaces: a call has the place of the goroutine that served its pod, and no other
-// pod is served beside it.
+// TestPoolPlaces: a call takes over the place of the goroutine that served its pod, and no other
+// pod is served meanwhile.
 func TestPoolPlaces(t *testing.T) {
 	for range 20 {
 		c := newClerk(t)
@@ -734,7 +730,7 @@ func TestPoolPlaces(t *testing.T) {
 		mustOffer(t, p, poolMessage("b", "s", 0, 1))
 		c.gate <- struct{}{}
 		c.await("a s1")
-		for range 100 { // whoever else got a place is in the sink by then
+		for range 100 { // any other call that got a place is in the sink by then
 			p.Stats()
 			runtime.Gosched()
 		}
@@ -749,8 +745,7 @@ func TestPoolPlaces(t *testing.T) {
 	}
 }
 
-// TestPoolRemovePod: nothing that was offered before brings the pod back, and what is
-// offered later stays.
+// TestPoolRemovePod: earlier offers do not bring the pod back, and later ones stay.
 func TestPoolRemovePod(t *testing.T) {
 	for _, fail := range []error{nil, errClerk} {
 		t.Run(fmt.Sprint(fail), func(t *testing.T) {
@@ -778,7 +773,7 @@ func TestPoolRemovePod(t *testing.T) {
 				}
 			})
 			poolUntil(t, p, "the removal waits", func(events.PoolStats) bool { return p.Calls() == 2 })
-			offers.Wait() // they were dropped, and wait no more
+			offers.Wait() // they were dropped and wait no more
 			if s := p.Stats(); waits == 0 || s.Messages != 2 || offered(s) != s.Dropped+2 {
 				t.Errorf("%d waited, %+v", waits, s)
 			}
@@ -803,7 +798,6 @@ func TestPoolRemovePod(t *testing.T) {
 	}
 }
 
-// TestPoolRemoveStream: the other streams of the pod lose nothing.
 func TestPoolRemoveStream(t *testing.T) {
 	c := newClerk(t)
 	c.gate = make(chan struct{})
@@ -835,7 +829,7 @@ func TestPoolRemoveStream(t *testing.T) {
 	c.expect("a", "s0, t1, s7, t3, s removed, s4")
 }
 
-// TestPoolRemovedLeavesNothing, not even a name.
+// TestPoolRemovedLeavesNothing: not even the name of a removed pod stays.
 func TestPoolRemovedLeavesNothing(t *testing.T) {
 	c := newClerk(t)
 	p := newPool(t, c, events.PoolConfig{})
@@ -854,13 +848,13 @@ func TestPoolRemovedLeavesNothing(t *testing.T) {
 	closePool(t, p)
 }
 
-// TestPoolCallPays: a call comes behind a restart that the sink did not get.
+// TestPoolCallPays: a call sends the restart first if the sink has not accepted it.
 func TestPoolCallPays(t *testing.T) {
 	c := newClerk(t)
 	p := newPool(t, c, events.PoolConfig{})
 	fail := func(stream string) {
 		mustOffer(t, p, poolMessage("a", stream, 0, 1))
-		_ = p.Sink().StreamNote("a", "m", stream, 1) // it is through
+		_ = p.Sink().StreamNote("a", "m", stream, 1) // it is delivered
 		c.fail = errClerk
 		if err := p.Sink().RemoveStream("a", "m", stream); err != errClerk {
 			t.Error(err)
@@ -895,8 +889,8 @@ func TestPoolCallPays(t *testing.T) {
 	closePool(t, p)
 }
 
-// TestPoolCallsAtClose: calls in the queue get their turn, unless Close has to end; those
-// behind offers that wait for room do not.
+// TestPoolCallsAtClose: queued calls are served, unless the context of Close has ended. Calls
+// behind offers that wait for room are not.
 func TestPoolCallsAtClose(t *testing.T) {
 	for _, hurry := range []bool{false, true} {
 		c := newClerk(t)
@@ -953,8 +947,8 @@ func TestPoolCallsAtClose(t *testing.T) {
 	}
 }
 
-// TestPoolCallsBesideAll does everything at once, and looks whether a pod is served by one
-// at a time and a removed one comes back.
+// TestPoolCallsBesideAll does everything concurrently. A pod has one call at a time, and a removed
+// pod does not come back.
 func TestPoolCallsBesideAll(t *testing.T) {
 	c := newClerk(t)
 	p := newPool(t, c, events.PoolConfig{Concurrency: 3, MaxMessages: 20})
@@ -1011,14 +1005,12 @@ func TestPoolCallsBesideAll(t *testing.T) {
 	closePool(t, p)
 }
 
-// nobody is a sink that does nothing.
-type nobody struct{ events.Sink }
+type noopSink struct{ events.Sink }
 
-func (nobody) IngestMessage(events.Message) (events.Receipt, error) { return events.Receipt{}, nil }
+func (noopSink) IngestMessage(events.Message) (events.Receipt, error) { return events.Receipt{}, nil }
 
-// TestPoolCallAllocates nothing when it does not wait.
 func TestPoolCallAllocates(t *testing.T) {
-	p := newPool(t, nobody{}, events.PoolConfig{})
+	p := newPool(t, noopSink{}, events.PoolConfig{})
 	m := poolMessage("a", "s", 0, 100)
 	if n := testing.AllocsPerRun(100, func() { p.Sink().IngestMessage(m) }); n > 0 {
 		t.Errorf("%v allocations", n)

@@ -66,7 +66,6 @@ func TestReasonOf(t *testing.T) {
 	}
 }
 
-// TestReasonOfValidate: Validate tells reasons too.
 func TestReasonOfValidate(t *testing.T) {
 	for _, tt := range []struct {
 		batch *events.Batch

@@ -17,10 +17,10 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-// This file has the tests of replays where engines restart or forget.
+// This file has the tests of replays by engines that restart or lose messages.
 
-// life is what an engine has between its start and its end: as many messages,
-// and the time of message 0, which tells the lives of an engine apart.
+// life is one run of an engine: its number of messages, and the time of message 0, which
+// distinguishes the runs.
 type life struct{ from, n int }
 
 func (l life) payload(seq uint64) []byte { return clock(l.from + int(seq)) }
@@ -29,7 +29,7 @@ func (l life) reply(seq uint64) [][]byte {
 	return [][]byte{nil, binary.BigEndian.AppendUint64(nil, seq), l.payload(seq)}
 }
 
-// answer is that of an engine which loses nothing.
+// answer is the replay of an engine that loses nothing.
 func (l life) answer(start uint64) (answer [][][]byte) {
 	for seq := start; seq < uint64(l.n); seq++ {
 		answer = append(answer, l.reply(seq))
@@ -37,7 +37,6 @@ func (l life) answer(start uint64) (answer [][][]byte) {
 	return append(answer, end())
 }
 
-// lives is a replay socket whose engine may be replaced.
 type lives struct {
 	*router
 	mu  sync.Mutex
@@ -60,9 +59,8 @@ func (l *lives) become(now life) {
 	l.now = now
 }
 
-// speaker is an engine that says on each connection what comes next, whoever
-// listens. What it says on the first one is not heard if the first replay brings
-// something: it is left for another one.
+// speaker is an engine that sends the messages of its n-th connection to any subscriber. The
+// first connection may be closed unread: if the first replay has messages, it is made again.
 func speaker(t *testing.T, connections ...[][]byte) (endpoint string) {
 	t.Helper()
 	var scripts [][]byte
@@ -76,9 +74,8 @@ func (l life) live(seq uint64) []byte {
 	return zmtptest.Message("kv@a@m", number(seq), string(l.payload(seq)))
 }
 
-// TestRestartBetweenRequests: an answer has a hole, and the engine restarts
-// before it is asked for that. What the new one has under those numbers does not
-// fill it.
+// TestRestartBetweenRequests: an answer has a gap, and the engine restarts before it is asked to
+// fill it. The new engine's messages with these numbers do not fill the gap.
 func TestRestartBetweenRequests(t *testing.T) {
 	old, now := life{100, 10}, life{200, 12}
 	r := newRouter(t, func(n int, start uint64) [][][]byte {
@@ -105,21 +102,20 @@ func TestRestartBetweenRequests(t *testing.T) {
 	if got := wait(t, "a replay", replays); !got.Restarted || got.Err != nil || got.Attempts != 3 || got.From != 1 {
 		t.Errorf("%+v", got)
 	}
-	// The connection may be the old engine's too.
+	// The connection may still be the old engine's.
 	if got := wait(t, "a replay on a new connection", replays); got.Restarted || got.Err != nil || got.From != 12 {
 		t.Errorf("%+v", got)
 	}
 	if got, want := r.asked(), []uint64{0, 0, 2, 0, 11}; !slices.Equal(got, want) {
-		t.Errorf("asked for what is from %v on, want %v", got, want)
+		t.Errorf("replays requested from %v, want from %v", got, want)
 	}
 	if st := s.Stats(); st.Connects != 2 {
 		t.Errorf("%d connections, want 2", st.Connects)
 	}
 }
 
-// TestHeldOfAnOtherLife: connections still have a message of the engine that was
-// there before the one that is known by its replay. Its number is far ahead; and
-// it is not applied, but left with its connection, each time.
+// TestHeldOfAnOtherLife: connections still bring a message of the engine before the one that
+// replays. Its number is far ahead. It is not applied, and its connection is closed each time.
 func TestHeldOfAnOtherLife(t *testing.T) {
 	old, now := life{100, 10}, life{200, 5}
 	r := newRouter(t, func(n int, start uint64) [][][]byte {
@@ -131,7 +127,7 @@ func TestHeldOfAnOtherLife(t *testing.T) {
 	endpoint := speaker(t, nil, [][]byte{old.live(9)}, [][]byte{now.live(5), old.live(9)}, [][]byte{now.live(6)})
 	l := newLedger()
 	_, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: endpoint, Replay: r.endpoint})
-	// The first 9 comes before anything has shown whose the replay socket is.
+	// The first 9 comes before the replay socket is verified.
 	l.expect(t, numbers(0, 4)+" rewound hold 5 "+numbers(0, 5)+" hold 9 6")
 	for i, from := range []uint64{0, 5, 0, 6, 6} {
 		if got := wait(t, "a replay", replays); (got.Err != nil) != (i == 3) || got.Restarted || got.From != from {
@@ -139,13 +135,12 @@ func TestHeldOfAnOtherLife(t *testing.T) {
 		}
 	}
 	if got, want := r.asked(), []uint64{0, 4, 9, 4, 0, 5, 0, 5, 5, 5, 5}; !slices.Equal(got, want) {
-		t.Errorf("asked for what is from %v on, want %v", got, want)
+		t.Errorf("replays requested from %v, want from %v", got, want)
 	}
 }
 
-// TestReplayOfTheEngineBefore: the engine has restarted, and the replay socket
-// is still that of the one before. The first message that says so has all forgotten
-// that the socket brought.
+// TestReplayOfTheEngineBefore: the engine has restarted, and the replay socket is still that of the
+// engine before. The first message that shows this drops the replayed ones.
 func TestReplayOfTheEngineBefore(t *testing.T) {
 	old, now := life{100, 5}, life{200, 5}
 	r := newLives(t, old)
@@ -158,7 +153,7 @@ func TestReplayOfTheEngineBefore(t *testing.T) {
 	}
 }
 
-// TestReplaySlowly: an answer may take as long as it likes while it goes on.
+// TestReplaySlowly: an answer may take any time while messages come.
 func TestReplaySlowly(t *testing.T) {
 	t.Parallel()
 	const n, pace, timeout = 15, 150 * time.Millisecond, 2 * time.Second
@@ -182,8 +177,8 @@ func TestReplaySlowly(t *testing.T) {
 	}
 }
 
-// bound is a Subscriber that listens to engines with one replay socket.
-type bound struct {
+// bindSubscriber is a Subscriber that listens to engines with one replay socket.
+type bindSubscriber struct {
 	*testing.T
 	*events.Subscriber
 	*ledger
@@ -192,8 +187,8 @@ type bound struct {
 	ended    uint64 // connections
 }
 
-func newBound(t *testing.T, replay string, cfg events.SubscriberConfig) *bound {
-	b := &bound{T: t, ledger: newLedger()}
+func newBound(t *testing.T, replay string, cfg events.SubscriberConfig) *bindSubscriber {
+	b := &bindSubscriber{T: t, ledger: newLedger()}
 	listening := make(chan string, 1)
 	cfg.Endpoint, cfg.Bind = "tcp://127.0.0.1:0", true
 	cfg.OnListen = func(e string) { listening <- e }
@@ -203,23 +198,23 @@ func newBound(t *testing.T, replay string, cfg events.SubscriberConfig) *bound {
 	return b
 }
 
-// connect is a connection of an engine that says something.
-func (b *bound) connect(l life, seqs ...uint64) net.Conn {
+// connect opens a connection of an engine and sends messages on it.
+func (b *bindSubscriber) connect(l life, seqs ...uint64) net.Conn {
 	b.Helper()
 	nc := engine(b.T, b.endpoint)
 	b.say(nc, l, seqs...)
 	return nc
 }
 
-func (b *bound) say(nc net.Conn, l life, seqs ...uint64) {
+func (b *bindSubscriber) say(nc net.Conn, l life, seqs ...uint64) {
 	b.Helper()
 	for _, seq := range seqs {
 		say(b.T, nc, l.live(seq))
 	}
 }
 
-// left waits until the Subscriber has ended a connection, and has taken note of that.
-func (b *bound) left(nc net.Conn) {
+// left waits until the Subscriber has closed and counted a connection.
+func (b *bindSubscriber) left(nc net.Conn) {
 	b.Helper()
 	must(b, nc.SetReadDeadline(time.Now().Add(patience)))
 	if _, err := io.Copy(io.Discard, nc); err != nil && strings.Contains(err.Error(), "timeout") {
@@ -229,8 +224,8 @@ func (b *bound) left(nc net.Conn) {
 	b.waitDisconnects(b.ended)
 }
 
-// waitDisconnects waits until as many connections were ended.
-func (b *bound) waitDisconnects(n uint64) {
+// waitDisconnects waits until so many connections are closed.
+func (b *bindSubscriber) waitDisconnects(n uint64) {
 	b.Helper()
 	eventually(b.T, func() string {
 		if got := b.Stats().Disconnects; got < n {
@@ -240,8 +235,8 @@ func (b *bound) waitDisconnects(n uint64) {
 	})
 }
 
-// TestBoundHeldOfAnOtherLife is TestHeldOfAnOtherLife for engines that connect.
-// The next connection's messages are taken.
+// TestBoundHeldOfAnOtherLife is TestHeldOfAnOtherLife for engines that connect. The messages of the
+// next connection are applied.
 func TestBoundHeldOfAnOtherLife(t *testing.T) {
 	old, now := life{100, 10}, life{200, 5}
 	r := newLives(t, now)
@@ -253,10 +248,9 @@ func TestBoundHeldOfAnOtherLife(t *testing.T) {
 	b.expect(t, numbers(0, 4)+" rewound hold 5 "+numbers(0, 6))
 }
 
-// TestBoundRestartBeforeTheFirstMessage: an engine that connects answers, and restarts
-// before the replay socket is put to the test by the first message of the connection,
-// which the connection still has. The socket no longer has what it has brought, so the
-// engine has restarted, and the sink is told so.
+// TestBoundRestartBeforeTheFirstMessage: an engine connects, replays and restarts before the first
+// message of the connection verifies the replay socket. The socket no longer has the replayed
+// messages, so the sink gets NoteRestarted.
 func TestBoundRestartBeforeTheFirstMessage(t *testing.T) {
 	old, now := life{100, 5}, life{200, 6}
 	for _, c := range []struct {
@@ -279,7 +273,7 @@ func TestBoundRestartBeforeTheFirstMessage(t *testing.T) {
 			b.left(b.connect(old, c.seq))
 			b.expect(t, numbers(0, 4)+c.held+" anew")
 			if got := r.asked(); !slices.Equal(got, c.asked) {
-				t.Errorf("asked for what is from %v on, want %v", got, c.asked)
+				t.Errorf("replays requested from %v, want from %v", got, c.asked)
 			}
 			b.connect(now, 5, 6)
 			b.expect(t, numbers(0, 4)+c.held+" anew hold 5 "+numbers(0, 6))
@@ -287,11 +281,11 @@ func TestBoundRestartBeforeTheFirstMessage(t *testing.T) {
 	}
 }
 
-// TestEngineThatDoesNotKeep: an engine confirms what was applied, but does not
-// have what it said since. The first time its connection may be another's; from
-// then on what is missing is lost, and the connection stays.
+// TestEngineThatDoesNotKeep: an engine has the applied messages, but none published since. The
+// first time its connection may be another engine's. After that, missing messages are lost and the
+// connection stays.
 func TestEngineThatDoesNotKeep(t *testing.T) {
-	engine := life{100, 4} // has no more than these
+	engine := life{100, 4} // all that it keeps
 	r := newLives(t, engine)
 	endpoint := speaker(t, nil, [][]byte{engine.live(3), engine.live(9)}, [][]byte{engine.live(10), engine.live(11)})
 	l := newLedger()
@@ -307,8 +301,8 @@ func TestEngineThatDoesNotKeep(t *testing.T) {
 	}
 }
 
-// TestBoundEngineThatDoesNotKeep is TestEngineThatDoesNotKeep for engines that
-// connect. When the second connection comes there is none that has the stream.
+// TestBoundEngineThatDoesNotKeep is TestEngineThatDoesNotKeep for engines that connect. No other
+// connection has the stream when the second one comes.
 func TestBoundEngineThatDoesNotKeep(t *testing.T) {
 	engine := life{100, 4}
 	r := newLives(t, engine)

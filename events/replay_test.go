@@ -20,18 +20,17 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
-// ledger is a sink that writes down, stream by stream, what became of each
-// message: its number if it was applied, and losses.
+// ledger is a sink that records, for each stream, the numbers of the messages applied, and losses.
 type ledger struct {
-	deaf
+	messageSink
 	mu      sync.Mutex
 	seqs    map[string]*sequence.Sequencer
 	partial map[string]bool
 	entries []string
 	notes   chan events.Note           // if not nil
-	fail    func(events.Message) error // before the message is dealt with
-	room    func(events.Message) bool  // for what was dealt with
-	changed chan struct{}              // closed when there are more entries
+	fail    func(events.Message) error // called first for each message
+	room    func(events.Message) bool  // reports whether the message was accepted
+	changed chan struct{}              // closed at each new entry
 }
 
 func streamOf(pod, model, stream string) string { return pod + "/" + model + "/" + stream }
@@ -134,19 +133,19 @@ func (l *ledger) forget(pod, model, stream, as string) {
 	l.write("%s", as)
 }
 
-// expect waits until the entries are as they must be.
+// expect waits until the entries are want.
 func (l *ledger) expect(t *testing.T, want string) {
 	t.Helper()
 	l.wait(t, want, func(got string) bool { return got == want })
 }
 
-// expectEnd waits until the last entries are as they must be.
+// expectEnd waits until the entries end in want.
 func (l *ledger) expectEnd(t *testing.T, want string) {
 	t.Helper()
 	l.wait(t, "... "+want, func(got string) bool { return strings.HasSuffix(got, " "+want) })
 }
 
-// endsSoon reports whether the last entries become what they must be within two seconds.
+// endsSoon reports whether the entries end in want within two seconds.
 func (l *ledger) endsSoon(want string) bool {
 	return l.within(2*time.Second, func(got string) bool { return strings.HasSuffix(got, " "+want) })
 }
@@ -160,7 +159,7 @@ func (l *ledger) wait(t *testing.T, want string, ok func(got string) bool) {
 	}
 }
 
-// within reports whether the entries become as they must be within d.
+// within reports whether ok holds within d.
 func (l *ledger) within(d time.Duration, ok func(got string) bool) bool {
 	deadline := time.After(d)
 	for {
@@ -205,7 +204,7 @@ func follow(t *testing.T, l *ledger, cfg events.SubscriberConfig) (s *events.Sub
 // clock is a payload: the time of a message.
 func clock(n int) []byte { return fmt.Append(nil, n) }
 
-// numbers lists the numbers from..to as the ledger has them.
+// numbers lists from..to as a ledger does.
 func numbers(from, to int) string {
 	var b strings.Builder
 	for i := from; i <= to; i++ {
@@ -214,7 +213,7 @@ func numbers(from, to int) string {
 	return strings.TrimSpace(b.String())
 }
 
-// TestReplayFillsGaps follows an engine through all that may be missed.
+// TestReplayFillsGaps follows an engine through all kinds of gaps.
 func TestReplayFillsGaps(t *testing.T) {
 	engine := publisher(t, fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0", Buffer: 100})
 	now := 0
@@ -243,7 +242,7 @@ func TestReplayFillsGaps(t *testing.T) {
 		t.Errorf("a gap: %+v", r)
 	}
 
-	// Away for a while: the last one is confirmed, the rest comes.
+	// After a short absence the last message is confirmed, and the others are replayed.
 	stop()
 	publish(5, missed)
 	_, replays, stop = follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint()})
@@ -253,7 +252,7 @@ func TestReplayFillsGaps(t *testing.T) {
 		t.Errorf("back again: %+v", r)
 	}
 
-	// Away for so long that the engine has forgotten the last one.
+	// After a long absence the engine has dropped the last message.
 	stop()
 	publish(150, missed)
 	_, replays, stop = follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint()})
@@ -263,8 +262,7 @@ func TestReplayFillsGaps(t *testing.T) {
 		t.Errorf("forgotten: %+v", r)
 	}
 
-	// The engine restarts, gets past the number that was last, and its clock
-	// is behind.
+	// The engine restarts and passes the last number, with an earlier clock.
 	stop()
 	must(t, engine.Restart())
 	now = 0
@@ -276,7 +274,7 @@ func TestReplayFillsGaps(t *testing.T) {
 	if r := wait(t, "a replay", replays); r.Messages != 60 || r.Err != nil || !r.Restarted {
 		t.Errorf("restarted: %+v %s", r, want[l2:])
 	}
-	// And it comes as far as before: the number is there, with other bytes.
+	// Or it restarts and comes just as far: the number is there, with other bytes.
 	stop()
 	must(t, engine.Restart())
 	now = 1000
@@ -292,8 +290,8 @@ func TestReplayFillsGaps(t *testing.T) {
 	}
 }
 
-// TestReplayFirstContact: an engine that has published before anybody listened
-// is connected to twice, for nothing showed that it was the engine that replays.
+// TestReplayFirstContact: an engine that published before the first connection is connected to
+// twice, as nothing showed that the replay socket is its own.
 func TestReplayFirstContact(t *testing.T) {
 	engine := publisher(t, fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
 	for i := range 3 {
@@ -309,21 +307,20 @@ func TestReplayFirstContact(t *testing.T) {
 	if st := s.Stats(); st.Connects != 2 {
 		t.Errorf("%d connections", st.Connects)
 	}
-	engine.Publish(clock(3)) // perhaps before the subscription is known
+	engine.Publish(clock(3)) // perhaps before the subscription arrives
 	l.expect(t, numbers(0, 3))
 }
 
-// router is a replay socket that answers as it is told.
+// router is a replay socket with scripted answers.
 type router struct {
 	endpoint string
 	mu       sync.Mutex
-	starts   []uint64 // what was asked for
+	starts   []uint64 // the first number of each request
 	answer   func(n int, start uint64) [][][]byte
-	close    bool // behind each answer
+	close    bool // after each answer
 }
 
-// newRouter answers request n, which asks for what is from start on, with the
-// messages that answer returns.
+// newRouter answers request n, for the messages from start on, with answer(n, start).
 func newRouter(t *testing.T, answer func(n int, start uint64) [][][]byte) *router {
 	t.Helper()
 	return newRouterAt(t, "tcp://127.0.0.1:0", answer)
@@ -393,7 +390,7 @@ func (r *router) asked() []uint64 {
 	return slices.Clone(r.starts)
 }
 
-// waitAsked waits until as many requests have come.
+// waitAsked waits for n requests.
 func (r *router) waitAsked(t *testing.T, n int) {
 	t.Helper()
 	eventually(t, func() string {
@@ -418,10 +415,10 @@ func endWithTopic() [][]byte {
 	return [][]byte{nil, nil, binary.BigEndian.AppendUint64(nil, math.MaxUint64), nil}
 }
 
-// TestReplayAnswers has an engine publish 0 and then 9, and answer in every way
-// that engines, and others, do.
+// TestReplayAnswers has an engine publish 0 and then 9, and answer in every way that engines and
+// others do.
 func TestReplayAnswers(t *testing.T) {
-	// has answers like an engine that has these.
+	// has answers like an engine with the messages seqs.
 	has := func(reply func(uint64) [][]byte, end func() [][]byte, seqs ...uint64) func(int, uint64) [][][]byte {
 		return func(_ int, start uint64) (answer [][][]byte) {
 			for _, s := range seqs {
@@ -434,13 +431,13 @@ func TestReplayAnswers(t *testing.T) {
 	}
 	all := []uint64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
 	for name, c := range map[string]struct {
-		answer func(n int, start uint64) [][][]byte // of requests 1 on; 0 is of the first contact
+		answer func(n int, start uint64) [][][]byte // for requests 1 and later; request 0 is the first contact
 		close  bool
-		timed  bool // how often the same is asked for depends on the clock
+		timed  bool // the number of repeated requests depends on the clock
 		want   string
-		asked  []uint64 // the first ones
+		asked  []uint64 // the first requests
 		failed string
-		then   string // when 10 is published
+		then   string // after 10 is published
 	}{
 		"without topic": {answer: has(reply, end, all...), want: numbers(1, 9), asked: []uint64{0}, then: "10"},
 		"with topic":    {answer: has(replyWithTopic, endWithTopic, all...), want: numbers(1, 9), asked: []uint64{0}, then: "10"},
@@ -489,7 +486,7 @@ func TestReplayAnswers(t *testing.T) {
 		"the start is forgotten":     {answer: has(reply, end, 6, 7, 8, 9), want: "anew late " + numbers(6, 9), asked: []uint64{0, 0, 0, 9}, failed: "does not have", then: "10"},
 		"nothing":                    {answer: has(reply, end), want: "anew", asked: []uint64{0, 0, 0}, failed: "does not have", then: "hold 10 late 10"},
 		"one answer is enough to go": {answer: has(reply, end, 0, 9), want: "lost 1-8 9", asked: []uint64{0}, then: "10"},
-		// What the engine that replays does not have came from another one, once.
+		// Messages that the replaying engine does not have are taken for another engine's, once.
 		"not all": {
 			answer: has(reply, end, 0, 1, 2, 3), want: "1 2 3", asked: []uint64{0, 3, 3, 3, 3}, failed: "does not have",
 			then: "hold 10 lost 4-9 10",
@@ -512,7 +509,7 @@ func TestReplayAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var ten atomic.Bool // it was published
+			var ten atomic.Bool // 10 was published
 			r := newRouter(t, func(n int, start uint64) [][][]byte {
 				if n == 0 {
 					return [][][]byte{end()}
@@ -556,24 +553,23 @@ func TestReplayAnswers(t *testing.T) {
 			got := r.asked()[1:]
 			if c.timed {
 				if got = slices.Compact(got); done.Attempts < 2 {
-					t.Errorf("asked once: %+v", done)
+					t.Errorf("requested once: %+v", done)
 				}
 			}
 			if len(got) < len(c.asked) || !slices.Equal(got[:len(c.asked)], c.asked) {
-				t.Errorf("asked for what is from %v on, want %v: %+v", got, c.asked, done)
+				t.Errorf("replays requested from %v, want from %v: %+v", got, c.asked, done)
 			}
 			ten.Store(true)
 			engine.Publish(clock(10))
 			want := "0 hold 9 " + c.want + " " + c.then
-			l.wait(t, want, func(got string) bool { // who looks late sees what is asked for on one more connection
+			l.wait(t, want, func(got string) bool { // a late look has the replay of one more connection
 				return got == want || name == "not all" && strings.HasPrefix(got, want+" rewound")
 			})
 		})
 	}
 }
 
-// TestReplayNothingKept: an engine that keeps nothing loses nothing by that, as long
-// as no connection is lost.
+// TestReplayNothingKept: an engine that keeps nothing loses nothing while its connection stays.
 func TestReplayNothingKept(t *testing.T) {
 	r := newRouter(t, func(int, uint64) [][][]byte { return [][][]byte{end()} })
 	engine := publisher(t, fakeengine.PublisherConfig{})
@@ -593,16 +589,15 @@ func TestReplayNothingKept(t *testing.T) {
 	}
 }
 
-// TestReplayWithoutEnd: an engine that always has one more message does not keep
-// its own live messages waiting for ever.
+// TestReplayWithoutEnd: an engine that always has one more message to replay does not block its
+// live messages for ever.
 func TestReplayWithoutEnd(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t, func(_ int, start uint64) [][][]byte {
-		return [][][]byte{reply(start), reply(start + 1)} // the one that is known, and one more
+		return [][][]byte{reply(start), reply(start + 1)} // the last one, and one more
 	})
 	engine := publisher(t, fakeengine.PublisherConfig{})
-	// The limit is 150 times the timeout. A machine that is too slow for a timeout
-	// has a longer one.
+	// The limit is 150 times the timeout. A machine that is too slow for one gets a longer one.
 	for timeout := 10 * time.Millisecond; timeout < time.Second; timeout *= 2 {
 		s, replays, stop := follow(t, newLedger(), events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: r.endpoint, ReplayTimeout: timeout})
 		got := wait(t, "a replay", replays)
@@ -619,8 +614,7 @@ func TestReplayWithoutEnd(t *testing.T) {
 	t.Error("every answer was too slow")
 }
 
-// TestReplaySinkErrors: what the sink did not take is asked for again, what it
-// cannot read is not.
+// TestReplaySinkErrors: messages that the sink did not accept are requested again.
 func TestReplaySinkErrors(t *testing.T) {
 	engine := publisher(t, fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
 	for i := range 5 {
@@ -643,7 +637,7 @@ func TestReplaySinkErrors(t *testing.T) {
 	}
 }
 
-// TestReplayWithoutRoom: what the sink has no room for is not asked for again.
+// TestReplayWithoutRoom: messages that the sink has no room for are not requested again.
 func TestReplayWithoutRoom(t *testing.T) {
 	engine := publisher(t, fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
 	for i := range 5 {
@@ -663,9 +657,8 @@ func TestReplayWithoutRoom(t *testing.T) {
 	}
 }
 
-// TestReplayConfirmsLater: the replay socket of an engine that restarted is out of
-// reach when the connection is new. When a gap has it asked again, it must not
-// fill the gap as if it were the old engine.
+// TestReplayConfirmsLater: the replay socket of a restarted engine is unreachable when the
+// connection is new. When a gap has it asked again, it does not fill the gap like the old engine.
 func TestReplayConfirmsLater(t *testing.T) {
 	t.Parallel()
 	const old, now = 1000, 2000 // times of message 0
@@ -706,14 +699,14 @@ func TestReplayConfirmsLater(t *testing.T) {
 		engine.Skip(clock(now + i))
 	}
 	engine.Publish(clock(now + 9))
-	// Message 9 does not wait, unless the engine has answered again before.
+	// Message 9 is not held, unless the engine has answered again before.
 	l.wait(t, "all of the new life", func(got string) bool {
 		return strings.HasSuffix(got, "anew "+numbers(0, 9)) || strings.HasSuffix(got, "rewound "+numbers(0, 9))
 	})
 }
 
-// TestReplayBound: engines that connect to a bound subscriber are asked at the
-// replay sockets that ReplayOf knows.
+// TestReplayBound: engines that connect to a bound subscriber are asked for replays at the sockets
+// that ReplayOf returns.
 func TestReplayBound(t *testing.T) {
 	l := newLedger()
 	listening := make(chan string, 1)
@@ -756,18 +749,18 @@ func TestReplayBound(t *testing.T) {
 	l.expect(t, "0 1 2 hold 4 3 4 hold 4 anew "+numbers(0, 10))
 }
 
-// TestReplayStopsBeforeAMessage: if Run ends while a message waits for an answer, the message
-// is not taken, so nothing before it is lost. The next Run asks for all of it.
+// TestReplayStopsBeforeAMessage: if Run ends while a message waits for an answer, the message is
+// not applied, so no earlier one is lost. The next Run requests all of them.
 func TestReplayStopsBeforeAMessage(t *testing.T) {
 	t.Parallel()
-	for name, heartbeat := range map[string]time.Duration{"asked in a silence": 50 * time.Millisecond, "asked for the message": time.Hour} {
+	for name, heartbeat := range map[string]time.Duration{"requested in a silence": 50 * time.Millisecond, "requested for the message": time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			engine := publisher(t, fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
 			l := newLedger()
 			l.notes = make(chan events.Note, 10_000)
 			s, replays, stop := follow(t, l, events.SubscriberConfig{
 				Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint(), ReplayTimeout: time.Hour, Heartbeat: heartbeat,
-				OnError: func(err error) { t.Errorf("told: %v", err) },
+				OnError: func(err error) { t.Errorf("reported: %v", err) },
 			})
 			wait(t, "the first replay", replays)
 			waitSubscriber(t, engine)
@@ -811,8 +804,8 @@ func TestReplayStopsBeforeAMessage(t *testing.T) {
 	}
 }
 
-// FuzzReplay has an engine answer whatever it likes: the replay ends, and
-// nothing is applied twice or out of order.
+// FuzzReplay has an engine answer anything: the replay ends, and nothing is applied twice or out of
+// order.
 func FuzzReplay(f *testing.F) {
 	f.Add([]byte{1, 2, 3, 255}, []byte{4, 255})
 	f.Add([]byte{1, 3, 3, 2, 0, 9}, []byte{})

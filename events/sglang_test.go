@@ -9,8 +9,8 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// TestSGLang has what only SGLang sends: its map in the place of vLLM's
-// lora_name, and the layers that its events are about.
+// TestSGLang has the fields of SGLang alone: its map in the place of vLLM's lora_name, and the
+// layers of an event.
 func TestSGLang(t *testing.T) {
 	array := func(seventh any) any {
 		return []any{"BlockStored", []any{int64(-1)}, nil, []any{1, 2}, 2, nil, "GPU", seventh}
@@ -68,7 +68,7 @@ func TestSGLang(t *testing.T) {
 		{"layers of a cleared cache", pairs{{"type", "AllBlocksCleared"}, {"component_type", "swa"}}, []events.Event{{Kind: events.Cleared}}, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			// Between two others, which it must leave as they are.
+			// Between two others, which must not change.
 			other := []any{"BlockRemoved", []any{5}, "DISK"}
 			payload := pack(t, []any{1.5, []any{other, tt.event, other}, 0}, true)
 			var b events.Batch
@@ -83,7 +83,7 @@ func TestSGLang(t *testing.T) {
 	}
 }
 
-// TestUnrecognized: what is not known is named, a few of it, if nothing behind it empties the
+// TestUnrecognized: unknown values are named, up to a limit, unless a later event empties the
 // cache.
 func TestUnrecognized(t *testing.T) {
 	kind := func(name string) any { return []any{name, []any{1}} }
@@ -118,7 +118,7 @@ func TestUnrecognized(t *testing.T) {
 	}
 }
 
-// TestTaggedKeys: keys of extra_keys that say what they are.
+// TestTaggedKeys: tagged entries of extra_keys.
 func TestTaggedKeys(t *testing.T) {
 	keys := []any{[]any{[]any{"lora", "a"}, []any{"cache_salt", "s"}, []any{"id", 3}}, []any{[]any{"lora", "a"}, []any{"other", "x"}}}
 	var b events.Batch

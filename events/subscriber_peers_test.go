@@ -18,8 +18,8 @@ import (
 
 func payload(seq uint64) []byte { return fmt.Append(nil, strings.Repeat("p", int(seq)*7), seq) }
 
-// untilHeard publishes number 0 until the first message arrives, for a publisher
-// drops everything before it hears of the subscription; then 500 more.
+// untilHeard publishes until the first message arrives, as a publisher drops all messages before
+// the subscription, and then 500 more.
 func untilHeard(t *testing.T, s *subscription, publish func(seq uint64) error) {
 	t.Helper()
 	var seq uint64
@@ -31,10 +31,10 @@ func untilHeard(t *testing.T, s *subscription, publish func(seq uint64) error) {
 		select {
 		case m := <-s.messages:
 			heard = true
-			s.messages <- m // looked at below; it is alone or not, the order is checked by number
+			s.messages <- m // checked below with the others
 		case <-tick.C:
 		case <-deadline:
-			t.Fatal("nothing was heard")
+			t.Fatal("no message arrived")
 		}
 	}
 	const more = 500
@@ -57,8 +57,8 @@ func untilHeard(t *testing.T, s *subscription, publish func(seq uint64) error) {
 	}
 }
 
-// libzmqScripts are the publishers to test against: the project's own and, if
-// there is one, that of the data folder.
+// libzmqScripts are the publishers to test against: testdata's and, if there is one, that of the
+// data folder.
 func libzmqScripts(t *testing.T) []string {
 	scripts := []string{"testdata/publisher.py"}
 	if dir := os.Getenv("KVINDEX_TESTDATA"); dir != "" {
@@ -122,7 +122,7 @@ func hearLibzmq(t *testing.T, script string, bind bool, transport string) {
 
 	connects := s.Stats().Connects
 	do("restart")
-	// Publishing goes on until the subscriber has found its way back.
+	// Publish until the subscriber has reconnected.
 	deadline := time.After(patience)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -135,11 +135,10 @@ func hearLibzmq(t *testing.T, script string, bind bool, transport string) {
 			}
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("nothing was heard after a restart: %+v", s.Stats())
+			t.Fatalf("no message arrived after a restart: %+v", s.Stats())
 		}
 	}
 
-	// Large messages, and many, on one connection.
 	connects = s.Stats().Connects
 	do("flood 3 " + strings.Repeat("ab", 5<<20))
 	do("flood 20000 0102")
@@ -158,7 +157,7 @@ func hearLibzmq(t *testing.T, script string, bind bool, transport string) {
 	}
 }
 
-// libzmq answers heartbeats, so an engine that is merely idle is not left.
+// libzmq answers heartbeats, so the connection to an idle engine stays.
 func TestSubscriberStaysWithIdleLibzmq(t *testing.T) {
 	t.Parallel()
 	port := zmtptest.FreePort(t)
@@ -168,7 +167,7 @@ func TestSubscriberStaysWithIdleLibzmq(t *testing.T) {
 	defer between.Close()
 	s := subscribe(t, events.SubscriberConfig{Endpoint: "tcp://" + between.Addr(), Heartbeat: time.Second})
 	wait(t, "OnConnect", s.connected)
-	// It says nothing else. A PING without an answer would have been the last one.
+	// The second PONG shows that the first PING was answered in time.
 	pongs := faultproxy.Fault{Kind: faultproxy.Inject, Direction: faultproxy.Down, After: 2 * len(zmtptest.Command("PONG", ""))}
 	wait(t, "two answers to heartbeats", between.Arm(pongs).Fired())
 	untilHeard(t, s, func(seq uint64) error {

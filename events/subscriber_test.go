@@ -24,7 +24,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if n := os.Getenv("KVINDEX_MUTANT"); n != "" && n != "0" { // what a mutant broke does not come
+	if n := os.Getenv("KVINDEX_MUTANT"); n != "" && n != "0" { // a broken mutant makes the tests wait in vain
 		patience = 6 * time.Second
 	}
 	zmtptest.Main(m)
@@ -33,20 +33,20 @@ func TestMain(m *testing.M) {
 // patience bounds every wait of these tests.
 var patience = time.Minute
 
-// saysSilent reports whether OnError is told of an engine that publishes nothing.
+// saysSilent reports whether err is that of an engine that publishes nothing.
 func saysSilent(err error) bool { return strings.Contains(err.Error(), " has published ") }
 
-// deaf is what a sink is for which only messages count.
-type deaf struct{}
+// messageSink is the base of sinks for which only messages count.
+type messageSink struct{}
 
-func (deaf) StreamNext(_, _, _ string) events.Position      { return events.Position{} }
-func (deaf) StreamNote(_, _, _ string, _ events.Note) error { return nil }
-func (deaf) RemovePod(string) error                         { return nil }
-func (deaf) RemoveStream(_, _, _ string) error              { return nil }
+func (messageSink) StreamNext(_, _, _ string) events.Position      { return events.Position{} }
+func (messageSink) StreamNote(_, _, _ string, _ events.Note) error { return nil }
+func (messageSink) RemovePod(string) error                         { return nil }
+func (messageSink) RemoveStream(_, _, _ string) error              { return nil }
 
-// subscription is a running Subscriber and what came of it.
+// subscription is a running Subscriber and its messages and errors.
 type subscription struct {
-	deaf
+	messageSink
 	t *testing.T
 	*events.Subscriber
 	messages  chan events.Message
@@ -55,11 +55,10 @@ type subscription struct {
 	errors    chan error
 	stop      func()
 
-	fail  func(events.Message) error // what the sink answers; nil is no error
+	fail  func(events.Message) error // the result of IngestMessage; nil is no error
 	stops chan error
 }
 
-// IngestMessage is the sink.
 func (s *subscription) IngestMessage(m events.Message) (events.Receipt, error) {
 	if m.Err != nil {
 		return events.Receipt{}, m.Err
@@ -138,7 +137,7 @@ func (s *subscription) next() events.Message {
 	return wait(s.t, "a message", s.messages)
 }
 
-// waitStats waits until the counts are as they must be.
+// waitStats waits until ok holds.
 func (s *subscription) waitStats(what string, ok func(events.SubscriberStats) bool) {
 	s.t.Helper()
 	eventually(s.t, func() string {
@@ -177,7 +176,7 @@ func waitSubscriber(t *testing.T, p *fakeengine.Publisher) {
 
 func number(seq uint64) string { return string(binary.BigEndian.AppendUint64(nil, seq)) }
 
-// What is no message of an engine is dropped, and the connection stays.
+// Frames that are no message of an engine are dropped, and the connection stays.
 func TestSubscriberDropsMalformed(t *testing.T) {
 	script := bytes.Join([][]byte{
 		zmtptest.Hello(1, "PUB"),
@@ -186,9 +185,9 @@ func TestSubscriberDropsMalformed(t *testing.T) {
 		zmtptest.Message("kv", number(1)),
 		zmtptest.Message("kv", number(1), "x", "y"),
 		zmtptest.Message("kv", number(1)[1:], "x"),
-		zmtptest.Message("kv", number(1)+"0", "x"), // the number is there
+		zmtptest.Message("kv", number(1)+"0", "x"), // a number of 9 bytes
 		zmtptest.Message("", "", ""),
-		zmtptest.Message("k", number(1), "x"), // nobody subscribed to that
+		zmtptest.Message("k", number(1), "x"), // not subscribed to
 		zmtptest.Message("kw", number(1), "x"),
 		zmtptest.Message("kvx", number(2), ""), // a pod has one topic
 		zmtptest.Message("kv", number(2), "last"),
@@ -232,8 +231,7 @@ func TestSubscriberGoesOnAfterSinkErrors(t *testing.T) {
 	}
 }
 
-// Run ends with its context whatever it is doing. The leak check of the package
-// sees to the goroutines.
+// Run ends with its context in every state. The leak check of the package covers the goroutines.
 func TestSubscriberStops(t *testing.T) {
 	t.Run("at a silent engine", func(t *testing.T) {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -243,7 +241,7 @@ func TestSubscriberStops(t *testing.T) {
 		nc, err := ln.Accept()
 		must(t, err)
 		defer nc.Close()
-		if _, err := io.ReadFull(nc, make([]byte, 64)); err != nil { // it waits for our greeting
+		if _, err := io.ReadFull(nc, make([]byte, 64)); err != nil { // it waits for the peer's greeting
 			t.Fatal(err)
 		}
 		s.stop()
@@ -294,7 +292,7 @@ func TestSubscriberRunsOnceAtATime(t *testing.T) {
 	p.Publish(nil)
 	s.next()
 	s.stop()
-	if err := p.Restart(); err != nil { // else the publisher may not have noticed
+	if err := p.Restart(); err != nil { // else the publisher may not have noticed the end
 		t.Fatal(err)
 	}
 	s.run()
@@ -346,8 +344,8 @@ func TestNewSubscriberValidates(t *testing.T) {
 	}
 }
 
-// hushed is an engine of ZMTP 3.0, which knows no heartbeats: it may be silent for
-// as long as it likes. Its connections come from the channel.
+// hushed is an engine of ZMTP 3.0, which has no heartbeats and so may be silent for ever. Its
+// connections come from the channel.
 func hushed(t *testing.T) (endpoint string, connections <-chan net.Conn) {
 	t.Helper()
 	accepted := make(chan net.Conn, 100)
@@ -357,11 +355,10 @@ func hushed(t *testing.T) (endpoint string, connections <-chan net.Conn) {
 	}), accepted
 }
 
-// TestIdle: what an engine published before it knew of the subscription, and the
-// last message before a silence, show by no later number while the engine is
-// silent. They are asked for, once a silence.
+// TestIdle: messages from before the subscription, and the last message before a silence, leave no
+// gap in the numbers while the engine is silent. They are requested once a silence.
 func TestIdle(t *testing.T) {
-	has := []int{1, 1, 3, 5} // when it is asked
+	has := []int{1, 1, 3, 5} // at each request
 	r := newRouter(t, func(n int, start uint64) [][][]byte { return life{100, has[min(n, 3)]}.answer(start) })
 	endpoint, connections := hushed(t)
 	l := newLedger()
@@ -377,8 +374,8 @@ func TestIdle(t *testing.T) {
 			t.Errorf("replay %d: %+v", i, got)
 		}
 	}
-	// A sign of life ends the silence, and is no message. Another Subscriber shows
-	// when the next silence has been long enough.
+	// A PING ends the silence, but is no message. The other Subscriber's requests show that the
+	// next silence has been long enough.
 	say(t, nc, zmtptest.Command("PING", "\x00\x00"))
 	other, _ := hushed(t)
 	_, others, _ := follow(t, newLedger(), events.SubscriberConfig{Endpoint: other, Replay: newLives(t, life{100, 1}).endpoint, Heartbeat: heartbeat})
@@ -388,24 +385,22 @@ func TestIdle(t *testing.T) {
 	say(t, nc, life{from: 100}.live(5))
 	l.expect(t, "0 1 2 3 4 5")
 	if got := wait(t, "a replay", replays); got.From != 6 {
-		t.Errorf("asked again, for what is from %d on", got.From)
+		t.Errorf("requested again, from %d", got.From)
 	}
 }
 
-// TestBoundIdle is TestIdle for engines that connect.
 func TestBoundIdle(t *testing.T) {
 	r := newRouter(t, func(n int, start uint64) [][][]byte { return life{100, 1 + n}.answer(start) })
 	b := newBound(t, r.endpoint, events.SubscriberConfig{Heartbeat: 50 * time.Millisecond})
 	b.say(guest(t, b.endpoint, zmtptest.Hello(0, "PUB")), life{from: 100}, 0)
 	b.expect(t, "0 1 2")
-	if got, want := r.asked(), []uint64{0, 0, 0}; !slices.Equal(got, want) { // for all, for message 0, for what may be missed
-		t.Errorf("asked for what is from %v on, want %v", got, want)
+	if got, want := r.asked(), []uint64{0, 0, 0}; !slices.Equal(got, want) { // for all, for message 0, for missing messages
+		t.Errorf("replays requested from %v, want from %v", got, want)
 	}
 }
 
-// TestIdleFindsAnOtherLife: the connection is still open, but who replays is the
-// next engine. What the connection brings then is not applied, though its number
-// is the one that is due.
+// TestIdleFindsAnOtherLife: the connection is still open, but the replay socket is the next
+// engine's. A message of the old connection is not applied, even with the expected number.
 func TestIdleFindsAnOtherLife(t *testing.T) {
 	old, now := life{100, 1}, life{200, 3}
 	r := newRouter(t, func(n int, start uint64) [][][]byte {
@@ -426,7 +421,7 @@ func TestIdleFindsAnOtherLife(t *testing.T) {
 	l.expect(t, "0 hold 0 anew 0 1 2 3 4")
 }
 
-// interruptions is a ledger that says of which streams the connection was lost.
+// interruptions is a ledger that sends the streams whose connection was lost.
 type interruptions struct {
 	*ledger
 	streams chan string
@@ -439,8 +434,8 @@ func (i interruptions) StreamNote(pod, model, stream string, n events.Note) erro
 	return i.ledger.StreamNote(pod, model, stream, n)
 }
 
-// TestInterrupted: the sink is told when the connection of a stream is lost, but
-// not of one that another has taken its place of.
+// TestInterrupted: the sink gets NoteLost when the connection of a stream is lost, but not if
+// another connection has replaced it.
 func TestInterrupted(t *testing.T) {
 	sink := interruptions{newLedger(), make(chan string, 1000)}
 	run := func(cfg events.SubscriberConfig) *events.Subscriber {
@@ -459,7 +454,7 @@ func TestInterrupted(t *testing.T) {
 	told := func(want string) {
 		t.Helper()
 		if got := wait(t, "an interruption", sink.streams); got != want {
-			t.Errorf("told of %q, want %q", got, want)
+			t.Errorf("lost %q, want %q", got, want)
 		}
 	}
 	endpoint, connections := hushed(t)
@@ -470,7 +465,7 @@ func TestInterrupted(t *testing.T) {
 	told("a m " + endpoint)
 
 	listening := make(chan string, 1)
-	b := &bound{T: t, ledger: sink.ledger}
+	b := &bindSubscriber{T: t, ledger: sink.ledger}
 	cfg := events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:0", Bind: true, OnListen: func(e string) { listening <- e }}
 	b.Subscriber = run(cfg)
 	b.endpoint = wait(t, "the listener", listening)
@@ -485,16 +480,18 @@ func TestInterrupted(t *testing.T) {
 	told("a m " + cfg.Endpoint + " kv@a@m")
 	b.waitDisconnects(2)
 	if n := len(sink.streams); n != 0 {
-		t.Errorf("told %d times more: %q", n, <-sink.streams)
+		t.Errorf("reported %d times more: %q", n, <-sink.streams)
 	}
 }
 
-// others is a sink to which another stream brings the rank.
-type others struct{ deaf }
+// contestedSink is a sink that gets the rank from another stream.
+type contestedSink struct{ messageSink }
 
-func (others) IngestMessage(events.Message) (events.Receipt, error) { return events.Receipt{}, nil }
+func (contestedSink) IngestMessage(events.Message) (events.Receipt, error) {
+	return events.Receipt{}, nil
+}
 
-// TestContested: OnError gets it, at intervals, when another stream has the rank.
+// TestContested: OnError gets a fault, at intervals, if another stream has the rank.
 func TestContested(t *testing.T) {
 	script := zmtptest.Hello(0, "PUB")
 	for i := range uint64(100) {
@@ -502,7 +499,7 @@ func TestContested(t *testing.T) {
 	}
 	endpoint := rawServer(t, script)
 	told := make(chan error, 100)
-	s, err := events.NewSubscriber(others{}, events.SubscriberConfig{Pod: "a", Model: "m", Endpoint: endpoint, OnError: func(err error) { told <- err }})
+	s, err := events.NewSubscriber(contestedSink{}, events.SubscriberConfig{Pod: "a", Model: "m", Endpoint: endpoint, OnError: func(err error) { told <- err }})
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
@@ -510,7 +507,7 @@ func TestContested(t *testing.T) {
 	go func() { ended <- s.Run(ctx) }()
 	want := fmt.Sprintf(`events: subscriber: pod "a": messages of %s are not applied: another stream has their rank: are two engines configured under one pod and rank?`, endpoint)
 	if err := wait(t, "OnError", told); err.Error() != want {
-		t.Errorf("told %v, want %s", err, want)
+		t.Errorf("reported %v, want %s", err, want)
 	}
 	for s.Stats().Messages < 100 {
 		runtime.Gosched()
@@ -518,14 +515,13 @@ func TestContested(t *testing.T) {
 	cancel()
 	<-ended
 	if n := len(told); time.Since(begin) < time.Second && n > 0 {
-		t.Errorf("told %d times more", n)
+		t.Errorf("reported %d times more", n)
 	}
 }
 
-// TestTransportError: a fault says of which pod, rank and connection it is, and what caused
-// it.
+// TestTransportError: a fault has its pod, rank, connection and cause.
 func TestTransportError(t *testing.T) {
-	const closed, port = "tcp://127.0.0.1:2", 2 // nobody listens there, nor at the port before
+	const closed, port = "tcp://127.0.0.1:2", 2 // no listener there, nor at the port before
 	quiet := rawServer(t, zmtptest.Hello(0, "PUB"))
 	spoken := slices.Concat(zmtptest.Hello(0, "PUB"), zmtptest.Message("kv@b@n", number(0), "x"))
 	guests := func(script []byte) func(*testing.T) (chan error, string) {
@@ -555,7 +551,7 @@ func TestTransportError(t *testing.T) {
 	for _, tt := range []struct {
 		what  string
 		begin func(t *testing.T) (chan error, string)
-		want  events.TransportError // Endpoint is what begin returns
+		want  events.TransportError // begin returns the Endpoint
 		cause func(error) bool
 	}{
 		{"refused", func(t *testing.T) (chan error, string) {
@@ -599,7 +595,6 @@ func TestTransportError(t *testing.T) {
 	}
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	if err != nil {
 		t.Helper()

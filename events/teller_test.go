@@ -8,8 +8,7 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
-// TestTellerOfNames: a name server that cannot be reached is one failure, whatever the port
-// of this end is.
+// TestTellerOfNames: an unreachable name server is one failure, whatever the local port.
 func TestTellerOfNames(t *testing.T) {
 	before := net.DefaultResolver
 	defer func() { net.DefaultResolver = before }()
@@ -33,6 +32,6 @@ func TestTellerOfNames(t *testing.T) {
 		}
 	}
 	if told > 1 {
-		t.Errorf("told %d times of 10", told)
+		t.Errorf("reported %d times of 10", told)
 	}
 }

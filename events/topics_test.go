@@ -18,8 +18,8 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-// TestTwoRefusedAtTheEnd: the last two messages of a replay are refused for good. They are
-// asked for once more, but no more often (replay.go, ended).
+// TestTwoRefusedAtTheEnd: the sink refuses the last two messages of a replay for good. They are
+// requested once more and then no longer (replay.go, ended).
 func TestTwoRefusedAtTheEnd(t *testing.T) {
 	t.Parallel()
 	for _, refusedMessages := range []uint64{1, 2} {
@@ -40,18 +40,18 @@ func TestTwoRefusedAtTheEnd(t *testing.T) {
 			for i := 1; ; i++ {
 				r := wait(t, "a replay", replays)
 				if r.Err != nil && strings.Contains(r.Err.Error(), "the sink refuses the last messages") {
-					break // it is not asked again
+					break // it is not requested again
 				}
 				if i == 4 {
-					t.Fatalf("still asked for after %d replays: %+v", i, r)
+					t.Fatalf("still requested after %d replays: %+v", i, r)
 				}
 			}
 		})
 	}
 }
 
-// TestReplayTakesAnotherTopic: "one topic is taken: Topic itself if it comes". The replay
-// has a topic that is too long, one that only begins with Topic, and then Topic.
+// TestReplayTakesAnotherTopic: a replay has a topic that is too long, one that only begins with
+// Topic, and then Topic itself, which is used.
 func TestReplayTakesAnotherTopic(t *testing.T) {
 	t.Parallel()
 	socket := newRouter(t, func(_ int, start uint64) (answer [][][]byte) {
@@ -79,7 +79,7 @@ func TestReplayTakesAnotherTopic(t *testing.T) {
 	}
 }
 
-// TestFramesToldAtDoublingTimes: two kinds of frames in turn are told of at doubling times.
+// TestFramesToldAtDoublingTimes: two alternating kinds of frames are reported at doubling times.
 func TestFramesToldAtDoublingTimes(t *testing.T) {
 	var script [][]byte
 	for i := range 1000 {
@@ -91,11 +91,11 @@ func TestFramesToldAtDoublingTimes(t *testing.T) {
 	follow(t, l, events.SubscriberConfig{Endpoint: rawServer(t, append(zmtptest.Hello(1, "PUB"), bytes.Join(script, nil)...)), Topic: "kv", OnError: func(error) { told.Add(1) }})
 	l.expectEnd(t, "unread 0")
 	if n := told.Load(); n > 20 {
-		t.Errorf("OnError was told %d times of 2,000 messages of two kinds", n)
+		t.Errorf("%d calls of OnError for 2,000 messages of two kinds", n)
 	}
 }
 
-// TestLongNumbersOfTwoTopics: long numbers of each of two topics go on by themselves.
+// TestLongNumbersOfTwoTopics: each of two topics has its own long numbers.
 func TestLongNumbersOfTwoTopics(t *testing.T) {
 	id := strings.Repeat("i", 8)
 	var script [][]byte
@@ -112,8 +112,8 @@ func TestLongNumbersOfTwoTopics(t *testing.T) {
 	}
 }
 
-// TestLongTopicsAreNotKept: a connection can be sent topics of any length, and remembers few of
-// their bytes.
+// TestLongTopicsAreNotKept: a connection may send topics of any length, and few of their bytes are
+// kept.
 func TestLongTopicsAreNotKept(t *testing.T) {
 	heap := func() int64 {
 		runtime.GC()
@@ -139,7 +139,7 @@ func TestLongTopicsAreNotKept(t *testing.T) {
 	}
 }
 
-// oneAtATime is a sink that notices when two messages of a stream come to it at once.
+// oneAtATime is a sink that detects concurrent messages of one stream.
 type oneAtATime struct {
 	*ledger
 	in    atomic.Int32
@@ -157,7 +157,7 @@ func (o *oneAtATime) IngestMessage(m events.Message) (events.Receipt, error) {
 	return o.ledger.IngestMessage(m)
 }
 
-// TestOneMessageAtATime: "The messages of one stream come to the sink one at a time".
+// TestOneMessageAtATime: the sink gets one message of a stream at a time.
 func TestOneMessageAtATime(t *testing.T) {
 	t.Parallel()
 	script := [][]byte{zmtptest.Hello(1, "PUB")}
@@ -171,7 +171,7 @@ func TestOneMessageAtATime(t *testing.T) {
 		return append(answer, end())
 	})
 	o := &oneAtATime{ledger: newLedger()}
-	// The socket has never answered: the connection is read while it is asked.
+	// The socket has never answered, so the connection is read during the request.
 	sub, err := events.NewSubscriber(o, events.SubscriberConfig{
 		Pod: "a", Model: "m", Endpoint: speaker(t, [][]byte{bytes.Join(script[1:], nil)}, [][]byte{bytes.Join(script[1:], nil)}), Replay: socket.endpoint,
 		Backoff: 5 * time.Millisecond,
@@ -190,8 +190,8 @@ func TestOneMessageAtATime(t *testing.T) {
 	}
 }
 
-// TestReplayOfManyFrames: one message of a replay has more frames than are read. It is lost
-// once, and what comes next does not wait.
+// TestReplayOfManyFrames: a replayed message has too many frames. It is lost once, and later
+// messages do not wait.
 func TestReplayOfManyFrames(t *testing.T) {
 	t.Parallel()
 	for _, frames := range []int{2, 5, 17} {
@@ -224,8 +224,8 @@ func TestReplayOfManyFrames(t *testing.T) {
 	}
 }
 
-// TestReplayUnderAnotherTopic: a proxy gives the engine's messages another topic than its
-// replay socket has. What came on the connection is not lost for that.
+// TestReplayUnderAnotherTopic: a proxy publishes under another topic than the replay socket's. No
+// live message is lost for that.
 func TestReplayUnderAnotherTopic(t *testing.T) {
 	t.Parallel()
 	engine := publisher(t, fakeengine.PublisherConfig{Topic: "kv@proxy@m"})
@@ -252,12 +252,12 @@ func TestReplayUnderAnotherTopic(t *testing.T) {
 	l.wait(t, "the last message", func(got string) bool { return strings.HasSuffix(got, " 8") && !strings.HasSuffix(got, "hold 8") })
 }
 
-// TestJointNumbersWithReplay: a publisher numbers three topics together. Of one of them that
-// is subscribed to, with the publisher's replay socket, either nothing is lost or it is said.
+// TestJointNumbersWithReplay: a publisher numbers three topics together, and one is subscribed to.
+// With the publisher's replay socket either nothing is lost or a fault is reported.
 func TestJointNumbersWithReplay(t *testing.T) {
 	t.Parallel()
 	var published atomic.Int64
-	tick := time.NewTicker(5 * time.Millisecond) // between messages, which are not in time for a replay of those before
+	tick := time.NewTicker(5 * time.Millisecond) // between messages, so that each misses the replay of those before
 	t.Cleanup(tick.Stop)
 	l := newLedger()
 	socket := newRouter(t, func(_ int, start uint64) (answer [][][]byte) {
@@ -292,6 +292,6 @@ func TestJointNumbersWithReplay(t *testing.T) {
 		said = said || strings.Contains(err.Error(), "numbers several topics") || strings.Contains(err.Error(), "share their numbers")
 	}
 	if losses > 20 && !said {
-		t.Errorf("%d losses, and nothing is said: %s", losses, got)
+		t.Errorf("%d losses, and nothing is reported: %s", losses, got)
 	}
 }

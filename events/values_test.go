@@ -7,7 +7,7 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// TestUsualStrings: the strings that are not allocated are those that were sent.
+// TestUsualStrings: strings from the table of usual strings equal those in the payload.
 func TestUsualStrings(t *testing.T) {
 	for _, s := range []string{
 		"", "GPU", "CPU", "cpu", "STORAGE", "FS", "OBJ", "CPU_PINNED", "DISK", "EXTERNAL", "LOCAL", "REMOTE", "full_attention", "mla_attention", "sliding_window", "sliding_window_mla",
@@ -21,7 +21,7 @@ func TestUsualStrings(t *testing.T) {
 	}
 }
 
-// TestSlicesApart: whoever appends to a slice of an event changes no other.
+// TestSlicesApart: an append to a slice of an event changes no other slice.
 func TestSlicesApart(t *testing.T) {
 	var b events.Batch
 	goldens(func(file string, w writer, want view) {

@@ -21,7 +21,7 @@ func benchStore(b *testing.B, blockBytes int) (*offload.Store, []offload.Key) {
 	return s, c
 }
 
-// BenchmarkAcquire leases 64 blocks, beside a copy of 64 blocks of 1 MiB.
+// BenchmarkAcquire leases 64 blocks, compared with a copy of 64 blocks of 1 MiB.
 func BenchmarkAcquire(b *testing.B) {
 	b.Run("lease", func(b *testing.B) {
 		s, c := benchStore(b, 4096)
@@ -42,7 +42,7 @@ func BenchmarkAcquire(b *testing.B) {
 	})
 }
 
-// BenchmarkRead copies blocks out of a store, beside copies of slices.
+// BenchmarkRead copies blocks out of a store, compared with copies of slices.
 func BenchmarkRead(b *testing.B) {
 	for _, size := range []int{64 << 10, 1 << 20, 4 << 20} {
 		const n = 8
@@ -70,7 +70,8 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
-// BenchmarkOpen opens segments of 20,000 blocks. Module bench writes and reads blocks beside others.
+// BenchmarkOpen opens segments of 20,000 blocks. Module bench compares writes and reads with
+// others.
 func BenchmarkOpen(b *testing.B) {
 	const n = 20000
 	cfg := offload.SegmentConfig{Dir: b.TempDir(), Bytes: 1 << 28, Buffered: true}

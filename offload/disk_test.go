@@ -16,7 +16,7 @@ import (
 	"github.com/kvindex/kvindex/offload/backendtest"
 )
 
-// table is a Backend of a map.
+// table is a Backend on a map.
 type table struct {
 	mu     sync.Mutex
 	closed bool
@@ -102,7 +102,7 @@ func TestTable(t *testing.T) {
 	backendtest.Run(t, func(testing.TB) (offload.Backend, func() offload.Backend) { return newTable(), nil })
 }
 
-// has returns the places of the keys that a Backend has.
+// has returns the positions of the keys in a Backend.
 func has(t *testing.T, b offload.Backend, sp offload.Space, keys []offload.Key) (at []int) {
 	t.Helper()
 	hit := make([]bool, len(keys))
@@ -144,7 +144,7 @@ func closed(t *testing.T, s *offload.Store) {
 	}
 }
 
-// TestIngestion has the blocks on disk that each Ingestion names.
+// TestIngestion checks the blocks on disk for each Ingestion.
 func TestIngestion(t *testing.T) {
 	sp := space(64)
 	for _, policy := range []offload.Policy{offload.LRU, offload.S3FIFO} {
@@ -185,7 +185,7 @@ func TestIngestion(t *testing.T) {
 	}
 }
 
-// TestDoubleGet asks the disk only if enough is missing, and fills holes of the memory.
+// TestDoubleGet: the disk is asked only if enough blocks are missing, and fills gaps of the memory.
 func TestDoubleGet(t *testing.T) {
 	sp, b := space(64), newTable()
 	c := chain(0, 20)
@@ -223,22 +223,22 @@ func TestDoubleGet(t *testing.T) {
 	closed(t, s)
 }
 
-// gated is a table whose Get and Put wait.
-type gated struct {
+// gateTable is a table whose Get and Put wait.
+type gateTable struct {
 	*table
-	get, put chan struct{} // a receive lets one go on; nil: none waits
+	get, put chan struct{} // a receive releases one call; nil: no wait
 	began    chan struct{}
 }
 
-func (g gated) Get(ctx context.Context, space offload.SpaceID, keys []offload.Key, dst [][]byte) (int, error) {
+func (g gateTable) Get(ctx context.Context, space offload.SpaceID, keys []offload.Key, dst [][]byte) (int, error) {
 	if g.get != nil {
 		g.began <- struct{}{}
-		<-g.get // not ended by ctx
+		<-g.get // ctx does not end it
 	}
 	return g.table.Get(context.Background(), space, keys, dst)
 }
 
-func (g gated) Put(ctx context.Context, space offload.SpaceID, keys []offload.Key, src [][]byte) (int, error) {
+func (g gateTable) Put(ctx context.Context, space offload.SpaceID, keys []offload.Key, src [][]byte) (int, error) {
 	if g.put != nil {
 		g.began <- struct{}{}
 		<-g.put
@@ -246,10 +246,10 @@ func (g gated) Put(ctx context.Context, space offload.SpaceID, keys []offload.Ke
 	return g.table.Put(ctx, space, keys, src)
 }
 
-// TestLateRead gives up a read that goes on: its memory is nobody else's until it has
-// ended, and then the blocks are there.
+// TestLateRead abandons a read: nobody else gets its memory until it has ended, and then the blocks
+// are there.
 func TestLateRead(t *testing.T) {
-	sp, b := space(64), gated{newTable(), make(chan struct{}), nil, make(chan struct{})}
+	sp, b := space(64), gateTable{newTable(), make(chan struct{}), nil, make(chan struct{})}
 	c := chain(0, 10)
 	b.Put(ctx, sp.ID(), c, contents(sp, c))
 	s := opened(t, offload.Config{Space: sp, MemoryBytes: 64 * 12, Disk: offload.Disk{Backend: b}})
@@ -277,7 +277,7 @@ func TestLateRead(t *testing.T) {
 	fresh.Release()
 	l.Release()
 	b.get <- struct{}{}
-	for memory := 0; memory < 10; { // the read ends
+	for memory := 0; memory < 10; { // until the read ends
 		memory, _, _ = s.Lookup(ctx, c)
 	}
 	got, err := s.Acquire(ctx, c)
@@ -287,28 +287,28 @@ func TestLateRead(t *testing.T) {
 		}
 	}
 	got.Release()
-	closed(t, s) // waits for the read's last word
+	closed(t, s) // waits for the end of the read
 	if st := s.Stats(); err != nil || st.Disk.Late != 1 || st.Disk.Reads.N == 0 || st.Disk.Reading != 0 {
 		t.Error(err, st)
 	}
 }
 
-// asked is a table whose Has waits.
-type asked struct {
+// hasGate is a table whose Has waits.
+type hasGate struct {
 	*table
 	began, on chan struct{}
 }
 
-func (b asked) Has(ctx context.Context, space offload.SpaceID, keys []offload.Key, hit []bool) error {
+func (b hasGate) Has(ctx context.Context, space offload.SpaceID, keys []offload.Key, hit []bool) error {
 	b.began <- struct{}{}
 	<-b.on
 	return b.table.Has(ctx, space, keys, hit)
 }
 
-// TestCloseWhileAsking closes a store that asks its Backend for a chain, and releases the
-// last lease meanwhile: the memory goes, and the blocks that are there have no place.
+// TestCloseWhileAsking closes a store during a request of a chain from its Backend, and releases
+// the last lease meanwhile: the memory is freed, and the blocks on disk are not loaded.
 func TestCloseWhileAsking(t *testing.T) {
-	sp, b := space(64), asked{newTable(), make(chan struct{}), make(chan struct{})}
+	sp, b := space(64), hasGate{newTable(), make(chan struct{}), make(chan struct{})}
 	c, other := chain(0, 2), chain(0, 12)[4:]
 	b.Put(ctx, sp.ID(), other, contents(sp, other))
 	s := opened(t, offload.Config{Space: sp, MemoryBytes: 64 * 12, Disk: offload.Disk{Backend: b}})
@@ -337,7 +337,7 @@ func TestCloseWhileAsking(t *testing.T) {
 	<-done
 }
 
-// TestPrefetch has blocks in memory that nobody has waited for.
+// TestPrefetch: prefetched blocks come into memory without a waiting caller.
 func TestPrefetch(t *testing.T) {
 	sp, b := space(64), newTable()
 	c := chain(0, 10)
@@ -351,10 +351,10 @@ func TestPrefetch(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	closed(t, s)
-	s.Prefetch(ctx, c) // does nothing
+	s.Prefetch(ctx, c) // no effect after Close
 }
 
-// endless is a Backend whose reads end with their context.
+// endless is a Backend whose reads last until their context ends.
 type endless struct{ *table }
 
 func (b endless) Get(ctx context.Context, _ offload.SpaceID, _ []offload.Key, _ [][]byte) (int, error) {
@@ -362,8 +362,8 @@ func (b endless) Get(ctx context.Context, _ offload.SpaceID, _ []offload.Key, _ 
 	return 0, ctx.Err()
 }
 
-// TestWhoGivesUp: a read that takes longer than Disk.PerToken is an error of the Backend, and one
-// that a caller has no time for is none.
+// TestWhoGivesUp: a read that takes longer than Disk.PerToken is an error of the Backend. One that
+// takes longer than the caller's deadline is not.
 func TestWhoGivesUp(t *testing.T) {
 	sp, b, c := space(64), endless{newTable()}, chain(0, 10)
 	b.Put(ctx, sp.ID(), c, contents(sp, c))
@@ -383,9 +383,9 @@ func TestWhoGivesUp(t *testing.T) {
 	}
 }
 
-// TestTimeLimit gives up a read by the tokens that are missing.
+// TestTimeLimit: the time limit of a read depends on the missing tokens.
 func TestTimeLimit(t *testing.T) {
-	sp, b := space(64), gated{newTable(), make(chan struct{}), nil, make(chan struct{}, 1)}
+	sp, b := space(64), gateTable{newTable(), make(chan struct{}), nil, make(chan struct{}, 1)}
 	c := chain(0, 10)
 	b.Put(ctx, sp.ID(), c, contents(sp, c))
 	s := opened(t, offload.Config{Space: sp, MemoryBytes: 64 * 12, Disk: offload.Disk{Backend: b, PerToken: 1}})
@@ -403,10 +403,11 @@ func TestTimeLimit(t *testing.T) {
 	}
 }
 
-// TestOverQuota has more blocks than may wait: the others are counted, and nothing leaks.
+// TestOverQuota has more blocks than may wait to be written: the others are counted, and nothing
+// leaks.
 func TestOverQuota(t *testing.T) {
 	for _, ingest := range []offload.Ingestion{offload.All, offload.Evicted} {
-		sp, b := space(64), gated{newTable(), nil, make(chan struct{}), make(chan struct{})}
+		sp, b := space(64), gateTable{newTable(), nil, make(chan struct{}), make(chan struct{})}
 		s := opened(t, offload.Config{Space: sp, Policy: offload.LRU, MemoryBytes: 64 * 20, Disk: offload.Disk{Backend: b, Ingest: ingest, MaxInFlight: 16 * 3}})
 		c := chain(0, 40)
 		for i := range c {
@@ -443,9 +444,9 @@ func TestOverQuota(t *testing.T) {
 	}
 }
 
-// TestDeleteOfWhatWaits deletes one block that is being written, and one that waits for it.
+// TestDeleteOfWhatWaits deletes a block during its write, and one that waits to be written.
 func TestDeleteOfWhatWaits(t *testing.T) {
-	sp, b := space(64), gated{newTable(), nil, make(chan struct{}), make(chan struct{}, 9)}
+	sp, b := space(64), gateTable{newTable(), nil, make(chan struct{}), make(chan struct{}, 9)}
 	s := opened(t, offload.Config{Space: sp, MemoryBytes: 64 * 20, Disk: offload.Disk{Backend: b, Ingest: offload.All, MaxInFlight: 16 * 9}})
 	c := chain(0, 6)
 	for i := range c {
@@ -458,7 +459,7 @@ func TestDeleteOfWhatWaits(t *testing.T) {
 	}
 	done := make(chan error)
 	go func() { done <- s.Delete(ctx, c[0], c[4]) }()
-	for s.Stats().Disk.InFlight != 5 { // the one that waited is out
+	for s.Stats().Disk.InFlight != 5 { // the waiting one is out
 		runtime.Gosched()
 	}
 	close(b.put)
@@ -474,10 +475,10 @@ func TestDeleteOfWhatWaits(t *testing.T) {
 	closed(t, s)
 }
 
-// TestStalledBackend has a Backend that does not come to an end: what is deleted meanwhile waits
-// no more, and each Close waits.
+// TestStalledBackend: with a Backend that hangs, blocks deleted meanwhile leave the queue, and each
+// Close waits.
 func TestStalledBackend(t *testing.T) {
-	sp, b := space(64), gated{newTable(), nil, make(chan struct{}), make(chan struct{}, 9)}
+	sp, b := space(64), gateTable{newTable(), nil, make(chan struct{}), make(chan struct{}, 9)}
 	s := opened(t, offload.Config{Space: sp, MemoryBytes: 64 * 20, Disk: offload.Disk{Backend: b, Ingest: offload.All, MaxInFlight: 16 * 3}})
 	c := chain(0, 3)
 	for i := range 2 {
@@ -524,25 +525,25 @@ func TestStalledBackend(t *testing.T) {
 	}
 }
 
-// refusing is a Backend each of whose operations fails.
-type refusing struct{ *table }
+// failTable is a table whose operations fail.
+type failTable struct{ *table }
 
-func (b refusing) Has(context.Context, offload.SpaceID, []offload.Key, []bool) error {
+func (b failTable) Has(context.Context, offload.SpaceID, []offload.Key, []bool) error {
 	return errTrouble
 }
 
-func (b refusing) Put(context.Context, offload.SpaceID, []offload.Key, [][]byte) (int, error) {
+func (b failTable) Put(context.Context, offload.SpaceID, []offload.Key, [][]byte) (int, error) {
 	return 0, errTrouble
 }
 
-func (b refusing) Delete(context.Context, offload.SpaceID, []offload.Key) error { return errTrouble }
+func (b failTable) Delete(context.Context, offload.SpaceID, []offload.Key) error { return errTrouble }
 
-// TestLastError has each operation of the Backend fail. What is told of it can ask the store.
+// TestLastError has each operation of the Backend fail. OnError may call the store.
 func TestLastError(t *testing.T) {
 	sp := space(64)
 	var s *offload.Store
 	var told []error
-	s = opened(t, offload.Config{Space: sp, MemoryBytes: 64 * 20, Disk: offload.Disk{Backend: refusing{newTable()}, Ingest: offload.All, OnError: func(err error) {
+	s = opened(t, offload.Config{Space: sp, MemoryBytes: 64 * 20, Disk: offload.Disk{Backend: failTable{newTable()}, Ingest: offload.All, OnError: func(err error) {
 		told = append(told, err, s.Stats().Disk.LastError)
 	}}})
 	defer closed(t, s)
@@ -554,7 +555,7 @@ func TestLastError(t *testing.T) {
 			t.Error(op, err)
 		}
 		if len(told) != 2 || told[0] != err || told[1] != err {
-			t.Errorf("%s: %v were told, not %v", op, told, err)
+			t.Errorf("%s: %v reported, want %v", op, told, err)
 		}
 		told = nil
 	}
@@ -573,7 +574,7 @@ func TestLastError(t *testing.T) {
 	}
 }
 
-// trouble is a table that fails, is full, or gives less than it has, at random.
+// trouble is a table that fails, is full, or returns less than it has, at random.
 type trouble struct {
 	*table
 	mu   sync.Mutex
@@ -581,7 +582,7 @@ type trouble struct {
 	seen map[string]int
 }
 
-// ends is a key of contexts that end before the operation does.
+// ends is the key of contexts that end before the operation does.
 type ends struct{}
 
 var errTrouble = errors.New("trouble")
@@ -628,7 +629,8 @@ func (b *trouble) Put(ctx context.Context, space offload.SpaceID, keys []offload
 	return b.table.Put(ctx, space, keys, src)
 }
 
-// anything does an operation at random, which can be given up, and checks the bytes of its blocks.
+// anything does a random operation, perhaps with a context that ends, and checks the bytes of the
+// blocks.
 func anything(t *testing.T, s *offload.Store, sp offload.Space, r *rand.Rand) {
 	c := chain(r.IntN(12), 1+r.IntN(24))
 	from := r.IntN(len(c))
@@ -687,9 +689,8 @@ func anything(t *testing.T, s *offload.Store, sp offload.Space, r *rand.Rand) {
 	cancel()
 }
 
-// TestTiersConcurrently has all operations at the same time on a store above a disk that
-// fails, with contexts that end: each block that is returned is right, and in the end no
-// reference is left.
+// TestTiersConcurrently runs all operations concurrently on a store with a disk that fails, with
+// contexts that end: each returned block is right, and in the end no reference is left.
 func TestTiersConcurrently(t *testing.T) {
 	sum := make(map[string]int)
 	var total offload.Stats

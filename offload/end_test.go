@@ -21,7 +21,7 @@ import (
 
 var requests = flag.Int("offload.requests", 150, "requests of TestEndToEnd; long form: 1000")
 
-// A node is an engine, a store beside it, and an index that follows both over sockets.
+// A node is an engine, a store, and an index that follows both over sockets.
 type node struct {
 	t      *testing.T
 	r      *rand.Rand
@@ -33,7 +33,7 @@ type node struct {
 	segments *offload.Segments
 	store    *offload.Store
 	daemon   *publish.Publisher
-	whole    atomic.Int64 // times that all of the store was published again
+	whole    atomic.Int64 // number of times that the whole store was published again
 	endDaemon,
 	endIndex func()
 	ix *kvindex.Indexer
@@ -52,7 +52,7 @@ func (n *node) startEngine() {
 	n.must(err)
 }
 
-// startStore opens the store, and publishes what it tells at endpoints that stay.
+// startStore opens the store and publishes its events at fixed endpoints.
 func (n *node) startStore(endpoint, replay string) {
 	var err error
 	n.segments, err = offload.OpenSegments(offload.SegmentConfig{Dir: n.dir, Bytes: 160 << 10, SegmentBytes: 16 << 10, Buffered: true})
@@ -112,7 +112,7 @@ func (n *node) startIndex() {
 	}
 }
 
-// keys returns the engine's hashes of the whole blocks of a prompt.
+// keysOf returns the engine's hashes of the whole blocks of a prompt.
 func keysOf(tokens []uint32) (keys []offload.Key) {
 	var h enginehash.Hasher
 	parent := enginehash.NoneHash("")
@@ -123,8 +123,8 @@ func keysOf(tokens []uint32) (keys []offload.Key) {
 	return keys
 }
 
-// serve has a request computed: its connector loads what the store has, each byte of which is
-// compared, and stores the blocks of the prompt.
+// serve runs a request like an engine with a connector: it loads the blocks of the store and
+// compares their bytes, computes the prompt, and stores its blocks.
 func (n *node) serve(tokens []uint32, keys []offload.Key) {
 	l, err := n.store.Acquire(ctx, keys)
 	n.must(err)
@@ -143,7 +143,7 @@ func (n *node) serve(tokens []uint32, keys []offload.Key) {
 	n.must(n.store.Flush(ctx))
 }
 
-// tiers returns where each block of a prompt is, by the engine and the store.
+// tiers returns the tier of each block of a prompt, from the engine and the store.
 func (n *node) tiers(tokens []uint32, keys []offload.Key) []string {
 	copies := n.engine.Copies(tokens, "", "")
 	memory, _ := n.store.Resident()
@@ -163,9 +163,9 @@ func (n *node) tiers(tokens []uint32, keys []offload.Key) []string {
 	return tiers
 }
 
-// TestEndToEnd: a fake engine has real bytes stored, and an index that follows the engine and the
-// store over sockets says where each block of the last prompt is, and of no block that it is
-// where it is not, while engine, store and index are restarted.
+// TestEndToEnd: a fake engine stores real bytes. An index that follows the engine and the store
+// over sockets has the tier of each block of the last prompt, and no wrong one, while engine, store
+// and index are restarted.
 func TestEndToEnd(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	n := &node{t: t, r: rand.New(rand.NewPCG(7, 7)), dir: t.TempDir(), sp: space(300)}
@@ -244,8 +244,7 @@ func TestEndToEnd(t *testing.T) {
 	}
 }
 
-// compare says which block of a prompt is not where the index says, or, if all is wanted, is
-// somewhere and the index does not say so.
+// compare returns a block whose tier in the index is wrong or, if all, missing.
 func (n *node) compare(tokens []uint32, keys []offload.Key, found map[string]int, all bool) string {
 	e, err := n.ix.Explain(ctx, &kvindex.Request{Model: "m", Tokens: tokens}, "a")
 	if err != nil {

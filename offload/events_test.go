@@ -12,16 +12,16 @@ import (
 	"github.com/kvindex/kvindex/offload"
 )
 
-// told is what a reader of events knows.
-type told struct {
+// eventModel is the state that a reader of events keeps.
+type eventModel struct {
 	t      testing.TB
 	events offload.Events
-	holds  map[held]bool
+	holds  map[heldBlock]bool
 	parent map[offload.Key]offload.Key
-	of     map[offload.EventKind]int // events
+	of     map[offload.EventKind]int // number of events
 }
 
-type held struct {
+type heldBlock struct {
 	tier  offload.Tier
 	space offload.SpaceID
 	key   offload.Key
@@ -33,8 +33,8 @@ var done = func() context.Context {
 	return ctx
 }()
 
-// read reads what waits.
-func (w *told) read() {
+// read applies the events that wait.
+func (w *eventModel) read() {
 	events, err := w.events.Next(done)
 	if err != nil {
 		return
@@ -42,7 +42,7 @@ func (w *told) read() {
 	w.apply(events)
 }
 
-func (w *told) apply(events []offload.Event) {
+func (w *eventModel) apply(events []offload.Event) {
 	whole := len(events) > 0 && events[0].Kind == offload.BlocksCleared
 	for i, ev := range events {
 		w.of[ev.Kind]++
@@ -57,9 +57,9 @@ func (w *told) apply(events []offload.Event) {
 			w.t.Errorf("event %d of all that is held has a parent", i)
 		}
 		for _, k := range ev.Keys {
-			b := held{ev.Tier, ev.Space, k}
+			b := heldBlock{ev.Tier, ev.Space, k}
 			if w.holds[b] == (ev.Kind == offload.BlocksStored) {
-				w.t.Errorf("%x was told twice in %s: %d", k[:4], ev.Tier, ev.Kind)
+				w.t.Errorf("%x was reported twice in %s: %d", k[:4], ev.Tier, ev.Kind)
 			}
 			if ev.Kind == offload.BlocksStored && ev.Tier == offload.TierMemory && !whole {
 				if parent != w.parent[k] {
@@ -76,8 +76,8 @@ func (w *told) apply(events []offload.Event) {
 	}
 }
 
-func newTold(t testing.TB, most int) *told {
-	w := &told{t: t, holds: make(map[held]bool), parent: make(map[offload.Key]offload.Key), of: make(map[offload.EventKind]int)}
+func newEventModel(t testing.TB, most int) *eventModel {
+	w := &eventModel{t: t, holds: make(map[heldBlock]bool), parent: make(map[offload.Key]offload.Key), of: make(map[offload.EventKind]int)}
 	w.events.Most = most
 	for branch := range 12 {
 		c := chain(branch, 80)
@@ -88,14 +88,14 @@ func newTold(t testing.TB, most int) *told {
 	return w
 }
 
-// compare compares what was told with what is there.
-func (w *told) compare(stores []*offload.Store, spaces []offload.Space, b offload.Backend) (n int) {
+// compare compares the model with the stores and the disk.
+func (w *eventModel) compare(stores []*offload.Store, spaces []offload.Space, b offload.Backend) (n int) {
 	w.t.Helper()
-	want := make(map[held]bool)
+	want := make(map[heldBlock]bool)
 	for i, s := range stores {
 		keys, _ := s.Resident()
 		for k := range keys {
-			want[held{offload.TierMemory, spaces[i].ID(), k}] = true
+			want[heldBlock{offload.TierMemory, spaces[i].ID(), k}] = true
 		}
 		for branch := range 12 {
 			c := chain(branch, 80)
@@ -105,26 +105,26 @@ func (w *told) compare(stores []*offload.Store, spaces []offload.Space, b offloa
 			}
 			for j, k := range c {
 				if hit[j] {
-					want[held{offload.TierDisk, spaces[i].ID(), k}] = true
+					want[heldBlock{offload.TierDisk, spaces[i].ID(), k}] = true
 				}
 			}
 		}
 	}
 	for k := range w.holds {
 		if !want[k] {
-			w.t.Fatalf("%x of %s was told, and is not there", k.key[:4], k.tier)
+			w.t.Fatalf("%x of %s was reported, but is not there", k.key[:4], k.tier)
 		}
 	}
 	for k := range want {
 		if !w.holds[k] {
-			w.t.Fatalf("%x of %s is there, and was not told", k.key[:4], k.tier)
+			w.t.Fatalf("%x of %s is there, but was not reported", k.key[:4], k.tier)
 		}
 	}
 	return len(w.holds)
 }
 
-// TestEvents: two stores above one directory, whose files come and go, are restarted, and fail.
-// After each step what was told is what is there.
+// TestEvents: two stores on one directory have their files removed and restored, are restarted, and
+// fail. After each step the reported blocks are those that are there.
 func TestEvents(t *testing.T) {
 	sum := make(map[offload.EventKind]int)
 	for seed := range uint64(max(*seeds/3, 4)) {
@@ -135,7 +135,7 @@ func TestEvents(t *testing.T) {
 			cfg.Bytes, cfg.SegmentBytes = 4<<17, 1<<17
 		}
 		spaces := []offload.Space{space(600), space(500)}
-		var w *told
+		var w *eventModel
 		var b *offload.Segments
 		var stores []*offload.Store
 		begin := func() {
@@ -145,7 +145,7 @@ func TestEvents(t *testing.T) {
 			}); err != nil {
 				t.Fatal(err)
 			}
-			w, stores = newTold(t, 0), nil
+			w, stores = newEventModel(t, 0), nil
 			if err := b.Tell(&w.events); err != nil {
 				t.Fatal(err)
 			}
@@ -176,7 +176,7 @@ func TestEvents(t *testing.T) {
 				w.read()
 				for k := range w.holds {
 					if k.tier == offload.TierMemory {
-						t.Fatal("a closed store has told no removal")
+						t.Fatal("a closed store has reported no removal")
 					}
 				}
 				faults = false
@@ -184,7 +184,7 @@ func TestEvents(t *testing.T) {
 					t.Fatal(err)
 				}
 				if w.read(); len(w.holds) > 0 {
-					t.Fatal("closed segments have told of blocks")
+					t.Fatal("closed segments have reported blocks")
 				}
 				for kind, n := range w.of {
 					sum[kind] += n
@@ -225,14 +225,14 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestEventsLag: while several goroutines use the store, a reader that now and then asks for all
-// that is held, or is too slow, is told of each block once.
+// TestEventsLag: while several goroutines use the store, a reader that sometimes requests all held
+// blocks, or is too slow, gets each block once.
 func TestEventsLag(t *testing.T) {
 	cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 4 << 15, SegmentBytes: 1 << 15, Buffered: true}
 	sp := space(600)
 	for _, most := range []int{1, 100, 1 << 20} {
 		b := openSegments(t, cfg)
-		w := newTold(t, most)
+		w := newEventModel(t, most)
 		if err := b.Tell(&w.events); err != nil {
 			t.Fatal(err)
 		}
@@ -289,16 +289,16 @@ func TestEventsLag(t *testing.T) {
 	}
 }
 
-// TestEventsCorrupt: what is on disk is told at first, and a block that is found corrupt is
-// told as removed.
+// TestEventsCorrupt: the blocks on disk are reported at first, and a corrupt block is reported as
+// removed when it is found.
 func TestEventsCorrupt(t *testing.T) {
-	cfg, name, image := filled(t) // 5 of 6
+	cfg, name, image := filled(t) // 5 of 6 blocks
 	sp, c := space(40), chain(0, 6)
 	image[bytes.Index(image, content(sp, c[2]))]++
 	if err := os.WriteFile(name, image, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	b, w := openSegments(t, cfg), newTold(t, 0)
+	b, w := openSegments(t, cfg), newEventModel(t, 0)
 	defer b.Close()
 	if err := b.Tell(&w.events); err != nil {
 		t.Fatal(err)
@@ -308,7 +308,7 @@ func TestEventsCorrupt(t *testing.T) {
 	stores, spaces := []*offload.Store{s}, []offload.Space{sp}
 	w.read()
 	if n := w.compare(stores, spaces, b); n != 5 {
-		t.Fatalf("%d blocks were told, want 5", n)
+		t.Fatalf("%d blocks were reported, want 5", n)
 	}
 	if l, err := s.Acquire(ctx, c); l.Len() != 2 || !errors.Is(err, offload.ErrCorrupt) {
 		t.Fatal(l.Len(), err)
@@ -320,7 +320,7 @@ func TestEventsCorrupt(t *testing.T) {
 	}
 	w.read()
 	if n := w.compare(stores, spaces, b); n != 6 {
-		t.Fatalf("%d blocks were told, want 2 in memory and 4 on disk", n)
+		t.Fatalf("%d blocks were reported, want 2 in memory and 4 on disk", n)
 	}
 	b.Close()
 	if err := b.Tell(&w.events); !errors.Is(err, offload.ErrClosed) {
@@ -328,26 +328,27 @@ func TestEventsCorrupt(t *testing.T) {
 	}
 }
 
-// telling is a file that is told of while its first block is read, which has other bytes.
-type telling struct {
+// tellFile is a file on which tell is called during the first read, which returns wrong bytes.
+type tellFile struct {
 	offload.BlockFile
 	tell func()
 }
 
-func (f telling) ReadAt(b []byte, at int64) (int, error) {
+func (f tellFile) ReadAt(b []byte, at int64) (int, error) {
 	f.tell()
 	n, err := f.BlockFile.ReadAt(b, at)
 	b[n-1] ^= 1
 	return n, err
 }
 
-// TestTellDuringGet: Tell waits for a read that finds a corrupt block, and not that for Tell.
+// TestTellDuringGet: Tell waits for a read that finds a corrupt block, and the read does not wait
+// for Tell.
 func TestTellDuringGet(t *testing.T) {
 	var b *offload.Segments
 	var events offload.Events
 	var told sync.WaitGroup
 	b, err := offload.OpenSegmentsOn(offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 20, SegmentBytes: 1 << 17}, func(f offload.BlockFile) offload.BlockFile {
-		return telling{f, func() {
+		return tellFile{f, func() {
 			told.Go(func() {
 				if err := b.Tell(&events); err != nil {
 					t.Error(err)

@@ -14,8 +14,8 @@ import (
 	"github.com/kvindex/kvindex/offload"
 )
 
-// A store publishes what it holds, and an index follows it. Whenever the index connects, it gets
-// all blocks.
+// A store publishes its blocks, and an index follows it. At each connection the index gets all of
+// them.
 func ExampleEvents() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -47,7 +47,7 @@ func ExampleEvents() {
 		}
 	})
 	hashes := offload.Keys(offload.Key{}, 16, make([]uint32, 20*16))
-	blocks, err := store.Alloc(ctx, len(hashes)) // and fill them
+	blocks, err := store.Alloc(ctx, len(hashes)) // fill the blocks here
 	if err != nil {
 		log.Fatal(err)
 	}

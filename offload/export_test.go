@@ -8,7 +8,7 @@ import (
 	"github.com/kvindex/kvindex/offload/internal/queues"
 )
 
-// Counts returns what a store has done, by name.
+// Counts returns the counters of a store, by name.
 func (s *Store) Counts() map[string]uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -23,7 +23,7 @@ func (s *Store) Counts() map[string]uint64 {
 	}
 }
 
-// Resident returns the keys of all blocks in memory, and how many ghosts there are.
+// Resident returns the keys of all blocks in memory, and the number of ghosts.
 func (s *Store) Resident() (keys map[Key]bool, ghosts int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,10 +41,10 @@ func (t *Times) Add(took time.Duration) { t.add(took) }
 
 type BlockFile = blockFile
 
-// MaxBlock returns the bytes of the largest block that segments take.
+// MaxBlock returns the size of the largest block for segments.
 func (s *Segments) MaxBlock() int64 { return s.maxBlock() }
 
-// OpenSegmentsOn opens a directory whose files are others.
+// OpenSegmentsOn opens a directory with replaced files.
 func OpenSegmentsOn(cfg SegmentConfig, other func(BlockFile) BlockFile) (*Segments, error) {
 	return openSegments(cfg, func(name string, flag int) (blockFile, bool, error) {
 		f, direct, err := openBy(openDirect)(name, flag)
@@ -55,12 +55,12 @@ func OpenSegmentsOn(cfg SegmentConfig, other func(BlockFile) BlockFile) (*Segmen
 	})
 }
 
-// OpenSegmentsWith opens a directory with another way past the page cache.
+// OpenSegmentsWith opens a directory with another function for direct I/O.
 func OpenSegmentsWith(cfg SegmentConfig, direct func(string, int) (*os.File, error)) (*Segments, error) {
 	return openSegments(cfg, openBy(direct))
 }
 
-// VerifyImage reads a segment, and returns the keys of its blocks that are right.
+// VerifyImage reads a segment and returns the keys of its valid blocks.
 func VerifyImage(space SpaceID, b []byte) (keys []Key, v Verified, err error) {
 	live := make(map[blockName]bool)
 	err = v.read(bytes.NewReader(b), int64(len(b)), live)

@@ -11,7 +11,7 @@ import (
 	"github.com/kvindex/kvindex/offload"
 )
 
-// wire makes the message of vLLM that tells changes.
+// wire encodes changes as a message of vLLM.
 func wire(changes []offload.Event) []byte {
 	var evs []fakeengine.Event
 	for _, ev := range changes {
@@ -31,8 +31,8 @@ func wire(changes []offload.Event) []byte {
 	return fakeengine.Payload(1, 0, evs...)
 }
 
-// TestIndex: an index that is fed by the events of a store says what is in which tier of
-// each prompt after each step, and nothing when the store is closed.
+// TestIndex: an index with the events of a store has the tier of each block of each prompt after
+// each step, and none when the store is closed.
 func TestIndex(t *testing.T) {
 	ix, err := kvindex.New()
 	must(t, err)
@@ -58,7 +58,7 @@ func TestIndex(t *testing.T) {
 			ks[i] = offload.Key(h)
 		}
 		keys = append(keys, ks)
-		send("engine", fakeengine.Payload(1, 0, stored, removed)) // names the blocks, and holds none
+		send("engine", fakeengine.Payload(1, 0, stored, removed)) // names the blocks without holding any
 	}
 	for _, note := range []events.Note{events.NoteTiers, events.NoteOpened} {
 		if err := ix.Sink().StreamNote("a", "m", "store", note); err != nil {

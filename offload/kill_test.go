@@ -16,15 +16,15 @@ import (
 
 var kills = flag.Int("offload.kills", 25, "long form: kill -9 of a process with segments, 500")
 
-// numbered returns a key that nobody else has.
+// numbered returns the key of number i.
 func numbered(i int) []offload.Key { return []offload.Key{{byte(i), byte(i >> 8), byte(i >> 16), 1}} }
 
 func killConfig(dir string) offload.SegmentConfig {
 	return offload.SegmentConfig{Dir: dir, Bytes: 4 << 15, SegmentBytes: 1 << 15, Buffered: true}
 }
 
-// TestKilledChild is the process that TestKill kills: it writes blocks, and says a number
-// when Put has returned for it. Each fourth block it deletes soon, and says -number.
+// TestKilledChild is the process that TestKill kills. It writes blocks, prints the number of each
+// after Put, deletes each fourth one soon after and prints its negative number.
 func TestKilledChild(t *testing.T) {
 	dir := os.Getenv("KVOFFLOAD_KILL")
 	if dir == "" {
@@ -56,14 +56,14 @@ func TestKilledChild(t *testing.T) {
 	}
 }
 
-// TestKill kills a process at random points of writing, freeing and opening, on and on in
-// one directory. Each block is right or absent, those that were written last are there, those
-// that were deleted are not, and the files keep their bound.
+// TestKill kills a process at random points of writes, frees and opens, again and again in one
+// directory. Each block is right or absent, the last ones written are there, deleted ones are not,
+// and the files keep their bound.
 func TestKill(t *testing.T) {
 	dir, sp := t.TempDir(), space(1000)
 	r := rand.New(rand.NewPCG(1, 3))
 	next, torn, freed := 0, 0, 0
-	var last, gone []offload.Key // that Put returned for, and that Delete did
+	var last, gone []offload.Key // Put or Delete has returned for them
 	for kill := range *kills {
 		child := exec.Command(os.Args[0], "-test.run=^TestKilledChild$")
 		child.Env = append(os.Environ(), "KVOFFLOAD_KILL="+dir, "KVOFFLOAD_NEXT="+strconv.Itoa(next))
@@ -82,10 +82,10 @@ func TestKill(t *testing.T) {
 					last = append(last, numbered(n)...)
 				}
 			} else if lines.Text() != "opening" {
-				t.Fatalf("kill %d: the child says %q", kill, lines.Text())
+				t.Fatalf("kill %d: the child prints %q", kill, lines.Text())
 			}
 			if left <= 0 {
-				child.Process.Kill() // and hear what it said before
+				child.Process.Kill() // and read the rest of its output
 			}
 		}
 		child.Wait()
@@ -109,7 +109,7 @@ func TestKill(t *testing.T) {
 			all = append(all, numbered(i)...)
 		}
 		freed = len(all) - right(t, killConfig(dir), sp, all)
-		next++ // the one that it was at may be there
+		next++ // the one in progress may be there
 	}
 	t.Logf("%d kills: %d blocks, of which %d went with their file or were deleted; %d records torn", *kills, next, freed, torn)
 	if freed < *kills {
@@ -117,7 +117,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestIndexBytes measures what a block takes in the memory of Segments.
+// TestIndexBytes measures the memory of Segments for each block.
 func TestIndexBytes(t *testing.T) {
 	const n = 1 << 17
 	s := openSegments(t, offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 30, Buffered: true})
@@ -127,13 +127,13 @@ func TestIndexBytes(t *testing.T) {
 		keys, src[i] = append(keys, numbered(i)...), []byte{1}
 	}
 	before := heap()
-	// As they come: all at once would leave growth out.
+	// In small steps, so that growth is measured too.
 	for i := 0; i < n; i += 512 {
 		if _, err := s.Put(ctx, offload.SpaceID{}, keys[i:i+512], src[i:i+512]); err != nil {
 			t.Fatal(err)
 		}
 	}
-	per := float64(heap()-before) / n // what went meanwhile makes it less
+	per := float64(heap()-before) / n // garbage freed meanwhile lowers it
 	t.Logf("%.1f bytes a block", per)
 	if per > 64 {
 		t.Errorf("%.1f bytes a block, at most 64", per)
@@ -148,7 +148,7 @@ func TestIndexBytes(t *testing.T) {
 func heap() int64 {
 	var m runtime.MemStats
 	runtime.GC()
-	runtime.GC() // the scratch pool goes with the second
+	runtime.GC() // the second one frees the scratch pool
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }

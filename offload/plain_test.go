@@ -6,16 +6,16 @@ import (
 	"github.com/kvindex/kvindex/offload"
 )
 
-// plain is a Store with slices, maps and no memory of blocks.
+// plain is the model of a Store, without memory for blocks.
 type plain struct {
 	cfg      offload.Config
 	capacity int
 	share    int // of the small queue
 	blocks   map[offload.Key]*plainBlock
 	loose    int // blocks of leases that are not resident
-	// The queues, the newest first. LRU and FIFO have small alone.
+	// The queues, newest first. LRU and FIFO use small only.
 	small, main []*plainBlock
-	ghosts      []offload.Key // the oldest first
+	ghosts      []offload.Key // oldest first
 	count       map[string]uint64
 }
 
@@ -89,7 +89,7 @@ func (p *plain) release(bs []*plainBlock) {
 	}
 }
 
-// room makes room for a block, if there is or can be any.
+// room makes room for a block, if possible.
 func (p *plain) room() bool {
 	if len(p.blocks)+p.loose < p.capacity {
 		return true
@@ -146,7 +146,7 @@ func (p *plain) room() bool {
 	}
 }
 
-// alloc returns n blocks that are not resident, or fewer.
+// alloc returns at most n blocks that are not resident.
 func (p *plain) alloc(n int) (bs []*plainBlock) {
 	for range n {
 		if !p.room() {
@@ -159,7 +159,6 @@ func (p *plain) alloc(n int) (bs []*plainBlock) {
 	return bs
 }
 
-// write reserves and commits.
 func (p *plain) write(prefix, keys []offload.Key) int {
 	hold := func(keys []offload.Key) (held []*plainBlock) {
 		for _, k := range keys {
@@ -210,7 +209,7 @@ func (p *plain) commit(prefix, keys []offload.Key, bs []*plainBlock) {
 		p.loose--
 		if at := slices.Index(p.ghosts, k); at >= 0 {
 			b.inMain = true
-			p.ghosts[at] = offload.Key{} // keeps its place in the bound
+			p.ghosts[at] = offload.Key{} // still counts for the bound
 			p.count["ghostHits"]++
 		}
 		p.push(b)

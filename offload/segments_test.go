@@ -39,8 +39,8 @@ func TestSegments(t *testing.T) {
 	}
 }
 
-// filled returns a directory with one segment of 6 blocks of 40 bytes, one deleted, and the
-// name and bytes of its file.
+// filled returns a directory with one segment of 6 blocks of 40 bytes, one deleted, and the name
+// and bytes of its file.
 func filled(t testing.TB) (cfg offload.SegmentConfig, name string, image []byte) {
 	cfg = offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 20, Buffered: true}
 	s := openSegments(t, cfg)
@@ -61,8 +61,7 @@ func filled(t testing.TB) (cfg offload.SegmentConfig, name string, image []byte)
 	return cfg, names[0], image
 }
 
-// right opens a directory, checks each block of a chain that it returns, and returns how
-// many of the blocks are there.
+// right opens a directory, checks the blocks of a chain in it, and returns their number.
 func right(t testing.TB, cfg offload.SegmentConfig, sp offload.Space, c []offload.Key) (n int) {
 	t.Helper()
 	s := openSegments(t, cfg)
@@ -78,8 +77,8 @@ func right(t testing.TB, cfg offload.SegmentConfig, sp offload.Space, c []offloa
 	return n
 }
 
-// TestCutAndFlip cuts a segment at each byte, and flips each byte: a block is right or
-// absent, and verify tells a cut from a flip.
+// TestCutAndFlip cuts a segment at each byte, and flips each byte: a block is right or absent, and
+// verify distinguishes a cut from a flip.
 func TestCutAndFlip(t *testing.T) {
 	cfg, name, image := filled(t)
 	sp, c := space(40), chain(0, 6)
@@ -101,7 +100,7 @@ func TestCutAndFlip(t *testing.T) {
 		}
 		want := whole
 		if header+6*record+96 <= cut {
-			want = 5 // the deletion is whole
+			want = 5 // the deletion is complete
 		}
 		if v.Right != want || v.Corrupt != 0 || v.Absent > 1 {
 			t.Fatalf("cut at %d: %+v, want %d right", cut, v, want)
@@ -133,13 +132,13 @@ func TestCutAndFlip(t *testing.T) {
 	}
 }
 
-// FuzzSegment changes and cuts a segment: its reader finds blocks that were in it, and says
-// how many.
+// FuzzSegment changes and cuts a segment: its reader finds only blocks that were in it, and counts
+// the others.
 func FuzzSegment(f *testing.F) {
 	_, _, image := filled(f)
 	sp, c := space(40), chain(0, 6)
 	f.Add(uint16(64), uint16(len(image)), image[64:256])
-	f.Add(uint16(256), uint16(len(image)), image[64:256]) // a record at another place
+	f.Add(uint16(256), uint16(len(image)), image[64:256]) // a record at another position
 	f.Add(uint16(448), uint16(700), make([]byte, 192))
 	f.Fuzz(func(t *testing.T, at, size uint16, patch []byte) {
 		b := bytes.Clone(image)
@@ -159,7 +158,6 @@ func FuzzSegment(f *testing.F) {
 	})
 }
 
-// dirBytes returns the bytes of all files of a directory.
 func dirBytes(t testing.TB, dir string) (sum int64) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -174,7 +172,7 @@ func dirBytes(t testing.TB, dir string) (sum int64) {
 	return sum
 }
 
-// faulty is a file that fails at times. Its reads can come at the same time.
+// faulty is a file that fails at times. It allows concurrent reads.
 type faulty struct {
 	offload.BlockFile
 	mu   *sync.Mutex
@@ -214,9 +212,9 @@ func (f faulty) ReadAt(b []byte, at int64) (int, error) {
 	return f.BlockFile.ReadAt(b, at)
 }
 
-// TestSegmentsRandom has a map beside segments that are too few for all blocks, with
-// restarts and with disks that fail: what is there is right, what was put last is there,
-// what was deleted is not, and the files never have more bytes than the bound.
+// TestSegmentsRandom compares segments that are too small for all blocks with a map, with restarts
+// and failing disks: each block is right, the last ones put are there, deleted ones are not, and
+// the files keep their bound.
 func TestSegmentsRandom(t *testing.T) {
 	sum := make(map[string]int)
 	for seed := range uint64(max(*seeds/2, 4)) {
@@ -238,8 +236,8 @@ func TestSegmentsRandom(t *testing.T) {
 			return s
 		}
 		s := open()
-		gone := make(map[offload.Key]bool)  // deleted, and not put since
-		again := make(map[offload.Key]bool) // to be deleted again, after an error
+		gone := make(map[offload.Key]bool)  // deleted and not put since
+		again := make(map[offload.Key]bool) // to be deleted again after an error
 		for step := range 400 {
 			c := chain(r.IntN(12), 4+r.IntN(70))
 			from := max(0, len(c)-1-r.IntN(6))
@@ -271,7 +269,7 @@ func TestSegmentsRandom(t *testing.T) {
 				}
 				for i, k := range c[from:] {
 					delete(gone, k)
-					if i < n { // else the disk can have it from before
+					if i < n { // else an older write may still be on disk
 						delete(again, k)
 					}
 				}
@@ -283,7 +281,7 @@ func TestSegmentsRandom(t *testing.T) {
 					t.Fatal(err)
 				}
 				for i, h := range hit {
-					if !h && !had[i] { // one that it had can go with its file
+					if !h && !had[i] { // one that was there before may go with its file
 						t.Fatalf("seed %d, step %d: block %d of %d that Put returned for is absent", seed, step, i, n)
 					}
 				}
@@ -329,14 +327,14 @@ func TestSegmentsRandom(t *testing.T) {
 	t.Log(sum)
 }
 
-// damaged is a file in which what begins with some keys cannot be read, or has other bytes.
-type damaged struct {
+// damagedFile is a file in which the records of some keys are unreadable or have other bytes.
+type damagedFile struct {
 	offload.BlockFile
 	keys  map[offload.Key]error
 	reads *atomic.Int64
 }
 
-func (f damaged) ReadAt(b []byte, at int64) (int, error) {
+func (f damagedFile) ReadAt(b []byte, at int64) (int, error) {
 	f.reads.Add(1)
 	n, err := f.BlockFile.ReadAt(b, at)
 	for k, why := range f.keys {
@@ -345,20 +343,20 @@ func (f damaged) ReadAt(b []byte, at int64) (int, error) {
 		case why == syscall.EIO:
 			return 0, why
 		default:
-			b[i+64] ^= 1 // behind the header
+			b[i+64] ^= 1 // after the header
 		}
 	}
 	return n, err
 }
 
-// TestGetRandom compares Get with a map, for blocks that lie side by side or not, in files with
-// blocks that were deleted, have other bytes or cannot be read.
+// TestGetRandom compares Get with a map, for adjacent blocks and others, in files with deleted,
+// corrupt and unreadable ones.
 func TestGetRandom(t *testing.T) {
 	sum := make(map[string]int)
 	for seed := range uint64(max(*seeds/2, 6)) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		sp := space([]int{900, 5000, 40000, 200000}[seed%4])
-		f := damaged{keys: make(map[offload.Key]error), reads: new(atomic.Int64)}
+		f := damagedFile{keys: make(map[offload.Key]error), reads: new(atomic.Int64)}
 		s, err := offload.OpenSegmentsOn(offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 28, SegmentBytes: 2 << 20},
 			func(other offload.BlockFile) offload.BlockFile { f := f; f.BlockFile = other; return f })
 		must(t, err)
@@ -422,12 +420,12 @@ func TestGetRandom(t *testing.T) {
 			for _, at := range has(t, s, sp, c) {
 				now[c[at]] = true
 			}
-			for _, k := range c { // one that was read ahead can have been found corrupt, too
+			for _, k := range c { // a block read ahead may be found corrupt, too
 				if there[k] != now[k] && f.keys[k] != offload.ErrCorrupt || why == offload.ErrCorrupt && now[asked[want]] {
 					t.Fatalf("seed %d: %x is there: %v, and was: %v", seed, k, now[k], there[k])
 				}
 				if there[k] != now[k] && !errors.Is(err, offload.ErrCorrupt) {
-					t.Fatalf("seed %d: %x has gone, and Get says %v", seed, k, err)
+					t.Fatalf("seed %d: %x has gone, and Get returned %v", seed, k, err)
 				}
 			}
 			there = now
@@ -447,7 +445,7 @@ func TestGetRandom(t *testing.T) {
 	t.Log(sum)
 }
 
-// meeting is a file whose reads go on when so many are under way.
+// meeting is a file whose reads wait until want of them have begun.
 type meeting struct {
 	offload.BlockFile
 	want, reads int
@@ -465,7 +463,7 @@ func (f *meeting) ReadAt(b []byte, at int64) (int, error) {
 	return f.BlockFile.ReadAt(b, at)
 }
 
-// TestReadAhead has as many reads under way as may be, and no more than are needed.
+// TestReadAhead has the maximum of concurrent reads, and no more reads than needed.
 func TestReadAhead(t *testing.T) {
 	for name, c := range map[string]struct{ blocks, bytes, atOnce, all int }{
 		"one for small blocks":         {19, 48 << 10, 1, 1},
@@ -494,10 +492,10 @@ func TestReadAhead(t *testing.T) {
 	}
 }
 
-// TestCorruptAhead: Get tells of a corrupt block behind one that cannot be read.
+// TestCorruptAhead: Get reports a corrupt block after an unreadable one.
 func TestCorruptAhead(t *testing.T) {
 	sp, c := space(1<<20), chain(0, 2)
-	f := damaged{keys: make(map[offload.Key]error), reads: new(atomic.Int64)}
+	f := damagedFile{keys: make(map[offload.Key]error), reads: new(atomic.Int64)}
 	m := &meeting{want: 2, on: sync.NewCond(new(sync.Mutex))}
 	s, err := offload.OpenSegmentsOn(offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 26, SegmentBytes: 1 << 23}, func(other offload.BlockFile) offload.BlockFile {
 		f.BlockFile = other
@@ -515,18 +513,18 @@ func TestCorruptAhead(t *testing.T) {
 	}
 }
 
-// failing is a file each of whose operations fails so many times.
-type failing struct {
+// failFile is a file whose operations fail so many times.
+type failFile struct {
 	offload.BlockFile
 	times map[string]int
 }
 
-func (f failing) fails(op string) bool {
+func (f failFile) fails(op string) bool {
 	f.times[op]--
 	return f.times[op] >= 0
 }
 
-func (f failing) WriteAt(b []byte, at int64) (int, error) {
+func (f failFile) WriteAt(b []byte, at int64) (int, error) {
 	n, err := f.BlockFile.WriteAt(b, at)
 	if f.fails("write") {
 		return n, syscall.EIO // though all is there
@@ -534,14 +532,14 @@ func (f failing) WriteAt(b []byte, at int64) (int, error) {
 	return n, err
 }
 
-func (f failing) Truncate(size int64) error {
+func (f failFile) Truncate(size int64) error {
 	if f.fails("truncate") {
 		return syscall.EIO
 	}
 	return f.BlockFile.Truncate(size)
 }
 
-func (f failing) ReadAt(b []byte, at int64) (int, error) {
+func (f failFile) ReadAt(b []byte, at int64) (int, error) {
 	n, err := f.BlockFile.ReadAt(b, at)
 	if f.fails("read") {
 		b[200] ^= 1
@@ -549,12 +547,12 @@ func (f failing) ReadAt(b []byte, at int64) (int, error) {
 	return n, err
 }
 
-// TestDeletedStays has what hides a block from Delete, and opens the directory again: a block
+// TestDeletedStays has faults that hide a block from Delete, and opens the directory again: a block
 // that Delete has removed is not there.
 func TestDeletedStays(t *testing.T) {
 	for name, c := range map[string]struct {
-		put, get, del map[string]int // faults meanwhile
-		deletes       int            // that fail
+		put, get, del map[string]int // faults of each step
+		deletes       int            // number that fail
 	}{
 		"the deletion is not written":      {del: map[string]int{"write": 1}, deletes: 1},
 		"the deletion cannot be cut off":   {del: map[string]int{"write": 1, "truncate": 3}, deletes: 3},
@@ -562,9 +560,9 @@ func TestDeletedStays(t *testing.T) {
 		"a failed block cannot be cut off": {put: map[string]int{"write": 1, "truncate": 2}, deletes: 1},
 	} {
 		cfg, times := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 20, SegmentBytes: 1 << 17}, map[string]int{}
-		s, err := offload.OpenSegmentsOn(cfg, func(f offload.BlockFile) offload.BlockFile { return failing{f, times} })
+		s, err := offload.OpenSegmentsOn(cfg, func(f offload.BlockFile) offload.BlockFile { return failFile{f, times} })
 		must(t, err)
-		w := newTold(t, 100)
+		w := newEventModel(t, 100)
 		if err := s.Tell(&w.events); err != nil {
 			t.Fatal(err)
 		}
@@ -583,8 +581,8 @@ func TestDeletedStays(t *testing.T) {
 			if err := s.Delete(ctx, sp.ID(), ks[1:]); (err == nil) != (i == c.deletes) {
 				t.Errorf("%s: deletion %d: %v", name, i, err)
 			}
-			if w.read(); w.holds[held{offload.TierDisk, sp.ID(), ks[1]}] && len(has(t, s, sp, ks[1:])) == 0 {
-				t.Errorf("%s: deletion %d was not told", name, i)
+			if w.read(); w.holds[heldBlock{offload.TierDisk, sp.ID(), ks[1]}] && len(has(t, s, sp, ks[1:])) == 0 {
+				t.Errorf("%s: deletion %d was not reported", name, i)
 			}
 		}
 		if err := s.Close(); err != nil {
@@ -598,7 +596,7 @@ func TestDeletedStays(t *testing.T) {
 	}
 }
 
-// TestHotOutlives has blocks that are read outlive those that are not.
+// TestHotOutlives: blocks that are read outlive others.
 func TestHotOutlives(t *testing.T) {
 	cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 4 << 16, SegmentBytes: 1 << 16, Buffered: true}
 	s := openSegments(t, cfg)
@@ -623,14 +621,14 @@ func TestHotOutlives(t *testing.T) {
 		t.Errorf("%v, %v", hit, err)
 	}
 	if n, err := s.Put(ctx, sp.ID(), c[:1], [][]byte{make([]byte, 1<<16)}); n != 1 || err != nil {
-		t.Error(n, err) // is there
+		t.Error(n, err) // it is there already
 	}
 	if n, err := s.Put(ctx, offload.SpaceID{}, c[:1], [][]byte{make([]byte, 1<<16)}); n != 0 || err == nil {
 		t.Error("a block larger than a segment was put")
 	}
 }
 
-// TestOneProcess has a directory opened once.
+// TestOneProcess: a directory can be opened once.
 func TestOneProcess(t *testing.T) {
 	cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 20}
 	s := openSegments(t, cfg)
@@ -649,7 +647,7 @@ func TestOneProcess(t *testing.T) {
 	}
 }
 
-// fileSizes fails if a file is longer than a segment.
+// fileSizes checks that no file is longer than a segment.
 func fileSizes(t *testing.T, cfg offload.SegmentConfig) {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(cfg.Dir, "*.seg"))
@@ -663,8 +661,8 @@ func fileSizes(t *testing.T, cfg offload.SegmentConfig) {
 	}
 }
 
-// TestLargeBlocks puts blocks of most of a segment among small ones that are used: what is
-// copied on leaves room for them, and the last that was put is there.
+// TestLargeBlocks puts blocks of most of a segment between small, used ones: copied blocks leave
+// room for them, and the last block put is there.
 func TestLargeBlocks(t *testing.T) {
 	cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 2 << 16, SegmentBytes: 1 << 16, Buffered: true}
 	s := openSegments(t, cfg)
@@ -689,15 +687,14 @@ func TestLargeBlocks(t *testing.T) {
 	}
 }
 
-// TestOtherBounds opens a directory with other bounds than those that it was written with:
-// they hold from then on.
+// TestOtherBounds opens a directory with other bounds than before. They hold from then on.
 func TestOtherBounds(t *testing.T) {
 	cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 8 << 16, SegmentBytes: 1 << 16, Buffered: true}
 	src, next := [][]byte{make([]byte, 5000)}, 0
 	for _, bounds := range [][2]int64{{8 << 16, 1 << 16}, {4 << 16, 1 << 16}, {4 << 16, 2 << 16}, {7 << 16, 3 << 16}} {
 		cfg.Bytes, cfg.SegmentBytes = bounds[0], bounds[1]
 		s := openSegments(t, cfg)
-		for range 110 { // more than all files have
+		for range 110 { // more than all files can have
 			if n, err := s.Put(ctx, offload.SpaceID{}, numbered(next), src); n != 1 || err != nil {
 				t.Fatal(n, err)
 			}
@@ -712,8 +709,7 @@ func TestOtherBounds(t *testing.T) {
 	}
 }
 
-// TestBlockSizes gives buffers and blocks of sizes that do not fit: each is an error that
-// loses nothing.
+// TestBlockSizes has buffers and blocks of wrong sizes: each is an error that loses nothing.
 func TestBlockSizes(t *testing.T) {
 	cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 20, SegmentBytes: 1 << 16, Buffered: true}
 	s := openSegments(t, cfg)
@@ -743,13 +739,13 @@ func TestBlockSizes(t *testing.T) {
 	cfg.Bytes, cfg.SegmentBytes = 1<<33, 1<<32
 	s = openSegments(t, cfg)
 	defer s.Close()
-	if most := s.MaxBlock(); most != 1<<30 { // what a reader takes
+	if most := s.MaxBlock(); most != 1<<30 { // the limit of the reader
 		t.Errorf("a block of %d bytes", most)
 	}
 }
 
-// TestNoDirect has a file system that makes a file and then refuses to open it past the
-// page cache, as tmpfs did before Linux 6.6.
+// TestNoDirect has a file system that creates a file and then rejects direct I/O, as tmpfs did
+// before Linux 6.6.
 func TestNoDirect(t *testing.T) {
 	cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 20, SegmentBytes: 1 << 17}
 	s, err := offload.OpenSegmentsWith(cfg, func(name string, flag int) (*os.File, error) {
@@ -769,8 +765,7 @@ func TestNoDirect(t *testing.T) {
 	}
 }
 
-// TestLastNumber has a file of the last number that there is: what it has is there, and no
-// other follows it.
+// TestLastNumber has a file with the last number: its blocks are there, and no other file follows.
 func TestLastNumber(t *testing.T) {
 	cfg, name, _ := filled(t)
 	if err := os.Rename(name, filepath.Join(cfg.Dir, "ffffffff.seg")); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/kvindex/kvindex/offload"
 )
 
-// mapped copies n bytes out of a file that it maps.
+// mapped maps a file and copies n bytes out of it.
 func mapped(f *os.File, offset int64, n int) (b []byte, err error) {
 	skip := int(offset % int64(os.Getpagesize()))
 	m, err := unix.Mmap(int(f.Fd()), offset-int64(skip), skip+n, unix.PROT_READ, unix.MAP_SHARED)
@@ -23,7 +23,7 @@ func mapped(f *os.File, offset int64, n int) (b []byte, err error) {
 	return bytes.Clone(m[skip:][:n]), unix.Munmap(m)
 }
 
-// TestMappedChild is the process of TestMapped: it prints a block of the file that it was given.
+// TestMappedChild is the process of TestMapped: it prints a block of the file it inherits.
 func TestMappedChild(t *testing.T) {
 	var offset int64
 	var n int
@@ -36,8 +36,8 @@ func TestMappedChild(t *testing.T) {
 	os.Exit(0)
 }
 
-// TestMapped has other mappings of the files of a lease's blocks, one of another process: they
-// have the blocks' bytes, and those that are written later.
+// TestMapped maps the files of a lease's blocks again, also in another process: the mappings have
+// the bytes of the blocks, and of later writes.
 func TestMapped(t *testing.T) {
 	sp := space(3000)
 	s := opened(t, offload.Config{Space: sp, MemoryBytes: 3000 * 20, SlabBytes: 3000 * 7})

@@ -11,18 +11,18 @@ import (
 	"github.com/kvindex/kvindex/offload/backendtest"
 )
 
-// slotted is a table of slots.
-type slotted struct {
-	Nodes []slottedNode `json:"nodes"`
+// slotTable is a table of slots.
+type slotTable struct {
+	Nodes []slotNode `json:"nodes"`
 }
 
-type slottedNode struct {
-	Addr  string       `json:"addr"`
-	Port  int          `json:"port"`
-	Slots []slottedRun `json:"slots"`
+type slotNode struct {
+	Addr  string    `json:"addr"`
+	Port  int       `json:"port"`
+	Slots []slotRun `json:"slots"`
 }
 
-type slottedRun struct {
+type slotRun struct {
 	Start int `json:"start"`
 	End   int `json:"end"`
 }
@@ -44,8 +44,8 @@ func TestSpreadSlots(t *testing.T) {
 	})
 }
 
-// TestSlotsRandom compares tables of random runs with a list of slots: each node has its share of
-// the keys, and a key moves only if its slot has another node.
+// TestSlotsRandom compares random tables with a list of slots: each node has its share of the keys,
+// and a key moves only with its slot.
 func TestSlotsRandom(t *testing.T) {
 	const n = 4000
 	sp := space(1).ID()
@@ -58,12 +58,12 @@ func TestSlotsRandom(t *testing.T) {
 			owner[slot] = r.IntN(len(names))
 		}
 		where := func() map[offload.Key]string {
-			var tab slotted
+			var tab slotTable
 			for i, name := range names {
-				node := slottedNode{Addr: name[:1], Port: i + 1}
+				node := slotNode{Addr: name[:1], Port: i + 1}
 				for slot, o := range owner {
 					if o == i {
-						node.Slots = append(node.Slots, slottedRun{slot, slot})
+						node.Slots = append(node.Slots, slotRun{slot, slot})
 					}
 				}
 				tab.Nodes = append(tab.Nodes, node)
@@ -133,7 +133,7 @@ func TestSlotsRefused(t *testing.T) {
 	}
 }
 
-// FuzzSlots has any bytes as a table: one that is taken gives each slot one node.
+// FuzzSlots has any bytes as a table: a valid one gives each slot one node.
 func FuzzSlots(f *testing.F) {
 	f.Add([]byte(twoNodes))
 	f.Add([]byte(`{"nodes": [{"addr": "10.0.0.1", "port": 7, "slots": []}, {"addr": "::1", "port": 65535, "slots": [{"start": 0, "end": 1099511627776}]}]}`))
@@ -150,7 +150,7 @@ func FuzzSlots(f *testing.F) {
 		for _, tab := range tables {
 			sum += len(tab.blocks[offload.SpaceID{}])
 		}
-		var tab slotted
+		var tab slotTable
 		if err := json.Unmarshal(b, &tab); sum != len(keys) || err != nil || len(tab.Nodes) != 2 {
 			t.Errorf("%d of %d blocks, %v, %+v", sum, len(keys), err, tab)
 		}

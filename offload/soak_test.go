@@ -14,8 +14,8 @@ import (
 
 var soak = flag.Duration("offload.soak", 0, "long form: how long TestSoak has a store at full load, 10m")
 
-// TestSoak has a store above segments at full load, in rounds. At the end of each nothing is
-// leased or in flight, and heap, files and goroutines are not more than after the second round.
+// TestSoak runs a store with segments at full load, in rounds. At the end of each, nothing is
+// leased or in flight, and heap, files and goroutines have not grown since the second round.
 func TestSoak(t *testing.T) {
 	const (
 		blocks  = 60
@@ -25,7 +25,7 @@ func TestSoak(t *testing.T) {
 	sp := space(4 << 10)
 	cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: MiB, SegmentBytes: MiB / 8}
 	segments := openSegments(t, cfg)
-	events := newTold(t, 500)
+	events := newEventModel(t, 500)
 	if err := segments.Tell(&events.events); err != nil {
 		t.Fatal(err)
 	}
@@ -51,10 +51,10 @@ func TestSoak(t *testing.T) {
 		wg.Wait()
 		events.read()
 		for st := s.Stats(); st.Leased > 0 || st.Disk.InFlight > 0 || st.Disk.Reading > 0; st = s.Stats() {
-			runtime.Gosched() // reads that were given up, and fetches ahead
+			runtime.Gosched() // abandoned reads and prefetches
 		}
 		for rounds > 1 && runtime.NumGoroutine() > first.goroutines+workers {
-			runtime.Gosched() // those that gave up
+			runtime.Gosched() // goroutines of abandoned reads
 		}
 		now.heap, now.goroutines, now.files = heap(), runtime.NumGoroutine(), 0
 		if open, err := os.ReadDir("/proc/self/fd"); err == nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/kvindex/kvindex/offload/backendtest"
 )
 
-// spreadOver returns tables with names, and a Backend over them.
+// spreadOver returns tables by name, and a Backend over them.
 func spreadOver(t testing.TB, names ...string) (map[string]*table, offload.Backend) {
 	t.Helper()
 	tables, backends := tablesOf(names...)
@@ -37,7 +37,7 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestSpreadPlaces: each backend has its part of the keys, random or in a row, and when one
+// TestSpreadPlaces: each backend has its share of the keys, random or consecutive, and when one
 // leaves only its keys move.
 func TestSpreadPlaces(t *testing.T) {
 	const n = 8000
@@ -87,7 +87,7 @@ func TestSpreadPlaces(t *testing.T) {
 	}
 }
 
-// TestSpreadHole: what lies behind the first block that a backend lacks is not counted.
+// TestSpreadHole: blocks after the first one that is missing do not count.
 func TestSpreadHole(t *testing.T) {
 	const n = 64
 	sp := offload.Space{BlockTokens: 1, BlockBytes: 1, Ranks: 1}.ID()

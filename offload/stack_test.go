@@ -25,14 +25,14 @@ func TestStack(t *testing.T) {
 	backendtest.Run(t, func(t testing.TB) (offload.Backend, func() offload.Backend) {
 		upper, lower := t.TempDir(), t.TempDir()
 		open := func() offload.Backend {
-			return stacked(t, openSegments(t, offload.SegmentConfig{Dir: upper, Bytes: 1 << 20, Buffered: true}), // which is too small for all
+			return stacked(t, openSegments(t, offload.SegmentConfig{Dir: upper, Bytes: 1 << 20, Buffered: true}), // too small for all blocks
 				openSegments(t, offload.SegmentConfig{Dir: lower, Bytes: 1 << 26, Buffered: true}))
 		}
 		return open(), open
 	})
 }
 
-// brittle is a table each of whose operations can fail, with blocks that can be corrupt.
+// brittle is a table whose operations can fail and whose blocks can be corrupt.
 type brittle struct {
 	*table
 	fails   map[string]bool
@@ -79,9 +79,9 @@ func (b brittle) Delete(ctx context.Context, space offload.SpaceID, keys []offlo
 	return b.table.Delete(ctx, space, keys)
 }
 
-// TestStackRandom compares a Stack of three with what the tiers have: they lose blocks, fail, and
-// have corrupt ones. Get is right about each block of the first tier that can give it, ends where
-// none can, and repairs what is above.
+// TestStackRandom compares a Stack of up to three tiers that lose blocks, fail, and have corrupt
+// ones, with the tiers. Get returns each block from the first tier that has it, ends where none
+// has, and repairs the tiers above.
 func TestStackRandom(t *testing.T) {
 	sum := make(map[string]int)
 	for seed := range uint64(*seeds) {
@@ -232,7 +232,8 @@ func fails(tiers []brittle, op string) bool {
 	return false
 }
 
-// TestStackBelowStore has the first of two disks fail: the store reads from the second, and says so.
+// TestStackBelowStore: when the first of two disks fails, the store reads from the second and
+// reports the error.
 func TestStackBelowStore(t *testing.T) {
 	sp, lower := space(64), newTable()
 	upper := brittle{newTable(), map[string]bool{"has": true, "get": true, "put": true}, nil}

@@ -35,10 +35,10 @@ var chains = sync.OnceValue(func() (all [12][]offload.Key) {
 	return all
 })
 
-// chain returns the keys of one of 12 prompts, which share their first 4 blocks.
+// chain returns the keys of one of 12 prompts that share their first 4 blocks.
 func chain(branch, n int) []offload.Key { return chains()[branch][:n] }
 
-// fill makes the bytes of a block of its space and key.
+// fill makes the bytes of a block from its space and key.
 func fill(b []byte, id offload.SpaceID, k offload.Key) {
 	for i := range b {
 		b[i] = k[i%len(k)] ^ id[i%len(id)] ^ byte(i/len(k))
@@ -58,8 +58,8 @@ func contents(sp offload.Space, keys []offload.Key) (bs [][]byte) {
 	return bs
 }
 
-// TestStoreAgainstPlain compares a store with slices and maps, step by step: what is there,
-// what is returned, each byte, and what each policy did on the way.
+// TestStoreAgainstPlain compares a store with its model, step by step: resident blocks, results,
+// bytes, and counters.
 func TestStoreAgainstPlain(t *testing.T) {
 	for _, policy := range []offload.Policy{offload.LRU, offload.FIFO, offload.S3FIFO} {
 		t.Run(string(policy), func(t *testing.T) {
@@ -97,12 +97,12 @@ func history(t *testing.T, policy offload.Policy, seed uint64, sum map[string]ui
 	must(t, err)
 	p := newPlain(cfg)
 
-	type held struct {
+	type heldLease struct {
 		l    *offload.Lease
 		bs   []*plainBlock
-		keys []offload.Key // nil: of Alloc
+		keys []offload.Key // nil: from Alloc
 	}
-	var leases []held
+	var leases []heldLease
 	for step := range 2000 {
 		c := chain(r.IntN(12), 1+r.IntN(24))
 		from := r.IntN(len(c) + 1)
@@ -123,7 +123,7 @@ func history(t *testing.T, policy offload.Policy, seed uint64, sum map[string]ui
 			if l.Len() != len(bs) || err != nil {
 				t.Fatalf("step %d: Acquire: %d, %v; want %d", step, l.Len(), err, len(bs))
 			}
-			leases = append(leases, held{l, bs, c})
+			leases = append(leases, heldLease{l, bs, c})
 		case op < 8:
 			dst := make([][]byte, r.IntN(len(c)+3))
 			for i := range dst {
@@ -156,7 +156,7 @@ func history(t *testing.T, policy offload.Policy, seed uint64, sum map[string]ui
 			if l.Len() != len(bs) || (err == nil) != (len(bs) == n) {
 				t.Fatalf("step %d: Alloc: %d, %v; want %d of %d", step, l.Len(), err, len(bs), n)
 			}
-			leases = append(leases, held{l: l, bs: bs})
+			leases = append(leases, heldLease{l: l, bs: bs})
 		case op < 15:
 			if b := p.blocks[c[from%len(c)]]; b != nil && b.refs > 0 {
 				sum["deleted in a lease"]++
@@ -225,8 +225,8 @@ func history(t *testing.T, policy offload.Policy, seed uint64, sum map[string]ui
 	}
 }
 
-// TestStoreConcurrently has writers, readers and deleters at work at the same time. Each
-// block that a lease or a read returns has the bytes of its key.
+// TestStoreConcurrently has concurrent writers, readers and deleters. Each block of a lease or a
+// read has the bytes of its key.
 func TestStoreConcurrently(t *testing.T) {
 	for _, policy := range []offload.Policy{offload.LRU, offload.FIFO, offload.S3FIFO} {
 		cfg := offload.Config{Space: space(64), Policy: policy, MemoryBytes: 64 * 100, SlabBytes: 64 * 7}
@@ -277,7 +277,7 @@ func TestStoreConcurrently(t *testing.T) {
 	}
 }
 
-// TestClosed has a lease outlive its store.
+// TestClosed: a lease outlives its store.
 func TestClosed(t *testing.T) {
 	cfg := offload.Config{Space: space(64), MemoryBytes: 640}
 	s, err := offload.Open(cfg)
@@ -312,7 +312,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// TestMisuse has each error that a caller can make.
+// TestMisuse has each error of a caller.
 func TestMisuse(t *testing.T) {
 	cfg := offload.Config{Space: space(64), MemoryBytes: 64 * 40, MaxTokens: 16 * 5}
 	s, _ := offload.Open(cfg)
@@ -366,7 +366,7 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// TestSpaces has equal names for equal spaces alone.
+// TestSpaces: only equal spaces have equal names.
 func TestSpaces(t *testing.T) {
 	sp := space(64)
 	ids := map[offload.SpaceID]bool{sp.ID(): true}
@@ -393,7 +393,7 @@ func TestSpaces(t *testing.T) {
 	}
 }
 
-// TestKeys has keys that say where they lie.
+// TestKeys: a key depends on the tokens before its block.
 func TestKeys(t *testing.T) {
 	tokens := make([]uint32, 50)
 	for i := range tokens {
@@ -417,8 +417,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestOwnChain: neither Write nor Acquire makes room by blocks of its own chain while there are others,
-// even if these go later.
+// TestOwnChain: Write and Acquire do not evict blocks of their own chain while there are others,
+// even if these would be evicted later.
 func TestOwnChain(t *testing.T) {
 	sp, b, c := space(64), newTable(), chain(0, 3)
 	b.Put(ctx, sp.ID(), c[:1], contents(sp, c[:1]))
@@ -443,7 +443,7 @@ func TestOwnChain(t *testing.T) {
 	closed(t, s)
 }
 
-// TestChunks has every block in one chunk, and the next chunk beside it.
+// TestChunks: every block is in one chunk, and Next is the following chunk.
 func TestChunks(t *testing.T) {
 	c := chain(1, 75)
 	for tokens, n := range map[int]int{0: 32, 1: 4, 100: 6, 5000: 312, math.MaxInt: math.MaxInt} {
@@ -467,7 +467,7 @@ func TestChunks(t *testing.T) {
 	}
 }
 
-// TestTimes: an operation is counted where its time is.
+// TestTimes: an operation counts in the bucket of its time.
 func TestTimes(t *testing.T) {
 	var got offload.Times
 	for _, took := range []time.Duration{0, 999, 1000, 3999, 4000, 1048575 * time.Microsecond, 1048576 * time.Microsecond, time.Hour} {
@@ -487,7 +487,6 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

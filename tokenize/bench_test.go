@@ -42,7 +42,7 @@ func englishLike(words []string, n int, r *rand.Rand) string {
 	return b.String()
 }
 
-// freshTexts returns texts enough that no branch predictor learns them.
+// freshTexts returns enough texts that no branch predictor learns them.
 func freshTexts(tb testing.TB, n int) []string {
 	r := rand.New(rand.NewPCG(1, 2))
 	words := strings.Fields(readProse(tb))
@@ -67,9 +67,8 @@ func benchmarkEncode(b *testing.B, t tokenize.Tokenizer, texts []string) {
 	b.ReportMetric(float64(len(ids)), "tokens")
 }
 
-// BenchmarkEncode encodes texts that were never seen: English, cold, keeping
-// nothing, and warm, keeping the words of those before; and, cold, harder ones of
-// words in random order, made-up words and code.
+// BenchmarkEncode encodes new texts: English, cold (nothing kept) and warm (the words of earlier
+// texts kept), and, cold, harder texts of random words, made-up words and code.
 func BenchmarkEncode(b *testing.B) {
 	for _, family := range append([]string{"tiny"}, supported...) {
 		run := func(name string, cold bool, texts func(b *testing.B) []string) {
@@ -111,7 +110,7 @@ func loadFamily(b *testing.B, family string) *tokenize.BPE {
 	return loadOutside(b, family)
 }
 
-// BenchmarkEncodeHostile has texts of 1 MB that a quadratic merge would not end on.
+// BenchmarkEncodeHostile has texts of 1 MB on which a quadratic merge would not end.
 func BenchmarkEncodeHostile(b *testing.B) {
 	for _, family := range append([]string{"tiny"}, supported...) {
 		b.Run(family, func(b *testing.B) {
@@ -123,9 +122,8 @@ func BenchmarkEncodeHostile(b *testing.B) {
 	}
 }
 
-// peakHeap returns the most memory that the heap has while f runs, above what it
-// had before, garbage included. Unlike runtime.ReadMemStats, which has all stop
-// and so costs f more than it takes itself, it looks on.
+// peakHeap returns the largest growth of the heap, with garbage, while f runs. It samples
+// metrics: runtime.ReadMemStats stops the world and would slow f down.
 func peakHeap(f func()) uint64 {
 	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	heap := func() uint64 {
@@ -155,10 +153,10 @@ func peakHeap(f func()) uint64 {
 	return peak - before
 }
 
-// liveHeap returns the memory that what f returns holds.
+// liveHeap returns the memory held by the result of f.
 func liveHeap(f func() any) uint64 {
 	var before, after runtime.MemStats
-	for range 3 { // what pools keep goes in the second
+	for range 3 { // pools are empty after the second one
 		runtime.GC()
 	}
 	runtime.ReadMemStats(&before)

@@ -17,13 +17,12 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// write puts a file into a folder.
 func write(tb testing.TB, dir, name, content string) {
 	tb.Helper()
 	must(tb, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 }
 
-// ofType is pretrained with a config.json; there is none if modelType is "none".
+// ofType is pretrained with a config.json, or with none if modelType is "none".
 func ofType(tb testing.TB, sections, config dict, modelType string) string {
 	tb.Helper()
 	dir := pretrained(tb, sections, config)
@@ -33,8 +32,8 @@ func ofType(tb testing.TB, sections, config dict, modelType string) string {
 	return dir
 }
 
-// A tokenizer.json that splits at each h, as no class of transformers 5 does. The token
-// "he" is there, and comes only of what does not split so.
+// splitting is a tokenizer.json that splits at each h, as no class of transformers 5 does. With its
+// pipeline the token "he" never comes out.
 func splitting(steps ...any) dict {
 	if steps == nil {
 		steps = []any{split(dict{"pattern": dict{"String": "h"}}), byteLevel(nil)}
@@ -42,7 +41,7 @@ func splitting(steps ...any) dict {
 	return dict{"pre_tokenizer": dict{"type": "Sequence", "pretokenizers": steps}}
 }
 
-// Which pipeline the class, the type and the engine's version lead to.
+// The class, the type and the engine's version choose the pipeline.
 func TestTransformers5MakesPipelines(t *testing.T) {
 	const (
 		asItStands = "as it stands"
@@ -62,13 +61,13 @@ func TestTransformers5MakesPipelines(t *testing.T) {
 		{"GPT2Tokenizer", `"gpt2"`, "0.19.1", byClass},
 		{"GPT2Tokenizer", `"gpt2"`, old, asItStands},
 		{"CodeGenTokenizer", `"phi"`, newest, byClass},
-		{"GPT2Tokenizer", `"llama"`, newest, byClass}, // a type with another class, or none
+		{"GPT2Tokenizer", `"llama"`, newest, byClass}, // no class is registered for the type, or another one
 		{"GPT2Tokenizer", `""`, newest, byClass},
 		{"GPT2Tokenizer", `null`, newest, byClass},
 		{"PreTrainedTokenizerFast", `"gpt2"`, newest, asItStands},
 		{"TokenizersBackend", `"llama"`, newest, asItStands},
 		{"BloomTokenizerFast", `"bloom"`, newest, asItStands},
-		// The config is wrong, in all releases or in the newest.
+		// The config is wrong for all releases, or for the newest.
 		{"LlamaTokenizerFast", `"deepseek_v3"`, newest, asItStands},
 		{"LlamaTokenizerFast", `"deepseek_v3"`, "0.20", asItStands},
 		{"GPT2Tokenizer", `"phi3"`, "0.19.1", asItStands},
@@ -79,7 +78,7 @@ func TestTransformers5MakesPipelines(t *testing.T) {
 		{"LlamaTokenizer", `"mistral"`, "0.20", `LlamaTokenizer "mistral" Metaspace|some of its releases`},
 		{"GPT2Tokenizer", `"internvl_chat"`, newest, byClass},
 		{"GPT2Tokenizer", `"internvl_chat"`, "0.20", `GPT2Tokenizer "internvl_chat" some of its releases`},
-		{"PreTrainedTokenizerFast", `"qwen2"`, newest, byClass}, // of Qwen2Tokenizer
+		{"PreTrainedTokenizerFast", `"qwen2"`, newest, byClass}, // a Qwen2Tokenizer
 		{"Qwen2Tokenizer", `"qwen2"`, "0.20", byClass},
 		{"GPT2Tokenizer", `"qwen2"`, "0.20", `GPT2Tokenizer "qwen2" some of its releases`},
 		// No config.json.
@@ -87,7 +86,7 @@ func TestTransformers5MakesPipelines(t *testing.T) {
 		{"GPT2Tokenizer", "none", old, asItStands},
 		{"Qwen2Tokenizer", "none", newest, asItStands},
 		{"PreTrainedTokenizerFast", "none", newest, asItStands},
-		// What is not made.
+		// Pipelines that the package does not build.
 		{"LlamaTokenizerFast", `"llama"`, newest, `LlamaTokenizer "llama" Metaspace|Split, ByteLevel|another kind`},
 		{"RobertaTokenizer", `"roberta"`, newest, `RobertaTokenizer "roberta" ByteLevel|Split, ByteLevel`},
 		{"RobertaTokenizer", `"roberta"`, old, asItStands},
@@ -135,7 +134,7 @@ func load(tb testing.TB, file []byte) *tokenize.BPE {
 	return bpe
 }
 
-// What each class makes, against a tokenizer.json that has it.
+// The pipeline of each class, against a tokenizer.json that has the same one.
 func TestPipelinesOfClasses(t *testing.T) {
 	nfc := dict{"type": "NFC"}
 	const qwen = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
@@ -160,8 +159,8 @@ func TestPipelinesOfClasses(t *testing.T) {
 		class         string
 		config        dict
 		file          dict // sections of the file
-		made          dict // sections that the class makes
-		model, theirs dict // the model of the file, and what the class makes of it
+		made          dict // sections of the class
+		model, theirs dict // the model of the file, and of the class
 	}{
 		{"GPT2Tokenizer", nil, splitting(), dict{}, dict{"ignore_merges": true}, dict{"ignore_merges": false}},
 		{"GPT2Tokenizer", dict{"add_prefix_space": true}, splitting(), dict{"pre_tokenizer": byteLevel(dict{"add_prefix_space": true})}, nil, nil},
@@ -213,7 +212,7 @@ func pieceModel() dict {
 	for _, token := range []string{"▁", "a", "b", "t", "h", "e", "▁a", "▁t", "he", "▁the", "ab", "aba"} {
 		vocab[token] = len(vocab)
 	}
-	for id := len(vocab); id < tinySize; id++ { // so that <|end|> keeps its id
+	for id := len(vocab); id < tinySize; id++ { // <|end|> keeps its id
 		vocab[fmt.Sprint("unused", id)] = id
 	}
 	return dict{
@@ -222,7 +221,7 @@ func pieceModel() dict {
 	}
 }
 
-// A class forgets the added tokens that added_tokens_decoder does not have.
+// A class drops the added tokens that added_tokens_decoder does not have.
 func TestAddedTokensThatAClassForgets(t *testing.T) {
 	config := configOf("GPT2Tokenizer", dict{"added_tokens_decoder": dict{}})
 	_, err := tokenize.LoadPretrained(ofType(t, splitting(), config, `"gpt2"`))
@@ -245,8 +244,7 @@ func TestAddedTokensThatAClassForgets(t *testing.T) {
 	}
 }
 
-// A pool has the engine of each name, and one tokenizer for names of which the ids are
-// the same.
+// A pool uses the engine of each name, and one tokenizer for all names with the same ids.
 func TestPoolOfEngines(t *testing.T) {
 	dir := ofType(t, splitting(), configOf("GPT2Tokenizer", nil), `"gpt2"`)
 	engines := map[string]string{"old": "0.11", "older": "0.10", "new": "0.20", "newest": ""}
@@ -320,7 +318,7 @@ func TestOlderLayout(t *testing.T) {
 	}
 }
 
-// A token of added_tokens.json that has no name is found in the normalized text.
+// A token of added_tokens.json without a role is matched in the normalized text.
 func TestOlderTokensAreNormalized(t *testing.T) {
 	for mapped, want := range map[string]int{`{}`: 1, `{"pad_token": "<A>"}`: 3} {
 		dir := pretrained(t, dict{"normalizer": dict{"type": "Replace", "pattern": dict{"String": "A"}, "content": "a"}}, configOf("PreTrainedTokenizerFast", nil))
@@ -346,7 +344,7 @@ func tinyID(tb testing.TB, token string) uint32 {
 	return id
 }
 
-// Ids that the official library gives for both versions of transformers.
+// Ids of the official library for both versions of transformers.
 func TestTokensOfBothTransformers(t *testing.T) {
 	dir := testdata.Path(t, "ids of transformers 4.57 and 5", "field", "tokens-v5")
 	f, err := os.Open(filepath.Join(dir, "expected.jsonl"))

@@ -6,8 +6,8 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// TestConfigWithInfinity: transformers writes and reads config.json with Python's json, which
-// has Infinity and NaN. Mamba's configs have time_step_limit: [0.0, Infinity].
+// TestConfigWithInfinity: transformers writes config.json with Python's json, which has Infinity
+// and NaN. Mamba's configs have time_step_limit: [0.0, Infinity].
 func TestConfigWithInfinity(t *testing.T) {
 	dir := pretrained(t, nil, configOf("GPT2Tokenizer", nil))
 	write(t, dir, "config.json", `{"model_type": "gpt2", "time_step_limit": [0.0, Infinity], "x": NaN, "y": -Infinity}`)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What is zero in a PoolConfig is what its comments say.
+// The zero fields of a PoolConfig have the defaults in their comments.
 func TestDefaults(t *testing.T) {
 	p, err := NewPool(PoolConfig{})
 	must(t, err)

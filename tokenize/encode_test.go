@@ -33,8 +33,8 @@ func loadTiny(tb testing.TB) *tokenize.BPE {
 
 type hostileText struct{ name, text string }
 
-// hostileTexts returns texts of n bytes, the first of them prose to compare with,
-// the others each one piece or one kind of piece.
+// hostileTexts returns texts of n bytes. The first is prose, to compare with. Each of the others is
+// one piece, or has one kind of piece.
 func hostileTexts(tb testing.TB, n int) []hostileText {
 	r := rand.New(rand.NewPCG(3, 4))
 	letters := make([]byte, n)
@@ -66,7 +66,7 @@ func hostileTexts(tb testing.TB, n int) []hostileText {
 	}
 }
 
-// forms are tiny.json in the two forms that load, each with its plain reference.
+// forms is tiny.json in both forms that load, each with its plain reference.
 func forms(tb testing.TB) map[string]form {
 	llama3 := map[string]any{
 		"type": "Sequence",
@@ -105,7 +105,7 @@ func parse(tb testing.TB, file []byte) *tokenize.BPE {
 	return t
 }
 
-// check compares Encode with the reference, and decodes what it gives.
+// check compares Encode with the reference and decodes the ids.
 func (f form) check(tb testing.TB, text string) {
 	tb.Helper()
 	got, want := encode(tb, f.bpe, text, false), f.reference.encode(text)
@@ -127,7 +127,7 @@ func TestEncodeAsReference(t *testing.T) {
 	for range 200 / sampled() {
 		texts = append(texts, englishLike(words, r.IntN(400), r))
 	}
-	// One piece each, on both sides of the length at which the algorithm changes.
+	// One piece each, below and above the length at which the algorithm changes.
 	for n := tokenize.LongPiece - 2; n < 4*tokenize.LongPiece; n++ {
 		piece := make([]byte, n)
 		for i := range piece {
@@ -144,7 +144,7 @@ func TestEncodeAsReference(t *testing.T) {
 	}
 }
 
-// variantVocab returns the vocabulary of tiny.json, the 256 bytes only.
+// variantVocab returns the vocabulary of tiny.json reduced to the 256 bytes.
 func variantVocab(tb testing.TB) []byte {
 	file := fromJSON[struct {
 		Model struct{ Vocab map[string]int }
@@ -189,7 +189,7 @@ func TestEncodeTooLong(t *testing.T) {
 	}
 }
 
-// A countdown is a context that is done from the n-th look at it on.
+// A countdown is a context that ends at the n-th call of Err.
 type countdown struct {
 	context.Context
 	left int
@@ -229,8 +229,8 @@ func TestEncodeStopsWithContext(t *testing.T) {
 	}
 }
 
-// With room in dst an encoding allocates nothing for each token. The bound is not
-// zero: under the race detector a sync.Pool drops items at random.
+// With room in dst an encoding allocates nothing for each token. The bound is above zero because a
+// sync.Pool drops items at random under the race detector.
 func TestEncodeAllocations(t *testing.T) {
 	text := freshTexts(t, 36<<10)[0] + strings.Repeat("<|end|>the ", 1000) + strings.Repeat("harbour", 50)
 	for name, f := range forms(t) {
@@ -248,7 +248,7 @@ func TestEncodeAllocations(t *testing.T) {
 	}
 }
 
-// A quadratic step would make these tens of thousands of times slower than prose.
+// A quadratic step would take tens of thousands of times longer than prose.
 func TestEncodeHostileTextsInTime(t *testing.T) {
 	bpe := loadTiny(t)
 	took := func(text string) time.Duration {
@@ -259,7 +259,7 @@ func TestEncodeHostileTextsInTime(t *testing.T) {
 		return best
 	}
 	texts := hostileTexts(t, 1<<19)
-	prose := max(took(texts[0].text), 10*time.Millisecond) // which some systems count in
+	prose := max(took(texts[0].text), 10*time.Millisecond) // the clock of some systems has ticks of 10 ms
 	for _, h := range texts {
 		d := took(h.text)
 		t.Logf("%s: %v for 512 kB", h.name, d)
@@ -287,7 +287,6 @@ func FuzzEncode(f *testing.F) {
 	})
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	if err != nil {
 		t.Helper()

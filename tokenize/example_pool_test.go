@@ -8,8 +8,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// A pool finds models in the HuggingFace cache, and some that the host has
-// elsewhere.
+// A pool finds models in the Hugging Face cache, and some elsewhere on the host.
 func ExampleNewPool() {
 	ours := map[string]string{"boats": "testdata/tiny.json"}
 	var hub tokenize.Hub

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Cold stops t from keeping what pieces came to, until warm is called.
+// Cold stops t from keeping the ids of pieces, until warm is called.
 func Cold(t *BPE) (warm func()) {
 	t.model.cached = false
 	return func() { t.model.cached = true }
@@ -25,7 +25,7 @@ func ParseModel(section string, byteLevel bool) (*Model, error) {
 	return newModel(f, byteLevel)
 }
 
-// EncodePiece encodes a piece twice: the second time with what the first has kept.
+// EncodePiece encodes a piece twice, the second time from the kept ids.
 func (t *model) EncodePiece(piece string) (ids, again []uint32, err error) {
 	w := new(scratch)
 	ids, err1 := t.encode(w, nil, []byte(piece))
@@ -36,10 +36,10 @@ func (t *model) EncodePiece(piece string) (ids, again []uint32, err error) {
 func (t *model) Parts(l, r rune) bool { return t.parts(l, r) }
 func (t *model) Cuts() bool           { return t.joints != nil }
 
-// A Vocab is a vocabulary of the texts given, with their places as ids.
+// A Vocab is a vocabulary of texts, with their positions as ids.
 type Vocab struct{ v vocab }
 
-// NewVocab returns the place of a text that is repeated, -1 for none.
+// NewVocab returns the position of a repeated text, or -1.
 func NewVocab(texts []string) (*Vocab, int) {
 	v := new(Vocab)
 	for i, s := range texts {
@@ -50,7 +50,7 @@ func NewVocab(texts []string) (*Vocab, int) {
 
 func (v *Vocab) ID(text string) (uint32, bool) { return v.v.id([]byte(text)) }
 
-// A PairTable is what merges are found in.
+// A PairTable is the table in which merges are looked up.
 type PairTable struct{ t pairTable }
 
 func NewPairTable(n int) *PairTable                   { return &PairTable{newPairTable(n)} }

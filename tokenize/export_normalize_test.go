@@ -19,10 +19,10 @@ func (n *Normalizer) Boundary(l, r rune) (nl, nr rune, ok bool) { return n.bound
 
 func (n *Normalizer) KeepsStart() bool { return n.keepsStart() }
 
-// What forms_test.go compares with its own tables.
+// The tables that forms_test.go compares with its own.
 
-// FormPairs are the pairs that compose: the first, the second and what they become, of
-// 21 bits each.
+// FormPairs are the pairs that compose: the first, the second and the composed one, in 21 bits
+// each.
 var FormPairs = func() (pairs []uint64) {
 	for i := range len(formPairs) / pairSize {
 		pairs = append(pairs, pairAt(i))

@@ -10,20 +10,20 @@ const (
 	FailedFor  = failedFor
 )
 
-// Size is what a Pool counts for t.
+// Size is the size of t in a Pool.
 func (t *BPE) Size() int64 { return int64(t.size()) }
 
-// Begun returns the bytes of the long texts that are being encoded.
+// Begun returns the bytes of the long texts in progress.
 func (p *Pool) Begun() int64 {
 	p.gate.mu.Lock()
 	defer p.gate.mu.Unlock()
 	return p.gate.begun
 }
 
-// SetMaxWaiting sets the bound of the texts that wait.
+// SetMaxWaiting sets the bound of the waiting texts, in bytes.
 func (p *Pool) SetMaxWaiting(bytes int64) { p.gate.maxWaiting = bytes }
 
-// Check says what does not fit together in a Pool that nobody is using.
+// Check returns an inconsistency of an idle Pool.
 func (p *Pool) Check() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -2,7 +2,7 @@ package tokenize
 
 import "encoding/json"
 
-// Where a text stands that a PreTokenizer is given.
+// The places of a text given to a PreTokenizer.
 const (
 	TextStart  = textStart
 	PieceStart = pieceStart
@@ -12,7 +12,7 @@ const (
 // A PreTokenizer is a pre_tokenizer section by itself.
 type PreTokenizer struct{ made preTokenizer }
 
-// NewPreTokenizer reads a section: JSON without white space around it.
+// NewPreTokenizer parses a section: JSON without surrounding white space.
 func NewPreTokenizer(section string) (PreTokenizer, error) {
 	if !json.Valid([]byte(section)) {
 		return PreTokenizer{}, malformed("not JSON")
@@ -37,7 +37,7 @@ func PostProcessor(section string) (before, after []uint32, err error) {
 	return parsePostProcessor(file)
 }
 
-// Pieces returns the pieces of text, which is at the place at.
+// Pieces returns the pieces of text at this place.
 func (p PreTokenizer) Pieces(text string, at place) []string {
 	if text == "" {
 		return nil
@@ -69,8 +69,7 @@ func (p PreTokenizer) pieces(dst []string, s []byte, depth int, at place) []stri
 	return dst
 }
 
-// CountScans returns how often the one step of a section calls its scanner to cut
-// text.
+// CountScans returns how often the single step of a section calls its scanner for text.
 func CountScans(section, text string) (calls int) {
 	p, err := NewPreTokenizer(section)
 	if err != nil {
@@ -86,8 +85,8 @@ func CountScans(section, text string) (calls int) {
 	return calls
 }
 
-// Lookahead reports whether what a regular expression looks ahead for is known, and
-// whether matches that end with a space or a digit depend on it.
+// Lookahead reports whether the lookahead of a regular expression is known, and whether matches
+// that end with a space or a digit depend on it.
 func Lookahead(regex string) (known, atSpace, atDigit bool) {
 	ends, ok := lookahead(regex)
 	return ok, ends&space != 0, ends&number != 0

@@ -14,34 +14,32 @@ type Pattern struct {
 
 func (p pattern) forTests() Pattern { return Pattern{p.scan, p.spans, p.total} }
 
-// PatternOf is patternOf.
 func PatternOf(regex string) (Pattern, bool) {
 	p, ok := patternOf(regex)
 	return p.forTests(), ok
 }
 
-// What the components and ByteLevel have built in.
+// The built-in patterns of the components and of ByteLevel.
 var (
 	Digits       = digits.forTests()
 	Punctuation  = punctuation.forTests()
 	MappedDigits = mappedDigits.forTests()
 )
 
-// GPT2Pattern is gpt2Pattern.
 const GPT2Pattern = gpt2Pattern
 
-// InProperty reports whether a pattern's \p{name} has r.
+// InProperty reports whether r is in the pattern \p{name}.
 func InProperty(name string, r rune) bool {
 	c, ok := property(name)
 	return ok && classOf(r)&c != 0
 }
 
-// ProgramOf is PatternOf without the scanners by hand.
+// ProgramOf is PatternOf without the hand-written scanners.
 func ProgramOf(regex string) Pattern {
 	p, _ := parseRegex(regex)
 	p.prepare()
 	return pattern{scan: p.scan}.forTests()
 }
 
-// KnownPatterns are those that are scanned by hand.
+// KnownPatterns are the patterns with a hand-written scanner.
 func KnownPatterns() []string { return slices.Collect(maps.Keys(knownScanners)) }

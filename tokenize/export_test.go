@@ -2,7 +2,7 @@ package tokenize
 
 import "context"
 
-// What tests compare code point by code point.
+// The character classes, compared code point by code point.
 func IsLetter(r rune) bool { return classOf(r)&letter != 0 }
 func IsNumber(r rune) bool { return classOf(r)&number != 0 }
 func IsSpace(r rune) bool  { return classOf(r)&space != 0 }
@@ -17,7 +17,6 @@ const (
 	LongPiece = longPiece
 )
 
-// ParseTiktoken is parseTiktoken.
 var ParseTiktoken = parseTiktoken
 
 // Resume is resume for positions in the last 64 KiB of text.
@@ -25,7 +24,7 @@ func (t *BPE) Resume(text string) int { return t.resume(text, max(1, len(text)-6
 
 func (h *fileTokenizer) Resume(text string) int { return h.bpe.Resume(text) }
 
-// A Marker is a BPE, or what a tokenizer of a Pool holds.
+// A Marker is a BPE, or the result of a Holder.
 type Marker interface {
 	Identified
 	Resume(text string) int

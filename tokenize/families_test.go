@@ -12,8 +12,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// families are the contents of testdata/families.json.gz; the script that makes
-// it, record_families.js, says what they mean.
+// families is testdata/families.json.gz. record_families.js, which makes it, explains the fields.
 type families struct {
 	Bases map[string]struct {
 		Vocab  map[string]int
@@ -44,7 +43,6 @@ type familyRow struct {
 	ids  []uint32
 }
 
-// readFamilies returns the families and the rows of each of their cases.
 func readFamilies(tb testing.TB) (families, [][]familyRow) {
 	tb.Helper()
 	var f families
@@ -60,7 +58,6 @@ func readFamilies(tb testing.TB) (families, [][]familyRow) {
 	return f, rows
 }
 
-// file returns the tokenizer.json of a case.
 func (f families) file(tb testing.TB, c familyCase) []byte {
 	tb.Helper()
 	vocab := map[string]int{}
@@ -94,13 +91,12 @@ func (f families) file(tb testing.TB, c familyCase) []byte {
 	return b
 }
 
-// refusedFamilies are the cases that do not load, by a part of their names, and
-// what the error names.
+// refusedFamilies are the cases that do not load: a part of the name, and a part of the error.
 var refusedFamilies = map[string]string{
 	"lowercase":                             `"Lowercase"`,
 	"accents stripped":                      `"StripAccents"`,
 	"a run of spaces and one that takes it": "",
-	// Whether such a segment begins the text depends on what was taken from it.
+	// The text removed before such a segment decides whether it is the first one.
 	"Metaspace first after": "first",
 	"added id":              "<|x|>",
 	"the id of the token":   "both have id",

@@ -18,8 +18,7 @@ func formOf(tb testing.TB, name string) *tokenize.Normalizer {
 	return normalizerOf(tb, `{"type":"`+name+`"}`)
 }
 
-// TestFormsOfficial compares every code point alone with the official library,
-// and its combining class.
+// TestFormsOfficial compares each code point and its combining class with the official library.
 func TestFormsOfficial(t *testing.T) {
 	file := readNormal(t)
 	for _, name := range formNames {
@@ -53,8 +52,8 @@ func TestFormsOfficial(t *testing.T) {
 	t.Logf("%d code points with a class", len(classes))
 }
 
-// A plainForms normalizes as the standard's definitions read, of what single
-// code points decompose to.
+// A plainForms normalizes by the definitions of the standard, from the decompositions of single
+// code points.
 type plainForms struct {
 	decompositions [2]map[rune][]rune // canonical, compatibility
 	pairs          map[[2]rune]rune
@@ -117,8 +116,8 @@ func (p *plainForms) normalize(name, s string) string {
 	if strings.HasSuffix(name, "D") {
 		return string(text)
 	}
-	// Each code point composes with the last starter, unless one that stayed
-	// between them has its class, or a higher one, or is a starter.
+	// Each code point composes with the last starter, unless a code point between them is a
+	// starter or has its class or a higher one.
 	var out []rune
 	starter := -1
 	for _, r := range text {
@@ -143,7 +142,6 @@ func (p *plainForms) normalize(name, s string) string {
 	return string(out)
 }
 
-// checkForms compares all forms of s with the plain ones, and with each other.
 func checkForms(t *testing.T, plain *plainForms, forms []*tokenize.Normalizer, s string) {
 	t.Helper()
 	got := map[string]string{}
@@ -192,14 +190,14 @@ func TestFormsPlain(t *testing.T) {
 			return
 		}
 	}
-	// Each pair that composes, with what keeps it apart.
+	// Each pair that composes, and sequences that block it.
 	for _, x := range tokenize.FormPairs {
 		a, b := string(rune(x>>42)), string(rune(x>>21&(1<<21-1)))
 		checkForms(t, plain, forms, a+b+"x"+a+"\u0334"+b+a+"\u0345"+b+b)
 	}
 }
 
-// TestManyMarks: a run of marks of any length is put in order.
+// TestManyMarks: a run of marks of any length is sorted.
 func TestManyMarks(t *testing.T) {
 	plain, forms := newPlainForms(t), allForms(t)
 	r := rand.New(rand.NewPCG(13, 14))

@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 )
 
-// untouched says what is not as it was before the first visit.
+// untouched returns how g differs from an unused gate.
 func (g *gate) untouched() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -23,13 +23,13 @@ func (g *gate) untouched() error {
 	return nil
 }
 
-// A plainGate says what a gate does, in the plainest way.
+// A plainGate is a plain model of a gate.
 type plainGate struct {
 	slots                int
 	maxBegun, maxWaiting int64
 	size                 map[int]int64
-	inside, line, long   []int // texts by number
-	begun, begins        []int // begun: long ones, anywhere; begins: not yet encoded
+	inside, line, long   []int // texts, by number
+	begun, begins        []int // begun: long ones anywhere; begins: not encoded yet
 	refused              int
 }
 
@@ -91,7 +91,7 @@ func (m *plainGate) pass(i int) {
 	}
 }
 
-// A guest goes through a gate as it is told.
+// A guest goes through a gate by its orders.
 type guest struct {
 	gate   *gate
 	size   int64
@@ -130,8 +130,8 @@ func (g *guest) run(ctx context.Context) {
 	g.is(false, nil)
 }
 
-// Random arrivals, departures, cancellations and passings on: after each the same
-// texts are inside, in the order of the plain model.
+// Random arrivals, departures, cancellations and passings. After each, the same texts are inside as
+// in the model, in the same order.
 func TestGateAgainstModel(t *testing.T) {
 	rounds, ops := 40, 400
 	if testing.Short() {
@@ -198,7 +198,7 @@ func TestGateAgainstModel(t *testing.T) {
 			}
 			entered += len(guests)
 			refused += m.refused
-			for len(m.size) > 0 { // all leave, and nothing is left
+			for len(m.size) > 0 { // all leave
 				for id := range m.size {
 					if guests[id].inside {
 						guests[id].orders <- "leave"
@@ -248,10 +248,10 @@ func TestGateRefuses(t *testing.T) {
 				t.Errorf("%d bytes before their tokenizer: %v", size, err)
 			}
 		}
-		waits(maxWaiting/2 + waitCost) // nothing else waits
+		waits(maxWaiting/2 + waitCost) // no other text waits
 		refused(maxWaiting / 16)
 		left := maxWaiting/2 - waitCost
-		for left/waitShare >= waitCost { // there is room for short ones yet
+		for left/waitShare >= waitCost { // room for more short texts
 			waits(1)
 			left -= waitCost
 		}
@@ -314,7 +314,7 @@ func TestGateCloses(t *testing.T) {
 	})
 }
 
-// Whatever is in a text: it pauses as often as a gate counts on.
+// Every text pauses as often as a gate expects.
 func TestTextsPause(t *testing.T) {
 	bpe, err := Load("testdata/tiny.json")
 	must(t, err)

@@ -18,7 +18,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// hold returns the tokenizer that one of a pool holds, which is a Marker.
+// hold returns the tokenizer that a pool holds for model.
 func hold(t *testing.T, p *tokenize.Pool, model string) tokenize.Marker {
 	t.Helper()
 	held, err := p.Tokenizer(model).(tokenize.Holder).Hold(t.Context(), "the wall")
@@ -33,8 +33,7 @@ func another(tb testing.TB) []byte {
 	}}, nil)
 }
 
-// TestHold: what is held goes on to be the same, through an eviction and another file
-// under its name.
+// TestHold: a held tokenizer stays the same through an eviction and a new file under its name.
 func TestHold(t *testing.T) {
 	dir := tinies(t, 2)
 	tiny, other := loadTiny(t), parse(t, another(t))
@@ -76,7 +75,7 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestHoldFails: with the errors of Encode, in the same order.
+// TestHoldFails: Hold returns the errors of Encode, in the same order.
 func TestHoldFails(t *testing.T) {
 	dir := tinies(t, 1)
 	synctest.Test(t, func(t *testing.T) {
@@ -138,8 +137,8 @@ func TestHoldFails(t *testing.T) {
 	})
 }
 
-// TestHoldVisits: an encoding with marks is at the gate from its beginning to its end, with
-// the bytes that it encodes, and Hold is not.
+// TestHoldVisits: an encoding with marks is inside the gate all the time, with the bytes that it
+// encodes. Hold is not.
 func TestHoldVisits(t *testing.T) {
 	p := openPool(t, tokenize.PoolConfig{Find: finds(tinies(t, 1)), Encodings: 1})
 	h := hold(t, p, "0")
@@ -153,7 +152,7 @@ func TestHoldVisits(t *testing.T) {
 		looks := 0
 		ctx := turns{t.Context(), func() {
 			if looks++; looks == 1 {
-				return // in front of the gate
+				return // before the gate
 			}
 			if got, want := p.Begun(), int64(len(text)-from); got != want || p.Stats().Encoding != 1 {
 				t.Errorf("look %d: %d bytes have begun, want %d", looks, got, want)
@@ -183,22 +182,22 @@ func TestHoldVisits(t *testing.T) {
 	}
 }
 
-// TestHoldIsAUse: what is held was used most recently.
+// TestHoldIsAUse: Hold makes a tokenizer the most recently used one.
 func TestHoldIsAUse(t *testing.T) {
 	size := loadTiny(t).Size()
 	p := openPool(t, tokenize.PoolConfig{Find: finds(tinies(t, 3)), Memory: 2*size + size/2})
 	hold(t, p, "0")
 	hold(t, p, "1")
 	hold(t, p, "0")
-	hold(t, p, "2") // 1 goes
+	hold(t, p, "2") // evicts 1
 	hold(t, p, "0")
 	if got := p.Stats(); got.Loads != 3 || got.Evictions != 1 {
 		t.Errorf("%+v", got)
 	}
 }
 
-// TestHoldRaces: with room for one of three models, of which one changes its file at
-// each turn, all that a request does is of one file.
+// TestHoldRaces: with room for one of three models, and one that changes its file at each turn, all
+// results of a request come from one file.
 func TestHoldRaces(t *testing.T) {
 	dir := tinies(t, 3)
 	files := []*tokenize.BPE{loadTiny(t), parse(t, another(t))}

@@ -17,8 +17,8 @@ const (
 	otherCommit = "8afb486c1db24fe5011ec46dfbe5b5dccdb575c2"
 )
 
-// hubCache writes files as huggingface_hub does: a snapshot links to a blob, whose
-// content is its name where the test does not care.
+// hubCache writes files as huggingface_hub does: a snapshot links to a blob. A blob's content is
+// its name unless the test needs another.
 type hubCache struct {
 	tb  testing.TB
 	dir string
@@ -55,7 +55,6 @@ func (c hubCache) snapshot(repo, commit, blob string, content []byte) {
 	}
 }
 
-// model is a whole model of one revision.
 func (c hubCache) model(name string, content []byte) {
 	c.tb.Helper()
 	repo := "models--" + strings.ReplaceAll(name, "/", "--")
@@ -80,7 +79,7 @@ func TestHubFinds(t *testing.T) {
 	c.write(nil, repo, "snapshots", otherCommit[1:]+"0", "config.json")
 	c.write(nil, repo, "snapshots", otherCommit[2:]+"00", "tokenizer.json", "in a folder")
 	must(t, os.Symlink("gone", c.path(repo, "snapshots", otherCommit[3:]+"000", "tokenizer.json")))
-	c.snapshot("models--gpt2", oneCommit, "b", []byte("gpt2")) // without refs
+	c.snapshot("models--gpt2", oneCommit, "b", []byte("gpt2")) // no refs
 	c.ref("models--top", "main", oneCommit)
 	c.snapshot("models--top", oneCommit, "b", []byte("top"))
 	c.write([]byte("secret"), "secret", "tokenizer.json")
@@ -178,7 +177,7 @@ func TestHubFinds(t *testing.T) {
 	}
 }
 
-// The folder is the one that huggingface_hub uses.
+// The folder is huggingface_hub's.
 func TestHubFolder(t *testing.T) {
 	if os.PathSeparator != '/' {
 		t.Skip("the paths of this test are those of unix")
@@ -218,7 +217,6 @@ func TestHubFolder(t *testing.T) {
 	}
 }
 
-// No name leads out of the folder.
 func FuzzHubFind(f *testing.F) {
 	c := newHubCache(f)
 	inside := hubCache{f, filepath.Join(c.dir, "hub")}

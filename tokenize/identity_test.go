@@ -13,7 +13,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// TestIdentity: all that ids depend on is in the identity, and nothing else.
+// TestIdentity: everything that changes ids changes the identity, and nothing else does.
 func TestIdentity(t *testing.T) {
 	seen := map[[32]byte]string{}
 	same := func(name string, all ...*tokenize.BPE) {
@@ -88,7 +88,7 @@ func TestIdentity(t *testing.T) {
 	same("ranks with another id", tiktoken(ranks, gpt2, map[string]uint32{"<a>": 1001}))
 	same("ranks with another special token", tiktoken(ranks, gpt2, map[string]uint32{"<b>": 1000}))
 	same("ranks with two", tiktoken(ranks, gpt2, map[string]uint32{"<a>": 1000, "<b>": 1001}))
-	// The bytes of two tokens with their ids, one after the other, are those of this one.
+	// The concatenated bytes of two tokens and their ids equal those of this one.
 	ranks = ranksWith(300)
 	same("ranks with a long special token", tiktoken(ranks, gpt2, map[string]uint32{"<a>\x00\x00\x00\x00<b>": 1001}))
 	same("ranks with its parts", tiktoken(ranks, gpt2, map[string]uint32{"<a>": 0, "<b>": 1001}))

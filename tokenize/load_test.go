@@ -113,14 +113,13 @@ func template(single ...any) dict {
 	}
 }
 
-// special returns a template whose special token has the given fields.
+// special returns a template with a special token of these fields.
 func special(fields any) dict {
 	t := template(textPiece, beginPiece)
 	t["special_tokens"] = dict{"<b>": fields}
 	return t
 }
 
-// manyIDs returns a short template of long special tokens.
 func manyIDs() dict {
 	t := special(dict{"ids": slices.Repeat([]any{1}, 600)})
 	t["single"] = []any{beginPiece, textPiece, beginPiece}
@@ -132,10 +131,10 @@ var (
 	beginPiece = dict{"SpecialToken": dict{"id": "<b>", "type_id": 0}}
 )
 
-// tinySize is the number of entries in tiny.json's vocabulary.
+// tinySize is the size of tiny.json's vocabulary.
 const tinySize = 653
 
-// What the package does not do, and what no good file has, is refused by name.
+// Unsupported and malformed parts are named in the error.
 func TestRefusals(t *testing.T) {
 	unsupported, malformed := tokenize.ErrUnsupported, tokenize.ErrMalformed
 	section := func(name string, v any) []byte { return variant(t, dict{name: v}, nil) }
@@ -275,8 +274,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// What encoding/json takes, and what it does not, in a name, in a token, in an id
-// and in a section.
+// Valid and invalid JSON, by the rules of encoding/json, in a name, a token, an id and a section.
 func TestParseIsStrict(t *testing.T) {
 	good := `{"version":"1.0","pre_tokenizer":` + asJSON(t, byteLevel(nil)) + `,"model":{"type":"BPE","vocab":{"\ud83d\ude00\n":0,"a":1,"aa":12},"merges":[["a","a"]]}}`
 	if _, err := tokenize.Parse(strings.NewReader(good)); err != nil {
@@ -300,7 +298,7 @@ func TestParseIsStrict(t *testing.T) {
 	}
 }
 
-// A file is read through a buffer: what it splits, wherever it splits it, is whole.
+// Values that cross the end of the read buffer, at any byte, are read whole.
 func TestParseAcrossTheBuffer(t *testing.T) {
 	tiny := readTiny(t)
 	want := encode(t, loadTiny(t), "the wall", true)
@@ -317,8 +315,7 @@ func TestParseAcrossTheBuffer(t *testing.T) {
 	}
 }
 
-// A file says the same whatever the order of its fields, and however it writes
-// its strings.
+// The order of fields and the escapes of strings do not matter.
 func TestParseForms(t *testing.T) {
 	type field struct {
 		name  string
@@ -351,7 +348,7 @@ func TestParseForms(t *testing.T) {
 	}
 }
 
-// escaped writes all but ASCII as escapes.
+// escaped writes everything but ASCII as escapes.
 func escaped(file []byte) []byte {
 	var b []byte
 	for _, r := range string(file) {
@@ -375,7 +372,7 @@ func asJSON(tb testing.TB, v any) string {
 	return string(b)
 }
 
-// Sections that may be left out, or are empty.
+// Optional sections may be left out or empty.
 func TestLeastFile(t *testing.T) {
 	file := fromJSON[dict](t, readTiny(t))
 	for _, name := range []string{"version", "truncation", "padding", "added_tokens", "normalizer", "post_processor", "decoder"} {
@@ -392,7 +389,7 @@ func TestLeastFile(t *testing.T) {
 	}
 }
 
-// Every beginning of a file is refused, gzip'd or not.
+// Every prefix of a file is an error, gzipped or not.
 func TestTruncatedFiles(t *testing.T) {
 	for name, file := range map[string][]byte{"plain": bytes.TrimSpace(readTiny(t)), "gzip": zip(t, readTiny(t))} {
 		for n := 0; n < len(file); n += 1 + n/50 {
@@ -403,7 +400,6 @@ func TestTruncatedFiles(t *testing.T) {
 	}
 }
 
-// allocated returns the bytes that f allocates.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -412,7 +408,7 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// A file costs memory in proportion to its size, whatever is in it.
+// The memory for a file is in proportion to its size, whatever it contains.
 const (
 	parseFixed   = 4 << 20
 	parsePerByte = 64
@@ -451,7 +447,7 @@ func TestParseMemory(t *testing.T) {
 	}
 }
 
-// What size says is what the heap has, so that a budget of bytes can be kept.
+// The size counted for a tokenizer is its memory on the heap.
 func TestSize(t *testing.T) {
 	if raced {
 		t.Log("not under the race detector, which has memory of its own")
@@ -479,7 +475,7 @@ func TestSize(t *testing.T) {
 	})
 }
 
-// A file is never in memory at once: loading takes little more than what stays.
+// A file is never in memory as a whole: loading takes little more than its result.
 func TestLoadingTakesLittleMemory(t *testing.T) {
 	path := testdata.Path(t, "the memory that loading 128,000 tokens takes", "tokens", "llama3")
 	peak := peakHeap(func() {
@@ -493,9 +489,9 @@ func TestLoadingTakesLittleMemory(t *testing.T) {
 	}
 }
 
-// A small file that unpacks to a large one is given up at the limit.
+// A small file that unpacks to a large one is rejected at the limit.
 func TestParseStopsAtTheLimit(t *testing.T) {
-	// The members of a gzip file unpack to one text.
+	// The members of a gzip file are concatenated.
 	file := bytes.Repeat(zip(t, bytes.Repeat([]byte(" "), 1<<20)), tokenize.MaxFile>>20+100)
 	got := allocated(func() {
 		if _, err := tokenize.Parse(bytes.NewReader(file)); !errors.Is(err, tokenize.ErrMalformed) || !strings.Contains(err.Error(), "longer than") {
@@ -507,7 +503,7 @@ func TestParseStopsAtTheLimit(t *testing.T) {
 	}
 }
 
-// checkParseError wants an error of a file that could be read.
+// checkParseError checks the error for a readable file.
 func checkParseError(tb testing.TB, err error) {
 	tb.Helper()
 	if !errors.Is(err, tokenize.ErrMalformed) && !errors.Is(err, tokenize.ErrUnsupported) {
@@ -518,8 +514,8 @@ func checkParseError(tb testing.TB, err error) {
 	}
 }
 
-// FuzzParse reads a file, or puts a section or a field of the model into a file that is
-// good otherwise, so that fuzzing gets past the JSON.
+// FuzzParse parses a file, or one section or field of the model in an otherwise valid file, so that
+// fuzzing gets past the JSON.
 func FuzzParse(f *testing.F) {
 	f.Add("", string(readTiny(f)))
 	f.Add("", string(zip(f, readTiny(f))))
@@ -561,7 +557,7 @@ func FuzzParse(f *testing.F) {
 			}
 			text = with(t, base, name, value)
 		}
-		if !bytes.HasPrefix(text, []byte("\x1f\x8b")) { // whose memory is in proportion to what it unpacks to
+		if !bytes.HasPrefix(text, []byte("\x1f\x8b")) { // the bound of a gzip file is on its unpacked size
 			checkParseMemory(t, "fuzzed", text)
 		}
 		bpe, err := tokenize.Parse(bytes.NewReader(text))

@@ -7,7 +7,7 @@ import (
 
 var long = flag.Bool("long", false, "long form: try all texts of the outside data with all families, and all random texts")
 
-// sampled is the share of the texts that is tried.
+// sampled is n for tests that use one in n texts.
 func sampled() int {
 	if *long {
 		return 1
@@ -15,7 +15,7 @@ func sampled() int {
 	return 16
 }
 
-// tried are the families of the outside data that are tried.
+// tried are the families of the outside data for the tests.
 func tried() []string {
 	switch {
 	case *long:

@@ -15,22 +15,22 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// markCounts counts the cases of texts that grow.
+// markCounts counts the cases of growing texts.
 type markCounts struct {
 	texts, marks, kept, resumed int
-	added                       []string       // special tokens, in which cuts are counted
-	ends                        map[string]int // cuts, by what they are within
+	added                       []string       // special tokens whose cuts are counted
+	ends                        map[string]int // cuts, by the kind of text around them
 }
 
-// A textMark is a mark, with the text up to it and the ids before its Resume.
+// A textMark is a mark with the text before it, and the ids before its Resume.
 type textMark struct {
 	text string
 	tokenize.Mark
 	ids []uint32
 }
 
-// checkMarks encodes text with marks at positions, going on from a mark that is known,
-// and returns those that are kept, all with the ids of a whole encoding.
+// checkMarks encodes text with marks at positions, from a known mark, compares the ids with a whole
+// encoding and returns the marks that are kept.
 func (n *markCounts) checkMarks(tb testing.TB, bpe tokenize.Marker, text string, special bool, from textMark, at []int) []textMark {
 	tb.Helper()
 	marks := make([]tokenize.Mark, len(at))
@@ -66,7 +66,7 @@ func (n *markCounts) checkMarks(tb testing.TB, bpe tokenize.Marker, text string,
 	return all
 }
 
-// grow encodes a text, and others that begin with what is known of those before.
+// grow encodes a text, and longer ones from the marks kept before.
 func (n *markCounts) grow(tb testing.TB, bpe tokenize.Marker, r *rand.Rand, special bool, more func() string) {
 	tb.Helper()
 	text := more()
@@ -82,7 +82,7 @@ func (n *markCounts) grow(tb testing.TB, bpe tokenize.Marker, r *rand.Rand, spec
 		slices.Sort(at)
 		all := append(n.checkMarks(tb, bpe, text, special, from, at), from)
 		from = all[r.IntN(len(all))]
-		for _, k := range all { // whatever follows the mark
+		for _, k := range all { // any text may follow the mark
 			n.checkMarks(tb, bpe, k.text+more(), special, k, nil)
 		}
 		if r.IntN(3) == 0 {
@@ -93,7 +93,7 @@ func (n *markCounts) grow(tb testing.TB, bpe tokenize.Marker, r *rand.Rand, spec
 	}
 }
 
-// cut returns a position of text that is not before from, and counts what it is within.
+// cut returns a position of text, from or later, and counts the kind of text around it.
 func (n *markCounts) cut(r *rand.Rand, text string, from int) int {
 	at := from + r.IntN(len(text)-from+1)
 	before, _ := utf8.DecodeLastRuneInString(text[:at])
@@ -125,8 +125,7 @@ func (n *markCounts) report(t *testing.T) {
 	}
 }
 
-// TestMarksOfFamilies: every pipeline, with texts of everything that its components look
-// at.
+// TestMarksOfFamilies has every pipeline, with texts for all of its components.
 func TestMarksOfFamilies(t *testing.T) {
 	f, _ := readFamilies(t)
 	var n markCounts
@@ -151,7 +150,7 @@ func TestMarksOfFamilies(t *testing.T) {
 	}
 }
 
-// TestMarksOfCorpus: the tokenizers of models, with texts of many languages.
+// TestMarksOfCorpus has the tokenizers of models, with texts of many languages.
 func TestMarksOfCorpus(t *testing.T) {
 	var texts, long []string
 	for _, row := range testdata.Rows[struct{ Text string }](t, testdata.Path(t, "marks in 4,200 texts for each family", "tokens", "corpus.jsonl.gz")) {
@@ -248,15 +247,15 @@ func TestMarksThatAreNone(t *testing.T) {
 			t.Errorf("from %d, marks at %v: %v, %v, %v", c.from, c.at, ids, kept, err)
 		}
 	}
-	// A mark without a position is left out.
+	// A mark without a position to resume from is left out.
 	marks := []tokenize.Mark{{At: 0}, {At: 3}, {At: 3}, {At: 12}, {At: 13}, {At: 13}}
 	if _, kept, err := bpe.EncodeMarks(t.Context(), nil, tokenize.Passage{Text: text, Special: true, Marks: marks}); err != nil || len(kept) != 1 || kept[0].At != 12 {
 		t.Errorf("%+v, %v", kept, err)
 	}
 }
 
-// TestMarksLookNotFar: a position is sought in the 256 bytes before a mark, in half as many
-// where the mark before had none, and so on until 16.
+// TestMarksLookNotFar: the position is searched in the 256 bytes before a mark, then in half as
+// many after a mark without one, down to 16.
 func TestMarksLookNotFar(t *testing.T) {
 	bpe := loadTiny(t)
 	text, want := "the wall", []int(nil)
@@ -297,7 +296,7 @@ func everyKiB(text string) (marks []tokenize.Mark) {
 	return marks
 }
 
-// TestMarksTooLong: a text with marks is too long exactly if it is without.
+// TestMarksTooLong: marks do not change whether a text is too long.
 func TestMarksTooLong(t *testing.T) {
 	if testing.Short() {
 		t.Skip("texts of the longest length are not encoded: -short")
@@ -310,9 +309,9 @@ func TestMarksTooLong(t *testing.T) {
 	for name, c := range map[string]struct {
 		bpe        *tokenize.BPE
 		unit       string
-		long       int // bytes that the unit comes to
+		long       int // bytes of the unit after normalization
 		normalized bool
-		end        string // what counts as itself
+		end        string // not changed by the normalizer
 	}{
 		"as it comes":            {loadTiny(t), "a wall ", 7, false, "a"},
 		"not UTF-8":              {loadTiny(t), "a wall \xff", 10, false, "a"},
@@ -325,7 +324,7 @@ func TestMarksTooLong(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			for _, over := range []int{0, 1} {
-				text := strings.Repeat("the sea ", 1000) // which no normalizer changes
+				text := strings.Repeat("the sea ", 1000) // not changed by any of the normalizers
 				left := most - len(text)
 				text += strings.Repeat(c.unit, left/c.long) + strings.Repeat(c.end, left%c.long+over)
 				marks := everyKiB(text)
@@ -344,7 +343,7 @@ func TestMarksTooLong(t *testing.T) {
 				} else if len(kept) < len(marks)/2 {
 					t.Errorf("%d of %d marks are kept", len(kept), len(marks))
 				}
-				// From a position far behind, all of the text counts.
+				// With a position near the end, the whole text still counts.
 				from := c.bpe.Resume(text[:len(text)-100])
 				if from == 0 {
 					t.Fatal("nowhere to resume")
@@ -357,8 +356,8 @@ func TestMarksTooLong(t *testing.T) {
 	}
 }
 
-// TestSegmentsCountApart: what is between two added tokens has the bound of a normalized
-// text for itself, as in an encoding without marks.
+// TestSegmentsCountApart: each text between added tokens has its own bound of normalized bytes, as
+// without marks.
 func TestSegmentsCountApart(t *testing.T) {
 	bpe := parse(t, variant(t, map[string]any{"normalizer": map[string]any{
 		"type": "Replace", "pattern": map[string]any{"String": "_"}, "content": strings.Repeat("the wall ", 100),
@@ -383,7 +382,7 @@ func TestMarksAllocateNothing(t *testing.T) {
 			t.Fatal(len(kept), err)
 		}
 	})
-	if allocs > 20 { // as many as in TestEncodeAllocations; none without the race detector
+	if allocs > 20 { // the bound of TestEncodeAllocations; zero without the race detector
 		t.Errorf("%v allocations", allocs)
 	}
 }

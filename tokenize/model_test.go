@@ -11,8 +11,8 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// A plainModel encodes a piece as merge_word and merge_all do in tokenizers
-// 0.23.2, models/bpe, slowly: it looks through all pairs for each merge.
+// A plainModel encodes a piece like merge_word and merge_all of tokenizers 0.23.2 (models/bpe), but
+// slowly: it looks through all pairs for each merge.
 type plainModel struct {
 	vocab                        map[string]uint32
 	merges                       [][2]string
@@ -36,7 +36,7 @@ func (m *plainModel) section(tb testing.TB) string {
 	return asJSON(tb, section)
 }
 
-// byteCharacter returns the character that byte-level files write a byte with.
+// byteCharacter returns the character for a byte in byte-level files.
 func byteCharacter(b byte) rune {
 	next := rune(0x100)
 	for c := range rune(256) {
@@ -68,8 +68,8 @@ func (m *plainModel) encode(piece string) (ids []uint32) {
 	return m.merge(m.symbols(piece))
 }
 
-// symbols keeps the order of merge_word: an unknown token waits, and only a
-// character with a token or another unknown one lets it go.
+// symbols follows the order of merge_word: an unknown token is added when the next character has a
+// token, or is unknown too.
 func (m *plainModel) symbols(piece string) (ids []uint32) {
 	waits := false
 	for _, r := range piece {
@@ -136,8 +136,8 @@ func (m *plainModel) merge(ids []uint32) []uint32 {
 	}
 }
 
-// randomModel has few characters, so that many merges meet; some of them have no
-// token, or fall back to bytes of which some have none.
+// randomModel has few characters, so that many merges compete. Some have no token, or fall back to
+// bytes that may be missing.
 func randomModel(r *rand.Rand) (*plainModel, []rune) {
 	characters := []rune("ab\tc▁é日\x00\U0001f600")
 	m := &plainModel{
@@ -173,7 +173,7 @@ func randomModel(r *rand.Rand) (*plainModel, []rune) {
 		}
 	}
 	if r.IntN(8) == 0 {
-		tokens = append(tokens, "<0x00>", "<0xE6>") // merges of what bytes fall back to
+		tokens = append(tokens, "<0x00>", "<0xE6>") // merges of byte tokens
 		add("<0x00><0xE6>")
 		add("a<0x00>")
 	}
@@ -187,8 +187,7 @@ func randomModel(r *rand.Rand) (*plainModel, []rune) {
 	return m, characters
 }
 
-// randomMerges returns half of the ways to make a token of two, in any order, and
-// some twice.
+// randomMerges returns half of the merges that make a token, in any order, and some twice.
 func randomMerges(r *rand.Rand, tokens []string, vocab map[string]uint32) (merges [][2]string) {
 	for _, token := range tokens {
 		for cut := 1; cut < len(token); cut++ {
@@ -244,8 +243,8 @@ func TestRandomModelsAsReference(t *testing.T) {
 	}
 }
 
-// checkParts checks that a text has the ids of its parts wherever the model says
-// so, and returns how often that is.
+// checkParts compares a text with its parts at each position where the model may cut it, and
+// returns the number of positions.
 func checkParts(tb testing.TB, m *tokenize.Model, plain *plainModel, text string) (n int) {
 	tb.Helper()
 	for at := range text {
@@ -263,7 +262,7 @@ func checkParts(tb testing.TB, m *tokenize.Model, plain *plainModel, text string
 	return n
 }
 
-// Models that differ in what they do with a character that has no token.
+// Models treat a character without a token differently.
 func TestUnknownCharacters(t *testing.T) {
 	vocab := map[string]uint32{"a": 0, "b": 1, "ab": 2, "<unk>": 3, "<0xC3>": 4, "<0xA9>": 5, "<0xE6>": 6, "a<unk>": 7}
 	for _, c := range []struct {
@@ -299,7 +298,7 @@ func TestUnknownCharacters(t *testing.T) {
 	}
 }
 
-// bytesVocab has all bytes to fall back to, and the tokens.
+// bytesVocab has all byte tokens and these.
 func bytesVocab(tokens ...string) map[string]uint32 {
 	vocab := map[string]uint32{}
 	for b := range 256 {
@@ -311,7 +310,7 @@ func bytesVocab(tokens ...string) map[string]uint32 {
 	return vocab
 }
 
-// A piece is cut only where nothing can reach across.
+// A piece is cut only where no merge can cross.
 func TestParts(t *testing.T) {
 	merges := [][2]string{{"▁", "a"}, {"▁", "▁"}, {"a", "b"}, {">", "▁"}}
 	vocab := bytesVocab("▁", "a", "b", ">", "▁a", "▁▁", "ab", ">▁", "<0x41>a")
@@ -351,8 +350,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// Pieces that are kept for the next time take each other's places, and those with
-// other ids are never taken for them.
+// Kept pieces replace each other, and are not mixed up with those of other ids.
 func TestKeptPiecesAsReference(t *testing.T) {
 	r := rand.New(rand.NewPCG(13, 14))
 	bpe, cold := loadTiny(t), loadTiny(t)

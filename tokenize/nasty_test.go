@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// A nasty is a source of random texts that encoders get wrong: scripts, combining
-// marks, emoji, white space, digits and punctuation of all kinds in any order,
-// contractions, and added tokens whole, cut, side by side and within words.
+// A nasty is a source of random texts that encoders get wrong: scripts, combining marks, emoji,
+// white space, digits and punctuation in any order, contractions, and added tokens whole, cut,
+// adjacent and within words.
 type nasty struct {
 	*rand.Rand
 	added []string // the added tokens to mix in
@@ -65,7 +65,7 @@ func (n nasty) within(ranges []runeRange) string {
 	return string(r.from + n.Int32N(r.to-r.from+1))
 }
 
-// times joins up to most results of f, at least one.
+// times joins the results of 1 to most calls of f.
 func (n nasty) times(most int, f func() string) string {
 	var b strings.Builder
 	for range 1 + n.IntN(most) {

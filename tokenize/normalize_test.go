@@ -13,7 +13,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// normalFile is testdata/normal.json, which the official library made.
+// normalFile is testdata/normal.json, made by the official library.
 type normalFile struct {
 	Digests map[string][]string
 	Classes [][3]int
@@ -41,7 +41,6 @@ func normalizerOf(tb testing.TB, section string) *tokenize.Normalizer {
 	return n
 }
 
-// apply returns a copy.
 func apply(tb testing.TB, n *tokenize.Normalizer, s string, start bool) string {
 	tb.Helper()
 	out, err := n.Apply([]byte(s), start)
@@ -126,7 +125,7 @@ func TestNormalizerRefusals(t *testing.T) {
 	}
 }
 
-// sections are normalizers of every kind, for tests that hold for all.
+// sections are normalizers of every kind.
 var sections = []string{
 	"null",
 	`{"type":"NFC"}`, `{"type":"NFD"}`, `{"type":"NFKC"}`, `{"type":"NFKD"}`,
@@ -157,7 +156,7 @@ var sections = []string{
 	`{"type":"Sequence","normalizers":[{"type":"Replace","pattern":{"String":"a"},"content":" "},{"type":"Strip","strip_left":true,"strip_right":true}]}`,
 }
 
-// nastyText returns up to n code points that normalizers do things to.
+// nastyText returns up to n code points that normalizers change.
 func nastyText(r *rand.Rand, n int) string {
 	alphabet := []rune("aaabbe   \n\t\u00a0\u3000éé▁가각갂\u1100\u1161\u11a8\u212b\ufb01か\u3099\u00a8" +
 		"\u0301\u0301\u0327\u0334\u0344\u0f73\u0dd9\u0dca\u0dcf\ufdfa\uff9e\u3131\U0001d15e\U0002f800\U00011099\U000110ba")
@@ -168,7 +167,7 @@ func nastyText(r *rand.Rand, n int) string {
 	return b.String()
 }
 
-// TestNormalizeModels compares the steps that are not forms with plain ones.
+// TestNormalizeModels compares all steps but the Unicode forms with plain ones.
 func TestNormalizeModels(t *testing.T) {
 	replaceAll := func(pattern, content string) func(string) string {
 		return func(s string) string { return strings.ReplaceAll(s, pattern, content) }
@@ -212,7 +211,7 @@ func TestNormalizeModels(t *testing.T) {
 	}
 }
 
-// TestNormalizeContinued: what only a text's beginning gets is left out without start.
+// TestNormalizeContinued: without start, nothing is added or stripped at the beginning.
 func TestNormalizeContinued(t *testing.T) {
 	for _, c := range []struct{ section, text, want string }{
 		{sections[5], "ab", "ab"},
@@ -226,8 +225,8 @@ func TestNormalizeContinued(t *testing.T) {
 	}
 }
 
-// TestBoundary: at a boundary the two parts are those of the whole, and their
-// edges are what was said of them.
+// TestBoundary: a text cut at a boundary normalizes to the parts of the whole, with the edges that
+// Boundary returned.
 func TestBoundary(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for _, section := range sections {
@@ -305,7 +304,7 @@ func TestBoundaryCases(t *testing.T) {
 	}
 }
 
-// TestNormalizeUnchanged: a text that stays as it is comes back as itself.
+// TestNormalizeUnchanged: an unchanged text is returned without a copy.
 func TestNormalizeUnchanged(t *testing.T) {
 	for _, c := range []struct{ section, text string }{
 		{"null", "any\u0301"},
@@ -351,8 +350,8 @@ func TestNormalizeTooLong(t *testing.T) {
 	gaps := `{"type":"Replace","pattern":{"Regex":" +"},"content":"` + strings.Repeat(".", 1000) + `"}`
 	for _, c := range []struct {
 		section, text string
-		tooLong       int // repetitions
-		longer        int // bytes that each of them gains
+		tooLong       int // repetitions that are too long
+		longer        int // bytes added by each
 	}{
 		{sections[4], "\ufdfa", 1000, 30},
 		{sections[4], "\ufdfa", most / 3, 0},

@@ -11,9 +11,8 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// An officialCase is one of testdata/official.json: changes to tiny.json, and
-// what the official library then encodes texts to. testdata/record.js made the
-// ids, and has the meaning of the changes.
+// An officialCase is a case of testdata/official.json: changes to tiny.json, and the ids that the
+// official library then gives. testdata/record.js recorded the ids and explains the changes.
 type officialCase struct {
 	Name   string
 	Set    map[string]any

@@ -18,7 +18,7 @@ func fromJSON[T any](tb testing.TB, text []byte) T {
 	return v
 }
 
-// outside has the families that tests have loaded, by name.
+// outside caches the families that tests have loaded, by name.
 var outside sync.Map
 
 func loadOutside(tb testing.TB, family string) *tokenize.BPE {

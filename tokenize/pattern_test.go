@@ -10,11 +10,11 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// A pattern is a regular expression read and matched plainly, by backtracking.
+// A pattern is a regular expression matched by plain backtracking.
 type pattern struct{ root node }
 
-// A node matches s from i on in each way that it can, the preferred one first,
-// and calls next with where that ends until next returns true.
+// A node matches s from i in each possible way, the preferred one first, and calls next with the
+// end until next returns true.
 type node func(s []rune, i int, next func(int) bool) bool
 
 func patternOf(regex string) pattern {
@@ -33,7 +33,7 @@ func (p pattern) match(s []rune, i int) int {
 	return end
 }
 
-// A span is a match, or what lies between two of them.
+// A span is a match, or the text between two of them.
 type span struct {
 	text  string
 	match bool
@@ -283,8 +283,7 @@ func (p *patternParser) union() func(rune) bool {
 	}
 }
 
-// onlyOf returns the one code point below U+0302 that is in a set, -1 for none or
-// more.
+// onlyOf returns the only code point below U+0302 in a set, or -1.
 func onlyOf(in func(rune) bool) rune {
 	found := rune(-1)
 	for r := range rune(0x302) {
@@ -342,7 +341,7 @@ const (
 		"\u1f80-\u1fb4\u1fb6-\u1fbc\u1fbe\u1fc2-\u1fc4\u1fc6-\u1fcc\u1fd0-\u1fd3\u1fd6-\u1fdb\u1fe0-\u1fec\u1ff2-\u1ff4\u1ff6-\u1ffcℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212a-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
 )
 
-// patterns are what the tokenizers of models have, by a family that has it.
+// patterns are those of models' tokenizers, each with the name of a family.
 var patterns = []struct {
 	name  string
 	regex string
@@ -393,7 +392,7 @@ var patterns = []struct {
 	{name: "spaces", regex: ` {2,}`},
 }
 
-// The patterns that reference_test.go encodes with.
+// The patterns of the references in reference_test.go.
 var (
 	gpt2Reference   = patternOf(tokenize.GPT2Pattern)
 	llama3Reference = patternOf(llama3)

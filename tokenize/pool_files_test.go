@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A file that is loaded and not yet named stays, whatever comes between.
+// A file that is loaded but not named yet is not evicted.
 func TestPoolBetweenLoadingAndNaming(t *testing.T) {
 	dir := t.TempDir()
 	tiny, err := os.ReadFile("testdata/tiny.json")
@@ -64,7 +64,6 @@ func TestPoolBetweenLoadingAndNaming(t *testing.T) {
 	}
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -20,8 +20,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// openPool closes the pool at the end of the test, or bubble, and looks whether
-// all in it fits together.
+// openPool closes the pool at the end of the test, or bubble, and checks that it is consistent.
 func openPool(t *testing.T, c tokenize.PoolConfig) *tokenize.Pool {
 	t.Helper()
 	p, err := tokenize.NewPool(c)
@@ -35,12 +34,12 @@ func openPool(t *testing.T, c tokenize.PoolConfig) *tokenize.Pool {
 	return p
 }
 
-// finds returns a Find that has the files of a folder by their names.
+// finds returns a Find for the files of a folder, by name.
 func finds(dir string) func(context.Context, string) (string, error) {
 	return func(_ context.Context, model string) (string, error) { return filepath.Join(dir, model), nil }
 }
 
-// tinies writes n files of one and the same tokenizer.
+// tinies writes n copies of tiny.json.
 func tinies(tb testing.TB, n int) (dir string) {
 	dir = tb.TempDir()
 	tiny := readTiny(tb)
@@ -55,8 +54,8 @@ func encodeErr(ctx context.Context, p *tokenize.Pool, model string) error {
 	return err
 }
 
-// The tokenizers of a pool encode as those of Load, and the files of the hub are
-// each loaded once, whatever names lead to them.
+// The tokenizers of a pool encode like those of Load, and each file of the hub is loaded once,
+// whatever its names.
 func TestPoolSharesFiles(t *testing.T) {
 	tiny := loadTiny(t)
 	c := newHubCache(t)
@@ -93,7 +92,7 @@ func TestPoolSharesFiles(t *testing.T) {
 	}
 }
 
-// Those who wait for one lookup each wait as long as they want; it goes on.
+// Each caller of a lookup waits as long as its own context. The lookup goes on.
 func TestPoolWaitsForALookup(t *testing.T) {
 	dir := tinies(t, 1)
 	synctest.Test(t, func(t *testing.T) {
@@ -137,7 +136,7 @@ func TestPoolWaitsForALookup(t *testing.T) {
 	})
 }
 
-// A lookup that nobody waits for any more is of use to who comes next.
+// A lookup without callers still loads the tokenizer for later ones.
 func TestPoolLoadsForNobody(t *testing.T) {
 	dir := tinies(t, 1)
 	synctest.Test(t, func(t *testing.T) {
@@ -159,7 +158,7 @@ func TestPoolLoadsForNobody(t *testing.T) {
 	})
 }
 
-// A lookup that failed is an error to all, and is not tried again for a time.
+// A failed lookup is an error for all callers, and is not repeated for some time.
 func TestPoolFailures(t *testing.T) {
 	dir := tinies(t, 1)
 	must(t, os.WriteFile(filepath.Join(dir, "cut"), readTiny(t)[:5000], 0o600))
@@ -231,8 +230,7 @@ func TestPoolFailures(t *testing.T) {
 	}
 }
 
-// Names that nobody has cost neither memory nor many lookups, and those that are
-// loaded go on.
+// Names of missing models cost neither memory nor many lookups, and loaded models stay in use.
 func TestPoolUnknownNames(t *testing.T) {
 	dir := tinies(t, 2)
 	synctest.Test(t, func(t *testing.T) {
@@ -267,7 +265,7 @@ func TestPoolUnknownNames(t *testing.T) {
 			if err := encodeErr(t.Context(), p, "1"); !errors.Is(err, tokenize.ErrBusy) && second == 0 {
 				t.Errorf("another model: %v", err)
 			}
-			if second == 1 { // whoever runs the host may
+			if second == 1 { // Preload is not refused
 				if err := p.Preload(t.Context(), "1"); err != nil {
 					t.Error(err)
 				}
@@ -288,7 +286,7 @@ func TestPoolUnknownNames(t *testing.T) {
 	})
 }
 
-// Lookups that hang keep neither loaded models back nor Close.
+// Lookups that hang delay neither loaded models nor Close.
 func TestPoolLookupsThatHang(t *testing.T) {
 	dir := tinies(t, 2)
 	synctest.Test(t, func(t *testing.T) {
@@ -342,8 +340,8 @@ func TestPoolLookupsThatHang(t *testing.T) {
 	})
 }
 
-// Those who wait for a place to look up one name look it up once; and Close does
-// not leave them to a Find that hangs for good.
+// Callers that wait for a free place share one lookup of a name. Close does not wait for a Find
+// that hangs.
 func TestPoolWaitsForAPlace(t *testing.T) {
 	dir := tinies(t, 1)
 	synctest.Test(t, func(t *testing.T) {
@@ -397,7 +395,7 @@ func TestPoolWaitsForAPlace(t *testing.T) {
 	})
 }
 
-// The least recently used tokenizers go when the others have no room.
+// The least recently used tokenizers are evicted when there is no room.
 func TestPoolMemory(t *testing.T) {
 	dir := tinies(t, 4)
 	size := loadTiny(t).Size()
@@ -408,11 +406,11 @@ func TestPoolMemory(t *testing.T) {
 	}{
 		{"0", 1, 0}, {"1", 2, 0}, {"2", 3, 0},
 		{"0", 3, 0},
-		{"3", 4, 1}, // 1 went
+		{"3", 4, 1}, // evicts 1
 		{"2", 4, 1}, {"0", 4, 1},
-		{"1", 5, 2}, // 3 went
+		{"1", 5, 2}, // evicts 3
 		{"0", 5, 2}, {"1", 5, 2}, {"2", 5, 2},
-		{"3", 6, 3}, // 0 went
+		{"3", 6, 3}, // evicts 0
 		{"1", 6, 3}, {"2", 6, 3},
 	} {
 		must(t, encodeErr(t.Context(), p, step.model))
@@ -432,7 +430,7 @@ func TestPoolMemory(t *testing.T) {
 	}
 }
 
-// A tokenizer has only so many names.
+// A tokenizer has a limited number of names.
 func TestPoolNames(t *testing.T) {
 	dir := tinies(t, 1)
 	p := openPool(t, tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return filepath.Join(dir, "0"), nil }})
@@ -447,8 +445,7 @@ func TestPoolNames(t *testing.T) {
 	}
 }
 
-// Preload makes known that a name leads to another file, or that a file has
-// changed.
+// Preload loads again if the name is of another file, or the file has changed.
 func TestPoolPreloadAnew(t *testing.T) {
 	c := newHubCache(t)
 	c.model("org/a", readTiny(t))
@@ -494,13 +491,13 @@ func TestPoolPreloadAnew(t *testing.T) {
 	want("main has moved to nowhere", 4, 1)
 }
 
-// signal is a context that tells when it is looked at for the n-th time.
+// signal is a context that signals the n-th call of Err.
 type signal struct {
 	context.Context
 	looks atomic.Int32
 	n     int32
 	now   chan struct{}
-	then  chan struct{} // if not nil: the look lasts until it is closed
+	then  chan struct{} // if not nil, that call returns when it is closed
 }
 
 func (s *signal) Err() error {
@@ -513,13 +510,13 @@ func (s *signal) Err() error {
 	return s.Context.Err()
 }
 
-// signals is of an encoding that has begun: the first look is before the gate.
+// signals is for an encoding that has begun: the first call of Err is before the gate.
 func signals(t *testing.T) *signal {
 	return &signal{Context: t.Context(), n: 2, now: make(chan struct{})}
 }
 
-// turns is a context that calls a function each time that it is looked at. A long
-// text does so when it may give its slot away.
+// turns is a context that calls a function at each call of Err. A long text makes one when it may
+// give its slot away.
 type turns struct {
 	context.Context
 	look func()
@@ -530,8 +527,8 @@ func (c turns) Err() error {
 	return c.Context.Err()
 }
 
-// Short texts go ahead of a long one, one at each turn of it; and it is encoded
-// as it would be alone, even if its tokenizer has to go meanwhile.
+// Short texts overtake a long one, one at each of its turns. The long one gets the same
+// ids as alone, even if its tokenizer is evicted meanwhile.
 func TestPoolLongText(t *testing.T) {
 	dir := tinies(t, 2)
 	tiny := loadTiny(t)
@@ -546,7 +543,7 @@ func TestPoolLongText(t *testing.T) {
 			looks, came, served := 0, 0, 0
 			ctx := turns{t.Context(), func() {
 				if looks++; looks <= 2 {
-					return // in front of the gate, and where the encoding begins
+					return // before the gate, and at the beginning of the encoding
 				}
 				synctest.Wait()
 				if served != came {
@@ -559,7 +556,7 @@ func TestPoolLongText(t *testing.T) {
 					}
 					served++
 				}()
-				synctest.Wait() // until it waits for the slot
+				synctest.Wait() // the short text waits for the slot
 			}}
 			long, err := p.Tokenizer("0").Encode(ctx, nil, h.text, true)
 			if err != nil || !slices.Equal(long, encode(t, tiny, h.text, true)) {
@@ -576,7 +573,7 @@ func TestPoolLongText(t *testing.T) {
 	}
 }
 
-// Close ends a long text, and one that waits for it.
+// Close ends a long text, and one that waits for a slot.
 func TestPoolCloseEndsTexts(t *testing.T) {
 	dir := tinies(t, 1)
 	p := openPool(t, tokenize.PoolConfig{Find: finds(dir), Encodings: 1})
@@ -596,7 +593,7 @@ func TestPoolCloseEndsTexts(t *testing.T) {
 	}
 }
 
-// Too much text does not wait for a tokenizer either.
+// The bound of waiting texts also holds for those that wait for a tokenizer.
 func TestPoolBusy(t *testing.T) {
 	dir := tinies(t, 1)
 	synctest.Test(t, func(t *testing.T) {
@@ -653,9 +650,8 @@ func TestPoolConfig(t *testing.T) {
 	}
 }
 
-// Models with room for few of them, names that fail, long and short texts, given
-// up at any moment, and Preload and Close in between: each gets its ids or an error
-// that it has to expect, and nothing is left.
+// Models with room for few, names that fail, long and short texts, cancellations at any moment,
+// Preload and Close in between: each call gets its ids or an expected error, and nothing is left.
 func TestPoolRaces(t *testing.T) {
 	const models, callers = 6, 64
 	rounds, each := 2, 60
@@ -735,7 +731,7 @@ func TestPoolRaces(t *testing.T) {
 				})
 			}
 			done.Wait()
-			synctest.Wait() // for lookups that all gave up
+			synctest.Wait() // for abandoned lookups
 			t.Logf("%+v", p.Stats())
 		})
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// A pipe that nobody writes to is refused, not opened.
+// A pipe is an error and is not opened.
 func TestPoolPipe(t *testing.T) {
 	dir := t.TempDir()
 	must(t, syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600))

@@ -13,15 +13,14 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// A match is a stretch of a text that a pattern has found, or one between two of
-// those.
+// A preMatch is a match of a pattern, or the text between two.
 type preMatch struct {
 	text  string
 	found bool
 }
 
-// plainSplit cuts by whole lists of matches, as the official library does
-// (tokenizers 0.23.2, tokenizer/normalizer.rs).
+// plainSplit cuts by a complete list of matches, like the official library (tokenizers 0.23.2,
+// tokenizer/normalizer.rs).
 func plainSplit(matches []preMatch, behavior string, invert bool) (pieces []string) {
 	if invert {
 		matches = slices.Clone(matches)
@@ -49,7 +48,7 @@ func plainSplit(matches []preMatch, behavior string, invert bool) (pieces []stri
 			}
 		}
 	case "MergedWithPrevious":
-		before := false // whether the one before was found
+		before := false // the one before was a match
 		for _, m := range matches {
 			if m.found && !before && len(pieces) > 0 {
 				pieces[len(pieces)-1] += m.text
@@ -75,8 +74,8 @@ func plainSplit(matches []preMatch, behavior string, invert bool) (pieces []stri
 	return pieces
 }
 
-// matchesOf lists what first finds, which returns where the first match in a text
-// begins and ends; negative for none.
+// matchesOf lists the matches of first, which returns the bounds of the first match in a text, or
+// negative ones.
 func matchesOf(text string, first func(string) (begin, end int)) (matches []preMatch) {
 	for text != "" {
 		begin, end := first(text)
@@ -110,7 +109,7 @@ func findText(text string) func(string) (int, int) {
 	}
 }
 
-// findRegex finds one of the regular expressions that the sections here have.
+// findRegex finds a regular expression of splitRegexps.
 func findRegex(expr string) func(string) (int, int) {
 	re := splitRegexps[expr]
 	ahead := re.NumSubexp() > 0
@@ -120,13 +119,13 @@ func findRegex(expr string) func(string) (int, int) {
 			return -1, -1
 		}
 		if ahead && at[2] >= 0 && at[1] < len(s) && at[1]-at[0] > 1 {
-			at[1]-- // white metaspace is one byte here
+			at[1]-- // white space is one byte long here
 		}
 		return at[0], at[1]
 	}
 }
 
-// splitRegexps have (\s+) for \s+(?!\S)|\s+, which package regexp does not know.
+// splitRegexps have (\s+) in place of \s+(?!\S)|\s+, which package regexp does not support.
 var splitRegexps = func() map[string]*regexp.Regexp {
 	all := map[string]*regexp.Regexp{}
 	for _, expr := range []string{gpt2Split, llama3Split, `\p{N}{1,3}`, ` ?\p{N}+`, "[0-9][0-9][0-9]"} {
@@ -143,11 +142,11 @@ func isPunct(r rune) bool {
 	return unicode.IsPunct(r) || r < 0x80 && unicode.IsSymbol(r)
 }
 
-// A component is one in the form of the file, decoded.
+// A preTokenizer is a decoded component of the file.
 type preTokenizer = map[string]any
 
-// plainPieces applies a component to all pieces of a text. At the text's start the
-// first piece is at offset 0. It maps to the alphabet of bytes as the file says.
+// plainPieces applies a component to all pieces of a text. The first piece is at offset 0 only at
+// the start of the text. Bytes are mapped to characters as in the file.
 func plainPieces(c preTokenizer, pieces []string, atStart bool) (cut []string) {
 	each := func(f func(i int, piece string) []string) {
 		for i, p := range pieces {
@@ -219,7 +218,7 @@ const (
 	llama3Split = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 )
 
-// byteCharacters are the characters that ByteLevel writes each byte with.
+// byteCharacters are the characters of ByteLevel for each byte.
 var byteCharacters = func() (chars [256]rune) {
 	next := rune(0x100)
 	for b := range rune(256) {
@@ -249,7 +248,7 @@ func fromAlphabet(s string) string {
 	return string(bytes)
 }
 
-// A section makes the same pieces in two ways.
+// A preSection is a section and its plain model.
 type preSection struct {
 	json  string
 	plain preTokenizer
@@ -269,7 +268,7 @@ func newPreSection(tb testing.TB, c preTokenizer) preSection {
 
 func (s preSection) plainPieces(text string, atStart bool) []string {
 	if text == "" {
-		return nil // a prefix goes before a character
+		return nil // a prefix needs a character
 	}
 	pieces := plainPieces(s.plain, []string{text}, atStart)
 	if s.made.ByteLevel() {
@@ -280,7 +279,7 @@ func (s preSection) plainPieces(text string, atStart bool) []string {
 	return pieces
 }
 
-// check compares the pieces of text, at the text's start and after an added token.
+// check compares the pieces of text, at the start of a text and after an added token.
 func (s preSection) check(tb testing.TB, text string) {
 	tb.Helper()
 	if got, want := s.made.Pieces(text, tokenize.TextStart), s.plainPieces(text, true); !slices.Equal(got, want) {
@@ -291,8 +290,8 @@ func (s preSection) check(tb testing.TB, text string) {
 	}
 }
 
-// checkCuts cuts text wherever restarts allows it, and returns how often that was,
-// and how often it was where a piece ends.
+// checkCuts cuts text wherever restarts allows, and returns the number of cuts, and of those at the
+// end of a piece.
 func (s preSection) checkCuts(tb testing.TB, text string) (restarts, ends int) {
 	tb.Helper()
 	whole := s.made.Pieces(text, tokenize.TextStart)
@@ -329,8 +328,8 @@ func (s preSection) checkCuts(tb testing.TB, text string) (restarts, ends int) {
 	return restarts, ends
 }
 
-// endsAt reports whether one of pieces ends at text[at], and true where they need
-// not add up to the text.
+// endsAt reports whether a piece ends at text[at]. It is true if the pieces do not add up to the
+// text.
 func (s preSection) endsAt(pieces []string, text string, at int) bool {
 	if strings.Contains(s.json, "Removed") || strings.Join(pieces, "") != text {
 		return true
@@ -423,7 +422,7 @@ func randomPreTokenizer(r *rand.Rand) preTokenizer {
 	return inSequence(items...)
 }
 
-// The bytes of ², ½ and 粽 are digits in the alphabet of bytes.
+// The bytes of ², ½ and 粽 are mapped to digits.
 var preSnippets = []string{
 	"a", "a", "b", "B", "aba", "aa", "1", "2", "12", "1234", "²", "½", "粽", " ", " ", " ", "  ", "\n", "\t", "'", "'s",
 	".", ". ", "_", "▁", "é", "日", "日é", "-", "+", "$", "·",
@@ -473,7 +472,7 @@ func TestPreTokenizersAsPlain(t *testing.T) {
 	}
 }
 
-// Most words of a text are where it can be cut.
+// Prose can be cut at most words.
 func TestCutsOfProse(t *testing.T) {
 	prose := readProse(t)
 	words := strings.Count(prose, " ")
@@ -574,7 +573,7 @@ func TestCuts(t *testing.T) {
 	}
 }
 
-// Each match and each gap is looked for at most three times.
+// Each match and each gap is searched for at most three times.
 func TestPiecesOfHostileTexts(t *testing.T) {
 	const n = 10_000
 	for _, behavior := range splitBehaviors {
@@ -590,8 +589,7 @@ func TestPiecesOfHostileTexts(t *testing.T) {
 	}
 }
 
-// Fields that older files have, and those that may be left out. Whatever else there is
-// TestPreTokenizersAsPlain compares.
+// Fields of older files, and optional ones. TestPreTokenizersAsPlain has the others.
 func TestPreTokenizers(t *testing.T) {
 	for _, c := range []struct {
 		preTokenizer
@@ -618,8 +616,8 @@ func TestPreTokenizers(t *testing.T) {
 	}
 }
 
-// A step that cuts nothing is not taken, and one that keeps all matches of a
-// pattern without gaps is no dearer than an isolated one.
+// A step that cuts nothing is left out. One that keeps all matches of a pattern without gaps costs
+// no more than an isolated one.
 func TestStepsMade(t *testing.T) {
 	for _, c := range []struct {
 		preTokenizer
@@ -723,7 +721,7 @@ func TestLookahead(t *testing.T) {
 	for _, c := range []struct {
 		regex          string
 		known          bool
-		atSpace, digit bool // whether what ends with one depends on what follows
+		atSpace, digit bool // a match that ends with it depends on what follows
 	}{
 		{gpt2Split, true, true, false},
 		{llama3Split, true, true, false},

@@ -43,7 +43,7 @@ func configToken(content string, changes dict) dict {
 	return a
 }
 
-// endID is the id of <|end|>, which tiny.json has as its only added token.
+// endID is the id of <|end|>, the only added token of tiny.json.
 const endID = tinySize
 
 func TestLoadPretrained(t *testing.T) {
@@ -147,8 +147,8 @@ func TestLoadPretrainedRefusals(t *testing.T) {
 	}
 }
 
-// What the nine families' configs change: DeepSeek-V3's adds a token at the
-// beginning, and the others say what their tokenizer.json says.
+// The configs of the nine families change their tokenizer.json only for DeepSeek-V3: it adds a
+// token at the beginning.
 func TestLoadPretrainedOfFamilies(t *testing.T) {
 	families := tried()
 	if !*long {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A reference encodes slowly and plainly: patterns by backtracking, merges by
-// looking through the whole word each time.
+// A reference encodes slowly: patterns by backtracking, merges by a scan of the whole word for
+// each.
 type reference struct {
 	pattern      pattern
 	vocab        map[string]uint32
@@ -89,7 +89,6 @@ func (ref *reference) encodePiece(piece string) (ids []uint32) {
 	return ids
 }
 
-// decode returns the text of ids.
 func (ref *reference) decode(ids []uint32) string {
 	bytesOf := map[rune]byte{}
 	for b, s := range ref.alphabet {
@@ -110,7 +109,7 @@ func (ref *reference) decode(ids []uint32) string {
 	return b.String()
 }
 
-// variant returns tiny.json with its sections and its model's fields replaced.
+// variant returns tiny.json with sections and fields of the model replaced.
 func variant(tb testing.TB, sections, model map[string]any) []byte {
 	tb.Helper()
 	file := fromJSON[map[string]any](tb, readTiny(tb))

@@ -11,15 +11,15 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// resumed counts what checkResume saw.
-type resumed struct {
+// resumeCounts counts the results of checkResume.
+type resumeCounts struct {
 	checks, found int
-	behind        int // bytes between the positions and the ends of the texts
+	behind        int // bytes from the positions to the ends of the texts
 }
 
-// checkResume compares the ids of text with those of what comes before the
-// position that Resume gives for text[:cut], and what EncodeMarks gives behind it.
-func (n *resumed) checkResume(tb testing.TB, bpe *tokenize.BPE, text string, cut int) {
+// checkResume encodes text up to the position of Resume for text[:cut] and the rest with
+// EncodeMarks, and compares the ids with those of the whole.
+func (n *resumeCounts) checkResume(tb testing.TB, bpe *tokenize.BPE, text string, cut int) {
 	tb.Helper()
 	p := bpe.Resume(text[:cut])
 	n.checks++
@@ -48,7 +48,7 @@ func addedContents(c familyCase) (contents []string) {
 	return contents
 }
 
-func (n *resumed) report(t *testing.T) {
+func (n *resumeCounts) report(t *testing.T) {
 	t.Helper()
 	t.Logf("%d cuts, %d resumed, on average %.1f bytes behind", n.checks, n.found, float64(n.behind)/float64(max(n.found, 1)))
 	if n.found*2 < n.checks {
@@ -56,13 +56,13 @@ func (n *resumed) report(t *testing.T) {
 	}
 }
 
-// In prose every word has a position: the last is one word from the end.
+// Every word of prose has a position: the last one is a word from the end.
 func TestResumeOfProse(t *testing.T) {
 	words := strings.Fields(readProse(t))
 	for name, f := range forms(t) {
 		t.Run(name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(13, 14))
-			var n resumed
+			var n resumeCounts
 			for range 300 {
 				text := englishLike(words, 200+r.IntN(200), r)
 				n.checkResume(t, f.bpe, text, 100+r.IntN(100))

@@ -13,8 +13,8 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// Of two fields of one name encoding/json takes the last: in every section they
-// are refused, escaped or not.
+// Of two fields with one name encoding/json keeps the last. They are an error in every section,
+// escaped or not.
 func TestFieldsTwice(t *testing.T) {
 	normalizer := func(s string) error { _, err := tokenize.ParseNormalizer(s); return err }
 	pre := func(s string) error { _, err := tokenize.NewPreTokenizer(s); return err }
@@ -41,7 +41,7 @@ func TestFieldsTwice(t *testing.T) {
 	}
 }
 
-// Tokens get their ids in the order of those, whatever the order of the config.
+// Tokens get their ids in the order of the ids, not of the config.
 func TestDecoderInAnyOrder(t *testing.T) {
 	dir := pretrained(t, nil, nil)
 	config := `{"tokenizer_class":"GPT2Tokenizer","added_tokens_decoder":{"655":` + asJSON(t, configToken("<a>", nil)) +
@@ -54,8 +54,8 @@ func TestDecoderInAnyOrder(t *testing.T) {
 	}
 }
 
-// The tiktoken library drops what no match has; a pattern that leaves any text
-// out is refused.
+// The tiktoken library drops text between matches. A pattern that does not match all text is an
+// error.
 func TestTiktokenNeedsAllOfTheText(t *testing.T) {
 	ranks := randomRanks(rand.New(rand.NewPCG(4, 4)), "ab").file(rand.New(rand.NewPCG(4, 5)))
 	for _, pattern := range []string{`\p{L}+`, `\S+`, `\s|\p{L}`, `[^a]`} {
@@ -69,7 +69,7 @@ func TestTiktokenNeedsAllOfTheText(t *testing.T) {
 	}
 }
 
-// What is behind the last match counts, too.
+// Text after the last match counts, too.
 func TestReplaceTooLong(t *testing.T) {
 	for _, pattern := range []string{`{"String":" "}`, `{"Regex":" +"}`, `{"Regex":"\\s+"}`} {
 		n := normalizerOf(t, `{"type":"Replace","pattern":`+pattern+`,"content":"...."}`)
@@ -83,7 +83,7 @@ func TestReplaceTooLong(t *testing.T) {
 	}
 }
 
-// A match has no boundary in it, also where neither character is at its edge.
+// A match has no boundary inside, even between characters that are not at its edges.
 func TestBoundaryWithinAMatch(t *testing.T) {
 	n := normalizerOf(t, `{"type":"Replace","pattern":{"String":"abcd"},"content":"x"}`)
 	for pair, want := range map[string]bool{
@@ -95,8 +95,8 @@ func TestBoundaryWithinAMatch(t *testing.T) {
 	}
 }
 
-// What the official library (tokenizers 0.23.2) makes of three matches in a row,
-// with a gap on both sides and with none.
+// The official library's pieces (tokenizers 0.23.2) of three adjacent matches, with and without
+// gaps around them.
 func TestRunsOfMatches(t *testing.T) {
 	for _, c := range []struct {
 		behavior       string
@@ -122,7 +122,7 @@ func TestRunsOfMatches(t *testing.T) {
 	}
 }
 
-// The alternatives of the patterns that are scanned by hand, where they decide.
+// The alternatives of the hand-written scanners, where they matter.
 func TestKnownPieces(t *testing.T) {
 	regexes := map[string]string{}
 	for _, p := range patterns {
@@ -164,8 +164,7 @@ func TestKnownPieces(t *testing.T) {
 	}
 }
 
-// The patterns that are scanned by hand are scanned by programs to the same pieces,
-// as near variants of them are.
+// Hand-written scanners and programs find the same pieces, and programs of similar patterns too.
 func TestKnownScannersAsPrograms(t *testing.T) {
 	known := tokenize.KnownPatterns()
 	for _, regex := range known {

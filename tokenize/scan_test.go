@@ -13,7 +13,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// patternSpans returns what a pattern cuts s into.
+// patternSpans returns the spans of s.
 func patternSpans(tb testing.TB, p tokenize.Pattern, s string) (spans []span) {
 	tb.Helper()
 	for i := 0; i < len(s); {
@@ -30,8 +30,8 @@ func patternSpans(tb testing.TB, p tokenize.Pattern, s string) (spans []span) {
 	return spans
 }
 
-// compareSpans checks a pattern against its reference, and that it knows of all
-// that stands side by side in a match.
+// compareSpans checks a pattern against its reference, and that Spans allows all neighbours in a
+// match.
 func compareSpans(tb testing.TB, name string, got tokenize.Pattern, want pattern, s string) {
 	tb.Helper()
 	spans := want.spans(s)
@@ -54,7 +54,6 @@ func compareSpans(tb testing.TB, name string, got tokenize.Pattern, want pattern
 	}
 }
 
-// eachPattern runs f with each of patterns and with its reference.
 func eachPattern(tb testing.TB, f func(name string, got tokenize.Pattern, want pattern)) {
 	tb.Helper()
 	for _, p := range patterns {
@@ -70,7 +69,7 @@ func eachPattern(tb testing.TB, f func(name string, got tokenize.Pattern, want p
 	}
 }
 
-// One of each kind of code point that some pattern treats in its own way.
+// A code point of each kind that some pattern treats differently.
 var kinds = []rune("sSſrElAǅʰ1²'.(/ \n\r\t\u00a0日あé\u0301\u200d")
 
 func TestPatternsOfAllShortTexts(t *testing.T) {
@@ -89,8 +88,7 @@ func TestPatternsOfAllShortTexts(t *testing.T) {
 	t.Logf("%d texts of 3 code points; one in %d tried", n, sampled())
 }
 
-// randomText returns a text of which some kinds of code points make up most, so
-// that it has runs and not only changes.
+// randomText returns a text mostly of a few kinds of code points, so that it has runs.
 func randomText(r *rand.Rand, n int) string {
 	few := make([]rune, 1+r.IntN(5))
 	for i := range few {
@@ -147,8 +145,7 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// What takes a time that is not linear, what may match nothing and what is not
-// known is refused.
+// Patterns that may take more than linear time or match the empty text, and unknown syntax.
 func TestRefusedPatterns(t *testing.T) {
 	for _, regex := range []string{
 		``, `a|`, `|a`, `a**`, `a+?`, `a{2}+`, `a{1,2}?`, `a{1000}`, `a{,3}`, `a{3,2}`, `a{0}`, `a{1`, `a*`, `a?b?`, `(?!a)`, `(?=a)b`, `^a`, `.`,
@@ -164,7 +161,7 @@ func TestRefusedPatterns(t *testing.T) {
 	}
 }
 
-// Texts of one long run would take minutes if a scanner went back over them.
+// A scanner that goes back over a long run would take minutes.
 func TestLongRuns(t *testing.T) {
 	const n = 1 << 15
 	eachPattern(t, func(name string, got tokenize.Pattern, _ pattern) {
@@ -183,7 +180,6 @@ func TestLongRuns(t *testing.T) {
 
 var longRuns = []string{"a", "A", "aA", "Aa", " ", "\n", "\r\n", " \n", "\n ", "'", "'s", "1", ".", ". ", "日", "ʰ", "Aʰ", "\u0301", "\u0301 ", "é", "a ", "。", "\x00"}
 
-// A regular expression that is supported matches as its reference.
 func FuzzPatternOf(f *testing.F) {
 	for _, p := range patterns {
 		f.Add(p.regex, "it's  12345\n\n. é日本")
@@ -209,8 +205,8 @@ func TestComponentCharacters(t *testing.T) {
 		{"Digits", tokenize.Digits, func(r rune) bool {
 			return tokenize.InProperty("N", r) || 0x11de0 <= r && r <= 0x11de9 || 0x16ff4 <= r && r <= 0x16ff6
 		}, 1_924},
-		// Unicode 8.0.0 and all of ASCII's: 140 fewer than \p{P} of 16.0.0, less two
-		// that are of it no more.
+		// All punctuation of Unicode 8.0.0 and of ASCII: \p{P} of 16.0.0 without 140 code points,
+		// and two that are no longer in it.
 		{"Punctuation", tokenize.Punctuation, nil, 726},
 	} {
 		size := 0
@@ -242,14 +238,14 @@ func TestComponentCharacters(t *testing.T) {
 	}
 }
 
-// On bytes, mappedDigits cuts where digits cuts the characters that stand for them.
+// mappedDigits cuts bytes where digits cuts their characters.
 func TestMappedDigits(t *testing.T) {
 	alphabet := newReference(t, readTiny(t), gpt2Reference).alphabet
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 5000 {
 		text := []byte(randomText(r, 12))
 		var mapped strings.Builder
-		starts := map[int]int{0: 0} // of bytes, by those of characters
+		starts := map[int]int{0: 0} // byte positions, by character positions
 		for i, b := range text {
 			mapped.WriteString(alphabet[b])
 			starts[mapped.Len()] = i + 1
@@ -266,7 +262,6 @@ func TestMappedDigits(t *testing.T) {
 	}
 }
 
-// The classes are those of the official tokenizer, code point by code point.
 func TestClassesAsOfficial(t *testing.T) {
 	data, err := os.ReadFile(testdata.Path(t, "the official tokenizer's character classes", "tokens", "unicode_classes.json"))
 	must(t, err)
@@ -304,8 +299,8 @@ func property(name string) func(rune) bool {
 	return func(r rune) bool { return tokenize.InProperty(name, r) }
 }
 
-// Go's tables were of Unicode 15.0.0, which has fewer code points of each class
-// and none that 16.0.0 has not.
+// Go's tables were of Unicode 15.0.0: each class has fewer code points there, and none that 16.0.0
+// does not have.
 func TestClassesOfUnicode16(t *testing.T) {
 	for _, c := range []struct {
 		name string

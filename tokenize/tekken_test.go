@@ -21,7 +21,7 @@ import (
 
 const tekkenControls = 20
 
-// tekkenFile returns a tekken.json of tokens by rank, of which it has more than it uses.
+// tekkenFile returns a tekken.json with tokens by rank, and more that are unused.
 func tekkenFile(pattern string, tokens []string, unused int) dict {
 	list := make([]any, len(tokens))
 	for i, token := range tokens {
@@ -40,7 +40,7 @@ func tekkenFile(pattern string, tokens []string, unused int) dict {
 	}
 }
 
-// tekkenTokens returns all bytes, and further tokens in any order.
+// tekkenTokens returns all bytes and further tokens in random order.
 func tekkenTokens(r *rand.Rand) []string {
 	var tokens []string
 	for b := range 256 {
@@ -79,7 +79,7 @@ func TestTekkenAsReference(t *testing.T) {
 	}
 }
 
-// TestTekkenAsMistralCommon has ids of mistral-common 1.11.7, of its Tekkenizer.
+// TestTekkenAsMistralCommon has ids of the Tekkenizer of mistral-common 1.11.7.
 func TestTekkenAsMistralCommon(t *testing.T) {
 	var tokens []string
 	for b := range 256 {
@@ -101,8 +101,8 @@ func TestTekkenAsMistralCommon(t *testing.T) {
 	}
 }
 
-// fromByteLevel returns the bytes that a byte-level file writes as s: those that can be seen as
-// themselves, the others from U+0100 on.
+// fromByteLevel returns the bytes of s in a byte-level file: printable ones as themselves, the
+// others from U+0100 on.
 func fromByteLevel(s string) string {
 	var b []byte
 	for _, r := range s {
@@ -120,8 +120,8 @@ func fromByteLevel(s string) string {
 	return string(b)
 }
 
-// TestTekkenAsOfficial makes a tekken.json of a tokenizer.json with the same tokens: the ids are
-// equal, unless a text has a control token.
+// TestTekkenAsOfficial converts a tokenizer.json to tekken.json. The ids are equal, unless a text
+// has a control token.
 func TestTekkenAsOfficial(t *testing.T) {
 	folder := filepath.Dir(testdata.Path(t, "a tokenizer.json as tekken.json, on 13,063 texts", "tokens", "tekken", "tokenizer.json.gz"))
 	var file struct {
@@ -253,8 +253,8 @@ func FuzzTekken(f *testing.F) {
 	})
 }
 
-// TestTekkenFolder: a tekken.json is the tokenizer of a folder without tokenizer.json, whatever
-// its tokenizer_config.json has.
+// TestTekkenFolder: a folder without tokenizer.json uses its tekken.json, whatever is in
+// tokenizer_config.json.
 func TestTekkenFolder(t *testing.T) {
 	c := newHubCache(t)
 	c.ref("models--m", "main", oneCommit)
@@ -278,7 +278,7 @@ func TestTekkenFolder(t *testing.T) {
 		}
 	}
 	if _, err := tokenize.LoadPretrained(dir, "0.1"); err == nil {
-		t.Error("a version that is not known is taken")
+		t.Error("an unknown version is accepted")
 	}
 	write("tokenizer.json", string(readTiny(t)))
 	if _, err := tokenize.LoadPretrained(dir); !errors.Is(err, tokenize.ErrUnsupported) || !strings.Contains(err.Error(), "MistralCommonBackend") {

@@ -19,9 +19,9 @@ import (
 
 const gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 
-// A plainRanks encodes as tiktoken 0.14.0 does, src/lib.rs, slowly: a piece that
-// is a token is that one; else the two neighbours that together are the token of
-// the lowest rank become it, the leftmost first.
+// A plainRanks encodes like tiktoken 0.14.0 (src/lib.rs), but slowly. A piece that is a token is
+// that token. Otherwise the two neighbours that make the token of the lowest rank are merged, the
+// leftmost first.
 type plainRanks map[string]uint32
 
 func (ranks plainRanks) encode(piece string) (ids []uint32) {
@@ -68,8 +68,8 @@ func (ranks plainRanks) file(r *rand.Rand) []byte {
 	return b.Bytes()
 }
 
-// randomRanks has all bytes, and tokens of a few letters in any order of ranks:
-// some cannot be made of two others, many in more than one way.
+// randomRanks has all bytes, and tokens of a few letters with random ranks: some are no merge of
+// two others, many are several.
 func randomRanks(r *rand.Rand, letters string) plainRanks {
 	var tokens []string
 	for b := range 256 {

@@ -236,15 +236,15 @@ func TestGate(t *testing.T) {
 		}
 	}
 	if n := strings.Count(log.String(), "no further pods are heard"); n != 1 {
-		t.Errorf("the log says it %d times", n)
+		t.Errorf("the log has it %d times", n)
 	}
 	if text := until(t, admin+"/metrics", 200); !strings.Contains(text, `kvindex_pods{state="live"} 2`) && !strings.Contains(text, `kvindex_pods{state="partial"} 2`) {
 		t.Errorf("the metrics have not two pods: %.2000s", text)
 	}
 }
 
-// A gate bounds pods and models. A pod that has been away for goneAfter with all its models makes
-// room, and so do one that has brought nothing that can be read, and a model that no pod has.
+// A gate bounds pods and models. A pod whose models have all been away for goneAfter makes room,
+// and so do a pod without a readable message, and a model without a pod.
 func TestGateNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ix, err := kvindex.New()
@@ -264,13 +264,13 @@ func TestGateNames(t *testing.T) {
 			}
 		}
 		if n := strings.Count(log.String(), "no further pods are heard"); n != 1 {
-			t.Errorf("the log says %d times that no pod is heard", n)
+			t.Errorf("the log has the refusal of further pods %d times", n)
 		}
 		_, message := payload(1)
 		must(t, ix.Ingest("a", "n", []byte(message)))
 		time.Sleep(goneAfter)
 		if _, _, err := g.parse("kv@c@m"); err == nil {
-			t.Error("a pod that was heard lately has lost its place")
+			t.Error("a pod with a recent message has lost its place")
 		}
 		time.Sleep(goneAfter)
 		must(t, ix.Ingest("a", "m", []byte(message)))
@@ -410,7 +410,7 @@ func TestLog(t *testing.T) {
 	must(t, end())
 	text := log.String()
 	if strings.Contains(text, secret) || strings.Contains(text, "remembered other prompts") {
-		t.Errorf("the log has what was asked: %s", text)
+		t.Errorf("the log has a part of a request: %s", text)
 	}
 	for _, line := range strings.Split(strings.TrimSpace(text), "\n") {
 		if !json.Valid([]byte(line)) {
@@ -586,8 +586,7 @@ func TestRedis(t *testing.T) {
 	}
 }
 
-// A service waits, and logs that it waits, for a Redis that is away or starting. It ends at an
-// error that waiting cannot mend.
+// A service waits for a Redis that is away or starting, and logs that. It ends at any other error.
 func TestRedisAway(t *testing.T) {
 	dir, err := os.MkdirTemp("", "")
 	must(t, err)
@@ -646,7 +645,6 @@ func TestRedisAway(t *testing.T) {
 	}
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

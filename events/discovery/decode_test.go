@@ -30,7 +30,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestDecodeErrors: what is wrong is named, with its line, its place, its pod and its key.
+// TestDecodeErrors: an error names its line, its position, its pod and its key.
 func TestDecodeErrors(t *testing.T) {
 	for _, c := range []struct{ content, want string }{
 		{"", "it is empty; a list without pods is []"},
@@ -70,8 +70,8 @@ func TestDecodeErrors(t *testing.T) {
 	}
 }
 
-// FuzzDecode: what is taken is what encoding/json takes, and comes again from what it
-// writes; what is refused has no pods.
+// FuzzDecode: an accepted list decodes as with encoding/json, and again after json.Marshal. A
+// rejected one has no pods.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		`[]`, `[{}]`, `[{"id": "a", "model": "m", "host": "h", "port": 5557, "labels": {"a": "b"}}]`, `[{"engine": "none"}]`, `[{"id": "a", "id": "b"}]`, `[{"Id": ""}]`, `[null]`, `{"id": 1}`, `[]]`,

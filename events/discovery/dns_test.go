@@ -21,7 +21,7 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-// dnsTest is a Run of DNS whose askings are made in rounds, one of each kind.
+// dnsTest is a Run of DNS whose lookups are made in rounds, one lookup of each kind.
 type dnsTest struct {
 	t      *testing.T
 	ctx    context.Context
@@ -37,7 +37,7 @@ type dnsTest struct {
 	refuse error
 }
 
-// newDNSTest begins it, with a server that has no configuration of its own.
+// newDNSTest starts a Run. Without a server, cfg has the resolver.
 func newDNSTest(t *testing.T, server *dnsServer, cfg discovery.DNSConfig) *dnsTest {
 	ctx, cancel := context.WithCancel(zmtptest.Context(t))
 	d := &dnsTest{t: t, ctx: ctx, kinds: 2, arrive: make(chan time.Duration), leave: make(chan struct{}), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
@@ -102,7 +102,7 @@ func newDNSTest(t *testing.T, server *dnsServer, cfg discovery.DNSConfig) *dnsTe
 	return d.begun(begin)
 }
 
-// begun has the first round begin as the others do.
+// begun has the first round begin like the others.
 func (d *dnsTest) begun(begin func()) *dnsTest {
 	go func() {
 		for range d.kinds {
@@ -117,7 +117,7 @@ func (d *dnsTest) begun(begin func()) *dnsTest {
 	return d
 }
 
-// round lets time pass, and all kinds be asked for.
+// round advances the clock and has each kind looked up.
 func (d *dnsTest) round(after time.Duration) {
 	d.t.Helper()
 	d.mu.Lock()
@@ -142,7 +142,7 @@ func (d *dnsTest) round(after time.Duration) {
 	}
 }
 
-// said returns what came since the last call.
+// said returns the sets and errors since the last call.
 func (d *dnsTest) said() (sets [][]string, errs []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -165,10 +165,10 @@ func addrs(list ...string) (records []record) {
 	return records
 }
 
-// dnsStep is a round, and what comes of it.
+// dnsStep is a round and its result.
 type dnsStep struct {
 	a, aaaa behaviour
-	sets    string // fmt.Sprint of the IDs; "" is nothing
+	sets    string // fmt.Sprint of the IDs; "" for no set
 	errs    []string
 }
 
@@ -190,12 +190,12 @@ func playDNS(t *testing.T, cfg discovery.DNSConfig, kind uint16, steps []dnsStep
 		}
 		slices.Sort(errs)
 		if len(errs) != len(step.errs) {
-			t.Errorf("step %d: told %q, want %q", i, errs, step.errs)
+			t.Errorf("step %d: reported %q, want %q", i, errs, step.errs)
 			continue
 		}
 		for j := range errs {
 			if !strings.Contains(errs[j], step.errs[j]) {
-				t.Errorf("step %d: told %q, want %q", i, errs, step.errs)
+				t.Errorf("step %d: reported %q, want %q", i, errs, step.errs)
 			}
 		}
 	}
@@ -206,14 +206,14 @@ func TestDNSAddresses(t *testing.T) {
 	nothing := behaviour{}
 	playDNS(t, discovery.DNSConfig{}, kindA, []dnsStep{
 		{behaviour{does: fails}, nothing, "", []string{`discovery: dns "pods.test": A: lookup pods.test.`}},
-		// AAAA has been heard, and A has not: a pod may come with it.
+		// AAAA is answered but A is not yet: A may bring another pod.
 		{behaviour{does: answers, records: one}, behaviour{records: two}, "[10.0.0.1:5557 10.0.0.2:5557 [fd00::2]:5557]", nil},
 		{behaviour{does: fails}, behaviour{does: fails}, "", []string{"A: lookup", "AAAA: lookup"}},
-		// Missing once, an error, missing twice.
+		// Missing once, then an error, then missing twice.
 		{behaviour{records: one[:1]}, behaviour{records: two}, "", nil},
 		{behaviour{does: fails}, behaviour{records: two}, "", []string{"2 pods are known"}},
 		{behaviour{records: one[:1]}, behaviour{records: two}, "[10.0.0.1:5557 [fd00::2]:5557]", nil},
-		// The second family goes for itself.
+		// The second family is removed on its own.
 		{behaviour{records: one[:1]}, nothing, "", nil},
 		{behaviour{records: one[:1]}, nothing, "", nil},
 		{behaviour{records: one[:1]}, nothing, "", nil},
@@ -229,7 +229,7 @@ func TestDNSAddresses(t *testing.T) {
 	})
 }
 
-// TestDNSFirst: nothing is said before there was an answer about each kind, or two failures.
+// TestDNSFirst: the first set comes after an answer or two failures for each kind.
 func TestDNSFirst(t *testing.T) {
 	one := behaviour{records: addrs("10.0.0.1")}
 	failed := []string{"AAAA: lookup"}
@@ -237,7 +237,7 @@ func TestDNSFirst(t *testing.T) {
 		{one, behaviour{does: fails}, "", failed},
 		{one, behaviour{does: fails}, "[10.0.0.1:5557]", failed},
 	})
-	// A service without pods is said to have none after Grace, and not if an error comes.
+	// A service without pods is set as empty after Grace. An error starts Grace again.
 	none := []string{"no such name, or no records (A AAAA)"}
 	step := func(sets string, errs []string) dnsStep {
 		return dnsStep{behaviour{does: denies}, behaviour{does: denies}, sets, errs}
@@ -261,14 +261,14 @@ func TestDNSSRV(t *testing.T) {
 		{srv("b.pods.test.", 5557, "A.Pods.Test.", 5558, "a.pods.test.", 5558), behaviour{}, "[a.pods.test:5558 b.pods.test:5557]", nil},
 		{srv("b.pods.test.", 6000, "a.pods.test.", 5558), behaviour{}, "[a.pods.test:5558 b.pods.test:5557 b.pods.test:6000]", nil},
 		{srv("b.pods.test.", 6000, "a.pods.test.", 5558), behaviour{}, "[a.pods.test:5558 b.pods.test:6000]", nil},
-		// Records that are none are told, and the others are an answer.
+		// Invalid records are reported, and the others are an answer.
 		{srv("b.pods.test.", 6000, "c.pods.test.", 0), behaviour{}, "", []string{`SRV: the target "c.pods.test" has port 0`}},
 		{srv("b.pods.test.", 6000, "not a name.pods.test.", 1), behaviour{}, "[b.pods.test:6000]", []string{"SRV: lookup"}},
-		// The target "." says that there is no such service.
+		// The target "." means that there is no such service.
 		{srv(".", 1), behaviour{}, "", []string{"no such name, or no records (SRV)"}},
 		{srv("c.pods.test.", 0), behaviour{}, "", []string{"has port 0"}},
 	})
-	// What all pods have in common.
+	// Fields common to all pods.
 	s := newDNSServer(t)
 	s.set(kindSRV, srv("a.pods.test.", 5558))
 	d := newDNSTest(t, s, cfg)
@@ -279,8 +279,7 @@ func TestDNSSRV(t *testing.T) {
 	}
 }
 
-// TestDNSMaxNames: an answer can name so many pods and no more, and those that are known
-// stay before others.
+// TestDNSMaxNames: an answer has a limit of pods, and those already set are kept before new ones.
 func TestDNSMaxNames(t *testing.T) {
 	s := newDNSServer(t)
 	d := newDNSTest(t, s, discovery.DNSConfig{})
@@ -300,11 +299,11 @@ func TestDNSMaxNames(t *testing.T) {
 		t.Errorf("%d lists were set: %.200v", len(sets), fmt.Sprint(sets))
 	}
 	if len(errs) == 0 || !strings.Contains(errs[0], "A: 7 pods behind the first 2048 are ignored") {
-		t.Errorf("told %q", errs)
+		t.Errorf("reported %q", errs)
 	}
 }
 
-// TestDNSRefused: pods that were refused are offered at each asking until they are taken.
+// TestDNSRefused: refused pods are set again at each lookup until they are accepted.
 func TestDNSRefused(t *testing.T) {
 	s := newDNSServer(t)
 	d := newDNSTest(t, s, discovery.DNSConfig{SRV: true})
@@ -319,12 +318,12 @@ func TestDNSRefused(t *testing.T) {
 		d.round(5 * time.Second)
 	}
 	if sets, errs := d.said(); fmt.Sprint(sets) != "[[a.test:1] [a.test:1] [a.test:1]]" || len(errs) > 0 {
-		t.Errorf("set %v, told %q", sets, errs)
+		t.Errorf("set %v, reported %q", sets, errs)
 	}
 }
 
-// TestDNSTruncated: an answer that is truncated over UDP comes over TCP, and one that is
-// truncated there too is none.
+// TestDNSTruncated: an answer truncated over UDP comes over TCP. One truncated over TCP too is
+// rejected.
 func TestDNSTruncated(t *testing.T) {
 	one := addrs("10.0.0.1", "10.0.0.2")
 	const whole = "[10.0.0.1:5557 10.0.0.2:5557]"
@@ -337,7 +336,7 @@ func TestDNSTruncated(t *testing.T) {
 	}
 }
 
-// TestDNSEnds: Run ends while an answer is waited for.
+// TestDNSEnds: Run ends during a lookup.
 func TestDNSEnds(t *testing.T) {
 	for _, srv := range []bool{false, true} {
 		s := newDNSServer(t)
@@ -370,7 +369,7 @@ func TestDNSEnds(t *testing.T) {
 	}
 }
 
-// endless is a connection that waits for ever, and not until a deadline.
+// endless is a connection that ignores deadlines.
 type endless struct{ net.Conn }
 
 func (*endless) SetDeadline(time.Time) error { return nil }
@@ -406,15 +405,15 @@ func TestDNSConfig(t *testing.T) {
 	}
 }
 
-// lookup is one query of a kind of record: its result, and when it came.
+// lookup is one query of a kind of record: its time and result.
 type lookup struct {
 	at    time.Time
 	names []string // of a good answer
 	error bool
 }
 
-// present returns the pods that the rules leave after all queries of a kind, and what was
-// heard: each pod is looked at for itself, from the beginning.
+// present is the model: the pods that remain after all queries of a kind, each computed on its own
+// from the first query, and a summary of the queries.
 func present(history []lookup, grace time.Duration) (ids []string, any, gone bool, failures int) {
 	all := make(map[string]bool)
 	for _, h := range history {
@@ -427,7 +426,7 @@ func present(history []lookup, grace time.Duration) (ids []string, any, gone boo
 		}
 	}
 	without := func(h lookup) bool { return !h.error && len(h.names) == 0 }
-	goneAt := func(i int) bool { // answers without records have come for so long
+	goneAt := func(i int) bool { // answers have had no records for grace
 		last := history[i].at
 		for ; i >= 0 && without(history[i]); i-- {
 			if last.Sub(history[i].at) >= grace {
@@ -458,8 +457,8 @@ func present(history []lookup, grace time.Duration) (ids []string, any, gone boo
 	return ids, any, goneAt(len(history) - 1), failures
 }
 
-// TestDNSSchedules: pods come, go and change their ports while the server answers in every
-// way. After each round the list that was set is that of a plain model.
+// TestDNSSchedules: pods come, go and change their ports while the server behaves in every way.
+// After each round the set is that of the model.
 func TestDNSSchedules(t *testing.T) {
 	n := *schedules
 	behaviours := make(map[int]int)
@@ -490,7 +489,7 @@ func dnsSchedule(t *testing.T, seed uint64, behaviours map[int]int) (removed int
 	}
 	zone := make(map[uint16]map[int]record)
 	histories := make(map[uint16][]lookup)
-	weather := make(map[uint16]int) // what the server does mostly, for some time
+	weather := make(map[uint16]int) // the usual behaviour of the server for some time
 	for _, k := range kinds {
 		zone[k] = make(map[int]record)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-// dnsmasq is Debian's server, on one port of loopback.
+// dnsmasq is Debian's server on a port of 127.0.0.1.
 type dnsmasq struct {
 	t       *testing.T
 	address string
@@ -23,8 +23,7 @@ type dnsmasq struct {
 	stop    func()
 }
 
-// start runs it with the addresses and SRV records that it is to have, and returns when it
-// answers.
+// start runs the server with these addresses and SRV records and returns when it answers.
 func (d *dnsmasq) start(hosts string, srv ...string) {
 	d.t.Helper()
 	if err := os.WriteFile(d.hosts, []byte(hosts), 0o644); err != nil {
@@ -64,7 +63,7 @@ func (d *dnsmasq) start(hosts string, srv ...string) {
 	}
 }
 
-// TestDNSMasq: another server's forms of all answers are taken as ours are.
+// TestDNSMasq: the answers of another server are read like ours.
 func TestDNSMasq(t *testing.T) {
 	if _, err := exec.LookPath("dnsmasq"); err != nil {
 		t.Log("there is no dnsmasq")
@@ -90,7 +89,7 @@ func TestDNSMasq(t *testing.T) {
 	addresses := newDNSTest(t, nil, cfg)
 	cfg.Name, cfg.SRV = "_kv._tcp.pods.test", true
 	srv := newDNSTest(t, nil, cfg)
-	// round asks both, and compares what they know then.
+	// round makes a lookup of each Run and compares the pods set so far.
 	haveAddresses, haveSRV := 0, ""
 	round := func(what string, n int, services string) {
 		t.Helper()

@@ -25,7 +25,7 @@ type record struct {
 	port   uint16
 }
 
-// What a server does with a question.
+// The behaviours of the server.
 const (
 	answers = iota
 	fails   // SERVFAIL
@@ -33,11 +33,11 @@ const (
 	denies         // NXDOMAIN
 	truncates      // over UDP; whole over TCP
 	truncatesAlone // over UDP; TCP connections are closed
-	truncatesAll   // over UDP and TCP, with a part of the records
+	truncatesAll   // over UDP and TCP, with some of the records
 	forges         // an answer with another id and no records, then the right one
-	forgesAlone    // only the first
+	forgesAlone    // only the forged answer
 	breaks         // the message ends within its first record
-	sleeps         // the asking is given up
+	sleeps         // no answer; the lookup's context is cancelled
 )
 
 type behaviour struct {
@@ -45,7 +45,7 @@ type behaviour struct {
 	records []record
 }
 
-// dnsServer is a DNS server on UDP and TCP that does as it is told for each kind.
+// dnsServer is a DNS server on UDP and TCP with a behaviour for each kind.
 type dnsServer struct {
 	udp *net.UDPConn
 	tcp net.Listener
@@ -53,12 +53,12 @@ type dnsServer struct {
 
 	mu     sync.Mutex
 	does   map[uint16]behaviour
-	giveUp map[string]context.CancelFunc // by the address of who asks
+	giveUp map[string]context.CancelFunc // by the client's address
 }
 
 func newDNSServer(t *testing.T) *dnsServer {
 	s := &dnsServer{does: make(map[uint16]behaviour), giveUp: make(map[string]context.CancelFunc)}
-	for s.udp == nil { // until both have one port
+	for s.udp == nil { // until both listen on the same port
 		var err error
 		if s.tcp, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 			t.Fatal(err)
@@ -83,10 +83,10 @@ func (s *dnsServer) set(kind uint16, b behaviour) {
 	s.does[kind] = b
 }
 
-// giveUpKey has the function that ends an asking in the context of its dials.
+// giveUpKey is the context key of the function that cancels a lookup.
 type giveUpKey struct{}
 
-// resolver asks the server, which can end an asking that has the key.
+// resolver dials the server and registers the lookup's giveUpKey there.
 func (s *dnsServer) resolver() *net.Resolver {
 	return &net.Resolver{Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		c, err := new(net.Dialer).DialContext(ctx, network, s.tcp.Addr().String())
@@ -138,7 +138,7 @@ func (s *dnsServer) serveTCP() {
 	}
 }
 
-// reply returns the messages that a query gets.
+// reply returns the messages that answer a query.
 func (s *dnsServer) reply(query []byte, from string, tcp bool) [][]byte {
 	end := 12
 	for query[end] != 0 {
@@ -153,16 +153,16 @@ func (s *dnsServer) reply(query []byte, from string, tcp bool) [][]byte {
 	const ok, nxdomain, servfail, refused = 0, 3, 2, 5
 	message := func(rcode byte, truncated bool, records []record) []byte {
 		m := append([]byte(nil), query[:end]...)
-		m[2], m[3] = 0x81, 0x80|rcode // an answer; recursion is wanted, and there
+		m[2], m[3] = 0x81, 0x80|rcode // an answer, with recursion desired and available
 		if truncated {
 			m[2] |= 2
 		}
 		binary.BigEndian.PutUint16(m[6:], uint16(len(records)))
 		binary.BigEndian.PutUint32(m[8:], 0)
 		for _, r := range records {
-			m = append(m, 0xc0, 12) // the name that was asked for
+			m = append(m, 0xc0, 12) // the name in the question
 			m = binary.BigEndian.AppendUint16(m, kind)
-			m = append(m, 0, 1, 0, 0, 0, 5) // class, and seconds to live
+			m = append(m, 0, 1, 0, 0, 0, 5) // class, and TTL in seconds
 			var data []byte
 			if kind == kindSRV {
 				data = binary.BigEndian.AppendUint16([]byte{0, 0, 0, 0}, r.port)

@@ -25,14 +25,12 @@ const (
 
 var Decode = decode
 
-// RunFile is Run of File with another clock, another reader of the file, and another receiver of
-// faults.
+// RunFile is Run of File with another clock, file reader and receiver of faults.
 func RunFile(ctx context.Context, path string, cfg FileConfig, now func() time.Time, wait func(context.Context, time.Duration) error, while func(*os.File) io.Reader, report func(error), set func([]events.Pod) error) error {
 	f := file{path: path, cfg: cfg, clock: clock{now: now, wait: wait}, while: while, report: report}
 	return f.run(ctx, set)
 }
 
-// RunDNS is Run of DNS with another clock and another receiver of faults.
 func RunDNS(ctx context.Context, cfg DNSConfig, now func() time.Time, wait func(context.Context, time.Duration) error, limit func(context.Context, time.Duration) (context.Context, context.CancelFunc), report func(error), set func([]events.Pod) error) error {
 	cfg, err := cfg.normal()
 	if err != nil {

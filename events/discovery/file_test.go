@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	zmtptest.Main(m)
 }
 
-// fileTest is a file that is read by steps: step is called where Run would wait.
+// fileTest is a File run in steps: step is called in place of each wait.
 type fileTest struct {
 	t      *testing.T
 	dir    string
@@ -43,7 +43,7 @@ type fileTest struct {
 	waited []time.Duration // since the last step
 	sets   [][]events.Pod
 	errs   []string
-	refuse error // what set returns
+	refuse error // the result of set
 }
 
 // run reads the file until step returns false.
@@ -71,7 +71,7 @@ func (f *fileTest) run(cfg discovery.FileConfig, step func(n int) bool) {
 	}
 }
 
-// said returns what came since the last call: the IDs of each set, and the errors.
+// said returns the IDs of each set, and the errors, since the last call.
 func (f *fileTest) said() (sets, errs []string) {
 	for _, pods := range f.sets {
 		var ids []string
@@ -92,8 +92,7 @@ func (f *fileTest) write(content string) {
 	}
 }
 
-// TestFile: what each state of a file does. The steps of a case last until the content
-// has settled, or longer.
+// TestFile has the states of a file, each for as many steps as it needs to settle.
 func TestFile(t *testing.T) {
 	const kept = "; the known pods stay"
 	var f *fileTest
@@ -136,7 +135,7 @@ func TestFile(t *testing.T) {
 		{"no pods", func() { os.Remove(f.path); f.write("[]") }, []string{""}, nil},
 	}
 	f = &fileTest{t: t}
-	const steps = 3 // found changed, settled, and one more
+	const steps = 3 // the change is found, then settled, then one more
 	f.run(discovery.FileConfig{}, func(n int) bool {
 		if n%steps == steps-1 {
 			c := cases[n/steps]
@@ -145,7 +144,7 @@ func TestFile(t *testing.T) {
 				t.Errorf("%s: set %q, want %q", c.what, sets, c.sets)
 			}
 			if len(errs) != len(c.errs) || len(errs) > 0 && !strings.Contains(errs[0], c.errs[0]) {
-				t.Errorf("%s: told %q, want %q", c.what, errs, c.errs)
+				t.Errorf("%s: reported %q, want %q", c.what, errs, c.errs)
 			}
 			if f.waited[len(f.waited)-1] != discovery.DefaultFileInterval {
 				t.Errorf("%s: the next readings came after %v", c.what, f.waited)
@@ -160,7 +159,7 @@ func TestFile(t *testing.T) {
 	})
 }
 
-// TestFileSettles: a change in place holds 200 ms after it was seen, and not before.
+// TestFileSettles: a change in place is accepted 200 ms after it was seen.
 func TestFileSettles(t *testing.T) {
 	f := &fileTest{t: t}
 	f.run(discovery.FileConfig{Interval: time.Minute}, func(n int) bool {
@@ -169,7 +168,7 @@ func TestFileSettles(t *testing.T) {
 		switch n {
 		case 0:
 			f.write("")
-		case 2: // it is known to be empty
+		case 2: // it has settled as empty
 			f.write(`[{"id": "a"}]`)
 		case 4:
 			want = []string{"a"}
@@ -184,9 +183,8 @@ func TestFileSettles(t *testing.T) {
 	})
 }
 
-// TestFileReplaced: another file in the place of one, or of none, is taken by the first
-// reading that finds it, also if each reading finds another one. One that is half written
-// is not, and nothing is told of it before it has settled.
+// TestFileReplaced: a new file at the path is accepted by the first read that finds it, even if
+// each read finds another. A truncated one is not, and is reported only after it has settled.
 func TestFileReplaced(t *testing.T) {
 	f := &fileTest{t: t}
 	rename := func(content string) {
@@ -200,11 +198,11 @@ func TestFileReplaced(t *testing.T) {
 		sets, errs := f.said()
 		switch {
 		case n == 0 && (len(sets) > 0 || len(errs) > 0):
-			t.Errorf("before there was a file: set %q, told %q", sets, errs)
+			t.Errorf("before there was a file: set %q, reported %q", sets, errs)
 		case n > 0 && n <= 20 && !slices.Equal(sets, []string{fmt.Sprint(n)}):
 			t.Errorf("list %d: set %q", n, sets)
 		case n > 20 && (len(sets) > 0 || len(errs) > 0):
-			t.Errorf("half a list: set %q, told %q", sets, errs)
+			t.Errorf("half a list: set %q, reported %q", sets, errs)
 		}
 		if n < 20 {
 			rename(fmt.Sprintf(`[{"id": "%d"}]`, n+1))
@@ -220,8 +218,8 @@ func TestFileReplaced(t *testing.T) {
 	}
 }
 
-// TestFileTrouble: a fault is reported at once, and then after times that double up to
-// one minute. Another error is told at once, and so is the same one after a good reading.
+// TestFileTrouble: a fault is reported at once and then at doubling intervals of at most one
+// minute. Another fault is reported at once, and so is the same one after a good read.
 func TestFileTrouble(t *testing.T) {
 	f := &fileTest{t: t}
 	var told []time.Duration
@@ -252,14 +250,14 @@ func TestFileTrouble(t *testing.T) {
 	for i := range want {
 		want[i] *= time.Second
 	}
-	// Another error six times in 100 seconds, and again after a good reading.
+	// The other fault is reported six times in 100 seconds, and again after a good read.
 	if len(told) != len(want)+6+1 || !slices.Equal(told[:len(want)], want) {
-		t.Errorf("told after %v, want %v and seven more", told, want)
+		t.Errorf("reported after %v, want %v and seven more", told, want)
 	}
 }
 
-// TestFileRestless: a file that is written to all the time is taken after 1 s if it is a
-// whole list. If it is none, it is told of, and not taken until it is one and rests.
+// TestFileRestless: a file written to without a pause is accepted after 1 s if it is a valid list.
+// Otherwise it is reported, and accepted when it is valid and has settled.
 func TestFileRestless(t *testing.T) {
 	for _, whole := range []bool{true, false} {
 		f := &fileTest{t: t}
@@ -272,11 +270,11 @@ func TestFileRestless(t *testing.T) {
 				f.write("")
 				return true
 			case n == 2:
-				begin = f.now // the next reading finds the first change
+				begin = f.now // the next read finds the first change
 			case n > 2 && at == 0 && len(errs) > 0:
 				at = f.now.Sub(begin) - discovery.SettleTime
 				if !strings.Contains(errs[0], `it was written to for 10s without a pause of 200ms; its last content: line 1, byte 13: unexpected end of JSON input; the known pods stay`) || whole {
-					t.Errorf("told %q", errs)
+					t.Errorf("reported %q", errs)
 				}
 			case n > 2 && at == 0 && len(sets) > 0:
 				at = f.now.Sub(begin) - discovery.DefaultFileInterval
@@ -306,8 +304,8 @@ func TestFileRestless(t *testing.T) {
 	}
 }
 
-// TestFileRefused: pods that were refused are offered at each reading until they are
-// taken, also while the file cannot be read.
+// TestFileRefused: refused pods are set again at each read until they are accepted, even while the
+// file is unreadable.
 func TestFileRefused(t *testing.T) {
 	f := &fileTest{t: t, refuse: errors.New("no room")}
 	f.run(discovery.FileConfig{}, func(n int) bool {
@@ -326,11 +324,11 @@ func TestFileRefused(t *testing.T) {
 		t.Errorf("set %q, want a at readings 1, 2, 3, 4, 6, 7 and 8", sets)
 	}
 	if len(errs) == 0 || strings.Contains(strings.Join(errs, ""), "no room") {
-		t.Errorf("told %q", errs)
+		t.Errorf("reported %q", errs)
 	}
 }
 
-// TestFileReal: File by the real clock.
+// TestFileReal runs File with the real clock.
 func TestFileReal(t *testing.T) {
 	ctx, cancel := context.WithCancel(zmtptest.Context(t))
 	path := filepath.Join(t.TempDir(), "pods.json")
@@ -361,7 +359,7 @@ func TestFileReal(t *testing.T) {
 	}
 }
 
-// A state is a content that was written whole. All its pods have its number.
+// stateText is a content of the file. All its pods have the number of the state.
 func stateText(state, pods int) string {
 	var b strings.Builder
 	b.WriteString("[")
@@ -379,19 +377,19 @@ func stateText(state, pods int) string {
 	return b.String()
 }
 
-// states has all that were written whole.
+// states has all contents that were written completely.
 type states struct {
 	mu      sync.Mutex
-	pods    []int // of each that was begun
-	whole   int   // the newest that is written
-	applied int   // the newest that was set, or can have been; -1: none
-	least   int   // the oldest that this can have been
-	times   int   // that one was set
+	pods    []int // of each state begun
+	whole   int   // the newest one that is complete
+	applied int   // the newest one set, or possibly set; -1: none
+	least   int   // the oldest one that this may be
+	times   int   // number of sets
 	wrong   error
 }
 
-// set takes what a source says. An empty list has no number: it is any empty state that is not
-// older than the list before.
+// set checks a set of the source. An empty list has no number: it is any empty state not older than
+// the last set.
 func (s *states) set(pods []events.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -428,7 +426,7 @@ func (s *states) set(pods []events.Pod) {
 	s.times++
 }
 
-// A writer changes the file by steps. Each step says how long it takes until the next one.
+// A writer changes the file in steps, each after a time.
 type writer struct {
 	dir, path string
 	r         *rand.Rand
@@ -450,7 +448,7 @@ func (w *writer) add(nap time.Duration, step func()) {
 	w.steps, w.wait = append(w.steps, step), append(w.wait, nap)
 }
 
-// chunks adds the steps that write a text into an open file from its beginning on.
+// chunks adds steps that write a text from the beginning of an open file.
 func (w *writer) chunks(f **os.File, text string, size int) {
 	for at := 0; at < len(text); {
 		n := min(1+w.r.IntN(size), len(text)-at)
@@ -470,7 +468,6 @@ func (w *writer) end(f **os.File, then func()) {
 	})
 }
 
-// swap has the path lead to a new file, by a rename.
 func (w *writer) swap(target string) {
 	next := w.path + ".next"
 	os.Remove(next)
@@ -520,11 +517,11 @@ func (w *writer) write(overwrite bool) {
 	}
 	size := 1 + len(text)/4
 	switch kind {
-	case 0, 1: // in place, emptied first
+	case 0, 1: // truncated, then in place
 		w.add(w.nap(), open(inPlace, os.O_TRUNC))
 		w.chunks(&f, text, size)
 		w.end(&f, whole)
-	case 2: // in place, over what was there, in less than the time of a reader's patience
+	case 2: // in place without truncation, faster than discovery.Patience
 		w.add(w.nap(), open(inPlace, 0))
 		w.chunks(&f, text, 1+w.r.IntN(40))
 		w.add(w.nap(), func() { w.check(f.Truncate(int64(len(text)))) })
@@ -535,7 +532,7 @@ func (w *writer) write(overwrite bool) {
 				sum, w.wait[i] = sum-d, 0
 			}
 		}
-	case 3: // another file takes its place
+	case 3: // by a rename
 		temp := filepath.Join(w.dir, "temp")
 		w.add(w.nap(), open(temp, os.O_TRUNC))
 		w.chunks(&f, text, size)
@@ -570,12 +567,12 @@ func (w *writer) write(overwrite bool) {
 				w.check(os.RemoveAll(old))
 			}
 		})
-	case 6: // it goes, and comes as another file
+	case 6: // removed and created
 		w.add(w.nap(), func() { w.check(os.Remove(w.path)) })
 		w.add(w.nap(), open(w.path, os.O_EXCL))
 		w.chunks(&f, text, size)
 		w.end(&f, whole)
-	case 7: // who writes it dies, and the next one begins again
+	case 7: // the writer dies in the middle, and the next one starts again
 		half := text[:w.r.IntN(len(text)-3)]
 		w.add(w.nap(), open(inPlace, os.O_TRUNC))
 		w.chunks(&f, half, size)
@@ -586,23 +583,23 @@ func (w *writer) write(overwrite bool) {
 	}
 }
 
-// TestFileWhole: a file is written in every way, by small steps between the steps of the
-// reading. Each list that is set is one that was written whole, also where a mixture of
-// two contents is a list as well; and after a pause the newest one is set.
+// TestFileWhole: a file is written in every way, in small steps between those of the reader. Each
+// set is a complete content, even where a mixture of two is a valid list, and after a pause the
+// newest one is set.
 func TestFileWhole(t *testing.T) {
 	n := *writes
 	r := rand.New(rand.NewPCG(*seed, 1))
 	dir := t.TempDir()
 	s := &states{applied: -1}
 	w := &writer{dir: dir, path: filepath.Join(dir, "pods.json"), r: r, states: s}
-	// No pause within a write is as long as that between two readings.
+	// Pauses within a write are shorter than those between two reads.
 	w.nap = func() time.Duration {
 		if r.IntN(3) > 0 {
 			return time.Duration(r.IntN(8)) * time.Millisecond
 		}
 		return time.Duration(r.Int64N(int64(discovery.SettleTime * 8 / 10)))
 	}
-	// The kernel's clock is coarse: what is written within one tick has one time.
+	// The kernel's clock is coarse: all writes within a tick have the same time.
 	const tick = 10 * time.Millisecond
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	w.check(os.WriteFile(w.path, []byte(stateText(0, 2)), 0o644))
@@ -616,7 +613,7 @@ func TestFileWhole(t *testing.T) {
 	var due time.Duration // of the next step
 	written, rests, refused, rested := 0, 0, false, false
 	resting := time.Duration(0)
-	// advance lets time pass, and the steps that are due happen.
+	// advance runs the steps that are due within d.
 	advance := func(d time.Duration) {
 		for {
 			if len(w.steps) == 0 && resting <= 0 {
@@ -689,10 +686,9 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
-// TestFaultsOfAFileReachTheFleet: FleetConfig.OnError gets them.
 func TestFaultsOfAFileReachTheFleet(t *testing.T) {
 	fails := make(chan error, 1)
-	f, err := events.NewFleet(nowhere{}, events.FleetConfig{OnError: func(err error) { fails <- err }})
+	f, err := events.NewFleet(noopSink{}, events.FleetConfig{OnError: func(err error) { fails <- err }})
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -705,8 +701,7 @@ func TestFaultsOfAFileReachTheFleet(t *testing.T) {
 	<-ended
 }
 
-// nowhere is a sink that nothing comes to.
-type nowhere struct{ events.Sink }
+type noopSink struct{ events.Sink }
 
 // must ends the test if there is an error.
 func must(t testing.TB, err error) {

@@ -23,44 +23,42 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// apiServer is what of an API server concerns pods: versions of the whole, lists in pages,
-// watches with bookmarks, and a past that is forgotten.
+// apiServer is the part of an API server for pods: versions of all of them, lists in pages, watches
+// with bookmarks, and a limited past.
 type apiServer struct {
-	page  int           // pods in a page at most; 0: as many as are asked for
+	page  int           // largest page; 0: as requested
 	lists bool          // a watch may begin with a list
-	begun atomic.Int64  // watches that did
-	hold  chan struct{} // if not nil, what ends a list comes when this is closed
-	held  chan struct{} // gets something when it is held up
+	begun atomic.Int64  // watches that began with a list
+	hold  chan struct{} // if not nil, the end of a list waits until this is closed
+	held  chan struct{} // gets a value when the end of a list waits
 
 	mu       sync.Mutex    // guards the fields below
-	versions []version     // by number from first; the last is now
-	first    int           // the oldest version that is known
+	versions []version     // by number, from first; the last one is now
+	first    int           // the oldest version that is kept
 	now      int           // the newest
-	news     chan struct{} // closed with the next version
+	news     chan struct{} // closed by the next version
 }
 
-// version is all pods at a time, and what is new.
+// version is all pods at a time, and the pod changed last.
 type version struct {
 	pods map[string]*corev1.Pod // never changed
 	key  string
 }
 
-// uids numbers all pods of all servers.
 var uids atomic.Int64
 
 func newAPIServer() *apiServer {
 	return &apiServer{lists: true, versions: []version{{}}, first: 1, now: 1, news: make(chan struct{})}
 }
 
-// forget has the server answer 410 for all versions before this one.
+// forget drops all versions before this one: the server answers 410 for them.
 func (s *apiServer) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.versions, s.first = s.versions[len(s.versions)-1:], s.now
 }
 
-// write makes another version. change gets the pod, which may be nil, and returns what it is
-// then.
+// write adds a version. change gets the pod or nil, and returns the new one.
 func (s *apiServer) write(key string, change func(*corev1.Pod) (*corev1.Pod, error)) (*corev1.Pod, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +84,7 @@ func (s *apiServer) write(key string, change func(*corev1.Pod) (*corev1.Pod, err
 	return is, nil
 }
 
-// end holds up the end of a list.
+// end delays the end of a list.
 func (s *apiServer) end() {
 	if s.hold != nil {
 		s.held <- struct{}{}
@@ -218,7 +216,7 @@ func answer(w http.ResponseWriter, object any, err error) {
 	json.NewEncoder(w).Encode(object)
 }
 
-// A selection is the pods that a request is about.
+// A selection is the pods of a request.
 type selection struct {
 	namespace string
 	labels    labels.Selector
@@ -253,7 +251,7 @@ func (s *apiServer) read(w http.ResponseWriter, r *http.Request, namespace strin
 	}
 }
 
-// list answers with the pods of now, or with the rest of those of a version before.
+// list returns a page of the current pods, or the next page of an older version.
 func (s *apiServer) list(w http.ResponseWriter, limit, rest string, in selection, number, now int) {
 	after := ""
 	if rest != "" {

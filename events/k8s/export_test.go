@@ -9,8 +9,8 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// SourceThatWaits returns a source that waits as long as wait says where client-go would wait
-// for d, and gives its faults to report; nil: to the Fleet.
+// SourceThatWaits returns a source that waits wait(d) where client-go would wait d. It reports
+// faults to report, or to the Fleet if that is nil.
 func SourceThatWaits(client kubernetes.Interface, cfg Config, wait func(d time.Duration) time.Duration, report func(error)) (events.Source, error) {
 	s, err := newSource(client, cfg)
 	s.wait, s.report = wait, report
@@ -21,7 +21,7 @@ const Pause = pause
 
 var UpToTenSeconds = upToTenSeconds
 
-// Reads is a store that takes each of the lists in turn, many times, while its pods are read.
+// Reads replaces the pods of a store by each of the lists in turn, many times, while they are read.
 func Reads(cfg Config, lists ...[]any) {
 	s := &store{Config: &cfg, changed: make(chan struct{}, 1), pods: make(map[string]entry)}
 	var reader sync.WaitGroup

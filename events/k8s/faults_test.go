@@ -13,21 +13,21 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// faults stands before an API server and does what networks, proxies and busy servers do.
+// faults is a proxy before an API server with the faults of networks, proxies and busy servers.
 type faults struct {
 	next http.Handler
-	addr string // where it is when it is not away
+	addr string // where the server listens unless it is away
 
 	mu     sync.Mutex // guards the fields below
 	rand   *rand.Rand
-	often  int           // so many of 100 requests meet a fault
-	always string        // the fault that all meet; "": as often says
-	more   chan struct{} // closed when a fault is met
-	healed chan struct{} // closed when no request is to hang any more
+	often  int           // percentage of requests with a fault
+	always string        // the fault of all requests; "": chosen by often
+	more   chan struct{} // closed at the next fault
+	healed chan struct{} // closed when hanging requests are to end
 	server *http.Server  // nil: it is away
 	port   net.Listener  // of server
 	ends   map[*http.Request]context.CancelFunc
-	met    map[string]int // how often each fault was met
+	met    map[string]int // number of requests with each fault
 }
 
 func newFaults(next http.Handler, addr string, r *rand.Rand) (*faults, error) {
@@ -35,7 +35,7 @@ func newFaults(next http.Handler, addr string, r *rand.Rand) (*faults, error) {
 	return f, f.come()
 }
 
-// come has the server listen, at the address that it had before.
+// come starts the server at its former address.
 func (f *faults) come() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -52,19 +52,19 @@ func (f *faults) come() error {
 	return nil
 }
 
-// leave breaks all connections and refuses others.
+// leave closes the server and breaks all connections.
 func (f *faults) leave() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.server != nil {
-		f.port.Close() // which the server does later if it has not begun to serve
+		f.port.Close() // the server does not close it before Serve has begun
 		f.server.Close()
 		f.server = nil
 		f.met["away"]++
 	}
 }
 
-// trouble has so many of 100 requests meet a fault.
+// trouble sets the percentage of requests with a fault.
 func (f *faults) trouble(often int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -75,14 +75,14 @@ func (f *faults) trouble(often int) {
 	}
 }
 
-// only has all requests meet one fault, or none.
+// only sets the fault of all requests, or "".
 func (f *faults) only(fault string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.always = fault
 }
 
-// until waits until a fault was met so often.
+// until waits until n requests had a fault.
 func (f *faults) until(ctx context.Context, fault string, n int) {
 	for {
 		f.mu.Lock()
@@ -99,7 +99,7 @@ func (f *faults) until(ctx context.Context, fault string, n int) {
 	}
 }
 
-// end ends all open requests as a server does whose time for them is over.
+// end ends all open requests, as a server does at their timeout.
 func (f *faults) end() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -109,7 +109,7 @@ func (f *faults) end() {
 	}
 }
 
-// faultsOfAll can be met by each request, faultsOfWatches by watches too.
+// Watches may have both kinds of faults.
 var (
 	faultsOfAll     = []string{"429", "429 with a time", "500", "500 with a time", "503", "403", "410", "no JSON", "half a list", "closed", "hangs"}
 	faultsOfWatches = []string{"cut", "cut", "cut", "error event 410", "error event 500", "no event"}
@@ -174,7 +174,7 @@ func (f *faults) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// begin notes a request and says what it meets.
+// begin registers a request and chooses its fault.
 func (f *faults) begin(r *http.Request, cancel context.CancelFunc) (fault string, after int, healed <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -198,7 +198,7 @@ func (f *faults) begin(r *http.Request, cancel context.CancelFunc) (fault string
 	return fault, f.rand.IntN(2000), f.healed
 }
 
-// cutWriter breaks the connection after so many bytes.
+// cutWriter breaks the connection after left bytes.
 type cutWriter struct {
 	http.ResponseWriter
 	left int

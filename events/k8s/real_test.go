@@ -20,11 +20,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// real is how to reach the kube-apiserver that main has started, or nil.
+// real is the config of the kube-apiserver that TestMain has started, or nil.
 var real *rest.Config
 
-// startReal starts the kube-apiserver that KVINDEX_KUBE_APISERVER names, beside an etcd:
-// KVINDEX_ETCD, or the one in PATH. Its end is stop. Without the variable it does nothing.
+// startReal starts the kube-apiserver at KVINDEX_KUBE_APISERVER and an etcd: KVINDEX_ETCD, or the
+// one in PATH. stop ends both. Without the first variable it does nothing.
 func startReal() (stop func(), err error) {
 	server := os.Getenv("KVINDEX_KUBE_APISERVER")
 	if server == "" {
@@ -116,7 +116,7 @@ func startReal() (stop func(), err error) {
 	}
 }
 
-// proxyTo returns a handler that passes requests on to the server of config.
+// proxyTo is a reverse proxy to the server of config.
 func proxyTo(config *rest.Config) (http.Handler, error) {
 	to, err := url.Parse(config.Host)
 	if err != nil {

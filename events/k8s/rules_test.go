@@ -22,21 +22,21 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-// A host runs a source beside a cluster.
+// A host runs a source with a cluster.
 type host struct {
 	*cluster
 	t    *testing.T
 	ctx  context.Context
 	stop context.CancelFunc
 	done chan error
-	sets chan []events.Pod // each set
-	errs chan error        // each OnError
+	sets chan []events.Pod // each call of set
+	errs chan error        // each error reported
 
 	mu     sync.Mutex // guards refuse
-	refuse error      // what set returns
+	refuse error      // the result of set
 }
 
-// newHost returns a host that does not run yet.
+// newHost returns a host without a running source.
 func newHost(t *testing.T) *host {
 	c, err := newCluster(rand.New(rand.NewPCG(1, 1)), nil)
 	if err != nil {
@@ -48,7 +48,7 @@ func newHost(t *testing.T) *host {
 	return h
 }
 
-// run has a source run until the test ends.
+// run runs a source until the test ends.
 func (h *host) run(cfg k8s.Config, client kubernetes.Interface, wait func(time.Duration) time.Duration) {
 	h.t.Helper()
 	source, err := k8s.SourceThatWaits(client, cfg, wait, func(err error) { h.errs <- err })
@@ -69,7 +69,7 @@ func (h *host) run(cfg k8s.Config, client kubernetes.Interface, wait func(time.D
 	})
 }
 
-// put writes a pod to the server whole.
+// put writes a whole pod to the server.
 func (h *host) put(p *corev1.Pod) {
 	h.own.write(p.Namespace+"/"+p.Name, func(*corev1.Pod) (*corev1.Pod, error) { return p.DeepCopy(), nil })
 }
@@ -78,7 +78,7 @@ func (h *host) delete(p *corev1.Pod) {
 	h.own.write(p.Namespace+"/"+p.Name, func(*corev1.Pod) (*corev1.Pod, error) { return nil, nil })
 }
 
-// until returns the first set of which a condition is true.
+// until returns the first set for which is(set).
 func (h *host) until(what string, is func([]events.Pod) bool) []events.Pod {
 	h.t.Helper()
 	var last []events.Pod
@@ -94,8 +94,8 @@ func (h *host) until(what string, is func([]events.Pod) bool) []events.Pod {
 	}
 }
 
-// barrier returns the first set that has a pod of this name, which it writes. It shows what
-// the source says of what was written before.
+// barrier writes a pod of this name and returns the first set that has it. So the source has seen
+// all earlier writes.
 func (h *host) barrier(name string) []events.Pod {
 	h.t.Helper()
 	p := engine(name)
@@ -120,7 +120,7 @@ func (h *host) relist() {
 	h.faults.only("")
 }
 
-// engine is a pod that is there.
+// engine is a running pod.
 func engine(name string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -136,14 +136,14 @@ func engine(name string) *corev1.Pod {
 
 var byLabel = k8s.Config{Model: k8s.From[string]{Key: "model"}}
 
-// full reads each field from a key of its own.
+// full reads each field from its own key.
 var full = k8s.Config{
 	Switch: "on", Model: k8s.From[string]{Key: "model", Default: "base"}, Topic: k8s.From[string]{Key: "topic", Default: "kv"},
 	Port: k8s.From[int]{Key: "port", Default: 5600}, ReplayPort: k8s.From[int]{Key: "replay", Default: 5700}, TiersPort: k8s.From[int]{Key: "tiers"}, Ranks: k8s.From[int]{Key: "ranks", Default: 2},
 	Labels: []string{"zone"},
 }
 
-// TestPods: what a pod is to a Fleet, or why it is none.
+// TestPods has pods of the API and the Fleet's pods or errors for them.
 func TestPods(t *testing.T) {
 	now := metav1.Now()
 	with := func(change func(*corev1.Pod)) *corev1.Pod {
@@ -238,7 +238,7 @@ func TestPods(t *testing.T) {
 			}
 			text := ""
 			select {
-			case err := <-h.errs: // which comes before the set
+			case err := <-h.errs: // reported before the set
 				text = err.Error()
 			default:
 			}
@@ -249,7 +249,7 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// TestConfig: what is wrong of a Config.
+// TestConfig has the errors of a Config.
 func TestConfig(t *testing.T) {
 	h := newHost(t)
 	for want, cfg := range map[string]k8s.Config{
@@ -278,8 +278,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestRefusedOnce: a pod that cannot be read is told once, and not again when it is listed
-// again; it is told again for another fault, and once it was read in between.
+// TestRefusedOnce: an invalid pod is reported once, and not again after a relist. It is reported
+// again for another fault, or after it was valid in between.
 func TestRefusedOnce(t *testing.T) {
 	h := newHost(t)
 	cfg := byLabel
@@ -298,12 +298,12 @@ func TestRefusedOnce(t *testing.T) {
 					t.Errorf("%v, want %s", err, what)
 				}
 			default:
-				t.Errorf("%q was not told", what)
+				t.Errorf("%q was not reported", what)
 			}
 		}
 		select {
 		case err := <-h.errs:
-			t.Errorf("also told: %v", err)
+			t.Errorf("also reported: %v", err)
 		default:
 		}
 	}
@@ -325,8 +325,8 @@ func TestRefusedOnce(t *testing.T) {
 	told(1, `"x"`)
 }
 
-// TestYoungerHasTheAddress: of two pods with one address the younger is taken, and that is
-// told once.
+// TestYoungerHasTheAddress: of two pods with one address the younger one is set. This is reported
+// once.
 func TestYoungerHasTheAddress(t *testing.T) {
 	h := newHost(t)
 	cfg := byLabel
@@ -350,12 +350,12 @@ func TestYoungerHasTheAddress(t *testing.T) {
 		t.Errorf("%v, want %s", err, want)
 	}
 	if len(h.errs) > 0 {
-		t.Errorf("also told: %v", <-h.errs)
+		t.Errorf("also reported: %v", <-h.errs)
 	}
 }
 
-// TestListWhileReading: a list comes while the pods are read, and the reader notes who has lost
-// an address.
+// TestListWhileReading: a list arrives during a read of the pods that marks one as without its
+// address.
 func TestListWhileReading(t *testing.T) {
 	cfg := byLabel
 	cfg.ByAddress = true
@@ -364,7 +364,7 @@ func TestListWhileReading(t *testing.T) {
 	k8s.Reads(cfg, []any{old, young}, []any{old})
 }
 
-// TestSameIsNotSaid: a change of what is not read calls nothing.
+// TestSameIsNotSaid: a change of unused fields causes no set.
 func TestSameIsNotSaid(t *testing.T) {
 	h := newHost(t)
 	h.run(byLabel, h.reader, aHundredth)
@@ -384,7 +384,7 @@ func TestSameIsNotSaid(t *testing.T) {
 	}
 }
 
-// TestBurst: pods that come at once are few calls, and none of them is missing in the last.
+// TestBurst: pods that come together cause few sets, and the last one has all.
 func TestBurst(t *testing.T) {
 	h := newHost(t)
 	h.run(byLabel, h.reader, aHundredth)
@@ -403,15 +403,14 @@ func TestBurst(t *testing.T) {
 	t.Logf("1,000 pods in %d calls within %v", n, time.Since(begun))
 }
 
-// TestRequestFaults: a request that goes on failing in one way is told once, and again after
-// one that succeeded.
+// TestRequestFaults: a repeated failure of requests is reported once, and again after a success.
 func TestRequestFaults(t *testing.T) {
 	h := newHost(t)
-	h.own.lists = false // nor is it told that the server knows no watch that lists
+	h.own.lists = false // else the unsupported watch is reported
 	h.run(byLabel, h.reader, aHundredth)
 	h.barrier("a")
 	if n := len(h.errs); n > 0 {
-		t.Errorf("told %d times before the first fault: %v", n, <-h.errs)
+		t.Errorf("%d reports before the first fault: %v", n, <-h.errs)
 	}
 	h.faults.only("403")
 	h.faults.end()
@@ -419,9 +418,9 @@ func TestRequestFaults(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	h.faults.until(h.ctx, "403", 8)
-	// A list and a watch differ in what they are told, and no more.
+	// The errors of a list and of a watch may differ.
 	if n := len(h.errs); n > 2 {
-		t.Errorf("told %d times more", n)
+		t.Errorf("reported %d times more", n)
 	}
 	for len(h.errs) > 0 {
 		<-h.errs
@@ -433,7 +432,7 @@ func TestRequestFaults(t *testing.T) {
 	<-h.errs
 }
 
-// TestWatchIsForbidden: lists that succeed do not have a watch that never does told again.
+// TestWatchIsForbidden: a watch that always fails is reported once, though the lists succeed.
 func TestWatchIsForbidden(t *testing.T) {
 	h := newHost(t)
 	h.own.lists = false
@@ -441,12 +440,12 @@ func TestWatchIsForbidden(t *testing.T) {
 	h.run(byLabel, h.reader, aHundredth)
 	h.faults.until(h.ctx, "watch 403", 8)
 	if n := len(h.errs); n != 1 {
-		t.Errorf("told %d times", n)
+		t.Errorf("reported %d times", n)
 	}
 }
 
-// TestOfferedAgain: pods that were refused are offered again, for there may be room. The
-// Fleet tells of them.
+// TestOfferedAgain: refused pods are set again, as there may be room later. The Fleet reports them,
+// not the source.
 func TestOfferedAgain(t *testing.T) {
 	h := newHost(t)
 	h.refuse = errors.New("pod p: no")
@@ -459,11 +458,11 @@ func TestOfferedAgain(t *testing.T) {
 	h.mu.Unlock()
 	h.barrier("a")
 	if n := len(h.errs); n > 0 {
-		t.Errorf("told %d times", n)
+		t.Errorf("reported %d times", n)
 	}
 }
 
-// TestEndsAtOnce: the end of a source waits for no server, also where client-go would.
+// TestEndsAtOnce: a source ends without a wait for a server, even where client-go would wait.
 func TestEndsAtOnce(t *testing.T) {
 	forever := func(time.Duration) time.Duration { return time.Hour }
 	for _, fault := range []string{"away", "429", "403", "hangs", "500 with a time"} {
@@ -489,7 +488,7 @@ func TestEndsAtOnce(t *testing.T) {
 	}
 }
 
-// TestWaits: nothing is waited for longer than ten seconds, and not by all gateways as long.
+// TestWaits: waits are at most ten seconds, and differ between gateways.
 func TestWaits(t *testing.T) {
 	seen := make(map[time.Duration]bool)
 	for range 100 {
@@ -506,12 +505,12 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// withoutLists is a client that cannot watch what begins with a list, as client-go's fake.
+// withoutLists is a client that cannot watch with an initial list, like client-go's fake.
 type withoutLists struct{ kubernetes.Interface }
 
 func (withoutLists) IsWatchListSemanticsUnSupported() bool { return true }
 
-// TestClientWithoutLists: such a client is not asked for one.
+// TestClientWithoutLists: such a client is not used for watches with an initial list.
 func TestClientWithoutLists(t *testing.T) {
 	h := newHost(t)
 	h.own.lists = true
@@ -524,7 +523,7 @@ func TestClientWithoutLists(t *testing.T) {
 	}
 }
 
-// TestMemory: of a pod little is kept, however much there is of it.
+// TestMemory: little of a pod is kept, however large it is.
 func TestMemory(t *testing.T) {
 	for _, lists := range []bool{true, false} {
 		t.Run(fmt.Sprint("watches that list: ", lists), func(t *testing.T) { testMemory(t, lists) })
@@ -554,7 +553,7 @@ func testMemory(t *testing.T, lists bool) {
 	falls := func(when string, most int64) {
 		t.Helper()
 		each := (heap() - before) / n
-		for ; each > most; each = (heap() - before) / n { // of requests that have just ended
+		for ; each > most; each = (heap() - before) / n { // requests that have just ended still have memory
 			if h.ctx.Err() != nil {
 				t.Fatalf("%s, %d bytes are kept of a pod", when, each)
 			}
@@ -568,6 +567,6 @@ func testMemory(t *testing.T, lists bool) {
 	falls("before the list ends", 10<<10)
 	release()
 	h.until("all pods", func(pods []events.Pod) bool { return len(pods) == n })
-	h.barrier("barrier") // the list is over
+	h.barrier("barrier") // the list is complete
 	falls("after it", 4<<10)
 }

@@ -37,7 +37,7 @@ var (
 	firstSeed = flag.Uint64("seed", 1, "the first `seed` of them")
 )
 
-// logged has what client-go wrote in the name of the program.
+// logged is the log of client-go.
 var logged struct {
 	sync.Mutex
 	bytes.Buffer
@@ -64,27 +64,27 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	if real != nil {
-		code := m.Run() // kube-apiserver's connections outlive the tests
+		code := m.Run() // the connections of kube-apiserver outlive the tests
 		stop()
 		os.Exit(code)
 	}
 	zmtptest.Main(m)
 }
 
-// aHundredth is how long sources in tests wait.
+// aHundredth is the wait of sources in tests.
 func aHundredth(d time.Duration) time.Duration { return min(d, 10*time.Second) / 100 }
 
-// A cluster is an API server to write to, and the same behind faults to read from.
+// A cluster is an API server that tests write to, and a source reads through faults.
 type cluster struct {
-	own    *apiServer           // nil: it is kube-apiserver
+	own    *apiServer           // nil: kube-apiserver
 	writer kubernetes.Interface // of the tests
 	faults *faults
 	reader kubernetes.Interface // of the source
 	close  func()
 }
 
-// addresses numbers the loopback addresses of clusters, so that each can come back to its own
-// port.
+// addresses numbers the loopback addresses of clusters, so that each can listen at its own port
+// again.
 var addresses atomic.Int64
 
 func newCluster(r *rand.Rand, direct *rest.Config) (*cluster, error) {
@@ -124,7 +124,7 @@ func clientOf(config rest.Config) (*kubernetes.Clientset, error) {
 	return kubernetes.NewForConfig(&config)
 }
 
-// plain is a pod as the tests know it.
+// plain is the model of a pod.
 type plain struct {
 	namespace, name     string
 	uid                 string
@@ -142,13 +142,13 @@ func (p plain) clone() *plain {
 	return &p
 }
 
-// The keys of the schedules' Config, and values of each with what they mean. -1 is refused.
+// The keys of the schedules' Config, with values and what they mean. -1 is an error.
 var (
 	ports = map[string]int{"": 5600, "5557": 5557, "65535": 65535, "abc": -1, "0": -1, "70000": -1, "-3": -1}
 	ranks = map[string]int{"": 0, "1": 1, "2": 2, "8": 8, "0": -1, "1025": -1, "two": -1}
 )
 
-// want is what a source of cfg says of the pod, or nil.
+// want is the Fleet's pod that a source of cfg makes of p, or nil.
 func (p *plain) want(cfg k8s.Config) *events.Pod {
 	if p == nil || p.deleting || p.phase != corev1.PodRunning || p.ip == "" || !p.ready && !cfg.Unready ||
 		p.labels["fleet"] != "ours" || cfg.Namespace != "" && cfg.Namespace != p.namespace {
@@ -175,14 +175,14 @@ func (p *plain) want(cfg k8s.Config) *events.Pod {
 	return pod
 }
 
-// A schedule changes the pods of a cluster and compares what a source says of them.
+// A schedule changes the pods of a cluster and checks the sets of a source.
 type schedule struct {
 	*cluster
 	cfg    k8s.Config
 	rand   *rand.Rand
 	cancel context.CancelCauseFunc
 
-	live map[string]*corev1.Pod // as the server has them
+	live map[string]*corev1.Pod // on the server
 	pods map[string]*plain
 	ips  int
 
@@ -194,13 +194,13 @@ type schedule struct {
 	news    chan struct{} // closed by the next set
 }
 
-// history is all that was true of a pod, in order, and what a source has come to.
+// history is all states of a pod, in order, and the source's current one.
 type history struct {
 	states []*events.Pod
 	at     int
 }
 
-// note says what is true of a pod next. It comes before the change itself.
+// note adds the next state of a pod. It is called before the change.
 func (s *schedule) note(p *plain, key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,8 +215,8 @@ func (s *schedule) note(p *plain, key string) {
 	h.states = append(h.states, p.want(s.cfg))
 }
 
-// set is what the source calls. Each pod must be as it was at some time, and never as it was
-// before an earlier call: so a pod that lives is never missing.
+// set checks a set of the source. Each pod must be as at some time, and not as before an earlier
+// set. So a running pod is never missing.
 func (s *schedule) set(pods []events.Pod) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,7 +244,7 @@ func (s *schedule) set(pods []events.Pod) error {
 	return nil
 }
 
-// settle waits until the source says what is true.
+// settle waits until the set equals the model.
 func (s *schedule) settle(ctx context.Context) error {
 	for {
 		want := make(map[string]*events.Pod)
@@ -283,7 +283,7 @@ func (s *schedule) address() string {
 	return fmt.Sprintf("10.1.%d.%d", s.ips/200, 1+s.ips%200)
 }
 
-// create makes a pod that waits to be scheduled.
+// create creates a pod that is not scheduled yet.
 func (s *schedule) create(ctx context.Context, namespace, name string) (err error) {
 	p := &plain{
 		namespace: namespace, name: name, phase: corev1.PodPending, held: s.rand.IntN(2) == 0,
@@ -306,7 +306,7 @@ func (s *schedule) create(ctx context.Context, namespace, name string) (err erro
 	return nil
 }
 
-// status has the kubelet's part of a pod be another.
+// status changes the kubelet's part of a pod.
 func (s *schedule) status(ctx context.Context, key string, change func(*plain)) (err error) {
 	p := s.pods[key].clone()
 	change(p)
@@ -329,7 +329,7 @@ func (s *schedule) status(ctx context.Context, key string, change func(*plain)) 
 	return err
 }
 
-// relabel has the metadata of a pod be others.
+// relabel changes the metadata of a pod.
 func (s *schedule) relabel(ctx context.Context, key string, change func(*plain)) (err error) {
 	p := s.pods[key].clone()
 	change(p)
@@ -341,7 +341,7 @@ func (s *schedule) relabel(ctx context.Context, key string, change func(*plain))
 	return err
 }
 
-// remove asks for the deletion of a pod, or ends what holds it up.
+// remove deletes a pod, or removes the finalizer of a deleted one.
 func (s *schedule) remove(ctx context.Context, key string) (err error) {
 	p := s.pods[key].clone()
 	pods := s.writer.CoreV1().Pods(p.namespace)
@@ -369,7 +369,7 @@ func (s *schedule) remove(ctx context.Context, key string) (err error) {
 
 func anyOf[T any](r *rand.Rand, all ...T) T { return all[r.IntN(len(all))] }
 
-// step does one thing to the cluster or to the way to it.
+// step changes the cluster, or the faults before it, in one way.
 func (s *schedule) step(ctx context.Context, namespaces []string) error {
 	r := s.rand
 	key := ""
@@ -473,14 +473,14 @@ func runSchedule(ctx context.Context, seed uint64, met func(map[string]int)) err
 		live: make(map[string]*corev1.Pod), pods: make(map[string]*plain),
 		history: make(map[string]*history), of: make(map[string]string), news: make(chan struct{}),
 	}
-	if c.own == nil || r.IntN(2) == 0 { // kube-apiserver has the pods of other schedules
+	if c.own == nil || r.IntN(2) == 0 { // kube-apiserver also has the pods of other schedules
 		s.cfg.Namespace = namespaces[0]
 	}
 	for _, ns := range namespaces {
 		if _, err := c.writer.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{}); err != nil {
 			return err
 		}
-		// Nothing happens to these, so each set has them.
+		// Steady pods never change, so each set has them.
 		if err := s.create(ctx, ns, "steady"); err != nil {
 			return err
 		}
@@ -508,7 +508,7 @@ func runSchedule(ctx context.Context, seed uint64, met func(map[string]int)) err
 		if err := errors.Join(c.faults.come(), s.settle(ctx)); err != nil {
 			return err
 		}
-		// What would have come after that comes before this.
+		// Earlier changes have all come when this pod is there.
 		if err := s.create(ctx, namespaces[0], "last"); err != nil {
 			return err
 		}
@@ -530,8 +530,8 @@ func runSchedule(ctx context.Context, seed uint64, met func(map[string]int)) err
 	return err
 }
 
-// TestSchedules: whatever happens to pods and to requests, the source says in the end what
-// is true, and at no time what never was.
+// TestSchedules: whatever happens to pods and requests, the source sets the true state in the end,
+// and never one that was not.
 func TestSchedules(t *testing.T) {
 	ctx := zmtptest.Context(t)
 	all := make(map[string]int)

@@ -29,7 +29,7 @@ func opened(t *testing.T, cfg publish.Config) *publish.Publisher {
 	return p
 }
 
-// replay returns the payloads that a replay from number 0 on brings, and the number of the first.
+// replay requests all messages from 0 and returns the first number and the payloads.
 func replay(t *testing.T, p *publish.Publisher) (first uint64, payloads [][]byte) {
 	t.Helper()
 	ctx := zmtptest.Context(t)
@@ -52,7 +52,6 @@ func replay(t *testing.T, p *publish.Publisher) (first uint64, payloads [][]byte
 	}
 }
 
-// randomEvent returns an event that vLLM could send, as Decode returns it.
 func randomEvent(r *rand.Rand) events.Event {
 	pick := func(all ...string) string { return all[r.IntN(len(all))] }
 	e := events.Event{Kind: events.Kind(1 + r.IntN(3)), Medium: pick("", "CPU", "STORAGE")}
@@ -106,7 +105,7 @@ func randomEvent(r *rand.Rand) events.Event {
 	return e
 }
 
-// TestDecode: what is published is what Decode reads.
+// TestDecode: Decode reads the events that were published.
 func TestDecode(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	p := opened(t, publish.Config{Replay: "tcp://127.0.0.1:0", Buffer: 2000})
@@ -161,8 +160,8 @@ func plain(e events.Event) events.Event {
 	return e
 }
 
-// TestHeld: whenever a subscriber comes, a replay from 0 on brings all that is held, however small
-// the buffer is, and the last half of the buffer is there.
+// TestHeld: at any time a replay from 0 has all held blocks, however small the buffer is, and the
+// last half of the buffer.
 func TestHeld(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	for _, buffer := range []int{2, 3, 8, 9} {
@@ -283,7 +282,6 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

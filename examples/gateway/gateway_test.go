@@ -48,11 +48,11 @@ type rig struct {
 	engines map[string]*engine
 
 	mu   sync.Mutex // guards sent and its elements
-	sent map[string][]*sending
+	sent map[string][]*engineRequest
 }
 
-// sending is a request that an engine received, and the bytes of the answer.
-type sending struct {
+// engineRequest is a request that an engine received, and the bytes of the answer.
+type engineRequest struct {
 	pod       string
 	header    http.Header
 	body      []byte
@@ -77,7 +77,7 @@ func (e *engine) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		e.Engine.ServeHTTP(w, req)
 		return
 	}
-	s := &sending{pod: e.pod.ID, header: req.Header}
+	s := &engineRequest{pod: e.pod.ID, header: req.Header}
 	e.rig.mu.Lock()
 	if len(e.rig.sent[id]) > 0 && fault != hang {
 		fault = ""
@@ -100,7 +100,7 @@ func (e *engine) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 }
 
 // wait waits until a request is cancelled.
-func (s *sending) wait(req *http.Request, r *rig) {
+func (s *engineRequest) wait(req *http.Request, r *rig) {
 	<-req.Context().Done()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,7 +111,7 @@ func (s *sending) wait(req *http.Request, r *rig) {
 type recorder struct {
 	http.ResponseWriter
 	req   *http.Request
-	sent  *sending
+	sent  *engineRequest
 	rig   *rig
 	fault string
 }
@@ -142,7 +142,7 @@ var wide = limits{body: 1 << 20, bodyTime: time.Minute, requests: 1000, firstByt
 // newRig starts engines of this process, and a gateway.
 func newRig(t testing.TB, l limits, cfg kvindextest.EngineConfig, pods ...string) *rig {
 	t.Helper()
-	r := &rig{t: t, engines: map[string]*engine{}, sent: map[string][]*sending{}}
+	r := &rig{t: t, engines: map[string]*engine{}, sent: map[string][]*engineRequest{}}
 	cfg.Model, cfg.Replay, cfg.LLM = model, true, llm(t)
 	var list []events.Pod
 	for _, pod := range pods {

@@ -173,8 +173,7 @@ func TestUnavailable(t *testing.T) {
 	}
 }
 
-// TestSwitching: a pod that switches to another protocol without being asked to does not keep the
-// request open.
+// TestSwitching: a pod that switches to another protocol unasked does not keep the request open.
 func TestSwitching(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	r := newRig(t, wide, kvindextest.EngineConfig{}, "a")
@@ -356,7 +355,7 @@ func TestHealth(t *testing.T) {
 		time.Sleep(8 * time.Second)
 		locked(func() {
 			if got := fmt.Sprint(asked); got != "[1s 3s 7s]" {
-				t.Errorf("asked after %s", got)
+				t.Errorf("checked after %s", got)
 			}
 			healthy = true
 		})

@@ -94,7 +94,6 @@ func TestReplica(t *testing.T) {
 	}
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

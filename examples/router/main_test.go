@@ -87,12 +87,12 @@ func (e *engine) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	json.NewEncoder(w).Encode(map[string]any{"usage": u})
 }
 
-type computed struct {
+type computation struct {
 	*fakeengine.Handle
 	prompt int
 }
 
-func (e *engine) compute(ctx context.Context, body []byte) (c computed, err error) {
+func (e *engine) compute(ctx context.Context, body []byte) (c computation, err error) {
 	request, err := chat.Parse("", body)
 	if err != nil {
 		return c, err
@@ -109,7 +109,7 @@ func (e *engine) compute(ctx context.Context, body []byte) (c computed, err erro
 	defer e.mu.Unlock()
 	h, err := e.engine.Submit(fakeengine.Request{Tokens: tokens, MaxTokens: 8})
 	e.engine.Drain()
-	return computed{h, len(tokens)}, err
+	return computation{h, len(tokens)}, err
 }
 
 // notifyingIndex is an index that signals when something was applied.

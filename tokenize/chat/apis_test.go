@@ -13,7 +13,7 @@ const (
 	ofResponses = ": of OpenAI's Responses API, whose bodies are read if the path names it"
 )
 
-// By its path a body is what was sent there, whatever it looks like.
+// The path decides the API of a body, whatever it looks like.
 func TestParseWithAPath(t *testing.T) {
 	const both = `{"messages":[{"role":"user","content":"hi"}],"prompt":"a","system":"s","stop_sequences":[]}`
 	for _, path := range []string{
@@ -28,7 +28,7 @@ func TestParseWithAPath(t *testing.T) {
 			t.Errorf("%s: %+v, %v", path, r, err)
 		}
 	}
-	for _, path := range []string{"", "/my/route", "/invocations"} { // the body tells
+	for _, path := range []string{"", "/my/route", "/invocations"} { // the body decides
 		if r, err := chat.Parse(path, []byte(`{`+hi+`}`)); err != nil || !r.Chat() {
 			t.Errorf("%s: %+v, %v", path, r, err)
 		}
@@ -67,8 +67,8 @@ func TestParseWithAPath(t *testing.T) {
 	}
 }
 
-// Without a path a body of another API is told by its marks. None is malformed, which
-// a gateway would answer with 400.
+// Without a path, a body of another API is recognised by its marks. It is not malformed: a gateway
+// would answer that with 400.
 func TestOtherAPIs(t *testing.T) {
 	block := func(block string) string {
 		return `{"max_tokens":5,"messages":[{"role":"user","content":"a"},{"role":"user","content":[` + block + `]}]}`
@@ -110,7 +110,7 @@ func TestOtherAPIs(t *testing.T) {
 			t.Errorf("%s: %v, want %s", c.body, err, c.want)
 		}
 	}
-	// What no API takes is malformed.
+	// Bodies of no API are malformed.
 	for _, body := range []string{
 		`{"tools":[5],` + hi + `}`, `{"tools":[{"type":"custom","custom":{"name":"f"}}],` + hi + `}`, `{"tools":[{"type":"function","name":"f"}],` + hi + `}`,
 	} {
@@ -118,7 +118,7 @@ func TestOtherAPIs(t *testing.T) {
 			t.Errorf("%s: %v", body, err)
 		}
 	}
-	// What people send with chats is no mark.
+	// Fields that clients send with chats are no marks.
 	for _, body := range []string{
 		`{"max_tokens":5,"top_k":1,"thinking":{"type":"enabled"},"metadata":{"user_id":"u"},"system":null,` + hi + `}`,
 		`{"messages":[{"role":"user","content":[{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}]}]}`,

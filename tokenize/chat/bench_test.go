@@ -12,7 +12,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// conversation is a request with so many messages after the system's.
+// conversation is a request with so many messages after the system message.
 func conversation(messages int, more string) string {
 	var b strings.Builder
 	b.WriteString(`{"model":"m","messages":[{"role":"system","content":"You are a helpful assistant."}`)
@@ -26,7 +26,7 @@ func conversation(messages int, more string) string {
 const benchTool = `,"tools":[{"type":"function","function":{"name":"get_weather","description":"Get the weather","parameters":{"type":"object",` +
 	`"properties":{"location":{"type":"string","description":"City"},"unit":{"type":"string","enum":["c","f"]}},"required":["location"]}}}]`
 
-// ns/op of the whole way from the body to the text.
+// ns/op from the body to the text.
 func BenchmarkRender(b *testing.B) {
 	for _, c := range []struct{ name, template, body string }{
 		{"llama3.1/messages=5", "e2e-meta-llama_Llama-3.2-11B-Vision-Instruct", conversation(4, "")},
@@ -71,8 +71,8 @@ func BenchmarkParse(b *testing.B) {
 	}
 }
 
-// "of-memchr" is the time of a body of 20 images of 5 MB as a part of that of looking for a byte
-// in it, both the best that were seen.
+// "of-memchr" is the time for a body with 20 images of 5 MB, divided by the time to find a byte in
+// it (the shortest of each).
 func BenchmarkParseImages(b *testing.B) {
 	body := imageBody(20, 5<<20*4/3)
 	b.ReportAllocs()
@@ -91,7 +91,7 @@ func BenchmarkParseImages(b *testing.B) {
 	b.ReportMetric(float64(parsing)/float64(looking), "of-memchr")
 }
 
-// What a client can do with a tool schema is to end within 50 ms.
+// A hostile tool schema must end within 50 ms.
 func BenchmarkHostile(b *testing.B) {
 	m := newModel(b, hostileTemplate, chat.Options{})
 	for name, schema := range hostileSchemas() {
@@ -106,8 +106,8 @@ func BenchmarkHostile(b *testing.B) {
 	}
 }
 
-// A chat of 100 messages as a body of each API, with the same texts: the others may take 1.2
-// times as long as OpenAI's chat.
+// A chat of 100 messages as a body of each API, with the same texts. The others may take 1.2 times
+// as long as OpenAI's chat.
 func BenchmarkAPIs(b *testing.B) {
 	var chats, turns, items strings.Builder
 	for i := range 100 {

@@ -22,7 +22,7 @@ func newModel(tb testing.TB, template string, o chat.Options) *chat.Model {
 
 const hi = `"messages":[{"role":"user","content":"hi"}]`
 
-// The variables of a template, each from where vLLM and transformers take it.
+// The variables of a template, by their source in vLLM and transformers.
 func TestVariables(t *testing.T) {
 	tool := `"tools":[{"function":{"parameters":{"b":1.0,"a":1},"name":"f"}}]`
 	for _, c := range []struct {
@@ -156,7 +156,7 @@ func TestOwnTemplate(t *testing.T) {
 	if n := m.CachedTemplates(); n != chat.MaxCached {
 		t.Errorf("%d templates are kept, want %d", n, chat.MaxCached)
 	}
-	// A single one goes by no name.
+	// A single template is used for every name.
 	if x, err := m.Render(parse(t, `{`+hi+`,"chat_template":"default"}`), nil); err != nil || x.Text != "default" {
 		t.Errorf("default: %q, %v", text(x), err)
 	}
@@ -196,7 +196,7 @@ func TestShared(t *testing.T) {
 			t.Errorf("%s: %d of %q, %v, want %d", c.messages, n, x.Text, err, c.want)
 		}
 	}
-	// The texts part within a character.
+	// The texts differ within a character.
 	m = newModel(t, "{{ 'ê' if messages | length > 1 else 'é' }}", chat.Options{})
 	x, err := m.Render(parse(t, `{"messages":[`+u+","+a+","+u+`]}`), nil)
 	if err != nil {
@@ -228,12 +228,12 @@ func TestConcurrent(t *testing.T) {
 	wg.Wait()
 }
 
-// hostileTemplate goes along the references of a schema, as functionary's and others' do.
+// hostileTemplate follows the references of a schema, like functionary's and other templates.
 const hostileTemplate = `{%- macro show(s, defs) -%}{%- if s['$ref'] is defined -%}{{ show(defs[s['$ref'][8:]], defs) }}` +
 	`{%- else -%}{% for k, v in s.items() %}{{ k }}{% if v is mapping %}{{ show(v, defs) }}{% endif %}{% endfor %}{%- endif -%}{%- endmacro -%}` +
 	`{% for t in tools %}{{ show(t.function.parameters, t.function.parameters['$defs']) }}{{ t | tojson(indent=4) }}{% endfor %}`
 
-// What a client can say of tools ends in an error, or a text, within the limits.
+// Any tools of a client end in an error, or in a text within the limits.
 func TestHostileTools(t *testing.T) {
 	m := newModel(t, hostileTemplate, chat.Options{})
 	for name, schema := range hostileSchemas() {
@@ -261,7 +261,7 @@ func hostileSchemas() map[string]string {
 	}
 }
 
-// No tools were a list of none.
+// Absent tools were an empty list in old versions.
 func TestNoTools(t *testing.T) {
 	m := newModel(t, "{{ tools }}", chat.Options{Engine: "0.19"})
 	for fields, want := range map[string]string{``: "None", `,"tools":null`: "None", `,"tools":[]`: "[]", `,"tools":[],"tool_choice":"auto"`: "[]"} {

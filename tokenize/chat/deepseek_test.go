@@ -11,7 +11,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// loadDeepSeek loads a model of DeepSeek's by its version, such as "V4".
+// loadDeepSeek loads a DeepSeek model by its version, such as "V4".
 func loadDeepSeek(tb testing.TB, name string, o chat.Options) *chat.Model {
 	tb.Helper()
 	m, err := chat.Load(folder(tb, map[string]string{"config.json": `{"architectures":["Deepseek` + name + `ForCausalLM"]}`}), o)
@@ -21,8 +21,7 @@ func loadDeepSeek(tb testing.TB, name string, o chat.Options) *chat.Model {
 	return m
 }
 
-// deepChat returns the body of a chat of V4's, in which outputs come in any order and roles
-// follow each other in any.
+// deepChat returns the body of a V4 chat with roles and outputs in random order.
 func deepChat(r *rand.Rand) []byte {
 	var messages []any
 	calls := 0
@@ -109,10 +108,10 @@ func deepChat(r *rand.Rand) []byte {
 	return b
 }
 
-// The digests of deepseek_v4.txt are those of the texts that DeepSeek's programs made of each
-// body, as vLLM 0.28 and main call V4's, and as main calls V4.1's: "refused" is what they assert.
-// The programs ran in Python: a vLLM's deepseek_v4_encoding.py of before pull requests 50580 and
-// 51262, with the lines that these and V4.1's file have in place of its own.
+// deepseek_v4.txt has digests of the texts of DeepSeek's programs for each body, as vLLM 0.28 and
+// main call V4's, and as main calls V4.1's. "refused" is a failed assertion. The programs ran in
+// Python: vLLM's deepseek_v4_encoding.py from before pull requests 50580 and 51262, patched with
+// the lines of these and of V4.1's file.
 func TestDeepSeekV4(t *testing.T) {
 	r := rand.New(rand.NewPCG(43, 6))
 	bodies := make([][]byte, 400)
@@ -196,8 +195,8 @@ func TestDeepSeekV4Refuses(t *testing.T) {
 	}
 }
 
-// A body of the Messages API is the chat that the engine makes of it, with its outputs in the
-// order of the calls.
+// A body of the Messages API becomes the chat that the engine makes, with outputs in the order of
+// the calls.
 func TestDeepSeekV4Messages(t *testing.T) {
 	const body = `{"model":"m","max_tokens":5,"system":"s","messages":[{"role":"user","content":"u"},{"role":"assistant","content":[
 		{"type":"thinking","thinking":"r"},{"type":"tool_use","id":"a","name":"f","input":{"x":1}},{"type":"tool_use","id":"b","name":"f","input":{}}]},{"role":"user","content":[

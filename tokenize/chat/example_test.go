@@ -37,7 +37,7 @@ func Example() {
 	// "<s><|user|>Hi<|assistant|>" was there a turn earlier
 }
 
-// A request whose text cannot be told exactly is refused, by the field that is why.
+// A request whose text is not certain is rejected, with the field that is the reason.
 func ExampleModel_Render() {
 	model, err := chat.New("{{ messages[0].content }}", nil, chat.Options{})
 	if err != nil {

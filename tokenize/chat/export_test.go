@@ -10,8 +10,8 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// Shapes returns what the template gets of a chat request's messages, or of its
-// tools, from an engine, in a notation that tells types and order.
+// Shapes returns the template's messages or tools for a chat request by an engine, in a notation
+// with types and order.
 func Shapes(body string, parts bool, engine string) (messages, tools string, err error) {
 	r, err := Parse("", []byte(body))
 	if err != nil {
@@ -39,13 +39,13 @@ func Shapes(body string, parts bool, engine string) (messages, tools string, err
 	return show(&jinja.List{Items: list}), tools, nil
 }
 
-// ShowJSON returns a JSON text in the notation of Shapes.
+// ShowJSON is a JSON text in the notation of Shapes.
 func ShowJSON(s string) (string, error) {
 	v, err := decode(s)
 	return show(v), err
 }
 
-// DecodeString reads a JSON text of a string, and DecodeBorrowed one in a body.
+// DecodeString decodes a JSON string, and DecodeBorrowed one in a body.
 func DecodeString(s string) (string, error) { return asText(decode(s)) }
 
 func DecodeBorrowed(body []byte) (string, error) {
@@ -60,8 +60,7 @@ func asText(v jinja.Value, err error) (string, error) {
 	return s, err
 }
 
-// MediaField returns a field that is passed over as media and that templates get; "" if there
-// is none.
+// MediaField returns a field that is skipped as media but passed to templates, or "".
 func MediaField() string {
 	for name := range mediaFields {
 		if !partFields[name] {
@@ -71,7 +70,7 @@ func MediaField() string {
 	return ""
 }
 
-// SyntaxError tells whether decode calls a text none of JSON.
+// SyntaxError reports whether decode fails with a syntax error.
 func SyntaxError(s string) bool {
 	_, err := decode(s)
 	var e *syntaxError
@@ -109,18 +108,17 @@ const (
 	MaxText   = maxText
 )
 
-// CachedTemplates returns how many templates of requests are kept.
+// CachedTemplates returns the number of cached templates of requests.
 func (m *Model) CachedTemplates() int {
 	m.cache.mu.Lock()
 	defer m.cache.mu.Unlock()
 	return len(m.cache.of)
 }
 
-// CutFinal is cutFinal.
 var CutFinal = cutFinal
 
-// CheckHistory returns an error if the history is not in order, or a change in it has
-// no words or source.
+// CheckHistory returns an error if the history is not in order, or a change has no description or
+// source.
 func CheckHistory() error {
 	for c := always + 1; c < changes; c++ {
 		h := history[c]
@@ -136,13 +134,12 @@ func CheckHistory() error {
 	return nil
 }
 
-// AllFeatures and FeaturesOf are allFeatures and featuresOf.
 var (
 	AllFeatures = allFeatures
 	FeaturesOf  = featuresOf
 )
 
-// Features returns the features that a chat uses; a completion has none.
+// Features returns the features that a chat uses. A completion has none.
 func Features(r *Request) string {
 	if r.chat == nil {
 		return ""
@@ -150,8 +147,8 @@ func Features(r *Request) string {
 	return r.chat.features.String()
 }
 
-// Made returns what the template gets of the chat that a model's engine makes of a body, but
-// for media: the messages, the tools, the effort and the kwargs, in the notation of Shapes.
+// Made returns the template's variables for the chat that a model's engine makes of a body, without
+// media: messages, tools, effort and kwargs, in the notation of Shapes.
 func Made(m *Model, path, body string, parts bool) (string, error) {
 	r, err := Parse(path, []byte(body))
 	if err != nil {
@@ -162,7 +159,7 @@ func Made(m *Model, path, body string, parts bool) (string, error) {
 		return "", err
 	}
 	c := *x.chat
-	c.assigned = true // of a chat that an engine has made of another body
+	c.assigned = true // tools may be empty
 	if err := m.check("", &c, &template{parts: parts}); err != nil {
 		return "", err
 	}
@@ -189,9 +186,9 @@ func Made(m *Model, path, body string, parts bool) (string, error) {
 	return strings.Join([]string{show(&jinja.List{Items: list}), dumped, kwargs, show(vars), fmt.Sprint(c.addGenerationPrompt, c.continueFinal)}, "\n"), nil
 }
 
-// Probed returns what the probes of a model find: whether it keeps system messages in place,
-// the effort of thinking that is disabled, and whether Options.Template passes the old probe.
-// parts: the template wants parts.
+// Probed returns the results of a model's probes: whether system messages stay in place, the effort
+// of disabled thinking, whether Options.Template passes the old probe, and whether the template
+// wants parts.
 func Probed(m *Model, added []string) (keeps bool, disabled string, passes, parts bool, unknown error) {
 	m.added = added
 	slices.SortFunc(m.added, func(a, b string) int { return len(b) - len(a) })

@@ -72,7 +72,7 @@ func TestFeatures(t *testing.T) {
 	}
 }
 
-// A request that is kept keeps nothing of what is not looked at.
+// A kept request keeps none of its unused fields.
 func TestRequestKeepsNoOtherFields(t *testing.T) {
 	body := []byte(`{` + hi + `,"metadata":[` + strings.Repeat(`{},`, 100_000) + `{}]}`)
 	var before, after runtime.MemStats
@@ -81,14 +81,14 @@ func TestRequestKeepsNoOtherFields(t *testing.T) {
 	r := parse(t, string(body))
 	runtime.GC()
 	runtime.ReadMemStats(&after)
-	if held := int64(after.HeapAlloc) - int64(before.HeapAlloc); held > 2<<20 { // of objects alone it would be 8 MB
+	if held := int64(after.HeapAlloc) - int64(before.HeapAlloc); held > 2<<20 { // 8 MB for the objects alone
 		t.Errorf("a body of %d bytes holds %d", len(body), held)
 	}
 	runtime.KeepAlive(body)
 	runtime.KeepAlive(r)
 }
 
-// The features that the comment of Exclude lists are those that there are.
+// The comment of Exclude lists exactly the features.
 func TestFeaturesAreDocumented(t *testing.T) {
 	f, err := parser.ParseFile(token.NewFileSet(), "features.go", nil, parser.ParseComments)
 	if err != nil {
@@ -153,7 +153,7 @@ func TestFeatureNames(t *testing.T) {
 	}
 }
 
-// excludedBy has the features that are excluded for each pod.
+// excludedBy has the excluded features of each pod.
 func excludedBy(x *chat.Rendering) map[string]string {
 	pods := make(map[string]string)
 	for pod := range x.Excluded() {
@@ -162,7 +162,7 @@ func excludedBy(x *chat.Rendering) map[string]string {
 	return pods
 }
 
-// What is excluded for all is an error that names it, and nothing else is.
+// A feature excluded for all pods is an error with its name. No other feature is one.
 func TestExclude(t *testing.T) {
 	m := newModel(t, "{{ messages[0].content }}", chat.Options{})
 	plain, tools := parse(t, `{`+hi+`}`), parse(t, `{`+hi+hiTool+`}`)
@@ -198,7 +198,7 @@ func TestExclude(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Exclude("a", "parts") // in the place of tools
+	m.Exclude("a", "parts") // replaces tools
 	m.Exclude("c")
 	if got := excludedBy(x); len(got) != 2 {
 		t.Errorf("what was rendered before: %v", got)
@@ -209,14 +209,14 @@ func TestExclude(t *testing.T) {
 	is("no feature", tools, nil)
 }
 
-// Pods are kept up to a bound, and what is past it counts for all.
+// Pods are kept up to a bound. Further ones count for all pods.
 func TestExcludeBound(t *testing.T) {
 	const most = 4096
 	m := newModel(t, "{{ messages[0].content }}", chat.Options{})
 	for i := range most {
 		m.Exclude(fmt.Sprint("pod-", i), "tools")
 	}
-	m.Exclude("pod-0", "parts") // which is there
+	m.Exclude("pod-0", "parts") // an existing pod
 	m.Exclude("one more")
 	x, err := m.Render(parse(t, `{`+hi+hiTool+`}`), nil)
 	if err != nil || len(excludedBy(x)) != most-1 {

@@ -9,8 +9,8 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// A request is taken or refused, and what is taken is rendered or refused; the
-// error always says whose fault it is.
+// A request is parsed or rejected, and a parsed one is rendered or rejected. The error always has
+// one of the sentinels.
 func FuzzParse(f *testing.F) {
 	for _, body := range []string{
 		`{"prompt":"a","cache_salt":"s"}`, `{"prompt":[[1,2]]}`, `{"messages":[{"role":"user","content":"hi"}]}`,
@@ -75,7 +75,7 @@ func FuzzParse(f *testing.F) {
 			if !utf8.ValidString(x.Text) {
 				t.Fatalf("%q is not UTF-8", x.Text)
 			}
-			var pieces spelled
+			var pieces spellTokenizer
 			if _, err := x.Encode(t.Context(), nil, &pieces); err != nil || x.Whole() && pieces.text != x.Text || !pieces.within(x.Text) {
 				t.Fatalf("%q is %q, %v", pieces.text, x.Text, err)
 			}
@@ -91,16 +91,16 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// spelled is a tokenizer that keeps what it encodes.
-type spelled struct{ text string }
+// spellTokenizer is a tokenizer that keeps the encoded text.
+type spellTokenizer struct{ text string }
 
-func (s *spelled) Encode(_ context.Context, dst []uint32, text string, _ bool) ([]uint32, error) {
+func (s *spellTokenizer) Encode(_ context.Context, dst []uint32, text string, _ bool) ([]uint32, error) {
 	s.text += text
 	return append(dst, 1<<31), nil
 }
 
-// within reports whether the texts are in a text in their order.
-func (s *spelled) within(text string) bool {
+// within reports whether the encoded texts occur in text, in order.
+func (s *spellTokenizer) within(text string) bool {
 	i := 0
 	for at := range len(text) {
 		if i < len(s.text) && s.text[i] == text[at] {

@@ -17,7 +17,7 @@ const (
 	ofSGLang = "/generate"
 )
 
-// Bodies of both engines, as their clients send them.
+// Bodies of both engines as clients send them.
 var tokenBodies = []struct {
 	path, body string
 	want       chat.Request
@@ -53,7 +53,7 @@ func TestTokenBodies(t *testing.T) {
 			t.Errorf("%s of %.200s: %+v, %v", c.path, c.body, r, err)
 		}
 	}
-	// Of equal keys the last one counts, as in Python.
+	// The last of equal keys counts, as in Python.
 	for _, c := range []struct{ path, body string }{
 		{ofVLLM, `{"token_ids":"x","sampling_params":1,"token_ids":[1],"sampling_params":{}}`},
 		{ofSGLang, `{"input_ids":[[1],[2]],"text":"a","text":null,"input_ids":[1]}`},
@@ -64,7 +64,7 @@ func TestTokenBodies(t *testing.T) {
 	}
 }
 
-// checkIDs compares what is read of a list of ids with what encoding/json reads.
+// checkIDs compares a parsed list of ids with encoding/json's.
 func checkIDs(t *testing.T, text string) {
 	t.Helper()
 	want := []uint32{}
@@ -201,8 +201,8 @@ func TestTokenBodyErrors(t *testing.T) {
 	}
 }
 
-// A body that is cut anywhere is an error, by its path and without. So is one of which a field
-// is of another type, and by no path is one of these bodies another API's.
+// A cut body is an error, with and without its path, and so is one with a field of another type.
+// Without a path, none of these bodies is another API's.
 func TestTokenBodiesCut(t *testing.T) {
 	for _, c := range tokenBodies {
 		for i := range c.body {
@@ -221,7 +221,7 @@ func TestTokenBodiesCut(t *testing.T) {
 	}
 }
 
-// What is read of a body of ids is what stands in it, and an error says whose fault it is.
+// The parsed ids are those in the body, and an error has one of the sentinels.
 func FuzzTokenBodies(f *testing.F) {
 	for _, c := range tokenBodies {
 		f.Add(c.path, []byte(c.body))

@@ -15,7 +15,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// What json.loads of Python 3.11 gives for the texts, and whether it raises.
+// The results and exceptions of json.loads of Python 3.11.
 func TestJSON(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{`null`, `None`},
@@ -68,8 +68,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// lone reports whether a valid JSON text of a string has an escape of half a surrogate pair,
-// which encoding/json replaces.
+// lone reports whether a JSON string has an escaped lone surrogate, which encoding/json replaces.
 func lone(raw string) bool {
 	high := false
 	for i := 0; i < len(raw); {
@@ -92,8 +91,8 @@ func lone(raw string) bool {
 	return false
 }
 
-// checkString compares what is read of a JSON text of a string with what encoding/json reads,
-// which takes two things more: lone surrogates, and bytes that are not UTF-8.
+// checkString compares a decoded JSON string with encoding/json's, which also accepts lone
+// surrogates and bytes that are not UTF-8.
 func checkString(t *testing.T, raw string) {
 	t.Helper()
 	var want string
@@ -124,7 +123,7 @@ var badPieces = []string{
 	"\x00", "\n", "\x1f", `"`, `\`, `\x`, `\u12`, `\u00g0`, `\ud800`, `\udc00`, `\ud800\ud800`, "\xff", "\xc3", "\xed\xa0\x80", "\xf5\x80\x80\x80",
 }
 
-// Strings are read as encoding/json reads them, wherever in them something stands.
+// Strings are decoded as by encoding/json, with anything at any position.
 func TestStrings(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	plain := strings.Repeat("abcdefghijklmnopqrstuvwxyz012345", 300)
@@ -162,15 +161,15 @@ func FuzzString(f *testing.F) {
 	})
 }
 
-// imageBody is a chat with so many images of size characters of base64 each.
+// imageBody is a chat with images of size characters of base64 each.
 func imageBody(images, size int) []byte {
 	data := strings.Repeat("iVBORw0KGgoAAAANSUhEUgAABAAAAAQACAIAAADwf7zUAAEAAElEQVR4nOz925IkSY4k", 1+size/64)[:size]
 	part := `{"type":"image_url","image_url":{"url":"data:image/png;base64,` + data + `"}},`
 	return []byte(`{"messages":[{"role":"user","content":[` + strings.Repeat(part, images) + `{"type":"text","text":"What is this?"}]}]}`)
 }
 
-// imageMessages is a body of the Messages API with an image of size characters in the system
-// prompt, which the engine drops, one in a message, and one in the result of a tool.
+// imageMessages is a body of the Messages API with images of size characters: one in the system
+// prompt, which the engine drops, one in a message and one in the result of a tool.
 func imageMessages(size int) []byte {
 	image := `{"type":"image","source":{"type":"base64","media_type":"image/png","data":"` + strings.Repeat("iVBORw0K", size/8) + `"}}`
 	return []byte(`{"model":"m","max_tokens":5,"system":[` + image + `,{"type":"text","text":"s"}],"messages":[{"role":"user","content":[` + image + `,{"type":"text","text":"What is this?"}]},` +
@@ -178,15 +177,15 @@ func imageMessages(size int) []byte {
 		`{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"a"},` + image + `]}]}]}`)
 }
 
-// imageResponses is a body of the Responses API with an image of size characters in a message,
-// and one in the output of a call.
+// imageResponses is a body of the Responses API with images of size characters in a message and in
+// the output of a call.
 func imageResponses(size int) []byte {
 	image := `[{"type":"input_image","detail":"auto","image_url":"data:image/png;base64,` + strings.Repeat("iVBORw0K", size/8) + `"}]`
 	return []byte(`{"model":"m","input":[{"role":"user","content":` + image + `},{"type":"function_call","call_id":"c","name":"look","arguments":"{}"},` +
 		`{"type":"function_call_output","call_id":"c","output":` + image + `}]}`)
 }
 
-// Media are neither copied nor bounded as text is.
+// Media are not copied, and not bounded like text.
 func TestMediaIsNotCopied(t *testing.T) {
 	for path, body := range map[string][]byte{"": imageBody(4, 1<<20), "/v1/messages": imageMessages(chat.MaxText / 8), "/v1/responses": imageResponses(chat.MaxText / 8)} {
 		if _, err := chat.Parse(path, body); err != nil {
@@ -211,7 +210,7 @@ func TestMediaIsNotCopied(t *testing.T) {
 	}
 }
 
-// A Request has nothing of the body, which may be overwritten.
+// A Request shares no memory with the body.
 func TestNothingOfTheBodyIsKept(t *testing.T) {
 	const source = "{{ messages }}{{ tools | tojson }}{{ documents }}{{ x }}"
 	body := `{"model":"m","cache_salt":"s","messages":[{"role":"user","name":"n","content":"plain"},{"role":"assistant","reasoning":"why","content":[` +
@@ -247,12 +246,12 @@ func TestNothingOfTheBodyIsKept(t *testing.T) {
 	}
 }
 
-// What is passed over as media never reaches a template.
+// Fields skipped as media never reach a template.
 func TestMediaFields(t *testing.T) {
 	if name := chat.MediaField(); name != "" {
 		t.Errorf("%s is given to templates", name)
 	}
-	// In another place, such a field is not media.
+	// Elsewhere such a field is not media.
 	long := strings.Repeat("x", 1000)
 	body := `{"messages":[{"role":"user","content":[{"type":"text","text":"a","other":{"image_url":"` + long + `"}}]}],"documents":[{"image_url":"` + long + `"}],` +
 		`"tools":[{"type":"function","function":{"name":"f","parameters":{"image_url":"` + long + `","file":"` + long + `"}}}]}`
@@ -260,7 +259,7 @@ func TestMediaFields(t *testing.T) {
 	if err != nil || x.Text != long+long+long+long {
 		t.Errorf("%.100q, %v", text(x), err)
 	}
-	// The source of a Messages body's image is media, and nothing else of that name is.
+	// Only the source of an image in a Messages body is media.
 	source := `{"source":{"data":"` + long + `"}}`
 	body = `{"model":"m","max_tokens":5,"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":{"source":{"data":"` + long + `"},"content":[` + source + `],"a":[` + source + `]}}]}],` +
 		`"tools":[{"name":"f","input_schema":` + source + `}]}`
@@ -277,7 +276,7 @@ func TestMediaFields(t *testing.T) {
 	if err != nil || x.Text != long+"text" {
 		t.Errorf("a chat: %.100q, %v", text(x), err)
 	}
-	// The engine prints a result of the assistant.
+	// The engine prints a tool result of the assistant.
 	body = `{"model":"m","max_tokens":5,"messages":[{"role":"assistant","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"image",` + source[1:] + `]}]}]}`
 	if _, err := chat.Parse("/v1/messages", []byte(body)); !errors.Is(err, chat.ErrNotScorable) || !strings.Contains(err.Error(), "messages[0].content[0].content[0].source.data") {
 		t.Error(err)

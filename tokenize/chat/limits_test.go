@@ -9,8 +9,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// A long conversation may take the more steps, but not a short one, nor a request's
-// own template as many.
+// A long conversation may take more steps than a short one, and more than a request's own template.
 func TestStepsGrowWithMessages(t *testing.T) {
 	body := func(n int, more string) string {
 		return `{"messages":[` + strings.Repeat(`{"role":"user","content":"x"},`, n-1) + `{"role":"user","content":"x"}]` + more + "}"

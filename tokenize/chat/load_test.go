@@ -26,8 +26,8 @@ func folder(tb testing.TB, files map[string]string) string {
 	return dir
 }
 
-// Which template renders a chat without and with tools: transformers 4.57 and 5,
-// and vLLM's resolve_chat_template.
+// The template of a chat without and with tools, by transformers 4.57 and 5 and vLLM's
+// resolve_chat_template.
 func TestChoice(t *testing.T) {
 	list := `{"chat_template":[{"name":"default","template":"D"},{"name":"tool_use","template":"T"},{"name":"rag","template":"R"}]}`
 	for _, c := range []struct {
@@ -103,7 +103,7 @@ func TestSpecialTokens(t *testing.T) {
 			t.Log(err)
 		}
 	}
-	// A class without tokens of its own leaves them undefined.
+	// A class without default tokens leaves them undefined.
 	m, err = chat.Load(folder(t, map[string]string{
 		"tokenizer_config.json": `{"tokenizer_class":"PreTrainedTokenizerFast","bos_token":"b"}`, "chat_template.jinja": show,
 	}), chat.Options{})
@@ -118,7 +118,7 @@ func TestSpecialTokens(t *testing.T) {
 func TestOtherRenderers(t *testing.T) {
 	for _, c := range []struct {
 		files map[string]string
-		forHF bool // the host's word that the template is used is taken
+		forHF bool // the host asserts that the template is used
 		want  string
 	}{
 		{map[string]string{"config.json": `{"architectures":["GptOssForCausalLM"]}`}, true, "harmony"},

@@ -15,15 +15,15 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// A made row is a body, and for each of some engines the chat that vLLM's own functions made
-// of it, or "!" and the exception.
-type made struct {
+// A recordedChat is a body and, for some engines, the chat that vLLM's own functions made of it, or
+// "!" and the exception.
+type recordedChat struct {
 	Body string
-	Outs [][2]json.RawMessage // names of engines, and the chat
+	Outs [][2]json.RawMessage // engines, and their chat
 }
 
-// readMade calls f for each row of a file, or of the files that a variable names.
-func readMade(t *testing.T, name, more string, f func(row made)) {
+// readMade calls f for each row of a file, and of the file in an environment variable.
+func readMade(t *testing.T, name, more string, f func(row recordedChat)) {
 	t.Helper()
 	files := []string{filepath.Join("testdata", name)}
 	if file := os.Getenv(more); file != "" {
@@ -42,7 +42,7 @@ func readMade(t *testing.T, name, more string, f func(row made)) {
 		lines := bufio.NewScanner(z)
 		lines.Buffer(nil, 1<<24)
 		for lines.Scan() {
-			var row made
+			var row recordedChat
 			if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
 				t.Fatal(err)
 			}
@@ -54,8 +54,8 @@ func readMade(t *testing.T, name, more string, f func(row made)) {
 	}
 }
 
-// compareMade compares the chats that models make of a body with those of their engines.
-func (n *outcomes) compareMade(t *testing.T, path string, row made, models map[string]*chat.Model) {
+// compareMade compares the chats that the models make of a body with those of the engines.
+func (n *outcomes) compareMade(t *testing.T, path string, row recordedChat, models map[string]*chat.Model) {
 	t.Helper()
 	for _, out := range row.Outs {
 		var names []string
@@ -93,10 +93,10 @@ func (n *outcomes) compareMade(t *testing.T, path string, row made, models map[s
 
 const showAll = "{{ messages }}{{ tools }}{{ reasoning_effort }}{{ enable_thinking }}"
 
-// What vLLM's functions make of 1,500 random bodies of the Messages API: its main (a8c3bdb20)
-// with system messages kept and folded, 0.27 (aab1c5621) with a --chat-template that passes its
-// probe and without one, 0.23 (949236297), 0.21, 0.19.1 and 0.18. Bodies have the types of main
-// in the first three.
+// The chats of vLLM's functions for 1,500 random bodies of the Messages API: main (a8c3bdb20) with
+// system messages kept and folded, 0.27 (aab1c5621) with a --chat-template that passes its probe
+// and without one, 0.23 (949236297), 0.21, 0.19.1 and 0.18. Bodies have the types of main in the
+// first three.
 func TestMessagesMade(t *testing.T) {
 	models := map[string]*chat.Model{
 		"main/preserve": newModel(t, showAll, chat.Options{InlineSystem: "preserve"}),
@@ -108,7 +108,7 @@ func TestMessagesMade(t *testing.T) {
 		models[engine] = newModel(t, showAll, chat.Options{Engine: engine})
 	}
 	var n outcomes
-	readMade(t, "messages.jsonl.gz", "KVINDEX_MESSAGES", func(row made) {
+	readMade(t, "messages.jsonl.gz", "KVINDEX_MESSAGES", func(row recordedChat) {
 		n.compareMade(t, "/v1/messages", row, models)
 	})
 	t.Logf("%+v", n)
@@ -117,8 +117,8 @@ func TestMessagesMade(t *testing.T) {
 	}
 }
 
-// What vLLM's probes (a8c3bdb20, aab1c5621) find of templates: of eight small ones, and of those
-// of models. They ran on Jinja2, with a tokenizer of words in place of the models'.
+// The results of vLLM's probes (a8c3bdb20, aab1c5621) for eight small templates and those of
+// models. They ran on Jinja2, with a tokenizer of words in place of the models'.
 func TestInlineProbes(t *testing.T) {
 	unknown := 0
 	for _, row := range recorded[struct {
@@ -166,10 +166,10 @@ func TestInlineProbes(t *testing.T) {
 	}
 }
 
-// of is a body of the Messages API with further fields.
+// of is a body of the Messages API with these fields.
 func of(fields string) string { return `{"model":"m","max_tokens":5,` + fields + `}` }
 
-// renderOf is the text of a body of an API by an engine, or the error.
+// renderOf is the text of a body by an engine, or the error.
 func renderOf(t *testing.T, o chat.Options, template, path, body string) string {
 	t.Helper()
 	m := newModel(t, template, o)
@@ -184,7 +184,7 @@ func renderOf(t *testing.T, o chat.Options, template, path, body string) string 
 	return x.Text
 }
 
-// The errors name the field, and why a body is refused or not scorable.
+// Errors name the field and the reason.
 func TestMessagesErrors(t *testing.T) {
 	user := func(content string) string { return of(`"messages":[{"role":"user","content":` + content + `}]`) }
 	for _, c := range []struct{ body, want string }{
@@ -235,8 +235,8 @@ func TestMessagesErrors(t *testing.T) {
 	}
 }
 
-// What versions of the engine make of system messages among the messages, of an effort and of
-// thinking that is disabled.
+// Versions of the engine differ in system messages among the messages, an effort and disabled
+// thinking.
 func TestMessagesVersions(t *testing.T) {
 	const (
 		show   = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}{{ reasoning_effort }}"
@@ -297,7 +297,7 @@ func TestMessagesVersions(t *testing.T) {
 	}
 }
 
-// The effort of a body of the Responses API may set enable_thinking.
+// The effort in a body of the Responses API may set enable_thinking.
 func TestResponsesEffort(t *testing.T) {
 	const body = `{"input":"a","reasoning":{"effort":"low"},"store":false}`
 	if got := renderOf(t, chat.Options{}, "{{ reasoning_effort }}", "/v1/responses", body); got != "low" {
@@ -325,7 +325,7 @@ func TestResponsesEffort(t *testing.T) {
 	}
 }
 
-// A body that is cut at any byte is an error, and so is one that went to another API.
+// A cut body is an error, and so is one sent to another API.
 func TestCutBodies(t *testing.T) {
 	for path, body := range map[string]string{
 		"/v1/messages":  of(`"system":[{"type":"text","text":"é\n"}],"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"x"}]}]}],"tools":[]`),
@@ -347,7 +347,7 @@ func TestCutBodies(t *testing.T) {
 	}
 }
 
-// A program renders a body of the Messages API as it renders the chat that vLLM makes of it.
+// A program renders a body of the Messages API like the chat that vLLM makes of it.
 func TestMessagesOfPrograms(t *testing.T) {
 	mistral := func(version int) func(o chat.Options) *chat.Model {
 		return func(o chat.Options) *chat.Model { m, _ := loadMistral(t, version, o); return m }
@@ -369,7 +369,7 @@ func TestMessagesOfPrograms(t *testing.T) {
 			}
 		}
 		taken := 0
-		readMade(t, "messages.jsonl.gz", "KVINDEX_MESSAGES", func(row made) {
+		readMade(t, "messages.jsonl.gz", "KVINDEX_MESSAGES", func(row recordedChat) {
 			for _, out := range row.Outs {
 				var names []string
 				var want string
@@ -401,20 +401,20 @@ func TestMessagesOfPrograms(t *testing.T) {
 
 var shortID = regexp.MustCompile(`"t(\d)"`)
 
-// longIDs gives calls such ids as mistral-common takes.
+// longIDs gives calls the long ids that mistral-common requires.
 func longIDs(body string) string { return shortID.ReplaceAllString(body, `"call0000$1"`) }
 
 var noTools = regexp.MustCompile(`, "tools": \[\], "tool_choice": ("\w+"|\{"type": "function", "function": \{"name": "[^"]*"\}\})`)
 
-// asChat returns a chat that vLLM makes of a body as a client could send it: the probe of
-// thinking that is disabled had another renderer, and a client may send no empty list of tools.
+// asChat returns a chat that vLLM made as a client could send it. The probe of disabled thinking
+// had another renderer, and a client may not send an empty list of tools.
 func asChat(made string) string {
 	made = strings.Replace(made, `"reasoning_effort": "none"`, `"reasoning_effort": "low"`, 1)
 	return noTools.ReplaceAllString(made, "")
 }
 
-// The probe of system messages goes through the program: harmony gives them a role of their
-// own, mistral-common refuses them behind an answer.
+// The probe of system messages renders with the program: harmony gives them their own role, and
+// mistral-common rejects them after an answer.
 func TestInlineProbeOfPrograms(t *testing.T) {
 	const body = `{"model":"m","max_tokens":5,"system":"s","messages":[{"role":"user","content":"u"},{"role":"system","content":"i"}]}`
 	harmonyOf := func(o chat.Options) *chat.Model {

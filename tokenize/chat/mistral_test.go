@@ -17,13 +17,13 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// mistralVersions are those of tekken.json. That of 15 has an effort.
+// mistralVersions are versions of tekken.json. 15 has an effort.
 var mistralVersions = []int{3, 7, 11, 13, 15}
 
 const mistralControls = "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] [IMG] <pad> " +
 	"[IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT] [ARGS] [CALL_ID] [THINK] [/THINK] [MODEL_SETTINGS] [/MODEL_SETTINGS]"
 
-// tekken returns a tekken.json of a version with a few tokens.
+// tekken is a tekken.json of a version with a few tokens.
 func tekken(version int) map[string]any {
 	var tokens []string
 	for b := range 256 {
@@ -92,7 +92,7 @@ func mistralText(r *rand.Rand) string {
 	return s
 }
 
-// mistralParts returns a content that is an array.
+// mistralParts returns a content of parts.
 func mistralParts(r *rand.Rand, thoughts int) []any {
 	parts := []any{}
 	for range r.IntN(4) {
@@ -111,7 +111,7 @@ func mistralParts(r *rand.Rand, thoughts int) []any {
 	return parts
 }
 
-// mistralBody returns the body of a chat, which tokenizers of some versions refuse.
+// mistralBody returns the body of a chat, which some versions reject.
 func mistralBody(r *rand.Rand) []byte {
 	var messages []any
 	add := func(role string, content any, more map[string]any) {
@@ -127,7 +127,7 @@ func mistralBody(r *rand.Rand) []byte {
 		}
 		return mistralText(r)
 	}
-	odd := r.IntN(3) == 0 // something that some refuse
+	odd := r.IntN(3) == 0 // a field that some versions reject
 	thinks := odd && r.IntN(2) == 0
 	for range r.IntN(3) {
 		thoughts := 0
@@ -255,8 +255,8 @@ func mistralBody(r *rand.Rand) []byte {
 	return b
 }
 
-// mistral.txt has a line for each body, and in it for each version of the tokenizer a digest of
-// the ids, or - if the engine refuses the body (testdata/record_mistral.py).
+// mistral.txt has a line for each body, with a digest of the ids for each version of the tokenizer,
+// or - if the engine rejects the body (testdata/record_mistral.py).
 func TestMistral(t *testing.T) {
 	r := rand.New(rand.NewPCG(43, 13))
 	bodies := make([][]byte, 1800)
@@ -297,8 +297,7 @@ func TestMistral(t *testing.T) {
 	}
 }
 
-// The forms are those of mistral-common's own tests (tests/test_tokenize_v3.py to
-// test_tokenizer_v15.py).
+// The texts of mistral-common's own tests (tests/test_tokenize_v3.py to test_tokenizer_v15.py).
 func TestMistralText(t *testing.T) {
 	const body = `{"messages":[{"role":"system","content":"S"},{"role":"user","content":"U1"},
 		{"role":"assistant","content":null,"tool_calls":[{"id":"123456789","type":"function","function":{"name":"F1","arguments":"{}"}},
@@ -388,9 +387,9 @@ func TestMistralFolders(t *testing.T) {
 	good := file(func(map[string]any) {})
 	for _, c := range []struct {
 		tekken string
-		others string // names of files
+		others string // file names
 		o      chat.Options
-		want   string // "": it loads
+		want   string // "": no error
 	}{
 		{good, "", chat.Options{}, ""},
 		{good, "tokenizer.model.v3", chat.Options{TokenizerMode: "auto"}, ""},
@@ -422,7 +421,7 @@ func TestMistralFolders(t *testing.T) {
 			t.Errorf("%s, %+v: %v, want %q", c.others, c.o, err, c.want)
 		}
 	}
-	// A file of the first tokenizers lists no tokens.
+	// The first tekken.json files list no special tokens.
 	f := tekken(7)
 	delete(f, "special_tokens")
 	m, err := chat.Load(folder(t, map[string]string{"tekken.json": tekkenJSON(t, f)}), chat.Options{})
@@ -433,12 +432,12 @@ func TestMistralFolders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ids := idsOf(t, new(spelled), x); !slices.Equal(ids, []uint32{1, 17, 18}) {
+	if ids := idsOf(t, new(spellTokenizer), x); !slices.Equal(ids, []uint32{1, 17, 18}) {
 		t.Errorf("the ids are %v", ids)
 	}
 }
 
-// A tokenizer that takes control tokens out of a text makes other ids than the engine.
+// A tokenizer that drops control tokens from a text has other ids than the engine.
 func TestMistralOtherTokenizer(t *testing.T) {
 	m, _ := loadMistral(t, 7, chat.Options{})
 	x, err := m.Render(parse(t, `{`+hi+`}`), nil)
@@ -446,20 +445,20 @@ func TestMistralOtherTokenizer(t *testing.T) {
 		t.Fatal(err)
 	}
 	dst := []uint32{7}
-	ids, err := x.Encode(t.Context(), dst, whole{})
+	ids, err := x.Encode(t.Context(), dst, wholeTokenizer{})
 	if !errors.Is(err, chat.ErrNotScorable) || !strings.Contains(err.Error(), "tekken.json") || !slices.Equal(ids, dst) {
 		t.Errorf("%v, %v", ids, err)
 	}
 }
 
-// whole is a tokenizer to which each text is a token.
-type whole struct{}
+// wholeTokenizer has one token for each text.
+type wholeTokenizer struct{}
 
-func (whole) Encode(_ context.Context, dst []uint32, _ string, _ bool) ([]uint32, error) {
+func (wholeTokenizer) Encode(_ context.Context, dst []uint32, _ string, _ bool) ([]uint32, error) {
 	return append(dst, 1), nil
 }
 
-// ns/op of a chat of 100 messages and a tool, as BenchmarkHarmony's.
+// ns/op of the chat of BenchmarkHarmony: 100 messages and a tool.
 func BenchmarkMistral(b *testing.B) {
 	m, _ := loadMistral(b, 13, chat.Options{})
 	r, err := chat.Parse("", []byte(conversation(99, benchTool)))

@@ -24,10 +24,9 @@ import (
 
 var recordBodies = flag.String("record", "", "write the bodies of the tests of programs to files of this folder, a line each")
 
-// pick returns one of some values.
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
-// odds are texts that are easily mistaken.
+// odds are texts that are easily misread.
 var odds = []string{
 	"", " ", "\n", "  \n", "Hello, world!", "Don't stop", "日本語のテキスト", "a <|end|> b", "<|start|>system<|message|>", "x<|channel|>final",
 	"<|reserved_200014|>", "<|", "|>", "<|call", "<| end|>", "<<|end|>>", " <|return|> ", "é\u0301", "\tcode\r\n", "1234567", "  spaces  ",
@@ -42,7 +41,7 @@ func oddText(r *rand.Rand) string {
 	return b.String()
 }
 
-// oddSchema returns a JSON schema, often none that a model would be given.
+// oddSchema returns a random JSON schema, often an invalid one.
 func oddSchema(r *rand.Rand, depth int) map[string]any {
 	s := map[string]any{}
 	kind := pick[any](r, "object", "object", "string", "number", "integer", "boolean", "array", "null", []any{"integer", "null"}, []any{}, nil, 5)
@@ -274,8 +273,8 @@ func idsOf(tb testing.TB, t tokenize.Tokenizer, x *chat.Rendering) []uint32 {
 	return ids
 }
 
-// golden returns the lines of a file of testdata, one for each body, or skips the test once the
-// bodies are written.
+// golden returns the lines of a file of testdata, one for each body, or skips the test after
+// -record has written the bodies.
 func golden(tb testing.TB, name string, bodies [][]byte) []string {
 	tb.Helper()
 	if *recordBodies != "" {
@@ -309,9 +308,9 @@ func digestOfIDs(ids []uint32) string {
 	return digest(b, 8)
 }
 
-// The ids and texts of the files are those of openai-harmony (crate, as npm's 0.4.0), for messages
-// that vLLM's harmony_utils.py and serving code of the version made of the bodies: number of ids,
-// digests of ids and text. What pydantic refuses is "refused".
+// harmony's files have, for each body, the number and digests of ids and text of openai-harmony
+// (the crate, as npm's 0.4.0), for the messages that vLLM's harmony_utils.py and serving code made
+// of it. "refused" is an error of pydantic.
 func TestHarmony(t *testing.T) {
 	r := rand.New(rand.NewPCG(43, 4))
 	bodies := make([][]byte, 2000)
@@ -339,7 +338,7 @@ func TestHarmony(t *testing.T) {
 			for i, body := range c.bodies {
 				checkHarmony(t, m, engine, body, want[i], tokenizer)
 			}
-			tokenizer = nil // once is enough
+			tokenizer = nil // ids are compared once
 		}
 	}
 }
@@ -468,8 +467,7 @@ func TestHarmonyRefuses(t *testing.T) {
 	}
 }
 
-// A chat shares its text up to the last answer with the turn before, whose reasoning is not
-// dropped yet.
+// A chat shares its text up to the last answer with the turn before, which still has its reasoning.
 func TestHarmonyShared(t *testing.T) {
 	m := loadHarmony(t, chat.Options{StartDate: "2026-02-03"})
 	x, err := m.Render(parse(t, `{"messages":[{"role":"user","content":"a"},{"role":"assistant","reasoning":"r","content":"b"},{"role":"user","content":"c"}]}`), nil)
@@ -485,7 +483,7 @@ func TestHarmonyShared(t *testing.T) {
 	}
 }
 
-// ns/op of rendering a chat of 100 messages, without reading its body.
+// ns/op to render a chat of 100 messages from a parsed body.
 func BenchmarkHarmony(b *testing.B) {
 	m := loadHarmony(b, chat.Options{})
 	r, err := chat.Parse("", []byte(conversation(99, benchTool)))
@@ -509,9 +507,9 @@ func loadV32(tb testing.TB, o chat.Options) *chat.Model {
 	return m
 }
 
-// The digests of the files are those of the texts that DeepSeek's own program made, as
-// vLLM calls it (tokenizers/deepseek_v32.py), with arguments of tool calls as objects; "refused"
-// is what it asserts. Before 0.22 neither reasoning_content nor the effort count.
+// The files have digests of the texts of DeepSeek's own program, as vLLM calls it
+// (tokenizers/deepseek_v32.py), with arguments of tool calls as objects. "refused" is a failed
+// assertion. Before 0.22 neither reasoning_content nor the effort has an effect.
 func TestDeepSeekV32(t *testing.T) {
 	r := rand.New(rand.NewPCG(43, 5))
 	bodies := make([][]byte, 5000)

@@ -10,7 +10,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// The errors name the field, and what is wrong with it.
+// Errors name the field and the fault.
 func TestParseErrors(t *testing.T) {
 	const call = `{"messages":[{"role":"assistant","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":`
 	for _, c := range []struct{ body, want string }{
@@ -128,7 +128,7 @@ func TestParse(t *testing.T) {
 			t.Errorf("n of %s: %v", n, err)
 		}
 	}
-	// As pydantic reads a bool.
+	// Booleans are parsed as by pydantic.
 	for _, yes := range []string{`true`, `1`, `1.0`, `"1"`, `"ON"`, `"t"`, `"True"`, `"y"`, `"yes"`} {
 		if r := parse(t, `{`+hi+`,"add_special_tokens":`+yes+`}`); !r.AddSpecial {
 			t.Errorf("%s is false", yes)
@@ -141,7 +141,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// What is in strings of JSON counts with the request that they are in.
+// The content of JSON strings counts toward the limits of the request.
 func TestParseCountsAllOfARequest(t *testing.T) {
 	call := func(arguments string) string {
 		return `{"id":"c","type":"function","function":{"name":"f","arguments":` + strconv.Quote(arguments) + `}}`

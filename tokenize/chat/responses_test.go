@@ -6,10 +6,10 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// What vLLM's functions make of 1,500 random bodies of the Responses API, with the types of
-// the package openai 3.3: those of main (01ca842df), of 0.18, 0.21 and 0.22, and variants that
-// main at other times and releases may have: which did is not known, so the chats have to be
-// equal in all of these.
+// The chats of vLLM's functions for 1,500 random bodies of the Responses API, with the types of the
+// package openai 3.3: of main (01ca842df), 0.18, 0.21 and 0.22, and of variants that main or a
+// release may have. As it is not known which of them have a variant, the chats must be equal in
+// all.
 func TestResponsesMade(t *testing.T) {
 	models := map[string]*chat.Model{
 		"main":       newModel(t, showAll, chat.Options{}),
@@ -21,7 +21,7 @@ func TestResponsesMade(t *testing.T) {
 		models[engine] = newModel(t, showAll, chat.Options{Engine: engine})
 	}
 	var n outcomes
-	readMade(t, "responses.jsonl.gz", "KVINDEX_RESPONSES", func(row made) {
+	readMade(t, "responses.jsonl.gz", "KVINDEX_RESPONSES", func(row recordedChat) {
 		n.compareMade(t, "/v1/responses", row, models)
 	})
 	t.Logf("%+v", n)

@@ -23,14 +23,14 @@ func recorded[T any](t *testing.T, name string) []T {
 	return rows
 }
 
-// A row is what a version of vLLM makes of a random request (testdata/record.py).
+// A row is a random request and a vLLM version's result (testdata/record.py).
 type row struct {
 	Engine, Body  string
 	String, Parts struct{ Messages, Tools, Err string }
 }
 
-// outcomes are how many rows were taken, refused although the engine takes them, and
-// taken although it refuses them, which does no harm.
+// outcomes counts accepted rows, rows refused although the engine accepts them, and rows accepted
+// although the engine refuses them, which does no harm.
 type outcomes struct{ taken, refused, lenient int }
 
 func (n *outcomes) compare(t *testing.T, row row) {
@@ -69,7 +69,7 @@ func (n *outcomes) compare(t *testing.T, row row) {
 	}
 }
 
-// What pydantic and vLLM's rules make of 360 random requests, by eleven versions.
+// The results of pydantic and vLLM's rules for 360 random requests, by eleven versions.
 func TestShapes(t *testing.T) {
 	var n outcomes
 	for _, row := range recorded[row](t, "shapes.json") {
@@ -84,8 +84,7 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// manyShapes does the same with as many requests as one likes, from a folder that
-// testdata/record.py writes.
+// manyShapes compares more requests, from a folder written by testdata/record.py.
 func manyShapes(t *testing.T, dir string) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
 	if err != nil || len(files) == 0 {
@@ -139,7 +138,7 @@ func TestContinueFinal(t *testing.T) {
 	}
 }
 
-// Of a final message in parts the last text is continued.
+// The last text part of a final message is continued.
 func TestContinueParts(t *testing.T) {
 	m := newModel(t, "{% for m in messages %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endfor %}", chat.Options{})
 	r := parse(t, `{"messages":[{"role":"assistant","content":[{"type":"text","text":"a"},{"type":"text","text":"b "}]}],`+

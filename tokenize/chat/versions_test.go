@@ -9,7 +9,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// Engines that are versions, and what is said of the others.
+// Valid versions of engines, and the errors for others.
 func TestEngine(t *testing.T) {
 	for _, engine := range []string{"", "main", "0.9", "0.9.0.1", "0.28", "0.28.1", "0.31.7"} {
 		if _, err := chat.New("x", nil, chat.Options{Engine: engine}); err != nil {
@@ -37,7 +37,7 @@ func TestEngine(t *testing.T) {
 	}
 }
 
-// render is the text of a request's body by an engine, or the error.
+// render is the text of a body by an engine, or the error.
 func render(t *testing.T, o chat.Options, template, body string) string {
 	t.Helper()
 	m, err := chat.New(template, nil, o)
@@ -58,7 +58,7 @@ func render(t *testing.T, o chat.Options, template, body string) string {
 	return x.Text
 }
 
-// Each change, from the last version without it to the first with it.
+// Each change: the last version without it and the first with it.
 func TestVersions(t *testing.T) {
 	const (
 		show    = "{{ messages[0] }}"
@@ -87,7 +87,7 @@ func TestVersions(t *testing.T) {
 	)
 	for _, c := range []struct {
 		template, format, body string
-		by                     []string // versions, and what each makes of it
+		by                     []string // versions, and the text of each
 	}{
 		{tools, "", with(`"tools":[{"function":{"name":"f"}}],"tool_choice":"none"`), []string{
 			"0.9.1", "None", "0.9.2", "[{'type': 'function', 'function': {'name': 'f', 'description': None, 'parameters': None}}]"}},
@@ -175,7 +175,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// Which loops are over content, by version.
+// The loops that iterate over content, by version.
 func TestContentFormatByVersion(t *testing.T) {
 	const body = `{"messages":[{"role":"user","content":"a"}]}`
 	const unknown = "not scorable: vLLM ENGINE may or may not do this, and 0.31 does: a template wants parts if a macro loops over content that it is given"
@@ -197,7 +197,8 @@ func TestContentFormatByVersion(t *testing.T) {
 	}
 }
 
-// A request keeps what versions differ on, and no engine changes it for another.
+// A Request keeps all that versions need, and rendering for one engine does not change it for
+// another.
 func TestOneRequestOfManyEngines(t *testing.T) {
 	r := parse(t, `{"messages":[{"role":"system","content":"x-anthropic-billing-header\ns"},{"role":"assistant","tool_calls":[`+
 		`{"id":"i","type":"function","function":{"name":"f","arguments":"[1]"}},{"id":"j","type":"function","function":{"name":"f","arguments":"2"}}]}]}`)

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// BenchmarkFind finds a known snapshot.
+// BenchmarkFind finds a snapshot that is in the cache.
 func BenchmarkFind(b *testing.B) {
 	h := newFake(b)
 	h.commit("org/m", "main", whole("1"))
@@ -30,8 +30,8 @@ func BenchmarkFind(b *testing.B) {
 	}
 }
 
-// BenchmarkDownload compares a download with a bare copy of the same bytes to a file that
-// hashes them and is synced.
+// BenchmarkDownload compares a download with a bare copy of the same bytes to a file, hashed and
+// synced.
 func BenchmarkDownload(b *testing.B) {
 	h := newFake(b)
 	source := rand.New(rand.NewPCG(1, 2))

@@ -26,7 +26,7 @@ const (
 	MaxRetries = maxRetries
 )
 
-// SetPause replaces the waiting between attempts; nil: by none.
+// SetPause replaces the wait between attempts. nil means no wait.
 func (c *Client) SetPause(pause func(ctx context.Context, d time.Duration) error) {
 	if pause == nil {
 		pause = func(ctx context.Context, _ time.Duration) error { return context.Cause(ctx) }
@@ -38,7 +38,7 @@ func (c *Client) SetFault(fault func(op, path string) error) { c.fault = fault }
 func (c *Client) SetNow(now func() time.Time)                { c.now = now }
 func (c *Client) SetStall(d time.Duration)                   { c.stall = d }
 
-// Waiting returns how many calls wait for a download.
+// Waiting returns the number of calls that wait for a download.
 func (c *Client) Waiting() (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -21,35 +21,34 @@ import (
 	"github.com/kvindex/kvindex/tokenize/hub"
 )
 
-// files are those of a commit.
+// files are the files of a commit.
 type files map[string]string
 
-// A fakeHub answers as huggingface.co does, and from a second host as its CDN.
+// A fakeHub answers like huggingface.co, and like its CDN from a second host.
 type fakeHub struct {
 	tb     testing.TB
 	server *httptest.Server
 	cdn    *httptest.Server
-	token  string // wanted of requests, if not ""
+	token  string // required of requests, if not ""
 
 	mu       sync.Mutex
-	plain    bool              // the listing has names only, as that of a mirror
+	plain    bool              // the listing has names only, like a mirror's
 	commits  map[string]files  // by hash
 	refs     map[string]string // commits by "repo@revision"
 	moved    map[string]string // repositories by their old names
 	requests []string
 	leaked   []string // requests to the CDN with a token
-	// fault chooses what is wrong with an answer: to "list", "head", "get" (of a small file)
-	// and "cdn".
+	// fault chooses the fault of an answer to "list", "head", "get" (of a small file) or "cdn".
 	fault func(kind string) string
-	gone  chan bool // has something when a slow answer was given up
+	gone  chan bool // gets a value when a slow answer is abandoned
 }
 
-// sums has the digests of contents that were asked for.
+// sums caches the digests of contents.
 var sums sync.Map
 
 func summed(kind, content string, sum func() string) string {
 	type key struct{ kind, content string }
-	if len(content) < 1<<20 { // else it would take more than the sum
+	if len(content) < 1<<20 { // the cache is slower than the sum
 		return sum()
 	}
 	k := key{kind, content[:64]}
@@ -69,7 +68,7 @@ func newFake(tb testing.TB) *fakeHub {
 	return h
 }
 
-// commit gives a revision of a repository new files, and returns their commit.
+// commit sets the files of a revision and returns their commit.
 func (h *fakeHub) commit(repo, revision string, f files) string {
 	sum := sha1.New()
 	fmt.Fprint(sum, repo)
@@ -85,27 +84,26 @@ func (h *fakeHub) commit(repo, revision string, f files) string {
 	return hash
 }
 
-// client returns a client whose models are repositories of the fake, in a cache of its own.
+// client returns a client with its own cache, whose models are repositories of the fake.
 func (h *fakeHub) client(dir string) *hub.Client {
 	c := &hub.Client{Repo: byName, Dir: dir, Endpoint: h.server.URL, Token: h.token}
 	c.SetPause(nil)
 	return c
 }
 
-// byName takes each name for a repository, with @ and a revision.
+// byName parses a name into a repository and, after @, a revision.
 func byName(name string) (string, string, bool) {
 	repo, revision, _ := strings.Cut(name, "@")
 	return repo, revision, true
 }
 
-// setFault replaces fault, while answers may be under way.
 func (h *fakeHub) setFault(f func(kind string) string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.fault = f
 }
 
-// asked returns the requests since the last call, "HEAD tokenizer.json" and the like.
+// asked returns the requests since the last call, like "HEAD tokenizer.json".
 func (h *fakeHub) asked() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -124,7 +122,7 @@ func (h *fakeHub) note(kind, what string) (fault string) {
 	return fault
 }
 
-// refusals are answers without a body of use.
+// refusals are answers without a usable body.
 var refusals = map[string]struct {
 	status int
 	code   string
@@ -134,7 +132,7 @@ var refusals = map[string]struct {
 	"429": {429, ""}, "500": {500, ""}, "503": {503, ""},
 }
 
-// refuse answers one of refusals, and reports whether the fault is one.
+// refuse sends one of refusals, if the fault is one.
 func refuse(w http.ResponseWriter, fault string) bool {
 	r, ok := refusals[fault]
 	if !ok {
@@ -218,7 +216,7 @@ func (h *fakeHub) serve(w http.ResponseWriter, r *http.Request) {
 	body(w, r, content, fault, h.gone)
 }
 
-// blobs of the CDN are found by their SHA-256.
+// Contents of the CDN are found by their SHA-256.
 func (h *fakeHub) cdnContent(content string, w http.ResponseWriter) {
 	sum := digestOf("tokenizer.", content)
 	h.mu.Lock()
@@ -241,7 +239,6 @@ func (h *fakeHub) serveCDN(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// body answers a GET of a file.
 func body(w http.ResponseWriter, r *http.Request, content, fault string, gone chan<- bool) {
 	whole, status := content, http.StatusOK
 	if spec, ok := strings.CutPrefix(r.Header.Get("Range"), "bytes="); ok && fault != "no range" {
@@ -294,7 +291,7 @@ func body(w http.ResponseWriter, r *http.Request, content, fault string, gone ch
 	}
 }
 
-// isLarge reports whether a file is one of Git LFS.
+// isLarge reports whether a file is in Git LFS.
 func isLarge(name string) bool {
 	return strings.Contains(name, "tokenizer.") || strings.Contains(name, "model")
 }

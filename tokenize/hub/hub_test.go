@@ -27,7 +27,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize/hub"
 )
 
-// whole are the files of a model, and some that nobody needs.
+// whole are the files of a model, and some that are not needed.
 func whole(version string) files {
 	return files{
 		"tokenizer.json":                           strings.Repeat("tokenizer "+version, 3000),
@@ -44,7 +44,7 @@ func whole(version string) files {
 	}
 }
 
-// check reports whether a folder has the files of a commit that are wanted, and no others.
+// check compares a folder with the needed files of a commit.
 func check(dir string, f files) error {
 	var errs []error
 	left := map[string]bool{}
@@ -99,7 +99,6 @@ func TestFind(t *testing.T) {
 		t.Errorf("the second host saw a token: %q", h.leaked)
 	}
 
-	// The layout.
 	repo := filepath.Join(dir, "models--org--m")
 	link, err := os.Readlink(filepath.Join(got, "additional_chat_templates", "tool_use.jinja"))
 	if want := "../../../blobs/" + gitSum("tools 1"); err != nil || link != want {
@@ -119,7 +118,7 @@ func TestFind(t *testing.T) {
 		t.Errorf("the tree: %s, %v", tree, err)
 	}
 
-	// Found again, by this client and by others, without a request.
+	// This client and others find it again without a request.
 	for _, model := range []string{"org/m", "org/m@main", "org/m@" + one} {
 		for _, c := range []*hub.Client{c, h.client(dir), {Repo: byName, Dir: dir, Offline: true}} {
 			if again, err := c.Find(t.Context(), model); err != nil || again != got {
@@ -131,13 +130,13 @@ func TestFind(t *testing.T) {
 		t.Errorf("requests: %q", r)
 	}
 
-	// The revision moves: Find stays, Update goes on, and gets only what has changed.
+	// The revision moves: Find stays, Update follows and downloads only changed files.
 	two := h.commit("org/m", "main", whole("2"))
 	if again, err := c.Find(t.Context(), "org/m"); err != nil || again != got {
 		t.Errorf("%q, %v", again, err)
 	}
 	moved, err := c.Update(t.Context(), "org/m")
-	if err != nil || !moved || len(h.asked()) != 1+2*5-1 { // of config.json only the head
+	if err != nil || !moved || len(h.asked()) != 1+2*5-1 { // only the head of config.json
 		t.Errorf("%v, %v", moved, err)
 	}
 	next, err := c.Find(t.Context(), "org/m")
@@ -155,7 +154,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// A mirror may list names alone: then the metadata of each file counts.
+// A mirror's listing may have names only, so the metadata of each file is used.
 func TestPlainListing(t *testing.T) {
 	h := newFake(t)
 	h.plain = true
@@ -175,7 +174,7 @@ func TestPlainListing(t *testing.T) {
 	}
 }
 
-// A repository that was renamed answers with relative redirects.
+// A renamed repository answers with relative redirects.
 func TestRenamed(t *testing.T) {
 	h := newFake(t)
 	h.token = "hf_secret"
@@ -194,7 +193,7 @@ func TestRenamed(t *testing.T) {
 	}
 }
 
-// Names come from clients.
+// Names are not trusted.
 func TestNames(t *testing.T) {
 	h := newFake(t)
 	h.commit("org/m", "main", whole("1"))
@@ -217,7 +216,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestWanted: the names are those that tokenize and chat have in their sources.
+// TestWanted: the names are those in the sources of tokenize and chat.
 func TestWanted(t *testing.T) {
 	name := regexp.MustCompile(`^[a-z_.*]+\.(json|jinja|model|model\.v\*|tiktoken|txt|py)$`)
 	n := 0
@@ -262,7 +261,7 @@ func TestWanted(t *testing.T) {
 	}
 }
 
-// TestErrors: what the hub refuses is told apart, and remembered.
+// TestErrors: errors of the hub are distinguished, and cached.
 func TestErrors(t *testing.T) {
 	h := newFake(t)
 	h.commit("org/m", "main", whole("1"))
@@ -291,7 +290,7 @@ func TestErrors(t *testing.T) {
 		}
 		h.setFault(nil)
 		_, err = c.Find(t.Context(), "org/m")
-		if fault == "503" { // may be over
+		if fault == "503" { // it may be temporary
 			if err != nil || len(h.asked()) == 0 {
 				t.Errorf("%s: %v", fault, err)
 			}
@@ -318,7 +317,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestRetryAfter: the pauses are the server's, or doubled.
+// TestRetryAfter: the pauses are the server's, or double.
 func TestRetryAfter(t *testing.T) {
 	h := newFake(t)
 	h.commit("org/m", "main", whole("1"))
@@ -342,7 +341,7 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// What is wrong with the bytes of a file is found before they are a blob.
+// Wrong bytes of a file are detected before they become a blob.
 func TestBytes(t *testing.T) {
 	h := newFake(t)
 	h.commit("org/m", "main", whole("1"))
@@ -357,11 +356,11 @@ func TestBytes(t *testing.T) {
 			return ""
 		})
 		got, err := c.Find(t.Context(), "org/m")
-		// What was cut is resumed, again and again, until it is whole or one byte is left.
+		// A cut file is resumed until it is whole or has one byte left.
 		if err == nil && fault != "cut" && fault != "slow" && fault != "shorter" {
 			t.Errorf("%s: %s", fault, got)
 		}
-		if fault == "longer" && !strings.Contains(fmt.Sprint(err), "more than the") { // not only the digest
+		if fault == "longer" && !strings.Contains(fmt.Sprint(err), "more than the") { // the size is checked, not only the digest
 			t.Errorf("%s: %v", fault, err)
 		}
 		paths, err := filepath.Glob(filepath.Join(dir, "models--org--m", "blobs", "*"))
@@ -387,8 +386,8 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// noneLeadsNowhere checks what other programs rely on: each link of a snapshot leads to a
-// blob, and each ref to a snapshot.
+// noneLeadsNowhere checks, for other programs, that each link of a snapshot leads to a blob and
+// each ref to a snapshot.
 func noneLeadsNowhere(repo string) error {
 	return filepath.WalkDir(repo, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -407,14 +406,14 @@ func noneLeadsNowhere(repo string) error {
 	})
 }
 
-// TestResume: what came before the connection was cut is not asked for again.
+// TestResume: bytes received before a lost connection are not requested again.
 func TestResume(t *testing.T) {
 	h := newFake(t)
 	large := files{"tokenizer.json": strings.Repeat("0123456789abcdef", 1<<14)}
 	h.commit("org/m", "main", large)
 	cuts := 0
 	h.setFault(func(kind string) string {
-		if kind == "cdn" && cuts < 8 { // more than there are retries: each has made progress
+		if kind == "cdn" && cuts < 8 { // more than the retries, as each one has made progress
 			cuts++
 			return "cut"
 		}
@@ -432,7 +431,7 @@ func TestResume(t *testing.T) {
 		t.Error(got, err)
 	}
 
-	// A part that an earlier process has left, right or wrong or too long.
+	// A part left by an earlier process: right, wrong or too long.
 	for name, part := range map[string]string{"right": large["tokenizer.json"][:1000], "wrong": strings.Repeat("x", 1000), "long": strings.Repeat("x", 2<<18), "all": large["tokenizer.json"], "all wrong": strings.Repeat("x", 1<<18)} {
 		for _, fault := range []string{"", "no range"} {
 			dir := t.TempDir()
@@ -450,7 +449,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// TestDisk: what fails on the disk leaves nothing half, and no links or flock are no failure.
+// TestDisk: a failure of the disk leaves no partial files. Links and flock are not required.
 func TestDisk(t *testing.T) {
 	h := newFake(t)
 	h.commit("org/m", "main", whole("1"))
@@ -510,7 +509,7 @@ func TestDisk(t *testing.T) {
 	}
 }
 
-// A soft lock that a process has left is not waited for for ever.
+// The wait for a soft lock whose process is gone ends.
 func TestSoftLockLeft(t *testing.T) {
 	h := newFake(t)
 	h.commit("org/m", "main", files{"tokenizer.json": "{}"})
@@ -529,7 +528,7 @@ func TestSoftLockLeft(t *testing.T) {
 	}
 }
 
-// A cache that cannot be written is read, and never locked.
+// A read-only cache is read, and never locked.
 func TestReadOnly(t *testing.T) {
 	h := newFake(t)
 	one := h.commit("org/m", "main", whole("1"))
@@ -549,7 +548,7 @@ func TestReadOnly(t *testing.T) {
 			}
 		}
 		want := 0
-		if strings.HasSuffix(gone, "trees") { // as if another program had made it
+		if strings.HasSuffix(gone, "trees") { // as if written by another program
 			want = 1
 		}
 		if r := h.asked(); len(r) != want {
@@ -559,7 +558,7 @@ func TestReadOnly(t *testing.T) {
 			t.Errorf("locked: %v", err)
 		}
 	}
-	// Offline it is taken as it is, but not if it is known to lack a file.
+	// Offline it is used as it is, unless a file is missing.
 	off := &hub.Client{Repo: byName, Dir: dir, Offline: true}
 	if got, err := off.Find(t.Context(), "org/m"); err != nil || filepath.Base(got) != one {
 		t.Errorf("%q, %v", got, err)
@@ -580,8 +579,8 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// TestShared: many that ask for one model make one download, which goes on until the last
-// of them has given up.
+// TestShared: concurrent callers for one model share a download, which goes on until the last of
+// them has given up.
 func TestShared(t *testing.T) {
 	h := newFake(t)
 	h.commit("org/m", "main", whole("1"))
@@ -620,7 +619,7 @@ func TestShared(t *testing.T) {
 		t.Errorf("%d requests", n)
 	}
 
-	// The last one takes the download with it.
+	// The last caller ends the download.
 	c = h.client(t.TempDir())
 	ctx, cancel = context.WithCancel(t.Context())
 	h.setFault(func(kind string) string {
@@ -638,14 +637,13 @@ func TestShared(t *testing.T) {
 		t.Error("a download is left")
 	}
 	select {
-	case <-h.gone: // the request that said nothing more
+	case <-h.gone: // the request that has stalled
 	case <-time.After(30 * time.Second):
 		t.Error("a request is left")
 	}
 }
 
-// TestPoolAndChats: a pool of tokenizers and the chat templates ask for one model, and make
-// one download.
+// TestPoolAndChats: a pool of tokenizers and the chat templates share the download of a model.
 func TestPoolAndChats(t *testing.T) {
 	tiny, err := os.ReadFile("../testdata/tiny.json")
 	must(t, err)
@@ -676,7 +674,7 @@ func TestPoolAndChats(t *testing.T) {
 	}
 }
 
-// TestEnvironment: endpoint, token, cache and offline as the official client takes them.
+// TestEnvironment: endpoint, token, cache and offline mode are those of the official client.
 func TestEnvironment(t *testing.T) {
 	h := newFake(t)
 	h.commit("org/m", "main", whole("1"))
@@ -700,7 +698,7 @@ func TestEnvironment(t *testing.T) {
 			if x.variable != "" {
 				t.Setenv(x.variable, x.value)
 			}
-			t.Setenv("HF_HUB_CACHE", filepath.Join(t.TempDir(), "$HF_HOME", "..", "cache")) // variables are replaced
+			t.Setenv("HF_HUB_CACHE", filepath.Join(t.TempDir(), "$HF_HOME", "..", "cache")) // variables are expanded
 			h.token = x.want
 			got, err := (&hub.Client{Repo: byName, Token: x.token}).Find(t.Context(), "org/m")
 			if err != nil || !strings.HasPrefix(got, os.ExpandEnv(os.Getenv("HF_HUB_CACHE"))) {
@@ -725,9 +723,8 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestToken: the token goes to the endpoint alone: not to another port of its host, and not
-// from https to http, which is not followed at all. net/http's own client would send it to
-// the port.
+// TestToken: only the endpoint gets the token. Another port of its host does not (net/http's client
+// would send it there), and a redirect from https to http is not followed.
 func TestToken(t *testing.T) {
 	var saw []string
 	other := func(w http.ResponseWriter, r *http.Request) {
@@ -763,7 +760,7 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// Bounds of what a hub may send.
+// Limits on the data of a hub.
 func TestBounds(t *testing.T) {
 	h := newFake(t)
 	listings := map[string]string{
@@ -825,7 +822,6 @@ func FuzzParseTree(f *testing.F) {
 	})
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	if err != nil {
 		t.Helper()

@@ -19,9 +19,9 @@ import (
 	"github.com/kvindex/kvindex/tokenize/hub"
 )
 
-// TestMain is the process that is killed, or one of many at one cache, if childEnv is set:
-// a cache, an endpoint, a model, and the operation on the disk at which it kills itself, 0
-// for none.
+// TestMain is the process to be killed, or one of several with one cache, if childEnv is set. It
+// has a cache, an endpoint, a model, and the number of the disk operation in which the process
+// kills itself, or 0.
 func TestMain(m *testing.M) {
 	if c := strings.Fields(os.Getenv(childEnv)); len(c) == 4 {
 		os.Exit(child(c[0], c[1], c[2], c[3]))
@@ -66,9 +66,9 @@ func startChild(t *testing.T, dir, endpoint, model string, at int) (*exec.Cmd, *
 	return cmd, out
 }
 
-// TestKilled: a process that is killed leaves nothing that is taken for complete, and what
-// comes next goes on where it was. Every other one kills itself in an operation on the disk,
-// the others are killed in a request. A cache is used until a process was quick enough.
+// TestKilled: a killed process leaves nothing that looks complete, and the next one resumes its
+// work. Every other process kills itself in a disk operation, the others are killed in a request. A
+// cache is used until a process succeeds.
 func TestKilled(t *testing.T) {
 	h := newFake(t)
 	want, killed := max(*schedules/20, 1), 0
@@ -141,7 +141,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestProcesses: eight processes at one cache download each file once.
+// TestProcesses: eight processes with one cache download each file once.
 func TestProcesses(t *testing.T) {
 	h := newFake(t)
 	f := whole("1")

@@ -13,12 +13,12 @@ import (
 	"github.com/kvindex/kvindex/tokenize/hub"
 )
 
-// TestNPM: the cache is that of @huggingface/hub 2.17.5, both ways.
+// TestNPM: @huggingface/hub 2.17.5 finds our files in the cache, and we find its files.
 func TestNPM(t *testing.T) {
 	h := newFake(t)
 	f := whole("1")
-	delete(f, "../out")  // which it refuses
-	f["README.md"] = "x" // it asks for a range of an empty one
+	delete(f, "../out")  // the package rejects it
+	f["README.md"] = "x" // the package requests a range even of an empty file
 	f["tokenizer.json"] = strings.Repeat("tokenizer", 1<<17)
 	one := h.commit("org/m", "main", f)
 	type answer struct{ Files, Warnings, Revisions []string }
@@ -29,7 +29,7 @@ func TestNPM(t *testing.T) {
 			t.Skip("node with its package @huggingface/hub is not there (npm install @huggingface/hub@2.17.5, its folder in NODE_PATH): skipped the comparison of caches")
 		}
 		if err == nil {
-			lines := strings.Split(strings.TrimSpace(string(out)), "\n") // it says what it downloads
+			lines := strings.Split(strings.TrimSpace(string(out)), "\n") // the package prints each download
 			err = json.Unmarshal([]byte(lines[len(lines)-1]), &a)
 		}
 		if err != nil {
@@ -41,7 +41,7 @@ func TestNPM(t *testing.T) {
 		return a
 	}
 
-	// Ours, and then it finds each file without a request.
+	// Our download: the package finds each file without a request.
 	dir := t.TempDir()
 	got, err := h.client(dir).Find(t.Context(), "org/m")
 	must(t, err)
@@ -60,7 +60,7 @@ func TestNPM(t *testing.T) {
 		t.Errorf("it asks %q", r)
 	}
 
-	// Its, and then ours is found with one request, and the next time with none.
+	// Its download: our client finds it with one request, and then with none.
 	dir = t.TempDir()
 	a = node(dir, "")
 	h.asked()

@@ -19,7 +19,7 @@ import (
 
 var schedules = flag.Int("hub.n", 100, "random schedules of TestSchedules, and 20 times the kills of TestKilled; long form: 2000, from which on each fault must come 50 times")
 
-// faultsOf are what can be wrong with an answer of each kind.
+// faultsOf are the faults of each kind of answer.
 var faultsOf = map[string][]string{
 	"list": {"gated", "401", "403", "no repo", "no revision", "429", "500", "503", "html", "no json", "gzip", "cut", "shorter", "longer", "slow", "other bytes"},
 	"head": {"gated", "401", "403", "no entry", "429", "500", "503", "bad etag", "other commit", "moves"},
@@ -28,26 +28,25 @@ var faultsOf = map[string][]string{
 	"disk": {"create", "write", "sync", "rename", "link", "lock", "no link", "no lock"},
 }
 
-// A schedule is a hub with three commits, a cache and a client, and steps of which each may
-// fail.
+// A schedule is a hub with three commits, a cache and a client. Each step may fail.
 type schedule struct {
 	t       *testing.T
 	r       *rand.Rand // of the test's own goroutine
-	faults  *rand.Rand // of requests, some of which outlive the step that sent them
+	faults  *rand.Rand // of requests, some of which outlive their step
 	hub     *fakeHub
 	client  *hub.Client
 	dir     string
 	repo    string
 	commits map[string]files
 	now     time.Time
-	p       float64        // of a fault
+	p       float64        // probability of a fault
 	counts  map[string]int // of faults
 	found   string         // by the last Find
 	mu      sync.Mutex     // guards faults, p and counts
 }
 
-// TestSchedules: a snapshot that is found has all its files as they are in one commit, and
-// what fails leaves what was there. In the end, without faults, all is found.
+// TestSchedules: a found snapshot has all files of one commit, and a failure changes nothing. In
+// the end, without faults, everything is found.
 func TestSchedules(t *testing.T) {
 	counts := map[string]int{}
 	fake := newFake(t)
@@ -71,7 +70,7 @@ func TestSchedules(t *testing.T) {
 	if found == 0 || failed == 0 {
 		t.Errorf("%d steps found something, %d failed", found, failed)
 	}
-	least := 0 // few schedules are few faults
+	least := 0 // few schedules have few faults
 	if *schedules >= 2000 {
 		least = *schedules / 100
 	}
@@ -88,7 +87,7 @@ func TestSchedules(t *testing.T) {
 	t.Logf("%d steps found a snapshot, %d failed", found, failed)
 }
 
-// chance reports true in a part p of cases.
+// chance is true with probability p.
 func (s *schedule) chance(p float64) bool { return s.r.Float64() < p }
 
 func (s *schedule) begin(seed int) {
@@ -137,12 +136,11 @@ func (s *schedule) count(fault string) {
 	s.counts[fault]++
 }
 
-// fault chooses what is wrong with an answer, or with an operation on the disk. It is called
-// for an answer while the fake is locked.
+// fault chooses the fault of an answer or of a disk operation. For an answer the fake is locked.
 func (s *schedule) fault(kind, what string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// What fails first hides the rest.
+	// Early faults hide later ones.
 	if s.faults.Float64() >= s.p*map[string]float64{"list": 0.6, "head": 0.45, "get": 1.2, "cdn": 1.8, "disk": 0.15}[kind] {
 		return ""
 	}
@@ -158,7 +156,7 @@ func (s *schedule) fault(kind, what string) string {
 	return f
 }
 
-// move has the revision lead to any of the commits. The fake must be locked.
+// move sets the revision to a random commit. The fake must be locked.
 func (s *schedule) move(repo string, r *rand.Rand) {
 	all := slices.Sorted(maps.Keys(s.commits))
 	s.hub.refs[repo+"@main"] = all[r.IntN(len(all))]
@@ -170,9 +168,9 @@ func (s *schedule) setP(p float64) {
 	s.p = p
 }
 
-// step finds or updates, and reports whether that was good.
+// step finds or updates, and reports success.
 func (s *schedule) step() bool {
-	s.now = s.now.Add(2 * time.Hour) // what failed is forgotten
+	s.now = s.now.Add(2 * time.Hour) // cached errors have expired
 	s.setP([]float64{0.02, 0.1, 0.3, 0.7}[s.r.IntN(4)])
 	update := s.chance(0.6)
 	s.hub.mu.Lock()
@@ -195,7 +193,7 @@ func (s *schedule) step() bool {
 		}
 		s.found = dir
 	}
-	// What is there is the same to a process that makes no request.
+	// An offline process finds the same.
 	off := &hub.Client{Repo: s.client.Repo, Dir: s.dir, Offline: true}
 	switch got, failed := off.Find(s.t.Context(), "m"); {
 	case s.found != "" && (failed != nil || got != s.found):
@@ -207,7 +205,7 @@ func (s *schedule) step() bool {
 	return err == nil
 }
 
-// right checks that a folder has all that is wanted of its commit.
+// right checks that a folder has all needed files of its commit.
 func (s *schedule) right(dir string) {
 	f, ok := s.commits[filepath.Base(dir)]
 	if !ok {

@@ -10,8 +10,8 @@ import (
 	"github.com/kvindex/kvindex/tokenize/remote"
 )
 
-// An answer has the tokens and the count that encoding/json finds in it. What encoding/json
-// refuses is refused.
+// An answer has the tokens and the count that encoding/json decodes, and is an error if
+// encoding/json returns one.
 func FuzzAnswer(f *testing.F) {
 	for _, s := range []string{`{"count":2,"max_model_len":4096,"tokens":[1,100000],"token_strs":null}`, `{"tokens":[]}`, ` { "token_ids" : [ 0 , 2147483647 ] , "a" : { "]" : ["}\"", -1e5, true] } } `,
 		`{"token_ids":[1,2,3],"features":{"mm_hashes":{"image":["h"]},"mm_placeholders":{"image":[{"offset":1,"length":2}]}}}`, `{"tokens":[2147483648]}`, `{"t\u006fkens":[1],"cOunt":1}`} {
@@ -52,7 +52,7 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// A body is sent with all its fields, and another model.
+// A body is sent with all its fields but with the engine's model.
 func FuzzBody(f *testing.F) {
 	for _, s := range []string{`{"model":"x","messages":[{"role":"user","content":[{"type":"image_url"},{"image_url":1}]}],"b":1e5,"model":"y"}`, `{"messages":[{"role":"user","content":[{"type":"tool_result","content":[{"type":"image"}]}]}]}`,
 		`{"input":[{"type":"message","content":[{"type":"input_image"}]},{"type":"function_call_output","output":[{"type":"input_image"}]}]}`, `{"messages":[null,5,[],{}]}`} {

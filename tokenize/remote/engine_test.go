@@ -23,10 +23,10 @@ import (
 	"github.com/kvindex/kvindex/tokenize/remote"
 )
 
-// A fake is an engine whose tokens are the bytes of a text, behind 1 if it is special, and whose
-// chats are <role>content, with three tokens of 9 for an image.
+// A fake is an engine whose tokens are the bytes of a text, after 1 for special tokens. Its chats
+// are <role>content, with three tokens 9 for an image.
 type fake struct {
-	paths   string // that it has
+	paths   string // the paths served
 	chats   bool   // /tokenize and /v1/tokenize take chats
 	harmony bool
 	refuse  func(path string, body map[string]any) (status int, message string)
@@ -150,7 +150,7 @@ func (f *fake) requests() []string {
 	return asked
 }
 
-// engineOf returns an Engine of servers with these handlers. It is closed by the test.
+// engineOf returns an Engine of servers with these handlers, closed at the end of the test.
 func engineOf(t testing.TB, handlers ...http.Handler) *remote.Engine {
 	t.Helper()
 	e := &remote.Engine{Model: "m", Timeout: 30 * time.Second}
@@ -204,7 +204,7 @@ func TestEncode(t *testing.T) {
 			}
 			asked := f.requests()
 			if i == 0 && !slices.Equal(asked, c.first) || i > 0 && !slices.Equal(asked, c.first[min(len(c.first), 3)-1:]) && c.paths != "" || i > 0 && c.paths == "" && len(asked) > 0 {
-				t.Errorf("%s, call %d: asked %v", name, i, asked)
+				t.Errorf("%s, call %d: requests %v", name, i, asked)
 			}
 		}
 		if f.auth != "Bearer secret" {
@@ -267,7 +267,7 @@ func TestRenderBody(t *testing.T) {
 		{&fake{paths: renders, list: func(a []any) any { return append(a, a...) }}, "/v1/completions", `{"prompt":["a","b"]}`, "not scorable: several prompts", "/v1/completions/render"},
 	} {
 		e := engineOf(t, c.engine)
-		if c.engine == old && !strings.Contains(c.asked, "/render") { // it is known what it has
+		if c.engine == old && !strings.Contains(c.asked, "/render") { // the Engine remembers what the engine has
 			_, _ = e.RenderBody(t.Context(), chatPath, []byte(`{`+hello+`}`))
 			_, _ = e.RenderBody(t.Context(), "/v1/completions", []byte(`{"prompt":"a"}`))
 			c.engine.requests()
@@ -300,19 +300,19 @@ func TestRenderBody(t *testing.T) {
 			}
 		}
 		if asked := strings.Join(c.engine.requests(), " "); asked != c.asked {
-			t.Errorf("%s %s: asked %s, want %s", c.path, c.body, asked, c.asked)
+			t.Errorf("%s %s: requests %s, want %s", c.path, c.body, asked, c.asked)
 		}
 	}
 }
 
-// A body is sent whole, but for its model.
+// A body is sent whole, except for its model.
 func TestBodyIsSentWhole(t *testing.T) {
 	f := &fake{paths: renders}
 	const body = `{"messages":[{"role":"user","content":"\u003c\ud83d\ude00"}],"model":"x","odd \" key":[1e400,-0,{"a":null}],"n":12345678901234567890}`
 	if _, err := engineOf(t, f).RenderBody(t.Context(), chatPath, []byte("\ufeff"+body)); err != nil {
 		t.Fatal(err)
 	}
-	// The fake does not read 1e400: the rest shows in the tokens.
+	// The fake cannot decode 1e400.
 	f = &fake{paths: renders}
 	sent := strings.Replace(body, "1e400", "1e40", 1)
 	if _, err := engineOf(t, f).RenderBody(t.Context(), chatPath, []byte(sent)); err != nil {
@@ -326,7 +326,6 @@ func TestBodyIsSentWhole(t *testing.T) {
 	}
 }
 
-// Answers that cannot be right.
 func TestWrongAnswers(t *testing.T) {
 	two := func(places ...any) func(string, map[string]any) {
 		return func(_ string, a map[string]any) {
@@ -394,7 +393,7 @@ func TestWrongAnswers(t *testing.T) {
 	}
 }
 
-// Of an answer without end no more is read than the bound.
+// At most the bound is read of an endless answer.
 func TestLongAnswers(t *testing.T) {
 	var written atomic.Int64
 	for _, told := range []bool{false, true} {
@@ -412,11 +411,11 @@ func TestLongAnswers(t *testing.T) {
 		}))
 		_, err := e.Encode(t.Context(), nil, "a", false)
 		if err == nil || !strings.Contains(err.Error(), "too long") {
-			t.Errorf("told %v: %v", told, err)
+			t.Errorf("length sent %v: %v", told, err)
 		}
 		_ = e.Close()
-		if n := written.Load(); n > 32<<20 { // what is in buffers of the system was not read
-			t.Errorf("told %v: %d bytes were read", told, n)
+		if n := written.Load(); n > 32<<20 { // the rest is in the buffers of the system
+			t.Errorf("length sent %v: %d bytes were read", told, n)
 		}
 	}
 	if _, err := engineOf(t, new(fake)).Encode(t.Context(), nil, strings.Repeat("a", 16<<20+1), false); !errors.Is(err, tokenize.ErrTextTooLong) {
@@ -427,10 +426,10 @@ func TestLongAnswers(t *testing.T) {
 	}
 }
 
-// What an engine offers is asked again when it has restarted.
+// The Engine asks a restarted engine again for its endpoints.
 func TestRestart(t *testing.T) {
 	f := &fake{paths: tokenizes, chats: true}
-	socket := filepath.Join(t.TempDir(), "s") // nobody else can listen there meanwhile
+	socket := filepath.Join(t.TempDir(), "s") // no other process can listen there meanwhile
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Skip("no unix sockets: ", err)
@@ -448,7 +447,7 @@ func TestRestart(t *testing.T) {
 	}
 	ask()
 	if asked := ask(); !slices.Equal(asked, []string{"/tokenize"}) {
-		t.Errorf("the second time: asked %v", asked)
+		t.Errorf("the second time: requests %v", asked)
 	}
 	_ = s.Close()
 	if _, err := e.Encode(t.Context(), nil, "a", false); err == nil {
@@ -462,13 +461,13 @@ func TestRestart(t *testing.T) {
 	go func() { _ = s.Serve(l) }()
 	defer s.Close()
 	if asked := ask(); !slices.Equal(asked, []string{chatPath + "/render"}) {
-		t.Errorf("after a restart: asked %v", asked)
+		t.Errorf("after a restart: requests %v", asked)
 	}
 	f.mu.Lock()
 	f.paths = tokenizes
 	f.mu.Unlock()
 	if asked := ask(); len(asked) < 2 || asked[len(asked)-1] != "/tokenize" {
-		t.Errorf("without /render again: asked %v", asked)
+		t.Errorf("without /render again: requests %v", asked)
 	}
 }
 
@@ -512,7 +511,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// A stalled engine: calls wait, obey their context and the deadline, are refused beyond the
+// With a stalled engine, calls wait, obey their context and the deadline, get ErrBusy beyond the
 // bound, and are ended by Close.
 func TestStalls(t *testing.T) {
 	before := runtime.NumGoroutine()
@@ -536,7 +535,7 @@ func TestStalls(t *testing.T) {
 	waiting, cancel := context.WithCancel(t.Context())
 	go func() {
 		err := encode(waiting)
-		for ; errors.Is(err, tokenize.ErrBusy); err = encode(waiting) { // the probe below waits
+		for ; errors.Is(err, tokenize.ErrBusy); err = encode(waiting) { // until the probe below waits
 			runtime.Gosched()
 		}
 		errs <- err
@@ -572,7 +571,7 @@ func TestStalls(t *testing.T) {
 	}
 }
 
-// canceledSoon returns a context that ends at once, but not before a call has begun to wait.
+// canceledSoon returns a context that ends after a millisecond, so that a call begins to wait.
 func canceledSoon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	t.Cleanup(cancel)

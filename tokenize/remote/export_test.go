@@ -2,13 +2,12 @@ package remote
 
 import "github.com/kvindex/kvindex/tokenize/chat"
 
-// DecodeAnswer decodes an answer of /tokenize.
 func DecodeAnswer(raw []byte) (tokens []uint32, count *int, media []chat.Media, err error) {
 	a, err := decodeAnswer(raw, nil, tokenizeText)
 	return a.tokens, a.count, a.media, err
 }
 
-// ReadBody returns a body with model "m", and the number of its media.
+// ReadBody returns a body with the model "m" and the number of its media.
 func ReadBody(path string, raw []byte) (sent []byte, media int, err error) {
 	b, err := readBody(path, raw)
 	if err != nil {

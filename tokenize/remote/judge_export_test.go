@@ -1,6 +1,5 @@
 package remote
 
-// JudgeTexts are the texts of a Judge.
 func JudgeTexts() (texts []string) {
 	for _, c := range judgeTexts {
 		texts = append(texts, c.text)
@@ -8,5 +7,5 @@ func JudgeTexts() (texts []string) {
 	return texts
 }
 
-// JudgeRequests is the number of requests of a whole check.
+// JudgeRequests is the number of requests of a complete check.
 var JudgeRequests = 2*len(judgeTexts) + len(judgeChats)

@@ -34,13 +34,13 @@ const (
 
 func templateOf(tb testing.TB, source string) *chat.Model {
 	tb.Helper()
-	// A template's last newline is not of the text in Jinja2: it is one more than wanted.
+	// Jinja2 drops the last newline of a template, so it is written as an expression.
 	m, err := chat.New(strings.Replace(source, "\n", "{{ '\n' }}", 1), nil, chat.Options{})
 	must(tb, err)
 	return m
 }
 
-// tiny loads tiny.json with a change of its tokenizer.
+// tiny loads tiny.json with a change.
 func tiny(tb testing.TB, change func(file map[string]any)) *tokenize.BPE {
 	tb.Helper()
 	raw, err := os.ReadFile("../testdata/tiny.json")
@@ -68,7 +68,7 @@ func withoutMerge(i int) func(map[string]any) {
 	}
 }
 
-// begins makes a file put token 1 before a text, as many times.
+// begins adds token 1 before each text, so many times.
 func begins(times int) func(map[string]any) {
 	return func(file map[string]any) {
 		var single []any
@@ -84,7 +84,7 @@ func begins(times int) func(map[string]any) {
 	}
 }
 
-// A judgedEngine answers as vLLM, for one model.
+// A judgedEngine answers like vLLM, for one model.
 type judgedEngine struct {
 	t    tokenize.Tokenizer
 	m    *chat.Model
@@ -141,7 +141,7 @@ func (e *judgedEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"count": len(ids), "max_model_len": 9999, "tokens": ids})
 }
 
-// judgeOf returns a Judge of a fake engine, and the errors that its hook has got.
+// judgeOf returns a Judge of a fake engine, and the errors passed to OnVerdict.
 func judgeOf(tb testing.TB, e *judgedEngine) (*remote.Judge, *[]error) {
 	tb.Helper()
 	s := httptest.NewServer(e)
@@ -152,7 +152,7 @@ func judgeOf(tb testing.TB, e *judgedEngine) (*remote.Judge, *[]error) {
 	return &remote.Judge{Engine: engine, OnVerdict: func(err error) { told = append(told, err) }}, &told
 }
 
-// A difference of the tokenizer or the template is found, and told once, by position and ids.
+// A difference of the tokenizer or the template is reported once, with its position and ids.
 func TestJudgeFinds(t *testing.T) {
 	right, one := tiny(t, nil), tiny(t, begins(1))
 	for _, c := range []struct {
@@ -178,11 +178,11 @@ func TestJudgeFinds(t *testing.T) {
 			continue
 		}
 		if !errors.Is(err, remote.ErrCheckFailed) || !strings.Contains(err.Error(), c.says) || len(*told) != 1 || (*told)[0] != err || j.Verdict() != err {
-			t.Errorf("%s: %v, and told %v", c.name, err, *told)
+			t.Errorf("%s: %v, and reported %v", c.name, err, *told)
 		}
 		before := e.asks.Load()
 		if again := j.Check(t.Context(), right, nil); again != err || len(*told) != 1 || e.asks.Load() != before {
-			t.Errorf("%s: a check after the verdict: %v, told %d", c.name, again, len(*told))
+			t.Errorf("%s: a check after the verdict: %v, reported %d", c.name, again, len(*told))
 		}
 		j.Reset()
 		if err := j.Check(t.Context(), c.there, templateOf(t, c.theirs)); err != nil || j.Verdict() != nil {
@@ -191,7 +191,7 @@ func TestJudgeFinds(t *testing.T) {
 	}
 }
 
-// Each merge that one text in ten needs is needed by the Judge's texts.
+// Each merge that changes one text in ten changes a text of the Judge.
 func TestMergesAreFound(t *testing.T) {
 	prose := testdata.NewProse(t, "texts", 1)
 	var texts []string
@@ -234,8 +234,8 @@ func TestMergesAreFound(t *testing.T) {
 	}
 }
 
-// Of real tokenizers, each token that one text in ten has is in the Judge's texts, so the merge that
-// makes it is compared.
+// Each token of real tokenizers that is in one text in ten is in the texts of the Judge, so its
+// merge is checked.
 func TestTokensAreFound(t *testing.T) {
 	var texts []string
 	for _, row := range testdata.Rows[struct{ Text string }](t, testdata.Path(t, "4,200 texts of 28 languages", "tokens", "corpus.jsonl.gz")) {
@@ -280,7 +280,7 @@ func TestTokensAreFound(t *testing.T) {
 	}
 }
 
-// faults of an engine, by name. Each answers one request wrongly.
+// judgeFaults are faults of an engine. Each spoils the answer to one request.
 var judgeFaults = []struct {
 	name string
 	do   func(w http.ResponseWriter, r *http.Request)
@@ -315,8 +315,8 @@ var judgeFaults = []struct {
 
 var judgeSchedules = flag.Int("judge.n", 150, "schedules of failing engines; long form: 1000")
 
-// Engines that fail give no verdict: in each schedule an answer is right, or a fault of one
-// kind. Some checks pass in spite of it.
+// A failing engine causes no verdict. Each schedule mixes right answers and faults of one kind.
+// Some checks pass.
 func TestFailingEngines(t *testing.T) {
 	right, m := tiny(t, nil), templateOf(t, template)
 	played := make([]atomic.Int64, len(judgeFaults))
@@ -332,7 +332,7 @@ func TestFailingEngines(t *testing.T) {
 				var last bool
 				e := &judgedEngine{t: right, m: m, fault: func(w http.ResponseWriter, r *http.Request, _ int64) bool {
 					mu.Lock()
-					// A wrong answer that is repeated is a verdict, and must be one.
+					// A repeated wrong answer would rightly cause a verdict.
 					last = random.IntN(often) == 0 && (!last || judgeFaults[kind].name != "one wrong answer")
 					now := last
 					mu.Unlock()
@@ -372,7 +372,7 @@ func TestFailingEngines(t *testing.T) {
 	}
 }
 
-// A model without a tokenizer stays one, and there is nothing to check.
+// A model without a tokenizer stays without one, and there is nothing to check.
 func TestJudgeWithoutATokenizer(t *testing.T) {
 	j, _ := judgeOf(t, &judgedEngine{t: tiny(t, nil)})
 	if got := j.Tokenizer(nil); got != nil {
@@ -383,7 +383,7 @@ func TestJudgeWithoutATokenizer(t *testing.T) {
 	}
 }
 
-// An engine that answers for any model counts only if it lists the one that is judged.
+// An engine that answers for any model counts only if it lists the model under check.
 func TestVerdictNeedsTheModel(t *testing.T) {
 	for _, c := range []struct {
 		models  string
@@ -408,8 +408,8 @@ func TestVerdictNeedsTheModel(t *testing.T) {
 	}
 }
 
-// A check that began before Reset condemns nothing that came after it, and of checks beside each
-// other one tells.
+// A check that began before Reset does not affect later ones. Only one of concurrent checks
+// reports.
 func TestChecksBesideEachOther(t *testing.T) {
 	wrong := tiny(t, withoutMerge(0))
 	var j *remote.Judge
@@ -434,16 +434,16 @@ func TestChecksBesideEachOther(t *testing.T) {
 	}
 	all.Wait()
 	if len(*told) != 1 {
-		t.Errorf("told %d times", len(*told))
+		t.Errorf("reported %d times", len(*told))
 	}
 }
 
-// A check that is given up leaves nothing behind.
+// A cancelled check leaves nothing behind.
 func TestJudgeLeavesNothing(t *testing.T) {
 	right := tiny(t, nil)
 	began := make(chan struct{}, 100)
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // so that the server sees the end of the connection
+		_, _ = io.Copy(io.Discard, r.Body) // the server then notices the end of the connection
 		began <- struct{}{}
 		<-r.Context().Done()
 	}))
@@ -475,7 +475,6 @@ func TestJudgeLeavesNothing(t *testing.T) {
 	}
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

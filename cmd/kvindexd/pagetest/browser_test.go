@@ -150,7 +150,7 @@ func taskTime(b *tab) time.Duration {
 			return time.Duration(m.Value * float64(time.Second))
 		}
 	}
-	b.Fatal("the browser does not tell")
+	b.Fatal("the browser reports no task time")
 	return 0
 }
 
@@ -182,7 +182,7 @@ func (b *tab) clean(at string) {
 	}
 	for _, url := range b.urls {
 		if !strings.HasPrefix(url, at) && !strings.HasPrefix(url, "data:") {
-			b.Errorf("it asked %s", url)
+			b.Errorf("a request to %s", url)
 		}
 	}
 }

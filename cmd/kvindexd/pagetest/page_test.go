@@ -558,7 +558,7 @@ func TestManyPods(t *testing.T) {
 	call(b, performance.Enable, performance.EnableParams{TimeDomain: performance.EnableTimeDomainThreadTicks})
 	b.run(chromedp.Navigate(s.url()))
 	b.until("all are there", fmt.Sprintf(`document.querySelectorAll("#pods tbody tr").length === %d`, pods))
-	t.Logf("the first picture is there %.0f ms after the page was asked for, and took %v of a processor", value[float64](b, "performance.now()"), taskTime(b))
+	t.Logf("the first picture is there %.0f ms after the request for the page, and took %v of a processor", value[float64](b, "performance.now()"), taskTime(b))
 	if first := taskTime(b); first > 2*time.Second {
 		t.Errorf("the first picture takes the page %v of a processor", first)
 	}
@@ -592,7 +592,6 @@ func TestManyPods(t *testing.T) {
 	b.clean(s.url())
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

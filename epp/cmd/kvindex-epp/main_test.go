@@ -171,7 +171,6 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

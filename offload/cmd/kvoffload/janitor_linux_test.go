@@ -18,13 +18,13 @@ import (
 	"github.com/kvindex/kvindex/offload/internal/janitor"
 )
 
-// tierFolder is what vLLM makes of this config.json, by Python's hashlib.
+// tierFolder is vLLM's folder for this config.json, by Python's hashlib.
 const (
 	tierConfig = `{"blocks_per_file":1,"dcp_size":1,"model_name":"org/m","pcp_size":1,"pp_size":1,"tokens_per_hash":16,"tp_size":1}`
 	tierFolder = "org_m_530f59abce7c"
 )
 
-// tierRoot has four blocks of 1000 bytes, the first of which were written first, and more.
+// tierRoot has four blocks of 1000 bytes, oldest first, and other files.
 func tierRoot(t *testing.T) (root string, blocks []string) {
 	t.Helper()
 	root = t.TempDir()
@@ -98,8 +98,8 @@ func TestJanitorCommands(t *testing.T) {
 	}
 }
 
-// TestJanitorPublishes runs the command: a subscriber that comes late learns what is there, and
-// what goes; metrics and health say it too.
+// TestJanitorPublishes runs the command: a late subscriber gets the blocks that are there and those
+// that go. Metrics and health agree.
 func TestJanitorPublishes(t *testing.T) {
 	root, blocks := tierRoot(t)
 	f, err := parseJanitor("janitor", []string{"-bytes", "1GiB", "-listen", "127.0.0.1:0",
@@ -152,7 +152,7 @@ func TestJanitorPublishes(t *testing.T) {
 	}
 }
 
-// TestJanitorHeld leaves the blocks of the gpu where they are.
+// TestJanitorHeld: blocks of the janitor do not change those on the GPU.
 func TestJanitorHeld(t *testing.T) {
 	j, err := janitor.Open(janitor.Settings{Root: t.TempDir(), Unbounded: true})
 	must(t, err)
@@ -174,7 +174,7 @@ func TestJanitorHeld(t *testing.T) {
 	}
 }
 
-// tierSink keeps what the messages of one stream say.
+// tierSink keeps the blocks in the messages of one stream.
 type tierSink struct {
 	events.Sink
 	t    *testing.T
@@ -206,7 +206,7 @@ func (s *tierSink) IngestMessage(m events.Message) (events.Receipt, error) {
 	return s.Sink.IngestMessage(m)
 }
 
-// is reports whether exactly these are held.
+// is reports whether exactly these blocks are held.
 func (s *tierSink) is(hashes ...uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,7 +20,7 @@ import (
 
 var whole = flag.Bool("offload.traces", false, "long form: whole traces of KVINDEX_TESTDATA")
 
-// made returns a trace of conversations that share a beginning, each in the two forms.
+// made returns a trace of conversations with a common beginning, in both forms.
 func made(r *rand.Rand, requests int) (ids, runs string) {
 	last := make([][]int, 8)
 	next := 10
@@ -44,7 +44,7 @@ func made(r *rand.Rand, requests int) (ids, runs string) {
 	return ids, runs
 }
 
-// plainOptimum tries what may stay, request by request, by Belady's rule on sets.
+// plainOptimum evicts by Belady's rule on sets, request by request.
 func plainOptimum(tr *trace, room int) (hits int) {
 	var prompts [][]uint32
 	for _, q := range tr.requests {
@@ -79,7 +79,7 @@ func plainOptimum(tr *trace, room int) (hits int) {
 	return hits
 }
 
-// best tries all sets of blocks that may stay.
+// best tries all sets of blocks to keep.
 func best(prompts [][]uint32, held map[uint32]bool, room int) int {
 	if len(prompts) == 0 {
 		return 0
@@ -149,7 +149,7 @@ func TestOptimum(t *testing.T) {
 
 var line = regexp.MustCompile(`^policy=(lru|fifo|s3fifo) share=0\.\d+ blocks=\d+ requests=\d+ prefix_hit=(0\.\d{4}) optimum=(0\.\d{4}) wrong_bytes=0$`)
 
-// replayed runs the command, and checks each of its lines.
+// replayed runs the command and checks its lines.
 func replayed(t *testing.T, want int, args ...string) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -223,9 +223,9 @@ dir=/home/a/.kv_cache_ol/rocksdb/aibrix ingest=hot max_in_flight=0 min_missing=4
 	}
 }
 
-// TestTraces runs recorded traces, the beginning of each unless in the long form. The default
-// policy has the highest mean of prefixes found, and no policy that touches and stores a chain from
-// its first block on has as high a mean.
+// TestTraces replays recorded traces, in the short form only their beginnings. The default policy
+// has the highest mean of prefixes found, and no policy that touches and stores chains from the
+// first block on has as high a mean.
 func TestTraces(t *testing.T) {
 	data := os.Getenv("KVINDEX_TESTDATA")
 	if data == "" {
@@ -261,8 +261,8 @@ func TestTraces(t *testing.T) {
 	}
 }
 
-// forwards returns the part of all blocks that are found in prefixes if each block is a chain of
-// its own, so that those of a prompt are touched and stored from the first on.
+// forwards returns the share of blocks found in prefixes if each block is its own chain, so that
+// the blocks of a prompt are touched and stored from the first on.
 func (tr *trace) forwards(t *testing.T, policy offload.Policy, share float64) float64 {
 	const size = 8
 	s, err := offload.Open(offload.Config{
@@ -292,12 +292,11 @@ func (tr *trace) forwards(t *testing.T, policy offload.Policy, share float64) fl
 	return float64(hits) / float64(tr.touched)
 }
 
-// FuzzRead has any bytes as a trace.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"hash_ids":[0,1,2]}` + "\n" + `{"runs":[[3,4]]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) > 0 && b[0] == 0x1f {
-			return // an archive can be of any length
+			return // an archive can have any length
 		}
 		tr, err := read(bytes.NewReader(b), 10)
 		if err == nil && (tr.touched == 0 || tr.blocks > tr.touched) {
@@ -306,7 +305,6 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

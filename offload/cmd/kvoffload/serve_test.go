@@ -17,7 +17,7 @@ import (
 	"github.com/kvindex/kvindex/offload"
 )
 
-// TestMetrics has each figure of both tiers, and a tier that is not there has none.
+// TestMetrics has each figure of both tiers, and none of an absent tier.
 func TestMetrics(t *testing.T) {
 	segments, err := offload.OpenSegments(offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 20, Buffered: true})
 	must(t, err)
@@ -125,7 +125,7 @@ func TestServeChild(t *testing.T) {
 	}
 }
 
-// TestServe has a value outlive a process that ends by SIGTERM, in a directory.
+// TestServe: a value on disk outlives a process that SIGTERM ends.
 func TestServe(t *testing.T) {
 	dir, err := os.MkdirTemp("", "serve") // a short path
 	must(t, err)

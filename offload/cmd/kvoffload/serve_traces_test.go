@@ -20,11 +20,11 @@ import (
 
 var beside = flag.Int("serve.traces", 10, "long form: requests of each trace, and a tenth of so many long ones, 1000")
 
-// valueBytes are of a block: pages are a quarter of them, as they are of 1 MiB by default.
+// valueBytes is the size of a block. Pages are a quarter of it, as with 1 MiB by default.
 const valueBytes = 32 << 10
 
-// TestServeTraces has a server and a redis-server with allkeys-lru and the same bytes keep what
-// fits of recorded traces, and logs the part of all blocks that each found in prefixes.
+// TestServeTraces replays recorded traces on a server and on a redis-server with allkeys-lru and
+// the same bytes, and logs the share of blocks that each finds in prefixes.
 func TestServeTraces(t *testing.T) {
 	data := os.Getenv("KVINDEX_TESTDATA")
 	if data == "" {
@@ -48,7 +48,7 @@ func TestServeTraces(t *testing.T) {
 	}
 }
 
-// redisOf returns the socket of a redis-server for so many bytes more than it has without values.
+// redisOf returns the socket of a redis-server that may use so many bytes more than when empty.
 func redisOf(t *testing.T, bytes int64) net.Conn {
 	dir := t.TempDir()
 	sock := filepath.Join(dir, "s")
@@ -100,8 +100,8 @@ func serverOf(t *testing.T, bytes int64, policy offload.Policy) net.Conn {
 	return nc
 }
 
-// hits returns the part of all blocks that are found before the first that is missing, which is
-// stored with all behind it.
+// hits returns the share of blocks found before the first missing one, which is stored with all
+// later ones.
 func (tr *trace) hits(t *testing.T, nc net.Conn) float64 {
 	defer nc.Close()
 	in, out, value := bufio.NewReaderSize(nc, 1<<16), bufio.NewWriterSize(nc, 1<<16), strings.Repeat("x", valueBytes)
@@ -149,7 +149,7 @@ func (tr *trace) hits(t *testing.T, nc net.Conn) float64 {
 	return float64(found) / float64(tr.touched)
 }
 
-// bulkOf reads a bulk string; one that is not there is empty.
+// bulkOf reads a bulk string, "" for null.
 func bulkOf(in *bufio.Reader) (string, error) {
 	line, err := in.ReadString('\n')
 	if err != nil {

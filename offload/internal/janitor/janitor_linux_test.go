@@ -23,7 +23,7 @@ import (
 	"github.com/kvindex/kvindex/internal/cputime"
 )
 
-// folder writes a config.json, and returns the name of its folder.
+// folder writes a config.json and returns the name of its folder.
 func folder(t testing.TB, root, model string, tp, pp int) string {
 	t.Helper()
 	text := configText(model, tp, pp, 1, 1)
@@ -43,7 +43,7 @@ func write(t testing.TB, name, text string) {
 	}
 }
 
-// blockName is where vLLM has a file.
+// blockName is vLLM's path of a file.
 func blockName(folder string, rank int, hash []byte, group int) string {
 	digits := hex.EncodeToString(hash)
 	return fmt.Sprintf("%s_r%d/%s/%s_g%d/%s.bin", folder, rank, digits[:3], digits[3:5], group, digits)
@@ -51,15 +51,15 @@ func blockName(folder string, rank int, hash []byte, group int) string {
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// told is what a sink has been told.
-type told map[string]bool
+// sinkState is the set of blocks reported to a sink.
+type sinkState map[string]bool
 
-func (s told) sink(t testing.TB) func([]Change) {
+func (s sinkState) sink(t testing.TB) func([]Change) {
 	return func(changes []Change) {
 		for _, c := range changes {
 			name := fmt.Sprintf("%s %d %x", c.Space.Folder, c.Group, c.Hash)
 			if s[name] == c.Stored {
-				t.Errorf("%s is told twice: %v", name, c.Stored)
+				t.Errorf("%s is reported twice: %v", name, c.Stored)
 			}
 			if s[name] = c.Stored; !c.Stored {
 				delete(s, name)
@@ -83,13 +83,13 @@ func (j *Janitor) pass(t testing.TB) {
 	j.flush()
 }
 
-// tree has all names below a root, with their sizes; -1 is a folder, -2 anything else.
+// tree has all paths below a root with their sizes: -1 for a folder, -2 for anything but a file.
 func tree(t testing.TB, root string) map[string]int64 {
 	t.Helper()
 	names := map[string]int64{}
 	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // gone meanwhile
+			return nil // deleted meanwhile
 		} else if err != nil {
 			return err
 		}
@@ -114,20 +114,20 @@ func tree(t testing.TB, root string) map[string]int64 {
 	return names
 }
 
-// plainFile is a file of the model, plainSet the files of a block.
+// plainFile is a file of the model. plainSet has the files of a block.
 type plainFile struct{ size, written, access int64 }
 
 type plainSet struct {
 	used, written int64
 	had           map[string]bool // files at the last scan
-	read          bool            // since S3-FIFO looked
+	read          bool            // since S3-FIFO last looked
 }
 
-// plainQueues are those of S3-FIFO, the oldest first.
+// plainQueues are the queues of S3-FIFO, oldest first.
 type plainQueues struct {
 	small, main []string
 	ghosts      map[string]bool
-	// Young blocks in a row, of this pass: they are at the ends of the queues.
+	// Consecutive young blocks of this pass, at the ends of the queues.
 	passedSmall, passedMain int
 }
 
@@ -151,7 +151,7 @@ func (q *plainQueues) remove(block string) {
 	q.main = slices.DeleteFunc(q.main, func(s string) bool { return s == block })
 }
 
-// next returns the block that goes, after those that stay.
+// next returns the block to delete, after those to keep.
 func (q *plainQueues) next(young func(string) bool, blocks map[string]*plainSet) string {
 	for {
 		isSmall := len(q.small) > (len(q.small)+len(q.main))/10 || len(q.main) == 0
@@ -185,15 +185,15 @@ func (q *plainQueues) next(young func(string) bool, blocks map[string]*plainSet)
 	}
 }
 
-// TestModel compares a janitor with a plain model over random histories of writers, readers
-// and others, with a clock of its own: which files stay, and what is told.
+// TestModel compares a janitor with a plain model over random histories of writers, readers and
+// others, with a fake clock: the files that stay, and the reported blocks.
 func TestModel(t *testing.T) {
 	for seed := range *seeds {
 		r := rand.New(rand.NewPCG(uint64(seed), 7))
 		root := t.TempDir()
 		one, two := folder(t, root, "org/one", 1, 1), folder(t, root, "two", 2, 1)
-		scheduler := folder(t, root, "scheduler", 4, 1)                                            // has files of rank 0 alone
-		other := one[:len(one)-1] + map[bool]string{true: "1", false: "0"}[one[len(one)-1] == '0'] // not its digest
+		scheduler := folder(t, root, "scheduler", 4, 1)                                            // files of rank 0 only
+		other := one[:len(one)-1] + map[bool]string{true: "1", false: "0"}[one[len(one)-1] == '0'] // a wrong digest
 		write(t, filepath.Join(root, other, "config.json"), configText("org/one", 1, 1, 1, 1))
 
 		begin := time.Now().Add(-1000 * time.Hour)
@@ -206,7 +206,7 @@ func TestModel(t *testing.T) {
 			cfg.MaxAge = 40 * time.Minute
 		}
 		queues := plainQueues{ghosts: map[string]bool{}}
-		sink := told{}
+		sink := sinkState{}
 		cfg.Sink = sink.sink(t)
 		j, err := Open(cfg)
 		must(t, err)
@@ -224,7 +224,7 @@ func TestModel(t *testing.T) {
 			write(t, filepath.Join(outside, "de_g0/abddef.bin"), "outside")
 			write(t, filepath.Join(outside, "abcdff.bin"), "outside")
 			if link == two+"_r0" && seed%4 != 0 {
-				continue // the ranks of two are folders mostly
+				continue // the ranks of two are usually folders
 			}
 			if err := os.MkdirAll(filepath.Join(root, filepath.Dir(link)), 0o700); err != nil {
 				t.Fatal(err)
@@ -237,7 +237,7 @@ func TestModel(t *testing.T) {
 
 		names := func() (folder string, rank int, name, block string) {
 			folder = []string{one, two, two, scheduler}[r.IntN(4)]
-			for folder == two && cfg.Order == S3FIFO { // which file was looked at first can make a difference
+			for folder == two && cfg.Order == S3FIFO { // the file looked at first can make a difference
 				folder = []string{one, scheduler}[r.IntN(2)]
 			}
 			if folder == two && seed%4 != 0 {
@@ -282,7 +282,7 @@ func TestModel(t *testing.T) {
 			clock = clock.Add(time.Duration(r.IntN(60)) * time.Second)
 			j.pass(t)
 
-			// The model: what is there, in the order in which it goes.
+			// The model: the blocks that are there, in the order of deletion.
 			now := clock.UnixNano()
 			sets := map[string]map[string]plainFile{}
 			var size int64
@@ -389,7 +389,7 @@ func TestModel(t *testing.T) {
 					t.Fatalf("seed %d: %s is gone", seed, name)
 				}
 			}
-			complete := told{}
+			complete := sinkState{}
 			_, err := os.Stat(filepath.Join(root, two+"_r1"))
 			for block, set := range sets {
 				if n := len(set); n == 2 || err != nil || !strings.HasPrefix(block, two) {
@@ -397,7 +397,7 @@ func TestModel(t *testing.T) {
 				}
 			}
 			if !maps.Equal(complete, sink) {
-				t.Fatalf("seed %d: told %v, want %v", seed, sink, complete)
+				t.Fatalf("seed %d: reported %v, want %v", seed, sink, complete)
 			}
 			if st := j.Stats(); st.Bytes != size || st.Blocks != int64(len(complete)) || st.Incomplete != int64(len(blocks)-len(complete)) || st.Errors > 0 {
 				t.Fatalf("seed %d: %+v; want %d bytes, %d of %d blocks", seed, st, size, len(complete), len(blocks))
@@ -407,7 +407,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// TestReads notices reads, by O_DIRECT too, in the file system of the test's folder.
+// TestReads notices reads, also by O_DIRECT, in the file system of the test's folder.
 func TestReads(t *testing.T) {
 	root := t.TempDir()
 	m := folder(t, root, "m", 1, 1)
@@ -435,7 +435,7 @@ func TestReads(t *testing.T) {
 		}
 		return j.table.at(slot).used
 	}
-	j.unread = fmt.Errorf("a file to try it with: %w", syscall.ENOSPC) // the disk was full when the janitor began
+	j.unread = fmt.Errorf("a file to try it with: %w", syscall.ENOSPC) // as if the disk was full when the janitor started
 	last := used()
 	if j.unread != nil {
 		t.Error("a disk that has room again: ", j.unread)
@@ -444,7 +444,7 @@ func TestReads(t *testing.T) {
 		t.Fatalf("used at %d before it was read, want %d", last, past.UnixNano())
 	}
 	for i := range 3 {
-		for again := 0; ; again++ { // the clock of a file system stands still for some ms
+		for again := 0; ; again++ { // the clock of a file system has ticks of some ms
 			if _, err := os.ReadFile(name); err != nil {
 				t.Fatal(err)
 			}
@@ -461,15 +461,15 @@ func TestReads(t *testing.T) {
 
 var scanned = flag.Int("janitor.files", 2000, "files that the benchmark of a scan has")
 
-// TestLeft: no file goes of a folder whose config.json is another one, from when that is found on,
-// and its blocks are reported as removed.
+// TestLeft: once another config.json is found in a folder, its files are not deleted and its blocks
+// are reported as removed.
 func TestLeft(t *testing.T) {
 	root, now := t.TempDir(), time.Now()
 	name := folder(t, root, "m", 1, 1)
 	for i := range 20 {
 		write(t, filepath.Join(root, blockName(name, 0, []byte{1, 2, 3, byte(i)}, 0)), "bytes")
 	}
-	known := told{}
+	known := sinkState{}
 	j, err := Open(Settings{Root: root, Bytes: 1000, Sink: known.sink(t), Log: quiet(), Now: func() time.Time { return now }})
 	must(t, err)
 	defer j.Close()
@@ -479,7 +479,7 @@ func TestLeft(t *testing.T) {
 	before := tree(t, root)
 	write(t, filepath.Join(root, name, "config.json"), "{}")
 	before[filepath.Join(name, "config.json")] = 2
-	j.cfg.Bytes, now = 1, now.Add(time.Hour) // all have to go
+	j.cfg.Bytes, now = 1, now.Add(time.Hour) // all would be deleted
 	if _, err := j.readRoot(); err != nil {
 		t.Fatal(err)
 	}
@@ -490,8 +490,7 @@ func TestLeft(t *testing.T) {
 	}
 }
 
-// BenchmarkScan scans files of one rank as vLLM spreads them: nearly each has a folder of its
-// own.
+// BenchmarkScan scans files of one rank as vLLM spreads them: nearly each has its own folder.
 func BenchmarkScan(b *testing.B) {
 	root := b.TempDir()
 	m := folder(b, root, "m", 1, 1)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// configText is a config.json as vLLM writes one: json.dump with indent=2 and sort_keys.
+// configText is a config.json of vLLM: json.dump with indent=2 and sort_keys.
 func configText(model string, tp, pp, pcp, dcp int) string {
 	name, _ := json.Marshal(model)
 	return fmt.Sprintf(`{
@@ -38,7 +38,7 @@ func TestConfig(t *testing.T) {
 	for _, c := range []struct {
 		name, text string
 		want       Config
-		folder     string // by Python's hashlib and json; empty: an error
+		folder     string // by Python's hashlib and json; "": an error
 		err        string
 	}{
 		{name: "as written", text: configText("meta-llama/Llama-3.1-8B", 2, 3, 1, 2),
@@ -68,8 +68,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestConfigAgainstPython compares digests with those of Python over random configs, which
-// json.dump writes as vLLM has it write them.
+// TestConfigAgainstPython compares digests with Python's for random configs, written by json.dump
+// as in vLLM.
 func TestConfigAgainstPython(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {

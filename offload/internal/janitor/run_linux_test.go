@@ -26,7 +26,7 @@ import (
 
 var proof = flag.Duration("janitor.proof", time.Second, "long form: writers and readers beside janitors that are killed, 20m")
 
-// start runs a janitor until stop, or the end of the test.
+// start runs a janitor until stop or the end of the test.
 func start(t *testing.T, cfg Settings) (j *Janitor, stop func()) {
 	t.Helper()
 	j, err := Open(cfg)
@@ -45,7 +45,7 @@ func start(t *testing.T, cfg Settings) (j *Janitor, stop func()) {
 	return j, stop
 }
 
-// await waits for a state.
+// await waits until is returns true.
 func await(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	end, ends := t.Deadline()
@@ -57,14 +57,14 @@ func await(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// safe is a told that another goroutine may look at.
+// safe is a sinkState with a mutex.
 type safe struct {
 	mu sync.Mutex
-	told
+	sinkState
 }
 
 func (s *safe) sink(t *testing.T) func([]Change) {
-	tell := s.told.sink(t)
+	tell := s.sinkState.sink(t)
 	return func(c []Change) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -72,18 +72,17 @@ func (s *safe) sink(t *testing.T) func([]Change) {
 	}
 }
 
-func (s *safe) is(want told) bool {
+func (s *safe) is(want sinkState) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return maps.Equal(s.told, want)
+	return maps.Equal(s.sinkState, want)
 }
 
-// TestRun sees by inotify what comes and goes, in folders that come meanwhile too; and by
-// scans alone.
+// TestRun reports new and deleted files by inotify, also in new folders, and by scans alone.
 func TestRun(t *testing.T) {
 	for _, blind := range []bool{false, true} {
 		root := t.TempDir()
-		said := &safe{told: told{}}
+		said := &safe{sinkState: sinkState{}}
 		cfg := Settings{Root: root, Unbounded: true, Log: quiet(), Sink: said.sink(t), NoInotify: blind, Rescan: time.Hour, Tick: 5 * time.Millisecond}
 		if blind {
 			cfg.Rescan = 2 * time.Millisecond
@@ -94,7 +93,7 @@ func TestRun(t *testing.T) {
 			t.Skip("inotify: ", j.Stats().Blind)
 		}
 		m := folder(t, root, "m", 2, 1)
-		want := told{}
+		want := sinkState{}
 		name := func(rank, i int) string {
 			return filepath.Join(root, blockName(m, rank, []byte{byte(i), byte(i), byte(i)}, i%2))
 		}
@@ -115,20 +114,20 @@ func TestRun(t *testing.T) {
 		await(t, "ten are removed", func() bool { return said.is(want) })
 		write(t, name(1, 15), "x") // from now on a block has two files
 		await(t, "one is complete", func() bool {
-			return said.is(told{fmt.Sprintf("%s 1 0f0f0f", m): true})
+			return said.is(sinkState{fmt.Sprintf("%s 1 0f0f0f", m): true})
 		})
 		for i := 10; i < 20; i++ {
 			write(t, name(1, i), "x")
 		}
 		await(t, "ten are complete", func() bool { return said.is(want) })
 		write(t, filepath.Join(root, m, "config.json"), "{}")
-		await(t, "the folder is left alone", func() bool { return said.is(told{}) && j.Stats().Left == 1 })
+		await(t, "the folder is left alone", func() bool { return said.is(sinkState{}) && j.Stats().Left == 1 })
 		folder(t, root, "m", 2, 1)
 		await(t, "all are there again", func() bool { return said.is(want) && j.Stats().Left == 0 })
 		if err := os.RemoveAll(filepath.Join(root, m+"_r0")); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "all are gone", func() bool { return said.is(told{}) })
+		await(t, "all are gone", func() bool { return said.is(sinkState{}) })
 		if st := j.Stats(); st.Deleted > 0 || st.Errors > 0 {
 			t.Errorf("%+v", st)
 		}
@@ -136,7 +135,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestLock has a second janitor wait for the first.
+// TestLock: a second janitor waits for the first.
 func TestLock(t *testing.T) {
 	root := t.TempDir()
 	cfg := Settings{Root: root, Unbounded: true, Log: quiet()}
@@ -151,7 +150,7 @@ func TestLock(t *testing.T) {
 	await(t, "the second has the root", func() bool { return second.Stats().Ready && !second.Stats().Waiting })
 }
 
-// TestSettings refuses what cannot be meant.
+// TestSettings has invalid settings.
 func TestSettings(t *testing.T) {
 	root := t.TempDir()
 	for want, cfg := range map[string]Settings{
@@ -170,7 +169,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestTemporary deletes what writers have left, if it is told to, and nothing young.
+// TestTemporary deletes old temporary files of writers, if enabled, and no young ones.
 func TestTemporary(t *testing.T) {
 	root := t.TempDir()
 	m := folder(t, root, "m", 1, 1)
@@ -194,7 +193,7 @@ func TestTemporary(t *testing.T) {
 	}
 }
 
-// TestUntouched deletes a block and a temporary file, and nothing that is like one.
+// TestUntouched deletes a block and a temporary file, and nothing that only resembles one.
 func TestUntouched(t *testing.T) {
 	root, outside := t.TempDir(), t.TempDir()
 	m, two := folder(t, root, "m", 1, 1), folder(t, root, "two", 2, 1)
@@ -223,7 +222,7 @@ func TestUntouched(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Those through links have names of blocks.
+	// Files behind the links have names of blocks.
 	write(t, filepath.Join(outside, "de_g0", "abddef.bin"), "x")
 	write(t, filepath.Join(outside, "abcdff.bin"), "x")
 	for _, name := range []string{"de_g0/abddef.bin", "abcdff.bin"} {
@@ -258,7 +257,7 @@ func TestUntouched(t *testing.T) {
 	}
 	slices.Sort(said)
 	if want := []string{"false m abcdef", "true m abcde1", "true m abcdef"}; !slices.Equal(said, want) {
-		t.Errorf("told %q, want %q", said, want)
+		t.Errorf("reported %q, want %q", said, want)
 	}
 	if st := j.Stats(); st.Deleted != 1 || st.Temporary != 1 || st.Left != 1 || st.Incomplete != 2 || st.Errors > 0 {
 		t.Errorf("%+v", st)
@@ -289,9 +288,9 @@ func TestProofChild(t *testing.T) {
 	t.Fatal(j.Run(context.Background()))
 }
 
-// TestProof has writers and readers do what vLLM's tier does, beside janitors that are killed
-// at random points: no young file and no other file goes, and in the end the bound is kept
-// and what was told is what is there.
+// TestProof has writers and readers behave like vLLM's tier while janitors are killed at random
+// points: no young and no other file is deleted, and in the end the bound is kept and the reported
+// blocks are there.
 func TestProof(t *testing.T) {
 	root := t.TempDir()
 	m := folder(t, root, "m", 1, 1)
@@ -332,7 +331,7 @@ func TestProof(t *testing.T) {
 					t.Errorf("writer %d: %v", w, err)
 				case known:
 					missed.Add(1)
-					// The clock of a file system is behind that of the process by up to 10 ms.
+					// The clock of a file system is up to 10 ms behind that of the process.
 					if age := time.Since(at); age < proofAge-50*time.Millisecond {
 						t.Errorf("writer %d: a block went %s after it was written", w, age)
 					}
@@ -360,7 +359,7 @@ func TestProof(t *testing.T) {
 		child.Process.Kill()
 		child.Wait()
 	}
-	said := &safe{told: told{}}
+	said := &safe{sinkState: sinkState{}}
 	cfg := proofSettings(root)
 	cfg.Sink = said.sink(t)
 	j, stop := start(t, cfg)
@@ -372,8 +371,8 @@ func TestProof(t *testing.T) {
 		st := j.Stats()
 		return st.Bytes <= proofBytes && !st.Over && onDisk(t, root, m) <= proofBytes
 	})
-	await(t, "what was told is what is there", func() bool {
-		want := told{}
+	await(t, "the reported blocks to be those on disk", func() bool {
+		want := sinkState{}
 		for name, size := range tree(t, root) {
 			if hash, ok := strings.CutSuffix(filepath.Base(name), ".bin"); ok && size >= 0 {
 				want[m+" 0 "+hash] = true
@@ -391,9 +390,8 @@ func TestProof(t *testing.T) {
 	t.Logf("%d written, %d found missing, %d removed by readers, %d kills", wrote.Load(), missed.Load(), failed.Load(), kills)
 }
 
-// TestBound has writers of which each waits until the janitor has made room for its last
-// block: then the bound is exceeded by a block of each at most, and by the one that is just
-// being deleted.
+// TestBound has writers that wait until the janitor has made room for their last block. The bound
+// is exceeded by at most a block of each writer, and the one being deleted.
 func TestBound(t *testing.T) {
 	root := t.TempDir()
 	m := folder(t, root, "m", 1, 1)
@@ -449,7 +447,7 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// onDisk is the sum of a folder's files.
+// onDisk is the sum of the files of a folder.
 func onDisk(t *testing.T, root, folder string) (sum int64) {
 	for name, size := range tree(t, root) {
 		if strings.HasPrefix(name, folder+"_r") && strings.HasSuffix(name, ".bin") {
@@ -459,7 +457,7 @@ func onDisk(t *testing.T, root, folder string) (sum int64) {
 	return sum
 }
 
-// tier stores and loads as vllm/v1/kv_offload/tiering/fs/io.py of vLLM 0.27 does.
+// tier stores and loads like vllm/v1/kv_offload/tiering/fs/io.py of vLLM 0.27.
 type tier struct {
 	page   []byte
 	direct int
@@ -509,10 +507,10 @@ func (s *tier) load(name string) error {
 	return err
 }
 
-// pause is the time that an engine computes: without it the disk is full of young blocks.
+// pause is the time of a computation. Without it the disk is full of young blocks.
 func (s *tier) pause() { time.Sleep(50 * time.Millisecond) }
 
-// TestDisk deletes for the share of the disk, and says so where all is too young to go.
+// TestDisk deletes for the share of the disk, and reports Over if all blocks are too young.
 func TestDisk(t *testing.T) {
 	root := t.TempDir()
 	m := folder(t, root, "m", 1, 1)
@@ -547,13 +545,12 @@ func TestDisk(t *testing.T) {
 	}
 }
 
-// TestGoneDuringScan: a file that goes after a scan has found it, and before that is applied, is not
-// reported.
+// TestGoneDuringScan: a file deleted between a scan and its application is not reported.
 func TestGoneDuringScan(t *testing.T) {
 	root := t.TempDir()
 	name := filepath.Join(root, blockName(folder(t, root, "m", 1, 1), 0, []byte{1, 2, 3}, 0))
 	write(t, name, "x")
-	sink := told{}
+	sink := sinkState{}
 	j, err := Open(Settings{Root: root, Bytes: 1 << 20, Sink: sink.sink(t), Log: quiet()})
 	must(t, err)
 	defer j.Close()

@@ -15,7 +15,7 @@ import (
 
 var seeds = flag.Int("janitor.seeds", 6, "long form: random histories of each model, 1000")
 
-// plainBlock is a block of the model: its files by rank.
+// plainBlock is a block of the model, with its files by rank.
 type plainBlock struct {
 	files         map[int]int64
 	seen          map[int]bool
@@ -110,7 +110,7 @@ func TestTable(t *testing.T) {
 		if table.len() != len(model) || table.size != size {
 			t.Fatalf("seed %d: %d blocks, %d bytes; want %d, %d", seed, table.len(), table.size, len(model), size)
 		}
-		for slot := range table.all() { // each once, although blocks go meanwhile
+		for slot := range table.all() { // once each, though blocks are removed meanwhile
 			k := table.at(slot).key
 			if model[k] == nil {
 				t.Fatalf("seed %d: %s comes twice", seed, k.hex())
@@ -126,7 +126,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// compare orders two blocks of the model as the comments of the orders say.
+// compare orders two blocks of the model by the comments of the orders.
 func (t *table) compare(a *plainBlock, ak key, b *plainBlock, bk key) int {
 	time := func(p *plainBlock) int64 {
 		if t.order == FIFO {
@@ -140,7 +140,7 @@ func (t *table) compare(a *plainBlock, ak key, b *plainBlock, bk key) int {
 	return cmp.Or(bytes.Compare(ak.hash(), bk.hash()), cmp.Compare(ak.group, bk.group), cmp.Compare(ak.space, bk.space))
 }
 
-// TestBytes holds the memory of files, of one rank each, to 100 bytes a file.
+// TestBytes bounds the memory for files of one rank to 100 bytes each.
 func TestBytes(t *testing.T) {
 	if bits.UintSize < 64 || testing.Short() {
 		t.Skip("sizes are those of 64 bits")
@@ -166,7 +166,6 @@ func TestBytes(t *testing.T) {
 	runtime.KeepAlive(table)
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

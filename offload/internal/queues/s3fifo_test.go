@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestGrow has queues that grow beside such that have all slots from the beginning. The rules
-// themselves are compared with a plain model by TestStoreAgainstPlain of package offload.
+// TestGrow compares queues that grow with queues that have all slots from the beginning.
+// TestStoreAgainstPlain of package offload compares the rules with a plain model.
 func TestGrow(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var there []uint32

@@ -24,7 +24,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat/chatcheck"
 )
 
-// checked is a template that tells all that it gets.
+// checked is a template that prints all its variables.
 const checked = `{% for m in messages %}<{{ m.role }}{% if m.name %} {{ m.name }}{% endif %}>` +
 	`{% if m.reasoning %}<think>{{ m.reasoning }}</think>{% endif %}{{ m.content }}{% if m.tool_calls %}{{ m.tool_calls }}{% endif %}</>{% endfor %}` +
 	`{% if tools %}{{ tools }}{% endif %}{% if documents %}{{ documents }}{% endif %}{{ enable_thinking }}{% if add_generation_prompt %}<assistant>{% endif %}`
@@ -38,7 +38,7 @@ func newModel(t *testing.T, template string, o chat.Options) *chat.Model {
 	return m
 }
 
-// bytesAs is a tokenizer with a token for each byte, and one more before a text.
+// bytesAs is a tokenizer with a token for each byte, after one special token.
 type bytesAs struct{}
 
 func (bytesAs) Encode(_ context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
@@ -51,7 +51,7 @@ func (bytesAs) Encode(_ context.Context, dst []uint32, text string, special bool
 	return dst, nil
 }
 
-// A body is a request as the fakes read it.
+// A body is a request as the fakes decode it.
 type body map[string]any
 
 func (b body) messages() (list []body) {
@@ -61,7 +61,7 @@ func (b body) messages() (list []body) {
 	return list
 }
 
-// texts puts what f makes of a text in its place, also in parts.
+// texts replaces each text of the content, also in parts, by f of it.
 func (b body) texts(f func(string) string) {
 	if s, ok := b["content"].(string); ok {
 		b["content"] = f(s)
@@ -91,7 +91,7 @@ func (b body) tools() (list []body) {
 	return list
 }
 
-// each makes a fake's rule of one for messages of a role, "" for all.
+// each makes a rule for a body of one for the messages of a role; "" is all roles.
 func each(role string, f func(m body)) func(b body) {
 	return func(b body) {
 		for _, m := range b.messages() {
@@ -104,8 +104,7 @@ func each(role string, f func(m body)) func(b body) {
 
 func mark(s string) string { return s + "!" }
 
-// Fakes do otherwise in one feature each: rule changes the request before it is
-// rendered.
+// Each fake differs in one feature: its rule changes the request before it is rendered.
 var fakes = []struct {
 	name string
 	want string // the feature that differs
@@ -218,8 +217,7 @@ func arguments(other func(string) bool) func(b body) {
 	})
 }
 
-// An engine answers as one that serves na"me and renders with m what rule makes of
-// requests.
+// engine is an engine that serves na"me and renders requests with m, changed by rule.
 func engine(t *testing.T, m *chat.Model, rule func(b body)) chatcheck.Engine {
 	t.Helper()
 	return serve(t, answers(m, rule).ServeHTTP)
@@ -236,7 +234,7 @@ func answers(m *chat.Model, rule func(b body)) http.Handler {
 		}
 		before, _ := json.Marshal(b)
 		rule(b)
-		if after, _ := json.Marshal(b); string(after) != string(before) { // else keys stay in order
+		if after, _ := json.Marshal(b); string(after) != string(before) { // else the keys keep their order
 			raw = after
 		}
 		request, err := chat.Parse("", raw)
@@ -269,7 +267,7 @@ func answers(m *chat.Model, rule func(b body)) http.Handler {
 	return mux
 }
 
-// rendering answers as answers does, and renders bodies of other APIs.
+// rendering is like answers, and also renders bodies of other APIs.
 func rendering(m *chat.Model) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", answers(m, func(body) {}))
@@ -304,7 +302,7 @@ func noModel(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprint(w, `{"error":{"message":"The model `+"`m`"+` does not exist.","type":"NotFoundError","param":"model","code":404}}`)
 }
 
-// differing returns what a report says that differs.
+// differing returns the features that differ.
 func differing(r *chatcheck.Report) string { return strings.Join(r.Differs(), ",") }
 
 func check(t *testing.T, e chatcheck.Engine, m *chat.Model) *chatcheck.Report {
@@ -316,8 +314,7 @@ func check(t *testing.T, e chatcheck.Engine, m *chat.Model) *chatcheck.Report {
 	return r
 }
 
-// The report names the feature that differs, and no other, whether the template
-// takes content as a string or in parts.
+// The report names exactly the feature that differs, for content as a string and in parts.
 func TestCheckNamesTheFeature(t *testing.T) {
 	for _, format := range []string{"string", "openai"} {
 		m := newModel(t, checked, chat.Options{ContentFormat: format})
@@ -333,7 +330,7 @@ func TestCheckNamesTheFeature(t *testing.T) {
 	}
 }
 
-// What is excluded makes no difference to a check, and a check none to the model.
+// Exclusions do not affect a check, nor a check the model.
 func TestChecksDoNotSeeEachOther(t *testing.T) {
 	m := newModel(t, checked, chat.Options{})
 	m.Exclude("", "tools", "parts")
@@ -358,7 +355,7 @@ func TestChecksDoNotSeeEachOther(t *testing.T) {
 	wg.Wait()
 }
 
-// Bodies of other APIs are compared where the engine renders them.
+// Bodies of other APIs are compared if the engine renders them.
 func TestCheckOfOtherAPIs(t *testing.T) {
 	keeps := newModel(t, checked, chat.Options{InlineSystem: "preserve"})
 	folds := newModel(t, checked, chat.Options{InlineSystem: "fold"})
@@ -374,8 +371,8 @@ func TestCheckOfOtherAPIs(t *testing.T) {
 	}
 }
 
-// SGLang takes chats at /v1/tokenize. Where it refuses them at /tokenize, or has nothing there, the
-// report is the same, and its texts are those of /v1/detokenize.
+// SGLang accepts chats at /v1/tokenize. If /tokenize rejects them or does not exist, the report is
+// the same, with texts from /v1/detokenize.
 func TestCheckOfSGLang(t *testing.T) {
 	m, other := newModel(t, checked, chat.Options{}), newModel(t, checked+"x", chat.Options{})
 	for _, status := range []int{http.StatusNotFound, http.StatusBadRequest} {
@@ -407,8 +404,8 @@ func TestCheckOfSGLang(t *testing.T) {
 	}
 }
 
-// Each feature has a conversation of nothing but it and what it implies, which a
-// difference is laid to.
+// Each feature has a conversation that uses only it and the features it implies, so that a
+// difference can be attributed to it.
 func TestConversations(t *testing.T) {
 	implied := map[string]string{
 		"continue_final": "no_generation_prompt",
@@ -450,12 +447,12 @@ func TestConversations(t *testing.T) {
 	}
 	for _, f := range all {
 		if !alone[f] {
-			t.Errorf("nothing asks for %s alone", f)
+			t.Errorf("no conversation uses %s alone", f)
 		}
 	}
 }
 
-// used returns the features of a chat, sorted, of those that m excludes for one pod.
+// used returns the features of a chat, sorted. m excludes all features for one pod.
 func used(m *chat.Model, r *chat.Request) []string {
 	x, err := m.Render(r, nil)
 	if err != nil {
@@ -467,7 +464,7 @@ func used(m *chat.Model, r *chat.Request) []string {
 	return nil
 }
 
-// allFeatures returns the features that there are: an error of Exclude names them.
+// allFeatures returns all features, from an error of Exclude.
 func allFeatures(t *testing.T) []string {
 	t.Helper()
 	_, names, ok := strings.Cut(fmt.Sprint(newModel(t, "", chat.Options{}).Exclude("", "boats")), "they are ")
@@ -478,7 +475,7 @@ func allFeatures(t *testing.T) []string {
 	return nil
 }
 
-// The outcomes that the comment of Conversation.Outcome lists are those that there are.
+// The comment of Conversation.Outcome lists exactly the outcomes.
 func TestOutcomesAreDocumented(t *testing.T) {
 	f, err := parser.ParseFile(token.NewFileSet(), "report.go", nil, parser.ParseComments)
 	if err != nil {
@@ -507,7 +504,7 @@ func TestOutcomesAreDocumented(t *testing.T) {
 	}
 }
 
-// A report has what was asked, both sides, and where they part.
+// A report has the request, both sides, and the first difference.
 func TestReport(t *testing.T) {
 	find := func(r *chatcheck.Report, name string) chatcheck.Conversation {
 		t.Helper()
@@ -554,7 +551,7 @@ func TestReport(t *testing.T) {
 			}
 		}
 		if !strings.HasPrefix(got.Request, `{"model":"na\"me","messages":[`) || !json.Valid([]byte(got.Request)) {
-			t.Errorf("%s: asked %s", c.name, got.Request)
+			t.Errorf("%s: request %s", c.name, got.Request)
 		}
 		text := r.String()
 		if !strings.Contains(text, got.Difference) {
@@ -575,7 +572,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// A report is one line if all is equal, and tells at length what shows a difference.
+// A report is one line if all is equal. Otherwise it lists the differences.
 func TestReportPrints(t *testing.T) {
 	r := &chatcheck.Report{URL: "http://h", Model: "m", Conversations: []chatcheck.Conversation{
 		{Name: "turn", Feature: "plain", Features: []string{"plain"}, Outcome: "equal"},
@@ -603,8 +600,7 @@ not compared: n (names): both refuse: no`
 	}
 }
 
-// A tokenizer that differs is told as such, and so is an engine that does not tell
-// texts.
+// A difference of the tokenizers is reported as one. Without texts the report compares the tokens.
 func TestCheckTokenizers(t *testing.T) {
 	m := newModel(t, "{{ messages }}", chat.Options{})
 	for _, c := range []struct{ detokenize, says string }{
@@ -625,7 +621,7 @@ func TestCheckTokenizers(t *testing.T) {
 	}
 }
 
-// What is no answer is no verdict, and says what may be wrong.
+// An invalid answer is an error that names possible causes.
 func TestCheckErrors(t *testing.T) {
 	m := newModel(t, checked, chat.Options{})
 	status := func(code int, text string) string {
@@ -692,8 +688,8 @@ func TestCheckErrors(t *testing.T) {
 			t.Errorf("%s: %v, and a report: %t", c.name, err, r != nil)
 		}
 	}
-	early := good // who answers before it is asked
-	early.Client = &http.Client{Transport: failed{errors.New("readLoopPeekFailLocked: %!w(<nil>)")}}
+	early := good // answers before the request
+	early.Client = &http.Client{Transport: failingTransport{errors.New("readLoopPeekFailLocked: %!w(<nil>)")}}
 	if _, err := early.Check(t.Context(), m, bytesAs{}); err == nil || !strings.Contains(err.Error(), "is no HTTP server") {
 		t.Error(err)
 	}
@@ -704,8 +700,8 @@ func TestCheckErrors(t *testing.T) {
 	}
 }
 
-// An engine that goes away in the middle, is busy or hangs leaves no report; one that
-// fails at a conversation leaves it out.
+// An engine that disconnects, is busy or hangs causes an error without a report. A failed
+// conversation is left out of the report.
 func TestCheckWithoutAnAnswer(t *testing.T) {
 	m := newModel(t, checked, chat.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -749,18 +745,18 @@ func TestCheckWithoutAnAnswer(t *testing.T) {
 			t.Errorf("%s: %s", c.name, s)
 		}
 	}
-	if _, err := good.Check(t.Context(), m, failing{}); err == nil || !strings.Contains(err.Error(), "tokenizing: out of order") {
+	if _, err := good.Check(t.Context(), m, failingTokenizer{}); err == nil || !strings.Contains(err.Error(), "tokenizing: out of order") {
 		t.Error(err)
 	}
 }
 
-// failed is a transport that fails.
-type failed struct{ error }
+// failingTransport is a transport that fails.
+type failingTransport struct{ error }
 
-func (f failed) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.error }
+func (f failingTransport) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.error }
 
-type failing struct{}
+type failingTokenizer struct{}
 
-func (failing) Encode(context.Context, []uint32, string, bool) ([]uint32, error) {
+func (failingTokenizer) Encode(context.Context, []uint32, string, bool) ([]uint32, error) {
 	return nil, fmt.Errorf("out of order")
 }

@@ -10,7 +10,7 @@ import (
 )
 
 func ExampleEngine_Check() {
-	// As each pod comes up, or from time to time.
+	// When a pod has started, or from time to time.
 	onStart := func(ctx context.Context, pod, url string, model *chat.Model, tok tokenize.Tokenizer) {
 		report, err := chatcheck.Engine{URL: url, Model: "llama-3"}.Check(ctx, model, tok)
 		if err != nil {

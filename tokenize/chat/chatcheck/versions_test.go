@@ -14,7 +14,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat/chatcheck"
 )
 
-// direct answers without a network.
+// direct is a transport that calls its handler without a network.
 type direct struct{ http.Handler }
 
 func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -23,8 +23,8 @@ func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// versions are those of vLLM that shape otherwise than the one before, and what a
-// check finds of that, where content is a string and where it is in parts.
+// versions are the vLLM versions that shape chats in another way than the one before, with the
+// features that a check finds different, for content as a string and in parts.
 var versions = []struct {
 	engine         string
 	strings, parts string
@@ -50,13 +50,13 @@ var versions = []struct {
 	{"main", "billing_header,arguments", "billing_header,arguments"},
 }
 
-// unasked are shapes that versions differ in and no conversation has.
+// unasked matches differences between versions that no conversation covers.
 var unasked = regexp.MustCompile(`"(task|defer_loading|reasoning_content)":|"reasoning": ""|"strict": [^tf]|"strict": "`)
 
 var long = flag.Bool("long", false, "long form: compare all recorded chats in TestCheckFindsVersions, and not a quarter")
 
-// A model of any version, checked with an engine of any other, tells what that does of
-// every chat that uses none of what differs.
+// A check of any version against an engine of any other finds the differences of all chats that use
+// none of the differing features.
 func TestCheckFindsVersions(t *testing.T) {
 	raw, err := os.ReadFile("../testdata/shapes.json")
 	if err != nil {
@@ -86,7 +86,7 @@ func TestCheckFindsVersions(t *testing.T) {
 	all, compared := allFeatures(t), 0
 	for _, format := range []string{"string", "openai"} {
 		models := make([]*chat.Model, len(versions))
-		texts := make([][]string, len(versions)) // "" of what is refused
+		texts := make([][]string, len(versions)) // "" if rejected
 		uses := make([][]string, len(requests))  // features
 		for i, v := range versions {
 			models[i] = newModel(t, told, chat.Options{Engine: v.engine, ContentFormat: format})

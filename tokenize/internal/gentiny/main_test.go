@@ -6,7 +6,6 @@ import (
 	"testing"
 )
 
-// The committed file is what the program makes.
 func TestFileIsCurrent(t *testing.T) {
 	want, err := generate()
 	if err != nil {

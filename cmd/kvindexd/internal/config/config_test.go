@@ -181,7 +181,7 @@ func TestNames(t *testing.T) {
 			e, known := effects[a.to]
 			if a.to != "" && a.to != "config" {
 				if !known {
-					t.Errorf("%s: no effect is known", a.to)
+					t.Errorf("%s: no effect is listed", a.to)
 					continue
 				}
 				text = e.text
@@ -390,7 +390,7 @@ func TestMistakes(t *testing.T) {
 	}
 	for _, w := range want {
 		if !slices.Contains(got, w) {
-			t.Errorf("not told: %s", w)
+			t.Errorf("not reported: %s", w)
 		}
 	}
 	if len(got) != len(want) {

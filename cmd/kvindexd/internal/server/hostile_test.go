@@ -197,7 +197,7 @@ func TestBounds(t *testing.T) {
 		for _, length := range []int64{int64(n), -1} {
 			w := answer(f.server, strings.NewReader(large(n)), length)
 			if w.code != want || (w.header.Get("Connection") == "close") != (want == 413) {
-				t.Errorf("%d bytes, said to be %d: %d %v, want %d", n, length, w.code, w.header, want)
+				t.Errorf("%d bytes, announced as %d: %d %v, want %d", n, length, w.code, w.header, want)
 			}
 		}
 	}

@@ -114,7 +114,7 @@ func TestScore(t *testing.T) {
 	}
 }
 
-type selected struct {
+type selection struct {
 	ID, Pod, Host, Error, Unpredicted string
 	Rank                              int
 	PromptTokens                      int   `json:"prompt_tokens"`
@@ -129,7 +129,7 @@ func TestSelect(t *testing.T) {
 	for _, pod := range []string{"a", "b"} {
 		f.serve(t, f.add(t, kvindextest.EngineConfig{Pod: pod}), tokensOf("an old prompt of each pod, "+pod, true))
 	}
-	choose := func(fields map[string]any, code int) (s selected) {
+	choose := func(fields map[string]any, code int) (s selection) {
 		t.Helper()
 		if got := ask(t, "POST", f.public.URL+"/v1/select", js(fields), &s); got != code {
 			t.Fatalf("%v: %d %+v, want %d", fields, got, s, code)
@@ -199,12 +199,12 @@ func TestLease(t *testing.T) {
 		s := server.New(server.Config{Model: "m"})
 		s.Open(ix, nil)
 		defer s.Close()
-		post := func(path, body string) (int, selected) {
+		post := func(path, body string) (int, selection) {
 			r, err := http.NewRequest(http.MethodPost, path, strings.NewReader(body))
 			must(t, err)
 			var w memory
 			s.Public().ServeHTTP(&w, r)
-			var v selected
+			var v selection
 			must(t, json.Unmarshal(w.Bytes(), &v))
 			return w.code, v
 		}
@@ -256,7 +256,7 @@ func TestSelectRanks(t *testing.T) {
 	f.serve(t, engines[1], tokensOf("something that rank 1 alone has", true))
 	ranks := make(map[int]bool)
 	for i := range 6 {
-		var s selected
+		var s selection
 		if code := ask(t, "POST", f.public.URL+"/v1/select", js(map[string]any{"tokens": tokensOf(strings.Repeat(string(rune('a'+i)), 300), true)}), &s); code != 200 {
 			t.Fatal(code, s)
 		}

@@ -460,7 +460,6 @@ func (w *pictureWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

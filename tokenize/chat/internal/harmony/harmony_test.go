@@ -8,7 +8,7 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja"
 )
 
-// pieces returns a text, cut.
+// pieces returns a text split at its cuts.
 func pieces(t *Text) (list []string) {
 	s, from := t.String(), 0
 	for _, at := range append(slices.Clone(t.Cuts()), len(s)) {
@@ -18,8 +18,8 @@ func pieces(t *Text) (list []string) {
 	return list
 }
 
-// A text is cut where a tokenizer would find a token that the client wrote, and where two
-// texts of the crate's meet in a word of the pattern.
+// A text is cut inside special tokens that a client wrote, and where two adjacent texts would form
+// one word of the pattern.
 func TestPieces(t *testing.T) {
 	const head, tail = "<|start|>user<|message|>", "<|end|>"
 	for _, c := range []struct {
@@ -43,7 +43,7 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// What the crate may write otherwise is an error.
+// Values that the crate may write in another way are an error.
 func TestUnknown(t *testing.T) {
 	schema := func(v jinja.Value) *jinja.Dict {
 		d := new(jinja.Dict)

@@ -26,15 +26,14 @@ import (
 
 var connectorBlocks = flag.Int("resp.blocks", 2000, "long form: blocks of the connectors, 100000")
 
-// chunk is the length of all values of resp://; those of others vary.
+// chunk is the length of the values of resp://. Those of others vary.
 const chunk = 24_000
 
-// block returns the bytes of a block by its number, which no other has.
+// block returns the bytes of block i, different from all others.
 func block(i, size int) string { return made("block"+strconv.Itoa(i), 0, size) }
 
-// exactly reads as many bytes as are expected, as LMCache's client for resp:// does, which
-// hangs for ever if there are fewer (csrc/redis/resp.cpp at 08dcc73). It fails
-// where that one would hang.
+// exactly reads as many bytes as expected, like LMCache's client for resp://, which hangs if there
+// are fewer (csrc/redis/resp.cpp at 08dcc73). This one fails instead.
 func (c *client) exactly(want string) {
 	c.t.Helper()
 	got := make([]byte, min(5, len(want)))
@@ -53,14 +52,14 @@ func (c *client) exactly(want string) {
 	}
 }
 
-// connector is what one of LMCache's does with a block.
+// connector is how one of LMCache's connectors uses a block.
 type connector struct {
 	name string
 	key  func(i int) string
 	size func(i int) int
 	put  func(c *client, key, data string)
 	has  func(c *client, key string) bool
-	get  func(c *client, key, want string) (there bool) // want is what the block has
+	get  func(c *client, key, want string) (there bool) // want is the content of the block
 }
 
 func (c *client) check(got, want string) bool {
@@ -71,7 +70,7 @@ func (c *client) check(got, want string) bool {
 	return got != null
 }
 
-func length(data string) string { return fmt.Sprintf("%028d", len(data)) } // 28 bytes, as RemoteMetadata
+func length(data string) string { return fmt.Sprintf("%028d", len(data)) } // 28 bytes, as in RemoteMetadata
 
 var connectors = []connector{
 	{
@@ -122,7 +121,7 @@ var connectors = []connector{
 			}
 			return string(got) == one
 		},
-		get: func(c *client, key, want string) bool { // it is asked only for what is there
+		get: func(c *client, key, want string) bool { // called only after has
 			c.send(fmt.Appendf(nil, "*2\r\n$3\r\nGET\r\n$%d\r\n%s\r\n", len(key), key))
 			c.exactly(bulk(want))
 			return true
@@ -154,8 +153,8 @@ var connectors = []connector{
 	},
 }
 
-// TestConnectors has clients of all connectors put and read blocks, of which a part fits. What
-// EXISTS says is there is read, with the bytes that it had.
+// TestConnectors has clients of all connectors put and read blocks, more than fit. A block that
+// EXISTS has reported is read with its bytes.
 func TestConnectors(t *testing.T) {
 	cfg := small()
 	cfg.MemoryBytes, cfg.Promise, cfg.MaxValue = 8<<20, 2*time.Second, 100<<10
@@ -170,7 +169,7 @@ func TestConnectors(t *testing.T) {
 func useConnectors(t *testing.T, cfg Config, blocks int) {
 	at := newClock()
 	s, sock := serveAt(t, cfg, at.now)
-	var window sync.RWMutex // is held for reading from EXISTS to GET; time passes and DEL comes when it is not
+	var window sync.RWMutex // read-locked from EXISTS to GET; time advances and DEL is sent without it
 	var had, lost atomic.Int64
 	var next atomic.Int64
 	var running sync.WaitGroup
@@ -200,7 +199,7 @@ func useConnectors(t *testing.T, cfg Config, blocks int) {
 				kind := connectors[i%len(connectors)]
 				kind.put(c, kind.key(i), block(i, kind.size(i)))
 				for range 3 {
-					read(i - r.IntN(min(i, 1000))) // those of others, too
+					read(i - r.IntN(min(i, 1000))) // also blocks of other clients
 				}
 				if i%20 == 0 {
 					window.Lock()
@@ -221,7 +220,7 @@ func useConnectors(t *testing.T, cfg Config, blocks int) {
 	}
 }
 
-// TestEdge reads what EXISTS has said is there while others pass the memory.
+// TestEdge reads blocks that EXISTS has reported while others fill the memory.
 func TestEdge(t *testing.T) {
 	cfg, at := small(), newClock()
 	cfg.MemoryBytes, cfg.Promise, cfg.MaxValue, cfg.Policy = 1<<20, 2*time.Second, 100<<10, "lru"
@@ -231,7 +230,7 @@ func TestEdge(t *testing.T) {
 	there, gone := 0, 0
 	for i := 0; there < 1000; i++ {
 		resp.put(c, resp.key(i), block(i, chunk))
-		// With 43 values in memory, that of 20 to 49 before is there or not.
+		// 43 values fit in memory, so one put 20 to 49 before may be there or not.
 		if back := i - 20 - i%30; back >= 0 && resp.has(c, resp.key(back)) {
 			there++
 			for j := range 3 {
@@ -249,7 +248,6 @@ func TestEdge(t *testing.T) {
 	}
 }
 
-// TestTCP serves TCP and TLS, and values larger than the buffers of a socket.
 func TestTCP(t *testing.T) {
 	cfg := small()
 	cfg.PageBytes, cfg.MemoryBytes, cfg.MaxValue = 0, 64<<20, 8<<20
@@ -316,7 +314,7 @@ func run(t *testing.T, in string, name string, args ...string) string {
 	return string(out)
 }
 
-// TestTools has redis-cli and redis-benchmark use a Server.
+// TestTools runs redis-cli and redis-benchmark against a Server.
 func TestTools(t *testing.T) {
 	cli, benchmark := program(t, "redis-cli"), program(t, "redis-benchmark")
 	var sock string
@@ -337,7 +335,7 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// TestPython has Debian's client for Python do what LMCache's connector for redis:// does.
+// TestPython has Debian's Python client do the same as LMCache's connector for redis://.
 func TestPython(t *testing.T) {
 	python := program(t, pythonName(), "-c", "import redis.asyncio")
 	cfg := small()

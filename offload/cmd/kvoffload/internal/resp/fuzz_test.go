@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// FuzzCommands reads commands from any bytes: however they come in, they are the same, and what
-// is kept of them is bounded.
+// FuzzCommands parses commands from any bytes: the sizes of reads do not matter, and the memory is
+// bounded.
 func FuzzCommands(f *testing.F) {
 	for _, seed := range []string{
 		"*2\r\n$3\r\nGET\r\n$1\r\nk\r\nPING\r\n", "*5\r\n$3\r\nset\r\n$1\r\nk\r\n$2\r\nvv\r\n$2\r\nEX\r\n$1\r\n1\r\n", "GET 'x'\r\n", "*-1\r\n*1\r\n$9999999999999\r\n", "*1\r\n$-1\r\n",
@@ -66,7 +66,7 @@ func FuzzServe(f *testing.F) {
 		mine, theirs := net.Pipe()
 		s.start(theirs)
 		go io.Copy(io.Discard, mine)
-		mine.Write(data) // it can be closed before it has read all
+		mine.Write(data) // the server may close it before it has read all
 		mine.Close()
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
@@ -80,7 +80,7 @@ func FuzzServe(f *testing.F) {
 	})
 }
 
-// FuzzHeader reads headers: what is read is written to the same.
+// FuzzHeader parses headers: a parsed one encodes to an equal one.
 func FuzzHeader(f *testing.F) {
 	page := make([]byte, dataAt)
 	h := header{ref: ref{db: 3, pair: true, name: "vllm@model@1@0@ab"}, meta: "meta", size: 9, ends: 7, content: content{1, 2}}

@@ -12,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestGoRedis has go-redis do the same to redis-server and to a Server, in both protocols: one
-// call after the other, by a pipeline, and by many connections at once.
+// TestGoRedis has go-redis do the same with redis-server and a Server, in both protocols: call by
+// call, in a pipeline, and on many connections.
 func TestGoRedis(t *testing.T) {
 	cfg := small()
 	cfg.Password, cfg.MemoryBytes = []byte("secret"), 64<<20
@@ -34,7 +34,6 @@ func TestGoRedis(t *testing.T) {
 	}
 }
 
-// useGoRedis returns the results of its calls.
 func useGoRedis(t *testing.T, c *redis.Client) (results []string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -26,7 +26,7 @@ var (
 	kills   = flag.Int("resp.kills", 25, "long form: kill -9 of a server, 500")
 )
 
-// TestSlow has clients that stop within a reply and within a SET hold nobody up.
+// TestSlow: clients that stop within a reply or a SET delay nobody else.
 func TestSlow(t *testing.T) {
 	cfg := small()
 	cfg.MaxValue = 3 << 20
@@ -52,7 +52,7 @@ func TestSlow(t *testing.T) {
 	c.want(bulk(made("large", 0, 1<<20)), "GET", "large")
 }
 
-// stopped returns clients that have stopped.
+// stopped returns clients that stop within a reply or a SET.
 func stopped(t *testing.T, sock string) (slow []*client) {
 	for range 5 {
 		a, b := dial(t, sock), dial(t, sock)
@@ -63,13 +63,13 @@ func stopped(t *testing.T, sock string) (slow []*client) {
 	return slow
 }
 
-// TestStall closes clients that have stopped.
+// TestStall: clients that stop are disconnected.
 func TestStall(t *testing.T) {
 	cfg := small()
 	cfg.MaxValue, cfg.Stall = 3<<20, 50*time.Millisecond
 	cfg.Password = []byte("secret")
 	_, sock := serve(t, cfg)
-	if b, err := io.ReadAll(dial(t, sock).in); len(b) > 0 || err != nil { // it gives no password
+	if b, err := io.ReadAll(dial(t, sock).in); len(b) > 0 || err != nil { // it sends no password
 		t.Errorf("%q, %v", b, err)
 	}
 	cfg.Password = nil
@@ -86,7 +86,7 @@ func TestStall(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	for _, c := range slow {
-		if n, _ := io.Copy(io.Discard, c.in); n >= 1<<20 { // a reset is an end, too
+		if n, _ := io.Copy(io.Discard, c.in); n >= 1<<20 { // a reset is as good as a close
 			t.Errorf("a client that did not read has got %d bytes", n)
 		}
 	}
@@ -95,7 +95,7 @@ func TestStall(t *testing.T) {
 	}
 }
 
-// largest is a listener whose connections record the bytes of the longest write.
+// largest is a listener whose connections record the size of the largest write.
 type largest struct {
 	net.Listener
 	most atomic.Int64
@@ -103,20 +103,20 @@ type largest struct {
 
 func (l *largest) Accept() (net.Conn, error) {
 	nc, err := l.Listener.Accept()
-	return measured{nc, l}, err
+	return measuringConn{nc, l}, err
 }
 
-type measured struct {
+type measuringConn struct {
 	net.Conn
 	l *largest
 }
 
-func (c measured) Write(b []byte) (int, error) {
+func (c measuringConn) Write(b []byte) (int, error) {
 	c.l.most.Store(max(c.l.most.Load(), int64(len(b))))
 	return c.Conn.Write(b)
 }
 
-// TestManySmall: the reply to one command with many values is not kept as a whole.
+// TestManySmall: the reply to one command with many values is not buffered as a whole.
 func TestManySmall(t *testing.T) {
 	s, sock := serve(t, small())
 	l, err := net.Listen("unix", sock+"2")
@@ -136,8 +136,8 @@ func TestManySmall(t *testing.T) {
 	}
 }
 
-// TestIncoming bounds the memory of values that are on their way: what has no room is lost, with
-// the value that it replaces, and counted.
+// TestIncoming bounds the memory of values in transit: a value without room is lost, with the one
+// it replaces, and counted.
 func TestIncoming(t *testing.T) {
 	cfg := small()
 	cfg.MemoryBytes, cfg.IncomingBytes = 32<<20, 1<<20+64<<10
@@ -184,8 +184,7 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// TestHostile has connections that send what no client sends, and end anywhere. What they
-// leave is nothing.
+// TestHostile has connections that send invalid data and end anywhere. They leave nothing behind.
 func TestHostile(t *testing.T) {
 	cfg := small()
 	cfg.Promise = time.Hour
@@ -221,7 +220,7 @@ func TestHostile(t *testing.T) {
 						return
 					}
 				}
-				if r.IntN(2) == 0 { // it reads a part of the answers
+				if r.IntN(2) == 0 { // it reads a part of the replies
 					nc.(*net.UnixConn).CloseWrite()
 					io.CopyN(io.Discard, nc, int64(r.IntN(200_000)))
 				}
@@ -288,14 +287,14 @@ func TestKilledServer(t *testing.T) {
 	t.Fatal(s.Serve(t.Context(), l))
 }
 
-// TestKill kills a server at random points of SET, DEL and FLUSHALL, on and on with one
-// directory: each value is right or absent, no pair is torn, and what was deleted stays so.
+// TestKill kills a server at random points of SET, DEL and FLUSHALL, again and again with one
+// directory: each value is right or absent, no pair is torn, and deleted values stay deleted.
 func TestKill(t *testing.T) {
 	dir, err := os.MkdirTemp("", "resp")
 	must(t, err)
 	defer os.RemoveAll(dir)
 	r := rand.New(rand.NewPCG(1, 9))
-	set := make(map[string]map[string]bool) // by key: what it may have
+	set := make(map[string]map[string]bool) // by key: the possible values
 	found, absent := 0, 0
 	for kill := range *kills {
 		child := exec.Command(os.Args[0], "-test.run=^TestKilledServer$")
@@ -321,7 +320,7 @@ func TestKill(t *testing.T) {
 				found++
 			}
 		}
-		// The one that is killed within a command may have done it or not.
+		// The command in progress may have taken effect or not.
 		stop := r.IntN(60)
 		for i := 0; ; i++ {
 			k := fmt.Sprint("k", r.IntN(30))
@@ -345,7 +344,7 @@ func TestKill(t *testing.T) {
 					set[k][old] = true
 				}
 				c.send(cmd[:r.IntN(len(cmd)+1)])
-				if kill%5 == 0 { // and not after all is on disk
+				if kill%5 == 0 { // and kill before all is on disk
 					break
 				}
 				c2 := dial(t, filepath.Join(dir, "s"))

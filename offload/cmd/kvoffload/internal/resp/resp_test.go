@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// serve runs a server on a Unix socket, and returns the path.
+// serve runs a server on a Unix socket and returns its path.
 func serve(t testing.TB, cfg Config) (*Server, string) { return serveAt(t, cfg, time.Now) }
 
 // serveAt is serve with a clock.
@@ -94,7 +94,7 @@ func redisServer(t testing.TB, flags ...string) string {
 	}
 }
 
-// client sends commands, and reads replies as bytes.
+// client sends commands and reads the bytes of replies.
 type client struct {
 	t testing.TB
 	net.Conn
@@ -111,7 +111,7 @@ func dial(t testing.TB, sock string) *client {
 
 func newClient(t testing.TB, nc net.Conn) *client { return &client{t, nc, bufio.NewReader(nc)} }
 
-// array makes a command.
+// array encodes a command.
 func array(args ...string) []byte {
 	b := fmt.Appendf(nil, "*%d\r\n", len(args))
 	for _, a := range args {
@@ -120,7 +120,6 @@ func array(args ...string) []byte {
 	return b
 }
 
-// reply reads one reply.
 func (c *client) reply() (string, error) {
 	line, err := c.in.ReadString('\n')
 	if err != nil {
@@ -151,7 +150,6 @@ func (c *client) reply() (string, error) {
 	return line, nil
 }
 
-// ask sends a command and returns its reply.
 func (c *client) ask(args ...string) string {
 	c.t.Helper()
 	c.send(array(args...))
@@ -169,7 +167,7 @@ func (c *client) send(b []byte) {
 	}
 }
 
-// want asks, and compares the reply.
+// want sends a command and compares its reply.
 func (c *client) want(reply string, args ...string) {
 	c.t.Helper()
 	if got := c.ask(args...); got != reply {
@@ -186,13 +184,13 @@ const (
 	zero = ":0\r\n"
 )
 
-// small is a server with pages that a value of a few kilobytes has several of.
+// small is a config in which a value of a few kilobytes has several pages.
 func small() Config {
 	return Config{MemoryBytes: 16 << 20, PageBytes: 4096, MaxValue: 1 << 20, Promise: -1, FlushAll: true}
 }
 
-// TestRedis sends the same bytes to redis-server and to a Server, and compares the bytes of
-// all answers.
+// TestRedis sends the same bytes to redis-server and to a Server, and compares the bytes of all
+// replies.
 func TestRedis(t *testing.T) {
 	_, ours := serve(t, small())
 	theirs := redisServer(t)
@@ -280,7 +278,7 @@ func TestRedis(t *testing.T) {
 		}
 		compare([]byte("*1\r\n$8\r\nFLUSHALL\r\n"), 1)
 	}
-	// What ends a connection.
+	// Bytes that end a connection.
 	for _, sent := range []string{
 		"*x\r\n", "*1\r\nPING\r\n", "*1\r\n$x\r\n", "*1\r\n$-1\r\n", "*1\r\n$01\r\n", "*-x\r\n", "*1048577000000\r\n", "*2\r\n$3\r\nGET\r\n:1\r\n", "*1\r\n$+1\r\n", "*1\r\n$-0\r\n", "QUIT\r\nPING\r\n",
 		"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$-1\r\n", "*1\r\n$4\r\nQUIT\r\n",
@@ -289,7 +287,7 @@ func TestRedis(t *testing.T) {
 		for i, sock := range []string{ours, theirs} {
 			c := dial(t, sock)
 			c.send([]byte(sent))
-			b, _ := io.ReadAll(c.in) // a reset is an end, too
+			b, _ := io.ReadAll(c.in) // a reset is as good as a close
 			got[i] = string(b)
 		}
 		if got[0] != got[1] {
@@ -298,7 +296,7 @@ func TestRedis(t *testing.T) {
 	}
 }
 
-// TestRedisPassword compares what a client can do before it has given the password.
+// TestRedisPassword compares the commands allowed before the password.
 func TestRedisPassword(t *testing.T) {
 	cfg := small()
 	cfg.Password = []byte("secret")
@@ -332,7 +330,6 @@ func TestRedisPassword(t *testing.T) {
 	}
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/kvindex/kvindex/offload"
 )
 
-// clock is a time that tests set.
+// clock is a fake clock.
 type clock struct{ ms atomic.Int64 }
 
 func newClock() *clock {
@@ -26,13 +26,13 @@ func newClock() *clock {
 func (c *clock) now() time.Time           { return time.UnixMilli(c.ms.Load()) }
 func (c *clock) advance(by time.Duration) { c.ms.Add(by.Milliseconds()) }
 
-// made returns the bytes of a value, of which no part is one of another.
+// made returns the bytes of a value, different from all others in every part.
 func made(key string, n, size int) string {
 	line := fmt.Sprintf("%s#%d.", key, n)
 	return strings.Repeat(line, size/len(line)+1)[:size]
 }
 
-// fill sets other values until n times the memory has passed.
+// fill sets other values, n times the memory.
 func fill(c *client, cfg Config, n int) {
 	c.t.Helper()
 	for i := range n * int(cfg.MemoryBytes) / (64 << 10) {
@@ -70,7 +70,7 @@ func TestPairs(t *testing.T) {
 		nothing(k)
 		c.want(ok, "SET", k+"kv_bytes", "first")
 		both(k, "first", meta)
-		c.want(ok, "SET", k+"kv_bytes", kv) // the pair is replaced when its other half is there
+		c.want(ok, "SET", k+"kv_bytes", kv) // the pair is replaced when the other half comes
 		both(k, "first", meta)
 		c.want(ok, "SET", k+"metadata", "new")
 		both(k, "first", meta) // promised
@@ -85,7 +85,7 @@ func TestPairs(t *testing.T) {
 		nothing(k)
 	}
 
-	// Halves age out, and give their memory back.
+	// Halves expire, and free their memory.
 	c.want(ok, "SET", "oldkv_bytes", kv)
 	c.want(ok, "SET", "old2metadata", meta)
 	if s.values.incoming == 0 {
@@ -103,7 +103,7 @@ func TestPairs(t *testing.T) {
 		t.Errorf("%d bytes of %d halves", s.values.incoming, len(s.values.halves))
 	}
 
-	// They are bounded: the oldest goes, in bytes and in number.
+	// Halves are bounded in bytes and number: the oldest is evicted.
 	for i := range 60 {
 		c.want(ok, "SET", fmt.Sprintf("%dkv_bytes", i), kv)
 		if s.values.incoming > cfg.MemoryBytes/4 {
@@ -124,7 +124,7 @@ func TestPairs(t *testing.T) {
 	c.want(ok, "SET", "kmetadata", strings.Repeat("x", 1999))
 }
 
-// TestLostHalf: after a half that had no room, an older one of that name makes no pair.
+// TestLostHalf: after a half without room, an older half of the same name makes no pair.
 func TestLostHalf(t *testing.T) {
 	s, sock := serve(t, small())
 	c := dial(t, sock)
@@ -136,12 +136,12 @@ func TestLostHalf(t *testing.T) {
 	c.want(null, "GET", "kkv_bytes")
 }
 
-// TestPromise holds what EXISTS, and the metadata of a pair, have promised, whatever comes
-// meanwhile, and no longer.
+// TestPromise: a value promised by EXISTS, or by the metadata of a pair, is kept until its time and
+// no longer.
 func TestPromise(t *testing.T) {
 	cfg, at := small(), newClock()
 	cfg.Promise, cfg.MemoryBytes, cfg.MaxValue = 2*time.Second, 1<<20, 100<<10
-	cfg.Policy = offload.LRU // what was asked for goes, too
+	cfg.Policy = offload.LRU // requested values are evicted, too
 	s, sock := serveAt(t, cfg, at.now)
 	c := dial(t, sock)
 	kv := made("k", 1, 50_000)
@@ -157,7 +157,7 @@ func TestPromise(t *testing.T) {
 		c.want(one, "EXISTS", asked+"metadata")
 		fill(c, cfg, 3)
 		at.advance(time.Second)
-		c.want(bulk("m"), "GET", pair+"metadata") // again for 2 s
+		c.want(bulk("m"), "GET", pair+"metadata") // promised again for 2 s
 		at.advance(999 * time.Millisecond)
 		c.want(bulk(kv), "GET", plain)
 		c.want(bulk(kv), "GET", asked+"kv_bytes")
@@ -172,7 +172,7 @@ func TestPromise(t *testing.T) {
 	at.advance(2 * time.Second)
 	s.values.Sweep()
 
-	// What cannot be promised is not there, and what was promised stays.
+	// A value that cannot be promised is reported as absent, and promised ones stay.
 	promised := 0
 	for i := range 12 {
 		k := fmt.Sprintf("bound%d", i)
@@ -192,7 +192,7 @@ func TestPromise(t *testing.T) {
 		t.Errorf("%d promises were refused", n)
 	}
 
-	// A client gets what it has set, promised or not.
+	// A client gets the value that it has set, promised or not.
 	at.advance(2 * time.Second)
 	c.want(ok, "SET", "own", "1")
 	c.want(one, "EXISTS", "own")
@@ -203,8 +203,8 @@ func TestPromise(t *testing.T) {
 	c.want(null, "GET", "own")
 }
 
-// TestPromiseFlushed has FLUSHALL come between a value is found and promised: else it would
-// be there for as long as somebody asks, and hide what is stored after it.
+// TestPromiseFlushed has FLUSHALL between the lookup and the promise of a value. A promise would
+// keep it there and hide later values.
 func TestPromiseFlushed(t *testing.T) {
 	cfg := small()
 	cfg.FlushAll = true
@@ -226,7 +226,7 @@ func TestPromiseFlushed(t *testing.T) {
 	c.want(bulk("new"), "GET", "k")
 }
 
-// TestReplacedAtOnce: of two values that replace each other at once, one is there.
+// TestReplacedAtOnce: of two values that replace each other concurrently, one is there.
 func TestReplacedAtOnce(t *testing.T) {
 	_, sock := serve(t, small())
 	both := []*client{dial(t, sock), dial(t, sock)}
@@ -274,9 +274,8 @@ func TestExpiry(t *testing.T) {
 	c.want(":-1\r\n", "TTL", "k")
 }
 
-// TestPlain compares random histories with a map: what is there is what was set last, and
-// without too much for the memory all of it is there. With a disk the server is
-// opened again in between.
+// TestPlain compares random histories with a map: a value is the last one set, and all are there if
+// they fit in memory. With a disk the server is reopened in between.
 func TestPlain(t *testing.T) {
 	for _, test := range []struct {
 		name         string
@@ -358,14 +357,14 @@ func TestPlain(t *testing.T) {
 				}
 			}
 			t.Logf("%d of %d are there", hits, asked)
-			if hits < asked/5 && test.disk == 0 { // a disk that is late stores less
+			if hits < asked/5 && test.disk == 0 { // a slow disk stores less
 				t.Errorf("%d of %d are there", hits, asked)
 			}
 		})
 	}
 }
 
-// TestNames has SCAN return each value that is there, and forget the names of those that went.
+// TestNames: SCAN returns each value, and names of evicted ones are dropped.
 func TestNames(t *testing.T) {
 	cfg := small()
 	cfg.MemoryBytes, cfg.MaxValue = 1<<20, 100<<10
@@ -406,7 +405,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestHeader lists the bounds of what a header holds.
+// TestHeader has the bounds of a header.
 func TestHeader(t *testing.T) {
 	page := bytes.Repeat([]byte{0xff}, dataAt)
 	h := header{ref: ref{pair: true, name: strings.Repeat("n", maxName)}, meta: strings.Repeat("m", dataAt-nameAt-maxName), size: 1, ends: 2}

@@ -12,7 +12,7 @@ import (
 	"github.com/kvindex/kvindex/offload"
 )
 
-// TestTable compares the table of docs/offload-settings.md with the variables.
+// TestTable compares the table in docs/offload-settings.md with the variables.
 func TestTable(t *testing.T) {
 	const doc = "../../../../../docs/offload-settings.md"
 	text, err := os.ReadFile(doc)
@@ -43,7 +43,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestNormal has the defaults of the table, set and not: they are those of AIBrix.
+// TestNormal: the defaults are those of the table and of AIBrix, set explicitly or not.
 func TestNormal(t *testing.T) {
 	want := Settings{
 		Store: offload.Config{
@@ -73,7 +73,7 @@ func TestNormal(t *testing.T) {
 	}
 }
 
-// TestEach sets each variable that does something.
+// TestEach sets each variable with an effect.
 func TestEach(t *testing.T) {
 	for set, want := range map[string]func(s *Settings) (got, want any){
 		"DOUBLE_GET_THRESHOLD=8, 0.5":                                func(s *Settings) (any, any) { return s.Store.Disk.MinMissing, 8 },
@@ -114,7 +114,7 @@ func TestEach(t *testing.T) {
 	}
 }
 
-// TestRefused: what cannot be done is an error that names the variable.
+// TestRefused: an unsupported value is an error that names the variable.
 func TestRefused(t *testing.T) {
 	for _, set := range []string{
 		"DOUBLE_GET_THRESHOLD=", "DOUBLE_GET_THRESHOLD=4,2", "DOUBLE_GET_THRESHOLD=4,NaN", "DOUBLE_GET_THRESHOLD=-1", "BLOCK_SIZE=0", "BLOCK_SIZE=x", "CHUNK_SIZE=0",
@@ -136,14 +136,14 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// FuzzRead has any value of any variable: what is no error is a store, if its blocks fit.
+// FuzzRead has any value of any variable: a valid one opens a store, if its blocks fit.
 func FuzzRead(f *testing.F) {
 	f.Add(uint8(0), "8, 0.5", uint8(9), "1e-9")
 	f.Add(uint8(13), "SHFS", uint8(16), "/kv")
 	f.Fuzz(func(t *testing.T, i uint8, a string, j uint8, b string) {
 		s, err := Read([]string{"HOME=/", prefix + variables[int(i)%len(variables)].name + "=" + a, prefix + variables[int(j)%len(variables)].name + "=" + b})
 		if err != nil || s.Store.MemoryBytes > 20<<30 || s.Store.MemoryBytes < 1<<20 {
-			return // a store of more has more than a fuzzer's memory
+			return // a larger store needs more memory than a fuzzer has
 		}
 		s.Store.Space = offload.Space{BlockTokens: max(s.Store.Space.BlockTokens, 1), BlockBytes: 1 << 20, Ranks: 1}
 		store, err := offload.Open(s.Store)
