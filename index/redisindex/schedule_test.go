@@ -119,6 +119,7 @@ type follower struct {
 	*process
 	proxyAt int
 	stop    context.CancelFunc
+	first   []int          // by engine: the version with which it began
 	acked   []atomic.Int64 // by engine: the version that was acknowledged last
 	applied []atomic.Int64 // by engine: the version that was applied last, maybe delayed
 	killed  atomic.Int64   // when; 0: it lives
@@ -235,7 +236,7 @@ func (s *schedule) send(ctx context.Context, rnd *rand.Rand) {
 func (s *schedule) follow(at int, late bool) {
 	w := &follower{
 		process: startBehind(s, s.proxies[at], redisindex.Config{Prefix: s.prefix, Timeout: 2 * lease}, login...),
-		proxyAt: at, acked: make([]atomic.Int64, len(s.engines)), applied: make([]atomic.Int64, len(s.engines)),
+		proxyAt: at, first: make([]int, len(s.engines)), acked: make([]atomic.Int64, len(s.engines)), applied: make([]atomic.Int64, len(s.engines)),
 	}
 	w.SetTTL(4 * time.Second)
 	ctx, stop := context.WithCancel(s.Context())
@@ -243,9 +244,8 @@ func (s *schedule) follow(at int, late bool) {
 	reports := make([][]index.Change, len(s.engines))
 	if late && s.rnd.IntN(3) > 0 {
 		for i, e := range s.engines {
-			version, changes := e.report()
-			w.acked[i].Store(int64(version))
-			reports[i] = changes
+			w.first[i], reports[i] = e.report()
+			w.acked[i].Store(int64(w.first[i]))
 		}
 	}
 	s.mu.Lock()
@@ -258,7 +258,7 @@ func (s *schedule) follow(at int, late bool) {
 
 // feed applies what an engine sends.
 func (s *schedule) feed(ctx context.Context, w *follower, i int, e *engine, report []index.Change) {
-	version := int(w.acked[i].Load())
+	version := w.first[i]
 	for changes := report; ; {
 		if changes != nil {
 			done, err := w.Apply(ctx, e.src, e.cursor(version), changes)
@@ -303,7 +303,7 @@ func (s *schedule) read(ctx context.Context, r *process, rnd *rand.Rand) {
 	for ctx.Err() == nil && !s.Failed() {
 		<-tick.C
 		prompt := rnd.IntN(len(s.prompts.paths))
-		low := s.low()
+		low, writers := s.low()
 		ask, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 		rows, err := r.ask(ask, s.prompts, prompt, &m)
 		cancel()
@@ -311,6 +311,11 @@ func (s *schedule) read(ctx context.Context, r *process, rnd *rand.Rand) {
 		if err != nil {
 			s.saw.errors.Add(1)
 			continue
+		}
+		for _, w := range s.all()[writers:] {
+			for i := range low {
+				low[i] = min(low[i], w.first[i])
+			}
 		}
 		for i, e := range s.engines {
 			row, ok := rows[e.src.Pod]
@@ -335,13 +340,15 @@ func (s *schedule) read(ctx context.Context, r *process, rnd *rand.Rand) {
 	}
 }
 
-// low returns for each engine the version from which on rows may be.
-func (s *schedule) low() []int {
-	low := make([]int, len(s.engines))
+// low returns for each engine the version from which on rows of the present writers may be,
+// and how many these are.
+func (s *schedule) low() (low []int, writers int) {
+	low = make([]int, len(s.engines))
 	for i, e := range s.engines {
 		low[i] = e.version()
 	}
-	for _, w := range s.all() {
+	all := s.all()
+	for _, w := range all {
 		if killed := w.killed.Load(); killed != 0 && time.Since(time.UnixMilli(killed)) > 2*lease {
 			continue
 		}
@@ -349,7 +356,7 @@ func (s *schedule) low() []int {
 			low[i] = min(low[i], int(w.acked[i].Load()))
 		}
 	}
-	return low
+	return low, len(all)
 }
 
 // some returns a writer that lives.
