@@ -480,7 +480,7 @@ func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, c *connection,
 		}
 		seq, bad := c.frames.number(m)
 		if bad != nil {
-			s.unread(c, m[0], bad)
+			err = s.unread(ctx, c, m[0], bad)
 			continue
 		}
 		s.joint(c, m[0], seq)
