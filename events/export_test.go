@@ -1,5 +1,10 @@
 package events
 
+import (
+	"context"
+	"net"
+)
+
 // DoubtsOf has a connection bring a stream for each topic, doubt it and go; and
 // then another one bring each again, in order. It returns the topics of the
 // streams that are doubted still.
@@ -60,3 +65,7 @@ func SourcesOf(f *Fleet) int {
 	defer f.mu.Unlock()
 	return len(f.sources)
 }
+
+// Accept runs a Subscriber that listens, with a listener.
+
+func (s *Subscriber) Accept(ctx context.Context, ln net.Listener) error { return s.accept(ctx, ln) }

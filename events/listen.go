@@ -19,7 +19,7 @@ import (
 
 var errSuperseded = errors.New("a newer connection publishes the same topic")
 
-// listen accepts engines.
+// listen listens at Endpoint.
 func (s *Subscriber) listen(ctx context.Context) error {
 	ln, err := zmtp.Listen(ctx, s.cfg.Endpoint)
 	if err != nil {
@@ -28,14 +28,20 @@ func (s *Subscriber) listen(ctx context.Context) error {
 		}
 		return fmt.Errorf("events: subscriber: %w", err)
 	}
-	defer ln.Close()
-	defer context.AfterFunc(ctx, func() { _ = ln.Close() })()
 	if s.cfg.OnListen != nil {
 		s.cfg.OnListen(zmtp.Name(ln.Addr()))
 	}
+	return s.accept(ctx, ln)
+}
+
+// accept accepts engines until ctx ends.
+func (s *Subscriber) accept(ctx context.Context, ln net.Listener) error {
+	defer ln.Close()
+	defer context.AfterFunc(ctx, func() { _ = ln.Close() })()
 	var readers sync.WaitGroup
 	defer readers.Wait()
 	wait := newBackoff(s.cfg.Backoff)
+	var failing repeatFilter
 	for {
 		nc, err := ln.Accept()
 		if ctx.Err() != nil {
@@ -45,7 +51,9 @@ func (s *Subscriber) listen(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err != nil { // such as no file descriptors: it may pass
-			s.report(nil, fmt.Errorf("events: subscriber: accepting at %s: %w", s.cfg.Endpoint, err))
+			if err = fmt.Errorf("events: subscriber: accepting at %s: %w", s.cfg.Endpoint, err); failing.due(err) {
+				s.report(nil, err)
+			}
 			wait.sleep(ctx)
 			continue
 		}
