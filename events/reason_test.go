@@ -74,11 +74,13 @@ func TestReasonOfValidate(t *testing.T) {
 	}{
 		{nil, fault.Missing},
 		{&events.Batch{Rank: -1}, fault.Type},
+		{&events.Batch{Rank: 1}, fault.Contradiction},
 		{&events.Batch{Events: []events.Event{{}}}, fault.Type},
 		{&events.Batch{Events: []events.Event{{Kind: events.Stored, Group: -1}}}, fault.Type},
 		{&events.Batch{Events: []events.Event{{Kind: events.Stored, BlockSize: -1}}}, fault.Type},
 		{&events.Batch{Events: []events.Event{{Kind: events.Stored, Tokens: []uint32{1}}}}, fault.Missing},
 		{&events.Batch{Events: []events.Event{{Kind: events.Stored, Tokens: []uint32{1}, BlockSize: 1, Pairs: true}}}, fault.Contradiction},
+		{&events.Batch{Events: []events.Event{{Kind: events.Stored, Parent: 1}}}, fault.Contradiction},
 		{&events.Batch{Events: []events.Event{{Kind: events.Removed, Remaining: []uint32{1}}}}, fault.Contradiction},
 		{&events.Batch{Events: []events.Event{{Kind: events.Stored, Extra: []events.ExtraKey{{}}}}}, fault.Contradiction},
 	} {

@@ -29,6 +29,9 @@ func appendBatch(out []byte, b *events.Batch, now time.Time) ([]byte, error) {
 		if e.Salt != "" {
 			return out, fmt.Errorf("event %d has a Salt, which is SGLang's: vLLM's is in Extra", i)
 		}
+		if e.Group != 0 && !e.HasGroup {
+			return out, fmt.Errorf("event %d has group %d without HasGroup, and would be sent without it", i, e.Group)
+		}
 		if len(e.Extra) > 0 && !e.HasExtra {
 			return out, fmt.Errorf("event %d has Extra without HasExtra, and would be sent without it", i)
 		}
