@@ -3,6 +3,7 @@ package events_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -75,6 +76,9 @@ func TestReasonOfValidate(t *testing.T) {
 		{nil, fault.Missing},
 		{&events.Batch{Rank: -1}, fault.Type},
 		{&events.Batch{Rank: 1}, fault.Contradiction},
+		{&events.Batch{Time: math.NaN()}, fault.Type},
+		{&events.Batch{Time: math.Inf(-1)}, fault.Type},
+		{&events.Batch{Events: []events.Event{{Kind: events.Stored, Window: -1}}}, fault.Type},
 		{&events.Batch{Events: []events.Event{{}}}, fault.Type},
 		{&events.Batch{Events: []events.Event{{Kind: events.Stored, Group: -1}}}, fault.Type},
 		{&events.Batch{Events: []events.Event{{Kind: events.Stored, BlockSize: -1}}}, fault.Type},

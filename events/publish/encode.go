@@ -2,7 +2,6 @@ package publish
 
 import (
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/kvindex/kvindex/events"
@@ -18,9 +17,6 @@ func appendBatch(out []byte, b *events.Batch, now time.Time) ([]byte, error) {
 	at := b.Time
 	if at == 0 {
 		at = float64(now.UnixNano()) / 1e9
-	}
-	if math.IsNaN(at) || math.IsInf(at, 0) {
-		return out, fmt.Errorf("the time of the batch is %v", at)
 	}
 	out = msgpack.AppendFloat(msgpack.AppendArrayLen(out, 3), at)
 	out = msgpack.AppendArrayLen(out, len(b.Events))

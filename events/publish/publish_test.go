@@ -252,7 +252,7 @@ func TestMistakes(t *testing.T) {
 		"unknown kind":  {Events: []events.Event{{}}},
 		"block_size":    {Events: []events.Event{{Kind: events.Stored, Tokens: []uint32{1}}}},
 		"not UTF-8":     {Events: []events.Event{{Kind: events.Stored, Adapter: "\xff"}}},
-		"from 0 to":     {Events: []events.Event{{Kind: events.Stored, Window: -1}}},
+		"window -1":     {Events: []events.Event{{Kind: events.Stored, Window: -1}}},
 		"more than 262": {Events: slices.Repeat([]events.Event{{Kind: events.Cleared}}, 1<<18+1)},
 		"HasExtra":      {Events: []events.Event{{Kind: events.Stored, Hashes: []uint64{1}, Extra: []events.ExtraKey{{Kind: events.ExtraText, Text: "salt"}}}}},
 		"HasRank":       {Rank: 1},
