@@ -97,15 +97,14 @@ func (s *Subscriber) oldestIdle() (oldest *connection) {
 
 // attend reads from one engine until its connection is lost.
 func (s *Subscriber) attend(ctx context.Context, c *connection) {
-	var quiet silence
-	defer quiet.end()
+	defer c.quiet.end()
 	wire := s.wire
 	wire.OnIdle = c.fallIdle
 	conn, err := zmtp.Handshake(ctx, c.nc, c.peer, wire)
 	if err != nil {
 		err = fmt.Errorf("events: subscriber: %w", err)
 	} else {
-		quiet.begin(s, s.of(c), c)
+		c.quiet.begin(s, s.of(c), c)
 		begin := func(ctx context.Context) error { // the first message shows the engine
 			c.onIdle = func() {
 				for _, st := range c.streams {
@@ -115,11 +114,10 @@ func (s *Subscriber) attend(ctx context.Context, c *connection) {
 			return nil
 		}
 		err = s.follow(ctx, conn, c, begin, func(ctx context.Context, topic []byte, m Message) error {
-			quiet.stop()
 			return s.takeFrom(ctx, c, topic, m)
 		})
 	}
-	quiet.stop()
+	c.quiet.stop()
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.mu.Unlock()
@@ -170,6 +168,7 @@ func (s *Subscriber) takeFrom(ctx context.Context, c *connection, topic []byte, 
 		s.count.badTopics.Add(1)
 		return nil
 	}
+	c.quiet.stop()
 	// The first message shows whether the connection is to the engine that replays. So ask
 	// that before delivering the message.
 	_, ours, err := s.enter(ctx, st)

@@ -130,9 +130,9 @@ type SubscriberConfig struct {
 	// of it, doubles with each attempt, and varies at random by half. 0: 1 s. It is at most 24
 	// hours.
 	Backoff time.Duration
-	// Silence: if an engine has published nothing for this time since its first connection
-	// (with Bind, since each connection), OnError gets the likely causes, once. With a Topic,
-	// a replay does not count: its messages may lack topics. 0: 30 s.
+	// Silence: if an engine has published nothing under an accepted topic for this time since
+	// its first connection (with Bind, since each connection), OnError gets the likely causes,
+	// once. With a Topic, a replay does not count: its messages may lack topics. 0: 30 s.
 	Silence time.Duration
 	// Heartbeat: if a peer has sent nothing for this time, it gets a ping, if it supports ZMTP
 	// 3.1, as libzmq does since 4.3. If it sends nothing for this time again, the connection
@@ -370,6 +370,7 @@ type connection struct {
 	nc      net.Conn
 	streams map[string]*stream // by topic
 	pools   repeatFilters      // topics of pools
+	quiet   silence
 
 	stream *stream // of one to an engine
 
