@@ -229,6 +229,9 @@ func (f *fields) event() events.Event {
 		BlockSize: []int{1, 2, 3, 16, 48, 528, f.number()}[f.byte()%7], Adapter: f.text(), Salt: f.text(), Medium: []string{"", "GPU", "gpu", f.text()}[f.byte()%4],
 		HasExtra: f.bool(), Group: f.rarely(), GroupKind: f.text(), Window: f.number(), Reused: f.bool(),
 	}
+	if !e.HasParent {
+		e.Parent = uint64(f.rarely())
+	}
 	if f.rarely() > 0 {
 		e.Locality, e.Ownership = f.text(), f.text()
 	}

@@ -721,6 +721,7 @@ func TestSilence(t *testing.T) {
 	const silence = 50 * time.Millisecond
 	quiet := zmtptest.Hello(0, "PUB")
 	other := slices.Concat(quiet, zmtptest.Message("metrics", number(0), "x"), zmtptest.Message("", "no number", "x"))
+	nobodys := slices.Concat(quiet, zmtptest.Message("kv@", number(0), "x"), zmtptest.Message("kv@pod", number(1), "x"))
 	for name, tt := range map[string]struct {
 		script []byte
 		bind   bool
@@ -730,6 +731,7 @@ func TestSilence(t *testing.T) {
 		"other messages":        {other, false, "but 2 other messages"},
 		"nothing, bound":        {quiet, true, "has published nothing"},
 		"other messages, bound": {other, true, "but 2 other messages"},
+		"of no pod, bound":      {nobodys, true, "but 2 other messages"},
 	} {
 		cfg := events.SubscriberConfig{Silence: silence, Topic: "kv@", Bind: tt.bind, Endpoint: "tcp://127.0.0.1:0"}
 		if !tt.bind {

@@ -9,7 +9,7 @@ import "bytes"
 // An ending is the part of an event behind the fields that differ from event to event (varying
 // in a layout).
 type ending struct {
-	fields     int // items of an array or pairs of a map: the same bytes are as many of both only if there are none
+	fields     int // items of an array; below 0: pairs of a map
 	start, end int // in the payload; both 0 if there is none
 	event      int // index in Batch.events of one that has it
 	entries    int // of its extra_keys

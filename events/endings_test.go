@@ -48,6 +48,8 @@ func TestEndings(t *testing.T) {
 		[]any{"BlockRemoved", one, "GPU"}, []any{"BlockRemoved", two, "GPU"}, []any{"BlockRemoved", two}, []any{"BlockRemoved", two, "CPU", 2, 5},
 		// The same bytes behind the hashes.
 		[]any{"BlockRemoved", one, "group_idx", 5}, object("BlockRemoved", pair{"block_hashes", one}, pair{"group_idx", 5}),
+		// A field that nobody knows, whose value is the bytes of an event.
+		object("BlockRemoved", pair{"block_hashes", one}, pair{"GPU", []any{"BlockRemoved", one}}), []any{"BlockRemoved", one},
 		[]any{"AllBlocksCleared"}, object("AllBlocksCleared"), []any{"x"}, object("x"),
 	}
 	r := rand.New(rand.NewPCG(5, 6))

@@ -54,6 +54,7 @@ package events
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/kvindex/kvindex/internal/fault"
 )
@@ -158,8 +159,12 @@ func (b *Batch) Validate() error {
 	switch {
 	case b == nil:
 		return malformed(fault.Errorf(fault.Missing, "the batch is nil"))
+	case math.IsNaN(b.Time) || math.IsInf(b.Time, 0):
+		return malformed(fault.Errorf(fault.Type, "the time is %v", b.Time))
 	case b.Rank < 0 || b.Rank > maxRank:
 		return malformed(fault.Errorf(fault.Type, "rank %d is not in 0..%d", b.Rank, maxRank))
+	case b.Rank > 0 && !b.HasRank:
+		return malformed(fault.Errorf(fault.Contradiction, "rank %d without HasRank", b.Rank))
 	}
 	for i := range b.Events {
 		if err := b.Events[i].validate(); err != nil {
@@ -177,6 +182,10 @@ func (e *Event) validate() error {
 		return fault.Errorf(fault.Type, "block size %d is not in 0..%d", e.BlockSize, maxBlockSize)
 	case e.Group < 0 || e.Group > maxGroup:
 		return fault.Errorf(fault.Type, "group %d is not in 0..%d", e.Group, maxGroup)
+	case e.Window < 0 || e.Window > maxWindow:
+		return fault.Errorf(fault.Type, "window %d is not in 0..%d", e.Window, maxWindow)
+	case e.Parent != 0 && !e.HasParent:
+		return fault.Errorf(fault.Contradiction, "parent %d without HasParent", e.Parent)
 	case e.Pairs && len(e.Tokens)%2 != 0:
 		return fault.Errorf(fault.Contradiction, "%d tokens are not pairs", len(e.Tokens))
 	case e.Remaining != nil && len(e.Remaining) != len(e.Hashes):

@@ -1,5 +1,10 @@
 package events
 
+import (
+	"context"
+	"net"
+)
+
 // DoubtsOf has one connection bring, doubt and leave a stream for each topic, then another bring
 // each again, in order. It returns the topics still in doubt.
 func DoubtsOf(topics []string) (doubted []string) {
@@ -59,3 +64,6 @@ func SourcesOf(f *Fleet) int {
 	defer f.mu.Unlock()
 	return len(f.sources)
 }
+
+// Accept runs a Subscriber that listens, with a listener.
+func (s *Subscriber) Accept(ctx context.Context, ln net.Listener) error { return s.accept(ctx, ln) }

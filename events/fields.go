@@ -289,7 +289,7 @@ func (d *decoder) pairs(l *layout, n int, seen *fieldSet) error {
 		if err := d.value(f); err != nil {
 			return fmt.Errorf("%s: %w", fieldNames[f], err)
 		}
-		if *seen == l.varying && d.repeats(ending{fields: n - i - 1, start: d.off}) {
+		if *seen == l.varying && d.repeats(ending{fields: i + 1 - n, start: d.off}) {
 			return nil
 		}
 	}

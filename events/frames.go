@@ -2,6 +2,7 @@ package events
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -72,9 +73,8 @@ func (f *frames) number(m [][]byte) (seq uint64, err error) {
 	return seq, nil
 }
 
-// unread counts a message whose number could not be read.
-func (s *Subscriber) unread(c *connection, topic []byte, bad error) {
-	s.count.malformed.Add(1)
+// unread counts a message whose number could not be read. An error ends the connection.
+func (s *Subscriber) unread(ctx context.Context, c *connection, topic []byte, bad error) error {
 	st := c.stream
 	if st == nil {
 		st = c.streams[string(topic)]
@@ -84,13 +84,21 @@ func (s *Subscriber) unread(c *connection, topic []byte, bad error) {
 		st = s.of(c)
 	} else if st.topic == nil || bytes.Equal(topic, st.topic) {
 		who = st.name
-		st.owner.mu.Lock() // a replay may bring messages now
+		waited, ours, err := s.enter(ctx, st)
+		if !ours {
+			return err
+		}
 		defer st.owner.mu.Unlock()
 		_, _ = s.sink.IngestMessage(Message{Pod: st.pod, Model: st.model, Stream: st.name, Seq: math.MaxUint64, Err: bad})
+		if waited {
+			s.noteEnd(st)
+		}
 	}
+	s.count.malformed.Add(1)
 	if err := fmt.Errorf("events: subscriber: a message of %s was dropped: %w", who, bad); c.frames.told.due(err) {
 		s.report(st, err)
 	}
+	return nil
 }
 
 // picks reports whether a topic is that of the stream. For a connection to one engine that is

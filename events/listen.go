@@ -19,7 +19,7 @@ import (
 
 var errSuperseded = errors.New("a newer connection publishes the same topic")
 
-// listen accepts engines.
+// listen listens at Endpoint.
 func (s *Subscriber) listen(ctx context.Context) error {
 	ln, err := zmtp.Listen(ctx, s.cfg.Endpoint)
 	if err != nil {
@@ -28,14 +28,20 @@ func (s *Subscriber) listen(ctx context.Context) error {
 		}
 		return fmt.Errorf("events: subscriber: %w", err)
 	}
-	defer ln.Close()
-	defer context.AfterFunc(ctx, func() { _ = ln.Close() })()
 	if s.cfg.OnListen != nil {
 		s.cfg.OnListen(zmtp.Name(ln.Addr()))
 	}
+	return s.accept(ctx, ln)
+}
+
+// accept accepts engines until ctx ends.
+func (s *Subscriber) accept(ctx context.Context, ln net.Listener) error {
+	defer ln.Close()
+	defer context.AfterFunc(ctx, func() { _ = ln.Close() })()
 	var readers sync.WaitGroup
 	defer readers.Wait()
 	wait := newBackoff(s.cfg.Backoff)
+	var failing repeatFilter
 	for {
 		nc, err := ln.Accept()
 		if ctx.Err() != nil {
@@ -45,7 +51,9 @@ func (s *Subscriber) listen(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err != nil { // such as no file descriptors: it may pass
-			s.report(nil, fmt.Errorf("events: subscriber: accepting at %s: %w", s.cfg.Endpoint, err))
+			if err = fmt.Errorf("events: subscriber: accepting at %s: %w", s.cfg.Endpoint, err); failing.due(err) {
+				s.report(nil, err)
+			}
 			wait.sleep(ctx)
 			continue
 		}
@@ -89,15 +97,14 @@ func (s *Subscriber) oldestIdle() (oldest *connection) {
 
 // attend reads from one engine until its connection is lost.
 func (s *Subscriber) attend(ctx context.Context, c *connection) {
-	var quiet silence
-	defer quiet.end()
+	defer c.quiet.end()
 	wire := s.wire
 	wire.OnIdle = c.fallIdle
 	conn, err := zmtp.Handshake(ctx, c.nc, c.peer, wire)
 	if err != nil {
 		err = fmt.Errorf("events: subscriber: %w", err)
 	} else {
-		quiet.begin(s, s.of(c), c)
+		c.quiet.begin(s, s.of(c), c)
 		begin := func(ctx context.Context) error { // the first message shows the engine
 			c.onIdle = func() {
 				for _, st := range c.streams {
@@ -107,11 +114,10 @@ func (s *Subscriber) attend(ctx context.Context, c *connection) {
 			return nil
 		}
 		err = s.follow(ctx, conn, c, begin, func(ctx context.Context, topic []byte, m Message) error {
-			quiet.stop()
 			return s.takeFrom(ctx, c, topic, m)
 		})
 	}
-	quiet.stop()
+	c.quiet.stop()
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.mu.Unlock()
@@ -162,6 +168,7 @@ func (s *Subscriber) takeFrom(ctx context.Context, c *connection, topic []byte, 
 		s.count.badTopics.Add(1)
 		return nil
 	}
+	c.quiet.stop()
 	// The first message shows whether the connection is to the engine that replays. So ask
 	// that before delivering the message.
 	_, ours, err := s.enter(ctx, st)

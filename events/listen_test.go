@@ -2,6 +2,7 @@ package events_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,7 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/internal/fakeengine"
@@ -104,6 +107,43 @@ func TestProbesToldAtDoublingTimes(t *testing.T) {
 	}
 	if n := told.Load(); n == 0 || n > 20 {
 		t.Errorf("%d calls of OnError for 100 probes", n)
+	}
+}
+
+// full is a listener of a process that has no file descriptors left, for 100 calls.
+type full struct {
+	net.Listener
+	calls int
+}
+
+func (f *full) Accept() (net.Conn, error) {
+	if f.calls++; f.calls <= 100 {
+		return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
+	}
+	return f.Listener.Accept()
+}
+
+// TestAcceptFails: a fault of Accept that lasts is reported at intervals, and engines come when it
+// has passed.
+func TestAcceptFails(t *testing.T) {
+	t.Parallel()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	reports := make(chan error, 100)
+	l := newLedger()
+	s, err := events.NewSubscriber(l, events.SubscriberConfig{
+		Bind: true, Endpoint: zmtp.Name(ln.Addr()), Backoff: time.Millisecond, OnError: func(err error) { reports <- err },
+	})
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- s.Accept(ctx, &full{Listener: ln}) }()
+	engine(t, zmtp.Name(ln.Addr()), said("kv@a@m", number(0), 0))
+	l.wait(t, "0", func(got string) bool { return got == "0" })
+	cancel()
+	wait(t, "the end", ended)
+	if n := len(reports); n == 0 || n > 20 {
+		t.Errorf("%d reports of 100 failures", n)
 	}
 }
 

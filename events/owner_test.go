@@ -33,8 +33,8 @@ func TestSubscriberNewestConnectionWins(t *testing.T) {
 	if err := wait(t, "OnError", s.errors); !strings.Contains(err.Error(), topic) {
 		t.Errorf("%q does not name the topic", err)
 	}
-	say(t, older, message(103))
-	s.waitStats("the older one's messages", func(st events.SubscriberStats) bool { return st.Superseded == 2 })
+	say(t, older, slices.Concat(zmtptest.Message(topic, "no number"), message(103)))
+	s.waitStats("the older one's messages", func(st events.SubscriberStats) bool { return st.Superseded == 3 && st.Malformed == 0 })
 	say(t, newer, message(2))
 	expect(2)
 	newer.Close()

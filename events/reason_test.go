@@ -3,6 +3,7 @@ package events_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -73,11 +74,16 @@ func TestReasonOfValidate(t *testing.T) {
 	}{
 		{nil, fault.Missing},
 		{&events.Batch{Rank: -1}, fault.Type},
+		{&events.Batch{Rank: 1}, fault.Contradiction},
+		{&events.Batch{Time: math.NaN()}, fault.Type},
+		{&events.Batch{Time: math.Inf(-1)}, fault.Type},
+		{&events.Batch{Events: []events.Event{{Kind: events.Stored, Window: -1}}}, fault.Type},
 		{&events.Batch{Events: []events.Event{{}}}, fault.Type},
 		{&events.Batch{Events: []events.Event{{Kind: events.Stored, Group: -1}}}, fault.Type},
 		{&events.Batch{Events: []events.Event{{Kind: events.Stored, BlockSize: -1}}}, fault.Type},
 		{&events.Batch{Events: []events.Event{{Kind: events.Stored, Tokens: []uint32{1}}}}, fault.Missing},
 		{&events.Batch{Events: []events.Event{{Kind: events.Stored, Tokens: []uint32{1}, BlockSize: 1, Pairs: true}}}, fault.Contradiction},
+		{&events.Batch{Events: []events.Event{{Kind: events.Stored, Parent: 1}}}, fault.Contradiction},
 		{&events.Batch{Events: []events.Event{{Kind: events.Removed, Remaining: []uint32{1}}}}, fault.Contradiction},
 		{&events.Batch{Events: []events.Event{{Kind: events.Stored, Extra: []events.ExtraKey{{}}}}}, fault.Contradiction},
 	} {

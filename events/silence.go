@@ -21,6 +21,9 @@ func (s *Subscriber) silent(st *stream, c *connection, dropped uint64) error {
 	if s.cfg.Topic != "" {
 		topic = fmt.Sprintf("; it may publish under topics that do not begin with %q", s.cfg.Topic)
 	}
+	if s.cfg.Bind && (s.cfg.Pod == "" || s.cfg.Model == "") {
+		topic += "; its topics may name no pod and model (vLLM: topic in --kv-events-config)"
+	}
 	return fmt.Errorf("events: subscriber: %s has published %s for %v since %s was connected: it may have had no request yet; its KV events may be off (vLLM: enable_kv_cache_events and publisher zmq in --kv-events-config); this may be the port of another socket%s",
 		who, said, s.cfg.Silence, c.peer, topic)
 }

@@ -48,6 +48,8 @@ const (
 	// maxTopics bounds the topics of one connection, with Bind. An engine publishes one.
 	maxTopics     = 64
 	maxTopicBytes = 1 << 10
+	// minTime is the least time: 5 without a unit would be a loop that does not wait.
+	minTime = time.Millisecond
 	// maxTime bounds the times of which there are multiples.
 	maxTime = 24 * time.Hour
 	// connectTimeout bounds the dialling, and then the whole handshake.
@@ -80,10 +82,10 @@ func (e *TransportError) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *TransportError) Unwrap() error { return e.Err }
 
-// SubscriberConfig configures a Subscriber. Endpoint is required, and without Bind Pod
-// and Model. A zero limit or time is its default. The functions whose names begin
-// with On may be nil. Several goroutines call them at once, and messages may wait for
-// them, so they must be quick.
+// SubscriberConfig configures a Subscriber. Endpoint is required, and without Bind Pod and
+// Model. A zero limit or time is its default, and any other time is at least 1 ms. The
+// functions whose names begin with On may be nil. Several goroutines call them at once, and
+// messages may wait for them, so they must be quick.
 type SubscriberConfig struct {
 	// Endpoint is tcp://host:port or ipc://path. An IPv6 host is in brackets. A host name
 	// is resolved at every attempt to connect. With Bind the host may be *, and port 0 is
@@ -128,9 +130,9 @@ type SubscriberConfig struct {
 	// of it, doubles with each attempt, and varies at random by half. 0: 1 s. It is at most 24
 	// hours.
 	Backoff time.Duration
-	// Silence: if an engine has published nothing for this time since its first connection
-	// (with Bind, since each connection), OnError gets the likely causes, once. With a Topic,
-	// a replay does not count: its messages may lack topics. 0: 30 s.
+	// Silence: if an engine has published nothing under an accepted topic for this time since
+	// its first connection (with Bind, since each connection), OnError gets the likely causes,
+	// once. With a Topic, a replay does not count: its messages may lack topics. 0: 30 s.
 	Silence time.Duration
 	// Heartbeat: if a peer has sent nothing for this time, it gets a ping, if it supports ZMTP
 	// 3.1, as libzmq does since 4.3. If it sends nothing for this time again, the connection
@@ -280,8 +282,8 @@ func (c SubscriberConfig) validate(sink Sink) error {
 	if c.MaxMessage < 0 || c.MaxBuffered < 0 || c.MaxConns < 0 {
 		bad("MaxMessage is %d, MaxBuffered %d and MaxConns %d, must not be negative", c.MaxMessage, c.MaxBuffered, c.MaxConns)
 	}
-	if c.Backoff < 0 || c.Heartbeat < 0 || c.ReplayTimeout < 0 || c.Silence < 0 {
-		bad("Backoff is %v, Heartbeat %v, ReplayTimeout %v and Silence %v, must not be negative", c.Backoff, c.Heartbeat, c.ReplayTimeout, c.Silence)
+	if short := func(d time.Duration) bool { return d != 0 && d < minTime }; short(c.Backoff) || short(c.Heartbeat) || short(c.ReplayTimeout) || short(c.Silence) {
+		bad("Backoff is %v, Heartbeat %v, ReplayTimeout %v and Silence %v, must be 0 or at least %v", c.Backoff, c.Heartbeat, c.ReplayTimeout, c.Silence, minTime)
 	}
 	if c.Backoff > maxTime || c.ReplayTimeout > maxTime {
 		bad("Backoff is %v and ReplayTimeout %v, must be at most %v", c.Backoff, c.ReplayTimeout, maxTime)
@@ -368,6 +370,7 @@ type connection struct {
 	nc      net.Conn
 	streams map[string]*stream // by topic
 	pools   repeatFilters      // topics of pools
+	quiet   silence
 
 	stream *stream // of one to an engine
 
@@ -480,7 +483,7 @@ func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, c *connection,
 		}
 		seq, bad := c.frames.number(m)
 		if bad != nil {
-			s.unread(c, m[0], bad)
+			err = s.unread(ctx, c, m[0], bad)
 			continue
 		}
 		s.joint(c, m[0], seq)

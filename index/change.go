@@ -3,6 +3,7 @@ package index
 import (
 	"errors"
 	"fmt"
+	"math"
 )
 
 // ErrInvalid is wrapped by the errors about changes that contradict themselves or exceed
@@ -44,6 +45,9 @@ func (c *Change) Validate() error {
 	if c.Copies < CopiesGuarded || c.Copies > CopiesSet {
 		return fmt.Errorf("%w: unknown copies mode %d", ErrInvalid, c.Copies)
 	}
+	if uint64(c.Group.Window) > math.MaxInt32 {
+		return fmt.Errorf("%w: window %d is not in 0..%d", ErrInvalid, c.Group.Window, math.MaxInt32)
+	}
 	if len(c.Locals) == 0 {
 		return nil
 	}
@@ -51,6 +55,8 @@ func (c *Change) Validate() error {
 	switch {
 	case c.BlockSize <= 0 || unit <= 0 || c.BlockSize%unit != 0:
 		return fmt.Errorf("%w: block size %d is not a multiple of unit %d", ErrInvalid, c.BlockSize, unit)
+	case len(c.Locals) > math.MaxInt32/unit:
+		return fmt.Errorf("%w: %d units of %d are more than %d tokens", ErrInvalid, len(c.Locals), unit, math.MaxInt32)
 	case c.BlockSize/unit > MaxBlockUnits:
 		return fmt.Errorf("%w: a block of %d tokens has more than %d units of %d", ErrInvalid, c.BlockSize, MaxBlockUnits, unit)
 	case len(c.Locals)%(c.BlockSize/unit) != 0:

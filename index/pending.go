@@ -45,6 +45,7 @@ type waitingStore struct {
 	// locals in draft groups only.
 	maskedRange
 	looked bool // in storeQueue.masked
+	voided bool // by voidAll; so are all older ones
 	blind  bool // at the last look none of its hashes had a key, and none followed
 
 	since        uint32 // by the clock of the forest
@@ -220,9 +221,10 @@ func (n *name) void(of func(*waitingStore) bool) {
 
 // voidAll makes all stores void for their names: the gpu holds nothing any more.
 func (wl *waitList) voidAll() {
-	for p := wl.oldest; p != nil; p = p.newer {
+	for p := wl.newest; p != nil && !p.voided; p = p.older {
 		wl.unlist(p)
 		clear(p.riches)
+		p.voided = true
 	}
 }
 

@@ -107,3 +107,20 @@ func TestManyReportsAtOnce(t *testing.T) {
 		t.Errorf("%d stores took %v", len(all), took)
 	}
 }
+
+// The stores that wait are not made void again by each clear of the gpu.
+func TestManyClearsBesideStoresThatWait(t *testing.T) {
+	m, err := newMemory(MemoryConfig{})
+	must(t, err)
+	defer m.Close()
+	f := filler{tb: t, m: m, r: rand.New(rand.NewPCG(1, 11))}
+	var changes []Change
+	for i := range 50_000 { // some thousand of them wait at a time
+		changes = append(changes,
+			Change{Op: OpStore, Tier: TierCPU, Copies: CopiesSet, Hashes: []Hash{Hash(i)}},
+			Change{Op: OpClearTier, Tier: TierGPU})
+	}
+	if took := cputime.Of(func() { f.apply(0, changes...) }); took > time.Second {
+		t.Errorf("%d clears took %v", len(changes)/2, took)
+	}
+}

@@ -32,6 +32,9 @@ func reporter(ctx context.Context, report func(error)) func(error) {
 	return report
 }
 
+// leastTime bounds what is configured: 5 without a unit would be a loop that does not wait.
+const leastTime = time.Millisecond
+
 // A clock is the time; tests replace it.
 type clock struct {
 	now   func() time.Time

@@ -55,10 +55,10 @@ type DNSConfig struct {
 	// Engine and Labels. Each pod gets its own ID and Host, and its Port with SRV.
 	Pod events.Pod
 	// Interval is the time between two queries; each one is up to a fifth shorter or longer. 0
-	// is 5 seconds, and 24 hours are the most.
+	// is 5 seconds, 1 ms is the least, and 24 hours are the most.
 	Interval time.Duration
 	// Grace is how long each answer must be without records, or NXDOMAIN, before the pods are
-	// removed. 0 is 30 seconds.
+	// removed. 0 is 30 seconds, and 1 ms is the least.
 	Grace time.Duration
 	// Resolver has the Dial for queries. Nil, or without a Dial, queries go to the servers of
 	// the host (/etc/resolv.conf). Go's own resolver reads the answers, never libc.
@@ -131,8 +131,8 @@ func (c *DNSConfig) validate() error {
 	if c.Pod.TiersPort < 0 || c.Pod.TiersPort > 65535 {
 		bad("Pod.TiersPort %d is not in 0..65535", c.Pod.TiersPort)
 	}
-	if c.Interval < 0 || c.Grace < 0 {
-		bad("Interval is %v and Grace %v, must not be negative", c.Interval, c.Grace)
+	if short := func(d time.Duration) bool { return d != 0 && d < leastTime }; short(c.Interval) || short(c.Grace) {
+		bad("Interval is %v and Grace %v, must be 0 or at least %v", c.Interval, c.Grace, leastTime)
 	}
 	if c.Interval > maxDNSInterval {
 		bad("Interval is %v, must be at most %v", c.Interval, maxDNSInterval)

@@ -26,7 +26,7 @@ import (
 // maxFileSize bounds a file, in bytes.
 const maxFileSize = 16 << 20
 
-// defaultFileInterval is a zero FileConfig.Interval.
+// defaultFileInterval is a FileConfig.Interval below leastTime.
 const defaultFileInterval = time.Second
 
 const (
@@ -42,7 +42,7 @@ const (
 
 // FileConfig configures File. The zero FileConfig is valid.
 type FileConfig struct {
-	// Interval is the time between two readings of the file. 0 or less is one second.
+	// Interval is the time between two readings of the file. Less than 1 ms is one second.
 	Interval time.Duration
 }
 
@@ -142,7 +142,7 @@ func (f *file) poll(set func([]events.Pod) error) time.Duration {
 		// Interval.
 		f.offer = set(f.pods) != nil
 	}
-	if f.cfg.Interval <= 0 {
+	if f.cfg.Interval < leastTime {
 		return defaultFileInterval
 	}
 	return f.cfg.Interval

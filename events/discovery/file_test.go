@@ -162,6 +162,11 @@ func TestFile(t *testing.T) {
 // TestFileSettles: a change in place is accepted 200 ms after it was seen.
 func TestFileSettles(t *testing.T) {
 	f := &fileTest{t: t}
+	f.run(discovery.FileConfig{Interval: 5}, func(int) bool { return len(f.waited) < 2 }) // without a unit
+	if want := []time.Duration{discovery.SettleTime, discovery.DefaultFileInterval}; !slices.Equal(f.waited, want) {
+		t.Errorf("readings after %v, want %v", f.waited, want)
+	}
+	f = &fileTest{t: t}
 	f.run(discovery.FileConfig{Interval: time.Minute}, func(n int) bool {
 		sets, _ := f.said()
 		want := []string(nil)

@@ -2,7 +2,6 @@ package publish
 
 import (
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/kvindex/kvindex/events"
@@ -19,15 +18,15 @@ func appendBatch(out []byte, b *events.Batch, now time.Time) ([]byte, error) {
 	if at == 0 {
 		at = float64(now.UnixNano()) / 1e9
 	}
-	if math.IsNaN(at) || math.IsInf(at, 0) {
-		return out, fmt.Errorf("the time of the batch is %v", at)
-	}
 	out = msgpack.AppendFloat(msgpack.AppendArrayLen(out, 3), at)
 	out = msgpack.AppendArrayLen(out, len(b.Events))
 	for i := range b.Events {
 		e := &b.Events[i]
 		if e.Salt != "" {
 			return out, fmt.Errorf("event %d has a Salt, which is SGLang's: vLLM's is in Extra", i)
+		}
+		if e.Group != 0 && !e.HasGroup {
+			return out, fmt.Errorf("event %d has group %d without HasGroup, and would be sent without it", i, e.Group)
 		}
 		if len(e.Extra) > 0 && !e.HasExtra {
 			return out, fmt.Errorf("event %d has Extra without HasExtra, and would be sent without it", i)

@@ -1466,6 +1466,10 @@ var cases = []testCase{
 			"huge block": with(good, func(c *index.Change) {
 				c.BlockSize, c.Hashes, c.Locals = 16*(index.MaxBlockUnits+1), c.Hashes[:1], make([]index.Local, index.MaxBlockUnits+1)
 			}),
+			"huge unit": with(good, func(c *index.Change) { // 20 units of it are 4, in 64 bits
+				c.Variant.Unit, c.BlockSize, c.Locals = math.MaxInt/8+1, math.MaxInt/8+1, make([]index.Local, 20)
+			}),
+			"window":     inGroup(index.Group{Kind: index.GroupWindow, Window: -1}, good),
 			"copies":     with(good, func(c *index.Change) { c.Copies = 9 }),
 			"remaining":  with(c.remove(0, 1), func(c *index.Change) { c.Remaining = []uint32{1} }),
 			"gone group": inGroup(index.Group{ID: 1 << 30}, c.remove(0)),

@@ -167,8 +167,11 @@ func (w *walker) match(ctx context.Context, m *index.Matches) error {
 			return w.ix.failed(err, w.parts...)
 		}
 	}
+	if err := w.use(ctx); err != nil {
+		return err
+	}
 	w.answer(m)
-	return w.use(ctx)
+	return nil
 }
 
 // use reports the use of a prompt to the Memory, which evicts by it at its bound.

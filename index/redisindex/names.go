@@ -11,7 +11,8 @@ import (
 // The keys in Redis. P is the prefix, W the 8 bytes of a writer, K those of a prefix key.
 //
 //	P root          the common layout, seed and number of parts
-//	P models        a set of the models with a registry
+//	P models        a set of the models with a registry. A name stays while any writer lives: it
+//	                costs a Listing one lookup, and to remove it would need one more permission
 //	P sweeper       the writer that sweeps all keys
 //	P {N}LK         a bucket: L its level, K its name. N is the part of the keys that it is in
 //	P {m:MODEL}r    the registry of a model, and

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -233,7 +234,7 @@ func TestStandby(t *testing.T) {
 	for _, c := range []struct {
 		at    float64
 		stale bool
-	}{{7, true}, {9.5, true}, {10, false}, {11, false}} {
+	}{{math.NaN(), true}, {math.Inf(1), true}, {7, true}, {9.5, true}, {10, false}, {11, false}} {
 		second.apply("a", c.at, p.store(1, 0, 40))
 		second.flush()
 		if row := reader.rows(q)["a"]; row.Run != 40 || row.Stale != c.stale {
@@ -688,6 +689,35 @@ func TestDegradeCanceled(t *testing.T) {
 	}
 }
 
+// after does something behind each pipeline.
+type after func()
+
+func (after) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (after) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (f after) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, all []redis.Cmder) error {
+		err := next(ctx, all)
+		f()
+		return err
+	}
+}
+
+// TestNoRowsBesideAnError has the context of a writer's Match end behind its last answer.
+func TestNoRowsBesideAnError(t *testing.T) {
+	h := newHands(t, 1)[0]
+	p := newPrompt(1, 40)
+	h.apply("a", 1, p.store(1, 0, 40))
+	h.flush()
+	h.rows(p) // it has the registry
+	ctx, cancel := context.WithCancel(t.Context())
+	h.server.AddHook(after(cancel))
+	var m index.Matches
+	err := h.Match(ctx, &index.Query{Candidates: index.NewCandidates("m", nil), Keys: func(index.Variant) ([]index.Key, error) { return p.keys, nil }}, &m)
+	if !errors.Is(err, context.Canceled) || len(m.Rows) > 0 {
+		t.Errorf("%d rows beside the error %v", len(m.Rows), err)
+	}
+}
+
 // An Apply ends when all is written, and not before.
 func TestApplyWaits(t *testing.T) {
 	h := newHands(t, 1)[0]
@@ -737,6 +767,14 @@ func TestSweepOwn(t *testing.T) {
 		}
 		s.commit(false, func() {})
 	}
+	s.c.Sweep, s.c.Lease = math.MaxInt, 4*time.Second
+	for _, b := range s.all {
+		b.written -= 31
+	}
+	if s.sweepOwn(); len(s.dirty) != 500 {
+		t.Errorf("%d of 500 buckets are renewed by a sweep without a bound", len(s.dirty))
+	}
+	s.commit(false, func() {})
 	s.apply(index.Change{Op: index.OpClear})
 	s.commit(false, func() {})
 	for range 2 { // the order changes as buckets go

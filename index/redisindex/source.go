@@ -3,6 +3,7 @@ package redisindex
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -158,7 +159,9 @@ func (ix *redisIndex) applied(id index.Source, cur index.Cursor) *sourceWaiter {
 		src.fed, src.row = true, true
 		ix.cacheOf(id.Model).fed.Store(true)
 	}
-	src.time = max(src.time, cur.Time)
+	if cur.Time <= math.MaxFloat64 { // that of a host may be NaN
+		src.time = max(src.time, cur.Time)
+	}
 	ix.markSource(src)
 	if src.behind && src.caught == 0 && src.time >= src.until {
 		src.caught = src.change

@@ -3,6 +3,7 @@ package redisindex
 import (
 	"context"
 	"crypto/rand"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -34,8 +35,10 @@ func (ix *redisIndex) sweepOwn() {
 	}
 }
 
-// perBeat returns the share of a beat in so many a second.
-func (ix *redisIndex) perBeat(second float64) int { return int(second*ix.c.Lease.Seconds()/3) + 1 }
+// perBeat returns the share of a beat in so many a second, as an int of 32 bits.
+func (ix *redisIndex) perBeat(second float64) int {
+	return int(min(second*ix.c.Lease.Seconds()/3, math.MaxInt32-1)) + 1
+}
 
 // scanning is the progress of a sweep of all keys.
 type scanning struct {

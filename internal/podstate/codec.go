@@ -114,7 +114,7 @@ func (pm *Pod) ReadState(f *sections.Fields) error {
 }
 
 func (pm *Pod) readRank(f *sections.Fields) error {
-	b := events.Batch{Rank: f.Int(math.MaxInt)}
+	b := events.Batch{Rank: f.Int(math.MaxInt), HasRank: true}
 	state, set := view.State(f.Byte()), f.Byte()
 	c := Contest{Others: int(f.Byte()), Own: int(f.Byte())}
 	cause, lost := int(f.Byte()), view.LastLoss{At: readTime(f)}

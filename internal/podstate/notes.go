@@ -230,7 +230,7 @@ func ReadListing(entries []sharedindex.Entry) (v Listing, ok bool) {
 	for i := range entries {
 		e := &entries[i]
 		n := e.Source.Rank
-		if e.Fed || (&events.Batch{Rank: n}).Validate() != nil || len(v.Ranks) >= engine.MaxRanks {
+		if e.Fed || (&events.Batch{Rank: n, HasRank: true}).Validate() != nil || len(v.Ranks) >= engine.MaxRanks {
 			continue
 		}
 		note, err := ReadNote(e.Note)

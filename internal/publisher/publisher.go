@@ -76,7 +76,7 @@ type batch struct {
 }
 
 type subscriber struct {
-	prefixes []string // as often as subscribed
+	prefixes []string // of the topic, as often as subscribed
 	queue    []batch
 	next     uint64        // behind the last batch that was queued
 	wake     chan struct{} // holds one token while queue may be non-empty
@@ -197,7 +197,7 @@ func (p *Publisher) Sent() (next uint64) {
 // send queues a batch for the subscribers; p.mu is held.
 func (p *Publisher) send(b batch) {
 	for s := range p.subscribers {
-		if s.wants(p.cfg.Topic) && len(s.queue) < p.cfg.Queue {
+		if len(s.prefixes) > 0 && len(s.queue) < p.cfg.Queue {
 			s.queue = append(s.queue, b)
 			s.next = max(s.next, b.seq+1)
 			select {
@@ -280,15 +280,11 @@ func (p *Publisher) WaitSubscribers(ctx context.Context, n int) error {
 
 func (p *Publisher) count() (n int) {
 	for s := range p.subscribers {
-		if s.wants(p.cfg.Topic) {
+		if len(s.prefixes) > 0 {
 			n++
 		}
 	}
 	return n
-}
-
-func (s *subscriber) wants(topic string) bool {
-	return slices.ContainsFunc(s.prefixes, func(p string) bool { return strings.HasPrefix(topic, p) })
 }
 
 // Close closes the sockets and waits for the goroutines. It may be called again.
@@ -418,13 +414,19 @@ func (p *Publisher) subscribe(c *zmtp.Conn, s *subscriber, topic string, on bool
 	const most = 1000
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, open := p.conns[c]; !open || len(s.prefixes) == most {
+	_, open := p.conns[c]
+	switch {
+	case !open:
 		return false
-	}
-	if on {
+	case !strings.HasPrefix(p.cfg.Topic, topic): // others ask for nothing that is sent
+	case on && len(s.prefixes) == most:
+		return false
+	case on:
 		s.prefixes = append(s.prefixes, topic)
-	} else if i := slices.Index(s.prefixes, topic); i >= 0 {
-		s.prefixes = slices.Delete(s.prefixes, i, i+1)
+	default:
+		if i := slices.Index(s.prefixes, topic); i >= 0 {
+			s.prefixes = slices.Delete(s.prefixes, i, i+1)
+		}
 	}
 	p.subscribers[s] = struct{}{}
 	p.notify()

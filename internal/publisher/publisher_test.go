@@ -79,6 +79,12 @@ func TestForgetsCancelled(t *testing.T) {
 	publisherWait(t, p, 1)
 	say(zmtptest.Command("CANCEL", "k"))
 	say(zmtptest.Command("CANCEL", "never was"))
+	for i := range 1001 { // of no use, and not kept
+		say(zmtptest.Command("SUBSCRIBE", fmt.Sprint(strings.Repeat("t", 8000), i)))
+	}
+	say(zmtptest.Command("SUBSCRIBE", "kv"))
+	publisherWait(t, p, 1)
+	say(zmtptest.Command("CANCEL", "kv"))
 	say(zmtptest.Message("\x01other")) // in the form of 3.0
 	say(zmtptest.Message("\x01kv"))
 	say(zmtptest.Message("\x00kv"))

@@ -15,7 +15,8 @@ var ErrPool = errors.New("it is of a pool of the fleet, and of no pod")
 // connect to a gateway (llm-d-kv-cache, engineadapter/common.go). POD has no @. MODEL
 // is the rest, whatever is in it. In place of POD, llm-d's storage has SHARED_STORAGE or
 // OBJECT_STORE (llmd_fs_backend/event_publisher.py), and LMCache's coordinator pool:NAME (PR
-// 4768) for what no pod holds alone: an error that wraps ErrPool.
+// 4768) for what no pod holds alone: an error that wraps ErrPool. So is the name of a pod that
+// looks like that, as pool:8000 does: it cannot be known from a pool.
 func Parse(text string) (pod, model string, err error) {
 	rest, ok := strings.CutPrefix(text, "kv@")
 	pod, model, split := strings.Cut(rest, "@")
