@@ -71,7 +71,7 @@ func (s *Settings) validate() error {
 	if s.Bytes < 0 || s.MaxAge < 0 || s.MinAge < 0 || s.Temporary < 0 || s.Rescan < 0 || s.Tick < 0 {
 		errs = append(errs, errors.New("a bound or a time is below zero"))
 	}
-	if s.DiskHigh < 0 || s.DiskHigh > 1 || s.DiskLow < 0 || s.DiskLow > s.DiskHigh || s.DiskHigh > 0 && s.DiskLow == 0 {
+	if !(0 <= s.DiskLow && s.DiskLow <= s.DiskHigh && s.DiskHigh <= 1) || s.DiskHigh > 0 && s.DiskLow == 0 { // NaN neither
 		errs = append(errs, fmt.Errorf("the marks of the disk are %g and %g, not 0 < low <= high <= 1", s.DiskLow, s.DiskHigh))
 	}
 	if s.MaxAge > 0 && s.MaxAge < s.MinAge {

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -159,6 +160,7 @@ func TestSettings(t *testing.T) {
 		"below zero":                {Root: root, Bytes: -1},
 		"the marks of the disk are": {Root: root, DiskHigh: 0.8},
 		"are 0.9 and 0.8":           {Root: root, DiskHigh: 0.8, DiskLow: 0.9},
+		"are NaN and NaN":           {Root: root, DiskHigh: math.NaN(), DiskLow: math.NaN()},
 		"the order is \"arc\"":      {Root: root, Bytes: 1, Order: "arc"},
 		"the oldest age is 1s":      {Root: root, MaxAge: time.Second},
 		"no such file":              {Root: root + "/none", Bytes: 1},
