@@ -137,6 +137,7 @@ type Janitor struct {
 	used     float64 // share of the disk
 	over     int64   // bytes that have to go for the disk
 	wanting  bool    // nothing is old enough to go
+	logged   map[string]time.Time
 
 	mu    sync.Mutex // guards stats
 	stats Stats
@@ -162,7 +163,7 @@ func Open(cfg Settings) (*Janitor, error) {
 	}
 	return &Janitor{
 		cfg: cfg, log: cfg.Log.With("root", cfg.Root), root: root, table: newTable(cfg.Order, cfg.MinAge), spaces: map[string]*Space{},
-		unwatched: errors.New("inotify is off"),
+		unwatched: errors.New("inotify is off"), logged: map[string]time.Time{},
 	}, nil
 }
 
@@ -307,9 +308,15 @@ func (j *Janitor) Look(ctx context.Context) ([]Folder, error) {
 
 func (j *Janitor) now() int64 { return j.cfg.Now().UnixNano() }
 
+// failed counts an error, and logs one of its kind a minute: on a file system that has become
+// read-only each file has one.
 func (j *Janitor) failed(what, name string, err error) {
 	j.count.errors++
-	j.log.Warn(what, "name", name, "error", err)
+	now := j.cfg.Now()
+	if last, ok := j.logged[what]; !ok || now.Sub(last) >= time.Minute {
+		j.logged[what] = now
+		j.log.Warn(what, "name", name, "error", err, "errors so far", j.count.errors)
+	}
 }
 
 // --- scans

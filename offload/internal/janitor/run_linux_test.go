@@ -2,11 +2,13 @@ package janitor
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -149,6 +151,27 @@ func TestLock(t *testing.T) {
 	}
 	stop()
 	await(t, "the second has the root", func() bool { return second.Stats().Ready && !second.Stats().Waiting })
+}
+
+// TestErrorsAMinute: of many errors of a kind the log has one a minute, and the counter all.
+func TestErrorsAMinute(t *testing.T) {
+	var log bytes.Buffer
+	now := time.Unix(1e9, 0)
+	j, err := Open(Settings{Root: t.TempDir(), Unbounded: true, Log: slog.New(slog.NewTextHandler(&log, nil)), Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	for i := range 1000 {
+		j.failed("a file", fmt.Sprint(i), unix.EROFS)
+	}
+	j.failed("a scan", "", unix.EROFS)
+	now = now.Add(time.Minute)
+	j.failed("a file", "last", unix.EROFS)
+	j.flush()
+	if n := strings.Count(log.String(), "\n"); n != 3 || !strings.Contains(log.String(), "name=last") || j.Stats().Errors != 1002 {
+		t.Errorf("%d errors, %d lines: %.500s", j.Stats().Errors, n, log.String())
+	}
 }
 
 // TestSettings has invalid settings.
