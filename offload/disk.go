@@ -166,8 +166,16 @@ func diskError(op string, err error) error { return fmt.Errorf("%s: %s: %w", Tie
 // be: Stats says which.
 func (s *Store) Flush(ctx context.Context) error {
 	s.mu.Lock()
+	queued := s.behind.queued
+	s.mu.Unlock()
+	return s.wait(ctx, queued)
+}
+
+// wait waits until the writes up to a number are out of the queue.
+func (s *Store) wait(ctx context.Context, until uint64) error {
+	s.mu.Lock()
 	defer s.mu.Unlock()
-	for until := s.behind.queued; len(s.behind.queue) > 0 && s.behind.queue[0].number <= until; {
+	for len(s.behind.queue) > 0 && s.behind.queue[0].number <= until {
 		progress := s.behind.progress
 		s.mu.Unlock()
 		select {

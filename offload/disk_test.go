@@ -444,7 +444,8 @@ func TestOverQuota(t *testing.T) {
 	}
 }
 
-// TestDeleteOfWhatWaits deletes a block during its write, and one that waits to be written.
+// TestDeleteOfWhatWaits deletes a block during its write, and one that waits to be written. Delete
+// does not wait for the writes of others behind them.
 func TestDeleteOfWhatWaits(t *testing.T) {
 	sp, b := space(64), gateTable{newTable(), nil, make(chan struct{}), make(chan struct{}, 9)}
 	s := opened(t, offload.Config{Space: sp, MemoryBytes: 64 * 20, Disk: offload.Disk{Backend: b, Ingest: offload.All, MaxInFlight: 16 * 9}})
@@ -462,10 +463,12 @@ func TestDeleteOfWhatWaits(t *testing.T) {
 	for s.Stats().Disk.InFlight != 5 { // the waiting one is out
 		runtime.Gosched()
 	}
-	close(b.put)
+	b.put <- struct{}{}
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+	close(b.put)
+	must(t, s.Flush(ctx))
 	if got := has(t, b, sp, c); !slices.Equal(got, []int{1, 2, 3, 5}) {
 		t.Errorf("%v on disk", got)
 	}

@@ -24,7 +24,7 @@ import (
 type SegmentConfig struct {
 	Dir          string // is created if it is not there
 	Bytes        int64  // bound of all files, at every moment; at least two segments
-	SegmentBytes int64  // of a file; 0 is an eighth of Bytes. A block has 8,288 bytes less, and at most 1 GiB
+	SegmentBytes int64  // of a file; 0 is an eighth of Bytes, at most 64 GiB. A block has 8,288 bytes less, and at most 1 GiB
 	// Buffered writes through the page cache, where small blocks take 64 bytes more than
 	// theirs. Without it a block takes up to 4 KiB more.
 	Buffered bool
@@ -99,11 +99,11 @@ type segment struct {
 
 // OpenSegments opens a directory by the headers of the records in it: it reads no block.
 func OpenSegments(cfg SegmentConfig) (*Segments, error) {
-	if cfg.SegmentBytes == 0 {
-		cfg.SegmentBytes = cfg.Bytes / 8
-	}
 	// A header and a block fit in the least one. A place has 31 bits, of 64 bytes each.
 	const least, most = 4 * maxAlign, int64(1) << 36
+	if cfg.SegmentBytes == 0 {
+		cfg.SegmentBytes = min(cfg.Bytes/8, most)
+	}
 	if cfg.SegmentBytes < least || cfg.SegmentBytes > most || cfg.Bytes/2 < cfg.SegmentBytes {
 		return nil, fmt.Errorf("offload: segments of %d bytes in %d: a segment has %d to %d, and two fit", cfg.SegmentBytes, cfg.Bytes, least, most)
 	}

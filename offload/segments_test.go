@@ -709,6 +709,15 @@ func TestOtherBounds(t *testing.T) {
 	}
 }
 
+// TestLargeBound opens a directory of a tebibyte without SegmentBytes.
+func TestLargeBound(t *testing.T) {
+	s := openSegments(t, offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 40})
+	if n, err := s.Put(ctx, offload.SpaceID{}, numbered(1), [][]byte{make([]byte, 5000)}); n != 1 || err != nil {
+		t.Error(n, err)
+	}
+	must(t, s.Close())
+}
+
 // TestBlockSizes has buffers and blocks of wrong sizes: each is an error that loses nothing.
 func TestBlockSizes(t *testing.T) {
 	cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 20, SegmentBytes: 1 << 16, Buffered: true}

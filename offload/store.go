@@ -572,26 +572,29 @@ func (s *Store) reserve(ctx context.Context, prefix, keys []Key) (held, l *Lease
 // Delete removes blocks from memory and disk. One that is in a lease keeps its memory until
 // that is released. A block that another call stores or reads meanwhile can stay.
 func (s *Store) Delete(ctx context.Context, keys ...Key) error {
-	if err := s.forgetAll(ctx, keys); err != nil || s.cfg.Disk.Backend == nil {
+	batch, err := s.forgetAll(ctx, keys)
+	if err != nil || s.cfg.Disk.Backend == nil {
 		return err
 	}
-	if err := s.Flush(ctx); err != nil { // a batch that is being written can have one of them
+	if err := s.wait(ctx, batch); err != nil { // it can have one of them
 		return err
 	}
-	err := s.cfg.Disk.Backend.Delete(ctx, s.space, keys)
+	err = s.cfg.Disk.Backend.Delete(ctx, s.space, keys)
 	if err != nil {
 		s.tellLost(keys)
 		s.failed(ctx, "delete", err)
 	}
-	return errors.Join(err, s.forgetAll(ctx, nil))
+	_, again := s.forgetAll(ctx, nil)
+	return errors.Join(err, again)
 }
 
-// forgetAll removes blocks from memory, and from the queue to the Backend.
-func (s *Store) forgetAll(ctx context.Context, keys []Key) error {
+// forgetAll removes blocks from memory, and from the queue to the Backend. It returns the number of
+// the last write that is under way, 0 if none is.
+func (s *Store) forgetAll(ctx context.Context, keys []Key) (batch uint64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(ctx); err != nil {
-		return err
+		return 0, err
 	}
 	s.deletes++ // reads that began before bring none of them back
 	gone := make(map[Key]bool, len(keys))
@@ -609,7 +612,10 @@ func (s *Store) forgetAll(ctx context.Context, keys []Key) error {
 		return gone[w.key]
 	})
 	s.shorten(s.behind.queue[:s.behind.batch+len(left)])
-	return nil
+	if s.behind.batch == 0 {
+		return 0, nil
+	}
+	return s.behind.queue[s.behind.batch-1].number, nil
 }
 
 // drop removes a resident slot.

@@ -4,6 +4,7 @@ package chats
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"sync"
 	"time"
 
@@ -41,6 +42,9 @@ const (
 	// maxModels is how many names are remembered. One that led to an error makes
 	// room before a model, and what was not used for the longest before others.
 	maxModels = 1024
+	// maxName bounds a name, in bytes, as a tokenize.Pool does: clients choose names, and those
+	// that led to an error are remembered too.
+	maxName = 1 << 10
 	// retry is how long an error stands for further attempts.
 	retry = time.Second
 )
@@ -63,6 +67,9 @@ func (s *Models) Model(ctx context.Context, name string) (*chat.Model, error) {
 
 // load returns the load of a name, which it begins if need be.
 func (s *Models) load(ctx context.Context, name string) (*load, error) {
+	if len(name) > maxName {
+		return nil, fmt.Errorf("chat: a model's name of %d bytes: %w", len(name), fs.ErrInvalid)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now, l := s.clock(), s.loads[name]

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -160,6 +162,10 @@ func TestModelsBounds(t *testing.T) {
 	}
 	if n := s.Remembered(); n != chats.MaxModels {
 		t.Errorf("%d names are remembered, want %d", n, chats.MaxModels)
+	}
+	before := finds
+	if _, err := s.Model(t.Context(), strings.Repeat("m", 1025)); !errors.Is(err, fs.ErrInvalid) || finds != before {
+		t.Errorf("a name of 1,025 bytes: %v", err)
 	}
 }
 

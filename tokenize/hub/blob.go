@@ -18,8 +18,8 @@ import (
 )
 
 // fill brings the files of a snapshot into the cache that are not there yet. A file is
-// linked when its blob is whole, tokenizer.json when all others are linked, and a ref leads
-// to the snapshot after that: so a process that is killed leaves nothing that is taken for
+// linked when its blob is whole, tokenizer.json and tekken.json when all others are linked, and a ref
+// leads to the snapshot after that: so a process that is killed leaves nothing that is taken for
 // complete, also by tokenize.Hub, which reads no listing.
 func (c *Client) fill(ctx context.Context, s source, commit string, l listing) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -28,7 +28,7 @@ func (c *Client) fill(ctx context.Context, s source, commit string, l listing) e
 	var all sync.WaitGroup
 	for _, last := range []bool{false, true} {
 		for _, f := range l.files {
-			if last != strings.HasPrefix(f.name, "tokenizer.json") {
+			if last != (strings.HasPrefix(f.name, "tokenizer.json") || strings.HasPrefix(f.name, "tekken.json")) {
 				continue
 			}
 			all.Go(func() {

@@ -386,6 +386,33 @@ func TestBytes(t *testing.T) {
 	}
 }
 
+// TestTekkenLast: until all other files are there tokenize.Hub finds no model of Mistral.
+func TestTekkenLast(t *testing.T) {
+	h := newFake(t)
+	f := files{"config.json": "{}", "tekken.json": "{}", "tokenizer_config.json": "{}"}
+	commit, dir := h.commit("org/m", "main", f), t.TempDir()
+	c := h.client(dir)
+	c.SetFault(func(op, path string) error {
+		if op == "link" && filepath.Base(path) == "tokenizer_config.json" {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	name, cache := "org/m@"+commit, tokenize.Hub{Dir: dir}
+	if _, err := c.Find(t.Context(), name); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	if got, err := cache.Find(t.Context(), name); err == nil {
+		t.Errorf("%s lacks tokenizer_config.json", got)
+	}
+	c.SetFault(nil)
+	want, err := c.Find(t.Context(), name)
+	must(t, errors.Join(err, check(want, f)))
+	if got, err := cache.Find(t.Context(), name); got != want || err != nil {
+		t.Error(got, err)
+	}
+}
+
 // noneLeadsNowhere checks, for other programs, that each link of a snapshot leads to a blob and
 // each ref to a snapshot.
 func noneLeadsNowhere(repo string) error {

@@ -312,7 +312,7 @@ func (e *Engine) post(call context.Context, to *address, r route, q question, bu
 		}
 		return fmt.Errorf("remote: the engine refuses it: %w: %w", chat.ErrMalformed, said)
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
-		if strings.Contains(strings.ToLower(message(raw)), "model") {
+		if json.Valid(raw) && strings.Contains(strings.ToLower(message(raw)), "model") { // and no page of a proxy
 			return fmt.Errorf("remote: not the model %q: %w", e.Model, said)
 		}
 		return fmt.Errorf("%w: %w", errNoRoute, said)

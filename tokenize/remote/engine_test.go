@@ -211,7 +211,18 @@ func TestEncode(t *testing.T) {
 			t.Errorf("%s: authorization %q", name, f.auth)
 		}
 	}
-	f := new(fake)
+	f := &fake{paths: " /v1/tokenize "}
+	proxy := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/tokenize" {
+			http.Error(w, "<title>Model gateway: nothing is here</title>", http.StatusNotFound)
+			return
+		}
+		f.ServeHTTP(w, r)
+	})
+	if got, err := engineOf(t, proxy).Encode(t.Context(), nil, "a", false); err != nil || !slices.Equal(got, []uint32{'a'}) {
+		t.Errorf("behind a proxy with a page of its own for a path that is not served: %v, %v", got, err)
+	}
+	f = new(fake)
 	if got, err := engineOf(t, f).Encode(t.Context(), nil, "", false); err != nil || len(got) > 0 || len(f.requests()) > 0 {
 		t.Errorf("an empty text: %v, %v", got, err)
 	}

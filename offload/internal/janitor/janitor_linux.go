@@ -71,7 +71,7 @@ func (s *Settings) validate() error {
 	if s.Bytes < 0 || s.MaxAge < 0 || s.MinAge < 0 || s.Temporary < 0 || s.Rescan < 0 || s.Tick < 0 {
 		errs = append(errs, errors.New("a bound or a time is below zero"))
 	}
-	if s.DiskHigh < 0 || s.DiskHigh > 1 || s.DiskLow < 0 || s.DiskLow > s.DiskHigh || s.DiskHigh > 0 && s.DiskLow == 0 {
+	if !(0 <= s.DiskLow && s.DiskLow <= s.DiskHigh && s.DiskHigh <= 1) || s.DiskHigh > 0 && s.DiskLow == 0 { // NaN neither
 		errs = append(errs, fmt.Errorf("the marks of the disk are %g and %g, not 0 < low <= high <= 1", s.DiskLow, s.DiskHigh))
 	}
 	if s.MaxAge > 0 && s.MaxAge < s.MinAge {
@@ -137,6 +137,7 @@ type Janitor struct {
 	used     float64 // share of the disk
 	over     int64   // bytes that have to go for the disk
 	wanting  bool    // nothing is old enough to go
+	logged   map[string]time.Time
 
 	mu    sync.Mutex // guards stats
 	stats Stats
@@ -162,7 +163,7 @@ func Open(cfg Settings) (*Janitor, error) {
 	}
 	return &Janitor{
 		cfg: cfg, log: cfg.Log.With("root", cfg.Root), root: root, table: newTable(cfg.Order, cfg.MinAge), spaces: map[string]*Space{},
-		unwatched: errors.New("inotify is off"),
+		unwatched: errors.New("inotify is off"), logged: map[string]time.Time{},
 	}, nil
 }
 
@@ -307,9 +308,15 @@ func (j *Janitor) Look(ctx context.Context) ([]Folder, error) {
 
 func (j *Janitor) now() int64 { return j.cfg.Now().UnixNano() }
 
+// failed counts an error, and logs one of its kind a minute: on a file system that has become
+// read-only each file has one.
 func (j *Janitor) failed(what, name string, err error) {
 	j.count.errors++
-	j.log.Warn(what, "name", name, "error", err)
+	now := j.cfg.Now()
+	if last, ok := j.logged[what]; !ok || now.Sub(last) >= time.Minute {
+		j.logged[what] = now
+		j.log.Warn(what, "name", name, "error", err, "errors so far", j.count.errors)
+	}
 }
 
 // --- scans

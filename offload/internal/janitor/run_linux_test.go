@@ -2,12 +2,15 @@ package janitor
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -150,6 +153,27 @@ func TestLock(t *testing.T) {
 	await(t, "the second has the root", func() bool { return second.Stats().Ready && !second.Stats().Waiting })
 }
 
+// TestErrorsAMinute: of many errors of a kind the log has one a minute, and the counter all.
+func TestErrorsAMinute(t *testing.T) {
+	var log bytes.Buffer
+	now := time.Unix(1e9, 0)
+	j, err := Open(Settings{Root: t.TempDir(), Unbounded: true, Log: slog.New(slog.NewTextHandler(&log, nil)), Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	for i := range 1000 {
+		j.failed("a file", fmt.Sprint(i), unix.EROFS)
+	}
+	j.failed("a scan", "", unix.EROFS)
+	now = now.Add(time.Minute)
+	j.failed("a file", "last", unix.EROFS)
+	j.flush()
+	if n := strings.Count(log.String(), "\n"); n != 3 || !strings.Contains(log.String(), "name=last") || j.Stats().Errors != 1002 {
+		t.Errorf("%d errors, %d lines: %.500s", j.Stats().Errors, n, log.String())
+	}
+}
+
 // TestSettings has invalid settings.
 func TestSettings(t *testing.T) {
 	root := t.TempDir()
@@ -159,6 +183,7 @@ func TestSettings(t *testing.T) {
 		"below zero":                {Root: root, Bytes: -1},
 		"the marks of the disk are": {Root: root, DiskHigh: 0.8},
 		"are 0.9 and 0.8":           {Root: root, DiskHigh: 0.8, DiskLow: 0.9},
+		"are NaN and NaN":           {Root: root, DiskHigh: math.NaN(), DiskLow: math.NaN()},
 		"the order is \"arc\"":      {Root: root, Bytes: 1, Order: "arc"},
 		"the oldest age is 1s":      {Root: root, MaxAge: time.Second},
 		"no such file":              {Root: root + "/none", Bytes: 1},

@@ -128,6 +128,9 @@ func (t *table) add(k *key) uint32 {
 			t.index[t.place(&t.at(slot).key)] = slot + 1
 		}
 	}
+	if len(t.fresh) > t.len()+slabBlocks { // where no candidate is asked for, blocks come and go
+		t.arrange()
+	}
 	slot := t.next
 	if n := len(t.free); n > 0 {
 		slot, t.free = t.free[n-1], t.free[:n-1]

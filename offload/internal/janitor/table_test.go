@@ -28,6 +28,20 @@ func numberedKey(i int) (k key) {
 	return k
 }
 
+// TestFreshIsBounded: blocks that came and went are not kept to be queued.
+func TestFreshIsBounded(t *testing.T) {
+	table := newTable(S3FIFO, 0)
+	for i := range 10 * slabBlocks {
+		k := numberedKey(i)
+		slot := table.add(&k)
+		table.put(slot, 0, 1, int64(i), 0)
+		table.remove(slot)
+	}
+	if n := len(table.fresh); n > slabBlocks+1 {
+		t.Errorf("%d slots wait to be queued, and no block is there", n)
+	}
+}
+
 // TestTable compares a table with maps over random histories.
 func TestTable(t *testing.T) {
 	for seed := range *seeds {

@@ -678,6 +678,7 @@ func TestCheckErrors(t *testing.T) {
 		{"failing", status(500, `{"error":{"message":"out of\n memory"}}`), good.Model, "failed: 500 Internal Server Error: out of memory"},
 		{"without a key", status(401, `{"error":"Unauthorized"}`), good.Model, "answers 401 Unauthorized"},
 		{"a long answer", status(200, strings.Repeat("0", 2<<20)), good.Model, "more than 1048576 bytes"},
+		{"a proxy", status(404, "<title>model gateway</title>"), good.Model, "has no /tokenize (no such path): 404 Not Found: <title>model gateway</title>"},
 		{"a long error", status(404, strings.Repeat("x", 1<<19)), good.Model, "x...: is it"},
 	} {
 		r, err := chatcheck.Engine{URL: c.url, Model: c.model}.Check(t.Context(), m, bytesAs{})

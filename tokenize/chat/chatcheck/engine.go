@@ -88,7 +88,7 @@ func (p *port) post(ctx context.Context, path, body string) (answer []byte, refu
 	case http.StatusBadRequest, http.StatusUnprocessableEntity:
 		return nil, said, nil
 	case http.StatusNotFound:
-		if strings.Contains(said, "model") {
+		if json.Valid(raw) && strings.Contains(message(raw), "model") { // and no page of a proxy
 			return nil, "", fmt.Errorf("%s does not serve model %s: %s", p.base, p.name, said)
 		}
 		return nil, "", fmt.Errorf("%s has no %s (%w): %s: is it the address of a vLLM or SGLang server?", p.base, path, errNoPath, said)

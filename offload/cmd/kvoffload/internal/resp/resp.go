@@ -122,8 +122,8 @@ func New(cfg Config) (*Server, error) {
 	return &Server{cfg: cfg, values: v, started: time.Now(), conns: make(map[*conn]struct{})}, nil
 }
 
-// Serve accepts connections until its context ends or Close is called, and returns nil then.
-// It closes the listener, not the connections. A TLS listener is one of tls.NewListener.
+// Serve accepts connections until its context ends, and returns nil then. It closes the listener,
+// not the connections. After Close it takes no connection, and waits for the end of its context. A TLS listener is one of tls.NewListener.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer l.Close()
 	stop := context.AfterFunc(ctx, func() { l.Close() })

@@ -43,6 +43,7 @@ type values struct {
 	kept     list.List // of *promise, the one that ends first in front
 	promised int64     // bytes of pages in promises; at most cfg.Promised
 	count    counts
+	logged   time.Time // when an error of the disk was
 
 	names names
 }
@@ -58,7 +59,7 @@ type counts struct {
 
 func newValues(cfg Config) (*values, error) {
 	v := &values{cfg: cfg, now: time.Now, halves: make(map[ref]*list.Element), promises: make(map[ref]*list.Element)}
-	disk := offload.Disk{Ingest: cfg.Ingest, MinMissing: 1, MinMissingPart: 1e-9}
+	disk := offload.Disk{Ingest: cfg.Ingest, MinMissing: 1, MinMissingPart: 1e-9, OnError: v.diskFailed}
 	if cfg.Segments != nil {
 		disk.Backend = cfg.Segments
 	}
@@ -75,6 +76,20 @@ func newValues(cfg Config) (*values, error) {
 		MemoryBytes: cfg.MemoryBytes, Policy: cfg.Policy, Disk: disk,
 	})
 	return v, err
+}
+
+// diskFailed logs an error of the disk, one a minute: a full disk has many.
+func (v *values) diskFailed(err error) {
+	v.mu.Lock()
+	now := v.now()
+	late := now.Sub(v.logged) >= time.Minute
+	if late {
+		v.logged = now
+	}
+	v.mu.Unlock()
+	if late {
+		v.cfg.Logf("%v; no other error of the disk is logged for a minute", err)
+	}
 }
 
 func readEpoch(name string) (uint64, error) {

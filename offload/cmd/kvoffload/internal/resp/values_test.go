@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -242,6 +243,30 @@ func TestReplacedAtOnce(t *testing.T) {
 		}
 		if got := both[0].ask("GET", "k"); got != bulk(values[0]) && got != bulk(values[1]) {
 			t.Fatalf("round %d: %.20q", i, got)
+		}
+	}
+}
+
+// TestDiskFails: values stay in memory when the disk takes none, and the log has an error a minute.
+func TestDiskFails(t *testing.T) {
+	cfg, at, dir := small(), newClock(), filepath.Join(t.TempDir(), "kv")
+	segments, err := offload.OpenSegments(offload.SegmentConfig{Dir: dir, Bytes: 1 << 20})
+	must(t, err)
+	t.Cleanup(func() { segments.Close() })
+	must(t, os.RemoveAll(dir)) // no file can be made
+	var log []string
+	cfg.Segments, cfg.Logf = segments, func(f string, a ...any) { log = append(log, fmt.Sprintf(f, a...)) }
+	s, sock := serveAt(t, cfg, at.now)
+	c := dial(t, sock)
+	for i := range 4 {
+		c.want(ok, "SET", "k", made("k", i, 100))
+		must(t, s.values.store.Flush(ctx))
+		c.want(bulk(made("k", i, 100)), "GET", "k")
+		if len(log) != 1+i/2 || !strings.Contains(log[0], "no such file") {
+			t.Fatalf("SET %d: %q", i, log)
+		}
+		if i == 1 {
+			at.advance(time.Minute)
 		}
 	}
 }
