@@ -44,6 +44,9 @@ type BlockFile = blockFile
 // MaxBlock returns the size of the largest block for segments.
 func (s *Segments) MaxBlock() int64 { return s.maxBlock() }
 
+// SegmentBytes returns the bound of a file.
+func (s *Segments) SegmentBytes() int64 { return s.cfg.SegmentBytes }
+
 // OpenSegmentsOn opens a directory with replaced files.
 func OpenSegmentsOn(cfg SegmentConfig, other func(BlockFile) BlockFile) (*Segments, error) {
 	return openSegments(cfg, func(name string, flag int) (blockFile, bool, error) {

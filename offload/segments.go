@@ -22,9 +22,12 @@ import (
 
 // SegmentConfig is what Segments are made of.
 type SegmentConfig struct {
-	Dir          string // is created if it is not there
-	Bytes        int64  // bound of all files, at every moment; at least two segments
-	SegmentBytes int64  // of a file; 0 is an eighth of Bytes, at most 64 GiB. A block has 8,288 bytes less, and at most 1 GiB
+	Dir   string // is created if it is not there
+	Bytes int64  // bound of all files, at every moment; at least two segments
+	// SegmentBytes is the bound of a file. 0 is an eighth of Bytes, but at most 2 GiB, or a 256th of
+	// Bytes if that is more. A block has 8,288 bytes less, and at most 1 GiB. Put waits while half a
+	// file is copied.
+	SegmentBytes int64
 	// Buffered writes through the page cache, where small blocks take 64 bytes more than
 	// theirs. Without it a block takes up to 4 KiB more.
 	Buffered bool
@@ -102,7 +105,7 @@ func OpenSegments(cfg SegmentConfig) (*Segments, error) {
 	// A header and a block fit in the least one. A place has 31 bits, of 64 bytes each.
 	const least, most = 4 * maxAlign, int64(1) << 36
 	if cfg.SegmentBytes == 0 {
-		cfg.SegmentBytes = min(cfg.Bytes/8, most)
+		cfg.SegmentBytes = min(cfg.Bytes/8, max(2<<30, cfg.Bytes/256), most)
 	}
 	if cfg.SegmentBytes < least || cfg.SegmentBytes > most || cfg.Bytes/2 < cfg.SegmentBytes {
 		return nil, fmt.Errorf("offload: segments of %d bytes in %d: a segment has %d to %d, and two fit", cfg.SegmentBytes, cfg.Bytes, least, most)

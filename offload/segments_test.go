@@ -691,7 +691,7 @@ func TestLargeBlocks(t *testing.T) {
 func TestOtherBounds(t *testing.T) {
 	cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 8 << 16, SegmentBytes: 1 << 16, Buffered: true}
 	src, next := [][]byte{make([]byte, 5000)}, 0
-	for _, bounds := range [][2]int64{{8 << 16, 1 << 16}, {4 << 16, 1 << 16}, {4 << 16, 2 << 16}, {7 << 16, 3 << 16}} {
+	for _, bounds := range [][2]int64{{8 << 16, 1 << 16}, {4 << 16, 1 << 16}, {4 << 16, 2 << 16}, {7 << 16, 3 << 16}, {7 << 16, 1 << 16}} {
 		cfg.Bytes, cfg.SegmentBytes = bounds[0], bounds[1]
 		s := openSegments(t, cfg)
 		for range 110 { // more than all files can have
@@ -709,13 +709,15 @@ func TestOtherBounds(t *testing.T) {
 	}
 }
 
-// TestLargeBound opens a directory of a tebibyte without SegmentBytes.
-func TestLargeBound(t *testing.T) {
-	s := openSegments(t, offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 40})
-	if n, err := s.Put(ctx, offload.SpaceID{}, numbered(1), [][]byte{make([]byte, 5000)}); n != 1 || err != nil {
-		t.Error(n, err)
+// TestSegmentBytes opens directories without SegmentBytes.
+func TestSegmentBytes(t *testing.T) {
+	for bytes, want := range map[int64]int64{1 << 30: 128 << 20, 180 << 30: 2 << 30, 1 << 40: 4 << 30, 1 << 50: 64 << 30} {
+		s := openSegments(t, offload.SegmentConfig{Dir: t.TempDir(), Bytes: bytes})
+		if n, err := s.Put(ctx, offload.SpaceID{}, numbered(1), [][]byte{make([]byte, 5000)}); n != 1 || err != nil || s.SegmentBytes() != want {
+			t.Errorf("%d bytes: segments of %d, want %d; %d blocks, %v", bytes, s.SegmentBytes(), want, n, err)
+		}
+		must(t, s.Close())
 	}
-	must(t, s.Close())
 }
 
 // TestBlockSizes has buffers and blocks of wrong sizes: each is an error that loses nothing.
