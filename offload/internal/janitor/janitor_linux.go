@@ -134,13 +134,18 @@ type Janitor struct {
 	complete int64 // blocks that were reported as stored
 	changes  []Change
 	count    counts
-	used     float64 // share of the disk
-	over     int64   // bytes that have to go for the disk
-	wanting  bool    // nothing is old enough to go
+	disk     disk
+	wanting  bool // nothing is old enough to go
 	logged   map[string]time.Time
 
 	mu    sync.Mutex // guards stats
 	stats Stats
+}
+
+// disk is the file system of a root.
+type disk struct {
+	used float64 // share
+	over int64   // bytes that have to go for it
 }
 
 // scans says when scans were, and are to be.
@@ -514,11 +519,11 @@ func (j *Janitor) measure(st *unix.Statfs_t) {
 	if total == 0 {
 		return
 	}
-	j.used = used / total
+	j.disk.used = used / total
 	switch {
 	case j.cfg.DiskHigh == 0:
-	case j.over > 0 || j.used > j.cfg.DiskHigh:
-		j.over = max(int64(used-j.cfg.DiskLow*total), 0)
+	case j.disk.over > 0 || j.disk.used > j.cfg.DiskHigh:
+		j.disk.over = max(int64(used-j.cfg.DiskLow*total), 0)
 	}
 }
 
@@ -528,7 +533,7 @@ func (j *Janitor) limit() int64 { return j.cfg.Bytes - j.cfg.Bytes/20 }
 
 // exceeds reports whether a block has to go, and that would be this one.
 func (j *Janitor) exceeds(b *block, now int64) bool {
-	return j.cfg.Bytes > 0 && j.table.size > j.limit() || j.over > 0 || j.aged(b, now)
+	return j.cfg.Bytes > 0 && j.table.size > j.limit() || j.disk.over > 0 || j.aged(b, now)
 }
 
 func (j *Janitor) aged(b *block, now int64) bool {
@@ -643,7 +648,7 @@ func (j *Janitor) evict(w *walk, slot uint32, now int64) {
 		j.table.drop(slot, rank)
 		size -= j.table.size
 		j.count.deletedBytes += size
-		j.over = max(j.over-size, 0)
+		j.disk.over = max(j.disk.over-size, 0)
 		if last {
 			break
 		}
@@ -731,7 +736,7 @@ func (j *Janitor) flush() {
 			Bytes: j.table.size, Blocks: j.complete, Incomplete: int64(j.table.len()) - j.complete, Left: left,
 			Deleted: j.count.deleted, DeletedBytes: j.count.deletedBytes, Temporary: j.count.temporary, Gone: j.count.gone,
 			Spared: j.count.spared, Errors: j.count.errors, Scans: j.count.scans, Overflows: j.count.overflows,
-			ScanSeconds: j.scans.took.Seconds(), DiskUsed: j.used, Over: j.wanting, Ready: j.count.scans > 0, Blind: blind, Unread: unread,
+			ScanSeconds: j.scans.took.Seconds(), DiskUsed: j.disk.used, Over: j.wanting, Ready: j.count.scans > 0, Blind: blind, Unread: unread,
 		}
 	})
 }
@@ -824,7 +829,7 @@ func (j *Janitor) DryRun(f func(Victim)) {
 			continue
 		}
 		f(Victim{Folder: j.list[b.space].Folder, Group: int(b.group), Hash: b.hex(), Bytes: b.size, Used: time.Unix(0, max(b.used, b.written))})
-		j.over = max(j.over-b.size, 0)
+		j.disk.over = max(j.disk.over-b.size, 0)
 		j.table.remove(slot)
 	}
 }

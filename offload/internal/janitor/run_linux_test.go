@@ -565,8 +565,8 @@ func TestDisk(t *testing.T) {
 	}
 	j.cfg.DiskHigh, j.cfg.DiskLow = 0.8, 0.5
 	j.measure(&unix.Statfs_t{Bsize: 1 << 20, Frsize: 1 << 12, Blocks: 1000, Bfree: 100, Bavail: 100})
-	if j.over != 400<<12 {
-		t.Errorf("%d bytes are over", j.over)
+	if j.disk.over != 400<<12 {
+		t.Errorf("%d bytes are over", j.disk.over)
 	}
 }
 
