@@ -259,7 +259,7 @@ func (c *sourceCheck) shared(claims map[loc][]Hash) error {
 			return fmt.Errorf("the names %v hold the key at %d, noted %v", want, l, got)
 		}
 	}
-	if several != s.shared.keys || (several == 0) != (s.shared.names == nil) || s.shared.names != nil && (s.shared.names.len() != len(claims) || s.shared.names.things.len() != noted) {
+	if several != s.shared.keys || several > 0 && s.shared.names == nil || s.shared.names != nil && (s.shared.names.len() != len(claims) || s.shared.names.things.len() != noted) {
 		return fmt.Errorf("%d of %d keys are shared, noted %d", several, len(claims), s.shared.keys)
 	}
 	return nil

@@ -18,9 +18,14 @@ type sharedName struct {
 
 // sharedKeys is the names of a source by their keys. Those of one key are rich.
 type sharedKeys struct {
-	names *byLoc[sharedName] // that hold something; nil: no key ever had two
+	names *byLoc[sharedName] // that hold something; nil: they are not recorded
 	keys  int                // with two names or more
+	due   int                // how many names have to go before all are forgotten
 }
+
+// recordPart is the part of the recorded names that have to go before all are forgotten. A key
+// may have a second name again and again, and each time all names would be recorded.
+const recordPart = 16
 
 // has reports whether two names that hold something have the key at l.
 func (k *sharedKeys) has(l loc) bool {
@@ -34,6 +39,7 @@ func (k *sharedKeys) remove(h Hash, l loc) {
 	if first == nil {
 		return
 	}
+	k.due--
 	things := &k.names.things
 	link := &first.next
 	switch {
@@ -46,6 +52,7 @@ func (k *sharedKeys) remove(h Hash, l loc) {
 		}
 	case first.next == 0:
 		k.names.remove(l)
+		k.forgetUnused()
 		return
 	default:
 		first.hash = things.at(first.next).hash
@@ -54,9 +61,15 @@ func (k *sharedKeys) remove(h Hash, l loc) {
 	*link = things.at(i).next
 	things.give(i)
 	if first.next == 0 {
-		if k.keys--; k.keys == 0 {
-			k.forget()
-		}
+		k.keys--
+		k.forgetUnused()
+	}
+}
+
+// forgetUnused forgets all names if no key has two of them.
+func (k *sharedKeys) forgetUnused() {
+	if k.keys == 0 && k.due <= 0 {
+		k.forget()
 	}
 }
 
@@ -123,6 +136,7 @@ func (s *source) noteShared() bool {
 			s.shared.names.add(l, sharedName{hash: h})
 		}
 	})
+	s.shared.due = s.shared.names.len() / recordPart
 	return true
 }
 

@@ -124,3 +124,25 @@ func TestManyClearsBesideStoresThatWait(t *testing.T) {
 		t.Errorf("%d clears took %v", len(changes)/2, took)
 	}
 }
+
+// A key that has a second name again and again does not have all names recorded each time.
+func TestManySecondNames(t *testing.T) {
+	m, err := newMemory(MemoryConfig{})
+	must(t, err)
+	defer m.Close()
+	f := filler{tb: t, m: m, r: rand.New(rand.NewPCG(1, 12))}
+	c := f.chain(30_000)
+	f.apply(0, c)
+	second := c
+	second.Hashes, second.Locals = []Hash{1}, c.Locals[:len(c.Locals)/len(c.Hashes)]
+	var changes []Change
+	for range 10_000 {
+		changes = append(changes, second, Change{Op: OpRemove, Hashes: second.Hashes})
+	}
+	if took := cputime.Of(func() { f.apply(0, changes...) }); took > time.Second {
+		t.Errorf("%d second names took %v", len(changes)/2, took)
+	}
+	if n := m.Describe(nil)[0].Blocks[TierGPU]; n != len(c.Hashes) {
+		t.Errorf("%d blocks are held", n)
+	}
+}

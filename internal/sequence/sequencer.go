@@ -62,7 +62,9 @@ func Digest(payload []byte) uint64 { return xxh3.Hash(payload) }
 // So a repeat never counts as a restart. A restart is noticed at the first message, unless the
 // engine's clock went back: then after 16 messages whose numbers are remembered (the last
 // 1,024, and some older ones), or when the numbers or the clock have passed the old ones. One
-// message with a number that is far too high stops a stream for at most 16 messages.
+// message with a number that is far too high stops a stream for at most 16 messages. One with a
+// time far ahead makes the next restart one whose clock went back: after a loss, a late message
+// may be newer than the second newest that was applied, and must not count as a restart.
 //
 // The zero value is a stream without messages. A Sequencer is not safe for concurrent use.
 type Sequencer struct {
