@@ -493,7 +493,18 @@ func TestCommands(t *testing.T) {
 	if n := strings.Count(out.String(), `"seq":0`); n != 1 {
 		t.Errorf("message 0 came %d times: %s", n, out.String())
 	}
-	for _, args := range [][]string{{"tail"}, {"tail", "a", "b"}, {"tail", "http://x"}, {"tail", "-x"}, {"healthcheck", "a", "b"}, {"healthcheck", "http://127.0.0.1:1/healthz"}} {
+	for _, args := range [][]string{{"-h"}, {"tail", "-h"}, {"check-config", "-h"}, {"-demo", "-h"}, {"healthcheck", "-h"}} {
+		var out bytes.Buffer
+		if err := run(t.Context(), args, &out, io.Discard); err != nil || out.String() != usage {
+			t.Errorf("%v: %v, %s", args, err, out.Bytes())
+		}
+	}
+	var late bytes.Buffer
+	year10000 := events.Message{Payload: fakeengine.Payload(maxTime, 0, fakeengine.NewPrompt(1, 16, 1).Stored(0, 1))}
+	if _, err := (&printer{to: json.NewEncoder(&late)}).IngestMessage(year10000); err != nil || !strings.Contains(late.String(), "BlockStored") {
+		t.Errorf("a time that JSON lacks: %v %s", err, late.Bytes())
+	}
+	for _, args := range [][]string{{"tail"}, {"tail", "a", "b"}, {"tail", "http://x"}, {"tail", "-x"}, {"healthcheck", "-x"}, {"healthcheck", "a", "b"}, {"healthcheck", "http://127.0.0.1:1/healthz"}} {
 		if err := run(t.Context(), args, io.Discard, io.Discard); err == nil {
 			t.Errorf("%v is accepted", args)
 		}
