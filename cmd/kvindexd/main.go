@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/cmd/kvindexd/internal/config"
+	"github.com/redis/go-redis/v9"
 )
 
 func main() {
@@ -78,6 +79,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
+	redis.SetLogger(redisLog{s.log})
 	return serve(ctx, s)
 }
 

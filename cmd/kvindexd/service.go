@@ -327,6 +327,13 @@ func (v *service) openRedis(ctx context.Context, options []kvindex.Option) error
 	return err
 }
 
+// redisLog writes the messages of Redis' client, which by itself writes them as plain text.
+type redisLog struct{ *slog.Logger }
+
+func (l redisLog) Printf(_ context.Context, format string, args ...any) {
+	l.Warn("redis", "message", fmt.Sprintf(format, args...))
+}
+
 // passes reports whether an error of Redis can end by itself: there is no answer, or the server
 // is starting, fails over or has too many clients.
 func passes(err error) bool {

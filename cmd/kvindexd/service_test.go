@@ -597,6 +597,25 @@ func TestRedis(t *testing.T) {
 	}
 }
 
+// The log of a process is JSON, with the messages of Redis' client, too.
+func TestLogOfRedis(t *testing.T) {
+	ctx, cancel := context.WithCancel(zmtptest.Context(t))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], "-redis=unix://"+filepath.Join(t.TempDir(), "none"), "-listen=127.0.0.1:0", "-admin=none", "-zmq-endpoint=none")
+	cmd.Env = append(os.Environ(), child+"=main")
+	out, err := cmd.StderrPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	lines := bufio.NewScanner(out)
+	for lines.Scan() && json.Valid(lines.Bytes()) && !strings.Contains(lines.Text(), `"msg":"redis","message":"redis: connection pool`) {
+	}
+	if !json.Valid(lines.Bytes()) {
+		t.Errorf("%s, %v", lines.Text(), lines.Err())
+	}
+	cancel()
+	_ = cmd.Wait()
+}
+
 // A service waits for a Redis that is away or starting, and logs that. It ends at any other error.
 func TestRedisAway(t *testing.T) {
 	dir, err := os.MkdirTemp("", "")
