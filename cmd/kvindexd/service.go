@@ -545,7 +545,7 @@ type gate struct {
 
 	mu           sync.Mutex           // guards the fields below
 	pods, models map[string]time.Time // when a topic has named them last
-	reported     bool
+	reported     bool                 // the log has the refusal since there was room last
 	tidied       time.Time
 }
 
@@ -586,6 +586,7 @@ func (g *gate) parse(text string) (pod, model string, err error) {
 	if g.full(pod, model) && time.Since(g.tidied) > goneAfter/10 {
 		g.tidied = time.Now()
 		g.tidy()
+		g.reported = g.reported && g.full(pod, model)
 	}
 	if g.full(pod, model) {
 		if !g.reported {

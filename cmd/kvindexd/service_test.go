@@ -281,6 +281,12 @@ func TestGateNames(t *testing.T) {
 		if pod, _, err := g.parse("kv@d@o"); err != nil || pod != "d" || len(ix.Pods(nil)) != 0 {
 			t.Errorf("a pod that is away keeps its place: %v", err)
 		}
+		for _, topic := range []string{"kv@e@o", "kv@f@o"} {
+			_, _, err = g.parse(topic)
+		}
+		if n := strings.Count(log.String(), "no further pods are heard"); err == nil || n != 2 {
+			t.Errorf("full again: %v, in the log %d times", err, n)
+		}
 	})
 }
 
