@@ -382,7 +382,7 @@ func (v *service) startFleet(ctx context.Context, sink events.Sink, running *syn
 		OnError: problem, Restored: v.unconfirmed(names),
 		OnChange: func(c events.FleetChange) {
 			v.log.Info("fleet", "change", c)
-			if c.Kind == "removed" {
+			if c.Kind == "removed" || c.Kind == "replaced" {
 				v.server.Forget(c.Pod.ID)
 			}
 		},

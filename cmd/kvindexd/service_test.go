@@ -13,6 +13,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -38,6 +39,7 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 	"github.com/kvindex/kvindex/kvindextest"
+	"github.com/kvindex/kvindex/route"
 )
 
 // journal is a log that tests read.
@@ -201,6 +203,47 @@ func TestDrain(t *testing.T) {
 	defer ready.Close()
 	if text := until(t, ready.URL+"/readyz", 503); !strings.Contains(text, `"draining":"the service ends"`) {
 		t.Errorf("a service that drains is ready but for %s", text)
+	}
+}
+
+// A pod that another one replaces takes its load with it.
+func TestReplaced(t *testing.T) {
+	replace := make(chan struct{})
+	public, _, _ := running(t, settings{server: server.Config{Model: "m", Policy: route.LeastRequests}, sources: []events.Source{{
+		Name: "test", Run: func(ctx context.Context, set func([]events.Pod) error) error {
+			pods := []events.Pod{{ID: "a", UID: "1", Model: "m", Host: "127.0.0.1", Port: 1}, {ID: "b", Model: "m", Host: "127.0.0.1", Port: 2}}
+			err := set(pods)
+			<-replace
+			pods[0].UID = "2"
+			err = errors.Join(err, set(pods))
+			<-ctx.Done()
+			return err
+		}}}})
+	until(t, public+"/readyz", 200)
+	ctx := zmtptest.Context(t)
+	choose := func(fields string) (id, pod string) {
+		for {
+			code, got := post(t, public+"/v1/select", `{"tokens": [1]`+fields+`}`)
+			var s struct{ ID, Pod string }
+			must(t, json.Unmarshal([]byte(got), &s))
+			if code == 200 || ctx.Err() != nil { // 503: the Fleet has no pods yet
+				return s.ID, s.Pod
+			}
+		}
+	}
+	for range 3 {
+		choose(`, "pods": ["a"]`)
+	}
+	choose(`, "pods": ["b"]`)
+	close(replace)
+	for {
+		id, pod := choose("")
+		if pod == "a" {
+			break
+		}
+		if post(t, public+"/v1/done", `{"id": "`+id+`", "failed": true}`); ctx.Err() != nil {
+			t.Fatal("the new a has the load of the old one")
+		}
 	}
 }
 
