@@ -235,11 +235,7 @@ func (x *exchange) release() {
 // complete answers the body, which is complete, and the headers if they wait. end means that no
 // trailers follow.
 func (x *exchange) complete(end bool) error {
-	body := x.body
-	if x.partial {
-		body = nil
-	}
-	chosen, err := x.choose(body)
+	chosen, err := x.choose(x.body)
 	if err != nil {
 		return err
 	}
@@ -313,13 +309,17 @@ func (x *exchange) choose(body []byte) (*choice, error) {
 			return nil, err
 		}
 	}
-	k, err := x.Picker.Pick(x.srv.Context(), &x.request)
+	ctx := x.srv.Context()
+	if x.partial {
+		ctx = unscored{ctx}
+	}
+	k, err := x.Picker.Pick(ctx, &x.request)
 	if err == nil && !reachable(k.Pod) { // a pod may have no host yet
 		k.Failed()
 		if err := x.limit(); err != nil {
 			return nil, err
 		}
-		k, err = x.Picker.Pick(x.srv.Context(), &x.request)
+		k, err = x.Picker.Pick(ctx, &x.request)
 	}
 	if err != nil {
 		return nil, &refusal{picker.Status(err), err.Error()}
@@ -340,6 +340,14 @@ func (x *exchange) choose(body []byte) (*choice, error) {
 	}
 	return c, nil
 }
+
+// unscored is the context of a request whose body is not whole. The Picker then picks by load, and
+// estimates the prompt by the bytes that have come.
+type unscored struct{ context.Context }
+
+var errPartial = fmt.Errorf("epp: the body is not whole: %w", context.Canceled)
+
+func (unscored) Err() error { return errPartial }
 
 // reachable reports whether the pod has an address for the gateway.
 func reachable(pod picker.Pod) bool {

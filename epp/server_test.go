@@ -427,8 +427,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestMaxBuffered: a request whose body exceeds the bound is not scored, and the body comes back. The
-// memory of a body is free when its answer begins or its request ends.
+// TestMaxBuffered: a request whose body exceeds the bound is not scored, its bytes count as load, and
+// the body comes back. The memory of a body is free when its answer begins or its request ends.
 func TestMaxBuffered(t *testing.T) {
 	p := newPool(t, picker.Config{Model: "m"}, 4)
 	body := p.body()
@@ -445,6 +445,8 @@ func TestMaxBuffered(t *testing.T) {
 			defer mu.Unlock()
 			if k.CachedTokens > 0 {
 				scored++
+			} else if k.Err == nil || k.PromptTokens < len(body)/40 {
+				t.Errorf("picked by load for %d bytes: %d tokens, %v", len(body), k.PromptTokens, k.Err)
 			}
 		}})
 		v := envoy{stub: stub, request: request, back: duplex}

@@ -230,8 +230,8 @@ func (p *Picker) score(ctx context.Context, k *Pick, s *scratch) error {
 	if s.request.Model != "" || !errors.Is(err, kvindex.ErrRequest) {
 		return err
 	}
-	body, bad := chat.Parse(s.request.Path, s.request.Body)
-	if bad != nil || body.Model != "" {
+	body, _ := chat.Parse(s.request.Path, s.request.Body)
+	if body == nil || body.Model != "" {
 		return err
 	}
 	// Engines accept a body that names no model.

@@ -351,9 +351,11 @@ func TestPickWithoutModel(t *testing.T) {
 		{`, "metadata": {"model": "x"}`, 16, 1},
 		{`, "model": null`, 16, 1},
 		{`, "mo\u0064el": "other"`, 0, 0},
+		{`, "MODEL": "other"`, 16, 0},
+		{`, "prompt": ["a", "b"], "metadata": {"model": "x"}`, 0, 1},
 	} {
 		before := ix.Stats().Scores.Outcomes["bad_request"]
-		pick, err := p.Pick(t.Context(), &kvindex.Request{Body: []byte(`{"prompt": ` + tokens + c.more + `}`)})
+		pick, err := p.Pick(t.Context(), &kvindex.Request{Path: "/v1/completions", Body: []byte(`{"prompt": ` + tokens + c.more + `}`)})
 		if err != nil || (pick.Err != nil) != (c.cached == 0) || pick.CachedTokens != c.cached || c.cached > 0 && pick.Pod.Name != "b" {
 			t.Errorf("%s: %v, %+v", c.more, err, pick)
 		}

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/cmd/kvindexd/internal/config"
+	"github.com/redis/go-redis/v9"
 )
 
 func main() {
@@ -47,8 +48,16 @@ and a key ("blockSize": 16) of the JSON file that -config names. docs/kvindexd-c
 describes them.
 `
 
-// run runs the command that the arguments name.
+// run runs the command that the arguments name, or prints the usage.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	err := command(ctx, args, stdout, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		_, err = io.WriteString(stdout, usage)
+	}
+	return err
+}
+
+func command(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if rest := slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "-demo" || a == "--demo" }); len(rest) < len(args) {
 		return demo(ctx, rest, stdout, stderr)
 	}
@@ -67,13 +76,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		}
 	}
 	s, err := loadSettings(args, stderr)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		_, err = io.WriteString(stdout, usage)
-		return err
-	case err != nil:
+	if err != nil {
 		return err
 	}
+	redis.SetLogger(redisLog{s.log})
 	return serve(ctx, s)
 }
 
@@ -85,8 +91,13 @@ func logger(w io.Writer, level slog.Level) *slog.Logger {
 // healthcheck requests /healthz of a service: that of the URL in args, or else the one that the
 // environment's settings describe.
 func healthcheck(ctx context.Context, args []string) error {
-	var url string
-	switch len(args) {
+	set := flag.NewFlagSet("healthcheck", flag.ContinueOnError)
+	set.SetOutput(io.Discard)
+	if err := set.Parse(args); err != nil {
+		return err
+	}
+	url := set.Arg(0)
+	switch set.NArg() {
 	case 0:
 		c, err := config.Load(nil, os.Environ(), os.ReadFile)
 		if err != nil {
@@ -98,7 +109,6 @@ func healthcheck(ctx context.Context, args []string) error {
 		}
 		url = "http://" + net.JoinHostPort(host, port) + "/healthz"
 	case 1:
-		url = args[0]
 	default:
 		return errors.New("healthcheck takes one URL at most")
 	}

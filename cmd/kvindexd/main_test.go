@@ -31,8 +31,9 @@ import (
 
 var kills = flag.Int("kills", 3, "times that TestKilled kills a service and ends another; long form: 20")
 
-// child is the environment variable with the settings of a service in a child process.
-const child = "KVINDEXD_TEST_CHILD"
+// child is the environment variable with the settings of a service in a child process, or "main" for
+// a child process that is the program.
+const child = "TEST_OF_KVINDEXD"
 
 type childSettings struct {
 	Pods     []events.Pod
@@ -40,10 +41,14 @@ type childSettings struct {
 }
 
 func TestMain(m *testing.M) {
-	if text := os.Getenv(child); text != "" {
+	switch text := os.Getenv(child); text {
+	case "":
+		zmtptest.Main(m)
+	case "main":
+		main()
+	default:
 		os.Exit(runChild(text))
 	}
-	zmtptest.Main(m)
 }
 
 func runChild(text string) int {

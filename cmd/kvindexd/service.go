@@ -327,6 +327,13 @@ func (v *service) openRedis(ctx context.Context, options []kvindex.Option) error
 	return err
 }
 
+// redisLog writes the messages of Redis' client, which by itself writes them as plain text.
+type redisLog struct{ *slog.Logger }
+
+func (l redisLog) Printf(_ context.Context, format string, args ...any) {
+	l.Warn("redis", "message", fmt.Sprintf(format, args...))
+}
+
 // passes reports whether an error of Redis can end by itself: there is no answer, or the server
 // is starting, fails over or has too many clients.
 func passes(err error) bool {
@@ -375,7 +382,7 @@ func (v *service) startFleet(ctx context.Context, sink events.Sink, running *syn
 		OnError: problem, Restored: v.unconfirmed(names),
 		OnChange: func(c events.FleetChange) {
 			v.log.Info("fleet", "change", c)
-			if c.Kind == "removed" {
+			if c.Kind == "removed" || c.Kind == "replaced" {
 				v.server.Forget(c.Pod.ID)
 			}
 		},
@@ -538,7 +545,7 @@ type gate struct {
 
 	mu           sync.Mutex           // guards the fields below
 	pods, models map[string]time.Time // when a topic has named them last
-	reported     bool
+	reported     bool                 // the log has the refusal since there was room last
 	tidied       time.Time
 }
 
@@ -579,6 +586,7 @@ func (g *gate) parse(text string) (pod, model string, err error) {
 	if g.full(pod, model) && time.Since(g.tidied) > goneAfter/10 {
 		g.tidied = time.Now()
 		g.tidy()
+		g.reported = g.reported && g.full(pod, model)
 	}
 	if g.full(pod, model) {
 		if !g.reported {

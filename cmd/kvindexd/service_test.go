@@ -13,6 +13,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -38,6 +39,7 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 	"github.com/kvindex/kvindex/kvindextest"
+	"github.com/kvindex/kvindex/route"
 )
 
 // journal is a log that tests read.
@@ -204,6 +206,47 @@ func TestDrain(t *testing.T) {
 	}
 }
 
+// A pod that another one replaces takes its load with it.
+func TestReplaced(t *testing.T) {
+	replace := make(chan struct{})
+	public, _, _ := running(t, settings{server: server.Config{Model: "m", Policy: route.LeastRequests}, sources: []events.Source{{
+		Name: "test", Run: func(ctx context.Context, set func([]events.Pod) error) error {
+			pods := []events.Pod{{ID: "a", UID: "1", Model: "m", Host: "127.0.0.1", Port: 1}, {ID: "b", Model: "m", Host: "127.0.0.1", Port: 2}}
+			err := set(pods)
+			<-replace
+			pods[0].UID = "2"
+			err = errors.Join(err, set(pods))
+			<-ctx.Done()
+			return err
+		}}}})
+	until(t, public+"/readyz", 200)
+	ctx := zmtptest.Context(t)
+	choose := func(fields string) (id, pod string) {
+		for {
+			code, got := post(t, public+"/v1/select", `{"tokens": [1]`+fields+`}`)
+			var s struct{ ID, Pod string }
+			must(t, json.Unmarshal([]byte(got), &s))
+			if code == 200 || ctx.Err() != nil { // 503: the Fleet has no pods yet
+				return s.ID, s.Pod
+			}
+		}
+	}
+	for range 3 {
+		choose(`, "pods": ["a"]`)
+	}
+	choose(`, "pods": ["b"]`)
+	close(replace)
+	for {
+		id, pod := choose("")
+		if pod == "a" {
+			break
+		}
+		if post(t, public+"/v1/done", `{"id": "`+id+`", "failed": true}`); ctx.Err() != nil {
+			t.Fatal("the new a has the load of the old one")
+		}
+	}
+}
+
 // The topics of engines that connect name their pods, up to the bound.
 func TestGate(t *testing.T) {
 	at := make(chan string, 1)
@@ -280,6 +323,12 @@ func TestGateNames(t *testing.T) {
 		time.Sleep(2 * goneAfter)
 		if pod, _, err := g.parse("kv@d@o"); err != nil || pod != "d" || len(ix.Pods(nil)) != 0 {
 			t.Errorf("a pod that is away keeps its place: %v", err)
+		}
+		for _, topic := range []string{"kv@e@o", "kv@f@o"} {
+			_, _, err = g.parse(topic)
+		}
+		if n := strings.Count(log.String(), "no further pods are heard"); err == nil || n != 2 {
+			t.Errorf("full again: %v, in the log %d times", err, n)
 		}
 	})
 }
@@ -493,7 +542,18 @@ func TestCommands(t *testing.T) {
 	if n := strings.Count(out.String(), `"seq":0`); n != 1 {
 		t.Errorf("message 0 came %d times: %s", n, out.String())
 	}
-	for _, args := range [][]string{{"tail"}, {"tail", "a", "b"}, {"tail", "http://x"}, {"tail", "-x"}, {"healthcheck", "a", "b"}, {"healthcheck", "http://127.0.0.1:1/healthz"}} {
+	for _, args := range [][]string{{"-h"}, {"tail", "-h"}, {"check-config", "-h"}, {"-demo", "-h"}, {"healthcheck", "-h"}} {
+		var out bytes.Buffer
+		if err := run(t.Context(), args, &out, io.Discard); err != nil || out.String() != usage {
+			t.Errorf("%v: %v, %s", args, err, out.Bytes())
+		}
+	}
+	var late bytes.Buffer
+	year10000 := events.Message{Payload: fakeengine.Payload(maxTime, 0, fakeengine.NewPrompt(1, 16, 1).Stored(0, 1))}
+	if _, err := (&printer{to: json.NewEncoder(&late)}).IngestMessage(year10000); err != nil || !strings.Contains(late.String(), "BlockStored") {
+		t.Errorf("a time that JSON lacks: %v %s", err, late.Bytes())
+	}
+	for _, args := range [][]string{{"tail"}, {"tail", "a", "b"}, {"tail", "http://x"}, {"tail", "-x"}, {"healthcheck", "-x"}, {"healthcheck", "a", "b"}, {"healthcheck", "http://127.0.0.1:1/healthz"}} {
 		if err := run(t.Context(), args, io.Discard, io.Discard); err == nil {
 			t.Errorf("%v is accepted", args)
 		}
@@ -584,6 +644,25 @@ func TestRedis(t *testing.T) {
 	if err := serve(t.Context(), settings{listen: "127.0.0.1:0", redis: "redis://:secret@host:port", log: slog.New(slog.DiscardHandler)}); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Error(err)
 	}
+}
+
+// The log of a process is JSON, with the messages of Redis' client, too.
+func TestLogOfRedis(t *testing.T) {
+	ctx, cancel := context.WithCancel(zmtptest.Context(t))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], "-redis=unix://"+filepath.Join(t.TempDir(), "none"), "-listen=127.0.0.1:0", "-admin=none", "-zmq-endpoint=none")
+	cmd.Env = append(os.Environ(), child+"=main")
+	out, err := cmd.StderrPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	lines := bufio.NewScanner(out)
+	for lines.Scan() && json.Valid(lines.Bytes()) && !strings.Contains(lines.Text(), `"msg":"redis","message":"redis: connection pool`) {
+	}
+	if !json.Valid(lines.Bytes()) {
+		t.Errorf("%s, %v", lines.Text(), lines.Err())
+	}
+	cancel()
+	_ = cmd.Wait()
 }
 
 // A service waits for a Redis that is away or starting, and logs that. It ends at any other error.

@@ -42,6 +42,8 @@ func tail(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 
 var kinds = map[events.Kind]string{events.Stored: "BlockStored", events.Removed: "BlockRemoved", events.Cleared: "AllBlocksCleared"}
 
+const maxTime = 253402300800 // the year 10,000 in seconds: JSON has no later times
+
 // A printer is a sink that prints events.
 type printer struct {
 	tokens bool
@@ -82,7 +84,7 @@ func (p *printer) IngestMessage(m events.Message) (events.Receipt, error) {
 		return events.Receipt{Applied: true}, p.to.Encode(line{Seq: m.Seq, Error: err.Error()})
 	}
 	at := line{Seq: m.Seq, Rank: b.Rank, Unknown: b.Unrecognized}
-	if b.Time > 0 && b.Time < 1<<40 {
+	if b.Time > 0 && b.Time < maxTime {
 		at.Time = time.UnixMicro(int64(b.Time * 1e6)).UTC()
 	}
 	if len(b.Events) == 0 {

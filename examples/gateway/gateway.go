@@ -196,6 +196,9 @@ var (
 	errLate     = fmt.Errorf("no byte of an answer came in time: %w", context.DeadlineExceeded)
 )
 
+// maxTries bounds the pods that get a request: one that kills engines must not reach all of them.
+const maxTries = 3
+
 // RoundTrip returns the first answer that a pod begins, else the result of the last attempt.
 func (a attempts) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx := req.Context()
@@ -203,7 +206,7 @@ func (a attempts) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
+	for try := 1; ; try++ {
 		resp, err := a.send(req, pick)
 		if err == nil && !unavailable(resp.StatusCode) {
 			a.health.succeed(pick.Pod.Name)
@@ -223,6 +226,10 @@ func (a attempts) RoundTrip(req *http.Request) (*http.Response, error) {
 			a.log.Printf("pod %s: %v", pick.Pod.Name, err)
 		}
 		a.health.fail(pick.Pod.Name)
+		if try == maxTries {
+			pick.Failed()
+			return resp, err
+		}
 		next, none := pick.Next(ctx)
 		if none != nil {
 			return resp, err

@@ -157,6 +157,19 @@ func TestGone(t *testing.T) {
 	}
 }
 
+// TestMaxTries: a request reaches three pods at most.
+func TestMaxTries(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	r := newRig(t, wide, kvindextest.EngineConfig{}, "a", "b", "c", "d")
+	for _, e := range r.engines {
+		e.FailHTTP(1, http.StatusServiceUnavailable)
+	}
+	if a := r.post("/v1/chat/completions", "1", "", hello, false); a.status != http.StatusServiceUnavailable || r.failovers() != 2 {
+		t.Errorf("%d of %s, %v, %d failovers: %s", a.status, a.pod, a.err, r.failovers(), a.body)
+	}
+	r.quiet()
+}
+
 // TestUnavailable: when all pods answer 503, the client gets the 503.
 func TestUnavailable(t *testing.T) {
 	zmtptest.NoLeaks(t)

@@ -18,6 +18,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -105,6 +106,9 @@ func healthcheck(ctx context.Context, args []string) error {
 	return err
 }
 
+// ofSelector are the flags that have a meaning with -selector alone.
+var ofSelector = []string{"namespace", "event-port", "replay-port", "tiers-port", "ranks-label"}
+
 func parse(args []string) (*options, error) {
 	o := new(options)
 	f := flag.NewFlagSet("kvindex-epp", flag.ContinueOnError)
@@ -150,6 +154,10 @@ func parse(args []string) (*options, error) {
 	refuse(f.NArg() > 0, "%q is no flag", f.Args())
 	refuse(o.model == "", "-model is missing")
 	refuse((o.pods == "") == (o.selector == ""), "either -pods or -selector is needed")
+	refuse(o.dir == "" && o.engineVersion != "", "-vllm needs -model-dir")
+	f.Visit(func(given *flag.Flag) {
+		refuse(o.pods != "" && slices.Contains(ofSelector, given.Name), "-%s has no meaning without -selector", given.Name)
+	})
 	refuse(o.targetPort < 1 || o.targetPort > 65535, "-target-port is %d", o.targetPort)
 	refuse((o.cert == "") != (o.key == ""), "-tls-cert and -tls-key need each other")
 	refuse(o.insecure && o.cert != "", "-insecure and -tls-cert exclude each other")

@@ -144,6 +144,7 @@ func TestMistakes(t *testing.T) {
 		{"-model m -pods a -tls-cert c", []string{"-tls-cert and -tls-key"}},
 		{"-model m -pods a -tls-cert c -tls-key k -insecure", []string{"-insecure and -tls-cert exclude"}},
 		{"-model m -pods a -nonsense", []string{"-nonsense"}},
+		{"-model m -pods a -vllm 0.31 -event-port 6000 -namespace n", []string{"-vllm needs -model-dir", "-event-port has no meaning", "-namespace has no meaning"}},
 	} {
 		_, err := parse(strings.Fields(c.args))
 		for _, want := range c.want {

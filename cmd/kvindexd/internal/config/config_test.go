@@ -258,7 +258,7 @@ func TestOrder(t *testing.T) {
 		}
 	}
 	// A boolean flag needs no value, and an empty variable is ignored.
-	c := mustLoad(t, []string{"-dns-srv", "-v", "4"}, []string{"BLOCK_SIZE="}, "")
+	c := mustLoad(t, []string{"-dns-srv", "-v", "4", "-log-level=debug"}, []string{"BLOCK_SIZE="}, "")
 	if !c.DNSSRV || c.Log != slog.LevelDebug || c.BlockTokens != 16 {
 		t.Error(c.DNSSRV, c.Log, c.BlockTokens)
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"math"
 	"net"
 	"net/url"
@@ -438,9 +437,9 @@ func level(s string) (string, error) {
 		return "", err
 	}
 	if n >= 4 {
-		return slog.LevelDebug.String(), nil
+		return "debug", nil
 	}
-	return slog.LevelInfo.String(), nil
+	return "info", nil
 }
 
 func port(s string) (string, error) {

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"maps"
 	"net/http"
+	"net/http/httptest"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/cmd/kvindexd/internal/server"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 	"github.com/kvindex/kvindex/kvindextest"
 )
 
@@ -220,6 +223,53 @@ func TestReady(t *testing.T) {
 			t.Errorf("%s without an index: %d %s", ask, w.code, said)
 		}
 	}
+}
+
+// stuck is a Sink whose RemovePod waits.
+type stuck struct {
+	events.Sink
+	called, goOn chan struct{}
+}
+
+func (s stuck) RemovePod(pod string) error {
+	close(s.called)
+	<-s.goOn
+	return s.Sink.RemovePod(pod)
+}
+
+// A pod that was removed is no rank that must be live, even if its blocks are not forgotten yet.
+func TestReadyRemoved(t *testing.T) {
+	ix, err := kvindex.New()
+	must(t, err)
+	defer ix.Close()
+	sink := stuck{ix.Sink(), make(chan struct{}), make(chan struct{})}
+	f, err := events.NewFleet(sink, events.FleetConfig{})
+	must(t, err)
+	ctx, cancel := context.WithCancel(zmtptest.Context(t))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = f.Run(ctx)
+	}()
+	s := server.New(server.Config{ReadyShare: 1})
+	s.Open(ix, f)
+	code := func() int {
+		w := httptest.NewRecorder()
+		s.Public().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+		return w.Code
+	}
+	must(t, f.Put("x", events.Pod{ID: "away", Model: "m", Host: "127.0.0.1", Port: 1}))
+	for code() != 503 && ctx.Err() == nil { // the Fleet's Run has not begun the stream yet
+		runtime.Gosched()
+	}
+	f.Remove("x", "away")
+	<-sink.called
+	if got := code(); got != 200 {
+		t.Errorf("without the pod: %d", got)
+	}
+	close(sink.goOn)
+	cancel()
+	<-ended
 }
 
 // A blocked index delays a request until the deadline at most.

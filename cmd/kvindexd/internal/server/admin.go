@@ -120,7 +120,10 @@ func (s *Server) deletePod(r call) (any, error) {
 
 // ingest applies a payload in the form in which an engine publishes it.
 func (s *Server) ingest(r call) (any, error) {
-	q := r.URL.Query()
+	q, err := queryOf(r.Request, "model", "stream", "seq")
+	if err != nil {
+		return nil, err
+	}
 	m := kvindex.Message{Pod: r.PathValue("pod"), Model: q.Get("model"), Stream: q.Get("stream"), Payload: r.body}
 	if m.Model == "" {
 		if m.Model = s.cfg.Model; m.Model == "" {
@@ -140,7 +143,6 @@ func (s *Server) ingest(r call) (any, error) {
 		}
 		return out, r.ix.Ingest(m.Pod, m.Model, m.Payload)
 	}
-	var err error
 	if m.Seq, err = strconv.ParseUint(q.Get("seq"), 10, 64); err != nil {
 		return nil, bad("seq: %.40q is no number of a message", q.Get("seq"))
 	}

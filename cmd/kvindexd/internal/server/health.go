@@ -52,7 +52,7 @@ func (s *Server) silent() string {
 	ranks, live := 0, 0
 	for _, p := range c.fleet.Pods(nil) {
 		for _, l := range p.Streams {
-			if l.Tiers {
+			if l.Tiers || l.Link == "ending" {
 				continue
 			}
 			if ranks++; l.Link == "live" {

@@ -11,7 +11,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -258,6 +260,21 @@ func decode(body []byte, v any, strict bool) error {
 		return bad("body: not JSON: it ends too early")
 	}
 	return bad("body: %s", strings.TrimPrefix(err.Error(), "json: ")) // for instance of an unknown field
+}
+
+// queryOf returns the query of a request. It refuses parameters other than names: a misspelt one
+// would have no effect.
+func queryOf(r *http.Request, names ...string) (url.Values, error) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, bad("query: %v", err)
+	}
+	for name := range query {
+		if !slices.Contains(names, name) {
+			return nil, bad("%.40s: the query can have %s", name, strings.Join(names, ", "))
+		}
+	}
+	return query, nil
 }
 
 // loneSurrogate reports whether JSON has a \u escape for half of a surrogate pair, which no

@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"embed"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -88,6 +89,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	ctx, end := context.WithTimeout(context.Background(), sessionTime)
 	begun := session{rand.Text(), ctx, end}
 	s.mu.Lock()
+	s.sessions = slices.DeleteFunc(s.sessions, func(of session) bool { return of.ctx.Err() != nil })
 	if len(s.sessions) == maxSessions {
 		s.sessions[0].end() // the oldest
 		s.sessions = s.sessions[1:]

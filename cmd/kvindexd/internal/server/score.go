@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
 // A request is a kvindex.Request as JSON.
@@ -54,16 +55,13 @@ func (s *Server) of(q *request) (*kvindex.Request, error) {
 		r.Media = append(r.Media, kvindex.Media{Hash: m.Hash, Offset: m.Offset, Length: m.Length})
 	}
 	if r.Model == "" {
-		var named struct {
-			Model string `json:"model"`
-		}
 		if r.Body != nil {
-			_ = json.Unmarshal(r.Body, &named) // the library reports a malformed body
+			// The library reports a body that cannot be read.
+			if body, _ := chat.Parse(r.Path, r.Body); body == nil || body.Model != "" {
+				return r, nil
+			}
 		}
-		if named.Model == "" {
-			r.Model = s.cfg.Model
-		}
-		if named.Model == "" && r.Model == "" {
+		if r.Model = s.cfg.Model; r.Model == "" {
 			return nil, bad("model: it is missing, and the service has no model of its own")
 		}
 	}
@@ -121,7 +119,14 @@ func (s *Server) score(r call) (any, error) {
 
 // explain answers GET with the request in the query, and POST with a body as for /v1/score.
 func (s *Server) explain(r call) (any, error) {
-	query := r.URL.Query()
+	names := []string{"pod"}
+	if r.Method != http.MethodPost {
+		names = append(names, "model", "adapter", "prompt")
+	}
+	query, err := queryOf(r.Request, names...)
+	if err != nil {
+		return nil, err
+	}
 	q := request{Model: query.Get("model"), Adapter: query.Get("adapter"), Prompt: query.Get("prompt")}
 	if r.Method == http.MethodPost {
 		q = request{}

@@ -148,7 +148,7 @@ func (s *Server) noIndex() *failure {
 // Drain makes the service not ready. Requests are still answered.
 func (s *Server) Drain() { s.draining.Store(true) }
 
-// Forget drops the load of a pod that has gone.
+// Forget drops the load of a pod that has gone, or that another one replaces.
 func (s *Server) Forget(pod string) { s.loads.Forget(pod) }
 
 // Close ends all reservations and sessions.

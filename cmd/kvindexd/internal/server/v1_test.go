@@ -47,6 +47,7 @@ func TestScore(t *testing.T) {
 		"rendered":         js(map[string]any{"prompt": text, "rendered": true}),
 		"chat":             `{"body": {"model": "m", ` + messages + `}}`,
 		"chat of no model": `{"body": {` + messages + `}}`,
+		"chat of a MODEL":  `{"body": {"MODEL": "other", ` + messages + `}}`,
 		"Messages":         `{"path": "/v1/messages", "body": {"model": "m", "max_tokens": 1, ` + messages + `}}`,
 		"completion":       `{"body": {"model": "m", "add_special_tokens": false, "prompt": ` + js(text) + `}}`,
 		"ids of SGLang":    `{"path": "/generate", "body": {"input_ids": ` + js(tokensOf(text, false)) + `}}`,
@@ -101,6 +102,7 @@ func TestScore(t *testing.T) {
 		{`{"tokens": [1], "media": [{"offset": 1}]}`, 400, "Hash"},
 		{`{"prompt": "x", "model": "other"}`, 404, "no tokenizer"},
 		{`{"body": {"model": "other", ` + messages + `}}`, 404, "no tokenizer"},
+		{`{"body": {"model": "other", "MODEL": "", ` + messages + `}}`, 404, "no tokenizer"},
 		{`{"body": {"prompt": ["a", "b"]}}`, 422, "prompts"},
 		{`{"body": {"input": "x", "model": "m"}, "path": "/v1/embeddings"}`, 422, "not read"},
 		{`{"body": {"messages": []}}`, 400, "messages"},
@@ -313,6 +315,11 @@ func TestAdmin(t *testing.T) {
 		{"POST", "events/c?model=m", "\x01", 400, "malformed"},
 		{"GET", "explain?model=m&prompt=x", "", 400, "pod: "},
 		{"GET", "explain?pod=a", "", 400, "prompt: "},
+		{"GET", "explain?pod=a&model=m&prompt=x&salt=y", "", 400, "salt: the query can have pod, model, adapter, prompt"},
+		{"POST", "explain?pod=a&model=m", `{"tokens": [1]}`, 400, "model: the query can have pod"},
+		{"POST", "events/c?model=m&sequence=1", "", 400, "sequence: the query can have model, stream, seq"},
+		{"POST", "events/c?model=m&seq=%z", "", 400, "query: "},
+		{"GET", "watch?name=c", "", 400, "name: the query can have pod, model"},
 		{"POST", "explain?pod=a", `{"tokens": [1], "model": "m", "top": -1}`, 400, "top: "},
 	} {
 		if code, got, _ := exchange(t, c.method, admin+c.path, c.body); code != c.code || !strings.Contains(got, c.want) {

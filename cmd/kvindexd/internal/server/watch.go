@@ -486,9 +486,12 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 		write(w, http.StatusBadRequest, fail("body: there is none in a request for messages"))
 		return
 	}
-	query := r.URL.Query()
-	if query.Has("model") && !query.Has("pod") {
-		write(w, http.StatusBadRequest, fail("pod: it is missing in the query"))
+	query, err := queryOf(r, "pod", "model")
+	if err == nil && query.Has("model") && !query.Has("pod") {
+		err = bad("pod: it is missing in the query")
+	}
+	if err != nil {
+		write(w, statusOf(err, false), fail("%v", err))
 		return
 	}
 	if s.viewers.Add(1) > maxViewers {
