@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/big"
 	"strings"
+
+	"github.com/kvindex/kvindex/internal/jinja/exception"
 )
 
 // binary returns Python's a op b for one of + - * / // %. It lacks ints beyond 64 bits, floats
@@ -17,7 +19,7 @@ func (m *machine) binary(op string, a, b Value) (Value, error) {
 	case isNumber(a) && isNumber(b):
 		return floats(op, a, b)
 	case isMarkup(a) || isMarkup(b):
-		return nil, unsupported("%s of a Markup", op)
+		return nil, exception.Unsupported("%s of a Markup", op)
 	}
 	if s, ok := a.(string); ok && op == "%" {
 		return m.percent(s, b)
@@ -27,7 +29,7 @@ func (m *machine) binary(op string, a, b Value) (Value, error) {
 			return nil, u.fail()
 		}
 		if _, ok := v.(*View); ok && op == "-" {
-			return nil, unsupported("a difference of sets")
+			return nil, exception.Unsupported("a difference of sets")
 		}
 	}
 	switch op {
@@ -45,7 +47,7 @@ func (m *machine) binary(op string, a, b Value) (Value, error) {
 }
 
 func operandError(op string, a, b Value) error {
-	return raise("TypeError", "unsupported operand type(s) for %s: '%s' and '%s'", op, typeName(a), typeName(b))
+	return exception.New("TypeError", "unsupported operand type(s) for %s: '%s' and '%s'", op, typeName(a), typeName(b))
 }
 
 func isInt(v Value) bool {
@@ -73,7 +75,7 @@ func ints(op string, x, y int64) (Value, error) {
 	default:
 		return quotient(op, x, y)
 	}
-	return nil, unsupported("%s of ints that large", op)
+	return nil, exception.Unsupported("%s of ints that large", op)
 }
 
 // quotient is x op y for / // %, of which / gives a float.
@@ -81,9 +83,9 @@ func quotient(op string, x, y int64) (Value, error) {
 	const exact = 1 << 53 // ints up to it are floats
 	switch {
 	case y == 0:
-		return nil, raise("ZeroDivisionError", "division by zero")
+		return nil, exception.New("ZeroDivisionError", "division by zero")
 	case max(x, y) >= exact || min(x, y) <= -exact:
-		return nil, unsupported("%s of ints that large", op)
+		return nil, exception.Unsupported("%s of ints that large", op)
 	case op == "/":
 		return float64(x) / float64(y), nil
 	}
@@ -116,15 +118,15 @@ func floats(op string, a, b Value) (Value, error) {
 		f = x * y
 	case "/":
 		if y == 0 {
-			return nil, raise("ZeroDivisionError", "float division by zero")
+			return nil, exception.New("ZeroDivisionError", "float division by zero")
 		}
 		f = x / y
 	default:
-		return nil, unsupported("%s of a float", op)
+		return nil, exception.Unsupported("%s of a float", op)
 	}
 	if f-f != 0 {
 		// Of constants Jinja2 makes a name inf or nan.
-		return nil, unsupported("a float that is not finite")
+		return nil, exception.Unsupported("a float that is not finite")
 	}
 	return f, nil
 }
@@ -136,7 +138,7 @@ func toFloat(v Value) (float64, error) {
 	}
 	n, ok := asInt64(v)
 	if !ok {
-		return 0, unsupported("a float of an int that large")
+		return 0, exception.Unsupported("a float of an int that large")
 	}
 	return float64(n), nil
 }
@@ -230,10 +232,10 @@ func (m *machine) unary(op string, v Value) (Value, error) {
 	case isFloat:
 		return -f, nil
 	case isNumber(v):
-		return nil, unsupported("%s of an int that large", op)
+		return nil, exception.Unsupported("%s of an int that large", op)
 	}
 	if u, ok := v.(*Undefined); ok {
 		return nil, u.fail()
 	}
-	return nil, raise("TypeError", "bad operand type for unary %s: '%s'", op, typeName(v))
+	return nil, exception.New("TypeError", "bad operand type for unary %s: '%s'", op, typeName(v))
 }

@@ -1,6 +1,10 @@
 package jinja
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/kvindex/kvindex/internal/jinja/exception"
+)
 
 // A boundMethod is obj.name of a value that Python has built in.
 type boundMethod struct {
@@ -59,7 +63,7 @@ func (m *machine) callMethod(obj Value, name string, args arguments) (v Value, o
 		v, err = method.fn(m, obj, a)
 		return v, true, err
 	case Markup:
-		return nil, false, unsupported("a method of a Markup")
+		return nil, false, exception.Unsupported("a method of a Markup")
 	}
 	return nil, false, nil
 }
@@ -140,11 +144,11 @@ func (m *machine) attr(obj Value, name string) (v Value, ok bool, err error) {
 			return &boundMethod{obj, name}, true, m.alloc(32)
 		}
 	case *function, Markup:
-		return nil, false, unsupported("an attribute of a %s", typeName(obj))
+		return nil, false, exception.Unsupported("an attribute of a %s", typeName(obj))
 	}
 	class := typeName(obj)
 	if strings.HasPrefix(name, "_") || listed(lackingAttrs[class], name) {
-		return nil, false, unsupported("%s.%.40s", class, name)
+		return nil, false, exception.Unsupported("%s.%.40s", class, name)
 	}
 	switch obj := obj.(type) {
 	case *Namespace:
@@ -193,7 +197,7 @@ func (m *machine) getitem(obj, key Value) (Value, error) {
 	}
 	if !isText {
 		v, err := m.index(obj, key)
-		if raised(err, "TypeError", "KeyError", "IndexError") {
+		if exception.Is(err, "TypeError", "KeyError", "IndexError") {
 			if err := m.step(raising); err != nil {
 				return nil, err
 			}

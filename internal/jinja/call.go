@@ -1,5 +1,7 @@
 package jinja
 
+import "github.com/kvindex/kvindex/internal/jinja/exception"
+
 // arguments are those of a call, as Python passes them.
 type arguments struct {
 	list  []Value
@@ -17,7 +19,7 @@ type argument struct {
 // it was not given; with "/" before it is positional only.
 func (a arguments) bind(fn string, params ...string) ([]Value, error) {
 	if len(a.list) > len(params) {
-		return nil, raise("TypeError", "%s() takes at most %d arguments (%d given)", fn, len(params), len(a.list))
+		return nil, exception.New("TypeError", "%s() takes at most %d arguments (%d given)", fn, len(params), len(a.list))
 	}
 	values := make([]Value, len(params))
 	copy(values, a.list)
@@ -31,16 +33,16 @@ named:
 				continue
 			}
 			if values[i] != missing {
-				return nil, raise("TypeError", "%s() got multiple values for argument '%s'", fn, arg.name)
+				return nil, exception.New("TypeError", "%s() got multiple values for argument '%s'", fn, arg.name)
 			}
 			values[i] = arg.value
 			continue named
 		}
-		return nil, raise("TypeError", "%s() got an unexpected keyword argument '%s'", fn, arg.name)
+		return nil, exception.New("TypeError", "%s() got an unexpected keyword argument '%s'", fn, arg.name)
 	}
 	for i, p := range params {
 		if values[i] == missing && p[len(p)-1] != '?' {
-			return nil, raise("TypeError", "%s() missing required argument '%s'", fn, trimParam(p))
+			return nil, exception.New("TypeError", "%s() missing required argument '%s'", fn, trimParam(p))
 		}
 	}
 	return values, nil

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"math/big"
 	"strings"
+
+	"github.com/kvindex/kvindex/internal/jinja/exception"
 )
 
 // equal returns Python's a == b.
@@ -28,7 +30,7 @@ func (m *machine) equal(a, b Value) (bool, error) {
 		return ok, nil
 	case *Range, *View, *boundMethod:
 		if a != b && typeName(a) == typeName(b) {
-			return false, unsupported("comparing two of the type %s", typeName(a))
+			return false, exception.Unsupported("comparing two of the type %s", typeName(a))
 		}
 	case *List:
 		if b, ok := b.(*List); ok {
@@ -57,7 +59,7 @@ func (m *machine) same(a, b Value) (bool, error) {
 	}
 	if a, ok := a.(float64); ok && a != a {
 		if b, ok := b.(float64); ok && b != b {
-			return false, unsupported("comparing nan in a container")
+			return false, exception.Unsupported("comparing nan in a container")
 		}
 	}
 	return m.equal(a, b)
@@ -118,7 +120,7 @@ func compareNumbers(a, b Value) (c int, ordered bool, err error) {
 	_, aBig := a.(*big.Int)
 	_, bBig := b.(*big.Int)
 	if aBig || bBig || max(x, y) > exact || min(x, y) < -exact {
-		return 0, false, unsupported("comparing a number with an int that large")
+		return 0, false, exception.Unsupported("comparing a number with an int that large")
 	}
 	f, _ := toFloat(a)
 	g, _ := toFloat(b)
@@ -153,10 +155,10 @@ func (m *machine) less(op string, a, b Value) (bool, error) {
 		}
 	case *View:
 		if _, ok := b.(*View); ok {
-			return false, unsupported("an order of views")
+			return false, exception.Unsupported("an order of views")
 		}
 	}
-	return false, raise("TypeError", "'%s' not supported between instances of '%s' and '%s'", op, typeName(a), typeName(b))
+	return false, exception.New("TypeError", "'%s' not supported between instances of '%s' and '%s'", op, typeName(a), typeName(b))
 }
 
 // holds reports whether a op b, given c as cmp.Compare(a, b) would be.
@@ -212,7 +214,7 @@ func (m *machine) contains(needle, in Value) (bool, error) {
 		return false, nil
 	case *Range, *Iterator:
 	default:
-		return false, raise("TypeError", "argument of type '%s' is not iterable", typeName(in))
+		return false, exception.New("TypeError", "argument of type '%s' is not iterable", typeName(in))
 	}
 	return m.search(needle, in)
 }
@@ -237,7 +239,7 @@ func (m *machine) search(needle, in Value) (bool, error) {
 func (m *machine) containsText(needle Value, in string) (bool, error) {
 	s, ok := asString(needle)
 	if !ok {
-		return false, raise("TypeError", "'in <string>' requires string as left operand, not %s", typeName(needle))
+		return false, exception.New("TypeError", "'in <string>' requires string as left operand, not %s", typeName(needle))
 	}
 	if err := m.find(len(in), s); err != nil {
 		return false, err
@@ -262,7 +264,7 @@ func (m *machine) viewContains(needle Value, in *View) (bool, error) {
 	case viewValues:
 		return m.containsItem(needle, in.of.values)
 	}
-	return false, unsupported("looking for an item of a dict")
+	return false, exception.Unsupported("looking for an item of a dict")
 }
 
 // truth returns Python's bool(v).
@@ -291,7 +293,7 @@ func (m *machine) truth(v Value) (bool, error) {
 	case *Range:
 		return rangeLength(v) > 0, nil
 	case *loopContext:
-		return false, unsupported("the truth of the loop variable")
+		return false, exception.Unsupported("the truth of the loop variable")
 	}
 	return true, nil
 }

@@ -1,5 +1,7 @@
 package jinja
 
+import "github.com/kvindex/kvindex/internal/jinja/exception"
+
 // Compile makes a Template of a source. It returns an error for a source that Jinja2 refuses,
 // and ErrUnsupported for constructs that this package lacks.
 func Compile(source string) (*Template, error) {
@@ -11,7 +13,7 @@ func Compile(source string) (*Template, error) {
 	t := &Template{source: source, root: root}
 	r.template(t)
 	if r.budget < 0 {
-		return nil, overLimit("too many names in too many blocks")
+		return nil, exception.OverLimit("too many names in too many blocks")
 	}
 	if r.err != nil {
 		return nil, r.err
@@ -33,7 +35,7 @@ const maxNames = 1 << 20
 
 func (r *resolver) template(t *Template) {
 	if r.undeclared(t.root.body, "self")["self"] {
-		r.fail(t.root.pos, unsupported("the variable self"))
+		r.fail(t.root.pos, exception.Unsupported("the variable self"))
 	}
 	in := newRoutine(nil)
 	sym := newSymbols(in, &r.budget)

@@ -1,5 +1,7 @@
 package jinja
 
+import "github.com/kvindex/kvindex/internal/jinja/exception"
+
 // A Dict is a dict. A host builds it by Set; a template cannot change it. The zero
 // Dict is empty.
 type Dict struct {
@@ -161,7 +163,7 @@ func hashKey(v Value) (any, error) {
 		n, _ := asInt64(v)
 		return n, nil
 	case *List, *Dict:
-		return nil, raise("TypeError", "unhashable type: '%s'", typeName(v))
+		return nil, exception.New("TypeError", "unhashable type: '%s'", typeName(v))
 	}
-	return nil, unsupported("a %s as a key", typeName(v))
+	return nil, exception.Unsupported("a %s as a key", typeName(v))
 }

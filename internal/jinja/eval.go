@@ -1,10 +1,14 @@
 package jinja
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/kvindex/kvindex/internal/jinja/exception"
+)
 
 // locate gives an error that has none the place of the node at which it arose.
 func locate(err error, source string, at pos) error {
-	var e *Error
+	var e *exception.Error
 	if !errors.As(err, &e) || e.Line > 0 {
 		return err
 	}
@@ -100,14 +104,14 @@ func (m *machine) compute(f *frame, e expr) (Value, error) {
 	case *dictExpr:
 		return m.evalDict(f, e)
 	}
-	return nil, unsupported("this expression")
+	return nil, exception.Unsupported("this expression")
 }
 
 // unassigned returns the value of a variable without one.
 func unassigned(e *nameExpr) (Value, error) {
 	if e.ref.sure {
 		// There Jinja2 prints "missing", an object of its own.
-		return nil, unsupported("the variable %s of a block that has ended", e.name)
+		return nil, exception.Unsupported("the variable %s of a block that has ended", e.name)
 	}
 	return &Undefined{Name: e.name, Of: missing}, nil
 }
@@ -452,7 +456,7 @@ func (m *machine) evalFilter(f *frame, e *filterExpr, v Value) (Value, error) {
 		return nil, err
 	}
 	if e.fn == nil {
-		return nil, raise("TemplateRuntimeError", "No filter named '%s' found.", e.name)
+		return nil, exception.New("TemplateRuntimeError", "No filter named '%s' found.", e.name)
 	}
 	if err := m.step(2); err != nil {
 		return nil, err
@@ -475,7 +479,7 @@ func (m *machine) evalTest(f *frame, e *testExpr) (Value, error) {
 		return nil, err
 	}
 	if e.fn == nil {
-		return nil, raise("TemplateRuntimeError", "No test named '%s' found.", e.name)
+		return nil, exception.New("TemplateRuntimeError", "No test named '%s' found.", e.name)
 	}
 	return e.fn(m, v, args)
 }
@@ -539,7 +543,7 @@ func (m *machine) call(fn Value, args arguments) (Value, error) {
 		if u, ok := fn.(*Undefined); ok {
 			return nil, u.fail()
 		}
-		return nil, raise("TypeError", "'%s' object is not callable", typeName(fn))
+		return nil, exception.New("TypeError", "'%s' object is not callable", typeName(fn))
 	}
 	if err := m.enter(); err != nil {
 		return nil, err

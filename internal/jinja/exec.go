@@ -1,5 +1,7 @@
 package jinja
 
+import "github.com/kvindex/kvindex/internal/jinja/exception"
+
 // A flow is how a statement ends.
 type flow uint8
 
@@ -58,7 +60,7 @@ func (m *machine) exec(f *frame, st stmt) (flow, error) {
 	case *continueStmt:
 		return flowContinue, nil
 	}
-	return flowNext, unsupported("this statement")
+	return flowNext, exception.Unsupported("this statement")
 }
 
 func (m *machine) output(f *frame, item *outputItem) error {
@@ -161,7 +163,7 @@ func namespaces(f *frame, target expr) error {
 	switch t := target.(type) {
 	case *nsRefExpr:
 		if _, ok := (*f.variable(t.ref)).(*Namespace); !ok {
-			return raise("TemplateRuntimeError", "cannot assign attribute on non-namespace object")
+			return exception.New("TemplateRuntimeError", "cannot assign attribute on non-namespace object")
 		}
 	case *tupleExpr:
 		for _, item := range t.items {
@@ -204,9 +206,9 @@ func (m *machine) setAttr(of Value, name string, v Value) error {
 	case *Namespace:
 		return of.attrs.set(m, name, v)
 	case *Dict:
-		return unsupported("a change of a dict")
+		return exception.Unsupported("a change of a dict")
 	}
-	return raise("TypeError", "'%s' object does not support item assignment", typeName(of))
+	return exception.New("TypeError", "'%s' object does not support item assignment", typeName(of))
 }
 
 // unpack returns the n elements of v.
@@ -220,8 +222,8 @@ func (m *machine) unpack(v Value, n int) ([]Value, error) {
 	default:
 		it, err := m.iterate(v)
 		if err != nil {
-			if raised(err, "TypeError") {
-				err = raise("TypeError", "cannot unpack non-iterable %s object", typeName(v))
+			if exception.Is(err, "TypeError") {
+				err = exception.New("TypeError", "cannot unpack non-iterable %s object", typeName(v))
 			}
 			return nil, err
 		}
@@ -241,9 +243,9 @@ func (m *machine) unpack(v Value, n int) ([]Value, error) {
 	}
 	switch {
 	case len(items) < n:
-		return nil, raise("ValueError", "not enough values to unpack (expected %d, got %d)", n, len(items))
+		return nil, exception.New("ValueError", "not enough values to unpack (expected %d, got %d)", n, len(items))
 	case len(items) > n:
-		return nil, raise("ValueError", "too many values to unpack (expected %d)", n)
+		return nil, exception.New("ValueError", "too many values to unpack (expected %d)", n)
 	}
 	return items, nil
 }
@@ -281,7 +283,7 @@ func (m *machine) setBlock(f *frame, st *setBlockStmt) (flow, error) {
 func (m *machine) writeText(v Value) error {
 	s, ok := asString(v)
 	if !ok {
-		return raise("TypeError", "expected str instance, %s found", typeName(v))
+		return exception.New("TypeError", "expected str instance, %s found", typeName(v))
 	}
 	return m.write(s)
 }

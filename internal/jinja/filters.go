@@ -1,6 +1,11 @@
 package jinja
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/kvindex/kvindex/internal/jinja/chars"
+	"github.com/kvindex/kvindex/internal/jinja/exception"
+)
 
 // The filters of Jinja2 3.1.6 (filters.py), with tojson as transformers has it.
 
@@ -58,9 +63,9 @@ func (m *machine) filter(name string, v Value, args arguments) (Value, error) {
 	f := filters[name]
 	switch {
 	case refusedFilters[name]:
-		return nil, unsupported("the filter %s", name)
+		return nil, exception.Unsupported("the filter %s", name)
 	case f == nil:
-		return nil, raise("TemplateRuntimeError", "No filter named '%s'.", name)
+		return nil, exception.New("TemplateRuntimeError", "No filter named '%s'.", name)
 	}
 	return f(m, v, args)
 }
@@ -69,7 +74,7 @@ func (m *machine) filter(name string, v Value, args arguments) (Value, error) {
 func lateName(kind string, name Value) (string, error) {
 	s, ok := name.(string)
 	if !ok {
-		return "", raise("TemplateRuntimeError", "No %s named by a %s.", kind, typeName(name))
+		return "", exception.New("TemplateRuntimeError", "No %s named by a %s.", kind, typeName(name))
 	}
 	return s, nil
 }
@@ -90,7 +95,7 @@ func (a arguments) bindAfter(v Value, fn string, params ...string) (b bound, err
 	n := copy(b[:], list)
 	for ; n < len(params); n++ {
 		if p := params[n]; p[len(p)-1] != '?' {
-			return b, raise("TypeError", "%s() missing required argument '%s'", fn, trimParam(p))
+			return b, exception.New("TypeError", "%s() missing required argument '%s'", fn, trimParam(p))
 		}
 		b[n] = missing
 	}
@@ -147,7 +152,7 @@ func noAttribute(v Value, name string) error {
 	if u, ok := v.(*Undefined); ok {
 		return u.fail()
 	}
-	return raise("AttributeError", "'%s' object has no attribute '%s'", typeName(v), name)
+	return exception.New("AttributeError", "'%s' object has no attribute '%s'", typeName(v), name)
 }
 
 // visit calls f with the elements of v, each of which is a step.
@@ -300,7 +305,7 @@ func (m *machine) pathParts(attribute Value) ([]Value, error) {
 			return nil, err
 		}
 		if isDigits(part) {
-			return nil, unsupported("the number %.20s in a path of attributes", part)
+			return nil, exception.Unsupported("the number %.20s in a path of attributes", part)
 		}
 		parts = append(parts, part)
 	}
@@ -353,7 +358,7 @@ func safeFilter(m *machine, v Value, args arguments) (Value, error) {
 // isDigits is Python's str.isdigit.
 func isDigits(s string) bool {
 	for _, r := range s {
-		if !charOf(r).is(charDigit) {
+		if !chars.Of(r).Is(chars.Digit) {
 			return false
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/kvindex/kvindex/internal/jinja/exception"
 )
 
 // manyOf returns n copies of s as a list.
@@ -111,7 +113,7 @@ func TestLazy(t *testing.T) {
 		}
 		it := v.(*Iterator)
 		_, _, err = it.next()
-		if c.class == "" && err != nil || c.class != "" && !raised(err, c.class) {
+		if c.class == "" && err != nil || c.class != "" && !exception.Is(err, c.class) {
 			t.Errorf("%s: %v, not %s", c.filter, err, c.class)
 		}
 		if _, ok, err := it.next(); ok || err != nil {

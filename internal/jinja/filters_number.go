@@ -5,6 +5,9 @@ import (
 	"math/big"
 	"strconv"
 	"strings"
+
+	"github.com/kvindex/kvindex/internal/jinja/chars"
+	"github.com/kvindex/kvindex/internal/jinja/exception"
 )
 
 // The filters int and float (Jinja2 3.1.6, filters.py), without ints of strings beyond 64 bits,
@@ -16,7 +19,7 @@ func intFilter(m *machine, v Value, args arguments) (Value, error) {
 		return nil, err
 	}
 	if b[2] != missing {
-		return nil, unsupported("int by a base")
+		return nil, exception.Unsupported("int by a base")
 	}
 	switch n := v.(type) {
 	case bool, int64:
@@ -39,7 +42,7 @@ func intFilter(m *machine, v Value, args arguments) (Value, error) {
 	case !ok:
 		return or(b[1], int64(0)), nil
 	case math.Abs(f) >= 1<<53:
-		return nil, unsupported("an int that large of a %s", typeName(v))
+		return nil, exception.Unsupported("an int that large of a %s", typeName(v))
 	}
 	return int64(f), nil
 }
@@ -72,8 +75,8 @@ func (m *machine) number(s string) error {
 		return err
 	}
 	switch bare := strings.ToLower(strings.Trim(s, numberSpace+"+-")); {
-	case !isASCII(s), strings.ContainsRune(s, '_'), bare == "inf", bare == "infinity", bare == "nan":
-		return unsupported("the number %.20q", s)
+	case !chars.IsASCII(s), strings.ContainsRune(s, '_'), bare == "inf", bare == "infinity", bare == "nan":
+		return exception.Unsupported("the number %.20q", s)
 	}
 	return nil
 }
@@ -84,7 +87,7 @@ func (m *machine) float(v Value) (f float64, ok bool, err error) {
 	case bool, int64, *big.Int, float64:
 		f, err = toFloat(v)
 		if err == nil && f-f != 0 {
-			err = unsupported("a float that is not finite")
+			err = exception.Unsupported("a float that is not finite")
 		}
 		return f, err == nil, err
 	case *Undefined:
@@ -103,9 +106,7 @@ func (m *machine) float(v Value) (f float64, ok bool, err error) {
 	}
 	f, err = strconv.ParseFloat(s, 64)
 	if math.IsInf(f, 0) {
-		return 0, false, unsupported("the number %.20q", s)
+		return 0, false, exception.Unsupported("the number %.20q", s)
 	}
 	return f, err == nil, nil
 }
-
-func isDigit(c byte) bool { return c >= '0' && c <= '9' }

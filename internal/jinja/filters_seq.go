@@ -3,6 +3,8 @@ package jinja
 import (
 	"slices"
 	"strings"
+
+	"github.com/kvindex/kvindex/internal/jinja/exception"
 )
 
 // The filters of sequences (Jinja2 3.1.6, filters.py).
@@ -67,7 +69,7 @@ func lastFilter(m *machine, v Value, args arguments) (Value, error) {
 	}
 	n, at := reversible(v)
 	if at == nil {
-		return nil, raise("TypeError", "'%s' object is not reversible", typeName(v))
+		return nil, exception.New("TypeError", "'%s' object is not reversible", typeName(v))
 	}
 	if n == 0 {
 		return undefined("No last item, sequence was empty."), nil
@@ -113,8 +115,8 @@ func reverseFilter(m *machine, v Value, args arguments) (Value, error) {
 		})
 	}
 	items, err := m.list(v)
-	if raised(err, "TypeError") {
-		return nil, raise("FilterArgumentError", "argument must be iterable")
+	if exception.Is(err, "TypeError") {
+		return nil, exception.New("FilterArgumentError", "argument must be iterable")
 	}
 	slices.Reverse(items)
 	return &List{Items: items}, err
@@ -131,7 +133,7 @@ func itemsFilter(m *machine, v Value, args arguments) (Value, error) {
 		}
 		d, ok := v.(*Dict)
 		if !ok {
-			return nil, raise("TypeError", "Can only get item pairs from a mapping.")
+			return nil, exception.New("TypeError", "Can only get item pairs from a mapping.")
 		}
 		it, err := m.iterate(&View{of: d, kind: viewItems})
 		if err != nil {
@@ -191,7 +193,7 @@ func mapFilter(m *machine, v Value, args arguments) (Value, error) {
 			return m.mapAttribute(args)
 		}
 		if len(args.list) == 0 {
-			return nil, raise("FilterArgumentError", "map requires a filter argument")
+			return nil, exception.New("FilterArgumentError", "map requires a filter argument")
 		}
 		rest := arguments{list: args.list[1:], named: args.named}
 		return func(item Value) (Value, bool, error) {
@@ -214,7 +216,7 @@ func (m *machine) mapAttribute(args arguments) (func(Value) (Value, bool, error)
 		case "default":
 			def = arg.value
 		default:
-			return nil, raise("FilterArgumentError", "Unexpected keyword argument '%s'", arg.name)
+			return nil, exception.New("FilterArgumentError", "Unexpected keyword argument '%s'", arg.name)
 		}
 	}
 	get, err := m.newGetter(attribute, def, false)
@@ -229,7 +231,7 @@ func (m *machine) mapAttribute(args arguments) (func(Value) (Value, bool, error)
 func (a arguments) late(fn string) error {
 	for _, arg := range a.named {
 		if arg.name == "context" || arg.name == "value" {
-			return raise("TypeError", "%s() got multiple values for argument '%s'", fn, arg.name)
+			return exception.New("TypeError", "%s() got multiple values for argument '%s'", fn, arg.name)
 		}
 	}
 	return nil
@@ -249,7 +251,7 @@ func selectFilter(want, attribute bool) filterFunc {
 			list, get := args.list, getter{}
 			if attribute {
 				if len(list) == 0 {
-					return nil, raise("FilterArgumentError", "Missing parameter for attribute name")
+					return nil, exception.New("FilterArgumentError", "Missing parameter for attribute name")
 				}
 				var err error
 				if get, err = m.newGetter(list[0], nil, false); err != nil {
@@ -314,7 +316,7 @@ func (m *machine) sortBy(items []sortItem, less func(a, b Value) (bool, error)) 
 			return err
 		} else if nan {
 			// The order then depends on which elements are compared.
-			return unsupported("sorting by nan")
+			return exception.Unsupported("sorting by nan")
 		}
 	}
 	slices.SortStableFunc(items, func(a, b sortItem) int {
@@ -371,7 +373,7 @@ func (m *machine) sortOrder(reverse Value) (bool, error) {
 			return n != 0, nil
 		}
 	}
-	return false, unsupported("reverse by a %s", typeName(reverse))
+	return false, exception.Unsupported("reverse by a %s", typeName(reverse))
 }
 
 // dictsortFilter gives a list of key and value tuples.
@@ -386,7 +388,7 @@ func dictsortFilter(m *machine, v Value, args arguments) (Value, error) {
 	case "value":
 		part = 1
 	default:
-		return nil, raise("FilterArgumentError", `You can only sort by either "key" or "value"`)
+		return nil, exception.New("FilterArgumentError", `You can only sort by either "key" or "value"`)
 	}
 	d, ok := v.(*Dict)
 	if !ok {

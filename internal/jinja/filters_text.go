@@ -3,6 +3,9 @@ package jinja
 import (
 	"strings"
 	"unicode/utf8"
+
+	"github.com/kvindex/kvindex/internal/jinja/chars"
+	"github.com/kvindex/kvindex/internal/jinja/exception"
 )
 
 // The filters of text (Jinja2 3.1.6, filters.py).
@@ -97,7 +100,7 @@ func titleFilter(m *machine, v Value, args arguments) (Value, error) {
 
 // beginsWords reports whether c is one of those before a word of title.
 func beginsWords(c rune) bool {
-	return c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || isSpace(c)
+	return c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || chars.IsSpace(c)
 }
 
 // titleWord appends a word with its first character in upper case and the rest, as
@@ -121,7 +124,7 @@ func (m *machine) titleWord(out *strings.Builder, word string) error {
 // formatFilter is "v % args".
 func formatFilter(m *machine, v Value, args arguments) (Value, error) {
 	if len(args.named) > 0 {
-		return nil, unsupported("format by names")
+		return nil, exception.Unsupported("format by names")
 	}
 	s, err := m.softStr(v)
 	if err != nil {
@@ -137,7 +140,7 @@ func indentFilter(m *machine, v Value, args arguments) (Value, error) {
 	}
 	width := or(b[1], int64(4))
 	if isMarkup(width) {
-		return nil, unsupported("indent by a Markup")
+		return nil, exception.Unsupported("indent by a Markup")
 	}
 	if _, ok := width.(string); !ok {
 		if width, err = m.binary("*", " ", width); err != nil {
@@ -159,7 +162,7 @@ func indentFilter(m *machine, v Value, args arguments) (Value, error) {
 	case *Undefined:
 		return nil, v.fail()
 	}
-	return nil, unsupported("indent of a %s", typeName(v))
+	return nil, exception.Unsupported("indent of a %s", typeName(v))
 }
 
 // indent puts prefix before the lines of s: before the first only with first, and before

@@ -3,6 +3,8 @@ package jinja
 import (
 	"strconv"
 	"strings"
+
+	"github.com/kvindex/kvindex/internal/jinja/exception"
 )
 
 // "format % values" (CPython 3.11, unicodeobject.c: PyUnicode_Format) and str.format
@@ -33,10 +35,10 @@ func (m *machine) percent(format string, v Value) (Value, error) {
 			continue
 		}
 		if rest == "" || rest[0] != 's' && rest[0] != 'd' {
-			return nil, unsupported("the format %%%.20q", rest)
+			return nil, exception.Unsupported("the format %%%.20q", rest)
 		}
 		if len(args) == 0 {
-			return nil, raise("TypeError", "not enough arguments for format string")
+			return nil, exception.New("TypeError", "not enough arguments for format string")
 		}
 		s, err := m.formatted(args[0], rest[:1])
 		if err != nil {
@@ -45,7 +47,7 @@ func (m *machine) percent(format string, v Value) (Value, error) {
 		dst, args, format = append(dst, s...), args[1:], rest[1:]
 	}
 	if len(args) > 0 && all {
-		return nil, raise("TypeError", "not all arguments converted during string formatting")
+		return nil, exception.New("TypeError", "not all arguments converted during string formatting")
 	}
 	return string(dst), nil
 }
@@ -63,7 +65,7 @@ func (m *machine) formatted(v Value, code string) (string, error) {
 	if code == "d" {
 		n, ok := asInt64(v)
 		if !ok {
-			return "", unsupported("the format of a %s by d", typeName(v))
+			return "", exception.Unsupported("the format of a %s by d", typeName(v))
 		}
 		return strconv.FormatInt(n, 10), nil
 	}
@@ -96,11 +98,11 @@ func (m *machine) strFormat(s string, args arguments) (Value, error) {
 		}
 		end := strings.IndexByte(s, '}')
 		if end <= 0 {
-			return nil, raise("ValueError", "Single '%c' encountered in format string", s[0])
+			return nil, exception.New("ValueError", "Single '%c' encountered in format string", s[0])
 		}
 		name, spec, _ := strings.Cut(s[1:end], ":")
 		if s = s[end+1:]; strings.ContainsAny(name, "{[.!0123456789") || spec != "" && spec != "d" {
-			return nil, unsupported("the format field %.20q", name+":"+spec)
+			return nil, exception.Unsupported("the format field %.20q", name+":"+spec)
 		}
 		var v Value
 		var err error
@@ -108,7 +110,7 @@ func (m *machine) strFormat(s string, args arguments) (Value, error) {
 		case name != "":
 			v, err = m.namedArgument(args.named, name)
 		case len(list) == 0:
-			err = raise("IndexError", "Replacement index out of range for positional args tuple")
+			err = exception.New("IndexError", "Replacement index out of range for positional args tuple")
 		default:
 			v, list = list[0], list[1:]
 		}
@@ -133,5 +135,5 @@ func (m *machine) namedArgument(named []argument, name string) (Value, error) {
 			return a.value, nil
 		}
 	}
-	return nil, raise("KeyError", "%s", name)
+	return nil, exception.New("KeyError", "%s", name)
 }

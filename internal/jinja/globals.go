@@ -3,6 +3,8 @@ package jinja
 import (
 	"math"
 	"time"
+
+	"github.com/kvindex/kvindex/internal/jinja/exception"
 )
 
 // The globals of Jinja2 3.1.6 (defaults.py, sandbox.py, utils.py) and those that
@@ -27,7 +29,7 @@ func global(name string) (Value, bool) {
 }
 
 func lacking(name string) func(*machine, arguments) (Value, error) {
-	return func(*machine, arguments) (Value, error) { return nil, unsupported("the function %s", name) }
+	return func(*machine, arguments) (Value, error) { return nil, exception.Unsupported("the function %s", name) }
 }
 
 // maxRange is how many elements the sandbox lets a range have.
@@ -35,7 +37,7 @@ const maxRange = 100000
 
 func safeRange(m *machine, args arguments) (Value, error) {
 	if len(args.named) > 0 || len(args.list) == 0 || len(args.list) > 3 {
-		return nil, raise("TypeError", "range expected 1 to 3 positional arguments")
+		return nil, exception.New("TypeError", "range expected 1 to 3 positional arguments")
 	}
 	r := &Range{Step: 1}
 	places := []*int64{&r.Start, &r.Stop, &r.Step}
@@ -48,16 +50,16 @@ func safeRange(m *machine, args arguments) (Value, error) {
 		case ok:
 			*places[i] = n
 		case isInt(arg):
-			return nil, unsupported("a range of ints that large")
+			return nil, exception.Unsupported("a range of ints that large")
 		default:
-			return nil, raise("TypeError", "'%s' object cannot be interpreted as an integer", typeName(arg))
+			return nil, exception.New("TypeError", "'%s' object cannot be interpreted as an integer", typeName(arg))
 		}
 	}
 	if r.Step == 0 {
-		return nil, raise("ValueError", "range() arg 3 must not be zero")
+		return nil, exception.New("ValueError", "range() arg 3 must not be zero")
 	}
 	if rangeLength(r) > maxRange {
-		return nil, raise("OverflowError", "Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).", maxRange)
+		return nil, exception.New("OverflowError", "Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).", maxRange)
 	}
 	return r, m.alloc(32)
 }
@@ -76,7 +78,7 @@ func rangeLength(r *Range) int {
 
 func newDict(m *machine, args arguments) (Value, error) {
 	if len(args.list) > 1 {
-		return nil, raise("TypeError", "dict expected at most 1 argument, got %d", len(args.list))
+		return nil, exception.New("TypeError", "dict expected at most 1 argument, got %d", len(args.list))
 	}
 	d := &Dict{}
 	if err := m.alloc(64); err != nil {
@@ -99,7 +101,7 @@ func newDict(m *machine, args arguments) (Value, error) {
 func (m *machine) updateDict(d *Dict, v Value) error {
 	of, ok := v.(*Dict)
 	if !ok {
-		return unsupported("a dict of a %s", typeName(v))
+		return exception.Unsupported("a dict of a %s", typeName(v))
 	}
 	for i := range of.Len() {
 		if err := m.step(1); err != nil {
@@ -130,7 +132,7 @@ func raiseException(m *machine, args arguments) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nil, raise("TemplateError", "%s", message)
+	return nil, exception.New("TemplateError", "%s", message)
 }
 
 func strftimeNow(m *machine, args arguments) (Value, error) {
@@ -140,7 +142,7 @@ func strftimeNow(m *machine, args arguments) (Value, error) {
 	}
 	format, ok := asString(b[0])
 	if !ok {
-		return nil, raise("TypeError", "strftime() argument 1 must be str, not %s", typeName(b[0]))
+		return nil, exception.New("TypeError", "strftime() argument 1 must be str, not %s", typeName(b[0]))
 	}
 	now := time.Now
 	if m.env.Now != nil {

@@ -3,6 +3,9 @@ package jinja
 import (
 	"math"
 	"unicode/utf8"
+
+	"github.com/kvindex/kvindex/internal/jinja/chars"
+	"github.com/kvindex/kvindex/internal/jinja/exception"
 )
 
 // length returns Python's len(v).
@@ -25,9 +28,9 @@ func (m *machine) length(v Value) (int, error) {
 	case *Undefined:
 		return 0, nil
 	case *loopContext:
-		return 0, unsupported("the length of the loop variable")
+		return 0, exception.Unsupported("the length of the loop variable")
 	}
-	return 0, raise("TypeError", "object of type '%s' has no len()", typeName(v))
+	return 0, exception.New("TypeError", "object of type '%s' has no len()", typeName(v))
 }
 
 // runes returns how many code points s has.
@@ -59,9 +62,9 @@ func (m *machine) intArgument(v Value) (int, error) {
 		return nearestInt(n), nil
 	}
 	if isInt(v) {
-		return 0, raise("OverflowError", "Python int too large to convert to C ssize_t")
+		return 0, exception.New("OverflowError", "Python int too large to convert to C ssize_t")
 	}
-	return 0, raise("TypeError", "'%s' object cannot be interpreted as an integer", typeName(v))
+	return 0, exception.New("TypeError", "'%s' object cannot be interpreted as an integer", typeName(v))
 }
 
 // nearestInt returns the int nearest to n, where an int has 32 bits.
@@ -73,7 +76,7 @@ func (m *machine) index(obj, key Value) (Value, error) {
 	case *Dict:
 		v, ok, err := obj.get(m, key)
 		if err == nil && !ok {
-			err = raise("KeyError", "no such key")
+			err = exception.New("KeyError", "no such key")
 		}
 		return v, err
 	case *List:
@@ -84,11 +87,11 @@ func (m *machine) index(obj, key Value) (Value, error) {
 		s, err := m.indexText(obj, key)
 		return charValue(s), err
 	case Markup, *Range:
-		return nil, unsupported("an element of a %s", typeName(obj))
+		return nil, exception.Unsupported("an element of a %s", typeName(obj))
 	case *Undefined:
 		return nil, obj.fail()
 	}
-	return nil, raise("TypeError", "'%s' object is not subscriptable", typeName(obj))
+	return nil, exception.New("TypeError", "'%s' object is not subscriptable", typeName(obj))
 }
 
 // sequencePlace returns the key of a sequence as an int.
@@ -97,9 +100,9 @@ func sequencePlace(class string, key Value) (int, error) {
 		return nearestInt(i), nil
 	}
 	if isInt(key) {
-		return 0, raise("IndexError", "cannot fit 'int' into an index-sized integer")
+		return 0, exception.New("IndexError", "cannot fit 'int' into an index-sized integer")
 	}
-	return 0, raise("TypeError", "%s indices must be integers or slices, not %s", class, typeName(key))
+	return 0, exception.New("TypeError", "%s indices must be integers or slices, not %s", class, typeName(key))
 }
 
 func (m *machine) indexItems(class string, items []Value, key Value) (Value, error) {
@@ -111,7 +114,7 @@ func (m *machine) indexItems(class string, items []Value, key Value) (Value, err
 		i += len(items)
 	}
 	if i < 0 || i >= len(items) {
-		return nil, raise("IndexError", "%s index out of range", class)
+		return nil, exception.New("IndexError", "%s index out of range", class)
 	}
 	return items[i], nil
 }
@@ -126,7 +129,7 @@ func (m *machine) indexText(s string, key Value) (string, error) {
 		return "", err
 	}
 	if from == len(s) || i < 0 && from == 0 && i < -utf8.RuneCountInString(s) {
-		return "", raise("IndexError", "string index out of range")
+		return "", exception.New("IndexError", "string index out of range")
 	}
 	_, size := utf8.DecodeRuneInString(s[from:])
 	return s[from : from+size], m.alloc(16)
@@ -197,7 +200,7 @@ func (m *machine) slice(obj, start, stop, step Value) (Value, error) {
 		return nil, obj.fail()
 	}
 	// Of constants Jinja2 makes that an Undefined, else Python a TypeError.
-	return nil, unsupported("a slice of a %s", typeName(obj))
+	return nil, exception.Unsupported("a slice of a %s", typeName(obj))
 }
 
 // sliceBound returns a bound of a slice, or def for None.
@@ -207,7 +210,7 @@ func sliceBound(v Value, def int) (int, error) {
 	}
 	n, ok := asInt64(v)
 	if !ok {
-		return 0, unsupported("a slice by a %s", typeName(v))
+		return 0, exception.Unsupported("a slice by a %s", typeName(v))
 	}
 	return nearestInt(n), nil
 }
@@ -219,7 +222,7 @@ type span struct{ first, count, step int }
 func sliceSpan(n int, start, stop, step Value) (span, error) {
 	by, err := sliceBound(step, 1)
 	if err == nil && by == 0 {
-		err = raise("ValueError", "slice step cannot be zero")
+		err = exception.New("ValueError", "slice step cannot be zero")
 	}
 	if err != nil {
 		return span{}, err
@@ -296,7 +299,7 @@ func (m *machine) sliceText(s string, start, stop, step Value) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if !isASCII(s) {
+	if !chars.IsASCII(s) {
 		return m.sliceRunes(s, sp)
 	}
 	if err := m.alloc(sp.count); err != nil {
@@ -389,9 +392,9 @@ func (m *machine) iterate(v Value) (*Iterator, error) {
 	case *Iterator:
 		return v, nil
 	case *loopContext:
-		return nil, unsupported("going through the loop variable")
+		return nil, exception.Unsupported("going through the loop variable")
 	}
-	return nil, raise("TypeError", "'%s' object is not iterable", typeName(v))
+	return nil, exception.New("TypeError", "'%s' object is not iterable", typeName(v))
 }
 
 // counted goes through n elements.

@@ -13,7 +13,11 @@
 // None, bools, ints and strings, and all formats but %s, %d and fields without numbers.
 package jinja
 
-import "time"
+import (
+	"time"
+
+	"github.com/kvindex/kvindex/internal/jinja/exception"
+)
 
 // Why an interpreter of our own. A chat is scored only if its text is the engine's, and no Go
 // engine of Jinja is exact: gonja v2.9.1 and minijinja-go v2.24.0 render 81 % and 71 % of the
@@ -25,6 +29,16 @@ import "time"
 // error. Jinja2 evaluates constants while it compiles, which shows in errors, and in floats that
 // are not finite: those are refused. TestDifferential generates programs for every construct of
 // Jinja2's own lists and compares the texts.
+
+// An Error is an error of a template, at compiling or rendering. Those about constructs that this
+// package lacks wrap ErrUnsupported, those about a rendering past one of its Limits ErrLimit.
+type Error = exception.Error
+
+// The errors that an Error wraps.
+var (
+	ErrUnsupported = exception.ErrUnsupported
+	ErrLimit       = exception.ErrLimit
+)
 
 // A Template is a compiled template. It is safe for concurrent use.
 type Template struct {

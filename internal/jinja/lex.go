@@ -5,6 +5,9 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/kvindex/kvindex/internal/jinja/chars"
+	"github.com/kvindex/kvindex/internal/jinja/exception"
 )
 
 // The lexer is Jinja2 3.1.6's (lexer.py) with trim_blocks and lstrip_blocks, no
@@ -85,11 +88,11 @@ type syntaxError struct {
 }
 
 func failAt(at pos, format string, args ...any) {
-	panic(syntaxError{at, raise("TemplateSyntaxError", format, args...)})
+	panic(syntaxError{at, exception.New("TemplateSyntaxError", format, args...)})
 }
 
 func refuseAt(at pos, format string, args ...any) {
-	panic(syntaxError{at, unsupported(format, args...)})
+	panic(syntaxError{at, exception.Unsupported(format, args...)})
 }
 
 // next returns the next token; at the end, again and again, one of kindEnd. That
@@ -176,11 +179,11 @@ func (l *lexer) strip(start, end int, sign byte, lstrip bool) string {
 	text := l.source[start:end]
 	switch {
 	case sign == '-':
-		return strings.TrimRightFunc(text, isSpace)
+		return strings.TrimRightFunc(text, chars.IsSpace)
 	case sign == 0 && lstrip:
 		line := strings.LastIndexByte(text, '\n') + 1
 		if line > 0 || start == 0 || l.source[start-1] == '\n' {
-			if strings.TrimLeftFunc(text[line:], isSpace) == "" {
+			if strings.TrimLeftFunc(text[line:], chars.IsSpace) == "" {
 				return text[:line]
 			}
 		}
@@ -214,7 +217,7 @@ func (l *lexer) word(i int, word string) (int, bool) {
 }
 
 func (l *lexer) skipSpace(i int) int {
-	return len(l.source) - len(strings.TrimLeftFunc(l.source[i:], isSpace))
+	return len(l.source) - len(strings.TrimLeftFunc(l.source[i:], chars.IsSpace))
 }
 
 // lexRaw goes to behind "{% endraw %}" and returns the text before it, if any.
@@ -333,7 +336,7 @@ func (l *lexer) lexName() token {
 	for i < len(l.source) && isNameByte(l.source[i]) {
 		i++
 	}
-	if r, _ := utf8.DecodeRuneInString(l.source[i:]); r >= utf8.RuneSelf && !isSpace(r) {
+	if r, _ := utf8.DecodeRuneInString(l.source[i:]); r >= utf8.RuneSelf && !chars.IsSpace(r) {
 		refuseAt(pos(i), "the character %q of a name", r)
 	}
 	l.pos = i
@@ -417,6 +420,8 @@ func (l *lexer) digits(i int) int {
 	}
 	return i
 }
+
+func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
 func (l *lexer) lexString(quote byte) token {
 	start := l.pos

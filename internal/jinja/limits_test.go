@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kvindex/kvindex/internal/cputime"
+	"github.com/kvindex/kvindex/internal/jinja/exception"
 )
 
 func nestedLists(depth int) Value {
@@ -74,7 +75,7 @@ func TestDictKeys(t *testing.T) {
 		}
 	}
 	for _, k := range []Value{&List{}, d} {
-		if _, _, err := d.get(m, k); !raised(err, "TypeError") {
+		if _, _, err := d.get(m, k); !exception.Is(err, "TypeError") {
 			t.Errorf("key %T: %v, want TypeError", k, err)
 		}
 	}

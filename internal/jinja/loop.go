@@ -1,6 +1,10 @@
 package jinja
 
-import "unicode/utf8"
+import (
+	"unicode/utf8"
+
+	"github.com/kvindex/kvindex/internal/jinja/exception"
+)
 
 // A source is the iterable of a for.
 type source struct {
@@ -157,7 +161,7 @@ func (m *machine) filtered(up *frame, st *forStmt, iterable Value) (Value, error
 	begun, running := false, false
 	next := func() (Value, bool, error) {
 		if running {
-			return nil, false, raise("ValueError", "generator already executing")
+			return nil, false, exception.New("ValueError", "generator already executing")
 		}
 		running = true
 		defer func() { running = false }()
@@ -303,7 +307,7 @@ func (l *loopContext) attr(m *machine, name string) (Value, bool, error) {
 		return v, true, err
 	}
 	if refusedOfLoop[name] {
-		return nil, false, unsupported("loop.%s", name)
+		return nil, false, exception.Unsupported("loop.%s", name)
 	}
 	return nil, false, nil
 }

@@ -8,8 +8,9 @@ package jinja
 
 import (
 	"cmp"
-	"fmt"
 	"math"
+
+	"github.com/kvindex/kvindex/internal/jinja/exception"
 )
 
 // A machine is one rendering: its output and the rest of its limits. All that it
@@ -44,10 +45,6 @@ func newMachine(env *Env, out []byte) *machine {
 	l.Memory = cmp.Or(l.Memory, DefaultMemory)
 	work := stepParts * min(int64(l.Steps), math.MaxInt64/stepParts)
 	return &machine{env: env, limits: l, out: out, work: work, memory: int64(l.Memory)}
-}
-
-func overLimit(format string, args ...any) error {
-	return &Error{Message: fmt.Sprintf(format, args...), Err: ErrLimit}
 }
 
 // step charges n steps: nodes evaluated, elements gone through.
@@ -97,9 +94,9 @@ func (m *machine) alloc(n int) error {
 // exhausted is apart so that what calls it is inlined.
 func (m *machine) exhausted() error {
 	if m.work < 0 && m.memory >= 0 {
-		return overLimit("more than %d steps", m.limits.Steps)
+		return exception.OverLimit("more than %d steps", m.limits.Steps)
 	}
-	return overLimit("more than %d bytes of memory", m.limits.Memory)
+	return exception.OverLimit("more than %d bytes of memory", m.limits.Memory)
 }
 
 // allocMany charges n values of size bytes each, without overflow.
@@ -113,7 +110,7 @@ func (m *machine) allocMany(n, size int) error {
 // enter charges a level of nesting, which leave gives back.
 func (m *machine) enter() error {
 	if m.depth == m.limits.Depth {
-		return overLimit("nested deeper than %d", m.limits.Depth)
+		return exception.OverLimit("nested deeper than %d", m.limits.Depth)
 	}
 	m.depth++
 	return nil
@@ -124,7 +121,7 @@ func (m *machine) leave() { m.depth-- }
 // write appends to the output.
 func (m *machine) write(s string) error {
 	if len(m.out)+len(s) > m.limits.Output {
-		return overLimit("more than %d bytes of output", m.limits.Output)
+		return exception.OverLimit("more than %d bytes of output", m.limits.Output)
 	}
 	m.out = append(m.out, s...)
 	return m.scan(len(s))

@@ -1,6 +1,10 @@
 package jinja
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/kvindex/kvindex/internal/jinja/exception"
+)
 
 // A macro is a macro, or the body of a call block (Jinja2 3.1.6, runtime.py).
 type macro struct {
@@ -15,7 +19,7 @@ func (m *machine) newMacro(f *frame, s *macroScope) (*macro, error) {
 func (c *macro) typeName() string { return "Macro" }
 
 func (c *macro) attr(_ *machine, name string) (Value, bool, error) {
-	return nil, false, unsupported("the attribute %s of a macro", name)
+	return nil, false, exception.Unsupported("the attribute %s of a macro", name)
 }
 
 // call runs the macro and returns its output.
@@ -84,9 +88,9 @@ func (c *macro) bind(m *machine, f *frame, args arguments) error {
 	}
 	switch {
 	case len(named) > 0:
-		return raise("TypeError", "macro '%s' takes no keyword argument '%s'", c.name, named[0].name)
+		return exception.New("TypeError", "macro '%s' takes no keyword argument '%s'", c.name, named[0].name)
 	case given < len(args.list):
-		return raise("TypeError", "macro '%s' takes not more than %d argument(s)", c.name, len(c.params))
+		return exception.New("TypeError", "macro '%s' takes not more than %d argument(s)", c.name, len(c.params))
 	}
 	return nil
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/kvindex/kvindex/internal/jinja/exception"
 )
 
 // The parser is Jinja2 3.1.6's (parser.py), with the loopcontrols extension and the
@@ -51,10 +53,10 @@ func parse(source string) (root *templateNode, err error) {
 		}
 	}()
 	if len(source) > maxSource {
-		return nil, overLimit("a template of more than %d bytes", maxSource)
+		return nil, exception.OverLimit("a template of more than %d bytes", maxSource)
 	}
 	if !utf8.ValidString(source) {
-		return nil, raise("UnicodeDecodeError", "a template that is not UTF-8")
+		return nil, exception.New("UnicodeDecodeError", "a template that is not UTF-8")
 	}
 	p := &parser{lexer: lexer{source: strings.TrimSuffix(normalizeNewlines(source), "\n")}}
 	p.next()
@@ -66,7 +68,7 @@ func parse(source string) (root *templateNode, err error) {
 }
 
 func placeError(source string, e syntaxError) error {
-	var placed *Error
+	var placed *exception.Error
 	if errors.As(e.err, &placed) {
 		placed.Line, placed.Col = place(source, e.at)
 	}
@@ -142,7 +144,7 @@ func (p *parser) expected(what string) {
 // enter goes a level deeper, which leave ends.
 func (p *parser) enter() {
 	if p.nesting++; p.nesting > maxNesting {
-		panic(syntaxError{p.current.at, overLimit("a template nested deeper than %d", maxNesting)})
+		panic(syntaxError{p.current.at, exception.OverLimit("a template nested deeper than %d", maxNesting)})
 	}
 }
 
@@ -153,7 +155,7 @@ type chain int
 
 func (c *chain) link(at pos) {
 	if *c++; *c > maxChain {
-		panic(syntaxError{at, overLimit("a chain of more than %d", maxChain)})
+		panic(syntaxError{at, exception.OverLimit("a chain of more than %d", maxChain)})
 	}
 }
 
@@ -254,7 +256,7 @@ func (p *parser) statement() stmt {
 
 func (p *parser) inLoop() {
 	if t := p.next(); p.loops == 0 {
-		p.later(t.at, raise("SyntaxError", "%s outside of a loop", t.text))
+		p.later(t.at, exception.New("SyntaxError", "%s outside of a loop", t.text))
 	}
 }
 
@@ -272,7 +274,7 @@ func (p *parser) forLoop() stmt {
 	}
 	around := p.loops
 	if p.loops++; p.loops > maxLoops {
-		p.later(s.pos, raise("SyntaxError", "more than %d loops within each other", maxLoops))
+		p.later(s.pos, exception.New("SyntaxError", "more than %d loops within each other", maxLoops))
 	}
 	var end string
 	s.body, end = p.block("endfor", "else")
@@ -335,7 +337,7 @@ func (p *parser) callBlock() stmt {
 	}
 	for _, arg := range call.args.named {
 		if arg.name == "caller" {
-			p.later(s.pos, unsupported("the argument caller given by a call block"))
+			p.later(s.pos, exception.Unsupported("the argument caller given by a call block"))
 		}
 	}
 	s.call = call
@@ -354,7 +356,7 @@ func (p *parser) signature() (params []*nameExpr, defaults []expr) {
 		c.link(param.pos)
 		for _, other := range params {
 			if other.name == param.name {
-				p.later(param.pos, raise("SyntaxError", "a second parameter %s", param.name))
+				p.later(param.pos, exception.New("SyntaxError", "a second parameter %s", param.name))
 			}
 		}
 		if p.skipIf("=") {
@@ -390,7 +392,7 @@ func (p *parser) notLoop(target expr) {
 	switch t := target.(type) {
 	case *nameExpr:
 		if t.name == "loop" {
-			p.later(t.pos, raise("TemplateAssertionError", "cannot assign to loop within a loop"))
+			p.later(t.pos, exception.New("TemplateAssertionError", "cannot assign to loop within a loop"))
 		}
 	case *tupleExpr:
 		for _, item := range t.items {
@@ -773,7 +775,7 @@ func (p *parser) call(fn expr) expr {
 	e.args = p.args()
 	for _, arg := range e.args.named {
 		if slices.Contains(reservedArgs, arg.name) {
-			p.later(e.pos, unsupported("an argument of the name %s", arg.name))
+			p.later(e.pos, exception.Unsupported("an argument of the name %s", arg.name))
 		}
 	}
 	return e
@@ -807,11 +809,11 @@ func (p *parser) args() argExprs {
 func (p *parser) namedArg(before []namedExpr) namedExpr {
 	t := p.next()
 	if len(before) == maxChain {
-		panic(syntaxError{t.at, overLimit("more than %d named arguments", maxChain)})
+		panic(syntaxError{t.at, exception.OverLimit("more than %d named arguments", maxChain)})
 	}
 	for _, other := range before {
 		if other.name == t.text {
-			p.later(t.at, unsupported("an argument %s given twice", t.text))
+			p.later(t.at, exception.Unsupported("an argument %s given twice", t.text))
 		}
 	}
 	p.next()

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvindex/kvindex/internal/jinja/exception"
 	"github.com/kvindex/kvindex/internal/testdata"
 )
 
@@ -186,10 +187,10 @@ func TestParseLimits(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := parse(rep("{% for a in b %}", 21) + rep("{% endfor %}", 21)); !raised(err, "SyntaxError") {
+	if _, err := parse(rep("{% for a in b %}", 21) + rep("{% endfor %}", 21)); !exception.Is(err, "SyntaxError") {
 		t.Errorf("loops: %v", err)
 	}
-	if _, err := parse("a\xff"); !raised(err, "UnicodeDecodeError") {
+	if _, err := parse("a\xff"); !exception.Is(err, "UnicodeDecodeError") {
 		t.Error(err)
 	}
 }

@@ -6,6 +6,9 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/kvindex/kvindex/internal/jinja/chars"
+	"github.com/kvindex/kvindex/internal/jinja/exception"
 )
 
 // maxDigits is how many digits of an int CPython 3.11 reads or prints
@@ -129,7 +132,7 @@ func (p *printer) reprContainer(v Value) error {
 		return p.pairs(v, "{", ": ", "}")
 	}
 	// Through a namespace a value may hold itself, and a Markup has a form of its own in a list.
-	return unsupported("printing a %s", typeName(v))
+	return exception.Unsupported("printing a %s", typeName(v))
 }
 
 func (p *printer) items(open string, items []Value, end string) error {
@@ -202,7 +205,7 @@ func (m *machine) decimal(n *big.Int) (string, error) {
 }
 
 func tooManyDigits() error {
-	return raise("ValueError", "Exceeds the limit (%d digits) for integer string conversion; use sys.set_int_max_str_digits() to increase the limit", maxDigits)
+	return exception.New("ValueError", "Exceeds the limit (%d digits) for integer string conversion; use sys.set_int_max_str_digits() to increase the limit", maxDigits)
 }
 
 // appendFloat appends repr(f).
@@ -235,7 +238,7 @@ func (p *printer) reprString(s string) error {
 	if err := p.m.chars(2 * len(s)); err != nil {
 		return err
 	}
-	if !isASCII(s) {
+	if !chars.IsASCII(s) {
 		if err := p.m.kinds(len(s)); err != nil {
 			return err
 		}
@@ -271,7 +274,7 @@ func appendReprString(dst []byte, s string) []byte {
 			continue
 		}
 		r, size := utf8.DecodeRuneInString(s[i:])
-		if !charOf(r).is(charPrintable) {
+		if !chars.Of(r).Is(chars.Printable) {
 			dst = append(dst, s[from:i]...)
 			dst = appendEscape(dst, r)
 			from = i + size

@@ -2,6 +2,8 @@ package jinja
 
 import (
 	"slices"
+
+	"github.com/kvindex/kvindex/internal/jinja/exception"
 )
 
 // A resolver finds where the variables of a template lie, as the compiler of Jinja2
@@ -76,7 +78,7 @@ func refFrom(in *routine, v *variable) ref {
 func (r *resolver) ref(name string, at pos, s site) (ref, *variable) {
 	v := s.sym.find(name)
 	if v == nil {
-		r.fail(at, raise("AssertionError", "Tried to resolve a name to a reference that was unknown to the frame ('%s')", name))
+		r.fail(at, exception.New("AssertionError", "Tried to resolve a name to a reference that was unknown to the frame ('%s')", name))
 		return ref{}, nil
 	}
 	return refFrom(s.sym.in, v), v
@@ -155,7 +157,7 @@ func (r *resolver) forLoop(st *forStmt, s site) {
 	r.condition(st, s)
 	nameWalk(func(name string, use nameUse, at pos) {
 		if use == nameStore && name == "loop" {
-			r.fail(at, raise("TemplateAssertionError", "Can't assign to special loop variable in for-loop target"))
+			r.fail(at, exception.New("TemplateAssertionError", "Can't assign to special loop variable in for-loop target"))
 		}
 	}).stmt(st)
 	r.target(st.target, body)
@@ -253,12 +255,12 @@ func (r *resolver) macro(m *macroScope, d definition, s site) {
 	used := r.undeclared(d.body, "caller", "kwargs", "varargs")
 	for _, p := range d.params {
 		if p.name == "caller" || used[p.name] {
-			r.fail(p.pos, unsupported("a parameter %s", p.name))
+			r.fail(p.pos, exception.Unsupported("a parameter %s", p.name))
 		}
 	}
 	for _, name := range []string{"kwargs", "varargs"} {
 		if used[name] {
-			r.fail(d.pos, unsupported("the variable %s of a macro", name))
+			r.fail(d.pos, exception.Unsupported("the variable %s of a macro", name))
 		}
 	}
 	m.caller = -1

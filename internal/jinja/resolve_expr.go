@@ -1,5 +1,7 @@
 package jinja
 
+import "github.com/kvindex/kvindex/internal/jinja/exception"
+
 // expr resolves an expression that is read.
 func (r *resolver) expr(p *expr, s site) {
 	switch e := (*p).(type) {
@@ -14,7 +16,7 @@ func (r *resolver) expr(p *expr, s site) {
 		return
 	case *callExpr:
 		if of, ok := e.fn.(*getattrExpr); ok && listed(lackingAttrs["str"], of.name) {
-			r.fail(e.pos, unsupported("str.%s", of.name))
+			r.fail(e.pos, exception.Unsupported("str.%s", of.name))
 		}
 	case *condExpr:
 		s.soft = true
@@ -23,12 +25,12 @@ func (r *resolver) expr(p *expr, s site) {
 			switch key.(type) {
 			case *listExpr, *dictExpr:
 				// Of constants that is an error when Jinja2 compiles, else when it renders.
-				r.fail(key.at(), unsupported("a list or a dict as a key"))
+				r.fail(key.at(), exception.Unsupported("a list or a dict as a key"))
 			}
 		}
 	case *getattrExpr:
 		if on, ok := e.on.(*nameExpr); ok && on.name == "loop" && refusedOfLoop[e.name] {
-			r.fail(e.pos, unsupported("loop.%s", e.name))
+			r.fail(e.pos, exception.Unsupported("loop.%s", e.name))
 		}
 		e.has = attrs(e.name)
 	case *getitemExpr:
@@ -74,7 +76,7 @@ func (r *resolver) binary(p *expr, e *binaryExpr) {
 
 func (r *resolver) filter(e *filterExpr, s site) {
 	if e.fn = filters[e.name]; e.fn == nil && (refusedFilters[e.name] || !s.soft) {
-		r.fail(e.pos, unsupported("the filter %s", e.name))
+		r.fail(e.pos, exception.Unsupported("the filter %s", e.name))
 	}
 	r.expr(&e.on, s)
 	eachArg(&e.args, func(child *expr) { r.expr(child, s) })
@@ -82,7 +84,7 @@ func (r *resolver) filter(e *filterExpr, s site) {
 
 func (r *resolver) test(e *testExpr, s site) {
 	if e.fn = tests[e.name]; e.fn == nil && (refusedTests[e.name] || !s.soft) {
-		r.fail(e.pos, unsupported("the test %s", e.name))
+		r.fail(e.pos, exception.Unsupported("the test %s", e.name))
 	}
 	r.expr(&e.on, s)
 	eachArg(&e.args, func(child *expr) { r.expr(child, s) })

@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/kvindex/kvindex/internal/jinja/exception"
 )
 
 // Python's datetime.now().strftime as CPython 3.11 and glibc 2.36 do it in the C locale, for
@@ -23,10 +25,10 @@ var timeFormats = map[string]string{
 
 func (m *machine) strftime(t time.Time, format string) (string, error) {
 	if t.Year() < firstYear || t.Year() > lastYear {
-		return "", unsupported("strftime_now in the year %d", t.Year())
+		return "", exception.Unsupported("strftime_now in the year %d", t.Year())
 	}
 	if strings.IndexByte(format, 0) >= 0 {
-		return "", unsupported("strftime_now with a NUL")
+		return "", exception.Unsupported("strftime_now with a NUL")
 	}
 	var out []byte
 	for {
@@ -51,7 +53,7 @@ func (m *machine) strftime(t time.Time, format string) (string, error) {
 		case conversion == "-H":
 			out = strconv.AppendInt(out, int64(t.Hour()), 10)
 		case timeFormats[conversion] == "":
-			return "", unsupported("strftime_now with %q", "%"+conversion)
+			return "", exception.Unsupported("strftime_now with %q", "%"+conversion)
 		default:
 			out = t.AppendFormat(out, timeFormats[conversion])
 		}

@@ -5,6 +5,9 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/kvindex/kvindex/internal/jinja/chars"
+	"github.com/kvindex/kvindex/internal/jinja/exception"
 )
 
 // A textMethod is a method of str.
@@ -44,10 +47,10 @@ func (m *machine) upper(s string, _ []Value) (Value, error) {
 	if err := m.charge(len(s)); err != nil {
 		return nil, err
 	}
-	if isASCII(s) {
+	if chars.IsASCII(s) {
 		return strings.ToUpper(s), nil
 	}
-	return m.transform(s, func(dst []byte, _ int, r rune) []byte { return appendForm(dst, r, formUpper) })
+	return m.transform(s, func(dst []byte, _ int, r rune) []byte { return chars.AppendForm(dst, r, chars.Upper) })
 }
 
 // charge charges a text of n bytes, and looking at each of its characters.
@@ -78,7 +81,7 @@ func (m *machine) lower(s string, _ []Value) (Value, error) {
 	if err := m.charge(len(s)); err != nil {
 		return nil, err
 	}
-	if isASCII(s) {
+	if chars.IsASCII(s) {
 		return strings.ToLower(s), nil
 	}
 	return m.transform(s, func(dst []byte, at int, r rune) []byte { return appendLower(dst, s, at, r) })
@@ -92,7 +95,7 @@ func appendLower(dst []byte, s string, at int, r rune) []byte {
 	if r == capitalSigma && finalSigma(s[:at], s[at+len("Σ"):]) {
 		return append(dst, "ς"...)
 	}
-	return appendForm(dst, r, formLower)
+	return chars.AppendForm(dst, r, chars.Lower)
 }
 
 // finalSigma reports whether a sigma between before and after ends a word (CPython
@@ -100,8 +103,8 @@ func appendLower(dst []byte, s string, at int, r rune) []byte {
 func finalSigma(before, after string) bool {
 	for before != "" {
 		r, size := utf8.DecodeLastRuneInString(before)
-		if c := charOf(r); !c.is(charIgnorable) {
-			if !c.is(charCased) {
+		if c := chars.Of(r); !c.Is(chars.Ignorable) {
+			if !c.Is(chars.Cased) {
 				return false
 			}
 			break
@@ -112,8 +115,8 @@ func finalSigma(before, after string) bool {
 		return false
 	}
 	for _, r := range after {
-		if c := charOf(r); !c.is(charIgnorable) {
-			return !c.is(charCased)
+		if c := chars.Of(r); !c.Is(chars.Ignorable) {
+			return !c.Is(chars.Cased)
 		}
 	}
 	return true
@@ -122,7 +125,7 @@ func finalSigma(before, after string) bool {
 func (m *machine) capitalize(s string, _ []Value) (Value, error) {
 	return m.transform(s, func(dst []byte, at int, r rune) []byte {
 		if at == 0 {
-			return appendForm(dst, r, formTitle)
+			return chars.AppendForm(dst, r, chars.Title)
 		}
 		return appendLower(dst, s, at, r)
 	})
@@ -134,9 +137,9 @@ func (m *machine) title(s string, _ []Value) (Value, error) {
 		if within {
 			dst = appendLower(dst, s, at, r)
 		} else {
-			dst = appendForm(dst, r, formTitle)
+			dst = chars.AppendForm(dst, r, chars.Title)
 		}
-		within = charOf(r).is(charCased)
+		within = chars.Of(r).Is(chars.Cased)
 		return dst
 	})
 }
@@ -145,7 +148,7 @@ func (m *machine) title(s string, _ []Value) (Value, error) {
 func textArgument(fn string, v Value) (string, error) {
 	s, ok := asString(v)
 	if !ok {
-		return "", raise("TypeError", "%s() argument must be str, not %s", fn, typeName(v))
+		return "", exception.New("TypeError", "%s() argument must be str, not %s", fn, typeName(v))
 	}
 	return s, nil
 }
@@ -169,7 +172,7 @@ func given(v Value) Value {
 // searched returns the argument of a search, which has no start and no end.
 func searched(fn string, a []Value) (string, error) {
 	if a[1] != missing || a[2] != missing {
-		return "", unsupported("str.%s from a start on", fn)
+		return "", exception.Unsupported("str.%s from a start on", fn)
 	}
 	return textArgument(fn, a[0])
 }
@@ -227,7 +230,7 @@ func (m *machine) count(s, sub string) (int, error) {
 func affix(name string, has func(s, affix string) bool) func(*machine, string, []Value) (Value, error) {
 	return func(m *machine, s string, a []Value) (Value, error) {
 		if _, ok := a[0].(*Tuple); ok {
-			return nil, unsupported("str.%s of a tuple", name)
+			return nil, exception.Unsupported("str.%s of a tuple", name)
 		}
 		t, err := searched(name, a)
 		if err != nil {
@@ -242,9 +245,9 @@ func strip(left, right bool) func(*machine, string, []Value) (Value, error) {
 	return func(m *machine, s string, a []Value) (Value, error) {
 		cut, ok := asString(a[0])
 		if !ok && given(a[0]) != nil {
-			return nil, raise("TypeError", "strip arg must be None or str")
+			return nil, exception.New("TypeError", "strip arg must be None or str")
 		}
-		is := isSpace
+		is := chars.IsSpace
 		if ok {
 			if err := m.alloc(8 * len(cut)); err != nil {
 				return nil, err
@@ -349,8 +352,8 @@ func (m *machine) strReplace(s string, a []Value) (Value, error) {
 func (m *machine) strJoin(s string, a []Value) (Value, error) {
 	items, err := m.list(a[0])
 	if err != nil {
-		if raised(err, "TypeError") {
-			err = raise("TypeError", "can only join an iterable")
+		if exception.Is(err, "TypeError") {
+			err = exception.New("TypeError", "can only join an iterable")
 		}
 		return nil, err
 	}
@@ -358,7 +361,7 @@ func (m *machine) strJoin(s string, a []Value) (Value, error) {
 	for i, item := range items {
 		t, ok := asString(item)
 		if !ok {
-			return nil, raise("TypeError", "sequence item %d: expected str instance, %s found", i, typeName(item))
+			return nil, exception.New("TypeError", "sequence item %d: expected str instance, %s found", i, typeName(item))
 		}
 		if err := m.alloc(len(t) + len(s) + 64); err != nil {
 			return nil, err
@@ -376,9 +379,9 @@ func separator(v Value) (sep string, ok bool, err error) {
 	sep, ok = asString(v)
 	switch {
 	case !ok:
-		err = raise("TypeError", "must be str or None, not %s", typeName(v))
+		err = exception.New("TypeError", "must be str or None, not %s", typeName(v))
 	case sep == "":
-		err = raise("ValueError", "empty separator")
+		err = exception.New("ValueError", "empty separator")
 	}
 	return sep, true, err
 }
@@ -462,7 +465,7 @@ func cutAround(s, sep string, right bool) (piece, rest string, more bool) {
 // is cut from, at its next white space.
 func cutSpace(s string, right bool) (piece, rest string, more bool) {
 	if right {
-		i := strings.LastIndexFunc(s, isSpace)
+		i := strings.LastIndexFunc(s, chars.IsSpace)
 		if i < 0 {
 			return s, "", false
 		}
@@ -470,7 +473,7 @@ func cutSpace(s string, right bool) (piece, rest string, more bool) {
 		rest = trimSpace(s[:i], true)
 		return s[i+size:], rest, rest != ""
 	}
-	i := strings.IndexFunc(s, isSpace)
+	i := strings.IndexFunc(s, chars.IsSpace)
 	if i < 0 {
 		return s, "", false
 	}
@@ -480,9 +483,9 @@ func cutSpace(s string, right bool) (piece, rest string, more bool) {
 
 func trimSpace(s string, right bool) string {
 	if right {
-		return strings.TrimRightFunc(s, isSpace)
+		return strings.TrimRightFunc(s, chars.IsSpace)
 	}
-	return strings.TrimLeftFunc(s, isSpace)
+	return strings.TrimLeftFunc(s, chars.IsSpace)
 }
 
 func (m *machine) splitLines(s string, a []Value) (Value, error) {
@@ -499,7 +502,7 @@ func (m *machine) splitLines(s string, a []Value) (Value, error) {
 			return nil, err
 		}
 		line, end := s, ""
-		if i := strings.IndexFunc(s, isLineEnd); i >= 0 {
+		if i := strings.IndexFunc(s, chars.IsLineEnd); i >= 0 {
 			_, size := utf8.DecodeRuneInString(s[i:])
 			if strings.HasPrefix(s[i:], "\r\n") {
 				size = 2

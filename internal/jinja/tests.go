@@ -1,5 +1,7 @@
 package jinja
 
+import "github.com/kvindex/kvindex/internal/jinja/exception"
+
 // The tests of Jinja2 3.1.6 (tests.py).
 
 // A testFunc is a test: "v is name(args)".
@@ -51,9 +53,9 @@ func (m *machine) test(name string, v Value, args arguments) (bool, error) {
 	t := tests[name]
 	switch {
 	case refusedTests[name]:
-		return false, unsupported("the test %s", name)
+		return false, exception.Unsupported("the test %s", name)
 	case t == nil:
-		return false, raise("TemplateRuntimeError", "No test named '%s'.", name)
+		return false, exception.New("TemplateRuntimeError", "No test named '%s'.", name)
 	}
 	return t(m, v, args)
 }
@@ -122,7 +124,7 @@ func divisiblebyTest(m *machine, v Value, args arguments) (bool, error) {
 // remains is "v % by == rest".
 func (m *machine) remains(v, by Value, rest int64) (bool, error) {
 	if isString(v) {
-		return false, unsupported("a format as a number")
+		return false, exception.Unsupported("a format as a number")
 	}
 	r, err := m.binary("%", v, by)
 	if err != nil {
@@ -153,7 +155,7 @@ func (m *machine) iterable(v Value) (bool, error) {
 		return true, nil
 	}
 	_, err := m.iterate(v)
-	if raised(err, "TypeError") {
+	if exception.Is(err, "TypeError") {
 		return false, nil
 	}
 	return err == nil, err
@@ -166,7 +168,7 @@ func sameasTest(_ *machine, v Value, args arguments) (bool, error) {
 		return false, err
 	}
 	if b[1] != nil && !isBool(b[1]) {
-		return false, unsupported("sameas of a %s", typeName(b[1]))
+		return false, exception.Unsupported("sameas of a %s", typeName(b[1]))
 	}
 	return v == b[1], nil
 }

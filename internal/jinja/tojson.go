@@ -5,6 +5,8 @@ import (
 	"math/big"
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/kvindex/kvindex/internal/jinja/exception"
 )
 
 // The filter tojson as transformers 4.57 defines it (utils/chat_template_utils.py):
@@ -63,7 +65,7 @@ func (w *jsonWriter) configure(v Value, args arguments) error {
 			}
 		}
 		if !isTuple {
-			return unsupported("tojson with separators that are no two strings")
+			return exception.Unsupported("tojson with separators that are no two strings")
 		}
 		w.item, w.key = texts[0], texts[1]
 	}
@@ -76,7 +78,7 @@ func (w *jsonWriter) configure(v Value, args arguments) error {
 		}
 		w.indent = s.(string)
 	default:
-		return unsupported("tojson with a %s as indent", typeName(indent))
+		return exception.Unsupported("tojson with a %s as indent", typeName(indent))
 	}
 	return nil
 }
@@ -108,7 +110,7 @@ func (w *jsonWriter) value(v Value, level int) error {
 	case *Dict:
 		return w.dict(v, level)
 	}
-	return raise("TypeError", "Object of type %s is not JSON serializable", typeName(v))
+	return exception.New("TypeError", "Object of type %s is not JSON serializable", typeName(v))
 }
 
 func (w *jsonWriter) scalar(v Value) error {
@@ -231,7 +233,7 @@ func (w *jsonWriter) keyText(key Value) error {
 		w.dst = append(w.dst, '"')
 		return nil
 	}
-	return raise("TypeError", "keys must be str, int, float, bool or None, not %s", typeName(key))
+	return exception.New("TypeError", "keys must be str, int, float, bool or None, not %s", typeName(key))
 }
 
 // next writes what stands before the i-th element at a level.

@@ -1,6 +1,10 @@
 package jinja
 
-import "math/big"
+import (
+	"math/big"
+
+	"github.com/kvindex/kvindex/internal/jinja/exception"
+)
 
 // A Value is a value of Python:
 //
@@ -143,11 +147,11 @@ type object interface {
 func (u *Undefined) fail() error {
 	switch name := appendReprString(nil, u.Name); {
 	case u.Message != "":
-		return raise("UndefinedError", "%s", u.Message)
+		return exception.New("UndefinedError", "%s", u.Message)
 	case u.Of == missing:
-		return raise("UndefinedError", "%s is undefined", name)
+		return exception.New("UndefinedError", "%s is undefined", name)
 	default:
-		return raise("UndefinedError", "'%s object' has no attribute %s", typeName(u.Of), name)
+		return exception.New("UndefinedError", "'%s object' has no attribute %s", typeName(u.Of), name)
 	}
 }
 

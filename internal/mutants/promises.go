@@ -211,7 +211,7 @@ var promises = []promise{
 		{"./tokenize/chat", "internal/vllmversion:Parse", "a later release is taken for the last that is known", "case v > Newest:", "case false:", "TestEngine"},
 		{"./tokenize/chat", "version.does", "the version is ignored", "v >= history[c].since", "inMain >= history[c].since", "TestVersions"},
 		{"./internal/jinja", "lexer.tagEnd", "a tag keeps the newline behind it", "case strings.HasPrefix(rest, \"%}\\n\"):\n\t\treturn i + 3", "case false:\n\t\treturn i + 3", "TestParse"},
-		{"./internal/jinja", "lexer.strip", "a minus strips spaces only", "return strings.TrimRightFunc(text, isSpace)", "return strings.TrimRight(text, \" \")", "TestParse"},
+		{"./internal/jinja", "lexer.strip", "a minus strips spaces only", "return strings.TrimRightFunc(text, chars.IsSpace)", "return strings.TrimRight(text, \" \")", "TestParse"},
 		{"./internal/jinja", "machine.leaveScope", "a variable outlives its scope", "for _, slot := range s.clear {\n\t\tf.slots[slot] = missing", "for _, slot := range s.clear {\n\t\t_ = slot", "TestScopes"},
 		{"./internal/jinja", "machine.evalCompare", "a chain compares with the first", "\t\tleft = right\n", "\t\t_ = right\n", "TestRules"},
 		{"./internal/jinja", "quotient", "a quotient is cut towards zero", "if r != 0 && (r < 0) != (y < 0) {", "if false {", "TestRules"},

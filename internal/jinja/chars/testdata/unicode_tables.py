@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes ../tables: what CPython's str methods know of each code point; unicode.go has the forms.
+"""Writes ../tables: what CPython's str methods know of each code point; chars.go has the forms.
 
 Run it by the CPython that is to be reproduced: python3.11 unicode_tables.py
 """

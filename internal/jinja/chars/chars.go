@@ -1,4 +1,5 @@
-package jinja
+// Package chars has the properties of code points in CPython 3.11, which are those of Unicode 14.0.
+package chars
 
 import (
 	_ "embed"
@@ -8,8 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// The properties of code points in CPython 3.11, which are those of Unicode 14.0. The tables are its
-// own, not those of package unicode, which change with the Go toolchain.
+// The tables are CPython's own, not those of package unicode, which change with the Go toolchain.
 // testdata/unicode_tables.py writes them. Their numbers are little-endian.
 
 var (
@@ -31,12 +31,12 @@ var (
 )
 
 // charKinds are the kinds of code points.
-var charKinds = func() []char {
+var charKinds = func() []Char {
 	const size = 4 * 4
-	kinds := make([]char, len(kindTable)/size)
+	kinds := make([]Char, len(kindTable)/size)
 	for i := range kinds {
 		row := kindTable[i*size:]
-		kinds[i].flags = charFlags(binary.LittleEndian.Uint32(row))
+		kinds[i].flags = Flags(binary.LittleEndian.Uint32(row))
 		for form := range kinds[i].add {
 			kinds[i].add[form] = int32(binary.LittleEndian.Uint32(row[(form+1)*4:]))
 		}
@@ -55,32 +55,36 @@ var charForms = sync.OnceValue(func() map[rune][]string {
 	return all
 })
 
-// A char is the kind of a code point.
-type char struct {
-	flags charFlags
+// A Char is the kind of a code point.
+type Char struct {
+	flags Flags
 	add   [3]int32 // by form: what the form's code point is ahead of it
 }
 
-type charFlags uint16
+// Flags are properties of a code point.
+type Flags uint16
 
+// The properties: of str.isdigit, of str.isprintable, and those that lower and title look at.
 const (
-	charDigit charFlags = 1 << iota
-	charPrintable
-	charCased
-	charIgnorable // looked through by final sigma
-	charSpecial   // is in charForms
+	Digit Flags = 1 << iota
+	Printable
+	Cased
+	Ignorable // looked through by final sigma
+	special   // is in charForms
 )
 
-// A form is one that a code point is converted to.
-type form int
+// A Form is one that a code point is converted to.
+type Form int
 
+// The forms that the methods of str make.
 const (
-	formUpper form = iota
-	formLower
-	formTitle
+	Upper Form = iota
+	Lower
+	Title
 )
 
-func (c *char) is(f charFlags) bool { return c.flags&f != 0 }
+// Is reports whether c has one of the properties f.
+func (c *Char) Is(f Flags) bool { return c.flags&f != 0 }
 
 const runSize = 4 // bytes of a run in charRuns
 
@@ -91,8 +95,8 @@ func runAt(i int) (begin rune, kind uint8) {
 	return rune(run[1]) | rune(run[2])<<8 | rune(run[3])<<16, run[0]
 }
 
-// charOf returns the kind of r.
-func charOf(r rune) *char {
+// Of returns the kind of r.
+func Of(r rune) *Char {
 	if r < utf8.RuneSelf {
 		return &charKinds[asciiKinds[r]]
 	}
@@ -122,17 +126,17 @@ func charRun(r rune) int {
 	return low
 }
 
-// appendForm appends r in a form.
-func appendForm(dst []byte, r rune, f form) []byte {
-	c := charOf(r)
-	if c.is(charSpecial) {
+// AppendForm appends r in a form.
+func AppendForm(dst []byte, r rune, f Form) []byte {
+	c := Of(r)
+	if c.Is(special) {
 		return append(dst, charForms()[r][f]...)
 	}
 	return utf8.AppendRune(dst, r+c.add[f])
 }
 
-// isSpace reports whether Python's str.isspace holds of r.
-func isSpace(r rune) bool {
+// IsSpace reports whether Python's str.isspace holds of r.
+func IsSpace(r rune) bool {
 	if r < utf8.RuneSelf {
 		return r == ' ' || r >= '\t' && r <= '\r' || r >= 0x1c && r <= 0x1f
 	}
@@ -143,8 +147,8 @@ func isSpace(r rune) bool {
 	return r >= 0x2000 && r <= 0x200a
 }
 
-// isLineEnd reports whether Python's str.splitlines ends a line at r.
-func isLineEnd(r rune) bool {
+// IsLineEnd reports whether Python's str.splitlines ends a line at r.
+func IsLineEnd(r rune) bool {
 	switch r {
 	case '\n', '\v', '\f', '\r', 0x1c, 0x1d, 0x1e, 0x85, 0x2028, 0x2029:
 		return true
@@ -152,7 +156,8 @@ func isLineEnd(r rune) bool {
 	return false
 }
 
-func isASCII(s string) bool {
+// IsASCII reports whether all of s is ASCII.
+func IsASCII(s string) bool {
 	for i := 0; i < len(s); i++ {
 		if s[i] >= utf8.RuneSelf {
 			return false

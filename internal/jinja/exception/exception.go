@@ -1,4 +1,6 @@
-package jinja
+// Package exception has the errors of templates: the exceptions that Jinja2 and Python raise, and
+// refusals and limits, which are the interpreter's own.
+package exception
 
 import (
 	"errors"
@@ -6,10 +8,10 @@ import (
 )
 
 var (
-	// ErrUnsupported is wrapped by the errors about constructs of Jinja2 or Python that this
-	// package lacks.
+	// ErrUnsupported is wrapped by the errors about constructs of Jinja2 or Python that the
+	// interpreter lacks.
 	ErrUnsupported = errors.New("not supported")
-	// ErrLimit is wrapped by the errors about a rendering past one of its Limits.
+	// ErrLimit is wrapped by the errors about a rendering past one of its limits.
 	ErrLimit = errors.New("limit exceeded")
 )
 
@@ -39,17 +41,23 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// raise returns an exception of Jinja2 or Python. The evaluator fills in the place.
-func raise(class, format string, args ...any) error {
+// New returns an exception of Jinja2 or Python. The evaluator fills in the place.
+func New(class, format string, args ...any) error {
 	return &Error{Class: class, Message: fmt.Sprintf(format, args...)}
 }
 
-func unsupported(format string, args ...any) error {
+// Unsupported returns an error that wraps ErrUnsupported.
+func Unsupported(format string, args ...any) error {
 	return &Error{Message: fmt.Sprintf(format, args...), Err: ErrUnsupported}
 }
 
-// raised reports whether err is an exception of one of the classes.
-func raised(err error, classes ...string) bool {
+// OverLimit returns an error that wraps ErrLimit.
+func OverLimit(format string, args ...any) error {
+	return &Error{Message: fmt.Sprintf(format, args...), Err: ErrLimit}
+}
+
+// Is reports whether err is an exception of one of the classes.
+func Is(err error, classes ...string) bool {
 	var e *Error
 	if !errors.As(err, &e) {
 		return false
