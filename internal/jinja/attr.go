@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/kvindex/kvindex/internal/jinja/exception"
+	"github.com/kvindex/kvindex/internal/jinja/syntax"
 )
 
 // A boundMethod is obj.name of a value that Python has built in.
@@ -164,6 +165,16 @@ func (m *machine) attr(obj Value, name string) (v Value, ok bool, err error) {
 func isDictAttr(name string) bool {
 	_, ok := dictMethods[name]
 	return ok || listed(lackingAttrs["dict"], name) || isDunder(name)
+}
+
+// attrs returns which values may have an attribute of the name.
+func attrs(name string) syntax.Attrs {
+	if name == "" || name[0] == '_' {
+		return syntax.Attrs{Dict: true, Str: true}
+	}
+	_, ok := strMethods[name]
+	refused := listed(lackingAttrs["str"], name)
+	return syntax.Attrs{Dict: isDictAttr(name), Str: ok || name == "format" || refused, RefusedOfStr: refused}
 }
 
 func isDunder(name string) bool {

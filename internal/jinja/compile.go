@@ -1,48 +1,51 @@
 package jinja
 
-import "github.com/kvindex/kvindex/internal/jinja/exception"
+import (
+	"sync"
+
+	"github.com/kvindex/kvindex/internal/jinja/syntax"
+)
+
+// names are the filters, tests and attributes that templates may use.
+var names = sync.OnceValue(func() *syntax.Names {
+	n := &syntax.Names{Filters: make(map[string]any), Tests: make(map[string]any), Attrs: attrs}
+	for name, f := range filters {
+		n.Filters[name] = f
+	}
+	for name := range refusedFilters {
+		n.Filters[name] = nil
+	}
+	for name, f := range tests {
+		n.Tests[name] = f
+	}
+	for name := range refusedTests {
+		n.Tests[name] = nil
+	}
+	return n
+})
 
 // Compile makes a Template of a source. It returns an error for a source that Jinja2 refuses,
 // and ErrUnsupported for constructs that this package lacks.
 func Compile(source string) (*Template, error) {
-	root, err := parse(source)
+	tree, err := syntax.Resolve(source, names())
 	if err != nil {
 		return nil, err
 	}
-	r := &resolver{source: source, names: make(map[string]int32), budget: maxNames}
-	t := &Template{source: source, root: root}
-	r.template(t)
-	if r.budget < 0 {
-		return nil, exception.OverLimit("too many names in too many blocks")
-	}
-	if r.err != nil {
-		return nil, r.err
-	}
-	t.names = make([]string, len(r.names))
-	t.globals = make([]Value, len(r.names))
-	for name, i := range r.names {
+	t := &Template{source: source, tree: tree, globals: make([]Value, len(tree.Names))}
+	for i, name := range tree.Names {
 		v, ok := global(name)
 		if !ok {
 			v = missing
 		}
-		t.names[i], t.globals[i] = name, v
+		t.globals[i] = v
 	}
 	return t, nil
 }
 
-// maxNames bounds the search for the variables of a template.
-const maxNames = 1 << 20
-
-func (r *resolver) template(t *Template) {
-	if r.undeclared(t.root.body, "self")["self"] {
-		r.fail(t.root.pos, exception.Unsupported("the variable self"))
-	}
-	in := newRoutine(nil)
-	sym := newSymbols(in, &r.budget)
-	sym.visit(t.root.body)
-	t.scope = r.scope(sym, true)
-	r.stmts(t.root.body, site{sym: sym})
-	t.slots = len(in.slots)
+// WantsParts reports whether vLLM by itself gives the template the content of messages as
+// lists of parts, its format "openai", and not as strings.
+func (t *Template) WantsParts(loops syntax.ContentLoops) bool {
+	return syntax.WantsParts(t.source, loops)
 }
 
 // Render appends the template, rendered with the variables vars, to dst. With an
@@ -56,20 +59,20 @@ func (t *Template) Render(dst []byte, vars *Dict, env *Env) ([]byte, error) {
 	}
 	m := newMachine(env, dst[len(dst):])
 	m.source = t.source
-	m.context = make([]Value, len(t.names))
-	for i, name := range t.names {
+	m.context = make([]Value, len(t.tree.Names))
+	for i, name := range t.tree.Names {
 		v, ok := vars.Lookup(name)
 		if !ok {
 			v = t.globals[i]
 		}
 		m.context[i] = v
 	}
-	f, err := m.newFrame(t.slots, nil)
+	f, err := m.newFrame(t.tree.Slots, nil)
 	if err == nil {
-		err = m.enterScope(f, &t.scope)
+		err = m.enterScope(f, &t.tree.Scope)
 	}
 	if err == nil {
-		_, err = m.run(f, t.root.body)
+		_, err = m.run(f, t.tree.Body)
 	}
 	if err != nil {
 		return dst, err

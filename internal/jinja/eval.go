@@ -1,122 +1,110 @@
 package jinja
 
 import (
-	"errors"
-
 	"github.com/kvindex/kvindex/internal/jinja/exception"
+	"github.com/kvindex/kvindex/internal/jinja/syntax"
 )
 
-// locate gives an error that has none the place of the node at which it arose.
-func locate(err error, source string, at pos) error {
-	var e *exception.Error
-	if !errors.As(err, &e) || e.Line > 0 {
-		return err
-	}
-	located := *e
-	located.Line, located.Col = place(source, at)
-	return &located
-}
-
 // eval evaluates an expression.
-func (m *machine) eval(f *frame, e expr) (Value, error) {
+func (m *machine) eval(f *frame, e syntax.Expr) (Value, error) {
 	switch e := e.(type) {
-	case *constExpr:
-		return e.value, nil
-	case *nameExpr:
-		if v := *f.variable(e.ref); !isMissing(v) {
+	case *syntax.ConstExpr:
+		return e.Value, nil
+	case *syntax.NameExpr:
+		if v := *f.variable(e.Ref); !isMissing(v) {
 			return v, nil
 		}
 	}
 	if err := m.step(1); err != nil {
-		return nil, locate(err, m.source, e.at())
+		return nil, syntax.Locate(err, m.source, e.At())
 	}
 	v, err := m.compute(f, e)
 	if err != nil {
-		return nil, locate(err, m.source, e.at())
+		return nil, syntax.Locate(err, m.source, e.At())
 	}
 	return v, nil
 }
 
-func (m *machine) compute(f *frame, e expr) (Value, error) {
+func (m *machine) compute(f *frame, e syntax.Expr) (Value, error) {
 	switch e := e.(type) {
-	case *nameExpr:
+	case *syntax.NameExpr:
 		if err := m.alloc(80); err != nil {
 			return nil, err
 		}
 		return unassigned(e)
-	case *getattrExpr:
-		on, err := m.eval(f, e.on)
+	case *syntax.GetattrExpr:
+		on, err := m.eval(f, e.On)
 		if err != nil {
 			return nil, err
 		}
-		if d, ok := on.(*Dict); ok && !e.has.dict {
-			if err := m.scan(lookup * len(e.name)); err != nil {
+		if d, ok := on.(*Dict); ok && !e.Has.Dict {
+			if err := m.scan(lookup * len(e.Name)); err != nil {
 				return nil, err
 			}
-			if v, ok := d.Lookup(e.name); ok {
+			if v, ok := d.Lookup(e.Name); ok {
 				return v, nil
 			}
 		}
-		return m.getattr(on, e.name)
-	case *getitemExpr:
+		return m.getattr(on, e.Name)
+	case *syntax.GetitemExpr:
 		return m.evalItem(f, e)
-	case *compareExpr:
+	case *syntax.CompareExpr:
 		return m.evalCompare(f, e)
-	case *callExpr:
+	case *syntax.CallExpr:
 		return m.evalCall(f, e)
-	case *filterExpr:
-		v, err := m.eval(f, e.on)
+	case *syntax.FilterExpr:
+		v, err := m.eval(f, e.On)
 		if err != nil {
 			return nil, err
 		}
 		return m.evalFilter(f, e, v)
-	case *testExpr:
+	case *syntax.TestExpr:
 		return m.evalTest(f, e)
-	case *boolExpr:
+	case *syntax.BoolExpr:
 		return m.evalBool(f, e)
-	case *notExpr:
-		ok, err := m.isTrue(f, e.on)
+	case *syntax.NotExpr:
+		ok, err := m.isTrue(f, e.On)
 		return !ok, err
-	case *condExpr:
+	case *syntax.CondExpr:
 		return m.evalCond(f, e)
-	case *binaryExpr:
-		left, right, err := m.evalBoth(f, e.left, e.right)
+	case *syntax.BinaryExpr:
+		left, right, err := m.evalBoth(f, e.Left, e.Right)
 		if err != nil {
 			return nil, err
 		}
-		return m.binary(e.op, left, right)
-	case *sumExpr:
+		return m.binary(e.Op, left, right)
+	case *syntax.SumExpr:
 		return m.evalSum(f, e)
-	case *concatExpr:
+	case *syntax.ConcatExpr:
 		return m.evalConcat(f, e)
-	case *unaryExpr:
-		v, err := m.eval(f, e.on)
+	case *syntax.UnaryExpr:
+		v, err := m.eval(f, e.On)
 		if err != nil {
 			return nil, err
 		}
-		return m.unary(e.op, v)
-	case *listExpr:
-		items, err := m.evalItems(f, e.items)
+		return m.unary(e.Op, v)
+	case *syntax.ListExpr:
+		items, err := m.evalItems(f, e.Items)
 		return &List{Items: items}, err
-	case *tupleExpr:
-		items, err := m.evalItems(f, e.items)
+	case *syntax.TupleExpr:
+		items, err := m.evalItems(f, e.Items)
 		return &Tuple{Items: items}, err
-	case *dictExpr:
+	case *syntax.DictExpr:
 		return m.evalDict(f, e)
 	}
 	return nil, exception.Unsupported("this expression")
 }
 
 // unassigned returns the value of a variable without one.
-func unassigned(e *nameExpr) (Value, error) {
-	if e.ref.sure {
+func unassigned(e *syntax.NameExpr) (Value, error) {
+	if e.Ref.Sure {
 		// There Jinja2 prints "missing", an object of its own.
-		return nil, exception.Unsupported("the variable %s of a block that has ended", e.name)
+		return nil, exception.Unsupported("the variable %s of a block that has ended", e.Name)
 	}
-	return &Undefined{Name: e.name, Of: missing}, nil
+	return &Undefined{Name: e.Name, Of: missing}, nil
 }
 
-func (m *machine) evalBoth(f *frame, a, b expr) (x, y Value, err error) {
+func (m *machine) evalBoth(f *frame, a, b syntax.Expr) (x, y Value, err error) {
 	if x, err = m.eval(f, a); err == nil {
 		y, err = m.eval(f, b)
 	}
@@ -124,19 +112,19 @@ func (m *machine) evalBoth(f *frame, a, b expr) (x, y Value, err error) {
 }
 
 // isTrue returns the truth of an expression.
-func (m *machine) isTrue(f *frame, e expr) (bool, error) {
+func (m *machine) isTrue(f *frame, e syntax.Expr) (bool, error) {
 	switch e := e.(type) {
-	case *boolExpr:
-		ok, err := m.isTrue(f, e.left)
+	case *syntax.BoolExpr:
+		ok, err := m.isTrue(f, e.Left)
 		if err == nil {
 			err = m.scan(stepParts / 4)
 		}
-		if err != nil || ok != e.and {
+		if err != nil || ok != e.And {
 			return ok, err
 		}
-		return m.isTrue(f, e.right)
-	case *notExpr:
-		ok, err := m.isTrue(f, e.on)
+		return m.isTrue(f, e.Right)
+	case *syntax.NotExpr:
+		ok, err := m.isTrue(f, e.On)
 		if err == nil {
 			err = m.scan(stepParts / 4)
 		}
@@ -153,21 +141,21 @@ func (m *machine) isTrue(f *frame, e expr) (bool, error) {
 }
 
 // look is eval, but it may return missing where that makes an Undefined.
-func (m *machine) look(f *frame, e expr) (Value, error) {
-	var on expr
+func (m *machine) look(f *frame, e syntax.Expr) (Value, error) {
+	var on syntax.Expr
 	var name string
-	var has attrOf
+	var has syntax.Attrs
 	item := false
 	switch e := e.(type) {
-	case *nameExpr:
-		if !e.ref.sure {
-			return *f.variable(e.ref), nil
+	case *syntax.NameExpr:
+		if !e.Ref.Sure {
+			return *f.variable(e.Ref), nil
 		}
-	case *getattrExpr:
-		on, name, has = e.on, e.name, e.has
-	case *getitemExpr:
-		if e.name != "" {
-			on, name, has, item = e.on, e.name, e.has, true
+	case *syntax.GetattrExpr:
+		on, name, has = e.On, e.Name, e.Has
+	case *syntax.GetitemExpr:
+		if e.Name != "" {
+			on, name, has, item = e.On, e.Name, e.Has, true
 		}
 	}
 	if on == nil {
@@ -182,16 +170,16 @@ func (m *machine) look(f *frame, e expr) (Value, error) {
 	}
 	switch v := v.(type) {
 	case *Dict:
-		if item || !has.dict {
+		if item || !has.Dict {
 			if v, ok := v.Lookup(name); ok {
 				return v, nil
 			}
 		}
-		if !has.dict {
+		if !has.Dict {
 			return missing, nil
 		}
 	case string:
-		if !has.str {
+		if !has.Str {
 			return missing, nil
 		}
 	}
@@ -201,12 +189,12 @@ func (m *machine) look(f *frame, e expr) (Value, error) {
 		v, err = m.getattr(v, name)
 	}
 	if err != nil {
-		err = locate(err, m.source, e.at())
+		err = syntax.Locate(err, m.source, e.At())
 	}
 	return v, err
 }
 
-func (m *machine) evalItems(f *frame, list []expr) ([]Value, error) {
+func (m *machine) evalItems(f *frame, list []syntax.Expr) ([]Value, error) {
 	if err := m.alloc(16*len(list) + 24); err != nil {
 		return nil, err
 	}
@@ -224,10 +212,10 @@ func (m *machine) evalItems(f *frame, list []expr) ([]Value, error) {
 	return items, nil
 }
 
-func (m *machine) evalDict(f *frame, e *dictExpr) (Value, error) {
+func (m *machine) evalDict(f *frame, e *syntax.DictExpr) (Value, error) {
 	d := &Dict{}
-	for i := range e.keys {
-		key, value, err := m.evalBoth(f, e.keys[i], e.values[i])
+	for i := range e.Keys {
+		key, value, err := m.evalBoth(f, e.Keys[i], e.Values[i])
 		if err == nil {
 			err = d.set(m, key, value)
 		}
@@ -238,29 +226,29 @@ func (m *machine) evalDict(f *frame, e *dictExpr) (Value, error) {
 	return d, m.alloc(48)
 }
 
-func (m *machine) evalItem(f *frame, e *getitemExpr) (Value, error) {
-	on, err := m.eval(f, e.on)
+func (m *machine) evalItem(f *frame, e *syntax.GetitemExpr) (Value, error) {
+	on, err := m.eval(f, e.On)
 	if err != nil {
 		return nil, err
 	}
-	if d, ok := on.(*Dict); ok && e.name != "" {
-		if err := m.scan(lookup * len(e.name)); err != nil {
+	if d, ok := on.(*Dict); ok && e.Name != "" {
+		if err := m.scan(lookup * len(e.Name)); err != nil {
 			return nil, err
 		}
-		if v, ok := d.Lookup(e.name); ok {
+		if v, ok := d.Lookup(e.Name); ok {
 			return v, nil
 		}
 	}
-	s, ok := e.key.(*sliceExpr)
+	s, ok := e.Key.(*syntax.SliceExpr)
 	if !ok {
-		key, err := m.eval(f, e.key)
+		key, err := m.eval(f, e.Key)
 		if err != nil {
 			return nil, err
 		}
 		return m.getitem(on, key)
 	}
 	var bounds [3]Value
-	for i, b := range [...]expr{s.start, s.stop, s.step} {
+	for i, b := range [...]syntax.Expr{s.Start, s.Stop, s.Step} {
 		if b == nil {
 			continue
 		}
@@ -271,49 +259,49 @@ func (m *machine) evalItem(f *frame, e *getitemExpr) (Value, error) {
 	return m.slice(on, bounds[0], bounds[1], bounds[2])
 }
 
-func (m *machine) evalBool(f *frame, e *boolExpr) (Value, error) {
-	left, err := m.eval(f, e.left)
+func (m *machine) evalBool(f *frame, e *syntax.BoolExpr) (Value, error) {
+	left, err := m.eval(f, e.Left)
 	if err != nil {
 		return nil, err
 	}
 	ok, err := m.truth(left)
-	if err != nil || ok != e.and {
+	if err != nil || ok != e.And {
 		return left, err
 	}
-	return m.eval(f, e.right)
+	return m.eval(f, e.Right)
 }
 
-func (m *machine) evalCond(f *frame, e *condExpr) (Value, error) {
-	ok, err := m.isTrue(f, e.test)
+func (m *machine) evalCond(f *frame, e *syntax.CondExpr) (Value, error) {
+	ok, err := m.isTrue(f, e.Test)
 	switch {
 	case err != nil:
 		return nil, err
 	case ok:
-		return m.eval(f, e.then)
-	case e.els != nil:
-		return m.eval(f, e.els)
+		return m.eval(f, e.Then)
+	case e.Els != nil:
+		return m.eval(f, e.Els)
 	}
 	return &Undefined{Message: "the inline if-expression evaluated to false and no else section was defined.", Of: missing}, nil
 }
 
-func (m *machine) evalCompare(f *frame, e *compareExpr) (Value, error) {
-	if op := e.rest[0].op; len(e.rest) == 1 && (op == "==" || op == "!=") {
-		ok, err := m.evalEqual(f, e.first, e.rest[0].on)
+func (m *machine) evalCompare(f *frame, e *syntax.CompareExpr) (Value, error) {
+	if op := e.Rest[0].Op; len(e.Rest) == 1 && (op == "==" || op == "!=") {
+		ok, err := m.evalEqual(f, e.First, e.Rest[0].On)
 		return ok == (op == "=="), err
 	}
-	left, err := m.eval(f, e.first)
+	left, err := m.eval(f, e.First)
 	if err != nil {
 		return nil, err
 	}
-	for i := range e.rest {
+	for i := range e.Rest {
 		if err := m.step(1); err != nil {
 			return nil, err
 		}
-		right, err := m.eval(f, e.rest[i].on)
+		right, err := m.eval(f, e.Rest[i].On)
 		if err != nil {
 			return nil, err
 		}
-		ok, err := m.compare(e.rest[i].op, left, right)
+		ok, err := m.compare(e.Rest[i].Op, left, right)
 		if err != nil || !ok {
 			return false, err
 		}
@@ -323,7 +311,7 @@ func (m *machine) evalCompare(f *frame, e *compareExpr) (Value, error) {
 }
 
 // evalEqual evaluates "a == b". All Undefineds are equal, and to nothing else.
-func (m *machine) evalEqual(f *frame, a, b expr) (bool, error) {
+func (m *machine) evalEqual(f *frame, a, b syntax.Expr) (bool, error) {
 	x, err := m.look(f, a)
 	if err != nil {
 		return false, err
@@ -365,7 +353,7 @@ func (m *machine) compare(op string, a, b Value) (bool, error) {
 
 // evalSum evaluates "a + b + c ...". The strings that it begins with are joined
 // above the output, to be copied once.
-func (m *machine) evalSum(f *frame, e *sumExpr) (Value, error) {
+func (m *machine) evalSum(f *frame, e *syntax.SumExpr) (Value, error) {
 	mark := len(m.out)
 	last, err := m.sum(f, e, mark)
 	if err != nil || len(m.out) == mark {
@@ -379,9 +367,9 @@ func (m *machine) evalSum(f *frame, e *sumExpr) (Value, error) {
 
 // sum writes the strings that a sum begins with and returns what is to be added to
 // them: if any was written the last string, else the sum.
-func (m *machine) sum(f *frame, e *sumExpr, mark int) (Value, error) {
-	sum, err := m.eval(f, e.items[0])
-	for _, item := range e.items[1:] {
+func (m *machine) sum(f *frame, e *syntax.SumExpr, mark int) (Value, error) {
+	sum, err := m.eval(f, e.Items[0])
+	for _, item := range e.Items[1:] {
 		if err != nil {
 			return nil, err
 		}
@@ -419,7 +407,7 @@ func (m *machine) captured(mark int) (Value, error) {
 	return s, nil
 }
 
-func (m *machine) evalConcat(f *frame, e *concatExpr) (Value, error) {
+func (m *machine) evalConcat(f *frame, e *syntax.ConcatExpr) (Value, error) {
 	mark := len(m.out)
 	if err := m.printConcat(f, e); err != nil {
 		return nil, err
@@ -429,13 +417,13 @@ func (m *machine) evalConcat(f *frame, e *concatExpr) (Value, error) {
 
 // printConcat writes "a ~ b ~ c": all are evaluated before the first is made a
 // string.
-func (m *machine) printConcat(f *frame, e *concatExpr) error {
-	if err := m.step(len(e.items) / 2); err != nil {
+func (m *machine) printConcat(f *frame, e *syntax.ConcatExpr) error {
+	if err := m.step(len(e.Items) / 2); err != nil {
 		return err
 	}
 	var few [8]Value
 	items := few[:0]
-	for _, item := range e.items {
+	for _, item := range e.Items {
 		v, err := m.eval(f, item)
 		if err != nil {
 			return err
@@ -450,49 +438,51 @@ func (m *machine) printConcat(f *frame, e *concatExpr) error {
 	return nil
 }
 
-func (m *machine) evalFilter(f *frame, e *filterExpr, v Value) (Value, error) {
-	args, err := m.evalArgs(f, &e.args)
+func (m *machine) evalFilter(f *frame, e *syntax.FilterExpr, v Value) (Value, error) {
+	args, err := m.evalArgs(f, &e.Args)
 	if err != nil {
 		return nil, err
 	}
-	if e.fn == nil {
-		return nil, exception.New("TemplateRuntimeError", "No filter named '%s' found.", e.name)
+	fn, ok := e.Fn.(filterFunc)
+	if !ok {
+		return nil, exception.New("TemplateRuntimeError", "No filter named '%s' found.", e.Name)
 	}
 	if err := m.step(2); err != nil {
 		return nil, err
 	}
-	return e.fn(m, v, args)
+	return fn(m, v, args)
 }
 
-func (m *machine) evalTest(f *frame, e *testExpr) (Value, error) {
-	if e.args.none() && (e.name == "defined" || e.name == "undefined") {
-		v, err := m.look(f, e.on)
+func (m *machine) evalTest(f *frame, e *syntax.TestExpr) (Value, error) {
+	if e.Args.None() && (e.Name == "defined" || e.Name == "undefined") {
+		v, err := m.look(f, e.On)
 		_, undefined := v.(*Undefined)
-		return (undefined || isMissing(v)) == (e.name == "undefined"), err
+		return (undefined || isMissing(v)) == (e.Name == "undefined"), err
 	}
-	v, err := m.eval(f, e.on)
+	v, err := m.eval(f, e.On)
 	if err != nil {
 		return nil, err
 	}
-	args, err := m.evalArgs(f, &e.args)
+	args, err := m.evalArgs(f, &e.Args)
 	if err != nil {
 		return nil, err
 	}
-	if e.fn == nil {
-		return nil, exception.New("TemplateRuntimeError", "No test named '%s' found.", e.name)
+	fn, ok := e.Fn.(testFunc)
+	if !ok {
+		return nil, exception.New("TemplateRuntimeError", "No test named '%s' found.", e.Name)
 	}
-	return e.fn(m, v, args)
+	return fn(m, v, args)
 }
 
-func (m *machine) evalCall(f *frame, e *callExpr) (Value, error) {
-	if fn, ok := e.fn.(*getattrExpr); ok {
+func (m *machine) evalCall(f *frame, e *syntax.CallExpr) (Value, error) {
+	if fn, ok := e.Fn.(*syntax.GetattrExpr); ok {
 		return m.evalMethod(f, e, fn)
 	}
-	fn, err := m.eval(f, e.fn)
+	fn, err := m.eval(f, e.Fn)
 	if err != nil {
 		return nil, err
 	}
-	args, err := m.evalArgs(f, &e.args)
+	args, err := m.evalArgs(f, &e.Args)
 	if err != nil {
 		return nil, err
 	}
@@ -501,8 +491,8 @@ func (m *machine) evalCall(f *frame, e *callExpr) (Value, error) {
 
 // evalMethod evaluates on.name(args). To look a method up has no effect on these
 // types, so that it may come behind the arguments.
-func (m *machine) evalMethod(f *frame, e *callExpr, fn *getattrExpr) (Value, error) {
-	on, err := m.eval(f, fn.on)
+func (m *machine) evalMethod(f *frame, e *syntax.CallExpr, fn *syntax.GetattrExpr) (Value, error) {
+	on, err := m.eval(f, fn.On)
 	if err != nil {
 		return nil, err
 	}
@@ -513,11 +503,11 @@ func (m *machine) evalMethod(f *frame, e *callExpr, fn *getattrExpr) (Value, err
 	}
 	var method Value
 	if !late {
-		if method, err = m.getattr(on, fn.name); err != nil {
-			return nil, locate(err, m.source, fn.pos)
+		if method, err = m.getattr(on, fn.Name); err != nil {
+			return nil, syntax.Locate(err, m.source, fn.Pos)
 		}
 	}
-	args, err := m.evalArgs(f, &e.args)
+	args, err := m.evalArgs(f, &e.Args)
 	if err != nil {
 		return nil, err
 	}
@@ -525,11 +515,11 @@ func (m *machine) evalMethod(f *frame, e *callExpr, fn *getattrExpr) (Value, err
 		if err := m.step(2); err != nil {
 			return nil, err
 		}
-		v, ok, err := m.callMethod(on, fn.name, args)
+		v, ok, err := m.callMethod(on, fn.Name, args)
 		if ok || err != nil {
 			return v, err
 		}
-		if method, err = m.getattr(on, fn.name); err != nil {
+		if method, err = m.getattr(on, fn.Name); err != nil {
 			return nil, err
 		}
 	}
@@ -554,25 +544,25 @@ func (m *machine) call(fn Value, args arguments) (Value, error) {
 }
 
 // evalArgs evaluates arguments, in Python's order.
-func (m *machine) evalArgs(f *frame, a *argExprs) (arguments, error) {
+func (m *machine) evalArgs(f *frame, a *syntax.ArgExprs) (arguments, error) {
 	var args arguments
 	var err error
-	if len(a.list) > 0 {
-		if args.list, err = m.evalItems(f, a.list); err != nil {
+	if len(a.List) > 0 {
+		if args.list, err = m.evalItems(f, a.List); err != nil {
 			return args, err
 		}
 	}
-	if len(a.named) > 0 {
-		if err := m.alloc(32 * len(a.named)); err != nil {
+	if len(a.Named) > 0 {
+		if err := m.alloc(32 * len(a.Named)); err != nil {
 			return args, err
 		}
-		args.named = make([]argument, len(a.named))
-		for i := range a.named {
-			v, err := m.eval(f, a.named[i].value)
+		args.named = make([]argument, len(a.Named))
+		for i := range a.Named {
+			v, err := m.eval(f, a.Named[i].Value)
 			if err != nil {
 				return args, err
 			}
-			args.named[i] = argument{a.named[i].name, v}
+			args.named[i] = argument{a.Named[i].Name, v}
 		}
 	}
 	return args, nil

@@ -1,6 +1,9 @@
 package jinja
 
-import "github.com/kvindex/kvindex/internal/jinja/exception"
+import (
+	"github.com/kvindex/kvindex/internal/jinja/exception"
+	"github.com/kvindex/kvindex/internal/jinja/syntax"
+)
 
 // A flow is how a statement ends.
 type flow uint8
@@ -13,7 +16,7 @@ const (
 
 // run runs statements. A break or continue leaves the scopes in between as they
 // are, as it does in the Python that Jinja2 makes.
-func (m *machine) run(f *frame, list []stmt) (flow, error) {
+func (m *machine) run(f *frame, list []syntax.Stmt) (flow, error) {
 	for _, st := range list {
 		err := m.step(1)
 		end := flowNext
@@ -21,7 +24,7 @@ func (m *machine) run(f *frame, list []stmt) (flow, error) {
 			end, err = m.exec(f, st)
 		}
 		if err != nil {
-			return end, locate(err, m.source, st.at())
+			return end, syntax.Locate(err, m.source, st.At())
 		}
 		if end != flowNext {
 			return end, nil
@@ -30,63 +33,63 @@ func (m *machine) run(f *frame, list []stmt) (flow, error) {
 	return flowNext, nil
 }
 
-func (m *machine) exec(f *frame, st stmt) (flow, error) {
+func (m *machine) exec(f *frame, st syntax.Stmt) (flow, error) {
 	switch st := st.(type) {
-	case *outputStmt:
-		for i := range st.items {
-			if err := m.output(f, &st.items[i]); err != nil {
+	case *syntax.OutputStmt:
+		for i := range st.Items {
+			if err := m.output(f, &st.Items[i]); err != nil {
 				return flowNext, err
 			}
 		}
 		return flowNext, nil
-	case *setStmt:
+	case *syntax.SetStmt:
 		return flowNext, m.set(f, st)
-	case *ifStmt:
+	case *syntax.IfStmt:
 		return m.execIf(f, st)
-	case *forStmt:
+	case *syntax.ForStmt:
 		return m.execFor(f, st)
-	case *setBlockStmt:
+	case *syntax.SetBlockStmt:
 		return m.setBlock(f, st)
-	case *macroStmt:
-		macro, err := m.newMacro(f, &st.scope)
-		*f.variable(st.ref) = macro
+	case *syntax.MacroStmt:
+		macro, err := m.newMacro(f, &st.Scope)
+		*f.variable(st.Ref) = macro
 		return flowNext, err
-	case *callStmt:
+	case *syntax.CallStmt:
 		return flowNext, m.callBlock(f, st)
-	case *generationStmt:
+	case *syntax.GenerationStmt:
 		return flowNext, m.generation(f, st)
-	case *breakStmt:
+	case *syntax.BreakStmt:
 		return flowBreak, nil
-	case *continueStmt:
+	case *syntax.ContinueStmt:
 		return flowContinue, nil
 	}
 	return flowNext, exception.Unsupported("this statement")
 }
 
-func (m *machine) output(f *frame, item *outputItem) error {
-	if item.expr == nil {
-		return m.write(item.text)
+func (m *machine) output(f *frame, item *syntax.OutputItem) error {
+	if item.Expr == nil {
+		return m.write(item.Text)
 	}
-	return m.print(f, item.expr)
+	return m.print(f, item.Expr)
 }
 
 // print writes the value of an expression, without first making one string of it
 // where it is put together of several.
-func (m *machine) print(f *frame, e expr) error {
+func (m *machine) print(f *frame, e syntax.Expr) error {
 	switch e := e.(type) {
-	case *sumExpr:
+	case *syntax.SumExpr:
 		v, err := m.sum(f, e, len(m.out))
 		if err != nil {
-			return locate(err, m.source, e.pos)
+			return syntax.Locate(err, m.source, e.Pos)
 		}
 		return m.printValue(v)
-	case *concatExpr:
+	case *syntax.ConcatExpr:
 		if err := m.printConcat(f, e); err != nil {
-			return locate(err, m.source, e.pos)
+			return syntax.Locate(err, m.source, e.Pos)
 		}
 		return nil
-	case *condExpr:
-		ok, err := m.isTrue(f, e.test)
+	case *syntax.CondExpr:
+		ok, err := m.isTrue(f, e.Test)
 		if err == nil {
 			err = m.step(1)
 		}
@@ -94,9 +97,9 @@ func (m *machine) print(f *frame, e expr) error {
 		case err != nil:
 			return err
 		case ok:
-			return m.print(f, e.then)
-		case e.els != nil:
-			return m.print(f, e.els)
+			return m.print(f, e.Then)
+		case e.Els != nil:
+			return m.print(f, e.Els)
 		}
 		return nil
 	}
@@ -119,54 +122,54 @@ func (m *machine) printValue(v Value) error {
 	return m.write("")
 }
 
-func (m *machine) execIf(f *frame, st *ifStmt) (flow, error) {
-	ok, err := m.isTrue(f, st.test)
+func (m *machine) execIf(f *frame, st *syntax.IfStmt) (flow, error) {
+	ok, err := m.isTrue(f, st.Test)
 	if err != nil {
 		return flowNext, err
 	}
 	if ok {
-		return m.run(f, st.body)
+		return m.run(f, st.Body)
 	}
-	for _, e := range st.elifs {
+	for _, e := range st.Elifs {
 		if err := m.step(1); err != nil {
 			return flowNext, err
 		}
-		if ok, err = m.isTrue(f, e.test); err != nil {
+		if ok, err = m.isTrue(f, e.Test); err != nil {
 			return flowNext, err
 		}
 		if ok {
-			return m.run(f, e.body)
+			return m.run(f, e.Body)
 		}
 	}
-	return m.run(f, st.els)
+	return m.run(f, st.Els)
 }
 
-func (m *machine) set(f *frame, st *setStmt) error {
-	if n, ok := st.target.(*nameExpr); ok {
-		v, err := m.eval(f, st.value)
-		f.slots[n.ref.slot] = v
+func (m *machine) set(f *frame, st *syntax.SetStmt) error {
+	if n, ok := st.Target.(*syntax.NameExpr); ok {
+		v, err := m.eval(f, st.Value)
+		f.slots[n.Ref.Slot] = v
 		return err
 	}
-	if err := namespaces(f, st.target); err != nil {
+	if err := namespaces(f, st.Target); err != nil {
 		return err
 	}
-	v, err := m.eval(f, st.value)
+	v, err := m.eval(f, st.Value)
 	if err != nil {
 		return err
 	}
-	return m.assign(f, st.target, v)
+	return m.assign(f, st.Target, v)
 }
 
 // namespaces checks that what has attributes set are namespaces, which Jinja2 does
 // before it evaluates the value.
-func namespaces(f *frame, target expr) error {
+func namespaces(f *frame, target syntax.Expr) error {
 	switch t := target.(type) {
-	case *nsRefExpr:
-		if _, ok := (*f.variable(t.ref)).(*Namespace); !ok {
+	case *syntax.NsRefExpr:
+		if _, ok := (*f.variable(t.Ref)).(*Namespace); !ok {
 			return exception.New("TemplateRuntimeError", "cannot assign attribute on non-namespace object")
 		}
-	case *tupleExpr:
-		for _, item := range t.items {
+	case *syntax.TupleExpr:
+		for _, item := range t.Items {
 			if err := namespaces(f, item); err != nil {
 				return err
 			}
@@ -176,21 +179,21 @@ func namespaces(f *frame, target expr) error {
 }
 
 // assign gives a target a value. Its names are variables of f itself.
-func (m *machine) assign(f *frame, target expr, v Value) error {
+func (m *machine) assign(f *frame, target syntax.Expr, v Value) error {
 	switch t := target.(type) {
-	case *nameExpr:
-		f.slots[t.ref.slot] = v
-	case *nsRefExpr:
-		return m.setAttr(*f.variable(t.ref), t.attr, v)
-	case *tupleExpr:
-		items, err := m.unpack(v, len(t.items))
+	case *syntax.NameExpr:
+		f.slots[t.Ref.Slot] = v
+	case *syntax.NsRefExpr:
+		return m.setAttr(*f.variable(t.Ref), t.Attr, v)
+	case *syntax.TupleExpr:
+		items, err := m.unpack(v, len(t.Items))
 		if err != nil {
 			return err
 		}
-		if err := m.step(len(t.items) / 2); err != nil {
+		if err := m.step(len(t.Items) / 2); err != nil {
 			return err
 		}
-		for i, item := range t.items {
+		for i, item := range t.Items {
 			if err := m.assign(f, item, items[i]); err != nil {
 				return err
 			}
@@ -251,7 +254,7 @@ func (m *machine) unpack(v Value, n int) ([]Value, error) {
 }
 
 // capture runs statements and returns what they write.
-func (m *machine) capture(f *frame, body []stmt) (Value, flow, error) {
+func (m *machine) capture(f *frame, body []syntax.Stmt) (Value, flow, error) {
 	mark := len(m.out)
 	end, err := m.run(f, body)
 	if err != nil {
@@ -265,18 +268,18 @@ func (m *machine) capture(f *frame, body []stmt) (Value, flow, error) {
 	return v, end, err
 }
 
-func (m *machine) setBlock(f *frame, st *setBlockStmt) (flow, error) {
-	if err := m.enterScope(f, &st.scope); err != nil {
+func (m *machine) setBlock(f *frame, st *syntax.SetBlockStmt) (flow, error) {
+	if err := m.enterScope(f, &st.Scope); err != nil {
 		return flowNext, err
 	}
-	v, end, err := m.capture(f, st.body)
+	v, end, err := m.capture(f, st.Body)
 	if err != nil || end != flowNext {
 		return end, err
 	}
-	if err := m.assign(f, st.target, v); err != nil {
+	if err := m.assign(f, st.Target, v); err != nil {
 		return flowNext, err
 	}
-	return flowNext, m.leaveScope(f, &st.scope)
+	return flowNext, m.leaveScope(f, &st.Scope)
 }
 
 // writeText writes the result of a call block, which Jinja2 does not make a string of.

@@ -86,11 +86,11 @@ func reversible(v Value) (n int, at func(i int) Value) {
 	case *Tuple:
 		return len(v.Items), func(i int) Value { return v.Items[i] }
 	case *Range:
-		return rangeLength(v), v.at
+		return rangeLength(v), v.At
 	case *Dict:
 		return v.Len(), func(i int) Value { return v.keys[i] }
 	case *View:
-		return v.of.Len(), v.at
+		return v.of.Len(), v.At
 	case *Undefined:
 		return 0, func(int) Value { return nil }
 	}

@@ -42,10 +42,10 @@ func (m *machine) runes(s string) (int, error) {
 }
 
 // at returns the i-th element, which must be there.
-func (r *Range) at(i int) Value { return r.Start + int64(i)*r.Step }
+func (r *Range) At(i int) Value { return r.Start + int64(i)*r.Step }
 
 // at returns the i-th element of v.
-func (v *View) at(i int) Value {
+func (v *View) At(i int) Value {
 	switch v.kind {
 	case viewKeys:
 		return v.of.keys[i]
@@ -370,7 +370,7 @@ func (m *machine) iterate(v Value) (*Iterator, error) {
 	case *Dict:
 		return m.counted(v.Len(), func(i int) Value { return v.keys[i] }), nil
 	case *View:
-		it := m.counted(v.of.Len(), v.at)
+		it := m.counted(v.of.Len(), v.At)
 		if v.kind == viewItems {
 			next := it.next
 			it.next = func() (Value, bool, error) {
@@ -382,7 +382,7 @@ func (m *machine) iterate(v Value) (*Iterator, error) {
 		}
 		return it, nil
 	case *Range:
-		return m.counted(rangeLength(v), v.at), nil
+		return m.counted(rangeLength(v), v.At), nil
 	case string:
 		return m.eachChar(v)
 	case Markup:

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/internal/jinja/exception"
+	"github.com/kvindex/kvindex/internal/jinja/syntax"
 )
 
 // Why an interpreter of our own. A chat is scored only if its text is the engine's, and no Go
@@ -43,11 +44,8 @@ var (
 // A Template is a compiled template. It is safe for concurrent use.
 type Template struct {
 	source  string
-	root    *templateNode
-	scope   scope    // of the root
-	slots   int      // of the root's frame
-	names   []string // of the variables that the host sets
-	globals []Value  // the value of each of names if the host does not set it
+	tree    *syntax.Tree
+	globals []Value // the value of each of tree.Names if the host does not set it
 }
 
 // Env is the environment of a rendering. The zero Env has the default Limits and the local

@@ -4,6 +4,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kvindex/kvindex/internal/jinja/exception"
+	"github.com/kvindex/kvindex/internal/jinja/syntax"
 )
 
 // A source is the iterable of a for.
@@ -56,16 +57,16 @@ func (s *source) next(m *machine) (Value, bool, error) {
 	return v, ok, err
 }
 
-func (m *machine) execFor(f *frame, st *forStmt) (flow, error) {
-	iterable, err := m.eval(f, st.iter)
+func (m *machine) execFor(f *frame, st *syntax.ForStmt) (flow, error) {
+	iterable, err := m.eval(f, st.Iter)
 	if err != nil {
 		return flowNext, err
 	}
 	return m.loop(f, st, iterable)
 }
 
-func (m *machine) loop(f *frame, st *forStmt, iterable Value) (flow, error) {
-	if st.test != nil {
+func (m *machine) loop(f *frame, st *syntax.ForStmt, iterable Value) (flow, error) {
+	if st.Test != nil {
 		var err error
 		if iterable, err = m.filtered(f, st, iterable); err != nil {
 			return flowNext, err
@@ -75,14 +76,14 @@ func (m *machine) loop(f *frame, st *forStmt, iterable Value) (flow, error) {
 	if err != nil {
 		return flowNext, err
 	}
-	if src.text != "" && st.scope.inert {
+	if src.text != "" && st.Scope.Inert {
 		if err := m.chars(len(src.text)); err != nil {
 			return flowNext, err
 		}
-		return flowNext, m.leaveScope(f, &st.scope.body)
+		return flowNext, m.leaveScope(f, &st.Scope.Body)
 	}
 	turns := &src
-	if st.scope.loop >= 0 {
+	if st.Scope.Loop >= 0 {
 		l := &loopContext{
 			iterable: iterable, source: src, length: -1, index0: -1,
 			after: missing, current: missing, before: missing,
@@ -90,35 +91,35 @@ func (m *machine) loop(f *frame, st *forStmt, iterable Value) (flow, error) {
 		if err := m.alloc(256); err != nil {
 			return flowNext, err
 		}
-		f.slots[st.scope.loop] = l
+		f.slots[st.Scope.Loop] = l
 		turns = nil
 	}
 	empty, err := m.turns(f, st, turns)
 	if err != nil {
 		return flowNext, err
 	}
-	if err := m.leaveScope(f, &st.scope.body); err != nil {
+	if err := m.leaveScope(f, &st.Scope.Body); err != nil {
 		return flowNext, err
 	}
-	if !empty || len(st.els) == 0 {
+	if !empty || len(st.Els) == 0 {
 		return flowNext, nil
 	}
-	if err := m.enterScope(f, &st.scope.els); err != nil {
+	if err := m.enterScope(f, &st.Scope.Els); err != nil {
 		return flowNext, err
 	}
-	if end, err := m.run(f, st.els); err != nil || end != flowNext {
+	if end, err := m.run(f, st.Els); err != nil || end != flowNext {
 		return end, err
 	}
-	return flowNext, m.leaveScope(f, &st.scope.els)
+	return flowNext, m.leaveScope(f, &st.Scope.Els)
 }
 
 // turns runs the body for each element of src or, if it is nil, of the variable loop. It
 // reports whether no turn came to the end of the body: one that was broken off does not count,
 // so that the else of the for runs all the same.
-func (m *machine) turns(f *frame, st *forStmt, src *source) (empty bool, err error) {
+func (m *machine) turns(f *frame, st *syntax.ForStmt, src *source) (empty bool, err error) {
 	var loop *loopContext
 	if src == nil {
-		loop = f.slots[st.scope.loop].(*loopContext)
+		loop = f.slots[st.Scope.Loop].(*loopContext)
 	}
 	empty = true
 	for {
@@ -127,20 +128,20 @@ func (m *machine) turns(f *frame, st *forStmt, src *source) (empty bool, err err
 		if loop != nil {
 			v, ok, err = loop.next(m)
 			// The body may have a macro of that name.
-			f.slots[st.scope.loop] = loop
+			f.slots[st.Scope.Loop] = loop
 		} else {
 			v, ok, err = src.next(m)
 		}
 		if err != nil || !ok {
 			return empty, err
 		}
-		if err := m.assign(f, st.target, v); err != nil {
+		if err := m.assign(f, st.Target, v); err != nil {
 			return empty, err
 		}
-		if err := m.enterScope(f, &st.scope.body); err != nil {
+		if err := m.enterScope(f, &st.Scope.Body); err != nil {
 			return empty, err
 		}
-		end, err := m.run(f, st.body)
+		end, err := m.run(f, st.Body)
 		if err != nil || end == flowBreak {
 			return empty, err
 		}
@@ -152,8 +153,8 @@ func (m *machine) turns(f *frame, st *forStmt, src *source) (empty bool, err err
 
 // filtered is the generator of the elements for which the condition of a for holds.
 // It has a frame of its own.
-func (m *machine) filtered(up *frame, st *forStmt, iterable Value) (Value, error) {
-	f, err := m.newFrame(st.scope.testSlots, up)
+func (m *machine) filtered(up *frame, st *syntax.ForStmt, iterable Value) (Value, error) {
+	f, err := m.newFrame(st.Scope.TestSlots, up)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +168,7 @@ func (m *machine) filtered(up *frame, st *forStmt, iterable Value) (Value, error
 		defer func() { running = false }()
 		if !begun {
 			begun = true
-			if err := m.enterScope(f, &st.scope.test); err != nil {
+			if err := m.enterScope(f, &st.Scope.Test); err != nil {
 				return nil, false, err
 			}
 			if src, err = m.newSource(iterable); err != nil {
@@ -179,15 +180,15 @@ func (m *machine) filtered(up *frame, st *forStmt, iterable Value) (Value, error
 			if err != nil || !ok {
 				return nil, false, err
 			}
-			if err := m.assign(f, st.scope.testTarget, v); err != nil {
+			if err := m.assign(f, st.Scope.TestTarget, v); err != nil {
 				return nil, false, err
 			}
-			if ok, err = m.isTrue(f, st.test); err != nil {
+			if ok, err = m.isTrue(f, st.Test); err != nil {
 				return nil, false, err
 			}
 			if ok {
 				// A tuple is made again of its unpacked elements.
-				v, err := m.eval(f, st.scope.testTarget)
+				v, err := m.eval(f, st.Scope.TestTarget)
 				return v, err == nil, err
 			}
 		}
@@ -271,9 +272,6 @@ func (l *loopContext) count(m *machine) (int, error) {
 
 func (l *loopContext) typeName() string { return "LoopContext" }
 
-// refusedOfLoop are the attributes of the loop variable that this package lacks.
-var refusedOfLoop = map[string]bool{"changed": true, "cycle": true, "depth": true, "depth0": true}
-
 func (l *loopContext) attr(m *machine, name string) (Value, bool, error) {
 	switch name {
 	case "index":
@@ -306,7 +304,7 @@ func (l *loopContext) attr(m *machine, name string) (Value, bool, error) {
 		}
 		return v, true, err
 	}
-	if refusedOfLoop[name] {
+	if syntax.RefusedOfLoop[name] {
 		return nil, false, exception.Unsupported("loop.%s", name)
 	}
 	return nil, false, nil

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvindex/kvindex/internal/jinja/syntax"
 	"github.com/kvindex/kvindex/internal/testdata"
 )
 
@@ -195,7 +196,7 @@ func TestRepeatedWork(t *testing.T) {
 func longConversation(t *Template, n, size int) *Dict {
 	text := strings.Repeat("Why, the <think> of Zürich & a walk; it's \"late\".\n\nSo: 你好, tell me. ", size/70+1)[:size]
 	content := Value(strings.ToValidUTF8(text, ""))
-	if t.WantsParts(LoopsOverParameters) {
+	if t.WantsParts(syntax.LoopsOverParameters) {
 		part := dictOf("type", "text")
 		part.Set("text", content)
 		content = &List{Items: []Value{part}}

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/syntax"
 )
 
 // A template is one of a model's or a request's.
@@ -99,16 +100,16 @@ func (m *Model) compile(source string) (*template, error) {
 
 // detect finds the content that the template wants, as the engine does.
 func (m *Model) detect(t *template) {
-	loops := jinja.LoopsOverMessages
+	loops := syntax.LoopsOverMessages
 	switch {
 	case m.engine.does(findsLoopsOverParameters):
-		loops = jinja.LoopsOverParameters
+		loops = syntax.LoopsOverParameters
 	case m.engine.does(findsLoopsOverContent):
-		loops = jinja.LoopsOverContent
+		loops = syntax.LoopsOverContent
 	}
 	t.parts = t.program.WantsParts(loops)
 	if m.engine.knows(findsLoopsOverParameters, "") != nil {
-		t.unsure = t.parts != t.program.WantsParts(jinja.LoopsOverParameters)
+		t.unsure = t.parts != t.program.WantsParts(syntax.LoopsOverParameters)
 	}
 }
 

@@ -1,4 +1,4 @@
-package jinja
+package syntax
 
 import "maps"
 
@@ -34,9 +34,9 @@ type symbols struct {
 }
 
 type symbolLoad struct {
-	kind loadKind
-	name string    // loadContext
-	from *variable // loadAlias
+	kind LoadKind
+	name string    // LoadContext
+	from *variable // LoadAlias
 }
 
 func newSymbols(in *routine, budget *int) *symbols {
@@ -79,7 +79,7 @@ func (s *symbols) findLoad(v *variable) symbolLoad {
 			return l
 		}
 	}
-	return symbolLoad{kind: loadMissing}
+	return symbolLoad{kind: LoadMissing}
 }
 
 func (s *symbols) define(name string, l symbolLoad) *variable {
@@ -95,7 +95,7 @@ func (s *symbols) define(name string, l symbolLoad) *variable {
 
 func (s *symbols) declare(name string) *variable {
 	s.stores[name] = true
-	return s.define(name, symbolLoad{kind: loadParam})
+	return s.define(name, symbolLoad{kind: LoadParam})
 }
 
 func (s *symbols) store(name string) {
@@ -104,15 +104,15 @@ func (s *symbols) store(name string) {
 		return
 	}
 	if outer := s.parent.find(name); outer != nil {
-		s.define(name, symbolLoad{kind: loadAlias, from: outer})
+		s.define(name, symbolLoad{kind: LoadAlias, from: outer})
 		return
 	}
-	s.define(name, symbolLoad{kind: loadMissing})
+	s.define(name, symbolLoad{kind: LoadMissing})
 }
 
 func (s *symbols) load(name string) {
 	if s.find(name) == nil {
-		s.define(name, symbolLoad{kind: loadContext, name: name})
+		s.define(name, symbolLoad{kind: LoadContext, name: name})
 	}
 }
 
@@ -133,9 +133,9 @@ func (s *symbols) merge(branches ...*symbols) {
 		maps.Copy(s.stores, b.stores)
 	}
 	for name := range stores {
-		l := symbolLoad{kind: loadContext, name: name}
+		l := symbolLoad{kind: LoadContext, name: name}
 		if outer := s.parent.find(name); outer != nil {
-			l = symbolLoad{kind: loadAlias, from: outer}
+			l = symbolLoad{kind: LoadAlias, from: outer}
 		}
 		s.loads[s.find(name)] = l
 	}
@@ -143,41 +143,41 @@ func (s *symbols) merge(branches ...*symbols) {
 
 // visit tracks the names of statements of this scope; those of scopes within it
 // are left to them, but for what is evaluated here.
-func (s *symbols) visit(list []stmt) {
+func (s *symbols) visit(list []Stmt) {
 	for _, st := range list {
 		switch st := st.(type) {
-		case *outputStmt:
-			for i := range st.items {
-				s.names(&st.items[i].expr)
+		case *OutputStmt:
+			for i := range st.Items {
+				s.names(&st.Items[i].Expr)
 			}
-		case *forStmt:
-			s.names(&st.iter)
-		case *ifStmt:
+		case *ForStmt:
+			s.names(&st.Iter)
+		case *IfStmt:
 			s.visitIf(st)
-		case *macroStmt:
-			s.store(st.name)
-		case *callStmt:
-			eachChild(st.call, s.names)
-		case *setStmt:
-			s.names(&st.value)
-			s.target(st.target)
-		case *setBlockStmt:
-			s.target(st.target)
+		case *MacroStmt:
+			s.store(st.Name)
+		case *CallStmt:
+			eachChild(st.Call, s.names)
+		case *SetStmt:
+			s.names(&st.Value)
+			s.target(st.Target)
+		case *SetBlockStmt:
+			s.target(st.Target)
 		}
 	}
 }
 
-func (s *symbols) visitIf(st *ifStmt) {
-	s.names(&st.test)
+func (s *symbols) visitIf(st *IfStmt) {
+	s.names(&st.Test)
 	body, elifs, els := s.branch(), s.branch(), s.branch()
 	if els == nil {
 		return
 	}
-	body.visit(st.body)
-	for _, e := range st.elifs {
+	body.visit(st.Body)
+	for _, e := range st.Elifs {
 		elifs.visitIf(e)
 	}
-	els.visit(st.els)
+	els.visit(st.Els)
 	*s.budget -= 2 * (len(body.refs) + len(elifs.refs) + len(els.refs) - 3*len(s.refs))
 	if *s.budget >= 0 {
 		s.merge(body, elifs, els)
@@ -185,34 +185,34 @@ func (s *symbols) visitIf(st *ifStmt) {
 }
 
 // names tracks the names that an expression reads.
-func (s *symbols) names(e *expr) {
-	if n, ok := (*e).(*nameExpr); ok {
-		s.load(n.name)
+func (s *symbols) names(e *Expr) {
+	if n, ok := (*e).(*NameExpr); ok {
+		s.load(n.Name)
 	} else if *e != nil {
 		eachChild(*e, s.names)
 	}
 }
 
-func (s *symbols) target(t expr) {
+func (s *symbols) target(t Expr) {
 	switch t := t.(type) {
-	case *nameExpr:
-		s.store(t.name)
-	case *nsRefExpr:
-		s.load(t.name)
-	case *tupleExpr:
-		for _, item := range t.items {
+	case *NameExpr:
+		s.store(t.Name)
+	case *NsRefExpr:
+		s.load(t.Name)
+	case *TupleExpr:
+		for _, item := range t.Items {
 			s.target(item)
 		}
 	}
 }
 
 // declareTarget tracks a target whose names are parameters of the scope.
-func (s *symbols) declareTarget(t expr) {
+func (s *symbols) declareTarget(t Expr) {
 	switch t := t.(type) {
-	case *nameExpr:
-		s.declare(t.name)
-	case *tupleExpr:
-		for _, item := range t.items {
+	case *NameExpr:
+		s.declare(t.Name)
+	case *TupleExpr:
+		for _, item := range t.Items {
 			s.declareTarget(item)
 		}
 	}

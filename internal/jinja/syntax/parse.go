@@ -1,4 +1,4 @@
-package jinja
+package syntax
 
 import (
 	"errors"
@@ -76,7 +76,7 @@ func placeError(source string, e syntaxError) error {
 }
 
 // later keeps an error that Jinja2 finds only when the parsing is done.
-func (p *parser) later(at pos, err error) {
+func (p *parser) later(at Pos, err error) {
 	if p.failed == nil {
 		p.failed = &syntaxError{at, err}
 	}
@@ -153,7 +153,7 @@ func (p *parser) leave() { p.nesting-- }
 // A chain counts its links.
 type chain int
 
-func (c *chain) link(at pos) {
+func (c *chain) link(at Pos) {
 	if *c++; *c > maxChain {
 		panic(syntaxError{at, exception.OverLimit("a chain of more than %d", maxChain)})
 	}
@@ -161,24 +161,24 @@ func (c *chain) link(at pos) {
 
 // statements parses up to one of the end tags, whose name is then the current
 // token, or to the end of the template if there are none.
-func (p *parser) statements(ends ...string) []stmt {
+func (p *parser) statements(ends ...string) []Stmt {
 	p.enter()
 	defer p.leave()
-	var body []stmt
-	var out *outputStmt
-	add := func(at pos, item outputItem) {
+	var body []Stmt
+	var out *OutputStmt
+	add := func(at Pos, item OutputItem) {
 		if out == nil {
-			out = &outputStmt{pos: at}
+			out = &OutputStmt{Pos: at}
 			body = append(body, out)
 		}
-		out.items = append(out.items, item)
+		out.Items = append(out.Items, item)
 	}
 	for !p.is(kindEnd) {
 		switch t := p.next(); t.kind {
 		case kindData:
-			add(t.at, outputItem{text: t.text})
+			add(t.at, OutputItem{Text: t.text})
 		case kindVarBegin:
-			add(t.at, outputItem{expr: p.tuple(anyExpr)})
+			add(t.at, OutputItem{Expr: p.tuple(anyExpr)})
 			p.expect(kindVarEnd)
 		case kindTagBegin:
 			out = nil
@@ -194,7 +194,7 @@ func (p *parser) statements(ends ...string) []stmt {
 
 // block parses what stands between a tag, whose end is current, and one of the end
 // tags, and returns that one's name, behind which it goes.
-func (p *parser) block(ends ...string) ([]stmt, string) {
+func (p *parser) block(ends ...string) ([]Stmt, string) {
 	p.skipIf(":")
 	p.expect(kindTagEnd)
 	p.awaited = append(p.awaited, ends)
@@ -207,7 +207,7 @@ func (p *parser) block(ends ...string) ([]stmt, string) {
 }
 
 // function parses a block that is a function of its own to Python.
-func (p *parser) function(end string) []stmt {
+func (p *parser) function(end string) []Stmt {
 	loops := p.loops
 	p.loops = 0
 	body, _ := p.block(end)
@@ -222,7 +222,7 @@ func (p *parser) looking() string {
 	return ", looking for " + strings.Join(p.awaited[len(p.awaited)-1], " or ")
 }
 
-func (p *parser) statement() stmt {
+func (p *parser) statement() Stmt {
 	if !p.is(kindName) {
 		failAt(p.current.at, "expected the name of a tag, got %q", p.current.describe())
 	}
@@ -240,13 +240,13 @@ func (p *parser) statement() stmt {
 		return p.callBlock()
 	case "generation":
 		p.next()
-		return &generationStmt{pos: at, body: p.function("endgeneration")}
+		return &GenerationStmt{Pos: at, Body: p.function("endgeneration")}
 	case "break":
 		p.inLoop()
-		return &breakStmt{at}
+		return &BreakStmt{at}
 	case "continue":
 		p.inLoop()
-		return &continueStmt{at}
+		return &ContinueStmt{at}
 	case "block", "extends", "include", "import", "from", "autoescape", "filter", "print", "with":
 		refuseAt(at, "the tag %s", p.current.text)
 	}
@@ -260,92 +260,92 @@ func (p *parser) inLoop() {
 	}
 }
 
-func (p *parser) forLoop() stmt {
-	s := &forStmt{pos: p.next().at}
+func (p *parser) forLoop() Stmt {
+	s := &ForStmt{Pos: p.next().at}
 	p.fors++
-	s.target = p.target(tupleForm{simple: true})
+	s.Target = p.target(tupleForm{simple: true})
 	p.expectWord("in")
-	s.iter = p.tuple(tupleForm{noCond: true})
+	s.Iter = p.tuple(tupleForm{noCond: true})
 	if p.skipWord("if") {
-		s.test = p.expression()
+		s.Test = p.expression()
 	}
 	if p.word("recursive") {
 		refuseAt(p.current.at, "a recursive loop")
 	}
 	around := p.loops
 	if p.loops++; p.loops > maxLoops {
-		p.later(s.pos, exception.New("SyntaxError", "more than %d loops within each other", maxLoops))
+		p.later(s.Pos, exception.New("SyntaxError", "more than %d loops within each other", maxLoops))
 	}
 	var end string
-	s.body, end = p.block("endfor", "else")
+	s.Body, end = p.block("endfor", "else")
 	p.loops = around
 	if end == "else" {
-		s.els, _ = p.block("endfor")
+		s.Els, _ = p.block("endfor")
 	}
 	p.fors--
 	return s
 }
 
-func (p *parser) ifs() stmt {
-	first := &ifStmt{pos: p.next().at}
+func (p *parser) ifs() Stmt {
+	first := &IfStmt{Pos: p.next().at}
 	for s := first; ; {
-		s.test = p.tuple(tupleForm{noCond: true})
+		s.Test = p.tuple(tupleForm{noCond: true})
 		var end string
-		s.body, end = p.block("elif", "else", "endif")
+		s.Body, end = p.block("elif", "else", "endif")
 		switch end {
 		case "elif":
-			s = &ifStmt{pos: p.current.at}
-			first.elifs = append(first.elifs, s)
+			s = &IfStmt{Pos: p.current.at}
+			first.Elifs = append(first.Elifs, s)
 			continue
 		case "else":
-			first.els, _ = p.block("endif")
+			first.Els, _ = p.block("endif")
 		}
 		return first
 	}
 }
 
-func (p *parser) set() stmt {
+func (p *parser) set() Stmt {
 	at := p.next().at
 	target := p.target(tupleForm{simple: true, namespace: true})
 	if p.skipIf("=") {
-		return &setStmt{pos: at, target: target, value: p.tuple(anyExpr)}
+		return &SetStmt{Pos: at, Target: target, Value: p.tuple(anyExpr)}
 	}
-	s := &setBlockStmt{pos: at, target: target}
+	s := &SetBlockStmt{Pos: at, Target: target}
 	if p.is("|") {
 		refuseAt(p.current.at, "a filter of a set block")
 	}
-	s.body, _ = p.block("endset")
+	s.Body, _ = p.block("endset")
 	return s
 }
 
-func (p *parser) macro() stmt {
-	s := &macroStmt{pos: p.next().at}
-	s.name = p.name().name
-	s.params, s.defaults = p.signature()
-	s.body = p.function("endmacro")
+func (p *parser) macro() Stmt {
+	s := &MacroStmt{Pos: p.next().at}
+	s.Name = p.name().Name
+	s.Params, s.Defaults = p.signature()
+	s.Body = p.function("endmacro")
 	return s
 }
 
-func (p *parser) callBlock() stmt {
-	s := &callStmt{pos: p.next().at}
+func (p *parser) callBlock() Stmt {
+	s := &CallStmt{Pos: p.next().at}
 	if p.is("(") {
-		s.params, s.defaults = p.signature()
+		s.Params, s.Defaults = p.signature()
 	}
-	call, ok := p.expression().(*callExpr)
+	call, ok := p.expression().(*CallExpr)
 	if !ok {
-		failAt(s.pos, "expected a call")
+		failAt(s.Pos, "expected a call")
 	}
-	for _, arg := range call.args.named {
-		if arg.name == "caller" {
-			p.later(s.pos, exception.Unsupported("the argument caller given by a call block"))
+	for _, arg := range call.Args.Named {
+		if arg.Name == "caller" {
+			p.later(s.Pos, exception.Unsupported("the argument caller given by a call block"))
 		}
 	}
-	s.call = call
-	s.body = p.function("endcall")
+	s.Call = call
+	s.Body = p.function("endcall")
 	return s
 }
 
-func (p *parser) signature() (params []*nameExpr, defaults []expr) {
+func (p *parser) signature() (params []*NameExpr, defaults []Expr) {
 	var c chain
 	p.expect("(")
 	for !p.is(")") {
@@ -353,10 +353,10 @@ func (p *parser) signature() (params []*nameExpr, defaults []expr) {
 			p.expect(",")
 		}
 		param := p.name()
-		c.link(param.pos)
+		c.link(param.Pos)
 		for _, other := range params {
-			if other.name == param.name {
-				p.later(param.pos, exception.New("SyntaxError", "a second parameter %s", param.name))
+			if other.Name == param.Name {
+				p.later(param.Pos, exception.New("SyntaxError", "a second parameter %s", param.Name))
 			}
 		}
 		if p.skipIf("=") {
@@ -371,15 +371,15 @@ func (p *parser) signature() (params []*nameExpr, defaults []expr) {
 }
 
 // name parses the name of a macro or a parameter.
-func (p *parser) name() *nameExpr {
+func (p *parser) name() *NameExpr {
 	t := p.expect(kindName)
-	n := &nameExpr{pos: t.at, name: t.text}
+	n := &NameExpr{Pos: t.at, Name: t.text}
 	p.assignable(n)
 	return n
 }
 
 // target parses what a loop or a set assigns to.
-func (p *parser) target(form tupleForm) expr {
+func (p *parser) target(form tupleForm) Expr {
 	t := p.tuple(form)
 	p.assignable(t)
 	if p.fors > 0 {
@@ -388,36 +388,36 @@ func (p *parser) target(form tupleForm) expr {
 	return t
 }
 
-func (p *parser) notLoop(target expr) {
+func (p *parser) notLoop(target Expr) {
 	switch t := target.(type) {
-	case *nameExpr:
-		if t.name == "loop" {
-			p.later(t.pos, exception.New("TemplateAssertionError", "cannot assign to loop within a loop"))
+	case *NameExpr:
+		if t.Name == "loop" {
+			p.later(t.Pos, exception.New("TemplateAssertionError", "cannot assign to loop within a loop"))
 		}
-	case *tupleExpr:
-		for _, item := range t.items {
+	case *TupleExpr:
+		for _, item := range t.Items {
 			p.notLoop(item)
 		}
 	}
 }
 
-func (p *parser) assignable(e expr) {
+func (p *parser) assignable(e Expr) {
 	switch e := e.(type) {
-	case *nameExpr:
-		switch e.name {
+	case *NameExpr:
+		switch e.Name {
 		case "true", "false", "none", "True", "False", "None":
-			failAt(e.pos, "cannot assign to %s", e.name)
+			failAt(e.Pos, "cannot assign to %s", e.Name)
 		}
 		return
-	case *nsRefExpr:
+	case *NsRefExpr:
 		return
-	case *tupleExpr:
-		for _, item := range e.items {
+	case *TupleExpr:
+		for _, item := range e.Items {
 			p.assignable(item)
 		}
 		return
 	}
-	failAt(e.at(), "cannot assign to this expression")
+	failAt(e.At(), "cannot assign to this expression")
 }
 
 // A tupleForm is the form of the items of a tuple without parentheses.
@@ -432,9 +432,9 @@ var anyExpr = tupleForm{}
 
 // tuple parses an expression or, if commas follow, a tuple. No name ends one behind
 // a comma: "for x, in y" is an error in Jinja2 too, against its intention.
-func (p *parser) tuple(form tupleForm) expr {
+func (p *parser) tuple(form tupleForm) Expr {
 	at := p.current.at
-	var items []expr
+	var items []Expr
 	comma := false
 	for {
 		if len(items) > 0 {
@@ -464,11 +464,11 @@ func (p *parser) tuple(form tupleForm) expr {
 			failAt(p.current.at, "expected an expression, got %q", p.current.describe())
 		}
 	}
-	return &tupleExpr{pos: at, items: items}
+	return &TupleExpr{Pos: at, Items: items}
 }
 
 // expression parses an expression with inline ifs.
-func (p *parser) expression() expr {
+func (p *parser) expression() Expr {
 	p.enter()
 	defer p.leave()
 	at := p.current.at
@@ -476,50 +476,50 @@ func (p *parser) expression() expr {
 	var c chain
 	for p.skipWord("if") {
 		c.link(at)
-		cond := &condExpr{pos: at, then: e}
-		cond.test = p.or()
+		cond := &CondExpr{Pos: at, Then: e}
+		cond.Test = p.or()
 		if p.skipWord("else") {
-			cond.els = p.expression()
+			cond.Els = p.expression()
 		}
 		e = cond
 	}
 	return e
 }
 
-func (p *parser) or() expr {
+func (p *parser) or() Expr {
 	at := p.current.at
 	e := p.and()
 	var c chain
 	for p.skipWord("or") {
 		c.link(at)
-		e = &boolExpr{pos: at, left: e, right: p.and()}
+		e = &BoolExpr{Pos: at, Left: e, Right: p.and()}
 	}
 	return e
 }
 
-func (p *parser) and() expr {
+func (p *parser) and() Expr {
 	at := p.current.at
 	e := p.not()
 	var c chain
 	for p.skipWord("and") {
 		c.link(at)
-		e = &boolExpr{pos: at, and: true, left: e, right: p.not()}
+		e = &BoolExpr{Pos: at, And: true, Left: e, Right: p.not()}
 	}
 	return e
 }
 
-func (p *parser) not() expr {
+func (p *parser) not() Expr {
 	if !p.word("not") {
 		return p.compare()
 	}
 	p.enter()
 	defer p.leave()
-	return &notExpr{pos: p.next().at, on: p.not()}
+	return &NotExpr{Pos: p.next().at, On: p.not()}
 }
 
-func (p *parser) compare() expr {
-	e := &compareExpr{pos: p.current.at}
-	e.first = p.sum()
+func (p *parser) compare() Expr {
+	e := &CompareExpr{Pos: p.current.at}
+	e.First = p.sum()
 	for {
 		op := p.current.kind
 		switch op {
@@ -533,33 +533,33 @@ func (p *parser) compare() expr {
 				p.next()
 				p.next()
 				op = "not in"
-			case len(e.rest) == 0:
-				return e.first
+			case len(e.Rest) == 0:
+				return e.First
 			default:
 				return e
 			}
 		}
-		e.rest = append(e.rest, operand{op: op, on: p.sum()})
+		e.Rest = append(e.Rest, Operand{Op: op, On: p.sum()})
 	}
 }
 
-func (p *parser) sum() expr { return p.binary(p.concat, "+", "-") }
+func (p *parser) sum() Expr { return p.binary(p.concat, "+", "-") }
 
-func (p *parser) concat() expr {
-	e := &concatExpr{pos: p.current.at}
-	e.items = append(e.items, p.product())
+func (p *parser) concat() Expr {
+	e := &ConcatExpr{Pos: p.current.at}
+	e.Items = append(e.Items, p.product())
 	for p.skipIf("~") {
-		e.items = append(e.items, p.product())
+		e.Items = append(e.Items, p.product())
 	}
-	if len(e.items) == 1 {
-		return e.items[0]
+	if len(e.Items) == 1 {
+		return e.Items[0]
 	}
 	return e
 }
 
-func (p *parser) product() expr { return p.binary(p.factor, "*", "/", "//", "%") }
+func (p *parser) product() Expr { return p.binary(p.factor, "*", "/", "//", "%") }
 
-func (p *parser) factor() expr {
+func (p *parser) factor() Expr {
 	e := p.unary(true)
 	if p.is("**") {
 		refuseAt(p.current.at, "the operator **")
@@ -567,26 +567,26 @@ func (p *parser) factor() expr {
 	return e
 }
 
-func (p *parser) binary(part func() expr, ops ...string) expr {
+func (p *parser) binary(part func() Expr, ops ...string) Expr {
 	at := p.current.at
 	e := part()
 	var c chain
 	for p.is(ops...) {
 		c.link(at)
 		op := p.next().kind
-		e = &binaryExpr{pos: at, op: op, left: e, right: part()}
+		e = &BinaryExpr{Pos: at, Op: op, Left: e, Right: part()}
 	}
 	return e
 }
 
 // unary parses a sign, or none, before an operand. Filters and tests apply to what
 // the outermost of some signs gives.
-func (p *parser) unary(filtered bool) expr {
-	var e expr
+func (p *parser) unary(filtered bool) Expr {
+	var e Expr
 	if p.is("-", "+") {
 		p.enter()
 		t := p.next()
-		e = &unaryExpr{pos: t.at, op: t.kind, on: p.unary(false)}
+		e = &UnaryExpr{Pos: t.at, Op: t.kind, On: p.unary(false)}
 		p.leave()
 	} else {
 		e = p.primary(false)
@@ -598,26 +598,26 @@ func (p *parser) unary(filtered bool) expr {
 	return e
 }
 
-func (p *parser) primary(namespace bool) expr {
+func (p *parser) primary(namespace bool) Expr {
 	t := p.current
 	switch t.kind {
 	case kindName:
 		p.next()
 		switch t.text {
 		case "true", "True", "false", "False":
-			return &constExpr{pos: t.at, value: t.text == "true" || t.text == "True"}
+			return &ConstExpr{Pos: t.at, Value: t.text == "true" || t.text == "True"}
 		case "none", "None":
-			return &constExpr{pos: t.at}
+			return &ConstExpr{Pos: t.at}
 		}
 		if namespace && p.skipIf(".") {
-			return &nsRefExpr{pos: t.at, name: t.text, attr: p.expect(kindName).text}
+			return &NsRefExpr{Pos: t.at, Name: t.text, Attr: p.expect(kindName).text}
 		}
-		return &nameExpr{pos: t.at, name: t.text}
+		return &NameExpr{Pos: t.at, Name: t.text}
 	case kindString:
-		return &constExpr{pos: t.at, value: p.strings()}
+		return &ConstExpr{Pos: t.at, Value: p.strings()}
 	case kindInteger, kindFloat:
 		p.next()
-		return &constExpr{pos: t.at, value: t.value}
+		return &ConstExpr{Pos: t.at, Value: t.value}
 	case "(":
 		p.next()
 		e := p.tuple(tupleForm{parens: true})
@@ -645,40 +645,40 @@ func (p *parser) strings() string {
 	return strings.Join(all, "")
 }
 
-func (p *parser) list() expr {
-	e := &listExpr{pos: p.next().at}
+func (p *parser) list() Expr {
+	e := &ListExpr{Pos: p.next().at}
 	for !p.is("]") {
-		if len(e.items) > 0 {
+		if len(e.Items) > 0 {
 			p.expect(",")
 			if p.is("]") {
 				break
 			}
 		}
-		e.items = append(e.items, p.expression())
+		e.Items = append(e.Items, p.expression())
 	}
 	p.next()
 	return e
 }
 
-func (p *parser) dict() expr {
-	e := &dictExpr{pos: p.next().at}
+func (p *parser) dict() Expr {
+	e := &DictExpr{Pos: p.next().at}
 	for !p.is("}") {
-		if len(e.keys) > 0 {
+		if len(e.Keys) > 0 {
 			p.expect(",")
 			if p.is("}") {
 				break
 			}
 		}
-		e.keys = append(e.keys, p.expression())
+		e.Keys = append(e.Keys, p.expression())
 		p.expect(":")
-		e.values = append(e.values, p.expression())
+		e.Values = append(e.Values, p.expression())
 	}
 	p.next()
 	return e
 }
 
 // postfix parses the attributes, items and calls behind e.
-func (p *parser) postfix(e expr) expr {
+func (p *parser) postfix(e Expr) Expr {
 	var c chain
 	for {
 		switch p.current.kind {
@@ -691,12 +691,12 @@ func (p *parser) postfix(e expr) expr {
 		default:
 			return e
 		}
-		c.link(e.at())
+		c.link(e.At())
 	}
 }
 
 // filtered parses the filters, tests and calls behind e.
-func (p *parser) filtered(e expr) expr {
+func (p *parser) filtered(e Expr) Expr {
 	var c chain
 	for {
 		switch {
@@ -709,29 +709,29 @@ func (p *parser) filtered(e expr) expr {
 		default:
 			return e
 		}
-		c.link(e.at())
+		c.link(e.At())
 	}
 }
 
-func (p *parser) attribute(on expr) expr {
+func (p *parser) attribute(on Expr) Expr {
 	at := p.next().at
 	switch t := p.next(); t.kind {
 	case kindName:
-		return &getattrExpr{pos: at, on: on, name: t.text}
+		return &GetattrExpr{Pos: at, On: on, Name: t.text}
 	case kindInteger:
-		return &getitemExpr{pos: at, on: on, key: &constExpr{pos: t.at, value: t.value}}
+		return &GetitemExpr{Pos: at, On: on, Key: &ConstExpr{Pos: t.at, Value: t.value}}
 	default:
 		failAt(t.at, "expected a name or a number, got %q", t.describe())
 		return nil
 	}
 }
 
-func (p *parser) subscript(on expr) expr {
+func (p *parser) subscript(on Expr) Expr {
 	at := p.next().at
 	if p.is("]") {
 		refuseAt(at, "no subscript")
 	}
-	e := &getitemExpr{pos: at, on: on, key: p.key()}
+	e := &GetitemExpr{Pos: at, On: on, Key: p.key()}
 	if p.is(",") {
 		refuseAt(at, "several subscripts")
 	}
@@ -740,26 +740,26 @@ func (p *parser) subscript(on expr) expr {
 }
 
 // key parses what stands in brackets: an expression or a slice.
-func (p *parser) key() expr {
-	s := &sliceExpr{pos: p.current.at}
+func (p *parser) key() Expr {
+	s := &SliceExpr{Pos: p.current.at}
 	if !p.is(":") {
 		e := p.expression()
 		if !p.is(":") {
 			return e
 		}
-		s.start = e
+		s.Start = e
 	}
 	p.next()
-	s.stop = p.bound()
+	s.Stop = p.bound()
 	if p.skipIf(":") {
-		s.step = p.bound()
+		s.Step = p.bound()
 	}
 	return s
 }
 
 // bound parses a part of a slice, which may be missing. Behind the step no colon
 // may come; the subscript sees to that.
-func (p *parser) bound() expr {
+func (p *parser) bound() Expr {
 	if p.is(":", "]", ",") {
 		return nil
 	}
@@ -770,19 +770,19 @@ func (p *parser) bound() expr {
 // of, or takes out of the arguments.
 var reservedArgs = []string{"_loop_vars", "_block_vars", "__self", "__context", "__obj"}
 
-func (p *parser) call(fn expr) expr {
-	e := &callExpr{pos: p.current.at, fn: fn}
-	e.args = p.args()
-	for _, arg := range e.args.named {
-		if slices.Contains(reservedArgs, arg.name) {
-			p.later(e.pos, exception.Unsupported("an argument of the name %s", arg.name))
+func (p *parser) call(fn Expr) Expr {
+	e := &CallExpr{Pos: p.current.at, Fn: fn}
+	e.Args = p.args()
+	for _, arg := range e.Args.Named {
+		if slices.Contains(reservedArgs, arg.Name) {
+			p.later(e.Pos, exception.Unsupported("an argument of the name %s", arg.Name))
 		}
 	}
 	return e
 }
 
-func (p *parser) args() argExprs {
-	var a argExprs
+func (p *parser) args() ArgExprs {
+	var a ArgExprs
 	open := p.expect("(")
 	for first := true; !p.is(")"); first = false {
 		if !first {
@@ -795,48 +795,48 @@ func (p *parser) args() argExprs {
 		case p.is("*", "**"):
 			refuseAt(p.current.at, "arguments behind %s", p.current.kind)
 		case p.is(kindName) && p.look().kind == "=":
-			a.named = append(a.named, p.namedArg(a.named))
-		case a.named != nil:
+			a.Named = append(a.Named, p.namedArg(a.Named))
+		case a.Named != nil:
 			failAt(open.at, "arguments in a wrong order")
 		default:
-			a.list = append(a.list, p.expression())
+			a.List = append(a.List, p.expression())
 		}
 	}
 	p.next()
 	return a
 }
 
-func (p *parser) namedArg(before []namedExpr) namedExpr {
+func (p *parser) namedArg(before []NamedExpr) NamedExpr {
 	t := p.next()
 	if len(before) == maxChain {
 		panic(syntaxError{t.at, exception.OverLimit("more than %d named arguments", maxChain)})
 	}
 	for _, other := range before {
-		if other.name == t.text {
+		if other.Name == t.text {
 			p.later(t.at, exception.Unsupported("an argument %s given twice", t.text))
 		}
 	}
 	p.next()
-	return namedExpr{name: t.text, value: p.expression()}
+	return NamedExpr{Name: t.text, Value: p.expression()}
 }
 
 // filters parses the filters behind e, of which there is one at least.
-func (p *parser) filters(e expr) expr {
+func (p *parser) filters(e Expr) Expr {
 	var c chain
 	for p.skipIf("|") {
 		f := p.filterName(e)
-		c.link(f.pos)
+		c.link(f.Pos)
 		e = f
 	}
 	return e
 }
 
 // filterName parses a filter without its bar.
-func (p *parser) filterName(on expr) *filterExpr {
-	f := &filterExpr{pos: p.current.at, on: on}
-	f.name = p.dotted()
+func (p *parser) filterName(on Expr) *FilterExpr {
+	f := &FilterExpr{Pos: p.current.at, On: on}
+	f.Name = p.dotted()
 	if p.is("(") {
-		f.args = p.args()
+		f.Args = p.args()
 	}
 	return f
 }
@@ -851,21 +851,21 @@ func (p *parser) dotted() string {
 }
 
 // test parses "is name", with an argument or arguments.
-func (p *parser) test(on expr) expr {
-	t := &testExpr{pos: p.next().at, on: on}
+func (p *parser) test(on Expr) Expr {
+	t := &TestExpr{Pos: p.next().at, On: on}
 	negated := p.skipWord("not")
-	t.name = p.dotted()
+	t.Name = p.dotted()
 	switch {
 	case p.is("("):
-		t.args = p.args()
+		t.Args = p.args()
 	case p.word("is"):
 		failAt(p.current.at, "a test behind a test")
 	case p.word("else", "or", "and"):
 	case p.is(kindName, kindString, kindInteger, kindFloat, "[", "{"):
-		t.args.list = []expr{p.postfix(p.primary(false))}
+		t.Args.List = []Expr{p.postfix(p.primary(false))}
 	}
 	if negated {
-		return &notExpr{pos: t.pos, on: t}
+		return &NotExpr{Pos: t.Pos, On: t}
 	}
 	return t
 }

@@ -1,4 +1,4 @@
-package jinja
+package syntax
 
 import (
 	"bufio"
@@ -20,7 +20,7 @@ func TestParse(t *testing.T) {
 	for _, row := range parseRows(t) {
 		root, err := parse(row.In)
 		if row.Err != "" {
-			var e *Error
+			var e *exception.Error
 			switch {
 			case !errors.As(err, &e):
 				t.Errorf("%q: %v, want %s", row.In, err, row.Err)
@@ -39,6 +39,14 @@ func TestParse(t *testing.T) {
 		if s.field(root.body); s.String() != row.Out {
 			t.Errorf("%q:\n%s, want\n%s", row.In, s.String(), row.Out)
 		}
+	}
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
 	}
 }
 
@@ -112,7 +120,7 @@ func TestParseRefuses(t *testing.T) {
 		{"{{ a(_loop_vars=1) }}", "line 1, column 5: an argument of the name _loop_vars: not supported"},
 		{"{% call a(caller=1) %}{% endcall %}", "line 1, column 4: the argument caller given by a call block: not supported"},
 	} {
-		if _, err := parse(c.source); !errors.Is(err, ErrUnsupported) || err.Error() != c.want {
+		if _, err := parse(c.source); !errors.Is(err, exception.ErrUnsupported) || err.Error() != c.want {
 			t.Errorf("%q: %v, want %s", c.source, err, c.want)
 		}
 	}
@@ -138,9 +146,9 @@ func TestParseErrorPlaces(t *testing.T) {
 		{"{{ (a] }}", 1, 6},
 	} {
 		_, err := parse(c.source)
-		var e *Error
+		var e *exception.Error
 		if !errors.As(err, &e) {
-			e = &Error{}
+			e = &exception.Error{}
 		}
 		if e.Line != c.line || e.Col != c.col {
 			t.Errorf("%q: %v, want line %d, column %d", c.source, err, c.line, c.col)
@@ -168,7 +176,7 @@ func TestParseLimits(t *testing.T) {
 		"arguments":  "{{ a(" + rep("b=1,", 201) + ") }}",
 		"size":       rep("a", maxSource+1),
 	} {
-		if _, err := parse(source); !errors.Is(err, ErrLimit) {
+		if _, err := parse(source); !errors.Is(err, exception.ErrLimit) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -205,11 +213,11 @@ func FuzzParse(f *testing.F) {
 		if (root == nil) != (err != nil) {
 			t.Fatal(root, err)
 		}
-		var e *Error
+		var e *exception.Error
 		if err != nil && (!errors.As(err, &e) || e.Line > 1+strings.Count(normalizeNewlines(source), "\n")) {
 			t.Fatal(err)
 		}
-		(&Template{source: source}).WantsParts(LoopsOverParameters)
+		WantsParts(source, LoopsOverParameters)
 	})
 }
 
@@ -245,17 +253,17 @@ func (s *sexpr) field(f any) {
 		s.WriteString(f)
 	case bool:
 		s.WriteString(map[bool]string{true: "True", false: "False"}[f])
-	case []stmt:
+	case []Stmt:
 		s.list(len(f), func(i int) { s.stmt(f[i]) })
-	case []expr:
+	case []Expr:
 		s.list(len(f), func(i int) { s.expr(f[i]) })
-	case []*nameExpr:
+	case []*NameExpr:
 		s.list(len(f), func(i int) { s.expr(f[i]) })
-	case []namedExpr:
-		s.list(len(f), func(i int) { s.node("kw", f[i].name, f[i].value) })
-	case []operand:
-		s.list(len(f), func(i int) { s.node("op", strings.ReplaceAll(f[i].op, " ", ""), f[i].on) })
-	case expr:
+	case []NamedExpr:
+		s.list(len(f), func(i int) { s.node("kw", f[i].Name, f[i].Value) })
+	case []Operand:
+		s.list(len(f), func(i int) { s.node("op", strings.ReplaceAll(f[i].Op, " ", ""), f[i].On) })
+	case Expr:
 		s.expr(f)
 	default:
 		panic(fmt.Sprintf("%T", f))
@@ -275,7 +283,7 @@ func (s *sexpr) quote(text string) {
 	s.WriteByte('"')
 }
 
-func (s *sexpr) value(v Value) {
+func (s *sexpr) value(v any) {
 	switch v := v.(type) {
 	case nil, bool:
 		s.field(v)
@@ -290,93 +298,93 @@ func (s *sexpr) value(v Value) {
 	}
 }
 
-func (s *sexpr) expr(e expr) {
-	args := func(kind string, on expr, name string, a argExprs) {
+func (s *sexpr) expr(e Expr) {
+	args := func(kind string, on Expr, name string, a ArgExprs) {
 		if name == "" {
-			s.node(kind, on, a.list, a.named, nil, nil)
+			s.node(kind, on, a.List, a.Named, nil, nil)
 		} else {
-			s.node(kind, on, name, a.list, a.named, nil, nil)
+			s.node(kind, on, name, a.List, a.Named, nil, nil)
 		}
 	}
 	switch e := e.(type) {
-	case *constExpr:
+	case *ConstExpr:
 		s.WriteString("(const ")
-		s.value(e.value)
+		s.value(e.Value)
 		s.WriteByte(')')
-	case *nameExpr:
-		s.node("name", e.name)
-	case *nsRefExpr:
-		s.node("nsref", e.name, e.attr)
-	case *tupleExpr:
-		s.node("tuple", e.items)
-	case *listExpr:
-		s.node("list", e.items)
-	case *dictExpr:
-		s.node("dict", e.keys, e.values)
-	case *condExpr:
-		s.node("cond", e.test, e.then, e.els)
-	case *filterExpr:
-		args("filter", e.on, e.name, e.args)
-	case *testExpr:
-		args("test", e.on, e.name, e.args)
-	case *callExpr:
-		args("call", e.fn, "", e.args)
-	case *getattrExpr:
-		s.node("getattr", e.on, e.name)
-	case *getitemExpr:
-		s.node("getitem", e.on, e.key)
-	case *sliceExpr:
-		s.node("slice", e.start, e.stop, e.step)
-	case *concatExpr:
-		s.node("concat", e.items)
-	case *compareExpr:
-		s.node("compare", e.first, e.rest)
-	case *binaryExpr:
-		s.node(e.op, e.left, e.right)
-	case *unaryExpr:
-		s.node(e.op, e.on)
-	case *boolExpr:
-		s.node(map[bool]string{true: "and", false: "or"}[e.and], e.left, e.right)
-	case *notExpr:
-		s.node("not", e.on)
+	case *NameExpr:
+		s.node("name", e.Name)
+	case *NsRefExpr:
+		s.node("nsref", e.Name, e.Attr)
+	case *TupleExpr:
+		s.node("tuple", e.Items)
+	case *ListExpr:
+		s.node("list", e.Items)
+	case *DictExpr:
+		s.node("dict", e.Keys, e.Values)
+	case *CondExpr:
+		s.node("cond", e.Test, e.Then, e.Els)
+	case *FilterExpr:
+		args("filter", e.On, e.Name, e.Args)
+	case *TestExpr:
+		args("test", e.On, e.Name, e.Args)
+	case *CallExpr:
+		args("call", e.Fn, "", e.Args)
+	case *GetattrExpr:
+		s.node("getattr", e.On, e.Name)
+	case *GetitemExpr:
+		s.node("getitem", e.On, e.Key)
+	case *SliceExpr:
+		s.node("slice", e.Start, e.Stop, e.Step)
+	case *ConcatExpr:
+		s.node("concat", e.Items)
+	case *CompareExpr:
+		s.node("compare", e.First, e.Rest)
+	case *BinaryExpr:
+		s.node(e.Op, e.Left, e.Right)
+	case *UnaryExpr:
+		s.node(e.Op, e.On)
+	case *BoolExpr:
+		s.node(map[bool]string{true: "and", false: "or"}[e.And], e.Left, e.Right)
+	case *NotExpr:
+		s.node("not", e.On)
 	default:
 		panic(fmt.Sprintf("%T", e))
 	}
 }
 
-func (s *sexpr) stmt(n stmt) {
+func (s *sexpr) stmt(n Stmt) {
 	switch n := n.(type) {
-	case *outputStmt:
+	case *OutputStmt:
 		s.WriteString("(output ")
-		s.list(len(n.items), func(i int) {
-			if n.items[i].expr == nil {
-				s.quote(n.items[i].text)
+		s.list(len(n.Items), func(i int) {
+			if n.Items[i].Expr == nil {
+				s.quote(n.Items[i].Text)
 			} else {
-				s.expr(n.items[i].expr)
+				s.expr(n.Items[i].Expr)
 			}
 		})
 		s.WriteByte(')')
-	case *forStmt:
-		s.node("for", n.target, n.iter, n.body, n.els, n.test, false)
-	case *ifStmt:
-		elifs := make([]stmt, len(n.elifs))
-		for i, e := range n.elifs {
+	case *ForStmt:
+		s.node("for", n.Target, n.Iter, n.Body, n.Els, n.Test, false)
+	case *IfStmt:
+		elifs := make([]Stmt, len(n.Elifs))
+		for i, e := range n.Elifs {
 			elifs[i] = e
 		}
-		s.node("if", n.test, n.body, elifs, n.els)
-	case *macroStmt:
-		s.node("macro", n.name, n.params, n.defaults, n.body)
-	case *callStmt:
-		s.node("callblock", n.call, n.params, n.defaults, n.body)
-	case *generationStmt:
-		s.node("generation", n.body)
-	case *setStmt:
-		s.node("set", n.target, n.value)
-	case *setBlockStmt:
-		s.node("setblock", n.target, nil, n.body)
-	case *breakStmt:
+		s.node("if", n.Test, n.Body, elifs, n.Els)
+	case *MacroStmt:
+		s.node("macro", n.Name, n.Params, n.Defaults, n.Body)
+	case *CallStmt:
+		s.node("callblock", n.Call, n.Params, n.Defaults, n.Body)
+	case *GenerationStmt:
+		s.node("generation", n.Body)
+	case *SetStmt:
+		s.node("set", n.Target, n.Value)
+	case *SetBlockStmt:
+		s.node("setblock", n.Target, nil, n.Body)
+	case *BreakStmt:
 		s.node("break")
-	case *continueStmt:
+	case *ContinueStmt:
 		s.node("continue")
 	default:
 		panic(fmt.Sprintf("%T", n))

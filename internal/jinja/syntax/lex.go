@@ -1,6 +1,7 @@
-package jinja
+package syntax
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 	"unicode"
@@ -17,10 +18,10 @@ import (
 // A token's kind is one of the kinds below or, of an operator, the operator itself.
 type token struct {
 	kind string
-	at   pos
+	at   Pos
 	text string // of kindData, kindName
 	// value is that of kindString (string), kindInteger (int64) and kindFloat (float64).
-	value Value
+	value any
 }
 
 const (
@@ -62,7 +63,7 @@ type lexer struct {
 	// operators is none as long as there are any.
 	brackets []byte
 	begin    token // of the tag behind the text just returned, if it has a kind
-	last     pos   // where the last token began
+	last     Pos   // where the last token began
 }
 
 // normalizeNewlines makes each \r\n and \r a \n.
@@ -74,24 +75,35 @@ func normalizeNewlines(source string) string {
 }
 
 // place returns line and column, from 1, of a place that parse left in a node.
-func place(source string, at pos) (line, col int) {
+func place(source string, at Pos) (line, col int) {
 	source = normalizeNewlines(source)
 	before := source[:min(int(at), len(source))]
 	start := strings.LastIndexByte(before, '\n') + 1
 	return 1 + strings.Count(before, "\n"), 1 + utf8.RuneCountInString(before[start:])
 }
 
+// Locate gives an error that has none the place of the node at which it arose.
+func Locate(err error, source string, at Pos) error {
+	var e *exception.Error
+	if !errors.As(err, &e) || e.Line > 0 {
+		return err
+	}
+	located := *e
+	located.Line, located.Col = place(source, at)
+	return &located
+}
+
 // A syntaxError is the panic value of lexer and parser; parse recovers it.
 type syntaxError struct {
-	at  pos
+	at  Pos
 	err error
 }
 
-func failAt(at pos, format string, args ...any) {
+func failAt(at Pos, format string, args ...any) {
 	panic(syntaxError{at, exception.New("TemplateSyntaxError", format, args...)})
 }
 
-func refuseAt(at pos, format string, args ...any) {
+func refuseAt(at Pos, format string, args ...any) {
 	panic(syntaxError{at, exception.Unsupported(format, args...)})
 }
 
@@ -132,7 +144,7 @@ func (l *lexer) lexText() token {
 		n := strings.IndexByte(l.source[i:], '{')
 		if n < 0 || i+n+1 == len(l.source) {
 			l.pos = len(l.source)
-			return token{kind: kindData, at: pos(start), text: l.source[start:]}
+			return token{kind: kindData, at: Pos(start), text: l.source[start:]}
 		}
 		if i += n; strings.IndexByte("{%#", l.source[i+1]) >= 0 {
 			break
@@ -145,7 +157,7 @@ func (l *lexer) lexText() token {
 	switch l.source[i+1] {
 	case '{':
 		l.state = inVar
-		begin = token{kind: kindVarBegin, at: pos(i)}
+		begin = token{kind: kindVarBegin, at: Pos(i)}
 	case '#':
 		l.state = inComment
 	default:
@@ -153,7 +165,7 @@ func (l *lexer) lexText() token {
 			l.pos, l.state = end, inRaw
 		} else {
 			l.state = inTag
-			begin = token{kind: kindTagBegin, at: pos(i)}
+			begin = token{kind: kindTagBegin, at: Pos(i)}
 		}
 	}
 	text := l.strip(start, i, sign, l.state != inVar)
@@ -161,7 +173,7 @@ func (l *lexer) lexText() token {
 		return begin
 	}
 	l.begin = begin
-	return token{kind: kindData, at: pos(start), text: text}
+	return token{kind: kindData, at: Pos(start), text: text}
 }
 
 // sign takes a sign of white space control.
@@ -226,7 +238,7 @@ func (l *lexer) lexRaw() token {
 	for i := start; ; i += 2 {
 		n := strings.Index(l.source[i:], "{%")
 		if n < 0 {
-			failAt(pos(start), "a raw block has no end")
+			failAt(Pos(start), "a raw block has no end")
 		}
 		i += n
 		l.pos = i + 2
@@ -240,7 +252,7 @@ func (l *lexer) lexRaw() token {
 		}
 		l.pos, l.state = after, inText
 		if text := l.strip(start, i, sign, true); text != "" {
-			return token{kind: kindData, at: pos(start), text: text}
+			return token{kind: kindData, at: Pos(start), text: text}
 		}
 		return token{}
 	}
@@ -265,7 +277,7 @@ func (l *lexer) tagEnd(i int) int {
 func (l *lexer) skipComment() {
 	n := strings.Index(l.source[l.pos:], "#}")
 	if n < 0 {
-		failAt(pos(l.pos), "a comment has no end")
+		failAt(Pos(l.pos), "a comment has no end")
 	}
 	sign := byte(0)
 	if n > 0 {
@@ -310,7 +322,7 @@ func (l *lexer) lexEnd() (token, bool) {
 	if l.state == inTag {
 		if end := l.tagEnd(start); end >= 0 {
 			l.pos, l.state = end, inText
-			return token{kind: kindTagEnd, at: pos(start)}, true
+			return token{kind: kindTagEnd, at: Pos(start)}, true
 		}
 		return token{}, false
 	}
@@ -323,7 +335,7 @@ func (l *lexer) lexEnd() (token, bool) {
 		return token{}, false
 	}
 	l.state = inText
-	return token{kind: kindVarEnd, at: pos(start)}, true
+	return token{kind: kindVarEnd, at: Pos(start)}, true
 }
 
 func isNameByte(c byte) bool {
@@ -337,15 +349,15 @@ func (l *lexer) lexName() token {
 		i++
 	}
 	if r, _ := utf8.DecodeRuneInString(l.source[i:]); r >= utf8.RuneSelf && !chars.IsSpace(r) {
-		refuseAt(pos(i), "the character %q of a name", r)
+		refuseAt(Pos(i), "the character %q of a name", r)
 	}
 	l.pos = i
-	return token{kind: kindName, at: pos(start), text: l.source[start:i]}
+	return token{kind: kindName, at: Pos(start), text: l.source[start:i]}
 }
 
 func (l *lexer) unexpected() {
 	r, _ := utf8.DecodeRuneInString(l.source[l.pos:])
-	failAt(pos(l.pos), "unexpected character %q", r)
+	failAt(Pos(l.pos), "unexpected character %q", r)
 }
 
 // lexNumber lexes the longest number here, which a letter may follow at once.
@@ -357,10 +369,10 @@ func (l *lexer) lexNumber() token {
 		kind, end = kindInteger, l.integer()
 	}
 	if end < len(l.source) && (isNameByte(l.source[end]) || l.source[end] >= utf8.RuneSelf) {
-		refuseAt(pos(start), "a number with other characters than digits")
+		refuseAt(Pos(start), "a number with other characters than digits")
 	}
 	l.pos = end
-	t := token{kind: kind, at: pos(start)}
+	t := token{kind: kind, at: Pos(start)}
 	text := l.source[start:end]
 	var err error
 	if kind == kindInteger {
@@ -443,10 +455,10 @@ func (l *lexer) lexString(quote byte) token {
 	}
 	s := l.source[start+1 : i]
 	if escaped {
-		s = unescapeLiteral(s, pos(start+1))
+		s = unescapeLiteral(s, Pos(start+1))
 	}
 	l.pos = i + 1
-	return token{kind: kindString, at: pos(start), value: s}
+	return token{kind: kindString, at: Pos(start), value: s}
 }
 
 // escapes are the escapes of one letter.
@@ -454,7 +466,7 @@ const escapes = "\\\\''\"\"a\ab\bf\fn\nr\rt\tv\v"
 
 // unescapeLiteral decodes a string as Python's unicode-escape does: an unknown escape stays
 // as it is.
-func unescapeLiteral(s string, at pos) string {
+func unescapeLiteral(s string, at Pos) string {
 	var b strings.Builder
 	for i := 0; i < len(s); {
 		n := strings.IndexByte(s[i:], '\\')
@@ -466,10 +478,10 @@ func unescapeLiteral(s string, at pos) string {
 		i += n + 2 // the lexer saw to a character behind each backslash
 		switch c := s[i-1]; {
 		case c >= utf8.RuneSelf || strings.IndexByte("\n01234567N", c) >= 0:
-			refuseAt(at+pos(i-2), "the escape %.20q", s[i-2:])
+			refuseAt(at+Pos(i-2), "the escape %.20q", s[i-2:])
 		case c == 'x' || c == 'u' || c == 'U':
 			n := map[byte]int{'x': 2, 'u': 4, 'U': 8}[c]
-			b.WriteRune(hexEscape(s[i:min(i+n, len(s))], n, at+pos(i-2)))
+			b.WriteRune(hexEscape(s[i:min(i+n, len(s))], n, at+Pos(i-2)))
 			i += n
 		default:
 			if k := strings.IndexByte(escapes, c); k >= 0 && k%2 == 0 {
@@ -483,7 +495,7 @@ func unescapeLiteral(s string, at pos) string {
 	return b.String()
 }
 
-func hexEscape(digits string, n int, at pos) rune {
+func hexEscape(digits string, n int, at Pos) rune {
 	r, err := strconv.ParseUint(digits, 16, 32)
 	switch {
 	case err != nil || len(digits) < n || r > unicode.MaxRune:
@@ -495,7 +507,7 @@ func hexEscape(digits string, n int, at pos) rune {
 }
 
 func (l *lexer) lexOperator() token {
-	at := pos(l.pos)
+	at := Pos(l.pos)
 	rest := l.source[l.pos:]
 	n := 1
 	if len(rest) > 1 {
@@ -514,7 +526,7 @@ func (l *lexer) lexOperator() token {
 }
 
 // balance counts an operator that is a bracket.
-func (l *lexer) balance(op string, at pos) {
+func (l *lexer) balance(op string, at Pos) {
 	switch op {
 	case "{":
 		l.brackets = append(l.brackets, '}')

@@ -1,4 +1,4 @@
-package jinja
+package syntax
 
 import "testing"
 
@@ -58,11 +58,10 @@ func TestWantsParts(t *testing.T) {
 		"{% macro f(a) %}{% macro g(b) %}{% for c in a %}" + end + "{% endmacro %}{% endmacro %}" + loop + "{{ f(m.content) }}{{ g(m.content) }}" + end:     false,
 		"{% macro f(content) %}{% for c in content %}" + end + "{% endmacro %}" + loop + "{% generation %}{{ f(m.content)|trim }}{% endgeneration %}" + end: true,
 	} {
-		tmpl := &Template{source: source}
 		if _, err := parse(source); err != nil {
 			t.Fatalf("%q: %v", source, err)
 		}
-		if got := tmpl.WantsParts(LoopsOverParameters); got != want {
+		if got := WantsParts(source, LoopsOverParameters); got != want {
 			t.Errorf("%q: %v, want %v", source, got, want)
 		}
 	}
@@ -80,7 +79,7 @@ func TestWantsPartsOfRealTemplates(t *testing.T) {
 		"kimi-k2":                                      true,
 	}
 	for name, source := range realTemplates(t) {
-		if got := (&Template{source: source}).WantsParts(LoopsOverParameters); got != want[name] {
+		if got := WantsParts(source, LoopsOverParameters); got != want[name] {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
