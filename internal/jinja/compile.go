@@ -3,12 +3,13 @@ package jinja
 import (
 	"sync"
 
+	"github.com/kvindex/kvindex/internal/jinja/python"
 	"github.com/kvindex/kvindex/internal/jinja/syntax"
 )
 
 // names are the filters, tests and attributes that templates may use.
 var names = sync.OnceValue(func() *syntax.Names {
-	n := &syntax.Names{Filters: make(map[string]any), Tests: make(map[string]any), Attrs: attrs}
+	n := &syntax.Names{Filters: make(map[string]any), Tests: make(map[string]any), Attrs: attrsOf}
 	for name, f := range filters {
 		n.Filters[name] = f
 	}
@@ -24,6 +25,11 @@ var names = sync.OnceValue(func() *syntax.Names {
 	return n
 })
 
+func attrsOf(name string) (a syntax.Attrs) {
+	a.Dict, a.Str, a.RefusedOfStr = python.Attrs(name)
+	return a
+}
+
 // Compile makes a Template of a source. It returns an error for a source that Jinja2 refuses,
 // and ErrUnsupported for constructs that this package lacks.
 func Compile(source string) (*Template, error) {
@@ -31,11 +37,11 @@ func Compile(source string) (*Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Template{source: source, tree: tree, globals: make([]Value, len(tree.Names))}
+	t := &Template{source: source, tree: tree, globals: make([]python.Value, len(tree.Names))}
 	for i, name := range tree.Names {
 		v, ok := global(name)
 		if !ok {
-			v = missing
+			v = python.Missing
 		}
 		t.globals[i] = v
 	}
@@ -50,16 +56,15 @@ func (t *Template) WantsParts(loops syntax.ContentLoops) bool {
 
 // Render appends the template, rendered with the variables vars, to dst. With an
 // error it returns dst as it was. A nil env is the zero Env.
-func (t *Template) Render(dst []byte, vars *Dict, env *Env) ([]byte, error) {
+func (t *Template) Render(dst []byte, vars *python.Dict, env *Env) ([]byte, error) {
 	if env == nil {
 		env = &Env{}
 	}
 	if vars == nil {
-		vars = &Dict{}
+		vars = &python.Dict{}
 	}
-	m := newMachine(env, dst[len(dst):])
-	m.source = t.source
-	m.context = make([]Value, len(t.tree.Names))
+	m := &rendering{Machine: *python.NewMachine(env.Limits), source: t.source, context: make([]python.Value, len(t.tree.Names))}
+	m.Now, m.Out = env.Now, dst[len(dst):]
 	for i, name := range t.tree.Names {
 		v, ok := vars.Lookup(name)
 		if !ok {
@@ -77,5 +82,5 @@ func (t *Template) Render(dst []byte, vars *Dict, env *Env) ([]byte, error) {
 	if err != nil {
 		return dst, err
 	}
-	return append(dst, m.out...), nil
+	return append(dst, m.Out...), nil
 }

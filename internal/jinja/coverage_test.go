@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // often is how many times, in a long run, each construct is to occur in programs
@@ -95,7 +97,7 @@ func expected(names oracleNames) map[string][]string {
 // refusal is the error with which one of the templates is refused here.
 func refusal(templates ...string) error {
 	for _, t := range templates {
-		p := program{template: t, vars: &Dict{}}
+		p := program{template: t, vars: &python.Dict{}}
 		if _, err := p.render(); errors.Is(err, ErrUnsupported) {
 			return err
 		}

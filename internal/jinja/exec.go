@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"github.com/kvindex/kvindex/internal/jinja/exception"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 	"github.com/kvindex/kvindex/internal/jinja/syntax"
 )
 
@@ -16,9 +17,9 @@ const (
 
 // run runs statements. A break or continue leaves the scopes in between as they
 // are, as it does in the Python that Jinja2 makes.
-func (m *machine) run(f *frame, list []syntax.Stmt) (flow, error) {
+func (m *rendering) run(f *frame, list []syntax.Stmt) (flow, error) {
 	for _, st := range list {
-		err := m.step(1)
+		err := m.Step(1)
 		end := flowNext
 		if err == nil {
 			end, err = m.exec(f, st)
@@ -33,7 +34,7 @@ func (m *machine) run(f *frame, list []syntax.Stmt) (flow, error) {
 	return flowNext, nil
 }
 
-func (m *machine) exec(f *frame, st syntax.Stmt) (flow, error) {
+func (m *rendering) exec(f *frame, st syntax.Stmt) (flow, error) {
 	switch st := st.(type) {
 	case *syntax.OutputStmt:
 		for i := range st.Items {
@@ -66,19 +67,19 @@ func (m *machine) exec(f *frame, st syntax.Stmt) (flow, error) {
 	return flowNext, exception.Unsupported("this statement")
 }
 
-func (m *machine) output(f *frame, item *syntax.OutputItem) error {
+func (m *rendering) output(f *frame, item *syntax.OutputItem) error {
 	if item.Expr == nil {
-		return m.write(item.Text)
+		return m.Write(item.Text)
 	}
 	return m.print(f, item.Expr)
 }
 
 // print writes the value of an expression, without first making one string of it
 // where it is put together of several.
-func (m *machine) print(f *frame, e syntax.Expr) error {
+func (m *rendering) print(f *frame, e syntax.Expr) error {
 	switch e := e.(type) {
 	case *syntax.SumExpr:
-		v, err := m.sum(f, e, len(m.out))
+		v, err := m.sum(f, e, len(m.Out))
 		if err != nil {
 			return syntax.Locate(err, m.source, e.Pos)
 		}
@@ -91,7 +92,7 @@ func (m *machine) print(f *frame, e syntax.Expr) error {
 	case *syntax.CondExpr:
 		ok, err := m.isTrue(f, e.Test)
 		if err == nil {
-			err = m.step(1)
+			err = m.Step(1)
 		}
 		switch {
 		case err != nil:
@@ -110,19 +111,19 @@ func (m *machine) print(f *frame, e syntax.Expr) error {
 	return m.printValue(v)
 }
 
-func (m *machine) printValue(v Value) error {
+func (m *rendering) printValue(v python.Value) error {
 	if s, ok := v.(string); ok {
-		return m.write(s)
+		return m.Write(s)
 	}
-	out, err := m.appendStr(m.out, v)
+	out, err := m.AppendStr(m.Out, v)
 	if err != nil {
 		return err
 	}
-	m.out = out
-	return m.write("")
+	m.Out = out
+	return m.Write("")
 }
 
-func (m *machine) execIf(f *frame, st *syntax.IfStmt) (flow, error) {
+func (m *rendering) execIf(f *frame, st *syntax.IfStmt) (flow, error) {
 	ok, err := m.isTrue(f, st.Test)
 	if err != nil {
 		return flowNext, err
@@ -131,7 +132,7 @@ func (m *machine) execIf(f *frame, st *syntax.IfStmt) (flow, error) {
 		return m.run(f, st.Body)
 	}
 	for _, e := range st.Elifs {
-		if err := m.step(1); err != nil {
+		if err := m.Step(1); err != nil {
 			return flowNext, err
 		}
 		if ok, err = m.isTrue(f, e.Test); err != nil {
@@ -144,7 +145,7 @@ func (m *machine) execIf(f *frame, st *syntax.IfStmt) (flow, error) {
 	return m.run(f, st.Els)
 }
 
-func (m *machine) set(f *frame, st *syntax.SetStmt) error {
+func (m *rendering) set(f *frame, st *syntax.SetStmt) error {
 	if n, ok := st.Target.(*syntax.NameExpr); ok {
 		v, err := m.eval(f, st.Value)
 		f.slots[n.Ref.Slot] = v
@@ -165,7 +166,7 @@ func (m *machine) set(f *frame, st *syntax.SetStmt) error {
 func namespaces(f *frame, target syntax.Expr) error {
 	switch t := target.(type) {
 	case *syntax.NsRefExpr:
-		if _, ok := (*f.variable(t.Ref)).(*Namespace); !ok {
+		if _, ok := (*f.variable(t.Ref)).(*python.Namespace); !ok {
 			return exception.New("TemplateRuntimeError", "cannot assign attribute on non-namespace object")
 		}
 	case *syntax.TupleExpr:
@@ -179,7 +180,7 @@ func namespaces(f *frame, target syntax.Expr) error {
 }
 
 // assign gives a target a value. Its names are variables of f itself.
-func (m *machine) assign(f *frame, target syntax.Expr, v Value) error {
+func (m *rendering) assign(f *frame, target syntax.Expr, v python.Value) error {
 	switch t := target.(type) {
 	case *syntax.NameExpr:
 		f.slots[t.Ref.Slot] = v
@@ -190,7 +191,7 @@ func (m *machine) assign(f *frame, target syntax.Expr, v Value) error {
 		if err != nil {
 			return err
 		}
-		if err := m.step(len(t.Items) / 2); err != nil {
+		if err := m.Step(len(t.Items) / 2); err != nil {
 			return err
 		}
 		for i, item := range t.Items {
@@ -204,41 +205,41 @@ func (m *machine) assign(f *frame, target syntax.Expr, v Value) error {
 
 // setAttr is Python's "of[name] = v", as which Jinja2 sets the attributes of a
 // namespace.
-func (m *machine) setAttr(of Value, name string, v Value) error {
+func (m *rendering) setAttr(of python.Value, name string, v python.Value) error {
 	switch of := of.(type) {
-	case *Namespace:
-		return of.attrs.set(m, name, v)
-	case *Dict:
+	case *python.Namespace:
+		return of.Attrs.SetValue(&m.Machine, name, v)
+	case *python.Dict:
 		return exception.Unsupported("a change of a dict")
 	}
-	return exception.New("TypeError", "'%s' object does not support item assignment", typeName(of))
+	return exception.New("TypeError", "'%s' object does not support item assignment", python.TypeName(of))
 }
 
 // unpack returns the n elements of v.
-func (m *machine) unpack(v Value, n int) ([]Value, error) {
-	var items []Value
+func (m *rendering) unpack(v python.Value, n int) ([]python.Value, error) {
+	var items []python.Value
 	switch v := v.(type) {
-	case *Tuple:
+	case *python.Tuple:
 		items = v.Items
-	case *List:
+	case *python.List:
 		items = v.Items
 	default:
-		it, err := m.iterate(v)
+		it, err := m.Iterate(v)
 		if err != nil {
 			if exception.Is(err, "TypeError") {
-				err = exception.New("TypeError", "cannot unpack non-iterable %s object", typeName(v))
+				err = exception.New("TypeError", "cannot unpack non-iterable %s object", python.TypeName(v))
 			}
 			return nil, err
 		}
 		for len(items) <= n {
-			item, ok, err := it.next()
+			item, ok, err := it.Next()
 			if err != nil {
 				return nil, err
 			}
 			if !ok {
 				break
 			}
-			if err := m.step(2); err != nil {
+			if err := m.Step(2); err != nil {
 				return nil, err
 			}
 			items = append(items, item)
@@ -254,21 +255,21 @@ func (m *machine) unpack(v Value, n int) ([]Value, error) {
 }
 
 // capture runs statements and returns what they write.
-func (m *machine) capture(f *frame, body []syntax.Stmt) (Value, flow, error) {
-	mark := len(m.out)
+func (m *rendering) capture(f *frame, body []syntax.Stmt) (python.Value, flow, error) {
+	mark := len(m.Out)
 	end, err := m.run(f, body)
 	if err != nil {
 		return nil, end, err
 	}
 	if end != flowNext {
-		m.out = m.out[:mark]
+		m.Out = m.Out[:mark]
 		return nil, end, nil
 	}
 	v, err := m.captured(mark)
 	return v, end, err
 }
 
-func (m *machine) setBlock(f *frame, st *syntax.SetBlockStmt) (flow, error) {
+func (m *rendering) setBlock(f *frame, st *syntax.SetBlockStmt) (flow, error) {
 	if err := m.enterScope(f, &st.Scope); err != nil {
 		return flowNext, err
 	}
@@ -283,10 +284,10 @@ func (m *machine) setBlock(f *frame, st *syntax.SetBlockStmt) (flow, error) {
 }
 
 // writeText writes the result of a call block, which Jinja2 does not make a string of.
-func (m *machine) writeText(v Value) error {
-	s, ok := asString(v)
+func (m *rendering) writeText(v python.Value) error {
+	s, ok := python.AsString(v)
 	if !ok {
-		return exception.New("TypeError", "expected str instance, %s found", typeName(v))
+		return exception.New("TypeError", "expected str instance, %s found", python.TypeName(v))
 	}
-	return m.write(s)
+	return m.Write(s)
 }

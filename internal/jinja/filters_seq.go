@@ -5,71 +5,72 @@ import (
 	"strings"
 
 	"github.com/kvindex/kvindex/internal/jinja/exception"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // The filters of sequences (Jinja2 3.1.6, filters.py).
 
-func lengthFilter(m *machine, v Value, args arguments) (Value, error) {
-	if err := args.only("len", "/obj"); err != nil {
+func lengthFilter(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error) {
+	if err := args.Only("len", "/obj"); err != nil {
 		return nil, err
 	}
-	n, err := m.length(v)
+	n, err := m.Length(v)
 	return int64(n), err
 }
 
-func listFilter(m *machine, v Value, args arguments) (Value, error) {
-	if err := args.only("do_list", "value"); err != nil {
+func listFilter(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error) {
+	if err := args.Only("do_list", "value"); err != nil {
 		return nil, err
 	}
-	items, err := m.list(v)
-	return &List{Items: items}, err
+	items, err := m.List(v)
+	return &python.List{Items: items}, err
 }
 
-func defaultFilter(m *machine, v Value, args arguments) (Value, error) {
-	b, err := args.bindAfter(v, "do_default", "value", "default_value?", "boolean?")
+func defaultFilter(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error) {
+	b, err := args.BindAfter(v, "do_default", "value", "default_value?", "boolean?")
 	if err != nil {
 		return nil, err
 	}
-	if isUndefined(v) {
+	if python.IsUndefined(v) {
 		return or(b[1], ""), nil
 	}
-	boolean, err := m.option(b[2])
+	boolean, err := option(m, b[2])
 	if err != nil || !boolean {
 		return v, err
 	}
-	if ok, err := m.truth(v); err != nil || ok {
+	if ok, err := m.Truth(v); err != nil || ok {
 		return v, err
 	}
 	return or(b[1], ""), nil
 }
 
-func firstFilter(m *machine, v Value, args arguments) (Value, error) {
-	if err := args.only("do_first", "seq"); err != nil {
+func firstFilter(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error) {
+	if err := args.Only("do_first", "seq"); err != nil {
 		return nil, err
 	}
-	it, err := m.iterate(v)
+	it, err := m.Iterate(v)
 	if err != nil {
 		return nil, err
 	}
-	first, ok, err := it.next()
+	first, ok, err := it.Next()
 	if err != nil || ok {
 		return first, err
 	}
 	return undefined("No first item, sequence was empty."), nil
 }
 
-func lastFilter(m *machine, v Value, args arguments) (Value, error) {
-	if err := args.only("do_last", "seq"); err != nil {
+func lastFilter(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error) {
+	if err := args.Only("do_last", "seq"); err != nil {
 		return nil, err
 	}
-	if s, ok := asString(v); ok && s != "" {
-		return m.index(v, int64(-1))
+	if s, ok := python.AsString(v); ok && s != "" {
+		return m.Index(v, int64(-1))
 	} else if ok {
-		v = &Tuple{}
+		v = &python.Tuple{}
 	}
 	n, at := reversible(v)
 	if at == nil {
-		return nil, exception.New("TypeError", "'%s' object is not reversible", typeName(v))
+		return nil, exception.New("TypeError", "'%s' object is not reversible", python.TypeName(v))
 	}
 	if n == 0 {
 		return undefined("No last item, sequence was empty."), nil
@@ -79,34 +80,35 @@ func lastFilter(m *machine, v Value, args arguments) (Value, error) {
 
 // reversible returns how many elements v has and what gives the i-th, for a v that is no
 // string. A nil at: v cannot be reversed.
-func reversible(v Value) (n int, at func(i int) Value) {
+func reversible(v python.Value) (n int, at func(i int) python.Value) {
 	switch v := v.(type) {
-	case *List:
-		return len(v.Items), func(i int) Value { return v.Items[i] }
-	case *Tuple:
-		return len(v.Items), func(i int) Value { return v.Items[i] }
-	case *Range:
-		return rangeLength(v), v.At
-	case *Dict:
-		return v.Len(), func(i int) Value { return v.keys[i] }
-	case *View:
-		return v.of.Len(), v.At
-	case *Undefined:
-		return 0, func(int) Value { return nil }
+	case *python.List:
+		return len(v.Items), func(i int) python.Value { return v.Items[i] }
+	case *python.Tuple:
+		return len(v.Items), func(i int) python.Value { return v.Items[i] }
+	case *python.Range:
+		return python.RangeLength(v), v.At
+	case *python.Dict:
+		keys, _ := v.Items()
+		return v.Len(), func(i int) python.Value { return keys[i] }
+	case *python.View:
+		return v.Of.Len(), v.At
+	case *python.Undefined:
+		return 0, func(int) python.Value { return nil }
 	}
 	return 0, nil
 }
 
 // reverseFilter gives an iterator, unless v is a string or has to be gone through.
-func reverseFilter(m *machine, v Value, args arguments) (Value, error) {
-	if err := args.only("do_reverse", "value"); err != nil {
+func reverseFilter(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error) {
+	if err := args.Only("do_reverse", "value"); err != nil {
 		return nil, err
 	}
-	if _, ok := asString(v); ok {
-		return m.slice(v, nil, nil, int64(-1))
+	if _, ok := python.AsString(v); ok {
+		return m.Slice(v, nil, nil, int64(-1))
 	}
 	if n, at := reversible(v); at != nil {
-		return m.iterator(func() (Value, bool, error) {
+		return newIterator(m, func() (python.Value, bool, error) {
 			if n == 0 {
 				return nil, false, nil
 			}
@@ -114,63 +116,63 @@ func reverseFilter(m *machine, v Value, args arguments) (Value, error) {
 			return at(n), true, nil
 		})
 	}
-	items, err := m.list(v)
+	items, err := m.List(v)
 	if exception.Is(err, "TypeError") {
 		return nil, exception.New("FilterArgumentError", "argument must be iterable")
 	}
 	slices.Reverse(items)
-	return &List{Items: items}, err
+	return &python.List{Items: items}, err
 }
 
 // itemsFilter does not look at v before it is gone through.
-func itemsFilter(m *machine, v Value, args arguments) (Value, error) {
-	if err := args.only("do_items", "value"); err != nil {
+func itemsFilter(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error) {
+	if err := args.Only("do_items", "value"); err != nil {
 		return nil, err
 	}
-	return m.generator(func() (nextFunc, error) {
-		if isUndefined(v) {
+	return newGenerator(m, func() (nextFunc, error) {
+		if python.IsUndefined(v) {
 			return nil, nil
 		}
-		d, ok := v.(*Dict)
+		d, ok := v.(*python.Dict)
 		if !ok {
 			return nil, exception.New("TypeError", "Can only get item pairs from a mapping.")
 		}
-		it, err := m.iterate(&View{of: d, kind: viewItems})
+		it, err := m.Iterate(&python.View{Of: d, Kind: python.ViewItems})
 		if err != nil {
 			return nil, err
 		}
-		return it.next, nil
+		return it.Next, nil
 	})
 }
 
-func joinFilter(m *machine, v Value, args arguments) (Value, error) {
-	b, err := args.bindAfter(v, "do_join", "value", "d?", "attribute?")
+func joinFilter(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error) {
+	b, err := args.BindAfter(v, "do_join", "value", "d?", "attribute?")
 	if err != nil {
 		return nil, err
 	}
-	sep, err := m.str(or(b[1], ""))
+	sep, err := m.Str(or(b[1], ""))
 	if err != nil {
 		return nil, err
 	}
-	get, err := m.newGetter(or(b[2], nil), nil, false)
+	get, err := newGetter(m, or(b[2], nil), nil, false)
 	if err != nil {
 		return nil, err
 	}
 	var out []byte
 	first := true
-	err = m.visit(v, func(item Value) error {
+	err = visit(m, v, func(item python.Value) error {
 		item, err := get.get(m, item)
 		if err != nil {
 			return err
 		}
-		s, err := m.str(item)
+		s, err := m.Str(item)
 		if err != nil {
 			return err
 		}
-		if err := m.alloc(2 * (len(sep) + len(s))); err != nil {
+		if err := m.Alloc(2 * (len(sep) + len(s))); err != nil {
 			return err
 		}
-		if err := m.chars(len(sep) + len(s)); err != nil {
+		if err := m.Chars(len(sep) + len(s)); err != nil {
 			return err
 		}
 		if !first {
@@ -184,43 +186,43 @@ func joinFilter(m *machine, v Value, args arguments) (Value, error) {
 }
 
 // mapFilter checks its arguments when the first element is requested.
-func mapFilter(m *machine, v Value, args arguments) (Value, error) {
-	if err := args.late("do_map"); err != nil {
+func mapFilter(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error) {
+	if err := late(args, "do_map"); err != nil {
 		return nil, err
 	}
-	return m.through(v, func() (func(Value) (Value, bool, error), error) {
-		if len(args.list) == 0 && args.has("attribute") {
-			return m.mapAttribute(args)
+	return through(m, v, func() (func(python.Value) (python.Value, bool, error), error) {
+		if len(args.List) == 0 && has(args, "attribute") {
+			return mapAttribute(m, args)
 		}
-		if len(args.list) == 0 {
+		if len(args.List) == 0 {
 			return nil, exception.New("FilterArgumentError", "map requires a filter argument")
 		}
-		rest := arguments{list: args.list[1:], named: args.named}
-		return func(item Value) (Value, bool, error) {
-			name, err := lateName("filter", args.list[0])
+		rest := python.Arguments{List: args.List[1:], Named: args.Named}
+		return func(item python.Value) (python.Value, bool, error) {
+			name, err := lateName("filter", args.List[0])
 			if err != nil {
 				return nil, false, err
 			}
-			item, err = m.filter(name, item, rest)
+			item, err = filter(m, name, item, rest)
 			return item, true, err
 		}, nil
 	})
 }
 
-func (m *machine) mapAttribute(args arguments) (func(Value) (Value, bool, error), error) {
-	var attribute, def Value
-	for _, arg := range args.named {
-		switch arg.name {
+func mapAttribute(m *python.Machine, args python.Arguments) (func(python.Value) (python.Value, bool, error), error) {
+	var attribute, def python.Value
+	for _, arg := range args.Named {
+		switch arg.Name {
 		case "attribute":
-			attribute = arg.value
+			attribute = arg.Value
 		case "default":
-			def = arg.value
+			def = arg.Value
 		default:
-			return nil, exception.New("FilterArgumentError", "Unexpected keyword argument '%s'", arg.name)
+			return nil, exception.New("FilterArgumentError", "Unexpected keyword argument '%s'", arg.Name)
 		}
 	}
-	get, err := m.newGetter(attribute, def, false)
-	return func(item Value) (Value, bool, error) {
+	get, err := newGetter(m, attribute, def, false)
+	return func(item python.Value) (python.Value, bool, error) {
 		item, err := get.get(m, item)
 		return item, true, err
 	}, err
@@ -228,43 +230,43 @@ func (m *machine) mapAttribute(args arguments) (func(Value) (Value, bool, error)
 
 // late refuses the named arguments that stand for the first two of a function
 // whose others are only looked at later.
-func (a arguments) late(fn string) error {
-	for _, arg := range a.named {
-		if arg.name == "context" || arg.name == "value" {
-			return exception.New("TypeError", "%s() got multiple values for argument '%s'", fn, arg.name)
+func late(a python.Arguments, fn string) error {
+	for _, arg := range a.Named {
+		if arg.Name == "context" || arg.Name == "value" {
+			return exception.New("TypeError", "%s() got multiple values for argument '%s'", fn, arg.Name)
 		}
 	}
 	return nil
 }
 
-func (a arguments) has(name string) bool {
-	return slices.ContainsFunc(a.named, func(arg argument) bool { return arg.name == name })
+func has(a python.Arguments, name string) bool {
+	return slices.ContainsFunc(a.Named, func(arg python.Argument) bool { return arg.Name == name })
 }
 
 // selectFilter is select, or reject if want is false, or theirs of an attribute.
 func selectFilter(want, attribute bool) filterFunc {
-	return func(m *machine, v Value, args arguments) (Value, error) {
-		if err := args.late("do_select"); err != nil {
+	return func(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error) {
+		if err := late(args, "do_select"); err != nil {
 			return nil, err
 		}
-		return m.through(v, func() (func(Value) (Value, bool, error), error) {
-			list, get := args.list, getter{}
+		return through(m, v, func() (func(python.Value) (python.Value, bool, error), error) {
+			list, get := args.List, getter{}
 			if attribute {
 				if len(list) == 0 {
 					return nil, exception.New("FilterArgumentError", "Missing parameter for attribute name")
 				}
 				var err error
-				if get, err = m.newGetter(list[0], nil, false); err != nil {
+				if get, err = newGetter(m, list[0], nil, false); err != nil {
 					return nil, err
 				}
 				list = list[1:]
 			}
-			return func(item Value) (Value, bool, error) {
+			return func(item python.Value) (python.Value, bool, error) {
 				of, err := get.get(m, item)
 				if err != nil {
 					return nil, false, err
 				}
-				ok, err := m.selected(of, arguments{list: list, named: args.named})
+				ok, err := selected(m, of, python.Arguments{List: list, Named: args.Named})
 				return item, ok == want, err
 			}, nil
 		})
@@ -272,47 +274,47 @@ func selectFilter(want, attribute bool) filterFunc {
 }
 
 // selected is the test that args begin with, or the truth of v if they do not.
-func (m *machine) selected(v Value, args arguments) (bool, error) {
-	if len(args.list) == 0 {
-		return m.truth(v)
+func selected(m *python.Machine, v python.Value, args python.Arguments) (bool, error) {
+	if len(args.List) == 0 {
+		return m.Truth(v)
 	}
-	name, err := lateName("test", args.list[0])
+	name, err := lateName("test", args.List[0])
 	if err != nil {
 		return false, err
 	}
-	return m.test(name, v, arguments{list: args.list[1:], named: args.named})
+	return test(m, name, v, python.Arguments{List: args.List[1:], Named: args.Named})
 }
 
 // caseGetter is the getter of a filter with the parameter case_sensitive.
-func (m *machine) caseGetter(attribute, caseSensitive Value) (getter, error) {
-	sensitive, err := m.option(caseSensitive)
+func caseGetter(m *python.Machine, attribute, caseSensitive python.Value) (getter, error) {
+	sensitive, err := option(m, caseSensitive)
 	if err != nil {
 		return getter{}, err
 	}
-	return m.newGetter(attribute, nil, !sensitive)
+	return newGetter(m, attribute, nil, !sensitive)
 }
 
 // A sortItem is an element and its sort key.
-type sortItem struct{ key, value Value }
+type sortItem struct{ key, value python.Value }
 
-// sort sorts as Python's sorted does, which keeps equal elements in their order,
+// sortItems sorts as Python's sorted does, which keeps equal elements in their order,
 // backwards if reverse.
-func (m *machine) sort(items []sortItem, reverse bool) error {
-	return m.sortBy(items, func(a, b Value) (bool, error) {
+func sortItems(m *python.Machine, items []sortItem, reverse bool) error {
+	return sortBy(m, items, func(a, b python.Value) (bool, error) {
 		if reverse {
 			a, b = b, a
 		}
-		return m.less("<", a, b)
+		return m.Less("<", a, b)
 	})
 }
 
-func (m *machine) sortBy(items []sortItem, less func(a, b Value) (bool, error)) error {
+func sortBy(m *python.Machine, items []sortItem, less func(a, b python.Value) (bool, error)) error {
 	if len(items) < 2 {
 		return nil
 	}
 	var failed error
 	for i := range items {
-		if nan, err := m.hasNaN(items[i].key); err != nil {
+		if nan, err := hasNaN(m, items[i].key); err != nil {
 			return err
 		} else if nan {
 			// The order then depends on which elements are compared.
@@ -324,7 +326,7 @@ func (m *machine) sortBy(items []sortItem, less func(a, b Value) (bool, error)) 
 			return 0
 		}
 		before := false
-		if failed = m.step(1); failed == nil {
+		if failed = m.Step(1); failed == nil {
 			before, failed = less(a.key, b.key)
 		}
 		if before {
@@ -335,27 +337,27 @@ func (m *machine) sortBy(items []sortItem, less func(a, b Value) (bool, error)) 
 	return failed
 }
 
-func (m *machine) hasNaN(v Value) (bool, error) {
-	var items []Value
+func hasNaN(m *python.Machine, v python.Value) (bool, error) {
+	var items []python.Value
 	switch v := v.(type) {
 	case float64:
 		return v != v, nil
-	case *List:
+	case *python.List:
 		items = v.Items
-	case *Tuple:
+	case *python.Tuple:
 		items = v.Items
 	default:
 		return false, nil
 	}
-	if err := m.enter(); err != nil {
+	if err := m.Enter(); err != nil {
 		return false, err
 	}
-	defer m.leave()
+	defer m.Leave()
 	for _, item := range items {
-		if err := m.step(1); err != nil {
+		if err := m.Step(1); err != nil {
 			return false, err
 		}
-		if nan, err := m.hasNaN(item); err != nil || nan {
+		if nan, err := hasNaN(m, item); err != nil || nan {
 			return nan, err
 		}
 	}
@@ -364,7 +366,7 @@ func (m *machine) hasNaN(v Value) (bool, error) {
 
 // sortOrder returns sorted's reverse. CPython 3.11 takes only an int for it, 3.12
 // anything.
-func (m *machine) sortOrder(reverse Value) (bool, error) {
+func sortOrder(m *python.Machine, reverse python.Value) (bool, error) {
 	switch n := or(reverse, false).(type) {
 	case bool:
 		return n, nil
@@ -373,68 +375,68 @@ func (m *machine) sortOrder(reverse Value) (bool, error) {
 			return n != 0, nil
 		}
 	}
-	return false, exception.Unsupported("reverse by a %s", typeName(reverse))
+	return false, exception.Unsupported("reverse by a %s", python.TypeName(reverse))
 }
 
 // dictsortFilter gives a list of key and value tuples.
-func dictsortFilter(m *machine, v Value, args arguments) (Value, error) {
-	b, err := args.bindAfter(v, "do_dictsort", "value", "case_sensitive?", "by?", "reverse?")
+func dictsortFilter(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error) {
+	b, err := args.BindAfter(v, "do_dictsort", "value", "case_sensitive?", "by?", "reverse?")
 	if err != nil {
 		return nil, err
 	}
 	part := int64(0)
-	switch by, _ := asString(or(b[2], "key")); by {
+	switch by, _ := python.AsString(or(b[2], "key")); by {
 	case "key":
 	case "value":
 		part = 1
 	default:
 		return nil, exception.New("FilterArgumentError", `You can only sort by either "key" or "value"`)
 	}
-	d, ok := v.(*Dict)
+	d, ok := v.(*python.Dict)
 	if !ok {
 		return nil, noAttribute(v, "items")
 	}
-	get, err := m.caseGetter(part, b[1])
+	get, err := caseGetter(m, part, b[1])
 	if err != nil {
 		return nil, err
 	}
-	if err := m.alloc(96 * d.Len()); err != nil {
+	if err := m.Alloc(96 * d.Len()); err != nil {
 		return nil, err
 	}
-	pairs := make([]Value, d.Len())
+	pairs := make([]python.Value, d.Len())
 	for i := range pairs {
-		pairs[i] = d.pair(i)
+		pairs[i] = d.Pair(i)
 	}
-	return m.sortedBy(&List{Items: pairs}, b[3], func(pair Value) (Value, error) { return get.get(m, pair) })
+	return sortedBy(m, &python.List{Items: pairs}, b[3], func(pair python.Value) (python.Value, error) { return get.get(m, pair) })
 }
 
 // sortedBy is sorted(v, key=key, reverse=reverse).
-func (m *machine) sortedBy(v, reverse Value, key func(Value) (Value, error)) (Value, error) {
-	items, err := m.keyed(v, key)
+func sortedBy(m *python.Machine, v, reverse python.Value, key func(python.Value) (python.Value, error)) (python.Value, error) {
+	items, err := keyed(m, v, key)
 	if err != nil {
 		return nil, err
 	}
-	backwards, err := m.sortOrder(reverse)
+	backwards, err := sortOrder(m, reverse)
 	if err != nil {
 		return nil, err
 	}
-	if err := m.sort(items, backwards); err != nil {
+	if err := sortItems(m, items, backwards); err != nil {
 		return nil, err
 	}
-	if err := m.alloc(16 * len(items)); err != nil {
+	if err := m.Alloc(16 * len(items)); err != nil {
 		return nil, err
 	}
-	sorted := make([]Value, len(items))
+	sorted := make([]python.Value, len(items))
 	for i, item := range items {
 		sorted[i] = item.value
 	}
-	return &List{Items: sorted}, nil
+	return &python.List{Items: sorted}, nil
 }
 
-func (m *machine) keyed(v Value, key func(Value) (Value, error)) ([]sortItem, error) {
+func keyed(m *python.Machine, v python.Value, key func(python.Value) (python.Value, error)) ([]sortItem, error) {
 	var items []sortItem
-	err := m.visit(v, func(item Value) error {
-		if err := m.alloc(64); err != nil {
+	err := visit(m, v, func(item python.Value) error {
+		if err := m.Alloc(64); err != nil {
 			return err
 		}
 		k, err := key(item)
@@ -445,34 +447,34 @@ func (m *machine) keyed(v Value, key func(Value) (Value, error)) ([]sortItem, er
 }
 
 // sortFilter compares lists of attributes, so that those equal need no order.
-func sortFilter(m *machine, v Value, args arguments) (Value, error) {
-	b, err := args.bindAfter(v, "do_sort", "value", "reverse?", "case_sensitive?", "attribute?")
+func sortFilter(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error) {
+	b, err := args.BindAfter(v, "do_sort", "value", "reverse?", "case_sensitive?", "attribute?")
 	if err != nil {
 		return nil, err
 	}
-	attributes := []Value{or(b[3], nil)}
-	if s, ok := asString(attributes[0]); ok {
+	attributes := []python.Value{or(b[3], nil)}
+	if s, ok := python.AsString(attributes[0]); ok {
 		attributes = nil
 		for part := range strings.SplitSeq(s, ",") {
 			attributes = append(attributes, part)
 		}
 	}
-	if err := m.alloc(96 * len(attributes)); err != nil {
+	if err := m.Alloc(96 * len(attributes)); err != nil {
 		return nil, err
 	}
 	gets := make([]getter, len(attributes))
 	for i, a := range attributes {
-		if gets[i], err = m.caseGetter(a, b[2]); err != nil {
+		if gets[i], err = caseGetter(m, a, b[2]); err != nil {
 			return nil, err
 		}
 	}
-	return m.sortedBy(v, b[1], func(item Value) (Value, error) {
-		if err := m.alloc(24 + 16*len(gets)); err != nil {
+	return sortedBy(m, v, b[1], func(item python.Value) (python.Value, error) {
+		if err := m.Alloc(24 + 16*len(gets)); err != nil {
 			return nil, err
 		}
-		keys := make([]Value, len(gets))
+		keys := make([]python.Value, len(gets))
 		for i, get := range gets {
-			err := m.step(1)
+			err := m.Step(1)
 			if err != nil {
 				return nil, err
 			}
@@ -480,6 +482,6 @@ func sortFilter(m *machine, v Value, args arguments) (Value, error) {
 				return nil, err
 			}
 		}
-		return &List{Items: keys}, nil
+		return &python.List{Items: keys}, nil
 	})
 }

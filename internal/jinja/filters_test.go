@@ -13,13 +13,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // A recordedCall is a line of the recording.
 type recordedCall struct {
 	kind, name string
-	value      Value
-	args       arguments
+	value      python.Value
+	args       python.Arguments
 	want       string
 }
 
@@ -35,7 +37,7 @@ func TestRecordedFilters(t *testing.T) {
 	lines.Buffer(nil, 1<<20)
 	calls, names, refused, classes := 0, map[string]int{}, map[string]int{}, 0
 	for lines.Scan() {
-		m := newMachine(&Env{}, nil)
+		m := python.NewMachine(python.Limits{})
 		c, err := readCall(m, lines.Bytes())
 		if err != nil {
 			t.Fatalf("%v: %s", err, lines.Bytes())
@@ -85,20 +87,20 @@ func TestRecordedFilters(t *testing.T) {
 }
 
 // do calls what was recorded and shows what it gives as record_filters.py does.
-func (c recordedCall) do(m *machine) (string, error) {
-	var v Value
+func (c recordedCall) do(m *python.Machine) (string, error) {
+	var v python.Value
 	var err error
 	switch c.kind {
 	case "f":
-		v, err = m.filter(c.name, c.value, c.args)
+		v, err = filter(m, c.name, c.value, c.args)
 	case "t":
-		v, err = m.test(c.name, c.value, c.args)
+		v, err = test(m, c.name, c.value, c.args)
 	default:
 		if c.kind == "s" {
-			m.env.Now = c.now
+			m.Now = c.now
 		}
 		g, _ := global(c.name)
-		v, err = g.(callable).call(m, c.args)
+		v, err = g.(python.Callable).Call(m, c.args)
 	}
 	if err != nil {
 		return "", err
@@ -109,43 +111,43 @@ func (c recordedCall) do(m *machine) (string, error) {
 // now is the time that the value is: year, month, day and so on to microseconds.
 func (c recordedCall) now() time.Time {
 	var n [7]int
-	for i, v := range c.value.(*List).Items {
+	for i, v := range c.value.(*python.List).Items {
 		n[i] = int(v.(int64))
 	}
 	return time.Date(n[0], time.Month(n[1]), n[2], n[3], n[4], n[5], n[6]*1000, time.UTC)
 }
 
-func show(m *machine, v Value) (string, error) {
+func show(m *python.Machine, v python.Value) (string, error) {
 	switch v := v.(type) {
-	case *Undefined:
+	case *python.Undefined:
 		return "Undefined", nil
-	case *Iterator:
-		items, err := m.list(v)
+	case *python.Iterator:
+		items, err := m.List(v)
 		if err != nil {
 			return "", err
 		}
-		s, err := show(m, &List{Items: items})
+		s, err := show(m, &python.List{Items: items})
 		return "iterator " + s, err
-	case *Namespace:
-		s, err := m.repr(v.attrs)
+	case *python.Namespace:
+		s, err := m.Repr(v.Attrs)
 		return "Namespace <Namespace " + s + ">", err
-	case *View:
-		items, err := m.list(v)
+	case *python.View:
+		items, err := m.List(v)
 		if err != nil {
 			return "", err
 		}
-		s, err := show(m, &List{Items: items})
-		return typeName(v) + " " + s, err
-	case Markup:
+		s, err := show(m, &python.List{Items: items})
+		return python.TypeName(v) + " " + s, err
+	case python.Markup:
 		return "Markup " + string(v), nil
-	case *Range:
+	case *python.Range:
 		return fmt.Sprintf("range %d %d %d", v.Start, v.Stop, v.Step), nil
 	}
-	s, err := m.repr(v)
-	return typeName(v) + " " + s, err
+	s, err := m.Repr(v)
+	return python.TypeName(v) + " " + s, err
 }
 
-func readCall(m *machine, line []byte) (c recordedCall, err error) {
+func readCall(m *python.Machine, line []byte) (c recordedCall, err error) {
 	var parts [6]json.RawMessage
 	if err := json.Unmarshal(line, &parts); err != nil {
 		return c, err
@@ -163,7 +165,7 @@ func readCall(m *machine, line []byte) (c recordedCall, err error) {
 	if err != nil {
 		return c, err
 	}
-	c.args.list = list.(*List).Items
+	c.args.List = list.(*python.List).Items
 	d := json.NewDecoder(strings.NewReader(string(kwargs)))
 	if _, err := d.Token(); err != nil {
 		return c, err
@@ -181,12 +183,12 @@ func readCall(m *machine, line []byte) (c recordedCall, err error) {
 		if err != nil {
 			return c, err
 		}
-		c.args.named = append(c.args.named, argument{name.(string), v})
+		c.args.Named = append(c.args.Named, python.Argument{Name: name.(string), Value: v})
 	}
 	return c, nil
 }
 
-func readValues(m *machine, raw json.RawMessage) ([]Value, error) {
+func readValues(m *python.Machine, raw json.RawMessage) ([]python.Value, error) {
 	var parts []json.RawMessage
 	if err := json.Unmarshal(raw, &parts); err != nil {
 		return nil, err
@@ -194,8 +196,8 @@ func readValues(m *machine, raw json.RawMessage) ([]Value, error) {
 	return readEach(m, parts)
 }
 
-func readEach(m *machine, parts []json.RawMessage) ([]Value, error) {
-	values := make([]Value, len(parts))
+func readEach(m *python.Machine, parts []json.RawMessage) ([]python.Value, error) {
+	values := make([]python.Value, len(parts))
 	for i, p := range parts {
 		var err error
 		if values[i], err = readValue(m, p); err != nil {
@@ -206,11 +208,11 @@ func readEach(m *machine, parts []json.RawMessage) ([]Value, error) {
 }
 
 // readValue reads a value as record_filters.py encodes it.
-func readValue(m *machine, raw json.RawMessage) (Value, error) {
+func readValue(m *python.Machine, raw json.RawMessage) (python.Value, error) {
 	switch raw[0] {
 	case '[':
 		items, err := readValues(m, raw)
-		return &List{Items: items}, err
+		return &python.List{Items: items}, err
 	case '{':
 		var tagged map[string]json.RawMessage
 		if err := json.Unmarshal(raw, &tagged); err != nil {
@@ -231,7 +233,7 @@ func readValue(m *machine, raw json.RawMessage) (Value, error) {
 	return nil, fmt.Errorf("bad value %s", raw)
 }
 
-func readTagged(m *machine, tag string, raw json.RawMessage) (Value, error) {
+func readTagged(m *python.Machine, tag string, raw json.RawMessage) (python.Value, error) {
 	var s string
 	if raw[0] == '"' {
 		if err := json.Unmarshal(raw, &s); err != nil {
@@ -240,9 +242,9 @@ func readTagged(m *machine, tag string, raw json.RawMessage) (Value, error) {
 	}
 	switch tag {
 	case "m":
-		return Markup(s), nil
+		return python.Markup(s), nil
 	case "u":
-		return &Undefined{Name: s, Of: missing}, nil
+		return &python.Undefined{Name: s, Of: python.Missing}, nil
 	case "i":
 		return parsedInt(s), nil
 	case "f":
@@ -255,20 +257,20 @@ func readTagged(m *machine, tag string, raw json.RawMessage) (Value, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &Namespace{attrs: attrs.(*Dict)}, nil
+		return &python.Namespace{Attrs: attrs.(*python.Dict)}, nil
 	case "v":
 		parts, err := readValues(m, raw)
 		if err != nil {
 			return nil, err
 		}
-		kind := map[Value]viewKind{"keys": viewKeys, "values": viewValues, "items": viewItems}[parts[0]]
-		return &View{of: parts[1].(*Dict), kind: kind}, nil
+		kind := map[python.Value]python.ViewKind{"keys": python.ViewKeys, "values": python.ViewValues, "items": python.ViewItems}[parts[0]]
+		return &python.View{Of: parts[1].(*python.Dict), Kind: kind}, nil
 	case "r":
 		ends, err := readValues(m, raw)
 		if err != nil {
 			return nil, err
 		}
-		return &Range{ends[0].(int64), ends[1].(int64), ends[2].(int64)}, nil
+		return &python.Range{Start: ends[0].(int64), Stop: ends[1].(int64), Step: ends[2].(int64)}, nil
 	}
 	items, err := readValues(m, raw)
 	if err != nil {
@@ -276,17 +278,17 @@ func readTagged(m *machine, tag string, raw json.RawMessage) (Value, error) {
 	}
 	switch tag {
 	case "t":
-		return &Tuple{Items: items}, nil
+		return &python.Tuple{Items: items}, nil
 	case "g":
-		return m.generator(func() (nextFunc, error) {
-			it, err := m.iterate(&List{Items: items})
-			return it.next, err
+		return newGenerator(m, func() (nextFunc, error) {
+			it, err := m.Iterate(&python.List{Items: items})
+			return it.Next, err
 		})
 	case "d":
-		d := &Dict{}
+		d := &python.Dict{}
 		for _, item := range items {
-			pair := item.(*List).Items
-			if err := d.set(m, pair[0], pair[1]); err != nil {
+			pair := item.(*python.List).Items
+			if err := d.SetValue(m, pair[0], pair[1]); err != nil {
 				return nil, err
 			}
 		}
@@ -296,7 +298,7 @@ func readTagged(m *machine, tag string, raw json.RawMessage) (Value, error) {
 }
 
 // parsedInt returns an int of any length, of its digits.
-func parsedInt(digits string) Value {
+func parsedInt(digits string) python.Value {
 	n, ok := new(big.Int).SetString(digits, 0)
 	switch {
 	case !ok:

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kvindex/kvindex/internal/jinja/chars"
 	"github.com/kvindex/kvindex/internal/jinja/exception"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // The filters of text (Jinja2 3.1.6, filters.py).
@@ -13,46 +14,46 @@ import (
 // stringMethod is the filter that is a method of str without arguments.
 func stringMethod(name string) filterFunc {
 	fn := "do_" + name
-	return func(m *machine, v Value, args arguments) (Value, error) {
-		if err := args.only(fn, "s"); err != nil {
+	return func(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error) {
+		if err := args.Only(fn, "s"); err != nil {
 			return nil, err
 		}
-		s, err := m.softStr(v)
+		s, err := softStr(m, v)
 		if err != nil {
 			return nil, err
 		}
-		return m.invoke(s, name)
+		return invoke(m, s, name)
 	}
 }
 
-func stringFilter(m *machine, v Value, args arguments) (Value, error) {
-	if err := args.only("soft_str", "/s"); err != nil {
+func stringFilter(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error) {
+	if err := args.Only("soft_str", "/s"); err != nil {
 		return nil, err
 	}
-	return m.softStr(v)
+	return softStr(m, v)
 }
 
-func trimFilter(m *machine, v Value, args arguments) (Value, error) {
-	b, err := args.bindAfter(v, "do_trim", "value", "chars?")
+func trimFilter(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error) {
+	b, err := args.BindAfter(v, "do_trim", "value", "chars?")
 	if err != nil {
 		return nil, err
 	}
-	s, err := m.softStr(v)
+	s, err := softStr(m, v)
 	if err != nil {
 		return nil, err
 	}
-	return m.invoke(s, "strip", or(b[1], nil))
+	return invoke(m, s, "strip", or(b[1], nil))
 }
 
 // replaceFilter gives a str, whatever it was given.
-func replaceFilter(m *machine, v Value, args arguments) (Value, error) {
-	b, err := args.bindAfter(v, "do_replace", "s", "old", "new", "count?")
+func replaceFilter(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error) {
+	b, err := args.BindAfter(v, "do_replace", "s", "old", "new", "count?")
 	if err != nil {
 		return nil, err
 	}
-	var texts [3]Value
+	var texts [3]python.Value
 	for i := range texts {
-		if texts[i], err = m.str(b[i]); err != nil {
+		if texts[i], err = m.Str(b[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -60,34 +61,34 @@ func replaceFilter(m *machine, v Value, args arguments) (Value, error) {
 	if count == nil {
 		count = int64(-1)
 	}
-	return m.invoke(texts[0], "replace", texts[1], texts[2], count)
+	return invoke(m, texts[0], "replace", texts[1], texts[2], count)
 }
 
 // titleFilter differs from str.title in what begins a word.
-func titleFilter(m *machine, v Value, args arguments) (Value, error) {
-	if err := args.only("do_title", "s"); err != nil {
+func titleFilter(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error) {
+	if err := args.Only("do_title", "s"); err != nil {
 		return nil, err
 	}
-	s, err := m.str(v)
+	s, err := m.Str(v)
 	if err != nil {
 		return nil, err
 	}
-	if err := m.alloc(2 * len(s)); err != nil {
+	if err := m.Alloc(2 * len(s)); err != nil {
 		return nil, err
 	}
-	if err := m.chars(6 * len(s)); err != nil {
+	if err := m.Chars(6 * len(s)); err != nil {
 		return nil, err
 	}
 	var out strings.Builder
 	for s != "" {
-		if err := m.step(10); err != nil {
+		if err := m.Step(10); err != nil {
 			return nil, err
 		}
 		n := strings.IndexFunc(s, beginsWords)
 		if n < 0 {
 			n = len(s)
 		}
-		if err := m.titleWord(&out, s[:n]); err != nil {
+		if err := titleWord(m, &out, s[:n]); err != nil {
 			return nil, err
 		}
 		s = s[n:]
@@ -105,77 +106,77 @@ func beginsWords(c rune) bool {
 
 // titleWord appends a word with its first character in upper case and the rest, as
 // a text of its own, in lower case.
-func (m *machine) titleWord(out *strings.Builder, word string) error {
+func titleWord(m *python.Machine, out *strings.Builder, word string) error {
 	_, n := utf8.DecodeRuneInString(word)
 	for _, part := range [...]struct{ text, method string }{{word[:n], "upper"}, {word[n:], "lower"}} {
 		if part.text == "" {
 			continue
 		}
-		v, err := m.invoke(part.text, part.method)
+		v, err := invoke(m, part.text, part.method)
 		if err != nil {
 			return err
 		}
-		s, _ := asString(v)
+		s, _ := python.AsString(v)
 		out.WriteString(s)
 	}
 	return nil
 }
 
 // formatFilter is "v % args".
-func formatFilter(m *machine, v Value, args arguments) (Value, error) {
-	if len(args.named) > 0 {
+func formatFilter(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error) {
+	if len(args.Named) > 0 {
 		return nil, exception.Unsupported("format by names")
 	}
-	s, err := m.softStr(v)
+	s, err := softStr(m, v)
 	if err != nil {
 		return nil, err
 	}
-	return m.binary("%", s, &Tuple{Items: args.list})
+	return m.Binary("%", s, &python.Tuple{Items: args.List})
 }
 
-func indentFilter(m *machine, v Value, args arguments) (Value, error) {
-	b, err := args.bindAfter(v, "do_indent", "s", "width?", "first?", "blank?")
+func indentFilter(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error) {
+	b, err := args.BindAfter(v, "do_indent", "s", "width?", "first?", "blank?")
 	if err != nil {
 		return nil, err
 	}
 	width := or(b[1], int64(4))
-	if isMarkup(width) {
+	if python.IsMarkup(width) {
 		return nil, exception.Unsupported("indent by a Markup")
 	}
 	if _, ok := width.(string); !ok {
-		if width, err = m.binary("*", " ", width); err != nil {
+		if width, err = m.Binary("*", " ", width); err != nil {
 			return nil, err
 		}
 	}
-	first, err := m.option(b[2])
+	first, err := option(m, b[2])
 	if err != nil {
 		return nil, err
 	}
-	blank, err := m.option(b[3])
+	blank, err := option(m, b[3])
 	if err != nil {
 		return nil, err
 	}
-	prefix, _ := asString(width)
+	prefix, _ := python.AsString(width)
 	switch v := v.(type) {
 	case string:
-		return m.indent(v, prefix, first, blank)
-	case *Undefined:
-		return nil, v.fail()
+		return indent(m, v, prefix, first, blank)
+	case *python.Undefined:
+		return nil, v.Fail()
 	}
-	return nil, exception.Unsupported("indent of a %s", typeName(v))
+	return nil, exception.Unsupported("indent of a %s", python.TypeName(v))
 }
 
 // indent puts prefix before the lines of s: before the first only with first, and before
 // empty ones only with blank. A newline at the end of s is not kept.
-func (m *machine) indent(s, prefix string, first, blank bool) (string, error) {
-	if err := m.alloc(3 * len(s)); err != nil {
+func indent(m *python.Machine, s, prefix string, first, blank bool) (string, error) {
+	if err := m.Alloc(3 * len(s)); err != nil {
 		return "", err
 	}
-	lines, err := m.linesOf(s + "\n")
+	lines, err := linesOf(m, s+"\n")
 	if err != nil {
 		return "", err
 	}
-	if err := m.allocMany(len(lines), len(prefix)+1); err != nil {
+	if err := m.AllocMany(len(lines), len(prefix)+1); err != nil {
 		return "", err
 	}
 	var out strings.Builder
@@ -192,13 +193,13 @@ func (m *machine) indent(s, prefix string, first, blank bool) (string, error) {
 }
 
 // linesOf is s.splitlines().
-func (m *machine) linesOf(s string) ([]string, error) {
-	v, err := m.splitLines(s, []Value{missing})
+func linesOf(m *python.Machine, s string) ([]string, error) {
+	v, err := m.SplitLines(s, []python.Value{python.Missing})
 	if err != nil {
 		return nil, err
 	}
-	items := v.(*List).Items
-	if err := m.alloc(16 * len(items)); err != nil {
+	items := v.(*python.List).Items
+	if err := m.Alloc(16 * len(items)); err != nil {
 		return nil, err
 	}
 	lines := make([]string, len(items))

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/internal/jinja/exception"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 	"github.com/kvindex/kvindex/internal/jinja/syntax"
 )
 
@@ -45,7 +46,7 @@ var (
 type Template struct {
 	source  string
 	tree    *syntax.Tree
-	globals []Value // the value of each of tree.Names if the host does not set it
+	globals []python.Value // the value of each of tree.Names if the host does not set it
 }
 
 // Env is the environment of a rendering. The zero Env has the default Limits and the local
@@ -53,23 +54,5 @@ type Template struct {
 type Env struct {
 	// Now is the clock of strftime_now, which uses its location. Nil: time.Now.
 	Now    func() time.Time
-	Limits Limits
+	Limits python.Limits
 }
-
-// Limits bound a rendering; each zero stands for its default. A template that goes through all
-// messages for each of them, or adds to a text again and again, reaches a limit of Steps or
-// Memory with some hundred messages.
-type Limits struct {
-	Steps  int // nodes evaluated, elements gone through, and other work as long; DefaultSteps
-	Depth  int // nested calls, and nested containers of a value; DefaultDepth
-	Output int // bytes of the result; DefaultOutput
-	Memory int // bytes of all values made on the way; DefaultMemory
-}
-
-// The defaults of Limits.
-const (
-	DefaultSteps  = 5 << 18 // 50 ms or so
-	DefaultDepth  = 256
-	DefaultOutput = 16 << 20
-	DefaultMemory = 96 << 20
-)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/internal/jinja/exception"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // Python's datetime.now().strftime as CPython 3.11 and glibc 2.36 do it in the C locale, for
@@ -23,7 +24,7 @@ var timeFormats = map[string]string{
 	"j": "002", "M": "04", "-M": "4", "m": "01", "-m": "1", "p": "PM", "S": "05", "-S": "5", "y": "06", "Y": "2006",
 }
 
-func (m *machine) strftime(t time.Time, format string) (string, error) {
+func strftime(m *python.Machine, t time.Time, format string) (string, error) {
 	if t.Year() < firstYear || t.Year() > lastYear {
 		return "", exception.Unsupported("strftime_now in the year %d", t.Year())
 	}
@@ -33,10 +34,10 @@ func (m *machine) strftime(t time.Time, format string) (string, error) {
 	var out []byte
 	for {
 		text, rest, found := strings.Cut(format, "%")
-		if err := m.alloc(2 * (len(text) + 100)); err != nil {
+		if err := m.Alloc(2 * (len(text) + 100)); err != nil {
 			return "", err
 		}
-		if err := m.step(40); err != nil {
+		if err := m.Step(40); err != nil {
 			return "", err
 		}
 		out = append(out, text...)

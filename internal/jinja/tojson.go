@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kvindex/kvindex/internal/jinja/exception"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // The filter tojson as transformers 4.57 defines it (utils/chat_template_utils.py):
@@ -14,7 +15,7 @@ import (
 
 // A jsonWriter is one json.dumps.
 type jsonWriter struct {
-	m         *machine
+	m         *python.Machine
 	dst       []byte
 	ascii     bool // nothing but ASCII is written
 	sorted    bool
@@ -23,9 +24,9 @@ type jsonWriter struct {
 	item, key string // separators
 }
 
-func tojsonFilter(m *machine, v Value, args arguments) (Value, error) {
+func tojsonFilter(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error) {
 	w := jsonWriter{m: m, dst: make([]byte, 0, 512), item: ", ", key: ": "}
-	if !args.none() {
+	if !args.None() {
 		if err := w.configure(v, args); err != nil {
 			return nil, err
 		}
@@ -33,21 +34,21 @@ func tojsonFilter(m *machine, v Value, args arguments) (Value, error) {
 	if err := w.value(v, 0); err != nil {
 		return nil, err
 	}
-	if err := m.alloc(len(w.dst)); err != nil {
+	if err := m.Alloc(len(w.dst)); err != nil {
 		return nil, err
 	}
 	return string(w.dst), nil
 }
 
-func (w *jsonWriter) configure(v Value, args arguments) error {
-	b, err := args.bindAfter(v, "tojson", "x", "ensure_ascii?", "indent?", "separators?", "sort_keys?")
+func (w *jsonWriter) configure(v python.Value, args python.Arguments) error {
+	b, err := args.BindAfter(v, "tojson", "x", "ensure_ascii?", "indent?", "separators?", "sort_keys?")
 	if err != nil {
 		return err
 	}
-	if w.ascii, err = w.m.option(b[1]); err != nil {
+	if w.ascii, err = option(w.m, b[1]); err != nil {
 		return err
 	}
-	if w.sorted, err = w.m.option(b[4]); err != nil {
+	if w.sorted, err = option(w.m, b[4]); err != nil {
 		return err
 	}
 	indent, separators := or(b[2], nil), or(b[3], nil)
@@ -57,7 +58,7 @@ func (w *jsonWriter) configure(v Value, args arguments) error {
 	}
 	if separators != nil {
 		var texts [2]string
-		pair, isTuple := separators.(*Tuple)
+		pair, isTuple := separators.(*python.Tuple)
 		if isTuple = isTuple && len(pair.Items) == len(texts); isTuple {
 			for i := range texts {
 				s, ok := pair.Items[i].(string)
@@ -72,19 +73,19 @@ func (w *jsonWriter) configure(v Value, args arguments) error {
 	switch indent.(type) {
 	case nil:
 	case bool, int64:
-		s, err := w.m.binary("*", " ", indent)
+		s, err := w.m.Binary("*", " ", indent)
 		if err != nil {
 			return err
 		}
 		w.indent = s.(string)
 	default:
-		return exception.Unsupported("tojson with a %s as indent", typeName(indent))
+		return exception.Unsupported("tojson with a %s as indent", python.TypeName(indent))
 	}
 	return nil
 }
 
 func (w *jsonWriter) write(s string) error {
-	if err := w.m.alloc(len(s)); err != nil {
+	if err := w.m.Alloc(len(s)); err != nil {
 		return err
 	}
 	w.dst = append(w.dst, s...)
@@ -92,8 +93,8 @@ func (w *jsonWriter) write(s string) error {
 }
 
 // value writes v, at a level of nesting.
-func (w *jsonWriter) value(v Value, level int) error {
-	if err := w.m.step(1); err != nil {
+func (w *jsonWriter) value(v python.Value, level int) error {
+	if err := w.m.Step(1); err != nil {
 		return err
 	}
 	switch v := v.(type) {
@@ -101,20 +102,20 @@ func (w *jsonWriter) value(v Value, level int) error {
 		return w.scalar(v)
 	case string:
 		return w.text(v)
-	case Markup:
+	case python.Markup:
 		return w.text(string(v))
-	case *List:
+	case *python.List:
 		return w.list(v.Items, level)
-	case *Tuple:
+	case *python.Tuple:
 		return w.list(v.Items, level)
-	case *Dict:
+	case *python.Dict:
 		return w.dict(v, level)
 	}
-	return exception.New("TypeError", "Object of type %s is not JSON serializable", typeName(v))
+	return exception.New("TypeError", "Object of type %s is not JSON serializable", python.TypeName(v))
 }
 
-func (w *jsonWriter) scalar(v Value) error {
-	if err := w.m.alloc(24); err != nil {
+func (w *jsonWriter) scalar(v python.Value) error {
+	if err := w.m.Alloc(24); err != nil {
 		return err
 	}
 	switch v := v.(type) {
@@ -125,7 +126,7 @@ func (w *jsonWriter) scalar(v Value) error {
 	case int64:
 		w.dst = strconv.AppendInt(w.dst, v, 10)
 	case *big.Int:
-		s, err := w.m.decimal(v)
+		s, err := w.m.Decimal(v)
 		if err != nil {
 			return err
 		}
@@ -139,20 +140,20 @@ func (w *jsonWriter) scalar(v Value) error {
 		case math.IsInf(v, -1):
 			w.dst = append(w.dst, "-Infinity"...)
 		default:
-			w.dst = appendFloat(w.dst, v)
+			w.dst = python.AppendFloat(w.dst, v)
 		}
 	}
 	return nil
 }
 
-func (w *jsonWriter) list(items []Value, level int) error {
+func (w *jsonWriter) list(items []python.Value, level int) error {
 	if len(items) == 0 {
 		return w.write("[]")
 	}
-	if err := w.m.enter(); err != nil {
+	if err := w.m.Enter(); err != nil {
 		return err
 	}
-	defer w.m.leave()
+	defer w.m.Leave()
 	w.dst = append(w.dst, '[')
 	for i, item := range items {
 		if err := w.next(i, level+1); err != nil {
@@ -165,18 +166,18 @@ func (w *jsonWriter) list(items []Value, level int) error {
 	return w.end("]", level)
 }
 
-func (w *jsonWriter) dict(d *Dict, level int) error {
+func (w *jsonWriter) dict(d *python.Dict, level int) error {
 	if d.Len() == 0 {
 		return w.write("{}")
 	}
-	if err := w.m.enter(); err != nil {
+	if err := w.m.Enter(); err != nil {
 		return err
 	}
-	defer w.m.leave()
-	keys, values := d.keys, d.values
+	defer w.m.Leave()
+	keys, values := d.Items()
 	if w.sorted {
 		var err error
-		if keys, values, err = w.m.sortedDict(d); err != nil {
+		if keys, values, err = sortedDict(w.m, d); err != nil {
 			return err
 		}
 	}
@@ -200,18 +201,19 @@ func (w *jsonWriter) dict(d *Dict, level int) error {
 
 // sortedDict returns the keys and values of d in the order of the keys, which are
 // never equal.
-func (m *machine) sortedDict(d *Dict) (keys, values []Value, err error) {
-	if err := m.alloc(64 * d.Len()); err != nil {
+func sortedDict(m *python.Machine, d *python.Dict) (keys, values []python.Value, err error) {
+	if err := m.Alloc(64 * d.Len()); err != nil {
 		return nil, nil, err
 	}
+	keys, values = d.Items()
 	items := make([]sortItem, d.Len())
 	for i := range items {
-		items[i] = sortItem{d.keys[i], d.values[i]}
+		items[i] = sortItem{keys[i], values[i]}
 	}
-	if err := m.sort(items, false); err != nil {
+	if err := sortItems(m, items, false); err != nil {
 		return nil, nil, err
 	}
-	keys, values = make([]Value, len(items)), make([]Value, len(items))
+	keys, values = make([]python.Value, len(items)), make([]python.Value, len(items))
 	for i, item := range items {
 		keys[i], values[i] = item.key, item.value
 	}
@@ -219,11 +221,11 @@ func (m *machine) sortedDict(d *Dict) (keys, values []Value, err error) {
 }
 
 // keyText writes a key, which is a string whatever it was.
-func (w *jsonWriter) keyText(key Value) error {
+func (w *jsonWriter) keyText(key python.Value) error {
 	switch key := key.(type) {
 	case string:
 		return w.text(key)
-	case Markup:
+	case python.Markup:
 		return w.text(string(key))
 	case nil, bool, int64, *big.Int, float64:
 		w.dst = append(w.dst, '"')
@@ -233,7 +235,7 @@ func (w *jsonWriter) keyText(key Value) error {
 		w.dst = append(w.dst, '"')
 		return nil
 	}
-	return exception.New("TypeError", "keys must be str, int, float, bool or None, not %s", typeName(key))
+	return exception.New("TypeError", "keys must be str, int, float, bool or None, not %s", python.TypeName(key))
 }
 
 // next writes what stands before the i-th element at a level.
@@ -253,7 +255,7 @@ func (w *jsonWriter) line(level int) error {
 	if err := w.write("\n"); err != nil {
 		return err
 	}
-	if err := w.m.step(level / 8); err != nil {
+	if err := w.m.Step(level / 8); err != nil {
 		return err
 	}
 	for range level {
@@ -275,10 +277,10 @@ const hexDigits = "0123456789abcdef"
 
 // text writes a string.
 func (w *jsonWriter) text(s string) error {
-	if err := w.m.alloc(len(s) + 2); err != nil {
+	if err := w.m.Alloc(len(s) + 2); err != nil {
 		return err
 	}
-	if err := w.m.chars(2 * len(s)); err != nil {
+	if err := w.m.Chars(2 * len(s)); err != nil {
 		return err
 	}
 	n := len(w.dst)
@@ -298,10 +300,10 @@ func (w *jsonWriter) text(s string) error {
 	w.dst = append(append(w.dst, s[from:]...), '"')
 	// An escape is at most six times as long as what it stands for.
 	more := len(w.dst) - n - len(s) - 2
-	if err := w.m.alloc(more); err != nil {
+	if err := w.m.Alloc(more); err != nil {
 		return err
 	}
-	return w.m.chars(2 * more)
+	return w.m.Chars(2 * more)
 }
 
 // jsonPlain are the bytes that stand for themselves in a string.
@@ -340,8 +342,8 @@ func appendUnicode(dst []byte, r rune) []byte {
 }
 
 // JSON returns v as json.dumps writes it, within the default Limits. ascii is its ensure_ascii.
-func JSON(v Value, ascii bool) (string, error) {
-	s, err := tojsonFilter(newMachine(new(Env), nil), v, arguments{named: []argument{{"ensure_ascii", ascii}}})
+func JSON(v python.Value, ascii bool) (string, error) {
+	s, err := tojsonFilter(python.NewMachine(python.Limits{}), v, python.Arguments{Named: []python.Argument{{Name: "ensure_ascii", Value: ascii}}})
 	if err != nil {
 		return "", err
 	}

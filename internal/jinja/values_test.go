@@ -10,6 +10,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // TestRecordedValues repeats what testdata/record_values.py recorded of CPython
@@ -18,7 +20,7 @@ func TestRecordedValues(t *testing.T) {
 	lines := recorded(t)
 	refused, many := map[string]int{}, 0
 	for n, line := range lines {
-		m := newMachine(&Env{}, nil)
+		m := python.NewMachine(python.Limits{})
 		var parts []json.RawMessage
 		var result any
 		must(t, json.Unmarshal([]byte(line), &parts))
@@ -27,7 +29,7 @@ func TestRecordedValues(t *testing.T) {
 		if err != nil {
 			t.Fatalf("line %d: %v", n+1, err)
 		}
-		got, err := m.replay(row)
+		got, err := replay(m, row)
 		want := encodedText(result)
 		if errors.Is(err, ErrUnsupported) {
 			refused[err.Error()]++
@@ -63,95 +65,95 @@ func recorded(t *testing.T) []string {
 }
 
 // replay carries out a recorded operation.
-func (m *machine) replay(row []Value) (Value, error) {
+func replay(m *python.Machine, row []python.Value) (python.Value, error) {
 	switch op, a := row[0].(string), row[1:]; op {
 	case "bin":
-		return m.binary(a[0].(string), a[1], a[2])
+		return m.Binary(a[0].(string), a[1], a[2])
 	case "cmp":
-		return m.compareBy(a[0].(string), a[1], a[2])
+		return compareBy(m, a[0].(string), a[1], a[2])
 	case "un":
-		return m.unaryBy(a[0].(string), a[1])
+		return unaryBy(m, a[0].(string), a[1])
 	case "getitem":
-		return m.getitem(a[0], a[1])
+		return m.Getitem(a[0], a[1])
 	case "index":
-		return m.index(a[0], a[1])
+		return m.Index(a[0], a[1])
 	case "getattr":
-		return m.getattr(a[0], a[1].(string))
+		return m.Getattr(a[0], a[1].(string))
 	case "slice":
-		return m.slice(a[0], a[1], a[2], a[3])
+		return m.Slice(a[0], a[1], a[2], a[3])
 	case "dict":
-		d := &Dict{}
-		for _, p := range a[0].(*List).Items {
-			pair := p.(*List).Items
-			if err := d.set(m, pair[0], pair[1]); err != nil {
+		d := &python.Dict{}
+		for _, p := range a[0].(*python.List).Items {
+			pair := p.(*python.List).Items
+			if err := d.SetValue(m, pair[0], pair[1]); err != nil {
 				return nil, err
 			}
 		}
 		return d, nil
 	default:
-		args := arguments{list: a[2].(*List).Items}
-		for i := range a[3].(*Dict).Len() {
-			k, v := a[3].(*Dict).At(i)
-			args.named = append(args.named, argument{k.(string), v})
+		args := python.Arguments{List: a[2].(*python.List).Items}
+		for i := range a[3].(*python.Dict).Len() {
+			k, v := a[3].(*python.Dict).At(i)
+			args.Named = append(args.Named, python.Argument{Name: k.(string), Value: v})
 		}
-		v, ok, err := m.callMethod(a[0], a[1].(string), args)
+		v, ok, err := m.CallMethod(a[0], a[1].(string), args)
 		if ok || err != nil {
 			return v, err
 		}
-		if v, err = m.getattr(a[0], a[1].(string)); err != nil {
+		if v, err = m.Getattr(a[0], a[1].(string)); err != nil {
 			return nil, err
 		}
-		if u, ok := v.(*Undefined); ok {
-			return nil, u.fail()
+		if u, ok := v.(*python.Undefined); ok {
+			return nil, u.Fail()
 		}
-		return nil, fmt.Errorf("no method %s of %s", a[1], typeName(a[0]))
+		return nil, fmt.Errorf("no method %s of %s", a[1], python.TypeName(a[0]))
 	}
 }
 
-func (m *machine) compareBy(op string, a, b Value) (Value, error) {
+func compareBy(m *python.Machine, op string, a, b python.Value) (python.Value, error) {
 	switch op {
 	case "==":
-		ok, err := m.equal(a, b)
+		ok, err := m.Equal(a, b)
 		return ok, err
 	case "!=":
-		ok, err := m.equal(a, b)
+		ok, err := m.Equal(a, b)
 		return !ok, err
 	case "in":
-		ok, err := m.contains(a, b)
+		ok, err := m.Contains(a, b)
 		return ok, err
 	}
-	ok, err := m.less(op, a, b)
+	ok, err := m.Less(op, a, b)
 	return ok, err
 }
 
-func (m *machine) unaryBy(op string, a Value) (v Value, err error) {
+func unaryBy(m *python.Machine, op string, a python.Value) (v python.Value, err error) {
 	switch op {
 	case "truth":
-		v, err = m.truth(a)
+		v, err = m.Truth(a)
 	case "len":
 		var n int
-		n, err = m.length(a)
+		n, err = m.Length(a)
 		v = int64(n)
 	case "str":
-		v, err = m.str(a)
+		v, err = m.Str(a)
 	case "repr":
-		v, err = m.repr(a)
+		v, err = m.Repr(a)
 	case "list":
-		var items []Value
-		items, err = m.list(a)
-		v = &List{Items: items}
+		var items []python.Value
+		items, err = m.List(a)
+		v = &python.List{Items: items}
 	case "hash":
-		d := &Dict{}
-		err = d.set(m, a, int64(1))
+		d := &python.Dict{}
+		err = d.SetValue(m, a, int64(1))
 		v = d
 	default:
-		v, err = m.unary(op, a)
+		v, err = m.Unary(op, a)
 	}
 	return v, err
 }
 
 // resultOf encodes what an operation gave as it is recorded.
-func resultOf(m *machine, v Value, err error) any {
+func resultOf(m *python.Machine, v python.Value, err error) any {
 	var e *Error
 	switch {
 	case errors.As(err, &e) && e.Class != "":
@@ -162,39 +164,39 @@ func resultOf(m *machine, v Value, err error) any {
 	return encoded(v)
 }
 
-func encoded(v Value) any {
+func encoded(v python.Value) any {
 	one := func(kind string, v any) any { return map[string]any{kind: v} }
 	switch v := v.(type) {
 	case int64, *big.Int:
 		return one("i", fmt.Sprintf("%#x", v))
 	case float64:
-		return one("f", string(appendFloat(nil, v)))
-	case Markup:
+		return one("f", string(python.AppendFloat(nil, v)))
+	case python.Markup:
 		return one("m", string(v))
-	case *List:
+	case *python.List:
 		return encodedItems(v.Items)
-	case *Tuple:
+	case *python.Tuple:
 		return one("t", encodedItems(v.Items))
-	case *Dict:
+	case *python.Dict:
 		return one("d", encodedPairs(v))
-	case *Range:
-		return one("r", encodedItems([]Value{v.Start, v.Stop, v.Step}))
-	case *View:
-		return one("v", []any{strings.TrimPrefix(v.kind.String(), "dict_"), encoded(v.of)})
-	case *Namespace:
-		return one("n", encoded(v.attrs))
-	case *Undefined:
-		if v.Of == missing {
+	case *python.Range:
+		return one("r", encodedItems([]python.Value{v.Start, v.Stop, v.Step}))
+	case *python.View:
+		return one("v", []any{strings.TrimPrefix(v.Kind.String(), "dict_"), encoded(v.Of)})
+	case *python.Namespace:
+		return one("n", encoded(v.Attrs))
+	case *python.Undefined:
+		if v.Of == python.Missing {
 			return one("u", v.Name)
 		}
 		return one("u", "")
 	case nil, bool, string:
 		return v
 	}
-	return "?" + typeName(v)
+	return "?" + python.TypeName(v)
 }
 
-func encodedItems(items []Value) any {
+func encodedItems(items []python.Value) any {
 	list := make([]any, len(items))
 	for i := range items {
 		list[i] = encoded(items[i])
@@ -202,7 +204,7 @@ func encodedItems(items []Value) any {
 	return list
 }
 
-func encodedPairs(d *Dict) any {
+func encodedPairs(d *python.Dict) any {
 	pairs := make([]any, d.Len())
 	for i := range pairs {
 		k, v := d.At(i)

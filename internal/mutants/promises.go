@@ -128,11 +128,11 @@ var promises = []promise{
 		{"./picker", "Picker.pick", "a body that engines refuse is sent to one", "if errors.Is(err, kvindex.ErrRequest) {", "if false {", "TestPickRefused"},
 		{"./picker", "Picker.pick", "a request that cannot be scored is refused", "if errors.Is(err, kvindex.ErrRequest) {", "if err != nil {", "TestPickByLoad"},
 		{"./internal/jinja/syntax", "parser.enter", "templates nest without bound", "if p.nesting++; p.nesting > maxNesting {", "if p.nesting++; p.nesting > 9*maxNesting {", "TestParseLimits"},
-		{"./internal/jinja", "safeRange", "a range of any length", "if rangeLength(r) > maxRange {", "if false {", "TestRules"},
-		{"./internal/jinja", "machine.step", "steps without bound", "return m.spend(stepParts * int64(n))", "return nil", "TestOwnLimits"},
-		{"./internal/jinja", "machine.alloc", "memory without bound", "if m.work|m.memory|int64(n) < 0 {", "if m.work|int64(n) < 0 {", "TestOwnLimits"},
-		{"./internal/jinja", "machine.write", "output without bound", "if len(m.out)+len(s) > m.limits.Output {", "if false {", "TestOwnLimits"},
-		{"./internal/jinja", "jsonWriter.list", "JSON of any depth", "return w.write(\"[]\")\n\t}\n\tif err := w.m.enter(); err != nil {\n\t\treturn err\n\t}\n\tdefer w.m.leave()\n", "return w.write(\"[]\")\n\t}\n", "TestFilterLimits"},
+		{"./internal/jinja", "safeRange", "a range of any length", "if python.RangeLength(r) > maxRange {", "if false {", "TestRules"},
+		{"./internal/jinja", "internal/jinja/python:Machine.Step", "steps without bound", "return m.Spend(StepParts * int64(n))", "return nil", "TestOwnLimits"},
+		{"./internal/jinja", "internal/jinja/python:Machine.Alloc", "memory without bound", "if m.work|m.memory|int64(n) < 0 {", "if m.work|int64(n) < 0 {", "TestOwnLimits"},
+		{"./internal/jinja", "internal/jinja/python:Machine.Write", "output without bound", "if len(m.Out)+len(s) > m.limits.Output {", "if false {", "TestOwnLimits"},
+		{"./internal/jinja", "jsonWriter.list", "JSON of any depth", "return w.write(\"[]\")\n\t}\n\tif err := w.m.Enter(); err != nil {\n\t\treturn err\n\t}\n\tdefer w.m.Leave()\n", "return w.write(\"[]\")\n\t}\n", "TestFilterLimits"},
 	}},
 	// Each structure has a bound, and what is beyond it goes or is refused.
 	{"bounds", []mutant{
@@ -212,9 +212,9 @@ var promises = []promise{
 		{"./tokenize/chat", "version.does", "the version is ignored", "v >= history[c].since", "inMain >= history[c].since", "TestVersions"},
 		{"./internal/jinja/syntax", "lexer.tagEnd", "a tag keeps the newline behind it", "case strings.HasPrefix(rest, \"%}\\n\"):\n\t\treturn i + 3", "case false:\n\t\treturn i + 3", "TestParse"},
 		{"./internal/jinja/syntax", "lexer.strip", "a minus strips spaces only", "return strings.TrimRightFunc(text, chars.IsSpace)", "return strings.TrimRight(text, \" \")", "TestParse"},
-		{"./internal/jinja", "machine.leaveScope", "a variable outlives its scope", "for _, slot := range s.Clear {\n\t\tf.slots[slot] = missing", "for _, slot := range s.Clear {\n\t\t_ = slot", "TestScopes"},
-		{"./internal/jinja", "machine.evalCompare", "a chain compares with the first", "\t\tleft = right\n", "\t\t_ = right\n", "TestRules"},
-		{"./internal/jinja", "quotient", "a quotient is cut towards zero", "if r != 0 && (r < 0) != (y < 0) {", "if false {", "TestRules"},
+		{"./internal/jinja", "rendering.leaveScope", "a variable outlives its scope", "for _, slot := range s.Clear {\n\t\tf.slots[slot] = python.Missing", "for _, slot := range s.Clear {\n\t\t_ = slot", "TestScopes"},
+		{"./internal/jinja", "rendering.evalCompare", "a chain compares with the first", "\t\tleft = right\n", "\t\t_ = right\n", "TestRules"},
+		{"./internal/jinja", "internal/jinja/python:quotient", "a quotient is cut towards zero", "if r != 0 && (r < 0) != (y < 0) {", "if false {", "TestRules"},
 	}},
 	// A text becomes the ids of the model's own tokenizer.
 	{"exact tokens", []mutant{

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 	"github.com/kvindex/kvindex/internal/jinja/syntax"
 )
 
@@ -39,7 +40,7 @@ const (
 	maxMemory     = 512 << 20
 )
 
-func (t *template) limits(messages []message) jinja.Limits {
+func (t *template) limits(messages []message) python.Limits {
 	text := 0
 	for i := range messages {
 		for j := range messages[i].content {
@@ -50,7 +51,7 @@ func (t *template) limits(messages []message) jinja.Limits {
 	if t.foreign {
 		base, most = foreignSteps, maxForeignSteps
 	}
-	return jinja.Limits{
+	return python.Limits{
 		Steps:  min(base+len(messages)*messageSteps+text/textOfAStep, most),
 		Memory: min(baseMemory+len(messages)*messageMemory, maxMemory),
 	}

@@ -1,4 +1,4 @@
-package jinja
+package python
 
 import (
 	"math"
@@ -12,38 +12,38 @@ import (
 
 // A textMethod is a method of str.
 type textMethod struct {
-	params []string // as of arguments.bind
-	fn     func(m *machine, s string, a []Value) (Value, error)
+	params []string // as of Arguments.Bind
+	fn     func(m *Machine, s string, a []Value) (Value, error)
 }
 
 // strMethods are the methods of CPython 3.11's str but format and those of lackingAttrs, as far as
 // chat templates go: without the start and the end of a search, and without a choice of affixes.
 var strMethods = map[string]textMethod{
-	"capitalize":   {nil, (*machine).capitalize},
-	"count":        {searchParams, (*machine).strCount},
+	"capitalize":   {nil, (*Machine).capitalize},
+	"count":        {searchParams, (*Machine).strCount},
 	"endswith":     {searchParams, affix("endswith", strings.HasSuffix)},
 	"find":         {searchParams, find(strings.Index)},
-	"isdigit":      {nil, func(m *machine, s string, _ []Value) (Value, error) { return isDigits(s), m.kinds(len(s)) }},
-	"join":         {[]string{"/iterable"}, (*machine).strJoin},
-	"lower":        {nil, (*machine).lower},
+	"isdigit":      {nil, func(m *Machine, s string, _ []Value) (Value, error) { return IsDigits(s), m.Kinds(len(s)) }},
+	"join":         {[]string{"/iterable"}, (*Machine).strJoin},
+	"lower":        {nil, (*Machine).lower},
 	"lstrip":       {[]string{"/chars?"}, strip(true, false)},
 	"removeprefix": {[]string{"/prefix"}, remove("removeprefix", strings.TrimPrefix)},
 	"removesuffix": {[]string{"/suffix"}, remove("removesuffix", strings.TrimSuffix)},
-	"replace":      {[]string{"/old", "/new", "/count?"}, (*machine).strReplace},
+	"replace":      {[]string{"/old", "/new", "/count?"}, (*Machine).strReplace},
 	"rfind":        {searchParams, find(strings.LastIndex)},
 	"rsplit":       {[]string{"sep?", "maxsplit?"}, split(true)},
 	"rstrip":       {[]string{"/chars?"}, strip(false, true)},
 	"split":        {[]string{"sep?", "maxsplit?"}, split(false)},
-	"splitlines":   {[]string{"keepends?"}, (*machine).splitLines},
+	"splitlines":   {[]string{"keepends?"}, (*Machine).SplitLines},
 	"startswith":   {searchParams, affix("startswith", strings.HasPrefix)},
 	"strip":        {[]string{"/chars?"}, strip(true, true)},
-	"title":        {nil, (*machine).title},
-	"upper":        {nil, (*machine).upper},
+	"title":        {nil, (*Machine).title},
+	"upper":        {nil, (*Machine).upper},
 }
 
 var searchParams = []string{"/sub", "/start?", "/end?"}
 
-func (m *machine) upper(s string, _ []Value) (Value, error) {
+func (m *Machine) upper(s string, _ []Value) (Value, error) {
 	if err := m.charge(len(s)); err != nil {
 		return nil, err
 	}
@@ -54,20 +54,20 @@ func (m *machine) upper(s string, _ []Value) (Value, error) {
 }
 
 // charge charges a text of n bytes, and looking at each of its characters.
-func (m *machine) charge(n int) error {
-	if err := m.alloc(n); err != nil {
+func (m *Machine) charge(n int) error {
+	if err := m.Alloc(n); err != nil {
 		return err
 	}
-	return m.chars(2 * n)
+	return m.Chars(2 * n)
 }
 
 // transform returns the text that add appends for each code point, which is at most three
 // times as long. at is where r stands.
-func (m *machine) transform(s string, add func(dst []byte, at int, r rune) []byte) (Value, error) {
-	if err := m.alloc(3 * len(s)); err != nil {
+func (m *Machine) transform(s string, add func(dst []byte, at int, r rune) []byte) (Value, error) {
+	if err := m.Alloc(3 * len(s)); err != nil {
 		return nil, err
 	}
-	if err := m.kinds(3 * len(s)); err != nil {
+	if err := m.Kinds(3 * len(s)); err != nil {
 		return nil, err
 	}
 	dst := make([]byte, 0, len(s)+len(s)/8)
@@ -77,7 +77,7 @@ func (m *machine) transform(s string, add func(dst []byte, at int, r rune) []byt
 	return string(dst), nil
 }
 
-func (m *machine) lower(s string, _ []Value) (Value, error) {
+func (m *Machine) lower(s string, _ []Value) (Value, error) {
 	if err := m.charge(len(s)); err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func finalSigma(before, after string) bool {
 	return true
 }
 
-func (m *machine) capitalize(s string, _ []Value) (Value, error) {
+func (m *Machine) capitalize(s string, _ []Value) (Value, error) {
 	return m.transform(s, func(dst []byte, at int, r rune) []byte {
 		if at == 0 {
 			return chars.AppendForm(dst, r, chars.Title)
@@ -131,7 +131,7 @@ func (m *machine) capitalize(s string, _ []Value) (Value, error) {
 	})
 }
 
-func (m *machine) title(s string, _ []Value) (Value, error) {
+func (m *Machine) title(s string, _ []Value) (Value, error) {
 	within := false
 	return m.transform(s, func(dst []byte, at int, r rune) []byte {
 		if within {
@@ -146,16 +146,16 @@ func (m *machine) title(s string, _ []Value) (Value, error) {
 
 // textArgument returns an argument that must be a str.
 func textArgument(fn string, v Value) (string, error) {
-	s, ok := asString(v)
+	s, ok := AsString(v)
 	if !ok {
-		return "", exception.New("TypeError", "%s() argument must be str, not %s", fn, typeName(v))
+		return "", exception.New("TypeError", "%s() argument must be str, not %s", fn, TypeName(v))
 	}
 	return s, nil
 }
 
 // intOption returns an optional argument that is an int.
-func (m *machine) intOption(v Value, def int) (int, error) {
-	if v == missing {
+func (m *Machine) intOption(v Value, def int) (int, error) {
+	if v == Missing {
 		return def, nil
 	}
 	return m.intArgument(v)
@@ -163,7 +163,7 @@ func (m *machine) intOption(v Value, def int) (int, error) {
 
 // given returns an optional argument, or None.
 func given(v Value) Value {
-	if v == missing {
+	if v == Missing {
 		return nil
 	}
 	return v
@@ -171,20 +171,20 @@ func given(v Value) Value {
 
 // searched returns the argument of a search, which has no start and no end.
 func searched(fn string, a []Value) (string, error) {
-	if a[1] != missing || a[2] != missing {
+	if a[1] != Missing || a[2] != Missing {
 		return "", exception.Unsupported("str.%s from a start on", fn)
 	}
 	return textArgument(fn, a[0])
 }
 
 // find returns the method that finds a text by index, in code points; what is not there is -1.
-func find(index func(s, sub string) int) func(*machine, string, []Value) (Value, error) {
-	return func(m *machine, s string, a []Value) (Value, error) {
+func find(index func(s, sub string) int) func(*Machine, string, []Value) (Value, error) {
+	return func(m *Machine, s string, a []Value) (Value, error) {
 		sub, err := searched("find", a)
 		if err != nil {
 			return nil, err
 		}
-		if err := m.chars(2 * len(s)); err != nil {
+		if err := m.Chars(2 * len(s)); err != nil {
 			return nil, err
 		}
 		at := index(s, sub)
@@ -196,7 +196,7 @@ func find(index func(s, sub string) int) func(*machine, string, []Value) (Value,
 	}
 }
 
-func (m *machine) strCount(s string, a []Value) (Value, error) {
+func (m *Machine) strCount(s string, a []Value) (Value, error) {
 	sub, err := searched("count", a)
 	if err != nil {
 		return nil, err
@@ -206,7 +206,7 @@ func (m *machine) strCount(s string, a []Value) (Value, error) {
 }
 
 // count returns how often sub is in s, which is charged as it is found.
-func (m *machine) count(s, sub string) (int, error) {
+func (m *Machine) count(s, sub string) (int, error) {
 	if sub == "" {
 		n, err := m.runes(s)
 		return n + 1, err
@@ -219,7 +219,7 @@ func (m *machine) count(s, sub string) (int, error) {
 		if i < 0 {
 			return n, nil
 		}
-		if err := m.step(1); err != nil {
+		if err := m.Step(1); err != nil {
 			return 0, err
 		}
 		s = s[i+len(sub):]
@@ -227,8 +227,8 @@ func (m *machine) count(s, sub string) (int, error) {
 }
 
 // affix returns startswith or endswith.
-func affix(name string, has func(s, affix string) bool) func(*machine, string, []Value) (Value, error) {
-	return func(m *machine, s string, a []Value) (Value, error) {
+func affix(name string, has func(s, affix string) bool) func(*Machine, string, []Value) (Value, error) {
+	return func(m *Machine, s string, a []Value) (Value, error) {
 		if _, ok := a[0].(*Tuple); ok {
 			return nil, exception.Unsupported("str.%s of a tuple", name)
 		}
@@ -236,29 +236,29 @@ func affix(name string, has func(s, affix string) bool) func(*machine, string, [
 		if err != nil {
 			return nil, err
 		}
-		return has(s, t), m.scan(stepParts + 2*min(len(t), len(s)))
+		return has(s, t), m.Scan(StepParts + 2*min(len(t), len(s)))
 	}
 }
 
 // strip returns the method that strips chars, or white space, of the sides.
-func strip(left, right bool) func(*machine, string, []Value) (Value, error) {
-	return func(m *machine, s string, a []Value) (Value, error) {
-		cut, ok := asString(a[0])
+func strip(left, right bool) func(*Machine, string, []Value) (Value, error) {
+	return func(m *Machine, s string, a []Value) (Value, error) {
+		cut, ok := AsString(a[0])
 		if !ok && given(a[0]) != nil {
 			return nil, exception.New("TypeError", "strip arg must be None or str")
 		}
 		is := chars.IsSpace
 		if ok {
-			if err := m.alloc(8 * len(cut)); err != nil {
+			if err := m.Alloc(8 * len(cut)); err != nil {
 				return nil, err
 			}
-			if err := m.kinds(len(cut)); err != nil {
+			if err := m.Kinds(len(cut)); err != nil {
 				return nil, err
 			}
 			is = newRuneSet(cut).has
 		}
 		// Only what is stripped is looked at, so it is charged as that is done.
-		cuts := func(r rune) bool { return m.kinds(1) == nil && is(r) }
+		cuts := func(r rune) bool { return m.Kinds(1) == nil && is(r) }
 		kept := s
 		if left {
 			kept = strings.TrimLeftFunc(kept, cuts)
@@ -266,7 +266,7 @@ func strip(left, right bool) func(*machine, string, []Value) (Value, error) {
 		if right {
 			kept = strings.TrimRightFunc(kept, cuts)
 		}
-		return kept, m.step(0)
+		return kept, m.Step(0)
 	}
 }
 
@@ -300,17 +300,17 @@ func (s *runeSet) has(r rune) bool {
 }
 
 // remove returns removeprefix or removesuffix.
-func remove(name string, trim func(s, affix string) string) func(*machine, string, []Value) (Value, error) {
-	return func(m *machine, s string, a []Value) (Value, error) {
+func remove(name string, trim func(s, affix string) string) func(*Machine, string, []Value) (Value, error) {
+	return func(m *Machine, s string, a []Value) (Value, error) {
 		t, err := textArgument(name, a[0])
 		if err != nil {
 			return nil, err
 		}
-		return trim(s, t), m.scan(2 * min(len(s), len(t)))
+		return trim(s, t), m.Scan(2 * min(len(s), len(t)))
 	}
 }
 
-func (m *machine) strReplace(s string, a []Value) (Value, error) {
+func (m *Machine) strReplace(s string, a []Value) (Value, error) {
 	old, err := textArgument("replace", a[0])
 	if err != nil {
 		return nil, err
@@ -336,21 +336,21 @@ func (m *machine) strReplace(s string, a []Value) (Value, error) {
 	if err := m.find(len(s), old); err != nil {
 		return nil, err
 	}
-	if err := m.step(n); err != nil {
+	if err := m.Step(n); err != nil {
 		return nil, err
 	}
-	if err := m.alloc(len(s)); err != nil {
+	if err := m.Alloc(len(s)); err != nil {
 		return nil, err
 	}
-	if err := m.allocMany(n, len(by)); err != nil {
+	if err := m.AllocMany(n, len(by)); err != nil {
 		return nil, err
 	}
 	return strings.Replace(s, old, by, n), nil
 }
 
 // strJoin joins texts by s.
-func (m *machine) strJoin(s string, a []Value) (Value, error) {
-	items, err := m.list(a[0])
+func (m *Machine) strJoin(s string, a []Value) (Value, error) {
+	items, err := m.List(a[0])
 	if err != nil {
 		if exception.Is(err, "TypeError") {
 			err = exception.New("TypeError", "can only join an iterable")
@@ -359,11 +359,11 @@ func (m *machine) strJoin(s string, a []Value) (Value, error) {
 	}
 	texts := make([]string, 0, len(items))
 	for i, item := range items {
-		t, ok := asString(item)
+		t, ok := AsString(item)
 		if !ok {
-			return nil, exception.New("TypeError", "sequence item %d: expected str instance, %s found", i, typeName(item))
+			return nil, exception.New("TypeError", "sequence item %d: expected str instance, %s found", i, TypeName(item))
 		}
-		if err := m.alloc(len(t) + len(s) + 64); err != nil {
+		if err := m.Alloc(len(t) + len(s) + 64); err != nil {
 			return nil, err
 		}
 		texts = append(texts, t)
@@ -376,10 +376,10 @@ func separator(v Value) (sep string, ok bool, err error) {
 	if v = given(v); v == nil {
 		return "", false, nil
 	}
-	sep, ok = asString(v)
+	sep, ok = AsString(v)
 	switch {
 	case !ok:
-		err = exception.New("TypeError", "must be str or None, not %s", typeName(v))
+		err = exception.New("TypeError", "must be str or None, not %s", TypeName(v))
 	case sep == "":
 		err = exception.New("ValueError", "empty separator")
 	}
@@ -387,8 +387,8 @@ func separator(v Value) (sep string, ok bool, err error) {
 }
 
 // split returns split or rsplit.
-func split(right bool) func(*machine, string, []Value) (Value, error) {
-	return func(m *machine, s string, a []Value) (Value, error) {
+func split(right bool) func(*Machine, string, []Value) (Value, error) {
+	return func(m *Machine, s string, a []Value) (Value, error) {
 		most, err := m.intOption(a[1], -1)
 		if err != nil {
 			return nil, err
@@ -416,24 +416,24 @@ func split(right bool) func(*machine, string, []Value) (Value, error) {
 }
 
 // splitting charges looking for what n bytes are split at, white space without a sep.
-func (m *machine) splitting(n int, sep string, bySep, right bool) error {
+func (m *Machine) splitting(n int, sep string, bySep, right bool) error {
 	switch {
 	case !bySep:
-		return m.chars(4 * n)
+		return m.Chars(4 * n)
 	case right:
-		return m.chars(2 * n)
+		return m.Chars(2 * n)
 	}
 	return m.find(n, sep)
 }
 
 // splitBy cuts pieces off the left or the right of s.
-func (m *machine) splitBy(s string, most int, right bool, cut func(string) (string, string, bool)) (Value, error) {
+func (m *Machine) splitBy(s string, most int, right bool, cut func(string) (string, string, bool)) (Value, error) {
 	var items []Value
 	for more := true; more; {
-		if err := m.step(1); err != nil {
+		if err := m.Step(1); err != nil {
 			return nil, err
 		}
-		if err := m.alloc(48); err != nil {
+		if err := m.Alloc(48); err != nil {
 			return nil, err
 		}
 		piece := s
@@ -488,17 +488,18 @@ func trimSpace(s string, right bool) string {
 	return strings.TrimLeftFunc(s, chars.IsSpace)
 }
 
-func (m *machine) splitLines(s string, a []Value) (Value, error) {
+// SplitLines is str.splitlines; a has its arguments, as Arguments.Bind returns them.
+func (m *Machine) SplitLines(s string, a []Value) (Value, error) {
 	keep, err := m.intOption(a[0], 0)
 	if err != nil {
 		return nil, err
 	}
 	var items []Value
 	for s != "" {
-		if err := m.alloc(48); err != nil {
+		if err := m.Alloc(48); err != nil {
 			return nil, err
 		}
-		if err := m.step(1); err != nil {
+		if err := m.Step(1); err != nil {
 			return nil, err
 		}
 		line, end := s, ""
@@ -514,10 +515,20 @@ func (m *machine) splitLines(s string, a []Value) (Value, error) {
 		} else {
 			items = append(items, line)
 		}
-		if err := m.chars(4 * len(line)); err != nil {
+		if err := m.Chars(4 * len(line)); err != nil {
 			return nil, err
 		}
 		s = s[len(line)+len(end):]
 	}
 	return &List{Items: items}, nil
+}
+
+// IsDigits is Python's str.isdigit.
+func IsDigits(s string) bool {
+	for _, r := range s {
+		if !chars.Of(r).Is(chars.Digit) {
+			return false
+		}
+	}
+	return s != ""
 }

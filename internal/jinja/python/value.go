@@ -1,4 +1,7 @@
-package jinja
+// Package python has the values of Python and what CPython 3.11 and Jinja2's sandbox do with them:
+// operators, items, attributes, and the methods of str and dict. A [Machine] does it, and charges
+// the work. It knows no templates.
+package python
 
 import (
 	"math/big"
@@ -23,8 +26,8 @@ import (
 //	*Iterator   a generator or another iterator: it is gone through once
 //	*Undefined  jinja2's Undefined
 //	*Namespace  jinja2's namespace()
-//	callable    functions, bound methods, macros
-//	object      macros, loop
+//	Callable    functions, bound methods, macros
+//	Object      macros, loop
 //
 // Values but *Iterator, *Namespace and loop never change once made, as
 // the sandbox lets no template change a list or a dict; so they are shared freely.
@@ -46,22 +49,24 @@ type Range struct{ Start, Stop, Step int64 }
 
 // A View is a view of a dict.
 type View struct {
-	of   *Dict
-	kind viewKind
+	Of   *Dict
+	Kind ViewKind
 }
 
-type viewKind uint8
+// A ViewKind is the kind of a view.
+type ViewKind uint8
 
+// The kinds of views.
 const (
-	viewKeys viewKind = iota
-	viewValues
-	viewItems
+	ViewKeys ViewKind = iota
+	ViewValues
+	ViewItems
 )
 
-// An Iterator can be gone through once. next returns false at the end and
+// An Iterator can be gone through once. Next returns false at the end and
 // ever after; it is not called again after an error.
 type Iterator struct {
-	next func() (v Value, ok bool, err error)
+	Next func() (v Value, ok bool, err error)
 }
 
 // An Undefined is the value of a missing name or attribute. Most uses
@@ -69,32 +74,39 @@ type Iterator struct {
 type Undefined struct {
 	Message string // that is raised; built when it is first needed if empty
 	Name    string
-	Of      Value // whose attribute or item it is, or missing
+	Of      Value // whose attribute or item it is, or Missing
 }
 
 // A Namespace is namespace(): the one value with attributes that templates set.
-type Namespace struct{ attrs *Dict }
+type Namespace struct{ Attrs *Dict }
 
-// missing stands for no value: a variable not yet assigned, an argument not given.
 type missingValue struct{}
 
-var missing Value = missingValue{}
+// Missing stands for no value: a variable not yet assigned, an argument not given.
+var Missing Value = missingValue{}
 
-// A callable is a value that can be called.
-type callable interface {
-	call(m *machine, args arguments) (Value, error)
+// IsMissing is v == Missing, faster.
+func IsMissing(v Value) bool {
+	_, ok := v.(missingValue)
+	return ok
 }
 
-// A function is a callable made of Go. Its name is for errors.
-type function struct {
-	name string
-	fn   func(m *machine, args arguments) (Value, error)
+// A Callable is a value that can be called.
+type Callable interface {
+	Call(m *Machine, args Arguments) (Value, error)
 }
 
-func (f *function) call(m *machine, args arguments) (Value, error) { return f.fn(m, args) }
+// A Function is a callable made of Go. Its name is for errors.
+type Function struct {
+	Name string
+	Fn   func(m *Machine, args Arguments) (Value, error)
+}
 
-// typeName returns the name of v's type in Python.
-func typeName(v Value) string {
+// Call calls the function.
+func (f *Function) Call(m *Machine, args Arguments) (Value, error) { return f.Fn(m, args) }
+
+// TypeName returns the name of v's type in Python.
+func TypeName(v Value) string {
 	switch v := v.(type) {
 	case nil:
 		return "NoneType"
@@ -117,7 +129,7 @@ func typeName(v Value) string {
 	case *Range:
 		return "range"
 	case *View:
-		return v.kind.String()
+		return v.Kind.String()
 	case *Iterator:
 		return "generator"
 	case *Undefined:
@@ -126,37 +138,41 @@ func typeName(v Value) string {
 		return "Namespace"
 	case *boundMethod:
 		return "builtin_function_or_method"
-	case object:
-		return v.typeName()
+	case Object:
+		return v.TypeName()
 	}
 	return "function"
 }
 
-func (k viewKind) String() string {
-	return [...]string{viewKeys: "dict_keys", viewValues: "dict_values", viewItems: "dict_items"}[k]
+// String returns the name of the type in Python.
+func (k ViewKind) String() string {
+	return [...]string{ViewKeys: "dict_keys", ViewValues: "dict_values", ViewItems: "dict_items"}[k]
 }
 
-// An object is a value of one of Jinja2's own classes: a macro or the loop.
-type object interface {
-	typeName() string
-	// attr returns an attribute whose name does not begin with an underscore.
-	attr(m *machine, name string) (Value, bool, error)
+// An Object is a value of one of Jinja2's own classes: a macro or the loop.
+type Object interface {
+	TypeName() string
+	// Attr returns an attribute whose name does not begin with an underscore.
+	Attr(m *Machine, name string) (Value, bool, error)
+	// Refuse returns the error of a use of it, such as "the length of", that Jinja2 has and the
+	// interpreter lacks, or nil.
+	Refuse(use string) error
 }
 
-// fail returns the exception of Jinja2 when u is used.
-func (u *Undefined) fail() error {
+// Fail returns the exception of Jinja2 when u is used.
+func (u *Undefined) Fail() error {
 	switch name := appendReprString(nil, u.Name); {
 	case u.Message != "":
 		return exception.New("UndefinedError", "%s", u.Message)
-	case u.Of == missing:
+	case u.Of == Missing:
 		return exception.New("UndefinedError", "%s is undefined", name)
 	default:
-		return exception.New("UndefinedError", "'%s object' has no attribute %s", typeName(u.Of), name)
+		return exception.New("UndefinedError", "'%s object' has no attribute %s", TypeName(u.Of), name)
 	}
 }
 
-// asString returns a str, a Markup among them.
-func asString(v Value) (string, bool) {
+// AsString returns a str, a Markup among them.
+func AsString(v Value) (string, bool) {
 	switch v := v.(type) {
 	case string:
 		return v, true
@@ -166,8 +182,8 @@ func asString(v Value) (string, bool) {
 	return "", false
 }
 
-// asInt64 returns an int that fits, a bool among them.
-func asInt64(v Value) (int64, bool) {
+// AsInt64 returns an int that fits, a bool among them.
+func AsInt64(v Value) (int64, bool) {
 	switch v := v.(type) {
 	case int64:
 		return v, true
@@ -183,3 +199,14 @@ func boolInt(b bool) int64 {
 	}
 	return 0
 }
+
+// IsMarkup reports whether v is a Markup.
+func IsMarkup(v Value) bool { _, ok := v.(Markup); return ok }
+
+// IsUndefined reports whether v is an Undefined.
+func IsUndefined(v Value) bool {
+	_, ok := v.(*Undefined)
+	return ok
+}
+
+// undefined is jinja2's Undefined with a hint.

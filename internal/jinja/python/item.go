@@ -1,4 +1,4 @@
-package jinja
+package python
 
 import (
 	"math"
@@ -8,8 +8,8 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja/exception"
 )
 
-// length returns Python's len(v).
-func (m *machine) length(v Value) (int, error) {
+// Length returns Python's len(v).
+func (m *Machine) Length(v Value) (int, error) {
 	switch v := v.(type) {
 	case string:
 		return m.runes(v)
@@ -22,56 +22,70 @@ func (m *machine) length(v Value) (int, error) {
 	case *Dict:
 		return v.Len(), nil
 	case *View:
-		return v.of.Len(), nil
+		return v.Of.Len(), nil
 	case *Range:
-		return rangeLength(v), nil
+		return RangeLength(v), nil
 	case *Undefined:
 		return 0, nil
-	case *loopContext:
-		return 0, exception.Unsupported("the length of the loop variable")
+	case Object:
+		if err := v.Refuse("the length of"); err != nil {
+			return 0, err
+		}
 	}
-	return 0, exception.New("TypeError", "object of type '%s' has no len()", typeName(v))
+	return 0, exception.New("TypeError", "object of type '%s' has no len()", TypeName(v))
 }
 
 // runes returns how many code points s has.
-func (m *machine) runes(s string) (int, error) {
-	if err := m.chars(2 * len(s)); err != nil {
+func (m *Machine) runes(s string) (int, error) {
+	if err := m.Chars(2 * len(s)); err != nil {
 		return 0, err
 	}
 	return utf8.RuneCountInString(s), nil
 }
 
-// at returns the i-th element, which must be there.
+// RangeLength returns the length of r, however far apart its ends are, or at most 2^31-1.
+func RangeLength(r *Range) int {
+	low, high, step := r.Start, r.Stop, uint64(r.Step)
+	if r.Step < 0 {
+		low, high, step = high, low, -step
+	}
+	if low >= high {
+		return 0
+	}
+	return int(min((uint64(high)-uint64(low)-1)/step, math.MaxInt32-1)) + 1
+}
+
+// At returns the i-th element, which must be there.
 func (r *Range) At(i int) Value { return r.Start + int64(i)*r.Step }
 
-// at returns the i-th element of v.
+// At returns the i-th element of v.
 func (v *View) At(i int) Value {
-	switch v.kind {
-	case viewKeys:
-		return v.of.keys[i]
-	case viewValues:
-		return v.of.values[i]
+	switch v.Kind {
+	case ViewKeys:
+		return v.Of.keys[i]
+	case ViewValues:
+		return v.Of.values[i]
 	}
-	return v.of.pair(i)
+	return v.Of.Pair(i)
 }
 
 // intArgument returns an argument that must be an int and fit a ssize_t, as Python converts
 // it.
-func (m *machine) intArgument(v Value) (int, error) {
-	if n, ok := asInt64(v); ok {
+func (m *Machine) intArgument(v Value) (int, error) {
+	if n, ok := AsInt64(v); ok {
 		return nearestInt(n), nil
 	}
-	if isInt(v) {
+	if IsInt(v) {
 		return 0, exception.New("OverflowError", "Python int too large to convert to C ssize_t")
 	}
-	return 0, exception.New("TypeError", "'%s' object cannot be interpreted as an integer", typeName(v))
+	return 0, exception.New("TypeError", "'%s' object cannot be interpreted as an integer", TypeName(v))
 }
 
 // nearestInt returns the int nearest to n, where an int has 32 bits.
 func nearestInt(n int64) int { return int(max(math.MinInt, min(math.MaxInt, n))) }
 
-// index returns Python's obj[key].
-func (m *machine) index(obj, key Value) (Value, error) {
+// Index returns Python's obj[key].
+func (m *Machine) Index(obj, key Value) (Value, error) {
 	switch obj := obj.(type) {
 	case *Dict:
 		v, ok, err := obj.get(m, key)
@@ -87,25 +101,25 @@ func (m *machine) index(obj, key Value) (Value, error) {
 		s, err := m.indexText(obj, key)
 		return charValue(s), err
 	case Markup, *Range:
-		return nil, exception.Unsupported("an element of a %s", typeName(obj))
+		return nil, exception.Unsupported("an element of a %s", TypeName(obj))
 	case *Undefined:
-		return nil, obj.fail()
+		return nil, obj.Fail()
 	}
-	return nil, exception.New("TypeError", "'%s' object is not subscriptable", typeName(obj))
+	return nil, exception.New("TypeError", "'%s' object is not subscriptable", TypeName(obj))
 }
 
 // sequencePlace returns the key of a sequence as an int.
 func sequencePlace(class string, key Value) (int, error) {
-	if i, ok := asInt64(key); ok {
+	if i, ok := AsInt64(key); ok {
 		return nearestInt(i), nil
 	}
-	if isInt(key) {
+	if IsInt(key) {
 		return 0, exception.New("IndexError", "cannot fit 'int' into an index-sized integer")
 	}
-	return 0, exception.New("TypeError", "%s indices must be integers or slices, not %s", class, typeName(key))
+	return 0, exception.New("TypeError", "%s indices must be integers or slices, not %s", class, TypeName(key))
 }
 
-func (m *machine) indexItems(class string, items []Value, key Value) (Value, error) {
+func (m *Machine) indexItems(class string, items []Value, key Value) (Value, error) {
 	i, err := sequencePlace(class, key)
 	if err != nil {
 		return nil, err
@@ -119,7 +133,7 @@ func (m *machine) indexItems(class string, items []Value, key Value) (Value, err
 	return items[i], nil
 }
 
-func (m *machine) indexText(s string, key Value) (string, error) {
+func (m *Machine) indexText(s string, key Value) (string, error) {
 	i, err := sequencePlace("string", key)
 	if err != nil {
 		return "", err
@@ -132,11 +146,11 @@ func (m *machine) indexText(s string, key Value) (string, error) {
 		return "", exception.New("IndexError", "string index out of range")
 	}
 	_, size := utf8.DecodeRuneInString(s[from:])
-	return s[from : from+size], m.alloc(16)
+	return s[from : from+size], m.Alloc(16)
 }
 
-// asciiChars are the texts of one ASCII character.
-var asciiChars = func() (chars [utf8.RuneSelf]Value) {
+// AsciiChars are the texts of one ASCII character.
+var AsciiChars = func() (chars [utf8.RuneSelf]Value) {
 	for i := range chars {
 		chars[i] = string(rune(i))
 	}
@@ -147,20 +161,20 @@ var asciiChars = func() (chars [utf8.RuneSelf]Value) {
 // ASCII.
 func charValue(s string) Value {
 	if len(s) == 1 {
-		return asciiChars[s[0]&0x7f]
+		return AsciiChars[s[0]&0x7f]
 	}
 	return s
 }
 
 // offset returns the byte at which the i-th code point of s begins, counted from
 // the end if i is negative, and the nearest end of s if there is none.
-func (m *machine) offset(s string, i int) (int, error) {
+func (m *Machine) offset(s string, i int) (int, error) {
 	if i >= 0 {
 		at := forward(s, i)
-		return at, m.chars(2 * at)
+		return at, m.Chars(2 * at)
 	}
 	at := backward(s, i)
-	return at, m.chars(2 * (len(s) - at))
+	return at, m.Chars(2 * (len(s) - at))
 }
 
 func forward(s string, n int) int {
@@ -185,8 +199,8 @@ func backward(s string, n int) int {
 	return at
 }
 
-// slice returns Python's obj[start:stop:step]; each of the three may be nil.
-func (m *machine) slice(obj, start, stop, step Value) (Value, error) {
+// Slice returns Python's obj[start:stop:step]; each of the three may be nil.
+func (m *Machine) Slice(obj, start, stop, step Value) (Value, error) {
 	switch obj := obj.(type) {
 	case string:
 		return m.sliceText(obj, start, stop, step)
@@ -197,10 +211,10 @@ func (m *machine) slice(obj, start, stop, step Value) (Value, error) {
 		items, err := m.sliceItems(obj.Items, start, stop, step)
 		return &Tuple{Items: items}, err
 	case *Undefined:
-		return nil, obj.fail()
+		return nil, obj.Fail()
 	}
 	// Of constants Jinja2 makes that an Undefined, else Python a TypeError.
-	return nil, exception.Unsupported("a slice of a %s", typeName(obj))
+	return nil, exception.Unsupported("a slice of a %s", TypeName(obj))
 }
 
 // sliceBound returns a bound of a slice, or def for None.
@@ -208,9 +222,9 @@ func sliceBound(v Value, def int) (int, error) {
 	if v == nil {
 		return def, nil
 	}
-	n, ok := asInt64(v)
+	n, ok := AsInt64(v)
 	if !ok {
-		return 0, exception.Unsupported("a slice by a %s", typeName(v))
+		return 0, exception.Unsupported("a slice by a %s", TypeName(v))
 	}
 	return nearestInt(n), nil
 }
@@ -262,13 +276,13 @@ func clamped(v Value, def, n, lowest, highest int) (int, error) {
 	return max(lowest, min(i, highest)), err
 }
 
-func (m *machine) sliceItems(items []Value, start, stop, step Value) ([]Value, error) {
+func (m *Machine) sliceItems(items []Value, start, stop, step Value) ([]Value, error) {
 	s, err := sliceSpan(len(items), start, stop, step)
 	if err != nil {
 		return nil, err
 	}
 	if s.step == 1 {
-		return items[s.first : s.first+s.count : s.first+s.count], m.alloc(24)
+		return items[s.first : s.first+s.count : s.first+s.count], m.Alloc(24)
 	}
 	if err := m.makeItems(s.count); err != nil {
 		return nil, err
@@ -281,18 +295,18 @@ func (m *machine) sliceItems(items []Value, start, stop, step Value) ([]Value, e
 }
 
 // makeItems charges a list of n elements.
-func (m *machine) makeItems(n int) error {
-	if err := m.allocMany(n+2, 16); err != nil {
+func (m *Machine) makeItems(n int) error {
+	if err := m.AllocMany(n+2, 16); err != nil {
 		return err
 	}
-	return m.step(n / 8)
+	return m.Step(n / 8)
 }
 
-func (m *machine) sliceText(s string, start, stop, step Value) (string, error) {
-	if by, ok := asInt64(step); step == nil || ok && by == 1 {
+func (m *Machine) sliceText(s string, start, stop, step Value) (string, error) {
+	if by, ok := AsInt64(step); step == nil || ok && by == 1 {
 		return m.substring(s, start, stop)
 	}
-	if err := m.chars(4 * len(s)); err != nil {
+	if err := m.Chars(4 * len(s)); err != nil {
 		return "", err
 	}
 	sp, err := sliceSpan(utf8.RuneCountInString(s), start, stop, step)
@@ -302,7 +316,7 @@ func (m *machine) sliceText(s string, start, stop, step Value) (string, error) {
 	if !chars.IsASCII(s) {
 		return m.sliceRunes(s, sp)
 	}
-	if err := m.alloc(sp.count); err != nil {
+	if err := m.Alloc(sp.count); err != nil {
 		return "", err
 	}
 	b := make([]byte, sp.count)
@@ -312,11 +326,11 @@ func (m *machine) sliceText(s string, start, stop, step Value) (string, error) {
 	return string(b), nil
 }
 
-func (m *machine) sliceRunes(s string, sp span) (string, error) {
-	if err := m.alloc(5 * len(s)); err != nil {
+func (m *Machine) sliceRunes(s string, sp span) (string, error) {
+	if err := m.Alloc(5 * len(s)); err != nil {
 		return "", err
 	}
-	if err := m.chars(4 * len(s)); err != nil {
+	if err := m.Chars(4 * len(s)); err != nil {
 		return "", err
 	}
 	runes := []rune(s)
@@ -328,16 +342,16 @@ func (m *machine) sliceRunes(s string, sp span) (string, error) {
 }
 
 // substring returns s[start:stop] without going further into s than needed.
-func (m *machine) substring(s string, start, stop Value) (string, error) {
+func (m *Machine) substring(s string, start, stop Value) (string, error) {
 	from, to, err := m.bounds(s, start, stop)
 	if err != nil || from >= to {
 		return "", err
 	}
-	return s[from:to], m.alloc(16)
+	return s[from:to], m.Alloc(16)
 }
 
 // bounds returns the bytes at which s[start:stop] begins and ends.
-func (m *machine) bounds(s string, start, stop Value) (from, to int, err error) {
+func (m *Machine) bounds(s string, start, stop Value) (from, to int, err error) {
 	to = len(s)
 	if start != nil {
 		i, err := sliceBound(start, 0)
@@ -360,8 +374,8 @@ func (m *machine) bounds(s string, start, stop Value) (from, to int, err error) 
 	return from, to, nil
 }
 
-// iterate returns Python's iter(v).
-func (m *machine) iterate(v Value) (*Iterator, error) {
+// Iterate returns Python's iter(v).
+func (m *Machine) Iterate(v Value) (*Iterator, error) {
 	switch v := v.(type) {
 	case *List:
 		return m.counted(len(v.Items), func(i int) Value { return v.Items[i] }), nil
@@ -370,11 +384,11 @@ func (m *machine) iterate(v Value) (*Iterator, error) {
 	case *Dict:
 		return m.counted(v.Len(), func(i int) Value { return v.keys[i] }), nil
 	case *View:
-		it := m.counted(v.of.Len(), v.At)
-		if v.kind == viewItems {
-			next := it.next
-			it.next = func() (Value, bool, error) {
-				if err := m.alloc(80); err != nil {
+		it := m.counted(v.Of.Len(), v.At)
+		if v.Kind == ViewItems {
+			next := it.Next
+			it.Next = func() (Value, bool, error) {
+				if err := m.Alloc(80); err != nil {
 					return nil, false, err
 				}
 				return next()
@@ -382,7 +396,7 @@ func (m *machine) iterate(v Value) (*Iterator, error) {
 		}
 		return it, nil
 	case *Range:
-		return m.counted(rangeLength(v), v.At), nil
+		return m.counted(RangeLength(v), v.At), nil
 	case string:
 		return m.eachChar(v)
 	case Markup:
@@ -391,42 +405,44 @@ func (m *machine) iterate(v Value) (*Iterator, error) {
 		return m.counted(0, nil), nil
 	case *Iterator:
 		return v, nil
-	case *loopContext:
-		return nil, exception.Unsupported("going through the loop variable")
+	case Object:
+		if err := v.Refuse("going through"); err != nil {
+			return nil, err
+		}
 	}
-	return nil, exception.New("TypeError", "'%s' object is not iterable", typeName(v))
+	return nil, exception.New("TypeError", "'%s' object is not iterable", TypeName(v))
 }
 
 // counted goes through n elements.
-func (m *machine) counted(n int, at func(i int) Value) *Iterator {
+func (m *Machine) counted(n int, at func(i int) Value) *Iterator {
 	i := 0
-	return &Iterator{next: func() (Value, bool, error) {
+	return &Iterator{Next: func() (Value, bool, error) {
 		if i == n {
 			return nil, false, nil
 		}
 		i++
-		return at(i - 1), true, m.alloc(16)
+		return at(i - 1), true, m.Alloc(16)
 	}}
 }
 
 // eachChar goes through the code points of s.
-func (m *machine) eachChar(s string) (*Iterator, error) {
-	if err := m.chars(len(s)); err != nil {
+func (m *Machine) eachChar(s string) (*Iterator, error) {
+	if err := m.Chars(len(s)); err != nil {
 		return nil, err
 	}
-	return &Iterator{next: func() (Value, bool, error) {
+	return &Iterator{Next: func() (Value, bool, error) {
 		if s == "" {
 			return nil, false, nil
 		}
 		_, size := utf8.DecodeRuneInString(s)
 		c := s[:size]
 		s = s[size:]
-		return charValue(c), true, m.alloc(16)
+		return charValue(c), true, m.Alloc(16)
 	}}, nil
 }
 
-// list returns the elements of v, which must not be changed.
-func (m *machine) list(v Value) ([]Value, error) {
+// List returns the elements of v, which must not be changed.
+func (m *Machine) List(v Value) ([]Value, error) {
 	switch v := v.(type) {
 	case *List:
 		return v.Items, nil
@@ -435,20 +451,20 @@ func (m *machine) list(v Value) ([]Value, error) {
 	case *Dict:
 		return v.keys[:len(v.keys):len(v.keys)], nil
 	}
-	it, err := m.iterate(v)
+	it, err := m.Iterate(v)
 	if err != nil {
 		return nil, err
 	}
 	var items []Value
 	for {
-		v, ok, err := it.next()
+		v, ok, err := it.Next()
 		if err != nil || !ok {
 			return items, err
 		}
-		if err := m.step(1); err != nil {
+		if err := m.Step(1); err != nil {
 			return nil, err
 		}
-		if err := m.alloc(32); err != nil {
+		if err := m.Alloc(32); err != nil {
 			return nil, err
 		}
 		items = append(items, v)

@@ -1,4 +1,4 @@
-package jinja
+package python
 
 import (
 	"cmp"
@@ -8,19 +8,19 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja/exception"
 )
 
-// equal returns Python's a == b.
-func (m *machine) equal(a, b Value) (bool, error) {
+// Equal returns Python's a == b.
+func (m *Machine) Equal(a, b Value) (bool, error) {
 	switch a := a.(type) {
 	case string:
-		s, ok := asString(b)
-		return ok && a == s, m.scan(2 * min(len(a), len(s)))
+		s, ok := AsString(b)
+		return ok && a == s, m.Scan(2 * min(len(a), len(s)))
 	case Markup:
-		s, ok := asString(b)
-		return ok && string(a) == s, m.scan(2 * min(len(a), len(s)))
+		s, ok := AsString(b)
+		return ok && string(a) == s, m.Scan(2 * min(len(a), len(s)))
 	case nil:
 		return b == nil, nil
 	case bool, int64, *big.Int, float64:
-		if !isNumber(b) {
+		if !IsNumber(b) {
 			return false, nil
 		}
 		c, ordered, err := compareNumbers(a, b)
@@ -29,8 +29,8 @@ func (m *machine) equal(a, b Value) (bool, error) {
 		_, ok := b.(*Undefined)
 		return ok, nil
 	case *Range, *View, *boundMethod:
-		if a != b && typeName(a) == typeName(b) {
-			return false, exception.Unsupported("comparing two of the type %s", typeName(a))
+		if a != b && TypeName(a) == TypeName(b) {
+			return false, exception.Unsupported("comparing two of the type %s", TypeName(a))
 		}
 	case *List:
 		if b, ok := b.(*List); ok {
@@ -53,8 +53,8 @@ func (m *machine) equal(a, b Value) (bool, error) {
 
 // same is equal of two elements of containers, which Python first compares by
 // identity. Two nan are equal if they are one object, which is not known here.
-func (m *machine) same(a, b Value) (bool, error) {
-	if err := m.step(1); err != nil {
+func (m *Machine) same(a, b Value) (bool, error) {
+	if err := m.Step(1); err != nil {
 		return false, err
 	}
 	if a, ok := a.(float64); ok && a != a {
@@ -62,17 +62,17 @@ func (m *machine) same(a, b Value) (bool, error) {
 			return false, exception.Unsupported("comparing nan in a container")
 		}
 	}
-	return m.equal(a, b)
+	return m.Equal(a, b)
 }
 
-func (m *machine) equalItems(a, b []Value, identical bool) (bool, error) {
+func (m *Machine) equalItems(a, b []Value, identical bool) (bool, error) {
 	if identical || len(a) != len(b) {
 		return identical, nil
 	}
-	if err := m.enter(); err != nil {
+	if err := m.Enter(); err != nil {
 		return false, err
 	}
-	defer m.leave()
+	defer m.Leave()
 	for i := range a {
 		if ok, err := m.same(a[i], b[i]); err != nil || !ok {
 			return false, err
@@ -81,14 +81,14 @@ func (m *machine) equalItems(a, b []Value, identical bool) (bool, error) {
 	return true, nil
 }
 
-func (m *machine) equalDicts(a, b *Dict) (bool, error) {
+func (m *Machine) equalDicts(a, b *Dict) (bool, error) {
 	if a == b || a.Len() != b.Len() {
 		return a == b, nil
 	}
-	if err := m.enter(); err != nil {
+	if err := m.Enter(); err != nil {
 		return false, err
 	}
-	defer m.leave()
+	defer m.Leave()
 	for i, k := range a.keys {
 		v, ok, err := b.get(m, k)
 		if err != nil || !ok {
@@ -101,7 +101,8 @@ func (m *machine) equalDicts(a, b *Dict) (bool, error) {
 	return true, nil
 }
 
-func isNumber(v Value) bool {
+// IsNumber reports whether v is an int, a bool or a float.
+func IsNumber(v Value) bool {
 	switch v.(type) {
 	case bool, int64, *big.Int, float64:
 		return true
@@ -111,8 +112,8 @@ func isNumber(v Value) bool {
 
 // compareNumbers returns -1, 0 or 1, and ordered false if one of them is nan.
 func compareNumbers(a, b Value) (c int, ordered bool, err error) {
-	x, aInt := asInt64(a)
-	y, bInt := asInt64(b)
+	x, aInt := AsInt64(a)
+	y, bInt := AsInt64(b)
 	if aInt && bInt {
 		return cmp.Compare(x, y), true, nil
 	}
@@ -122,26 +123,26 @@ func compareNumbers(a, b Value) (c int, ordered bool, err error) {
 	if aBig || bBig || max(x, y) > exact || min(x, y) < -exact {
 		return 0, false, exception.Unsupported("comparing a number with an int that large")
 	}
-	f, _ := toFloat(a)
-	g, _ := toFloat(b)
+	f, _ := ToFloat(a)
+	g, _ := ToFloat(b)
 	return cmp.Compare(f, g), f == f && g == g, nil
 }
 
-// less returns Python's a op b for one of < <= > >=.
-func (m *machine) less(op string, a, b Value) (bool, error) {
+// Less returns Python's a op b for one of < <= > >=.
+func (m *Machine) Less(op string, a, b Value) (bool, error) {
 	if u, ok := a.(*Undefined); ok {
-		return false, u.fail()
+		return false, u.Fail()
 	}
 	if u, ok := b.(*Undefined); ok {
-		return false, u.fail()
+		return false, u.Fail()
 	}
-	if isNumber(a) && isNumber(b) {
+	if IsNumber(a) && IsNumber(b) {
 		c, ordered, err := compareNumbers(a, b)
 		return ordered && holds(op, c), err
 	}
-	if s, ok := asString(a); ok {
-		if t, ok := asString(b); ok {
-			return holds(op, strings.Compare(s, t)), m.scan(2 * min(len(s), len(t)))
+	if s, ok := AsString(a); ok {
+		if t, ok := AsString(b); ok {
+			return holds(op, strings.Compare(s, t)), m.Scan(2 * min(len(s), len(t)))
 		}
 	}
 	switch a := a.(type) {
@@ -158,7 +159,7 @@ func (m *machine) less(op string, a, b Value) (bool, error) {
 			return false, exception.Unsupported("an order of views")
 		}
 	}
-	return false, exception.New("TypeError", "'%s' not supported between instances of '%s' and '%s'", op, typeName(a), typeName(b))
+	return false, exception.New("TypeError", "'%s' not supported between instances of '%s' and '%s'", op, TypeName(a), TypeName(b))
 }
 
 // holds reports whether a op b, given c as cmp.Compare(a, b) would be.
@@ -174,28 +175,28 @@ func holds(op string, c int) bool {
 	return c >= 0
 }
 
-func (m *machine) lessItems(op string, a, b []Value, identical bool) (bool, error) {
+func (m *Machine) lessItems(op string, a, b []Value, identical bool) (bool, error) {
 	if identical {
 		return holds(op, 0), nil
 	}
-	if err := m.enter(); err != nil {
+	if err := m.Enter(); err != nil {
 		return false, err
 	}
-	defer m.leave()
+	defer m.Leave()
 	for i := range min(len(a), len(b)) {
 		ok, err := m.same(a[i], b[i])
 		if err != nil {
 			return false, err
 		}
 		if !ok {
-			return m.less(op, a[i], b[i])
+			return m.Less(op, a[i], b[i])
 		}
 	}
 	return holds(op, cmp.Compare(len(a), len(b))), nil
 }
 
-// contains returns Python's needle in in.
-func (m *machine) contains(needle, in Value) (bool, error) {
+// Contains returns Python's needle in in.
+func (m *Machine) Contains(needle, in Value) (bool, error) {
 	switch in := in.(type) {
 	case string:
 		return m.containsText(needle, in)
@@ -214,19 +215,19 @@ func (m *machine) contains(needle, in Value) (bool, error) {
 		return false, nil
 	case *Range, *Iterator:
 	default:
-		return false, exception.New("TypeError", "argument of type '%s' is not iterable", typeName(in))
+		return false, exception.New("TypeError", "argument of type '%s' is not iterable", TypeName(in))
 	}
 	return m.search(needle, in)
 }
 
 // search goes through what is iterated until it finds needle.
-func (m *machine) search(needle, in Value) (bool, error) {
-	it, err := m.iterate(in)
+func (m *Machine) search(needle, in Value) (bool, error) {
+	it, err := m.Iterate(in)
 	if err != nil {
 		return false, err
 	}
 	for {
-		v, ok, err := it.next()
+		v, ok, err := it.Next()
 		if err != nil || !ok {
 			return false, err
 		}
@@ -236,10 +237,10 @@ func (m *machine) search(needle, in Value) (bool, error) {
 	}
 }
 
-func (m *machine) containsText(needle Value, in string) (bool, error) {
-	s, ok := asString(needle)
+func (m *Machine) containsText(needle Value, in string) (bool, error) {
+	s, ok := AsString(needle)
 	if !ok {
-		return false, exception.New("TypeError", "'in <string>' requires string as left operand, not %s", typeName(needle))
+		return false, exception.New("TypeError", "'in <string>' requires string as left operand, not %s", TypeName(needle))
 	}
 	if err := m.find(len(in), s); err != nil {
 		return false, err
@@ -247,7 +248,7 @@ func (m *machine) containsText(needle Value, in string) (bool, error) {
 	return strings.Contains(in, s), nil
 }
 
-func (m *machine) containsItem(needle Value, items []Value) (bool, error) {
+func (m *Machine) containsItem(needle Value, items []Value) (bool, error) {
 	for _, item := range items {
 		if ok, err := m.same(item, needle); err != nil || ok {
 			return ok, err
@@ -256,19 +257,19 @@ func (m *machine) containsItem(needle Value, items []Value) (bool, error) {
 	return false, nil
 }
 
-func (m *machine) viewContains(needle Value, in *View) (bool, error) {
-	switch in.kind {
-	case viewKeys:
-		_, ok, err := in.of.get(m, needle)
+func (m *Machine) viewContains(needle Value, in *View) (bool, error) {
+	switch in.Kind {
+	case ViewKeys:
+		_, ok, err := in.Of.get(m, needle)
 		return ok, err
-	case viewValues:
-		return m.containsItem(needle, in.of.values)
+	case ViewValues:
+		return m.containsItem(needle, in.Of.values)
 	}
 	return false, exception.Unsupported("looking for an item of a dict")
 }
 
-// truth returns Python's bool(v).
-func (m *machine) truth(v Value) (bool, error) {
+// Truth returns Python's bool(v).
+func (m *Machine) Truth(v Value) (bool, error) {
 	switch v := v.(type) {
 	case nil, *Undefined:
 		return false, nil
@@ -289,11 +290,13 @@ func (m *machine) truth(v Value) (bool, error) {
 	case *Dict:
 		return v.Len() > 0, nil
 	case *View:
-		return v.of.Len() > 0, nil
+		return v.Of.Len() > 0, nil
 	case *Range:
-		return rangeLength(v) > 0, nil
-	case *loopContext:
-		return false, exception.Unsupported("the truth of the loop variable")
+		return RangeLength(v) > 0, nil
+	case Object:
+		if err := v.Refuse("the truth of"); err != nil {
+			return false, err
+		}
 	}
 	return true, nil
 }

@@ -1,4 +1,4 @@
-package jinja
+package python
 
 import "github.com/kvindex/kvindex/internal/jinja/exception"
 
@@ -10,9 +10,9 @@ type Dict struct {
 	others       map[any]int32    // places of the other keys, by hashKey
 }
 
-// lookup is the cost of a lookup for each byte of the key, in [machine.scan]: it may be
+// LookupCost is the cost of a lookup for each byte of the key, in [Machine.Scan]: it may be
 // compared with as many keys as are not in a map.
-const lookup = manyKeys - 1
+const LookupCost = manyKeys - 1
 
 // manyKeys is from how many keys on a Dict looks them up in a map.
 const manyKeys = 9
@@ -22,6 +22,9 @@ func (d *Dict) Len() int { return len(d.keys) }
 
 // At returns the i-th key, in order of insertion, and its value.
 func (d *Dict) At(i int) (key, value Value) { return d.keys[i], d.values[i] }
+
+// Items returns the keys, in order of insertion, and their values; they must not be changed.
+func (d *Dict) Items() (keys, values []Value) { return d.keys, d.values }
 
 // Lookup returns the value of a string key.
 func (d *Dict) Lookup(key string) (Value, bool) {
@@ -68,7 +71,7 @@ func (d *Dict) add(s string, key, value Value) {
 	} else if len(d.keys) >= manyKeys {
 		d.strings = make(map[string]int32, 2*manyKeys)
 		for i, k := range d.keys {
-			if s, ok := asString(k); ok {
+			if s, ok := AsString(k); ok {
 				d.strings[s] = int32(i)
 			}
 		}
@@ -83,7 +86,7 @@ func (d *Dict) find(key string) int {
 		return -1
 	}
 	for i, k := range d.keys {
-		if s, ok := asString(k); ok && s == key {
+		if s, ok := AsString(k); ok && s == key {
 			return i
 		}
 	}
@@ -91,12 +94,12 @@ func (d *Dict) find(key string) int {
 }
 
 // get returns the value of a key of any type, or a TypeError if it has no hash.
-func (d *Dict) get(m *machine, key Value) (Value, bool, error) {
-	if s, ok := asString(key); ok {
+func (d *Dict) get(m *Machine, key Value) (Value, bool, error) {
+	if s, ok := AsString(key); ok {
 		v, ok := d.Lookup(s)
-		return v, ok, m.scan(lookup * len(s))
+		return v, ok, m.Scan(LookupCost * len(s))
 	}
-	if isUndefined(key) {
+	if IsUndefined(key) {
 		return nil, false, nil
 	}
 	h, err := hashKey(key)
@@ -109,16 +112,16 @@ func (d *Dict) get(m *machine, key Value) (Value, bool, error) {
 	return nil, false, nil
 }
 
-// set gives a key of any type a value, as Set does.
-func (d *Dict) set(m *machine, key, value Value) error {
-	if err := m.alloc(128); err != nil {
+// SetValue gives a key of any type a value, as Set does.
+func (d *Dict) SetValue(m *Machine, key, value Value) error {
+	if err := m.Alloc(128); err != nil {
 		return err
 	}
-	if err := m.step(2); err != nil {
+	if err := m.Step(2); err != nil {
 		return err
 	}
-	if s, ok := asString(key); ok {
-		if err := m.scan(lookup * len(s)); err != nil {
+	if s, ok := AsString(key); ok {
+		if err := m.Scan(LookupCost * len(s)); err != nil {
 			return err
 		}
 		if i := d.find(s); i >= 0 {
@@ -127,7 +130,7 @@ func (d *Dict) set(m *machine, key, value Value) error {
 		}
 		d.add(s, key, value)
 		if len(d.keys) == manyKeys {
-			return m.step(20) // for the map
+			return m.Step(20) // for the map
 		}
 		return nil
 	}
@@ -140,7 +143,7 @@ func (d *Dict) set(m *machine, key, value Value) error {
 		return nil
 	}
 	if d.others == nil {
-		if err := m.alloc(256); err != nil {
+		if err := m.Alloc(256); err != nil {
 			return err
 		}
 		d.others = make(map[any]int32)
@@ -160,10 +163,10 @@ func hashKey(v Value) (any, error) {
 	case nil:
 		return noneKey{}, nil
 	case bool, int64:
-		n, _ := asInt64(v)
+		n, _ := AsInt64(v)
 		return n, nil
 	case *List, *Dict:
-		return nil, exception.New("TypeError", "unhashable type: '%s'", typeName(v))
+		return nil, exception.New("TypeError", "unhashable type: '%s'", TypeName(v))
 	}
-	return nil, exception.Unsupported("a %s as a key", typeName(v))
+	return nil, exception.Unsupported("a %s as a key", TypeName(v))
 }

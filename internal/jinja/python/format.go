@@ -1,4 +1,4 @@
-package jinja
+package python
 
 import (
 	"strconv"
@@ -12,7 +12,7 @@ import (
 // conversions and numbers, with nothing or d behind a colon. All else is refused.
 
 // percent returns format % v of a str.
-func (m *machine) percent(format string, v Value) (Value, error) {
+func (m *Machine) percent(format string, v Value) (Value, error) {
 	args, all := []Value{v}, true
 	switch v := v.(type) {
 	case *Tuple:
@@ -53,33 +53,33 @@ func (m *machine) percent(format string, v Value) (Value, error) {
 }
 
 // written charges n bytes of a format, and finding where they end.
-func (m *machine) written(n int) error {
-	if err := m.step(9); err != nil {
+func (m *Machine) written(n int) error {
+	if err := m.Step(9); err != nil {
 		return err
 	}
 	return m.charge(n)
 }
 
 // formatted writes v by s, or as an int by d.
-func (m *machine) formatted(v Value, code string) (string, error) {
+func (m *Machine) formatted(v Value, code string) (string, error) {
 	if code == "d" {
-		n, ok := asInt64(v)
+		n, ok := AsInt64(v)
 		if !ok {
-			return "", exception.Unsupported("the format of a %s by d", typeName(v))
+			return "", exception.Unsupported("the format of a %s by d", TypeName(v))
 		}
 		return strconv.FormatInt(n, 10), nil
 	}
-	s, err := m.str(v)
+	s, err := m.Str(v)
 	if err != nil {
 		return "", err
 	}
-	return s, m.alloc(2 * len(s))
+	return s, m.Alloc(2 * len(s))
 }
 
 // strFormat returns s.format(args).
-func (m *machine) strFormat(s string, args arguments) (Value, error) {
+func (m *Machine) strFormat(s string, args Arguments) (Value, error) {
 	var dst []byte
-	list := args.list
+	list := args.List
 	for s != "" {
 		i := strings.IndexAny(s, "{}")
 		if i < 0 {
@@ -108,7 +108,7 @@ func (m *machine) strFormat(s string, args arguments) (Value, error) {
 		var err error
 		switch {
 		case name != "":
-			v, err = m.namedArgument(args.named, name)
+			v, err = m.namedArgument(args.Named, name)
 		case len(list) == 0:
 			err = exception.New("IndexError", "Replacement index out of range for positional args tuple")
 		default:
@@ -126,13 +126,13 @@ func (m *machine) strFormat(s string, args arguments) (Value, error) {
 	return string(dst), nil
 }
 
-func (m *machine) namedArgument(named []argument, name string) (Value, error) {
-	if err := m.step(len(named) / 8); err != nil {
+func (m *Machine) namedArgument(named []Argument, name string) (Value, error) {
+	if err := m.Step(len(named) / 8); err != nil {
 		return nil, err
 	}
 	for _, a := range named {
-		if a.name == name {
-			return a.value, nil
+		if a.Name == name {
+			return a.Value, nil
 		}
 	}
 	return nil, exception.New("KeyError", "%s", name)

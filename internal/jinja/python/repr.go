@@ -1,4 +1,4 @@
-package jinja
+package python
 
 import (
 	"math"
@@ -15,8 +15,8 @@ import (
 // (sys.int_info.default_max_str_digits).
 const maxDigits = 4300
 
-// str returns Python's str(v).
-func (m *machine) str(v Value) (string, error) {
+// Str returns Python's str(v).
+func (m *Machine) Str(v Value) (string, error) {
 	switch v := v.(type) {
 	case string:
 		return v, nil
@@ -26,15 +26,15 @@ func (m *machine) str(v Value) (string, error) {
 		return strconv.FormatInt(v, 10), nil
 	}
 	var buf [64]byte
-	b, err := m.appendStr(buf[:0], v)
+	b, err := m.AppendStr(buf[:0], v)
 	if err != nil {
 		return "", err
 	}
 	return string(b), nil
 }
 
-// appendStr appends str(v). Of a str it charges nothing.
-func (m *machine) appendStr(dst []byte, v Value) ([]byte, error) {
+// AppendStr appends str(v). Of a str it charges nothing.
+func (m *Machine) AppendStr(dst []byte, v Value) ([]byte, error) {
 	switch v := v.(type) {
 	case string:
 		return append(dst, v...), nil
@@ -47,7 +47,7 @@ func (m *machine) appendStr(dst []byte, v Value) ([]byte, error) {
 }
 
 // appendRepr appends repr(v).
-func (m *machine) appendRepr(dst []byte, v Value) ([]byte, error) {
+func (m *Machine) appendRepr(dst []byte, v Value) ([]byte, error) {
 	p := printer{m: m, dst: dst}
 	err := p.repr(v)
 	if err != nil {
@@ -56,21 +56,21 @@ func (m *machine) appendRepr(dst []byte, v Value) ([]byte, error) {
 	return p.dst, nil
 }
 
-// repr returns repr(v).
-func (m *machine) repr(v Value) (string, error) {
+// Repr returns repr(v).
+func (m *Machine) Repr(v Value) (string, error) {
 	b, err := m.appendRepr(nil, v)
 	return string(b), err
 }
 
 // A printer appends reprs to dst.
 type printer struct {
-	m   *machine
+	m   *Machine
 	dst []byte
 }
 
 // write appends s, charged.
 func (p *printer) write(s string) error {
-	if err := p.m.alloc(len(s)); err != nil {
+	if err := p.m.Alloc(len(s)); err != nil {
 		return err
 	}
 	p.dst = append(p.dst, s...)
@@ -87,25 +87,25 @@ func (p *printer) repr(v Value) error {
 		}
 		return p.write("False")
 	case int64:
-		if err := p.m.alloc(20); err != nil {
+		if err := p.m.Alloc(20); err != nil {
 			return err
 		}
 		p.dst = strconv.AppendInt(p.dst, v, 10)
 		return nil
 	case *big.Int:
-		s, err := p.m.decimal(v)
+		s, err := p.m.Decimal(v)
 		if err != nil {
 			return err
 		}
 		return p.write(s)
 	case float64:
-		if err := p.m.alloc(24); err != nil {
+		if err := p.m.Alloc(24); err != nil {
 			return err
 		}
-		if err := p.m.step(3); err != nil {
+		if err := p.m.Step(3); err != nil {
 			return err
 		}
-		p.dst = appendFloat(p.dst, v)
+		p.dst = AppendFloat(p.dst, v)
 		return nil
 	case string:
 		return p.reprString(v)
@@ -116,10 +116,10 @@ func (p *printer) repr(v Value) error {
 }
 
 func (p *printer) reprContainer(v Value) error {
-	if err := p.m.enter(); err != nil {
+	if err := p.m.Enter(); err != nil {
 		return err
 	}
-	defer p.m.leave()
+	defer p.m.Leave()
 	switch v := v.(type) {
 	case *List:
 		return p.items("[", v.Items, "]")
@@ -132,7 +132,7 @@ func (p *printer) reprContainer(v Value) error {
 		return p.pairs(v, "{", ": ", "}")
 	}
 	// Through a namespace a value may hold itself, and a Markup has a form of its own in a list.
-	return exception.Unsupported("printing a %s", typeName(v))
+	return exception.Unsupported("printing a %s", TypeName(v))
 }
 
 func (p *printer) items(open string, items []Value, end string) error {
@@ -154,7 +154,7 @@ func (p *printer) items(open string, items []Value, end string) error {
 
 // element is repr of an element, which is a step.
 func (p *printer) element(v Value) error {
-	if err := p.m.step(1); err != nil {
+	if err := p.m.Step(1); err != nil {
 		return err
 	}
 	return p.repr(v)
@@ -183,18 +183,18 @@ func (p *printer) pairs(d *Dict, open, sep, end string) error {
 	return p.write(end)
 }
 
-// pair returns the i-th key and its value as a tuple.
-func (d *Dict) pair(i int) *Tuple { return &Tuple{Items: []Value{d.keys[i], d.values[i]}} }
+// Pair returns the i-th key and its value as a tuple.
+func (d *Dict) Pair(i int) *Tuple { return &Tuple{Items: []Value{d.keys[i], d.values[i]}} }
 
-// decimal returns the digits of n, or the ValueError for too many of them.
-func (m *machine) decimal(n *big.Int) (string, error) {
+// Decimal returns the digits of n, or the ValueError for too many of them.
+func (m *Machine) Decimal(n *big.Int) (string, error) {
 	if n.BitLen() > maxDigits*10/3 {
 		return "", tooManyDigits()
 	}
-	if err := m.alloc(n.BitLen() / 3); err != nil {
+	if err := m.Alloc(n.BitLen() / 3); err != nil {
 		return "", err
 	}
-	if err := m.step(10 + n.BitLen()/12); err != nil {
+	if err := m.Step(10 + n.BitLen()/12); err != nil {
 		return "", err
 	}
 	s := n.String()
@@ -208,8 +208,8 @@ func tooManyDigits() error {
 	return exception.New("ValueError", "Exceeds the limit (%d digits) for integer string conversion; use sys.set_int_max_str_digits() to increase the limit", maxDigits)
 }
 
-// appendFloat appends repr(f).
-func appendFloat(dst []byte, f float64) []byte {
+// AppendFloat appends repr(f).
+func AppendFloat(dst []byte, f float64) []byte {
 	switch abs := math.Abs(f); {
 	case f != f:
 		return append(dst, "nan"...)
@@ -232,24 +232,24 @@ func appendFloat(dst []byte, f float64) []byte {
 
 // reprString appends the repr of a str.
 func (p *printer) reprString(s string) error {
-	if err := p.m.alloc(len(s) + 2); err != nil {
+	if err := p.m.Alloc(len(s) + 2); err != nil {
 		return err
 	}
-	if err := p.m.chars(2 * len(s)); err != nil {
+	if err := p.m.Chars(2 * len(s)); err != nil {
 		return err
 	}
 	if !chars.IsASCII(s) {
-		if err := p.m.kinds(len(s)); err != nil {
+		if err := p.m.Kinds(len(s)); err != nil {
 			return err
 		}
 	}
 	n := len(p.dst)
 	p.dst = appendReprString(p.dst, s)
 	more := len(p.dst) - n - len(s) - 2
-	if err := p.m.alloc(more); err != nil {
+	if err := p.m.Alloc(more); err != nil {
 		return err
 	}
-	return p.m.chars(2 * more)
+	return p.m.Chars(2 * more)
 }
 
 // appendReprString appends repr(s), which is at most four times as long.

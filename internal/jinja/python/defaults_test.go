@@ -1,4 +1,4 @@
-package jinja
+package python
 
 import (
 	"testing"
@@ -7,7 +7,7 @@ import (
 )
 
 func TestDefaults(t *testing.T) {
-	l := newMachine(&Env{}, nil).limits
+	l := NewMachine(Limits{}).limits
 	testdata.Defaults(t,
 		testdata.Default{Name: "DefaultSteps", Zero: int64(l.Steps), Want: DefaultSteps},
 		testdata.Default{Name: "DefaultDepth", Zero: int64(l.Depth), Want: DefaultDepth},

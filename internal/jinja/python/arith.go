@@ -1,4 +1,4 @@
-package jinja
+package python
 
 import (
 	"math"
@@ -8,17 +8,17 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja/exception"
 )
 
-// binary returns Python's a op b for one of + - * / // %. It lacks ints beyond 64 bits, floats
+// Binary returns Python's a op b for one of + - * / // %. It lacks ints beyond 64 bits, floats
 // that are not finite, and // and % of floats.
-func (m *machine) binary(op string, a, b Value) (Value, error) {
-	x, aInt := asInt64(a)
-	y, bInt := asInt64(b)
+func (m *Machine) Binary(op string, a, b Value) (Value, error) {
+	x, aInt := AsInt64(a)
+	y, bInt := AsInt64(b)
 	switch {
 	case aInt && bInt:
 		return ints(op, x, y)
-	case isNumber(a) && isNumber(b):
+	case IsNumber(a) && IsNumber(b):
 		return floats(op, a, b)
-	case isMarkup(a) || isMarkup(b):
+	case IsMarkup(a) || IsMarkup(b):
 		return nil, exception.Unsupported("%s of a Markup", op)
 	}
 	if s, ok := a.(string); ok && op == "%" {
@@ -26,7 +26,7 @@ func (m *machine) binary(op string, a, b Value) (Value, error) {
 	}
 	for _, v := range []Value{a, b} {
 		if u, ok := v.(*Undefined); ok {
-			return nil, u.fail()
+			return nil, u.Fail()
 		}
 		if _, ok := v.(*View); ok && op == "-" {
 			return nil, exception.Unsupported("a difference of sets")
@@ -36,10 +36,10 @@ func (m *machine) binary(op string, a, b Value) (Value, error) {
 	case "+":
 		return m.add(a, b)
 	case "*":
-		if isInt(b) {
+		if IsInt(b) {
 			return m.repeat(a, b)
 		}
-		if isInt(a) {
+		if IsInt(a) {
 			return m.repeat(b, a)
 		}
 	}
@@ -47,10 +47,11 @@ func (m *machine) binary(op string, a, b Value) (Value, error) {
 }
 
 func operandError(op string, a, b Value) error {
-	return exception.New("TypeError", "unsupported operand type(s) for %s: '%s' and '%s'", op, typeName(a), typeName(b))
+	return exception.New("TypeError", "unsupported operand type(s) for %s: '%s' and '%s'", op, TypeName(a), TypeName(b))
 }
 
-func isInt(v Value) bool {
+// IsInt reports whether v is an int, a bool among them.
+func IsInt(v Value) bool {
 	switch v.(type) {
 	case bool, int64, *big.Int:
 		return true
@@ -100,11 +101,11 @@ func quotient(op string, x, y int64) (Value, error) {
 }
 
 func floats(op string, a, b Value) (Value, error) {
-	x, err := toFloat(a)
+	x, err := ToFloat(a)
 	if err != nil {
 		return nil, err
 	}
-	y, err := toFloat(b)
+	y, err := ToFloat(b)
 	if err != nil {
 		return nil, err
 	}
@@ -131,12 +132,12 @@ func floats(op string, a, b Value) (Value, error) {
 	return f, nil
 }
 
-// toFloat returns Python's float(v) of a number.
-func toFloat(v Value) (float64, error) {
+// ToFloat returns Python's float(v) of a number.
+func ToFloat(v Value) (float64, error) {
 	if f, ok := v.(float64); ok {
 		return f, nil
 	}
-	n, ok := asInt64(v)
+	n, ok := AsInt64(v)
 	if !ok {
 		return 0, exception.Unsupported("a float of an int that large")
 	}
@@ -144,11 +145,11 @@ func toFloat(v Value) (float64, error) {
 }
 
 // add is + of others than numbers.
-func (m *machine) add(a, b Value) (Value, error) {
+func (m *Machine) add(a, b Value) (Value, error) {
 	switch a := a.(type) {
 	case string:
 		if b, ok := b.(string); ok {
-			return a + b, m.alloc(len(a) + len(b))
+			return a + b, m.Alloc(len(a) + len(b))
 		}
 	case *List:
 		if b, ok := b.(*List); ok {
@@ -164,7 +165,7 @@ func (m *machine) add(a, b Value) (Value, error) {
 	return nil, operandError("+", a, b)
 }
 
-func (m *machine) join(a, b []Value) ([]Value, error) {
+func (m *Machine) join(a, b []Value) ([]Value, error) {
 	if err := m.makeItems(len(a) + len(b)); err != nil {
 		return nil, err
 	}
@@ -172,7 +173,7 @@ func (m *machine) join(a, b []Value) ([]Value, error) {
 }
 
 // repeat returns v * times.
-func (m *machine) repeat(v, times Value) (Value, error) {
+func (m *Machine) repeat(v, times Value) (Value, error) {
 	n, err := m.intArgument(times)
 	if err != nil {
 		return nil, err
@@ -191,24 +192,24 @@ func (m *machine) repeat(v, times Value) (Value, error) {
 	return nil, operandError("*", v, times)
 }
 
-func (m *machine) repeatText(s string, n int) (Value, error) {
+func (m *Machine) repeatText(s string, n int) (Value, error) {
 	if s == "" || n == 0 {
 		return "", nil
 	}
-	if err := m.allocMany(n, len(s)); err != nil {
+	if err := m.AllocMany(n, len(s)); err != nil {
 		return nil, err
 	}
 	return strings.Repeat(s, n), nil
 }
 
-func (m *machine) repeatItems(items []Value, n int) ([]Value, error) {
+func (m *Machine) repeatItems(items []Value, n int) ([]Value, error) {
 	if len(items) == 0 || n == 0 {
 		return nil, nil
 	}
-	if err := m.allocMany(n, 16*len(items)); err != nil {
+	if err := m.AllocMany(n, 16*len(items)); err != nil {
 		return nil, err
 	}
-	if err := m.step(n * len(items) / 8); err != nil {
+	if err := m.Step(n * len(items) / 8); err != nil {
 		return nil, err
 	}
 	all := make([]Value, 0, n*len(items))
@@ -218,9 +219,9 @@ func (m *machine) repeatItems(items []Value, n int) ([]Value, error) {
 	return all, nil
 }
 
-// unary returns Python's op v for + or -.
-func (m *machine) unary(op string, v Value) (Value, error) {
-	n, isInt := asInt64(v)
+// Unary returns Python's op v for + or -.
+func (m *Machine) Unary(op string, v Value) (Value, error) {
+	n, isInt := AsInt64(v)
 	f, isFloat := v.(float64)
 	switch {
 	case isInt && op == "+":
@@ -231,11 +232,11 @@ func (m *machine) unary(op string, v Value) (Value, error) {
 		return f, nil
 	case isFloat:
 		return -f, nil
-	case isNumber(v):
+	case IsNumber(v):
 		return nil, exception.Unsupported("%s of an int that large", op)
 	}
 	if u, ok := v.(*Undefined); ok {
-		return nil, u.fail()
+		return nil, u.Fail()
 	}
-	return nil, exception.New("TypeError", "bad operand type for unary %s: '%s'", op, typeName(v))
+	return nil, exception.New("TypeError", "bad operand type for unary %s: '%s'", op, TypeName(v))
 }

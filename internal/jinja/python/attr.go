@@ -1,10 +1,9 @@
-package jinja
+package python
 
 import (
 	"strings"
 
 	"github.com/kvindex/kvindex/internal/jinja/exception"
-	"github.com/kvindex/kvindex/internal/jinja/syntax"
 )
 
 // A boundMethod is obj.name of a value that Python has built in.
@@ -13,42 +12,43 @@ type boundMethod struct {
 	name string
 }
 
-func (b *boundMethod) call(m *machine, args arguments) (Value, error) {
-	v, _, err := m.callMethod(b.of, b.name, args)
+// Call calls the method.
+func (b *boundMethod) Call(m *Machine, args Arguments) (Value, error) {
+	v, _, err := m.CallMethod(b.of, b.name, args)
 	return v, err
 }
 
 // A method is one of a type that Python has built in, but str.
 type method struct {
-	params []string // as of arguments.bind
-	fn     func(m *machine, self *Dict, a []Value) (Value, error)
+	params []string // as of Arguments.Bind
+	fn     func(m *Machine, self *Dict, a []Value) (Value, error)
 }
 
 // dictMethods are the methods of dict.
 var dictMethods = map[string]method{
 	"get":    {[]string{"/key", "/default?"}, dictGet},
-	"items":  {nil, viewOf(viewItems)},
-	"keys":   {nil, viewOf(viewKeys)},
-	"values": {nil, viewOf(viewValues)},
+	"items":  {nil, viewOf(ViewItems)},
+	"keys":   {nil, viewOf(ViewKeys)},
+	"values": {nil, viewOf(ViewValues)},
 }
 
-func dictGet(m *machine, self *Dict, a []Value) (Value, error) {
+func dictGet(m *Machine, self *Dict, a []Value) (Value, error) {
 	v, ok, err := self.get(m, a[0])
-	if err == nil && !ok && a[1] != missing {
+	if err == nil && !ok && a[1] != Missing {
 		return a[1], nil
 	}
 	return v, err
 }
 
-func viewOf(kind viewKind) func(*machine, *Dict, []Value) (Value, error) {
-	return func(m *machine, self *Dict, _ []Value) (Value, error) {
-		return &View{self, kind}, m.alloc(16)
+func viewOf(kind ViewKind) func(*Machine, *Dict, []Value) (Value, error) {
+	return func(m *Machine, self *Dict, _ []Value) (Value, error) {
+		return &View{self, kind}, m.Alloc(16)
 	}
 }
 
-// callMethod calls obj.name(args); ok is false, and nothing happened, if that is no
+// CallMethod calls obj.name(args); ok is false, and nothing happened, if that is no
 // method of a type that Python has built in.
-func (m *machine) callMethod(obj Value, name string, args arguments) (v Value, ok bool, err error) {
+func (m *Machine) CallMethod(obj Value, name string, args Arguments) (v Value, ok bool, err error) {
 	switch obj := obj.(type) {
 	case string:
 		return m.callText(obj, name, args)
@@ -69,8 +69,8 @@ func (m *machine) callMethod(obj Value, name string, args arguments) (v Value, o
 	return nil, false, nil
 }
 
-// callText is callMethod of a str.
-func (m *machine) callText(s string, name string, args arguments) (v Value, ok bool, err error) {
+// callText is CallMethod of a str.
+func (m *Machine) callText(s string, name string, args Arguments) (v Value, ok bool, err error) {
 	if name == "format" {
 		v, err := m.strFormat(s, args)
 		return v, true, err
@@ -87,12 +87,12 @@ func (m *machine) callText(s string, name string, args arguments) (v Value, ok b
 	return v, true, err
 }
 
-// fill is bind without a copy, where none is needed.
-func (a arguments) fill(fn string, params []string) ([]Value, error) {
-	if len(a.named) == 0 && len(a.list) == len(params) {
-		return a.list, nil
+// fill is Bind without a copy, where none is needed.
+func (a Arguments) fill(fn string, params []string) ([]Value, error) {
+	if len(a.Named) == 0 && len(a.List) == len(params) {
+		return a.List, nil
 	}
-	return a.bind(fn, params...)
+	return a.Bind(fn, params...)
 }
 
 // lackingAttrs are the attributes that Python has and this package lacks, or the sandbox forbids
@@ -124,8 +124,8 @@ func listed(names, name string) bool {
 const longestAttr = 32
 
 // attr returns Python's getattr(obj, name); ok is false where that is an AttributeError.
-func (m *machine) attr(obj Value, name string) (v Value, ok bool, err error) {
-	if err := m.scan(4 * len(name)); err != nil { // it is looked up in several maps
+func (m *Machine) attr(obj Value, name string) (v Value, ok bool, err error) {
+	if err := m.Scan(4 * len(name)); err != nil { // it is looked up in several maps
 		return nil, false, err
 	}
 	switch obj := obj.(type) {
@@ -134,29 +134,29 @@ func (m *machine) attr(obj Value, name string) (v Value, ok bool, err error) {
 			return nil, false, nil
 		}
 		if _, ok := dictMethods[name]; ok {
-			return &boundMethod{obj, name}, true, m.alloc(32)
+			return &boundMethod{obj, name}, true, m.Alloc(32)
 		}
 	case *Undefined:
 		if !isDunder(name) {
-			return nil, false, obj.fail()
+			return nil, false, obj.Fail()
 		}
 	case string:
 		if _, ok := strMethods[name]; ok || name == "format" {
-			return &boundMethod{obj, name}, true, m.alloc(32)
+			return &boundMethod{obj, name}, true, m.Alloc(32)
 		}
-	case *function, Markup:
-		return nil, false, exception.Unsupported("an attribute of a %s", typeName(obj))
+	case *Function, Markup:
+		return nil, false, exception.Unsupported("an attribute of a %s", TypeName(obj))
 	}
-	class := typeName(obj)
+	class := TypeName(obj)
 	if strings.HasPrefix(name, "_") || listed(lackingAttrs[class], name) {
 		return nil, false, exception.Unsupported("%s.%.40s", class, name)
 	}
 	switch obj := obj.(type) {
 	case *Namespace:
-		v, ok := obj.attrs.Lookup(name)
+		v, ok := obj.Attrs.Lookup(name)
 		return v, ok, nil
-	case object:
-		return obj.attr(m, name)
+	case Object:
+		return obj.Attr(m, name)
 	}
 	return nil, false, nil
 }
@@ -167,52 +167,53 @@ func isDictAttr(name string) bool {
 	return ok || listed(lackingAttrs["dict"], name) || isDunder(name)
 }
 
-// attrs returns which values may have an attribute of the name.
-func attrs(name string) syntax.Attrs {
+// Attrs reports whether a dict and a str may have an attribute of the name, and whether it is a
+// method of str that is refused.
+func Attrs(name string) (dict, str, refusedOfStr bool) {
 	if name == "" || name[0] == '_' {
-		return syntax.Attrs{Dict: true, Str: true}
+		return true, true, false
 	}
-	_, ok := strMethods[name]
-	refused := listed(lackingAttrs["str"], name)
-	return syntax.Attrs{Dict: isDictAttr(name), Str: ok || name == "format" || refused, RefusedOfStr: refused}
+	_, str = strMethods[name]
+	refusedOfStr = listed(lackingAttrs["str"], name)
+	return isDictAttr(name), str || name == "format" || refusedOfStr, refusedOfStr
 }
 
 func isDunder(name string) bool {
 	return strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__")
 }
 
-// getattr is obj.name in a template (sandbox.py, getattr): the attribute, else the
+// Getattr is obj.name in a template (sandbox.py, getattr): the attribute, else the
 // item.
-func (m *machine) getattr(obj Value, name string) (Value, error) {
+func (m *Machine) Getattr(obj Value, name string) (Value, error) {
 	v, ok, err := m.attr(obj, name)
 	if err != nil || ok {
 		return v, err
 	}
 	if d, ok := obj.(*Dict); ok {
-		if err := m.scan(lookup * len(name)); err != nil {
+		if err := m.Scan(LookupCost * len(name)); err != nil {
 			return nil, err
 		}
 		if v, ok := d.Lookup(name); ok {
 			return v, nil
 		}
 	}
-	return &Undefined{Name: name, Of: obj}, m.alloc(64)
+	return &Undefined{Name: name, Of: obj}, m.Alloc(64)
 }
 
-// getitem is obj[key] in a template (sandbox.py, getitem): the item, else the
+// Getitem is obj[key] in a template (sandbox.py, getitem): the item, else the
 // attribute.
-func (m *machine) getitem(obj, key Value) (Value, error) {
-	name, isText := asString(key)
-	if err := m.scan(lookup * len(name)); err != nil {
+func (m *Machine) Getitem(obj, key Value) (Value, error) {
+	name, isText := AsString(key)
+	if err := m.Scan(LookupCost * len(name)); err != nil {
 		return nil, err
 	}
 	if !isText {
-		v, err := m.index(obj, key)
+		v, err := m.Index(obj, key)
 		if exception.Is(err, "TypeError", "KeyError", "IndexError") {
-			if err := m.step(raising); err != nil {
+			if err := m.Step(RaisingSteps); err != nil {
 				return nil, err
 			}
-			return &Undefined{Message: typeName(obj) + " object has no such element", Of: obj}, m.alloc(64)
+			return &Undefined{Message: TypeName(obj) + " object has no such element", Of: obj}, m.Alloc(64)
 		}
 		return v, err
 	}
@@ -223,11 +224,11 @@ func (m *machine) getitem(obj, key Value) (Value, error) {
 			return v, nil
 		}
 	case *Undefined:
-		return nil, obj.fail()
+		return nil, obj.Fail()
 	}
 	v, ok, err := m.attr(obj, name)
 	if err != nil || ok {
 		return v, err
 	}
-	return &Undefined{Name: name, Of: obj}, m.alloc(64)
+	return &Undefined{Name: name, Of: obj}, m.Alloc(64)
 }
