@@ -1,29 +1,28 @@
 package jinja
 
 import (
-	"sync"
-
+	"github.com/kvindex/kvindex/internal/jinja/builtins"
 	"github.com/kvindex/kvindex/internal/jinja/python"
 	"github.com/kvindex/kvindex/internal/jinja/syntax"
 )
 
 // names are the filters, tests and attributes that templates may use.
-var names = sync.OnceValue(func() *syntax.Names {
+var names = func() *syntax.Names {
 	n := &syntax.Names{Filters: make(map[string]any), Tests: make(map[string]any), Attrs: attrsOf}
-	for name, f := range filters {
+	for name, f := range builtins.Filters {
 		n.Filters[name] = f
 	}
-	for name := range refusedFilters {
+	for name := range builtins.RefusedFilters {
 		n.Filters[name] = nil
 	}
-	for name, f := range tests {
+	for name, f := range builtins.Tests {
 		n.Tests[name] = f
 	}
-	for name := range refusedTests {
+	for name := range builtins.RefusedTests {
 		n.Tests[name] = nil
 	}
 	return n
-})
+}()
 
 func attrsOf(name string) (a syntax.Attrs) {
 	a.Dict, a.Str, a.RefusedOfStr = python.Attrs(name)
@@ -33,13 +32,13 @@ func attrsOf(name string) (a syntax.Attrs) {
 // Compile makes a Template of a source. It returns an error for a source that Jinja2 refuses,
 // and ErrUnsupported for constructs that this package lacks.
 func Compile(source string) (*Template, error) {
-	tree, err := syntax.Resolve(source, names())
+	tree, err := syntax.Resolve(source, names)
 	if err != nil {
 		return nil, err
 	}
 	t := &Template{source: source, tree: tree, globals: make([]python.Value, len(tree.Names))}
 	for i, name := range tree.Names {
-		v, ok := global(name)
+		v, ok := builtins.Global(name)
 		if !ok {
 			v = python.Missing
 		}

@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"github.com/kvindex/kvindex/internal/jinja/builtins"
 	"github.com/kvindex/kvindex/internal/jinja/exception"
 	"github.com/kvindex/kvindex/internal/jinja/python"
 	"github.com/kvindex/kvindex/internal/jinja/syntax"
@@ -444,7 +445,7 @@ func (m *rendering) evalFilter(f *frame, e *syntax.FilterExpr, v python.Value) (
 	if err != nil {
 		return nil, err
 	}
-	fn, ok := e.Fn.(filterFunc)
+	fn, ok := e.Fn.(builtins.Filter)
 	if !ok {
 		return nil, exception.New("TemplateRuntimeError", "No filter named '%s' found.", e.Name)
 	}
@@ -468,7 +469,7 @@ func (m *rendering) evalTest(f *frame, e *syntax.TestExpr) (python.Value, error)
 	if err != nil {
 		return nil, err
 	}
-	fn, ok := e.Fn.(testFunc)
+	fn, ok := e.Fn.(builtins.Test)
 	if !ok {
 		return nil, exception.New("TemplateRuntimeError", "No test named '%s' found.", e.Name)
 	}

@@ -117,3 +117,23 @@ func TestOwnLimits(t *testing.T) {
 		}
 	}
 }
+
+func TestRefusedTemplates(t *testing.T) {
+	for _, template := range []string{
+		"{{ ''|urlize if x }}", "{{ ['']|map('pprint')|list }}", "{{ ['']|select('upper')|list }}", "{{ lipsum() }}", "{{ cycler(1) }}", "{{ joiner() }}", "{% if x %}{{ x.swapcase() }}{% endif %}",
+		"{{ ''['encode']() }}", "{{ (''|safe).striptags() }}", "{{ (1).real }}", "{{ range(3).stop }}", "{{ {}.keys().isdisjoint([]) }}", "{{ '1'|int(base=16) }}",
+		"{{ 'a'|indent('>'|safe) }}", "{{ ('a'|safe).join([]) }}", "{{ namespace() }}", "{{ [namespace()] }}", "{{ '%s'|format(a=1) }}", "{{ 'a' is sameas 'a' }}", "{{ ('a'|safe)['replace']('a', 'b') }}",
+		"{{ '%x' % 1 }}", "{{ '%+d' % 1 }}", "{{ '%(a)s' % {'a': 1} }}", "{{ '%.3s' % 'a' }}", "{{ '%s'|safe % 1 }}", "{{ '%f' % 1.5 }}", "{{ '%5s' % 1 }}", "{{ '%d' % 1.5 }}", "{{ '%' % 1 }}",
+		"{{ '{!r}'.format(1) }}", "{{ '{a.b}'.format(a=1) }}", "{{ '{[0]}'.format([1]) }}", "{{ '{:x}'.format(1) }}", "{{ '{:d}'.format(1.5) }}", "{{ '{:5s}'.format('a') }}", "{{ '{0}'.format('a') }}", "{{ '{:{}}'.format(1, 2) }}",
+		"{{ strftime_now('%^a') }}", "{{ strftime_now('%5d') }}", "{{ strftime_now('%Q') }}", "{{ strftime_now('%') }}", "{{ strftime_now('%-f') }}", "{{ strftime_now('%c') }}", "{{ strftime_now('%-') }}",
+	} {
+		if _, err := render(template, nil, nil); !errors.Is(err, ErrUnsupported) {
+			t.Errorf("%s: %v", template, err)
+		}
+	}
+	for _, template := range []string{"{{ x|urlize if x }}", "{% if x %}{{ x|map('upper')|unique }}{% endif %}", "{% if x %}{% if x is lower %}{% endif %}{% endif %}", "{% if x %}{{ x.translate({}) }}{% endif %}"} {
+		if _, err := Compile(template); !errors.Is(err, ErrUnsupported) {
+			t.Errorf("%s: %v when it is loaded", template, err)
+		}
+	}
+}

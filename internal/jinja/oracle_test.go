@@ -249,3 +249,15 @@ func must(t testing.TB, err error) {
 		t.Fatal(err)
 	}
 }
+
+// parsedInt returns an int of any length, of its digits.
+func parsedInt(digits string) python.Value {
+	n, ok := new(big.Int).SetString(digits, 0)
+	switch {
+	case !ok:
+		panic("no int: " + digits)
+	case n.IsInt64():
+		return n.Int64()
+	}
+	return n
+}

@@ -6,6 +6,7 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,6 +17,11 @@ import (
 
 // textSize is about how many bytes the texts have that hostile programs work on.
 const textSize = 1 << 16
+
+// manyOf returns n copies of s as a list.
+func manyOf(v python.Value, n int) *python.List {
+	return &python.List{Items: slices.Repeat([]python.Value{v}, n)}
+}
 
 // workVars are texts and values that are much work.
 func workVars() *python.Dict {
@@ -275,4 +281,10 @@ func TestLongConversations(t *testing.T) {
 		}
 	}
 	t.Logf("%d rendered, of %d templates", rendered, len(files))
+}
+
+func dictOf(key string, v python.Value) *python.Dict {
+	d := &python.Dict{}
+	d.Set(key, v)
+	return d
 }

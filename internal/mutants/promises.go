@@ -128,11 +128,11 @@ var promises = []promise{
 		{"./picker", "Picker.pick", "a body that engines refuse is sent to one", "if errors.Is(err, kvindex.ErrRequest) {", "if false {", "TestPickRefused"},
 		{"./picker", "Picker.pick", "a request that cannot be scored is refused", "if errors.Is(err, kvindex.ErrRequest) {", "if err != nil {", "TestPickByLoad"},
 		{"./internal/jinja/syntax", "parser.enter", "templates nest without bound", "if p.nesting++; p.nesting > maxNesting {", "if p.nesting++; p.nesting > 9*maxNesting {", "TestParseLimits"},
-		{"./internal/jinja", "safeRange", "a range of any length", "if python.RangeLength(r) > maxRange {", "if false {", "TestRules"},
+		{"./internal/jinja", "internal/jinja/builtins:safeRange", "a range of any length", "if python.RangeLength(r) > maxRange {", "if false {", "TestRules"},
 		{"./internal/jinja", "internal/jinja/python:Machine.Step", "steps without bound", "return m.Spend(StepParts * int64(n))", "return nil", "TestOwnLimits"},
 		{"./internal/jinja", "internal/jinja/python:Machine.Alloc", "memory without bound", "if m.work|m.memory|int64(n) < 0 {", "if m.work|int64(n) < 0 {", "TestOwnLimits"},
 		{"./internal/jinja", "internal/jinja/python:Machine.Write", "output without bound", "if len(m.Out)+len(s) > m.limits.Output {", "if false {", "TestOwnLimits"},
-		{"./internal/jinja", "jsonWriter.list", "JSON of any depth", "return w.write(\"[]\")\n\t}\n\tif err := w.m.Enter(); err != nil {\n\t\treturn err\n\t}\n\tdefer w.m.Leave()\n", "return w.write(\"[]\")\n\t}\n", "TestFilterLimits"},
+		{"./internal/jinja/builtins", "jsonWriter.list", "JSON of any depth", "return w.write(\"[]\")\n\t}\n\tif err := w.m.Enter(); err != nil {\n\t\treturn err\n\t}\n\tdefer w.m.Leave()\n", "return w.write(\"[]\")\n\t}\n", "TestFilterLimits"},
 	}},
 	// Each structure has a bound, and what is beyond it goes or is refused.
 	{"bounds", []mutant{

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/builtins"
 	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
@@ -477,7 +478,7 @@ func (c *conversation) writeArguments() error {
 		m.arguments = make([]string, len(m.toolCalls.Items))
 		for j, call := range m.toolCalls.Items {
 			function, _ := call.(*python.Dict).Lookup("function")
-			s, err := jinja.JSON(optional(function.(*python.Dict), "arguments"), true)
+			s, err := builtins.JSON(optional(function.(*python.Dict), "arguments"), true)
 			if err != nil {
 				return notScorable("the input of a tool_use: %w", err)
 			}

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/builtins"
 	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
@@ -249,7 +249,7 @@ func (m *Model) mistralTools(c *conversation) (string, error) {
 }
 
 func mistralJSON(v python.Value) (string, error) {
-	s, err := jinja.JSON(v, false)
+	s, err := builtins.JSON(v, false)
 	if err != nil {
 		return "", notScorable("JSON for mistral-common: %w", err)
 	}

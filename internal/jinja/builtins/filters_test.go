@@ -1,4 +1,4 @@
-package jinja
+package builtins
 
 import (
 	"bufio"
@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvindex/kvindex/internal/jinja/exception"
 	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
@@ -45,12 +46,12 @@ func TestRecordedFilters(t *testing.T) {
 		calls++
 		names[c.kind+" "+c.name]++
 		got, err := c.do(m)
-		var e *Error
+		var e *exception.Error
 		switch {
-		case errors.Is(err, ErrUnsupported), errors.Is(err, ErrLimit) && !strings.HasPrefix(c.want, "!"):
+		case errors.Is(err, exception.ErrUnsupported), errors.Is(err, exception.ErrLimit) && !strings.HasPrefix(c.want, "!"):
 			refused[c.name+": "+err.Error()]++
 			continue
-		case errors.Is(err, ErrLimit):
+		case errors.Is(err, exception.ErrLimit):
 			continue
 		case errors.As(err, &e):
 			got = "!" + e.Class
@@ -70,12 +71,12 @@ func TestRecordedFilters(t *testing.T) {
 		t.Errorf("%s\n is %s, not %s (%v)", lines.Bytes(), got, c.want, err)
 	}
 	must(t, lines.Err())
-	for name := range filters {
-		if names["f "+name] == 0 && !refusedFilters[name] {
+	for name := range Filters {
+		if names["f "+name] == 0 && !RefusedFilters[name] {
 			t.Errorf("filter %s was not recorded", name)
 		}
 	}
-	for name := range tests {
+	for name := range Tests {
 		if names["t "+name] == 0 {
 			t.Errorf("test %s was not recorded", name)
 		}
@@ -84,6 +85,14 @@ func TestRecordedFilters(t *testing.T) {
 		t.Logf("refused %d times: %s", n, what)
 	}
 	t.Logf("%d calls of %d filters, tests and globals; %d errors of another class", calls, len(names), classes)
+}
+
+// must ends the test if there is an error.
+func must(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
 }
 
 // do calls what was recorded and shows what it gives as record_filters.py does.
@@ -99,7 +108,7 @@ func (c recordedCall) do(m *python.Machine) (string, error) {
 		if c.kind == "s" {
 			m.Now = c.now
 		}
-		g, _ := global(c.name)
+		g, _ := Global(c.name)
 		v, err = g.(python.Callable).Call(m, c.args)
 	}
 	if err != nil {

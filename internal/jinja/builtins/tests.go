@@ -1,4 +1,4 @@
-package jinja
+package builtins
 
 import (
 	"errors"
@@ -9,11 +9,11 @@ import (
 
 // The tests of Jinja2 3.1.6 (tests.py).
 
-// A testFunc is a test: "v is name(args)".
-type testFunc func(m *python.Machine, v python.Value, args python.Arguments) (bool, error)
+// A Test is a test: "v is name(args)".
+type Test func(m *python.Machine, v python.Value, args python.Arguments) (bool, error)
 
-// tests are all tests by name.
-var tests = map[string]testFunc{
+// Tests are all tests by name.
+var Tests = map[string]Test{
 	"!=":          compareTest("!="),
 	"<":           compareTest("<"),
 	"<=":          compareTest("<="),
@@ -49,15 +49,15 @@ var tests = map[string]testFunc{
 	"undefined":   predicate("test_undefined", python.IsUndefined),
 }
 
-// refusedTests are those that Jinja2 has and this package lacks, as no chat template is known to
+// RefusedTests are those that Jinja2 has and this package lacks, as no chat template is known to
 // use them.
-var refusedTests = map[string]bool{"callable": true, "escaped": true, "filter": true, "lower": true, "test": true, "upper": true}
+var RefusedTests = map[string]bool{"callable": true, "escaped": true, "filter": true, "lower": true, "test": true, "upper": true}
 
 // test does a test by name, as Jinja2 does where it learns the name late.
 func test(m *python.Machine, name string, v python.Value, args python.Arguments) (bool, error) {
-	t := tests[name]
+	t := Tests[name]
 	switch {
-	case refusedTests[name]:
+	case RefusedTests[name]:
 		return false, exception.Unsupported("the test %s", name)
 	case t == nil:
 		return false, exception.New("TemplateRuntimeError", "No test named '%s'.", name)
@@ -66,7 +66,7 @@ func test(m *python.Machine, name string, v python.Value, args python.Arguments)
 }
 
 // predicate returns the test without arguments of is.
-func predicate(name string, is func(python.Value) bool) testFunc {
+func predicate(name string, is func(python.Value) bool) Test {
 	return func(_ *python.Machine, v python.Value, args python.Arguments) (bool, error) {
 		if err := args.Only(name, "value"); err != nil {
 			return false, err
@@ -90,7 +90,7 @@ func isIndexable(v python.Value) bool {
 }
 
 // compareTest is the function of Python's module operator for op.
-func compareTest(op string) testFunc {
+func compareTest(op string) Test {
 	return func(m *python.Machine, v python.Value, args python.Arguments) (bool, error) {
 		b, err := args.BindAfter(v, op, "/a", "/b")
 		if err != nil {
@@ -108,7 +108,7 @@ func compareTest(op string) testFunc {
 }
 
 // parityTest is "v % 2 == rest".
-func parityTest(name string, rest int64) testFunc {
+func parityTest(name string, rest int64) Test {
 	return func(m *python.Machine, v python.Value, args python.Arguments) (bool, error) {
 		if err := args.Only(name, "value"); err != nil {
 			return false, err

@@ -1,4 +1,6 @@
-package jinja
+// Package builtins has the filters, tests and globals of Jinja2 and of transformers, on the values
+// of package python.
+package builtins
 
 import (
 	"strings"
@@ -9,22 +11,22 @@ import (
 
 // The filters of Jinja2 3.1.6 (filters.py), with tojson as transformers has it.
 
-// A filterFunc is a filter: "v|name(args)".
-type filterFunc func(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error)
+// A Filter is a filter: "v|name(args)".
+type Filter func(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error)
 
-// filters are all filters by name. It is filled by init as map looks filters up.
-var filters map[string]filterFunc
+// Filters are all filters by name. It is filled by init as map looks filters up.
+var Filters map[string]Filter
 
-// refusedFilters are those that Jinja2 has and this package lacks: random, which cannot be
+// RefusedFilters are those that Jinja2 has and this package lacks: random, which cannot be
 // exact, and those that no chat template is known to use.
-var refusedFilters = map[string]bool{
+var RefusedFilters = map[string]bool{
 	"abs": true, "attr": true, "batch": true, "center": true, "e": true, "escape": true, "filesizeformat": true, "forceescape": true, "groupby": true,
 	"max": true, "min": true, "pprint": true, "random": true, "round": true, "slice": true, "striptags": true, "sum": true, "truncate": true,
 	"unique": true, "urlencode": true, "urlize": true, "wordcount": true, "wordwrap": true, "xmlattr": true,
 }
 
 func init() {
-	filters = map[string]filterFunc{
+	Filters = map[string]Filter{
 		"capitalize": stringMethod("capitalize"),
 		"count":      lengthFilter,
 		"d":          defaultFilter,
@@ -60,9 +62,9 @@ func init() {
 
 // filter applies a filter by name, as Jinja2 does where it learns the name late.
 func filter(m *python.Machine, name string, v python.Value, args python.Arguments) (python.Value, error) {
-	f := filters[name]
+	f := Filters[name]
 	switch {
-	case refusedFilters[name]:
+	case RefusedFilters[name]:
 		return nil, exception.Unsupported("the filter %s", name)
 	case f == nil:
 		return nil, exception.New("TemplateRuntimeError", "No filter named '%s'.", name)

@@ -1,4 +1,4 @@
-package jinja
+package builtins
 
 import (
 	"slices"
@@ -244,7 +244,7 @@ func has(a python.Arguments, name string) bool {
 }
 
 // selectFilter is select, or reject if want is false, or theirs of an attribute.
-func selectFilter(want, attribute bool) filterFunc {
+func selectFilter(want, attribute bool) Filter {
 	return func(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error) {
 		if err := late(args, "do_select"); err != nil {
 			return nil, err

@@ -1,4 +1,4 @@
-package jinja
+package builtins
 
 import (
 	"strings"
@@ -12,7 +12,7 @@ import (
 // The filters of text (Jinja2 3.1.6, filters.py).
 
 // stringMethod is the filter that is a method of str without arguments.
-func stringMethod(name string) filterFunc {
+func stringMethod(name string) Filter {
 	fn := "do_" + name
 	return func(m *python.Machine, v python.Value, args python.Arguments) (python.Value, error) {
 		if err := args.Only(fn, "s"); err != nil {

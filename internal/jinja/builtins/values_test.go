@@ -1,4 +1,4 @@
-package jinja
+package builtins
 
 import (
 	"bufio"
@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvindex/kvindex/internal/jinja/exception"
 	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
@@ -31,7 +32,7 @@ func TestRecordedValues(t *testing.T) {
 		}
 		got, err := replay(m, row)
 		want := encodedText(result)
-		if errors.Is(err, ErrUnsupported) {
+		if errors.Is(err, exception.ErrUnsupported) {
 			refused[err.Error()]++
 			many++
 			continue
@@ -154,7 +155,7 @@ func unaryBy(m *python.Machine, op string, a python.Value) (v python.Value, err 
 
 // resultOf encodes what an operation gave as it is recorded.
 func resultOf(m *python.Machine, v python.Value, err error) any {
-	var e *Error
+	var e *exception.Error
 	switch {
 	case errors.As(err, &e) && e.Class != "":
 		return map[string]any{"e": e.Class}

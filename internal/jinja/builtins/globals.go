@@ -1,4 +1,4 @@
-package jinja
+package builtins
 
 import (
 	"time"
@@ -22,8 +22,8 @@ var globals = map[string]python.Value{
 	"strftime_now":    &python.Function{Name: "strftime_now", Fn: strftimeNow},
 }
 
-// global returns a global variable.
-func global(name string) (python.Value, bool) {
+// Global returns a global variable.
+func Global(name string) (python.Value, bool) {
 	v, ok := globals[name]
 	return v, ok
 }
