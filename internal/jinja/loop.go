@@ -41,7 +41,7 @@ func (s *source) next(m *python.Machine) (python.Value, bool, error) {
 	case s.text != "":
 		if c := s.text[0]; c < utf8.RuneSelf {
 			s.text = s.text[1:]
-			return python.AsciiChars[c], true, nil
+			return python.ASCIIChars[c], true, nil
 		}
 		_, size := utf8.DecodeRuneInString(s.text)
 		c := s.text[:size]

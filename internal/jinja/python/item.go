@@ -149,8 +149,8 @@ func (m *Machine) indexText(s string, key Value) (string, error) {
 	return s[from : from+size], m.Alloc(16)
 }
 
-// AsciiChars are the texts of one ASCII character.
-var AsciiChars = func() (chars [utf8.RuneSelf]Value) {
+// ASCIIChars are the texts of one ASCII character.
+var ASCIIChars = func() (chars [utf8.RuneSelf]Value) {
 	for i := range chars {
 		chars[i] = string(rune(i))
 	}
@@ -161,7 +161,7 @@ var AsciiChars = func() (chars [utf8.RuneSelf]Value) {
 // ASCII.
 func charValue(s string) Value {
 	if len(s) == 1 {
-		return AsciiChars[s[0]&0x7f]
+		return ASCIIChars[s[0]&0x7f]
 	}
 	return s
 }
