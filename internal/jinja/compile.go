@@ -47,8 +47,7 @@ func Compile(source string) (*Template, error) {
 	return t, nil
 }
 
-// WantsParts reports whether vLLM by itself gives the template the content of messages as
-// lists of parts, its format "openai", and not as strings.
+// WantsParts is [syntax.WantsParts] of the template.
 func (t *Template) WantsParts(loops syntax.ContentLoops) bool {
 	return syntax.WantsParts(t.source, loops)
 }

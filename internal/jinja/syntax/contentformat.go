@@ -18,9 +18,9 @@ const (
 	LoopsOverParameters
 )
 
-// WantsParts reports whether vLLM by itself gives a template of this source the content of messages as
-// lists of parts, its format "openai", and not as strings: it does if the template loops over
-// the content of a message.
+// WantsParts reports whether vLLM by itself gives a template of this source the content of
+// messages as lists of parts, its format "openai", and not as strings: it does if the template
+// loops over the content of a message.
 func WantsParts(source string, loops ContentLoops) bool {
 	// Parse again, because Resolve changes the nodes, and vLLM does not fold.
 	root, err := parse(source)

@@ -1,10 +1,10 @@
 package syntax
 
-// Jinja2 compiles a template to functions of Python: the root, each macro and call
-// block, the condition of a for. A variable is a local of one of them, named by its name and by
-// how deep its scope lies, so that sibling scopes share it; a function sees those of the functions around it as they are
-// when it runs (Jinja2 3.1.6, compiler.py). When it runs, such a function is a frame, and such a
-// variable is one of the frame's slots.
+// Jinja2 compiles a template to functions of Python: the root, each macro and call block, the
+// condition of a for. A variable is a local of one of them, named by its name and by how deep its
+// scope lies, so that sibling scopes share it; a function sees those of the functions around it as
+// they are when it runs (Jinja2 3.1.6, compiler.py). When it runs, such a function is a frame, and
+// such a variable is one of the frame's slots.
 
 // A Ref is where a variable lies.
 type Ref struct {
