@@ -1,76 +1,84 @@
 package jinja
 
+import (
+	"github.com/kvindex/kvindex/internal/jinja/builtins"
+	"github.com/kvindex/kvindex/internal/jinja/python"
+	"github.com/kvindex/kvindex/internal/jinja/syntax"
+)
+
+// names are the filters, tests and attributes that templates may use.
+var names = func() *syntax.Names {
+	n := &syntax.Names{Filters: make(map[string]any), Tests: make(map[string]any), Attrs: attrsOf}
+	for name, f := range builtins.Filters {
+		n.Filters[name] = f
+	}
+	for name := range builtins.RefusedFilters {
+		n.Filters[name] = nil
+	}
+	for name, f := range builtins.Tests {
+		n.Tests[name] = f
+	}
+	for name := range builtins.RefusedTests {
+		n.Tests[name] = nil
+	}
+	return n
+}()
+
+func attrsOf(name string) (a syntax.Attrs) {
+	a.Dict, a.Str, a.RefusedOfStr = python.Attrs(name)
+	return a
+}
+
 // Compile makes a Template of a source. It returns an error for a source that Jinja2 refuses,
 // and ErrUnsupported for constructs that this package lacks.
 func Compile(source string) (*Template, error) {
-	root, err := parse(source)
+	tree, err := syntax.Resolve(source, names)
 	if err != nil {
 		return nil, err
 	}
-	r := &resolver{source: source, names: make(map[string]int32), budget: maxNames}
-	t := &Template{source: source, root: root}
-	r.template(t)
-	if r.budget < 0 {
-		return nil, overLimit("too many names in too many blocks")
-	}
-	if r.err != nil {
-		return nil, r.err
-	}
-	t.names = make([]string, len(r.names))
-	t.globals = make([]Value, len(r.names))
-	for name, i := range r.names {
-		v, ok := global(name)
+	t := &Template{source: source, tree: tree, globals: make([]python.Value, len(tree.Names))}
+	for i, name := range tree.Names {
+		v, ok := builtins.Global(name)
 		if !ok {
-			v = missing
+			v = python.Missing
 		}
-		t.names[i], t.globals[i] = name, v
+		t.globals[i] = v
 	}
 	return t, nil
 }
 
-// maxNames bounds the search for the variables of a template.
-const maxNames = 1 << 20
-
-func (r *resolver) template(t *Template) {
-	if r.undeclared(t.root.body, "self")["self"] {
-		r.fail(t.root.pos, unsupported("the variable self"))
-	}
-	in := newRoutine(nil)
-	sym := newSymbols(in, &r.budget)
-	sym.visit(t.root.body)
-	t.scope = r.scope(sym, true)
-	r.stmts(t.root.body, site{sym: sym})
-	t.slots = len(in.slots)
+// WantsParts is [syntax.WantsParts] of the template.
+func (t *Template) WantsParts(loops syntax.ContentLoops) bool {
+	return syntax.WantsParts(t.source, loops)
 }
 
 // Render appends the template, rendered with the variables vars, to dst. With an
 // error it returns dst as it was. A nil env is the zero Env.
-func (t *Template) Render(dst []byte, vars *Dict, env *Env) ([]byte, error) {
+func (t *Template) Render(dst []byte, vars *python.Dict, env *Env) ([]byte, error) {
 	if env == nil {
 		env = &Env{}
 	}
 	if vars == nil {
-		vars = &Dict{}
+		vars = &python.Dict{}
 	}
-	m := newMachine(env, dst[len(dst):])
-	m.source = t.source
-	m.context = make([]Value, len(t.names))
-	for i, name := range t.names {
+	m := &rendering{Machine: *python.NewMachine(env.Limits), source: t.source, context: make([]python.Value, len(t.tree.Names))}
+	m.Now, m.Out = env.Now, dst[len(dst):]
+	for i, name := range t.tree.Names {
 		v, ok := vars.Lookup(name)
 		if !ok {
 			v = t.globals[i]
 		}
 		m.context[i] = v
 	}
-	f, err := m.newFrame(t.slots, nil)
+	f, err := m.newFrame(t.tree.Slots, nil)
 	if err == nil {
-		err = m.enterScope(f, &t.scope)
+		err = m.enterScope(f, &t.tree.Scope)
 	}
 	if err == nil {
-		_, err = m.run(f, t.root.body)
+		_, err = m.run(f, t.tree.Body)
 	}
 	if err != nil {
 		return dst, err
 	}
-	return append(dst, m.out...), nil
+	return append(dst, m.Out...), nil
 }

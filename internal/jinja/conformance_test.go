@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvindex/kvindex/internal/jinja/python"
 	"github.com/kvindex/kvindex/internal/testdata"
 )
 
@@ -36,7 +37,7 @@ func TestConformance(t *testing.T) {
 		for i := range cases.Len() {
 			key, vars := cases.At(i)
 			want, ok := expected[key.(string)]
-			out, err := compiled.Render(nil, vars.(*Dict), env)
+			out, err := compiled.Render(nil, vars.(*python.Dict), env)
 			switch {
 			case !ok || (want.Out == nil) == (want.Err == nil):
 				t.Errorf("%s: %s: nothing is recorded", name, key)
@@ -61,10 +62,10 @@ func TestConformance(t *testing.T) {
 }
 
 // readCases reads the conversations, by name the variables of each.
-func readCases(t *testing.T) *Dict {
+func readCases(t *testing.T) *python.Dict {
 	text, err := os.ReadFile(testdata.Path(t, "conversations", "templates", "cases.json"))
 	must(t, err)
 	cases, err := valueOfJSON(text)
 	must(t, err)
-	return cases.(*Dict)
+	return cases.(*python.Dict)
 }

@@ -6,16 +6,18 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // often is how many times, in a long run, each construct is to occur in programs
 // that both render.
 const often = 1000
 
-// syntax tells of Jinja2's nodes which construct shows that one occurred, or what
+// nodeUses tells of Jinja2's nodes which construct shows that one occurred, or what
 // template has it, starting with "{", if it must be refused. "" marks those that no
 // template of this environment can have.
-var syntax = map[string]string{
+var nodeUses = map[string]string{
 	"Add": "operator:+", "And": "operator:and", "Assign": "statement:set", "AssignBlock": "statement:set block",
 	"Block": "{% block a %}{% endblock %}", "Break": "statement:break", "Call": "call:macro", "CallBlock": "statement:call",
 	"Compare": "operator:==", "Concat": "operator:~", "CondExpr": "expression:if", "Const": "literal:int",
@@ -95,7 +97,7 @@ func expected(names oracleNames) map[string][]string {
 // refusal is the error with which one of the templates is refused here.
 func refusal(templates ...string) error {
 	for _, t := range templates {
-		p := program{template: t, vars: &Dict{}}
+		p := program{template: t, vars: &python.Dict{}}
 		if _, err := p.render(); errors.Is(err, ErrUnsupported) {
 			return err
 		}
@@ -112,7 +114,7 @@ func (c *comparison) reportCoverage(t *testing.T) {
 	}
 	want := expected(c.oracle.names)
 	for _, node := range c.oracle.names.Nodes {
-		use, ok := syntax[node]
+		use, ok := nodeUses[node]
 		switch {
 		case !ok:
 			t.Errorf("the node %s of Jinja2 is not known to this test", node)

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/kvindex/kvindex/internal/jinja/python"
 	"github.com/kvindex/kvindex/internal/testdata"
 )
 
@@ -171,7 +172,7 @@ func (f *failure) String() string {
 	return b.String()
 }
 
-func jsonOf(v Value) string {
+func jsonOf(v python.Value) string {
 	var b bytes.Buffer
 	appendJSON(&b, v)
 	return b.String()

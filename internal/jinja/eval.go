@@ -1,118 +1,112 @@
 package jinja
 
-import "errors"
-
-// locate gives an error that has none the place of the node at which it arose.
-func locate(err error, source string, at pos) error {
-	var e *Error
-	if !errors.As(err, &e) || e.Line > 0 {
-		return err
-	}
-	located := *e
-	located.Line, located.Col = place(source, at)
-	return &located
-}
+import (
+	"github.com/kvindex/kvindex/internal/jinja/builtins"
+	"github.com/kvindex/kvindex/internal/jinja/exception"
+	"github.com/kvindex/kvindex/internal/jinja/python"
+	"github.com/kvindex/kvindex/internal/jinja/syntax"
+)
 
 // eval evaluates an expression.
-func (m *machine) eval(f *frame, e expr) (Value, error) {
+func (m *rendering) eval(f *frame, e syntax.Expr) (python.Value, error) {
 	switch e := e.(type) {
-	case *constExpr:
-		return e.value, nil
-	case *nameExpr:
-		if v := *f.variable(e.ref); !isMissing(v) {
+	case *syntax.ConstExpr:
+		return e.Value, nil
+	case *syntax.NameExpr:
+		if v := *f.variable(e.Ref); !python.IsMissing(v) {
 			return v, nil
 		}
 	}
-	if err := m.step(1); err != nil {
-		return nil, locate(err, m.source, e.at())
+	if err := m.Step(1); err != nil {
+		return nil, syntax.Locate(err, m.source, e.At())
 	}
 	v, err := m.compute(f, e)
 	if err != nil {
-		return nil, locate(err, m.source, e.at())
+		return nil, syntax.Locate(err, m.source, e.At())
 	}
 	return v, nil
 }
 
-func (m *machine) compute(f *frame, e expr) (Value, error) {
+func (m *rendering) compute(f *frame, e syntax.Expr) (python.Value, error) {
 	switch e := e.(type) {
-	case *nameExpr:
-		if err := m.alloc(80); err != nil {
+	case *syntax.NameExpr:
+		if err := m.Alloc(80); err != nil {
 			return nil, err
 		}
 		return unassigned(e)
-	case *getattrExpr:
-		on, err := m.eval(f, e.on)
+	case *syntax.GetattrExpr:
+		on, err := m.eval(f, e.On)
 		if err != nil {
 			return nil, err
 		}
-		if d, ok := on.(*Dict); ok && !e.has.dict {
-			if err := m.scan(lookup * len(e.name)); err != nil {
+		if d, ok := on.(*python.Dict); ok && !e.Has.Dict {
+			if err := m.Scan(python.LookupCost * len(e.Name)); err != nil {
 				return nil, err
 			}
-			if v, ok := d.Lookup(e.name); ok {
+			if v, ok := d.Lookup(e.Name); ok {
 				return v, nil
 			}
 		}
-		return m.getattr(on, e.name)
-	case *getitemExpr:
+		return m.Getattr(on, e.Name)
+	case *syntax.GetitemExpr:
 		return m.evalItem(f, e)
-	case *compareExpr:
+	case *syntax.CompareExpr:
 		return m.evalCompare(f, e)
-	case *callExpr:
+	case *syntax.CallExpr:
 		return m.evalCall(f, e)
-	case *filterExpr:
-		v, err := m.eval(f, e.on)
+	case *syntax.FilterExpr:
+		v, err := m.eval(f, e.On)
 		if err != nil {
 			return nil, err
 		}
 		return m.evalFilter(f, e, v)
-	case *testExpr:
+	case *syntax.TestExpr:
 		return m.evalTest(f, e)
-	case *boolExpr:
+	case *syntax.BoolExpr:
 		return m.evalBool(f, e)
-	case *notExpr:
-		ok, err := m.isTrue(f, e.on)
+	case *syntax.NotExpr:
+		ok, err := m.isTrue(f, e.On)
 		return !ok, err
-	case *condExpr:
+	case *syntax.CondExpr:
 		return m.evalCond(f, e)
-	case *binaryExpr:
-		left, right, err := m.evalBoth(f, e.left, e.right)
+	case *syntax.BinaryExpr:
+		left, right, err := m.evalBoth(f, e.Left, e.Right)
 		if err != nil {
 			return nil, err
 		}
-		return m.binary(e.op, left, right)
-	case *sumExpr:
+		return m.Binary(e.Op, left, right)
+	case *syntax.SumExpr:
 		return m.evalSum(f, e)
-	case *concatExpr:
+	case *syntax.ConcatExpr:
 		return m.evalConcat(f, e)
-	case *unaryExpr:
-		v, err := m.eval(f, e.on)
+	case *syntax.UnaryExpr:
+		v, err := m.eval(f, e.On)
 		if err != nil {
 			return nil, err
 		}
-		return m.unary(e.op, v)
-	case *listExpr:
-		items, err := m.evalItems(f, e.items)
-		return &List{Items: items}, err
-	case *tupleExpr:
-		items, err := m.evalItems(f, e.items)
-		return &Tuple{Items: items}, err
-	case *dictExpr:
+		return m.Unary(e.Op, v)
+	case *syntax.ListExpr:
+		items, err := m.evalItems(f, e.Items)
+		return &python.List{Items: items}, err
+	case *syntax.TupleExpr:
+		items, err := m.evalItems(f, e.Items)
+		return &python.Tuple{Items: items}, err
+	case *syntax.DictExpr:
 		return m.evalDict(f, e)
 	}
-	return nil, unsupported("this expression")
+	return nil, exception.Unsupported("this expression")
 }
 
 // unassigned returns the value of a variable without one.
-func unassigned(e *nameExpr) (Value, error) {
-	if e.ref.sure {
+func unassigned(e *syntax.NameExpr) (python.Value, error) {
+	if e.Ref.Sure {
 		// There Jinja2 prints "missing", an object of its own.
-		return nil, unsupported("the variable %s of a block that has ended", e.name)
+		return nil, exception.Unsupported("the variable %s of a block that has ended", e.Name)
 	}
-	return &Undefined{Name: e.name, Of: missing}, nil
+	return &python.Undefined{Name: e.Name, Of: python.Missing}, nil
 }
 
-func (m *machine) evalBoth(f *frame, a, b expr) (x, y Value, err error) {
+func (m *rendering) evalBoth(f *frame, a, b syntax.Expr) (x, y python.Value, err error) {
 	if x, err = m.eval(f, a); err == nil {
 		y, err = m.eval(f, b)
 	}
@@ -120,50 +114,50 @@ func (m *machine) evalBoth(f *frame, a, b expr) (x, y Value, err error) {
 }
 
 // isTrue returns the truth of an expression.
-func (m *machine) isTrue(f *frame, e expr) (bool, error) {
+func (m *rendering) isTrue(f *frame, e syntax.Expr) (bool, error) {
 	switch e := e.(type) {
-	case *boolExpr:
-		ok, err := m.isTrue(f, e.left)
+	case *syntax.BoolExpr:
+		ok, err := m.isTrue(f, e.Left)
 		if err == nil {
-			err = m.scan(stepParts / 4)
+			err = m.Scan(python.StepParts / 4)
 		}
-		if err != nil || ok != e.and {
+		if err != nil || ok != e.And {
 			return ok, err
 		}
-		return m.isTrue(f, e.right)
-	case *notExpr:
-		ok, err := m.isTrue(f, e.on)
+		return m.isTrue(f, e.Right)
+	case *syntax.NotExpr:
+		ok, err := m.isTrue(f, e.On)
 		if err == nil {
-			err = m.scan(stepParts / 4)
+			err = m.Scan(python.StepParts / 4)
 		}
 		return !ok, err
 	}
 	v, err := m.look(f, e)
-	if err != nil || isMissing(v) {
+	if err != nil || python.IsMissing(v) {
 		return false, err
 	}
 	if b, ok := v.(bool); ok {
 		return b, nil
 	}
-	return m.truth(v)
+	return m.Truth(v)
 }
 
-// look is eval, but it may return missing where that makes an Undefined.
-func (m *machine) look(f *frame, e expr) (Value, error) {
-	var on expr
+// look is eval, but it may return python.Missing where that makes an Undefined.
+func (m *rendering) look(f *frame, e syntax.Expr) (python.Value, error) {
+	var on syntax.Expr
 	var name string
-	var has attrOf
+	var has syntax.Attrs
 	item := false
 	switch e := e.(type) {
-	case *nameExpr:
-		if !e.ref.sure {
-			return *f.variable(e.ref), nil
+	case *syntax.NameExpr:
+		if !e.Ref.Sure {
+			return *f.variable(e.Ref), nil
 		}
-	case *getattrExpr:
-		on, name, has = e.on, e.name, e.has
-	case *getitemExpr:
-		if e.name != "" {
-			on, name, has, item = e.on, e.name, e.has, true
+	case *syntax.GetattrExpr:
+		on, name, has = e.On, e.Name, e.Has
+	case *syntax.GetitemExpr:
+		if e.Name != "" {
+			on, name, has, item = e.On, e.Name, e.Has, true
 		}
 	}
 	if on == nil {
@@ -171,45 +165,45 @@ func (m *machine) look(f *frame, e expr) (Value, error) {
 	}
 	v, err := m.eval(f, on)
 	if err == nil {
-		err = m.scan(stepParts + lookup*len(name))
+		err = m.Scan(python.StepParts + python.LookupCost*len(name))
 	}
 	if err != nil {
 		return nil, err
 	}
 	switch v := v.(type) {
-	case *Dict:
-		if item || !has.dict {
+	case *python.Dict:
+		if item || !has.Dict {
 			if v, ok := v.Lookup(name); ok {
 				return v, nil
 			}
 		}
-		if !has.dict {
-			return missing, nil
+		if !has.Dict {
+			return python.Missing, nil
 		}
 	case string:
-		if !has.str {
-			return missing, nil
+		if !has.Str {
+			return python.Missing, nil
 		}
 	}
 	if item {
-		v, err = m.getitem(v, name)
+		v, err = m.Getitem(v, name)
 	} else {
-		v, err = m.getattr(v, name)
+		v, err = m.Getattr(v, name)
 	}
 	if err != nil {
-		err = locate(err, m.source, e.at())
+		err = syntax.Locate(err, m.source, e.At())
 	}
 	return v, err
 }
 
-func (m *machine) evalItems(f *frame, list []expr) ([]Value, error) {
-	if err := m.alloc(16*len(list) + 24); err != nil {
+func (m *rendering) evalItems(f *frame, list []syntax.Expr) ([]python.Value, error) {
+	if err := m.Alloc(16*len(list) + 24); err != nil {
 		return nil, err
 	}
-	if err := m.step(len(list) / 4); err != nil {
+	if err := m.Step(len(list) / 4); err != nil {
 		return nil, err
 	}
-	items := make([]Value, len(list))
+	items := make([]python.Value, len(list))
 	for i, e := range list {
 		v, err := m.eval(f, e)
 		if err != nil {
@@ -220,43 +214,43 @@ func (m *machine) evalItems(f *frame, list []expr) ([]Value, error) {
 	return items, nil
 }
 
-func (m *machine) evalDict(f *frame, e *dictExpr) (Value, error) {
-	d := &Dict{}
-	for i := range e.keys {
-		key, value, err := m.evalBoth(f, e.keys[i], e.values[i])
+func (m *rendering) evalDict(f *frame, e *syntax.DictExpr) (python.Value, error) {
+	d := &python.Dict{}
+	for i := range e.Keys {
+		key, value, err := m.evalBoth(f, e.Keys[i], e.Values[i])
 		if err == nil {
-			err = d.set(m, key, value)
+			err = d.SetValue(&m.Machine, key, value)
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
-	return d, m.alloc(48)
+	return d, m.Alloc(48)
 }
 
-func (m *machine) evalItem(f *frame, e *getitemExpr) (Value, error) {
-	on, err := m.eval(f, e.on)
+func (m *rendering) evalItem(f *frame, e *syntax.GetitemExpr) (python.Value, error) {
+	on, err := m.eval(f, e.On)
 	if err != nil {
 		return nil, err
 	}
-	if d, ok := on.(*Dict); ok && e.name != "" {
-		if err := m.scan(lookup * len(e.name)); err != nil {
+	if d, ok := on.(*python.Dict); ok && e.Name != "" {
+		if err := m.Scan(python.LookupCost * len(e.Name)); err != nil {
 			return nil, err
 		}
-		if v, ok := d.Lookup(e.name); ok {
+		if v, ok := d.Lookup(e.Name); ok {
 			return v, nil
 		}
 	}
-	s, ok := e.key.(*sliceExpr)
+	s, ok := e.Key.(*syntax.SliceExpr)
 	if !ok {
-		key, err := m.eval(f, e.key)
+		key, err := m.eval(f, e.Key)
 		if err != nil {
 			return nil, err
 		}
-		return m.getitem(on, key)
+		return m.Getitem(on, key)
 	}
-	var bounds [3]Value
-	for i, b := range [...]expr{s.start, s.stop, s.step} {
+	var bounds [3]python.Value
+	for i, b := range [...]syntax.Expr{s.Start, s.Stop, s.Step} {
 		if b == nil {
 			continue
 		}
@@ -264,52 +258,52 @@ func (m *machine) evalItem(f *frame, e *getitemExpr) (Value, error) {
 			return nil, err
 		}
 	}
-	return m.slice(on, bounds[0], bounds[1], bounds[2])
+	return m.Slice(on, bounds[0], bounds[1], bounds[2])
 }
 
-func (m *machine) evalBool(f *frame, e *boolExpr) (Value, error) {
-	left, err := m.eval(f, e.left)
+func (m *rendering) evalBool(f *frame, e *syntax.BoolExpr) (python.Value, error) {
+	left, err := m.eval(f, e.Left)
 	if err != nil {
 		return nil, err
 	}
-	ok, err := m.truth(left)
-	if err != nil || ok != e.and {
+	ok, err := m.Truth(left)
+	if err != nil || ok != e.And {
 		return left, err
 	}
-	return m.eval(f, e.right)
+	return m.eval(f, e.Right)
 }
 
-func (m *machine) evalCond(f *frame, e *condExpr) (Value, error) {
-	ok, err := m.isTrue(f, e.test)
+func (m *rendering) evalCond(f *frame, e *syntax.CondExpr) (python.Value, error) {
+	ok, err := m.isTrue(f, e.Test)
 	switch {
 	case err != nil:
 		return nil, err
 	case ok:
-		return m.eval(f, e.then)
-	case e.els != nil:
-		return m.eval(f, e.els)
+		return m.eval(f, e.Then)
+	case e.Els != nil:
+		return m.eval(f, e.Els)
 	}
-	return &Undefined{Message: "the inline if-expression evaluated to false and no else section was defined.", Of: missing}, nil
+	return &python.Undefined{Message: "the inline if-expression evaluated to false and no else section was defined.", Of: python.Missing}, nil
 }
 
-func (m *machine) evalCompare(f *frame, e *compareExpr) (Value, error) {
-	if op := e.rest[0].op; len(e.rest) == 1 && (op == "==" || op == "!=") {
-		ok, err := m.evalEqual(f, e.first, e.rest[0].on)
+func (m *rendering) evalCompare(f *frame, e *syntax.CompareExpr) (python.Value, error) {
+	if op := e.Rest[0].Op; len(e.Rest) == 1 && (op == "==" || op == "!=") {
+		ok, err := m.evalEqual(f, e.First, e.Rest[0].On)
 		return ok == (op == "=="), err
 	}
-	left, err := m.eval(f, e.first)
+	left, err := m.eval(f, e.First)
 	if err != nil {
 		return nil, err
 	}
-	for i := range e.rest {
-		if err := m.step(1); err != nil {
+	for i := range e.Rest {
+		if err := m.Step(1); err != nil {
 			return nil, err
 		}
-		right, err := m.eval(f, e.rest[i].on)
+		right, err := m.eval(f, e.Rest[i].On)
 		if err != nil {
 			return nil, err
 		}
-		ok, err := m.compare(e.rest[i].op, left, right)
+		ok, err := m.compare(e.Rest[i].Op, left, right)
 		if err != nil || !ok {
 			return false, err
 		}
@@ -319,7 +313,7 @@ func (m *machine) evalCompare(f *frame, e *compareExpr) (Value, error) {
 }
 
 // evalEqual evaluates "a == b". All Undefineds are equal, and to nothing else.
-func (m *machine) evalEqual(f *frame, a, b expr) (bool, error) {
+func (m *rendering) evalEqual(f *frame, a, b syntax.Expr) (bool, error) {
 	x, err := m.look(f, a)
 	if err != nil {
 		return false, err
@@ -330,44 +324,44 @@ func (m *machine) evalEqual(f *frame, a, b expr) (bool, error) {
 	}
 	if s, ok := x.(string); ok {
 		if t, ok := y.(string); ok {
-			return s == t, m.scan(2 * min(len(s), len(t)))
+			return s == t, m.Scan(2 * min(len(s), len(t)))
 		}
 	}
-	if isMissing(x) {
+	if python.IsMissing(x) {
 		x, y = y, x
 	}
-	if isMissing(y) {
-		_, undefined := x.(*Undefined)
-		return undefined || isMissing(x), nil
+	if python.IsMissing(y) {
+		_, undefined := x.(*python.Undefined)
+		return undefined || python.IsMissing(x), nil
 	}
-	return m.equal(x, y)
+	return m.Equal(x, y)
 }
 
-func (m *machine) compare(op string, a, b Value) (bool, error) {
+func (m *rendering) compare(op string, a, b python.Value) (bool, error) {
 	switch op {
 	case "==":
-		return m.equal(a, b)
+		return m.Equal(a, b)
 	case "!=":
-		ok, err := m.equal(a, b)
+		ok, err := m.Equal(a, b)
 		return !ok, err
 	case "in":
-		return m.contains(a, b)
+		return m.Contains(a, b)
 	case "not in":
-		ok, err := m.contains(a, b)
+		ok, err := m.Contains(a, b)
 		return !ok, err
 	}
-	return m.less(op, a, b)
+	return m.Less(op, a, b)
 }
 
 // evalSum evaluates "a + b + c ...". The strings that it begins with are joined
 // above the output, to be copied once.
-func (m *machine) evalSum(f *frame, e *sumExpr) (Value, error) {
-	mark := len(m.out)
+func (m *rendering) evalSum(f *frame, e *syntax.SumExpr) (python.Value, error) {
+	mark := len(m.Out)
 	last, err := m.sum(f, e, mark)
-	if err != nil || len(m.out) == mark {
+	if err != nil || len(m.Out) == mark {
 		return last, err
 	}
-	if err := m.write(last.(string)); err != nil {
+	if err := m.Write(last.(string)); err != nil {
 		return nil, err
 	}
 	return m.captured(mark)
@@ -375,24 +369,24 @@ func (m *machine) evalSum(f *frame, e *sumExpr) (Value, error) {
 
 // sum writes the strings that a sum begins with and returns what is to be added to
 // them: if any was written the last string, else the sum.
-func (m *machine) sum(f *frame, e *sumExpr, mark int) (Value, error) {
-	sum, err := m.eval(f, e.items[0])
-	for _, item := range e.items[1:] {
+func (m *rendering) sum(f *frame, e *syntax.SumExpr, mark int) (python.Value, error) {
+	sum, err := m.eval(f, e.Items[0])
+	for _, item := range e.Items[1:] {
 		if err != nil {
 			return nil, err
 		}
-		var v Value
+		var v python.Value
 		if v, err = m.eval(f, item); err != nil {
 			return nil, err
 		}
 		if s, ok := sum.(string); ok {
 			if _, ok := v.(string); ok {
-				err = m.write(s)
+				err = m.Write(s)
 				sum = v
 				continue
 			}
-			if len(m.out) > mark {
-				if err := m.write(s); err != nil {
+			if len(m.Out) > mark {
+				if err := m.Write(s); err != nil {
 					return nil, err
 				}
 				if sum, err = m.captured(mark); err != nil {
@@ -400,23 +394,23 @@ func (m *machine) sum(f *frame, e *sumExpr, mark int) (Value, error) {
 				}
 			}
 		}
-		sum, err = m.binary("+", sum, v)
+		sum, err = m.Binary("+", sum, v)
 	}
 	return sum, err
 }
 
 // captured takes what was written since mark off the output.
-func (m *machine) captured(mark int) (Value, error) {
-	if err := m.alloc(len(m.out) - mark + 16); err != nil {
+func (m *rendering) captured(mark int) (python.Value, error) {
+	if err := m.Alloc(len(m.Out) - mark + 16); err != nil {
 		return nil, err
 	}
-	s := string(m.out[mark:])
-	m.out = m.out[:mark]
+	s := string(m.Out[mark:])
+	m.Out = m.Out[:mark]
 	return s, nil
 }
 
-func (m *machine) evalConcat(f *frame, e *concatExpr) (Value, error) {
-	mark := len(m.out)
+func (m *rendering) evalConcat(f *frame, e *syntax.ConcatExpr) (python.Value, error) {
+	mark := len(m.Out)
 	if err := m.printConcat(f, e); err != nil {
 		return nil, err
 	}
@@ -425,13 +419,13 @@ func (m *machine) evalConcat(f *frame, e *concatExpr) (Value, error) {
 
 // printConcat writes "a ~ b ~ c": all are evaluated before the first is made a
 // string.
-func (m *machine) printConcat(f *frame, e *concatExpr) error {
-	if err := m.step(len(e.items) / 2); err != nil {
+func (m *rendering) printConcat(f *frame, e *syntax.ConcatExpr) error {
+	if err := m.Step(len(e.Items) / 2); err != nil {
 		return err
 	}
-	var few [8]Value
+	var few [8]python.Value
 	items := few[:0]
-	for _, item := range e.items {
+	for _, item := range e.Items {
 		v, err := m.eval(f, item)
 		if err != nil {
 			return err
@@ -446,49 +440,51 @@ func (m *machine) printConcat(f *frame, e *concatExpr) error {
 	return nil
 }
 
-func (m *machine) evalFilter(f *frame, e *filterExpr, v Value) (Value, error) {
-	args, err := m.evalArgs(f, &e.args)
+func (m *rendering) evalFilter(f *frame, e *syntax.FilterExpr, v python.Value) (python.Value, error) {
+	args, err := m.evalArgs(f, &e.Args)
 	if err != nil {
 		return nil, err
 	}
-	if e.fn == nil {
-		return nil, raise("TemplateRuntimeError", "No filter named '%s' found.", e.name)
+	fn, ok := e.Fn.(builtins.Filter)
+	if !ok {
+		return nil, exception.New("TemplateRuntimeError", "No filter named '%s' found.", e.Name)
 	}
-	if err := m.step(2); err != nil {
+	if err := m.Step(2); err != nil {
 		return nil, err
 	}
-	return e.fn(m, v, args)
+	return fn(&m.Machine, v, args)
 }
 
-func (m *machine) evalTest(f *frame, e *testExpr) (Value, error) {
-	if e.args.none() && (e.name == "defined" || e.name == "undefined") {
-		v, err := m.look(f, e.on)
-		_, undefined := v.(*Undefined)
-		return (undefined || isMissing(v)) == (e.name == "undefined"), err
+func (m *rendering) evalTest(f *frame, e *syntax.TestExpr) (python.Value, error) {
+	if e.Args.None() && (e.Name == "defined" || e.Name == "undefined") {
+		v, err := m.look(f, e.On)
+		_, undefined := v.(*python.Undefined)
+		return (undefined || python.IsMissing(v)) == (e.Name == "undefined"), err
 	}
-	v, err := m.eval(f, e.on)
+	v, err := m.eval(f, e.On)
 	if err != nil {
 		return nil, err
 	}
-	args, err := m.evalArgs(f, &e.args)
+	args, err := m.evalArgs(f, &e.Args)
 	if err != nil {
 		return nil, err
 	}
-	if e.fn == nil {
-		return nil, raise("TemplateRuntimeError", "No test named '%s' found.", e.name)
+	fn, ok := e.Fn.(builtins.Test)
+	if !ok {
+		return nil, exception.New("TemplateRuntimeError", "No test named '%s' found.", e.Name)
 	}
-	return e.fn(m, v, args)
+	return fn(&m.Machine, v, args)
 }
 
-func (m *machine) evalCall(f *frame, e *callExpr) (Value, error) {
-	if fn, ok := e.fn.(*getattrExpr); ok {
+func (m *rendering) evalCall(f *frame, e *syntax.CallExpr) (python.Value, error) {
+	if fn, ok := e.Fn.(*syntax.GetattrExpr); ok {
 		return m.evalMethod(f, e, fn)
 	}
-	fn, err := m.eval(f, e.fn)
+	fn, err := m.eval(f, e.Fn)
 	if err != nil {
 		return nil, err
 	}
-	args, err := m.evalArgs(f, &e.args)
+	args, err := m.evalArgs(f, &e.Args)
 	if err != nil {
 		return nil, err
 	}
@@ -497,35 +493,35 @@ func (m *machine) evalCall(f *frame, e *callExpr) (Value, error) {
 
 // evalMethod evaluates on.name(args). To look a method up has no effect on these
 // types, so that it may come behind the arguments.
-func (m *machine) evalMethod(f *frame, e *callExpr, fn *getattrExpr) (Value, error) {
-	on, err := m.eval(f, fn.on)
+func (m *rendering) evalMethod(f *frame, e *syntax.CallExpr, fn *syntax.GetattrExpr) (python.Value, error) {
+	on, err := m.eval(f, fn.On)
 	if err != nil {
 		return nil, err
 	}
 	late := false
 	switch on.(type) {
-	case string, *Dict, *List:
+	case string, *python.Dict, *python.List:
 		late = true
 	}
-	var method Value
+	var method python.Value
 	if !late {
-		if method, err = m.getattr(on, fn.name); err != nil {
-			return nil, locate(err, m.source, fn.pos)
+		if method, err = m.Getattr(on, fn.Name); err != nil {
+			return nil, syntax.Locate(err, m.source, fn.Pos)
 		}
 	}
-	args, err := m.evalArgs(f, &e.args)
+	args, err := m.evalArgs(f, &e.Args)
 	if err != nil {
 		return nil, err
 	}
 	if late {
-		if err := m.step(2); err != nil {
+		if err := m.Step(2); err != nil {
 			return nil, err
 		}
-		v, ok, err := m.callMethod(on, fn.name, args)
+		v, ok, err := m.CallMethod(on, fn.Name, args)
 		if ok || err != nil {
 			return v, err
 		}
-		if method, err = m.getattr(on, fn.name); err != nil {
+		if method, err = m.Getattr(on, fn.Name); err != nil {
 			return nil, err
 		}
 	}
@@ -533,42 +529,42 @@ func (m *machine) evalMethod(f *frame, e *callExpr, fn *getattrExpr) (Value, err
 }
 
 // call calls a value.
-func (m *machine) call(fn Value, args arguments) (Value, error) {
-	c, ok := fn.(callable)
+func (m *rendering) call(fn python.Value, args python.Arguments) (python.Value, error) {
+	c, ok := fn.(python.Callable)
 	if !ok {
-		if u, ok := fn.(*Undefined); ok {
-			return nil, u.fail()
+		if u, ok := fn.(*python.Undefined); ok {
+			return nil, u.Fail()
 		}
-		return nil, raise("TypeError", "'%s' object is not callable", typeName(fn))
+		return nil, exception.New("TypeError", "'%s' object is not callable", python.TypeName(fn))
 	}
-	if err := m.enter(); err != nil {
+	if err := m.Enter(); err != nil {
 		return nil, err
 	}
-	v, err := c.call(m, args)
-	m.leave()
+	v, err := c.Call(&m.Machine, args)
+	m.Leave()
 	return v, err
 }
 
 // evalArgs evaluates arguments, in Python's order.
-func (m *machine) evalArgs(f *frame, a *argExprs) (arguments, error) {
-	var args arguments
+func (m *rendering) evalArgs(f *frame, a *syntax.ArgExprs) (python.Arguments, error) {
+	var args python.Arguments
 	var err error
-	if len(a.list) > 0 {
-		if args.list, err = m.evalItems(f, a.list); err != nil {
+	if len(a.List) > 0 {
+		if args.List, err = m.evalItems(f, a.List); err != nil {
 			return args, err
 		}
 	}
-	if len(a.named) > 0 {
-		if err := m.alloc(32 * len(a.named)); err != nil {
+	if len(a.Named) > 0 {
+		if err := m.Alloc(32 * len(a.Named)); err != nil {
 			return args, err
 		}
-		args.named = make([]argument, len(a.named))
-		for i := range a.named {
-			v, err := m.eval(f, a.named[i].value)
+		args.Named = make([]python.Argument, len(a.Named))
+		for i := range a.Named {
+			v, err := m.eval(f, a.Named[i].Value)
 			if err != nil {
 				return args, err
 			}
-			args.named[i] = argument{a.named[i].name, v}
+			args.Named[i] = python.Argument{Name: a.Named[i].Name, Value: v}
 		}
 	}
 	return args, nil

@@ -6,9 +6,11 @@ import (
 	"math/big"
 	"strings"
 	"testing"
+
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
-func render(source string, vars *Dict, env *Env) (string, error) {
+func render(source string, vars *python.Dict, env *Env) (string, error) {
 	t, err := Compile(source)
 	if err != nil {
 		return "", err
@@ -59,7 +61,7 @@ func TestUnsupportedAtCompile(t *testing.T) {
 }
 
 func TestUnsupportedAtRender(t *testing.T) {
-	vars := &Dict{}
+	vars := &python.Dict{}
 	vars.Set("n", int64(1))
 	vars.Set("nan", math.NaN())
 	vars.Set("big", new(big.Int).Lsh(big.NewInt(1), 64))
@@ -95,23 +97,43 @@ func TestUnsupportedAtRender(t *testing.T) {
 func TestOwnLimits(t *testing.T) {
 	for _, c := range []struct {
 		source string
-		limits Limits
+		limits python.Limits
 	}{
-		{"{{ 'abc' }}", Limits{Output: 2}},
-		{"{% set a = [1] %}{{ a }}", Limits{Output: 2}},
-		{"{% for i in [1, 2, 3] %}{% endfor %}", Limits{Steps: 3}},
-		{"{% set a = 'b' * 99999 %}{% if a|length %}{% endif %}", Limits{Steps: 100}},
-		{"{% set a = '1' * 99999 %}{% if a.isdigit() %}{% endif %}", Limits{Steps: 10_000}},
-		{"{% set a = 'b' * 99999 %}{% set b = a ~ a %}", Limits{Steps: 1500}},
-		{"{% set a = '<' * 99999 %}{% set b = a|replace('<', '&lt;') %}", Limits{Memory: 200_000}},
-		{"{% macro f(n) %}{{ f(n - 1) if n }}{% endmacro %}{{ f(3) }}", Limits{Depth: 3}},
-		{"{% set a %}{{ nobody }}" + strings.Repeat("a", 1000) + "{% endset %}", Limits{Memory: 900}},
+		{"{{ 'abc' }}", python.Limits{Output: 2}},
+		{"{% set a = [1] %}{{ a }}", python.Limits{Output: 2}},
+		{"{% for i in [1, 2, 3] %}{% endfor %}", python.Limits{Steps: 3}},
+		{"{% set a = 'b' * 99999 %}{% if a|length %}{% endif %}", python.Limits{Steps: 100}},
+		{"{% set a = '1' * 99999 %}{% if a.isdigit() %}{% endif %}", python.Limits{Steps: 10_000}},
+		{"{% set a = 'b' * 99999 %}{% set b = a ~ a %}", python.Limits{Steps: 1500}},
+		{"{% set a = '<' * 99999 %}{% set b = a|replace('<', '&lt;') %}", python.Limits{Memory: 200_000}},
+		{"{% macro f(n) %}{{ f(n - 1) if n }}{% endmacro %}{{ f(3) }}", python.Limits{Depth: 3}},
+		{"{% set a %}{{ nobody }}" + strings.Repeat("a", 1000) + "{% endset %}", python.Limits{Memory: 900}},
 	} {
 		if _, err := render(c.source, nil, &Env{Limits: c.limits}); !errors.Is(err, ErrLimit) {
 			t.Errorf("%q with %+v: error %v, want one that is ErrLimit", c.source, c.limits, err)
 		}
 		if _, err := render(c.source, nil, nil); err != nil {
 			t.Errorf("%q: error %v", c.source, err)
+		}
+	}
+}
+
+func TestRefusedTemplates(t *testing.T) {
+	for _, template := range []string{
+		"{{ ''|urlize if x }}", "{{ ['']|map('pprint')|list }}", "{{ ['']|select('upper')|list }}", "{{ lipsum() }}", "{{ cycler(1) }}", "{{ joiner() }}", "{% if x %}{{ x.swapcase() }}{% endif %}",
+		"{{ ''['encode']() }}", "{{ (''|safe).striptags() }}", "{{ (1).real }}", "{{ range(3).stop }}", "{{ {}.keys().isdisjoint([]) }}", "{{ '1'|int(base=16) }}",
+		"{{ 'a'|indent('>'|safe) }}", "{{ ('a'|safe).join([]) }}", "{{ namespace() }}", "{{ [namespace()] }}", "{{ '%s'|format(a=1) }}", "{{ 'a' is sameas 'a' }}", "{{ ('a'|safe)['replace']('a', 'b') }}",
+		"{{ '%x' % 1 }}", "{{ '%+d' % 1 }}", "{{ '%(a)s' % {'a': 1} }}", "{{ '%.3s' % 'a' }}", "{{ '%s'|safe % 1 }}", "{{ '%f' % 1.5 }}", "{{ '%5s' % 1 }}", "{{ '%d' % 1.5 }}", "{{ '%' % 1 }}",
+		"{{ '{!r}'.format(1) }}", "{{ '{a.b}'.format(a=1) }}", "{{ '{[0]}'.format([1]) }}", "{{ '{:x}'.format(1) }}", "{{ '{:d}'.format(1.5) }}", "{{ '{:5s}'.format('a') }}", "{{ '{0}'.format('a') }}", "{{ '{:{}}'.format(1, 2) }}",
+		"{{ strftime_now('%^a') }}", "{{ strftime_now('%5d') }}", "{{ strftime_now('%Q') }}", "{{ strftime_now('%') }}", "{{ strftime_now('%-f') }}", "{{ strftime_now('%c') }}", "{{ strftime_now('%-') }}",
+	} {
+		if _, err := render(template, nil, nil); !errors.Is(err, ErrUnsupported) {
+			t.Errorf("%s: %v", template, err)
+		}
+	}
+	for _, template := range []string{"{{ x|urlize if x }}", "{% if x %}{{ x|map('upper')|unique }}{% endif %}", "{% if x %}{% if x is lower %}{% endif %}{% endif %}", "{% if x %}{{ x.translate({}) }}{% endif %}"} {
+		if _, err := Compile(template); !errors.Is(err, ErrUnsupported) {
+			t.Errorf("%s: %v when it is loaded", template, err)
 		}
 	}
 }

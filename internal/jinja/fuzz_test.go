@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/internal/cputime"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // seedTemplates are random programs for the native fuzzers to start from.
@@ -29,7 +30,7 @@ func FuzzRender(f *testing.F) {
 	for i, t := range seedTemplates() {
 		f.Add(t, uint64(i))
 	}
-	limits := Limits{Steps: 20_000, Depth: 50, Output: 10_000, Memory: 1 << 20}
+	limits := python.Limits{Steps: 20_000, Depth: 50, Output: 10_000, Memory: 1 << 20}
 	f.Fuzz(func(t *testing.T, source string, seed uint64) {
 		var e *Error
 		compiled, err := Compile(source)

@@ -1,6 +1,10 @@
 package jinja
 
-import "math/rand/v2"
+import (
+	"math/rand/v2"
+
+	"github.com/kvindex/kvindex/internal/jinja/python"
+)
 
 // generateConversation makes the i-th conversation of a seed for a real template.
 func generateConversation(template string, seed, i uint64, old bool) *program {
@@ -11,17 +15,17 @@ func generateConversation(template string, seed, i uint64, old bool) *program {
 	return &program{template: template, vars: g.conversation()}
 }
 
-func (g *generator) conversation() *Dict {
-	d := &Dict{}
+func (g *generator) conversation() *python.Dict {
+	d := &python.Dict{}
 	d.Set("messages", g.chat())
 	d.Set("add_generation_prompt", g.chance(600))
 	d.Set("tools", nil)
 	if g.chance(400) {
-		d.Set("tools", g.listOf(func() Value { return g.tool() }))
+		d.Set("tools", g.listOf(func() python.Value { return g.tool() }))
 	}
 	d.Set("documents", nil)
 	if g.chance(100) {
-		d.Set("documents", g.listOf(func() Value { return fields("title", g.text(), "text", g.words()) }))
+		d.Set("documents", g.listOf(func() python.Value { return fields("title", g.text(), "text", g.words()) }))
 	}
 	for _, token := range []string{"bos_token", "eos_token", "unk_token", "pad_token"} {
 		if g.chance(900) {
@@ -36,8 +40,8 @@ func (g *generator) conversation() *Dict {
 	return d
 }
 
-func fields(keysAndValues ...Value) *Dict {
-	d := &Dict{}
+func fields(keysAndValues ...python.Value) *python.Dict {
+	d := &python.Dict{}
 	for i := 0; i < len(keysAndValues); i += 2 {
 		d.Set(keysAndValues[i].(string), keysAndValues[i+1])
 	}
@@ -45,8 +49,8 @@ func fields(keysAndValues ...Value) *Dict {
 }
 
 // chat is messages: mostly in an order that templates take.
-func (g *generator) chat() *List {
-	l := &List{}
+func (g *generator) chat() *python.List {
+	l := &python.List{}
 	if g.chance(500) {
 		l.Items = append(l.Items, fields("role", g.pick("system", "system", "system", "developer"), "content", g.content()))
 	}
@@ -66,7 +70,7 @@ func (g *generator) chat() *List {
 }
 
 // answer adds a message of the assistant, with the answers of the tools it calls.
-func (g *generator) answer(l *List, m *Dict) {
+func (g *generator) answer(l *python.List, m *python.Dict) {
 	l.Items = append(l.Items, m)
 	if g.chance(150) {
 		m.Set(g.pick("reasoning_content", "reasoning", "thinking"), g.text())
@@ -80,10 +84,10 @@ func (g *generator) answer(l *List, m *Dict) {
 	if g.chance(500) {
 		m.Set("content", nil)
 	}
-	calls := &List{}
+	calls := &python.List{}
 	for range 1 + g.rng.IntN(2) {
 		id := g.pick("call_1", "abcdef123", "x", "functions.f:0")
-		var arguments Value = g.dictOf(func() Value { return g.json(2) })
+		var arguments python.Value = g.dictOf(func() python.Value { return g.json(2) })
 		if g.chance(200) {
 			arguments = jsonOf(arguments)
 		}
@@ -97,14 +101,14 @@ func (g *generator) answer(l *List, m *Dict) {
 	m.Set("tool_calls", calls)
 }
 
-func (g *generator) content() Value {
+func (g *generator) content() python.Value {
 	switch n := g.rng.IntN(20); {
 	case n == 0:
 		return ""
 	case n == 1:
 		return nil
 	case n < 4:
-		return g.listOf(func() Value {
+		return g.listOf(func() python.Value {
 			if g.chance(200) {
 				return fields("type", g.pick("image", "image_url", "video", "audio"))
 			}
@@ -117,7 +121,7 @@ func (g *generator) content() Value {
 }
 
 // tool is a tool with a schema of its parameters.
-func (g *generator) tool() *Dict {
+func (g *generator) tool() *python.Dict {
 	f := fields("name", g.word())
 	if g.chance(900) {
 		f.Set("description", g.text())
@@ -134,16 +138,16 @@ func (g *generator) tool() *Dict {
 	return fields("type", "function", "function", f)
 }
 
-func (g *generator) schema(depth int) *Dict {
+func (g *generator) schema(depth int) *python.Dict {
 	d := fields("type", g.pick("string", "integer", "number", "boolean"))
 	if g.chance(100) {
-		d.Set("type", &List{Items: []Value{"string", "null"}})
+		d.Set("type", &python.List{Items: []python.Value{"string", "null"}})
 	}
 	if depth > 0 && g.chance(600) {
 		d.Set("type", "object")
-		d.Set("properties", g.dictOf(func() Value { return g.schema(depth - 1) }))
+		d.Set("properties", g.dictOf(func() python.Value { return g.schema(depth - 1) }))
 		if g.chance(600) {
-			d.Set("required", g.listOf(func() Value { return g.key() }))
+			d.Set("required", g.listOf(func() python.Value { return g.key() }))
 		}
 	} else if depth > 0 && g.chance(200) {
 		d.Set("type", "array")
@@ -153,13 +157,13 @@ func (g *generator) schema(depth int) *Dict {
 		d.Set("description", g.text())
 	}
 	if g.chance(150) {
-		d.Set("enum", g.listOf(func() Value { return g.json(0) }))
+		d.Set("enum", g.listOf(func() python.Value { return g.json(0) }))
 	}
 	if g.chance(150) {
 		d.Set("default", g.json(1))
 	}
 	if g.chance(50) {
-		d.Set("oneOf", g.listOf(func() Value { return g.schema(0) }))
+		d.Set("oneOf", g.listOf(func() python.Value { return g.schema(0) }))
 	}
 	return d
 }

@@ -10,12 +10,14 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // A program is a random template with the variables it is rendered with.
 type program struct {
 	template string
-	vars     *Dict
+	vars     *python.Dict
 	uses     map[string]int // constructs of it, such as "filter:upper"
 }
 
@@ -101,9 +103,9 @@ func (g *generator) use(construct string) { g.uses[construct]++ }
 func (g *generator) pick(choices ...string) string { return choices[g.rng.IntN(len(choices))] }
 
 // variables makes those of the rendering and binds them.
-func (g *generator) variables() *Dict {
-	d := &Dict{}
-	add := func(name, typ string, v Value) {
+func (g *generator) variables() *python.Dict {
+	d := &python.Dict{}
+	add := func(name, typ string, v python.Value) {
 		d.Set(name, v)
 		g.names = append(g.names, binding{name, typ})
 	}
@@ -118,37 +120,37 @@ func (g *generator) variables() *Dict {
 	add("yes", "bool", true)
 	add("no", "bool", false)
 	add("nil", "none", nil)
-	add("ls", "lstr", g.listOf(func() Value { return g.text() }))
-	add("lw", "lstr", g.listOf(func() Value { return g.word() }))
-	add("li", "lint", g.listOf(func() Value { return int64(g.rng.IntN(20) - 5) }))
-	add("lf", "lnum", g.listOf(func() Value {
+	add("ls", "lstr", g.listOf(func() python.Value { return g.text() }))
+	add("lw", "lstr", g.listOf(func() python.Value { return g.word() }))
+	add("li", "lint", g.listOf(func() python.Value { return int64(g.rng.IntN(20) - 5) }))
+	add("lf", "lnum", g.listOf(func() python.Value {
 		if g.chance(500) {
 			return int64(g.rng.IntN(9))
 		}
 		return g.float()
 	}))
-	add("lx", "lany", g.listOf(func() Value { return g.json(2) }))
-	add("ll", "llint", g.listOf(func() Value { return g.listOf(func() Value { return int64(g.rng.IntN(9)) }) }))
-	add("lr", "lrec", g.listOf(func() Value { return g.record() }))
+	add("lx", "lany", g.listOf(func() python.Value { return g.json(2) }))
+	add("ll", "llint", g.listOf(func() python.Value { return g.listOf(func() python.Value { return int64(g.rng.IntN(9)) }) }))
+	add("lr", "lrec", g.listOf(func() python.Value { return g.record() }))
 	add("r", "rec", g.record())
-	add("di", "dint", g.dictOf(func() Value { return int64(g.rng.IntN(20) - 5) }))
-	add("ds", "dstr", g.dictOf(func() Value { return g.text() }))
-	add("dx", "dany", g.dictOf(func() Value { return g.json(2) }))
+	add("di", "dint", g.dictOf(func() python.Value { return int64(g.rng.IntN(20) - 5) }))
+	add("ds", "dstr", g.dictOf(func() python.Value { return g.text() }))
+	add("dx", "dany", g.dictOf(func() python.Value { return g.json(2) }))
 	add("messages", "messages", g.messages())
 	add("tools", "json", g.json(4))
 	return d
 }
 
-func (g *generator) listOf(item func() Value) *List {
-	l := &List{}
+func (g *generator) listOf(item func() python.Value) *python.List {
+	l := &python.List{}
 	for range g.rng.IntN(6) {
 		l.Items = append(l.Items, item())
 	}
 	return l
 }
 
-func (g *generator) dictOf(value func() Value) *Dict {
-	d := &Dict{}
+func (g *generator) dictOf(value func() python.Value) *python.Dict {
+	d := &python.Dict{}
 	for range g.rng.IntN(6) {
 		d.Set(g.key(), value())
 	}
@@ -156,15 +158,15 @@ func (g *generator) dictOf(value func() Value) *Dict {
 }
 
 // record makes a dict of type rec.
-func (g *generator) record() *Dict {
-	d := &Dict{}
+func (g *generator) record() *python.Dict {
+	d := &python.Dict{}
 	d.Set("name", g.word())
 	d.Set("n", int64(g.rng.IntN(6)))
 	d.Set("f", float64(g.rng.IntN(40))/4)
 	d.Set("ok", g.chance(500))
-	sub := &Dict{}
+	sub := &python.Dict{}
 	sub.Set("k", g.word())
-	sub.Set("l", &List{Items: []Value{int64(g.rng.IntN(5)), g.word()}})
+	sub.Set("l", &python.List{Items: []python.Value{int64(g.rng.IntN(5)), g.word()}})
 	d.Set("sub", sub)
 	if g.chance(600) {
 		d.Set("opt", g.word())
@@ -172,18 +174,18 @@ func (g *generator) record() *Dict {
 	return d
 }
 
-func (g *generator) messages() *List {
-	l := &List{}
+func (g *generator) messages() *python.List {
+	l := &python.List{}
 	for i := range g.rng.IntN(5) {
-		m := &Dict{}
+		m := &python.Dict{}
 		m.Set("role", []string{"user", "assistant", "system", "tool"}[(i+g.rng.IntN(2))%4])
 		if g.chance(700) {
 			m.Set("content", g.text())
 		} else {
-			part := &Dict{}
+			part := &python.Dict{}
 			part.Set("type", "text")
 			part.Set("text", g.text())
-			m.Set("content", &List{Items: []Value{part}})
+			m.Set("content", &python.List{Items: []python.Value{part}})
 		}
 		if g.chance(200) {
 			m.Set("tool_calls", g.json(3))
@@ -193,7 +195,7 @@ func (g *generator) messages() *List {
 	return l
 }
 
-func (g *generator) json(depth int) Value {
+func (g *generator) json(depth int) python.Value {
 	n := 8
 	if depth == 0 {
 		n = 6
@@ -210,13 +212,13 @@ func (g *generator) json(depth int) Value {
 	case 5:
 		return nil
 	case 6:
-		return g.listOf(func() Value { return g.json(depth - 1) })
+		return g.listOf(func() python.Value { return g.json(depth - 1) })
 	default:
-		return g.dictOf(func() Value { return g.json(depth - 1) })
+		return g.dictOf(func() python.Value { return g.json(depth - 1) })
 	}
 }
 
-func (g *generator) integer() Value {
+func (g *generator) integer() python.Value {
 	switch g.rng.IntN(8) {
 	case 0:
 		return []int64{math.MaxInt64, math.MinInt64, 1 << 53, -1 << 53, 1<<53 + 1, math.MaxInt32}[g.rng.IntN(6)]

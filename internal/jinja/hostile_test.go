@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // hostile are programs that would take seconds, or for ever, if what they do were
@@ -34,8 +36,8 @@ var hostile = []struct{ name, template string }{
 	{"lazy lists", "{% for i in range(99999) %}{% for j in range(99) %}{% set x = [i, j]|map('string')|join %}{% endfor %}{% endfor %}"},
 }
 
-func hostileVars() *Dict {
-	vars, d, l := &Dict{}, &Dict{}, &List{}
+func hostileVars() *python.Dict {
+	vars, d, l := &python.Dict{}, &python.Dict{}, &python.List{}
 	for i := range 62_500 {
 		d.Set(fmt.Sprint("key", i), int64(i))
 		l.Items = append(l.Items, int64(i))

@@ -13,7 +13,13 @@
 // None, bools, ints and strings, and all formats but %s, %d and fields without numbers.
 package jinja
 
-import "time"
+import (
+	"time"
+
+	"github.com/kvindex/kvindex/internal/jinja/exception"
+	"github.com/kvindex/kvindex/internal/jinja/python"
+	"github.com/kvindex/kvindex/internal/jinja/syntax"
+)
 
 // Why an interpreter of our own. A chat is scored only if its text is the engine's, and no Go
 // engine of Jinja is exact: gonja v2.9.1 and minijinja-go v2.24.0 render 81 % and 71 % of the
@@ -26,14 +32,21 @@ import "time"
 // are not finite: those are refused. TestDifferential generates programs for every construct of
 // Jinja2's own lists and compares the texts.
 
+// An Error is an error of a template, at compiling or rendering. Those about constructs that this
+// package lacks wrap ErrUnsupported, those about a rendering past one of its Limits ErrLimit.
+type Error = exception.Error
+
+// The errors that an Error wraps.
+var (
+	ErrUnsupported = exception.ErrUnsupported
+	ErrLimit       = exception.ErrLimit
+)
+
 // A Template is a compiled template. It is safe for concurrent use.
 type Template struct {
 	source  string
-	root    *templateNode
-	scope   scope    // of the root
-	slots   int      // of the root's frame
-	names   []string // of the variables that the host sets
-	globals []Value  // the value of each of names if the host does not set it
+	tree    *syntax.Tree
+	globals []python.Value // the value of each of tree.Names if the host does not set it
 }
 
 // Env is the environment of a rendering. The zero Env has the default Limits and the local
@@ -41,23 +54,5 @@ type Template struct {
 type Env struct {
 	// Now is the clock of strftime_now, which uses its location. Nil: time.Now.
 	Now    func() time.Time
-	Limits Limits
+	Limits python.Limits
 }
-
-// Limits bound a rendering; each zero stands for its default. A template that goes through all
-// messages for each of them, or adds to a text again and again, reaches a limit of Steps or
-// Memory with some hundred messages.
-type Limits struct {
-	Steps  int // nodes evaluated, elements gone through, and other work as long; DefaultSteps
-	Depth  int // nested calls, and nested containers of a value; DefaultDepth
-	Output int // bytes of the result; DefaultOutput
-	Memory int // bytes of all values made on the way; DefaultMemory
-}
-
-// The defaults of Limits.
-const (
-	DefaultSteps  = 5 << 18 // 50 ms or so
-	DefaultDepth  = 256
-	DefaultOutput = 16 << 20
-	DefaultMemory = 96 << 20
-)

@@ -1,30 +1,36 @@
 package jinja
 
-import "unicode/utf8"
+import (
+	"unicode/utf8"
+
+	"github.com/kvindex/kvindex/internal/jinja/exception"
+	"github.com/kvindex/kvindex/internal/jinja/python"
+	"github.com/kvindex/kvindex/internal/jinja/syntax"
+)
 
 // A source is the iterable of a for.
 type source struct {
-	items []Value // of a list or tuple
-	text  string  // of a str
-	it    *Iterator
+	items []python.Value // of a list or tuple
+	text  string         // of a str
+	it    *python.Iterator
 	ended bool
 }
 
-func (m *machine) newSource(v Value) (source, error) {
+func (m *rendering) newSource(v python.Value) (source, error) {
 	switch v := v.(type) {
-	case *List:
+	case *python.List:
 		return source{items: v.Items}, nil
-	case *Tuple:
+	case *python.Tuple:
 		return source{items: v.Items}, nil
 	case string:
 		return source{text: v}, nil
 	}
-	it, err := m.iterate(v)
+	it, err := m.Iterate(v)
 	return source{it: it}, err
 }
 
-func (s *source) next(m *machine) (Value, bool, error) {
-	if err := m.step(1); err != nil {
+func (s *source) next(m *python.Machine) (python.Value, bool, error) {
+	if err := m.Step(1); err != nil {
 		return nil, false, err
 	}
 	switch {
@@ -35,33 +41,33 @@ func (s *source) next(m *machine) (Value, bool, error) {
 	case s.text != "":
 		if c := s.text[0]; c < utf8.RuneSelf {
 			s.text = s.text[1:]
-			return asciiChars[c], true, nil
+			return python.ASCIIChars[c], true, nil
 		}
 		_, size := utf8.DecodeRuneInString(s.text)
 		c := s.text[:size]
 		s.text = s.text[size:]
-		return c, true, m.alloc(16)
+		return c, true, m.Alloc(16)
 	case s.it == nil:
 		return nil, false, nil
 	}
 	if s.ended {
 		return nil, false, nil
 	}
-	v, ok, err := s.it.next()
+	v, ok, err := s.it.Next()
 	s.ended = err != nil || !ok
 	return v, ok, err
 }
 
-func (m *machine) execFor(f *frame, st *forStmt) (flow, error) {
-	iterable, err := m.eval(f, st.iter)
+func (m *rendering) execFor(f *frame, st *syntax.ForStmt) (flow, error) {
+	iterable, err := m.eval(f, st.Iter)
 	if err != nil {
 		return flowNext, err
 	}
 	return m.loop(f, st, iterable)
 }
 
-func (m *machine) loop(f *frame, st *forStmt, iterable Value) (flow, error) {
-	if st.test != nil {
+func (m *rendering) loop(f *frame, st *syntax.ForStmt, iterable python.Value) (flow, error) {
+	if st.Test != nil {
 		var err error
 		if iterable, err = m.filtered(f, st, iterable); err != nil {
 			return flowNext, err
@@ -71,72 +77,72 @@ func (m *machine) loop(f *frame, st *forStmt, iterable Value) (flow, error) {
 	if err != nil {
 		return flowNext, err
 	}
-	if src.text != "" && st.scope.inert {
-		if err := m.chars(len(src.text)); err != nil {
+	if src.text != "" && st.Scope.Inert {
+		if err := m.Chars(len(src.text)); err != nil {
 			return flowNext, err
 		}
-		return flowNext, m.leaveScope(f, &st.scope.body)
+		return flowNext, m.leaveScope(f, &st.Scope.Body)
 	}
 	turns := &src
-	if st.scope.loop >= 0 {
+	if st.Scope.Loop >= 0 {
 		l := &loopContext{
 			iterable: iterable, source: src, length: -1, index0: -1,
-			after: missing, current: missing, before: missing,
+			after: python.Missing, current: python.Missing, before: python.Missing,
 		}
-		if err := m.alloc(256); err != nil {
+		if err := m.Alloc(256); err != nil {
 			return flowNext, err
 		}
-		f.slots[st.scope.loop] = l
+		f.slots[st.Scope.Loop] = l
 		turns = nil
 	}
 	empty, err := m.turns(f, st, turns)
 	if err != nil {
 		return flowNext, err
 	}
-	if err := m.leaveScope(f, &st.scope.body); err != nil {
+	if err := m.leaveScope(f, &st.Scope.Body); err != nil {
 		return flowNext, err
 	}
-	if !empty || len(st.els) == 0 {
+	if !empty || len(st.Els) == 0 {
 		return flowNext, nil
 	}
-	if err := m.enterScope(f, &st.scope.els); err != nil {
+	if err := m.enterScope(f, &st.Scope.Els); err != nil {
 		return flowNext, err
 	}
-	if end, err := m.run(f, st.els); err != nil || end != flowNext {
+	if end, err := m.run(f, st.Els); err != nil || end != flowNext {
 		return end, err
 	}
-	return flowNext, m.leaveScope(f, &st.scope.els)
+	return flowNext, m.leaveScope(f, &st.Scope.Els)
 }
 
 // turns runs the body for each element of src or, if it is nil, of the variable loop. It
 // reports whether no turn came to the end of the body: one that was broken off does not count,
 // so that the else of the for runs all the same.
-func (m *machine) turns(f *frame, st *forStmt, src *source) (empty bool, err error) {
+func (m *rendering) turns(f *frame, st *syntax.ForStmt, src *source) (empty bool, err error) {
 	var loop *loopContext
 	if src == nil {
-		loop = f.slots[st.scope.loop].(*loopContext)
+		loop = f.slots[st.Scope.Loop].(*loopContext)
 	}
 	empty = true
 	for {
-		var v Value
+		var v python.Value
 		var ok bool
 		if loop != nil {
-			v, ok, err = loop.next(m)
+			v, ok, err = loop.next(&m.Machine)
 			// The body may have a macro of that name.
-			f.slots[st.scope.loop] = loop
+			f.slots[st.Scope.Loop] = loop
 		} else {
-			v, ok, err = src.next(m)
+			v, ok, err = src.next(&m.Machine)
 		}
 		if err != nil || !ok {
 			return empty, err
 		}
-		if err := m.assign(f, st.target, v); err != nil {
+		if err := m.assign(f, st.Target, v); err != nil {
 			return empty, err
 		}
-		if err := m.enterScope(f, &st.scope.body); err != nil {
+		if err := m.enterScope(f, &st.Scope.Body); err != nil {
 			return empty, err
 		}
-		end, err := m.run(f, st.body)
+		end, err := m.run(f, st.Body)
 		if err != nil || end == flowBreak {
 			return empty, err
 		}
@@ -148,22 +154,22 @@ func (m *machine) turns(f *frame, st *forStmt, src *source) (empty bool, err err
 
 // filtered is the generator of the elements for which the condition of a for holds.
 // It has a frame of its own.
-func (m *machine) filtered(up *frame, st *forStmt, iterable Value) (Value, error) {
-	f, err := m.newFrame(st.scope.testSlots, up)
+func (m *rendering) filtered(up *frame, st *syntax.ForStmt, iterable python.Value) (python.Value, error) {
+	f, err := m.newFrame(st.Scope.TestSlots, up)
 	if err != nil {
 		return nil, err
 	}
 	var src source
 	begun, running := false, false
-	next := func() (Value, bool, error) {
+	next := func() (python.Value, bool, error) {
 		if running {
-			return nil, false, raise("ValueError", "generator already executing")
+			return nil, false, exception.New("ValueError", "generator already executing")
 		}
 		running = true
 		defer func() { running = false }()
 		if !begun {
 			begun = true
-			if err := m.enterScope(f, &st.scope.test); err != nil {
+			if err := m.enterScope(f, &st.Scope.Test); err != nil {
 				return nil, false, err
 			}
 			if src, err = m.newSource(iterable); err != nil {
@@ -171,43 +177,43 @@ func (m *machine) filtered(up *frame, st *forStmt, iterable Value) (Value, error
 			}
 		}
 		for {
-			v, ok, err := src.next(m)
+			v, ok, err := src.next(&m.Machine)
 			if err != nil || !ok {
 				return nil, false, err
 			}
-			if err := m.assign(f, st.scope.testTarget, v); err != nil {
+			if err := m.assign(f, st.Scope.TestTarget, v); err != nil {
 				return nil, false, err
 			}
-			if ok, err = m.isTrue(f, st.test); err != nil {
+			if ok, err = m.isTrue(f, st.Test); err != nil {
 				return nil, false, err
 			}
 			if ok {
 				// A tuple is made again of its unpacked elements.
-				v, err := m.eval(f, st.scope.testTarget)
+				v, err := m.eval(f, st.Scope.TestTarget)
 				return v, err == nil, err
 			}
 		}
 	}
-	return &Iterator{next: next}, nil
+	return &python.Iterator{Next: next}, nil
 }
 
 // A loopContext is the variable loop (Jinja2 3.1.6, runtime.py, LoopContext).
 type loopContext struct {
 	source
-	iterable Value
+	iterable python.Value
 	length   int // -1: not yet known
 	index0   int
-	after    Value // the next element if it has been looked at, else missing
-	current  Value
-	before   Value
+	after    python.Value // the next element if it has been looked at, else Missing
+	current  python.Value
+	before   python.Value
 }
 
-func (l *loopContext) next(m *machine) (Value, bool, error) {
+func (l *loopContext) next(m *python.Machine) (python.Value, bool, error) {
 	v, ok, err := l.after, true, error(nil)
-	if isMissing(v) {
+	if python.IsMissing(v) {
 		v, ok, err = l.source.next(m)
 	}
-	l.after = missing
+	l.after = python.Missing
 	if err != nil || !ok {
 		return nil, false, err
 	}
@@ -216,9 +222,9 @@ func (l *loopContext) next(m *machine) (Value, bool, error) {
 	return v, true, nil
 }
 
-// peek returns the next element, or missing.
-func (l *loopContext) peek(m *machine) (Value, error) {
-	if isMissing(l.after) {
+// peek returns the next element, or Missing.
+func (l *loopContext) peek(m *python.Machine) (python.Value, error) {
+	if python.IsMissing(l.after) {
 		v, ok, err := l.source.next(m)
 		if err != nil {
 			return nil, err
@@ -232,18 +238,18 @@ func (l *loopContext) peek(m *machine) (Value, error) {
 
 // count returns how many elements there are, for which a generator is gone through
 // to its end.
-func (l *loopContext) count(m *machine) (int, error) {
+func (l *loopContext) count(m *python.Machine) (int, error) {
 	if l.length >= 0 {
 		return l.length, nil
 	}
-	if _, ok := l.iterable.(*Iterator); !ok {
-		n, err := m.length(l.iterable)
+	if _, ok := l.iterable.(*python.Iterator); !ok {
+		n, err := m.Length(l.iterable)
 		if err == nil {
 			l.length = n
 		}
 		return n, err
 	}
-	var rest []Value
+	var rest []python.Value
 	for {
 		v, ok, err := l.source.next(m)
 		if err != nil {
@@ -252,25 +258,26 @@ func (l *loopContext) count(m *machine) (int, error) {
 		if !ok {
 			break
 		}
-		if err := m.alloc(32); err != nil {
+		if err := m.Alloc(32); err != nil {
 			return 0, err
 		}
 		rest = append(rest, v)
 	}
 	l.source = source{items: rest}
 	l.length = len(rest) + l.index0 + 1
-	if !isMissing(l.after) {
+	if !python.IsMissing(l.after) {
 		l.length++
 	}
 	return l.length, nil
 }
 
-func (l *loopContext) typeName() string { return "LoopContext" }
+func (l *loopContext) Refuse(use string) error {
+	return exception.Unsupported("%s the loop variable", use)
+}
 
-// refusedOfLoop are the attributes of the loop variable that this package lacks.
-var refusedOfLoop = map[string]bool{"changed": true, "cycle": true, "depth": true, "depth0": true}
+func (l *loopContext) TypeName() string { return "LoopContext" }
 
-func (l *loopContext) attr(m *machine, name string) (Value, bool, error) {
+func (l *loopContext) Attr(m *python.Machine, name string) (python.Value, bool, error) {
 	switch name {
 	case "index":
 		return int64(l.index0 + 1), true, nil
@@ -280,7 +287,7 @@ func (l *loopContext) attr(m *machine, name string) (Value, bool, error) {
 		return l.index0 == 0, true, nil
 	case "last":
 		v, err := l.peek(m)
-		return isMissing(v), true, err
+		return python.IsMissing(v), true, err
 	case "length", "revindex", "revindex0":
 		n, err := l.count(m)
 		switch name {
@@ -292,18 +299,18 @@ func (l *loopContext) attr(m *machine, name string) (Value, bool, error) {
 		return int64(n), true, err
 	case "previtem":
 		if l.index0 == 0 {
-			return &Undefined{Message: "there is no previous item", Of: missing}, true, nil
+			return &python.Undefined{Message: "there is no previous item", Of: python.Missing}, true, nil
 		}
 		return l.before, true, nil
 	case "nextitem":
 		v, err := l.peek(m)
-		if isMissing(v) {
-			v = &Undefined{Message: "there is no next item", Of: missing}
+		if python.IsMissing(v) {
+			v = &python.Undefined{Message: "there is no next item", Of: python.Missing}
 		}
 		return v, true, err
 	}
-	if refusedOfLoop[name] {
-		return nil, false, unsupported("loop.%s", name)
+	if syntax.RefusedOfLoop[name] {
+		return nil, false, exception.Unsupported("loop.%s", name)
 	}
 	return nil, false, nil
 }

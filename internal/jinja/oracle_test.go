@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // An oracle is a process of testdata/oracle.py: Jinja2 itself.
@@ -122,7 +124,7 @@ func (o *oracle) ask(programs []*program) ([]answer, error) {
 }
 
 // appendJSON writes a value in the form that Python's json reads back as the same.
-func appendJSON(b *bytes.Buffer, v Value) {
+func appendJSON(b *bytes.Buffer, v python.Value) {
 	switch v := v.(type) {
 	case nil:
 		b.WriteString("null")
@@ -143,7 +145,7 @@ func appendJSON(b *bytes.Buffer, v Value) {
 		b.WriteString(s)
 	case bool:
 		b.WriteString(strconv.FormatBool(v))
-	case *List:
+	case *python.List:
 		b.WriteByte('[')
 		for i, item := range v.Items {
 			if i > 0 {
@@ -152,7 +154,7 @@ func appendJSON(b *bytes.Buffer, v Value) {
 			appendJSON(b, item)
 		}
 		b.WriteByte(']')
-	case *Dict:
+	case *python.Dict:
 		b.WriteByte('{')
 		for i := range v.Len() {
 			if i > 0 {
@@ -170,7 +172,7 @@ func appendJSON(b *bytes.Buffer, v Value) {
 }
 
 // readJSON reads a value as Python's json does.
-func readJSON(d *json.Decoder) (Value, error) {
+func readJSON(d *json.Decoder) (python.Value, error) {
 	t, err := d.Token()
 	if err != nil {
 		return nil, err
@@ -178,7 +180,7 @@ func readJSON(d *json.Decoder) (Value, error) {
 	switch t := t.(type) {
 	case json.Delim:
 		if t == '[' {
-			l := &List{}
+			l := &python.List{}
 			for d.More() {
 				v, err := readJSON(d)
 				if err != nil {
@@ -189,7 +191,7 @@ func readJSON(d *json.Decoder) (Value, error) {
 			_, err := d.Token()
 			return l, err
 		}
-		m := &Dict{}
+		m := &python.Dict{}
 		for d.More() {
 			k, err := d.Token()
 			if err != nil {
@@ -213,7 +215,7 @@ func readJSON(d *json.Decoder) (Value, error) {
 	}
 }
 
-func valueOfJSON(text []byte) (Value, error) {
+func valueOfJSON(text []byte) (python.Value, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	return readJSON(d)
@@ -246,4 +248,16 @@ func must(t testing.TB, err error) {
 		t.Helper()
 		t.Fatal(err)
 	}
+}
+
+// parsedInt returns an int of any length, of its digits.
+func parsedInt(digits string) python.Value {
+	n, ok := new(big.Int).SetString(digits, 0)
+	switch {
+	case !ok:
+		panic("no int: " + digits)
+	case n.IsInt64():
+		return n.Int64()
+	}
+	return n
 }

@@ -5,24 +5,25 @@ import (
 	"os"
 	"testing"
 
+	"github.com/kvindex/kvindex/internal/jinja/python"
 	"github.com/kvindex/kvindex/internal/testdata"
 )
 
 // conversation has a system message, and users and an assistant in turn, n messages
 // of about 200 bytes in all.
-func conversation(n int) *Dict {
-	messages := &List{}
+func conversation(n int) *python.Dict {
+	messages := &python.List{}
 	for i := range n {
 		role := []string{"user", "assistant"}[(i+1)%2]
 		if i == 0 {
 			role = "system"
 		}
-		m := &Dict{}
+		m := &python.Dict{}
 		m.Set("role", role)
 		m.Set("content", fmt.Sprintf("message %d: ", i)+"What do you think of the weather in Zürich? It has been raining for days, and I would like to go for a walk along the river, if only the clouds went away. Tell me what to do, and why.")
 		messages.Items = append(messages.Items, m)
 	}
-	vars := &Dict{}
+	vars := &python.Dict{}
 	vars.Set("messages", messages)
 	vars.Set("tools", nil)
 	vars.Set("documents", nil)

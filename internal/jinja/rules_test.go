@@ -4,13 +4,15 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // Rules that random programs seldom need, as Jinja2 3.1.6 has them on CPython 3.11
 // with n = 10, at noon of the first of January 2019. An exclamation mark stands
 // before the class of an error.
 func TestRules(t *testing.T) {
-	vars := &Dict{}
+	vars := &python.Dict{}
 	vars.Set("n", int64(10))
 	env := &Env{Now: func() time.Time { return time.Date(2019, 1, 1, 12, 0, 0, 0, time.UTC) }}
 	for _, c := range []struct{ template, want string }{

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"os"
 	"testing"
+
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // TestScopes renders programs as Jinja2 3.1.6 does on CPython 3.11 (see
@@ -19,7 +21,7 @@ func TestScopes(t *testing.T) {
 	lines.Scan()
 	head, err := valueOfJSON(lines.Bytes())
 	must(t, err)
-	vars, _ := head.(*Dict).Lookup("vars")
+	vars, _ := head.(*python.Dict).Lookup("vars")
 	rows := 0
 	for lines.Scan() {
 		var row struct {
@@ -33,7 +35,7 @@ func TestScopes(t *testing.T) {
 		tmpl, err := Compile(row.T)
 		compiled := err == nil
 		if compiled {
-			out, err = tmpl.Render(nil, vars.(*Dict), nil)
+			out, err = tmpl.Render(nil, vars.(*python.Dict), nil)
 		}
 		var e *Error
 		switch {

@@ -11,6 +11,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 var record = flag.Bool("record", false, "TestSeeds and TestRecordedPrograms ask Jinja2 3.1.6 and write their files")
@@ -36,13 +38,13 @@ func TestSeeds(t *testing.T) {
 		if err := json.Unmarshal([]byte(line), &s); err != nil {
 			t.Fatalf("%s: %v", line, err)
 		}
-		vars := Value(&Dict{})
+		vars := python.Value(&python.Dict{})
 		if s.Vars != nil {
 			if vars, err = valueOfJSON(s.Vars); err != nil {
 				t.Fatalf("%s: %v", line, err)
 			}
 		}
-		seeds, list = append(seeds, s), append(list, &program{template: s.Template, vars: vars.(*Dict)})
+		seeds, list = append(seeds, s), append(list, &program{template: s.Template, vars: vars.(*python.Dict)})
 	}
 	if *record {
 		recordSeeds(t, seeds, list)

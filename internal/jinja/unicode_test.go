@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // charHashes are of what CPython 3.11.7 makes of code points: classes of all, the
@@ -47,22 +49,22 @@ func TestCodePoints(t *testing.T) {
 // charHash hashes what a method makes of the code points before end in forms.
 func charHash(t *testing.T, name string, forms []string, end rune) string {
 	h := sha256.New()
-	m := newMachine(&Env{Limits: Limits{Steps: math.MaxInt, Memory: math.MaxInt}}, nil)
+	m := python.NewMachine(python.Limits{Steps: math.MaxInt, Memory: math.MaxInt})
 	for c := range end {
 		for _, form := range forms {
 			if !utf8.ValidRune(c) || len(forms) > 1 && c >= 0x3000 && c%5 != 0 {
 				continue
 			}
 			s := strings.Replace(form, "{}", string(c), 1)
-			var v Value
+			var v python.Value
 			var err error
 			if name == "repr" {
-				v, err = m.repr(s)
+				v, err = m.Repr(s)
 			} else {
-				v, _, err = m.callMethod(s, name, arguments{})
+				v, _, err = m.CallMethod(s, name, python.Arguments{})
 			}
 			must(t, err)
-			text, err := m.str(v)
+			text, err := m.Str(v)
 			must(t, err)
 			h.Write(append([]byte(text), 0))
 		}

@@ -6,18 +6,26 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/kvindex/kvindex/internal/jinja/python"
+	"github.com/kvindex/kvindex/internal/jinja/syntax"
 	"github.com/kvindex/kvindex/internal/testdata"
 )
 
 // textSize is about how many bytes the texts have that hostile programs work on.
 const textSize = 1 << 16
 
+// manyOf returns n copies of s as a list.
+func manyOf(v python.Value, n int) *python.List {
+	return &python.List{Items: slices.Repeat([]python.Value{v}, n)}
+}
+
 // workVars are texts and values that are much work.
-func workVars() *Dict {
-	vars := &Dict{}
+func workVars() *python.Dict {
+	vars := &python.Dict{}
 	for name, s := range map[string]string{
 		"a": "a", "accents": "é", "c": "你", "words": "word ", "spaced": "é ", "lines": "a\n", "html": "<&>'", "space": " ",
 		"digits": "1", "controls": "\x01", "sigma": "Σ",
@@ -25,18 +33,18 @@ func workVars() *Dict {
 	} {
 		vars.Set(name, strings.Repeat(s, textSize/len(s)))
 	}
-	vars.Set("r", &Range{Stop: 99999, Step: 1})
+	vars.Set("r", &python.Range{Stop: 99999, Step: 1})
 	vars.Set("big", new(big.Int).Exp(big.NewInt(7), big.NewInt(5000), nil))
 	vars.Set("f", 1.5e300)
 	vars.Set("g", 1.23456789)
 	vars.Set("i", int64(5))
 	vars.Set("s", "ab")
-	vars.Set("l", &List{Items: []Value{int64(3), int64(1), int64(2)}})
+	vars.Set("l", &python.List{Items: []python.Value{int64(3), int64(1), int64(2)}})
 	vars.Set("ones", manyOf(int64(1), 1<<12))
 	vars.Set("short", manyOf("ab", 1<<12))
 	vars.Set("texts", manyOf(strings.Repeat("é", 1<<12), 16))
-	vars.Set("empty", &Tuple{Items: manyOf("", textSize/2).Items})
-	d := &Dict{}
+	vars.Set("empty", &python.Tuple{Items: manyOf("", textSize/2).Items})
+	d := &python.Dict{}
 	for i := range 12 {
 		d.Set("k"+strings.Repeat("k", i), "")
 	}
@@ -71,11 +79,11 @@ var hostileTexts = map[int][]string{
 }
 
 // takes tells whether rendering takes so many steps.
-func takes(t *testing.T, source string, vars *Dict, steps int) bool {
+func takes(t *testing.T, source string, vars *python.Dict, steps int) bool {
 	t.Helper()
 	compiled, err := Compile(source)
 	must(t, err)
-	_, err = compiled.Render(nil, vars, &Env{Limits: Limits{Steps: steps}})
+	_, err = compiled.Render(nil, vars, &Env{Limits: python.Limits{Steps: steps}})
 	return errors.Is(err, ErrLimit)
 }
 
@@ -184,7 +192,7 @@ func TestRepeatedWork(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if _, err := compiled.Render(nil, vars, &Env{Limits: Limits{Steps: 1 << 16}}); !errors.Is(err, ErrLimit) {
+		if _, err := compiled.Render(nil, vars, &Env{Limits: python.Limits{Steps: 1 << 16}}); !errors.Is(err, ErrLimit) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -192,15 +200,15 @@ func TestRepeatedWork(t *testing.T) {
 
 // longConversation has n messages of size bytes each, in parts if the template wants
 // parts.
-func longConversation(t *Template, n, size int) *Dict {
+func longConversation(t *Template, n, size int) *python.Dict {
 	text := strings.Repeat("Why, the <think> of Zürich & a walk; it's \"late\".\n\nSo: 你好, tell me. ", size/70+1)[:size]
-	content := Value(strings.ToValidUTF8(text, ""))
-	if t.WantsParts(LoopsOverParameters) {
+	content := python.Value(strings.ToValidUTF8(text, ""))
+	if t.WantsParts(syntax.LoopsOverParameters) {
 		part := dictOf("type", "text")
 		part.Set("text", content)
-		content = &List{Items: []Value{part}}
+		content = &python.List{Items: []python.Value{part}}
 	}
-	messages := &List{}
+	messages := &python.List{}
 	for i := range n {
 		m := dictOf("role", []string{"user", "assistant"}[i%2])
 		m.Set("content", content)
@@ -212,8 +220,8 @@ func longConversation(t *Template, n, size int) *Dict {
 }
 
 // manyTools are tools of 400 kB as JSON.
-func manyTools() Value {
-	properties := &Dict{}
+func manyTools() python.Value {
+	properties := &python.Dict{}
 	for i := range 8 {
 		p := dictOf("type", "string")
 		p.Set("description", `The <name> of a city in Zürich, or so: it's "one" of them all`)
@@ -221,8 +229,8 @@ func manyTools() Value {
 	}
 	parameters := dictOf("type", "object")
 	parameters.Set("properties", properties)
-	parameters.Set("required", &List{Items: []Value{"name1", "name2"}})
-	tools := &List{}
+	parameters.Set("required", &python.List{Items: []python.Value{"name1", "name2"}})
+	tools := &python.List{}
 	for i := range 400 {
 		f := dictOf("name", fmt.Sprint("get_weather", i))
 		f.Set("description", "Get the weather")
@@ -273,4 +281,10 @@ func TestLongConversations(t *testing.T) {
 		}
 	}
 	t.Logf("%d rendered, of %d templates", rendered, len(files))
+}
+
+func dictOf(key string, v python.Value) *python.Dict {
+	d := &python.Dict{}
+	d.Set(key, v)
+	return d
 }

@@ -127,12 +127,12 @@ var promises = []promise{
 		{"./internal/prefixcache", "newHasher", "keys that are known", "rand.Read(h.key[:])", "rand.Read(nil)", "TestKeys"},
 		{"./picker", "Picker.pick", "a body that engines refuse is sent to one", "if errors.Is(err, kvindex.ErrRequest) {", "if false {", "TestPickRefused"},
 		{"./picker", "Picker.pick", "a request that cannot be scored is refused", "if errors.Is(err, kvindex.ErrRequest) {", "if err != nil {", "TestPickByLoad"},
-		{"./internal/jinja", "parser.enter", "templates nest without bound", "if p.nesting++; p.nesting > maxNesting {", "if p.nesting++; p.nesting > 9*maxNesting {", "TestParseLimits"},
-		{"./internal/jinja", "safeRange", "a range of any length", "if rangeLength(r) > maxRange {", "if false {", "TestRules"},
-		{"./internal/jinja", "machine.step", "steps without bound", "return m.spend(stepParts * int64(n))", "return nil", "TestOwnLimits"},
-		{"./internal/jinja", "machine.alloc", "memory without bound", "if m.work|m.memory|int64(n) < 0 {", "if m.work|int64(n) < 0 {", "TestOwnLimits"},
-		{"./internal/jinja", "machine.write", "output without bound", "if len(m.out)+len(s) > m.limits.Output {", "if false {", "TestOwnLimits"},
-		{"./internal/jinja", "jsonWriter.list", "JSON of any depth", "return w.write(\"[]\")\n\t}\n\tif err := w.m.enter(); err != nil {\n\t\treturn err\n\t}\n\tdefer w.m.leave()\n", "return w.write(\"[]\")\n\t}\n", "TestFilterLimits"},
+		{"./internal/jinja/syntax", "parser.enter", "templates nest without bound", "if p.nesting++; p.nesting > maxNesting {", "if p.nesting++; p.nesting > 9*maxNesting {", "TestParseLimits"},
+		{"./internal/jinja", "internal/jinja/builtins:safeRange", "a range of any length", "if python.RangeLength(r) > maxRange {", "if false {", "TestRules"},
+		{"./internal/jinja", "internal/jinja/python:Machine.Step", "steps without bound", "return m.Spend(StepParts * int64(n))", "return nil", "TestOwnLimits"},
+		{"./internal/jinja", "internal/jinja/python:Machine.Alloc", "memory without bound", "if m.work|m.memory|int64(n) < 0 {", "if m.work|int64(n) < 0 {", "TestOwnLimits"},
+		{"./internal/jinja", "internal/jinja/python:Machine.Write", "output without bound", "if len(m.Out)+len(s) > m.limits.Output {", "if false {", "TestOwnLimits"},
+		{"./internal/jinja/builtins", "jsonWriter.list", "JSON of any depth", "return w.write(\"[]\")\n\t}\n\tif err := w.m.Enter(); err != nil {\n\t\treturn err\n\t}\n\tdefer w.m.Leave()\n", "return w.write(\"[]\")\n\t}\n", "TestFilterLimits"},
 	}},
 	// Each structure has a bound, and what is beyond it goes or is refused.
 	{"bounds", []mutant{
@@ -157,7 +157,7 @@ var promises = []promise{
 		{"./internal/chats", "Models.load", "names without end", "len(s.loads) >= maxModels && !s.evict()", "false", "TestModelsBounds"},
 		{"./internal/prefixcache", "Cache.put", "more than an eighth", "if int(low(size))+n > c.most*pageCells/share {", "if false {", "TestShare"},
 		{"./internal/estimate", "Cache.fit", "more is there than the capacity", "for c.len > blocks {", "for c.len > 2*blocks {", "TestRandom"},
-		{"./internal/jinja", "chain.link", "chains without bound", "if *c++; *c > maxChain {", "if *c++; *c > 9*maxChain {", "TestParseLimits"},
+		{"./internal/jinja/syntax", "chain.link", "chains without bound", "if *c++; *c > maxChain {", "if *c++; *c > 9*maxChain {", "TestParseLimits"},
 	}},
 	// Models, adapters, salts, media and ranks have no block in common.
 	{"scopes", []mutant{
@@ -210,11 +210,11 @@ var promises = []promise{
 		{".", "internal/prompt:Prompt.encodeWhole", "pieces are encoded as one", "if p.Chat == nil {", "if true {", "TestBodyPieces"},
 		{"./tokenize/chat", "internal/vllmversion:Parse", "a later release is taken for the last that is known", "case v > Newest:", "case false:", "TestEngine"},
 		{"./tokenize/chat", "version.does", "the version is ignored", "v >= history[c].since", "inMain >= history[c].since", "TestVersions"},
-		{"./internal/jinja", "lexer.tagEnd", "a tag keeps the newline behind it", "case strings.HasPrefix(rest, \"%}\\n\"):\n\t\treturn i + 3", "case false:\n\t\treturn i + 3", "TestParse"},
-		{"./internal/jinja", "lexer.strip", "a minus strips spaces only", "return strings.TrimRightFunc(text, isSpace)", "return strings.TrimRight(text, \" \")", "TestParse"},
-		{"./internal/jinja", "machine.leaveScope", "a variable outlives its scope", "for _, slot := range s.clear {\n\t\tf.slots[slot] = missing", "for _, slot := range s.clear {\n\t\t_ = slot", "TestScopes"},
-		{"./internal/jinja", "machine.evalCompare", "a chain compares with the first", "\t\tleft = right\n", "\t\t_ = right\n", "TestRules"},
-		{"./internal/jinja", "quotient", "a quotient is cut towards zero", "if r != 0 && (r < 0) != (y < 0) {", "if false {", "TestRules"},
+		{"./internal/jinja/syntax", "lexer.tagEnd", "a tag keeps the newline behind it", "case strings.HasPrefix(rest, \"%}\\n\"):\n\t\treturn i + 3", "case false:\n\t\treturn i + 3", "TestParse"},
+		{"./internal/jinja/syntax", "lexer.strip", "a minus strips spaces only", "return strings.TrimRightFunc(text, chars.IsSpace)", "return strings.TrimRight(text, \" \")", "TestParse"},
+		{"./internal/jinja", "rendering.leaveScope", "a variable outlives its scope", "for _, slot := range s.Clear {\n\t\tf.slots[slot] = python.Missing", "for _, slot := range s.Clear {\n\t\t_ = slot", "TestScopes"},
+		{"./internal/jinja", "rendering.evalCompare", "a chain compares with the first", "\t\tleft = right\n", "\t\t_ = right\n", "TestRules"},
+		{"./internal/jinja", "internal/jinja/python:quotient", "a quotient is cut towards zero", "if r != 0 && (r < 0) != (y < 0) {", "if false {", "TestRules"},
 	}},
 	// A text becomes the ids of the model's own tokenizer.
 	{"exact tokens", []mutant{

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // An api is the API of a body: those that are read, then the others.
@@ -124,7 +124,7 @@ var alone = []struct {
 }
 
 // apiOfBody returns the API of a body that is read, by its fields.
-func apiOfBody(o *jinja.Dict) (api, error) {
+func apiOfBody(o *python.Dict) (api, error) {
 	chat := optional(o, "messages") != nil
 	prompt := optional(o, "prompt")
 	completion := prompt != nil || optional(o, "prompt_embeds") != nil
@@ -134,7 +134,7 @@ func apiOfBody(o *jinja.Dict) (api, error) {
 			return unknown, another(key.(string), a)
 		}
 	}
-	_, object := prompt.(*jinja.Dict)
+	_, object := prompt.(*python.Dict)
 	switch {
 	case chat && completion: // the path decides
 		return unknown, notScorable("it has both messages and a prompt")
@@ -159,9 +159,9 @@ func apiOfBody(o *jinja.Dict) (api, error) {
 	switch v := optional(o, "input").(type) {
 	case nil:
 		return unknown, malformed("it needs messages or a prompt")
-	case *jinja.List:
+	case *python.List:
 		if len(v.Items) > 0 {
-			if _, ok := v.Items[0].(*jinja.Dict); !ok {
+			if _, ok := v.Items[0].(*python.Dict); !ok {
 				return unknown, another("input", embeddings)
 			}
 		}
@@ -179,12 +179,12 @@ func another(path string, a api) error {
 
 // orAnother returns err, or, where a chat is malformed because it is Anthropic's or a batch of
 // chats, an error that names that API.
-func orAnother(err error, o *jinja.Dict) error {
+func orAnother(err error, o *python.Dict) error {
 	if !errors.Is(err, ErrMalformed) {
 		return err
 	}
-	if list, ok := optional(o, "messages").(*jinja.List); ok && len(list.Items) > 0 {
-		if _, ok := list.Items[0].(*jinja.List); ok {
+	if list, ok := optional(o, "messages").(*python.List); ok && len(list.Items) > 0 {
+		if _, ok := list.Items[0].(*python.List); ok {
 			return another("messages", batches)
 		}
 	}
@@ -210,10 +210,10 @@ func (c *conversation) signed() bool {
 }
 
 // messagesMark returns a field that only Anthropic's API has, "" if there is none.
-func messagesMark(o *jinja.Dict) string {
-	if tools, ok := optional(o, "tools").(*jinja.List); ok {
+func messagesMark(o *python.Dict) string {
+	if tools, ok := optional(o, "tools").(*python.List); ok {
 		for _, item := range tools.Items {
-			tool, ok := item.(*jinja.Dict)
+			tool, ok := item.(*python.Dict)
 			if !ok {
 				continue
 			}
@@ -226,22 +226,22 @@ func messagesMark(o *jinja.Dict) string {
 			}
 		}
 	}
-	if choice, ok := optional(o, "tool_choice").(*jinja.Dict); ok {
+	if choice, ok := optional(o, "tool_choice").(*python.Dict); ok {
 		switch optional(choice, "type") {
 		case "auto", "any", "tool", "none":
 			return "tool_choice.type"
 		}
 	}
-	list, _ := optional(o, "messages").(*jinja.List)
+	list, _ := optional(o, "messages").(*python.List)
 	if list == nil {
 		return ""
 	}
 	for _, item := range list.Items {
-		m, ok := item.(*jinja.Dict)
+		m, ok := item.(*python.Dict)
 		if !ok {
 			continue
 		}
-		content, _ := optional(m, "content").(*jinja.List)
+		content, _ := optional(m, "content").(*python.List)
 		if content != nil && hasBlock(content) {
 			return "messages.content"
 		}
@@ -255,9 +255,9 @@ var blocks = map[string]bool{
 	"redacted_thinking": true, "server_tool_use": true, "web_search_tool_result": true,
 }
 
-func hasBlock(content *jinja.List) bool {
+func hasBlock(content *python.List) bool {
 	for _, item := range content.Items {
-		p, ok := item.(*jinja.Dict)
+		p, ok := item.(*python.Dict)
 		if !ok {
 			continue
 		}

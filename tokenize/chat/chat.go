@@ -39,6 +39,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // Templates and tokenizers are apart. This package makes text, and ids only by a tokenizer that it
@@ -102,11 +103,11 @@ type Options struct {
 type Model struct {
 	options   Options
 	engine    version
-	kwargs    *jinja.Dict // of the options
-	program   program     // nil: templates render the chats
-	mistral   *mistral    // of renderMistral
-	encoding  *template   // a program that is written as a template; nil: none
-	given     *template   // of the options
+	kwargs    *python.Dict // of the options
+	program   program      // nil: templates render the chats
+	mistral   *mistral     // of renderMistral
+	encoding  *template    // a program that is written as a template; nil: none
+	given     *template    // of the options
 	named     map[string]*template
 	single    bool      // named has only the default, which has no name
 	processor *template // in place of the model's for chats without tools
@@ -169,11 +170,11 @@ func (m *Model) configure(o Options) error {
 		if err != nil {
 			return fmt.Errorf("kwargs: %w", err)
 		}
-		kwargs, ok := v.(*jinja.Dict)
+		kwargs, ok := v.(*python.Dict)
 		if !ok {
 			return fmt.Errorf("kwargs: %s, not an object", kind(v))
 		}
-		if err := addKwargs(new(jinja.Dict), kwargs, true); err != nil {
+		if err := addKwargs(new(python.Dict), kwargs, true); err != nil {
 			return err
 		}
 		m.kwargs = kwargs
@@ -336,11 +337,11 @@ func commonPrefix(a, b string) int {
 }
 
 // render renders messages with vars, and adds them to vars.
-func (m *Model) render(t *template, messages []message, continueFinal bool, vars *jinja.Dict) (string, error) {
+func (m *Model) render(t *template, messages []message, continueFinal bool, vars *python.Dict) (string, error) {
 	if t.encodes == encodesV4 || t.encodes == encodesV41 {
 		messages = encoded(messages, t.encodes == encodesV41)
 	}
-	list := make([]jinja.Value, len(messages))
+	list := make([]python.Value, len(messages))
 	developer := false
 	for i := range messages {
 		list[i] = messages[i].dict(t.parts, m.engine)
@@ -352,11 +353,11 @@ func (m *Model) render(t *template, messages []message, continueFinal bool, vars
 	final := ""
 	if continueFinal {
 		var err error
-		if final, err = tagFinal(list[len(list)-1].(*jinja.Dict)); err != nil {
+		if final, err = tagFinal(list[len(list)-1].(*python.Dict)); err != nil {
 			return "", err
 		}
 	}
-	vars.Set("messages", &jinja.List{Items: list})
+	vars.Set("messages", &python.List{Items: list})
 	text, err := m.run(t, vars, t.limits(messages))
 	if err != nil {
 		return "", err
@@ -367,7 +368,7 @@ func (m *Model) render(t *template, messages []message, continueFinal bool, vars
 	return text, nil
 }
 
-func (m *Model) run(t *template, vars *jinja.Dict, limits jinja.Limits) (string, error) {
+func (m *Model) run(t *template, vars *python.Dict, limits python.Limits) (string, error) {
 	buf, _ := m.buffers.Get().(*[]byte)
 	if buf == nil {
 		buf = new([]byte)

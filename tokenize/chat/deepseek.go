@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // deepseekV32 is DeepSeek's program for V3.2 (vLLM 0.18 to 0.31 and main of autumn 2026:
@@ -251,7 +251,7 @@ var encodings = []struct {
 }
 
 // encodingOf sets the program of a model of DeepSeek's, if it has one that is known.
-func (m *Model) encodingOf(config *jinja.Dict) (err error) {
+func (m *Model) encodingOf(config *python.Dict) (err error) {
 	mode := m.options.TokenizerMode
 	for _, e := range encodings {
 		if mode != e.mode && (mode != "" && mode != "auto" || !strings.HasPrefix(architecture(config), e.architecture)) {
@@ -280,8 +280,8 @@ func (m *Model) encodingSource(c change) string {
 }
 
 // architecture returns the first of a model.
-func architecture(config *jinja.Dict) string {
-	list, _ := optional(config, "architectures").(*jinja.List)
+func architecture(config *python.Dict) string {
+	list, _ := optional(config, "architectures").(*python.List)
 	if list == nil || len(list.Items) == 0 {
 		return ""
 	}
@@ -290,7 +290,7 @@ func architecture(config *jinja.Dict) string {
 }
 
 // checkEncoding returns an error about a chat of which the program may make something else.
-func (m *Model) checkEncoding(c *conversation, vars *jinja.Dict) error {
+func (m *Model) checkEncoding(c *conversation, vars *python.Dict) error {
 	tools := optional(vars, "tools") != nil
 	system := slices.ContainsFunc(c.messages, func(m message) bool { return m.role == "system" })
 	switch v := m.engine; {
@@ -336,7 +336,7 @@ func (m *message) checkV4(behind []message, engine version) error {
 }
 
 // checkV41 is checkEncoding for V4.1. Its program gets the messages as they came.
-func checkV41(messages []message, vars *jinja.Dict) error {
+func checkV41(messages []message, vars *python.Dict) error {
 	const unknown = "what the program of this model makes of it is not known here"
 	for i := range messages {
 		m := &messages[i]
@@ -371,7 +371,7 @@ func checkV41(messages []message, vars *jinja.Dict) error {
 }
 
 // unthinking reports whether a chat is surely one without thoughts.
-func unthinking(vars *jinja.Dict) bool {
+func unthinking(vars *python.Dict) bool {
 	set := false
 	for _, name := range []string{"thinking", "enable_thinking"} {
 		v, ok := vars.Lookup(name)

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 	"github.com/kvindex/kvindex/tokenize/chat/internal/harmony"
 )
 
@@ -40,7 +40,7 @@ func elsewhere(renderer string) error {
 
 // programOf returns the program that renders the chats of a model, nil if there is none or
 // none is known.
-func (m *Model) programOf(dir string, config *jinja.Dict) (program, error) {
+func (m *Model) programOf(dir string, config *python.Dict) (program, error) {
 	if optional(config, "model_type") != "gpt_oss" {
 		uses, err := m.usesMistral(dir)
 		if err != nil || !uses {
@@ -66,7 +66,7 @@ func (m *Model) knowTokens(dir string) error {
 		return err
 	}
 	m.added = addedTokens(tokenizer)
-	tokens, _ := optional(tokenizer, "added_tokens_decoder").(*jinja.Dict)
+	tokens, _ := optional(tokenizer, "added_tokens_decoder").(*python.Dict)
 	if tokens == nil {
 		return nil
 	}
@@ -84,7 +84,7 @@ func (m *Model) knowTokens(dir string) error {
 }
 
 // refuseModel refuses models whose engine does not render a template, unless usesTemplate.
-func refuseModel(dir string, config *jinja.Dict, usesTemplate bool) error {
+func refuseModel(dir string, config *python.Dict, usesTemplate bool) error {
 	kind, _ := optional(config, "model_type").(string)
 	if renderer, ok := otherTypes[kind]; ok && !usesTemplate {
 		return elsewhere(renderer)
@@ -95,9 +95,9 @@ func refuseModel(dir string, config *jinja.Dict, usesTemplate bool) error {
 	if encoder, _ := optional(config, "is_encoder_decoder").(bool); encoder {
 		return unsupported("a model with an encoder")
 	}
-	architectures, _ := optional(config, "architectures").(*jinja.List)
+	architectures, _ := optional(config, "architectures").(*python.List)
 	if architectures == nil {
-		architectures = new(jinja.List)
+		architectures = new(python.List)
 	}
 	for _, v := range architectures.Items {
 		for _, o := range otherRenderers {

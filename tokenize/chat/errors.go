@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 var (
@@ -48,7 +49,7 @@ func notScorable(format string, args ...any) error { return of(ErrNotScorable, f
 func unsupported(format string, args ...any) error { return of(ErrUnsupported, format, args...) }
 
 // kind names the type of a JSON value in errors.
-func kind(v jinja.Value) string {
+func kind(v python.Value) string {
 	switch v.(type) {
 	case nil:
 		return "null"
@@ -56,9 +57,9 @@ func kind(v jinja.Value) string {
 		return "a boolean"
 	case string, media:
 		return "a string"
-	case *jinja.List, tokenList:
+	case *python.List, tokenList:
 		return "an array"
-	case *jinja.Dict:
+	case *python.Dict:
 		return "an object"
 	}
 	return "a number"

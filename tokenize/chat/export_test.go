@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // Shapes returns the template's messages or tools for a chat request by an engine, in a notation
@@ -24,7 +24,7 @@ func Shapes(body string, parts bool, engine string) (messages, tools string, err
 	if err := m.check(r.Salt, r.chat, &template{parts: parts}); err != nil {
 		return "", "", err
 	}
-	var list []jinja.Value
+	var list []python.Value
 	for i := range r.chat.messages {
 		list = append(list, r.chat.messages[i].dict(parts, m.engine))
 	}
@@ -36,7 +36,7 @@ func Shapes(body string, parts bool, engine string) (messages, tools string, err
 	if dumped != nil {
 		tools = show(dumped)
 	}
-	return show(&jinja.List{Items: list}), tools, nil
+	return show(&python.List{Items: list}), tools, nil
 }
 
 // ShowJSON is a JSON text in the notation of Shapes.
@@ -52,7 +52,7 @@ func DecodeBorrowed(body []byte) (string, error) {
 	return asText(new(counts).decodeBody(body, unknown))
 }
 
-func asText(v jinja.Value, err error) (string, error) {
+func asText(v python.Value, err error) (string, error) {
 	if _, ok := v.(string); !ok && err == nil {
 		err = errors.New("no string")
 	}
@@ -77,7 +77,7 @@ func SyntaxError(s string) bool {
 	return errors.As(err, &e)
 }
 
-func show(v jinja.Value) string {
+func show(v python.Value) string {
 	switch v := v.(type) {
 	case nil:
 		return "None"
@@ -85,13 +85,13 @@ func show(v jinja.Value) string {
 		return strconv.Quote(v)
 	case float64:
 		return "f" + strconv.FormatFloat(v, 'g', -1, 64)
-	case *jinja.List:
+	case *python.List:
 		items := make([]string, len(v.Items))
 		for i, item := range v.Items {
 			items[i] = show(item)
 		}
 		return "[" + strings.Join(items, " ") + "]"
-	case *jinja.Dict:
+	case *python.Dict:
 		items := make([]string, v.Len())
 		for i := range items {
 			key, value := v.At(i)
@@ -163,7 +163,7 @@ func Made(m *Model, path, body string, parts bool) (string, error) {
 	if err := m.check("", &c, &template{parts: parts}); err != nil {
 		return "", err
 	}
-	var list []jinja.Value
+	var list []python.Value
 	for i := range c.messages {
 		list = append(list, c.messages[i].dict(parts, m.engine))
 	}
@@ -179,11 +179,11 @@ func Made(m *Model, path, body string, parts bool) (string, error) {
 	if c.kwargs != nil {
 		kwargs = show(c.kwargs)
 	}
-	vars := new(jinja.Dict)
+	vars := new(python.Dict)
 	if err := m.addEffort(vars, &c); err != nil {
 		return "", err
 	}
-	return strings.Join([]string{show(&jinja.List{Items: list}), dumped, kwargs, show(vars), fmt.Sprint(c.addGenerationPrompt, c.continueFinal)}, "\n"), nil
+	return strings.Join([]string{show(&python.List{Items: list}), dumped, kwargs, show(vars), fmt.Sprint(c.addGenerationPrompt, c.continueFinal)}, "\n"), nil
 }
 
 // Probed returns the results of a model's probes: whether system messages stay in place, the effort

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // A featureSet is a set of features, as Model.Exclude lists them. The zero value is the empty
@@ -93,7 +93,7 @@ func (c *conversation) findFeatures() {
 		case "documents":
 			f |= featureDocuments
 		case "tools": // as they are, with any fields
-			if l, ok := v.(*jinja.List); ok && len(l.Items) > 0 {
+			if l, ok := v.(*python.List); ok && len(l.Items) > 0 {
 				f |= featureTools | featureToolFields
 			}
 		default:
@@ -128,7 +128,7 @@ func featuresOfRole(role string) featureSet {
 }
 
 // featuresOfPart returns the features of a part that is read.
-func (p *part) featuresOfPart(o *jinja.Dict) (f featureSet) {
+func (p *part) featuresOfPart(o *python.Dict) (f featureSet) {
 	known := 2 // the type, and what has the text or the media
 	if p.kind == partSkipped {
 		if _, ok := o.Lookup(textParts[p.rare.kind].field); !ok {

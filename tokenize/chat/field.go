@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // A fieldError is an error about a field of a request. The reader of an outer field puts its
@@ -40,7 +40,7 @@ func beyond(path, format string, args ...any) error {
 	return &fieldError{errLimit{}, path, fmt.Sprintf(format, args...)}
 }
 
-func wrongType(path string, v jinja.Value, want string) error {
+func wrongType(path string, v python.Value, want string) error {
 	return badField(path, "%s, not %s", kind(v), want)
 }
 
@@ -60,12 +60,12 @@ func within(err error, format string, args ...any) error {
 // Most fields may be null, which is the same as missing.
 
 // optional returns a field, nil if it is null or missing.
-func optional(o *jinja.Dict, name string) jinja.Value {
+func optional(o *python.Dict, name string) python.Value {
 	v, _ := o.Lookup(name)
 	return v
 }
 
-func optionalText(o *jinja.Dict, name string) (string, error) {
+func optionalText(o *python.Dict, name string) (string, error) {
 	switch v := optional(o, name).(type) {
 	case nil:
 		return "", nil
@@ -76,22 +76,22 @@ func optionalText(o *jinja.Dict, name string) (string, error) {
 	}
 }
 
-func optionalObject(o *jinja.Dict, name string) (*jinja.Dict, error) {
+func optionalObject(o *python.Dict, name string) (*python.Dict, error) {
 	switch v := optional(o, name).(type) {
 	case nil:
 		return nil, nil
-	case *jinja.Dict:
+	case *python.Dict:
 		return v, nil
 	default:
 		return nil, wrongType(name, v, "an object")
 	}
 }
 
-func optionalList(o *jinja.Dict, name string) (*jinja.List, error) {
+func optionalList(o *python.Dict, name string) (*python.List, error) {
 	switch v := optional(o, name).(type) {
 	case nil:
 		return nil, nil
-	case *jinja.List:
+	case *python.List:
 		return v, nil
 	default:
 		return nil, wrongType(name, v, "an array")
@@ -99,7 +99,7 @@ func optionalList(o *jinja.Dict, name string) (*jinja.List, error) {
 }
 
 // text returns a field that has to be a string.
-func text(o *jinja.Dict, name string) (string, error) {
+func text(o *python.Dict, name string) (string, error) {
 	v, ok := o.Lookup(name)
 	if !ok {
 		return "", badField(name, "missing")
@@ -112,7 +112,7 @@ func text(o *jinja.Dict, name string) (string, error) {
 }
 
 // flag returns a boolean field. Null counts as missing.
-func flag(o *jinja.Dict, name string, or bool) (bool, error) {
+func flag(o *python.Dict, name string, or bool) (bool, error) {
 	v, ok := o.Lookup(name)
 	if !ok {
 		return or, nil
@@ -125,7 +125,7 @@ func flag(o *jinja.Dict, name string, or bool) (bool, error) {
 }
 
 // asFlag reads a boolean as pydantic 2.13 does, which accepts numbers and words too.
-func asFlag(v jinja.Value) (on, ok bool) {
+func asFlag(v python.Value) (on, ok bool) {
 	switch v := v.(type) {
 	case bool:
 		return v, true
@@ -146,7 +146,7 @@ func asFlag(v jinja.Value) (on, ok bool) {
 
 // isInteger reports whether pydantic 2.13 reads a value as an integer: a boolean, a whole
 // number or its decimal digits.
-func isInteger(v jinja.Value) bool {
+func isInteger(v python.Value) bool {
 	switch v := v.(type) {
 	case bool, int64, *big.Int:
 		return true

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // finalTag marks the end of a chat's final message in the text, if the model is to continue it
@@ -12,15 +12,15 @@ import (
 const finalTag = "CONTINUE_FINAL_MESSAGE_TAG "
 
 // tagFinal puts the tag behind the last text of a message and returns the text.
-func tagFinal(m *jinja.Dict) (string, error) {
+func tagFinal(m *python.Dict) (string, error) {
 	content, _ := m.Lookup("content")
 	if s, ok := content.(string); ok {
 		m.Set("content", s+finalTag)
 		return s, nil
 	}
-	parts := content.(*jinja.List).Items
+	parts := content.(*python.List).Items
 	for i := len(parts) - 1; i >= 0; i-- {
-		p, ok := parts[i].(*jinja.Dict)
+		p, ok := parts[i].(*python.Dict)
 		if !ok {
 			return "", unscored("continue_final_message", "the final message has a string among its parts")
 		}
@@ -51,12 +51,12 @@ func isSpace(r rune) bool { return unicode.IsSpace(r) || 0x1c <= r && r <= 0x1f 
 // systemFirst turns developer messages into system messages, and joins all of these into one,
 // the first (vLLM, renderers/hf.py, _convert_developer_to_system and
 // _consolidate_system_messages).
-func systemFirst(messages []jinja.Value) []jinja.Value {
+func systemFirst(messages []python.Value) []python.Value {
 	var system []string
-	rest := make([]jinja.Value, 1, len(messages)+1)
+	rest := make([]python.Value, 1, len(messages)+1)
 	misplaced := false
 	for i, v := range messages {
-		m := v.(*jinja.Dict)
+		m := v.(*python.Dict)
 		role, _ := m.Lookup("role")
 		if role == "developer" {
 			m = withoutTools(m)
@@ -75,7 +75,7 @@ func systemFirst(messages []jinja.Value) []jinja.Value {
 	if !misplaced {
 		return messages
 	}
-	first := new(jinja.Dict)
+	first := new(python.Dict)
 	first.Set("role", "system")
 	first.Set("content", strings.Join(system, "\n\n"))
 	rest[0] = first
@@ -83,8 +83,8 @@ func systemFirst(messages []jinja.Value) []jinja.Value {
 }
 
 // withoutTools returns a developer message as a system message.
-func withoutTools(m *jinja.Dict) *jinja.Dict {
-	d := new(jinja.Dict)
+func withoutTools(m *python.Dict) *python.Dict {
+	d := new(python.Dict)
 	for i := range m.Len() {
 		if key, v := m.At(i); key != "tools" {
 			d.Set(key.(string), v)
@@ -95,14 +95,14 @@ func withoutTools(m *jinja.Dict) *jinja.Dict {
 }
 
 // contentText returns the content of a message, its parts joined.
-func contentText(m *jinja.Dict) string {
+func contentText(m *python.Dict) string {
 	content, _ := m.Lookup("content")
 	if s, ok := content.(string); ok {
 		return s
 	}
 	var texts []string
-	for _, part := range content.(*jinja.List).Items {
-		if s, ok := part.(*jinja.Dict).Lookup("text"); ok {
+	for _, part := range content.(*python.List).Items {
+		if s, ok := part.(*python.Dict).Lookup("text"); ok {
 			texts = append(texts, s.(string))
 		}
 	}

@@ -12,13 +12,13 @@ import (
 	"math/big"
 	"slices"
 
-	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // parseTokenRequest reads the body of vLLM's /inference/v1/generate (autumn 2026:
 // entrypoints/scale_out/token_in_token_out/protocol.py, GenerateRequest; until 0.23
 // entrypoints/serve/disagg/protocol.py).
-func parseTokenRequest(o *jinja.Dict) (*Request, error) {
+func parseTokenRequest(o *python.Dict) (*Request, error) {
 	r := new(Request)
 	if err := r.parseNames(o); err != nil {
 		return nil, err
@@ -31,7 +31,7 @@ func parseTokenRequest(o *jinja.Dict) (*Request, error) {
 		return nil, badField("token_ids", "missing")
 	case tokenList:
 		r.Tokens = v
-	case *jinja.List:
+	case *python.List:
 		if len(v.Items) == 0 {
 			return nil, badField("token_ids", "empty")
 		}
@@ -76,9 +76,9 @@ func parseTokenRequest(o *jinja.Dict) (*Request, error) {
 
 // parseFeatures reads the media of a prompt of so many tokens: for each kind of media the
 // engine's hashes, and the places of their tokens.
-func parseFeatures(o *jinja.Dict, tokens int) (media []Media, err error) {
+func parseFeatures(o *python.Dict, tokens int) (media []Media, err error) {
 	fields := [...]string{"mm_hashes", "mm_placeholders", "kwargs_data", "mm_metadata"}
-	var objects [len(fields)]*jinja.Dict
+	var objects [len(fields)]*python.Dict
 	for i, name := range fields {
 		if objects[i], err = optionalObject(o, name); err != nil {
 			return nil, err
@@ -95,7 +95,7 @@ func parseFeatures(o *jinja.Dict, tokens int) (media []Media, err error) {
 	}
 	for i := range hashes.Len() {
 		key, v := hashes.At(i)
-		list, ok := v.(*jinja.List)
+		list, ok := v.(*python.List)
 		if !ok {
 			return nil, within(wrongType("", v, "an array"), "mm_hashes.%.60s", key)
 		}
@@ -103,7 +103,7 @@ func parseFeatures(o *jinja.Dict, tokens int) (media []Media, err error) {
 		if !ok {
 			return nil, badField("mm_placeholders", "of other kinds of media than mm_hashes")
 		}
-		at, ok := v.(*jinja.List)
+		at, ok := v.(*python.List)
 		switch {
 		case !ok:
 			return nil, within(wrongType("", v, "an array"), "mm_placeholders.%.60s", key)
@@ -139,8 +139,8 @@ func parseFeatures(o *jinja.Dict, tokens int) (media []Media, err error) {
 }
 
 // parsePlaceholder reads the place of an item.
-func parsePlaceholder(v jinja.Value) (m Media, err error) {
-	o, ok := v.(*jinja.Dict)
+func parsePlaceholder(v python.Value) (m Media, err error) {
+	o, ok := v.(*python.Dict)
 	if !ok {
 		return m, wrongType("", v, "an object")
 	}
@@ -183,11 +183,11 @@ var refusedBySGLang = []struct{ name, why string }{
 // parseSGLangRequest reads the body of SGLang's /generate (September 2026:
 // srt/managers/io_struct.py, GenerateReqInput and its normalize_batch_and_arguments;
 // srt/managers/tokenizer_manager.py, _tokenize_one_request).
-func parseSGLangRequest(o *jinja.Dict) (*Request, error) {
+func parseSGLangRequest(o *python.Dict) (*Request, error) {
 	text, ids := optional(o, "text"), optional(o, "input_ids")
 	for _, f := range refusedBySGLang {
 		if v := optional(o, f.name); v != nil {
-			if list, ok := v.(*jinja.List); !ok || len(list.Items) > 0 {
+			if list, ok := v.(*python.List); !ok || len(list.Items) > 0 {
 				return nil, unscored(f.name, "%s", f.why)
 			}
 		}
@@ -199,7 +199,7 @@ func parseSGLangRequest(o *jinja.Dict) (*Request, error) {
 		return nil, unscored("text", "beside input_ids")
 	}
 	r := &Request{AddSpecial: true}
-	if _, ok := optional(o, "cache_salt").(*jinja.List); ok {
+	if _, ok := optional(o, "cache_salt").(*python.List); ok {
 		return nil, unscored("cache_salt", "an array, as batches have it")
 	}
 	err := r.parseNames(o)
@@ -216,8 +216,8 @@ func parseSGLangRequest(o *jinja.Dict) (*Request, error) {
 	return r, nil
 }
 
-func (r *Request) parseInputText(v jinja.Value) error {
-	if list, ok := v.(*jinja.List); ok {
+func (r *Request) parseInputText(v python.Value) error {
+	if list, ok := v.(*python.List); ok {
 		if len(list.Items) != 1 {
 			return unscored("text", "%d prompts in one request", len(list.Items))
 		}
@@ -233,12 +233,12 @@ func (r *Request) parseInputText(v jinja.Value) error {
 	return nil
 }
 
-func (r *Request) parseInputIDs(v jinja.Value) (err error) {
+func (r *Request) parseInputIDs(v python.Value) (err error) {
 	path := "input_ids"
-	list, ok := v.(*jinja.List)
+	list, ok := v.(*python.List)
 	if ok && len(list.Items) > 0 {
 		switch list.Items[0].(type) {
-		case *jinja.List, tokenList:
+		case *python.List, tokenList:
 			if len(list.Items) > 1 {
 				return unscored(path, "%d prompts in one request", len(list.Items))
 			}
@@ -248,7 +248,7 @@ func (r *Request) parseInputIDs(v jinja.Value) (err error) {
 	switch v := v.(type) {
 	case tokenList:
 		r.Tokens = v
-	case *jinja.List:
+	case *python.List:
 		switch {
 		case len(v.Items) > 0:
 			r.Tokens, err = tokenIDs(path, v.Items, isInt64)
@@ -264,7 +264,7 @@ func (r *Request) parseInputIDs(v jinja.Value) (err error) {
 }
 
 // isInt64 reports whether a value is an integer to Python, of 64 bits.
-func isInt64(v jinja.Value) bool {
+func isInt64(v python.Value) bool {
 	switch v.(type) {
 	case int64, bool:
 		return true
@@ -273,7 +273,7 @@ func isInt64(v jinja.Value) bool {
 }
 
 // tokenIDs returns token ids. An item that is none is not scorable if the engine may take it.
-func tokenIDs(path string, items []jinja.Value, takes func(jinja.Value) bool) ([]uint32, error) {
+func tokenIDs(path string, items []python.Value, takes func(python.Value) bool) ([]uint32, error) {
 	ids := make([]uint32, len(items))
 	for i, item := range items {
 		id, ok := item.(int64)
@@ -290,7 +290,7 @@ func tokenIDs(path string, items []jinja.Value, takes func(jinja.Value) bool) ([
 }
 
 // isLax reports whether vLLM reads a value as a token id, though it is not written as one.
-func isLax(v jinja.Value) bool {
+func isLax(v python.Value) bool {
 	switch v.(type) {
 	case int64, *big.Int:
 		return false

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // billed reports whether the engine drops a text of a system message for its header.
@@ -224,25 +224,25 @@ func (t turn) followedBy(text string) turn {
 }
 
 // addText adds a text to the content of a tool result.
-func addText(content jinja.Value, text string) jinja.Value {
-	list, ok := content.(*jinja.List)
+func addText(content python.Value, text string) python.Value {
+	list, ok := content.(*python.List)
 	if !ok {
 		s, _ := content.(string)
 		return joinTexts(s, text)
 	}
 	items := slices.Clone(list.Items)
-	added := new(jinja.Dict)
-	if n := len(items); n > 0 && optional(items[n-1].(*jinja.Dict), "type") == "text" {
-		last := items[n-1].(*jinja.Dict)
+	added := new(python.Dict)
+	if n := len(items); n > 0 && optional(items[n-1].(*python.Dict), "type") == "text" {
+		last := items[n-1].(*python.Dict)
 		s, _ := optional(last, "text").(string)
 		added.Set("type", "text")
 		added.Set("text", joinTexts(s, text))
 		items[n-1] = added
-		return &jinja.List{Items: items}
+		return &python.List{Items: items}
 	}
 	added.Set("type", "text")
 	added.Set("text", text)
-	return &jinja.List{Items: append(items, added)}
+	return &python.List{Items: append(items, added)}
 }
 
 // A probe has what a model's template was found to do, once it is needed.
@@ -269,18 +269,18 @@ func (m *Model) passesOldProbe() (bool, error) {
 	}
 	p := &m.probe
 	p.old.Do(func() {
-		list := new(jinja.List)
+		list := new(python.List)
 		for _, role := range []string{"system", "user", "system", "user"} {
-			d := new(jinja.Dict)
+			d := new(python.Dict)
 			d.Set("role", role)
 			d.Set("content", "t")
 			list.Items = append(list.Items, d)
 		}
-		vars := new(jinja.Dict)
+		vars := new(python.Dict)
 		vars.Set("messages", list)
 		vars.Set("add_generation_prompt", false)
 		for _, name := range []string{"raise_exception", "strftime_now"} {
-			vars.Set(name, &jinja.Undefined{Name: name, Message: "'" + name + "' is undefined"})
+			vars.Set(name, &python.Undefined{Name: name, Message: "'" + name + "' is undefined"})
 		}
 		_, err := m.run(m.given, vars, m.given.limits(nil))
 		p.passes = err == nil && !strings.Contains(m.options.Template, "endgeneration")

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 	"unsafe"
 
-	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // maxBody bounds the bodies that Parse reads, in bytes, and maxText what is in them beside
@@ -122,7 +122,7 @@ type counts struct {
 }
 
 // boxes are strings as values.
-type boxes [32]jinja.Value
+type boxes [32]python.Value
 
 // maxShort bounds short strings, such as roles and types, in bytes.
 const maxShort = 16
@@ -140,20 +140,20 @@ func (e *syntaxError) Error() string { return e.msg + " at byte " + strconv.Itoa
 
 // decode reads a whole text. Its errors are syntaxErrors, and fieldErrors without a
 // path.
-func decode(s string) (jinja.Value, error) { return new(counts).decode(s) }
+func decode(s string) (python.Value, error) { return new(counts).decode(s) }
 
-func (n *counts) decode(s string) (jinja.Value, error) {
+func (n *counts) decode(s string) (python.Value, error) {
 	d := decoder{s: s, counts: n}
 	return d.whole()
 }
 
 // decodeBody is decode for a body of an API. Its result shares no memory with the body.
-func (n *counts) decodeBody(body []byte, api api) (jinja.Value, error) {
+func (n *counts) decodeBody(body []byte, api api) (python.Value, error) {
 	d := decoder{s: unsafe.String(unsafe.SliceData(body), len(body)), body: true, api: api, counts: n}
 	return d.whole()
 }
 
-func (d *decoder) whole() (jinja.Value, error) {
+func (d *decoder) whole() (python.Value, error) {
 	v, err := d.value()
 	if err != nil {
 		return nil, err
@@ -183,12 +183,12 @@ func (d *decoder) next() byte {
 // words are the values that are neither strings, numbers nor containers.
 var words = []struct {
 	text  string
-	value jinja.Value
+	value python.Value
 }{
 	{"null", nil}, {"true", true}, {"false", false}, {"NaN", nan}, {"Infinity", inf}, {"-Infinity", -inf},
 }
 
-func (d *decoder) value() (jinja.Value, error) {
+func (d *decoder) value() (python.Value, error) {
 	switch c := d.next(); c {
 	case '"':
 		if d.place == inMedia {
@@ -262,8 +262,8 @@ func (d *decoder) count() error {
 	return nil
 }
 
-func (d *decoder) object() (jinja.Value, error) {
-	o := new(jinja.Dict)
+func (d *decoder) object() (python.Value, error) {
+	o := new(python.Dict)
 	if d.next() == '}' {
 		d.at++
 		return o, nil
@@ -306,7 +306,7 @@ func (d *decoder) object() (jinja.Value, error) {
 }
 
 // boxed returns a key or a short string as a value. Bodies have few of these, many times.
-func (d *decoder) boxed(some *boxes, s string) jinja.Value {
+func (d *decoder) boxed(some *boxes, s string) python.Value {
 	if s == "" {
 		return s
 	}
@@ -317,8 +317,8 @@ func (d *decoder) boxed(some *boxes, s string) jinja.Value {
 	return *at
 }
 
-func (d *decoder) array() (jinja.Value, error) {
-	l := new(jinja.List)
+func (d *decoder) array() (python.Value, error) {
+	l := new(python.List)
 	if d.next() == ']' {
 		d.at++
 		return l, nil
@@ -389,7 +389,7 @@ func (d *decoder) digits() {
 }
 
 // number reads a number that begins with a digit, or with '-' and a digit.
-func (d *decoder) number() (jinja.Value, error) {
+func (d *decoder) number() (python.Value, error) {
 	from := d.at
 	if d.s[d.at] == '-' {
 		d.at++
@@ -440,7 +440,7 @@ func (d *decoder) number() (jinja.Value, error) {
 func (d *decoder) string() (string, error) { return d.text(true) }
 
 // media passes over a string of media.
-func (d *decoder) media() (jinja.Value, error) {
+func (d *decoder) media() (python.Value, error) {
 	from := d.at
 	_, err := d.text(false)
 	d.skipped += d.at - from

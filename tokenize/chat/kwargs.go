@@ -5,7 +5,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // refusedKwargs are parameters of functions that a template's variables pass through: they do
@@ -27,8 +27,8 @@ var droppedKwargs = []string{"range", "dict", "lipsum", "cycler", "joiner", "nam
 //
 // A variable that the template does not use makes no difference, so the engine's filter for
 // those is not needed.
-func (m *Model) prepare(c *conversation) (*template, *jinja.Dict, error) {
-	vars := new(jinja.Dict)
+func (m *Model) prepare(c *conversation) (*template, *python.Dict, error) {
+	vars := new(python.Dict)
 	for _, s := range m.special {
 		vars.Set(s.name, s.content)
 	}
@@ -73,7 +73,7 @@ func (m *Model) prepare(c *conversation) (*template, *jinja.Dict, error) {
 }
 
 // addOldKwargs adds kwargs as vLLM did before 0.16.
-func (m *Model) addOldKwargs(vars, kwargs *jinja.Dict) error {
+func (m *Model) addOldKwargs(vars, kwargs *python.Dict) error {
 	if kwargs == nil {
 		return nil
 	}
@@ -92,7 +92,7 @@ var efforts = map[string]change{
 	"minimal": takesAllEfforts, "xhigh": takesAllEfforts, "max": takesAllEfforts,
 }
 
-func (m *Model) addEffort(vars *jinja.Dict, c *conversation) error {
+func (m *Model) addEffort(vars *python.Dict, c *conversation) error {
 	const name = "reasoning_effort"
 	if !m.engine.does(takesEffort) { // like any other field
 		return nil
@@ -113,7 +113,7 @@ func (m *Model) addEffort(vars *jinja.Dict, c *conversation) error {
 	return nil
 }
 
-func lookup(o *jinja.Dict, name string) (jinja.Value, bool) {
+func lookup(o *python.Dict, name string) (python.Value, bool) {
 	if o == nil {
 		return nil, false
 	}
@@ -122,7 +122,7 @@ func lookup(o *jinja.Dict, name string) (jinja.Value, bool) {
 
 // addKwargs adds kwargs, which may be nil, to vars. Without unset, which is for a request's,
 // null and "auto" change nothing.
-func addKwargs(vars, kwargs *jinja.Dict, unset bool) error {
+func addKwargs(vars, kwargs *python.Dict, unset bool) error {
 	if kwargs == nil {
 		return nil
 	}
@@ -144,7 +144,7 @@ func addKwargs(vars, kwargs *jinja.Dict, unset bool) error {
 
 // checkObjects sets a missing variable to null, and returns an error if it is no list of
 // objects.
-func checkObjects(vars *jinja.Dict, name string) error {
+func checkObjects(vars *python.Dict, name string) error {
 	v, ok := vars.Lookup(name)
 	if v == nil {
 		if !ok {
@@ -152,12 +152,12 @@ func checkObjects(vars *jinja.Dict, name string) error {
 		}
 		return nil
 	}
-	list, ok := v.(*jinja.List)
+	list, ok := v.(*python.List)
 	if !ok {
 		return wrongType("chat_template_kwargs."+name, v, "an array")
 	}
 	for i, item := range list.Items {
-		if _, ok := item.(*jinja.Dict); !ok {
+		if _, ok := item.(*python.Dict); !ok {
 			return within(wrongType("", item, "an object"), "chat_template_kwargs.%s[%d]", name, i)
 		}
 	}
@@ -165,7 +165,7 @@ func checkObjects(vars *jinja.Dict, name string) error {
 }
 
 // tools returns the tools of the request as its template gets them, nil without tools.
-func (m *Model) tools(c *conversation) (*jinja.List, error) {
+func (m *Model) tools(c *conversation) (*python.List, error) {
 	switch {
 	case c.tools == nil:
 		return nil, nil
@@ -174,7 +174,7 @@ func (m *Model) tools(c *conversation) (*jinja.List, error) {
 	case len(c.tools) == 0 && c.needsTool:
 		return nil, unscored("tools", "empty, and a tool is required: what this version of the engine makes of it is not known here")
 	}
-	l := &jinja.List{Items: make([]jinja.Value, len(c.tools))}
+	l := &python.List{Items: make([]python.Value, len(c.tools))}
 	for i, t := range c.tools {
 		o, err := t.dump(m.engine)
 		if err != nil {

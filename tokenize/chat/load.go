@@ -12,7 +12,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // specialNames are the special tokens that a template can name.
@@ -96,7 +96,7 @@ func (m *Model) load(dir string) error {
 // readTemplates returns the templates of the tokenizer by their names. Files of templates
 // replace all those of the config (transformers, tokenization_utils_base.py,
 // _from_pretrained).
-func (m *Model) readTemplates(dir string, config *jinja.Dict) (map[string]string, error) {
+func (m *Model) readTemplates(dir string, config *python.Dict) (map[string]string, error) {
 	sources := map[string]string{}
 	source, ok, err := read(dir, "chat_template.jinja")
 	if err != nil {
@@ -118,9 +118,9 @@ func (m *Model) readTemplates(dir string, config *jinja.Dict) (map[string]string
 	case string:
 		m.single = true
 		sources[defaultTemplate] = v
-	case *jinja.List:
+	case *python.List:
 		err = addNamed(sources, v)
-	case *jinja.Dict:
+	case *python.Dict:
 		err = addTemplates(sources, v)
 	default:
 		err = wrongType("chat_template", v, "a string or an array")
@@ -156,12 +156,12 @@ func readAdditional(dir string, sources map[string]string) error {
 }
 
 // addNamed adds the templates of a list of objects with a name and a template.
-func addNamed(sources map[string]string, list *jinja.List) error {
+func addNamed(sources map[string]string, list *python.List) error {
 	for i, item := range list.Items {
 		if len(sources) == maxTemplates {
 			return unsupported("more than %d chat templates", maxTemplates)
 		}
-		o, ok := item.(*jinja.Dict)
+		o, ok := item.(*python.Dict)
 		if !ok {
 			return within(wrongType("", item, "an object"), "chat_template[%d]", i)
 		}
@@ -176,7 +176,7 @@ func addNamed(sources map[string]string, list *jinja.List) error {
 	return nil
 }
 
-func addTemplates(sources map[string]string, o *jinja.Dict) error {
+func addTemplates(sources map[string]string, o *python.Dict) error {
 	if o.Len() > maxTemplates {
 		return unsupported("more than %d chat templates", maxTemplates)
 	}
@@ -250,15 +250,15 @@ func processorTemplate(dir string) (source string, ok bool, err error) {
 }
 
 // addedTokens returns the tokens of added_tokens_decoder, the longest first.
-func addedTokens(config *jinja.Dict) []string {
-	decoder, _ := optional(config, "added_tokens_decoder").(*jinja.Dict)
+func addedTokens(config *python.Dict) []string {
+	decoder, _ := optional(config, "added_tokens_decoder").(*python.Dict)
 	if decoder == nil {
 		return nil
 	}
 	var list []string
 	for i := range decoder.Len() {
 		_, v := decoder.At(i)
-		if o, ok := v.(*jinja.Dict); ok {
+		if o, ok := v.(*python.Dict); ok {
 			if s, _ := optional(o, "content").(string); s != "" {
 				list = append(list, s)
 			}
@@ -275,7 +275,7 @@ var plainTokenizers = []string{"PreTrainedTokenizerFast", "PreTrainedTokenizer",
 
 // readSpecial reads the special tokens that have a name, and refuses templates that read a
 // missing one: the tokenizer's class may have its own.
-func (m *Model) readSpecial(dir string, config *jinja.Dict, templates string) error {
+func (m *Model) readSpecial(dir string, config *python.Dict, templates string) error {
 	if optional(config, "added_tokens_decoder") == nil {
 		if older, err := readable(dir, "special_tokens_map.json"); err != nil || older && strings.Contains(templates, "_token") {
 			if err == nil {
@@ -303,9 +303,9 @@ func (m *Model) readSpecial(dir string, config *jinja.Dict, templates string) er
 
 // readExtra reads the special tokens with names of the model's own. A list has no names, and
 // no template sees it.
-func (m *Model) readExtra(config *jinja.Dict) error {
+func (m *Model) readExtra(config *python.Dict) error {
 	for _, field := range []string{"extra_special_tokens", "model_specific_special_tokens"} {
-		extra, ok := optional(config, field).(*jinja.Dict)
+		extra, ok := optional(config, field).(*python.Dict)
 		if !ok {
 			continue
 		}
@@ -322,13 +322,13 @@ func (m *Model) readExtra(config *jinja.Dict) error {
 }
 
 // tokenContent reads a token that is a string, or an object with a content.
-func tokenContent(name string, v jinja.Value) (string, error) {
+func tokenContent(name string, v python.Value) (string, error) {
 	switch v := v.(type) {
 	case nil:
 		return "", nil
 	case string:
 		return v, nil
-	case *jinja.Dict:
+	case *python.Dict:
 		s, err := text(v, "content")
 		return s, within(err, "%s", name)
 	}
@@ -403,16 +403,16 @@ func readUpTo(dir, name string, most int64) (content string, ok bool, err error)
 }
 
 // readObject reads a file that is a JSON object; a missing file is an empty one.
-func readObject(dir, name string) (*jinja.Dict, error) {
+func readObject(dir, name string) (*python.Dict, error) {
 	content, ok, err := read(dir, name)
 	if err != nil || !ok {
-		return new(jinja.Dict), err
+		return new(python.Dict), err
 	}
 	v, err := decode(content)
 	if err != nil {
 		return nil, unsupported("%s: %w", name, err)
 	}
-	o, ok := v.(*jinja.Dict)
+	o, ok := v.(*python.Dict)
 	if !ok {
 		return nil, wrongType(name, v, "an object")
 	}

@@ -1,18 +1,18 @@
 package chat
 
-import "github.com/kvindex/kvindex/internal/jinja"
+import "github.com/kvindex/kvindex/internal/jinja/python"
 
 // mediaOf returns the placeholder tokens of a model's media by its config.json. The text has
 // each once, and the engine repeats it for every token of the media. It lists only models
 // whose engine does exactly that (vLLM of autumn 2026, model_executor/models: qwen2_vl.py,
 // qwen2_5_vl.py, qwen3_vl.py, llava.py); their videos are more complicated.
-func mediaOf(config *jinja.Dict) map[string]uint32 {
+func mediaOf(config *python.Dict) map[string]uint32 {
 	name := ""
 	switch optional(config, "model_type") {
 	case "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe":
 		name = "image_token_id"
 	case "llava":
-		vision, _ := optional(config, "vision_config").(*jinja.Dict)
+		vision, _ := optional(config, "vision_config").(*python.Dict)
 		if vision == nil {
 			return nil
 		}

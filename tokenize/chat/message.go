@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // A message is one of a conversation, with the fields that some version of vLLM keeps
@@ -19,12 +19,12 @@ import (
 type message struct {
 	role       string
 	content    []part
-	toolCalls  *jinja.List // nil: none; arguments that are odd are {}
-	arguments  []string    // of the tool calls, as they came
-	reasoning  jinja.Value // a string, or nil
-	toolCallID jinja.Value // a string or nil, if hasID
+	toolCalls  *python.List // nil: none; arguments that are odd are {}
+	arguments  []string     // of the tool calls, as they came
+	reasoning  python.Value // a string, or nil
+	toolCallID python.Value // a string or nil, if hasID
 	hasID      bool
-	name       jinja.Value // a string, or nil
+	name       python.Value // a string, or nil
 	features   featureSet
 	rare       *rareMessage
 }
@@ -32,8 +32,8 @@ type message struct {
 // A rareMessage has the fields that few messages have.
 type rareMessage struct {
 	odd      []oddArguments // in order
-	replaced jinja.Value    // reasoning_content, a string or nil
-	task     jinja.Value    // a string, or nil
+	replaced python.Value   // reasoning_content, a string or nil
+	task     python.Value   // a string, or nil
 	lazy     bool           // the engine may have an iterator for an array
 	encoded  string         // a field that a program of DeepSeek's reads; "" if none is there
 }
@@ -66,13 +66,13 @@ type rarePart struct {
 
 // oddArguments are arguments of a tool call that are no object.
 type oddArguments struct {
-	call  int         // in toolCalls
-	until change      // since then they are {}
-	value jinja.Value // before, if they are JSON
+	call  int          // in toolCalls
+	until change       // since then they are {}
+	value python.Value // before, if they are JSON
 	json  bool
 }
 
-func (c *conversation) parseMessages(o *jinja.Dict, n *counts) error {
+func (c *conversation) parseMessages(o *python.Dict, n *counts) error {
 	list, err := optionalList(o, "messages")
 	if err == nil && (list == nil || len(list.Items) == 0) {
 		err = badField("messages", "empty")
@@ -82,7 +82,7 @@ func (c *conversation) parseMessages(o *jinja.Dict, n *counts) error {
 	}
 	c.messages = make([]message, len(list.Items))
 	for i, item := range list.Items {
-		o, ok := item.(*jinja.Dict)
+		o, ok := item.(*python.Dict)
 		if !ok {
 			return within(wrongType("", item, "an object"), "messages[%d]", i)
 		}
@@ -99,7 +99,7 @@ func (c *conversation) parseMessages(o *jinja.Dict, n *counts) error {
 	return nil
 }
 
-func (m *message) parse(o *jinja.Dict, n *counts) (err error) {
+func (m *message) parse(o *python.Dict, n *counts) (err error) {
 	if m.role, err = text(o, "role"); err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (m *message) parse(o *jinja.Dict, n *counts) (err error) {
 
 // isLazy reports whether pydantic may take the message for one of OpenAI's types, of which an
 // array is an iterator, and not for vLLM's own.
-func isLazy(o *jinja.Dict, role string) bool {
+func isLazy(o *python.Dict, role string) bool {
 	_, audio := o.Lookup("audio")
 	_, call := o.Lookup("function_call")
 	name, named := o.Lookup("name")
@@ -161,7 +161,7 @@ func isLazy(o *jinja.Dict, role string) bool {
 var encodedFields = []string{"task", "tools", "wo_eos", "content_blocks", "response_format"}
 
 // parseName reads the name. That of a tool message may be anything, and is then ignored.
-func (m *message) parseName(o *jinja.Dict) error {
+func (m *message) parseName(o *python.Dict) error {
 	v, ok := o.Lookup("name")
 	if _, text := v.(string); text {
 		m.name = v
@@ -174,7 +174,7 @@ func (m *message) parseName(o *jinja.Dict) error {
 	return wrongType("name", v, "a string")
 }
 
-func (m *message) parseReasoning(o *jinja.Dict) error {
+func (m *message) parseReasoning(o *python.Dict) error {
 	for _, name := range []string{"reasoning", "reasoning_content"} {
 		v := optional(o, name)
 		if _, ok := v.(string); !ok && v != nil { // pydantic keeps it, as an unknown field
@@ -201,7 +201,7 @@ func (m *message) rarely() *rareMessage {
 	return m.rare
 }
 
-func (m *message) parseContent(v jinja.Value, given bool) error {
+func (m *message) parseContent(v python.Value, given bool) error {
 	switch v := v.(type) {
 	case nil:
 		if given && m.role != "assistant" && m.role != "function" {
@@ -209,7 +209,7 @@ func (m *message) parseContent(v jinja.Value, given bool) error {
 		}
 	case string:
 		m.content = []part{{text: v}}
-	case *jinja.List:
+	case *python.List:
 		m.features |= featureParts
 		m.content = make([]part, len(v.Items))
 		for i, item := range v.Items {
@@ -259,12 +259,12 @@ var mediaFields = map[string]bool{
 	"image_embeds": true, "audio_embeds": true,
 }
 
-func (p *part) parse(v jinja.Value) (featureSet, error) {
+func (p *part) parse(v python.Value) (featureSet, error) {
 	switch v := v.(type) {
 	case string:
 		p.text, p.rare = v, &rarePart{bare: true}
 		return featureStringParts, nil
-	case *jinja.Dict:
+	case *python.Dict:
 		if err := p.parseObject(v); err != nil {
 			return 0, err
 		}
@@ -273,7 +273,7 @@ func (p *part) parse(v jinja.Value) (featureSet, error) {
 	return 0, wrongType("", v, "an object")
 }
 
-func (p *part) parseObject(o *jinja.Dict) error {
+func (p *part) parseObject(o *python.Dict) error {
 	typed := optional(o, "type")
 	name, ok := typed.(string)
 	if typed != nil && !ok {
@@ -293,7 +293,7 @@ func (p *part) parseObject(o *jinja.Dict) error {
 	return p.parseText(o, name)
 }
 
-func (p *part) parseText(o *jinja.Dict, name string) error {
+func (p *part) parseText(o *python.Dict, name string) error {
 	t, ok := textParts[name]
 	if !ok {
 		return badField("type", "unknown: %.60q", name)
@@ -332,7 +332,7 @@ func (p *part) rarely() *rarePart {
 }
 
 // parseMore keeps the fields that are unknown to vLLM.
-func (p *part) parseMore(o *jinja.Dict) {
+func (p *part) parseMore(o *python.Dict) {
 	for i := range o.Len() {
 		key, v := o.At(i)
 		if name := key.(string); !partFields[name] {
@@ -342,12 +342,12 @@ func (p *part) parseMore(o *jinja.Dict) {
 	}
 }
 
-func (m *message) parseToolCalls(o *jinja.Dict, n *counts) error {
+func (m *message) parseToolCalls(o *python.Dict, n *counts) error {
 	calls, err := optionalList(o, "tool_calls")
 	if err != nil || calls == nil {
 		return err
 	}
-	m.toolCalls = &jinja.List{Items: make([]jinja.Value, len(calls.Items))}
+	m.toolCalls = &python.List{Items: make([]python.Value, len(calls.Items))}
 	m.arguments = make([]string, len(calls.Items))
 	if len(calls.Items) == 0 {
 		m.features |= featureEmptyCalls
@@ -358,8 +358,8 @@ func (m *message) parseToolCalls(o *jinja.Dict, n *counts) error {
 			return within(err, "tool_calls[%d]", i)
 		}
 		m.toolCalls.Items[i] = call
-		function, _ := item.(*jinja.Dict).Lookup("function")
-		m.arguments[i], _ = optional(function.(*jinja.Dict), "arguments").(string)
+		function, _ := item.(*python.Dict).Lookup("function")
+		m.arguments[i], _ = optional(function.(*python.Dict), "arguments").(string)
 		m.features |= featureToolCalls
 		if odd != nil {
 			m.features |= featureArguments
@@ -374,8 +374,8 @@ func (m *message) parseToolCalls(o *jinja.Dict, n *counts) error {
 // parseToolCall puts the fields into the engine's order: those of OpenAI's types, which
 // pydantic uses (openai-python 3.3, chat_completion_message_function_tool_call_param.py), then
 // the others as they came.
-func parseToolCall(v jinja.Value, n *counts) (call *jinja.Dict, odd *oddArguments, err error) {
-	o, ok := v.(*jinja.Dict)
+func parseToolCall(v python.Value, n *counts) (call *python.Dict, odd *oddArguments, err error) {
+	o, ok := v.(*python.Dict)
 	if !ok {
 		return nil, nil, wrongType("", v, "an object")
 	}
@@ -401,7 +401,7 @@ func parseToolCall(v jinja.Value, n *counts) (call *jinja.Dict, odd *oddArgument
 		return nil, nil, within(err, "function")
 	}
 	others(called, function)
-	call = new(jinja.Dict)
+	call = new(python.Dict)
 	call.Set("id", id)
 	call.Set("function", called)
 	call.Set("type", "function")
@@ -411,7 +411,7 @@ func parseToolCall(v jinja.Value, n *counts) (call *jinja.Dict, odd *oddArgument
 
 // parseCalled reads the name of a tool call and its arguments, a string of JSON. Arguments that
 // are no object become {}, or are odd.
-func parseCalled(o *jinja.Dict, n *counts) (called *jinja.Dict, odd *oddArguments, err error) {
+func parseCalled(o *python.Dict, n *counts) (called *python.Dict, odd *oddArguments, err error) {
 	raw, err := text(o, "arguments")
 	if err != nil {
 		return nil, nil, err
@@ -421,13 +421,13 @@ func parseCalled(o *jinja.Dict, n *counts) (called *jinja.Dict, odd *oddArgument
 		return nil, nil, err
 	}
 	v, err := n.decode(raw)
-	args, ok := v.(*jinja.Dict)
+	args, ok := v.(*python.Dict)
 	var syntax *syntaxError
 	switch {
 	case err != nil && !errors.As(err, &syntax):
 		return nil, nil, within(err, "arguments")
 	case !ok:
-		args = new(jinja.Dict)
+		args = new(python.Dict)
 		odd = &oddArguments{until: takesAnyArguments, value: v, json: err == nil}
 		if raw == "" {
 			odd.until = takesEmptyArguments
@@ -435,14 +435,14 @@ func parseCalled(o *jinja.Dict, n *counts) (called *jinja.Dict, odd *oddArgument
 			odd.until = takesNullArguments
 		}
 	}
-	called = new(jinja.Dict)
+	called = new(python.Dict)
 	called.Set("arguments", args)
 	called.Set("name", name)
 	return called, odd, nil
 }
 
 // others copies to to the fields of from that it lacks.
-func others(to, from *jinja.Dict) {
+func others(to, from *python.Dict) {
 	for i := range from.Len() {
 		key, v := from.At(i)
 		if _, ok := to.Lookup(key.(string)); !ok {
@@ -532,8 +532,8 @@ func unbilled(content []part) []part {
 }
 
 // dict returns the message as the template gets it, its content as parts or as one string.
-func (m *message) dict(parts bool, engine version) *jinja.Dict {
-	d := new(jinja.Dict)
+func (m *message) dict(parts bool, engine version) *python.Dict {
+	d := new(python.Dict)
 	d.Set("role", m.role)
 	content := m.content
 	if m.role == "system" && engine.does(dropsBillingHeader) {
@@ -566,7 +566,7 @@ func (m *message) dict(parts bool, engine version) *jinja.Dict {
 	return d
 }
 
-func (m *message) addCalls(d *jinja.Dict, engine version) {
+func (m *message) addCalls(d *python.Dict, engine version) {
 	if m.toolCalls == nil || len(m.toolCalls.Items) == 0 && engine.does(dropsEmptyCalls) {
 		return
 	}
@@ -582,22 +582,22 @@ func (m *message) addCalls(d *jinja.Dict, engine version) {
 }
 
 // withArguments returns a list of tool calls with the arguments of one as they came.
-func withArguments(calls *jinja.List, odd oddArguments) *jinja.List {
-	call := calls.Items[odd.call].(*jinja.Dict)
+func withArguments(calls *python.List, odd oddArguments) *python.List {
+	call := calls.Items[odd.call].(*python.Dict)
 	called, _ := call.Lookup("function")
-	function := new(jinja.Dict)
+	function := new(python.Dict)
 	function.Set("arguments", odd.value)
-	others(function, called.(*jinja.Dict))
-	changed := new(jinja.Dict)
+	others(function, called.(*python.Dict))
+	changed := new(python.Dict)
 	changed.Set("id", optional(call, "id"))
 	changed.Set("function", function)
 	others(changed, call)
-	list := &jinja.List{Items: slices.Clone(calls.Items)}
+	list := &python.List{Items: slices.Clone(calls.Items)}
 	list.Items[odd.call] = changed
 	return list
 }
 
-func (m *message) addReasoning(d *jinja.Dict, engine version) {
+func (m *message) addReasoning(d *python.Dict, engine version) {
 	if v := m.reasoningOf(engine); v != nil {
 		d.Set("reasoning", v)
 		d.Set("reasoning_content", v)
@@ -605,9 +605,9 @@ func (m *message) addReasoning(d *jinja.Dict, engine version) {
 }
 
 // reasoningOf returns the reasoning that the engine takes, nil without.
-func (m *message) reasoningOf(engine version) jinja.Value {
+func (m *message) reasoningOf(engine version) python.Value {
 	v := m.reasoning
-	var replaced jinja.Value
+	var replaced python.Value
 	if m.rare != nil {
 		replaced = m.rare.replaced
 	}
@@ -634,10 +634,10 @@ func plain(content []part) bool {
 	return true
 }
 
-func partsOf(content []part, engine version) *jinja.List {
-	l := &jinja.List{Items: make([]jinja.Value, 0, len(content))}
+func partsOf(content []part, engine version) *python.List {
+	l := &python.List{Items: make([]python.Value, 0, len(content))}
 	for _, p := range content {
-		d := new(jinja.Dict)
+		d := new(python.Dict)
 		switch p.kind {
 		case partSkipped:
 			continue

@@ -10,6 +10,8 @@ import (
 	"sync"
 
 	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/builtins"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // A messagesBody is a request of the Messages API.
@@ -36,19 +38,19 @@ type turn struct {
 // A block is a piece of a turn.
 type block struct {
 	kind    string
-	text    string      // a text; a thought
-	some    bool        // there is a thought
-	image   bool        // there is an image
-	id      string      // of a tool_use, or tool_use_id
-	name    string      // of a tool_use, or of another block
-	input   *jinja.Dict // of a tool_use, may be nil
-	content jinja.Value // of a tool_result: nil, a string, or a list of objects
+	text    string       // a text; a thought
+	some    bool         // there is a thought
+	image   bool         // there is an image
+	id      string       // of a tool_use, or tool_use_id
+	name    string       // of a tool_use, or of another block
+	input   *python.Dict // of a tool_use, may be nil
+	content python.Value // of a tool_result: nil, a string, or a list of objects
 }
 
 // blockTypes are the types of blocks that vLLM takes.
 var blockTypes = []string{"text", "image", "tool_use", "tool_result", "tool_reference", "thinking", "redacted_thinking"}
 
-func parseMessages(o *jinja.Dict) (*messagesBody, error) {
+func parseMessages(o *python.Dict) (*messagesBody, error) {
 	b := new(messagesBody)
 	b.base.addGenerationPrompt = true
 	if model, err := text(o, "model"); err != nil || model == "" {
@@ -86,7 +88,7 @@ func parseMessages(o *jinja.Dict) (*messagesBody, error) {
 }
 
 // parseSettings reads the effort, and whether thinking is disabled.
-func (b *messagesBody) parseSettings(o *jinja.Dict) error {
+func (b *messagesBody) parseSettings(o *python.Dict) error {
 	config, err := optionalObject(o, "output_config")
 	if err != nil {
 		return err
@@ -99,7 +101,7 @@ func (b *messagesBody) parseSettings(o *jinja.Dict) error {
 			b.effort = badField("output_config.effort", "none that the engine takes")
 		}
 	}
-	thinking, ok := optional(o, "thinking").(*jinja.Dict)
+	thinking, ok := optional(o, "thinking").(*python.Dict)
 	if !ok {
 		return nil
 	}
@@ -114,7 +116,7 @@ func (b *messagesBody) parseSettings(o *jinja.Dict) error {
 	return nil
 }
 
-func (b *messagesBody) parseTools(o *jinja.Dict) error {
+func (b *messagesBody) parseTools(o *python.Dict) error {
 	list, err := optionalList(o, "tools")
 	if err != nil {
 		return err
@@ -150,8 +152,8 @@ func (b *messagesBody) parseTools(o *jinja.Dict) error {
 
 // parseTool reads a tool: its name, description and schema, and two flags. vLLM drops other
 // fields, and writes a type into a schema without one.
-func (b *messagesBody) parseTool(v jinja.Value) (*tool, error) {
-	o, ok := v.(*jinja.Dict)
+func (b *messagesBody) parseTool(v python.Value) (*tool, error) {
+	o, ok := v.(*python.Dict)
 	if !ok {
 		return nil, wrongType("", v, "an object")
 	}
@@ -191,7 +193,7 @@ func (b *messagesBody) parseTool(v jinja.Value) (*tool, error) {
 	return t, nil
 }
 
-func (b *messagesBody) parseTurns(o *jinja.Dict) error {
+func (b *messagesBody) parseTurns(o *python.Dict) error {
 	list, err := optionalList(o, "messages")
 	if err == nil && list == nil {
 		err = badField("messages", "missing")
@@ -209,8 +211,8 @@ func (b *messagesBody) parseTurns(o *jinja.Dict) error {
 	return nil
 }
 
-func (t *turn) parse(v jinja.Value) (err error) {
-	o, ok := v.(*jinja.Dict)
+func (t *turn) parse(v python.Value) (err error) {
+	o, ok := v.(*python.Dict)
 	if !ok {
 		return wrongType("", v, "an object")
 	}
@@ -229,11 +231,11 @@ func (t *turn) parse(v jinja.Value) (err error) {
 	return within(t.parseContent(content), "content")
 }
 
-func (t *turn) parseContent(v jinja.Value) error {
+func (t *turn) parseContent(v python.Value) error {
 	switch v := v.(type) {
 	case string:
 		t.plain, t.text = true, v
-	case *jinja.List:
+	case *python.List:
 		t.blocks = make([]block, len(v.Items))
 		for i, item := range v.Items {
 			if err := t.blocks[i].parse(item, t.role); err != nil {
@@ -248,8 +250,8 @@ func (t *turn) parseContent(v jinja.Value) error {
 
 // parse reads a block of a turn with a role. vLLM checks the types of all fields that it
 // knows, whatever the type of the block.
-func (b *block) parse(v jinja.Value, role string) (err error) {
-	o, ok := v.(*jinja.Dict)
+func (b *block) parse(v python.Value, role string) (err error) {
+	o, ok := v.(*python.Dict)
 	if !ok {
 		return wrongType("", v, "an object")
 	}
@@ -259,13 +261,13 @@ func (b *block) parse(v jinja.Value, role string) (err error) {
 	if !slices.Contains(blockTypes, b.kind) {
 		return badField("type", "unknown: %.60q", b.kind)
 	}
-	var source *jinja.Dict
+	var source *python.Dict
 	var written, thought, id, use string
 	for i := range o.Len() {
 		key, v := o.At(i)
 		name := key.(string)
 		s, isText := v.(string)
-		d, isObject := v.(*jinja.Dict)
+		d, isObject := v.(*python.Dict)
 		var fits bool
 		switch name {
 		case "text":
@@ -321,12 +323,12 @@ func (b *block) parse(v jinja.Value, role string) (err error) {
 }
 
 // checkResult returns an error if a block's content is neither a text nor a list of objects.
-func checkResult(v jinja.Value) error {
+func checkResult(v python.Value) error {
 	switch v := v.(type) {
 	case nil, string:
-	case *jinja.List:
+	case *python.List:
 		for i, item := range v.Items {
-			if _, ok := item.(*jinja.Dict); !ok {
+			if _, ok := item.(*python.Dict); !ok {
 				return within(wrongType("", item, "an object"), "[%d]", i)
 			}
 		}
@@ -337,13 +339,13 @@ func checkResult(v jinja.Value) error {
 }
 
 // checkParts returns an error if vLLM fails on a part of a user's tool result.
-func checkParts(v jinja.Value) error {
-	list, ok := v.(*jinja.List)
+func checkParts(v python.Value) error {
+	list, ok := v.(*python.List)
 	if !ok {
 		return nil
 	}
 	for i, item := range list.Items {
-		o := item.(*jinja.Dict)
+		o := item.(*python.Dict)
 		var err error
 		switch optional(o, "type") {
 		case "text":
@@ -354,7 +356,7 @@ func checkParts(v jinja.Value) error {
 			}
 		case "image":
 			if source, ok := o.Lookup("source"); ok {
-				d, ok := source.(*jinja.Dict)
+				d, ok := source.(*python.Dict)
 				if !ok {
 					err = wrongType("source", source, "an object")
 				} else {
@@ -373,10 +375,10 @@ func checkParts(v jinja.Value) error {
 
 // checkPrinted returns an error if there is an image in a result of the assistant: vLLM prints
 // it as Python does, with its data, which was passed over.
-func checkPrinted(v jinja.Value) error {
-	list, _ := v.(*jinja.List)
+func checkPrinted(v python.Value) error {
+	list, _ := v.(*python.List)
 	for i := 0; list != nil && i < len(list.Items); i++ {
-		if source, ok := optional(list.Items[i].(*jinja.Dict), "source").(*jinja.Dict); ok {
+		if source, ok := optional(list.Items[i].(*python.Dict), "source").(*python.Dict); ok {
 			if _, ok := optional(source, "data").(media); ok {
 				return within(unscored("source.data", "of a tool result of the assistant"), "[%d]", i)
 			}
@@ -386,7 +388,7 @@ func checkPrinted(v jinja.Value) error {
 }
 
 // imageOf reports whether a source has an image: it has no address that is empty.
-func imageOf(source *jinja.Dict) (bool, error) {
+func imageOf(source *python.Dict) (bool, error) {
 	if optional(source, "type") != "url" {
 		return true, nil
 	}
@@ -401,7 +403,7 @@ func imageOf(source *jinja.Dict) (bool, error) {
 }
 
 // referenceOf returns the name of a tool_reference, "" without one.
-func referenceOf(o *jinja.Dict) (string, error) {
+func referenceOf(o *python.Dict) (string, error) {
 	for _, name := range []string{"tool_name", "name"} {
 		switch v := optional(o, name).(type) {
 		case nil:
@@ -475,8 +477,8 @@ func (c *conversation) writeArguments() error {
 		}
 		m.arguments = make([]string, len(m.toolCalls.Items))
 		for j, call := range m.toolCalls.Items {
-			function, _ := call.(*jinja.Dict).Lookup("function")
-			s, err := jinja.JSON(optional(function.(*jinja.Dict), "arguments"), true)
+			function, _ := call.(*python.Dict).Lookup("function")
+			s, err := builtins.JSON(optional(function.(*python.Dict), "arguments"), true)
 			if err != nil {
 				return notScorable("the input of a tool_use: %w", err)
 			}
@@ -620,17 +622,17 @@ func (m *message) addCall(b *block, c *conversation) {
 		id = clockID
 	}
 	if input == nil {
-		input = new(jinja.Dict)
+		input = new(python.Dict)
 	}
-	called := new(jinja.Dict)
+	called := new(python.Dict)
 	called.Set("arguments", input)
 	called.Set("name", b.name)
-	call := new(jinja.Dict)
+	call := new(python.Dict)
 	call.Set("id", id)
 	call.Set("function", called)
 	call.Set("type", "function")
 	if m.toolCalls == nil {
-		m.toolCalls = new(jinja.List)
+		m.toolCalls = new(python.List)
 	}
 	m.toolCalls.Items = append(m.toolCalls.Items, call)
 	m.features |= featureToolCalls
@@ -646,7 +648,7 @@ func (c *conversation) changeClock() {
 			continue
 		}
 		for _, v := range c.messages[i].toolCalls.Items {
-			if call := v.(*jinja.Dict); optional(call, "id") == clockID {
+			if call := v.(*python.Dict); optional(call, "id") == clockID {
 				call.Set("id", "call_1812345679")
 			}
 		}
@@ -661,17 +663,17 @@ func (c *conversation) addResult(b *block, engine version) {
 	switch v := b.content.(type) {
 	case string:
 		texts = []string{v}
-	case *jinja.List:
+	case *python.List:
 		for _, item := range v.Items {
-			o := item.(*jinja.Dict)
+			o := item.(*python.Dict)
 			switch optional(o, "type") {
 			case "text":
 				s, _ := optional(o, "text").(string)
 				texts = append(texts, s)
 			case "image":
-				source, _ := optional(o, "source").(*jinja.Dict)
+				source, _ := optional(o, "source").(*python.Dict)
 				if source == nil {
-					source = new(jinja.Dict)
+					source = new(python.Dict)
 				}
 				if some, _ := imageOf(source); some {
 					images = append(images, part{kind: partMedia, text: "image"})
@@ -699,18 +701,18 @@ func (c *conversation) addResult(b *block, engine version) {
 // printer writes a value as Python's str does.
 var printer = sync.OnceValues(func() (*jinja.Template, error) { return jinja.Compile("{{ x }}") })
 
-func pythonString(v jinja.Value) (string, error) {
+func pythonString(v python.Value) (string, error) {
 	if s, ok := v.(string); ok || v == nil {
 		return s, nil
 	}
-	if list, ok := v.(*jinja.List); ok && len(list.Items) == 0 {
+	if list, ok := v.(*python.List); ok && len(list.Items) == 0 {
 		return "", nil
 	}
 	t, err := printer()
 	if err != nil {
 		return "", err
 	}
-	vars := new(jinja.Dict)
+	vars := new(python.Dict)
 	vars.Set("x", v)
 	out, err := t.Render(nil, vars, nil)
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/builtins"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // A mistral is what mistral-common reads of a tekken.json beside the vocabulary (1.11.6 and
@@ -157,7 +158,7 @@ type mistralChunk struct {
 
 type mistralCall struct {
 	id, name  string
-	arguments jinja.Value
+	arguments python.Value
 }
 
 // renderMistral renders a chat as vLLM does with mistral-common: vLLM 0.27.1 to 0.31 and main of
@@ -225,12 +226,12 @@ func (m *Model) mistralTools(c *conversation) (string, error) {
 	if err != nil || tools == nil || len(tools.Items) == 0 {
 		return "", err
 	}
-	list := &jinja.List{Items: make([]jinja.Value, len(c.tools))}
+	list := &python.List{Items: make([]python.Value, len(c.tools))}
 	for i, t := range c.tools {
 		if !mistralName(t.name) {
 			return "", within(badField("function.name", "%.80q, which mistral-common refuses", t.name), "tools[%d]", i)
 		}
-		function, tool := new(jinja.Dict), new(jinja.Dict)
+		function, tool := new(python.Dict), new(python.Dict)
 		function.Set("name", t.name)
 		function.Set("description", t.description)
 		function.Set("parameters", t.parameters)
@@ -238,7 +239,7 @@ func (m *Model) mistralTools(c *conversation) (string, error) {
 			function.Set("description", "")
 		}
 		if t.parameters == nil {
-			function.Set("parameters", new(jinja.Dict))
+			function.Set("parameters", new(python.Dict))
 		}
 		tool.Set("type", "function")
 		tool.Set("function", function)
@@ -247,8 +248,8 @@ func (m *Model) mistralTools(c *conversation) (string, error) {
 	return mistralJSON(list)
 }
 
-func mistralJSON(v jinja.Value) (string, error) {
-	s, err := jinja.JSON(v, false)
+func mistralJSON(v python.Value) (string, error) {
+	s, err := builtins.JSON(v, false)
 	if err != nil {
 		return "", notScorable("JSON for mistral-common: %w", err)
 	}
@@ -369,8 +370,8 @@ func (x *mistralMessage) readAnswer(m *Model, from *message) error {
 }
 
 func (m *message) mistralCall(i int, engine version) (call mistralCall, err error) {
-	v, _ := m.toolCalls.Items[i].(*jinja.Dict).Lookup("function")
-	function := v.(*jinja.Dict)
+	v, _ := m.toolCalls.Items[i].(*python.Dict).Lookup("function")
+	function := v.(*python.Dict)
 	id, name := m.called(i)
 	call.name, call.arguments = name, optional(function, "arguments")
 	var ok bool
@@ -649,7 +650,7 @@ func (w *mistralWriter) result(x *mistralMessage) error {
 	w.control("[TOOL_RESULTS]")
 	switch {
 	case w.version == 3:
-		var v jinja.Value = new(jinja.Dict)
+		var v python.Value = new(python.Dict)
 		if content != "" {
 			var err error
 			if v, err = decode(content); err != nil {
@@ -660,7 +661,7 @@ func (w *mistralWriter) result(x *mistralMessage) error {
 				v = content
 			}
 		}
-		result := new(jinja.Dict)
+		result := new(python.Dict)
 		result.Set("content", v)
 		result.Set("call_id", x.id)
 		var err error
@@ -714,9 +715,9 @@ func (w *mistralWriter) answer(x *mistralMessage) error {
 }
 
 func (w *mistralWriter) callsAsList(calls []mistralCall) error {
-	list := &jinja.List{Items: make([]jinja.Value, len(calls))}
+	list := &python.List{Items: make([]python.Value, len(calls))}
 	for i, c := range calls {
-		call := new(jinja.Dict)
+		call := new(python.Dict)
 		call.Set("name", c.name)
 		call.Set("arguments", c.arguments)
 		if c.id != "null" {

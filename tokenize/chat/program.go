@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 	"github.com/kvindex/kvindex/tokenize"
 	"github.com/kvindex/kvindex/tokenize/chat/internal/harmony"
 )
@@ -166,7 +166,7 @@ func (m *Model) functions(tools []*tool) ([]harmony.Function, error) {
 	for i, t := range tools {
 		list[i].Name = t.name
 		list[i].Description, _ = t.description.(string)
-		list[i].Parameters, _ = t.parameters.(*jinja.Dict)
+		list[i].Parameters, _ = t.parameters.(*python.Dict)
 		if t.description == nil && !m.engine.does(takesSilentTools) {
 			path := fmt.Sprintf("tools[%d].function.description", i)
 			if err := m.engine.knows(takesSilentTools, path); err != nil {
@@ -230,10 +230,10 @@ func (h *harmonyMessages) prepare(messages []message) {
 
 // called returns the id and the name of a tool call.
 func (m *message) called(i int) (id, name string) {
-	call := m.toolCalls.Items[i].(*jinja.Dict)
+	call := m.toolCalls.Items[i].(*python.Dict)
 	function, _ := call.Lookup("function")
 	id, _ = optional(call, "id").(string)
-	name, _ = optional(function.(*jinja.Dict), "name").(string)
+	name, _ = optional(function.(*python.Dict), "name").(string)
 	return id, name
 }
 

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // A Request is a chat or completion request, or one of another API that engines make a chat
@@ -46,9 +46,9 @@ type conversation struct {
 	noTools             bool // tool_choice "none"
 	needsTool           bool // tool_choice "required"
 	template            string
-	kwargs              *jinja.Dict // chat_template_kwargs, may be nil
-	documents           *jinja.List // nil: none
-	effort              jinja.Value // reasoning_effort, null if it is not there
+	kwargs              *python.Dict // chat_template_kwargs, may be nil
+	documents           *python.List // nil: none
+	effort              python.Value // reasoning_effort, null if it is not there
 	addGenerationPrompt bool
 	continueFinal       bool
 	mediaOptions        string // a field that changes the tokens of media
@@ -104,7 +104,7 @@ func parse(api api, body []byte) (*Request, error) {
 		}
 		return nil, err
 	}
-	o, ok := v.(*jinja.Dict)
+	o, ok := v.(*python.Dict)
 	if !ok {
 		return nil, malformed("%s, not an object", kind(v))
 	}
@@ -126,7 +126,7 @@ func parse(api api, body []byte) (*Request, error) {
 }
 
 // parseNames reads the model and the salt.
-func (r *Request) parseNames(o *jinja.Dict) (err error) {
+func (r *Request) parseNames(o *python.Dict) (err error) {
 	if r.Model, err = optionalText(o, "model"); err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (r *Request) parseNames(o *jinja.Dict) (err error) {
 	return nil
 }
 
-func parseRequest(o *jinja.Dict, n *counts, api api) (*Request, error) {
+func parseRequest(o *python.Dict, n *counts, api api) (*Request, error) {
 	switch api {
 	case tokensOfVLLM:
 		return parseTokenRequest(o)
@@ -162,7 +162,7 @@ func parseRequest(o *jinja.Dict, n *counts, api api) (*Request, error) {
 }
 
 // parseRest parses what is beside the names.
-func (r *Request) parseRest(o *jinja.Dict, n *counts, api api) (err error) {
+func (r *Request) parseRest(o *python.Dict, n *counts, api api) (err error) {
 	if api == messages || api == responses { // other fields have no meaning there
 		if err := refuseTransfer(o); err != nil {
 			return err
@@ -191,7 +191,7 @@ func (r *Request) parseRest(o *jinja.Dict, n *counts, api api) (err error) {
 }
 
 // refuseFields refuses fields that change the tokens of a text.
-func refuseFields(o *jinja.Dict) error {
+func refuseFields(o *python.Dict) error {
 	for _, name := range []string{"truncate_prompt_tokens", "prompt_embeds"} {
 		if optional(o, name) != nil {
 			return unscored(name, "its effect on the tokens is not known here")
@@ -201,7 +201,7 @@ func refuseFields(o *jinja.Dict) error {
 }
 
 // refuseTransfer refuses token ids that come with the KV cache.
-func refuseTransfer(o *jinja.Dict) error {
+func refuseTransfer(o *python.Dict) error {
 	transfer, err := optionalObject(o, "kv_transfer_params")
 	if err != nil || transfer == nil {
 		return err
@@ -212,7 +212,7 @@ func refuseTransfer(o *jinja.Dict) error {
 	return nil
 }
 
-func (r *Request) parsePrompt(o *jinja.Dict) error {
+func (r *Request) parsePrompt(o *python.Dict) error {
 	if optional(o, "suffix") != nil {
 		return unscored("suffix", "SGLang makes another prompt of it, and vLLM refuses it")
 	}
@@ -223,7 +223,7 @@ func (r *Request) parsePrompt(o *jinja.Dict) error {
 		r.Prompt = v
 	case tokenList:
 		r.Tokens = v
-	case *jinja.List:
+	case *python.List:
 		return r.parsePrompts(v.Items)
 	default:
 		return wrongType("prompt", v, "a string or an array")
@@ -231,7 +231,7 @@ func (r *Request) parsePrompt(o *jinja.Dict) error {
 	return nil
 }
 
-func (r *Request) parsePrompts(items []jinja.Value) (err error) {
+func (r *Request) parsePrompts(items []python.Value) (err error) {
 	if len(items) == 0 {
 		return badField("prompt", "empty")
 	}
@@ -247,7 +247,7 @@ func (r *Request) parsePrompts(items []jinja.Value) (err error) {
 		r.Prompt = v
 	case tokenList:
 		r.Tokens = v
-	case *jinja.List:
+	case *python.List:
 		if len(v.Items) == 0 {
 			return badField("prompt[0]", "empty")
 		}
@@ -260,7 +260,7 @@ func (r *Request) parsePrompts(items []jinja.Value) (err error) {
 	return err
 }
 
-func parseConversation(o *jinja.Dict, n *counts) (*conversation, error) {
+func parseConversation(o *python.Dict, n *counts) (*conversation, error) {
 	c := new(conversation)
 	var err error
 	if c.addGenerationPrompt, err = flag(o, "add_generation_prompt", true); err != nil {
@@ -302,12 +302,12 @@ func parseConversation(o *jinja.Dict, n *counts) (*conversation, error) {
 }
 
 // parseDocuments accepts objects with strings only.
-func (c *conversation) parseDocuments(o *jinja.Dict) (err error) {
+func (c *conversation) parseDocuments(o *python.Dict) (err error) {
 	if c.documents, err = optionalList(o, "documents"); err != nil || c.documents == nil {
 		return err
 	}
 	for i, item := range c.documents.Items {
-		d, ok := item.(*jinja.Dict)
+		d, ok := item.(*python.Dict)
 		if !ok {
 			return within(wrongType("", item, "an object"), "documents[%d]", i)
 		}

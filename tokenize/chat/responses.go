@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // A responsesBody is a request of the Responses API.
@@ -37,7 +37,7 @@ const (
 // stored are fields that refer to what a server has stored.
 var stored = []string{"previous_response_id", "previous_response", "previous_input_messages", "conversation"}
 
-func parseResponses(o *jinja.Dict, n *counts) (*responsesBody, error) {
+func parseResponses(o *python.Dict, n *counts) (*responsesBody, error) {
 	for _, name := range stored {
 		if v := optional(o, name); v != nil {
 			return nil, unscored(name, "it refers to what the engine has stored, or to another response")
@@ -87,7 +87,7 @@ func parseResponses(o *jinja.Dict, n *counts) (*responsesBody, error) {
 	return b, nil
 }
 
-func (b *responsesBody) parseTools(o *jinja.Dict) error {
+func (b *responsesBody) parseTools(o *python.Dict) error {
 	list, err := optionalList(o, "tools")
 	if v, ok := o.Lookup("tools"); err == nil && ok && v == nil {
 		err = wrongType("tools", v, "an array")
@@ -107,7 +107,7 @@ func (b *responsesBody) parseTools(o *jinja.Dict) error {
 		b.base.noTools = true
 	case "auto", "required":
 	default:
-		if _, object := choice.(*jinja.Dict); ok && !object {
+		if _, object := choice.(*python.Dict); ok && !object {
 			return badField("tool_choice", "neither none, auto, required nor an object")
 		}
 	}
@@ -115,8 +115,8 @@ func (b *responsesBody) parseTools(o *jinja.Dict) error {
 }
 
 // parseFlatTool reads a function. vLLM drops the fields that it does not know.
-func parseFlatTool(v jinja.Value) (*tool, error) {
-	o, ok := v.(*jinja.Dict)
+func parseFlatTool(v python.Value) (*tool, error) {
+	o, ok := v.(*python.Dict)
 	if !ok {
 		return nil, wrongType("", v, "an object")
 	}
@@ -142,17 +142,17 @@ func parseFlatTool(v jinja.Value) (*tool, error) {
 	return t, nil
 }
 
-func (b *responsesBody) parseInput(o *jinja.Dict, n *counts) error {
+func (b *responsesBody) parseInput(o *python.Dict, n *counts) error {
 	switch v := optional(o, "input").(type) {
 	case nil:
 		return badField("input", "missing")
 	case string:
 		b.base.add(message{role: "user", content: []part{{text: v}}})
-	case *jinja.List:
+	case *python.List:
 		b.base.messages = slices.Grow(b.base.messages, len(v.Items))
 		b.items = make([]item, 0, len(v.Items))
 		for i, item := range v.Items {
-			o, ok := item.(*jinja.Dict)
+			o, ok := item.(*python.Dict)
 			if !ok {
 				return within(wrongType("", item, "an object"), "input[%d]", i)
 			}
@@ -194,7 +194,7 @@ func (b *responsesBody) last() *message {
 
 // parseItem adds an item of the input: to the last message if that is the assistant's and has
 // none of the kind, or as a message of its own.
-func (b *responsesBody) parseItem(o *jinja.Dict, n *counts, final bool) error {
+func (b *responsesBody) parseItem(o *python.Dict, n *counts, final bool) error {
 	kind, ok := o.Lookup("type")
 	if !ok {
 		kind = "message"
@@ -215,7 +215,7 @@ func (b *responsesBody) parseItem(o *jinja.Dict, n *counts, final bool) error {
 	return wrongType("type", kind, "a string")
 }
 
-func (b *responsesBody) parseMessage(o *jinja.Dict, final bool) error {
+func (b *responsesBody) parseMessage(o *python.Dict, final bool) error {
 	role, err := text(o, "role")
 	if err != nil {
 		return err
@@ -248,18 +248,18 @@ func (b *responsesBody) parseMessage(o *jinja.Dict, final bool) error {
 }
 
 // partial reports whether the status of an item makes the engine continue it.
-func partial(o *jinja.Dict) bool {
+func partial(o *python.Dict) bool {
 	status := optional(o, "status")
 	return status == "in_progress" || status == "incomplete"
 }
 
 // parseInputContent reads content: a text, or a list of texts and images.
-func (m *message) parseInputContent(v jinja.Value) error {
+func (m *message) parseInputContent(v python.Value) error {
 	switch v := v.(type) {
 	case string:
-	case *jinja.List:
+	case *python.List:
 		for i, item := range v.Items {
-			o, ok := item.(*jinja.Dict)
+			o, ok := item.(*python.Dict)
 			if !ok {
 				return within(wrongType("", item, "an object"), "[%d]", i)
 			}
@@ -285,7 +285,7 @@ func (m *message) parseInputContent(v jinja.Value) error {
 }
 
 // parseAnswer reads a message of the assistant: a text, or the first part of an output.
-func (b *responsesBody) parseAnswer(o *jinja.Dict, final bool) error {
+func (b *responsesBody) parseAnswer(o *python.Dict, final bool) error {
 	content, ok := o.Lookup("content")
 	if !ok {
 		return badField("content", "missing")
@@ -297,7 +297,7 @@ func (b *responsesBody) parseAnswer(o *jinja.Dict, final bool) error {
 		if answer = v; optional(o, "id") != nil { // the engine's types take it for the parts of an output
 			return unscored("content", "a string, in an item with an id")
 		}
-	case *jinja.List:
+	case *python.List:
 		output = optional(o, "type") != nil
 		b.newer = b.newer || len(v.Items) > 1
 		for _, name := range []string{"id", "status"} {
@@ -309,7 +309,7 @@ func (b *responsesBody) parseAnswer(o *jinja.Dict, final bool) error {
 			return unscored("content", "empty")
 		}
 		for i, item := range v.Items {
-			p, ok := item.(*jinja.Dict)
+			p, ok := item.(*python.Dict)
 			if !ok || optional(p, "type") != "output_text" {
 				return within(unscored("", "not an output_text"), "content[%d]", i)
 			}
@@ -317,7 +317,7 @@ func (b *responsesBody) parseAnswer(o *jinja.Dict, final bool) error {
 			if err != nil {
 				return within(err, "content[%d]", i)
 			}
-			if _, ok := optional(p, "annotations").(*jinja.List); !ok {
+			if _, ok := optional(p, "annotations").(*python.List); !ok {
 				return within(unscored("annotations", "missing"), "content[%d]", i)
 			}
 			if i == 0 {
@@ -340,7 +340,7 @@ func (b *responsesBody) parseAnswer(o *jinja.Dict, final bool) error {
 	return nil
 }
 
-func (b *responsesBody) parseCall(o *jinja.Dict, n *counts) error {
+func (b *responsesBody) parseCall(o *python.Dict, n *counts) error {
 	id, err := text(o, "call_id")
 	if err != nil {
 		return err
@@ -357,7 +357,7 @@ func (b *responsesBody) parseCall(o *jinja.Dict, n *counts) error {
 	if odd != nil {
 		return unscored("arguments", "no JSON object")
 	}
-	call := new(jinja.Dict)
+	call := new(python.Dict)
 	call.Set("id", id)
 	call.Set("function", called)
 	call.Set("type", "function")
@@ -367,7 +367,7 @@ func (b *responsesBody) parseCall(o *jinja.Dict, n *counts) error {
 		m = b.last()
 	}
 	if m.toolCalls == nil {
-		m.toolCalls = new(jinja.List)
+		m.toolCalls = new(python.List)
 	}
 	m.toolCalls.Items = append(m.toolCalls.Items, call)
 	m.features |= featureToolCalls
@@ -377,7 +377,7 @@ func (b *responsesBody) parseCall(o *jinja.Dict, n *counts) error {
 	return nil
 }
 
-func (b *responsesBody) parseOutput(o *jinja.Dict) error {
+func (b *responsesBody) parseOutput(o *python.Dict) error {
 	id, err := text(o, "call_id")
 	if err != nil {
 		return err
@@ -390,14 +390,14 @@ func (b *responsesBody) parseOutput(o *jinja.Dict) error {
 	if err := m.parseInputContent(v); err != nil {
 		return within(err, "output")
 	}
-	if _, list := v.(*jinja.List); list && optional(o, "id") != nil {
+	if _, list := v.(*python.List); list && optional(o, "id") != nil {
 		return unscored("output", "a list, in an item with an id")
 	}
 	b.base.add(m)
 	return nil
 }
 
-func (b *responsesBody) parseReasoning(o *jinja.Dict, final bool) error {
+func (b *responsesBody) parseReasoning(o *python.Dict, final bool) error {
 	if _, err := text(o, "id"); err != nil {
 		return err
 	}
@@ -419,12 +419,12 @@ func (b *responsesBody) parseReasoning(o *jinja.Dict, final bool) error {
 		return err
 	}
 	thought := ""
-	for _, list := range []*jinja.List{summary, content} { // the content goes before the summary
+	for _, list := range []*python.List{summary, content} { // the content goes before the summary
 		if list == nil {
 			continue
 		}
 		for i, item := range list.Items {
-			p, ok := item.(*jinja.Dict)
+			p, ok := item.(*python.Dict)
 			if !ok {
 				return wrongType("content", item, "an object")
 			}
@@ -504,7 +504,7 @@ func (b *responsesBody) apart() *conversation {
 			case itemContent:
 				one.content = m.content
 			case itemCall:
-				one.toolCalls = &jinja.List{Items: m.toolCalls.Items[calls : calls+1 : calls+1]}
+				one.toolCalls = &python.List{Items: m.toolCalls.Items[calls : calls+1 : calls+1]}
 				calls++
 			case itemReasoning:
 				one.reasoning = m.reasoning

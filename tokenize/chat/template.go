@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/python"
+	"github.com/kvindex/kvindex/internal/jinja/syntax"
 )
 
 // A template is one of a model's or a request's.
@@ -38,7 +40,7 @@ const (
 	maxMemory     = 512 << 20
 )
 
-func (t *template) limits(messages []message) jinja.Limits {
+func (t *template) limits(messages []message) python.Limits {
 	text := 0
 	for i := range messages {
 		for j := range messages[i].content {
@@ -49,7 +51,7 @@ func (t *template) limits(messages []message) jinja.Limits {
 	if t.foreign {
 		base, most = foreignSteps, maxForeignSteps
 	}
-	return jinja.Limits{
+	return python.Limits{
 		Steps:  min(base+len(messages)*messageSteps+text/textOfAStep, most),
 		Memory: min(baseMemory+len(messages)*messageMemory, maxMemory),
 	}
@@ -99,16 +101,16 @@ func (m *Model) compile(source string) (*template, error) {
 
 // detect finds the content that the template wants, as the engine does.
 func (m *Model) detect(t *template) {
-	loops := jinja.LoopsOverMessages
+	loops := syntax.LoopsOverMessages
 	switch {
 	case m.engine.does(findsLoopsOverParameters):
-		loops = jinja.LoopsOverParameters
+		loops = syntax.LoopsOverParameters
 	case m.engine.does(findsLoopsOverContent):
-		loops = jinja.LoopsOverContent
+		loops = syntax.LoopsOverContent
 	}
 	t.parts = t.program.WantsParts(loops)
 	if m.engine.knows(findsLoopsOverParameters, "") != nil {
-		t.unsure = t.parts != t.program.WantsParts(jinja.LoopsOverParameters)
+		t.unsure = t.parts != t.program.WantsParts(syntax.LoopsOverParameters)
 	}
 }
 

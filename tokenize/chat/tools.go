@@ -1,12 +1,12 @@
 package chat
 
-import "github.com/kvindex/kvindex/internal/jinja"
+import "github.com/kvindex/kvindex/internal/jinja/python"
 
 // A tool is a function that the model may call.
 type tool struct {
 	name        string
-	description jinja.Value // a string, or nil
-	parameters  jinja.Value // a dict, or nil
+	description python.Value // a string, or nil
+	parameters  python.Value // a dict, or nil
 
 	// The other fields, in order. vLLM learned to read strict and defer_loading in later
 	// versions.
@@ -15,10 +15,10 @@ type tool struct {
 
 type field struct {
 	name  string
-	value jinja.Value
+	value python.Value
 }
 
-func (c *conversation) parseTools(o *jinja.Dict) error {
+func (c *conversation) parseTools(o *python.Dict) error {
 	tools, err := optionalList(o, "tools")
 	if err != nil {
 		return err
@@ -35,11 +35,11 @@ func (c *conversation) parseTools(o *jinja.Dict) error {
 }
 
 // parseToolChoice reads tool_choice as far as it matters: "none" can drop the tools.
-func (c *conversation) parseToolChoice(o *jinja.Dict) error {
+func (c *conversation) parseToolChoice(o *python.Dict) error {
 	const name = "tool_choice"
 	switch v := optional(o, name).(type) {
 	case nil:
-	case *jinja.Dict:
+	case *python.Dict:
 		function, err := optionalObject(v, "function")
 		if err == nil && function == nil {
 			err = badField("function", "missing")
@@ -69,13 +69,13 @@ func (c *conversation) parseToolChoice(o *jinja.Dict) error {
 	return nil
 }
 
-func parseTool(v jinja.Value) (*tool, error) {
-	o, ok := v.(*jinja.Dict)
+func parseTool(v python.Value) (*tool, error) {
+	o, ok := v.(*python.Dict)
 	if !ok {
 		return nil, wrongType("", v, "an object")
 	}
 	t := new(tool)
-	var function *jinja.Dict
+	var function *python.Dict
 	for i := range o.Len() {
 		key, v := o.At(i)
 		var err error
@@ -85,7 +85,7 @@ func parseTool(v jinja.Value) (*tool, error) {
 				err = badField("type", `not "function"`)
 			}
 		case "function":
-			if function, ok = v.(*jinja.Dict); !ok {
+			if function, ok = v.(*python.Dict); !ok {
 				err = wrongType("function", v, "an object")
 			}
 		default:
@@ -104,7 +104,7 @@ func parseTool(v jinja.Value) (*tool, error) {
 	return t, nil
 }
 
-func (t *tool) parseFunction(o *jinja.Dict) (err error) {
+func (t *tool) parseFunction(o *python.Dict) (err error) {
 	if t.name, err = text(o, "name"); err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (t *tool) parseFunction(o *jinja.Dict) (err error) {
 			}
 			t.description = v
 		case "parameters":
-			if _, ok := v.(*jinja.Dict); !ok && v != nil {
+			if _, ok := v.(*python.Dict); !ok && v != nil {
 				err = wrongType("parameters", v, "an object")
 			}
 			t.parameters = v
@@ -136,8 +136,8 @@ func (t *tool) parseFunction(o *jinja.Dict) (err error) {
 // order, with null for a missing description and missing parameters, then the others, if the
 // engine passes them on (entrypoints/openai/chat_completion/protocol.py,
 // ChatCompletionToolsParam, and generate/base/protocol.py, FunctionDefinition).
-func (t *tool) dump(engine version) (*jinja.Dict, error) {
-	function := new(jinja.Dict)
+func (t *tool) dump(engine version) (*python.Dict, error) {
+	function := new(python.Dict)
 	function.Set("name", t.name)
 	function.Set("description", t.description)
 	function.Set("parameters", t.parameters)
@@ -148,7 +148,7 @@ func (t *tool) dump(engine version) (*jinja.Dict, error) {
 	if err := addFlag(function, t.more, "defer_loading", defers); err != nil {
 		return nil, within(err, "function")
 	}
-	o := new(jinja.Dict)
+	o := new(python.Dict)
 	o.Set("type", "function")
 	o.Set("function", function)
 	if err := addFlag(o, t.moreOfTool, "defer_loading", defers); err != nil {
@@ -168,7 +168,7 @@ func (t *tool) dump(engine version) (*jinja.Dict, error) {
 
 // addFlag adds a field of the name to o as a bool, if the engine knows it and it is there and
 // not null.
-func addFlag(o *jinja.Dict, fields []field, name string, known bool) error {
+func addFlag(o *python.Dict, fields []field, name string, known bool) error {
 	if !known {
 		return nil
 	}
@@ -186,7 +186,7 @@ func addFlag(o *jinja.Dict, fields []field, name string, known bool) error {
 }
 
 // addOthers adds the unknown fields to o.
-func addOthers(o *jinja.Dict, fields []field, strict, defers bool) {
+func addOthers(o *python.Dict, fields []field, strict, defers bool) {
 	for _, f := range fields {
 		if strict && f.name == "strict" || defers && f.name == "defer_loading" {
 			continue

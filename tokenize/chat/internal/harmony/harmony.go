@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // ErrUnknown is wrapped by errors about what the crate may accept, and this package does not.
@@ -157,7 +157,7 @@ func (t *Text) System(effort, date string, functions bool) {
 // A Function is one that the model may call.
 type Function struct {
 	Name, Description string
-	Parameters        *jinja.Dict // nil: none
+	Parameters        *python.Dict // nil: none
 }
 
 // Developer writes instructions, nil without, and functions.
@@ -215,28 +215,28 @@ func (b *schemas) function(f Function) {
 	b.add(") => any;\n\n")
 }
 
-func get(v jinja.Value, name string) (jinja.Value, bool) {
-	if o, ok := v.(*jinja.Dict); ok {
+func get(v python.Value, name string) (python.Value, bool) {
+	if o, ok := v.(*python.Dict); ok {
 		return o.Lookup(name)
 	}
 	return nil, false
 }
 
-func getText(v jinja.Value, name string) (string, bool) {
+func getText(v python.Value, name string) (string, bool) {
 	v, _ = get(v, name)
 	s, ok := v.(string)
 	return s, ok
 }
 
-func getList(v jinja.Value, name string) ([]jinja.Value, bool) {
+func getList(v python.Value, name string) ([]python.Value, bool) {
 	v, _ = get(v, name)
-	if l, ok := v.(*jinja.List); ok {
+	if l, ok := v.(*python.List); ok {
 		return l.Items, true
 	}
 	return nil, false
 }
 
-func (b *schemas) schema(v jinja.Value, indent string) {
+func (b *schemas) schema(v python.Value, indent string) {
 	if b.full() {
 		return
 	}
@@ -280,7 +280,7 @@ func (b *schemas) full() bool {
 	return b.err != nil
 }
 
-func (b *schemas) types(types []jinja.Value) bool {
+func (b *schemas) types(types []python.Value) bool {
 	n := 0
 	for _, v := range types {
 		s, ok := v.(string)
@@ -298,7 +298,7 @@ func (b *schemas) types(types []jinja.Value) bool {
 	return n > 0
 }
 
-func (b *schemas) enum(v jinja.Value) {
+func (b *schemas) enum(v python.Value) {
 	values, _ := getList(v, "enum")
 	n := 0
 	for _, v := range values {
@@ -314,7 +314,7 @@ func (b *schemas) enum(v jinja.Value) {
 	}
 }
 
-func (b *schemas) variants(variants []jinja.Value, indent string) {
+func (b *schemas) variants(variants []python.Value, indent string) {
 	for _, v := range variants {
 		b.add("\n", indent, " | ")
 		b.nullable(v, indent+"   ")
@@ -338,7 +338,7 @@ func (b *schemas) variants(variants []jinja.Value, indent string) {
 }
 
 // nullable writes a schema, and null if it may be null.
-func (b *schemas) nullable(v jinja.Value, indent string) {
+func (b *schemas) nullable(v python.Value, indent string) {
 	from := len(b.buf)
 	b.schema(v, indent)
 	if on, _ := get(v, "nullable"); on == true && !strings.Contains(string(b.buf[from:]), "null") {
@@ -346,13 +346,13 @@ func (b *schemas) nullable(v jinja.Value, indent string) {
 	}
 }
 
-func isEnum(v jinja.Value) bool {
+func isEnum(v python.Value) bool {
 	values, _ := getList(v, "enum")
 	return len(values) > 0
 }
 
 // defaultOf returns the comment about the default of v.
-func (b *schemas) defaultOf(v, d jinja.Value) string {
+func (b *schemas) defaultOf(v, d python.Value) string {
 	s, ok := d.(string)
 	switch {
 	case !ok:
@@ -363,13 +363,13 @@ func (b *schemas) defaultOf(v, d jinja.Value) string {
 	return `default: "` + s + `"`
 }
 
-func (b *schemas) object(v jinja.Value, indent string) {
+func (b *schemas) object(v python.Value, indent string) {
 	if s, ok := getText(v, "description"); ok {
 		b.add(indent, "// ", s, "\n")
 	}
 	b.add("{\n")
 	properties, _ := get(v, "properties")
-	if o, ok := properties.(*jinja.Dict); ok {
+	if o, ok := properties.(*python.Dict); ok {
 		required := make(map[string]bool)
 		list, _ := getList(v, "required")
 		for _, name := range list {
@@ -393,7 +393,7 @@ func (b *schemas) object(v jinja.Value, indent string) {
 	b.add(indent, "}")
 }
 
-func (b *schemas) property(name string, v jinja.Value, indent string) {
+func (b *schemas) property(name string, v python.Value, indent string) {
 	if s, ok := getText(v, "title"); ok {
 		b.add(indent, "// ", s, "\n", indent, "//\n")
 	}
@@ -423,7 +423,7 @@ func (b *schemas) property(name string, v jinja.Value, indent string) {
 }
 
 // alternatives writes a property that is one of several.
-func (b *schemas) alternatives(name string, v jinja.Value, variants []jinja.Value, indent string) {
+func (b *schemas) alternatives(name string, v python.Value, variants []python.Value, indent string) {
 	description, described := getText(v, "description")
 	above := described
 	if described && len(variants) > 0 {
@@ -458,7 +458,7 @@ func (b *schemas) alternatives(name string, v jinja.Value, variants []jinja.Valu
 }
 
 // json returns a value as serde_json writes what it read of Python's json.dumps.
-func (b *schemas) json(v jinja.Value) string {
+func (b *schemas) json(v python.Value) string {
 	out, err := appendJSON(nil, v)
 	if err != nil && b.err == nil {
 		b.err = err
@@ -466,7 +466,7 @@ func (b *schemas) json(v jinja.Value) string {
 	return string(out)
 }
 
-func appendJSON(b []byte, v jinja.Value) ([]byte, error) {
+func appendJSON(b []byte, v python.Value) ([]byte, error) {
 	var err error
 	switch v := v.(type) {
 	case nil:
@@ -484,7 +484,7 @@ func appendJSON(b []byte, v jinja.Value) ([]byte, error) {
 		return appendFloat(b, v)
 	case string:
 		return appendString(b, v), nil
-	case *jinja.List:
+	case *python.List:
 		b = append(b, '[')
 		for i, item := range v.Items {
 			if i > 0 {
@@ -495,7 +495,7 @@ func appendJSON(b []byte, v jinja.Value) ([]byte, error) {
 			}
 		}
 		return append(b, ']'), nil
-	case *jinja.Dict:
+	case *python.Dict:
 		b = append(b, '{')
 		for i := range v.Len() {
 			key, item := v.At(i)

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/kvindex/kvindex/internal/jinja"
+	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
 // pieces returns a text split at its cuts.
@@ -45,26 +45,26 @@ func TestPieces(t *testing.T) {
 
 // Values that the crate may write in another way are an error.
 func TestUnknown(t *testing.T) {
-	schema := func(v jinja.Value) *jinja.Dict {
-		d := new(jinja.Dict)
+	schema := func(v python.Value) *python.Dict {
+		d := new(python.Dict)
 		d.Set("type", "object")
 		d.Set("properties", v)
 		return d
 	}
-	wide := new(jinja.Dict)
+	wide := new(python.Dict)
 	for i := range 10_000 {
 		wide.Set(fmt.Sprint(i), nil)
 	}
 	deep := schema(wide)
 	for range 500 {
-		d := new(jinja.Dict)
+		d := new(python.Dict)
 		d.Set("n", deep)
 		deep = schema(d)
 	}
 	if err := new(Text).Developer(nil, []Function{{Name: "f", Parameters: deep}}); err == nil {
 		t.Error("a schema as long as its indentation is deep is taken")
 	}
-	for _, v := range []jinja.Value{1e23, 1e-9, 0.1234567890123456, jinja.Value(struct{}{})} {
+	for _, v := range []python.Value{1e23, 1e-9, 0.1234567890123456, python.Value(struct{}{})} {
 		if out, err := appendJSON(nil, v); err == nil {
 			t.Errorf("%v is %s", v, out)
 		}
