@@ -131,7 +131,7 @@ func TestRefusedTemplates(t *testing.T) {
 			t.Errorf("%s: %v", template, err)
 		}
 	}
-	for _, template := range []string{"{{ x|urlize if x }}", "{% if x %}{{ x|map('upper')|unique }}{% endif %}", "{% if x %}{% if x is lower %}{% endif %}{% endif %}", "{% if x %}{{ x.translate({}) }}{% endif %}"} {
+	for _, template := range []string{"{{ x|urlize if x }}", "{% if x %}{{ x|map('upper')|unique }}{% endif %}", "{% if x %}{% if x is lower %}{% endif %}{% endif %}", "{% if x %}{{ x.translate({}) }}{% endif %}", "{% set x, (y, x) = 1, (2, 3) %}"} {
 		if _, err := Compile(template); !errors.Is(err, ErrUnsupported) {
 			t.Errorf("%s: %v when it is loaded", template, err)
 		}

@@ -116,6 +116,7 @@ func (r *resolver) stmt(st Stmt, s site) {
 	case *GenerationStmt:
 		r.macro(&st.Scope, definition{body: st.Body, Pos: st.Pos}, s)
 	case *SetStmt:
+		r.distinct(st.Target)
 		r.target(st.Target, s)
 		r.expr(&st.Value, s)
 	case *SetBlockStmt:
@@ -302,6 +303,18 @@ func (r *resolver) params(m *MacroScope, d definition, s site) {
 		delete(r.unset, v)
 	}
 	r.unset = nil
+}
+
+// distinct refuses a target that has a name twice: CPython 3.11 leaves it the first value of a
+// tuple, and other versions the last one.
+func (r *resolver) distinct(target Expr) {
+	seen := make(map[string]bool)
+	nameWalk(func(name string, _ nameUse, at Pos) {
+		if seen[name] {
+			r.fail(at, exception.Unsupported("the variable %s twice in a target", name))
+		}
+		seen[name] = true
+	}).target(target, nameStore)
 }
 
 // target resolves what is assigned to.
