@@ -4,13 +4,13 @@
 // no autoescape, tojson as json.dumps without ASCII escapes, and the globals
 // raise_exception and strftime_now (transformers 4.57, utils/chat_template_utils.py).
 //
-// A template either renders byte by byte as there, or it is an error: [Compile] refuses
-// constructs of Jinja2 that this package lacks, by name and line, and Render those that only a
-// value shows. It lacks what none of some 150 public chat templates uses: the tags filter, with
-// and print, a variable twice in a set, recursive loops, cycle and changed of a loop, * and ** of calls, varargs and kwargs,
-// 24 filters and 6 tests, seldom used methods, attributes of numbers, functions and macros,
-// operators of Markup, arithmetic of ints beyond 64 bits, // and % of floats, keys other than
-// None, bools, ints and strings, and all formats but %s, %d and fields without numbers.
+// A template either renders byte by byte as there, or it is an error: [Compile] refuses constructs
+// of Jinja2 that this package lacks, by name and line, and Render those that only a value shows. It
+// lacks what none of some 150 public chat templates uses: the tags filter, with and print, a
+// variable twice in a set, recursive loops, cycle and changed of a loop, * and ** of calls, varargs
+// and kwargs, 24 filters and 6 tests, seldom used methods, attributes of numbers, functions and
+// macros, operators of Markup, arithmetic of ints beyond 64 bits, // and % of floats, keys other
+// than None, bools, ints and strings, and all formats but %s, %d and fields without numbers.
 package jinja
 
 import (
