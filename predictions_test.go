@@ -352,6 +352,39 @@ func TestPredictionsOfOtherBlocks(t *testing.T) {
 	}
 }
 
+// TestPredictionsOfGroups: a prompt of which one group, or parts of a block, hold the most ends no
+// prediction of another prompt.
+func TestPredictionsOfGroups(t *testing.T) {
+	p, other := fakeengine.NewPrompt(1, 64, 8), fakeengine.NewPrompt(2, 64, 8)
+	parts := fakeengine.Prompt{Tokens: p.Tokens, Size: 16, Hash: 5 << 32}
+	in := func(group int, kind string, s *fakeengine.Stored) *fakeengine.Stored {
+		s.Group, s.Kind, s.Window = group, kind, 256-128*group
+		return s
+	}
+	gone := p.Removed(0)
+	for _, c := range []struct {
+		name   string
+		events []fakeengine.Event
+		prompt []uint32
+	}{
+		{"a window group that holds more than the first", []fakeengine.Event{in(0, "sliding_window", p.Stored(0, 6)), gone, in(1, "sliding_window", p.Stored(0, 6))}, p.Tokens},
+		{"parts of a block alone", []fakeengine.Event{in(0, "full_attention", p.Stored(0, 1)), gone, in(0, "", parts.Stored(0, 2)), in(1, "mamba", p.Stored(0, 1)), in(1, "", parts.Stored(0, 2))}, p.Tokens[:100]},
+		{"a part after a block", []fakeengine.Event{in(0, "full_attention", p.Stored(0, 1)), in(0, "", parts.Stored(4, 6)), in(1, "mamba", p.Stored(0, 1)), in(1, "", parts.Stored(4, 6))}, p.Tokens},
+	} {
+		ix, _ := sending(t, withProfile(kvindex.Profile{Draft: kvindex.DraftNone, Copies: kvindex.CopiesExact, Grain: 16}))
+		ingest(t, ix, "a", c.events...)
+		sends(t, ix, other.Tokens, 0)
+		want, _ := predicted(t, ix, other.Tokens, 0)
+		sends(t, ix, c.prompt, 0)
+		if got, _ := predicted(t, ix, other.Tokens, 0); got != want || want == 0 {
+			t.Errorf("%s: %d tokens are predicted, want %d", c.name, got, want)
+		}
+		if s := ix.Stats().Predictions; s != (stats.Predictions{Routed: 2, Live: 2}) {
+			t.Errorf("%s: %+v", c.name, s)
+		}
+	}
+}
+
 // TestManySiblings: one prompt is sent 70,000 times before its blocks come.
 func TestManySiblings(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 2)

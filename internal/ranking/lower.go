@@ -112,9 +112,6 @@ func sizeOf(row *index.Row) int {
 	return 0
 }
 
-// InBlocks reports whether a row is in blocks of its group, and not in chunks of a lower tier.
-func InBlocks(row *index.Row) bool { size := sizeOf(row); return size == 0 || row.BlockSize <= size }
-
 func groupOf(row *index.Row) int {
 	return slices.IndexFunc(row.Groups, func(g index.GroupLayout) bool { return g.ID == row.Group.ID })
 }
