@@ -264,6 +264,28 @@ func TestPredictionEndsWithItsLender(t *testing.T) {
 	}
 }
 
+// TestRoutedWhileThePodReports: the prompt counts for a pod whose first message comes during Routed.
+func TestRoutedWhileThePodReports(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	m := &altered{Memory: memory(t)}
+	ix, _ := sending(t, kvindex.WithIndex(m))
+	said(t, ix, "b", 0, p.Stored(0, 2))
+	var a kvindex.Answer
+	must(t, ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens, Pods: []string{"a"}}, &a))
+	m.match = func(ctx context.Context, q *index.Query, dst *index.Matches) error {
+		m.match = nil
+		ingest(t, ix, "a", p.Stored(0, 1))
+		return m.Match(ctx, q, dst)
+	}
+	_, err := ix.Routed(&a, "a", 0)
+	if got, cached := predicted(t, ix, p.Tokens, 0); err != nil || got != 112 || cached != 16 {
+		t.Errorf("predicted %d, cached %d, %v", got, cached, err)
+	}
+	if _, err := ix.Routed(&a, "a", 0); !errors.Is(err, kvindex.ErrAnswerUsed) {
+		t.Errorf("the second Routed: %v", err)
+	}
+}
+
 // TestTicketsThatAreNotGood change nothing, and are counted.
 func TestTicketsThatAreNotGood(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)

@@ -67,26 +67,42 @@ func (x *Indexer) routed(a *Answer, pod string, rank int) (Ticket, error) {
 	case slices.Contains(k.excluded, int32(at)):
 		return Ticket{}, fmt.Errorf("kvindex: pod %.100q: %w", pod, chat.ErrNotScorable)
 	}
-	e := x.names.ServedBy(pod, k.set.Base)
-	if e == nil {
-		if err := x.reg.Refused(pod, k.set.Base); err != nil {
-			return Ticket{}, fmt.Errorf("%w: %.100q: %w", ErrBlockSize, pod, err)
-		}
-		if e = x.reg.SendTo(pod, k.set.Base); e == nil {
-			return Ticket{}, fmt.Errorf("%w: %.100q has not reported yet, and %s", ErrBlockSize, pod, noneLent)
-		}
-	}
 	sc := x.newScorer()
 	defer sc.release()
-	r := routing{sc: sc, k: k, pod: e}
-	r.sending.Source, r.sending.Tokens = index.Source{Pod: pod, Model: k.set.Base, Rank: rank}, k.tokens
-	if err := r.look(); err != nil {
-		return Ticket{}, err
+	for first := true; ; first = false {
+		e, err := x.sendTo(pod, k.set.Base)
+		if err != nil {
+			return Ticket{}, err
+		}
+		r := routing{sc: sc, k: k, pod: e}
+		r.sending.Source, r.sending.Tokens = index.Source{Pod: pod, Model: k.set.Base, Rank: rank}, k.tokens
+		if err := r.look(); err != nil {
+			return Ticket{}, err
+		}
+		if first && !k.turn.CompareAndSwap(a.turn, a.turn+1) {
+			return Ticket{}, ErrAnswerUsed
+		}
+		t, err := r.issue()
+		if err == nil || x.names.ServedBy(pod, k.set.Base) == e {
+			return t, err
+		}
+		sc.forecast.Clear() // the pod was registered meanwhile, or removed
 	}
-	if !k.turn.CompareAndSwap(a.turn, a.turn+1) {
-		return Ticket{}, ErrAnswerUsed
+}
+
+// sendTo returns the entry of a pod to which a prompt is routed.
+func (x *Indexer) sendTo(pod, model string) (*catalog.Entry, error) {
+	e := x.names.ServedBy(pod, model)
+	if e != nil {
+		return e, nil
 	}
-	return r.issue()
+	if err := x.reg.Refused(pod, model); err != nil {
+		return nil, fmt.Errorf("%w: %.100q: %w", ErrBlockSize, pod, err)
+	}
+	if e = x.reg.SendTo(pod, model); e == nil {
+		return nil, fmt.Errorf("%w: %.100q has not reported yet, and %s", ErrBlockSize, pod, noneLent)
+	}
+	return e, nil
 }
 
 // routing is one call of Routed.

@@ -80,6 +80,9 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if c := r.Candidates; c != nil && !c.of.In(sc.x.names) {
+		return fmt.Errorf("%w: the Candidates do not come from this Indexer", ErrRequest)
+	}
 	var chatReq *chat.Request
 	var unread error // the reason why the body has to be rendered by an engine
 	if r.Body != nil {

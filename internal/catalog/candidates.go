@@ -76,6 +76,9 @@ func (c *Catalog) NewList(model string, pods []string) *List {
 	return l
 }
 
+// In reports whether c has made l.
+func (l *List) In(c *Catalog) bool { return l != nil && l.catalog == c }
+
 // For returns the list of the same pods for the model that a request names.
 func (l *List) For(model string) *List {
 	if l.Model != "" {
