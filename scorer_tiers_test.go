@@ -63,6 +63,11 @@ func TestLowerTiers(t *testing.T) {
 			map[string][]fakeengine.Event{"gpu": gpuHolds(p, 5, 0, 0), "cpu": gpuHolds(p, 2, 6, 0), "disk": gpuHolds(p, 2, 3, 6)},
 			[]string{"gpu 80+0+0 80 false", "cpu 32+64+0 64 false", "disk 32+16+48 52 false"},
 		},
+		"weights that only break ties": {
+			kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone, Weights: [index.NumTiers]float64{index.TierCPU: 0.0005}},
+			map[string][]fakeengine.Event{"0": gpuHolds(p, 2, 0, 0), "1": gpuHolds(p, 2, 3, 0), "2": gpuHolds(p, 2, 4, 0), "3": gpuHolds(p, 2, 5, 0), "4": gpuHolds(p, 2, 6, 0)},
+			[]string{"4 32+64+0 32.03 false", "3 32+48+0 32.02 false", "2 32+32+0 32.02 false", "1 32+16+0 32.01 false", "0 32+0+0 32 false"},
+		},
 		"a chunk of 4 blocks": { // counts from the one that the gpu ends in, and as a whole
 			kvindex.Profile{Chunk: 4, Draft: kvindex.DraftNone},
 			map[string][]fakeengine.Event{

@@ -192,9 +192,6 @@ func (j *Judge) zeroes(n int) []uint64 {
 	return set
 }
 
-// scale is the number of parts of a token in a score: scores are compared as integers.
-const scale = 16
-
 // Score returns the score of an entry: its tokens by the weights of their tiers, each once.
 func (j *Judge) Score(b Best) float64 {
 	if b.Row == 0 || len(j.lowers) == 0 {
