@@ -45,7 +45,7 @@ import (
 )
 
 // ScoreRequest scores a request and writes the answer to dst. On an error dst has no
-// pods.
+// pods. Neither r nor dst may be nil.
 //
 // A model or an adapter that is not known is no error: all scores are 0, and
 // Answer.Unknown has the reason. Errors wrap ErrRequest if the engine would refuse the
