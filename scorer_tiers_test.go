@@ -87,6 +87,11 @@ func TestLowerTiers(t *testing.T) {
 			map[string][]fakeengine.Event{"a": {p.Stored(0, 8), lower("CPU", p.Stored(0, 4)), lower("CPU", p.Stored(4, 8)), p.Removed(1, 2, 3, 4, 5, 6, 7)}},
 			[]string{"a 16+112+0 105.6 false"},
 		},
+		"chunks that describe themselves, without the first": { // a load begins in the chunk that the gpu ends in
+			kvindex.Profile{Draft: kvindex.DraftNone},
+			map[string][]fakeengine.Event{"a": {p.Stored(0, 8), lower("CPU", p.Stored(2, 4)), lower("CPU", p.Stored(4, 6)), lower("CPU", p.Stored(6, 8)), p.Removed(3, 4, 5, 6, 7)}},
+			[]string{"a 48+80+0 112 false"},
+		},
 		"some chunks describe themselves": { // those of the others may be shorter
 			kvindex.Profile{Draft: kvindex.DraftNone},
 			map[string][]fakeengine.Event{"a": {p.Stored(0, 8), lower("CPU", p.Stored(0, 4)), inTier("CPU", p.Stored(7, 8)), p.Removed(1, 2, 3, 4, 5, 6, 7)}},

@@ -259,8 +259,8 @@ func (c *Catalog) resolve(l *List, m meaning) *Set {
 				if f := e.Sent.Blocks(); f != nil {
 					set.cutAs(f, p.Media)
 				}
-				if e.View.Facts().Tiered {
-					set.Tiered, set.Bits = true, set.Bits || p.Chunk > 1 || p.Draft == engine.DraftLayers
+				if f := e.View.Facts(); f.Tiered { // chunks of a length that is not known may describe themselves
+					set.Tiered, set.Bits = true, set.Bits || p.Chunk != 1 && !f.Paged || p.Draft == engine.DraftLayers
 				}
 				set.Approximate = set.Approximate || e.Sent.Room() != nil
 				set.Profiled = set.Profiled || p.Draft == engine.DraftLayers || len(p.Groups) > 0 || e.View.Facts().Hybrid
