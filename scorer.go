@@ -72,7 +72,9 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 	} else {
 		dst.prompt = x.hash.Request(r.Body, r.Prompt, r.Tokens)
 	}
-	sc.report(ctx, r, dst, err)
+	if !errors.Is(err, ErrClosed) {
+		sc.report(ctx, r, dst, err)
+	}
 	return err
 }
 
