@@ -216,6 +216,22 @@ func TestPredictedAndLoaded(t *testing.T) {
 	}
 }
 
+// TestPredictedBesideChunks: a prompt that was routed counts in the blocks of the gpu, also where the
+// host memory alone holds something, in longer chunks.
+func TestPredictedBesideChunks(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	for draft, want := range map[kvindex.Draft]string{kvindex.DraftNone: "a 112+64+0 112 false", kvindex.DraftLayers: "a 96+0+0 96 false"} {
+		for name, chunk := range map[string]*fakeengine.Stored{"a hash": inTier("CPU", p.Stored(3, 4)), "tokens": lower("CPU", p.Stored(0, 4))} {
+			ix, _ := sending(t, withProfile(kvindex.Profile{Chunk: 4, Draft: draft}))
+			ingest(t, ix, "a", p.Stored(0, 4), chunk, p.Removed(0, 1, 2, 3))
+			sends(t, ix, p.Tokens[:112], 0)
+			if got := tokensOf(score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]); got != want {
+				t.Errorf("a chunk of %s, draft layers %d: got %s, want %s", name, draft, got, want)
+			}
+		}
+	}
+}
+
 // BenchmarkScoreTiers scores 512 blocks, of which the gpu of each pod has the first half: without
 // lower tiers, where the host memory has no more than the gpu, and where it has all.
 func BenchmarkScoreTiers(b *testing.B) {
