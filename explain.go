@@ -184,6 +184,7 @@ func (r *Request) withPod(pod string) Request {
 	q := *r
 	q.Top, q.Ranks = min(q.Top, 0), false
 	switch c := q.Candidates; {
+	case c != nil && c.of == nil: // an error
 	case c == nil:
 		if q.Pods != nil && !slices.Contains(q.Pods, pod) {
 			q.Pods = append(slices.Clone(q.Pods), pod)
@@ -211,7 +212,7 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 		Model: q.Model, Adapter: q.Adapter, salted: q.Salt != "", Media: slices.Clone(sc.prompt.Media), Text: sc.prompt.Text, Tokens: slices.Clone(sc.prompt.IDs),
 		Score: PodScore{Pod: pod}, Err: cmp.Or(failed, a.Unknown),
 	}
-	if q.Candidates != nil {
+	if q.Candidates != nil && q.Candidates.of != nil {
 		e.Model = cmp.Or(q.Candidates.of.Model, e.Model)
 	}
 	if s := sc.prompt.Scope; s.Model != "" {

@@ -188,6 +188,20 @@ func TestCloseWhileBusy(t *testing.T) {
 	}
 }
 
+// TestCloseDuringScore: a score that Close ends counts nowhere.
+func TestCloseDuringScore(t *testing.T) {
+	m := &altered{Memory: memory(t)}
+	ix := open(t, kvindex.WithIndex(m), kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.Scored) { t.Errorf("the hook gets %+v", s) }}))
+	m.match = func(context.Context, *index.Query, *index.Matches) error {
+		must(t, ix.Close())
+		return index.ErrClosed
+	}
+	err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: []uint32{1}, Pods: []string{"a"}}, new(kvindex.Answer))
+	if n := ix.Stats().Scores.Outcomes; !errors.Is(err, kvindex.ErrClosed) || len(n) > 0 {
+		t.Errorf("%v, %v", err, n)
+	}
+}
+
 func TestClose(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 2)

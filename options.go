@@ -55,6 +55,10 @@ func configOf(opts []Option) config {
 }
 
 // WithIndex uses another backend than the index in memory. Close does not close it.
+// A backend is for one Indexer after another, and not for two at a time: both would apply the
+// messages of a pod, and of a shared index neither would list the pods that the other feeds.
+// Nothing reports such a mistake, because a backend does not know who calls it. Processes that
+// share an index open a backend each.
 //
 // If the backend is an index.Describer, the pods that have blocks in it are known from
 // the start. Each is in StateUncertain until the stream that brought its last message
@@ -340,7 +344,8 @@ type Profile struct {
 	// the tier was emptied without an event, and what the tier held is forgotten.
 	ClearsGPU bool
 	// Weights are those of a token in each tier, for PodScore.Score, from 0 to 1. 0 is the
-	// default: 1 in the gpu, 0.8 in the cpu, 0.5 in the others.
+	// default: 1 in the gpu, 0.8 in the cpu, 0.5 in the others. They count in scores of which
+	// some candidate has stored blocks in a lower tier.
 	Weights [index.NumTiers]float64
 	// MaxAge is how long the blocks of a tier are kept that were not stored again, for feeds
 	// that announce no removals. The clock is that of the times in the pod's batches or, where

@@ -264,6 +264,28 @@ func TestPredictionEndsWithItsLender(t *testing.T) {
 	}
 }
 
+// TestRoutedWhileThePodReports: the prompt counts for a pod whose first message comes during Routed.
+func TestRoutedWhileThePodReports(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	m := &altered{Memory: memory(t)}
+	ix, _ := sending(t, kvindex.WithIndex(m))
+	said(t, ix, "b", 0, p.Stored(0, 2))
+	var a kvindex.Answer
+	must(t, ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: p.Tokens, Pods: []string{"a"}}, &a))
+	m.match = func(ctx context.Context, q *index.Query, dst *index.Matches) error {
+		m.match = nil
+		ingest(t, ix, "a", p.Stored(0, 1))
+		return m.Match(ctx, q, dst)
+	}
+	_, err := ix.Routed(&a, "a", 0)
+	if got, cached := predicted(t, ix, p.Tokens, 0); err != nil || got != 112 || cached != 16 {
+		t.Errorf("predicted %d, cached %d, %v", got, cached, err)
+	}
+	if _, err := ix.Routed(&a, "a", 0); !errors.Is(err, kvindex.ErrAnswerUsed) {
+		t.Errorf("the second Routed: %v", err)
+	}
+}
+
 // TestTicketsThatAreNotGood change nothing, and are counted.
 func TestTicketsThatAreNotGood(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
@@ -349,6 +371,39 @@ func TestPredictionsOfOtherBlocks(t *testing.T) {
 	said(t, ix, "a", 1, coarse.Stored(1, 4))
 	if s := ix.Stats().Predictions; s != (stats.Predictions{Routed: 2, Confirmed: 1, Lost: 1}) {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestPredictionsOfGroups: a prompt of which one group, or parts of a block, hold the most ends no
+// prediction of another prompt.
+func TestPredictionsOfGroups(t *testing.T) {
+	p, other := fakeengine.NewPrompt(1, 64, 8), fakeengine.NewPrompt(2, 64, 8)
+	parts := fakeengine.Prompt{Tokens: p.Tokens, Size: 16, Hash: 5 << 32}
+	in := func(group int, kind string, s *fakeengine.Stored) *fakeengine.Stored {
+		s.Group, s.Kind, s.Window = group, kind, 256-128*group
+		return s
+	}
+	gone := p.Removed(0)
+	for _, c := range []struct {
+		name   string
+		events []fakeengine.Event
+		prompt []uint32
+	}{
+		{"a window group that holds more than the first", []fakeengine.Event{in(0, "sliding_window", p.Stored(0, 6)), gone, in(1, "sliding_window", p.Stored(0, 6))}, p.Tokens},
+		{"parts of a block alone", []fakeengine.Event{in(0, "full_attention", p.Stored(0, 1)), gone, in(0, "", parts.Stored(0, 2)), in(1, "mamba", p.Stored(0, 1)), in(1, "", parts.Stored(0, 2))}, p.Tokens[:100]},
+		{"a part after a block", []fakeengine.Event{in(0, "full_attention", p.Stored(0, 1)), in(0, "", parts.Stored(4, 6)), in(1, "mamba", p.Stored(0, 1)), in(1, "", parts.Stored(4, 6))}, p.Tokens},
+	} {
+		ix, _ := sending(t, withProfile(kvindex.Profile{Draft: kvindex.DraftNone, Copies: kvindex.CopiesExact, Grain: 16}))
+		ingest(t, ix, "a", c.events...)
+		sends(t, ix, other.Tokens, 0)
+		want, _ := predicted(t, ix, other.Tokens, 0)
+		sends(t, ix, c.prompt, 0)
+		if got, _ := predicted(t, ix, other.Tokens, 0); got != want || want == 0 {
+			t.Errorf("%s: %d tokens are predicted, want %d", c.name, got, want)
+		}
+		if s := ix.Stats().Predictions; s != (stats.Predictions{Routed: 2, Live: 2}) {
+			t.Errorf("%s: %+v", c.name, s)
+		}
 	}
 }
 

@@ -306,13 +306,13 @@ func (r *Request) validate(chatReq *chat.Request) error {
 // Candidates is a list of pods to score for one model, for many requests: the names are
 // resolved once and not for each request. It follows pods as they come and go. It
 // is made by Indexer.Candidates, never changes for its user, and is safe for concurrent
-// use.
+// use. A Request with the zero value, or with Candidates of another Indexer, is an error.
 type Candidates struct{ of *catalog.List }
 
 // Candidates returns the pods with these names as Candidates for model, which is a name
 // as in Request.Model; with model empty, each request names its own. With pods nil, they are
-// all known pods of the model, now and later; with pods empty, none. The slice is not kept. If a name is empty, each request with the
-// Candidates is an error.
+// all known pods of the model, now and later; with pods empty, none. The slice is not kept. If
+// a name is empty, each request with the Candidates is an error.
 func (x *Indexer) Candidates(model string, pods []string) *Candidates {
 	return &Candidates{x.names.NewList(model, pods)}
 }

@@ -546,3 +546,26 @@ func TestAdaptersByName(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// TestCandidatesOfAnother: only those that the Indexer has made can be scored and explained.
+func TestCandidatesOfAnother(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 4)
+	ix, other := open(t), open(t)
+	for _, x := range []*kvindex.Indexer{ix, other} {
+		ingest(t, x, "a", p.Stored(0, 1))
+	}
+	for rank := range 2 {
+		sends(t, other, p.Tokens, rank)
+	}
+	sends(t, ix, p.Tokens, 0)
+	for name, c := range map[string]*kvindex.Candidates{"the zero value": {}, "another Indexer's": other.Candidates("m", nil)} {
+		var a kvindex.Answer
+		r := kvindex.Request{Model: "m", Tokens: p.Tokens, Candidates: c}
+		if err := ix.ScoreRequest(ctx, &r, &a); !errors.Is(err, kvindex.ErrRequest) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if e, err := ix.Explain(ctx, &r, "a"); err != nil || !errors.Is(e.Err, kvindex.ErrRequest) {
+			t.Errorf("%s: %v, %v", name, e, err)
+		}
+	}
+}

@@ -11,7 +11,6 @@ import (
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/prompt"
-	"github.com/kvindex/kvindex/internal/ranking"
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
@@ -68,26 +67,42 @@ func (x *Indexer) routed(a *Answer, pod string, rank int) (Ticket, error) {
 	case slices.Contains(k.excluded, int32(at)):
 		return Ticket{}, fmt.Errorf("kvindex: pod %.100q: %w", pod, chat.ErrNotScorable)
 	}
-	e := x.names.ServedBy(pod, k.set.Base)
-	if e == nil {
-		if err := x.reg.Refused(pod, k.set.Base); err != nil {
-			return Ticket{}, fmt.Errorf("%w: %.100q: %w", ErrBlockSize, pod, err)
-		}
-		if e = x.reg.SendTo(pod, k.set.Base); e == nil {
-			return Ticket{}, fmt.Errorf("%w: %.100q has not reported yet, and %s", ErrBlockSize, pod, noneLent)
-		}
-	}
 	sc := x.newScorer()
 	defer sc.release()
-	r := routing{sc: sc, k: k, pod: e}
-	r.sending.Source, r.sending.Tokens = index.Source{Pod: pod, Model: k.set.Base, Rank: rank}, k.tokens
-	if err := r.look(); err != nil {
-		return Ticket{}, err
+	for first := true; ; first = false {
+		e, err := x.sendTo(pod, k.set.Base)
+		if err != nil {
+			return Ticket{}, err
+		}
+		r := routing{sc: sc, k: k, pod: e}
+		r.sending.Source, r.sending.Tokens = index.Source{Pod: pod, Model: k.set.Base, Rank: rank}, k.tokens
+		if err := r.look(); err != nil {
+			return Ticket{}, err
+		}
+		if first && !k.turn.CompareAndSwap(a.turn, a.turn+1) {
+			return Ticket{}, ErrAnswerUsed
+		}
+		t, err := r.issue()
+		if err == nil || x.names.ServedBy(pod, k.set.Base) == e {
+			return t, err
+		}
+		sc.forecast.Clear() // the pod was registered meanwhile, or removed
 	}
-	if !k.turn.CompareAndSwap(a.turn, a.turn+1) {
-		return Ticket{}, ErrAnswerUsed
+}
+
+// sendTo returns the entry of a pod to which a prompt is routed.
+func (x *Indexer) sendTo(pod, model string) (*catalog.Entry, error) {
+	e := x.names.ServedBy(pod, model)
+	if e != nil {
+		return e, nil
 	}
-	return r.issue()
+	if err := x.reg.Refused(pod, model); err != nil {
+		return nil, fmt.Errorf("%w: %.100q: %w", ErrBlockSize, pod, err)
+	}
+	if e = x.reg.SendTo(pod, model); e == nil {
+		return nil, fmt.Errorf("%w: %.100q has not reported yet, and %s", ErrBlockSize, pod, noneLent)
+	}
+	return e, nil
 }
 
 // routing is one call of Routed.
@@ -121,12 +136,13 @@ func (r *routing) look() error {
 	best := sc.judging.Best[0]
 	s.Cached, s.Predicted = sc.judging.Proven(best), best.Cached
 	var row *index.Row
-	if best.Row > 0 && int(best.Row) <= sc.forecast.Real && ranking.InBlocks(&sc.matches.Rows[best.Row-1]) {
-		row = &sc.matches.Rows[best.Row-1]
-		s.View = row.View
-	} else if f := r.pod.Sent.Blocks(); f != nil {
-		s.View = f
-	} else {
+	if best.Row > 0 && int(best.Row) <= sc.forecast.Real {
+		s.View, row = r.main(&sc.matches.Rows[best.Row-1])
+	}
+	if s.View == nil {
+		s.View = r.pod.Sent.Blocks()
+	}
+	if s.View == nil {
 		s.View, s.Lent = sc.set.Lent[r.pod.View.Profile.Media], true
 	}
 	if s.View == nil {
@@ -142,6 +158,26 @@ func (r *routing) look() error {
 	}
 	s.FindLast(run, row)
 	return nil
+}
+
+// main returns the blocks of the main group of the source of a row, and its row of them; nil: it
+// has none. All prompts that are sent to a rank are in the blocks of one group and size, whatever
+// group or part of a block holds most of them.
+func (r *routing) main(of *index.Row) (*index.View, *index.Row) {
+	p := r.pod.View
+	g := &of.Groups[max(p.Plans.Of(of.Layout, &p.Profile, len(p.Ranks())).Main, 0)]
+	if g.BlockSize == 0 {
+		return nil, nil
+	}
+	rows := r.sc.matches.Rows[:r.sc.forecast.Real]
+	for i := range rows {
+		if row := &rows[i]; row.Group.ID == g.ID && row.BlockSize == g.BlockSize {
+			return row.View, row
+		}
+	}
+	v := *of.View
+	v.Group, v.BlockSize = g.Group, g.BlockSize
+	return &v, nil
 }
 
 // issue makes the ticket and the prediction.

@@ -45,7 +45,7 @@ import (
 )
 
 // ScoreRequest scores a request and writes the answer to dst. On an error dst has no
-// pods.
+// pods. Neither r nor dst may be nil.
 //
 // A model or an adapter that is not known is no error: all scores are 0, and
 // Answer.Unknown has the reason. Errors wrap ErrRequest if the engine would refuse the
@@ -72,13 +72,18 @@ func (x *Indexer) ScoreRequest(ctx context.Context, r *Request, dst *Answer) err
 	} else {
 		dst.prompt = x.hash.Request(r.Body, r.Prompt, r.Tokens)
 	}
-	sc.report(ctx, r, dst, err)
+	if !errors.Is(err, ErrClosed) {
+		sc.report(ctx, r, dst, err)
+	}
 	return err
 }
 
 func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if c := r.Candidates; c != nil && !c.of.In(sc.x.names) {
+		return fmt.Errorf("%w: the Candidates do not come from this Indexer", ErrRequest)
 	}
 	var chatReq *chat.Request
 	var unread error // the reason why the body has to be rendered by an engine

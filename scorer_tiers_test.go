@@ -63,6 +63,11 @@ func TestLowerTiers(t *testing.T) {
 			map[string][]fakeengine.Event{"gpu": gpuHolds(p, 5, 0, 0), "cpu": gpuHolds(p, 2, 6, 0), "disk": gpuHolds(p, 2, 3, 6)},
 			[]string{"gpu 80+0+0 80 false", "cpu 32+64+0 64 false", "disk 32+16+48 52 false"},
 		},
+		"weights that only break ties": {
+			kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone, Weights: [index.NumTiers]float64{index.TierCPU: 0.0005}},
+			map[string][]fakeengine.Event{"0": gpuHolds(p, 2, 0, 0), "1": gpuHolds(p, 2, 3, 0), "2": gpuHolds(p, 2, 4, 0), "3": gpuHolds(p, 2, 5, 0), "4": gpuHolds(p, 2, 6, 0)},
+			[]string{"4 32+64+0 32.03 false", "3 32+48+0 32.02 false", "2 32+32+0 32.02 false", "1 32+16+0 32.01 false", "0 32+0+0 32 false"},
+		},
 		"a chunk of 4 blocks": { // counts from the one that the gpu ends in, and as a whole
 			kvindex.Profile{Chunk: 4, Draft: kvindex.DraftNone},
 			map[string][]fakeengine.Event{
@@ -81,6 +86,11 @@ func TestLowerTiers(t *testing.T) {
 			kvindex.Profile{Draft: kvindex.DraftNone},
 			map[string][]fakeengine.Event{"a": {p.Stored(0, 8), lower("CPU", p.Stored(0, 4)), lower("CPU", p.Stored(4, 8)), p.Removed(1, 2, 3, 4, 5, 6, 7)}},
 			[]string{"a 16+112+0 105.6 false"},
+		},
+		"chunks that describe themselves, without the first": { // a load begins in the chunk that the gpu ends in
+			kvindex.Profile{Draft: kvindex.DraftNone},
+			map[string][]fakeengine.Event{"a": {p.Stored(0, 8), lower("CPU", p.Stored(2, 4)), lower("CPU", p.Stored(4, 6)), lower("CPU", p.Stored(6, 8)), p.Removed(3, 4, 5, 6, 7)}},
+			[]string{"a 48+80+0 112 false"},
 		},
 		"some chunks describe themselves": { // those of the others may be shorter
 			kvindex.Profile{Draft: kvindex.DraftNone},
@@ -203,6 +213,22 @@ func TestPredictedAndLoaded(t *testing.T) {
 			t.Errorf("%d blocks were routed: got %s, want %s", routed, got, want)
 		}
 		ix.Abandon(ticket)
+	}
+}
+
+// TestPredictedBesideChunks: a prompt that was routed counts in the blocks of the gpu, also where the
+// host memory alone holds something, in longer chunks.
+func TestPredictedBesideChunks(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 8)
+	for draft, want := range map[kvindex.Draft]string{kvindex.DraftNone: "a 112+64+0 112 false", kvindex.DraftLayers: "a 96+0+0 96 false"} {
+		for name, chunk := range map[string]*fakeengine.Stored{"a hash": inTier("CPU", p.Stored(3, 4)), "tokens": lower("CPU", p.Stored(0, 4))} {
+			ix, _ := sending(t, withProfile(kvindex.Profile{Chunk: 4, Draft: draft}))
+			ingest(t, ix, "a", p.Stored(0, 4), chunk, p.Removed(0, 1, 2, 3))
+			sends(t, ix, p.Tokens[:112], 0)
+			if got := tokensOf(score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]); got != want {
+				t.Errorf("a chunk of %s, draft layers %d: got %s, want %s", name, draft, got, want)
+			}
+		}
 	}
 }
 

@@ -398,3 +398,18 @@ func TestPartialPosition(t *testing.T) {
 		}
 	}
 }
+
+// TestClearOfATier: the view of a rank is whole again when the gpu is emptied, and not when another
+// tier is.
+func TestClearOfATier(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 4)
+	for medium, want := range map[string]kvindex.State{"": kvindex.StateLive, "GPU": kvindex.StateLive, "CPU": kvindex.StatePartial, "HBM": kvindex.StatePartial} {
+		ix := open(t)
+		ingest(t, ix, "a", p.Stored(0, 4))
+		must(t, ix.MarkLost("a", 0))
+		must(t, ix.Ingest("a", "m", cleared(medium)))
+		if got := ix.Pods(nil)[0].State; got != want {
+			t.Errorf("medium %q: %v, want %v", medium, got, want)
+		}
+	}
+}

@@ -76,6 +76,9 @@ func (c *Catalog) NewList(model string, pods []string) *List {
 	return l
 }
 
+// In reports whether c has made l.
+func (l *List) In(c *Catalog) bool { return l != nil && l.catalog == c }
+
 // For returns the list of the same pods for the model that a request names.
 func (l *List) For(model string) *List {
 	if l.Model != "" {
@@ -256,8 +259,8 @@ func (c *Catalog) resolve(l *List, m meaning) *Set {
 				if f := e.Sent.Blocks(); f != nil {
 					set.cutAs(f, p.Media)
 				}
-				if e.View.Facts().Tiered {
-					set.Tiered, set.Bits = true, set.Bits || p.Chunk > 1 || p.Draft == engine.DraftLayers
+				if f := e.View.Facts(); f.Tiered { // chunks of a length that is not known may describe themselves
+					set.Tiered, set.Bits = true, set.Bits || p.Chunk != 1 && !f.Paged || p.Draft == engine.DraftLayers
 				}
 				set.Approximate = set.Approximate || e.Sent.Room() != nil
 				set.Profiled = set.Profiled || p.Draft == engine.DraftLayers || len(p.Groups) > 0 || e.View.Facts().Hybrid

@@ -29,6 +29,9 @@ func TiersOf(b *events.Batch) (named Tiers, clears bool) {
 	return named, clears
 }
 
+// ClearsGPU reports whether an event that empties a tier, or the cache, empties the gpu.
+func ClearsGPU(e *events.Event) bool { return !foreign(e) && placeOf(e) == index.TierGPU }
+
 // Emptied returns the lower tiers that changes empty.
 func Emptied(changes []index.Change) (t Tiers) {
 	for i := range changes {

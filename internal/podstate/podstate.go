@@ -176,7 +176,7 @@ func (r *Rank) Applied(b *events.Batch, at time.Time, whole bool) {
 		e := &b.Events[i]
 		switch e.Kind {
 		case events.Cleared: // from then on the view is complete
-			clears = true
+			clears = clears || engine.ClearsGPU(e)
 		case events.Stored:
 			r.Groups = engine.Learn(r.Groups, e)
 			if len(e.Tokens) > 0 { // hashes alone do not show pairs

@@ -221,8 +221,13 @@ func (f *Forecast) reach(row *index.Row, h *hit) int {
 // the number without the hit. again is the number of tokens that the engine computes again.
 func (f *Forecast) WithHit(i int, row *index.Row, length, cached, again int) int {
 	f.proven[i] = int32(cached)
-	if h := f.hitOf[i]; h != 0 {
-		cached = max(cached, reuse.CachedTokens(f.reach(row, &f.hits[h-1]), row.BlockSize, length)-again)
+	if at := f.hitOf[i]; at != 0 {
+		h := &f.hits[at-1]
+		n, size := f.reach(row, h), row.BlockSize
+		if own := h.view.BlockSize; own < size { // the row is of chunks in a lower tier
+			n, size, again = h.tokens/own, own, min(again, own)
+		}
+		cached = max(cached, reuse.CachedTokens(n, size, length)-again)
 	}
 	return cached
 }

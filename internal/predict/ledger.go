@@ -226,7 +226,7 @@ func New(c *Config) *Ledger {
 	l := &Ledger{ttl: int64(DefaultTTL), age: int64(defaultTicketAge), bytes: defaultBytes, clock: time.Now}
 	if c != nil {
 		if c.TTL > 0 {
-			l.ttl = int64(c.TTL)
+			l.ttl = int64(min(c.TTL, 1<<62)) // a time and a TTL are an int64
 		}
 		if c.TicketAge > 0 {
 			l.age = int64(c.TicketAge)

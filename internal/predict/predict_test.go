@@ -2,6 +2,7 @@ package predict
 
 import (
 	"errors"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -289,6 +290,19 @@ func TestOtherBlocks(t *testing.T) {
 	w.ledger.Lose(p, -1, true)
 	if _, err := w.ledger.Send(p, &Sending{View: blocksOf(32)}); !errors.Is(err, ErrNotInRequest) {
 		t.Errorf("a pod that is gone: %v", err)
+	}
+}
+
+// TestLongestTTL: with it no score takes the lock of the Ledger.
+func TestLongestTTL(t *testing.T) {
+	w := newWorld(1)
+	w.ledger = New(&Config{TTL: math.MaxInt64, Now: func() time.Time { return w.now }})
+	for range 2 {
+		w.now = w.now.Add(time.Second)
+		w.send(t)
+		if due := w.ledger.due.Load(); due < int64(time.Hour) {
+			t.Errorf("due at %v", time.Duration(due))
+		}
 	}
 }
 

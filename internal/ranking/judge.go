@@ -2,6 +2,7 @@ package ranking
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/kvindex/kvindex/index"
@@ -339,7 +340,7 @@ func (j *Judge) Order(top int) []int32 {
 		best = j.scored
 		for i := range best {
 			if best[i].Cached != NotScorable {
-				best[i].Cached = int(j.Score(best[i]) * scale)
+				best[i].Cached = int(math.Float32bits(float32(j.Score(best[i])))) // the order of numbers from 0 on is that of their bits
 			}
 		}
 	}

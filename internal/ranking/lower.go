@@ -112,9 +112,6 @@ func sizeOf(row *index.Row) int {
 	return 0
 }
 
-// InBlocks reports whether a row is in blocks of its group, and not in chunks of a lower tier.
-func InBlocks(row *index.Row) bool { size := sizeOf(row); return size == 0 || row.BlockSize <= size }
-
 func groupOf(row *index.Row) int {
 	return slices.IndexFunc(row.Groups, func(g index.GroupLayout) bool { return g.ID == row.Group.ID })
 }
@@ -194,9 +191,6 @@ func (j *Judge) zeroes(n int) []uint64 {
 	clear(set)
 	return set
 }
-
-// scale is the number of parts of a token in a score: scores are compared as integers.
-const scale = 16
 
 // Score returns the score of an entry: its tokens by the weights of their tiers, each once.
 func (j *Judge) Score(b Best) float64 {
