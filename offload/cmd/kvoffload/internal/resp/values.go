@@ -313,8 +313,7 @@ func (v *values) sweep() {
 		v.endPromise(el)
 	}
 	for el := v.halfAges.Front(); el != nil && !el.Value.(*half).until.After(now); el = v.halfAges.Front() {
-		v.dropHalf(el)
-		v.count.halvesDropped++
+		v.loseHalf(el)
 	}
 }
 
@@ -520,8 +519,7 @@ func (v *values) putHalf(id ref, d *draft, meta string, ends int64) error {
 		if el != nil {
 			v.dropHalf(el)
 		} else if len(v.halves) == maxHalves {
-			v.dropHalf(v.halfAges.Front())
-			v.count.halvesDropped++
+			v.loseHalf(v.halfAges.Front())
 		}
 		v.halves[id] = v.halfAges.PushBack(&half{ref: id, draft: d, meta: meta, ends: ends, until: v.now().Add(v.cfg.HalfAge)})
 		v.mu.Unlock()
@@ -547,6 +545,14 @@ func (v *values) takeHalf(el *list.Element) *half {
 	h := v.halfAges.Remove(el).(*half)
 	delete(v.halves, h.ref)
 	return h
+}
+
+// loseHalf drops a half that is too old, or of too many. Lost bytes were counted before.
+func (v *values) loseHalf(el *list.Element) {
+	if d := el.Value.(*half).draft; d == nil || !d.lost {
+		v.count.halvesDropped++
+	}
+	v.dropHalf(el)
 }
 
 func (v *values) dropHalf(el *list.Element) {

@@ -130,7 +130,8 @@ func TestPairs(t *testing.T) {
 
 // TestLostHalf: bytes without room make no pair, and neither do their metadata or an older half.
 func TestLostHalf(t *testing.T) {
-	s, sock := serve(t, small())
+	at := newClock()
+	s, sock := serveAt(t, small(), at.now)
 	c := dial(t, sock)
 	lose := map[string]func(){
 		"as it came": func() {
@@ -156,6 +157,16 @@ func TestLostHalf(t *testing.T) {
 		c.want(ok, "SET", "kmetadata", "of next")
 		c.want("*2\r\n"+bulk("next")+bulk("of next"), "MGET", "kkv_bytes", "kmetadata")
 		c.want(one, "DEL", "kmetadata")
+	}
+	sweep := func() uint64 {
+		at.advance(time.Minute)
+		s.values.Sweep()
+		return s.values.count.halvesDropped
+	}
+	before := sweep()
+	lose["as it came"]() // this is counted as a lost value alone
+	if n := sweep(); n != before || len(s.values.halves) > 0 {
+		t.Errorf("%d halves were dropped, not %d, and %d wait", n, before, len(s.values.halves))
 	}
 }
 
