@@ -203,7 +203,7 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 	var a Answer
 	failed := sc.score(ctx, q, &a)
 	if failed == nil && a.Degraded != nil {
-		failed = x.reg.Failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.Base, a.Degraded))
+		failed = x.reg.Failed(fmt.Errorf("kvindex: scoring for model %.100q: %w", sc.set.Base, a.Degraded))
 	}
 	if errors.Is(failed, ErrClosed) || failed != nil && outcomeOf(failed) == outcomeCancelled {
 		return nil, false, failed
@@ -241,7 +241,7 @@ func (x *Indexer) explain(ctx context.Context, q *Request, pod string) (e *Expla
 	}
 	found, changed, err := ask.Answer(ctx)
 	if err != nil {
-		return nil, false, x.reg.Failed(fmt.Errorf("kvindex: explaining for model %q: %w", e.Model, err))
+		return nil, false, x.reg.Failed(fmt.Errorf("kvindex: explaining for model %.100q: %w", e.Model, err))
 	}
 	e.BlockTokens, e.Blocks, e.Rank, e.Block = found.BlockTokens, found.Blocks, found.Rank, found.Block
 	e.Held = found.Held

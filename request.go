@@ -279,7 +279,7 @@ func (r *Request) validate(chatReq *chat.Request) error {
 	case c != nil && r.Pods != nil:
 		return fmt.Errorf("%w: Pods and Candidates exclude each other", ErrRequest)
 	case c != nil && r.Model != "" && c.of.Model != "" && r.Model != c.of.Model:
-		return fmt.Errorf("%w: Model is %q, but the Candidates are of model %q", ErrRequest, r.Model, c.of.Model)
+		return fmt.Errorf("%w: Model is %.100q, but the Candidates are of model %.100q", ErrRequest, r.Model, c.of.Model)
 	case r.Top < 0:
 		return fmt.Errorf("%w: Top is %d, must not be negative", ErrRequest, r.Top)
 	case chatReq != nil:
@@ -293,11 +293,11 @@ func (r *Request) validate(chatReq *chat.Request) error {
 		case m.Hash == "":
 			return fmt.Errorf("%w: media %d has no Hash", ErrRequest, i)
 		case chatReq != nil && m.Length == 0:
-			return fmt.Errorf("%w: media %q of a chat has no Length", ErrRequest, m.Hash)
+			return fmt.Errorf("%w: media %.100q of a chat has no Length", ErrRequest, m.Hash)
 		case m.Offset < 0 || m.Length < 0:
-			return fmt.Errorf("%w: media %q: Offset is %d and Length is %d, must not be negative", ErrRequest, m.Hash, m.Offset, m.Length)
+			return fmt.Errorf("%w: media %.100q: Offset is %d and Length is %d, must not be negative", ErrRequest, m.Hash, m.Offset, m.Length)
 		case i > 0 && m.Offset < r.Media[i-1].Offset:
-			return fmt.Errorf("%w: media %q: Offset %d is lower than that of the item before", ErrRequest, m.Hash, m.Offset)
+			return fmt.Errorf("%w: media %.100q: Offset %d is lower than that of the item before", ErrRequest, m.Hash, m.Offset)
 		}
 	}
 	return nil

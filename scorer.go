@@ -215,7 +215,7 @@ func (sc *scorer) readPrompt(ctx context.Context, r *Request, chatReq *chat.Requ
 	}
 	for _, m := range sc.prompt.Media {
 		if m.Offset >= sc.prompt.Length {
-			return fmt.Errorf("%w: media %q: Offset %d is not within the %d tokens of the prompt", ErrRequest, m.Hash, m.Offset, sc.prompt.Length)
+			return fmt.Errorf("%w: media %.100q: Offset %d is not within the %d tokens of the prompt", ErrRequest, m.Hash, m.Offset, sc.prompt.Length)
 		}
 	}
 	return nil
@@ -230,11 +230,11 @@ func (sc *scorer) model(ctx context.Context) (m Model, err error) {
 		m, err = x.source(ctx, base)
 		sc.spend(&sc.times.tokenize, began)
 		if err != nil {
-			return m, sc.set.Explain(fmt.Errorf("kvindex: model %q: %w", base, orNone(err, ErrNoTokenizer)))
+			return m, sc.set.Explain(fmt.Errorf("kvindex: model %.100q: %w", base, orNone(err, ErrNoTokenizer)))
 		}
 	}
 	if m.Tokenizer == nil {
-		return m, sc.set.Explain(fmt.Errorf("%w for model %q: give it by WithModel or WithModels, or score token ids by Request.Tokens", ErrNoTokenizer, base))
+		return m, sc.set.Explain(fmt.Errorf("%w for model %.100q: give it by WithModel or WithModels, or score token ids by Request.Tokens", ErrNoTokenizer, base))
 	}
 	if judged, ok := m.Tokenizer.(interface{ Verdict() error }); ok { // as of a remote.Judge
 		if err := judged.Verdict(); err != nil {
@@ -287,9 +287,9 @@ func (sc *scorer) renderChat(ctx context.Context, model Model, chatReq *chat.Req
 	switch base := sc.set.Base; {
 	case model.Chat != nil:
 	case model.ChatErr != nil:
-		return sc.set.Explain(fmt.Errorf("kvindex: the chat template of model %q: %w", base, orNone(model.ChatErr, ErrNoTemplate)))
+		return sc.set.Explain(fmt.Errorf("kvindex: the chat template of model %.100q: %w", base, orNone(model.ChatErr, ErrNoTemplate)))
 	default:
-		return sc.set.Explain(fmt.Errorf("%w for model %q: its Model has no Chat: give one, or score the rendered text by Request.Prompt and Rendered", ErrNoTemplate, base))
+		return sc.set.Explain(fmt.Errorf("%w for model %.100q: its Model has no Chat: give one, or score the rendered text by Request.Prompt and Rendered", ErrNoTemplate, base))
 	}
 	began := sc.clock()
 	text, err := model.Chat.Render(chatReq, sc.prompt.Media)
@@ -326,7 +326,7 @@ func (sc *scorer) tokenize(ctx context.Context, model Model, special bool) error
 func (sc *scorer) encoded(began time.Time, err error) error {
 	sc.spend(&sc.times.tokenize, began)
 	if err != nil {
-		err = sc.set.Explain(fmt.Errorf("kvindex: tokenizing for model %q: %w", sc.set.Base, orNone(err, ErrNoTokenizer)))
+		err = sc.set.Explain(fmt.Errorf("kvindex: tokenizing for model %.100q: %w", sc.set.Base, orNone(err, ErrNoTokenizer)))
 	}
 	return err
 }
@@ -371,7 +371,7 @@ func (sc *scorer) match(ctx context.Context) error {
 		case errors.Is(err, ErrRequest): // from prompt.KeysIn
 			return err
 		}
-		return sc.x.reg.Failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.Base, err))
+		return sc.x.reg.Failed(fmt.Errorf("kvindex: scoring for model %.100q: %w", sc.set.Base, err))
 	}
 }
 
@@ -424,7 +424,7 @@ func (sc *scorer) matchBits(ctx context.Context, after int) error {
 	sc.prompt.Use(given, sc.prompt.Length)
 	sc.query.Held, sc.query.Behind = false, 0
 	if err != nil {
-		return sc.x.reg.Failed(fmt.Errorf("kvindex: scoring for model %q: %w", sc.set.Base, err))
+		return sc.x.reg.Failed(fmt.Errorf("kvindex: scoring for model %.100q: %w", sc.set.Base, err))
 	}
 	if why := f.Behind.Degraded; why != nil {
 		sc.degraded = why

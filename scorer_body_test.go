@@ -200,6 +200,15 @@ func TestBodyErrors(t *testing.T) {
 			t.Errorf("%s: there is an answer beside the error: %+v", what, a)
 		}
 	}
+	long := strings.Repeat("m", 1<<20) // clients choose names: an error has the beginning of one
+	for _, r := range []kvindex.Request{
+		{Model: long, Prompt: "x"}, {Body: []byte(`{"model": "` + long + `", ` + messages + `}`)},
+		{Model: long, Tokens: tokens, Candidates: every}, {Model: "m", Tokens: tokens, Media: []kvindex.Media{{Hash: long, Offset: -1}}},
+	} {
+		if err := ix.ScoreRequest(ctx, &r, new(kvindex.Answer)); err == nil || len(err.Error()) > 1<<10 {
+			t.Errorf("an error of %d bytes: %.100v", len(fmt.Sprint(err)), err)
+		}
+	}
 	if s := score(t, ix, kvindex.Request{Model: "never", Tokens: tokens, Pods: []string{"x"}}); len(s) != 1 || s[0] != (kvindex.PodScore{Pod: "x"}) {
 		t.Errorf("a model never heard: %+v", s)
 	}

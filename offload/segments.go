@@ -22,8 +22,10 @@ import (
 
 // SegmentConfig is what Segments are made of.
 type SegmentConfig struct {
-	Dir   string // is created if it is not there
-	Bytes int64  // bound of all files, at every moment; at least two segments
+	Dir string // is created if it is not there
+	// Bytes is the bound of all files, at every moment; at least two segments. The disk must have
+	// them: on a disk that is full before, Put fails, and no older file goes.
+	Bytes int64
 	// SegmentBytes is the bound of a file. 0 is an eighth of Bytes, but at most 2 GiB, or a 256th of
 	// Bytes if that is more. A block has 8,288 bytes less, and at most 1 GiB. Put waits while half a
 	// file is copied.

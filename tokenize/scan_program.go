@@ -226,11 +226,14 @@ func (p *program) linear() bool {
 				return false
 			}
 		}
-		if last := &a[len(a)-1]; last.kind == byHand && last.custom.skip != nil {
+		for i := range a {
+			if a[i].kind != byHand || a[i].custom.skip == nil {
+				continue
+			}
 			if len(p.alternatives) > 1 || len(a) > 1 {
 				return false
 			}
-			p.skip = last.custom.skip
+			p.skip = a[i].custom.skip
 		}
 	}
 	return true

@@ -51,7 +51,8 @@ type decoder struct {
 	at      int
 	depth   int
 	place   place
-	skipped int // bytes of media that were passed over
+	skipped int  // bytes of media that were passed over
+	lone    bool // there was a lone surrogate: an error, but only of a text that is JSON
 	*counts
 }
 
@@ -160,6 +161,9 @@ func (d *decoder) whole() (python.Value, error) {
 	}
 	if d.space(); d.at < len(d.s) {
 		return nil, d.fail("more text behind the value")
+	}
+	if d.lone {
+		return nil, badField("", "a lone surrogate in a string, which no tokenizer takes")
 	}
 	return v, nil
 }
@@ -621,7 +625,8 @@ func (d *decoder) escape() (rune, error) {
 			return r, nil
 		}
 	}
-	return 0, badField("", "a lone surrogate in a string, which no tokenizer takes")
+	d.lone = true
+	return utf8.RuneError, nil
 }
 
 // unicode reads an escape of \u and four digits.

@@ -149,7 +149,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 
 // Run ends promises and halves when their time is over, until its context ends.
 func (s *Server) Run(ctx context.Context) {
-	t := time.NewTicker(max(min(s.cfg.Promise/4, time.Second), 10*time.Millisecond))
+	every := time.Second
+	if s.cfg.Promise > 0 {
+		every = max(min(s.cfg.Promise/4, every), 10*time.Millisecond)
+	}
+	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
 		select {

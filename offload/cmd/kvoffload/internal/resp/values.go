@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -175,18 +176,19 @@ type promise struct {
 // one that cannot be promised is not there.
 //
 // A promise is kept whatever happens but DEL, FLUSHALL and a SET of a value that is no pair.
-// A pair that is replaced is served as it was until its promise ends: a client that has read its
-// metadata gets the bytes that belong to it.
+// The bytes of a pair that is replaced stay until its promise ends, for a client that has read its
+// metadata. Until then no client gets metadata: bytes that were read after the end would not
+// belong to it.
 func (v *values) get(id ref, hold bool) *entry {
 	hold = hold && v.cfg.Promise > 0
 	v.mu.Lock()
 	if el := v.promises[id]; el != nil {
 		if p := el.Value.(*promise); p.until.After(v.now()) {
 			defer v.mu.Unlock()
-			if hold && v.over(p.ends) {
+			if hold && (p.stale || v.over(p.ends)) {
 				return nil
 			}
-			if hold && !p.stale {
+			if hold {
 				p.until = v.now().Add(v.cfg.Promise)
 				v.kept.MoveToBack(el)
 			}
@@ -311,8 +313,7 @@ func (v *values) sweep() {
 		v.endPromise(el)
 	}
 	for el := v.halfAges.Front(); el != nil && !el.Value.(*half).until.After(now); el = v.halfAges.Front() {
-		v.dropHalf(el)
-		v.count.halvesDropped++
+		v.loseHalf(el)
 	}
 }
 
@@ -390,13 +391,15 @@ func (d *draft) grow() bool {
 func (v *values) admit(bytes int64) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for v.incoming+bytes > v.cfg.IncomingBytes {
-		el := v.halfAges.Front()
+	for el := v.halfAges.Front(); v.incoming+bytes > v.cfg.IncomingBytes; el = el.Next() {
 		if el == nil {
 			return false
 		}
-		v.dropHalf(el)
-		v.count.halvesDropped++
+		if d := el.Value.(*half).draft; d != nil && !d.lost {
+			d.drop()
+			d.lost = true
+			v.count.halvesDropped++
+		}
 	}
 	v.incoming += bytes
 	return true
@@ -493,7 +496,7 @@ func (v *values) replace(h header, first offload.Key, keys []offload.Key) (same 
 // half is one of a pair whose other one has not come.
 type half struct {
 	ref
-	draft *draft // nil: it is the metadata
+	draft *draft // nil: it is the metadata; it may be lost
 	meta  string
 	ends  int64
 	until time.Time
@@ -504,26 +507,19 @@ type half struct {
 const maxHalves = 4096
 
 // putHalf stores a pair when both halves are there, whichever comes first, and keeps a half
-// until the other one comes. A half that comes again replaces itself, and one that is lost ends
-// the one that waits. Exactly one of d and meta is a half: d is nil for metadata.
+// until the other one comes. A half that comes again replaces itself. Bytes that are lost wait,
+// too, and take their metadata with them: else it would make a pair with the bytes that come next.
+// Exactly one of d and meta is a half: d is nil for metadata.
 func (v *values) putHalf(id ref, d *draft, meta string, ends int64) error {
 	h := header{ref: id, meta: meta, ends: ends}
 	v.mu.Lock()
 	v.sweep()
 	el := v.halves[id]
-	if d != nil && d.lost {
-		if el != nil {
-			v.dropHalf(el)
-		}
-		v.mu.Unlock()
-		return nil
-	}
 	if el == nil || (el.Value.(*half).draft == nil) == (d == nil) {
 		if el != nil {
 			v.dropHalf(el)
 		} else if len(v.halves) == maxHalves {
-			v.dropHalf(v.halfAges.Front())
-			v.count.halvesDropped++
+			v.loseHalf(v.halfAges.Front())
 		}
 		v.halves[id] = v.halfAges.PushBack(&half{ref: id, draft: d, meta: meta, ends: ends, until: v.now().Add(v.cfg.HalfAge)})
 		v.mu.Unlock()
@@ -536,6 +532,9 @@ func (v *values) putHalf(id ref, d *draft, meta string, ends int64) error {
 	} else {
 		h.meta = other.meta
 	}
+	if d.lost {
+		return nil
+	}
 	if h.ends == 0 || other.ends != 0 && other.ends < h.ends {
 		h.ends = other.ends
 	}
@@ -546,6 +545,14 @@ func (v *values) takeHalf(el *list.Element) *half {
 	h := v.halfAges.Remove(el).(*half)
 	delete(v.halves, h.ref)
 	return h
+}
+
+// loseHalf drops a half that is too old, or of too many. Lost bytes were counted before.
+func (v *values) loseHalf(el *list.Element) {
+	if d := el.Value.(*half).draft; d == nil || !d.lost {
+		v.count.halvesDropped++
+	}
+	v.dropHalf(el)
 }
 
 func (v *values) dropHalf(el *list.Element) {
@@ -588,12 +595,7 @@ func (v *values) flush() error {
 	defer v.mu.Unlock()
 	epoch := v.epoch.Load() + 1
 	if v.cfg.EpochFile != "" {
-		next := filepath.Join(filepath.Dir(v.cfg.EpochFile), "."+filepath.Base(v.cfg.EpochFile))
-		err := os.WriteFile(next, binary.LittleEndian.AppendUint64(nil, epoch), 0o600)
-		if err == nil {
-			err = os.Rename(next, v.cfg.EpochFile)
-		}
-		if err != nil {
+		if err := writeEpoch(v.cfg.EpochFile, epoch); err != nil {
 			return err
 		}
 	}
@@ -601,4 +603,27 @@ func (v *values) flush() error {
 	v.forgetAll()
 	v.names.clear()
 	return nil
+}
+
+// writeEpoch syncs file and directory: after a loss of power an empty file would keep the server
+// from starting, and the file before would bring back what was flushed.
+func writeEpoch(name string, epoch uint64) error {
+	in := filepath.Dir(name)
+	next := filepath.Join(in, "."+filepath.Base(name))
+	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(binary.LittleEndian.AppendUint64(nil, epoch))
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(next, name)
+	}
+	if err != nil || runtime.GOOS == "windows" { // directories cannot be synced there
+		return err
+	}
+	dir, err := os.Open(in)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }

@@ -2,6 +2,7 @@ package resp
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kvindex/kvindex/offload"
@@ -74,7 +76,8 @@ func TestPairs(t *testing.T) {
 		c.want(ok, "SET", k+"kv_bytes", kv) // the pair is replaced when the other half comes
 		both(k, "first", meta)
 		c.want(ok, "SET", k+"metadata", "new")
-		both(k, "first", meta) // promised
+		c.want("*2\r\n"+bulk("first")+null, "MGET", k+"kv_bytes", k+"metadata") // promised
+		c.want(zero, "EXISTS", k+"metadata")
 		at.advance(2 * time.Second)
 		both(k, kv, "new")
 		c.want(ok, "SET", k+"kv_bytes", "twice")
@@ -125,16 +128,46 @@ func TestPairs(t *testing.T) {
 	c.want(ok, "SET", "kmetadata", strings.Repeat("x", 1999))
 }
 
-// TestLostHalf: after a half without room, an older half of the same name makes no pair.
+// TestLostHalf: bytes without room make no pair, and neither do their metadata or an older half.
 func TestLostHalf(t *testing.T) {
-	s, sock := serve(t, small())
+	at := newClock()
+	s, sock := serveAt(t, small(), at.now)
 	c := dial(t, sock)
-	c.want(ok, "SET", "kkv_bytes", "old")
-	if err := s.values.putHalf(ref{pair: true, name: "k"}, &draft{v: s.values, lost: true}, "", 0); err != nil {
-		t.Fatal(err)
+	lose := map[string]func(){
+		"as it came": func() {
+			must(t, s.values.putHalf(ref{pair: true, name: "k"}, &draft{v: s.values, lost: true}, "", 0))
+		},
+		"for another": func() {
+			c.want(ok, "SET", "kkv_bytes", "lost")
+			for i := range 3 {
+				c.want(ok, "SET", fmt.Sprint(i), made("other", i, 1<<20))
+				c.want(ok, "SET", fmt.Sprint(i, "kv_bytes"), made("other", i, 1<<20))
+			}
+			c.want(ok, "SET", "last", made("last", 0, 1<<20))
+		},
 	}
-	c.want(ok, "SET", "kmetadata", "new")
-	c.want(null, "GET", "kkv_bytes")
+	for name, lose := range lose {
+		c.want(ok, "SET", "kkv_bytes", "old")
+		lose()
+		c.want(ok, "SET", "kmetadata", "of lost bytes")
+		c.want(ok, "SET", "kkv_bytes", "next")
+		if got := c.ask("GET", "kkv_bytes"); got != null {
+			t.Errorf("lost %s: %q", name, got)
+		}
+		c.want(ok, "SET", "kmetadata", "of next")
+		c.want("*2\r\n"+bulk("next")+bulk("of next"), "MGET", "kkv_bytes", "kmetadata")
+		c.want(one, "DEL", "kmetadata")
+	}
+	sweep := func() uint64 {
+		at.advance(time.Minute)
+		s.values.Sweep()
+		return s.values.count.halvesDropped
+	}
+	before := sweep()
+	lose["as it came"]() // this is counted as a lost value alone
+	if n := sweep(); n != before || len(s.values.halves) > 0 {
+		t.Errorf("%d halves were dropped, not %d, and %d wait", n, before, len(s.values.halves))
+	}
 }
 
 // TestPromise: a value promised by EXISTS, or by the metadata of a pair, is kept until its time and
@@ -448,4 +481,36 @@ func TestHeader(t *testing.T) {
 			t.Errorf("%d bytes in %d pages, not %d", size, n, want)
 		}
 	}
+}
+
+// TestEpochSynced: a FLUSHALL whose epoch cannot be synced fails. /dev/null takes all bytes and no
+// sync.
+func TestEpochSynced(t *testing.T) {
+	cfg := small()
+	cfg.EpochFile = filepath.Join(t.TempDir(), "epoch")
+	must(t, os.Symlink(os.DevNull, filepath.Join(filepath.Dir(cfg.EpochFile), ".epoch")))
+	_, sock := serve(t, cfg)
+	c := dial(t, sock)
+	c.want(ok, "SET", "k", "v")
+	if got := c.ask("FLUSHALL"); !strings.HasPrefix(got, "-ERR not flushed: sync ") {
+		t.Errorf("%q", got)
+	}
+	c.want(bulk("v"), "GET", "k")
+}
+
+// TestSweeps: without promises, halves are looked at once a second.
+func TestSweeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := New(small())
+		must(t, err)
+		defer s.Close()
+		n := 0
+		s.values.now = func() time.Time { n++; return time.Now() }
+		run, cancel := context.WithTimeout(t.Context(), 10500*time.Millisecond)
+		defer cancel()
+		s.Run(run)
+		if n != 10 {
+			t.Errorf("%d times in 10 s", n)
+		}
+	})
 }
