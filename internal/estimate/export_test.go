@@ -2,10 +2,10 @@ package estimate
 
 import "fmt"
 
-// Capacity returns the number of blocks of the engine, as configured or as corrected.
+// Capacity returns the number of blocks, as configured or corrected.
 func (c *Cache) Capacity() int { return c.capacity }
 
-// Check returns an error if the parts of c contradict each other.
+// Check returns an error if c is inconsistent.
 func (c *Cache) Check() error {
 	if c.len == 0 && c.slots == nil {
 		return nil

@@ -9,14 +9,14 @@ import (
 	"github.com/kvindex/kvindex/internal/hashing"
 )
 
-// named is a tokenizer of which the identity counts alone.
+// named is a tokenizer with only an identity.
 type named byte
 
 func (n named) Identity() [32]byte { return [32]byte{byte(n)} }
 
 func (named) Encode(context.Context, []uint32, string, bool) ([]uint32, error) { return nil, nil }
 
-// Everything by which equal texts differ is in the scope of what is kept, and nothing else.
+// The scope of a cached text contains exactly the facts by which equal texts differ.
 func TestScope(t *testing.T) {
 	type text struct {
 		tokenizer      named
