@@ -225,7 +225,7 @@ func TestApproximateObserve(t *testing.T) {
 	older := f.send(kvindex.Request{Tokens: make([]uint32, 64)}, "a", 0)
 	ticket := f.send(kvindex.Request{Tokens: believed.Tokens}, "a", 0)
 	f.Observe(ticket, kvindex.Usage{PromptTokens: 96, CachedTokens: 16})
-	// The second block was evicted and computed again.
+	// All blocks used before the second one are lost. The request itself was computed since.
 	for _, c := range []struct {
 		pod    string
 		rank   int

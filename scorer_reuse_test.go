@@ -106,7 +106,7 @@ func TestHybridsByTheRule(t *testing.T) {
 				listed = true
 			}
 			if !some && profile.Draft == kvindex.DraftLayers && g.Kind != index.GroupChunked {
-				g.Draft = true // in all, as the last group may have it
+				g.Draft = true // in all, as none has Draft set
 			}
 			rule[i] = reuse.Group{Kind: g.Kind, Window: g.Window, Block: g.size, Draft: g.Draft}
 			if g.Kind == index.GroupChunked && !listed {

@@ -546,8 +546,8 @@ func TestCausesRestored(t *testing.T) {
 		switch {
 		case got.Cause == want.Cause && got.Detail == want.Detail:
 			same++
-		case got.Cause == "partial", got.Cause == "held_back": // these come before uncertain
-		case want.Cause == "silent", strings.Contains(c.name, "excluded"): // a snapshot has none of these
+		case got.Cause == "partial", got.Cause == "held_back": // their state is no better after a restore
+		case want.Cause == "silent", strings.Contains(c.name, "excluded"): // a snapshot does not have these
 		default:
 			t.Errorf("%s: %v %q, want %v %q", c.name, got.Cause, got.Detail, want.Cause, want.Detail)
 		}

@@ -46,8 +46,8 @@ func TestLossByStream(t *testing.T) {
 	}
 }
 
-// TestLossKeep: doubt ends when the cache is emptied or the engine restarts, and WithKeepOnLoss
-// delays forgetting until then.
+// TestLossKeep: with WithKeepOnLoss a loss removes no blocks, and doubt lasts until the cache is
+// emptied or the engine restarts.
 func TestLossKeep(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	doubtful := func() *kvindex.Indexer {

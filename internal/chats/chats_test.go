@@ -83,7 +83,7 @@ func TestModelsWaitWithinContext(t *testing.T) {
 	}}
 	for range 2 {
 		ctx, cancel := context.WithCancel(t.Context())
-		watch := &watched{Context: ctx, waited: make(chan struct{})}
+		watch := &watchedContext{Context: ctx, waited: make(chan struct{})}
 		go func() {
 			<-watch.waited
 			cancel()
@@ -99,13 +99,13 @@ func TestModelsWaitWithinContext(t *testing.T) {
 }
 
 // watchedContext signals the first call of Done.
-type watched struct {
+type watchedContext struct {
 	context.Context
 	once   sync.Once
 	waited chan struct{}
 }
 
-func (c *watched) Done() <-chan struct{} {
+func (c *watchedContext) Done() <-chan struct{} {
 	c.once.Do(func() { close(c.waited) })
 	return c.Context.Done()
 }

@@ -42,7 +42,7 @@ func wantRun(t *testing.T, c *estimate.Cache, keys []index.Key, want int) {
 	}
 }
 
-// A capacity shrinks to a sixteenth of the configured one at most, and memory with it.
+// A capacity shrinks to a sixteenth of the configured one and no further, and memory shrinks with it.
 func TestSmallest(t *testing.T) {
 	c := estimate.New(1600, 0)
 	c.Sent(chain(nil, 0, 1600), 1, 0)

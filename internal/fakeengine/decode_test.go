@@ -72,14 +72,14 @@ func item(d *msgpack.Decoder) (any, error) {
 }
 
 // decodedBatch is a batch that was read back.
-type decoded struct {
+type decodedBatch struct {
 	fakeengine.Batch
 	shapes []string // for each event its tag, and its keys or length
 	bytes  bool     // hashes are bytes
 }
 
 // decode reads a payload. Integer hashes become IntHash.
-func decode(payload []byte) (*decoded, error) {
+func decode(payload []byte) (*decodedBatch, error) {
 	d := msgpack.NewDecoder(bytes.NewReader(payload))
 	v, err := item(d)
 	if err != nil {
@@ -92,7 +92,7 @@ func decode(payload []byte) (*decoded, error) {
 	if !ok || len(top) != 3 {
 		return nil, fmt.Errorf("the batch is %v", v)
 	}
-	b := &decoded{}
+	b := &decodedBatch{}
 	b.Time, b.Rank = top[0].(float64), int(top[2].(int64))
 	for _, e := range top[1].([]any) {
 		fields, shape := named(e)
@@ -124,7 +124,7 @@ func named(e any) (map[string]any, string) {
 	return fields, fmt.Sprintf("%s[%d]", a[0], len(a))
 }
 
-func (b *decoded) event(f map[string]any) fakeengine.Event {
+func (b *decodedBatch) event(f map[string]any) fakeengine.Event {
 	text := func(name string) string { s, _ := f[name].(string); return s }
 	number := func(name string) int { n, _ := f[name].(int64); return int(n) }
 	switch f["type"] {
@@ -161,7 +161,7 @@ func (b *decoded) event(f map[string]any) fakeengine.Event {
 	return s
 }
 
-func (b *decoded) hashes(v any) []enginehash.Digest {
+func (b *decodedBatch) hashes(v any) []enginehash.Digest {
 	var out []enginehash.Digest
 	for _, h := range v.([]any) {
 		switch h := h.(type) {

@@ -92,7 +92,7 @@ func readRecording(t *testing.T, path string) *recording {
 }
 
 // batches calls f for each published batch of a recorded run.
-func (r *recording) batches(t *testing.T, f func(payload []byte, b *decoded)) {
+func (r *recording) batches(t *testing.T, f func(payload []byte, b *decodedBatch)) {
 	t.Helper()
 	for _, x := range r.rows {
 		if x.Payload == "" {
@@ -125,7 +125,7 @@ func recordedEncoding(t *testing.T, recordings []*recording) {
 		if strings.HasPrefix(r.Hash, "xxhash") {
 			continue // 16 bytes, no Digest
 		}
-		r.batches(t, func(payload []byte, b *decoded) {
+		r.batches(t, func(payload []byte, b *decodedBatch) {
 			e := fakeengine.Encoding{Form: r.form(), ByteHashes: b.bytes}
 			if got := e.Append(nil, &b.Batch); string(got) != string(payload) {
 				t.Fatalf("%s: wrote\n%x\nthe engine wrote\n%x", r.Scenario, got, payload)
@@ -149,7 +149,7 @@ func recordedHashes(t *testing.T, recordings []*recording) {
 		}
 		runs++
 		chains := map[enginehash.Digest]enginehash.Digest{} // published hash to full hash
-		r.batches(t, func(_ []byte, b *decoded) {
+		r.batches(t, func(_ []byte, b *decodedBatch) {
 			for _, e := range b.Events {
 				s, ok := e.(*fakeengine.Stored)
 				if !ok {
@@ -206,7 +206,7 @@ func newLaws(form fakeengine.Form, rank, blocks int) *laws {
 	}
 }
 
-func (l *laws) check(b *decoded) error {
+func (l *laws) check(b *decodedBatch) error {
 	if len(b.Events) == 0 || b.Rank != l.rank || b.Time <= l.lastTime {
 		return fmt.Errorf("%d events, rank %d, time %v after %v", len(b.Events), b.Rank, b.Time, l.lastTime)
 	}
@@ -315,7 +315,7 @@ func recordedLaws(t *testing.T, recordings []*recording) {
 	for _, r := range recordings {
 		l := newLaws(r.form(), r.Rank, r.Blocks)
 		l.holes, l.reports, l.drops = r.is("19_holes", "20_mix"), r.is("15_"), r.EAGLE
-		r.batches(t, func(_ []byte, b *decoded) {
+		r.batches(t, func(_ []byte, b *decodedBatch) {
 			if err := l.check(b); err != nil {
 				t.Fatalf("%s: %v", r.Scenario, err)
 			}

@@ -31,17 +31,17 @@ type traffic struct {
 	size    int // tokens of a block
 	memory  int // number of recent conversations that may continue
 	salts   bool
-	said    []spoken // so far
-	serving []*served
+	said    []exchange // so far
+	serving []*service
 }
 
 // exchange is a prompt and its output, with their scope.
-type spoken struct {
+type exchange struct {
 	tokens        []uint32
 	adapter, salt string
 }
 
-type served struct {
+type service struct {
 	handle  *fakeengine.Handle
 	request fakeengine.Request
 }
@@ -55,14 +55,14 @@ func (t *traffic) fresh(n int) []uint32 {
 }
 
 // prompt returns a prompt and its scope.
-func (t *traffic) prompt() spoken {
+func (t *traffic) prompt() exchange {
 	longest := t.blocks * t.size
 	if len(t.said) == 0 || t.random.IntN(7) == 0 {
 		adapter, salt := t.scope()
 		if t.random.IntN(3) == 0 { // whole blocks
-			return spoken{t.fresh(t.size * (1 + t.random.IntN(t.blocks))), adapter, salt}
+			return exchange{t.fresh(t.size * (1 + t.random.IntN(t.blocks))), adapter, salt}
 		}
-		return spoken{t.fresh(1 + t.random.IntN(longest)), adapter, salt}
+		return exchange{t.fresh(1 + t.random.IntN(longest)), adapter, salt}
 	}
 	p := t.said[len(t.said)-1-t.random.IntN(min(len(t.said), t.memory))]
 	tokens := slices.Clone(p.tokens)
@@ -110,16 +110,16 @@ func (t *traffic) submit(r *rig) {
 		n += 1 + t.random.IntN(3)
 	}
 	for range n {
-		t.serving = append(t.serving, &served{r.submit(q), q})
+		t.serving = append(t.serving, &service{r.submit(q), q})
 	}
 }
 
 // collect collects the outputs of finished requests.
 func (t *traffic) collect() {
-	t.serving = slices.DeleteFunc(t.serving, func(s *served) bool {
+	t.serving = slices.DeleteFunc(t.serving, func(s *service) bool {
 		if s.handle.Done() {
 			q := s.request
-			t.said = append(t.said, spoken{append(slices.Clone(q.Tokens), s.handle.Output()...), q.Adapter, q.Salt})
+			t.said = append(t.said, exchange{append(slices.Clone(q.Tokens), s.handle.Output()...), q.Adapter, q.Salt})
 		}
 		return s.handle.Done()
 	})

@@ -30,8 +30,8 @@ func keysOf(model, adapter, salt string, unit int, tokens []uint32) (root index.
 	return root, locals, hashing.Keys(nil, root, locals)
 }
 
-// TestScopes: each part of a seed, a scope and a variant changes the roots, adapters change the
-// locals, and seeds the places of pods. No part's text can imitate another.
+// TestScopes: each part of a seed, a scope and a variant changes the root, also if a text moves from
+// one part to another. Adapters change the locals, and seeds the places of pods.
 func TestScopes(t *testing.T) {
 	other := testSeed
 	other[15]++

@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// A Default is a constant and the value that a configuration of zeros has in its
-// place.
+// A Default is a constant and the value that a zero configuration gets instead of 0.
 type Default struct {
 	Name       string
 	Zero, Want int64
