@@ -100,7 +100,7 @@ func TestResolver(t *testing.T) {
 	for _, c := range []struct {
 		name, base, adapter string
 		held                string // pods and their blocks
-		is                  error  // what Answer.Unknown wraps
+		is                  error  // wrapped by Answer.Unknown
 		says                string // in this order, separated by |
 	}{
 		{"alias", "m", "", "a1 b2", nil, ""},

@@ -93,7 +93,7 @@ func (m *model) blocks(q *kvindex.Request) (blocks []block) {
 	return blocks
 }
 
-// extraOf is what vLLM hashes into the block that begins at a token.
+// extraOf returns vLLM's extra keys of the block that begins at a token.
 func (m *model) extraOf(q *kvindex.Request, from int) (extra []enginehash.Extra) {
 	if id, err := strconv.Atoi(q.Adapter); err == nil {
 		extra = append(extra, enginehash.Int(int64(id)))

@@ -291,7 +291,7 @@ func (e *engine) cursor(version int) index.Cursor {
 
 // process stands for a process: an Index with its own client, whose connections go through a proxy.
 type process struct {
-	*redisindex.Opened
+	*redisindex.RedisIndex
 	proxy  *faultproxy.Proxy // or nil
 	client redis.UniversalClient
 }
@@ -330,7 +330,7 @@ func startWith(tb testing.TB, client redis.UniversalClient, c redisindex.Config)
 	}
 	p := &process{client: client}
 	eventually(tb, "an index", func() (err error) {
-		p.Opened, err = redisindex.Open(client, c)
+		p.RedisIndex, err = redisindex.Open(client, c)
 		return err
 	})
 	tb.Cleanup(func() { p.Close() })

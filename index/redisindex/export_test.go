@@ -5,8 +5,8 @@ import "time"
 // SetTTL sets a Config.TTL below the permitted minimum. It is called before anything is written.
 func (ix *redisIndex) SetTTL(ttl time.Duration) { ix.c.TTL = ttl }
 
-// Opened is what New returns.
-type Opened = redisIndex
+// RedisIndex is the type that New returns.
+type RedisIndex = redisIndex
 
 // Open is New.
 var Open = newIndex

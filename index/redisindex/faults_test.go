@@ -453,7 +453,7 @@ func TestServerInTrouble(t *testing.T) {
 		name     string
 		set, end func(*testing.T, *redistest.Server)
 		reads    bool   // readers get answers
-		refusal  string // what a proxy answers
+		refusal  string // answer of a proxy
 	}
 	troubles := []trouble{
 		{name: "stopped", set: func(t *testing.T, s *redistest.Server) { s.Stop(t) }, end: func(t *testing.T, s *redistest.Server) { s.Cont(t) }},

@@ -113,7 +113,7 @@ func TestIndexersInTrouble(t *testing.T) {
 	s := redistest.Standalone(t)
 	c := redisindex.Config{Prefix: "trouble:", Lease: 2 * time.Second, Timeout: time.Second, Degrade: true}
 	indexer := func() *kvindex.Indexer {
-		return indexerOf(t, startWith(t, redis.NewClient(&redis.Options{Addr: s.Addr(), ContextTimeoutEnabled: true}), c).Opened)
+		return indexerOf(t, startWith(t, redis.NewClient(&redis.Options{Addr: s.Addr(), ContextTimeoutEnabled: true}), c).RedisIndex)
 	}
 	writer, reader := indexer(), indexer()
 	p := fakeengine.NewPrompt(1, 16, 4)

@@ -105,7 +105,7 @@ func TestRecordedRuns(t *testing.T) {
 	}
 }
 
-func indexerOf(t *testing.T, ix *redisindex.Opened) *kvindex.Indexer {
+func indexerOf(t *testing.T, ix *redisindex.RedisIndex) *kvindex.Indexer {
 	x, err := kvindex.New(kvindex.WithIndex(ix))
 	must(t, err)
 	t.Cleanup(func() { x.Close() })

@@ -23,7 +23,7 @@ import (
 var prefixes atomic.Int64
 
 // open returns an empty index.
-func open(tb testing.TB, client redis.UniversalClient, c redisindex.Config) *redisindex.Opened {
+func open(tb testing.TB, client redis.UniversalClient, c redisindex.Config) *redisindex.RedisIndex {
 	tb.Helper()
 	if c.Prefix == "" {
 		c.Prefix = fmt.Sprintf("t%d:", prefixes.Add(1))
@@ -56,7 +56,7 @@ func writersOf(client redis.UniversalClient) func(testing.TB, indextest.Config) 
 	return func(tb testing.TB, c indextest.Config) index.Index { return openBound(tb, client, c) }
 }
 
-func openBound(tb testing.TB, client redis.UniversalClient, c indextest.Config) *redisindex.Opened {
+func openBound(tb testing.TB, client redis.UniversalClient, c indextest.Config) *redisindex.RedisIndex {
 	return open(tb, client, redisindex.Config{
 		Memory:  index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames, Bytes: c.Bytes},
 		Timeout: time.Minute, // the machine may be busy
@@ -65,8 +65,8 @@ func openBound(tb testing.TB, client redis.UniversalClient, c indextest.Config) 
 
 // writerAndReader is an index whose answers come from another one.
 type writerAndReader struct {
-	*redisindex.Opened
-	reader *redisindex.Opened
+	*redisindex.RedisIndex
+	reader *redisindex.RedisIndex
 }
 
 func readersOf(client redis.UniversalClient) func(testing.TB, indextest.Config) index.Index {
@@ -89,10 +89,10 @@ func (a writerAndReader) Match(ctx context.Context, q *index.Query, m *index.Mat
 	}
 	once.Keys = func(v index.Variant) ([]index.Key, error) { return keys[v], nil }
 	var of index.Matches
-	return a.Opened.Match(ctx, &once, &of)
+	return a.RedisIndex.Match(ctx, &once, &of)
 }
 
-func (a writerAndReader) Close() error { return errors.Join(a.Opened.Close(), a.reader.Close()) }
+func (a writerAndReader) Close() error { return errors.Join(a.RedisIndex.Close(), a.reader.Close()) }
 
 func TestNoClient(t *testing.T) {
 	for _, client := range []redis.UniversalClient{nil, (*redis.Client)(nil), (*redis.ClusterClient)(nil)} {
@@ -207,7 +207,7 @@ func wantCommands(t *testing.T, servers []*redistest.Server, clientOf func(user 
 	reader := open(t, as("reader"), redisindex.Config{Prefix: prefix})
 	p := newPrompt(rand.New(rand.NewPCG(1, 1)), 100)
 	storeAll(t, ix, podNamed(1), p)
-	for _, of := range []*redisindex.Opened{ix, reader} {
+	for _, of := range []*redisindex.RedisIndex{ix, reader} {
 		waitFor(t, "all beats do without more", func() bool {
 			listing, err := of.Listing(t.Context())
 			must(t, err)

@@ -130,6 +130,6 @@ func TestAnswersDoNotRaise(t *testing.T) {
 		*keys = chain(*keys, random.Uint64(), 14)
 	}
 	if c.Capacity() > 3000 {
-		t.Errorf("a capacity of %d blocks, told 2000", c.Capacity())
+		t.Errorf("a capacity of %d blocks, configured 2000", c.Capacity())
 	}
 }

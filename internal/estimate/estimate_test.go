@@ -152,11 +152,11 @@ func TestRandom(t *testing.T) {
 		random := rand.New(rand.NewPCG(uint64(setting.blocks), uint64(setting.stride)))
 		c := estimate.New(setting.blocks, setting.ttl)
 		m := &model{capacity: setting.blocks, told: setting.blocks, ttl: setting.ttl}
-		type both struct {
+		type pastPair struct {
 			c estimate.Past
 			m modelPast
 		}
-		var flying []both
+		var flying []pastPair
 		var conversations [20][]index.Key
 		now, behind, undone, more, less := int64(1e15), 0, 0, 0, 0
 		for i := range *steps {
@@ -181,7 +181,7 @@ func TestRandom(t *testing.T) {
 			}
 			switch {
 			case random.IntN(3) > 0 || len(flying) == 0:
-				flying = append(flying, both{c.Sent(keys, stride, now), m.sent(keys, stride, now)})
+				flying = append(flying, pastPair{c.Sent(keys, stride, now), m.sent(keys, stride, now)})
 				if m.run(keys, stride, now) < len(keys)/stride {
 					behind++
 				}

@@ -347,7 +347,7 @@ func TestReset(t *testing.T) {
 		t.Fatalf("held %d tokens after a reset", got)
 	}
 	if r.step() || !r.Pending() {
-		t.Fatal("an idle engine told somebody")
+		t.Fatal("an idle engine published")
 	}
 	r.wantNews()
 	r.run(fakeengine.Request{Tokens: count(1, 6)})
@@ -472,7 +472,7 @@ func TestOutputs(t *testing.T) {
 	one, other, tuned := small(20), small(20), greedy
 	one.Model, other.Model, other.Seed, tuned.Adapter = "m", "m", 7, "tuned"
 	if a, b := run(one, greedy), run(other, greedy); !slices.Equal(a, b) {
-		t.Errorf("one model says %v and %v", a, b)
+		t.Errorf("one model has %v and %v", a, b)
 	}
 	if a, b := run(one, greedy), run(small(20), greedy); slices.Equal(a, b) {
 		t.Errorf("two models say %v", a)

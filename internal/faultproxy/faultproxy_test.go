@@ -83,7 +83,7 @@ func (r *rig) hear(c net.Conn, want string) {
 	r.Helper()
 	got := make([]byte, len(want))
 	if n, err := io.ReadFull(c, got); err != nil || string(got) != want {
-		r.Fatalf("heard %q, want %q: %v", got[:n], want, err)
+		r.Fatalf("received %q, want %q: %v", got[:n], want, err)
 	}
 }
 
@@ -92,7 +92,7 @@ func (r *rig) hearNothing(c net.Conn) {
 	_ = c.SetReadDeadline(time.Now().Add(quiet))
 	var b [100]byte
 	if n, err := c.Read(b[:]); !errors.Is(err, os.ErrDeadlineExceeded) {
-		r.Fatalf("heard %q, %v", b[:n], err)
+		r.Fatalf("received %q, %v", b[:n], err)
 	}
 	_ = c.SetReadDeadline(time.Now().Add(patience))
 }
@@ -112,7 +112,7 @@ func (r *rig) hearEnd(c net.Conn) {
 	r.Helper()
 	var b [100]byte
 	if n, err := c.Read(b[:]); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		r.Fatalf("heard %q, %v, not the end", b[:n], err)
+		r.Fatalf("received %q, %v, not the end", b[:n], err)
 	}
 }
 

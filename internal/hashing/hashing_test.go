@@ -35,14 +35,14 @@ func keysOf(model, adapter, salt string, unit int, tokens []uint32) (root index.
 func TestScopes(t *testing.T) {
 	other := testSeed
 	other[15]++
-	type of struct {
+	type rootInput struct {
 		seed  [16]byte
 		scope hashing.Scope
 		v     index.Variant
 	}
 	unit := index.Variant{Unit: 16}
-	roots := make(map[index.Key]of)
-	for _, o := range []of{
+	roots := make(map[index.Key]rootInput)
+	for _, o := range []rootInput{
 		{testSeed, hashing.Scope{}, unit}, {other, hashing.Scope{}, unit},
 		{testSeed, hashing.Scope{Model: "a"}, unit}, {testSeed, hashing.Scope{Adapter: "a"}, unit}, {testSeed, hashing.Scope{Salt: "a"}, unit},
 		{testSeed, hashing.Scope{Model: "aa"}, unit}, {testSeed, hashing.Scope{Model: "a", Adapter: "a"}, unit}, {testSeed, hashing.Scope{Adapter: "a", Salt: "a"}, unit},

@@ -107,7 +107,7 @@ func TestSettle(t *testing.T) {
 		heard := p.Reports()
 		from, to := p.Settle(c.approximate && !heard)
 		if from != before || to != c.want || heard != c.heard || p.Shown.Facts().State != c.want {
-			t.Errorf("%s: from %v to %v, heard %v; published %v", name, from, to, heard, p.Shown.Facts())
+			t.Errorf("%s: from %v to %v, received %v; published %v", name, from, to, heard, p.Shown.Facts())
 		}
 		for _, r := range p.ByNumber {
 			if p.Shown.StateOf(r.Number) != r.View() {

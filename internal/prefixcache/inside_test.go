@@ -148,7 +148,7 @@ func TestAge(t *testing.T) {
 		t.Errorf("used at %d, want %d", used, now)
 	}
 	if c.view().cell(parent)[wordChain].Load()&flagAgain == 0 {
-		t.Error("it was asked for once")
+		t.Error("it was requested once")
 	}
 	if err := c.Check(); err != nil {
 		t.Error(err)
@@ -196,7 +196,7 @@ func TestFavour(t *testing.T) {
 	}
 	askFor(c, p, text)
 	if c.favour != 0 {
-		t.Fatal("it goes on although what went is asked for")
+		t.Fatal("it lasts although evicted entries are requested")
 	}
 	askFor(c, p, text)
 	flood(c, 5<<20)

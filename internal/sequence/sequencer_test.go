@@ -211,7 +211,7 @@ func TestSequencerReplayed(t *testing.T) {
 	}
 	s.Restart()
 	if next, started := s.Next(); started || next != 0 {
-		t.Errorf("after a restart %d is due, heard %v", next, started)
+		t.Errorf("after a restart %d is due, received %v", next, started)
 	}
 	if v := offer(&s, at(3, 109, 1)); v != (sequence.Verdict{Missed: true, Epoch: 1, Next: 4}) {
 		t.Errorf("first after a restart: %+v", v)
@@ -268,7 +268,7 @@ func TestSequencerAsk(t *testing.T) {
 			t.Errorf("%+v", v)
 		}
 		if got := s.Ask(); got != want {
-			t.Errorf("asked: %v, want %v", got, want)
+			t.Errorf("held: %v, want %v", got, want)
 		}
 	}
 	ask(true)
@@ -286,7 +286,7 @@ func TestSequencerAsk(t *testing.T) {
 	offer(&s, at(0, 0, 0))
 	offer(&s, at(1, 0, 1))
 	if !s.Ask() {
-		t.Error("another engine is not asked")
+		t.Error("a message of another engine is not held")
 	}
 }
 

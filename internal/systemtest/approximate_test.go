@@ -333,7 +333,7 @@ func TestApproximateRuns(t *testing.T) {
 		with := play(t, chatRun{name: "capacity told as " + c.name, told: c.blocks, observe: true, atOnce: 8})
 		t.Logf("mean error against that without Observe: %.3f", with.meanError()/without.meanError())
 		if with.meanError() > without.meanError()/2 {
-			t.Errorf("capacity told as %s: mean error %.1f tokens, want half of %.1f", c.name, with.meanError(), without.meanError())
+			t.Errorf("configured capacity %s: mean error %.1f tokens, want half of %.1f", c.name, with.meanError(), without.meanError())
 		}
 	}
 }

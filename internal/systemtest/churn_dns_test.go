@@ -57,7 +57,7 @@ func (z *churnZone) set(pods []events.Pod) {
 	z.hosts = hosts
 }
 
-// resolver returns one that asks the server.
+// resolver returns a resolver that queries the server.
 func (z *churnZone) resolver() *net.Resolver {
 	return &net.Resolver{Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "udp", z.conn.LocalAddr().String())

@@ -259,7 +259,7 @@ func runChurn(t *testing.T, ix *kvindex.Indexer, prompts [][]uint32, seed uint64
 	}
 	for id, there := range c.told {
 		if there {
-			t.Errorf("%s has gone, which was not told", id)
+			t.Errorf("%s was removed without a change of the fleet", id)
 		}
 	}
 	t.Logf("%d changes, %d pods handed over, late by %v at most; a removed pod was in answers for %v at most", c.changes, c.handed, c.lag, c.longest)
@@ -469,7 +469,7 @@ func (c *churn) isGone(names []churnRankName) {
 func (c *churn) changed(ch events.FleetChange) {
 	c.mu.Lock()
 	if c.telling {
-		c.t.Errorf("%+v: two changes are told at once", ch)
+		c.t.Errorf("%+v: two changes are reported at once", ch)
 	}
 	c.telling = true
 	if added := ch.Kind == "added"; c.told[ch.Pod.ID] == added {

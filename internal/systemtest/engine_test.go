@@ -177,7 +177,7 @@ func (f *fleet) ask(e *fleetEngine, tk talk) {
 	}
 	if f.exact != nil {
 		if got := score(f.t, f.exact, q)[0]; got.CachedTokens != want || got.MatchedBlocks*got.BlockTokens != held {
-			f.t.Fatalf("request %d: pod %s says %+v, the engine reuses %d tokens and holds %d", f.requests, e.pod, got, want, held)
+			f.t.Fatalf("request %d: pod %s has %+v, the engine reuses %d tokens and holds %d", f.requests, e.pod, got, want, held)
 		}
 	}
 	switch got := score(f.t, f.guarded, q)[0].CachedTokens; {
@@ -308,7 +308,7 @@ func TestAgainstEngines(t *testing.T) {
 	t.Logf("%d requests: %d hits, %d end at an evicted block, %d follow a clear; %d removals of one of two copies, %d preemptions; default profile: %d over, %d under",
 		f.requests, f.hits, f.evicted, f.afterClear, removed, preempted, f.over, f.under)
 	if f.over > 0 {
-		t.Errorf("the default profile says too much %d times", f.over)
+		t.Errorf("the default profile is too high %d times", f.over)
 	}
 	for _, c := range []struct {
 		what       string
@@ -322,7 +322,7 @@ func TestAgainstEngines(t *testing.T) {
 		}
 	}
 	if f.under*12 > f.requests {
-		t.Errorf("the default profile says too little %d times", f.under)
+		t.Errorf("the default profile is too low %d times", f.under)
 	}
 }
 

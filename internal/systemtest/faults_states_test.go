@@ -15,13 +15,13 @@ import (
 
 // engineLife is the history of an engine since its start.
 type engineLife struct {
-	published []numbered
+	published []numberedPayload
 	// view is an Indexer with all messages before a number.
 	view *kvindex.Indexer
 	told int // number of messages
 }
 
-type numbered struct {
+type numberedPayload struct {
 	seq     uint64
 	payload []byte
 }

@@ -496,7 +496,7 @@ func (s *schedule) burnt([]byte) {
 
 func (s *schedule) published(seq uint64, payload []byte) {
 	life := s.lives[len(s.lives)-1]
-	life.published = append(life.published, numbered{seq, payload})
+	life.published = append(life.published, numberedPayload{seq, payload})
 	if s.twin != nil {
 		s.twin.Skip(otherBytes(payload))
 	}

@@ -219,7 +219,7 @@ func (l *libzmqEngine) attach() {
 			return
 		case <-time.After(20 * time.Millisecond):
 		case <-l.ctx.Done():
-			l.t.Fatal("nothing is heard")
+			l.t.Fatal("no message was applied")
 		}
 	}
 }
@@ -229,7 +229,7 @@ func (l *libzmqEngine) attach() {
 func (l *libzmqEngine) settle() {
 	l.t.Helper()
 	publish := func() uint64 { return uint64(l.do("pub %x", l.next())["seq"].(float64)) }
-	wrong := "nothing is heard"
+	wrong := "no message was applied"
 	for due := publish(); ; {
 		for _, info := range l.ix.Pods(nil) {
 			if info.Pod != "a" || info.Streams[0].Next != due || info.State < kvindex.StatePartial {
@@ -255,7 +255,7 @@ func (l *libzmqEngine) reach(seq uint64) {
 		select {
 		case <-l.passed:
 		case <-l.ctx.Done():
-			l.t.Fatalf("message %d is not heard", seq)
+			l.t.Fatalf("message %d was not applied", seq)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 // Indexer without streams.
 type feedableIndex struct {
 	inmemory.Memory
-	listing *feedableIndexindex.Listing
+	listing *sharedindex.Listing
 }
 
 type readableIndex struct {
@@ -31,13 +31,13 @@ func (s *feedableIndex) Publish(src index.Source, note []byte) {
 	s.listing = l
 }
 
-func (s *feedableIndex) Listing(context.Context) (*feedableIndexindex.Listing, error) {
+func (s *feedableIndex) Listing(context.Context) (*sharedindex.Listing, error) {
 	return &sharedindex.Listing{}, nil
 }
 
 func (r readableIndex) Publish(index.Source, []byte) {}
 
-func (r readableIndex) Listing(context.Context) (*feedableIndexindex.Listing, error) {
+func (r readableIndex) Listing(context.Context) (*sharedindex.Listing, error) {
 	return r.of.listing, nil
 }
 

@@ -209,7 +209,7 @@ func (w *wiring) told(text string) error {
 			}
 			others = append(others, err)
 		case <-zmtptest.Context(w.t).Done():
-			w.t.Fatalf("nobody tells %q, but %v", text, others)
+			w.t.Fatalf("no error with %q, but %v", text, others)
 		}
 	}
 }

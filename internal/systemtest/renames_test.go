@@ -44,7 +44,7 @@ func TestRenames(t *testing.T) {
 	for _, name := range strings.Fields(read(t, "internal/systemtest/testdata/before/names.txt")) {
 		_, gone := r.gone[name]
 		if now, renamed := r.names[name]; !renamed && !gone && !there(name) {
-			t.Errorf("%s is not there, and nothing says what it is now", name)
+			t.Errorf("%s is missing, and docs/renames.txt has no new name", name)
 		} else if renamed && !there(now) {
 			t.Errorf("%s is to be %s, which is not there", name, now)
 		}

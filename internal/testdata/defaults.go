@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// A Default is a constant and the value that a zero configuration gets instead of 0.
+// A Default is a constant and the value that a configuration of zeros has in its
+// place.
 type Default struct {
 	Name       string
 	Zero, Want int64

@@ -6,14 +6,15 @@ import (
 	"testing"
 )
 
-// A Prose makes new texts: English words and lines of code, as frequent as in the corpus of the
-// folder, in random order, and one invented word in sixteen.
+// A Prose makes texts that nobody has seen: words of English and lines of code,
+// as often as they stand in the corpus of the folder, in random order, and one
+// word in sixteen made up.
 type Prose struct {
 	*rand.Rand
 	words, lines, english []string
 }
 
-// NewProse reads the corpus, or skips the test and logs the reason.
+// NewProse reads the corpus, or skips the test and logs what for.
 func NewProse(tb testing.TB, what string, seed uint64) *Prose {
 	tb.Helper()
 	p := &Prose{Rand: rand.New(rand.NewPCG(seed, 2))}
@@ -33,7 +34,7 @@ func NewProse(tb testing.TB, what string, seed uint64) *Prose {
 	return p
 }
 
-// Text returns a text of size bytes, less a character cut at the end.
+// Text returns one of size bytes, less a character cut at the end.
 func (p *Prose) Text(size int) string {
 	var b strings.Builder
 	for b.Len() < size {
@@ -57,8 +58,8 @@ func (p *Prose) Text(size int) string {
 	return strings.ToValidUTF8(b.String()[:size], "")
 }
 
-// English returns size bytes of the corpus's English texts in random order, less a character cut at
-// the end.
+// English returns one of size bytes of the corpus's texts in English, in random
+// order, less a character cut at the end.
 func (p *Prose) English(size int) string {
 	var b strings.Builder
 	for b.Len() < size {

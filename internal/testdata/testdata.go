@@ -1,5 +1,6 @@
-// Package testdata finds reference data for tests: the folder with data of the real engines in the
-// environment variable KVINDEX_TESTDATA, prose, and declarations of the package under test.
+// Package testdata finds what tests compare with: the folder with data of the real
+// engines that the environment variable KVINDEX_TESTDATA names, prose, and what the
+// package under test declares.
 package testdata
 
 import (
@@ -16,7 +17,8 @@ import (
 	"testing"
 )
 
-// Path returns a path in the folder, or skips the test and logs what the path is for.
+// Path returns a path in the folder, or skips the test and logs what it would
+// have compared with.
 func Path(tb testing.TB, what string, elem ...string) string {
 	tb.Helper()
 	dir := os.Getenv("KVINDEX_TESTDATA")

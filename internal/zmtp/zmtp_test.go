@@ -423,7 +423,7 @@ func TestNoHeartbeatBefore31(t *testing.T) {
 			t.Errorf("after a day of silence: %q, %v", m, err)
 		}
 		if len(peer.heard) != 0 {
-			t.Errorf("an old peer was told %q", <-peer.heard)
+			t.Errorf("an old peer received %q", <-peer.heard)
 		}
 	})
 }
