@@ -13,8 +13,8 @@ import (
 	"github.com/kvindex/kvindex/kvindextest"
 )
 
-// A Fleet follows pods for an Indexer. This program says itself which pods there are; files, DNS
-// and Kubernetes are sources that Run is given.
+// A Fleet follows pods for an Indexer. This program sets the pods itself; files, DNS and Kubernetes
+// are sources that are passed to Run.
 func Example_fleet() {
 	engine, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "pod-a", Model: "llama"})
 	if err != nil {
@@ -61,11 +61,11 @@ func Example_fleet() {
 		log.Fatal(err)
 	}
 	pods := []events.Pod{{ID: "pod-a", Model: "llama", Host: at.Hostname(), Port: port}}
-	if err := fleet.Set("table", pods); err != nil { // all pods that the table has
+	if err := fleet.Set("table", pods); err != nil { // all pods of the table
 		log.Fatal(err)
 	}
 	<-live
-	if err := fleet.Set("table", nil); err != nil { // it has none any more
+	if err := fleet.Set("table", nil); err != nil { // the table is empty now
 		log.Fatal(err)
 	}
 	<-removed

@@ -16,12 +16,11 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// stored is the payload of a message as vLLM publishes it: a batch that says
-// that a prompt of tokens is in the cache, in blocks of 16.
+// stored is the payload of a vLLM message: a batch that stores a prompt of tokens in blocks of 16.
 func stored(tokens []uint32) []byte {
 	var hashes []uint64
 	for i := range len(tokens) / 16 {
-		hashes = append(hashes, 0xcafe+uint64(i)) // whatever the engine calls them
+		hashes = append(hashes, 0xcafe+uint64(i)) // any hash: the Indexer computes its own
 	}
 	event := []any{"BlockStored", hashes, nil, tokens, 16, nil, "GPU", nil}
 	payload, err := msgpack.Marshal([]any{1700000000.5, []any{event}, 0})
@@ -47,7 +46,7 @@ func Example() {
 	}
 	defer ix.Close()
 
-	// Two pods have told what they cached.
+	// Two pods have published their blocks.
 	if err := ix.Ingest("pod-a", "llama", stored(ids(32))); err != nil {
 		log.Fatal(err)
 	}
@@ -93,7 +92,7 @@ func ExampleIndexer_Score() {
 	// pod-b 0 unknown
 }
 
-// Explain says why a score is what it is.
+// Explain gives the reasons for a score.
 func ExampleIndexer_Explain() {
 	ix, err := kvindex.New()
 	if err != nil {
@@ -120,7 +119,7 @@ func ExampleIndexer_Explain() {
 	//   The pod does not hold block 2 (tokens 32 to 47), and never stored it, as far as is known. Other pods hold it: "pod-b".
 }
 
-// A transport with sequence numbers learns what became of each message.
+// IngestMessage returns to a transport with sequence numbers how each message was applied.
 func ExampleIndexer_IngestMessage() {
 	ix, err := kvindex.New(kvindex.WithHooks(kvindex.Hooks{
 		Lost: func(l kvindex.Loss) {
@@ -164,8 +163,8 @@ func ExampleWithIndex() {
 	// Output: <nil> 3
 }
 
-// The body of a chat request, as it came over HTTP, is scored by the text that the
-// engine makes of it. LoadModel reads a model's own tokenizer and template.
+// Score the body of a chat request. LoadModel reads the model's tokenizer and chat template, which
+// make the engine's text of it.
 func ExampleWithModel() {
 	const source = `{% for m in messages %}<{{ m.role }}>{{ m.content }}
 {% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`
@@ -205,10 +204,10 @@ func ExampleWithModel() {
 	// Output: pod-a holds 64 of 96 tokens
 }
 
-// What to log, and at which level. Losses are warnings: each makes scores worse until the cache
-// is emptied. OnError reports a lasting fault at growing intervals, so it needs no limit. Scores
-// come by the thousand: only faults of the gateway are logged, each outcome once a minute, and
-// without the prompt or the text of the error, which may quote it.
+// Losses are logged as warnings: each makes scores worse until the cache is emptied. OnError
+// reports a lasting fault at growing intervals, so it needs no limit. Of the scores only faults of
+// the gateway are logged, each outcome once a minute, without the prompt and without the error's
+// text, which may quote it.
 func ExampleWithHooks() {
 	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {

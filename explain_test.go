@@ -22,12 +22,12 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// tokenizes has an Indexer tokenize text for a model.
+// tokenizes gives an Indexer a tokenizer for a model.
 func tokenizes(model string) kvindex.Option {
 	return kvindex.WithModel(model, kvindex.Model{Tokenizer: words{}})
 }
 
-// explain explains a score, and checks it against the one that ScoreRequest gives.
+// explain explains a score and compares it with the one that ScoreRequest returns.
 func explain(t testing.TB, ix *kvindex.Indexer, r kvindex.Request, pod string) *kvindex.Explanation {
 	t.Helper()
 	before := ix.Stats().Scores
@@ -59,7 +59,7 @@ func explain(t testing.TB, ix *kvindex.Indexer, r kvindex.Request, pod string) *
 	return e
 }
 
-// runOf counts the blocks before the first one that is not held.
+// runOf counts the blocks before the first missing one.
 func runOf(held []string) (run int, tiers [index.NumTiers]int) {
 	for run < len(held) && held[run] != "" {
 		for t := range tiers {
@@ -74,10 +74,10 @@ func runOf(held []string) (run int, tiers [index.NumTiers]int) {
 
 func textOf(err error) string { return fmt.Sprint(err) }
 
-// situation is an Indexer in which the score of pod a for a prompt has one cause. The
-// pod holds the first held blocks of it, on one of its ranks.
+// situation is an Indexer in which the score of pod a for a prompt has one cause. One rank of the
+// pod holds the first held blocks of the prompt.
 type situation struct {
-	opts []kvindex.Option // of ix
+	opts []kvindex.Option
 	*testing.T
 	r    *rand.Rand
 	ix   *kvindex.Indexer
@@ -85,11 +85,11 @@ type situation struct {
 	rank int
 	p    fakeengine.Prompt
 	held int
-	next int // block, of so many tokens; 0: of size
+	next int // tokens of a block; 0: size
 	ask  kvindex.Request
-	// asked are the pods of the request; nil: of several ways to ask one is chosen.
+	// asked are the pods of the request; nil: one of several forms of request is drawn.
 	asked []string
-	also  func(e *kvindex.Explanation) bool // what else has to be said
+	also  func(e *kvindex.Explanation) bool // further checks
 }
 
 func (s *situation) random(blocks int) fakeengine.Prompt {
@@ -118,7 +118,7 @@ func (s *situation) in(pod string, rank int, evs ...fakeengine.Event) {
 	}
 }
 
-// a has pod a say something, and hold something else on another rank.
+// a sends events of pod a, and has another rank of it hold another prompt.
 func (s *situation) a(evs ...fakeengine.Event) {
 	s.Helper()
 	s.in("a", s.rank, evs...)
@@ -147,18 +147,18 @@ func adapted(adapter string) func(e *fakeengine.Stored) {
 	}
 }
 
-// byHash has a store tell only the hashes, of blocks on disk.
+// byHash makes a store one of hashes alone, on disk.
 func byHash(e *fakeengine.Stored) *fakeengine.Stored {
 	e.Tokens, e.BlockSize, e.Parent, e.Medium = nil, 0, nil, "disk"
 	return e
 }
 
-// message is one of the rank's stream.
+// message is a message of the rank's stream.
 func (s *situation) message(seq uint64, evs ...fakeengine.Event) kvindex.Message {
 	return message("s", seq, float64(seq+1), s.rank, evs...)
 }
 
-// brings has messages come, in an Indexer that may have to be opened first.
+// brings ingests messages, and opens the Indexer if need be.
 func (s *situation) brings(ms ...kvindex.Message) {
 	if s.ix == nil {
 		s.open()
@@ -174,8 +174,8 @@ func none(make func(s *situation, n int)) func(s *situation, n int) {
 	}
 }
 
-// situations are those of known cause. n is the number of whole blocks of the prompt,
-// at least 3, and held is less than that.
+// situations have one cause each. n is the number of whole blocks of the prompt, at least 3; held
+// is less.
 var situations = []struct {
 	name  string
 	make  func(s *situation, n int)
@@ -492,7 +492,7 @@ var situations = []struct {
 		s.a(s.p.Stored(0, s.held))
 		s.also = func(e *kvindex.Explanation) bool {
 			ranks := 1
-			if s.held == 0 { // of any rank
+			if s.held == 0 {
 				ranks = 2
 			}
 			return strings.Contains(e.Why, fmt.Sprintf("evicted %d blocks", 7*ranks)) && strings.Contains(e.Why, "WithMemory")
@@ -538,8 +538,7 @@ var situations = []struct {
 	}, "elsewhere"},
 }
 
-// full opens an index that has given up blocks of pod a, and that says of how many if it
-// describes.
+// full opens an index that has evicted blocks of pod a. With describes it reports how many.
 func (s *situation) full(describes bool) {
 	l := lister{memory(s.T), "a"}
 	if describes {
@@ -557,9 +556,8 @@ func noExplainer(t *testing.T) index.Index {
 	return struct{ index.Index }{memory(t)}
 }
 
-// TestCauses makes scores of known causes, and asks for them.
 func TestCauses(t *testing.T) {
-	rounds := 23 // a thousand scores and some
+	rounds := 23 // more than 1,000 scores
 	if testing.Short() {
 		rounds = 3
 	}
@@ -596,7 +594,7 @@ func TestCauses(t *testing.T) {
 
 var causeNames = documented("explain.go", "\tCause string\n\tWhy ")
 
-// A cause that no situation has is none that is tested.
+// Each cause is that of a situation.
 func TestCausesAreAllTested(t *testing.T) {
 	for _, cause := range causeNames {
 		found := false
@@ -609,7 +607,7 @@ func TestCausesAreAllTested(t *testing.T) {
 	}
 }
 
-// TestExplainIsTheScore asks why after each of many random changes. explain compares.
+// TestExplainIsTheScore explains scores after each of many random changes.
 func TestExplainIsTheScore(t *testing.T) {
 	var engines []*model
 	for _, e := range []model{
@@ -623,7 +621,7 @@ func TestExplainIsTheScore(t *testing.T) {
 		engines = append(engines, &e)
 	}
 	forms := func(pod, _ string) kvindex.Profile {
-		i := max(0, slices.IndexFunc(engines, func(m *model) bool { return m.name == pod })) // it is asked about others too
+		i := max(0, slices.IndexFunc(engines, func(m *model) bool { return m.name == pod })) // it is called for other pods too
 		return kvindex.Profile{Media: engines[i].form}
 	}
 	ix := open(t, kvindex.WithProfile(forms))
@@ -665,7 +663,7 @@ func TestExplainIsTheScore(t *testing.T) {
 	}
 }
 
-// A pod that is not among those of the request is added to them.
+// A pod that the request does not list is added.
 func TestExplainAnyPod(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 4)
@@ -686,7 +684,7 @@ func TestExplainAnyPod(t *testing.T) {
 	}
 }
 
-// Held has the tier of each block, and the blocks behind a hole.
+// Held has the tier of each block, those behind a hole too.
 func TestExplanationHeld(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 6)
@@ -705,7 +703,7 @@ func TestExplanationHeld(t *testing.T) {
 	}
 }
 
-// What is wrong with the call and not with the request is an error.
+// Faults of the call are errors; those of the request are not.
 func TestExplainErrors(t *testing.T) {
 	ix := open(t)
 	ended, cancel := context.WithCancel(ctx)
@@ -728,11 +726,11 @@ func TestExplainIsNotCounted(t *testing.T) {
 	told := 0
 	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(context.Context, kvindex.Scored) { told++ }}))
 	if _, err := ix.Explain(ctx, &kvindex.Request{Model: "m", Tokens: []uint32{1}}, "a"); err != nil || told != 0 || !reflect.DeepEqual(ix.Stats().Scores, stats.Scores{Outcomes: map[string]uint64{}}) {
-		t.Errorf("told %d times, %v", told, err)
+		t.Errorf("the hook was called %d times, %v", told, err)
 	}
 }
 
-// The text of a chat is shown, also where it is not tokenized.
+// The text of a chat is shown even if it is not tokenized.
 func TestExplainChat(t *testing.T) {
 	ix := chats(t, turns)
 	body := []byte(`{"model": "m", "messages": [{"role": "user", "content": "how do boats come and go?"}], "cache_salt": "secret"}`)
@@ -744,7 +742,7 @@ func TestExplainChat(t *testing.T) {
 	}
 	for _, said := range []string{e.String(), fmt.Sprint(json.Marshal(e))} {
 		if strings.Contains(said, "secret") {
-			t.Errorf("it tells the salt: %s", said)
+			t.Errorf("it shows the salt: %s", said)
 		}
 	}
 	other := open(t)
@@ -756,7 +754,7 @@ func TestExplainChat(t *testing.T) {
 	}
 }
 
-// A salt that was told long ago is forgotten, and no more than 64 are kept.
+// Old salts are forgotten; at most 64 are kept.
 func TestRecentSalts(t *testing.T) {
 	ix := open(t)
 	var saltOf []*fakeengine.Stored
@@ -786,7 +784,7 @@ func TestRecentSalts(t *testing.T) {
 	}
 }
 
-// JSON has all of an Explanation, and no names where there is nothing.
+// JSON has all fields of an Explanation and omits empty names.
 func TestExplanationAsJSON(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 4)
@@ -811,7 +809,7 @@ func TestExplanationAsJSON(t *testing.T) {
 	if m = read(explain(t, ix, kvindex.Request{Model: "m", Tokens: p.Tokens}, "a")); m["Detail"] != "marked" {
 		t.Errorf("%v", m)
 	}
-	for i := range reflect.TypeFor[kvindex.Explanation]().NumField() - 1 { // the last is not exported
+	for i := range reflect.TypeFor[kvindex.Explanation]().NumField() - 1 { // the last one is not exported
 		name := reflect.TypeFor[kvindex.Explanation]().Field(i).Name
 		if _, ok := m[name]; !ok && name != "Err" && name != "Detail" {
 			t.Errorf("JSON has no %s", name)
@@ -819,7 +817,6 @@ func TestExplanationAsJSON(t *testing.T) {
 	}
 }
 
-// What String says, word by word.
 func TestExplanationAsText(t *testing.T) {
 	ix := open(t, tokenizes("m"))
 	text := "You are a helpful assistant. " + strings.Repeat("What is a KV cache? ", 12)
@@ -883,7 +880,7 @@ pod "c": 0 of 2 tokens cached, rank 0, live
 	}
 }
 
-// What one rank, pod or scope has is not another's.
+// Holdings of one rank, pod or scope do not explain those of another.
 func TestCausesOfRanks(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	cpu := func(from, to int) *fakeengine.Stored {
@@ -942,13 +939,13 @@ func TestCausesOfRanks(t *testing.T) {
 	}
 }
 
-// The score and its cause are of one moment, or no cause is told.
+// An explanation whose score has changed meanwhile has no cause.
 func TestExplainOfOneMoment(t *testing.T) {
-	m := &altered{Memory: memory(t)}
+	m := &alteredIndex{Memory: memory(t)}
 	p := fakeengine.NewPrompt(1, 16, 8)
 	left, change := 0, func() {}
 	m.match = func(ctx context.Context, q *index.Query, dst *index.Matches) error {
-		if q.Held && left > 0 { // behind the score
+		if q.Held && left > 0 { // after the score
 			left--
 			change()
 		}

@@ -16,14 +16,13 @@ import (
 	"github.com/kvindex/kvindex/internal/view"
 )
 
-// The words of strings of the API.
+// The strings of the API.
 var (
 	OutcomeNames = outcomeNames
 	LossNames    = view.LossNames
 	ReplayNames  = []string{"idle", "waiting", "none"}
 )
 
-// Bounds and defaults.
 const (
 	MaxModels            = 16
 	MaxRanks             = engine.MaxRanks
@@ -37,13 +36,13 @@ const (
 	DefaultPromptCache   = defaultPromptCache
 )
 
-// MediaForms is how many there are.
+// MediaForms is the number of media forms.
 const MediaForms = hashing.NumForms
 
-// ScoreCounts count scores.
+// ScoreCounts is scoreCounts for tests.
 type ScoreCounts = scoreCounts
 
-// HashPrompt does the hashing of a score and nothing else.
+// HashPrompt does only the hashing of a score.
 func HashPrompt(x *Indexer, model string, tokens []uint32) {
 	sc := x.newScorer()
 	defer x.scorers.Put(sc)
@@ -54,12 +53,12 @@ func HashPrompt(x *Indexer, model string, tokens []uint32) {
 	_, _ = sc.prompt.KeysIn(v)
 }
 
-// Place is where a pod stands among equals for a prompt of a scope without a model.
+// Place is the position of a pod among equals, for a prompt of a scope without a model.
 func Place(x *Indexer, pod, adapter, salt string, tokens []uint32, media []Media) uint32 {
 	return ranking.Place(promptOf(x.hash, hashing.Scope{Adapter: adapter, Salt: salt}, tokens, media), x.hash.Pod(pod))
 }
 
-// PlaceOfRank is where a rank stands among those of its pod, for a prompt as in Place.
+// PlaceOfRank is the position of a rank among equals of its pod, for a prompt as in Place.
 func PlaceOfRank(x *Indexer, pod string, rank int, tokens []uint32) uint32 {
 	return ranking.PlaceOfRank(promptOf(x.hash, hashing.Scope{}, tokens, nil), x.hash.Pod(pod), rank)
 }
@@ -77,19 +76,18 @@ func promptOf(h hashing.Hasher, s hashing.Scope, tokens []uint32, media []Media)
 	return h.Tie(b)
 }
 
-// Silence makes a pod known for a model by a stream that has brought nothing.
+// Silence registers a pod for a model by a stream without messages.
 func Silence(x *Indexer, pod, model string) error {
 	return x.Sink().StreamNote(pod, model, "", events.NoteOpened)
 }
 
-// Tally is one of those that count scores.
 type Tally = tally
 
 func (t *tally) Count(o string, prompt, cached int) {
 	t.count(outcome(slices.Index(outcomeNames, o)), prompt, cached)
 }
 
-// Sum returns the scores, the tokens of their prompts, the cached ones, and the bad requests.
+// Sum returns the numbers of scores, prompt tokens, cached tokens and bad requests.
 func (t *tally) Sum() [4]uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -97,9 +95,8 @@ func (t *tally) Sum() [4]uint64 {
 	return [4]uint64{t.all.outcomes[outcomeScored], t.all.prompt, t.all.cached, t.all.outcomes[outcomeBadRequest]}
 }
 
-// ScoreKeys returns a function that scores a prompt for these pods, or all pods of a
-// model, as often as it is called, with keys that are worked out before. It returns the
-// best score.
+// ScoreKeys returns a function that scores a prompt with precomputed keys, for these pods or for
+// all pods of a model, and returns the best score.
 func ScoreKeys(x *Indexer, model string, tokens []uint32, pods ...string) func() int {
 	c := x.Candidates(model, pods)
 	root, locals := x.hash.Root(hashing.Scope{Model: model}, index.Variant{Unit: 16}), x.hash.Locals(nil, tokens, 16, nil)
@@ -122,13 +119,13 @@ func ScoreKeys(x *Indexer, model string, tokens []uint32, pods ...string) func()
 	}
 }
 
-// NoteOf reads a note of a directory, and writes what it has read.
+// NoteOf decodes a directory's note and encodes it again.
 func NoteOf(note []byte) ([]byte, error) {
 	n, err := podstate.ReadNote(note)
 	return n.Append(nil), err
 }
 
-// Constants has pairs of a constant of the API and the internal one that it must equal.
+// Constants pairs each constant of the API with the internal one that it must equal.
 var Constants = [][2]uint8{
 	{uint8(StateUnknown), uint8(view.Unknown)},
 	{uint8(StateSilent), uint8(view.Silent)},

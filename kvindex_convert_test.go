@@ -13,7 +13,7 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// What no request can name matches no request, and is counted.
+// Extra keys that no request can have match no request, and are counted.
 func TestOddExtraKeys(t *testing.T) {
 	ix := open(t)
 	for i, odd := range []enginehash.Extra{
@@ -32,7 +32,7 @@ func TestOddExtraKeys(t *testing.T) {
 	}
 }
 
-// Media of another form than the profile's are no request's, and are counted.
+// Media of another form than the profile's match no request, and are counted.
 func TestMediaOfAnotherForm(t *testing.T) {
 	forms := []kvindex.MediaForm{kvindex.MediaOffsets, kvindex.MediaBare, kvindex.MediaPad}
 	for i, extra := range []enginehash.Extra{enginehash.Media("11", 3), enginehash.Text("11")} {
@@ -57,7 +57,7 @@ func TestMediaOfAnotherForm(t *testing.T) {
 	}
 }
 
-// A pair whose second token is not the one that the next pair begins with is no prompt's.
+// Pairs that do not overlap match no prompt.
 func TestPairsOfNoPrompt(t *testing.T) {
 	ix := open(t)
 	tokens := fakeengine.NewPrompt(1, 1, 33).Tokens
@@ -76,7 +76,7 @@ func TestPairsOfNoPrompt(t *testing.T) {
 	}
 }
 
-// A store of hashes alone does not show that blocks have no pairs: a prompt that is routed afterwards
+// A store of hashes alone does not prove that blocks have no pairs: a prompt that is routed later
 // counts in pairs, and its blocks confirm it.
 func TestPairsByHashAlone(t *testing.T) {
 	ix := open(t)
@@ -103,7 +103,7 @@ func TestPairsByHashAlone(t *testing.T) {
 	}
 }
 
-// A pod whose blocks are of many sizes takes no room from others.
+// A pod with many block sizes takes no room from others.
 func TestVariantsAreFew(t *testing.T) {
 	ix := open(t, kvindex.WithProfile(func(pod, _ string) kvindex.Profile {
 		if pod == "bare" {
@@ -138,8 +138,8 @@ func TestVariantsAreFew(t *testing.T) {
 	}
 }
 
-// A salt is told with the first block of a chain, or with each: what comes
-// behind that block belongs to its root.
+// A salt is published with the first block of a chain or with each: later blocks belong to the
+// first one's root.
 func TestASaltedChainKeepsItsRoot(t *testing.T) {
 	for name, extended := range map[string]string{"without the salt": "", "with it": "pepper", "with another": "sugar"} {
 		ix := open(t)
@@ -165,7 +165,7 @@ func TestASaltedChainKeepsItsRoot(t *testing.T) {
 	}
 }
 
-// vLLM names the first block alike for an adapter and for a salt of its name.
+// vLLM gives the first block the same extra key for an adapter and for a salt of the same name.
 func TestASaltNamedLikeAnAdapter(t *testing.T) {
 	ix := open(t)
 	e, err := fakeengine.New(fakeengine.Config{Model: "m", Publish: func(p []byte) { ix.Ingest("a", "m", p) }})
@@ -182,8 +182,7 @@ func TestASaltNamedLikeAnAdapter(t *testing.T) {
 	}
 }
 
-// fields takes the fields of batches from fuzzed bytes; behind their end all is
-// zero.
+// fields reads the fields of batches from fuzzed bytes, and zeros behind their end.
 type fields []byte
 
 func (f *fields) byte() byte {
@@ -195,7 +194,7 @@ func (f *fields) byte() byte {
 	return b
 }
 
-// number is small most of the time, or anything.
+// number is mostly small.
 func (f *fields) number() int {
 	switch b := f.byte(); {
 	case b < 250:
@@ -215,7 +214,7 @@ func (f *fields) text() string {
 	return []string{"", "lora", "7", "pepper", "GPU", "cpu", "REMOTE", "sliding_window", "mamba", "\xff"}[f.byte()%10]
 }
 
-// rarely is seldom more than 0.
+// rarely is seldom above 0.
 func (f *fields) rarely() int {
 	if f.byte() < 230 {
 		return 0
@@ -252,7 +251,7 @@ func (f *fields) event() events.Event {
 	return e
 }
 
-// batch has valid events, and now and then another.
+// batch mostly has valid events.
 func (f *fields) batch() (b events.Batch) {
 	for len(*f) > 0 && len(b.Events) < 64 {
 		e := f.event()
@@ -263,8 +262,8 @@ func (f *fields) batch() (b events.Batch) {
 	return b
 }
 
-// applyAny applies a batch and asks for it. It must be refused if it is not
-// valid, and for no other reason.
+// applyAny applies a batch and scores its blocks. The batch must be rejected exactly if it is
+// invalid.
 func applyAny(t *testing.T, b *events.Batch, form byte) stats.Stats {
 	t.Helper()
 	ix := open(t, withProfile(kvindex.Profile{Media: kvindex.MediaForm(form % 3), Copies: kvindex.Copies(form / 3 % 4)}))
@@ -311,7 +310,7 @@ func TestApplyAnyBatch(t *testing.T) {
 	}
 }
 
-// FuzzApplyBatch: whatever batch may be applied can be, and then be asked for.
+// FuzzApplyBatch: each valid batch can be applied, and its blocks can be scored.
 func FuzzApplyBatch(f *testing.F) {
 	r := rand.New(rand.NewPCG(2, 2))
 	for form := range 12 {

@@ -48,7 +48,7 @@ func TestBadIngests(t *testing.T) {
 	}
 	for n := range kvindex.MaxStreams + 1 {
 		m := message(fmt.Sprint(n), 0, 1, 0)
-		m.Payload = nil // a stream without a rank: one with a rank would take it over
+		m.Payload = nil // without a rank, as a stream with a rank would take the rank over
 		_, last = ix.IngestMessage(m)
 	}
 	if last == nil || !strings.Contains(last.Error(), `stream "1024"`) {
@@ -80,8 +80,8 @@ func TestMalformedPayloads(t *testing.T) {
 	}
 }
 
-// BenchmarkApplyBatch takes decoded batches of 64 fresh blocks, up to a million
-// blocks; then the pod is removed and all begins again.
+// BenchmarkApplyBatch applies decoded batches of 64 new blocks. At a million blocks it removes the
+// pod and goes on.
 func BenchmarkApplyBatch(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 1))
 	ix := open(b)
@@ -103,13 +103,11 @@ func BenchmarkApplyBatch(b *testing.B) {
 	b.ReportMetric(float64(b.N)*64/b.Elapsed().Seconds()/1e6, "Mblocks/s")
 }
 
-// BenchmarkIngestMessage takes messages as they come from the wire: a prefill
-// announces 8 prompts of 32 blocks, a decode step one block of each of 64
-// requests. "fill" fills an empty index with 262,144 blocks, which is then
-// emptied untimed. "steady" removes as well what an engine of 131,072
-// blocks would evict for them, by messages of their own: Mblocks/s are those
-// stored, and as many are removed in the same time. msgpack/v5 decodes the
-// messages that store, beside.
+// BenchmarkIngestMessage ingests messages as engines send them: a prefill stores 8 prompts of 32
+// blocks, a decode step one block for each of 64 requests. "fill" fills an index with 262,144
+// blocks; emptying it is not timed. "steady" also ingests the removals of an engine of 131,072
+// blocks: Mblocks/s counts the stored blocks alone. msgpack/v5 decodes the storing messages for
+// comparison.
 func BenchmarkIngestMessage(b *testing.B) {
 	for _, shape := range []struct {
 		name           string
@@ -166,9 +164,8 @@ func BenchmarkIngestMessage(b *testing.B) {
 	}
 }
 
-// BenchmarkIngestTiers takes messages of 64 stores of a chunk in the host memory, by a hash alone
-// that the gpu has named: chunks that are new there, the same again, and the same again when a
-// generation has begun.
+// BenchmarkIngestTiers ingests messages of 64 stores in the host memory, each of a chunk by hashes
+// that the GPU has stored: of new chunks, of the same again, and of the same in a new generation.
 func BenchmarkIngestTiers(b *testing.B) {
 	const prompts, each = 128, 64
 	r := rand.New(rand.NewPCG(1, 1))
@@ -203,13 +200,12 @@ func BenchmarkIngestTiers(b *testing.B) {
 	}
 }
 
-// engineCycle is what an engine publishes in a cycle after which it holds again
-// what it held: messages of that many events of that many blocks, which prolong
-// prompts of 32 blocks, and before some of them what is evicted.
+// engineCycle returns the messages of a cycle that ends as it began. Each stores evs events of so
+// many blocks, which prolong prompts of 32 blocks; removals come before some.
 func engineCycle(form fakeengine.Encoding, evs, blocks int) (stored, removed [][]byte) {
 	const cycle = 1 << 18 // blocks
 	r := rand.New(rand.NewPCG(1, 1))
-	groups := make([][]fakeengine.Prompt, cycle/evs/32) // of prompts that grow together
+	groups := make([][]fakeengine.Prompt, cycle/evs/32) // prompts that grow together
 	for i := range groups {
 		for range evs {
 			groups[i] = append(groups[i], fakeengine.Prompt{Tokens: randomTokens(r, 32*16), Size: 16, Hash: r.Uint64() &^ 0xff})

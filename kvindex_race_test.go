@@ -2,5 +2,5 @@
 
 package kvindex_test
 
-// raced: the race detector makes each request ten times as slow.
+// raced: the race detector makes requests ten times as slow.
 const raced = true

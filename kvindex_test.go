@@ -21,7 +21,7 @@ import (
 
 var ctx = context.Background()
 
-// words is a tokenizer for tests: an id a byte, and 1 in front as BOS.
+// words is a tokenizer: one id for each byte, and 1 in front as BOS.
 type words struct{}
 
 func (words) Encode(_ context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
@@ -57,51 +57,51 @@ func memory(t testing.TB) inmemory.Memory {
 	return m
 }
 
-// altered is an index in memory of which a test changes some calls.
-type altered struct {
+// alteredIndex is an index in memory with some methods replaced.
+type alteredIndex struct {
 	inmemory.Memory
-	// before, if set, is called before each Apply, Cursor, Remove and RemoveSource, and ends these by
-	// its error.
+	// before, if set, is called before Apply, Cursor, Remove and RemoveSource; they return its
+	// error.
 	before func(ctx context.Context, call string, src index.Source) error
-	match  func(ctx context.Context, q *index.Query, m *index.Matches) error // if set, is Match
+	match  func(ctx context.Context, q *index.Query, m *index.Matches) error // if set, replaces Match
 }
 
-func (a *altered) may(ctx context.Context, call string, src index.Source) error {
+func (a *alteredIndex) may(ctx context.Context, call string, src index.Source) error {
 	if a.before == nil {
 		return nil
 	}
 	return a.before(ctx, call, src)
 }
 
-func (a *altered) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+func (a *alteredIndex) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
 	if err := a.may(ctx, "Apply", src); err != nil {
 		return index.Applied{}, err
 	}
 	return a.Memory.Apply(ctx, src, cur, changes)
 }
 
-func (a *altered) Cursor(ctx context.Context, src index.Source, stream string) (index.Cursor, error) {
+func (a *alteredIndex) Cursor(ctx context.Context, src index.Source, stream string) (index.Cursor, error) {
 	if err := a.may(ctx, "Cursor", src); err != nil {
 		return index.Cursor{}, err
 	}
 	return a.Memory.Cursor(ctx, src, stream)
 }
 
-func (a *altered) Remove(ctx context.Context, pod string) error {
+func (a *alteredIndex) Remove(ctx context.Context, pod string) error {
 	if err := a.may(ctx, "Remove", index.Source{Pod: pod}); err != nil {
 		return err
 	}
 	return a.Memory.Remove(ctx, pod)
 }
 
-func (a *altered) RemoveSource(ctx context.Context, src index.Source) error {
+func (a *alteredIndex) RemoveSource(ctx context.Context, src index.Source) error {
 	if err := a.may(ctx, "RemoveSource", src); err != nil {
 		return err
 	}
 	return a.Memory.RemoveSource(ctx, src)
 }
 
-func (a *altered) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
+func (a *alteredIndex) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
 	if a.match != nil {
 		return a.match(ctx, q, m)
 	}
@@ -127,13 +127,13 @@ func score(t testing.TB, ix *kvindex.Indexer, r kvindex.Request) []kvindex.PodSc
 	return a.Pods
 }
 
-// blocks returns what one pod matches of a prompt.
+// blocks returns the number of leading blocks of a prompt that the only pod matches.
 func blocks(t testing.TB, ix *kvindex.Indexer, pod string, p fakeengine.Prompt) int {
 	t.Helper()
 	return score(t, ix, kvindex.Request{Tokens: p.Tokens, Pods: []string{pod}})[0].MatchedBlocks
 }
 
-// TestConstants: the constants of the API are converted to the internal ones by their numbers.
+// The constants of the API are converted to the internal ones by number.
 func TestConstants(t *testing.T) {
 	for i, c := range kvindex.Constants {
 		if c[0] != c[1] {
@@ -160,7 +160,7 @@ func TestScoreText(t *testing.T) {
 	}
 }
 
-// Whatever is under way when Close comes, it ends well or with ErrClosed.
+// Calls that Close interrupts succeed or return ErrClosed.
 func TestCloseWhileBusy(t *testing.T) {
 	for range 200 {
 		ix := open(t)
@@ -239,8 +239,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestConcurrent has pods, ranks, adapters and names come and go while all is asked, by readers that
-// know what can never be seen.
+// TestConcurrent adds and removes pods, ranks, adapters and names while readers check what no state
+// allows.
 func TestConcurrent(t *testing.T) {
 	ix := open(t, kvindex.WithResolver(aliases{"alias": {"m", ""}, "alias-sql": {"m", "sql"}}.resolve))
 	p := fakeengine.NewPrompt(1, 16, 32)
@@ -310,7 +310,7 @@ func TestConcurrent(t *testing.T) {
 			if err != nil || e.Err != nil || !slices.Contains(causeNames, e.Cause) {
 				t.Errorf("%v, %v", e, err)
 			} else if e.Cause == "evicted" && e.Block*e.BlockTokens != e.Score.CachedTokens {
-				t.Error(e) // it is not of one moment
+				t.Error(e) // not of one moment
 			}
 		}
 	})
@@ -331,7 +331,7 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// BenchmarkHeap reports the live heap for each held block, all included.
+// BenchmarkHeap reports all live heap for each held block.
 func BenchmarkHeap(b *testing.B) {
 	const prompts, size = 400, 512
 	for b.Loop() {
@@ -347,8 +347,8 @@ func BenchmarkHeap(b *testing.B) {
 	}
 }
 
-// BenchmarkHeapFleet reports the live heap with 40 pods of 200,000 blocks each, none
-// of which two pods hold: the example of docs/memory.md.
+// BenchmarkHeapFleet reports the live heap of 40 pods of 200,000 blocks each, none shared: the
+// example of docs/memory.md.
 func BenchmarkHeapFleet(b *testing.B) {
 	const pods, chains, length = 40, 400, 500
 	for _, size := range []int{16, 64} {
@@ -382,7 +382,6 @@ func liveHeap() uint64 {
 	return m.HeapAlloc
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	if err != nil {
 		t.Helper()
@@ -392,7 +391,7 @@ func must(t testing.TB, err error) {
 
 var long = flag.Bool("long", false, "long form: run all random histories, and want each rule to fire often")
 
-// choose returns how much a test does: by default, or with -long.
+// choose returns the amount of work: usual, or all with -long.
 func choose(usual, all int) int {
 	if *long {
 		return all

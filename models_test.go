@@ -23,8 +23,7 @@ const (
 	lfsPointer  = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 9085657\n"
 )
 
-// files are those of a model whose tokenizer is the project's own small one, with a
-// chat template and more.
+// files are those of a model with the project's own small tokenizer, a chat template and more.
 func files(t *testing.T, more map[string]string) map[string]string {
 	t.Helper()
 	tiny, err := os.ReadFile("tokenize/testdata/tiny.json")
@@ -36,11 +35,11 @@ func files(t *testing.T, more map[string]string) map[string]string {
 	return all
 }
 
-// folderTemplate writes tools, and content that it wants as parts.
+// folderTemplate writes tools, and contents as parts.
 const folderTemplate = `{% for t in tools or [] %}{{ t | tojson }}{% endfor %}` +
 	`{% for m in messages %}<{{ m.role }}>{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}<assistant>`
 
-// folder writes files, but those that are empty, to a folder.
+// folder writes all files that are not empty to a folder.
 func folder(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -75,8 +74,8 @@ const (
 	saltBody  = `{"cache_salt": "pepper", "messages": [{"role": "user", "content": "how do the boats come and go, and where are they now?"}]}`
 )
 
-// A folder is all that is needed of a model: its chats are scored as by its tokenizer
-// and its template apart. The option has it, or Models find it by its name.
+// The folder of a model is enough: LoadModel and Models score its chats as with a separate
+// tokenizer and template.
 func TestModelFromAFolder(t *testing.T) {
 	dir := folder(t, files(t, nil))
 	tok, err := tokenize.LoadPretrained(dir)
@@ -121,7 +120,7 @@ func TestModelFromAFolder(t *testing.T) {
 			}
 			want := 1
 			if body == saltBody {
-				want = 0 // what was stored has no salt
+				want = 0 // the stored blocks have no salt
 			}
 			if a.PromptTokens != len(tokens) || a.Pods[0].MatchedBlocks != want {
 				t.Errorf("%s: %s: %+v, want %d tokens and %d blocks", name, body, a, len(tokens), want)
@@ -141,8 +140,7 @@ func newModels(t *testing.T, c kvindex.ModelsConfig) *kvindex.Models {
 	return m
 }
 
-// Models use the options of each model, end with the caller's context, and close with
-// their pool.
+// Models use each model's options, end with the caller's context, and close with their pool.
 func TestModels(t *testing.T) {
 	dir := folder(t, files(t, map[string]string{"chat_template.jinja": `{{ messages[0].content }}{{ more }}`}))
 	s := newModels(t, kvindex.ModelsConfig{
@@ -175,8 +173,8 @@ func TestModels(t *testing.T) {
 	}
 }
 
-// Where the engine is to use mistral-common, a tekken.json counts and a tokenizer.json beside it
-// does not, for the tokenizer as for the chat.
+// If the engine uses mistral-common, tekken.json counts for tokenizer and chat, and tokenizer.json
+// does not.
 func TestModelsOfMistral(t *testing.T) {
 	var vocab []string
 	for b := range 256 {
@@ -211,8 +209,8 @@ func TestModelsOfMistral(t *testing.T) {
 	}
 }
 
-// A Find that takes longer than a request keeps no request beyond its context, and what
-// it finds is there for the next one. Close ends its context.
+// A slow Find keeps no request beyond its context, and its result serves the next request. Close
+// ends its context.
 func TestModelsSlowFind(t *testing.T) {
 	dir := folder(t, files(t, nil))
 	found, release := make(chan struct{}, 4), make(chan struct{})
@@ -246,8 +244,8 @@ func TestModelsSlowFind(t *testing.T) {
 	}
 }
 
-// Whoever gives a wrong folder is told what is wrong with it, and how to mend it. says
-// are parts of the error of LoadModel, or of ChatErr if the texts can be scored.
+// The error of a wrong folder names the mistake and the cure. says are parts of the error of
+// LoadModel, or of ChatErr if texts can be scored.
 func TestModelMistakes(t *testing.T) {
 	file := filepath.Join(folder(t, files(t, nil)), "tokenizer.json")
 	t.Setenv("HF_HUB_CACHE", t.TempDir())
@@ -286,9 +284,8 @@ func TestModelMistakes(t *testing.T) {
 		}
 		complain(t, name, err, c.is, c.says)
 
-		// The same by Models, when a chat is scored.
 		s := newModels(t, kvindex.ModelsConfig{PoolConfig: tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return dir, nil }}})
-		if name == "a file" || name == "no config" { // which Models take
+		if name == "a file" || name == "no config" { // Models accept these
 			if err := s.Preload(ctx, "m"); err != nil {
 				t.Errorf("%s, preloaded: %v", name, err)
 			}
@@ -301,7 +298,7 @@ func TestModelMistakes(t *testing.T) {
 		}
 		ix := open(t, kvindex.WithModels(s.Model))
 		err = ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Body: []byte(partsBody)}, new(kvindex.Answer))
-		if name != "an LFS config" { // of which a chat's error is chat's own
+		if name != "an LFS config" { // for that one the chat has an error of its own
 			complain(t, name+", scored", err, c.is, "")
 		}
 		if _, err := ix.Score(ctx, "a text", "m", nil); (err == nil) != c.chat {
@@ -325,7 +322,7 @@ func TestModelMistakes(t *testing.T) {
 	complain(t, "a revision", err, fs.ErrNotExist, `"hf download org/m --revision v2"`)
 }
 
-// complain fails unless err wraps is and says all of the parts.
+// complain checks that err wraps is and has all parts in its text.
 func complain(t *testing.T, name string, err, is error, parts string) {
 	t.Helper()
 	if !errors.Is(err, is) {
@@ -337,8 +334,8 @@ func complain(t *testing.T, name string, err, is error, parts string) {
 	}
 }
 
-// The engine of the chat.Options counts for the tokenizer, too: transformers 5 makes the
-// pre-tokenizer of this class itself, and 4.57 reads that of the file.
+// The engine of chat.Options counts for the tokenizer too: transformers 5 replaces this class's
+// pre-tokenizer, and 4.57 reads it from the file.
 func TestOneEngineForTokenizerAndChats(t *testing.T) {
 	all := files(t, map[string]string{
 		"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer"}`, "config.json": `{"model_type": "gpt2"}`,

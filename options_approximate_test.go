@@ -14,7 +14,7 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
-// A pod without events is followed by what is sent to it, from when it is named first.
+// A pod without events is scored by the requests routed to it, from its first name on.
 func TestApproximate(t *testing.T) {
 	now := time.Unix(1000, 0)
 	ix := open(t, kvindex.WithPredictions(kvindex.PredictionConfig{Now: func() time.Time { return now }}),
@@ -82,8 +82,8 @@ func TestApproximate(t *testing.T) {
 	want("an event came", ask(0, 64), "a", 0, kvindex.StateLive)
 }
 
-// approximateFleet has pods without events, but for those with another Profile. All names
-// are of model "m".
+// approximateFleet has pods without events, except those with another Profile. All names are of
+// model "m".
 type approximateFleet struct {
 	*kvindex.Indexer
 	t     *testing.T
@@ -108,7 +108,7 @@ func (f *approximateFleet) options(profile func(pod, model string) kvindex.Profi
 	}
 }
 
-// roomy is the Profile of a pod without events, with room for 100 blocks.
+// roomy is the Profile of a pod without events and with room for 100 blocks.
 func roomy(string, string) kvindex.Profile {
 	return kvindex.Profile{Approximate: &kvindex.Approximate{BlockTokens: 16, Blocks: 100}}
 }
@@ -125,7 +125,7 @@ func (f *approximateFleet) ask(r kvindex.Request) *kvindex.Answer {
 	return a
 }
 
-// send routes a request to a pod, and lets the time of predictions pass.
+// send routes a request to a pod and lets predictions expire.
 func (f *approximateFleet) send(r kvindex.Request, pod string, rank int) kvindex.Ticket {
 	f.t.Helper()
 	r.Pods = []string{pod}
@@ -137,7 +137,7 @@ func (f *approximateFleet) send(r kvindex.Request, pod string, rank int) kvindex
 	return ticket
 }
 
-// predicted is what a pod is predicted to reuse of a request.
+// predicted returns the tokens that a pod is predicted to reuse of a request.
 func (f *approximateFleet) predicted(r kvindex.Request, pod string) int {
 	f.t.Helper()
 	r.Pods = []string{pod}
@@ -150,7 +150,7 @@ func (f *approximateFleet) predicted(r kvindex.Request, pod string) int {
 
 var believed = fakeengine.NewPrompt(1, 16, 6)
 
-// What was sent counts for the same request alone: its model, adapter, salt and media.
+// A routed request counts for its own model, adapter, salt and media alone.
 func TestApproximateScopes(t *testing.T) {
 	image := func(name string) []kvindex.Media {
 		return []kvindex.Media{{Hash: name, Offset: 20, Length: 8}}
@@ -187,7 +187,7 @@ func TestApproximateScopes(t *testing.T) {
 	}
 }
 
-// Each rank is believed to have what was sent to it.
+// Each rank counts its own routed requests.
 func TestApproximateRanks(t *testing.T) {
 	f := openApproximate(t, roomy)
 	f.send(kvindex.Request{Tokens: believed.Tokens[:50]}, "pod", 3)
@@ -212,7 +212,7 @@ func TestApproximateRanks(t *testing.T) {
 	}
 }
 
-// Observe corrects the rank that the request was sent to, and no other one, nor another pod.
+// Observe corrects the rank of its request, and no other.
 func TestApproximateObserve(t *testing.T) {
 	f := openApproximate(t, roomy)
 	oldest := fakeengine.NewPrompt(2, 16, 4).Tokens
@@ -225,7 +225,7 @@ func TestApproximateObserve(t *testing.T) {
 	older := f.send(kvindex.Request{Tokens: make([]uint32, 64)}, "a", 0)
 	ticket := f.send(kvindex.Request{Tokens: believed.Tokens}, "a", 0)
 	f.Observe(ticket, kvindex.Usage{PromptTokens: 96, CachedTokens: 16})
-	// All that was used before the second block is lost. The request was computed since.
+	// All blocks used before the second one are lost. The request itself was computed since.
 	for _, c := range []struct {
 		pod    string
 		rank   int
@@ -246,7 +246,7 @@ func TestApproximateObserve(t *testing.T) {
 			t.Errorf("pod %s, rank %d: %d, want %d", c.pod, c.rank, got, c.want)
 		}
 	}
-	// Numbers that cannot be right, and tickets that are not good, change nothing.
+	// Impossible numbers and invalid tickets change nothing.
 	must(t, f.RemovePod("b"))
 	f.send(kvindex.Request{Tokens: oldest}, "b", 0)
 	f.send(kvindex.Request{Tokens: believed.Tokens}, "b", 0)
@@ -268,8 +268,8 @@ func TestApproximateObserve(t *testing.T) {
 	}
 }
 
-// A pod is without events for one model, and exact for another. Its first event drops what
-// was believed; so does a report, and one event of one rank for all ranks.
+// A pod is approximate for one model and exact for another. Its first event drops the beliefs; so
+// does a report, and one event of one rank for all ranks.
 func TestApproximateBecomesExact(t *testing.T) {
 	stored := believed.Stored(0, 2)
 	for _, c := range []struct {
@@ -319,7 +319,7 @@ func TestApproximateBecomesExact(t *testing.T) {
 			must(t, c.tell(f))
 			request.Pods = []string{"pod"}
 			if s := f.ask(request).Pods[0]; s.CachedTokens != 32 || s.PredictedTokens != 32 || s.State != c.want {
-				t.Errorf("%+v, want what the event says, in state %v", s, c.want)
+				t.Errorf("%+v, want the blocks of the event, in state %v", s, c.want)
 			}
 			f.Observe(ticket, kvindex.Usage{PromptTokens: 96, CachedTokens: 96})
 			if s := f.ask(request).Pods[0]; s.PredictedTokens != 32 {
@@ -334,7 +334,7 @@ func TestApproximateBecomesExact(t *testing.T) {
 			if s := f.Stats(); s.States["approximate"] != 1 || s.Pods != 1 {
 				t.Errorf("%+v", s)
 			}
-			// It begins anew when it is forgotten.
+			// A removed pod starts again.
 			must(t, f.RemovePod("pod"))
 			if s := f.ask(request).Pods[0]; s.PredictedTokens != 0 || s.State != kvindex.StateApproximate {
 				t.Errorf("removed: %+v", s)
@@ -343,7 +343,7 @@ func TestApproximateBecomesExact(t *testing.T) {
 	}
 }
 
-// A pod is made known by a request only if its Profile says so. Nothing is kept of others.
+// A request registers a pod only if the pod's Profile says so.
 func TestApproximateIsAskedFor(t *testing.T) {
 	set := false
 	f := openApproximate(t, func(pod, model string) (p kvindex.Profile) {
@@ -381,7 +381,7 @@ func TestApproximateIsAskedFor(t *testing.T) {
 		t.Errorf("a Profile that was mended: %+v", s)
 	}
 	asked := f.asked["pod"]
-	for _, r := range []kvindex.Request{{Candidates: c}, {}, {Pods: []string{"pod"}}} { // all follow
+	for _, r := range []kvindex.Request{{Candidates: c}, {}, {Pods: []string{"pod"}}} { // in all of them
 		r.Tokens = believed.Tokens
 		a := f.ask(r)
 		if s := a.Pods[max(0, indexOf(a.Pods, "pod"))]; s.Pod != "pod" || s.State != kvindex.StateApproximate {
@@ -389,7 +389,7 @@ func TestApproximateIsAskedFor(t *testing.T) {
 		}
 	}
 	if f.asked["pod"] != asked {
-		t.Errorf("asked %d times more for a pod that is known", f.asked["pod"]-asked)
+		t.Errorf("%d further calls for a known pod", f.asked["pod"]-asked)
 	}
 	for _, bad := range []kvindex.Approximate{{Blocks: 1}, {BlockTokens: 16}, {BlockTokens: -16, Blocks: 1}, {BlockTokens: 16, Blocks: -1}, {BlockTokens: 16, Blocks: 1 << 30}, {BlockTokens: 16, Blocks: 1, TTL: -1}, {BlockTokens: 17, Blocks: -1}} {
 		f := openApproximate(t, func(string, string) kvindex.Profile { return kvindex.Profile{Approximate: &bad} })
@@ -408,7 +408,7 @@ func indexOf(scores []kvindex.PodScore, pod string) int {
 	return -1
 }
 
-// Names that clients invent take the room of no model that events name.
+// Model names that clients invent take no room from models of events.
 func TestApproximateInventedModels(t *testing.T) {
 	f := openApproximate(t, roomy)
 	f.send(kvindex.Request{Model: "a", Tokens: believed.Tokens}, "pod", 0)
@@ -425,7 +425,7 @@ func TestApproximateInventedModels(t *testing.T) {
 	if got := f.predicted(kvindex.Request{Model: "a", Tokens: believed.Tokens}, "pod"); got != 80 {
 		t.Errorf("a model that is used was forgotten for another: %d tokens", got)
 	}
-	for i := range kvindex.MaxModels - 1 { // then all go
+	for i := range kvindex.MaxModels - 1 {
 		must(t, f.Ingest("pod", fmt.Sprint("real-", i), fakeengine.Payload(1e9, 0, believed.Stored(0, 6))))
 	}
 	if err := f.Ingest("pod", "one more", fakeengine.Payload(1e9, 0, believed.Stored(0, 6))); err == nil {
@@ -436,7 +436,7 @@ func TestApproximateInventedModels(t *testing.T) {
 	}
 }
 
-// A snapshot has nothing of what is believed, and goes on with pods that were exact.
+// A snapshot has no beliefs, and keeps exact pods.
 func TestApproximateSnapshot(t *testing.T) {
 	f := openApproximate(t, roomy)
 	f.send(kvindex.Request{Tokens: believed.Tokens}, "pod", 0)
@@ -471,7 +471,7 @@ func TestApproximateSnapshot(t *testing.T) {
 	}
 }
 
-// Explain says of a pod without events that nothing is proven, and what is believed.
+// Explain reports for a pod without events that nothing is proven, and its beliefs.
 func TestApproximateExplain(t *testing.T) {
 	f := openApproximate(t, func(pod, model string) (p kvindex.Profile) {
 		switch pod {
@@ -501,7 +501,7 @@ func TestApproximateExplain(t *testing.T) {
 			t.Errorf("pod %s, %d tokens: %v, %q, want %v and %q", c.pod, len(c.tokens), e.Cause, e.Why, c.cause, c.says)
 		}
 	}
-	// A prompt that was sent to a rank which holds nothing is explained by what the rank holds.
+	// A prompt routed to a rank that holds nothing is explained by the rank's holdings.
 	if _, err := f.Routed(f.ask(kvindex.Request{Tokens: believed.Tokens, Pods: []string{"exact"}}), "exact", 1); err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
-// flood has a pod store prompts that nobody asks for, until ok.
+// flood stores other prompts on a pod until ok.
 func flood(t testing.TB, ix *kvindex.Indexer, r *rand.Rand, pod string, ok func() bool) {
 	t.Helper()
 	for n := 0; !ok(); n++ {
@@ -28,7 +28,7 @@ func flood(t testing.TB, ix *kvindex.Indexer, r *rand.Rand, pod string, ok func(
 	}
 }
 
-// source is what is told of a pod of one rank.
+// source returns a pod of one rank, and the rank.
 func source(t testing.TB, ix *kvindex.Indexer, pod string) (kvindex.PodInfo, kvindex.RankInfo) {
 	t.Helper()
 	for _, p := range ix.Pods(nil) {
@@ -40,8 +40,7 @@ func source(t testing.TB, ix *kvindex.Indexer, pod string) (kvindex.PodInfo, kvi
 	return kvindex.PodInfo{}, kvindex.RankInfo{}
 }
 
-// TestEvicted: a rank of which blocks were given up says so everywhere, until it is
-// cleared.
+// TestEvicted: a rank with evicted blocks reports so everywhere, until it is cleared.
 func TestEvicted(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	ix := open(t, kvindex.WithMemory(index.MinMemory))
@@ -67,8 +66,8 @@ func TestEvicted(t *testing.T) {
 	if u := ix.Stats().Index; u.Evicted == 0 || u.Total > u.Budget || u.Budget != index.MinMemory {
 		t.Errorf("usage: %+v", u)
 	}
-	// A score that counts a block says it, for the pod and for its rank, also if other
-	// ranks have lost nothing.
+	// A score that counts a block reports the eviction for the pod and for its rank, even if other
+	// ranks lost nothing.
 	ingest(t, ix, "a", again.Stored(0, 4))
 	must(t, ix.Ingest("a", "m", fakeengine.Payload(1, 1, again.Stored(0, 4))))
 	ingest(t, ix, "c", again.Stored(0, 4))
@@ -93,7 +92,7 @@ func TestEvicted(t *testing.T) {
 	want("a", 0, kvindex.StateLive, true)
 }
 
-// lister is an index that says of the ranks of a pod that blocks were given up.
+// lister is an index that reports evictions for the ranks of a pod.
 type lister struct {
 	inmemory.Memory
 	pod string
@@ -117,7 +116,7 @@ func (l lister) Match(ctx context.Context, q *index.Query, m *index.Matches) err
 	return err
 }
 
-// TestEvictedIsPartialAtBest: what was given up makes no state better than it is.
+// An eviction makes no state better.
 func TestEvictedIsPartialAtBest(t *testing.T) {
 	m := memory(t)
 	ix := open(t, kvindex.WithIndex(lister{m, "a"}), kvindex.WithKeepOnLoss())
@@ -133,10 +132,11 @@ func TestEvictedIsPartialAtBest(t *testing.T) {
 	}
 }
 
-// small opens an Indexer over an index with room for so many sources, which the caller may change.
+// small opens an Indexer over an index with room for so many sources; the caller may change the
+// room.
 func small(t *testing.T, room int, opts ...kvindex.Option) (*kvindex.Indexer, *int) {
 	t.Helper()
-	m := &altered{Memory: memory(t)}
+	m := &alteredIndex{Memory: memory(t)}
 	m.before = func(_ context.Context, call string, src index.Source) error {
 		sources := m.Describe(nil)
 		if call != "Apply" || len(sources) < room || slices.ContainsFunc(sources, func(s index.SourceInfo) bool { return s.Source == src }) {
@@ -147,8 +147,8 @@ func small(t *testing.T, room int, opts ...kvindex.Option) (*kvindex.Indexer, *i
 	return open(t, append(opts, kvindex.WithIndex(m))...), &room
 }
 
-// TestNoRoom: messages for a rank that the index has no room for are errors, counted
-// and lost for that rank alone. When there is room, its next message is applied.
+// TestNoRoom: messages for a rank without room in the index are errors, counted and lost for that
+// rank alone. Once there is room, its next message is applied.
 func TestNoRoom(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	for _, numbered := range []bool{true, false} {
@@ -156,7 +156,7 @@ func TestNoRoom(t *testing.T) {
 			var losses []kvindex.Loss
 			ix, room := small(t, 1, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, l) }}))
 			next := uint64(0)
-			// say has the stream of pod a bring a message of a rank.
+			// say sends a message of a rank over the stream of pod a.
 			say := func(rank int, evs ...fakeengine.Event) (kvindex.Receipt, error) {
 				m := message("s", next, float64(next+1), rank, evs...)
 				next++
@@ -177,7 +177,7 @@ func TestNoRoom(t *testing.T) {
 					t.Fatalf("losses %+v", losses)
 				}
 			}
-			// Nobody else has lost anything.
+			// No other rank has lost anything.
 			if r, err := say(0, p.Stored(2, 4)); err != nil || r != (kvindex.Receipt{Applied: true}) {
 				t.Fatalf("another rank: %+v, %v", r, err)
 			}
@@ -204,7 +204,7 @@ func TestNoRoom(t *testing.T) {
 			if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: fakeengine.NewPrompt(9, 16, 1).Tokens}, "a"); e.Cause != "lost" || e.Detail != "full" || !strings.Contains(e.Why, "WithMemory") {
 				t.Errorf("%v", e)
 			}
-			// It can lose no more than that, and be removed.
+			// The rank can only be marked lost, or be removed.
 			if err := ix.MarkLost("a", 1); err != nil {
 				t.Error(err)
 			}
@@ -222,7 +222,7 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
-// TestNoRoomForTheFirst: what a rank has lost is not forgotten, whatever comes first.
+// A rank's losses are kept, whatever message comes first.
 func TestNoRoomForTheFirst(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	ix, _ := small(t, 1)
@@ -230,10 +230,10 @@ func TestNoRoomForTheFirst(t *testing.T) {
 	other.Pod = "b"
 	brings(other)(t, ix)
 	for _, m := range []kvindex.Message{
-		message("s", 0, 1, 0, p.Stored(0, 1)),           // the first of its engine
-		hold(message("s", 1, 2, 0, p.Stored(1, 2))),     // no gap that the engine is asked about
-		replayed(message("s", 2, 3, 0, p.Stored(2, 3))), // by a replay
-		message("s", 0, 9, 0, p.Stored(0, 2)),           // the engine restarted
+		message("s", 0, 1, 0, p.Stored(0, 1)),       // the engine's first
+		hold(message("s", 1, 2, 0, p.Stored(1, 2))), // no gap to query the engine about
+		replayed(message("s", 2, 3, 0, p.Stored(2, 3))),
+		message("s", 0, 9, 0, p.Stored(0, 2)), // the engine restarted
 	} {
 		if r, err := ix.IngestMessage(m); !errors.Is(err, kvindex.ErrFull) || !r.NoRoom || r.Held {
 			t.Fatalf("message %d: %+v, %v", m.Seq, r, err)
@@ -250,8 +250,8 @@ func TestNoRoomForTheFirst(t *testing.T) {
 	)
 }
 
-// TestManyPods: pods for which there is no room in an index of the least memory are
-// told of, and those that are there go on. Others can come when they have gone.
+// TestManyPods: pods without room in the smallest index are reported, and the others go on. New
+// pods have room once old ones are removed.
 func TestManyPods(t *testing.T) {
 	ix := open(t, kvindex.WithMemory(index.MinMemory))
 	p := fakeengine.NewPrompt(1, 16, 4)
@@ -290,7 +290,7 @@ func TestManyPods(t *testing.T) {
 	}
 }
 
-// TestLongNames: names that the Indexer would keep have a greatest length.
+// TestLongNames: the names that an Indexer keeps have a maximum length.
 func TestLongNames(t *testing.T) {
 	long := strings.Repeat("x", kvindex.MaxName+1)
 	fits := long[1:]
@@ -308,7 +308,7 @@ func TestLongNames(t *testing.T) {
 			t.Errorf("%s: %v", c.what, err)
 		}
 	}
-	// Stores of an adapter with a long name are applied, but nobody finds it by its name.
+	// Stores of an adapter with too long a name are applied, but the name does not find them.
 	for n, name := range []string{fits, long} {
 		s := p.Stored(0, 1)
 		s.Adapter = name
@@ -323,31 +323,30 @@ func TestLongNames(t *testing.T) {
 	}
 }
 
-// nothing is an index that keeps nothing.
-type nothing struct{}
+// emptyIndex is an index that keeps nothing.
+type emptyIndex struct{}
 
-func (nothing) Seed() [16]byte { return testSeed }
+func (emptyIndex) Seed() [16]byte { return testSeed }
 
-func (nothing) Apply(_ context.Context, _ index.Source, cur index.Cursor, _ []index.Change) (index.Applied, error) {
+func (emptyIndex) Apply(_ context.Context, _ index.Source, cur index.Cursor, _ []index.Change) (index.Applied, error) {
 	return index.Applied{Cursor: cur}, nil
 }
 
-func (nothing) Cursor(context.Context, index.Source, string) (index.Cursor, error) {
+func (emptyIndex) Cursor(context.Context, index.Source, string) (index.Cursor, error) {
 	return index.Cursor{}, nil
 }
 
-func (nothing) Match(_ context.Context, _ *index.Query, m *index.Matches) error {
+func (emptyIndex) Match(_ context.Context, _ *index.Query, m *index.Matches) error {
 	m.Reset()
 	return nil
 }
 
-func (nothing) Remove(context.Context, string) error { return nil }
+func (emptyIndex) Remove(context.Context, string) error { return nil }
 
-func (nothing) Close() error { return nil }
+func (emptyIndex) Close() error { return nil }
 
-// BenchmarkHeapBeside reports the live heap of what an Indexer keeps beside the index:
-// for each of 10,000 pods of one rank, for each stream, further rank and adapter, and for
-// each pod that a Candidates has.
+// BenchmarkHeapBeside reports an Indexer's live heap without the index: for each of 10,000 pods of
+// one rank; for each stream, further rank and adapter; and for each pod of a Candidates.
 func BenchmarkHeapBeside(b *testing.B) {
 	const pods = 10_000
 	name := func(n int) string { return fmt.Sprintf("10.0.%d.%d:8000", n/256, n%256) }
@@ -366,11 +365,11 @@ func BenchmarkHeapBeside(b *testing.B) {
 		for n := range pods {
 			f(name(n))
 		}
-		score(b, ix, kvindex.Request{Tokens: []uint32{1, 2}, Top: 1}) // which all pods are candidates of
+		score(b, ix, kvindex.Request{Tokens: []uint32{1, 2}, Top: 1}) // all pods are its candidates
 	}
 	for _, c := range []struct {
 		name          string
-		each          int // of what is made of a pod
+		each          int // for each pod
 		before, after func(ix *kvindex.Indexer, pod string)
 	}{
 		{"pod", 1, nil, func(ix *kvindex.Indexer, pod string) { ingest(b, ix, pod, fakeengine.NewPrompt(1, 16, 1).Stored(0, 1)) }},
@@ -393,7 +392,7 @@ func BenchmarkHeapBeside(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			for b.Loop() {
-				ix := open(b, kvindex.WithIndex(nothing{}))
+				ix := open(b, kvindex.WithIndex(emptyIndex{}))
 				if c.before != nil {
 					of(ix, func(pod string) { c.before(ix, pod) })
 				}
@@ -420,13 +419,13 @@ func BenchmarkHeapBeside(b *testing.B) {
 	b.Run("stream/full", func(b *testing.B) {
 		for b.Loop() {
 			const streams, messages = 200, 3000
-			ix := open(b, kvindex.WithIndex(nothing{}))
+			ix := open(b, kvindex.WithIndex(emptyIndex{}))
 			for n := range streams {
 				say(ix, name(n), "s", 0, 0)
 			}
 			before := liveHeap()
 			for n := range streams {
-				for seq := range uint64(2 * messages) { // of an engine that restarts
+				for seq := range uint64(2 * messages) { // from an engine that restarts
 					say(ix, name(n), "s", seq%messages, 0)
 				}
 			}

@@ -16,7 +16,7 @@ import (
 	"github.com/kvindex/kvindex/internal/sharedindex"
 )
 
-// listings is a random history: one Indexer hears engines, and others read.
+// listings is a random history of one Indexer that receives events, and of readers.
 type listings struct {
 	*testing.T
 	r       *rand.Rand
@@ -26,10 +26,10 @@ type listings struct {
 
 	next    map[string]uint64 // by pod, model and stream: the next sequence number
 	epoch   map[string]float64
-	prompts []kvindex.Request // that were stored, or asked for
+	prompts []kvindex.Request // prompts that were stored or scored
 }
 
-// listedProfile tells of pods what their events do not.
+// listedProfile has the facts of pods that their events lack.
 func listedProfile(pod, _ string) kvindex.Profile {
 	switch pod {
 	case "b":
@@ -49,7 +49,7 @@ func newListings(t *testing.T, seed uint64, keep, removes bool, fired map[string
 		if removes {
 			return kvindex.WithIndex(p)
 		}
-		return kvindex.WithIndex(unremoving{p, p, p})
+		return kvindex.WithIndex(plainProcess{p, p, p})
 	}
 	opts := []kvindex.Option{kvindex.WithProfile(listedProfile)}
 	if keep {
@@ -63,7 +63,7 @@ func newListings(t *testing.T, seed uint64, keep, removes bool, fired map[string
 
 func (s *listings) pick(from ...string) string { return from[s.r.IntN(len(from))] }
 
-// prompt returns a new prompt, or one that goes on with another.
+// prompt returns a new prompt or prolongs another.
 func (s *listings) prompt() kvindex.Request {
 	q := kvindex.Request{Adapter: s.pick("", "", "", "lora", "other", "7"), Salt: s.pick("", "", "", "salt")}
 	if len(s.prompts) == 8 {
@@ -81,7 +81,7 @@ func (s *listings) prompt() kvindex.Request {
 	return q
 }
 
-// events are what an engine says of a prompt: it stored its first blocks, or removed some.
+// events store the first blocks of a prompt, or remove some.
 func (s *listings) events(pod string) []fakeengine.Event {
 	if s.r.IntN(25) == 0 {
 		return []fakeengine.Event{fakeengine.Cleared{}}
@@ -125,7 +125,7 @@ func (s *listings) events(pod string) []fakeengine.Event {
 	return evs
 }
 
-// step has the writer hear something.
+// step sends the writer something.
 func (s *listings) step() {
 	pod, model := s.pick("a", "b", "c", "d", "e"), s.pick("m", "m", "n")
 	rank := s.r.IntN(3)
@@ -201,7 +201,7 @@ func (s *listings) must(err error) {
 	}
 }
 
-// ask returns a request of some form.
+// ask returns a random request.
 func (s *listings) ask() kvindex.Request {
 	q := s.prompt()
 	q.Model, q.Ranks = s.pick("m", "m", "m", "n", "n", "x"), s.r.IntN(2) == 0
@@ -223,7 +223,7 @@ func (s *listings) ask() kvindex.Request {
 	return q
 }
 
-// listedOf is what a reader knows of pods.
+// listedOf selects the fields of pods that a reader has.
 func listedOf(pods []kvindex.PodInfo) (of []kvindex.PodInfo) {
 	for _, p := range pods {
 		info := kvindex.PodInfo{Pod: p.Pod, Model: p.Model, State: p.State, WantsFullReport: p.WantsFullReport, Profile: p.Profile, Adapters: p.Adapters}
@@ -235,7 +235,7 @@ func listedOf(pods []kvindex.PodInfo) (of []kvindex.PodInfo) {
 	return of
 }
 
-// check compares what readers say with what the writer does.
+// check compares the readers' answers with the writer's.
 func (s *listings) check() {
 	s.Helper()
 	pods := s.writer.Pods(nil)
@@ -243,7 +243,7 @@ func (s *listings) check() {
 	want := listedOf(pods)
 	stats := s.writer.Stats()
 	for i, reader := range s.readers {
-		if i == 0 { // the other one learns of pods from a score
+		if i == 0 { // the other one finds pods by scoring
 			s.compare(reader)
 		}
 		pods := reader.Pods(nil)
@@ -309,7 +309,7 @@ func (s *listings) compare(reader *kvindex.Indexer) {
 	}
 }
 
-// sameStates compares the states in an answer with ranks with those of Pods.
+// sameStates compares the states of an answer with ranks with those in Pods.
 func (s *listings) sameStates(q *kvindex.Request, pods []kvindex.PodScore) {
 	s.Helper()
 	for _, p := range pods {
@@ -328,8 +328,8 @@ func (s *listings) sameStates(q *kvindex.Request, pods []kvindex.PodScore) {
 	}
 }
 
-// TestReadersScoreAsTheWriter has Indexers that hear no engine answer as the one that does,
-// after each step of random histories.
+// TestReadersScoreAsTheWriter: Indexers without streams answer as the one with streams, after each
+// step of random histories.
 func TestReadersScoreAsTheWriter(t *testing.T) {
 	fired := make(map[string]int)
 	for seed := range uint64(choose(8, 24)) {

@@ -22,23 +22,23 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// sharing is a writer and a reader of one index.
-type sharing struct {
+// readerAndWriter are two Indexers of one index.
+type readerAndWriter struct {
 	*sharedIndex
 	w, r           *process
 	writer, reader *kvindex.Indexer
 	p              fakeengine.Prompt
 }
 
-func newSharing(t testing.TB, opts ...kvindex.Option) *sharing {
-	s := &sharing{sharedIndex: newShared(t), p: fakeengine.NewPrompt(1, 16, 4)}
+func newSharing(t testing.TB, opts ...kvindex.Option) *readerAndWriter {
+	s := &readerAndWriter{sharedIndex: newShared(t), p: fakeengine.NewPrompt(1, 16, 4)}
 	s.w, s.r = s.process(), s.process()
 	s.writer = open(t, kvindex.WithIndex(s.w))
 	s.reader = open(t, append(opts, kvindex.WithIndex(s.r))...)
 	return s
 }
 
-// shownPods is what an Indexer says of its pods: a/m=live[0=live].
+// shownPods shows the pods of an Indexer: a/m=live[0=live].
 func shownPods(ix *kvindex.Indexer) string {
 	var all []string
 	for _, p := range ix.Pods(nil) {
@@ -51,15 +51,15 @@ func shownPods(ix *kvindex.Indexer) string {
 	return strings.Join(all, " ")
 }
 
-func (s *sharing) reads(t *testing.T, want string) {
+func (s *readerAndWriter) reads(t *testing.T, want string) {
 	t.Helper()
 	if got := shownPods(s.reader); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
 
-// states returns what a score says: a=3/live.
-func (s *sharing) states(t *testing.T, r kvindex.Request) string {
+// states shows the pods of a score: a=3/live.
+func (s *readerAndWriter) states(t *testing.T, r kvindex.Request) string {
 	t.Helper()
 	r.Tokens = s.p.Tokens
 	var all []string
@@ -70,7 +70,7 @@ func (s *sharing) states(t *testing.T, r kvindex.Request) string {
 	return strings.Join(all, " ")
 }
 
-// Pods come and go as they are listed, and a pod that is heard is no listed one any more.
+// Pods appear and disappear with their rows. A pod with a stream of its own is no longer listed.
 func TestListedPods(t *testing.T) {
 	s := newSharing(t)
 	s.reads(t, "")
@@ -85,7 +85,7 @@ func TestListedPods(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 
-	// Nobody has said so for a while.
+	// The row of b is stale.
 	s.stale("b", true)
 	s.reads(t, "a/m=live[0=live] b/m=uncertain[2=uncertain] c/m=silent[]")
 	if got := s.states(t, kvindex.Request{Ranks: true}); got != "a/0=3/live b/2=2/uncertain c/0=0/silent" {
@@ -94,9 +94,9 @@ func TestListedPods(t *testing.T) {
 	s.stale("b", false)
 	s.reads(t, "a/m=live[0=live] b/m=live[2=live] c/m=silent[]")
 
-	// What transports and hosts say of pods that are heard is not for others.
+	// Reports about a pod with a stream stay in their process.
 	if err := s.reader.MarkLost("a", 0); err == nil {
-		t.Error("a loss of a pod that was not heard")
+		t.Error("MarkLost of a pod without a stream here succeeded")
 	}
 	for _, err := range []error{s.reader.Sink().StreamNote("a", "m", "default", events.NoteRestarted), s.reader.Sink().RemoveStream("a", "m", ""), s.reader.Sink().RemoveStream("c", "m", "s")} {
 		if err != nil {
@@ -105,29 +105,29 @@ func TestListedPods(t *testing.T) {
 	}
 	_ = s.reader.Sink().StreamNote("c", "m", "s", events.NoteClosed)
 	if at := s.reader.Sink().StreamNext("a", "m", "default"); at.Received {
-		t.Error("a stream that was not heard has a position")
+		t.Error("a stream without messages has a position")
 	}
 	s.reads(t, "a/m=live[0=live] b/m=live[2=live] c/m=silent[]")
 
-	// A stream that ended took its pod along.
+	// The pod of a closed stream is gone.
 	_ = s.writer.Sink().StreamNote("c", "m", "s", events.NoteClosed)
 	s.reads(t, "a/m=live[0=live] b/m=live[2=live]")
 	must(t, s.writer.Sink().RemoveStream("b", "m", ""))
 	s.reads(t, "a/m=live[0=live]")
 
-	// What is heard here counts, until it is not any more.
+	// The reader's own stream of a pod counts while it lasts.
 	_ = s.reader.Sink().StreamNote("a", "m", "s", events.NoteOpened)
 	s.reads(t, "a/m=silent[]")
 	said(t, s.writer, "b", 0, s.p.Stored(0, 1))
 	s.reads(t, "a/m=silent[] b/m=live[0=live]")
 	_ = s.reader.Sink().StreamNote("a", "m", "s", events.NoteClosed)
 	s.reads(t, "a/m=live[0=live] b/m=live[0=live]")
-	said(t, s.reader, "a", 0, s.p.Stored(0, 1)) // what another wrote is cleared only by a stream
+	said(t, s.reader, "a", 0, s.p.Stored(0, 1)) // only a stream clears the writer's blocks
 	s.reads(t, "a/m=live[0=live] b/m=live[0=live]")
 	s.stale("a", true)
 	s.reads(t, "a/m=live[0=live] b/m=live[0=live]")
 
-	// Who removes a listed pod removes it for all.
+	// A listed pod is removed for all processes.
 	must(t, s.reader.RemovePod("b"))
 	s.reads(t, "a/m=live[0=live]")
 	if got := s.states(t, kvindex.Request{Pods: []string{"b"}}); got != "b/0=0/unknown" {
@@ -139,13 +139,13 @@ func TestListedPods(t *testing.T) {
 	}
 }
 
-// A row that may not be true any more makes its entry uncertain.
+// A stale row makes its pod uncertain.
 func TestStaleRows(t *testing.T) {
 	s := newSharing(t)
 	said(t, s.writer, "a", 0, s.p.Stored(0, 3))
 	said(t, s.writer, "a", 1, s.p.Stored(0, 2))
 	s.reads(t, "a/m=live[0=live 1=live]")
-	s.r.set(func(p *process) { p.unlisted = errors.New("away") }) // so that rows alone say so
+	s.r.set(func(p *process) { p.unlisted = errors.New("away") }) // so that only rows report it
 	s.change(func(of map[index.Source]*sharedSource) { of[index.Source{Pod: "a", Model: "m", Rank: 1}].stale = true })
 	if got := s.states(t, kvindex.Request{Ranks: true}); got != "a/0=3/live a/1=2/uncertain" {
 		t.Error(got)
@@ -155,8 +155,8 @@ func TestStaleRows(t *testing.T) {
 	}
 }
 
-// TestNotesOfOthers: what cannot be read makes a pod uncertain, and what is beyond a bound is
-// not known.
+// TestNotesOfOthers: an unreadable note makes its pod uncertain, and a note beyond a bound is
+// ignored.
 func TestNotesOfOthers(t *testing.T) {
 	s := newSharing(t, kvindex.WithProfile(func(pod, _ string) kvindex.Profile {
 		switch pod {
@@ -188,7 +188,7 @@ func TestNotesOfOthers(t *testing.T) {
 	put("good", 1, 1, 2, 4, 1, 0)
 	put("half", 0, live...)
 	put("half", 1, 9)
-	put("lead", 3, 1, 2, 5, 0, 0) // the note of the pod is still to come
+	put("lead", 3, 1, 2, 5, 0, 0) // the pod's note comes later
 	put("refused", 0, live...)
 	put("silent", 0, live...)
 	put(strings.Repeat("n", kvindex.MaxName+1), 0, live...)
@@ -217,7 +217,7 @@ func TestNotesOfOthers(t *testing.T) {
 	}
 }
 
-// A pod may have the models that it may have, and no more, whoever tells of them.
+// The bound on the models of a pod counts those of all processes.
 func TestListedModels(t *testing.T) {
 	s := newSharing(t)
 	for n := range kvindex.MaxModels + 3 {
@@ -234,7 +234,7 @@ func TestListedModels(t *testing.T) {
 	}
 }
 
-// A listing that cannot be had is an error as long as none was.
+// A failing Listing is an error until one succeeds.
 func TestListingFails(t *testing.T) {
 	s := newSharing(t)
 	said(t, s.writer, "a", 0, s.p.Stored(0, 3))
@@ -261,7 +261,7 @@ func TestListingFails(t *testing.T) {
 	}
 }
 
-// TestToldOnce: others are told of changes, and not of messages.
+// TestToldOnce: notes are written for changes, not for messages.
 func TestToldOnce(t *testing.T) {
 	s := newSharing(t)
 	step := func(want int, what string, f func()) {
@@ -297,11 +297,11 @@ func TestToldOnce(t *testing.T) {
 	step(0, "a repeat", stream(28, 0, s.p.Stored(0, 1)))
 }
 
-// Every call of a backend that holds up the messages of a pod has a deadline.
+// Each backend call that delays a pod's messages has a deadline.
 func TestApplyTimeout(t *testing.T) {
 	full := errors.New("out of time")
 	calls := 0
-	w := &altered{Memory: memory(t), before: func(ctx context.Context, _ string, _ index.Source) error {
+	w := &alteredIndex{Memory: memory(t), before: func(ctx context.Context, _ string, _ index.Source) error {
 		calls++
 		if at, ok := ctx.Deadline(); !ok || time.Until(at) > kvindex.ApplyTimeout || time.Until(at) < kvindex.ApplyTimeout/2 {
 			t.Errorf("call %d: until %v, %t", calls, at, ok)
@@ -324,9 +324,9 @@ func TestApplyTimeout(t *testing.T) {
 	}
 }
 
-// TestScoreBesideAnApply: while the index hangs in an Apply for a model of a pod, no score and
-// no Explain waits for it: of whatever model of the pod, also where what other processes say
-// of the pod has just changed, or the pod becomes known by the score.
+// TestScoreBesideAnApply: while an Apply for a model of a pod hangs, no score and no Explain waits
+// for it. That holds for each model of the pod, after a change of its rows, and for a score that
+// registers the pod.
 func TestScoreBesideAnApply(t *testing.T) {
 	s := newSharing(t)
 	said(t, s.writer, "a", 0, s.p.Stored(0, 3))
@@ -337,7 +337,7 @@ func TestScoreBesideAnApply(t *testing.T) {
 		return p
 	}
 	held, entered := make(chan struct{}), make(chan struct{})
-	ix := open(t, kvindex.WithIndex(slowly{s.process(), func() { close(entered); <-held }}), kvindex.WithProfile(approximate), tokenizes("m"), tokenizes("m2"))
+	ix := open(t, kvindex.WithIndex(slowProcess{s.process(), func() { close(entered); <-held }}), kvindex.WithProfile(approximate), tokenizes("m"), tokenizes("m2"))
 	applied := make(chan error)
 	go func() { applied <- ix.Ingest("b", "m", fakeengine.Payload(1, 0, s.p.Stored(0, 2))) }()
 	<-entered
@@ -421,11 +421,11 @@ func TestScoreBesideAnApply(t *testing.T) {
 	}
 }
 
-// TestHeardWithItsMessage: whoever sees in Pods that a message came sees what it did too.
+// TestHeardWithItsMessage: if Pods counts a message, its blocks are visible too.
 func TestHeardWithItsMessage(t *testing.T) {
 	s := newSharing(t)
 	held, entered := make(chan struct{}), make(chan struct{})
-	ix := open(t, kvindex.WithIndex(slowly{s.process(), sync.OnceFunc(func() { close(entered); <-held })}))
+	ix := open(t, kvindex.WithIndex(slowProcess{s.process(), sync.OnceFunc(func() { close(entered); <-held })}))
 	applied := make(chan error)
 	go func() {
 		_, err := ix.IngestMessage(kvindex.Message{Pod: "b", Model: "m", Stream: "tcp", Payload: fakeengine.Payload(1, 0, s.p.Stored(0, 2))})
@@ -452,11 +452,11 @@ func TestHeardWithItsMessage(t *testing.T) {
 	}
 }
 
-// TestMessageBehindRemovePod: a message waits until RemovePod has removed the blocks, also if a
-// score has found meanwhile that nothing is known of the pod.
+// TestMessageBehindRemovePod: a message waits until RemovePod has removed the blocks, even if a
+// score meanwhile finds the pod empty.
 func TestMessageBehindRemovePod(t *testing.T) {
 	entered, held := make(chan struct{}), make(chan struct{})
-	r := &altered{Memory: memory(t), before: func(_ context.Context, call string, _ index.Source) error {
+	r := &alteredIndex{Memory: memory(t), before: func(_ context.Context, call string, _ index.Source) error {
 		if call == "Remove" {
 			close(entered)
 			<-held
@@ -471,7 +471,7 @@ func TestMessageBehindRemovePod(t *testing.T) {
 	}}
 	ix := open(t, kvindex.WithIndex(r), kvindex.WithProfile(func(_, model string) (p kvindex.Profile) {
 		if model == "refused" {
-			p.Approximate = &kvindex.Approximate{} // has no BlockTokens
+			p.Approximate = &kvindex.Approximate{} // without BlockTokens
 		}
 		return p
 	}))
@@ -489,25 +489,25 @@ func TestMessageBehindRemovePod(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for range 10_000 { // so that the message comes as far as it can
+	for range 10_000 { // lets the message proceed as far as it can
 		runtime.Gosched()
 	}
 	close(held)
 	all.Wait()
 }
 
-// slowly is a process of which an Apply takes its time.
-type slowly struct {
+// slowProcess is a process with a slow Apply.
+type slowProcess struct {
 	*process
 	wait func()
 }
 
-func (s slowly) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+func (s slowProcess) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
 	s.wait()
 	return s.process.Apply(ctx, src, cur, changes)
 }
 
-// Whatever is heard, listed, scored and removed at once, all is listed in the end.
+// Pods that are fed, listed, scored and removed concurrently are all listed in the end.
 func TestSharingAtOnce(t *testing.T) {
 	s := newSharing(t)
 	s.r.set(func(p *process) { p.stands = true })
@@ -548,14 +548,14 @@ func TestSharingAtOnce(t *testing.T) {
 	s.reads(t, shownPods(s.writer))
 }
 
-// seenLater is a sharedindex.Delay.
-type seenLater struct{ seen context.Context }
+// visibleLater is a sharedindex.Delay.
+type visibleLater struct{ seen context.Context }
 
-func (seenLater) Error() string           { return "not seen yet" }
-func (seenLater) Unwrap() error           { return sharedindex.ErrDelayed }
-func (d seenLater) Seen() context.Context { return d.seen }
+func (visibleLater) Error() string           { return "not seen yet" }
+func (visibleLater) Unwrap() error           { return sharedindex.ErrDelayed }
+func (d visibleLater) Seen() context.Context { return d.seen }
 
-// TestDelayEnds: a rank is live when others see what it said last, but not for what it said
+// TestDelayEnds: a rank is live once its last change is visible to others, but not by a change
 // before a message that was not applied.
 func TestDelayEnds(t *testing.T) {
 	s := newSharing(t)
@@ -563,7 +563,7 @@ func TestDelayEnds(t *testing.T) {
 	end := func(seq uint64) context.CancelFunc {
 		t.Helper()
 		ctx, cancel := context.WithCancel(t.Context())
-		s.w.set(func(p *process) { p.delay = seenLater{ctx} })
+		s.w.set(func(p *process) { p.delay = visibleLater{ctx} })
 		if r, err := s.writer.IngestMessage(at("s", seq, 0)); err != nil || !r.Applied {
 			t.Fatalf("%+v, %v", r, err)
 		}
@@ -593,7 +593,7 @@ func TestDelayEnds(t *testing.T) {
 	s.reads(t, live)
 }
 
-// What was applied and is not seen by others is applied, and makes the rank uncertain.
+// A message that is applied but not yet visible to others makes its rank uncertain.
 func TestApplyDelayed(t *testing.T) {
 	s := newSharing(t)
 	delay := func(is bool) {
@@ -651,8 +651,7 @@ func TestApplyDelayed(t *testing.T) {
 	s.reads(t, "a/m=live[0=live 1=live] b/m=uncertain[0=uncertain]")
 }
 
-// An index that could not be asked is told of: in the answer, in JSON, in Stats, by the hook
-// and by Explain.
+// An index that fails is reported: in the answer, in JSON, in Stats, by the hook and by Explain.
 func TestDegraded(t *testing.T) {
 	var scored kvindex.Scored
 	s := newSharing(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, of kvindex.Scored) { scored = of }}))
@@ -697,7 +696,7 @@ func TestDegraded(t *testing.T) {
 	}
 }
 
-// What a reader says why is what it can know.
+// A reader's reasons come from its rows alone.
 func TestExplainListed(t *testing.T) {
 	s := newSharing(t)
 	said(t, s.writer, "a", 0, s.p.Stored(0, 3), s.p.Removed(2))
@@ -727,7 +726,7 @@ func TestExplainListed(t *testing.T) {
 	}
 }
 
-// A request can be routed to a pod that holds nothing of it, because its form is told.
+// A request can be routed to a listed pod that holds none of it: its row has the block form.
 func TestRoutedToAListedPod(t *testing.T) {
 	s := newSharing(t)
 	said(t, s.writer, "a", 0, s.p.Stored(0, 1))
@@ -744,7 +743,7 @@ func TestRoutedToAListedPod(t *testing.T) {
 	}
 }
 
-// A snapshot has what was heard.
+// A reader's snapshot has the pods of its own streams.
 func TestSnapshotOfAReader(t *testing.T) {
 	s := newSharing(t)
 	lora := s.p.Stored(0, 3)
@@ -758,14 +757,13 @@ func TestSnapshotOfAReader(t *testing.T) {
 	again, err := kvindex.Restore(ctx, r)
 	must(t, err)
 	defer again.Close()
-	for _, p := range again.Pods(nil) { // that the index holds blocks of
+	for _, p := range again.Pods(nil) { // of which the index holds blocks
 		if p.State != kvindex.StateUncertain || len(p.Adapters) > 0 {
 			t.Errorf("%+v", p)
 		}
 	}
 }
 
-// FuzzNote has an Indexer read any note.
 func FuzzNote(f *testing.F) {
 	s := newSharing(f)
 	lora := s.p.Stored(0, 3)

@@ -13,37 +13,37 @@ import (
 	"github.com/kvindex/kvindex/internal/sharedindex"
 )
 
-// sharedIndex is what several processes share: an index in memory and a directory.
+// sharedIndex is shared by several processes: an index in memory and a directory.
 type sharedIndex struct {
 	memory inmemory.Memory
 
 	mu      sync.Mutex
 	sources map[index.Source]*sharedSource
-	owners  map[string]*process // of pods: the first that had something to say of one
+	owners  map[string]*process // by pod: the first process with news of it
 	version int                 // raised by each change of sources
 }
 
 type sharedSource struct {
-	feeders map[*process]bool // that have applied something of it
+	feeders map[*process]bool // processes that applied one of its batches
 	note    []byte
 	stale   bool
 }
 
-// process is a sharedIndex as one process has it.
+// process is the view that one process has of a sharedIndex.
 type process struct {
-	inmemory.Memory // but for the methods below
-	shared          *sharedIndex
+	inmemory.Memory
+	shared *sharedIndex
 
 	mu       sync.Mutex
 	listing  *sharedindex.Listing
 	version  int // of listing
 	fail     error
-	delay    error // of an Apply that is done
+	delay    error // error of a completed Apply
 	degraded error
-	unlisted error // of Listing
+	unlisted error // error of Listing
 	told     []string
 	asked    int  // calls of Listing
-	stands   bool // by: another process has each pod
+	stands   bool // each pod has another process
 }
 
 func newShared(t testing.TB) *sharedIndex {
@@ -64,7 +64,7 @@ func (s *sharedIndex) source(src index.Source) *sharedSource {
 	return s.sources[src]
 }
 
-// owns reports whether a process is the one to tell of a pod. mu is held.
+// owns reports whether a process writes the row of a pod. mu is held.
 func (s *sharedIndex) owns(p *process, pod string) bool {
 	if s.owners[pod] == nil {
 		s.owners[pod] = p
@@ -80,7 +80,7 @@ func (s *sharedIndex) change(f func(sources map[index.Source]*sharedSource)) {
 	s.version++
 }
 
-// stale says whether the writer of a pod is away.
+// stale sets whether the writer of a pod is away.
 func (s *sharedIndex) stale(pod string, is bool) {
 	s.change(func(sources map[index.Source]*sharedSource) {
 		for src, of := range sources {
@@ -152,7 +152,6 @@ func (p *process) RemoveSource(ctx context.Context, src index.Source) error {
 	return p.Memory.RemoveSource(ctx, src)
 }
 
-// Describe describes what the process feeds.
 func (p *process) Describe(dst []index.SourceInfo) []index.SourceInfo {
 	p.shared.mu.Lock()
 	defer p.shared.mu.Unlock()
@@ -203,21 +202,21 @@ func (p *process) Listing(ctx context.Context) (*sharedindex.Listing, error) {
 	return l, nil
 }
 
-// set changes how the process fares.
+// set changes the state of a process.
 func (p *process) set(f func(p *process)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f(p)
 }
 
-// tells returns how many notes were told since the last call.
+// tells returns the number of notes since the last call.
 func (p *process) tells() (n int) {
 	p.set(func(p *process) { n, p.told = len(p.told), nil })
 	return n
 }
 
-// unremoving is a process without RemoveSource, and without what tells more of blocks.
-type unremoving struct {
+// plainProcess is a process without RemoveSource and the optional methods about blocks.
+type plainProcess struct {
 	index.Index
 	sharedindex.Directory
 	index.Describer

@@ -63,7 +63,7 @@ func TestOptions(t *testing.T) {
 		}
 	}
 
-	// A backend that was given stays open, and its seed is used.
+	// A passed backend is not closed, and its seed is used.
 	ix := open(t, kvindex.WithIndex(m))
 	p := fakeengine.NewPrompt(1, 16, 2)
 	ingest(t, ix, "a", p.Stored(0, 2))
@@ -124,8 +124,8 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// TestProfilesAreAskedOnce: WithProfile's function is asked once for each pod and model,
-// also if what it says is refused. Nobody is made known by that.
+// TestProfilesAreAskedOnce: WithProfile's function is called once for each pod and model, even if
+// its result is invalid. The call registers no pod.
 func TestProfilesAreAskedOnce(t *testing.T) {
 	asked := make(map[string]int)
 	ix := open(t, kvindex.WithProfile(func(pod, model string) kvindex.Profile {
@@ -169,20 +169,20 @@ func TestProfilesAreAskedOnce(t *testing.T) {
 	none("a stream that has come and gone")
 	_ = ix.Ingest("a", "grain", refused)
 	if asked["a grain"] != 1 || asked["a draft"] != 1 {
-		t.Errorf("asked %v", asked)
+		t.Errorf("profiles of %v", asked)
 	}
 
-	// What the Grain divides is taken.
+	// A divisor of the Grain is accepted.
 	for _, model := range []string{"grain", "fine"} {
 		if err := ix.Ingest("a", model, fakeengine.Payload(1, 0, large.Stored(0, 1))); err != nil {
 			t.Error(err)
 		}
 	}
 	if s := ix.Stats(); asked["a grain"] != 1 || s.Pods != 1 || s.Models != 2 {
-		t.Errorf("asked %v, %+v", asked, s)
+		t.Errorf("profiles of %v, %+v", asked, s)
 	}
 
-	// No more is kept than models that a pod may have, and nothing of a pod that has gone.
+	// No more profiles are kept than a pod may have models, and none of a removed pod.
 	count := func() (n int) {
 		for i := range 2 * kvindex.MaxModels {
 			if ix.Ingest("a", fmt.Sprint("bad", i), refused) == nil {
@@ -193,18 +193,17 @@ func TestProfilesAreAskedOnce(t *testing.T) {
 		return n
 	}
 	if n := count(); n != kvindex.MaxModels-3 {
-		t.Errorf("asked for %d models more", n)
+		t.Errorf("%d further calls", n)
 	}
 	must(t, ix.RemovePod("a"))
 	none("removed")
 	if n := count(); n != kvindex.MaxModels-3+kvindex.MaxModels {
-		t.Errorf("asked %d times", n)
+		t.Errorf("%d calls", n)
 	}
 }
 
-// SGLang stores and removes a block once for each of the namespaces that its
-// events hide, so its profile counts; a guarded view takes the second for a
-// report.
+// SGLang stores and removes a block once for each namespace, which its events omit, so its profile
+// counts copies; a guarded view takes the second store for a report.
 func TestSGLangCounts(t *testing.T) {
 	for _, c := range []struct {
 		profile kvindex.Profile

@@ -20,20 +20,21 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// fails is a tokenizer that has one error for all texts.
-type fails struct{ err error }
+// errTokenizer is a tokenizer that fails for all texts.
+type errTokenizer struct{ err error }
 
-func (f fails) Encode(context.Context, []uint32, string, bool) ([]uint32, error) { return nil, f.err }
+func (f errTokenizer) Encode(context.Context, []uint32, string, bool) ([]uint32, error) {
+	return nil, f.err
+}
 
-// TestMistakes has what each mistake in a request, or in the wiring that a request
-// meets, is told: its cause and its cure, by the error or by Answer.Unknown. Each is
-// counted by its outcome and told to the hook.
+// TestMistakes checks the report of each mistake in a request or in its setup: the error or
+// Answer.Unknown names cause and cure, and the outcome is counted and passed to the hook.
 func TestMistakes(t *testing.T) {
 	var told []kvindex.Scored
 	template, err := chat.New(turns+`{% if tools %}{{ raise_exception("no tools here") }}{% endif %}`, nil, chat.Options{})
 	must(t, err)
 	missing := fmt.Errorf("no folder of it: %w", fs.ErrNotExist)
-	with := ctx // of the score
+	with := ctx
 	ix := open(t,
 		kvindex.WithHooks(kvindex.Hooks{Scored: func(got context.Context, s kvindex.Scored) {
 			if got != with {
@@ -45,17 +46,17 @@ func TestMistakes(t *testing.T) {
 		kvindex.WithModels(func(_ context.Context, model string) (kvindex.Model, error) {
 			switch model {
 			case "busy":
-				return kvindex.Model{Tokenizer: fails{fmt.Errorf("the pool: %w", tokenize.ErrBusy)}}, nil
+				return kvindex.Model{Tokenizer: errTokenizer{fmt.Errorf("the pool: %w", tokenize.ErrBusy)}}, nil
 			case "slow":
-				return kvindex.Model{Tokenizer: fails{context.DeadlineExceeded}}, nil
+				return kvindex.Model{Tokenizer: errTokenizer{context.DeadlineExceeded}}, nil
 			case "short":
-				return kvindex.Model{Tokenizer: fails{tokenize.ErrTextTooLong}}, nil
+				return kvindex.Model{Tokenizer: errTokenizer{tokenize.ErrTextTooLong}}, nil
 			case "wordpiece":
-				return kvindex.Model{Tokenizer: fails{tokenize.ErrUnsupported}}, nil
+				return kvindex.Model{Tokenizer: errTokenizer{tokenize.ErrUnsupported}}, nil
 			case "program":
 				return kvindex.Model{Tokenizer: words{}, ChatErr: fmt.Errorf("it is rendered otherwise: %w", chat.ErrUnsupported)}, nil
 			case "lazy":
-				return kvindex.Model{Tokenizer: fails{missing}, ChatErr: missing}, nil
+				return kvindex.Model{Tokenizer: errTokenizer{missing}, ChatErr: missing}, nil
 			case "plain":
 				return kvindex.Model{Tokenizer: words{}}, nil
 			case "elsewhere", "m-nobody":
@@ -77,9 +78,9 @@ func TestMistakes(t *testing.T) {
 	cancel()
 	for _, c := range []struct {
 		outcome string
-		is      error // the error's, or Answer.Unknown's
+		is      error // of the error, or of Answer.Unknown
 		unknown bool
-		says    string // in this order, by |
+		says    string // in this order, separated by |
 		r       kvindex.Request
 	}{
 		{"scored", nil, false, "", kvindex.Request{Model: "m", Tokens: p.Tokens}},
@@ -132,11 +133,11 @@ func TestMistakes(t *testing.T) {
 		for _, word := range strings.Split(c.says, "|") {
 			_, behind, ok := strings.Cut(rest, word)
 			if rest = behind; !ok {
-				t.Errorf("%s: nothing of %q in %q", what, word, fmt.Sprint(said))
+				t.Errorf("%s: %q is missing in %q", what, word, fmt.Sprint(said))
 			}
 		}
 		if len(told) != 1 || told[0].Outcome != c.outcome || !errors.Is(told[0].Err, err) || told[0].PromptTokens != a.PromptTokens {
-			t.Errorf("%s: the hook was told %+v", what, told)
+			t.Errorf("%s: the hook received %+v", what, told)
 		}
 		now := ix.Stats().Scores
 		if before.Outcomes[c.outcome]++; !maps.Equal(now.Outcomes, before.Outcomes) {
@@ -148,7 +149,7 @@ func TestMistakes(t *testing.T) {
 	}
 	with = ctx
 	if _, err := ix.Score(ctx, "hello", "slow", nil); !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "adapter") {
-		t.Errorf("what is cut off says of names: %v", err)
+		t.Errorf("the error of a cut body is about names: %v", err)
 	}
 	err = ix.Ingest("pod", "m", []byte(`{"events": []}`))
 	if !errors.Is(err, kvindex.ErrMalformed) || !strings.Contains(err.Error(), "looks like JSON: a batch is MessagePack") {
@@ -156,7 +157,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// What is not told by any pod is unknown only if some pod could have told it.
+// A name without events is unknown only if some pod could have published it.
 func TestUnknownNames(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 2)
@@ -190,19 +191,19 @@ func TestUnknownNames(t *testing.T) {
 	see("somebody told of it", kvindex.Request{Candidates: c, Adapter: "sql"}, nil)
 	see("... and not the pods asked", kvindex.Request{Model: "m", Pods: []string{"z"}, Adapter: "sql"}, nil)
 
-	// Without a tokenizer and without pods, a name may still be an adapter's.
+	// Without a tokenizer and pods, a name may still be an adapter's.
 	err := open(t).ScoreRequest(ctx, &kvindex.Request{Model: "sql", Prompt: "x"}, new(kvindex.Answer))
 	if !errors.Is(err, kvindex.ErrNoTokenizer) || !strings.Contains(err.Error(), "an adapter that no event has named yet: set Model to the base model") {
 		t.Errorf("no tokenizer: %v", err)
 	}
 }
 
-// What somebody holds is known, though an Indexer was told of less than its index.
+// A name is known if a pod holds its blocks, even if the Indexer has no record of the pod.
 func TestAnOldIndexIsKnown(t *testing.T) {
 	m := memory(t)
 	p := fakeengine.NewPrompt(1, 16, 2)
 	ingest(t, open(t, kvindex.WithIndex(m)), "a", p.Stored(0, 2))
-	ix := open(t, kvindex.WithIndex(struct{ index.Index }{m})) // which describes nothing
+	ix := open(t, kvindex.WithIndex(struct{ index.Index }{m})) // without Describe
 	must(t, ix.Ingest("b", "other", fakeengine.Payload(1, 0, p.Stored(0, 1))))
 	for _, c := range []struct {
 		tokens int
@@ -217,8 +218,7 @@ func TestAnOldIndexIsKnown(t *testing.T) {
 	}
 }
 
-// No score is lost or counted twice, however many there are at once and however
-// long their prompts.
+// Each score is counted once, however many run at once and however long their prompts.
 func TestScoresAreCounted(t *testing.T) {
 	var tally kvindex.Tally
 	var all sync.WaitGroup
@@ -270,7 +270,7 @@ func TestScoresAreCounted(t *testing.T) {
 	}
 }
 
-// sleepy takes a second for all but its tokens.
+// sleepy takes a second for everything but the tokens.
 type sleepy struct{}
 
 func (sleepy) Encode(_ context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
@@ -278,7 +278,7 @@ func (sleepy) Encode(_ context.Context, dst []uint32, text string, special bool)
 	return words{}.Encode(ctx, dst, text, special)
 }
 
-// The hook is told where the time went, and may score.
+// The hook receives the durations, and may score.
 func TestScoredHook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		template, err := chat.New(turns, nil, chat.Options{})
@@ -311,12 +311,12 @@ func TestScoredHook(t *testing.T) {
 		score(t, ix, kvindex.Request{Tokens: bytesOf("tokens")})
 		tokens := kvindex.Scored{Outcome: "scored", Model: "m", PromptTokens: 6}
 		want := []kvindex.Scored{
-			tokens, tokens, // the second by the hook
+			tokens, tokens, // the second one by the hook
 			{Model: "m", Adapter: "tuned", Outcome: "scored", PromptTokens: len(text), CachedTokens: 32, PredictedTokens: 32, Tokenize: 4 * time.Second},
 			tokens,
 		}
 		if !slices.Equal(told, want) {
-			t.Errorf("told %+v\nwant %+v", told, want)
+			t.Errorf("the hook received %+v\nwant %+v", told, want)
 		}
 	})
 }

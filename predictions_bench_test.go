@@ -11,7 +11,7 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
-// Prompts of the benchmarks of predictions have 512 units of 16 tokens.
+// Benchmarks of predictions use prompts of 512 units of 16 tokens.
 const (
 	sentUnits  = 512
 	sentTokens = sentUnits * 16
@@ -19,7 +19,7 @@ const (
 	sentLive   = 1000
 )
 
-// A sentWorld is an Indexer with 1,000 live predictions over 64 pods, and one without.
+// sentWorld is an Indexer with 1,000 live predictions over 64 pods, and one without.
 type sentWorld struct {
 	*rand.Rand
 	pods   []string
@@ -27,11 +27,11 @@ type sentWorld struct {
 	none   *kvindex.Indexer
 	sent   [][]uint32 // the prompts that were sent, each to so many pods:
 	copies int
-	common []uint32 // how they all begin
+	common []uint32 // their common beginning
 }
 
-// newSentWorld sends each prompt to so many pods. All prompts begin with so many common units,
-// of which all pods hold the first so many.
+// newSentWorld routes each prompt to siblings pods. All prompts begin with common equal units; all
+// pods hold the first held of these.
 func newSentWorld(b *testing.B, siblings, common, held int) *sentWorld {
 	w := &sentWorld{Rand: rand.New(rand.NewPCG(1, 2)), copies: siblings}
 	w.common = randomTokens(w.Rand, common*16)
@@ -73,7 +73,7 @@ func (w *sentWorld) send(b *testing.B, ix *kvindex.Indexer) (tickets []kvindex.T
 	return tickets
 }
 
-// like returns a prompt that begins with tokens and goes on with others.
+// like returns a prompt that begins with tokens.
 func (w *sentWorld) like(tokens []uint32) []uint32 {
 	return append(tokens[:len(tokens):len(tokens)], randomTokens(w.Rand, sentTokens-len(tokens))...)
 }
@@ -94,9 +94,9 @@ func (c *client) send(b *testing.B, tokens []uint32, pod string) kvindex.Ticket 
 	return t
 }
 
-// A pairOf has the times of two things that are measured by turns. It reports the median of
-// each, and that of the last as a part of the first.
-type pairOf []*timed
+// pairOf has the times of two alternating operations. It reports both medians, and the last one's
+// ratio to the first.
+type pairOf []*timing
 
 func (t pairOf) report(b *testing.B) {
 	last, first := t[len(t)-1].median(), t[0].median()
@@ -105,8 +105,8 @@ func (t pairOf) report(b *testing.B) {
 	b.ReportMetric(last/first, "of-base")
 }
 
-// BenchmarkScorePredicted scores prompts of 512 blocks of token ids for 64 pods with 1,000
-// live predictions, by turns with the same prompts in an Indexer without.
+// BenchmarkScorePredicted scores prompts of 512 blocks of token ids for 64 pods, alternating
+// between an Indexer with 1,000 live predictions and one without.
 func BenchmarkScorePredicted(b *testing.B) {
 	for _, c := range []struct {
 		name                   string
@@ -132,12 +132,12 @@ func BenchmarkScorePredicted(b *testing.B) {
 				least   int // predicted tokens
 			}{{"fresh", fresh, 0}, {"half", half, sentTokens / 2}, {"all", w.sent, sentTokens - 16}} {
 				b.Run(of.name, func(b *testing.B) {
-					t := pairOf{newTimed(), newTimed()}
+					t := pairOf{newTiming(), newTiming()}
 					at := 0
 					b.ReportAllocs()
 					for b.Loop() {
 						tokens := of.prompts[at%len(of.prompts)]
-						// Who comes second finds the prompt in the processor's cache.
+						// The second one finds the prompt in the processor's cache.
 						for i := range t {
 							i = (i + at) % len(t)
 							c := []*client{none, with}[i]
@@ -155,9 +155,9 @@ func BenchmarkScorePredicted(b *testing.B) {
 	}
 }
 
-// BenchmarkRouted scores fresh prompts of 512 blocks for 64 pods, by turns with the same, Routed
-// and Abandon: "routed-ns" is what these two take, "of-base" that as a part of a score. The
-// allocations are theirs, because scores have none.
+// BenchmarkRouted alternates scores of new prompts of 512 blocks for 64 pods with the same, Routed
+// and Abandon: "routed-ns" is the time of these two, "of-base" its ratio to a score's. They make
+// all allocations, as scores make none.
 func BenchmarkRouted(b *testing.B) {
 	w := newSentWorld(b, 1, 0, 0)
 	prompts := make([][]uint32, 500)
@@ -169,7 +169,7 @@ func BenchmarkRouted(b *testing.B) {
 		ix   *kvindex.Indexer
 	}{{"none-live", w.none}, {"live=1000", w.with}} {
 		b.Run(c.name, func(b *testing.B) {
-			score, routed := newTimed(), newTimed()
+			score, routed := newTiming(), newTiming()
 			of := w.client(c.ix)
 			at := 0
 			b.ReportAllocs()
@@ -189,18 +189,18 @@ func BenchmarkRouted(b *testing.B) {
 	}
 }
 
-// BenchmarkIngestPredicted ingests fresh messages, the last blocks of prompts of 512, by turns
-// 32 while 1,000 predictions live over 64 pods, and 32 in the same Indexer while none do. A
-// message of "none" completes no prediction, each of "one" completes one.
+// BenchmarkIngestPredicted ingests new messages, the last blocks of prompts of 512: 32 while 1,000
+// predictions live over 64 pods, and 32 in the same Indexer without any, in turn. Each message of
+// "one" completes a prediction, none of "none" does.
 func BenchmarkIngestPredicted(b *testing.B) {
 	for _, blocks := range []int{8, sentUnits} {
 		for _, completes := range []string{"none", "one"} {
 			b.Run(fmt.Sprintf("blocks=%d/completes=%s", blocks, completes), func(b *testing.B) {
 				w := newSentWorld(b, 1, 0, 0)
 				var tickets []kvindex.Ticket
-				t := pairOf{newTimed(), newTimed()}
+				t := pairOf{newTiming(), newTiming()}
 				for at := 0; b.Loop(); at++ {
-					if at%1024 == 0 && at > 0 { // the index stays small
+					if at%1024 == 0 && at > 0 { // keeps the index small
 						w, tickets = newSentWorld(b, 1, 0, 0), nil
 					}
 					ix, live := w.none, at/32%2
@@ -237,8 +237,8 @@ func BenchmarkIngestPredicted(b *testing.B) {
 	}
 }
 
-// BenchmarkPredictionHeap reports the live heap of 1,000 predictions of prompts of 512 units
-// over 64 pods, for each block of each prompt, all included.
+// BenchmarkPredictionHeap reports all live heap of 1,000 predictions of prompts of 512 units over
+// 64 pods, for each block of each prompt.
 func BenchmarkPredictionHeap(b *testing.B) {
 	for _, c := range []struct {
 		name         string
@@ -257,7 +257,7 @@ func BenchmarkPredictionHeap(b *testing.B) {
 				of := &client{ix: ix, q: kvindex.Request{Candidates: ix.Candidates("m", pods)}}
 				common := randomTokens(r, c.common*16)
 				prompt := func() []uint32 { return append(common, randomTokens(r, sentTokens-len(common))...) }
-				for range 3 { // what the first score and the first Routed make stays
+				for range 3 { // the heap of the first score and the first Routed stays
 					ix.Abandon(of.send(b, prompt(), pods[0]))
 				}
 				before := liveHeap()

@@ -19,39 +19,38 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// The model of predictions. A rank is what it holds, by the names of its blocks, and a
-// prediction is the names of its prompt's blocks. A pod that has announced none is taken to have
-// those of another pod, if all others with the same media form that have announced some agree on
-// their size. All is worked out anew for each question.
+// The model of predictions: a rank is the set of its blocks' names, and a prediction is the names
+// of its prompt's blocks. A pod that has published no block takes the block size of another pod, if
+// all others with the same media form agree on one. Each answer is computed from scratch.
 
 const (
 	sentTTL    = 2 * time.Second
 	sentAge    = 8 * time.Second
-	sentWindow = 40 // tokens, of the group beside that of full attention
+	sentWindow = 40 // tokens, of the group beside full attention
 )
 
-// sentPod is a pod and its engine, ranks of which hold blocks.
+// sentPod is a pod and its engine. Its ranks hold blocks.
 type sentPod struct {
 	name    string
 	blocks  *model // of the main group
-	windows *model // of the group with a window; nil: there is none
+	windows *model // of the group with a window, or nil
 
-	heard  bool // by the Indexer
-	opened bool // a transport has its stream s0
-	formed bool // it has announced a block
+	heard  bool // the Indexer received events
+	opened bool // stream s0 is open
+	formed bool // has published a block
 	ranks  map[int]*sentRank
 }
 
 type sentRank struct {
 	n      int
-	stream *sentStream // nil: fed without numbers
+	stream *sentStream // nil: without sequence numbers
 	held   [2]map[uint64]bool
 }
 
 type sentStream struct {
 	name  string
 	next  uint64
-	ranks []*sentRank // that it feeds
+	ranks []*sentRank // that publish on it
 }
 
 // sentPrompt is a prompt with its blocks for each pod.
@@ -60,16 +59,15 @@ type sentPrompt struct {
 	blocks map[*sentPod][2][]block
 }
 
-// sentTicket is a ticket with its prediction.
 type sentTicket struct {
 	ticket kvindex.Ticket
 	pod    *sentPod
 	rank   int
 	prompt *sentPrompt
 	at     time.Time
-	live   bool // the prediction is
-	// lender is the pod whose blocks the prediction is in, because its own pod has announced
-	// none; nil: its own.
+	live   bool // of the prediction
+	// lender is the pod whose blocks the prediction is in, because its own pod has published none;
+	// nil: its own.
 	lender *sentPod
 
 	cached, predicted int
@@ -77,19 +75,18 @@ type sentTicket struct {
 	state             kvindex.State
 }
 
-// sentModel is the whole world.
 type sentModel struct {
 	t     testing.TB
 	r     *rand.Rand
 	ix    *kvindex.Indexer
 	now   time.Time
 	keep  bool
-	alike bool // pods have equal block sizes, and are removed often
+	alike bool // pods have equal block sizes and are often removed
 	pods  []*sentPod
 	batch float64
 
 	prompts []*sentPrompt
-	tickets []*sentTicket // that are good, oldest first
+	tickets []*sentTicket // valid ones, oldest first
 	used    []kvindex.Ticket
 
 	predictions stats.Predictions
@@ -139,7 +136,7 @@ func newSentModel(t testing.TB, seed uint64, fired map[string]int) *sentModel {
 	return m
 }
 
-// prompt returns a prompt that often begins like another one.
+// prompt returns a prompt that often begins like an earlier one.
 func (m *sentModel) prompt() *sentPrompt {
 	if n := len(m.prompts); n > 0 && m.r.IntN(5) > 0 {
 		return m.prompts[m.r.IntN(n)]
@@ -152,7 +149,7 @@ func (m *sentModel) prompt() *sentPrompt {
 	for _, pod := range m.pods {
 		q := p.q
 		if pod.blocks.blind && q.Adapter != "" {
-			q.Salt += " of " + q.Adapter // no event has it, so it is a scope that holds nothing
+			q.Salt += " of " + q.Adapter // a scope without events
 		}
 		of := [2][]block{pod.blocks.blocks(&q)}
 		if pod.windows != nil {
@@ -166,8 +163,8 @@ func (m *sentModel) prompt() *sentPrompt {
 	return p
 }
 
-// lender returns a pod whose blocks another one is taken to have that has announced none; nil:
-// there is none, or there are some that differ.
+// lender returns the pod whose block size counts for a pod that has published none; nil if there is
+// none or if sizes differ.
 func (m *sentModel) lender(pod *sentPod) (lender *sentPod) {
 	for _, o := range m.pods {
 		if !o.formed || o.blocks.form != pod.blocks.form {
@@ -185,8 +182,7 @@ func (p *sentPod) sameBlocks(o *sentPod) bool {
 	return p.blocks.size == o.blocks.size && p.blocks.pairs == o.blocks.pairs
 }
 
-// form settles what was sent to a pod that had announced no block, when it has: predictions in
-// other blocks are lost.
+// form loses the predictions of a pod that are in other blocks than the first ones it publishes.
 func (m *sentModel) form(pod *sentPod) {
 	for _, t := range m.tickets {
 		if t.pod != pod || t.lender == nil || !pod.formed {
@@ -205,8 +201,8 @@ func (m *sentModel) form(pod *sentPod) {
 	}
 }
 
-// foresees returns how many leading blocks of a group count as sent to a rank: those in whole
-// blocks of the main group. Of a pod that has announced none they are its lender's.
+// foresees returns how many leading blocks of a group count as sent to a rank, in whole blocks of
+// the main group. Those of a pod that has published none are its lender's.
 func (m *sentModel) foresees(pod *sentPod, rank int, p *sentPrompt, group int) (most int) {
 	of := pod
 	if !pod.formed {
@@ -229,14 +225,14 @@ func (m *sentModel) foresees(pod *sentPod, rank int, p *sentPrompt, group int) (
 	return most
 }
 
-// figures of a rank. row: it holds some of the prompt, or some was sent.
+// sentFigures are those of a rank. row: it holds some of the prompt, or some was sent.
 type sentFigures struct {
 	cached, predicted, matched int
 	row                        bool
 }
 
 func (m *sentModel) figures(pod *sentPod, rank int, p *sentPrompt) (f sentFigures) {
-	if !pod.formed { // it holds nothing
+	if !pod.formed { // holds nothing
 		if n := m.foresees(pod, rank, p, 0); n > 0 {
 			of := m.lender(pod)
 			f.row = true
@@ -271,7 +267,7 @@ func (m *sentModel) figures(pod *sentPod, rank int, p *sentPrompt) (f sentFigure
 	return f
 }
 
-// reused is what an engine that holds these blocks would reuse.
+// reused returns the tokens that an engine with these blocks would reuse.
 func (p *sentPod) reused(of *sentPrompt, held [2][]bool) int {
 	run := 0
 	for run < len(held[0]) && held[0][run] {
@@ -289,7 +285,7 @@ func (p *sentPod) reused(of *sentPrompt, held [2][]bool) int {
 	return run * p.blocks.size
 }
 
-// limit is how many tokens of a prompt can be reused, or pairs.
+// limit returns the maximum of reusable tokens, or pairs, of a prompt.
 func (p *sentPod) limit(of *sentPrompt) int {
 	if p.blocks.pairs {
 		return max(len(of.q.Tokens)-2, 0)
@@ -297,7 +293,7 @@ func (p *sentPod) limit(of *sentPrompt) int {
 	return max(len(of.q.Tokens)-1, 0)
 }
 
-// answer is the whole answer about some pods.
+// answer returns the expected answer for pods.
 func (m *sentModel) answer(pods []*sentPod, p *sentPrompt, ranks bool) (want []kvindex.PodScore) {
 	for _, pod := range pods {
 		var of []kvindex.PodScore
@@ -358,8 +354,7 @@ func (m *sentModel) answer(pods []*sentPod, p *sentPrompt, ranks bool) (want []k
 	return want
 }
 
-// ask scores a prompt in some way, compares the answer, and returns it with the pods that
-// were asked about.
+// ask scores a prompt in a random form, compares the answer, and returns it with its pods.
 func (m *sentModel) ask(p *sentPrompt, a *kvindex.Answer) (pods []*sentPod) {
 	m.t.Helper()
 	q := p.q
@@ -403,7 +398,7 @@ func (m *sentModel) ask(p *sentPrompt, a *kvindex.Answer) (pods []*sentPod) {
 	for _, all := range [][]kvindex.PodScore{got, want} {
 		for i := range all {
 			s := &all[i]
-			if s.State = 0; s.PredictedTokens == 0 && s.MatchedBlocks == 0 { // nothing says which rank it is
+			if s.State = 0; s.PredictedTokens == 0 && s.MatchedBlocks == 0 { // the rank is unknown
 				if s.BlockTokens = 0; !q.Ranks {
 					s.Rank = 0
 				}
@@ -421,9 +416,7 @@ func (m *sentModel) ask(p *sentPrompt, a *kvindex.Answer) (pods []*sentPod) {
 	return pods
 }
 
-// Predictions.
-
-// expire ends what is too old.
+// expire ends predictions that are too old.
 func (m *sentModel) expire() {
 	m.tickets = slices.DeleteFunc(m.tickets, func(t *sentTicket) bool {
 		if t.live && m.now.Sub(t.at) >= sentTTL {
@@ -449,13 +442,13 @@ func (m *sentModel) lose(pod *sentPod, rank int) {
 	}
 }
 
-// isWhole reports whether a rank holds all blocks of a prompt, or this has none.
+// isWhole reports whether a rank holds all blocks of a prompt, or it has none.
 func (p *sentPod) isWhole(rank int, of *sentPrompt) bool {
 	r := p.ranks[rank]
 	return !slices.ContainsFunc(of.blocks[p][0], func(b block) bool { return r == nil || !r.held[0][b.hash] })
 }
 
-// confirm ends the predictions of a rank that are all held.
+// confirm ends the predictions of which a rank holds all blocks.
 func (m *sentModel) confirm(pod *sentPod, rank int) {
 	for _, t := range m.tickets {
 		if t.live && t.pod == pod && t.rank == rank && t.lender == nil && pod.isWhole(rank, t.prompt) {
@@ -466,7 +459,7 @@ func (m *sentModel) confirm(pod *sentPod, rank int) {
 	}
 }
 
-// stateOf is the state that an answer with ranks has for a rank.
+// stateOf returns a rank's state in an answer with ranks.
 func (m *sentModel) stateOf(pod *sentPod, rank int) kvindex.State {
 	for _, info := range m.ix.Pods(nil) {
 		if info.Pod != pod.name {
@@ -482,11 +475,11 @@ func (m *sentModel) stateOf(pod *sentPod, rank int) kvindex.State {
 	return kvindex.StateUnknown
 }
 
-// route calls Routed. formed has the pods in whose blocks a was made, pods those it is about.
+// route calls Routed. a is about pods; its blocks are those of formed.
 func (m *sentModel) route(p *sentPrompt, a *kvindex.Answer, pods, formed []*sentPod, pod *sentPod, rank int) {
 	m.t.Helper()
 	m.expire()
-	of := pod // has the blocks
+	of := pod // whose blocks count
 	var lender *sentPod
 	if !pod.formed {
 		lender = m.lender(pod)
@@ -590,7 +583,7 @@ func (m *sentModel) settle(abandon bool) {
 		u.PromptTokens, u.CachedTokens = length+1, length
 		o.OtherLength++
 		if length > 1 && m.r.IntN(2) == 0 {
-			u.PromptTokens = length - 1 // fewer than are cached
+			u.PromptTokens = length - 1 // fewer than the cached ones
 			break
 		}
 		accuracyOf(&o.Cached, t.cached, length)
@@ -598,7 +591,7 @@ func (m *sentModel) settle(abandon bool) {
 	case 2:
 		u.PromptTokens, u.CachedTokens = math.MaxInt, math.MaxInt
 	case 3:
-		u.PromptTokens, u.CachedTokens = m.r.IntN(2)*math.MinInt, length+1 // no prompt has 0 tokens
+		u.PromptTokens, u.CachedTokens = m.r.IntN(2)*math.MinInt, length+1 // never 0 tokens
 	case 4:
 		u.CachedTokens = length + 1
 	case 5:
@@ -616,10 +609,8 @@ func (m *sentModel) settle(abandon bool) {
 	m.ix.Observe(t.ticket, u)
 }
 
-// Events.
-
-// rank returns a rank, made if need be. Both ranks of b come over one stream, rank 2 of a
-// over none, and each other over its own.
+// rank returns a rank, made if need be. Both ranks of b share a stream, rank 2 of a has none, and
+// each other rank has its own.
 func (m *sentModel) rank(pod *sentPod, n int) *sentRank {
 	r := pod.ranks[n]
 	if r != nil {
@@ -651,18 +642,18 @@ func (m *sentModel) payload(p *sentPod, rank int, e *blockEvents) []byte {
 	return p.blocks.payload(e, m.batch, rank, fakeengine.Encoding{})
 }
 
-// forget has a rank hold nothing.
+// forget empties a rank.
 func (m *sentModel) forget(pod *sentPod, r *sentRank) {
 	m.lose(pod, r.n)
 	r.held = [2]map[uint64]bool{{}, {}}
 }
 
-// message brings events of a rank, that do what do says. A message is lost before it with
-// gap, and the engine has restarted with restart.
+// message ingests events of a rank that do appends. With gap a message before it was lost, with
+// restart the engine has restarted.
 func (m *sentModel) message(pod *sentPod, n int, gap, restart bool, do func(r *sentRank, e *blockEvents)) {
 	m.t.Helper()
 	m.expire()
-	fresh := pod.ranks[n] == nil // it has nothing that a stream could lose
+	fresh := pod.ranks[n] == nil // it has no blocks to lose
 	r := m.rank(pod, n)
 	st := r.stream
 	var e blockEvents
@@ -710,12 +701,12 @@ func (m *sentModel) message(pod *sentPod, n int, gap, restart bool, do func(r *s
 	m.confirm(pod, n)
 }
 
-// store has a rank compute the first blocks of a prompt.
+// store makes a rank compute the first blocks of a prompt.
 func (m *sentModel) store(pod *sentPod, n int, p *sentPrompt, most int, gap, restart bool) {
 	m.t.Helper()
 	m.message(pod, n, gap, restart, func(r *sentRank, e *blockEvents) {
 		if pod.blocks.blind && p.q.Adapter != "" {
-			return // its events would pass for those of the base model
+			return // they would look like events of the base model
 		}
 		of := p.blocks[pod]
 		of[0] = of[0][:min(most, len(of[0]))]
@@ -736,7 +727,7 @@ func (m *sentModel) store(pod *sentPod, n int, p *sentPrompt, most int, gap, res
 				}
 			}
 		}
-		if keeps := 1 + m.r.IntN(6); len(of[1]) > keeps { // the engine frees what is out of the window
+		if keeps := 1 + m.r.IntN(6); len(of[1]) > keeps { // the engine frees blocks before the window
 			for _, b := range of[1][:len(of[1])-keeps] {
 				delete(r.held[1], b.hash)
 				e.remove(1, b.hash)
@@ -745,7 +736,7 @@ func (m *sentModel) store(pod *sentPod, n int, p *sentPrompt, most int, gap, res
 	})
 }
 
-// evict has a rank remove some blocks.
+// evict removes some blocks of a rank.
 func (m *sentModel) evict(pod *sentPod, n int, share float64, gap, restart bool) {
 	m.t.Helper()
 	m.message(pod, n, gap, restart, func(r *sentRank, e *blockEvents) {
@@ -760,7 +751,7 @@ func (m *sentModel) evict(pod *sentPod, n int, share float64, gap, restart bool)
 	})
 }
 
-// anyRank is a rank that is known, or may be.
+// anyRank returns a rank that is known or may be.
 func (m *sentModel) anyRank(pod *sentPod) int {
 	if pod.name == "a" {
 		return m.r.IntN(3)
@@ -768,7 +759,7 @@ func (m *sentModel) anyRank(pod *sentPod) int {
 	return m.r.IntN(2)
 }
 
-// sent is a ticket with a live prediction, nil: there is none.
+// sent returns a ticket with a live prediction, or nil.
 func (m *sentModel) sent() *sentTicket {
 	live := slices.DeleteFunc(slices.Clone(m.tickets), func(t *sentTicket) bool { return !t.live })
 	if len(live) == 0 {
@@ -777,34 +768,34 @@ func (m *sentModel) sent() *sentTicket {
 	return live[m.r.IntN(len(live))]
 }
 
-// step does one thing.
+// step makes one random change.
 func (m *sentModel) step(held *sentAnswer) {
 	m.t.Helper()
 	pod := m.pods[m.r.IntN(len(m.pods))]
 	rank := m.anyRank(pod)
 	gap, restart := m.r.IntN(25) == 0, m.r.IntN(40) == 0
 	switch op := m.r.IntN(100); {
-	case op < 34: // siblings are sent, or one request
+	case op < 34: // one request, or siblings
 		p := m.prompt()
 		for n := 1 + m.r.IntN(3)*m.r.IntN(2); n > 0; n-- {
 			var a kvindex.Answer
 			pods := m.ask(p, &a)
 			if m.r.IntN(10) == 0 {
-				rank = 5 // nobody has heard of it
+				rank = 5 // a rank without events
 			}
 			if m.r.IntN(20) > 0 && len(pods) > 0 {
 				pod = pods[m.r.IntN(len(pods))]
 			}
 			m.route(p, &a, pods, m.formed(pods), pod, rank)
 		}
-	case op < 37: // later
+	case op < 37: // route an earlier answer
 		if held.prompt != nil {
 			m.route(held.prompt, held.answer, held.pods, held.formed, pod, rank)
 		}
 		held.prompt, held.answer = m.prompt(), new(kvindex.Answer)
 		held.pods = m.ask(held.prompt, held.answer)
 		held.formed = m.formed(held.pods)
-	case op < 44: // a hole, which what is sent fills
+	case op < 44: // a hole, filled by a sent prompt
 		if t := m.sent(); t != nil && len(t.prompt.blocks[t.pod][0]) > 1 {
 			of := t.prompt.blocks[t.pod][0]
 			gone := of[m.r.IntN(min(len(of)-1, 6))].hash
@@ -815,7 +806,7 @@ func (m *sentModel) step(held *sentAnswer) {
 				}
 			})
 		}
-	case op < 56: // a prompt is computed that was sent
+	case op < 56: // compute a sent prompt
 		if t := m.sent(); t != nil {
 			m.store(t.pod, t.rank, t.prompt, 1+m.r.IntN(2)*m.r.IntN(20)+m.r.IntN(4)*50, gap, restart)
 		}
@@ -879,14 +870,14 @@ func (m *sentModel) step(held *sentAnswer) {
 	m.expire()
 }
 
-// sentAnswer is an answer that is routed later.
+// sentAnswer is an answer to be routed later.
 type sentAnswer struct {
 	prompt       *sentPrompt
 	answer       *kvindex.Answer
 	pods, formed []*sentPod
 }
 
-// formed returns the pods in whose blocks an answer about pods is made: theirs, or their lenders'.
+// formed returns for each pod the one whose blocks an answer uses: itself or its lender.
 func (m *sentModel) formed(pods []*sentPod) (formed []*sentPod) {
 	for _, pod := range pods {
 		if pod.formed {
@@ -901,14 +892,14 @@ func (m *sentModel) formed(pods []*sentPod) (formed []*sentPod) {
 func (m *sentModel) removed(pod *sentPod) {
 	m.lose(pod, -1)
 	pod.heard, pod.opened, pod.formed, pod.ranks = false, false, false, make(map[int]*sentRank)
-	if !slices.ContainsFunc(m.pods, func(o *sentPod) bool { return o.heard }) { // the model is not known any more
+	if !slices.ContainsFunc(m.pods, func(o *sentPod) bool { return o.heard }) { // the model has been forgotten
 		for _, o := range m.pods {
 			m.lose(o, -1)
 		}
 	}
 }
 
-// check compares all counters, and the pods that are known: Routed makes none known.
+// check compares all counters and the known pods: Routed registers none.
 func (m *sentModel) check() {
 	m.t.Helper()
 	heard := slices.DeleteFunc(slices.Clone(m.pods), func(pod *sentPod) bool { return !pod.heard })
@@ -927,7 +918,7 @@ func (m *sentModel) check() {
 		m.t.Fatalf("\n got %+v %+v\nwant %+v %+v", s.Predictions, s.Tickets, m.predictions, m.counts)
 	}
 	got := slices.DeleteFunc(s.Observed, func(o stats.Observations) bool {
-		return o == stats.Observations{Model: o.Model, State: o.State} // routed, and nothing observed
+		return o == stats.Observations{Model: o.Model, State: o.State} // routed, but not observed
 	})
 	want := []stats.Observations{}
 	for _, o := range m.observed {
@@ -943,7 +934,7 @@ func (m *sentModel) check() {
 	}
 }
 
-// TestPredictionsModel does random things, and compares each figure and counter with a plain
+// TestPredictionsModel makes random changes, and compares all figures and counters with the
 // model's.
 func TestPredictionsModel(t *testing.T) {
 	seeds, steps := choose(4, 8), choose(500, 2000)

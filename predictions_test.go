@@ -30,7 +30,7 @@ type handClock struct{ past atomic.Int64 }
 func (c *handClock) now() time.Time        { return time.Unix(1e9, c.past.Load()) }
 func (c *handClock) after(d time.Duration) { c.past.Add(int64(d)) }
 
-// sending opens an Indexer with the defaults of predictions and a clock.
+// sending opens an Indexer with the default predictions and a clock.
 func sending(t testing.TB, opts ...kvindex.Option) (*kvindex.Indexer, *handClock) {
 	t.Helper()
 	c := new(handClock)
@@ -45,7 +45,7 @@ func answerTo(t testing.TB, ix *kvindex.Indexer, tokens []uint32) *kvindex.Answe
 	return a
 }
 
-// sends has a prompt sent to a rank of pod a.
+// sends routes a prompt to a rank of pod a.
 func sends(t testing.TB, ix *kvindex.Indexer, tokens []uint32, rank int) kvindex.Ticket {
 	t.Helper()
 	ticket, err := ix.Routed(answerTo(t, ix, tokens), "a", rank)
@@ -64,15 +64,15 @@ func predicted(t testing.TB, ix *kvindex.Indexer, tokens []uint32, rank int) (pr
 	return -1, -1
 }
 
-// TestPredictionEnds: a prediction ends once, by its cause, and only then, also where
-// TestPredictionsModel does not go. Each case begins with a prompt of eight blocks, of which rank 0
-// of a holds the first two, and that was sent there.
+// TestPredictionEnds: a prediction ends once, by its own cause, in cases outside
+// TestPredictionsModel too. Each case begins with a prompt of eight blocks that was sent to rank 0
+// of a, which holds the first two.
 func TestPredictionEnds(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	next := func(seq uint64, evs ...fakeengine.Event) act {
 		return brings(message("s", seq, float64(seq+1), 0, evs...))
 	}
-	type ends func(s *stats.Predictions) *uint64
+	type counter func(s *stats.Predictions) *uint64
 	live := func(s *stats.Predictions) *uint64 { return &s.Live }
 	lost := func(s *stats.Predictions) *uint64 { return &s.Lost }
 	expired := func(s *stats.Predictions) *uint64 { return &s.Expired }
@@ -82,7 +82,7 @@ func TestPredictionEnds(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		act  act
-		want ends
+		want counter
 	}{
 		{"its blocks come in a lower tier", func(t *testing.T, ix *kvindex.Indexer) {
 			below := p.Stored(2, 8)
@@ -117,7 +117,7 @@ func TestPredictionEnds(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			full = false
-			bounded := &altered{Memory: memory(t), before: func(context.Context, string, index.Source) error {
+			bounded := &alteredIndex{Memory: memory(t), before: func(context.Context, string, index.Source) error {
 				if full {
 					return index.ErrFull
 				}
@@ -147,8 +147,8 @@ func TestPredictionEnds(t *testing.T) {
 	}
 }
 
-// TestPredictionConfirmedByNames: blocks come back to the gpu from a lower tier, in an event that
-// has their names and no tokens.
+// TestPredictionConfirmedByNames: blocks return to the GPU from a lower tier, by an event with
+// hashes and no tokens.
 func TestPredictionConfirmedByNames(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	ix, _ := sending(t)
@@ -164,7 +164,7 @@ func TestPredictionConfirmedByNames(t *testing.T) {
 		t.Errorf("predicted %d, cached %d, %+v", got, cached, ix.Stats().Predictions)
 	}
 
-	// Or their store came before that of their parent, and before they were sent.
+	// Their store may precede that of their parent, and the Routed.
 	said(t, ix, "a", 1, p.Stored(0, 2), p.Stored(3, 8))
 	sends(t, ix, p.Tokens, 1)
 	said(t, ix, "a", 1, p.Stored(2, 3))
@@ -247,8 +247,8 @@ func TestRoutedErrors(t *testing.T) {
 	}
 }
 
-// TestPredictionEndsWithItsLender: a prompt that was sent to a pod which has stored nothing is lost with
-// the last pod whose blocks it was cut in.
+// TestPredictionEndsWithItsLender: a prompt sent to a pod that has stored nothing is lost with the
+// last pod of its block size.
 func TestPredictionEndsWithItsLender(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	ix, _ := sending(t)
@@ -286,7 +286,7 @@ func TestRoutedWhileThePodReports(t *testing.T) {
 	}
 }
 
-// TestTicketsThatAreNotGood change nothing, and are counted.
+// Invalid tickets change nothing, and are counted.
 func TestTicketsThatAreNotGood(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	ix, clock := sending(t)
@@ -295,11 +295,11 @@ func TestTicketsThatAreNotGood(t *testing.T) {
 		said(t, ix, "a", 0, p.Stored(0, 2))
 	}
 	sends(t, ix, p.Tokens, 0)
-	other := sends(t, foreign, p.Tokens, 0) // as old as that one
+	other := sends(t, foreign, p.Tokens, 0) // as old as the last one
 	used, gone := sends(t, ix, p.Tokens, 0), sends(t, ix, p.Tokens, 0)
 	ix.Observe(used, kvindex.Usage{PromptTokens: 128, CachedTokens: 32})
 	ix.Abandon(gone)
-	sends(t, ix, p.Tokens, 0) // in the place of one of these
+	sends(t, ix, p.Tokens, 0) // takes the place of one of these
 	before := ix.Stats()
 	for i, c := range []kvindex.Ticket{{}, used, gone, other} {
 		ix.Observe(c, kvindex.Usage{PromptTokens: 1, CachedTokens: 1})
@@ -338,7 +338,7 @@ func TestWithPredictionsErrors(t *testing.T) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
-	// A TTL above the default age is one of the tickets too.
+	// A TTL above the default age holds for tickets too.
 	p, c := fakeengine.NewPrompt(1, 16, 8), new(handClock)
 	ix := open(t, kvindex.WithPredictions(kvindex.PredictionConfig{TTL: time.Hour, Now: c.now}))
 	said(t, ix, "a", 0, p.Stored(0, 2))
@@ -349,11 +349,11 @@ func TestWithPredictionsErrors(t *testing.T) {
 	}
 }
 
-// TestPredictionsOfOtherBlocks: an engine that comes back with other blocks has lost what was
-// sent to it before, also if nothing says so.
+// TestPredictionsOfOtherBlocks: an engine that returns with another block size has lost the prompts
+// sent before, even if no event reports it.
 func TestPredictionsOfOtherBlocks(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 48, 4)
-	coarse := fakeengine.Prompt{Tokens: p.Tokens, Size: 24, Hash: 5 << 32} // its unit is 8 tokens
+	coarse := fakeengine.Prompt{Tokens: p.Tokens, Size: 24, Hash: 5 << 32} // of 8 tokens a unit
 	ix, _ := sending(t)
 	said(t, ix, "a", 0, p.Stored(0, 1))
 	sends(t, ix, p.Tokens, 1) // in blocks of rank 0
@@ -407,7 +407,7 @@ func TestPredictionsOfGroups(t *testing.T) {
 	}
 }
 
-// TestManySiblings: one prompt is sent 70,000 times before its blocks come.
+// TestManySiblings: one prompt is sent 70,000 times before its blocks are stored.
 func TestManySiblings(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 2)
 	ix, _ := sending(t)
@@ -425,7 +425,7 @@ func TestManySiblings(t *testing.T) {
 	}
 }
 
-// TestAnswerJSON: what an answer keeps for Routed is in no JSON and in no comparison of fields.
+// TestAnswerJSON: the data for Routed is not in JSON, and comparisons of fields do not see it.
 func TestAnswerJSON(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 2)
 	ix, _ := sending(t)
@@ -449,7 +449,7 @@ func TestAnswerJSON(t *testing.T) {
 	}
 }
 
-// sums checks that what was routed adds up.
+// sums checks that the counters of routed tokens add up.
 func sums(t testing.TB, s *stats.Stats) {
 	t.Helper()
 	p, k := s.Predictions, s.Tickets
@@ -458,7 +458,7 @@ func sums(t testing.TB, s *stats.Stats) {
 	}
 }
 
-// TestPredictionsTogether: the sums hold at every moment, whoever does what.
+// TestPredictionsTogether: the sums hold at every moment of concurrent calls.
 func TestPredictionsTogether(t *testing.T) {
 	rounds := choose(400, 3000)
 	clock := new(handClock)
@@ -484,7 +484,7 @@ func TestPredictionsTogether(t *testing.T) {
 				case op < 8:
 					q := kvindex.Request{Model: "m", Tokens: p.Tokens, Ranks: op%2 == 0}
 					if op%4 > 1 {
-						q.Pods = pods // also such as were removed
+						q.Pods = pods // some of them removed
 					}
 					if err := ix.ScoreRequest(ctx, &q, &a); err != nil {
 						t.Error(err)
@@ -506,7 +506,7 @@ func TestPredictionsTogether(t *testing.T) {
 					mu.Lock()
 					ticket := kvindex.Ticket{}
 					if n := len(tickets); n > 0 {
-						ticket = tickets[r.IntN(n)] // maybe used
+						ticket = tickets[r.IntN(n)] // maybe a used one
 					}
 					mu.Unlock()
 					if op < 10 {
@@ -552,7 +552,7 @@ func TestPredictionsTogether(t *testing.T) {
 	}
 }
 
-// FuzzPredictions: a host that lies about pod a changes no figure of pod b and breaks no sum.
+// FuzzPredictions: false reports about pod a change no figure of pod b and break no sum.
 func FuzzPredictions(f *testing.F) {
 	for _, seed := range []string{"", "rrro", "rrxRrsrsooaazzhfqtTrsREko", "rRRRhhhhqqqq", "rsssstttttrroooo", strings.Repeat("rqRSzfT", 30)} {
 		f.Add([]byte(seed))
@@ -579,7 +579,7 @@ func FuzzPredictions(f *testing.F) {
 			case 0, 1, 2:
 				a = answerTo(t, ix, [][]uint32{p.Tokens, long.Tokens, p.Tokens[:17], p.Tokens[:1]}[i%4])
 				fallthrough
-			case 3: // an answer that was used
+			case 3: // a used answer
 				if ticket, err := ix.Routed(a, "a", max(lie%5, 0)); err == nil {
 					tickets = append(tickets, ticket)
 				}
@@ -625,8 +625,8 @@ func FuzzPredictions(f *testing.F) {
 	})
 }
 
-// TestPredictionBytes: predictions and tickets stay within their bound, and what there was no
-// room for adds up.
+// TestPredictionBytes: predictions and tickets stay within their bound, and the dropped ones add
+// up.
 func TestPredictionBytes(t *testing.T) {
 	n := choose(5000, 100_000)
 	clock := new(handClock)
@@ -637,7 +637,7 @@ func TestPredictionBytes(t *testing.T) {
 	var a kvindex.Answer
 	q := kvindex.Request{Model: "m"}
 	send := func() {
-		for i := range 4 { // now and then like the one before, to a block
+		for i := range 4 { // often equal to the one before up to some block
 			tokens[[4]int{0, 100, 4000, 8000}[i]] = r.Uint32() % 4
 		}
 		q.Tokens = tokens[:64+r.IntN(8100)]
@@ -674,12 +674,12 @@ func TestPredictionBytes(t *testing.T) {
 	if s.Predictions.PushedOut == 0 || s.Predictions.Live+s.Predictions.PushedOut != s.Predictions.Routed || s.Tickets.Live+s.Tickets.Aged != s.Predictions.Routed || s.Predictions.Live == 0 {
 		t.Errorf("%+v %+v", s.Predictions, s.Tickets)
 	}
-	// The newest is there, the oldest are not.
+	// The newest is kept, the oldest are not.
 	if got, _ := predicted(t, ix, q.Tokens, 0); got < 0 {
 		t.Errorf("predicted %d", got)
 	}
 
-	// A prompt that takes more than a quarter of the bound is pushed out at once.
+	// A prompt of more than a quarter of the bound is dropped at once.
 	long := make([]uint32, 16*(kvindex.MinPredictionBytes/4/8+1))
 	before, _ := predicted(t, ix, long, 0)
 	ticket := sends(t, ix, long, 0)
@@ -710,7 +710,7 @@ func TestPredictionBytes(t *testing.T) {
 	}
 }
 
-// TestClearOfTheGPU: a clear ends predictions; so does one that names the GPU.
+// TestClearOfTheGPU: predictions end by a clear of all tiers, and by one of the GPU.
 func TestClearOfTheGPU(t *testing.T) {
 	for _, clear := range [][]byte{fakeengine.Payload(2, 0, fakeengine.Cleared{}), cleared("GPU"), cleared("CPU")} {
 		ix := open(t)

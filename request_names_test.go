@@ -17,7 +17,7 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// aliases is a resolver that knows some names: to a base model and an adapter.
+// aliases is a resolver from names to a base model and an adapter.
 type aliases map[string][2]string
 
 func (a aliases) resolve(model string) (base, adapter string) {
@@ -27,7 +27,7 @@ func (a aliases) resolve(model string) (base, adapter string) {
 	return model, ""
 }
 
-// ways are all ways to ask for a text of a model.
+// ways are all forms of a request for a text.
 func ways(t *testing.T, ix *kvindex.Indexer, model, text string) map[string]kvindex.Request {
 	t.Helper()
 	quote := func(v any) string {
@@ -79,16 +79,16 @@ func namesSituation(t *testing.T, text string, opts ...kvindex.Option) *kvindex.
 
 const namesText = "<user>how do boats come and go?</user><assistant>" // three blocks
 
-// A name is scored as what it means, whichever way it comes.
+// A name is scored as its model and adapter in each form of request.
 func TestResolver(t *testing.T) {
 	meanings := aliases{
 		"alias": {"m", ""},
 		"m-sql": {"m", "sql"},
-		"m":     {"n", ""}, // what the answer for an alias is, is not asked about
-		"sql":   {"n", ""}, // an event has named it as an adapter of m
+		"m":     {"n", ""}, // an alias is resolved once
+		"sql":   {"n", ""}, // events name it as an adapter of m
 		"quiet": {"m", "quiet"},
 		"gone":  {"nobody", ""},
-		"odd":   {"sql", ""}, // the answer is final: no adapter that an event named
+		"odd":   {"sql", ""}, // final: no adapter of any event
 		"two":   {"two", "sql"},
 	}
 	var told []kvindex.Scored
@@ -100,8 +100,8 @@ func TestResolver(t *testing.T) {
 	for _, c := range []struct {
 		name, base, adapter string
 		held                string // pods and their blocks
-		is                  error  // what Answer.Unknown wraps
-		says                string // in this order, by |
+		is                  error  // wrapped by Answer.Unknown
+		says                string // in this order, separated by |
 	}{
 		{"alias", "m", "", "a1 b2", nil, ""},
 		{"m-sql", "m", "sql", "b1", nil, ""},
@@ -123,14 +123,14 @@ func TestResolver(t *testing.T) {
 				continue
 			}
 			if !slices.Equal(asked, []string{c.name}) {
-				t.Errorf("%s: asked about %q", what, asked)
+				t.Errorf("%s: resolved %q", what, asked)
 			}
 			if got := heldBy(a.Pods); got != c.held || a.PromptTokens != len(namesText) {
 				t.Errorf("%s: %d tokens, held: %q, want %q", what, a.PromptTokens, got, c.held)
 			}
 			says(t, what, a.Unknown, c.is, c.says)
 			if len(told) != 1 || told[0].Model != c.base || told[0].Adapter != c.adapter {
-				t.Errorf("%s: the hook was told %+v", what, told)
+				t.Errorf("%s: the hook received %+v", what, told)
 			}
 			e := explain(t, ix, r, "b")
 			if e.Model != c.base || e.Adapter != c.adapter {
@@ -140,7 +140,7 @@ func TestResolver(t *testing.T) {
 	}
 }
 
-// A function without an answer is an error that names the model, and nothing is scored.
+// A function without an answer is an error that names the model; nothing is scored.
 func TestResolverWithoutBase(t *testing.T) {
 	var told []kvindex.Scored
 	ix := namesSituation(t, namesText, kvindex.WithResolver(aliases{"bad": {"", ""}, "bad-sql": {"", "sql"}, "m": {"", ""}, "sql": {"", ""}}.resolve),
@@ -153,7 +153,7 @@ func TestResolverWithoutBase(t *testing.T) {
 			err := ix.ScoreRequest(ctx, &r, &a)
 			says(t, what, err, nil, `kvindex: WithResolver: model "`+name+`": the base is empty`)
 			if errors.Is(err, kvindex.ErrRequest) || len(a.Pods) > 0 || a.Unknown != nil || len(told) != 1 || told[0].Outcome != "failed" || told[0].Model != name {
-				t.Errorf("%s: %v, %+v, the hook was told %+v", what, err, a, told)
+				t.Errorf("%s: %v, %+v, the hook received %+v", what, err, a, told)
 			}
 			if e := explain(t, ix, r, "b"); e.Cause != "error" {
 				t.Errorf("%s: %v", what, e)
@@ -162,7 +162,7 @@ func TestResolverWithoutBase(t *testing.T) {
 	}
 }
 
-// says checks an error by what it wraps, and by what its text has in this order.
+// says checks that err wraps is and has the parts in its text, in order.
 func says(t *testing.T, what string, err, is error, parts string) {
 	t.Helper()
 	if !errors.Is(err, is) && is != nil || is == nil && parts == "" && err != nil {
@@ -177,8 +177,8 @@ func says(t *testing.T, what string, err, is error, parts string) {
 	}
 }
 
-// The function is called once for each score, without locks, and for Candidates when
-// something came or went.
+// The function is called once for each score, without locks; for Candidates, after each change of
+// pods or adapters.
 func TestResolverIsAskedOnce(t *testing.T) {
 	var ix *kvindex.Indexer
 	asked, pods := 0, 0
@@ -198,7 +198,7 @@ func TestResolverIsAskedOnce(t *testing.T) {
 		asked = 0
 		r.Tokens = bytesOf(namesText)
 		if err := ix.ScoreRequest(ctx, &r, new(kvindex.Answer)); err != nil || asked != want {
-			t.Errorf("%s: asked %d times, want %d; %v", when, asked, want, err)
+			t.Errorf("%s: %d calls, want %d; %v", when, asked, want, err)
 		}
 	}
 	see("a request", kvindex.Request{Model: "x"}, 1)
@@ -216,21 +216,21 @@ func TestResolverIsAskedOnce(t *testing.T) {
 	see("with a lock", kvindex.Request{Candidates: ix.Candidates("busy", nil)}, 1)
 	r := kvindex.Request{Model: "x"}
 	if err := ix.ScoreRequest(ctx, &r, new(kvindex.Answer)); !errors.Is(err, kvindex.ErrRequest) || asked != 1 {
-		t.Errorf("a request without a prompt: %v, asked %d times", err, asked)
+		t.Errorf("a request without a prompt: %v, %d calls", err, asked)
 	}
 }
 
-// fleetOf has an Indexer to which pods speak in names, and one to which they speak in
-// numbers and whose requests have aliases.
+// fleetOf has an Indexer whose pods publish names, and one whose pods publish numbers and whose
+// requests use aliases.
 type fleetOf struct {
 	*testing.T
 	r              *rand.Rand
 	plain, aliased *kvindex.Indexer
-	numbers        map[string]map[string]string // by pod, of those that have no names
+	numbers        map[string]map[string]string // by pod, if it publishes no names
 	adapters       []string
 }
 
-// store has a pod hold blocks of a prompt.
+// store stores blocks of a prompt on a pod.
 func (f *fleetOf) store(pod, model, adapter, salt string, p fakeengine.Prompt, blocks int) {
 	number := 0
 	for n, name := range f.numbers[pod] {
@@ -259,8 +259,8 @@ func (f *fleetOf) store(pod, model, adapter, salt string, p fakeengine.Prompt, b
 	must(f, f.aliased.Ingest(pod, model, fakeengine.Payload(1, 0, event(number > 0))))
 }
 
-// TestNamesAgainstPlain: requests by aliases, of a fleet of which a part tells adapters
-// by number, are answered like requests by base and adapter of a fleet that tells names.
+// TestNamesAgainstPlain: requests by alias, in a fleet where some pods publish adapter numbers,
+// have the same answers as requests by base and adapter in a fleet that publishes names.
 func TestNamesAgainstPlain(t *testing.T) {
 	f := &fleetOf{T: t, r: rand.New(rand.NewPCG(18, 6)), adapters: []string{"sql", "chat", "law"}, numbers: map[string]map[string]string{
 		"p1": {"1": "sql", "2": "chat", "3": "law"},
@@ -285,7 +285,7 @@ func TestNamesAgainstPlain(t *testing.T) {
 			adapter := append(f.adapters, "")[f.r.IntN(4)]
 			salt := salts[f.r.IntN(2)]
 			s := p
-			s.Hash += uint64(len(adapter)*2+len(salt)) << 20 // each scope has hashes of its own
+			s.Hash += uint64(len(adapter)*2+len(salt)) << 20 // each scope has its own hashes
 			f.store(pods[f.r.IntN(5)], []string{"m", "n"}[f.r.IntN(2)], adapter, salt, s, 1+f.r.IntN(6))
 		}
 		if round%500 == 499 {
@@ -349,7 +349,7 @@ func TestNamesAgainstPlain(t *testing.T) {
 		}
 		pod := pods[f.r.IntN(5)]
 		x, y := explain(t, f.plain, want, pod), explain(t, f.aliased, r, pod)
-		if x.Cause == "unknown_model" { // where the name of the request is
+		if x.Cause == "unknown_model" { // the request's name is in these
 			x.Err, y.Err, x.Why, y.Why = nil, nil, "", ""
 		}
 		if fmt.Sprintf("%+v", x) != fmt.Sprintf("%+v", y) {
@@ -381,7 +381,7 @@ func TestNamesAgainstPlain(t *testing.T) {
 	}
 }
 
-// causeOf is what of a name is not known.
+// causeOf returns which part of a name is unknown.
 func causeOf(err error) error {
 	for _, is := range []error{kvindex.ErrUnknownModel, kvindex.ErrUnknownAdapter} {
 		if errors.Is(err, is) {
@@ -391,8 +391,7 @@ func causeOf(err error) error {
 	return err
 }
 
-// Adapters whose numbers a pod's events have are found by name, on it and on pods whose
-// events have names.
+// An adapter is found by name on pods that publish its number and on pods that publish its name.
 func TestAdapterNumbers(t *testing.T) {
 	numbers := map[string]string{"1": "sql", "2": "chat"}
 	ix := open(t, tokenizes("m"), kvindex.WithProfile(func(pod, _ string) kvindex.Profile {
@@ -403,7 +402,7 @@ func TestAdapterNumbers(t *testing.T) {
 	}))
 	p := fakeengine.NewPrompt(1, 16, 6)
 	hash := uint64(1)
-	// store announces blocks in two events, each block with these extra keys.
+	// store publishes blocks in two events, each block with these extra keys.
 	store := func(pod, name string, number, blocks int, extra ...enginehash.Extra) {
 		t.Helper()
 		hash++
@@ -421,15 +420,15 @@ func TestAdapterNumbers(t *testing.T) {
 	numbers["1"], numbers["2"] = "changed", "changed" // the Indexer has a copy
 	store("new", "sql", 1, 3, enginehash.Text("sql"))
 	store("old", "", 2, 4, enginehash.Int(2))
-	store("old", "", 3, 5)                            // of no name
-	store("old", "", 1, 6, enginehash.Text("sql"))    // an engine that hashes names, and tells numbers
+	store("old", "", 3, 5)                            // without a name
+	store("old", "", 1, 6, enginehash.Text("sql"))    // an engine that hashes names and publishes numbers
 	store("named", "7", 0, 2, enginehash.Text("7"))   // a name like a number
 	store("salted", "", 1, 2, enginehash.Text("sql")) // no profile: number 1, with a salt
 	old := func() kvindex.PodInfo {
 		all := ix.Pods(nil)
 		return all[slices.IndexFunc(all, func(info kvindex.PodInfo) bool { return info.Pod == "old" })]
 	}
-	clear(old().Profile.Adapters) // what is handed out is a copy too
+	clear(old().Profile.Adapters) // the returned profile is a copy too
 	if got, want := old(), []string{"3", "chat", "sql"}; !slices.Equal(got.Adapters, want) || !maps.Equal(got.Profile.Adapters, map[string]string{"1": "sql", "2": "chat"}) {
 		t.Errorf("adapters %q, profile %v", got.Adapters, got.Profile.Adapters)
 	}
@@ -470,7 +469,7 @@ func TestAdapterNumbers(t *testing.T) {
 	}
 }
 
-// heldBy are the pods that hold something, and their blocks.
+// heldBy shows the pods that hold something, and their blocks.
 func heldBy(scores []kvindex.PodScore) string {
 	var held []string
 	for _, s := range scores {
@@ -482,7 +481,7 @@ func heldBy(scores []kvindex.PodScore) string {
 	return strings.Join(held, " ")
 }
 
-// Candidates without a model serve each model that a request names, as Request.Pods do.
+// Candidates without a model serve each model, as Request.Pods do.
 func TestCandidatesOfAnyModel(t *testing.T) {
 	ix := open(t, kvindex.WithModel("text", kvindex.Model{Tokenizer: words{}}))
 	p := fakeengine.NewPrompt(1, 16, 4)
@@ -514,8 +513,8 @@ func TestCandidatesOfAnyModel(t *testing.T) {
 	}
 }
 
-// A pod's adapters are found by name as long as it is there, and many of one
-// pod do not push out those of another.
+// A pod's adapters are found by name until it is removed, and many adapters of one pod do not
+// displace another's.
 func TestAdaptersByName(t *testing.T) {
 	ix := open(t, kvindex.WithModel("taken", kvindex.Model{Tokenizer: words{}}))
 	p := fakeengine.NewPrompt(1, 16, 1)

@@ -9,8 +9,8 @@ import (
 	"github.com/kvindex/kvindex/route"
 )
 
-// What package route gets of an answer: all pods in their order, and what lower tiers add. No
-// ScoreRequest has filled this answer, so the order decides ties.
+// The part of an answer that package route uses: all pods in order, and the tokens of lower tiers.
+// ScoreRequest did not fill this answer, so the order decides ties.
 func TestRoutePods(t *testing.T) {
 	a := kvindex.Answer{PromptTokens: 100, Pods: []kvindex.PodScore{
 		{Pod: "b", Rank: 2, PredictedTokens: 64, CachedTokens: 32, LoadedTokens: 32, FetchedTokens: 16, MatchedBlocks: 5, BlockTokens: 16},
@@ -38,9 +38,9 @@ func TestRoutePods(t *testing.T) {
 	}
 }
 
-// Pods and ranks that a host appends to an answer get their shares of cold prompts: of an answer
-// with pods, of one without, and where the request cannot be scored. Processes with the same seed
-// choose alike, whoever knows a pod. Entries of the answer keep its order.
+// Pods and ranks that a host appends to an answer get their shares of cold prompts: for an answer
+// with pods, for one without, and if the request cannot be scored. Processes with one seed choose
+// alike, and entries of the answer keep its order.
 func TestRoutePodsOfTheHost(t *testing.T) {
 	const prompts = 1000
 	names := []string{"a", "b", "c", "d", "10.0.0.7:8000", "10.0.0.8:8000", "sglang-0", "sglang-1"}
@@ -97,9 +97,9 @@ func TestRoutePodsOfTheHost(t *testing.T) {
 				first := choose(ix, q, fails, ranks)
 				got[first]++
 				if q := q; !fails {
-					q.Pods = []string{} // only the host knows pods
+					q.Pods = []string{} // pods of the host alone
 					if again := choose(ix, q, fails, ranks); again != first {
-						t.Fatalf("%s: prompt %d goes to %s, and to %s if no pod is asked about", kind, n, first, again)
+						t.Fatalf("%s: prompt %d goes to %s, and to %s without Pods", kind, n, first, again)
 					}
 				}
 				for _, ix := range []*kvindex.Indexer{ix, other, none} {

@@ -94,8 +94,7 @@ func TestBodiesOfOnePrompt(t *testing.T) {
 	}
 }
 
-// What a body says of the scope leads to other keys, and what the caller says goes
-// before it.
+// The scope in a body leads to other keys, and the caller's scope takes precedence.
 func TestBodyScopes(t *testing.T) {
 	ix := chats(t, turns)
 	const text = "\x01<user>how do boats come and go?</user><assistant>"
@@ -142,7 +141,7 @@ func TestBodyScopes(t *testing.T) {
 	}
 }
 
-// TestBodyErrors: a request that cannot be scored has an error that names what is wrong, and no answer.
+// A request that cannot be scored has an error that names the fault, and no answer.
 func TestBodyErrors(t *testing.T) {
 	tokens := []uint32{1, 2, 3}
 	ix := chats(t, turns+`{% if tools %}{{ raise_exception("no tools here") }}{% endif %}`)
@@ -191,7 +190,7 @@ func TestBodyErrors(t *testing.T) {
 		err := ix.ScoreRequest(ctx, &c.r, &a)
 		what := fmt.Sprintf("%s %+v", c.r.Body, c.r)
 		if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v, want %v that says %q", what, err, c.is, c.says)
+			t.Errorf("%s: %v, want %v with %q", what, err, c.is, c.says)
 		}
 		if errors.Is(err, kvindex.ErrRequest) != (c.is == kvindex.ErrRequest) {
 			t.Errorf("%s: %v: is the request bad?", what, err)
@@ -210,7 +209,7 @@ func TestBodyErrors(t *testing.T) {
 		}
 	}
 	if s := score(t, ix, kvindex.Request{Model: "never", Tokens: tokens, Pods: []string{"x"}}); len(s) != 1 || s[0] != (kvindex.PodScore{Pod: "x"}) {
-		t.Errorf("a model never heard: %+v", s)
+		t.Errorf("an unknown model: %+v", s)
 	}
 	without := open(t, kvindex.WithModel("m", kvindex.Model{Tokenizer: words{}}))
 	err := without.ScoreRequest(ctx, &kvindex.Request{Body: []byte(`{"model": "m", ` + messages + `}`)}, new(kvindex.Answer))
@@ -219,8 +218,7 @@ func TestBodyErrors(t *testing.T) {
 	}
 }
 
-// The media of a chat are placed where the template names them, each with all of
-// its tokens.
+// Media of a chat have the places that the template gives them, each with all of its tokens.
 func TestBodyMedia(t *testing.T) {
 	dir := t.TempDir()
 	for name, content := range map[string]string{
@@ -261,7 +259,7 @@ func TestBodyMedia(t *testing.T) {
 			t.Errorf("the caller's media were changed: %v", c.media)
 		}
 	}
-	// A body of ids names its media itself, unless the caller does.
+	// A body of ids lists its media, unless the caller does.
 	ids := func(first, second string) []byte {
 		return fmt.Appendf(nil, `{"model": "m", "sampling_params": {}, "token_ids": %s, "features": {"mm_hashes": {"image": [%q, %q]},
 			"mm_placeholders": {"image": [{"offset": 11, "length": 20}, {"offset": 48, "length": 5}]}}}`, jsonOf(tokens), first, second)
@@ -294,7 +292,7 @@ func TestBodyMedia(t *testing.T) {
 	}
 }
 
-// marks is words, but a special token of harmony's is one id.
+// marks is words with one id for each special token of harmony.
 type marks struct{ words }
 
 func (m marks) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
@@ -309,7 +307,7 @@ func (m marks) Encode(ctx context.Context, dst []uint32, text string, special bo
 
 func (marks) Identity() [32]byte { return [32]byte{43} }
 
-// What a client writes like a special token is none.
+// A client's text that looks like a special token is not one.
 func TestBodyPieces(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"model_type": "gpt_oss"}`), 0o600))

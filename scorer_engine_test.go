@@ -29,12 +29,12 @@ import (
 
 var engineBodies = flag.Int("bodies.n", 1000, "bodies of TestEngineRenders; long form: 10000")
 
-// A renderServer renders bodies by a chat and the tokenizer words. An image in a chat with media
-// is two tokens of 7, with its URL for a hash.
+// renderServer renders bodies by a chat and the tokenizer words. An image of a chat with media is
+// two tokens of id 7, and its URL is its hash.
 type renderServer struct {
 	chat  *chat.Model
 	asked atomic.Int64
-	wrong atomic.Bool // one image is left out
+	wrong atomic.Bool // leaves out an image
 }
 
 func (s *renderServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -53,7 +53,7 @@ func (s *renderServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		_ = json.NewEncoder(w).Encode(map[string]any{"token_ids": tokens, "features": map[string]any{"mm_hashes": map[string]any{"image": hashes}, "mm_placeholders": map[string]any{"image": places}}})
 	}
-	if path == r.URL.Path { // a text
+	if path == r.URL.Path {
 		var text struct {
 			Prompt  string `json:"prompt"`
 			Special bool   `json:"add_special_tokens"`
@@ -105,7 +105,7 @@ func plainImages(body []byte) (tokens []uint32, media []chat.Media) {
 	return tokens, media
 }
 
-// withEngine returns a model whose tokenizer is an engine that s is.
+// withEngine returns a model whose tokenizer is the engine s.
 func withEngine(t *testing.T, s *renderServer, m *chat.Model) kvindex.Model {
 	t.Helper()
 	server := httptest.NewServer(s)
@@ -117,8 +117,7 @@ func withEngine(t *testing.T, s *renderServer, m *chat.Model) kvindex.Model {
 	return kvindex.Model{Tokenizer: e, Chat: m}
 }
 
-// tieOf returns the length of the prompt of a request, and a hash of all its tokens, media and
-// salt.
+// tieOf returns the length of a request's prompt, and a hash of its tokens, media and salt.
 func tieOf(ix *kvindex.Indexer, r kvindex.Request) (length int, tie uint64, err error) {
 	r.Pods = []string{"pod"}
 	var a kvindex.Answer
@@ -128,8 +127,8 @@ func tieOf(ix *kvindex.Indexer, r kvindex.Request) (length int, tie uint64, err 
 	return a.PromptTokens, a.RoutePods(nil)[0].Tie, nil
 }
 
-// Chats that are not scorable here go to the engine, and are those of its tokens and media;
-// others are rendered here, and what is wrong is asked of nobody.
+// The engine renders the chats that cannot be scored locally, and its tokens and media count. Other
+// chats are rendered locally, and invalid ones are sent nowhere.
 func TestEngineRenders(t *testing.T) {
 	const odd = `{% if messages[0].role == 'odd' %}{{ raise_exception('odd') }}{% endif %}`
 	m, err := chat.New(odd+turns, map[string]string{"bos_token": "\x01"}, chat.Options{})
@@ -204,8 +203,8 @@ func TestEngineRenders(t *testing.T) {
 	}
 }
 
-// An engine that renders by our own chat and tokenizer has the prompts that are made here, for
-// a model without a chat and each real template.
+// An engine that renders by the same template and tokenizer makes the same prompts, for a model
+// without a chat and for each real template.
 func TestEngineAgainstTemplates(t *testing.T) {
 	cases := map[string]map[string]any{}
 	raw, err := os.ReadFile(testdata.Path(t, "chat templates", "templates", "cases.json"))
@@ -249,7 +248,7 @@ func TestEngineAgainstTemplates(t *testing.T) {
 	t.Logf("%d prompts are equal, and %d refused", compared, refused)
 }
 
-// A text of a model whose tokenizer is an engine is encoded by it.
+// An engine as the tokenizer encodes texts.
 func TestEngineEncodes(t *testing.T) {
 	m, err := chat.New(turns, nil, chat.Options{})
 	must(t, err)
@@ -261,7 +260,7 @@ func TestEngineEncodes(t *testing.T) {
 	}
 }
 
-// A model of which the engine makes all chats is not said to lack a template.
+// A model whose engine renders all chats lacks no template.
 func TestEngineAloneFails(t *testing.T) {
 	m, err := chat.New("{{ raise_exception('no chats today') }}", nil, chat.Options{})
 	must(t, err)
@@ -272,7 +271,7 @@ func TestEngineAloneFails(t *testing.T) {
 	}
 }
 
-// judging is a Judge of an engine that makes tokens by t, and two tokens of each chat.
+// judging is a Judge of an engine that makes tokens by there, and two tokens of each chat.
 func judging(t *testing.T, there tokenize.Tokenizer) (*remote.Judge, *atomic.Int64) {
 	t.Helper()
 	asks := new(atomic.Int64)
@@ -300,15 +299,15 @@ func judging(t *testing.T, there tokenize.Tokenizer) (*remote.Judge, *atomic.Int
 	return &remote.Judge{Engine: engine}, asks
 }
 
-// bare is a tokenizer without an identity.
-type bare struct{ of *tokenize.BPE }
+// anonymous is a tokenizer without an identity.
+type anonymous struct{ of *tokenize.BPE }
 
-func (b bare) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
+func (b anonymous) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
 	return b.of.Encode(ctx, dst, text, special)
 }
 
-// After a verdict texts and chats go to the engine, or are errors, also those that a prompt cache
-// has; after Reset they are local again.
+// After a verdict texts and chats go to the engine or are errors, those in a prompt cache too;
+// after Reset they are local again.
 func TestVerdictStopsLocalWork(t *testing.T) {
 	const file = "tokenize/testdata/tiny.json"
 	wrong, err := tokenize.Load(file)
@@ -325,7 +324,7 @@ func TestVerdictStopsLocalWork(t *testing.T) {
 	pool, err := tokenize.NewPool(tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return file, nil }})
 	must(t, err)
 	defer pool.Close()
-	for _, local := range []tokenize.Tokenizer{wrong, bare{wrong}, pool.Tokenizer("any")} {
+	for _, local := range []tokenize.Tokenizer{wrong, anonymous{wrong}, pool.Tokenizer("any")} {
 		for _, fallback := range []bool{false, true} {
 			j, asks := judging(t, right)
 			if fallback {
@@ -344,7 +343,7 @@ func TestVerdictStopsLocalWork(t *testing.T) {
 			body := kvindex.Request{Path: "/v1/chat/completions", Body: []byte(`{"model":"boats","messages":[{"role":"user","content":"The boats come and go."}]}`)}
 			before, err := tokens(prompt)
 			chatBefore, chatErr := tokens(body)
-			again, err2 := tokens(prompt) // from the cache
+			again, err2 := tokens(prompt)
 			if errors.Join(err, chatErr, err2) != nil || again != before || asks.Load() > 0 {
 				t.Fatalf("before: %v, %v, %v, and %d requests", err, chatErr, err2, asks.Load())
 			}
@@ -378,8 +377,8 @@ func TestVerdictStopsLocalWork(t *testing.T) {
 	}
 }
 
-// excluding opens an Indexer with a model, of which pods hold all of a chat with
-// tools and all of one without: "a" and "b" of both, "c" of none.
+// excluding opens an Indexer with a model and two chats, one with tools: pods "a" and "b" hold all
+// of both, "c" holds neither.
 func excluding(t *testing.T) (ix *kvindex.Indexer, m *chat.Model, plain, tools []byte) {
 	t.Helper()
 	m, err := chat.New(turns+"{{ tools }}", map[string]string{"bos_token": "\x01"}, chat.Options{})
@@ -399,8 +398,8 @@ func excluding(t *testing.T) (ix *kvindex.Indexer, m *chat.Model, plain, tools [
 	return ix, m, plain, tools
 }
 
-// A check finds an engine that drops tools: its pod is scored for all other chats,
-// and the others for all.
+// A check finds an engine that drops tools: its pod is scored for all other chats, and other pods
+// for all.
 func TestExcludeWhatACheckFinds(t *testing.T) {
 	ix, m, plain, tools := excluding(t)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -460,7 +459,7 @@ func TestExcludeWhatACheckFinds(t *testing.T) {
 	}
 }
 
-// An excluded pod is behind all others, by Top, Candidates and ties too.
+// An excluded pod is last, also with Top, Candidates and ties.
 func TestExcludedPodsAreLast(t *testing.T) {
 	ix, m, plain, tools := excluding(t)
 	all := []string{"a", "b", "c", "d", "never"}
@@ -489,7 +488,7 @@ func TestExcludedPodsAreLast(t *testing.T) {
 			}
 		}
 		for _, r := range []kvindex.Request{{Body: plain}, {Model: "m", Prompt: "how do boats come and go?"}} {
-			score(t, ix, kvindex.Request{Body: tools}) // of which nothing stays
+			score(t, ix, kvindex.Request{Body: tools}) // leaves no trace
 			for _, s := range score(t, ix, r) {
 				if s.NotScorable {
 					t.Errorf("without %v: %+v", excluded, s)

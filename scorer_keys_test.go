@@ -26,12 +26,12 @@ func randomTokens(r *rand.Rand, n int) []uint32 {
 	return tokens
 }
 
-// TestVariantKeys: shared indexes compare keys of every variant, so they must
-// never change, nor depend on which variants were asked for before.
+// TestVariantKeys: shared indexes compare keys of every variant, so they must never change, nor
+// depend on earlier variants.
 func TestVariantKeys(t *testing.T) {
 	var wanted []index.Variant
 	var got [][]index.Key
-	ix := open(t, kvindex.WithIndex(&altered{Memory: memory(t), match: func(_ context.Context, q *index.Query, _ *index.Matches) error {
+	ix := open(t, kvindex.WithIndex(&alteredIndex{Memory: memory(t), match: func(_ context.Context, q *index.Query, _ *index.Matches) error {
 		got = nil
 		for _, v := range wanted {
 			keys, err := q.Keys(v)
@@ -79,7 +79,7 @@ func TestVariantKeys(t *testing.T) {
 				t.Errorf("%+v: %d keys, want %d", v, len(alone), want)
 			}
 			for j, k := range alone {
-				// Before the first item, media make no difference.
+				// Media make no difference before the first item.
 				if seen[k] && (q.Media == nil || (j+1)*v.Unit > 16) {
 					t.Errorf("%+v: key %d is that of another variant or prompt", v, j)
 				}
@@ -93,7 +93,7 @@ func TestVariantKeys(t *testing.T) {
 	}
 }
 
-// Equal tokens are kept apart by rank, model, adapter and salt.
+// Equal tokens of another rank, model, adapter or salt are other blocks.
 func TestScopes(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 6)
@@ -130,7 +130,7 @@ func TestScopes(t *testing.T) {
 		{"m", "nora", "", 0, 0},
 		{"other", "", "", 5, 0},
 		{"other", "lora", "", 0, 0},
-		{"lora", "", "", 2, 0}, // the adapter by its name alone
+		{"lora", "", "", 2, 0}, // the adapter by name alone
 		{"lora", "", "pepper", 4, 0},
 		{"never", "", "", 0, 0},
 	} {
@@ -141,7 +141,7 @@ func TestScopes(t *testing.T) {
 	}
 	must(t, ix.Ingest("b", "third", fakeengine.Payload(1, 0, with(p.Stored(0, 1), "lora", ""))))
 	if got := score(t, ix, kvindex.Request{Model: "lora", Tokens: p.Tokens, Pods: []string{"a"}})[0]; got.MatchedBlocks != 2 {
-		t.Errorf("the adapter of the pods asked for: %+v", got)
+		t.Errorf("the adapter of the requested pods: %+v", got)
 	}
 	err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "lora", Tokens: p.Tokens}, new(kvindex.Answer))
 	if !errors.Is(err, kvindex.ErrRequest) || !strings.Contains(err.Error(), `both "m" and "third"`) {
@@ -149,7 +149,7 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// With MediaPad the hash has to be an integer; other engines take any.
+// With MediaPad hashes have to be integers; other engines accept any.
 func TestMediaHashes(t *testing.T) {
 	ix := open(t, kvindex.WithProfile(func(pod, _ string) kvindex.Profile {
 		if pod == "sglang" {
@@ -181,8 +181,7 @@ func TestMediaHashes(t *testing.T) {
 	}
 }
 
-// Of items that lie in others vLLM has those that begin behind them, and no item
-// is shorter than a token.
+// Of nested items vLLM hashes those that begin later; each item has at least one token.
 func TestNestedItems(t *testing.T) {
 	ix := open(t, withProfile(kvindex.Profile{Media: kvindex.MediaBare}))
 	p := fakeengine.NewPrompt(1, 16, 4)

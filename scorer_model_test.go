@@ -18,21 +18,21 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// model is an engine that keeps no more than which blocks it holds. Blocks are
-// the same if the engine that it stands for hashes the same into them.
+// model is an engine as the set of its blocks. Blocks are equal if the real engine hashes the same
+// into them.
 type model struct {
 	name  string
 	size  int
 	form  kvindex.MediaForm
 	pairs bool // with MediaPad
-	blind bool // its events tell no adapters: those of SGLang
+	blind bool // without adapters in events, as SGLang
 
-	hashes map[string]uint64 // by the parent's hash and what is in the block
+	hashes map[string]uint64 // by the parent's hash and the block's content
 	held   map[uint64]bool
 	batch  int
 }
 
-// block is one of a prompt, as the engine has it.
+// block is a block of a prompt.
 type block struct {
 	hash, parent uint64
 	first        bool
@@ -84,7 +84,7 @@ func (m *model) blocks(q *kvindex.Request) (blocks []block) {
 		}
 		b.hash = m.hashes[string(id)]
 		if b.hash == 0 {
-			b.hash = uint64(len(m.hashes)+1) * 0x9E3779B97F4A7C15 // also negative as int64
+			b.hash = uint64(len(m.hashes)+1) * 0x9E3779B97F4A7C15 // some negative as int64
 			m.hashes[string(id)] = b.hash
 		}
 		parent = b.hash
@@ -93,7 +93,7 @@ func (m *model) blocks(q *kvindex.Request) (blocks []block) {
 	return blocks
 }
 
-// extraOf is what vLLM hashes into the block that begins at a token.
+// extraOf returns vLLM's extra keys of the block that begins at a token.
 func (m *model) extraOf(q *kvindex.Request, from int) (extra []enginehash.Extra) {
 	if id, err := strconv.Atoi(q.Adapter); err == nil {
 		extra = append(extra, enginehash.Int(int64(id)))
@@ -116,8 +116,8 @@ func (m *model) extraOf(q *kvindex.Request, from int) (extra []enginehash.Extra)
 	return extra
 }
 
-// run is what the engine holds of a prompt, and what it would reuse. hole: it
-// holds something behind that too.
+// run returns how much of a prompt the engine holds and would reuse. hole: it also holds a later
+// block.
 func (m *model) run(q *kvindex.Request) (run, reused int, hole bool) {
 	if m.blind && q.Adapter != "" {
 		return 0, 0, false
@@ -137,13 +137,13 @@ func (m *model) run(q *kvindex.Request) (run, reused int, hole bool) {
 	return run, min(run, max(limit, 0)/m.size) * m.size, hole
 }
 
-// blockEvents are the events of a message, in the forms of vLLM and of SGLang.
+// blockEvents are the events of a message, for vLLM and for SGLang.
 type blockEvents struct {
 	vllm   []fakeengine.Event
 	sglang []any
 }
 
-// add announces a block of a prompt. It returns vLLM's event, if the engine is one.
+// add publishes a block of a prompt. It returns vLLM's event, or nil for SGLang.
 func (m *model) add(e *blockEvents, b block, q *kvindex.Request) *fakeengine.Stored {
 	if m.form == kvindex.MediaPad {
 		var parent any
@@ -183,7 +183,7 @@ func (e *blockEvents) clear() {
 	e.vllm, e.sglang = append(e.vllm, fakeengine.Cleared{}), append(e.sglang, []any{"AllBlocksCleared"})
 }
 
-// payload is a message of the engine. Those of vLLM have the encoding.
+// payload encodes a message of the engine. form is for vLLM.
 func (m *model) payload(e *blockEvents, time float64, rank int, form fakeengine.Encoding) []byte {
 	if m.form != kvindex.MediaPad {
 		return form.Append(nil, &fakeengine.Batch{Time: time, Rank: rank, Events: e.vllm})
@@ -195,8 +195,8 @@ func (m *model) payload(e *blockEvents, time float64, rank int, form fakeengine.
 	return payload
 }
 
-// store announces the first blocks of a prompt that are not there, each in an event of its own,
-// and remove the loss of some.
+// store publishes the missing ones of the first blocks of a prompt, each by an event of its own;
+// remove publishes the loss of some.
 func (m *model) store(q *kvindex.Request, most int) (payload []byte) {
 	var e blockEvents
 	blocks := m.blocks(q)
@@ -211,7 +211,7 @@ func (m *model) store(q *kvindex.Request, most int) (payload []byte) {
 
 func (m *model) remove(r *rand.Rand, share float64) (payload []byte, n int) {
 	var e blockEvents
-	for _, h := range slices.Sorted(maps.Keys(m.held)) { // the same in each run of the test
+	for _, h := range slices.Sorted(maps.Keys(m.held)) { // the same order in each run
 		if r.Float64() > share {
 			continue
 		}
@@ -232,13 +232,13 @@ func (m *model) encode(e *blockEvents) []byte {
 	return m.payload(e, float64(m.batch), 0, form)
 }
 
-// items are media, at places of their own.
+// items are media at positions of their own.
 var items = []kvindex.Media{
 	{Hash: "11", Length: 5}, {Hash: "2147483651", Length: 20}, {Hash: "-5", Length: 3}, {Hash: "12", Length: 1},
 	{Hash: "987654321987654321987654321", Length: 40},
 }
 
-// randomRequest has a prompt that often begins like one of those before.
+// randomRequest returns a request whose prompt often begins like an earlier one.
 func randomRequest(r *rand.Rand, before []kvindex.Request) (q kvindex.Request) {
 	salts := []string{"", "pepper", "11"}
 	q.Salt = salts[r.IntN(3)]
@@ -251,12 +251,12 @@ func randomRequest(r *rand.Rand, before []kvindex.Request) (q kvindex.Request) {
 		case 1:
 			q.Salt = salts[r.IntN(3)]
 		case 2:
-			if len(q.Media) > 0 { // another item of that length, or at another place
+			if len(q.Media) > 0 { // another item of that length, or another position
 				q.Media[r.IntN(len(q.Media))].Hash = "12"
 			}
 		case 3, 4:
 			cut := 1 + r.IntN(len(q.Tokens))
-			if r.IntN(2) == 0 { // at the end of a block, or of one of pairs
+			if r.IntN(2) == 0 { // at the end of a block or of a pair's block
 				cut = min(cut/16*16+1+r.IntN(2)*15, len(q.Tokens))
 			}
 			q.Tokens = q.Tokens[:cut]
@@ -282,9 +282,8 @@ func randomRequest(r *rand.Rand, before []kvindex.Request) (q kvindex.Request) {
 	return q
 }
 
-// TestScopesAgainstModel has engines of all media forms, of many block sizes
-// and with pairs serve one model, one block an event, and compares what is said
-// of each with what it holds.
+// TestScopesAgainstModel: engines of all media forms, of many block sizes and with pairs serve one
+// model, one block an event; each score is compared with the engine's blocks.
 func TestScopesAgainstModel(t *testing.T) {
 	var engines []*model
 	for i, size := range []int{1, 16, 48, 528} {
@@ -322,7 +321,7 @@ func TestScopesAgainstModel(t *testing.T) {
 				payload, n = m.remove(r, 0.2)
 				fired["removed by "+strconv.Itoa(m.size)] += n
 			case m.blind && q.Adapter != "":
-				continue // its events would pass for those of the base model
+				continue // they would look like events of the base model
 			default:
 				payload = m.store(&q, 250)
 			}

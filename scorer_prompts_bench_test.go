@@ -25,8 +25,8 @@ const (
 	textBlocks = 1_000_000
 )
 
-// A textWorld is what texts are scored in: 64 pods that hold a million blocks, and 1,000
-// texts of which one to eight pods hold the first three quarters.
+// textWorld has 64 pods that hold a million blocks, and 1,000 texts of which one to eight pods hold
+// the first three quarters.
 type textWorld struct {
 	*testdata.Prose
 	tokenizer *tokenize.BPE
@@ -35,7 +35,7 @@ type textWorld struct {
 	pods      []string
 	held      []func(tb testing.TB, ix *kvindex.Indexer)
 	blocks    int
-	turn      int // of byTurns; it goes on, because what was scored is known
+	turn      int // of byTurns; goes on, so that no text repeats
 }
 
 func newTextWorld(b *testing.B) *textWorld {
@@ -66,7 +66,7 @@ func (w *textWorld) readChat(b *testing.B) {
 	}
 }
 
-// hold lets some pods hold the blocks of a prompt.
+// hold stores the blocks of a prompt on some pods.
 func (w *textWorld) hold(tokens []uint32, holders int) {
 	q := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: uint64(len(w.held)+1) << 32}
 	first, blocks := w.IntN(len(w.pods)), len(tokens)/16
@@ -90,7 +90,7 @@ func (w *textWorld) open(b *testing.B, opts ...kvindex.Option) *kvindex.Indexer 
 	return ix
 }
 
-// A client scores for all pods of a world.
+// client scores for all pods of a world.
 type client struct {
 	ix *kvindex.Indexer
 	q  kvindex.Request
@@ -112,12 +112,12 @@ func (c *client) score(b *testing.B) {
 	}
 }
 
-// A timed has the times of one thing. Their memory is there before.
-type timed struct{ took []time.Duration }
+// timing has the durations of one operation, allocated beforehand.
+type timing struct{ took []time.Duration }
 
-func newTimed() *timed { return &timed{make([]time.Duration, 0, 1<<17)} }
+func newTiming() *timing { return &timing{make([]time.Duration, 0, 1<<17)} }
 
-func (t *timed) do(f func()) {
+func (t *timing) do(f func()) {
 	began := time.Now()
 	f()
 	if len(t.took) < cap(t.took) {
@@ -126,15 +126,15 @@ func (t *timed) do(f func()) {
 }
 
 // median returns the median in ns.
-func (t *timed) median() float64 {
+func (t *timing) median() float64 {
 	slices.Sort(t.took)
 	return float64(t.took[len(t.took)/2].Nanoseconds())
 }
 
-// byTurns measures a thing beside a baseline: ns/op is the median of the thing's times,
-// "of-base" that median as a part of the baseline's. No two calls have the same i.
+// byTurns alternates an operation with a baseline: ns/op is the median of the operation, "of-base"
+// its ratio to the baseline's. No two calls have the same i.
 func (w *textWorld) byTurns(b *testing.B, base, thing func(i int)) {
-	of, beside := newTimed(), newTimed()
+	of, beside := newTiming(), newTiming()
 	for range 8 {
 		base(w.turn)
 		thing(w.turn)
@@ -158,10 +158,10 @@ func (w *textWorld) byTurns(b *testing.B, base, thing func(i int)) {
 	b.ReportMetric(beside.median()/of.median(), "times-faster")
 }
 
-// A joined puts texts together without allocating. Each result is gone with the next.
-type joined struct{ buf []byte }
+// joiner joins texts without allocating. A result is valid until the next.
+type joiner struct{ buf []byte }
 
-func (j *joined) text(parts ...string) string {
+func (j *joiner) text(parts ...string) string {
 	j.buf = j.buf[:0]
 	for _, p := range parts {
 		j.buf = append(j.buf, p...)
@@ -169,10 +169,9 @@ func (j *joined) text(parts ...string) string {
 	return unsafe.String(unsafe.SliceData(j.buf), len(j.buf))
 }
 
-// BenchmarkPromptCache scores the texts of BenchmarkScoreText with a prompt cache, each
-// row by turns with the baseline: another text that was never seen, without cache.
-// Between two scores of a row another text is encoded, so the caches of the processor
-// are no warmer than a router's; "in-a-row" is without that.
+// BenchmarkPromptCache scores the texts of BenchmarkScoreText with a prompt cache, alternating each
+// row with the baseline: another new text without cache. Another text is encoded between two scores
+// of a row, so that the processor's caches are no warmer than a router's, except in "in-a-row".
 func BenchmarkPromptCache(b *testing.B) {
 	w := newTextWorld(b)
 	tails := make([]string, 4096)
@@ -186,13 +185,13 @@ func BenchmarkPromptCache(b *testing.B) {
 	cached := w.client(w.open(b, hook))
 	n := len(w.texts)
 	other := func(i int) { plain.text(b, w.texts[(i+n/2)%n]) }
-	var here, there joined
-	// Never the same text: whoever comes second would find its words in the tokenizer.
+	var here, there joiner
+	// Texts never repeat: the second call would find the words in the tokenizer's cache.
 	heads, asked := make([]string, 1<<12), 0
 	for i := range heads {
 		heads[i] = fmt.Sprintf("%08x", w.Uint32())
 	}
-	fresh := func(c *client, j *joined, i int) {
+	fresh := func(c *client, j *joiner, i int) {
 		c.text(b, j.text(heads[i%len(heads)], heads[i/len(heads)%len(heads)], w.texts[i%n]))
 	}
 	neverSeen := func(b *testing.B) {
@@ -248,7 +247,7 @@ func BenchmarkPromptCache(b *testing.B) {
 				render, tokenizing, match = append(render, split.Render), append(tokenizing, split.Tokenize), append(match, split.Match)
 			})
 		for name, took := range map[string][]time.Duration{"render-ns": render, "tokenize-ns": tokenizing, "match-ns": match} {
-			b.ReportMetric((&timed{took}).median(), name)
+			b.ReportMetric((&timing{took}).median(), name)
 		}
 	})
 	for _, c := range []struct {
@@ -264,7 +263,7 @@ func (c *client) body(b *testing.B, body string) {
 	c.score(b)
 }
 
-// bodies are bodies of chats of messages of 200 bytes, as JSON.
+// bodies are JSON bodies of chats with messages of 200 bytes.
 type bodies struct {
 	known []string // the first 98 messages
 	more  []string // two more
@@ -297,9 +296,9 @@ func (c *bodies) body(i int) []string {
 	return []string{c.known[i%len(c.known)], c.more[i%len(c.more)]}
 }
 
-// benchTwo compares the rate of two goroutines with that of one, by turns: "times-one".
-// "best" is that of their best rounds, in which others used the processors the least.
-// "cpu" is what the rate would be by the time of the processors that they took.
+// benchTwo compares the rate of two goroutines with that of one, alternating: "times-one". "best"
+// is the ratio of their best rounds, the least disturbed by other processes. "cpu" is the ratio by
+// processor time.
 func benchTwo(b *testing.B, w *textWorld, ix *kvindex.Indexer, texts []string) {
 	const scores = 500
 	clients := []*client{w.client(ix), w.client(ix)}
@@ -315,9 +314,9 @@ func benchTwo(b *testing.B, w *textWorld, ix *kvindex.Indexer, texts []string) {
 		wg.Wait()
 	}
 	run(2)
-	var wall, cpu [2]*timed
+	var wall, cpu [2]*timing
 	for n := range wall {
-		wall[n], cpu[n] = newTimed(), newTimed()
+		wall[n], cpu[n] = newTiming(), newTiming()
 	}
 	for b.Loop() {
 		for n := range wall {
@@ -331,8 +330,8 @@ func benchTwo(b *testing.B, w *textWorld, ix *kvindex.Indexer, texts []string) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkPromptCacheHeap keeps 64 MB of distinct texts of 32 kB, for pods whose blocks
-// have 16 tokens, or one: live heap for a byte of text.
+// BenchmarkPromptCacheHeap keeps 64 MB of distinct texts of 32 kB, for blocks of 16 tokens or of
+// one, and reports the live heap for a byte of text.
 func BenchmarkPromptCacheHeap(b *testing.B) {
 	t, err := tokenize.Load(testdata.Path(b, "the Llama 3 tokenizer", "tokens", "llama3"))
 	must(b, err)
@@ -350,7 +349,7 @@ func BenchmarkPromptCacheHeap(b *testing.B) {
 					}
 					return kept
 				}
-				ask(4 << 20) // the tokenizer keeps words of its own
+				ask(4 << 20) // fills the tokenizer's own cache of words
 				before, was := liveHeap(), ix.Stats().Prompts
 				bytes := float64(ask(64 << 20))
 				now := ix.Stats().Prompts
@@ -363,10 +362,10 @@ func BenchmarkPromptCacheHeap(b *testing.B) {
 	}
 }
 
-// BenchmarkLongPrompt scores prompts of some 65,000 tokens, of which one to eight of 64 pods
-// hold three quarters: as token ids, as a text that was scored before, as one with 1 kB more,
-// and as one that was never seen; and as the bodies of chats of 100 messages, of which one has
-// two messages more. "parse-of-op" is the share of reading a body alone.
+// BenchmarkLongPrompt scores prompts of some 65,000 tokens, of which one to eight of 64 pods hold
+// three quarters: as token ids; as a text scored before, one with 1 kB more, and a new one; and as
+// bodies of chats of 100 messages, some with two messages more. "parse-of-op" is the share of
+// reading the body.
 func BenchmarkLongPrompt(b *testing.B) {
 	const size = 243_000 // bytes
 	w := &textWorld{Prose: testdata.NewProse(b, "texts to score", 1)}
@@ -417,7 +416,7 @@ func BenchmarkLongPrompt(b *testing.B) {
 	for _, of := range []struct {
 		name  string
 		score func(b *testing.B, prompt string)
-		next  func() string // untimed
+		next  func() string // not timed
 	}{
 		{"known", c.text, func() string { return w.texts[next()] }},
 		{"grown", c.text, func() string { return w.texts[next()] + w.Text(1000) }},
@@ -429,7 +428,7 @@ func BenchmarkLongPrompt(b *testing.B) {
 		{"chat/new", c.body, func() string { return newChat() + "]}" }},
 	} {
 		b.Run(of.name, func(b *testing.B) {
-			all, reading := newTimed(), newTimed()
+			all, reading := newTiming(), newTiming()
 			b.ReportAllocs()
 			for b.Loop() {
 				b.StopTimer()

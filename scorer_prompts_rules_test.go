@@ -37,27 +37,27 @@ func (w wordy) Encode(ctx context.Context, dst []uint32, text string, special bo
 	return w.words.Encode(ctx, dst, text, special)
 }
 
-// failing is a marker that fails if told to.
-type failing struct {
+// flakyMarker is a marker that fails on demand.
+type flakyMarker struct {
 	*tokenize.BPE
 	err error
 }
 
-func (f *failing) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
+func (f *flakyMarker) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
 	if f.err != nil {
 		return dst, f.err
 	}
 	return f.BPE.Encode(ctx, dst, text, special)
 }
 
-func (f *failing) EncodeMarks(ctx context.Context, dst []uint32, p tokenize.Passage) ([]uint32, []tokenize.Mark, error) {
+func (f *flakyMarker) EncodeMarks(ctx context.Context, dst []uint32, p tokenize.Passage) ([]uint32, []tokenize.Mark, error) {
 	if f.err != nil {
 		return dst, nil, f.err
 	}
 	return f.BPE.EncodeMarks(ctx, dst, p)
 }
 
-// prose is a text of about so many bytes, another one for each seed.
+// prose returns a text of about size bytes, another for each seed.
 func prose(seed uint64, size int) string {
 	r := rand.New(rand.NewPCG(seed, 51))
 	var b strings.Builder
@@ -70,14 +70,14 @@ func prose(seed uint64, size int) string {
 	return b.String()
 }
 
-// one is an Indexer with a cache and one without, for a model m.
+// one opens Indexers with and without a cache, for a model m.
 func one(tb testing.TB, t tokenize.Tokenizer, opts ...kvindex.Option) *comparison {
 	tb.Helper()
 	with, without := openPair(tb, []*promptModel{{name: "m", model: kvindex.Model{Tokenizer: t}}}, prefixcache.MinBytes, opts...)
 	return &comparison{tb: tb, with: with, without: without, Rand: rand.New(rand.NewPCG(1, 52)), seen: map[string]int{}}
 }
 
-// ask scores with both, and says how the cache knew the text, once for each form.
+// ask scores with both, and returns how the cache matched the text, once for each form.
 func (c *comparison) ask(r kvindex.Request) (how string) {
 	c.tb.Helper()
 	if r.Model == "" && r.Candidates == nil {
@@ -92,13 +92,13 @@ func (c *comparison) ask(r kvindex.Request) (how string) {
 		strings.Repeat("u", int(now.Unknown-s.Unknown)) + strings.Repeat("p", int(now.Past-s.Past))
 }
 
-// hold has a pod hold a text.
+// hold stores a text on a pod.
 func (c *comparison) hold(pod, text string, t tokenize.Tokenizer) {
 	c.tb.Helper()
 	c.holdAs(pod, pod, text, t)
 }
 
-// holdAs has a pod hold a text in the blocks of another one.
+// holdAs stores a text on a pod in the blocks of another pod.
 func (c *comparison) holdAs(pod, as, text string, t tokenize.Tokenizer) {
 	c.tb.Helper()
 	tokens, err := t.Encode(ctx, nil, text, true)
@@ -115,8 +115,8 @@ func (c *comparison) holdAs(pod, as, text string, t tokenize.Tokenizer) {
 	}
 }
 
-// A failed encoding leaves nothing behind, and its error is that without a cache. So does
-// a text that comes to no tokens.
+// A failed encoding leaves nothing in the cache, and its error is that without a cache. A text
+// without tokens is not cached either.
 func TestPromptCacheErrors(t *testing.T) {
 	none := one(t, wordy{})
 	for range 3 {
@@ -127,7 +127,7 @@ func TestPromptCacheErrors(t *testing.T) {
 		t.Errorf("%+v, %v", s, none.seen)
 	}
 	tiny := tinyWith(t, tokensAround)
-	f := &failing{BPE: tiny}
+	f := &flakyMarker{BPE: tiny}
 	c := one(t, f)
 	text := prose(1, 5000)
 	c.hold("p16", text, tiny)
@@ -157,7 +157,7 @@ func TestPromptCacheErrors(t *testing.T) {
 	if err := c.with.ScoreRequest(ctx, &kvindex.Request{Model: "m", Prompt: text}, &c.a); err != nil {
 		t.Errorf("a text that is known: %v", err)
 	}
-	// Another unit is asked for: the text has to be encoded after all.
+	// Another unit is required, so the text has to be encoded.
 	c.hold("p1", text, tiny)
 	for _, prompt := range []string{text, text + "and more"} {
 		if err := c.with.ScoreRequest(ctx, &kvindex.Request{Model: "m", Prompt: prompt}, &c.a); err == nil {
@@ -174,7 +174,7 @@ func TestPromptCacheErrors(t *testing.T) {
 	}
 }
 
-// A prompt known whole allocates nothing, whatever its scope is and whoever is asked for.
+// A fully cached prompt allocates nothing, in any scope and for any pods.
 func TestPromptCacheAllocations(t *testing.T) {
 	pool := openTokenizers(t, tokenize.PoolConfig{Find: func(context.Context, string) (string, error) { return tinyPath, nil }})
 	tiny := tinyWith(t, "{}")
@@ -213,8 +213,8 @@ func TestPromptCacheAllocations(t *testing.T) {
 	}
 }
 
-// What is asked for is learned: forms that are missing are cut once, those that nobody
-// asks for any more are forgotten, and those of some pods stay while others are asked for.
+// The cache learns forms on demand: missing ones are cut once, unused ones are forgotten, and those
+// of some pods stay while others are scored.
 func TestPromptCacheForms(t *testing.T) {
 	tiny := tinyWith(t, tokensAround)
 	c := one(t, tiny)
@@ -289,7 +289,7 @@ func TestPromptCacheForms(t *testing.T) {
 	}
 }
 
-// Few are remembered of pods that are asked for one by one.
+// Scores of single pods leave few forms.
 func TestPromptCacheFewForms(t *testing.T) {
 	tiny := tinyWith(t, tokensAround)
 	c := one(t, tiny)
@@ -305,12 +305,12 @@ func TestPromptCacheFewForms(t *testing.T) {
 	}
 }
 
-// Two names of one file share what is known, a chat shares it with the text that it
-// becomes. A tokenizer that is no marker does not go on from what another one has found.
+// Two names of one file share the cache, and a chat shares it with its text. A tokenizer that is no
+// marker does not continue from another's entries.
 func TestPromptCacheShares(t *testing.T) {
 	models := ownModels(t)[:1]
 	twin := *models[0]
-	loaded, err := tokenize.Load(tinyPath) // once more
+	loaded, err := tokenize.Load(tinyPath) // a second time
 	must(t, err)
 	twin.name, twin.model.Tokenizer = "twin", loaded
 	whole := &promptModel{name: "whole", model: kvindex.Model{Tokenizer: onlyIdentified{loaded}}}
@@ -345,8 +345,7 @@ func TestPromptCacheShares(t *testing.T) {
 	}
 }
 
-// The time of an encoding counts as tokenizing, also if it shows only at the index that
-// there has to be one.
+// The time of an encoding counts as tokenizing, even if only the index shows that it is needed.
 func TestPromptCacheTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []time.Duration
@@ -362,19 +361,19 @@ func TestPromptCacheTimes(t *testing.T) {
 			}
 		}
 		if want := []time.Duration{time.Second, 0, 0, 0, time.Second, 0, 0, 0}; !reflect.DeepEqual(told, want) {
-			t.Errorf("told %v, want %v", told, want)
+			t.Errorf("the hook received %v, want %v", told, want)
 		}
 	})
 }
 
-// The cache is there by default if there is a tokenizer.
+// A tokenizer enables the cache by default.
 func TestPromptCacheOption(t *testing.T) {
 	text, tokens := kvindex.Request{Prompt: "the harbour"}, kvindex.Request{Tokens: []uint32{1}}
 	model := kvindex.WithModel("m", kvindex.Model{Tokenizer: wordy{}})
 	source := kvindex.WithModels(func(context.Context, string) (kvindex.Model, error) { return kvindex.Model{Tokenizer: wordy{}}, nil })
 	for name, c := range map[string]struct {
 		opts []kvindex.Option
-		want stats.Prompts // but Bytes
+		want stats.Prompts // all but Bytes
 	}{
 		"by default":  {[]kvindex.Option{model}, stats.Prompts{Unknown: 1, Whole: 1, Past: 1, BytesEncoded: 11, BytesKnown: 11, Entries: 1}},
 		"of a source": {[]kvindex.Option{source}, stats.Prompts{Unknown: 1, Whole: 1, Past: 1, BytesEncoded: 11, BytesKnown: 11, Entries: 1}},
@@ -404,7 +403,7 @@ func TestPromptCacheOption(t *testing.T) {
 	}
 }
 
-// hostilePrompts are texts that are made to cost much, in the order of their asking.
+// hostilePrompts are expensive texts, in the order of the requests.
 func hostilePrompts(n int) map[string][]string {
 	base := prose(7, 3000)
 	grown, forked, short := make([]string, n), make([]string, n), make([]string, n)
@@ -418,8 +417,7 @@ func hostilePrompts(n int) map[string][]string {
 	return map[string][]string{"grown by a byte": grown, "forked at one place": forked, "shorter than a unit": short, "of one letter": letters}
 }
 
-// TestPromptCacheHostile: what is made to cost much is right, and takes no more heap than
-// what was given.
+// TestPromptCacheHostile: expensive texts are scored correctly, and stay within the given heap.
 func TestPromptCacheHostile(t *testing.T) {
 	n := 1000 + prompts()/10
 	bpe := tinyWith(t, tokensAround)
@@ -435,9 +433,9 @@ func TestPromptCacheHostile(t *testing.T) {
 			}
 		}
 	}
-	c.a, c.b = kvindex.Answer{}, kvindex.Answer{} // which keep the keys of their prompt
+	c.a, c.b = kvindex.Answer{}, kvindex.Answer{} // drops the keys of their prompt
 	s := c.with.Stats().Prompts
-	runtime.GC() // what is kept for the next request goes with the second one
+	runtime.GC() // twice, to drop what is pooled for the next request
 	heap := int64(liveHeap()) - int64(before)
 	t.Logf("%+v; %d bytes of heap", s, heap)
 	if heap > prefixcache.MinBytes+64<<10 && !raced {

@@ -34,12 +34,12 @@ import (
 
 var promptsN = flag.Int("prompts.n", 0, "requests of TestPromptCacheEqual to each kind of tokenizer, and 1,000 and a tenth as many of TestPromptCacheConcurrent and TestPromptCacheHostile; 0: 1,000; long form: 5000")
 
-// prompts returns how many requests -prompts.n asks for.
+// prompts returns -prompts.n, or its default.
 func prompts() int { return cmp.Or(*promptsN, 1000) }
 
-// TestPromptCacheEqual asks an Indexer with a prompt cache and one without the same, with
-// the same events, and compares all fields of the answers, and Explain's. The cache evicts.
-// Tokenizers are the project's own, and those of models.
+// TestPromptCacheEqual sends the same requests and events to an Indexer with a prompt cache, which
+// evicts, and to one without. It compares all fields of the answers, and Explain's. Tokenizers are
+// the project's own, and those of models.
 func TestPromptCacheEqual(t *testing.T) {
 	t.Run("own", func(t *testing.T) { comparePrompts(t, ownModels(t)) })
 	t.Run("of models", func(t *testing.T) {
@@ -75,9 +75,9 @@ func comparePrompts(t *testing.T, models []*promptModel) {
 	}
 }
 
-// TestPromptCacheConcurrent asks from many goroutines, with a cache and a Pool that evict
-// all the time, another file put under a name again and again, contexts that end, and Close
-// at the end. Each answer is that of an Indexer without a cache that has one of the files.
+// TestPromptCacheConcurrent scores from many goroutines, with a cache and a Pool that evict all the
+// time, a file that is replaced repeatedly, contexts that end, and Close at the end. Each answer is
+// that of an Indexer without a cache that has one of the files.
 func TestPromptCacheConcurrent(t *testing.T) {
 	n := 1000 + prompts()/10
 	dir := t.TempDir()
@@ -93,7 +93,7 @@ func TestPromptCacheConcurrent(t *testing.T) {
 	config := tokenize.PoolConfig{Find: func(_ context.Context, name string) (string, error) { return filepath.Join(dir, name), nil }}
 	pool := openTokenizers(t, config)
 	must(t, pool.Preload(ctx, "0", "2"))
-	config.Memory = pool.Stats().Bytes * 3 / 4 // for one of the two
+	config.Memory = pool.Stats().Bytes * 3 / 4 // room for one of the two
 	pool = openTokenizers(t, config)
 	with := open(t, kvindex.WithKeySeed([16]byte{1}), kvindex.WithPromptCache(prefixcache.MinBytes),
 		kvindex.WithModels(func(_ context.Context, name string) (kvindex.Model, error) {
@@ -108,7 +108,7 @@ func TestPromptCacheConcurrent(t *testing.T) {
 		without[i] = open(t, opts...)
 	}
 
-	// What is asked, and the answers.
+	// question is a request with the possible answers.
 	type question struct {
 		kvindex.Request
 		want [2]kvindex.Answer
@@ -199,7 +199,7 @@ func TestPromptCacheConcurrent(t *testing.T) {
 	}
 }
 
-// endsAfter is a context that ends after so many looks at it.
+// endsAfter is a context that is cancelled after so many calls of Err.
 type endsAfter struct {
 	context.Context
 	looks int
@@ -212,28 +212,28 @@ func (c *endsAfter) Err() error {
 	return nil
 }
 
-// A promptModel is a model with a fleet, and what it was asked.
+// promptModel is a model with its fleet and its requests.
 type promptModel struct {
 	name   string
-	plain  tokenize.Tokenizer // what the events are made by
+	plain  tokenize.Tokenizer // makes the events
 	model  kvindex.Model
 	fleet  []promptPod
 	texts  *promptTexts
 	past   bool // its tokenizer does not use the cache
-	coarse bool // it knows whole texts only
+	coarse bool // it caches whole texts only
 
 	asked []promptQuery
 }
 
 type promptQuery struct {
 	text  string
-	chats [][2]string // if the text is of a chat: the roles and contents
+	chats [][2]string // roles and contents, if the text is of a chat
 
 	rendered      bool
 	adapter, salt string
 }
 
-// A promptPod is an engine that says which blocks it stored.
+// promptPod is an engine that publishes its blocks.
 type promptPod struct {
 	name  string
 	size  int
@@ -252,7 +252,7 @@ var promptFleets = [][]promptPod{
 	{},
 }
 
-// Wrappers that hide what a tokenizer can do.
+// These hide abilities of a tokenizer.
 type onlyIdentified struct{ tokenize.Identified }
 type onlyTokenizer struct{ tokenize.Tokenizer }
 
@@ -260,15 +260,15 @@ var tinyPath = filepath.Join("tokenize", "testdata", "tiny.json")
 
 // Sections of a tokenizer.json.
 const (
-	// tokensAround puts two tokens before a text, and one behind it.
+	// tokensAround adds two tokens before a text, and one behind it.
 	tokensAround = `{"post_processor": {"type": "TemplateProcessing", "pair": [],
 		"special_tokens": {"<b>": {"id": "<b>", "ids": [3, 4], "tokens": ["a", "b"]}, "<e>": {"id": "<e>", "ids": [5], "tokens": ["c"]}},
 		"single": [{"SpecialToken": {"id": "<b>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<e>", "type_id": 0}}]}}`
-	// otherWords has a text come to other ids.
+	// otherWords changes the ids of a text.
 	otherWords = `{"pre_tokenizer": {"type": "Metaspace", "replacement": "\u0120", "prepend_scheme": "always", "split": true}}`
 )
 
-// tinyWith is the small tokenizer with other sections.
+// tinyWith returns the small tokenizer with other sections.
 func tinyWith(tb testing.TB, sections string) *tokenize.BPE {
 	tb.Helper()
 	t, err := tokenize.Parse(bytes.NewReader(tinyFile(tb, sections)))
@@ -296,7 +296,7 @@ func tinyFile(tb testing.TB, sections string) []byte {
 	return file
 }
 
-// newPromptModel returns model number i, with special tokens that are put into its texts.
+// newPromptModel returns model number i. Its special tokens occur in its texts.
 func newPromptModel(tb testing.TB, name string, i int, plain, t tokenize.Tokenizer, special ...string) *promptModel {
 	tb.Helper()
 	template, err := chat.New(`{% for m in messages %}<|im_start|>{{ m.role }}
@@ -310,7 +310,7 @@ func newPromptModel(tb testing.TB, name string, i int, plain, t tokenize.Tokeniz
 	}
 }
 
-// ownModels are those of the project's own files, first a plain one.
+// ownModels returns those of the project's own files, a plain one first.
 func ownModels(tb testing.TB) (models []*promptModel) {
 	tb.Helper()
 	add := func(name string, plain, t tokenize.Tokenizer) *promptModel {
@@ -362,7 +362,7 @@ func openPair(tb testing.TB, models []*promptModel, bytes int64, opts ...kvindex
 	return with, without
 }
 
-// stored returns the event of a pod that stores the blocks of a prompt, at most so many.
+// stored returns the event of a pod that stores at most most blocks of a prompt.
 func (p promptPod) stored(r *kvindex.Request, tokens []uint32, most int) events.Event {
 	e := events.Event{Kind: events.Stored, BlockSize: p.size, Adapter: r.Adapter, Pairs: p.pairs}
 	n := len(tokens)
@@ -395,7 +395,7 @@ func (p promptPod) stored(r *kvindex.Request, tokens []uint32, most int) events.
 	return e
 }
 
-// A comparison asks two Indexers the same.
+// comparison sends the same requests to two Indexers.
 type comparison struct {
 	tb            testing.TB
 	with, without *kvindex.Indexer
@@ -404,7 +404,7 @@ type comparison struct {
 	a, b kvindex.Answer
 }
 
-// request asks for something, and has a pod store it now and then.
+// request scores something, and sometimes stores it on a pod.
 func (c *comparison) request(m *promptModel) {
 	asked, how := c.next(m)
 	if c.IntN(6) == 0 {
@@ -461,7 +461,7 @@ func (c *comparison) request(m *promptModel) {
 	}
 }
 
-// equal asks both.
+// equal compares both answers to a request.
 func (c *comparison) equal(r *kvindex.Request) bool {
 	errA, errB := c.with.ScoreRequest(ctx, r, &c.a), c.without.ScoreRequest(ctx, r, &c.b)
 	if fmt.Sprint(errA) != fmt.Sprint(errB) || fmt.Sprint(c.a.Unknown) != fmt.Sprint(c.b.Unknown) {
@@ -483,7 +483,7 @@ func (c *comparison) equal(r *kvindex.Request) bool {
 	return true
 }
 
-// explain asks both for a score's reasons, and wants the cache not to be used.
+// explain compares both explanations, and checks that the cache is not used.
 func (c *comparison) explain(r *kvindex.Request, m *promptModel) {
 	pod := "nobody"
 	if len(m.fleet) > 0 {
@@ -542,7 +542,7 @@ func (c *comparison) count(m *promptModel, r *kvindex.Request, text, how string,
 	}
 }
 
-// store has a pod hold a prompt.
+// store stores a prompt on a pod.
 func (c *comparison) store(m *promptModel, r *kvindex.Request, text string) {
 	tokens, err := m.plain.Encode(ctx, nil, text, r.Body == nil && !r.Rendered)
 	if err != nil {
@@ -564,11 +564,11 @@ func (c *comparison) apply(pod, model string, e events.Event) {
 	}
 }
 
-// changeFleet has a model get another fleet: units come and go.
+// changeFleet replaces the pods of a model, so that units come and go.
 func (c *comparison) changeFleet(m *promptModel) {
 	for _, p := range m.fleet {
 		if c.IntN(2) == 0 {
-			continue // it is still asked for
+			continue // still in use
 		}
 		for _, x := range []*kvindex.Indexer{c.with, c.without} {
 			if err := x.RemovePod(p.name); err != nil {
@@ -579,7 +579,7 @@ func (c *comparison) changeFleet(m *promptModel) {
 	m.fleet = promptFleets[c.IntN(len(promptFleets))]
 }
 
-// report prints what was seen, and wants enough of each.
+// report prints how often each case occurred, and requires enough of each.
 func (c *comparison) report(n int) {
 	c.tb.Helper()
 	for _, what := range slices.Sorted(maps.Keys(c.seen)) {
@@ -599,7 +599,7 @@ func (c *comparison) report(n int) {
 	}
 }
 
-// next makes a text of those before, mostly for the same scope.
+// next derives a text from an earlier one, mostly in the same scope.
 func (c *comparison) next(m *promptModel) (asked promptQuery, how string) {
 	const most = 7 << 10
 	t := m.texts
@@ -655,7 +655,7 @@ func chatText(turns [][2]string) string {
 	return b.String()
 }
 
-// A promptTexts makes texts that are hard to cut.
+// promptTexts makes texts that are hard to cut.
 type promptTexts struct {
 	*rand.Rand
 	special []string
@@ -666,7 +666,7 @@ var promptParts = []string{
 	"日本語", "人工智能", "привет", " שלום", "नमस्ते", "각", "ﬁ", "İ", "é", "...", "—", "▁", "<", "|", ">", "\\n", ".", ",", " a", "b", "$",
 }
 
-// part returns a part of a text, often one that is interesting within.
+// part returns a part of a text, often one with a hard place inside.
 func (t *promptTexts) part() string {
 	switch t.IntN(12) {
 	case 0:
@@ -690,8 +690,8 @@ func (t *promptTexts) part() string {
 	return promptParts[t.IntN(len(promptParts))]
 }
 
-// text returns a text of about so many bytes. It often ends within something, and often
-// has an interesting place where the cache may cut it.
+// text returns a text of about size bytes. It often ends inside a unit, and often has a hard place
+// where the cache may cut it.
 func (t *promptTexts) text(size int) string {
 	var b strings.Builder
 	for b.Len() < size {
@@ -704,13 +704,12 @@ func (t *promptTexts) text(size int) string {
 	return text
 }
 
-// valid is a text of UTF-8 without special tokens.
+// valid returns UTF-8 without special tokens.
 func (t *promptTexts) valid(size int) string {
 	return strings.NewReplacer("<", "", "[", "").Replace(strings.ToValidUTF8(t.text(size), ""))
 }
 
-// cut returns a position of text, often a multiple of the cache's grain or one within
-// something.
+// cut returns a position of text, often a multiple of the cache's grain or one inside a unit.
 func (t *promptTexts) cut(text string) int {
 	at := int(float64(len(text)) * math.Sqrt(t.Float64()))
 	switch t.IntN(4) {
@@ -727,7 +726,7 @@ func (t *promptTexts) cut(text string) int {
 	return at
 }
 
-// within returns what a position of text is within.
+// within returns the units of text that a position is inside of.
 func (t *promptTexts) within(text string, at int) (kinds []string) {
 	before, _ := utf8.DecodeLastRuneInString(text[:at])
 	after, _ := utf8.DecodeRuneInString(text[at:])
@@ -749,7 +748,7 @@ func (t *promptTexts) within(text string, at int) (kinds []string) {
 	return kinds
 }
 
-// sameAnswers compares what answers say.
+// sameAnswers compares the fields of answers.
 func sameAnswers(a, b kvindex.Answer) bool {
 	return a.PromptTokens == b.PromptTokens && reflect.DeepEqual(a.Unknown, b.Unknown) && reflect.DeepEqual(a.Pods, b.Pods)
 }

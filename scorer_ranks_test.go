@@ -18,13 +18,13 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
-// said brings a rank of a pod events, all of which its engine is to have sent.
+// said ingests events of a rank whose history is complete.
 func said(t testing.TB, ix *kvindex.Indexer, pod string, rank int, evs ...fakeengine.Event) {
 	t.Helper()
 	must(t, ix.Ingest(pod, "m", fakeengine.Payload(1, rank, evs...)))
 }
 
-// ofRanks returns the answer with ranks to a prompt, ordered by pod and rank.
+// ofRanks returns the answer with ranks for a prompt, sorted by pod and rank.
 func ofRanks(t testing.TB, ix *kvindex.Indexer, tokens []uint32) []kvindex.PodScore {
 	t.Helper()
 	s := score(t, ix, kvindex.Request{Tokens: tokens, Ranks: true})
@@ -43,11 +43,11 @@ func shownRanks(scores []kvindex.PodScore) string {
 	return strings.TrimSpace(b.String())
 }
 
-// rankModel is what a rank holds of one prompt: gpu leading blocks in the gpu, and
-// those up to run below.
+// rankModel is a rank's holding of one prompt: gpu leading blocks in the GPU, and those up to run
+// below.
 type rankModel struct{ gpu, run int }
 
-// fleetModel is a plain fleet: pods with their ranks, all asked about one prompt.
+// fleetModel is a plain fleet: pods with their ranks, and one prompt for all.
 type fleetModel struct {
 	ix       *kvindex.Indexer
 	tokens   []uint32
@@ -56,12 +56,12 @@ type fleetModel struct {
 	excluded map[string]bool
 }
 
-// prompt is what a rank calls the prompt: other hashes than all other ranks.
+// prompt returns the prompt with the hashes of one rank.
 func (f *fleetModel) prompt(pod string, rank int) fakeengine.Prompt {
 	return fakeengine.Prompt{Tokens: f.tokens, Size: f.sizes[pod], Hash: uint64(rank+1) << 32}
 }
 
-// holds makes a rank hold so much and nothing else.
+// holds sets the blocks of a rank.
 func (f *fleetModel) holds(t *testing.T, pod string, rank int, m rankModel) {
 	t.Helper()
 	p := f.prompt(pod, rank)
@@ -81,7 +81,7 @@ func (f *fleetModel) holds(t *testing.T, pod string, rank int, m rankModel) {
 	f.ranks[pod][rank] = m
 }
 
-// answer is the whole answer about some pods.
+// answer returns the expected answer for pods.
 func (f *fleetModel) answer(pods []string) (want []kvindex.PodScore) {
 	states := make(map[string]map[int]kvindex.State)
 	for _, info := range f.ix.Pods(nil) {
@@ -124,9 +124,8 @@ func (f *fleetModel) answer(pods []string) (want []kvindex.PodScore) {
 	return want
 }
 
-// TestRanksAgainstModel asks random fleets, of which ranks come, change, are cleared
-// and lost, and pods come, go, are silent and excluded, and compares each whole answer
-// with that of a plain model.
+// TestRanksAgainstModel scores random fleets: ranks appear, change, are cleared and lost; pods
+// appear, disappear, are silent and excluded. Each answer is compared with the model's.
 func TestRanksAgainstModel(t *testing.T) {
 	template, err := chat.New(turns+"{{ tools }}", map[string]string{"bos_token": "\x01"}, chat.Options{})
 	must(t, err)
@@ -218,8 +217,8 @@ func TestRanksAgainstModel(t *testing.T) {
 	}
 }
 
-// firstOfEach holds that the first entry of each pod is at the place, and has the
-// tokens, that the pod has in an answer without ranks, of however many.
+// firstOfEach checks that the first entry of each pod has the position and tokens of the pod's
+// entry in an answer without ranks.
 func (f *fleetModel) firstOfEach(t *testing.T, q kvindex.Request) {
 	t.Helper()
 	plain := score(t, f.ix, q)
@@ -243,8 +242,8 @@ func (f *fleetModel) firstOfEach(t *testing.T, q kvindex.Request) {
 	}
 }
 
-// Prompts that no rank holds, or all hold the same of, spread evenly over the ranks of
-// each pod, and equal ones meet.
+// Prompts that no rank holds, or all hold alike, spread evenly over the ranks of each pod, and
+// equal prompts meet.
 func TestRanksSpread(t *testing.T) {
 	const prompts, pods, ranks = 20_000, 4, 5
 	for _, warm := range []bool{false, true} {
@@ -293,7 +292,7 @@ func TestRanksSpread(t *testing.T) {
 			}
 		}
 	}
-	// Pinned, because gateways of different versions are to agree.
+	// Pinned, because gateways of different versions have to agree.
 	ix := open(t, kvindex.WithKeySeed(testSeed))
 	other := fakeengine.NewPrompt(1<<40, 16, 1)
 	for i := range 10 {
@@ -305,7 +304,7 @@ func TestRanksSpread(t *testing.T) {
 	}
 }
 
-// What happens to one rank leaves the others alone: their blocks, their states.
+// A change of one rank does not affect the blocks and states of others.
 func TestRanksApart(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	of := func(rank int, seq uint64, evs ...fakeengine.Event) kvindex.Message {
@@ -357,8 +356,8 @@ func TestRanksApart(t *testing.T) {
 	}
 }
 
-// A rank that another Indexer has written to the index has an entry, and its blocks
-// are not sure. Its pod has no other for having been unknown.
+// A rank that another Indexer wrote to the index has an entry, and its blocks are uncertain. Its
+// pod has no entry for an unknown rank.
 func TestRanksOfAnother(t *testing.T) {
 	shared := memory(t)
 	reader, writer := open(t, kvindex.WithIndex(shared)), open(t, kvindex.WithIndex(shared))
@@ -383,7 +382,7 @@ func TestRanksOfAnother(t *testing.T) {
 	}
 }
 
-// The groups of one rank are judged together, and those of others not with them.
+// The groups of one rank are judged together, apart from those of others.
 func TestRanksOfAHybrid(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 8)
@@ -408,7 +407,7 @@ func TestRanksOfAHybrid(t *testing.T) {
 	}
 }
 
-// An explanation is about a pod, and what is counted about the best entry.
+// An explanation is about a pod, and counters are about its best entry.
 func TestRanksExplainedAndCounted(t *testing.T) {
 	var told []kvindex.Scored
 	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.Scored) { told = append(told, s) }}))
@@ -428,11 +427,11 @@ func TestRanksExplainedAndCounted(t *testing.T) {
 	}
 	score(t, ix, kvindex.Request{Tokens: p.Tokens, Ranks: true})
 	if s := ix.Stats().Scores; s.CachedTokens != 48 || s.PromptTokens != 64 || len(told) != 1 || told[0].CachedTokens != 48 {
-		t.Errorf("counted %+v, told %+v", s, told)
+		t.Errorf("counted %+v, the hook received %+v", s, told)
 	}
 }
 
-// fleet has pods that hold a prompt which nobody asks for, so that they are known.
+// fleet registers pods that hold another prompt.
 func fleet(t testing.TB, ix *kvindex.Indexer, n int) (names []string) {
 	t.Helper()
 	other := fakeengine.NewPrompt(1<<40, 16, 1)
@@ -450,7 +449,7 @@ func podsOf(scores []kvindex.PodScore) (names []string) {
 	return names
 }
 
-// Indexers of one seed agree, and a client that does not know it cannot aim.
+// Indexers of one seed agree, and clients without it cannot choose a pod.
 func TestTiesAreSeeded(t *testing.T) {
 	a, b, c := open(t, kvindex.WithKeySeed(testSeed)), open(t, kvindex.WithKeySeed(testSeed)), open(t)
 	names := fleet(t, a, 16)
@@ -468,14 +467,14 @@ func TestTiesAreSeeded(t *testing.T) {
 	if same > 25 {
 		t.Errorf("of 100 prompts %d have the same first pod with another seed", same)
 	}
-	// Pinned, because gateways of different versions are to agree.
+	// Pinned, because gateways of different versions have to agree.
 	got := strings.Join(podsOf(score(t, a, kvindex.Request{Tokens: fakeengine.NewPrompt(3, 16, 100).Tokens, Salt: "s", Pods: names[:6]})), " ")
 	if want := "pod-004 pod-000 pod-001 pod-005 pod-002 pod-003"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
 
-// All that separates a prompt from others bears on its ties.
+// Everything that distinguishes a prompt changes its ties.
 func TestTiesOfOtherPrompts(t *testing.T) {
 	ix := open(t)
 	names := fleet(t, ix, 30)
@@ -516,8 +515,8 @@ func TestTiesOfOtherPrompts(t *testing.T) {
 	}
 }
 
-// BenchmarkTies scores a new prompt each time, of which all pods hold nothing, or
-// the same; or no two the same.
+// BenchmarkTies scores new prompts of which all pods hold nothing, or the same, or all a different
+// part.
 func BenchmarkTies(b *testing.B) {
 	for _, pods := range []int{16, 64, 512} {
 		for _, kind := range []string{"cold", "warm", "distinct"} {

@@ -16,13 +16,13 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// kindNames are what vLLM calls the kinds of groups.
+// kindNames are vLLM's names of the kinds of groups.
 var kindNames = map[index.GroupKind]string{
 	index.GroupFull: "full_attention", index.GroupWindow: "sliding_window", index.GroupMamba: "mamba",
 	index.GroupChunked: "chunked_local_attention", index.GroupOther: "cross_attention",
 }
 
-// hybridGroup is a group of a pod in a test: the blocks of a prompt that it holds.
+// hybridGroup is a group of a pod: the blocks of a prompt that it holds.
 type hybridGroup struct {
 	index.Group
 	size int
@@ -39,8 +39,8 @@ func (g *hybridGroup) bits() (words []uint64) {
 	return words
 }
 
-// events has a pod store all blocks and remove those that the group does not hold.
-// told: the events say what kind of group it is.
+// events store all blocks and remove those that the group does not hold. With told they carry the
+// kind of the group.
 func (g *hybridGroup) events(p fakeengine.Prompt, told bool) []fakeengine.Event {
 	p = fakeengine.Prompt{Tokens: p.Tokens, Size: g.size, Hash: uint64(g.size) << 32}
 	s := p.Stored(0, len(g.held))
@@ -62,8 +62,8 @@ func (g *hybridGroup) events(p fakeengine.Prompt, told bool) []fakeengine.Event 
 	return []fakeengine.Event{s, r}
 }
 
-// TestHybridsByTheRule: a score of random groups is what the rule says of the blocks
-// that each of them holds, and an upper bound where something is not known.
+// TestHybridsByTheRule: the score of random groups follows the rule for their blocks, and is an
+// upper bound where facts are missing.
 func TestHybridsByTheRule(t *testing.T) {
 	r := rand.New(rand.NewPCG(18, 1))
 	seen := map[string]int{}
@@ -72,7 +72,7 @@ func TestHybridsByTheRule(t *testing.T) {
 		groups := make([]hybridGroup, 1+r.IntN(4))
 		profile := kvindex.Profile{Copies: kvindex.CopiesExact, Draft: kvindex.Draft(r.IntN(3))}
 		rule, even := make([]reuse.Group, len(groups)), r.IntN(2) == 0
-		some := false // group has Draft set
+		some := false // a group has Draft set
 		for i := range groups {
 			g := &groups[i]
 			g.ID, g.Kind, g.size = i, index.GroupKind(r.IntN(5)), 16
@@ -106,7 +106,7 @@ func TestHybridsByTheRule(t *testing.T) {
 				listed = true
 			}
 			if !some && profile.Draft == kvindex.DraftLayers && g.Kind != index.GroupChunked {
-				g.Draft = true // in all, as none has it
+				g.Draft = true // in all, as none has Draft set
 			}
 			rule[i] = reuse.Group{Kind: g.Kind, Window: g.Window, Block: g.size, Draft: g.Draft}
 			if g.Kind == index.GroupChunked && !listed {
@@ -158,8 +158,8 @@ func TestHybridsByTheRule(t *testing.T) {
 	}
 }
 
-// hybrid returns the events of a pod that holds n blocks of 16 in a full-attention group,
-// and the last of them in a window group and a Mamba group.
+// hybrid returns the events of a pod that holds n blocks of 16 in a full-attention group, and the
+// last of them in a window group and a Mamba group.
 func hybrid(p fakeengine.Prompt, n, window int) []fakeengine.Event {
 	full := p.Stored(0, n)
 	sliding := p.Stored(n-window/16, n)
@@ -169,7 +169,7 @@ func hybrid(p fakeengine.Prompt, n, window int) []fakeengine.Event {
 	return []fakeengine.Event{full, sliding, state}
 }
 
-// TestDraftLayers: what draft layers give up, beside what TestHybridsByTheRule draws.
+// TestDraftLayers: blocks lost to draft layers, in cases outside TestHybridsByTheRule.
 func TestDraftLayers(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	for _, c := range []struct {
@@ -195,8 +195,8 @@ func TestDraftLayers(t *testing.T) {
 	}
 }
 
-// TestLayoutsChange: a source that announces another group is judged anew, and ranks of
-// one pod have layouts of their own.
+// TestLayoutsChange: a source with a new group is judged again, and ranks of one pod have their own
+// layouts.
 func TestLayoutsChange(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	ix := open(t, withProfile(kvindex.Profile{Draft: kvindex.DraftNone, Copies: kvindex.CopiesExact}))
@@ -223,13 +223,13 @@ func TestLayoutsChange(t *testing.T) {
 	see("of which all are known", 112, false)
 }
 
-// TestEqualGroupsShareDraft: Draft of one of two equal groups counts for both, also where
-// their masked stores are placed.
+// TestEqualGroupsShareDraft: Draft of one of two equal groups counts for both, also for the
+// positions of their masked stores.
 func TestEqualGroupsShareDraft(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 16)
 	full := fakeengine.Prompt{Tokens: p.Tokens, Size: 64}.Stored(0, 3)
 	full.Hashes = nil
-	for b := 3; b < 12; b += 4 { // as the window groups name the prefix
+	for b := 3; b < 12; b += 4 { // the window groups' names of the prefix
 		full.Hashes = append(full.Hashes, fakeengine.IntHash(p.Hash+uint64(b)))
 	}
 	// The last two blocks before token 128, and the one behind it.
@@ -276,8 +276,8 @@ func TestEqualGroupsShareDraft(t *testing.T) {
 	}
 }
 
-// TestKeptGroups: an index has from before one full-attention group, of which the profile
-// now says another kind. The score is a bound until the cache is emptied.
+// TestKeptGroups: the profile changes the kind of a full-attention group in a kept index. The score
+// is a bound until the cache is emptied.
 func TestKeptGroups(t *testing.T) {
 	m := memory(t)
 	p := fakeengine.NewPrompt(1, 16, 8)
@@ -297,12 +297,12 @@ func TestKeptGroups(t *testing.T) {
 	same := open(t, kvindex.WithIndex(m), withProfile(kvindex.Profile{Groups: []index.Group{{Kind: index.GroupFull}}}))
 	ingest(t, same, "b", p.Stored(0, 6))
 	if got := score(t, same, kvindex.Request{Tokens: p.Tokens, Pods: []string{"b"}})[0]; got.CachedTokens != 96 || got.UpperBound {
-		t.Errorf("a profile that says the same: %+v", got)
+		t.Errorf("an equal profile: %+v", got)
 	}
 }
 
-// TestPartsAlone: a prompt that ends inside of its first block is found by the parts of
-// it that the groups hold.
+// TestPartsAlone: a prompt shorter than its first block is found by the smaller blocks of the
+// groups.
 func TestPartsAlone(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 64, 2)
 	units := fakeengine.Prompt{Tokens: p.Tokens, Size: 16, Hash: 5 << 32}
@@ -320,11 +320,11 @@ func TestPartsAlone(t *testing.T) {
 	}
 }
 
-// TestWindowsStay: a profile that names a group and no window leaves the window as it is.
+// TestWindowsStay: a profile that names a group without a window keeps its window.
 func TestWindowsStay(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	ix := open(t, withProfile(kvindex.Profile{Draft: kvindex.DraftLayers, Groups: []index.Group{{ID: 1, Kind: index.GroupWindow, Draft: true}}}))
-	events := hybrid(p, 6, 80)[:2] // a block more than the window needs, for the draft layers
+	events := hybrid(p, 6, 80)[:2] // one block above the window, for the draft layers
 	events[1].(*fakeengine.Stored).Window = 64
 	ingest(t, ix, "a", events...)
 	if got := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; got.CachedTokens != 80 || got.UpperBound {
@@ -336,11 +336,10 @@ func TestWindowsStay(t *testing.T) {
 	}
 }
 
-// TestPlansOfCopies: nothing is allocated for Layouts that are copies, nor for those of a
-// pod that was not heard.
+// TestPlansOfCopies: copies of Layouts cause no allocation, nor do those of an unknown pod.
 func TestPlansOfCopies(t *testing.T) {
-	m := &altered{Memory: memory(t)}
-	var copies [][]index.View // for one answer after the other; of one source
+	m := &alteredIndex{Memory: memory(t)}
+	var copies [][]index.View // of one source, an entry for each answer
 	next := 0
 	m.match = func(ctx context.Context, q *index.Query, dst *index.Matches) error {
 		if err := m.Memory.Match(ctx, q, dst); err != nil {
@@ -381,8 +380,7 @@ func TestPlansOfCopies(t *testing.T) {
 	}
 }
 
-// BenchmarkScoreHybrids is a score whose keys are given: what the index says, and what
-// follows from it.
+// BenchmarkScoreHybrids scores with precomputed keys.
 func BenchmarkScoreHybrids(b *testing.B) {
 	for _, c := range []struct {
 		blocks int
@@ -434,8 +432,8 @@ func BenchmarkScoreHybrids(b *testing.B) {
 	}
 }
 
-// TestGroupsThatCannotBeJudged: the run of what holds the most bounds what is reused, and
-// says that it is a bound.
+// TestGroupsThatCannotBeJudged: the longest run of a group bounds the reuse, and the score is
+// marked as a bound.
 func TestGroupsThatCannotBeJudged(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	group := func(id int, kind string, n int) *fakeengine.Stored {
@@ -467,7 +465,7 @@ func TestGroupsThatCannotBeJudged(t *testing.T) {
 	}
 }
 
-// TestGrainOfAnotherPod: what one pod has sent says nothing of the Grain of another.
+// TestGrainOfAnotherPod: the events of one pod do not change the Grain of another.
 func TestGrainOfAnotherPod(t *testing.T) {
 	ix := open(t, kvindex.WithProfile(func(pod, _ string) kvindex.Profile {
 		if pod == "b" {
@@ -482,7 +480,7 @@ func TestGrainOfAnotherPod(t *testing.T) {
 	}
 }
 
-// TestProfilesAreCopied: what Pods returns is the caller's.
+// TestProfilesAreCopied: the caller owns the result of Pods.
 func TestProfilesAreCopied(t *testing.T) {
 	ix := open(t, withProfile(kvindex.Profile{Draft: kvindex.DraftNone, Groups: []index.Group{{ID: 1, Kind: index.GroupWindow, Window: 48}}}))
 	p := fakeengine.NewPrompt(1, 16, 8)
@@ -494,8 +492,8 @@ func TestProfilesAreCopied(t *testing.T) {
 	}
 }
 
-// TestFullReports: where it helps, a pod of which a part is not known wants a full report,
-// and that brings back what a next request reuses.
+// TestFullReports: a pod with missing history wants a full report if one would help, and the report
+// restores the reusable tokens.
 func TestFullReports(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 9)
 	in := func(group int, kind string, window int) *fakeengine.Stored {
@@ -505,7 +503,7 @@ func TestFullReports(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
-		group  index.Group // as the operator has it
+		group  index.Group // of the operator
 		event  *fakeengine.Stored
 		wants  bool
 		cached int

@@ -12,8 +12,8 @@ import (
 	"github.com/kvindex/kvindex/tokenize"
 )
 
-// Of the ranks of a pod the one counts that would reuse the most, then the one
-// that holds the most anywhere, then the first.
+// The rank of a pod that counts is the one that would reuse the most, then the one that holds the
+// most anywhere, then the first.
 func TestRanks(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	lower := func(from, to int) *fakeengine.Stored {
@@ -56,18 +56,17 @@ func TestRanks(t *testing.T) {
 	}
 }
 
-// shifted is words with ids of its own.
-type shifted uint32
+// shiftedWords is words with other ids.
+type shiftedWords uint32
 
-func (s shifted) Encode(_ context.Context, dst []uint32, text string, _ bool) ([]uint32, error) {
+func (s shiftedWords) Encode(_ context.Context, dst []uint32, text string, _ bool) ([]uint32, error) {
 	for _, b := range []byte(text) {
 		dst = append(dst, uint32(b)+uint32(s))
 	}
 	return dst, nil
 }
 
-// A source has the tokenizers of the models that have none by name, and of the
-// adapters on them.
+// A source has tokenizers for models without one of their own, and for adapters on them.
 func TestModelsFromASource(t *testing.T) {
 	const text = "a prompt of some forty letters, give or take a few"
 	var asked []string
@@ -77,14 +76,14 @@ func TestModelsFromASource(t *testing.T) {
 		case "none":
 			return kvindex.Model{}, nil
 		case "other":
-			return kvindex.Model{Tokenizer: shifted(2000)}, nil
+			return kvindex.Model{Tokenizer: shiftedWords(2000)}, nil
 		}
-		return kvindex.Model{Tokenizer: shifted(1000)}, nil
+		return kvindex.Model{Tokenizer: shiftedWords(1000)}, nil
 	}))
 	for i, c := range []struct {
 		model string
 		by    tokenize.Tokenizer
-	}{{"m", shifted(1000)}, {"other", shifted(2000)}, {"named", words{}}} {
+	}{{"m", shiftedWords(1000)}, {"other", shiftedWords(2000)}, {"named", words{}}} {
 		tokens, err := c.by.Encode(ctx, nil, text, true)
 		must(t, err)
 		p := fakeengine.Prompt{Tokens: tokens, Size: 16, Hash: uint64(i + 1)}
@@ -95,7 +94,7 @@ func TestModelsFromASource(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name, adapter string
-		asked         string // of the source
+		asked         string // to the source
 		matched       int
 	}{
 		{"m", "", "m", 3},
@@ -136,8 +135,8 @@ func TestModelsFromASource(t *testing.T) {
 	}
 }
 
-// BenchmarkScoreRequest scores 512 blocks of token ids that every pod holds;
-// the first token of the last block is new each time.
+// BenchmarkScoreRequest scores 512 blocks of token ids that every pod holds; only the first token
+// of the last block changes.
 func BenchmarkScoreRequest(b *testing.B) {
 	for _, pods := range []int{1, 16, 64, 256} {
 		b.Run(fmt.Sprintf("blocks=512/pods=%d", pods), func(b *testing.B) {
@@ -159,8 +158,8 @@ func BenchmarkScoreRequest(b *testing.B) {
 	}
 }
 
-// BenchmarkScoreBest is BenchmarkScoreRequest for the best 8 of 256 pods that
-// were resolved before, beside the hashing alone.
+// BenchmarkScoreBest is BenchmarkScoreRequest for the best 8 of 256 resolved pods, beside hashing
+// alone.
 func BenchmarkScoreBest(b *testing.B) {
 	ix := open(b)
 	p := fakeengine.NewPrompt(1, 16, 512)
@@ -190,9 +189,9 @@ func BenchmarkScoreBest(b *testing.B) {
 }
 
 // BenchmarkScoreText scores prompts of 32 kB of text for 64 pods, without a prompt cache:
-// tokenizing, hashing and looking up, in an index of a million blocks. One to eight pods
-// hold the first three quarters of each prompt. No prompt comes twice in a thousand
-// scores. "tokenizing" is its part of the time.
+// tokenizing, hashing and looking up in an index of a million blocks. One to eight pods hold the
+// first three quarters of each prompt. A prompt repeats after 1,000 scores. "tokenizing" is that
+// step's share of the time.
 func BenchmarkScoreText(b *testing.B) {
 	w := newTextWorld(b)
 	ix := w.open(b, kvindex.WithPromptCache(0))

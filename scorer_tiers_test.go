@@ -14,14 +14,14 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
-// inTier makes a store one of hashes alone in a lower tier, as vLLM's connector announces it.
+// inTier makes a store one of hashes alone in a lower tier, as vLLM's connector publishes it.
 func inTier(medium string, s *fakeengine.Stored) *fakeengine.Stored {
 	s.Tokens, s.BlockSize, s.Parent, s.Medium = nil, 0, nil, medium
 	return s
 }
 
-// gpuHolds makes a pod hold the first blocks of a prompt in its gpu, more in its host memory, and
-// more on a disk. The gpu has held all of them.
+// gpuHolds returns the events of a pod with the first blocks of a prompt in its GPU, more in its
+// host memory, and more on disk. The GPU has held all of them.
 func gpuHolds(p fakeengine.Prompt, gpu, cpu, disk int) []fakeengine.Event {
 	evs := []fakeengine.Event{p.Stored(0, max(gpu, cpu, disk))}
 	if cpu > 0 {
@@ -36,13 +36,13 @@ func gpuHolds(p fakeengine.Prompt, gpu, cpu, disk int) []fakeengine.Event {
 	return evs
 }
 
-// tokensOf are the figures of a score that lower tiers matter for.
+// tokensOf shows the figures of a score that lower tiers affect.
 func tokensOf(s kvindex.PodScore) string {
 	return fmt.Sprintf("%s %d+%d+%d %.4g %v", s.Pod, s.PredictedTokens, s.LoadedTokens, s.FetchedTokens, s.Score, s.UpperBound)
 }
 
-// TestLowerTiers: what lower tiers hold behind the gpu counts by the weights of the tiers, each
-// token once, and the order of an answer follows.
+// TestLowerTiers: blocks that only lower tiers hold count by the weights of the tiers, each token
+// once, and answers are sorted accordingly.
 func TestLowerTiers(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	weights := [index.NumTiers]float64{index.TierCPU: 0.5, index.TierDisk: 0.25}
@@ -68,12 +68,12 @@ func TestLowerTiers(t *testing.T) {
 			map[string][]fakeengine.Event{"0": gpuHolds(p, 2, 0, 0), "1": gpuHolds(p, 2, 3, 0), "2": gpuHolds(p, 2, 4, 0), "3": gpuHolds(p, 2, 5, 0), "4": gpuHolds(p, 2, 6, 0)},
 			[]string{"4 32+64+0 32.03 false", "3 32+48+0 32.02 false", "2 32+32+0 32.02 false", "1 32+16+0 32.01 false", "0 32+0+0 32 false"},
 		},
-		"a chunk of 4 blocks": { // counts from the one that the gpu ends in, and as a whole
+		"a chunk of 4 blocks": { // counts as a whole, from the chunk in which the gpu ends
 			kvindex.Profile{Chunk: 4, Draft: kvindex.DraftNone},
 			map[string][]fakeengine.Event{
 				"whole": {p.Stored(0, 8), inTier("CPU", p.Stored(3, 4)), inTier("CPU", p.Stored(7, 8)), p.Removed(2, 3, 4, 5, 6, 7)},
 				"torn":  {p.Stored(0, 8), inTier("CPU", p.Stored(3, 4)), inTier("CPU", p.Stored(6, 7)), p.Removed(2, 3, 4, 5, 6, 7)},
-				"small": {p.Stored(0, 8), inTier("CPU", p.Stored(3, 4)), p.Removed(3, 4, 5, 6, 7)}, // gains a block, less than a chunk
+				"small": {p.Stored(0, 8), inTier("CPU", p.Stored(3, 4)), p.Removed(3, 4, 5, 6, 7)}, // adds a block, less than a chunk
 			},
 			[]string{"whole 32+96+0 108.8 false", "small 48+0+0 48 false", "torn 32+0+0 32 false"},
 		},
@@ -131,14 +131,14 @@ func TestLowerTiers(t *testing.T) {
 	}
 }
 
-// lower is a store that describes itself, in a lower tier.
+// lower is a store in a lower tier that describes itself.
 func lower(medium string, s *fakeengine.Stored) *fakeengine.Stored {
 	s.Medium = medium
 	return s
 }
 
-// TestOtherChunks: a chunk that describes itself has its own length, whatever the profile says, after
-// a restart too, and one that ends inside a block of its group is none.
+// TestOtherChunks: a chunk that describes itself has its own length, whatever the profile, after a
+// restart too; one that ends inside a block of its group is ignored.
 func TestOtherChunks(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	torn := lower("CPU", p.Stored(7, 8))
@@ -171,8 +171,8 @@ func TestOtherChunks(t *testing.T) {
 	}
 }
 
-// TestPages: a store of SGLang's host memory lists pages, each a block of its own. The last token is
-// never loaded.
+// TestPages: a store in SGLang's host memory lists pages, each a block of its own. The last token
+// is never loaded.
 func TestPages(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 4)
 	ix := open(t)
@@ -232,8 +232,8 @@ func TestPredictedBesideChunks(t *testing.T) {
 	}
 }
 
-// BenchmarkScoreTiers scores 512 blocks, of which the gpu of each pod has the first half: without
-// lower tiers, where the host memory has no more than the gpu, and where it has all.
+// BenchmarkScoreTiers scores 512 blocks, the first half in each pod's GPU: without lower tiers,
+// with the same half in host memory, and with all of them there.
 func BenchmarkScoreTiers(b *testing.B) {
 	p := fakeengine.NewPrompt(1, 16, 512)
 	for _, pods := range []int{1, 16, 256} {
@@ -256,14 +256,14 @@ func BenchmarkScoreTiers(b *testing.B) {
 	}
 }
 
-// aged sends a batch with a time.
+// aged ingests a batch with a time.
 func aged(t testing.TB, ix *kvindex.Indexer, pod string, at float64, evs ...fakeengine.Event) {
 	t.Helper()
 	must(t, ix.Ingest(pod, "m", fakeengine.Payload(at, 0, evs...)))
 }
 
-// TestMaxAge: what a lower tier stored is kept for MaxAge, and gone with the next batch after one
-// and a half, unless it was stored again. The clock is that of the pod's batches.
+// TestMaxAge: blocks of a lower tier are kept for MaxAge after their last store, and removed by the
+// next batch after one and a half. The clock is that of the pod's batches.
 func TestMaxAge(t *testing.T) {
 	const hour = 3600
 	p := fakeengine.NewPrompt(1, 16, 8)
@@ -271,7 +271,7 @@ func TestMaxAge(t *testing.T) {
 	for name, c := range map[string]struct {
 		profile kvindex.Profile
 		times   []float64 // of batches that remove nothing
-		again   float64   // if it is not 0: the first 4 blocks of the disk are stored again at that time, between those
+		again   float64   // if not 0: when the first 4 blocks of the disk are stored again, between those
 		want    string
 	}{
 		"at MaxAge":                       {kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone}, []float64{hour / 2, hour}, 0, "a 16+16+64 60.8 false"},
@@ -280,7 +280,7 @@ func TestMaxAge(t *testing.T) {
 		"in steps":                        {kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone}, []float64{hour / 2, hour, 1.5 * hour}, 0, "a 16+16+0 28.8 false"},
 		"stored again":                    {kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone}, []float64{1.5 * hour}, hour, "a 16+16+32 44.8 false"},
 		"stored again, and then no more":  {kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone}, []float64{2.5 * hour}, hour, "a 16+16+0 28.8 false"},
-		"long after":                      {kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone}, []float64{1e6 * hour}, 0, "a 16+16+0 28.8 false"}, // as in 2084
+		"long after":                      {kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone}, []float64{1e6 * hour}, 0, "a 16+16+0 28.8 false"}, // the year 2084
 		"no time":                         {kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone}, []float64{0}, 0, "a 16+16+0 28.8 false"},
 		"back and forth":                  {kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone}, []float64{hour, 1, hour, 1 - hour, hour}, 0, "a 16+16+64 60.8 false"},
 		"of a minute, and never":          {minute, []float64{30, 60}, 0, "a 16+16+64 60.8 false"},
@@ -301,7 +301,7 @@ func TestMaxAge(t *testing.T) {
 				}
 				aged(t, ix, "a", at)
 			}
-			aged(t, ix, "b", start+1) // whose clock is its own
+			aged(t, ix, "b", start+1) // b has a clock of its own
 			scores := map[string]string{}
 			for _, s := range score(t, ix, kvindex.Request{Tokens: p.Tokens}) {
 				scores[s.Pod] = tokensOf(s)
@@ -313,8 +313,8 @@ func TestMaxAge(t *testing.T) {
 	}
 }
 
-// TestMaxAgeRestored: a snapshot keeps generations and clocks. In an index that is kept without one
-// they begin anew.
+// TestMaxAgeRestored: a snapshot keeps generations and clocks. A kept index without a snapshot
+// starts them again.
 func TestMaxAgeRestored(t *testing.T) {
 	const start, half = 1_000_000_800, 1800
 	p := fakeengine.NewPrompt(1, 16, 8)

@@ -18,11 +18,10 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
-// fileOfWriter names the file that the process writes all the time, if it is one to be
-// killed.
+// fileOfWriter names the file that a process to be killed writes repeatedly.
 const fileOfWriter = "KVINDEX_EXAMPLE_WRITES"
 
-// saveForEver saves after each message, and prints how many messages were saved.
+// saveForEver saves after each message, and prints the number of saved messages.
 func saveForEver(t *testing.T, path string) {
 	ix, err := kvindex.LoadFile(ctx, path)
 	for err == nil {
@@ -35,7 +34,7 @@ func saveForEver(t *testing.T, path string) {
 	t.Fatal(err)
 }
 
-// hear has an Indexer hear the next message of a pod.
+// hear ingests the next message of a pod.
 func hear(ix *kvindex.Indexer) (next uint64, err error) {
 	next = ix.Sink().StreamNext("a", "m", "s").Next
 	p := fakeengine.NewPrompt(next%50, 16, 40)
@@ -43,8 +42,8 @@ func hear(ix *kvindex.Indexer) (next uint64, err error) {
 	return next + 1, err
 }
 
-// TestKill: however often a process is killed that saves all the time, there is a whole
-// snapshot, of the last save that has ended or of the one behind it.
+// TestKill: a process killed while saving leaves a whole snapshot, of the last complete save or of
+// the one after it.
 func TestKill(t *testing.T) {
 	if path := os.Getenv(fileOfWriter); path != "" {
 		saveForEver(t, path)
@@ -71,11 +70,11 @@ func TestKill(t *testing.T) {
 			}
 			fmt.Sscan(lines.Text(), &saved)
 		}
-		for range r.IntN(1 << 18) { // to somewhere within a save
+		for range r.IntN(1 << 18) { // stop inside of a save
 			_ = r.Uint64()
 		}
 		must(t, child.Process.Kill())
-		for lines.Scan() { // what it has said meanwhile
+		for lines.Scan() { // its last lines
 			fmt.Sscan(lines.Text(), &saved)
 		}
 		_ = child.Wait()
@@ -89,8 +88,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestFile: SaveFile replaces the file as a whole, for nobody else to read, and LoadFile tells
-// a missing file from one that cannot be used.
+// TestFile: SaveFile replaces the file as a whole, readable by its owner alone, and LoadFile
+// distinguishes a missing file from an unusable one.
 func TestFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "snapshot")
 	saved := func() uint64 {

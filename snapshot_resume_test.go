@@ -8,8 +8,8 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
-// heardTen returns an Indexer that has heard ten messages of a stream, at the times
-// from 1000 on, and what goes on from its index.
+// heardTen returns an Indexer with ten messages of a stream, from time 1000 on, and one that
+// continues with its index.
 func heardTen(t *testing.T, options ...kvindex.Option) (ix *kvindex.Indexer, another func() *kvindex.Indexer, p fakeengine.Prompt) {
 	t.Helper()
 	m := memory(t)
@@ -28,8 +28,7 @@ func heardTen(t *testing.T, options ...kvindex.Option) (ix *kvindex.Indexer, ano
 	}, p
 }
 
-// TestKeptIndexIsAskedAbout: an Indexer over a kept index holds the first message
-// that nothing proves, once.
+// TestKeptIndexIsAskedAbout: an Indexer over a kept index holds the first unproven message, once.
 func TestKeptIndexIsAskedAbout(t *testing.T) {
 	held := kvindex.Receipt{Held: true}
 	anew := kvindex.Receipt{Held: true, Restarted: true, Gap: lostGap(0, 8)}
@@ -40,7 +39,7 @@ func TestKeptIndexIsAskedAbout(t *testing.T) {
 	}
 	p := fakeengine.NewPrompt(1, 16, 20)
 	last := message("s", 9, 1009, 0, p.Stored(9, 10))
-	another := message("s", 9, 509, 0, p.Stored(0, 1)) // with its clock behind
+	another := message("s", 9, 509, 0, p.Stored(0, 1)) // with an earlier clock
 	for name, steps := range map[string][]step{
 		"restarted, below the number": {
 			{hold(message("s", 3, 503, 0, p.Stored(0, 1))), held, 10},
@@ -96,8 +95,8 @@ func TestKeptIndexIsAskedAbout(t *testing.T) {
 	}
 }
 
-// TestAKeptLossIsKept: who goes on from an index knows of the losses that were kept, until
-// the engine has emptied its cache or restarted.
+// TestAKeptLossIsKept: losses are kept with an index until the engine has emptied its cache or
+// restarted.
 func TestAKeptLossIsKept(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 20)
 	for name, c := range map[string]struct {
@@ -111,7 +110,7 @@ func TestAKeptLossIsKept(t *testing.T) {
 		"another stream":   {[]kvindex.Message{message("r", 0, 1013, 0, p.Stored(0, 1))}, kvindex.StateLive},
 		"a clear, then on": {[]kvindex.Message{message("s", 13, 1013, 0, fakeengine.Cleared{}, p.Stored(0, 1)), message("s", 14, 1014, 0, p.Stored(0, 1))}, kvindex.StateLive},
 	} {
-		for _, late := range []bool{false, true} { // the first Indexer hears what follows, or another one
+		for _, late := range []bool{false, true} { // the first Indexer receives the rest, or a new one does
 			ix, another, _ := heardTen(t, kvindex.WithKeepOnLoss())
 			send := func(m kvindex.Message) {
 				brings(m)(t, ix)
@@ -135,20 +134,20 @@ func TestAKeptLossIsKept(t *testing.T) {
 			}
 			last := c.then[len(c.then)-1]
 			send(message(last.Stream, last.Seq+1, 1020, 0, p.Stored(1, 2)))
-			want := kvindex.StatePartial // what was said before it is not known to be all
+			want := kvindex.StatePartial // earlier events may be missing
 			if c.want == kvindex.StateUncertain {
 				want = c.want
 			}
 			if got := ix.Pods(nil)[0].State; got != want {
-				t.Errorf("%s, late %t: kept and heard, %v, want %v", name, late, got, want)
+				t.Errorf("%s, late %t: kept and received, %v, want %v", name, late, got, want)
 			}
 		}
 	}
 }
 
-// TestAKeptStreamStandsSomewhere: before a stream of a kept index is heard its
-// transport is told where it left its ranks, so that the engine is asked for its last
-// message; and if it does not have that, all that the stream left is forgotten.
+// TestAKeptStreamStandsSomewhere: the transport of a kept stream receives the last position before
+// any message, so that it requests the engine's last message; if the engine lacks that, all that
+// the stream stored is dropped.
 func TestAKeptStreamStandsSomewhere(t *testing.T) {
 	m := memory(t)
 	p := fakeengine.NewPrompt(1, 16, 4)
@@ -182,7 +181,7 @@ func TestAKeptStreamStandsSomewhere(t *testing.T) {
 	if n := blocks(t, ix, "a", p); n != 0 {
 		t.Errorf("%d blocks of the engine before, want none", n)
 	}
-	ingestMessage(ix, replayed(message("s", 0, 500, 0, p.Stored(0, 1)))) // with its clock behind
+	ingestMessage(ix, replayed(message("s", 0, 500, 0, p.Stored(0, 1)))) // with an earlier clock
 	if n := blocks(t, ix, "a", p); n != 1 {
 		t.Errorf("%d blocks, want 1", n)
 	}

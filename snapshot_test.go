@@ -28,7 +28,7 @@ func snapshot(t testing.TB, ix *kvindex.Indexer) []byte {
 	return b.Bytes()
 }
 
-// restore returns an Indexer that goes on from a snapshot of ix, which ends.
+// restore returns an Indexer that continues from a snapshot of ix, which it closes.
 func restore(t testing.TB, ix *kvindex.Indexer, opts ...kvindex.Option) *kvindex.Indexer {
 	t.Helper()
 	b := snapshot(t, ix)
@@ -44,14 +44,14 @@ func restoreBytes(t testing.TB, b []byte, opts ...kvindex.Option) *kvindex.Index
 	return ix
 }
 
-// TestRestored: a pod of a snapshot scores at once, and is uncertain until its stream
-// shows that it goes on where the snapshot ends.
+// TestRestored: a restored pod is scored at once, and is uncertain until its stream continues where
+// the snapshot ends.
 func TestRestored(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 40)
 	next := func(seq int) kvindex.Message {
 		return message("s", uint64(seq), 1000+float64(seq), 0, p.Stored(seq, seq+1))
 	}
-	other := func(seq int, time float64) kvindex.Message { // of an engine that has restarted
+	other := func(seq int, time float64) kvindex.Message { // from a restarted engine
 		return message("s", uint64(seq), time, 0, p.Stored(0, 1))
 	}
 	up := note("s", events.NoteOpened, events.NoteConnected)
@@ -63,7 +63,7 @@ func TestRestored(t *testing.T) {
 		acts   []act
 		want   kvindex.State
 		blocks int
-		told   string // states by the hook
+		told   string // states passed to the hook
 	}{
 		"nothing":                         {nil, kvindex.StateUncertain, 10, ""},
 		"a transport follows":             {[]act{up}, kvindex.StateUncertain, 10, ""},
@@ -100,7 +100,7 @@ func TestRestored(t *testing.T) {
 			told := ""
 			ix = restore(t, ix, kvindex.WithHooks(kvindex.Hooks{State: func(_, _ string, _, to kvindex.State) { told += fmt.Sprint(" ", to) }}))
 			if n, s := blocks(t, ix, "a", p), ix.Pods(nil)[0]; n != 10 || s.State != kvindex.StateUncertain || s.Ranks[0].State != s.State || told != "" {
-				t.Fatalf("restored: %d blocks, %+v, told %q", n, s, told)
+				t.Fatalf("restored: %d blocks, %+v, states %q", n, s, told)
 			}
 			if at := ix.Sink().StreamNext("a", "m", "s"); at != (events.Position{Next: 10, Received: true}) {
 				t.Errorf("the stream stands at %+v", at)
@@ -112,14 +112,13 @@ func TestRestored(t *testing.T) {
 				t.Errorf("%d blocks, %v; want %d, %v", n, s, c.blocks, c.want)
 			}
 			if told = told[min(1, len(told)):]; told != c.told {
-				t.Errorf("told %q, want %q", told, c.told)
+				t.Errorf("states %q, want %q", told, c.told)
 			}
 		})
 	}
 }
 
-// TestRestoredInfo: what is told of a pod is as before, but for the counters and the times
-// of batches.
+// TestRestoredInfo: a restored pod has the same figures, except counters and times of batches.
 func TestRestoredInfo(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	ix := open(t)
@@ -131,7 +130,7 @@ func TestRestoredInfo(t *testing.T) {
 	note("t", events.NoteOpened)(t, ix)
 	_ = ix.Sink().StreamNote("c", "n", "s", events.NoteOpened)
 	want := ix.Pods(nil)
-	want = slices.DeleteFunc(want, func(p kvindex.PodInfo) bool { return p.Pod == "c" }) // nothing is known of it
+	want = slices.DeleteFunc(want, func(p kvindex.PodInfo) bool { return p.Pod == "c" }) // c has no state
 	ix = restore(t, ix)
 	got := ix.Pods(nil)
 	for i := range want {
@@ -160,7 +159,7 @@ func TestRestoredInfo(t *testing.T) {
 	}
 }
 
-// TestRestoredIngest: nobody can confirm a pod whose messages have no numbers, but a clear.
+// TestRestoredIngest: without sequence numbers only a clear confirms a restored pod.
 func TestRestoredIngest(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	for name, c := range map[string]struct {
@@ -187,8 +186,7 @@ func TestRestoredIngest(t *testing.T) {
 	}
 }
 
-// TestRestoredCopies: the history of a restored rank was seen, so its copies are counted
-// as before, and not as where something is missing.
+// TestRestoredCopies: copies are counted as before, because a restored rank has its whole history.
 func TestRestoredCopies(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 2)
 	for _, numbered := range []bool{true, false} {
@@ -206,9 +204,9 @@ func TestRestoredCopies(t *testing.T) {
 		ix = restore(t, ix)
 		if numbered {
 			seq--
-			say(p.Stored(0, 1)) // again
+			say(p.Stored(0, 1))
 		}
-		say(p.Stored(0, 2)) // a second copy of the first; in a view that is not whole it would be a report
+		say(p.Stored(0, 2)) // a second copy of the first; in a partial view it would be a report
 		ix = restore(t, ix)
 		say(p.Removed(0))
 		if n := blocks(t, ix, "a", p); n != 2 {
@@ -221,10 +219,10 @@ func TestRestoredCopies(t *testing.T) {
 	}
 }
 
-// plainIndex is an index and nothing more.
+// plainIndex has no optional methods.
 type plainIndex struct{ index.Index }
 
-// writer has each write behind the first ones do something.
+// writer runs a function at each write after the first ones.
 type writer struct {
 	left int // writes
 	do   func() error
@@ -239,7 +237,7 @@ func (w *writer) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// heard returns an Indexer that has heard of a few pods.
+// heard returns an Indexer with a few pods.
 func heard(t testing.TB, opts ...kvindex.Option) *kvindex.Indexer {
 	ix := open(t, opts...)
 	p := fakeengine.NewPrompt(1, 16, 8)
@@ -253,8 +251,8 @@ func heard(t testing.TB, opts ...kvindex.Option) *kvindex.Indexer {
 	return ix
 }
 
-// TestSnapshotEnds: by an error of the writer, which is returned as it is, by its context,
-// and by Close.
+// TestSnapshotEnds: a snapshot ends by an error of the writer, which is returned unchanged, by its
+// context, and by Close.
 func TestSnapshotEnds(t *testing.T) {
 	m := memory(t)
 	if err := open(t, kvindex.WithIndex(plainIndex{m})).Snapshot(context.Background(), io.Discard); err == nil || err.Error() != "kvindex: the index does not support snapshots" {
@@ -287,8 +285,8 @@ func TestSnapshotEnds(t *testing.T) {
 	}
 }
 
-// TestSnapshotHangs: while a writer hangs, in any of its writes, messages are applied, pods
-// come and go, and scores are made. A second Snapshot waits within its context.
+// TestSnapshotHangs: while a writer hangs in any of its writes, messages are applied, pods change,
+// and scores succeed. A second Snapshot waits within its context.
 func TestSnapshotHangs(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 200)
 	for n := 0; ; n++ {
@@ -307,7 +305,7 @@ func TestSnapshotHangs(t *testing.T) {
 			ended <- ix.Snapshot(context.Background(), io.MultiWriter(w, &b))
 			close(hangs)
 		}()
-		if _, ok := <-hangs; !ok { // it has had all its writes
+		if _, ok := <-hangs; !ok { // no writes are left
 			must(t, <-ended)
 			if n < 10 {
 				t.Errorf("%d writes", n)
@@ -338,7 +336,7 @@ func TestSnapshotHangs(t *testing.T) {
 	}
 }
 
-// partsOf returns the sections of a snapshot, as kinds and payloads.
+// partsOf returns the sections of a snapshot as kinds and payloads.
 func partsOf(t testing.TB, b []byte) (kinds []sections.Kind, payloads [][]byte) {
 	t.Helper()
 	in, err := sections.NewReader(bytes.NewReader(b), 1, 2, 3)
@@ -353,7 +351,7 @@ func partsOf(t testing.TB, b []byte) (kinds []sections.Kind, payloads [][]byte) 
 	}
 }
 
-// whole is a snapshot of sections: of each its kind, then its payload.
+// whole joins sections, each a kind and a payload, to a snapshot.
 func whole(t testing.TB, parts ...[]byte) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -370,7 +368,7 @@ func whole(t testing.TB, parts ...[]byte) []byte {
 	return b.Bytes()
 }
 
-// TestRestoreRefused: what is not right is refused whole, and the error says what and where.
+// TestRestoreRefused: an invalid snapshot is rejected whole, and the error names fault and place.
 func TestRestoreRefused(t *testing.T) {
 	seed := [16]byte{1, 2, 3}
 	good := snapshot(t, heard(t, kvindex.WithKeySeed(seed)))
@@ -435,7 +433,7 @@ func TestRestoreRefused(t *testing.T) {
 	if _, err := kvindex.Restore(ctx, bytes.NewReader(good)); !errors.Is(err, context.Canceled) {
 		t.Errorf("canceled: %v", err)
 	}
-	// What is right: the same seed, an optional section of a later version, and bytes behind.
+	// Valid: the same seed, an optional section of a later version, and bytes behind.
 	parts := [][]byte{head, {77, 1}}
 	for i, k := range kinds[1:] {
 		parts = append(parts, append([]byte{byte(k)}, payloads[1+i]...))
@@ -452,7 +450,7 @@ func TestRestoreRefused(t *testing.T) {
 	}
 }
 
-// TestLargePod: what is known of a pod may take more than one section.
+// TestLargePod: a pod may take more than one section.
 func TestLargePod(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 2)
 	ix := open(t)
@@ -479,8 +477,8 @@ func TestLargePod(t *testing.T) {
 	}
 }
 
-// FuzzRestorePod: whatever a snapshot says of a pod is refused, or is a pod as any other:
-// it goes on, and is written and read again.
+// FuzzRestorePod: a pod of any snapshot is rejected, or is like any other: it continues, and can be
+// written and read again.
 func FuzzRestorePod(f *testing.F) {
 	kinds, payloads := partsOf(f, snapshot(f, heard(f)))
 	for i, k := range kinds {
@@ -522,8 +520,8 @@ func FuzzRestorePod(f *testing.F) {
 	})
 }
 
-// TestCausesRestored: behind a snapshot a score is what it is for the same cause, but that
-// the pod is uncertain.
+// TestCausesRestored: after a restore each situation has the same score and cause, but the pod is
+// uncertain.
 func TestCausesRestored(t *testing.T) {
 	same := 0
 	for _, c := range situations {
@@ -541,15 +539,15 @@ func TestCausesRestored(t *testing.T) {
 		}
 		ix, err := kvindex.Restore(ctx, &b, s.opts...)
 		if err != nil {
-			continue // it has a backend
+			continue // it has its own backend
 		}
 		got := explain(t, ix, s.ask, "a")
 		ix.Close()
 		switch {
 		case got.Cause == want.Cause && got.Detail == want.Detail:
 			same++
-		case got.Cause == "partial", got.Cause == "held_back": // nothing better is known
-		case want.Cause == "silent", strings.Contains(c.name, "excluded"): // nothing of it is in a snapshot
+		case got.Cause == "partial", got.Cause == "held_back": // their state is no better after a restore
+		case want.Cause == "silent", strings.Contains(c.name, "excluded"): // a snapshot does not have these
 		default:
 			t.Errorf("%s: %v %q, want %v %q", c.name, got.Cause, got.Detail, want.Cause, want.Detail)
 		}
@@ -561,8 +559,7 @@ func TestCausesRestored(t *testing.T) {
 
 var recordSnapshot = flag.Bool("snapshot.record", false, "have TestSnapshotOfBefore write its file: for a new version of the format, under a new name")
 
-// TestSnapshotOfBefore: what this version of the format has written is read by all that
-// come.
+// TestSnapshotOfBefore: later versions read a snapshot that this version of the format wrote.
 func TestSnapshotOfBefore(t *testing.T) {
 	const path = "testdata/snapshot-1"
 	p := fakeengine.NewPrompt(1, 16, 40)

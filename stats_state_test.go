@@ -11,7 +11,7 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
-// act is one thing that a transport says of pod a and model m.
+// act is one report of a transport about pod a and model m.
 type act func(t *testing.T, ix *kvindex.Indexer)
 
 func note(stream string, notes ...events.Note) act {
@@ -40,18 +40,17 @@ func brings(messages ...kvindex.Message) act {
 	}
 }
 
-// at has the number for its time, and stores one block.
+// at is a message with its number as time, which stores one block.
 func at(stream string, seq uint64, rank int) kvindex.Message {
 	return message(stream, seq, float64(seq+1), rank, fakeengine.NewPrompt(seq, 16, 1).Stored(0, 1))
 }
 
-// later is at of an engine that restarted after another had its first 100 messages.
+// later is at of an engine that restarted after 100 messages of another.
 func later(stream string, seq uint64, rank int) kvindex.Message {
 	return message(stream, seq, float64(seq+101), rank, fakeengine.NewPrompt(seq, 16, 1).Stored(0, 1))
 }
 
-// TestChangesOfState: a pod has as many states as there is to say, and ends in the
-// right one.
+// TestChangesOfState: a pod's changes of state are reported once each, and the last state is right.
 func TestChangesOfState(t *testing.T) {
 	const opened, connected, lost, closed = events.NoteOpened, events.NoteConnected, events.NoteLost, events.NoteClosed
 	const held, current, released = events.NoteHeld, events.NoteCurrent, events.NoteReleased
@@ -132,8 +131,8 @@ func TestChangesOfState(t *testing.T) {
 	}
 }
 
-// TestASilentPod is in Pods and in scores from the beginning, and no longer when
-// nobody is to bring it.
+// TestASilentPod: a pod is in Pods and in scores from the first note on, and until no stream is
+// left.
 func TestASilentPod(t *testing.T) {
 	asked := 0
 	ix := open(t, kvindex.WithProfile(func(pod, model string) kvindex.Profile {
@@ -141,7 +140,7 @@ func TestASilentPod(t *testing.T) {
 		return kvindex.Profile{Copies: kvindex.CopiesExact}
 	}))
 	p := fakeengine.NewPrompt(1, 16, 2)
-	_ = ix.Sink().StreamNote("a", "m", "s", events.NoteConnected) // not opened
+	_ = ix.Sink().StreamNote("a", "m", "s", events.NoteConnected) // without NoteOpened
 	_ = ix.Sink().StreamNote("", "m", "s", events.NoteOpened)
 	if got := ix.Pods(nil); len(got) != 0 {
 		t.Fatalf("%+v", got)
@@ -172,7 +171,7 @@ func TestASilentPod(t *testing.T) {
 	}
 }
 
-// TestAKeptIndexIsNotTrusted beyond what its stream confirms.
+// A kept index is trusted only as far as its stream confirms it.
 func TestAKeptIndexIsNotTrusted(t *testing.T) {
 	m := memory(t)
 	p := fakeengine.NewPrompt(1, 16, 8)
@@ -194,8 +193,8 @@ func TestAKeptIndexIsNotTrusted(t *testing.T) {
 	)
 }
 
-// TestTheRanksOfAKeptIndex are known before they are heard: they lose with their
-// stream, and are not claimed beside another.
+// The ranks of a kept index are known before their first message: they are lost with their stream,
+// and no other stream claims them.
 func TestTheRanksOfAKeptIndex(t *testing.T) {
 	ranks := func(ix *kvindex.Indexer) (got string) {
 		for _, s := range ix.Pods(nil)[0].Ranks {
@@ -239,8 +238,8 @@ func TestTheRanksOfAKeptIndex(t *testing.T) {
 	}
 }
 
-// TestRanksOfARestartedEngine: the life that was seen from its first message is
-// known of all ranks of the stream, whichever has spoken.
+// TestRanksOfARestartedEngine: if a stream was followed from an engine's first message on, that
+// holds for all of its ranks.
 func TestRanksOfARestartedEngine(t *testing.T) {
 	for name, c := range map[string]struct {
 		seq  uint64
@@ -256,7 +255,7 @@ func TestRanksOfARestartedEngine(t *testing.T) {
 	}
 }
 
-// TestTwoEnginesOfOneName do not clear each other at each message.
+// Two engines of one name do not clear each other at each message.
 func TestTwoEnginesOfOneName(t *testing.T) {
 	var told []string
 	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) {
@@ -279,7 +278,7 @@ func TestTwoEnginesOfOneName(t *testing.T) {
 		t.Errorf("%+v", s.Traffic)
 	}
 	if want := []string{"moved b 0", "contested a 1"}; !slices.Equal(told, want) {
-		t.Errorf("told %q", told)
+		t.Errorf("reports %q", told)
 	}
 	if at := ix.Sink().StreamNext("a", "m", "a"); at.Partial || at.Next != 40 {
 		t.Errorf("%+v: to replay it would be of no use", at)
@@ -300,7 +299,7 @@ func TestTwoEnginesOfOneName(t *testing.T) {
 	if got := blocks(t, ix, "a", q); got != 0 || state() != kvindex.StatePartial || !ix.Sink().StreamNext("a", "m", "a").Partial {
 		t.Errorf("the other goes on: %d blocks, %v", got, state())
 	}
-	// It is sent whole, and the first one speaks up.
+	// It is sent whole, and the first engine publishes again.
 	restarted("a")(t, ix)
 	for i := range 56 {
 		brings(replayed(one(i)))(t, ix)
@@ -312,7 +311,7 @@ func TestTwoEnginesOfOneName(t *testing.T) {
 	told = told[:0]
 	brings(two(56), two(57))(t, ix)
 	if state() != kvindex.StateUncertain || !slices.Equal(told, []string{"contested b 56"}) {
-		t.Errorf("%v, told %q", state(), told)
+		t.Errorf("%v, reports %q", state(), told)
 	}
 	note("b", events.NoteClosed)(t, ix)
 	if state() != kvindex.StateLive {
@@ -320,12 +319,12 @@ func TestTwoEnginesOfOneName(t *testing.T) {
 	}
 }
 
-// TestARankComesBackToWhoGoesOn: a stream that had the rank has it again at once
-// when the other is lost or the engine behind it has restarted.
+// TestARankComesBackToWhoGoesOn: a stream that had the rank takes it back at once when the other
+// stream is lost or its engine has restarted.
 func TestARankComesBackToWhoGoesOn(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	before := []kvindex.Message{message("a", 0, 1, 0, p.Stored(0, 4)), message("b", 0, 2, 0)}
-	var life []kvindex.Message // another one
+	var life []kvindex.Message // after a restart
 	for i := range uint64(20) {
 		life = append(life, replayed(message("a", i, float64(i+3), 0)))
 	}
@@ -366,7 +365,7 @@ func TestARankComesBackToWhoGoesOn(t *testing.T) {
 	}
 }
 
-// TestPartialPosition: a stream lacks what a replay of all would bring.
+// TestPartialPosition: a stream is partial until a replay of everything.
 func TestPartialPosition(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	bad := at("s", 2, 0)

@@ -25,7 +25,7 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// TestCountersAreWords of 64 bits, without exception: so they are added.
+// All counters are 64-bit words, because they are added as such.
 func TestCountersAreWords(t *testing.T) {
 	var walk func(path string, of reflect.Type) (bytes uintptr)
 	walk = func(path string, of reflect.Type) (bytes uintptr) {
@@ -51,7 +51,7 @@ func TestCountersAreWords(t *testing.T) {
 	walk("Traffic", reflect.TypeFor[stats.Traffic]())
 }
 
-// TestStatesAreText: each state has a name of its own, which JSON shows.
+// TestStatesAreText: each state has its own name, which JSON shows.
 func TestStatesAreText(t *testing.T) {
 	seen := make(map[string]bool)
 	for s := range kvindex.StateApproximate + 1 {
@@ -61,11 +61,11 @@ func TestStatesAreText(t *testing.T) {
 		}
 		seen[s.String()] = true
 	}
-	_ = (kvindex.StateApproximate + 1).String() // any, and no panic
+	_ = (kvindex.StateApproximate + 1).String() // must not panic
 }
 
-// TestWordsAreDocumented: what is a string in the API has one of the words that its doc
-// comment lists, in the order of the code.
+// TestWordsAreDocumented: a string of the API is one of the words in its doc comment's list, in the
+// order of the code.
 func TestWordsAreDocumented(t *testing.T) {
 	for file, lists := range map[string][]struct {
 		before string // the line behind the list
@@ -104,7 +104,7 @@ func documented(file, before string) (words []string) {
 	return words
 }
 
-// TestFigures: what Pods and Stats tell of a stream, its messages and its rank.
+// TestFigures: the figures of a stream, its messages and its rank in Pods and Stats.
 func TestFigures(t *testing.T) { synctest.Test(t, figures) }
 
 func figures(t *testing.T) {
@@ -145,7 +145,7 @@ func figures(t *testing.T) {
 	is("error of JSON", err, nil)
 	is("state in JSON", strings.Contains(string(text), `"State":"live"`), true)
 
-	// A message waits: what is due makes the view older.
+	// While a message waits, the view ages.
 	brings(hold(message("s", 2, clock(), 0)))(t, ix)
 	time.Sleep(4 * time.Second)
 	is("lag while one waits", pod().Ranks[0].Lag.Round(time.Millisecond), 9*time.Second)
@@ -190,7 +190,7 @@ func figures(t *testing.T) {
 	}
 }
 
-// TestLogged: a log shows of a loss and of a score what counts, errors as text.
+// TestLogged: a log shows the essentials of a loss and of a score, with errors as text.
 func TestLogged(t *testing.T) {
 	var out strings.Builder
 	log := slog.New(slog.NewTextHandler(&out, nil))
@@ -206,7 +206,7 @@ func TestLogged(t *testing.T) {
 	}
 }
 
-// TestErrorsAreTextInJSON: what is told as an error is not lost in JSON.
+// TestErrorsAreTextInJSON: JSON keeps errors, as text.
 func TestErrorsAreTextInJSON(t *testing.T) {
 	err := errors.New("the cause")
 	for want, told := range map[string]any{
@@ -225,7 +225,7 @@ func TestErrorsAreTextInJSON(t *testing.T) {
 	}
 }
 
-// TestGroupsThatAreTold are those of the gpu, each once.
+// Groups lists those of the GPU, each once.
 func TestGroupsThatAreTold(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 8)
@@ -246,7 +246,7 @@ func TestGroupsThatAreTold(t *testing.T) {
 	}
 }
 
-// samePods compares Pod with what Pods has just returned.
+// samePods compares Pod with the last result of Pods.
 func samePods(t testing.TB, ix *kvindex.Indexer, pods []kvindex.PodInfo) {
 	t.Helper()
 	for _, want := range pods {
@@ -295,7 +295,7 @@ func TestRemovePod(t *testing.T) {
 	}
 }
 
-// TestWhatAPodMayInvent is bounded, and does not shut its own stream out.
+// Names that a pod invents are bounded, and do not block its own stream.
 func TestWhatAPodMayInvent(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 8)
@@ -321,7 +321,7 @@ func TestWhatAPodMayInvent(t *testing.T) {
 	}
 }
 
-// TestThePodOfASlowCall may be gone when the call gets its turn.
+// The pod of a slow call may be gone when the call proceeds.
 func TestThePodOfASlowCall(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	for range 200 {
@@ -341,8 +341,8 @@ func TestThePodOfASlowCall(t *testing.T) {
 	}
 }
 
-// TestRemovePodBesideAMessage: a pod that a message brings back while it is removed is scored.
-// Many predictions make the removal slow.
+// TestRemovePodBesideAMessage: a pod that a message registers again during its removal is scored.
+// Many predictions slow the removal down.
 func TestRemovePodBesideAMessage(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 2)

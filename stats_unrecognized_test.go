@@ -19,7 +19,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// kindOf returns a payload with an event of another kind, or another label.
+// kindOf replaces the kind or a label of a payload's event.
 func kindOf(payload []byte, from, to string) []byte {
 	if len(from) != len(to) || !strings.Contains(string(payload), from) {
 		panic(from)
@@ -27,14 +27,14 @@ func kindOf(payload []byte, from, to string) []byte {
 	return []byte(strings.ReplaceAll(string(payload), from, to))
 }
 
-// cleared is a payload that clears a tier.
+// cleared returns a payload that clears a tier.
 func cleared(medium string) []byte {
 	payload := append([]byte("\x93\x01\x91\x92\xb0AllBlocksCleared"), 0xa0|byte(len(medium)))
 	return append(append(payload, medium...), 0)
 }
 
-// TestUnrecognized: what an event says and nobody knows shows on the pod and in its scores
-// until the pod is cleared, and no longer.
+// TestUnrecognized: unrecognized parts of events are reported on the pod and in its scores until
+// the pod is cleared.
 func TestUnrecognized(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 4)
 	stored, removed := fakeengine.Payload(1, 0, p.Stored(0, 4)), fakeengine.Payload(2, 0, p.Removed(3, 4))
@@ -97,7 +97,7 @@ func TestUnrecognized(t *testing.T) {
 	}
 }
 
-// TestUnrecognizedOfOthers: who reads a shared index sees what its writer did not recognize.
+// TestUnrecognizedOfOthers: readers of a shared index see what its writer did not recognize.
 func TestUnrecognizedOfOthers(t *testing.T) {
 	s := newSharing(t)
 	removed := kindOf(fakeengine.Payload(2, 0, s.p.Removed(3, 4)), "BlockRemoved", "BlockEvicted")
@@ -122,7 +122,7 @@ func TestUnrecognizedOfOthers(t *testing.T) {
 	check(false)
 }
 
-// TestUnrecognizedIsBounded: a peer may invent names without end.
+// TestUnrecognizedIsBounded: the kept names are bounded, however many a peer invents.
 func TestUnrecognizedIsBounded(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 1)
@@ -136,8 +136,8 @@ func TestUnrecognizedIsBounded(t *testing.T) {
 	}
 }
 
-// TestUnreadMessage: a message that a transport could not read counts, with its reason; one
-// with a number is lost.
+// TestUnreadMessage: a message that a transport could not read is counted by its reason; one with a
+// number is lost.
 func TestUnreadMessage(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 4)
@@ -163,8 +163,8 @@ func TestUnreadMessage(t *testing.T) {
 	}
 }
 
-// TestFieldEvents is the rows of field/events.jsonl: what other tools send, and what the pod
-// holds then.
+// TestFieldEvents applies the rows of field/events.jsonl, events of other tools, and checks the
+// pod's blocks.
 func TestFieldEvents(t *testing.T) {
 	dir := os.Getenv("KVINDEX_TESTDATA")
 	if dir == "" {
@@ -198,7 +198,7 @@ func TestFieldEvents(t *testing.T) {
 				t.Errorf("not recognized: %q", info.Unrecognized)
 			}
 			for i, q := range row.Queries {
-				// A token behind the prompt: the last one is always computed.
+				// One token more, because the last one is always computed.
 				s := score(t, ix, kvindex.Request{Tokens: append(q.Tokens, 1), Salt: q.Salt, Adapter: q.Adapter})[0]
 				if s.CachedTokens != q.Cached {
 					t.Errorf("query %d: %d tokens cached, want %d", i, s.CachedTokens, q.Cached)
@@ -211,7 +211,7 @@ func TestFieldEvents(t *testing.T) {
 	}
 }
 
-// TestUnrecognizedInASnapshot: "the pod says so until it clears or is forgotten".
+// An unrecognized event survives a snapshot.
 func TestUnrecognizedInASnapshot(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 4)
 	stored, removed := fakeengine.Payload(1, 0, p.Stored(0, 4)), fakeengine.Payload(2, 0, p.Removed(0, 1, 2, 3))

@@ -13,8 +13,7 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
-// A loss on one stream leaves the other ranks alone, and takes all ranks of its
-// own.
+// A loss on one stream affects all ranks of that stream, and no others.
 func TestLossByStream(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 4)
@@ -47,8 +46,8 @@ func TestLossByStream(t *testing.T) {
 	}
 }
 
-// TestLossKeep: doubt ends when the cache is emptied or the engine restarts,
-// and forgetting is for engines that do.
+// TestLossKeep: with WithKeepOnLoss a loss removes no blocks, and doubt lasts until the cache is
+// emptied or the engine restarts.
 func TestLossKeep(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	doubtful := func() *kvindex.Indexer {
@@ -62,8 +61,7 @@ func TestLossKeep(t *testing.T) {
 	}
 	play(t, doubtful(), p, step{message("s", 4, 5, 0, fakeengine.Cleared{}, p.Stored(0, 1)), taken, 1, kvindex.StateLive})
 	play(t, doubtful(), p, step{message("s", 0, 5, 0, p.Stored(0, 2)), kvindex.Receipt{Applied: true, Restarted: true}, 2, kvindex.StateLive})
-	// A report of what is held counts no copy in a view that may have missed
-	// removals.
+	// A report adds no copies in a view that may have missed removals.
 	play(t, doubtful(), p,
 		step{message("s", 4, 5, 0, p.Stored(0, 4)), taken, 6, kvindex.StateUncertain},
 		step{message("s", 5, 6, 0, p.Removed(3)), taken, 3, kvindex.StateUncertain},
@@ -85,15 +83,14 @@ func TestLossKeep(t *testing.T) {
 	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.MatchedBlocks != 3 || s.State != kvindex.StateUncertain {
 		t.Errorf("marked lost: %+v", s)
 	}
-	ingest(t, ix, "a", p.Stored(0, 4)) // three that are known, and one that is not
+	ingest(t, ix, "a", p.Stored(0, 4)) // three held ones and a new one
 	ingest(t, ix, "a", p.Removed(0))
 	if got := blocks(t, ix, "a", p); got != 0 {
 		t.Errorf("%d blocks behind a removal of the first: a report was counted", got)
 	}
 }
 
-// The first message of a pod cannot be read: nothing is known to be lost, but
-// what follows is not the whole history.
+// An unreadable first message loses no block, but the later ones are not the whole history.
 func TestMalformedFirst(t *testing.T) {
 	var losses []kvindex.Loss
 	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, l) }}))
@@ -115,8 +112,8 @@ func TestMalformedFirst(t *testing.T) {
 	}
 }
 
-// Where history is missing, a report may name blocks beside the known ones:
-// counting them as copies would outlive their removal.
+// Where history is missing, a report may name known blocks too: copies counted from it would
+// outlive their removal.
 func TestPartialViewCountsNoReport(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 4)
@@ -128,7 +125,7 @@ func TestPartialViewCountsNoReport(t *testing.T) {
 	}
 }
 
-// TestAClearEndsThePartialView also for how copies are counted.
+// After a clear copies are counted again.
 func TestAClearEndsThePartialView(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	for _, first := range []uint64{0, 5} {
@@ -136,18 +133,18 @@ func TestAClearEndsThePartialView(t *testing.T) {
 		for i, evs := range [][]fakeengine.Event{
 			{fakeengine.Cleared{}},
 			{p.Stored(0, 2)},
-			{p.Stored(0, 4)}, // two that are held and two that are new: a second copy
+			{p.Stored(0, 4)}, // two held ones and two new ones: a second copy
 			{p.Removed(0, 1)},
 		} {
 			brings(message("s", first+uint64(i), float64(i+1), 0, evs...))(t, ix)
 		}
 		if got := blocks(t, ix, "a", p); got != 4 {
-			t.Errorf("heard from %d: %d blocks", first, got)
+			t.Errorf("from message %d on: %d blocks", first, got)
 		}
 	}
 }
 
-// TestLag is told by the time of the batch.
+// Lag is computed from the batch's time.
 func TestLag(t *testing.T) {
 	ix := open(t)
 	lag := func(pod string, at float64) time.Duration {
@@ -177,10 +174,10 @@ func TestLag(t *testing.T) {
 			t.Errorf("%s: lag %v", pod, got)
 		}
 	}
-	lag("never", 1e300) // any, and no panic
+	lag("never", 1e300) // must not panic
 }
 
-// TestALossIsOfTheRanksOfItsStream, and no longer of those that have moved away.
+// A loss affects the ranks of its stream, but not those that have moved to another.
 func TestALossIsOfTheRanksOfItsStream(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 4)
 	for name, there := range map[string][]kvindex.Message{
@@ -222,7 +219,7 @@ func TestALossIsOfTheRanksOfItsStream(t *testing.T) {
 func TestALossOfNoRank(t *testing.T) {
 	var losses []string
 	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, fmt.Sprint(l.Stream, " ", l.Cause, " ", l.Rank)) }}))
-	note("s", events.NoteOpened)(t, ix) // so it stays when its rank moves
+	note("s", events.NoteOpened)(t, ix) // keeps the stream when its rank moves
 	brings(message("s", 0, 1, 0), message("t", 0, 2, 0), message("s", 3, 3, 1))(t, ix)
 	if want := []string{"t moved 0", "s gap -1"}; !slices.Equal(losses, want) {
 		t.Errorf("losses %q, want %q", losses, want)

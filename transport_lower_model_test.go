@@ -10,27 +10,27 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
-// lowerModel is what is known of a rank with an engine and an offload daemon, in plain sets. Each
-// block is the first of a prompt of its own.
+// lowerModel is the expected view of a rank with an engine and an offload daemon, as plain sets.
+// Each block begins a prompt of its own.
 type lowerModel struct {
 	clearsGPU, declared bool
 
 	held        [3]map[int]bool // by tier: gpu, cpu, disk
-	named       map[int]bool    // the gpu has told of the block
-	told        [2][3]bool      // by stream (engine, daemon) and tier
-	state       [2]string       // of the gpu, of what the daemon tells
-	doubt       [2]bool         // the connection was lost, and nothing has come since
-	feeds, lent bool            // the engine has the rank; the daemon has told of it
+	named       map[int]bool    // stored by the gpu
+	told        [2][3]bool      // published, by stream (engine, daemon) and tier
+	state       [2]string       // of the gpu, and of the daemon's tiers
+	doubt       [2]bool         // the connection was lost, and no message has come since
+	feeds, lent bool            // the engine has the rank; the daemon has published blocks of it
 	seq         [2]uint64
-	partial     [2]bool // messages of the stream's life are missing
+	partial     [2]bool // early messages of the stream are missing
 }
 
 const theEngine, theDaemon = 0, 1
 
 func (m *lowerModel) empty(t int) { m.held[t] = map[int]bool{} }
 
-// lower empties the lower tiers that the stream of who has named, but not those that only the other
-// has: there the other has lost what it told. all: those, too.
+// lower empties the lower tiers that stream who has published; those that only the other stream
+// has, if all is set.
 func (m *lowerModel) lower(who int, all bool) {
 	other := 1 - who
 	for t := 1; t < 3; t++ {
@@ -57,7 +57,7 @@ func (m *lowerModel) loses(who int, restart bool) {
 	}
 }
 
-// event applies what happens to a block in a tier; -1: the cache was emptied.
+// event applies an event of a block in a tier; -1: the cache was emptied.
 func (m *lowerModel) event(who, tier, block int, store bool) {
 	switch {
 	case tier < 0:
@@ -72,7 +72,7 @@ func (m *lowerModel) event(who, tier, block int, store bool) {
 		delete(m.held[tier], block)
 	default:
 		if tier == 1 && who == theEngine && m.clearsGPU && (!m.lent || !m.told[theDaemon][1]) && m.held[1][block] {
-			m.empty(1) // in silence
+			m.empty(1) // without a report
 		}
 		m.held[tier][block] = true
 		if tier == 0 {
@@ -81,7 +81,7 @@ func (m *lowerModel) event(who, tier, block int, store bool) {
 	}
 }
 
-// applied is the end of a message of a stream.
+// applied ends a message of a stream.
 func (m *lowerModel) applied(who int) {
 	if m.state[who] == "unknown" {
 		if m.state[who] = "live"; m.partial[who] {
@@ -99,7 +99,7 @@ func (m *lowerModel) applied(who int) {
 	m.doubt[who] = false
 }
 
-// says returns what tellsOf should say.
+// says returns the expected result of tellsOf.
 func (m *lowerModel) says(block int) string {
 	cached, loaded, fetched := 0, 0, 0
 	switch {
@@ -122,7 +122,7 @@ func (m *lowerModel) says(block int) string {
 	return fmt.Sprintf("%d+%d+%d %s, %s %v", cached, loaded, fetched, limit(theEngine, m.state[theEngine]), daemon, upper)
 }
 
-// TestOffloadDaemonModel: random histories of an engine and a daemon are those of a plain model.
+// TestOffloadDaemonModel compares random histories of an engine and a daemon with lowerModel.
 func TestOffloadDaemonModel(t *testing.T) {
 	const blocks = 5
 	var prompts []fakeengine.Prompt
@@ -152,7 +152,7 @@ func TestOffloadDaemonModel(t *testing.T) {
 			}
 			m.seq[who]++
 		}
-		// A group that nobody names again is not known after a clear, so one block always stays.
+		// This block stays, because after a clear a group without blocks is unknown.
 		anchor := fakeengine.NewPrompt(99, 16, 2)
 		begin := func() {
 			evs := []fakeengine.Event{anchor.Stored(0, 1)}
@@ -192,10 +192,10 @@ func TestOffloadDaemonModel(t *testing.T) {
 				m.loses(who, true)
 				m.seq[who] = 0
 				met["restart"]++
-				if who == theEngine { // nothing is known of an engine without a message
+				if who == theEngine { // an engine without a message has no state
 					begin()
 				}
-			case op == 2 && m.lent: // the connection of the daemon
+			case op == 2 && m.lent: // the daemon's connection is lost
 				note("d", events.NoteLost)(t, ix)
 				m.doubt[theDaemon] = true
 				met["connection"]++
@@ -203,7 +203,7 @@ func TestOffloadDaemonModel(t *testing.T) {
 			case op == 3:
 				ix = restore(t, ix, profile)
 				m.doubt = [2]bool{true, m.lent}
-				if m.declared { // a Subscriber says so when it begins
+				if m.declared { // as a Subscriber does at its start
 					note("d", events.NoteTiers)(t, ix)
 				}
 				met["snapshot"]++

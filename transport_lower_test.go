@@ -37,7 +37,7 @@ func streamOf(t testing.TB, ix *kvindex.Indexer, name string) (s stats.Stream) {
 	return s
 }
 
-// tells says what is known of pod a and of its offload daemon, stream "d".
+// tells shows the state of pod a and of its offload daemon, stream "d".
 func tells(t testing.TB, ix *kvindex.Indexer, p fakeengine.Prompt) string {
 	t.Helper()
 	s := score(t, ix, kvindex.Request{Tokens: p.Tokens, Pods: []string{"a"}})[0]
@@ -52,14 +52,14 @@ func tells(t testing.TB, ix *kvindex.Indexer, p fakeengine.Prompt) string {
 	return text
 }
 
-// offloads is the profile of an engine beside an offload daemon.
+// offloads is the profile of an engine with an offload daemon.
 func offloads() kvindex.Option {
 	return withProfile(kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone})
 }
 
-// TestOffloadDaemon: a stream that tells of lower tiers alone has losses, restarts and clears of its
-// own, for its tiers; and those of the engine leave them. The rows are those that TestOffloadDaemonModel
-// does not play.
+// TestOffloadDaemon: a stream of lower tiers alone has losses, restarts and clears of its own, for
+// its tiers; those of the engine do not affect them. The rows are cases outside
+// TestOffloadDaemonModel.
 func TestOffloadDaemon(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	engine := func(seq uint64, evs ...fakeengine.Event) act {
@@ -76,7 +76,7 @@ func TestOffloadDaemon(t *testing.T) {
 		}
 	}
 	declared := note("d", events.NoteTiers, events.NoteOpened)
-	gpu := engine(0, p.Stored(0, 6), p.Removed(5, 4, 3, 2)) // names the blocks up to 6, and holds 2
+	gpu := engine(0, p.Stored(0, 6), p.Removed(5, 4, 3, 2)) // stores 6 blocks, keeps 2
 	cpu := daemon(0, inTier("CPU", p.Stored(0, 6)))
 	type row struct {
 		do   act
@@ -121,12 +121,12 @@ func TestOffloadDaemon(t *testing.T) {
 			{gpu, "32+0+0 live, partial"},
 			{daemon(2, inTier("CPU", p.Stored(2, 3))), "32+16+0 live, partial"},
 		},
-		"a stream alone that tells of the gpu at last": { // it is the engine's
+		"a stream alone that tells of the gpu at last": { // so it is the engine's
 			{brings(message("d", 0, 1, 0, inTier("CPU", p.Stored(0, 6)))), "0+0+0 partial, live"},
 			{daemon(1, p.Stored(0, 6), p.Removed(5, 4)), "64+32+0 live, live, any tier"},
 			{daemon(3), "0+0+0 partial, partial, any tier"},
 		},
-		"a daemon that tells of the gpu": { // two streams have one rank
+		"a daemon that tells of the gpu": { // two streams of one rank
 			{declared, "0+0+0 silent, silent"}, {gpu, "32+0+0 live, silent"}, {cpu, "32+64+0 live, live"},
 			{daemon(1, p.Stored(0, 1)), "32+0+0 uncertain, partial, any tier"},
 			{daemon(2, inTier("CPU", p.Stored(0, 6))), "32+0+0 uncertain, partial, any tier"},
@@ -136,7 +136,7 @@ func TestOffloadDaemon(t *testing.T) {
 			{daemon(9, inTier("CPU", p.Stored(2, 3))), "32+16+0 uncertain, partial"},
 			{daemon(10, p.Stored(0, 1)), "16+0+0 partial, partial, any tier"},
 		},
-		"an event that empties the cache comes first": { // it may be the engine's
+		"an event that empties the cache comes first": { // maybe the engine's
 			{gpu, "32+0+0 live, , any tier"},
 			{daemon(0, fakeengine.Cleared{}, inTier("CPU", p.Stored(0, 1))), "0+0+0 live, live, any tier"},
 		},
@@ -158,8 +158,8 @@ func TestOffloadDaemon(t *testing.T) {
 	}
 }
 
-// TestOffloadDaemonLosses: a loss of a daemon is reported as one of lower tiers, and forgets them
-// also with WithKeepOnLoss, which keeps what the engine has lost.
+// TestOffloadDaemonLosses: a daemon's loss is reported for lower tiers and forgets them, with
+// WithKeepOnLoss too, which keeps blocks that the engine has lost.
 func TestOffloadDaemonLosses(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	var losses []string
@@ -185,8 +185,8 @@ func TestOffloadDaemonLosses(t *testing.T) {
 	}
 }
 
-// TestOffloadDaemonAlone: without events about the gpu nothing is known of it; and a daemon that
-// has nothing to tell leaves its pod as it is.
+// TestOffloadDaemonAlone: without events of the GPU a daemon's blocks are unknown; and a daemon
+// without events leaves its pod unchanged.
 func TestOffloadDaemonAlone(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	ix := open(t, offloads())
@@ -207,8 +207,8 @@ func TestOffloadDaemonAlone(t *testing.T) {
 	}
 }
 
-// TestOffloadDaemonResets: a second store of a chunk shows a silent reset of the host memory, but
-// not where a daemon tells of it.
+// TestOffloadDaemonResets: a second store of a chunk proves a silent reset of the host memory, but
+// not with a daemon.
 func TestOffloadDaemonResets(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	for tier, want := range map[string]string{"STORAGE": "0+16+80 live, live", "CPU": "0+96+0 live, live"} {
@@ -225,8 +225,8 @@ func TestOffloadDaemonResets(t *testing.T) {
 	}
 }
 
-// TestOffloadDaemonKept: an index that outlives its Indexer does not tell the tiers of a stream: a gap
-// when it continues forgets all lower ones.
+// TestOffloadDaemonKept: a kept index does not record the tiers of a stream: a gap when it
+// continues forgets all lower ones.
 func TestOffloadDaemonKept(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	m := memory(t)
@@ -254,7 +254,7 @@ func TestOffloadDaemonKept(t *testing.T) {
 	}
 }
 
-// TestFleetOffloadDaemon: a Fleet follows the daemon of a pod beside its engine, and forgets both.
+// TestFleetOffloadDaemon: a Fleet follows a pod's daemon beside its engine, and removes both.
 func TestFleetOffloadDaemon(t *testing.T) {
 	ctx, cancel := context.WithCancel(zmtptest.Context(t))
 	p := fakeengine.NewPrompt(1, 16, 8)
@@ -301,7 +301,7 @@ func TestFleetOffloadDaemon(t *testing.T) {
 	until("32+64 live, daemon live true", answer)
 	daemon.Burn()
 	daemon.Publish(fakeengine.Payload(2, 0, inTier("CPU", p.Stored(0, 3))))
-	until("32+16 live, daemon partial true", answer) // a gap of the daemon leaves the gpu's
+	until("32+16 live, daemon partial true", answer) // a gap of the daemon does not affect the gpu's blocks
 	fleet.Remove("host", "a")
 	until("0", func() string { return fmt.Sprint(len(ix.Pods(nil))) })
 }

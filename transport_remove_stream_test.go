@@ -26,7 +26,7 @@ func removeStream(t testing.TB, ix *kvindex.Indexer, stream string) {
 	must(t, ix.Sink().RemoveStream("a", "m", stream))
 }
 
-// held says what each known rank of pod a holds of a prompt, and its state.
+// held shows the blocks of a prompt that each rank of pod a holds, and its state.
 func held(t testing.TB, ix *kvindex.Indexer, p fakeengine.Prompt) string {
 	t.Helper()
 	s := score(t, ix, kvindex.Request{Tokens: p.Tokens, Ranks: true})
@@ -38,7 +38,7 @@ func held(t testing.TB, ix *kvindex.Indexer, p fakeengine.Prompt) string {
 	return text
 }
 
-// wantHeld checks what held says.
+// wantHeld checks the result of held.
 func wantHeld(t testing.TB, ix *kvindex.Indexer, p fakeengine.Prompt, want string) {
 	t.Helper()
 	if got := held(t, ix, p); got != want {
@@ -46,7 +46,7 @@ func wantHeld(t testing.TB, ix *kvindex.Indexer, p fakeengine.Prompt, want strin
 	}
 }
 
-// apply has messages applied.
+// apply ingests messages, all of which must be applied.
 func apply(t testing.TB, ix *kvindex.Indexer, ms ...kvindex.Message) {
 	t.Helper()
 	for _, m := range ms {
@@ -56,7 +56,7 @@ func apply(t testing.TB, ix *kvindex.Indexer, ms ...kvindex.Message) {
 	}
 }
 
-// shrunk has pod a with four ranks, of which rank 3 is silent and rank 2 has lost messages.
+// shrunk gives pod a four ranks, of which rank 3 is silent and rank 2 has lost messages.
 func shrunk(t testing.TB, ix *kvindex.Indexer, p fakeengine.Prompt) {
 	t.Helper()
 	apply(t, ix,
@@ -68,7 +68,7 @@ func shrunk(t testing.TB, ix *kvindex.Indexer, p fakeengine.Prompt) {
 	wantHeld(t, ix, p, "0:2 live 1:3 live 2:5 partial ")
 }
 
-// TestRemoveStream: a pod that has fewer ranks than before is as one that never had more.
+// TestRemoveStream: a pod with fewer ranks than before is like one that never had more.
 func TestRemoveStream(t *testing.T) {
 	for name, hide := range map[string]func(inmemory.Memory) index.Index{
 		"own":                                    nil,
@@ -114,7 +114,7 @@ func TestRemoveStream(t *testing.T) {
 			if e := explain(t, ix, kvindex.Request{Model: "m", Tokens: p.Tokens}, "a"); e.Score.Rank != 1 || e.Score.MatchedBlocks != 3 {
 				t.Errorf("%v", e)
 			}
-			// It grows again: nothing of before is there.
+			// New streams of the old ranks start empty.
 			apply(t, ix, message("s2", 0, 1, 2, p.Stored(0, 1)), message("s2", 1, 2, 2, p.Stored(1, 2)))
 			wantHeld(t, ix, p, "0:2 live 1:3 live 2:2 live ")
 			removeStream(t, ix, "s2")
@@ -145,8 +145,8 @@ func TestRemoveStream(t *testing.T) {
 	}
 }
 
-// TestRemoveStreamOfOthers: a rank that another stream feeds stays, and the stream that
-// fed it comes back to it as one that never did.
+// TestRemoveStreamOfOthers: a rank that another stream feeds stays, and its former stream may later
+// take it like a new stream.
 func TestRemoveStreamOfOthers(t *testing.T) {
 	for name, opts := range map[string]func() []kvindex.Option{
 		"own": func() []kvindex.Option { return nil },
@@ -158,7 +158,7 @@ func TestRemoveStreamOfOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ix := open(t, opts()...)
 			p := fakeengine.NewPrompt(1, 16, 8)
-			_ = ix.Sink().StreamNote("a", "m", "s", events.NoteOpened) // so it stays when the rank moves
+			_ = ix.Sink().StreamNote("a", "m", "s", events.NoteOpened) // keeps the stream when the rank moves
 			apply(t, ix,
 				message("s", 3, 4, 0, p.Stored(0, 4)),
 				message("t", 0, 5, 0, p.Stored(0, 2)),
@@ -173,8 +173,8 @@ func TestRemoveStreamOfOthers(t *testing.T) {
 	}
 }
 
-// TestRemoveStreamOfAHeldMessage: a rank that only a message named which was never applied
-// goes with the stream.
+// TestRemoveStreamOfAHeldMessage: a rank whose only message was held and never applied is removed
+// with its stream.
 func TestRemoveStreamOfAHeldMessage(t *testing.T) {
 	ix := open(t)
 	if r, err := ix.IngestMessage(hold(message("s", 7, 1, 3))); err != nil || !r.Held {
@@ -189,8 +189,8 @@ func TestRemoveStreamOfAHeldMessage(t *testing.T) {
 	}
 }
 
-// TestRemoveStreamEndsContests: with either stream of a contest the contest ends, and what
-// the other one said meanwhile is missing.
+// TestRemoveStreamEndsContests: removing either stream of a contest ends it, and the other one's
+// messages of that time are missing.
 func TestRemoveStreamEndsContests(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	contested := func(t *testing.T) *kvindex.Indexer {
@@ -226,8 +226,8 @@ func TestRemoveStreamEndsContests(t *testing.T) {
 	})
 }
 
-// TestRemoveStreamOfTheHostBefore: streams that nobody has heard since the host started
-// have ranks in a kept index, too.
+// TestRemoveStreamOfTheHostBefore: streams without a message since the host started have ranks in a
+// kept index too.
 func TestRemoveStreamOfTheHostBefore(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	for _, removes := range []bool{true, false} {
@@ -243,7 +243,7 @@ func TestRemoveStreamOfTheHostBefore(t *testing.T) {
 		apply(t, ix,
 			message("s", 4, 1, 0, p.Stored(0, 1)), message("t", 3, 1, 1, p.Stored(0, 2)),
 			message("t", 4, 1, 2, p.Stored(0, 3)), message("s", 5, 2, 2, p.Stored(0, 4)), // rank 2 has moved
-			message("t", 9, 2, 1, p.Stored(2, 3))) // behind a loss
+			message("t", 9, 2, 1, p.Stored(2, 3))) // after a loss
 		wantHeld(t, ix, p, "0:1 partial 1:3 uncertain 2:4 partial ")
 		ix = again()
 		wantHeld(t, ix, p, "0:1 uncertain 1:3 uncertain 2:4 uncertain ")
@@ -261,7 +261,7 @@ func TestRemoveStreamOfTheHostBefore(t *testing.T) {
 	}
 }
 
-// withoutRemover hides that sources can be removed.
+// withoutRemover hides RemoveSource.
 type withoutRemover struct {
 	index.Index
 	index.Describer
@@ -269,15 +269,15 @@ type withoutRemover struct {
 
 var errBrittle = errors.New("the index is on fire")
 
-// TestRemoveStreamFails: whatever fails, no rank claims more than it holds, none is live
-// that is not, and the next call does the rest.
+// TestRemoveStreamFails: after any failure no rank claims more than it holds, none is live wrongly,
+// and the next call does the rest.
 func TestRemoveStreamFails(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	for _, removes := range []bool{true, false} {
 		failed := 0
 		for n := range 12 {
-			left := math.MaxInt // calls that do well
-			f := &altered{Memory: memory(t), before: func(context.Context, string, index.Source) error {
+			left := math.MaxInt // calls that succeed
+			f := &alteredIndex{Memory: memory(t), before: func(context.Context, string, index.Source) error {
 				if left--; left < 0 {
 					return errBrittle
 				}
@@ -316,8 +316,8 @@ func TestRemoveStreamFails(t *testing.T) {
 	}
 }
 
-// TestRemoveStreamAgainstPlain has an Indexer and one that got nothing of streams that
-// were removed since do the same random things.
+// TestRemoveStreamAgainstPlain makes the same random changes in an Indexer and in one that never
+// received the removed streams.
 func TestRemoveStreamAgainstPlain(t *testing.T) {
 	var seen removals
 	for seed := range uint64(choose(6, 24)) {
@@ -329,13 +329,13 @@ func TestRemoveStreamAgainstPlain(t *testing.T) {
 	}
 }
 
-// removals counts what happened.
+// removals counts cases.
 type removals struct{ removed, returned, emptied, restored, blocks int }
 
-// deed is something that was done, about one stream, or none.
+// deed is a change, of one stream or of none.
 type deed struct {
 	stream string
-	do     func(ix *kvindex.Indexer) *kvindex.Indexer // nil: the same one goes on
+	do     func(ix *kvindex.Indexer) *kvindex.Indexer // nil: the Indexer stays
 }
 
 func runRemovals(t *testing.T, seed uint64, seen *removals) {
@@ -492,7 +492,7 @@ func lossPolicy(seed uint64) []kvindex.Option {
 	return nil
 }
 
-// podsText is all that Pods says, but for times.
+// podsText shows Pods without times.
 func podsText(t *testing.T, ix *kvindex.Indexer) string {
 	pods := ix.Pods(nil)
 	for i := range pods {
@@ -510,8 +510,8 @@ func podsText(t *testing.T, ix *kvindex.Indexer) string {
 	return string(b)
 }
 
-// TestRemoveStreamBesideOthers: beside everything else no rank holds too much, and in the
-// end nothing is left. Rank 0 is that of a pod without a rank, which others may see.
+// TestRemoveStreamBesideOthers: with concurrent calls of everything no rank holds too much, and in
+// the end nothing is left. Rank 0 is that of a pod without a rank, which other streams may report.
 func TestRemoveStreamBesideOthers(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 8)

@@ -19,7 +19,7 @@ func message(stream string, seq uint64, time float64, rank int, evs ...fakeengin
 
 func lostGap(from, to uint64) kvindex.Gap { return kvindex.Gap{From: from, To: to, Lost: true} }
 
-// step is a message and what must become of it.
+// step is a message and its expected outcome.
 type step struct {
 	m      kvindex.Message
 	want   kvindex.Receipt
@@ -31,7 +31,7 @@ func hold(m kvindex.Message) kvindex.Message { m.Hold = true; return m }
 
 func replayed(m kvindex.Message) kvindex.Message { m.Replayed = true; return m }
 
-// play offers the messages of the steps; blocks are those of p.
+// play ingests the messages of the steps; blocks are those of p.
 func play(t *testing.T, ix *kvindex.Indexer, p fakeengine.Prompt, steps ...step) {
 	t.Helper()
 	for i, c := range steps {
@@ -54,7 +54,7 @@ func heldBehind(from, to uint64) kvindex.Receipt {
 	return kvindex.Receipt{Held: true, Gap: lostGap(from, to)}
 }
 
-// TestMessages plays a stream with all that can happen to it.
+// TestMessages plays a stream with all kinds of faults.
 func TestMessages(t *testing.T) {
 	var losses []kvindex.Loss
 	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, l) }}))
@@ -110,7 +110,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// An index that outlives its Indexer says how far each stream had come.
+// A kept index has the position of each stream.
 func TestMessagesAfterARestartOfTheHost(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 4)
 	for _, c := range []struct {
@@ -143,7 +143,6 @@ func TestMessagesAfterARestartOfTheHost(t *testing.T) {
 	}
 }
 
-// TestReplayedGap: a gap that a replay fills loses nothing.
 func TestReplayedGap(t *testing.T) {
 	var seen []string
 	ix := open(t, kvindex.WithHooks(kvindex.Hooks{
@@ -175,8 +174,8 @@ func TestReplayedGap(t *testing.T) {
 	}
 }
 
-// TestReplayBringsTheHeldMessage: whoever gets the message that is held from the
-// replay need not offer it again.
+// TestReplayBringsTheHeldMessage: a transport need not offer a held message again if a replay
+// brought it.
 func TestReplayBringsTheHeldMessage(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 8)
@@ -184,14 +183,13 @@ func TestReplayBringsTheHeldMessage(t *testing.T) {
 		step{hold(message("s", 1, 2, 0, p.Stored(2, 4))), heldBehind(0, 0), 0, kvindex.StateReplaying},
 		step{replayed(message("s", 0, 1, 0, p.Stored(0, 2))), taken, 2, kvindex.StateReplaying},
 		step{replayed(message("s", 1, 2, 0, p.Stored(2, 4))), taken, 4, kvindex.StateLive},
-		// What the engine sends behind it shows that there is more.
+		// The engine's next message shows that there is more.
 		step{replayed(message("s", 2, 3, 0, p.Stored(4, 5))), taken, 5, kvindex.StateReplaying},
 		step{message("s", 3, 4, 0, p.Stored(5, 6)), taken, 6, kvindex.StateLive},
 	)
 }
 
-// TestReplayPassesOver: what a replay passes over, and what does not come at
-// all, is lost.
+// TestReplayPassesOver: messages that a replay passes over, or that never come, are lost.
 func TestReplayPassesOver(t *testing.T) {
 	for name, c := range map[string]struct {
 		options []kvindex.Option
@@ -226,8 +224,8 @@ func TestReplayPassesOver(t *testing.T) {
 	}
 }
 
-// TestReplayPassesOverBehindADoubt: a message is held for another reason than a gap, and
-// then the replay has one: it is counted.
+// TestReplayPassesOverBehindADoubt: a gap in the replay is counted, also if the message was held
+// for another reason.
 func TestReplayPassesOverBehindADoubt(t *testing.T) {
 	ix := open(t, kvindex.WithKeepOnLoss())
 	p := fakeengine.NewPrompt(1, 16, 8)
@@ -243,7 +241,7 @@ func TestReplayPassesOverBehindADoubt(t *testing.T) {
 	}
 }
 
-// TestAHoleStaysOpen while old messages come again.
+// A hole stays open while old messages are repeated.
 func TestAHoleStaysOpen(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 8)
@@ -254,7 +252,7 @@ func TestAHoleStaysOpen(t *testing.T) {
 	)
 }
 
-// What a rank held under another stream, or before it had one, may have gone.
+// A rank's blocks from another stream, or from a time without one, may be gone.
 func TestARankMovesToAnotherStream(t *testing.T) {
 	p, q := fakeengine.NewPrompt(1, 16, 2), fakeengine.NewPrompt(2, 16, 1)
 	for _, c := range []struct {
@@ -287,8 +285,8 @@ func TestARankMovesToAnotherStream(t *testing.T) {
 	}
 }
 
-// TestARankComesBack to a stream that it had before: what that stream said then is
-// old, and what it says now is taken.
+// TestARankComesBack: when a rank returns to an earlier stream, that stream's old messages stay old
+// and its new ones are applied.
 func TestARankComesBack(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	for name, restart := range map[string]bool{"same engine": false, "restarted in between": true} {
@@ -306,7 +304,7 @@ func TestARankComesBack(t *testing.T) {
 				step{message("a", 1, 2, 0, p.Stored(1, 2)), repeat, 4, kvindex.StateLive},
 			)
 			if restart {
-				// It goes on, and so may b.
+				// Stream a goes on, and so may b.
 				play(t, ix, p, step{message("a", 1, 5, 0, p.Stored(0, 3)), kvindex.Receipt{}, 4, kvindex.StateUncertain})
 				_ = ix.Sink().StreamNote("a", "m", "b", events.NoteLost)
 				play(t, ix, p, step{message("a", 2, 6, 0, p.Stored(0, 3)), taken, 3, kvindex.StatePartial})
@@ -320,8 +318,8 @@ func TestARankComesBack(t *testing.T) {
 	}
 }
 
-// TestRewound: "all messages of the engine's present life will come, from number 0 on". They
-// are applied, whoever brings them; those of the life before are still recognised.
+// TestRewound: all messages of the engine's present life come again, from number 0 on. They are
+// applied, live or replayed; those of the earlier life are still recognised.
 func TestRewound(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 4)
 	send := func(ix *kvindex.Indexer, seq uint64, time float64) kvindex.Receipt {
@@ -351,8 +349,8 @@ func TestRewound(t *testing.T) {
 	}
 }
 
-// TestStreamRestarted: an engine that is known to have restarted is heard
-// for the first time again.
+// TestStreamRestarted: after a reported restart the engine's next message is handled like its
+// first.
 func TestStreamRestarted(t *testing.T) {
 	var losses []kvindex.Loss
 	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Lost: func(l kvindex.Loss) { losses = append(losses, l) }}))
@@ -364,7 +362,7 @@ func TestStreamRestarted(t *testing.T) {
 	due := func(stream string, want uint64, heard bool) {
 		t.Helper()
 		if at := ix.Sink().StreamNext("a", "m", stream); at.Next != want || at.Received != heard {
-			t.Errorf("stream %q: %d is due, heard %v; want %d, %v", stream, at.Next, at.Received, want, heard)
+			t.Errorf("stream %q: %d is due, received %v; want %d, %v", stream, at.Next, at.Received, want, heard)
 		}
 	}
 	anew("s")
@@ -381,7 +379,7 @@ func TestStreamRestarted(t *testing.T) {
 	if s := score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]; s.MatchedBlocks != 0 || s.State == kvindex.StateLive {
 		t.Errorf("%+v", s)
 	}
-	// Its clock is behind, and it is past the number that was due.
+	// Its clock is earlier, and its number is past the expected one.
 	play(t, ix, p,
 		step{hold(message("s", 2, 1, 0, p.Stored(2, 3))), heldBehind(0, 1), 0, kvindex.StateReplaying},
 		step{replayed(message("s", 0, 0.5, 0, p.Stored(0, 1))), taken, 1, kvindex.StateReplaying},
@@ -401,8 +399,8 @@ func TestStreamRestarted(t *testing.T) {
 	}
 }
 
-// TestStreamRestartedOutlivesTheHost: the cursor of an engine that has said
-// nothing since it restarted makes nobody deaf.
+// TestStreamRestartedOutlivesTheHost: the cursor of an engine that has sent nothing since its
+// restart hides no message.
 func TestStreamRestartedOutlivesTheHost(t *testing.T) {
 	m := memory(t)
 	p := fakeengine.NewPrompt(1, 16, 8)
@@ -415,13 +413,13 @@ func TestStreamRestartedOutlivesTheHost(t *testing.T) {
 		step{message("s", 0, 2, 0, p.Stored(0, 2)), taken, 2, kvindex.StateLive},
 		step{message("s", 1, 3, 0, p.Stored(2, 3)), taken, 3, kvindex.StateLive},
 	)
-	// What another stream left in the index is not claimed beside.
+	// Blocks of another stream in the index are not claimed too.
 	describesNothing := struct{ index.Index }{m}
 	play(t, open(t, kvindex.WithIndex(describesNothing)), p, step{message("t", 0, 4, 0, p.Stored(0, 1)), taken, 1, kvindex.StateLive})
 }
 
-// TestStreamInterrupted: until its next message nobody knows what a pod behind a
-// lost connection holds.
+// TestStreamInterrupted: after a lost connection a pod's blocks are uncertain until its next
+// message.
 func TestStreamInterrupted(t *testing.T) {
 	ix := open(t)
 	p := fakeengine.NewPrompt(1, 16, 8)

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// BenchmarkDropGeneration drops a generation of a pod's disk, of as many blocks as -snapshot.blocks
-// says, beside a writer of another pod at 100,000 blocks a second and a reader.
+// BenchmarkDropGeneration drops a generation of -snapshot.blocks blocks of a pod's disk, beside a
+// reader and a writer of another pod at 100,000 blocks a second.
 func BenchmarkDropGeneration(b *testing.B) {
 	for _, bench := range []struct {
 		name  string

@@ -15,7 +15,7 @@ var (
 	podB    = index.Source{Pod: "b", Model: "m"}
 )
 
-// blocksFrom stores n blocks of one unit behind a root, by hashes of their own.
+// blocksFrom stores n blocks of one unit after a root, with hashes of their own.
 func blocksFrom(root index.Key, n int) index.Change {
 	c := index.Change{Op: index.OpStore, Copies: index.CopiesExact, Variant: index.Variant{Unit: 16}, BlockSize: 16, Root: root}
 	for i := range n {
@@ -40,8 +40,7 @@ func apply(t *testing.T, m inmemory.Memory, src index.Source, changes ...index.C
 	return done.Counts
 }
 
-// Names that nobody holds are at most a quarter of the held ones, but a
-// thousand.
+// Names without a holder are at most a quarter of the held ones, or 1,000.
 func TestIdleNames(t *testing.T) {
 	m := openMemory(t)
 	kept, gone := blocksFrom(1, 8000), blocksFrom(2, 5000)
@@ -55,8 +54,8 @@ func TestIdleNames(t *testing.T) {
 	}
 }
 
-// Engines that hide their salts have several names of one prefix; a hostile one
-// may not have any number of them held.
+// Engines with hidden salts have several names for one prefix; the number of names that are held
+// for it is bounded.
 func TestNamesOfOneKey(t *testing.T) {
 	m := openMemory(t)
 	c := blocksFrom(1, 1)
@@ -70,7 +69,7 @@ func TestNamesOfOneKey(t *testing.T) {
 	}
 }
 
-// A model has a bounded number of variants; stores in others are dropped.
+// A model has a bounded number of variants; stores in further ones are dropped.
 func TestVariantsBound(t *testing.T) {
 	m := openMemory(t)
 	var total index.Counts
@@ -99,11 +98,10 @@ func TestVariantsBound(t *testing.T) {
 	}
 }
 
-// What nobody has a name for is forgotten, and its memory used again for those
-// who hold nothing of it.
+// Memory of keys without names is reused for sources that hold none of them.
 func TestMemoryIsUsedAgain(t *testing.T) {
 	m := openMemory(t)
-	apply(t, m, podB, blocksFrom(1, 3)) // the slab of these blocks keeps what else is in it
+	apply(t, m, podB, blocksFrom(1, 3)) // keeps the slab of these blocks and its contents
 	shared := blocksFrom(1, 40)
 	keys := func(index.Variant) (keys []index.Key, err error) {
 		k := shared.Root
@@ -133,14 +131,14 @@ func TestMemoryIsUsedAgain(t *testing.T) {
 		}
 		must(t, m.Remove(bounded, "a"))
 		u := m.Usage()
-		for ; u.Removed > 0; u = m.Usage() { // the pod is tidied up in the background
+		for ; u.Removed > 0; u = m.Usage() { // a sweep clears the pod in the background
 			runtime.Gosched()
 		}
 		if u.Prefixes > 40 || u.Memberships != 3 {
 			t.Fatalf("life %d: %+v", life, u)
 		}
 		for range 4 {
-			apply(t, m, podB, index.Change{Op: index.OpRemove, Hashes: []index.Hash{7}}) // time for what was a's to be used anew
+			apply(t, m, podB, index.Change{Op: index.OpRemove, Hashes: []index.Hash{7}}) // lets the memory of a be reused
 		}
 		bytes := index.ForestBytes(m)
 		if life == 4 {
@@ -152,7 +150,6 @@ func TestMemoryIsUsedAgain(t *testing.T) {
 	}
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -15,15 +15,15 @@ import (
 
 var budgetBlocks = flag.Int("budget.blocks", 200_000, "blocks that the budget of a benchmark has room for; prompts are cold from some millions on")
 
-// feed stores fresh chains of chainBlocks in four pods, stepBlocks at a time.
+// feed stores new chains of chainBlocks in four pods, stepBlocks at a time.
 type feed struct {
 	testing.TB
 	inmemory.Memory
 	sources []index.Source
 	change  [1]index.Change
-	step    int          // the next one
-	chains  atomic.Int64 // that are stored
-	dropped uint64       // stores
+	step    int // the next one
+	chains  atomic.Int64
+	dropped uint64 // stores
 }
 
 const (
@@ -42,7 +42,7 @@ func newFeed(tb testing.TB, bytes int64) *feed {
 	return f
 }
 
-// block is what names a block of a chain, and its tokens.
+// block returns the hash of a block of a chain. The block's tokens are derived from it.
 func block(chain, i int) uint64 {
 	x := (uint64(chain)*chainBlocks + uint64(i) + 1) * 0x9e3779b97f4a7c15
 	return x ^ x>>29
@@ -94,16 +94,15 @@ func (f *feed) fill(blocks int) *feed {
 	return f
 }
 
-// atBudget runs a benchmark without a budget, and at one that has room for about
-// budgetBlocks.
+// atBudget runs a benchmark without a budget, and with one for about budgetBlocks.
 func atBudget(b *testing.B, do func(b *testing.B, bytes int64)) {
 	bytes := newFeed(b, 0).fill(*budgetBlocks).Usage().Total
 	b.Run("budget=none", func(b *testing.B) { do(b, 0) })
 	b.Run("budget=full", func(b *testing.B) { do(b, bytes) })
 }
 
-// BenchmarkBudgetStore stores 64 blocks of fresh chains an operation. Without a
-// budget it begins with an empty index where that has budgetBlocks.
+// BenchmarkBudgetStore stores 64 blocks of new chains an operation, from budgetBlocks on; without a
+// budget from an empty index on.
 func BenchmarkBudgetStore(b *testing.B) {
 	atBudget(b, func(b *testing.B, bytes int64) {
 		f := newFeed(b, bytes).fill(*budgetBlocks * 3 / 2)
@@ -127,9 +126,8 @@ func BenchmarkBudgetStore(b *testing.B) {
 	})
 }
 
-// BenchmarkBudgetRead scores 512 blocks that were stored lately, while a goroutine
-// stores fresh chains as fast as it can. Without a budget that one removes the
-// oldest chain for each new one.
+// BenchmarkBudgetRead scores 512 recently stored blocks, while a goroutine stores new chains as
+// fast as possible. Without a budget it removes the oldest chain for each new one.
 func BenchmarkBudgetRead(b *testing.B) {
 	atBudget(b, func(b *testing.B, bytes int64) {
 		f := newFeed(b, bytes).fill(*budgetBlocks)
@@ -170,7 +168,7 @@ func BenchmarkBudgetRead(b *testing.B) {
 			start := time.Now()
 			must(b, f.Match(context.Background(), &q, &m))
 			each = append(each, time.Since(start))
-			if (len(m.Rows) != 1 || m.Rows[0].Run != chainBlocks) && int(f.chains.Load())-chain < chains/2 { // it did not sleep
+			if (len(m.Rows) != 1 || m.Rows[0].Run != chainBlocks) && int(f.chains.Load())-chain < chains/2 { // the reader was not delayed
 				b.Fatalf("chain %d: %+v", chain, m.Rows)
 			}
 		}

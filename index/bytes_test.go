@@ -12,12 +12,12 @@ import (
 	"github.com/kvindex/kvindex/internal/hashunit"
 )
 
-// filler makes the contents of an index.
+// filler fills an index.
 type filler struct {
 	tb testing.TB
 	m  *memory
 	r  *rand.Rand
-	// tolerant: it goes on when there is no room for a source, which full counts.
+	// tolerant: stores continue without room for a source; full counts these.
 	tolerant bool
 	full     int
 	evicted  uint64 // of the last pod
@@ -41,10 +41,10 @@ func (f *filler) check(err error) {
 	}
 }
 
-// chain is a store of fresh blocks behind a root.
+// chain stores new blocks after a root.
 func (f *filler) chain(blocks int) Change { return f.sized(blocks, 16) }
 
-// sized is a chain of blocks of some tokens.
+// sized is chain with blocks of size tokens.
 func (f *filler) sized(blocks, size int) Change {
 	c := Change{Op: OpStore, Copies: CopiesGuarded, Variant: Variant{Unit: hashunit.Of(size)}, BlockSize: size, Root: Key(f.r.Uint64())}
 	for range blocks {
@@ -56,20 +56,20 @@ func (f *filler) sized(blocks, size int) Change {
 	return c
 }
 
-// behind is c behind a parent that nobody has named.
+// behind moves c behind an unknown parent.
 func (f *filler) behind(c Change) Change {
 	c.HasParent, c.Parent = true, Hash(f.r.Uint64())
 	return c
 }
 
-// masked is c as a group has it that keeps only the last blocks.
+// masked is c in a group that keeps only the last blocks.
 func masked(c Change, keep int) Change {
 	c.Hashes = c.Hashes[len(c.Hashes)-keep:]
 	c.Group = Group{ID: 1, Kind: GroupWindow, Window: 40}
 	return c
 }
 
-// renamed is c by other hashes.
+// renamed is c with other hashes.
 func (f *filler) renamed(c Change) Change {
 	c.Hashes = make([]Hash, len(c.Hashes))
 	for i := range c.Hashes {
@@ -78,7 +78,7 @@ func (f *filler) renamed(c Change) Change {
 	return c
 }
 
-// holders has sources hold the same chains.
+// holders stores the same chains on several sources.
 func (f *filler) holders(sources, chains int) {
 	for range chains {
 		c := f.chain(512)
@@ -90,7 +90,7 @@ func (f *filler) holders(sources, chains int) {
 
 func removal(c Change) Change { return Change{Op: OpRemove, Hashes: c.Hashes} }
 
-// contents are what an index may be full of.
+// contents are the ways to fill an index.
 var contents = []struct {
 	name string
 	fill func(*filler)
@@ -318,8 +318,8 @@ var contents = []struct {
 	}},
 }
 
-// What is counted is what the heap has: with the index it has as much more as without. A
-// source that was removed is not counted any more when its names are tidied up.
+// The counted bytes are the live heap of the index. A removed source no longer counts once its
+// names are swept.
 func TestBytes(t *testing.T) {
 	for _, c := range contents {
 		t.Run(c.name, func(t *testing.T) {
@@ -328,7 +328,7 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// A Mirror takes what the depths take, which are counted.
+// A Mirror costs the depths, which are counted.
 func TestBytesWithAMirror(t *testing.T) {
 	if testing.Short() {
 		t.Skip("TestBytes measures without a mirror: -short")
@@ -343,7 +343,7 @@ func TestBytesWithAMirror(t *testing.T) {
 	}
 }
 
-// measure fills a Memory, and compares what is counted with what the heap has.
+// measure fills a Memory, and compares the counted bytes with the heap.
 func measure(t *testing.T, to mirror, fill func(*filler)) {
 	f := &filler{tb: t, r: rand.New(rand.NewPCG(3, 32))}
 	before := liveHeap()
@@ -362,7 +362,7 @@ func measure(t *testing.T, to mirror, fill func(*filler)) {
 	must(t, m.check())
 	t.Logf("%d bytes, counted %d: %.4f; %+v", got, u.Total, float64(u.Total)/float64(got), u)
 	over := int64(106)
-	if math.MaxInt == math.MaxInt32 { // what maps and sources take is known for 64 bits
+	if math.MaxInt == math.MaxInt32 { // the sizes of maps and sources are known for 64 bits
 		over = 115
 	}
 	if noise := int64(4096); u.Total < got-noise || u.Total > got*over/100+noise {
@@ -375,7 +375,7 @@ func measure(t *testing.T, to mirror, fill func(*filler)) {
 	runtime.KeepAlive(m)
 }
 
-// discard removes all sources but the first, with which m took what first says.
+// discard removes all sources but the first, and checks that the Usage of first is left.
 func discard(t *testing.T, m *memory, first Usage, firstBy usageParts) {
 	for i, s := range m.Describe(nil) {
 		switch {
@@ -391,7 +391,7 @@ func discard(t *testing.T, m *memory, first Usage, firstBy usageParts) {
 		m.ground.forest.Reclaim()
 	}
 	must(t, m.check())
-	// Some empty pages are kept for what comes next, and tables of what was.
+	// Some empty pages and tables are kept for reuse.
 	if u, by := m.usage(); by.names+by.sources+by.pending != firstBy.names+firstBy.sources+firstBy.pending || u.Total > first.Total+512<<10 {
 		t.Errorf("%+v are left, of %+v", u, first)
 	}

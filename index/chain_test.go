@@ -7,8 +7,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// narrow is Chain in words of so few bits that all of them can be tried; with 64 it is
-// Chain.
+// narrow is Chain in words of so few bits that all can be tried; with 64 it is Chain.
 type narrow uint
 
 func (n narrow) chain(prev, l uint64) uint64 {
@@ -31,7 +30,7 @@ func (n narrow) table() [][]uint64 {
 
 // Shared indexes compare keys, so Chain must never change.
 func TestChain(t *testing.T) {
-	// These are what a program in Python makes of the formula.
+	// A Python program computed these from the formula.
 	if got := [2]index.Key{index.Chain(1, 2), index.Chain(0, 0)}; got != [2]index.Key{0xc05f15b88d5acef1, 0x6c86742dd67411c4} {
 		t.Errorf("%#x", got)
 	}
@@ -44,7 +43,7 @@ func TestChain(t *testing.T) {
 	}
 }
 
-// Each argument alone decides.
+// Chain is a bijection in each argument.
 func TestChainIsABijection(t *testing.T) {
 	const n = narrow(8)
 	of := n.table()
@@ -67,8 +66,8 @@ func TestChainIsABijection(t *testing.T) {
 	}
 }
 
-// Where the same units come in another order, or more often, keys are hardly more often
-// equal than random numbers are. Words of a few bits show how often.
+// Keys collide hardly more often than random numbers if the same units are reordered or repeated.
+// Words of a few bits show how often.
 func TestChainOfRepeatedUnits(t *testing.T) {
 	const n = narrow(10)
 	of := n.table()

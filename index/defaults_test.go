@@ -2,7 +2,7 @@ package index
 
 import "testing"
 
-// TestDefaults: zeros give what the comments of MemoryConfig say.
+// TestDefaults: zeros mean the defaults in the comments of MemoryConfig.
 func TestDefaults(t *testing.T) {
 	m, err := newMemory(MemoryConfig{})
 	must(t, err)

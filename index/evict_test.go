@@ -6,13 +6,13 @@ import (
 	"testing"
 )
 
-// evictor applies changes at the bound, which it checks.
+// evictor applies changes at the bound, and checks the bound.
 type evictor struct {
 	t *testing.T
 	m *memory
 }
 
-// prompt is a chain that a source stored.
+// prompt is a stored chain.
 type prompt struct {
 	root   Key
 	locals []Local
@@ -38,7 +38,7 @@ func (e *evictor) apply(src Source, changes ...Change) {
 	}
 }
 
-// Idle names go first, then stores that wait, and only then what is held.
+// Idle names are evicted first, then waiting stores, then held blocks.
 func TestWhatGoesFirst(t *testing.T) {
 	m, err := newMemory(MemoryConfig{Bytes: 2 << 20})
 	must(t, err)
@@ -73,7 +73,7 @@ func TestWhatGoesFirst(t *testing.T) {
 	}
 }
 
-// A store that waits is made room for before it is kept, whatever it takes.
+// Room for a waiting store is made before it is kept.
 func TestALargeStoreThatWaits(t *testing.T) {
 	for _, kind := range []string{"parked", "by hash", "masked"} {
 		for _, blocks := range []int{3_000, 10_000, 30_000, 100_000} {
@@ -108,8 +108,8 @@ func TestALargeStoreThatWaits(t *testing.T) {
 	}
 }
 
-// A name that waits for a key is forgotten if there is no room to note that it shares the
-// key: no store that waits would ever let go of it.
+// A name that waits for a key is forgotten without room to record that it shares the key: otherwise
+// no waiting store would release it.
 func TestNoRoomToShareAKey(t *testing.T) {
 	ctx := context.Background()
 	src := Source{Pod: "a", Model: "m"}
@@ -157,8 +157,8 @@ func TestNoRoomToShareAKey(t *testing.T) {
 	}
 }
 
-// A masked store may name what nobody holds. At the bound it is not forgotten for the other
-// blocks of the store.
+// A masked store may name idle blocks. At the bound they are not evicted for other blocks of the
+// store.
 func TestMaskedStoreOfAnIdleNameAtTheBound(t *testing.T) {
 	ctx := context.Background()
 	m, err := newMemory(MemoryConfig{Bytes: MinMemory})
@@ -182,7 +182,7 @@ func TestMaskedStoreOfAnIdleNameAtTheBound(t *testing.T) {
 	apply(store(Group{}, 64, 8, 4, 8))
 	apply(store(window, 16, 4, 3, 4))
 	apply(Change{Op: OpRemove, Group: window, Hashes: []Hash{3, 4}})
-	apply(Change{Op: OpStore, Copies: CopiesSet, Tier: TierCPU, Hashes: []Hash{7}}) // so it is placed by itself
+	apply(Change{Op: OpStore, Copies: CopiesSet, Tier: TierCPU, Hashes: []Hash{7}}) // so it is placed alone
 	slack := m.ground.slack
 	m.ground.slack = m.ground.budget // it is full
 	n := apply(store(window, 16, 8, 3, 4, 7, 8))

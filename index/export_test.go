@@ -1,6 +1,6 @@
 package index
 
-// ForestBytes returns the bytes of the keys, of the table that finds them and of their holders.
+// ForestBytes returns the bytes of the keys, of their table and of their holders.
 func ForestBytes(m Index) [3]int {
 	_, by := m.(*memory).usage()
 	return [3]int{by.keys, by.heads, by.holders}

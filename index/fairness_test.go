@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// crowd has sources fill a Memory with chains at its bound, and asks for those.
+// crowd fills a Memory with chains of sources at its bound, and matches them.
 type crowd struct {
 	testing.TB
 	m      *memory
@@ -25,7 +25,7 @@ func newCrowd(tb testing.TB) *crowd {
 	return &crowd{TB: tb, m: m, r: rand.New(rand.NewPCG(4, 44))}
 }
 
-// storedChain is a chain that a source stored.
+// storedChain is a chain of a source.
 type storedChain struct {
 	src    Source
 	root   Key
@@ -46,7 +46,7 @@ func (c *crowd) store(src Source, blocks int) storedChain {
 	return storedChain{src, change.Root, change.Locals}
 }
 
-// run asks for a chain, and returns how many blocks of it are found.
+// run returns the matched blocks of a chain.
 func (c *crowd) run(of storedChain) int {
 	c.Helper()
 	var out Matches
@@ -61,7 +61,7 @@ func (c *crowd) run(of storedChain) int {
 	return 0
 }
 
-// ask asks for chains, all of which must be whole.
+// ask matches chains, all of which must be whole.
 func (c *crowd) ask(all []storedChain) {
 	c.Helper()
 	lost := 0
@@ -73,7 +73,7 @@ func (c *crowd) ask(all []storedChain) {
 	}
 }
 
-// held returns how many blocks a model holds.
+// held returns the number of blocks of a model.
 func (c *crowd) held(model string) (n int) {
 	for _, info := range c.m.Describe(nil) {
 		if info.Source.Model == model {
@@ -90,7 +90,7 @@ func (c *crowd) fill(model string, blocks, n int) {
 	}
 }
 
-// alone returns how many blocks of chains a model holds that has all for itself.
+// alone returns how many blocks of chains fit for a single model.
 func alone(tb testing.TB, blocks int) int {
 	c := newCrowd(tb)
 	for c.m.Usage().Evicted == 0 {
@@ -100,8 +100,8 @@ func alone(tb testing.TB, blocks int) int {
 	return c.held("m")
 }
 
-// Models take turns filling the budget: at the end of its turn each has at least four
-// fifths of what it would hold alone, whatever chains the one before had.
+// Models fill the budget in turn: after its turn each has at least four fifths of its blocks alone,
+// whatever the chains before.
 func TestTurns(t *testing.T) {
 	all := [][2]int{{1, 512}, {20, 512}, {1, 20}}
 	for _, lengths := range all[:choose(1, 1, len(all))] {
@@ -121,9 +121,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// A pod floods at ten times the rate of others with chains that nobody asks for. Chains of
-// a quarter of the budget, each asked for once in each quarter of a budget that is
-// written, lose no block.
+// A pod floods the index with unread chains at ten times the rate of others. Chains of a quarter of
+// the budget, each matched once while a quarter of a budget is written, lose no block.
 func TestFlood(t *testing.T) {
 	for _, blocks := range []int{512, 1}[:choose(1, 1, 2)] {
 		t.Run(fmt.Sprint(blocks), func(t *testing.T) {

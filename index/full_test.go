@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestFullOfEachKind fills an index to its bound with each kind of thing that it keeps. Then fresh
-// chains of other pods are kept, and what the heap has is within the budget. Where what fills
-// the index must be kept, an error says that there is no room.
+// TestFullOfEachKind fills an index to its bound with each kind of content. Then new chains of
+// other pods are kept, within the budget by the heap. If the content cannot be evicted, an error
+// reports the lack of room.
 func TestFullOfEachKind(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a budget is not filled by each kind of content: -short")
@@ -18,7 +18,7 @@ func TestFullOfEachKind(t *testing.T) {
 		name string
 		fill func(*filler)
 	}{
-		// What follows a prompt of two tenants whose engine hides their salts.
+		// Chains after a prompt of two tenants with hidden salts.
 		{"chains behind a prefix of two hashes", func(f *filler) {
 			for pod := range 8 {
 				c := f.chain(64)
@@ -57,7 +57,7 @@ func TestFullOfEachKind(t *testing.T) {
 			}
 			kept, refused, full := 0, 0, f.full
 			_, by := m.usage()
-			stays := by.sources > MinMemory/4 // of what must be kept
+			stays := by.sources > MinMemory/4 // cannot be evicted
 			for i := range 300 {
 				c := f.chain(16)
 				was := f.full
@@ -87,7 +87,7 @@ func TestFullOfEachKind(t *testing.T) {
 	}
 }
 
-// holds reports whether a chain that a pod stored is matched whole.
+// holds reports whether a stored chain is matched whole.
 func (f *filler) holds(pod int, c Change) bool {
 	f.tb.Helper()
 	var out Matches

@@ -7,7 +7,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// Add adds every field, also one that is new.
+// Add adds every field, new ones too.
 func TestCountsAdd(t *testing.T) {
 	var sum, more index.Counts
 	of := reflect.TypeFor[index.Counts]()

@@ -10,7 +10,7 @@ import (
 	"github.com/kvindex/kvindex/internal/hashunit"
 )
 
-// removeSome removes a source, or its whole pod.
+// removeSome removes a source or its whole pod.
 func (m *memory) removeSome(r *rand.Rand, src Source) error {
 	if r.IntN(2) == 0 {
 		return m.Remove(context.Background(), src.Pod)
@@ -18,9 +18,8 @@ func (m *memory) removeSome(r *rand.Rand, src Source) error {
 	return m.RemoveSource(context.Background(), src)
 }
 
-// TestInvariants has hashes, parents and keys drawn at random, so that they
-// contradict each other as no engine's would, against tiny bounds, of sources
-// that share their keys.
+// TestInvariants draws hashes, parents and keys at random, so that they contradict each other
+// unlike those of engines, with tiny bounds and sources that share keys.
 func TestInvariants(t *testing.T) {
 	seeds := uint64(choose(6, 12, 60))
 	var total Counts
@@ -34,10 +33,10 @@ func TestInvariants(t *testing.T) {
 			srcs = append(srcs, Source{Pod: fmt.Sprint(pod / 2), Model: "m", Rank: pod % 2})
 		}
 		for step := range 400 {
-			src := srcs[min(r.IntN(2*len(srcs)), len(srcs)-1)] // one of them writes most
+			src := srcs[min(r.IntN(2*len(srcs)), len(srcs)-1)] // one source writes most
 			c := randomChange(r)
 			if seed%2 > 0 {
-				c.Group = Group{} // then rows have no bits unasked
+				c.Group = Group{} // whose rows have bits on request only
 			}
 			done, err := m.Apply(context.Background(), src, Cursor{}, []Change{c})
 			if err != nil {
@@ -49,7 +48,7 @@ func TestInvariants(t *testing.T) {
 				removed++
 			}
 			md := (*m.models.Load())["m"]
-			if md == nil { // with the last pod
+			if md == nil { // the pod is gone
 				continue
 			}
 			if err := m.check(); err != nil {
@@ -78,7 +77,7 @@ func TestInvariants(t *testing.T) {
 	}
 }
 
-// floodedMemory is a Memory at the least budget.
+// floodedMemory is a Memory of the smallest budget.
 type floodedMemory struct {
 	testing.TB
 	*memory
@@ -94,7 +93,7 @@ func (f *floodedMemory) apply(src Source, c Change) Counts {
 	return done.Counts
 }
 
-// flood stores a block that takes about a hundredth of the budget.
+// flood stores a block of about a hundredth of the budget.
 func (f *floodedMemory) flood() Counts {
 	f.Helper()
 	f.next++
@@ -104,8 +103,8 @@ func (f *floodedMemory) flood() Counts {
 	})
 }
 
-// A hash that names prefixes in two variants loses one of them, with who holds a block
-// there. It goes on with the other one.
+// A hash that names prefixes in two variants loses one of them with its holders, and keeps the
+// other.
 func TestEvictedInOneVariant(t *testing.T) {
 	m, err := newMemory(MemoryConfig{Bytes: MinMemory})
 	must(t, err)
@@ -149,13 +148,13 @@ func TestEvictedInOneVariant(t *testing.T) {
 	if i := info(); i.Evicted != 2 || i.Blocks[TierGPU] != 3 || i.Blocks[TierCPU] != 1 || i.Names != 4 {
 		t.Errorf("%+v", i)
 	}
-	if n := f.apply(src, Change{Op: OpClearTier, Tier: TierDisk}); n.Forgotten != 1 { // hash 4, which nobody held there
+	if n := f.apply(src, Change{Op: OpClearTier, Tier: TierDisk}); n.Forgotten != 1 { // hash 4, without a holder there
 		t.Errorf("%+v", n)
 	}
 }
 
-// TestInvariantsAtABound is TestInvariants at the least budget, which large blocks of
-// another source pass all the time.
+// TestInvariantsAtABound is TestInvariants with the smallest budget, which large blocks of another
+// source exceed all the time.
 func TestInvariantsAtABound(t *testing.T) {
 	seeds := uint64(choose(1, 1, 8))
 	var total Counts
@@ -176,7 +175,7 @@ func TestInvariantsAtABound(t *testing.T) {
 			if r.IntN(100) == 0 {
 				must(t, m.removeSome(r, srcs[r.IntN(len(srcs))]))
 			}
-			if step%4 > 0 { // it takes some milliseconds
+			if step%4 > 0 { // as it takes some milliseconds
 				continue
 			}
 			if u := m.ground.mem.Load(); u > MinMemory {
@@ -204,7 +203,7 @@ func TestInvariantsAtABound(t *testing.T) {
 	}
 }
 
-// heldAndPlain returns how the answers with and without bits differ.
+// heldAndPlain compares the answers with and without bits.
 func heldAndPlain(m *memory, r *rand.Rand) string {
 	p := make([]Local, 8)
 	for i := range p {
@@ -229,7 +228,7 @@ func heldAndPlain(m *memory, r *rand.Rand) string {
 			return err.Error()
 		}
 	}
-	// Chunks of small blocks and larger blocks may have one size in two units.
+	// Small blocks in chunks and larger blocks may have one size in two units.
 	type answer struct {
 		View
 		run, gpu int32
@@ -303,8 +302,7 @@ func randomChange(r *rand.Rand) Change {
 	return c
 }
 
-// Whatever makes blocks of a new size, a group has a bounded number of sizes,
-// and those that nobody uses any more make room.
+// A group has a bounded number of block sizes, and unused sizes make room.
 func TestCutsBound(t *testing.T) {
 	for name, change := range map[string]func(blocks int) Change{
 		"block sizes": func(n int) Change { return Change{BlockSize: 16 * n, Hashes: []Hash{Hash(n)}} },

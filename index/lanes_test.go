@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// The ordinals of lanes that have gone are used anew, but not as long as somebody
-// reads who may take them for the old ones.
+// Ordinals of removed lanes are reused, but not while a reader may take them for the old ones.
 func TestOrdinals(t *testing.T) {
 	m, err := newMemory(MemoryConfig{})
 	must(t, err)
@@ -73,8 +72,8 @@ func TestOrdinals(t *testing.T) {
 	}
 }
 
-// A source has a bounded number of lanes. Those that are empty make room, but not
-// those in which a block may be after all.
+// A source has a bounded number of lanes. Empty ones make room, except those that may still have a
+// block.
 func TestLanesBound(t *testing.T) {
 	m, err := newMemory(MemoryConfig{})
 	must(t, err)

@@ -10,11 +10,10 @@ import (
 	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
-// BenchmarkMasked stores 64 blocks of a window group of which nothing is known, behind
-// the blocks of a full group: blocks that follow each other (dense), and two of every
-// four (masked), of which the full group names one. If the full group's store comes in a
-// later Apply (late), a hash costs what both stores take, less what the full group's
-// takes if it comes first. The figure is the median, because stores are short.
+// BenchmarkMasked stores 64 unknown blocks of a window group behind those of a full group:
+// consecutive blocks (dense), and two of every four (masked), of which the full group names one. If
+// the full group's store comes in a later Apply (late), the cost of a hash is that of both stores
+// minus that of the full group's store when it comes first. Medians, because stores are short.
 func BenchmarkMasked(b *testing.B) {
 	const hashes = 64
 	for _, kind := range []struct {

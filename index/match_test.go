@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// hybrids is an index of pods with some groups, which all hold a prompt of units
-// of 16 tokens.
+// hybrids is an index of pods with some groups, all of which hold a prompt of units of 16 tokens.
 type hybrids struct {
 	m    *memory
 	q    Query
@@ -15,8 +14,8 @@ type hybrids struct {
 	keys []Key
 }
 
-// heldGroup is a group and the blocks that it holds: the last blocks of the prompt, or all
-// with last 0; with gap, all of these but each gap-th.
+// heldGroup is a group and its blocks: the last ones of the prompt, all with last 0; with gap, all
+// of these except each gap-th.
 type heldGroup struct {
 	Group
 	size, last, gap int
@@ -74,8 +73,7 @@ var (
 	mambaGroup  = heldGroup{Group: Group{ID: 2, Kind: GroupMamba}, size: 16, last: 1}
 )
 
-// A Match whose Matches has been used before allocates nothing, with and without
-// bits.
+// A Match with used Matches allocates nothing, with and without bits.
 func TestMatchAllocatesNothing(t *testing.T) {
 	for name, groups := range map[string][]heldGroup{
 		"full":   {fullGroup},
@@ -90,7 +88,7 @@ func TestMatchAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Later answers have the same Layout until a store tells something new.
+// The Layout of later answers is the same until a store changes it.
 func TestLayoutStays(t *testing.T) {
 	h := newHybrids(t, 8, 1, fullGroup, windowGroup)
 	was := h.out.Rows[0].Layout

@@ -12,7 +12,7 @@ import (
 	"github.com/kvindex/kvindex/index/internal/mirroring"
 )
 
-// idleMirror does nothing with what it is told.
+// idleMirror does nothing.
 type idleMirror struct{}
 
 func (idleMirror) Holders(uint64, Source, *Layout, []mirrorHolder) {}
@@ -20,13 +20,13 @@ func (idleMirror) Gone(uint64)                                     {}
 func (idleMirror) Held(uint32, mirroring.Run, uint32, uint32)      {}
 func (idleMirror) Evicted(uint32)                                  {}
 
-// BenchmarkMirror stores fresh chains of 512 blocks in an empty Memory, with and without a
-// mirror in turns of a few ms. Its figures are of the quickest turns, which met no noise;
-// ratio is the one with a mirror for the one without.
+// BenchmarkMirror stores new chains of 512 blocks in an empty Memory, alternating with and without
+// a mirror every few ms. Figures are of the quickest turns, the least disturbed; ratio is with a
+// mirror to without.
 func BenchmarkMirror(b *testing.B) {
 	for _, c := range []struct {
 		name                 string
-		chains, step, copies int // a store has step blocks, and as many pods make it
+		chains, step, copies int // a store has step blocks, on copies pods
 	}{
 		{"prefill", 24, 512, 1},
 		{"decode", 8, 1, 1},

@@ -23,14 +23,14 @@ type (
 	teller = mirroring.Mirrored[index.Source, index.Layout, holder]
 )
 
-// mapMirror is who holds what, in maps, by the calls of a Memory alone. What it is told
-// that cannot be is an error.
+// mapMirror keeps the holders in maps, from the calls of a Memory alone. An impossible call is an
+// error.
 type mapMirror struct {
 	testing.TB
 	calls *mirrorCalls
 
-	busy    atomic.Bool // a call is in progress
-	mu      sync.Mutex  // guards what follows
+	busy    atomic.Bool // during a call
+	mu      sync.Mutex  // guards the fields below
 	feeds   map[uint64]*mirrorFeed
 	sources map[index.Source]uint64 // the last feed
 	gone    map[uint64]bool
@@ -49,8 +49,8 @@ type mirrorHolder struct {
 	evicted bool
 }
 
-// mirrorPlace is how deep in its chain a key lies, and the key at the next multiple of 32 up
-// from there.
+// mirrorPlace is the depth of a key in its chain, and the key at the next multiple of 32 towards
+// the root.
 type mirrorPlace struct {
 	depth int
 	above index.Key
@@ -66,7 +66,7 @@ func newMapMirror(tb testing.TB, of *mirrorCalls) *mapMirror {
 	}
 }
 
-// enter locks m for a call, of which there is one at a time.
+// enter locks m for a call; calls never overlap.
 func (m *mapMirror) enter() (leave func()) {
 	if !m.busy.CompareAndSwap(false, true) {
 		m.Error("two calls at one time")
@@ -90,7 +90,7 @@ func (m *mapMirror) Holders(feed uint64, src index.Source, layout *index.Layout,
 		m.feeds[feed], m.sources[src] = f, feed
 	}
 	if m.gone[feed] || f.src != src {
-		m.Errorf("feed %d of %v is told again, of %v", feed, f.src, src)
+		m.Errorf("feed %d of %v begins again, for %v", feed, f.src, src)
 	}
 	if layout == nil {
 		m.Errorf("feed %d has no layout", feed)
@@ -178,7 +178,7 @@ func (m *mapMirror) Evicted(holder uint32) {
 	}
 }
 
-// mirroredMemory is a Memory of which the answers come from its mirror.
+// mirroredMemory is a Memory that answers from its mirror.
 type mirroredMemory struct {
 	inmemory.Memory
 	mirror *mapMirror
@@ -192,8 +192,7 @@ func newMirrored(tb testing.TB, c index.MemoryConfig, of *mirrorCalls) mirroredM
 	return mirroredMemory{m, mirror}
 }
 
-// Match has the Memory answer too: it knows then what is used, and what is wrong with the
-// query.
+// Match also calls the Memory's, which marks keys as used and finds faults of the query.
 func (m mirroredMemory) Match(ctx context.Context, q *index.Query, out *index.Matches) error {
 	prompts := map[index.Variant][]index.Key{}
 	own := *q
@@ -222,14 +221,14 @@ func (m mirroredMemory) Match(ctx context.Context, q *index.Query, out *index.Ma
 	}
 }
 
-// mirrorRow is whose blocks a row of a feed speaks of.
+// mirrorRow identifies the blocks of a row of a feed.
 type mirrorRow struct {
 	group   int
 	variant index.Variant
 	size    int
 }
 
-// match appends the rows of all sources, or returns a variant in which it needs the prompt.
+// match appends the rows of all sources, or returns a variant whose keys it needs.
 func (m *mapMirror) match(q *index.Query, prompts map[index.Variant][]index.Key, out *index.Matches) (missing index.Variant, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -287,8 +286,7 @@ func (m *mapMirror) match(q *index.Query, prompts map[index.Variant][]index.Key,
 	return missing, false
 }
 
-// fill sets the bits of the blocks of a prompt that h holds, and reports whether it holds
-// any.
+// fill sets the bits of a prompt's blocks that h holds, and reports whether there are any.
 func (h *mirrorHolder) fill(m *mapMirror, keys []index.Key, units int, bits func() []uint64) (any bool) {
 	for i, k := range keys {
 		at, ok := h.keys[k]
@@ -306,7 +304,7 @@ func (h *mirrorHolder) fill(m *mapMirror, keys []index.Key, units int, bits func
 	return any
 }
 
-// countRun fills in the runs of a row from its bits.
+// countRun computes the runs of a row from its bits.
 func countRun(row *index.Row) {
 	for block := 0; ; block++ {
 		best := slices.IndexFunc(row.Held[:], func(set []uint64) bool { return block/64 < len(set) && set[block/64]>>(block%64)&1 != 0 })
@@ -321,8 +319,7 @@ func countRun(row *index.Row) {
 	}
 }
 
-// A Memory whose answers come from its mirror alone is as good as one without: the mirror
-// knows all that anybody holds.
+// A Memory that answers from its mirror passes the suite: the mirror receives all holdings.
 func TestMirror(t *testing.T) {
 	var saw mirrorCalls
 	indextest.Run(t, func(tb testing.TB, c indextest.Config) index.Index {
@@ -354,7 +351,7 @@ func TestMirror(t *testing.T) {
 // long reports whether the suite of package indextest has its long form.
 func long() bool { return flag.Lookup("indextest.seeds").Value.(flag.Getter).Get().(int) >= 24 }
 
-// mirrorStore is a store of some blocks of a chain.
+// mirrorStore stores some blocks of a chain.
 func mirrorStore(root uint64, from, n int) index.Change {
 	c := index.Change{Op: index.OpStore, Copies: index.CopiesExact, Variant: index.Variant{Unit: 16}, BlockSize: 16, Root: index.Key(root * 0x9e3779b97f4a7c15)}
 	for i := range n {
@@ -374,7 +371,7 @@ func mustApply(tb testing.TB, ix index.Index, src index.Source, changes ...index
 	}
 }
 
-// What a source held is told to be gone in one call, however much it was.
+// A removed source is one call for the mirror, however many blocks it held.
 func TestMirrorOfMuchThatGoes(t *testing.T) {
 	const blocks = 10_000
 	ctx := context.Background()
@@ -382,7 +379,7 @@ func TestMirrorOfMuchThatGoes(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		holders, gone int64
-		left          int // holders of the source
+		left          int // of the source
 		do            func(m mirroredMemory) error
 	}{
 		{"clear", 1, 0, 0, func(m mirroredMemory) error {
@@ -404,7 +401,7 @@ func TestMirrorOfMuchThatGoes(t *testing.T) {
 			mustApply(t, m, src, all, index.Change{Op: index.OpStore, Tier: index.TierCPU, Copies: index.CopiesSet, Hashes: all.Hashes})
 			mustApply(t, m, beside, all)
 			if n := saw.held.Load(); n < 3*blocks/32 || n > blocks+3*blocks/8 {
-				t.Errorf("%d calls said that all is held", n)
+				t.Errorf("%d calls that all is held", n)
 			}
 			feed := m.mirror.sources[src]
 			holders, gone, held := saw.holders.Load(), saw.gone.Load(), saw.held.Load()-saw.late.Load()
@@ -417,7 +414,7 @@ func TestMirrorOfMuchThatGoes(t *testing.T) {
 			m.mirror.mu.Unlock()
 			mustApply(t, m, beside, mirrorStore(2, 0, 1))
 			if n := saw.holders.Load() - holders; n != c.holders {
-				t.Errorf("the holders were told %d times", n)
+				t.Errorf("%d calls of the holders", n)
 			}
 			if n := saw.gone.Load() - gone; n != c.gone {
 				t.Errorf("%d feeds have gone", n)
@@ -433,7 +430,7 @@ func TestMirrorOfMuchThatGoes(t *testing.T) {
 	}
 }
 
-// earlyMirror says when first something is held, and whether a feed went before all was.
+// earlyMirror records the first Held, and whether a feed ended before everything was held.
 type earlyMirror struct {
 	*mapMirror
 	once    sync.Once
@@ -452,8 +449,8 @@ func (m *earlyMirror) Gone(feed uint64) {
 	m.mapMirror.Gone(feed)
 }
 
-// Nothing is told of a source that is removed while a store of it is in progress, though the
-// store has news of its group at the end. The mirror complains if it is.
+// A source removed during a store of it causes no calls, though the store ends with news of its
+// group; the mirror would report them.
 func TestMirrorOfASourceThatGoesMeanwhile(t *testing.T) {
 	deadline := time.Now().Add(2 * time.Minute)
 	blocks := 50_000
@@ -487,7 +484,7 @@ func TestMirrorOfASourceThatGoesMeanwhile(t *testing.T) {
 	}
 }
 
-// What a snapshot has was never told, so it is not restored beside a mirror.
+// A snapshot's contents never reach a mirror, so it is not restored beside one.
 func TestMirrorIsNotRestored(t *testing.T) {
 	m := newMirrored(t, index.MemoryConfig{}, new(mirrorCalls))
 	defer m.Close()

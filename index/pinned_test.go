@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Slabs of chunks that hot ones pin do not lie fallow: each n-th chain of those that
-// fill the budget is asked for all the time, while chains of another length come.
+// Slabs in chunks that hot slabs pin are reused: each n-th chain is matched all the time, while
+// chains of another length are stored.
 func TestPinnedChunks(t *testing.T) {
 	cases := []struct{ before, after, hot int }{
 		{1, 512, 10}, {512, 1, 8}, {1, 512, 30}, {1, 512, 100}, {20, 512, 20}, {512, 1, 20}, {512, 20, 8}, {20, 1, 30},

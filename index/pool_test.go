@@ -8,17 +8,16 @@ import (
 	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
-// liveHeap returns what the heap has after a collection.
+// liveHeap returns the heap after a collection.
 func liveHeap() int64 {
 	runtime.GC()
-	runtime.GC() // what the one before has not swept
+	runtime.GC() // sweeps the rest of the first
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
 
-// A pool has what was put into it, counts what it takes, and when it is empty again, that is
-// little.
+// A pool keeps its values, counts its memory, and takes little once it is empty.
 func TestPool(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 31))
 	var c mem.Count

@@ -14,11 +14,11 @@ import (
 	"github.com/kvindex/kvindex/internal/trace"
 )
 
-// restarts is a Memory of which, now and then, only a snapshot is left before an Apply.
+// restarts is a Memory that is at times replaced by its snapshot before an Apply.
 type restarts struct {
 	tb    testing.TB
 	cfg   index.MemoryConfig
-	every int // Applies go by until a restart, then twice as many until the next
+	every int // Applies until the next restart, doubled by each
 
 	mu     sync.RWMutex
 	m      inmemory.Memory
@@ -28,7 +28,7 @@ type restarts struct {
 	applies, next int
 }
 
-// restart goes on with what a snapshot has.
+// restart restores the index from its snapshot.
 func (r *restarts) restart() {
 	if !r.mu.TryLock() { // a Match calls Apply
 		return
@@ -145,8 +145,8 @@ func (r *restarts) Close() error {
 	return r.m.Close()
 }
 
-// TestMemoryRestarts has an index of which only snapshots are left pass the suite: it
-// answers, counts and describes as if there had been none.
+// TestMemoryRestarts: an index that is restored repeatedly passes the suite: it answers, counts and
+// describes as without restarts.
 func TestMemoryRestarts(t *testing.T) {
 	indextest.Run(t, func(tb testing.TB, c indextest.Config) index.Index {
 		cfg := index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames, Bytes: c.Bytes}

@@ -33,8 +33,8 @@ func TestABudgetThatIsTooSmall(t *testing.T) {
 	}
 }
 
-// Sources with nothing fill the budget. The next one is an error, and comes when another
-// pod has gone; those that are there go on.
+// Sources without blocks fill the budget. The next one is an error until a pod is removed; the
+// others continue.
 func TestSourcesFillTheBudget(t *testing.T) {
 	m := smallest(t)
 	apply(t, m, podA, blocksFrom(1, 20_000))
@@ -59,8 +59,7 @@ func TestSourcesFillTheBudget(t *testing.T) {
 	within(t, m)
 }
 
-// A source has streams as long as there is room. The next one is an error that applies
-// nothing.
+// A source may have streams while there is room. The next one is an error that applies nothing.
 func TestStreamsFillTheBudget(t *testing.T) {
 	m := smallest(t)
 	c := blocksFrom(1, 4)
@@ -87,7 +86,7 @@ func TestStreamsFillTheBudget(t *testing.T) {
 	}
 }
 
-// The name of a pod is asked for as anything else.
+// The name of a pod needs room like everything else.
 func TestANameThatFillsTheBudget(t *testing.T) {
 	m := smallest(t)
 	if _, err := m.Apply(bounded, index.Source{Pod: strings.Repeat("x", index.MinMemory), Model: "m"}, index.Cursor{}, nil); !errors.Is(err, index.ErrFull) {
@@ -96,7 +95,7 @@ func TestANameThatFillsTheBudget(t *testing.T) {
 	within(t, m)
 }
 
-// A store that is dropped takes what its hashes stood for, and all rows that lack it say so.
+// A dropped store drops its hashes, and all affected rows report it.
 func TestADroppedStoreIsSaid(t *testing.T) {
 	m := smallest(t)
 	kept, cold := blocksFrom(1, 8), blocksFrom(2, 100)
@@ -136,7 +135,7 @@ func TestADroppedStoreIsSaid(t *testing.T) {
 	if row().Evicted {
 		t.Fatal("the group has lost nothing yet")
 	}
-	c := blocksFrom(1, 8) // behind a parent that was evicted
+	c := blocksFrom(1, 8) // after an evicted parent
 	c.Group.ID, c.HasParent, c.Parent = 1, true, cold.Hashes[50]
 	c.Hashes, c.Locals = c.Hashes[5:], c.Locals[5:]
 	if n := apply(t, m, podA, c); n.Dropped != 1 {
@@ -150,8 +149,7 @@ func TestADroppedStoreIsSaid(t *testing.T) {
 	}
 }
 
-// An Apply of far more than there is room for drops what does not fit and counts it, and
-// lets another writer in meanwhile.
+// An Apply far above the budget drops and counts the excess, and lets other writers in meanwhile.
 func TestALargeApply(t *testing.T) {
 	m := smallest(t)
 	const blocks, stores = 10_000, 50

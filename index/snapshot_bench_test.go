@@ -18,7 +18,7 @@ var snapshotBlocks = flag.Int("snapshot.blocks", 1<<20, "blocks of BenchmarkSnap
 
 const snapshotPods = 16
 
-// filled returns an index of chains of 512 blocks, each of as many pods.
+// filled returns an index of chains of 512 blocks, each on holders pods.
 func filled(tb testing.TB, blocks, holders int) *memory {
 	m, err := newMemory(MemoryConfig{Bytes: 8 << 30, Seed: [16]byte{1}})
 	must(tb, err)
@@ -82,10 +82,9 @@ func BenchmarkRestore(b *testing.B) {
 	}
 }
 
-// BenchmarkSnapshotBeside has a writer at 100,000 blocks a second and a reader of chains
-// of 512 blocks that nobody asked for lately, with snapshots one after the other and
-// without. It tells the longest Apply, the slowest of a hundred scores, and what the index
-// took more than before.
+// BenchmarkSnapshotBeside runs a writer at 100,000 blocks a second and a reader of cold chains of
+// 512 blocks, with consecutive snapshots and without. It reports the longest Apply, the slowest of
+// 100 scores, and the growth of the index.
 func BenchmarkSnapshotBeside(b *testing.B) {
 	for _, bench := range []struct {
 		name string
@@ -150,9 +149,9 @@ func writeSteadily(ctx context.Context, b *testing.B, m *memory) (took []time.Du
 	return took, most
 }
 
-// readSteadily asks for a chain each millisecond.
+// readSteadily matches a chain each millisecond.
 func readSteadily(ctx context.Context, b *testing.B, m *memory) (took []time.Duration) {
-	r := rand.New(rand.NewPCG(1, 2)) // of filled
+	r := rand.New(rand.NewPCG(1, 2)) // the seed of filled
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	q := Query{Candidates: NewCandidates("m", nil)}
@@ -163,7 +162,7 @@ func readSteadily(ctx context.Context, b *testing.B, m *memory) (took []time.Dur
 		}
 		keys := make([]Key, 0, 512)
 		for k := Key(1); len(keys) < 512; {
-			r.Uint64() // the hash
+			r.Uint64() // skips the hash
 			k = Chain(k, Local(r.Uint64()))
 			keys = append(keys, k)
 		}
@@ -181,7 +180,7 @@ func readSteadily(ctx context.Context, b *testing.B, m *memory) (took []time.Dur
 	return took
 }
 
-// BenchmarkSnapshotFile writes a snapshot to a file, beside a file of the same bytes.
+// BenchmarkSnapshotFile writes a snapshot to a file, and a plain file of the same bytes.
 func BenchmarkSnapshotFile(b *testing.B) {
 	m := filled(b, *snapshotBlocks, 1)
 	defer m.Close()

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// snapshotOf returns a snapshot of a small random index, each section behind its length.
+// snapshotOf returns a snapshot of a small random index, each section after its length.
 func snapshotOf(tb testing.TB, seed uint64) (all []byte) {
 	r := rand.New(rand.NewPCG(seed, 11))
 	m, err := newMemory(MemoryConfig{Seed: [16]byte{1}, PendingBytes: 8 << 10})
@@ -32,9 +32,8 @@ func snapshotOf(tb testing.TB, seed uint64) (all []byte) {
 	return all
 }
 
-// restoreAny has sections that perhaps nobody wrote. What is read is refused, or an index
-// that keeps all invariants; what it takes is bounded by the input. It returns whether it
-// was read.
+// restoreAny restores arbitrary sections. They are rejected, or become an index that keeps all
+// invariants; the memory is bounded by the input. It returns whether they were restored.
 func restoreAny(t *testing.T, all []byte, small bool) bool {
 	size := len(all)
 	var sections [][]byte
@@ -64,7 +63,7 @@ func restoreAny(t *testing.T, all []byte, small bool) bool {
 	r := rand.New(rand.NewPCG(1, 12))
 	for range 30 {
 		src, c := Source{Pod: "p", Model: "m", Rank: r.IntN(2)}, randomChange(r)
-		if c.Op == OpStore && len(c.Locals) > 0 { // keys that follow from forged ones may be there
+		if c.Op == OpStore && len(c.Locals) > 0 { // keys after forged ones may exist
 			src.Pod = "q"
 			c.Root ^= 1 << 40
 		}
@@ -125,15 +124,15 @@ func TestRestoreOfOthers(t *testing.T) {
 	}
 }
 
-// restoreCost is what a byte of a snapshot makes Restore allocate at most: a source of
-// few bytes has tables of its own.
+// restoreCost is the maximum that Restore allocates for each byte of a snapshot: a source of few
+// bytes has tables of its own.
 const restoreCost = 400
 
-// TestRestoreForged writes other content into snapshots, and then applies changes to the same
-// sources. What Restore takes keeps all invariants but one: a forged key in the middle of a
-// slab gets a second place when a store computes it.
+// TestRestoreForged replaces contents of snapshots, and then applies changes to the same sources.
+// The restored index keeps all invariants but one: a forged key inside a slab gets a second place
+// when a store computes it.
 func TestRestoreForged(t *testing.T) {
-	seeds := []uint64{2812, 3075, 5095} // held blocks of a store that waits for another group
+	seeds := []uint64{2812, 3075, 5095} // they have held blocks of a store that waits for another group
 	for seed := range uint64(choose(100, 500, 20000)) {
 		seeds = append(seeds, seed)
 	}

@@ -10,14 +10,13 @@ import (
 	"testing"
 )
 
-// busyPod is a pod whose changes are kept, so that what it was at any moment can be made
-// again.
+// busyPod is a pod with a record of its changes, so that its state at any moment can be computed.
 type busyPod struct {
 	mu   sync.Mutex
 	name string
 	r    *rand.Rand
 	log  []busyChange
-	cut  int // how many there were at the cut
+	cut  int // number of changes at the cut
 }
 
 type busyChange struct {
@@ -25,7 +24,7 @@ type busyChange struct {
 	c   Change
 }
 
-// pages is how many little worlds of randomChange a pod has.
+// pages is the number of independent worlds of randomChange in a pod.
 const pages = 400
 
 // next applies another change.
@@ -60,8 +59,8 @@ func (b *busyChange) apply(m *memory, n int) (Applied, error) {
 	return m.Apply(context.Background(), b.src, Cursor{Stream: "s", Next: uint64(n)}, []Change{b.c})
 }
 
-// TestSnapshotBesideWriters writes snapshots while all pods change, into a writer that
-// goes on only when many changes were made. Each pod is then what it was at its cut.
+// TestSnapshotBesideWriters writes snapshots while all pods change, to a writer that continues only
+// after many changes. Each pod has the state at its cut.
 func TestSnapshotBesideWriters(t *testing.T) {
 	for seed := range choose(2, 2, 6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { testSnapshotBesideWriters(t, uint64(seed), seed%2 > 0) })
@@ -96,7 +95,7 @@ func testSnapshotBesideWriters(t *testing.T, seed uint64, clears bool) {
 			}
 		})
 	}
-	wait.Go(func() { // nor does a reader wait
+	wait.Go(func() { // readers do not wait either
 		r := rand.New(rand.NewPCG(seed, 9))
 		for !stop.Load() {
 			m.answer([]Local{0, 1, 0, 1}, r.Uint64N(pages), r)

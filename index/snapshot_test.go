@@ -14,8 +14,7 @@ import (
 	"testing"
 )
 
-// sectionsOf returns the snapshot of an index that nobody else uses. then is called
-// behind each cut.
+// sectionsOf returns the snapshot of an index without other users. then is called after each cut.
 func sectionsOf(tb testing.TB, m *memory, then ...func()) (sections [][]byte) {
 	tb.Helper()
 	free := func(mu *sync.Mutex) {
@@ -25,7 +24,7 @@ func sectionsOf(tb testing.TB, m *memory, then ...func()) (sections [][]byte) {
 		mu.Unlock()
 	}
 	err := m.Snapshot(context.Background(), func(section []byte) error {
-		m.sweepers.Wait() // a source that was removed is buried when it is written
+		m.sweepers.Wait() // a removed source is swept before the snapshot
 		free(&m.mu)
 		free(&m.ground.mu.mu)
 		for _, pod := range m.podNames() {
@@ -46,7 +45,7 @@ func sectionsOf(tb testing.TB, m *memory, then ...func()) (sections [][]byte) {
 	return sections
 }
 
-// reader returns a read for Restore.
+// reader returns a read function for Restore.
 func reader(sections [][]byte) func() ([]byte, error) {
 	return func() ([]byte, error) {
 		if len(sections) == 0 {
@@ -58,7 +57,7 @@ func reader(sections [][]byte) func() ([]byte, error) {
 	}
 }
 
-// restored returns what sections hold.
+// restored returns the index of sections.
 func restored(tb testing.TB, cfg MemoryConfig, sections [][]byte) *memory {
 	tb.Helper()
 	m, err := newMemory(cfg)
@@ -67,19 +66,19 @@ func restored(tb testing.TB, cfg MemoryConfig, sections [][]byte) *memory {
 	return m
 }
 
-// TestSnapshotGoesOn has hashes, parents and keys drawn at random, as TestInvariants,
-// and goes on with an index and its copy.
+// TestSnapshotGoesOn draws hashes, parents and keys at random, as TestInvariants does, and compares
+// an index with its restored copy.
 func TestSnapshotGoesOn(t *testing.T) {
 	seeds := uint64(choose(6, 12, 60))
 	var parked, unplaced, blocks int
 	for seed := range seeds {
 		if seed == 0 {
-			seed = 216 // in the middle, of two hidden names of a key one is left
+			seed = 216 // inside a snapshot, one of two hidden names of a key is left
 		}
 		r := rand.New(rand.NewPCG(seed, 7))
 		cfg := MemoryConfig{PendingBytes: 8 << 10, IdleNames: 64, Seed: [16]byte{1}}
 		clears := seed%3 > 0
-		if !clears { // a clear makes names idle in any order
+		if !clears { // a clear orders idle names at random
 			cfg.IdleNames = 1 + r.IntN(20)
 		}
 		m, err := newMemory(cfg)
@@ -146,7 +145,7 @@ func TestSnapshotGoesOn(t *testing.T) {
 	t.Logf("%d stores parked, %d names unplaced, %d blocks in snapshots", parked, unplaced, blocks)
 }
 
-// A snapshot is of the moment of its cut, whatever is done before the names are written.
+// A snapshot has the state at its cut, whatever happens before the names are written.
 func TestSnapshotIsOfItsCut(t *testing.T) {
 	seeds := uint64(choose(20, 40, 300))
 	for seed := range seeds {
@@ -181,7 +180,7 @@ func TestSnapshotIsOfItsCut(t *testing.T) {
 				apply(Change{Op: OpClearTier}, m)
 			case 2:
 				must(t, m.Remove(context.Background(), "p"))
-				m.sweepers.Wait() // it is buried when it is written
+				m.sweepers.Wait() // it is swept before the snapshot
 			}
 		}))
 		if err := got.check(); err != nil {
@@ -204,7 +203,7 @@ func TestSnapshotIsOfItsCut(t *testing.T) {
 	}
 }
 
-// different says what two indexes say differently.
+// different returns the differences of two indexes.
 func different(a, b *memory, r *rand.Rand) string { return differentIn(a, b, r, 0) }
 
 func differentIn(a, b *memory, r *rand.Rand, page uint64) string {
@@ -232,8 +231,8 @@ func differentIn(a, b *memory, r *rand.Rand, page uint64) string {
 	return ""
 }
 
-// inside is what shows only much later: the idle names and the stores that wait, in their
-// order, and which hidden names share their keys.
+// inside shows hidden state: the idle names and the waiting stores in order, and the hidden names
+// that share keys.
 func (m *memory) inside() (text string) {
 	for _, pod := range m.podNames() {
 		for _, s := range m.sourcesOf(pod) {
@@ -263,14 +262,14 @@ func (m *memory) inside() (text string) {
 	return text
 }
 
-// described is Describe in the order of the sources.
+// described is Describe, sorted by source.
 func (m *memory) described() (all []SourceInfo) {
 	all = m.Describe(nil)
 	slices.SortFunc(all, func(a, b SourceInfo) int { return compareSources(a.Source, b.Source) })
 	return all
 }
 
-// answer is all that m says of a prompt.
+// answer shows all answers of m about a prompt.
 func (m *memory) answer(locals []Local, page uint64, r *rand.Rand) string {
 	var got Matches
 	root := r.IntN(2)
@@ -301,7 +300,7 @@ func (m *memory) answer(locals []Local, page uint64, r *rand.Rand) string {
 	return fmt.Sprint(rows)
 }
 
-// What is not a whole snapshot of the same seed is refused, and the index closed.
+// Anything but a whole snapshot of the same seed is rejected, and the index closed.
 func TestRestoreRefuses(t *testing.T) {
 	cfg := MemoryConfig{Seed: [16]byte{1}}
 	m, err := newMemory(cfg)
@@ -338,7 +337,7 @@ func TestRestoreRefuses(t *testing.T) {
 			t.Errorf("cut off at %d of %d: %v", n, len(whole[0]), err)
 		}
 	}
-	// The count of names stands behind the mark of the end of the source.
+	// The number of names follows the mark of the end of the source.
 	at := bytes.LastIndex(whole[0], []byte{tagDone, 6})
 	wrong := slices.Clone(whole[0])
 	wrong[at+1] = 4
@@ -361,9 +360,9 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 }
 
-// A key of a snapshot was changed. An Apply of the engine's own store shows it by the names of
-// the blocks behind the key, which then have one key at two places: all that the snapshot had of
-// the source is forgotten, and counted. Other sources keep theirs, and the next store is whole.
+// A key of a snapshot was changed. The engine's own store reveals it, as the names of the blocks
+// behind that key get a second place: the restored blocks of the source are forgotten and counted.
+// Other sources keep theirs, and the next store is whole.
 func TestForgedPlace(t *testing.T) {
 	cfg := MemoryConfig{Seed: [16]byte{1}}
 	m, err := newMemory(cfg)
@@ -427,9 +426,8 @@ func TestForgedPlace(t *testing.T) {
 	}
 }
 
-// Into a smaller budget rather what was used latest is restored, and the rest is counted
-// as evicted. Not all of it: while it is read, a chain may end before the slab that was
-// used.
+// A smaller budget restores preferably the blocks used last, and counts the rest as evicted. Not
+// all of the former: during the restore a chain may end before its used slab.
 func TestRestoreIntoLess(t *testing.T) {
 	m, err := newMemory(MemoryConfig{Seed: [16]byte{1}})
 	must(t, err)
@@ -470,7 +468,7 @@ func TestRestoreIntoLess(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, c := range all[:chains/4] { // they are used again
+	for _, c := range all[:chains/4] { // used again
 		if n := run(m, c); n != blocks {
 			t.Fatalf("%d of %d", n, blocks)
 		}
@@ -501,8 +499,8 @@ func TestRestoreIntoLess(t *testing.T) {
 	}
 }
 
-// A snapshot is ended by its context, its writer and Close, and gives back all it took.
-// One at a time is written; another one waits no longer than its context.
+// A snapshot ends by its context, its writer and Close, and frees all its memory. Only one is
+// written at a time; a second one waits within its context.
 func TestSnapshotEnds(t *testing.T) {
 	fill := func() *memory {
 		m, err := newMemory(MemoryConfig{Seed: [16]byte{1}, Bytes: 16 << 20})
@@ -561,8 +559,8 @@ func TestSnapshotEnds(t *testing.T) {
 	}
 }
 
-// A writer that hangs while all of a pod changes ends the snapshot, and not the pod. What
-// was noted is given back, and the next snapshot is whole.
+// If a pod changes completely while the writer hangs, the snapshot fails, not the pod. Its notes
+// are freed, and the next snapshot is whole.
 func TestSnapshotOfWhatChangesTooMuch(t *testing.T) {
 	m, err := newMemory(MemoryConfig{Seed: [16]byte{1}, Bytes: 4 << 20})
 	must(t, err)
@@ -606,10 +604,10 @@ func TestSnapshotOfWhatChangesTooMuch(t *testing.T) {
 	}
 }
 
-// What is evicted between the cut of a pod and its names is left out, and counted: what
-// is restored is what was held, but for what is said to be evicted. Now and then a table
-// grows in that moment, and so much is evicted at once that the snapshot is given up for
-// its notes: then it is tried anew.
+// Blocks evicted between a pod's cut and the writing of its names are omitted and counted: the
+// restored blocks are the held ones without those reported as evicted. If a table grows in that
+// moment, the eviction can make the notes exceed their bound and end the snapshot: then the test
+// tries again.
 func TestSnapshotOfWhatIsEvicted(t *testing.T) {
 	for range 5 {
 		if snapshotWhileEvicting(t) {
@@ -658,9 +656,9 @@ func snapshotWhileEvicting(t *testing.T) (taken bool) {
 	defer again.Close()
 	must(t, again.check())
 	got := again.described()[0]
-	t.Logf("of %d blocks %d are in the snapshot and %d are said to be evicted, %d of them since the cut", held, got.Blocks[0], got.Evicted, got.Evicted-cut.Evicted)
+	t.Logf("of %d blocks %d are in the snapshot and %d are reported as evicted, %d of them since the cut", held, got.Blocks[0], got.Evicted, got.Evicted-cut.Evicted)
 	if got.Blocks[0]+int(got.Evicted) != held {
-		t.Errorf("of %d blocks %d are in the snapshot, and %d are said to be evicted", held, got.Blocks[0], got.Evicted)
+		t.Errorf("of %d blocks %d are in the snapshot, and %d are reported as evicted", held, got.Blocks[0], got.Evicted)
 	}
 	if got.Evicted-cut.Evicted < 500 || got.Blocks[0] < held/2 {
 		t.Error("the test tests too little")
@@ -668,8 +666,8 @@ func snapshotWhileEvicting(t *testing.T) (taken bool) {
 	return true
 }
 
-// How many names a source will have is a promise: room is made for them only as far as
-// bytes were read, over all sources.
+// The declared number of a source's names is not trusted: room is reserved only in proportion to
+// the bytes read, over all sources.
 func TestRestoreOfPromises(t *testing.T) {
 	cfg := MemoryConfig{Seed: [16]byte{1}}
 	m, err := newMemory(cfg)
@@ -689,7 +687,7 @@ func TestRestoreOfPromises(t *testing.T) {
 		section := slices.Clone(sections[0])
 		for i := range 200 {
 			text := fmt.Sprintf("pod %03d\x01m\x00", i)
-			at := strings.Index(string(section), text) + len(text) + 8 // behind the times
+			at := strings.Index(string(section), text) + len(text) + 8 // after the times
 			if section[at] != 1 {
 				t.Fatalf("%d names are promised", section[at])
 			}
@@ -708,7 +706,6 @@ func TestRestoreOfPromises(t *testing.T) {
 	}
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

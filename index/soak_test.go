@@ -18,32 +18,30 @@ import (
 
 var soakFor = flag.Duration("soak", 0, "how long TestSoakAtTheBound runs; long form: a minute, from which on they want more; 0: for soakSteps steps from a sample to the next")
 
-// What a soak is made of. An engine has room for soakGPU blocks in the gpu and
-// soakCPU below, so that all of them hold a constant number.
+// The sizes of a soak. An engine has room for soakGPU blocks in the GPU and soakCPU below, so that
+// all engines hold a constant number.
 const (
 	soakEngines = 8
 	soakReaders = 2
 	soakPrompts = 150
 	soakGPU     = 1500
 	soakCPU     = 3000
-	soakBlocks  = 400 // of a prompt, at most
-	soakWarm    = 750 // steps of an engine until it is full
-	soakSteps   = 300 // from a sample to the next, without -soak
-	// soakOther is what Go's runtime takes meanwhile for goroutines that wait, and the
-	// readers for their Candidates: a profile shows 45 kB after some minutes.
+	soakBlocks  = 400 // of a prompt, maximum
+	soakWarm    = 750 // steps until an engine is full
+	soakSteps   = 300 // between samples, without -soak
+	// soakOther is the memory of Go's runtime for waiting goroutines, and of the readers'
+	// Candidates: 45 kB after some minutes, by a profile.
 	soakOther = 64 << 10
 )
 
-// soakPrompt is a prompt with the engine's hashes of its blocks. It never
-// changes: a longer one is another.
+// soakPrompt is a prompt with the engine's hashes of its blocks. It is immutable.
 type soakPrompt struct {
 	root   Key
 	locals []Local
 	hashes []Hash
 }
 
-// with returns p with more blocks, which no prompt had before. All prompts take the same
-// memory.
+// with returns p with more, new blocks. All prompts take the same memory.
 func (p soakPrompt) with(r *rand.Rand, n int) soakPrompt {
 	p.locals = append(make([]Local, 0, soakBlocks), p.locals...)
 	p.hashes = append(make([]Hash, 0, soakBlocks), p.hashes...)
@@ -57,7 +55,7 @@ func (p soakPrompt) first(n int) soakPrompt {
 	return soakPrompt{p.root, p.locals[:n:n], p.hashes[:n:n]}
 }
 
-// of returns p as a model has it.
+// of returns p with the hashes of a model.
 func (p soakPrompt) of(model int) soakPrompt {
 	p.root += Key(model) << 32
 	return p
@@ -72,14 +70,14 @@ func (p soakPrompt) keys(Variant) (keys []Key, err error) {
 	return keys, nil
 }
 
-// soakPool is the conversations that go on, as many all the time.
+// soakPool has a constant number of conversations.
 type soakPool struct {
-	systems []soakPrompt // what they begin with
+	systems []soakPrompt // common prefixes
 	mu      sync.Mutex   // guards prompts
 	prompts []soakPrompt
 }
 
-// next returns a prompt that has just grown, been forked, or begun.
+// next returns a prompt after it has grown, forked or begun.
 func (p *soakPool) next(r *rand.Rand) soakPrompt {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,15 +95,14 @@ func (p *soakPool) next(r *rand.Rand) soakPrompt {
 	return is
 }
 
-// any returns a prompt as it is.
+// any returns an unchanged prompt.
 func (p *soakPool) any(r *rand.Rand) soakPrompt {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.prompts[r.IntN(len(p.prompts))]
 }
 
-// soakTier is the blocks of an engine in one tier, the one used longest ago
-// first. What it takes is counted.
+// soakTier is an engine's blocks in one tier, the least recently used first. Its memory is counted.
 type soakTier struct {
 	at          names.Table[Hash, uint32]
 	blocks      pool[soakBlock]
@@ -158,7 +155,7 @@ func (s *soakTier) drop(h Hash) {
 	s.at.Remove(h)
 }
 
-// evict drops all but room blocks and returns what it drops.
+// evict drops all but room blocks and returns their hashes.
 func (s *soakTier) evict(room int) (hashes []Hash) {
 	for s.len() > room {
 		h := s.blocks.at(s.first).hash
@@ -168,24 +165,24 @@ func (s *soakTier) evict(room int) (hashes []Hash) {
 	return hashes
 }
 
-// soakEngine is an engine, as its events tell of it.
+// soakEngine is an engine with the state of its events.
 type soakEngine struct {
 	r        *rand.Rand
 	src      Source
 	model    int
 	cur      Cursor
 	lives    int
-	mu       sync.Mutex // held by whoever changes it, or asks what it holds
+	mu       sync.Mutex // guards the blocks
 	gpu, cpu soakTier
 	total    Counts
 	dropped  uint64 // stores, since the last clear
 }
 
-// step does one thing that engines do.
+// step makes a random change.
 func (e *soakEngine) step(m *memory, pool *soakPool) error {
 	var changes []Change
 	switch n := e.r.IntN(4000); {
-	case n == 0: // it goes; another one comes, or the same again
+	case n == 0: // it stops; a new one or the same starts
 		e.gpu.evict(0)
 		e.cpu.evict(0)
 		e.dropped = 0
@@ -207,7 +204,7 @@ func (e *soakEngine) step(m *memory, pool *soakPool) error {
 		changes = e.report(pool.any(e.r).of(e.model))
 	default:
 		p := pool.next(e.r).of(e.model)
-		if err := e.ask(m, p, e.r.IntN(8) == 0); err != nil { // as its router did
+		if err := e.ask(m, p, e.r.IntN(8) == 0); err != nil { // as its router did before
 			return err
 		}
 		changes = e.serve(p)
@@ -219,7 +216,7 @@ func (e *soakEngine) step(m *memory, pool *soakPool) error {
 	return err
 }
 
-// ask asks for a prompt and compares the answer with what the engine holds.
+// ask matches a prompt and compares the answer with the engine's blocks.
 func (e *soakEngine) ask(m *memory, p soakPrompt, held bool) error {
 	var got Matches
 	q := Query{Candidates: NewCandidates(e.src.Model, []string{e.src.Pod}), Keys: p.keys, Held: held}
@@ -233,8 +230,8 @@ func (e *soakEngine) ask(m *memory, p soakPrompt, held bool) error {
 	return e.compare(m, p, row)
 }
 
-// compare compares the row of a prompt with what the engine holds: that is all of it, or
-// some was forgotten.
+// compare compares the row of a prompt with the engine's blocks: all of them, or fewer after an
+// eviction.
 func (e *soakEngine) compare(m *memory, p soakPrompt, row Row) error {
 	run, gpu := int32(0), int32(0)
 	for i, h := range p.hashes {
@@ -250,7 +247,7 @@ func (e *soakEngine) compare(m *memory, p soakPrompt, row Row) error {
 		}
 	}
 	if row.Run > run || row.GPU > gpu || (row.Run < run || row.GPU < gpu) && !row.Evicted && !e.forgotten(m) {
-		return fmt.Errorf("%v holds %d blocks, %d in the gpu; the index says %d, %d", e.src, run, gpu, row.Run, row.GPU)
+		return fmt.Errorf("%v holds %d blocks, %d in the gpu; the index has %d, %d", e.src, run, gpu, row.Run, row.GPU)
 	}
 	if row.Held == nil {
 		return nil
@@ -265,8 +262,8 @@ func (e *soakEngine) compare(m *memory, p soakPrompt, row Row) error {
 	return nil
 }
 
-// forgotten reports whether m has given up anything that the engine may hold. What dies is
-// counted when its names go.
+// forgotten reports whether m has evicted blocks that the engine may hold. Dead slabs are counted
+// when their names are swept.
 func (e *soakEngine) forgotten(m *memory) bool {
 	m.ground.mu.Lock()
 	dying := m.ground.forest.Dying() > 0
@@ -274,8 +271,8 @@ func (e *soakEngine) forgotten(m *memory) bool {
 	return dying || e.dropped > 0 || (*m.models.Load())[e.src.Model].source(e.src).describe().Evicted > 0
 }
 
-// serve has a prompt in the gpu: it announces what is new of it, and what has to
-// go for that, half of which goes to the cpu.
+// serve puts a prompt in the GPU: it publishes the new blocks and the evicted ones, half of which
+// go to the CPU.
 func (e *soakEngine) serve(p soakPrompt) (changes []Change) {
 	for i := 0; i < len(p.hashes); i++ {
 		from := i
@@ -305,7 +302,7 @@ func (e *soakEngine) serve(p soakPrompt) (changes []Change) {
 	return changes
 }
 
-// report announces again what is there of a prompt.
+// report publishes the held blocks of a prompt again.
 func (e *soakEngine) report(p soakPrompt) []Change {
 	n := 0
 	for n < len(p.hashes) && e.gpu.has(p.hashes[n]) {
@@ -333,17 +330,17 @@ type soak struct {
 	m       *memory
 	pool    soakPool
 	engines []*soakEngine
-	// What the test holds: a part when the index was made, and what is counted.
+	// The limits of the test: base when the index was made, and the counts.
 	base  int64
 	count mem.Count
-	// pause is held by whoever does a step, and by the sampler to have all stop.
+	// pause is held for reading during steps, and for writing by the sampler.
 	pause sync.RWMutex
 	done  chan struct{}
 	steps atomic.Int64
-	due   chan struct{} // gets something after soakSteps steps, or an error
+	due   chan struct{} // receives after soakSteps steps, or after an error
 }
 
-// newSoak returns a soak of engines of some models, which are full.
+// newSoak returns a soak with full engines of some models.
 func newSoak(t *testing.T, models int, cfg MemoryConfig) *soak {
 	s := &soak{done: make(chan struct{}), due: make(chan struct{}, 1)}
 	r := rand.New(rand.NewPCG(1, 21))
@@ -375,7 +372,7 @@ func newSoak(t *testing.T, models int, cfg MemoryConfig) *soak {
 	return s
 }
 
-// held returns how many blocks the engines hold.
+// held returns the number of blocks of all engines.
 func (s *soak) held() (n int) {
 	for _, e := range s.engines {
 		n += e.gpu.len() + e.cpu.len()
@@ -383,7 +380,7 @@ func (s *soak) held() (n int) {
 	return n
 }
 
-// run has the engines go on, and readers ask, and takes a sample now and then.
+// run runs engines and readers, and takes samples.
 func (s *soak) run(t *testing.T, sample func(r *rand.Rand)) {
 	var wg sync.WaitGroup
 	for _, e := range s.engines {
@@ -409,7 +406,7 @@ func (s *soak) run(t *testing.T, sample func(r *rand.Rand)) {
 					var out Matches
 					return s.m.Match(context.Background(), &Query{Candidates: every[e.src.Model], Keys: p.keys, Held: r.IntN(8) == 0}, &out)
 				}
-				e.mu.Lock() // all others go on
+				e.mu.Lock() // all other engines continue
 				defer e.mu.Unlock()
 				return e.ask(s.m, p, r.IntN(8) == 0)
 			})
@@ -428,8 +425,8 @@ func (s *soak) run(t *testing.T, sample func(r *rand.Rand)) {
 		next()
 		s.pause.Lock()
 		sample(r)
-		s.m.sweepers.Wait() // nobody removes anything meanwhile
-		// One that has done its work may not have ended yet.
+		s.m.sweepers.Wait() // no removal is running
+		// Finished goroutines may not have ended yet.
 		for end := time.Now().Add(time.Minute); runtime.NumGoroutine() > goroutines; runtime.Gosched() {
 			if time.Now().After(end) {
 				t.Errorf("%d goroutines, were %d", runtime.NumGoroutine(), goroutines)
@@ -455,7 +452,7 @@ func (s *soak) run(t *testing.T, sample func(r *rand.Rand)) {
 	}
 }
 
-// while runs step until the end, unless the sampler is at work.
+// while runs step until the end, except during samples.
 func (s *soak) while(t *testing.T, step func() error) {
 	for {
 		select {
@@ -487,10 +484,9 @@ func (s *soak) while(t *testing.T, step func() error) {
 	}
 }
 
-// TestSoakAtTheBound has engines of three models hold 1.2 times what there is room for.
-// What is answered is what an engine holds, or less where something was forgotten. At all
-// times the budget is kept, by the count and by the heap, and at least four fifths of what
-// would fit are held.
+// TestSoakAtTheBound: engines of three models hold 1.2 times the budget. Answers are an engine's
+// blocks, or fewer after evictions. The budget is always kept, by the count and by the heap, and at
+// least four fifths of it are used for held blocks.
 func TestSoakAtTheBound(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the heap at the bound is not measured: -short")
@@ -519,7 +515,7 @@ func TestSoakAtTheBound(t *testing.T) {
 	})
 	t.Logf("heap in kB of %d: %v", bytes/1024, inKB(heaps))
 	t.Logf("blocks held in percent of %d: %v", fits, shares)
-	slices.Sort(shares) // when a pod has gone, what others lost for it does not come back at once
+	slices.Sort(shares) // blocks that others lost for a removed pod do not return at once
 	if usual := shares[len(shares)/2]; usual < 80 {
 		t.Errorf("usually %d %% of what would fit are held", usual)
 	}
@@ -545,7 +541,7 @@ func (s *soak) sample(t *testing.T, r *rand.Rand) {
 		whole := got.Evicted+e.dropped == 0
 		for tier, n := range got.Blocks {
 			if n > want[tier] || whole && n < want[tier] {
-				t.Errorf("%v holds %v, not what Describe says: %+v", e.src, want, got)
+				t.Errorf("%v holds %v, not the result of Describe: %+v", e.src, want, got)
 			}
 		}
 	}
@@ -557,7 +553,7 @@ func (s *soak) sample(t *testing.T, r *rand.Rand) {
 	}
 }
 
-// compare asks for a prompt and compares the answer with what the engines hold.
+// compare matches a prompt and compares the answer with the engines' blocks.
 func (s *soak) compare(t *testing.T, p soakPrompt) {
 	t.Helper()
 	rows := map[Source]Row{}

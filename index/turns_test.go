@@ -12,8 +12,9 @@ import (
 
 const crowdSize = 3
 
-// beforeCrowd calls do while it holds a lock for which three others wait, each for one turn. do
-// gets how many had theirs. On one processor nobody else runs unless the holder lets them.
+// beforeCrowd calls do while it holds a lock for which three others wait, for one turn each. do
+// receives the number of turns taken. On one processor no other goroutine runs unless the holder
+// yields.
 func beforeCrowd(tu *turns, do func(served *int)) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	var wait sync.WaitGroup
@@ -34,7 +35,7 @@ func beforeCrowd(tu *turns, do func(served *int)) {
 	wait.Wait()
 }
 
-// Each pass lets in one of those who wait, until all of them had a turn.
+// Each pass lets in one waiter, until all had a turn.
 func TestPass(t *testing.T) {
 	var tu turns
 	beforeCrowd(&tu, func(served *int) {
@@ -43,11 +44,11 @@ func TestPass(t *testing.T) {
 				t.Errorf("%d were served after %d turns", *served, n+1)
 			}
 		}
-		tu.pass() // nobody waits
+		tu.pass() // without waiters
 	})
 }
 
-// A clear of many names passes often enough for all who wait.
+// A clear of many names passes often enough for all waiters.
 func TestALargeClearPasses(t *testing.T) {
 	c := newCrowd(t)
 	src := Source{Pod: "a", Model: "m"}
@@ -63,14 +64,14 @@ func TestALargeClearPasses(t *testing.T) {
 	})
 }
 
-// A batch of an engine holds up all writers, so many removed blocks that are stored again at
-// once are not compared with each other.
+// An engine's batch blocks all writers, so many blocks that are removed and stored again are not
+// compared pairwise.
 func TestManyStoredAgainAtOnce(t *testing.T) {
 	m, err := newMemory(MemoryConfig{})
 	must(t, err)
 	defer m.Close()
 	f := filler{tb: t, m: m, r: rand.New(rand.NewPCG(1, 10))}
-	const blocks = 30_000 // of them all pairs are some seconds
+	const blocks = 30_000 // comparing all pairs takes some seconds
 	c := f.chain(blocks)
 	lower := Change{Op: OpStore, Tier: TierCPU, Copies: CopiesSet, Hashes: c.Hashes, Unique: true}
 	f.apply(0, c, lower)
@@ -91,7 +92,7 @@ func TestManyStoredAgainAtOnce(t *testing.T) {
 	}
 }
 
-// Nor is each of many stores that may be reports compared with all the others.
+// Many stores that may be reports are not compared pairwise either.
 func TestManyReportsAtOnce(t *testing.T) {
 	m, err := newMemory(MemoryConfig{})
 	must(t, err)
@@ -108,14 +109,14 @@ func TestManyReportsAtOnce(t *testing.T) {
 	}
 }
 
-// The stores that wait are not made void again by each clear of the gpu.
+// A clear of the GPU does not invalidate waiting stores that earlier clears have.
 func TestManyClearsBesideStoresThatWait(t *testing.T) {
 	m, err := newMemory(MemoryConfig{})
 	must(t, err)
 	defer m.Close()
 	f := filler{tb: t, m: m, r: rand.New(rand.NewPCG(1, 11))}
 	var changes []Change
-	for i := range 50_000 { // some thousand of them wait at a time
+	for i := range 50_000 { // some thousand wait at a time
 		changes = append(changes,
 			Change{Op: OpStore, Tier: TierCPU, Copies: CopiesSet, Hashes: []Hash{Hash(i)}},
 			Change{Op: OpClearTier, Tier: TierGPU})
@@ -125,7 +126,7 @@ func TestManyClearsBesideStoresThatWait(t *testing.T) {
 	}
 }
 
-// A key that has a second name again and again does not have all names recorded each time.
+// A key that gets a second name repeatedly does not have all its names recorded each time.
 func TestManySecondNames(t *testing.T) {
 	m, err := newMemory(MemoryConfig{})
 	must(t, err)

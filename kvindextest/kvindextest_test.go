@@ -129,7 +129,7 @@ func TestPredictions(t *testing.T) {
 				cached, err := r.Serve(r.ctx, q)
 				r.must(err)
 				if told != cached || now != cached {
-					t.Fatalf("predicted %d, Cached says %d, were %d; %v", told, now, cached, state)
+					t.Fatalf("predicted %d, Cached %d, were %d; %v", told, now, cached, state)
 				}
 				sum += cached
 				r.must(r.WaitApplied(r.ctx, r.ix))

@@ -20,7 +20,7 @@ var histories = flag.Int("picker.histories", 300, "histories of TestAgainstModel
 
 const lease = time.Minute
 
-// model is a plain picker: it computes loads anew from the list of open picks.
+// model is a plain picker: it computes loads again from the list of open picks.
 type model struct {
 	pods map[string]picker.Pod
 	down map[string]bool // by SetDown

@@ -36,7 +36,7 @@ func TestReported(t *testing.T) {
 	want(t, "gateways do not count as engines", loadOf(tr, "a"), route.Load{Requests: 3, Decode: 150 + 200})
 	tr.Reported("a", 0, 0, 0)
 	want(t, "taken back", loadOf(tr, "a"), route.Load{Requests: 1, Decode: 150})
-	// What an engine reports is no load of this gateway.
+	// A report of an engine is no load of this gateway.
 	tr.Reported("b", 0, 5, 0)
 	if n := tr.State(); len(n.Pods) != 1 || n.Pods[0].Load != (route.Load{Requests: 1, Decode: 150}) {
 		t.Errorf("the state of the gateway is %+v", n)

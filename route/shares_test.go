@@ -43,7 +43,7 @@ func within(t *testing.T, part float64, chosen map[string]int, want map[string]f
 	}
 }
 
-// TestShares has chance decide between pods that are equal: each gets as much.
+// TestShares: chance decides between equal pods, with equal shares.
 func TestShares(t *testing.T) {
 	equal := fleet(8)
 	for i := range equal {
@@ -72,8 +72,8 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestBestOfTwo has four pods of which each is better than the next: the best is chosen if it is
-// drawn, the worst never.
+// TestBestOfTwo: of four pods, each better than the next, the best is chosen if it is drawn, and
+// the worst never.
 func TestBestOfTwo(t *testing.T) {
 	pods := fleet(4)
 	for i := range pods {
@@ -84,7 +84,7 @@ func TestBestOfTwo(t *testing.T) {
 	within(t, 0, shares(1000, route.BestOfTwo(route.Default, 6), pods[1:3]), map[string]float64{"pod-01": 1000})
 }
 
-// TestSeeds draws the same again with the same seed, and something else with another.
+// TestSeeds: an equal seed draws the same, and another seed draws differently.
 func TestSeeds(t *testing.T) {
 	pods := fleet(16)
 	draw := func(p route.Policy) (all [32]int) {
@@ -105,7 +105,7 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// TestAround compares policies around another one with doing by hand what they say.
+// TestAround compares policies around another one with the same steps by hand.
 func TestAround(t *testing.T) {
 	r := rand.New(rand.NewPCG(10, 11))
 	keep, decode := route.Only(half, route.Default), route.Decode(0.25, route.Default)
@@ -134,8 +134,8 @@ func TestAround(t *testing.T) {
 	}
 }
 
-// TestRoundRobin has all pods come once before one comes twice, also if one goes in between, and
-// if one comes.
+// TestRoundRobin: all pods are chosen once before one is chosen twice, also if a pod is added or
+// removed meanwhile.
 func TestRoundRobin(t *testing.T) {
 	pods, policy := fleet(9), route.RoundRobin()
 	pods[8].Name = pods[7].Name
@@ -201,7 +201,7 @@ func TestRendezvous(t *testing.T) {
 	}
 }
 
-// TestRendezvousMoves adds a pod: what changes its pod goes to that one, and that is its share.
+// TestRendezvousMoves: a new pod takes its share of keys, and no key moves to another pod.
 func TestRendezvousMoves(t *testing.T) {
 	policy, moved := route.Rendezvous{}.Policy(), 0
 	before, after := fleet(9), fleet(10)

@@ -19,9 +19,8 @@ func TestPlain(t *testing.T) {
 	Run(t, func(_ testing.TB, c Config) index.Index { return NewPlain([16]byte{1}, c) })
 }
 
-// TestMemoryAgainstPlain has Memory and Plain do the same random changes, in
-// which hashes, parents, groups and tokens contradict each other now and then,
-// or all the time, as no engine's would.
+// TestMemoryAgainstPlain makes the same random changes in Memory and Plain. Their hashes, parents,
+// groups and tokens contradict each other sometimes or always, unlike those of engines.
 func TestMemoryAgainstPlain(t *testing.T) {
 	seeds := cmp.Or(*seedsFlag, choose(5, 10, 0))
 	var total index.Counts
@@ -49,13 +48,13 @@ func TestMemoryAgainstPlain(t *testing.T) {
 		"traced removals":    {traced.gone[trace.GoneRemoved], 1000}, "traced clears": {traced.gone[trace.GoneCleared], 1000},
 		"traced reports": {traced.gone[trace.GoneHidden], 100}, "traced parked stores": {traced.parked, 1000}, "traced unplaced hashes": {traced.unplaced, 1000},
 	} {
-		if seeds >= 40 && got[0]*40 < got[1]*uint64(seeds) { // the rarest come in few of them
+		if seeds >= 40 && got[0]*40 < got[1]*uint64(seeds) { // the rarest cases come in few seeds
 			t.Errorf("%d %s, want at least %d of 40 seeds: the test tests too little", got[0], name, got[1])
 		}
 	}
 }
 
-// hostile makes up changes and prompts.
+// hostile makes random changes and prompts.
 type hostile struct {
 	r       *rand.Rand
 	bounds  Config
@@ -63,20 +62,20 @@ type hostile struct {
 	clears  bool
 	sources []index.Source
 	copies  []index.Copies
-	lies    int  // of a hundred parents, groups and the like, how many may be any
-	hashes  int  // that there are
-	masked  bool // some stores are
+	lies    int  // percentage of random parents, groups and the like
+	hashes  int  // number of hashes
+	masked  bool // some stores are masked
 	tidy    bool // a prefix has one hash, and a group has blocks of one size
 	one     bool // a source has one group
 	prompts [][]index.Local
-	only    []index.Local // if not nil, what follows is about all of it
-	last    index.Change  // store: what follows is often about it
+	only    []index.Local // if not nil, the prompt of all that follows
+	last    index.Change  // the last store, which is often used again
 	traced  traceCounts
-	// deduced is how many hashes of masked stores followed from others.
+	// deduced counts hashes of masked stores that were placed by others.
 	deduced int
 }
 
-// traceCounts counts what Traces told of.
+// traceCounts counts the contents of Traces.
 type traceCounts struct {
 	gone             [trace.GoneHidden + 1]uint64
 	parked, unplaced uint64
@@ -100,7 +99,7 @@ func newHostile(seed uint64, cost plainCost) *hostile {
 	for pod := range 1 + w.r.IntN(3) {
 		w.sources = append(w.sources, index.Source{Pod: fmt.Sprint(pod), Model: "m"}, index.Source{Pod: fmt.Sprint(pod), Model: "m", Rank: 1})
 	}
-	// What is cleared at once has no order in which its names are forgotten.
+	// Names cleared together are forgotten in no defined order.
 	if w.clears = w.r.IntN(3) > 0; !w.clears {
 		w.bounds.IdleNames = 1 + w.r.IntN(4)
 	}
@@ -113,11 +112,11 @@ func newHostile(seed uint64, cost plainCost) *hostile {
 	return w
 }
 
-// run makes up to n changes, and returns what they counted.
+// run makes up to n changes, and returns their Counts.
 func (w *hostile) run(t *testing.T, n int) (total index.Counts, done int) {
 	var trace []hostileStep
 	for range n {
-		src := w.sources[min(w.r.IntN(2*len(w.sources)), len(w.sources)-1)] // one of them writes most
+		src := w.sources[min(w.r.IntN(2*len(w.sources)), len(w.sources)-1)] // one source writes most
 		changes := []index.Change{w.change()}
 		for w.r.IntN(3) == 0 {
 			changes = append(changes, w.change())
@@ -147,15 +146,14 @@ func (w *hostile) run(t *testing.T, n int) (total index.Counts, done int) {
 	return total, done
 }
 
-// hostileStep is an Apply, and the prompt that is looked at afterwards.
+// hostileStep is an Apply, and the prompt compared after it.
 type hostileStep struct {
 	src     index.Source
 	changes []index.Change
 	prompt  []index.Local
 }
 
-// replay returns the first difference that a history shows, until it leaves a
-// choice.
+// replay returns the first difference in a history, up to a choice.
 func (w *hostile) replay(trace []hostileStep) (total index.Counts, done int, diff string) {
 	memory, err := inmemory.New(index.MemoryConfig{PendingBytes: w.bounds.PendingBytes, IdleNames: w.bounds.IdleNames})
 	if err != nil {
@@ -188,8 +186,8 @@ func (w *hostile) replay(trace []hostileStep) (total index.Counts, done int, dif
 	return total, len(trace), ""
 }
 
-// costOfMemory finds out what stores that wait count for in Memory: what is more
-// than the bound is dropped at once.
+// costOfMemory measures the cost of waiting stores in Memory: stores above the bound are dropped at
+// once.
 func costOfMemory(t *testing.T) plainCost {
 	of := func(hashes, locals int) int {
 		c := index.Change{
@@ -213,8 +211,8 @@ func costOfMemory(t *testing.T) plainCost {
 	return plainCost{2*one - two, two - longer, longer - one}
 }
 
-// leavesAChoice reports whether a report hid a block, and a prefix has two names
-// in the gpu. The contract does not say which of them comes back.
+// leavesAChoice reports whether a report hid a block while a prefix has two names in the GPU. The
+// contract leaves open which one returns.
 func (s *plainSource) leavesAChoice() bool {
 	named := map[plainKey]*plainName{}
 	hidden, twice := false, false
@@ -269,8 +267,8 @@ func cut(prompt []index.Local, v index.Variant) (root index.Key, locals []index.
 	return index.Key(v.Unit), locals
 }
 
-// hostileGroups: groups 3 and 4 have blocks of 16 tokens if they are tidy, and their
-// boundaries are blocks of group 2, of 32 tokens; a run of group 4 is longer.
+// hostileGroups: if tidy, groups 3 and 4 have blocks of 16 tokens, and their boundaries are blocks
+// of group 2, of 32 tokens; a run of group 4 is longer.
 var hostileGroups = []index.Group{
 	{}, {}, {}, {}, {}, {}, {ID: 1, Kind: index.GroupWindow, Window: 32}, {ID: 2}, {ID: 2},
 	{ID: 3, Kind: index.GroupWindow, Window: 17, Draft: true}, {ID: 3, Kind: index.GroupWindow, Window: 17, Draft: true},
@@ -310,8 +308,7 @@ func (w *hostile) change() index.Change {
 	return w.about(c)
 }
 
-// anchored is stores of a prompt that is new, most likely: of its larger blocks, and
-// masked ones from which more may follow.
+// anchored stores a probably new prompt: its larger blocks, and masked stores that these may place.
 func (w *hostile) anchored() (changes []index.Change) {
 	w.only = newPrompt(w.r)
 	w.only[0] = index.Local(w.r.IntN(1 << 10))
@@ -325,7 +322,7 @@ func (w *hostile) anchored() (changes []index.Change) {
 	return changes
 }
 
-// about makes c the removal or the store of a part of a prompt.
+// about makes c a removal or a store of a part of a prompt.
 func (w *hostile) about(c index.Change) index.Change {
 	r := w.r
 	lie := func() bool { return r.IntN(100) < w.lies }
@@ -397,7 +394,7 @@ func (w *hostile) about(c index.Change) index.Change {
 	return c
 }
 
-// compare asks both about a prompt, and returns how the answers differ.
+// compare matches a prompt in both, and returns the difference.
 func (w *hostile) compare(a, b index.Index, prompt []index.Local) string {
 	of := index.NewCandidates("m", []string{"2", "nobody", "0", "1"})
 	keys := func(v index.Variant) (keys []index.Key, err error) {
@@ -423,7 +420,7 @@ func (w *hostile) compare(a, b index.Index, prompt []index.Local) string {
 	return ""
 }
 
-// onlyIn returns the rows of a that b does not have.
+// onlyIn returns the rows of a that b lacks.
 func onlyIn(a, b []index.Row) (rows []string) {
 	for _, r := range a {
 		if slices.ContainsFunc(b, func(o index.Row) bool { return sameRow(r, o) }) {
@@ -438,7 +435,7 @@ func onlyIn(a, b []index.Row) (rows []string) {
 	return rows
 }
 
-// sameRow is equality: Layouts and bits are what they say.
+// sameRow compares the contents of Layouts and bits.
 func sameRow(a, b index.Row) bool {
 	if !sameView(*a.View, *b.View) || (a.Held == nil) != (b.Held == nil) {
 		return false
@@ -450,8 +447,8 @@ func sameRow(a, b index.Row) bool {
 	return a == b
 }
 
-// compareTraces asks both about the blocks of a prompt in blocks of size tokens, and
-// returns how the answers differ.
+// compareTraces traces the blocks of a prompt, of size tokens each, in both, and returns the
+// difference.
 func (w *hostile) compareTraces(a, b inmemory.Explainer, prompt []index.Local, size int) string {
 	v := index.Variant{Unit: hashunit.Of(size)}
 	key, locals := cut(prompt, v)

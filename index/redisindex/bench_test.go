@@ -34,7 +34,7 @@ func newPrompt(r *rand.Rand, blocks int) *prompt {
 	return p.grow(r, blocks)
 }
 
-// grow returns a prompt that goes on with other blocks.
+// grow returns a prompt that prolongs p.
 func (p *prompt) grow(r *rand.Rand, blocks int) *prompt {
 	n := len(p.keys)
 	long := &prompt{p.root, p.locals[:n:n], p.hashes[:n:n], p.keys[:n:n]}
@@ -50,7 +50,7 @@ func (p *prompt) grow(r *rand.Rand, blocks int) *prompt {
 	return long
 }
 
-// store is the event about blocks from one on.
+// store stores the blocks from one on.
 func (p *prompt) store(from int) index.Change {
 	c := index.Change{
 		Op: index.OpStore, Copies: index.CopiesExact, Hashes: p.hashes[from:], Root: p.root, Variant: byUnit,
@@ -77,8 +77,8 @@ func benchClient(b *testing.B) *redis.Client {
 	return redistest.Standalone(b).Client(b)
 }
 
-// BenchmarkMatch is a score of a prompt, beside the fetch of as many keys of two bytes, and
-// beside a hash for each block with a field for each pod and tier.
+// BenchmarkMatch scores a prompt, compared with fetching as many keys of two bytes, and with a hash
+// for each block that has a field for each pod and tier.
 func BenchmarkMatch(b *testing.B) {
 	client := benchClient(b)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -152,7 +152,7 @@ func BenchmarkMatch(b *testing.B) {
 	}
 }
 
-// hashesOf scores by a hash for each block: the run of each pod.
+// hashesOf scores by a hash for each block, and returns the run of each pod.
 func hashesOf(b *testing.B, client *redis.Client, names []string) map[string]int {
 	pipe := client.Pipeline()
 	replies := make([]*redis.StringSliceCmd, len(names))
@@ -173,8 +173,8 @@ func hashesOf(b *testing.B, client *redis.Client, names []string) map[string]int
 	return runs
 }
 
-// BenchmarkApply stores blocks that are new to all: a prompt of 512 with each Apply, and one
-// block more of a prompt of each of 64 pods.
+// BenchmarkApply stores new blocks: a prompt of 512 with each Apply, and one more block of a prompt
+// of each of 64 pods.
 func BenchmarkApply(b *testing.B) {
 	b.Run("prefill", func(b *testing.B) {
 		ix := open(b, benchClient(b), redisindex.Config{})
@@ -216,7 +216,7 @@ func BenchmarkApply(b *testing.B) {
 	})
 }
 
-// BenchmarkHeap measures what a writer takes for a block beside its Memory.
+// BenchmarkHeap measures a writer's memory for each block, beside its Memory.
 func BenchmarkHeap(b *testing.B) {
 	live := func() float64 {
 		runtime.GC()
@@ -254,7 +254,7 @@ func BenchmarkHeap(b *testing.B) {
 	}
 }
 
-// BenchmarkServer measures what a server takes for a block, and for each holder more.
+// BenchmarkServer measures a server's memory for each block, and for each further holder.
 func BenchmarkServer(b *testing.B) {
 	for b.Loop() {
 		client := benchClient(b)

@@ -23,12 +23,12 @@ func section(writer, seq uint64, body string) string {
 	return bytesOf(writer) + bytesOf(seq) + string(binary.LittleEndian.AppendUint32(nil, uint32(len(body)))) + body
 }
 
-// mapServer is an Index without a server: what it writes is in maps.
+// mapServer is an Index whose server is maps.
 type mapServer struct {
 	testing.TB
 	*redisIndex
 	values, rows map[string]string
-	last         *registry // that was read
+	last         *registry // read last
 }
 
 func newMapServer(tb testing.TB, c index.MemoryConfig) *mapServer {
@@ -45,8 +45,8 @@ func newMapServer(tb testing.TB, c index.MemoryConfig) *mapServer {
 
 var errLink = errors.New("the link is cut")
 
-// deliver has a batch carried out, but for those parts that fail returns an error for. Of
-// these a half is carried out all the same.
+// deliver carries out a batch. fail returns errors for the parts that fail, half of which are
+// carried out nevertheless.
 func (s *mapServer) deliver(b *batch, fail func() error, coin func() bool) {
 	ctx := context.Background()
 	s.seq++
@@ -59,7 +59,7 @@ func (s *mapServer) deliver(b *batch, fail func() error, coin func() bool) {
 		put := &b.puts[i]
 		b.parts[put.part] = token
 		put.reply = redis.NewCmd(ctx)
-		put.reply.SetVal(int64(1)) // the number of sections that were put
+		put.reply.SetVal(int64(1)) // number of sections
 		err := fail()
 		if err != nil {
 			put.reply.SetErr(err)
@@ -86,7 +86,7 @@ func (s *mapServer) deliver(b *batch, fail func() error, coin func() bool) {
 	}
 }
 
-// match is Index.Match with what is in the maps.
+// match is Index.Match on the maps.
 func (s *mapServer) match(q *index.Query) *index.Matches {
 	r, err := s.read(q.Candidates.Model(), s.rows, s.last)
 	if err != nil {
@@ -114,7 +114,7 @@ func (s *mapServer) match(q *index.Query) *index.Matches {
 	return m
 }
 
-// plainRow is a row, to be compared.
+// plainRow is a comparable row.
 type plainRow struct {
 	index.View
 	index.Layout
@@ -142,8 +142,7 @@ func plainRows(rows []index.Row) (all []plainRow) {
 	return all
 }
 
-// same compares the answer of the maps with that of the Memory, and returns how many rows it
-// has.
+// same compares the maps' answer with the Memory's, and returns the number of rows.
 func (s *mapServer) same(p *prompt, held bool) int {
 	q := &index.Query{Candidates: index.NewCandidates("m", nil), Held: held, Keys: func(v index.Variant) ([]index.Key, error) {
 		if v != p.Variant {
@@ -170,7 +169,7 @@ type prompt struct {
 	keys   []index.Key
 }
 
-// fork returns a prompt that begins with the first n units of p.
+// fork returns a prompt that shares the first n units of p.
 func (p *prompt) fork(r *rand.Rand, n, more int) *prompt {
 	f := &prompt{Variant: p.Variant, root: p.root, locals: slices.Clone(p.locals[:n]), keys: slices.Clone(p.keys[:n])}
 	for range more {
@@ -189,7 +188,7 @@ func (p *prompt) hash(units, n int) index.Hash {
 	return index.Hash(uint64(p.keys[units*n-1])*31 + uint64(units))
 }
 
-// store stores the blocks from one to another.
+// store stores blocks from to to.
 func (p *prompt) store(units, from, to int) index.Change {
 	c := index.Change{
 		Op: index.OpStore, Copies: index.CopiesSet, Variant: p.Variant, BlockSize: units * p.Unit,
@@ -208,7 +207,7 @@ func (p *prompt) remove(units, from, to int) index.Change {
 	return index.Change{Op: index.OpRemove, Hashes: p.store(units, from, to).Hashes}
 }
 
-// newPrompts returns prompts that fork in all ways.
+// newPrompts returns prompts with all kinds of forks.
 func newPrompts(r *rand.Rand) (all []*prompt) {
 	for _, system := range []struct{ units, children int }{{13, 500}, {45, 400}, {8, 150}, {32, 100}, {77, 200}} {
 		s := (&prompt{Variant: index.Variant{Unit: 16}, root: index.Key(r.Uint64())}).fork(r, 0, system.units)
@@ -228,7 +227,7 @@ func newPrompts(r *rand.Rand) (all []*prompt) {
 	return all
 }
 
-// bucketFirings is how often things happened that a test of buckets is about.
+// bucketFirings counts the cases that tests of buckets cover.
 type bucketFirings struct {
 	splits                            [levels]int
 	lines, buckets, ends, cut, gone   int
@@ -250,13 +249,13 @@ func (f *bucketFirings) check(t *testing.T, least bucketFirings) {
 	}
 }
 
-// glimpse is what a bucket was when it was seen last.
+// glimpse is the last seen state of a bucket.
 type glimpse struct {
 	split bool
 	lines map[index.Key][]index.Key // by the first key
 }
 
-// look compares the buckets with what they were.
+// look compares the buckets with their last state.
 func (f *bucketFirings) look(ix *redisIndex, was map[*bucket]glimpse) {
 	for b := range was {
 		if b.at < 0 {
@@ -298,7 +297,7 @@ func (f *bucketFirings) look(ix *redisIndex, was map[*bucket]glimpse) {
 	}
 }
 
-// checkBatch looks at what a batch has of buckets, while nothing changes.
+// checkBatch checks a batch's buckets; nothing changes meanwhile.
 func (s *mapServer) checkBatch(b *batch, saw *bucketFirings) {
 	for i := range b.puts {
 		put := &b.puts[i]
@@ -346,7 +345,7 @@ func newMixture(seed uint64) *mixture {
 
 func (r *mixture) pick() *prompt { return r.prompts[r.IntN(len(r.prompts))] }
 
-// apply applies something random to a source.
+// apply applies a random change to a source.
 func (r *mixture) apply(tb testing.TB, mem inmemory.Memory, src index.Source) {
 	ctx := context.Background()
 	var changes []index.Change
@@ -403,14 +402,14 @@ func (r *mixture) apply(tb testing.TB, mem inmemory.Memory, src index.Source) {
 	}
 }
 
-// What is in buckets is what the Memory has, after each commit, whatever fails and whatever is
-// applied while a commit is on its way. When all have gone, nothing is left.
+// After each commit the buckets have the Memory's blocks, with failures and with changes during a
+// commit. At the end nothing is left.
 func TestBucketsRandom(t *testing.T) {
 	var saw bucketFirings
 	for seed := range uint64(4) {
 		var c index.MemoryConfig
 		if seed%2 == 1 {
-			c.Bytes = index.MinMemory // it forgets blocks
+			c.Bytes = index.MinMemory // small, to evict blocks
 		}
 		s, r := newMapServer(t, c), newMixture(seed)
 		was := make(map[*bucket]glimpse)
@@ -485,7 +484,7 @@ func TestBucketsRandom(t *testing.T) {
 	})
 }
 
-// The same while several apply at a time, and another one commits.
+// TestBucketsRandom with concurrent Applies, while another goroutine commits.
 func TestBucketsConcurrent(t *testing.T) {
 	s, r := newMapServer(t, index.MemoryConfig{}), newMixture(77)
 	var appliers sync.WaitGroup
@@ -520,7 +519,7 @@ func TestBucketsConcurrent(t *testing.T) {
 	}
 }
 
-// What whole buckets take in Redis.
+// The memory of whole buckets in Redis.
 func TestBytesOfBuckets(t *testing.T) {
 	const blocks = 512
 	r := rand.New(rand.NewPCG(1, 2))
@@ -547,7 +546,7 @@ func TestBytesOfBuckets(t *testing.T) {
 	if at16 > 17 || further > 12.0/32 {
 		t.Error("that is more than 17, or more than 12 a bucket for each further holder")
 	}
-	// A line alone is not split, however many hold it.
+	// A single line is not split, whatever its number of holders.
 	for _, b := range s.all {
 		if n := len(s.encode(b)); b.split || n <= maxSection {
 			t.Fatalf("a bucket of one line and 2000 holders has %d bytes, split %v", n, b.split)
@@ -555,7 +554,7 @@ func TestBytesOfBuckets(t *testing.T) {
 	}
 }
 
-// Forks of one prompt are in many buckets before anything is encoded, so that each is found
+// Many forks of one prompt are in several buckets before anything is encoded, so that each is found
 // quickly.
 func TestManyForks(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
@@ -587,7 +586,7 @@ func TestManyForks(t *testing.T) {
 	}
 }
 
-// More buckets than a commit takes are split at once: their parts are written all the same.
+// If more buckets are split at once than a commit takes, all of their parts are written.
 func TestManySplits(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	s := newMapServer(t, index.MemoryConfig{})
@@ -617,8 +616,8 @@ func TestManySplits(t *testing.T) {
 	}
 }
 
-// commit carries out what is dirty. during runs while the first batch is on its way; failed:
-// that one is not carried out.
+// commit writes the dirty buckets. during runs while the first batch is sent; with failed that
+// batch is not carried out.
 func (s *mapServer) commit(failed bool, during func()) {
 	for more := true; more; failed, during = false, func() {} {
 		b := s.take()
@@ -633,7 +632,7 @@ func (s *mapServer) commit(failed bool, during func()) {
 	}
 }
 
-// crowd stores so many forks of a prompt that its last bucket is split.
+// crowd stores enough forks of a prompt to split its last bucket.
 func (s *mapServer) crowd(r *rand.Rand, p *prompt) (forks []*prompt) {
 	for range 100 {
 		f := p.fork(r, len(p.keys), 3)
@@ -649,8 +648,8 @@ func (s *mapServer) apply(changes ...index.Change) {
 	}
 }
 
-// A bucket that is split and has lost its last part is not left without a word if it gets
-// another part while that is being written.
+// A split bucket that lost its last part keeps its mark if it gets another part while it is
+// written.
 func TestSplitBucketFillsAgain(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	s := newMapServer(t, index.MemoryConfig{})

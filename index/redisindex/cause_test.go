@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestCauses has contexts end before a client with its defaults has given up.
+// TestCauses: contexts end before a client with default settings gives up.
 func TestCauses(t *testing.T) {
 	for _, trouble := range []struct {
 		name, want string
@@ -36,7 +36,7 @@ func TestCauses(t *testing.T) {
 			e := engines[0]
 			one := startWith(t, redis.NewClient(&redis.Options{Addr: s.Addr(), ContextTimeoutEnabled: true}), config)
 			one.feed(t, e)
-			s.Do(t, "SAVE") // what a killed server has when it is back
+			s.Do(t, "SAVE") // data of a killed server after its restart
 			trouble.set(t, s)
 			wants := func(err error) error {
 				if err == nil || !strings.Contains(err.Error(), trouble.want) || strings.Count(err.Error(), "redisindex:") > 1 ||

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestDefaults: zeros give what the comments of Config say.
+// TestDefaults: zeros mean the defaults in the comments of Config.
 func TestDefaults(t *testing.T) {
 	var c Config
 	must(t, c.fill())
@@ -15,7 +15,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestShortTTL: a writer renews its keys with each heartbeat, so a TTL lasts for some.
+// TestShortTTL: a writer renews its keys at each heartbeat, so a TTL must last for several.
 func TestShortTTL(t *testing.T) {
 	for _, c := range []struct {
 		lease, ttl time.Duration

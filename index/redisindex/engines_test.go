@@ -26,30 +26,29 @@ const (
 	root      = index.Key(77)
 
 	lease = 300 * time.Millisecond
-	// patience is how long something may take that has to happen. Only a failing test waits
-	// that long.
+	// patience bounds waits for events that must happen. Only a failing test waits that long.
 	patience = 30 * time.Second
 )
 
 var variant = index.Variant{Unit: blockSize}
 
-// block is a block of the prompts: there are as many as the prompts have beginnings.
+// block is a block of the prompts, one for each of their prefixes.
 type block struct {
-	parent int // -1: it is the first one
+	parent int // -1: the first
 	local  index.Local
 	key    index.Key
 }
 
 func (b *block) hash(i int) index.Hash { return index.Hash(i + 1) }
 
-// prompts are prompts with shared beginnings.
+// prompts are prompts with shared prefixes.
 type prompts struct {
 	blocks []block
 	paths  [][]int       // blocks of each prompt
 	keys   [][]index.Key // of each prompt
 }
 
-// newPrompts makes prompts, each a fork of one before, or of none.
+// newPrompts makes prompts, each a fork of an earlier one or of none.
 func newPrompts(rnd *rand.Rand, n, longest int) *prompts {
 	p := &prompts{}
 	for i := range n {
@@ -77,7 +76,7 @@ func newPrompts(rnd *rand.Rand, n, longest int) *prompts {
 	return p
 }
 
-// store returns the change that stores blocks of a path.
+// store stores the blocks of a path.
 func (p *prompts) store(path []int) index.Change {
 	c := index.Change{Op: index.OpStore, Copies: index.CopiesSet, Variant: variant, BlockSize: blockSize, Root: root}
 	if up := p.blocks[path[0]].parent; up >= 0 {
@@ -98,19 +97,19 @@ func (p *prompts) remove(blocks []int) index.Change {
 	return c
 }
 
-// engine is a fake engine: which blocks it holds, and held before. Its version is the number
-// of events that it has sent.
+// engine is a fake engine with its present and former blocks. Its version is the number of events
+// that it has sent.
 type engine struct {
 	*prompts
 	src index.Source
 
 	mu     sync.Mutex
 	held   []bool
-	events [][]index.Change // the one that makes version i is events[i-1]
-	// spans says for each block from which version on it was held, and until which: pairs. The
+	events [][]index.Change // events[i-1] makes version i
+	// spans has for each block the versions in which it was held, as pairs of first and end. The
 	// last pair has no end while the block is held.
 	spans [][]int
-	news  chan struct{} // closed with the next event
+	news  chan struct{} // closed by the next event
 }
 
 func newEngine(p *prompts, pod string) *engine {
@@ -120,7 +119,7 @@ func newEngine(p *prompts, pod string) *engine {
 	}
 }
 
-// set holds a block from the next version on, or not any more; e.mu is held.
+// set sets whether a block is held from the next version on; e.mu is held.
 func (e *engine) set(at int, held bool) {
 	if e.held[at] != held {
 		e.held[at] = held
@@ -128,15 +127,15 @@ func (e *engine) set(at int, held bool) {
 	}
 }
 
-// send adds an event whose changes were made already; e.mu is held.
+// send adds an event whose changes are already made; e.mu is held.
 func (e *engine) send(changes ...index.Change) {
 	e.events = append(e.events, changes)
 	close(e.news)
 	e.news = make(chan struct{})
 }
 
-// storeTo stores what is missing of the first n blocks of a prompt, and reports whether
-// anything was.
+// storeTo stores the missing ones of the first n blocks of a prompt, and reports whether there were
+// any.
 func (e *engine) storeTo(prompt, n int) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -159,7 +158,7 @@ func (e *engine) storeTo(prompt, n int) bool {
 	return changes != nil
 }
 
-// drop removes those of some blocks that are held, and reports whether any was.
+// drop removes the held ones of some blocks, and reports whether there were any.
 func (e *engine) drop(blocks []int) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -217,7 +216,7 @@ func (e *engine) version() int {
 	return len(e.events)
 }
 
-// event waits for the event that makes a version.
+// event waits for the event of a version.
 func (e *engine) event(ctx context.Context, version int) ([]index.Change, error) {
 	for {
 		e.mu.Lock()
@@ -235,8 +234,8 @@ func (e *engine) event(ctx context.Context, version int) ([]index.Change, error)
 	}
 }
 
-// report is what an engine answers that is asked for all it has: a clear, and then what it
-// holds. It removes what follows holes before.
+// report is a full report: a clear, and then all held blocks. Before that it removes the blocks
+// behind holes.
 func (e *engine) report() (version int, changes []index.Change) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -273,7 +272,7 @@ func (e *engine) spansOf(at int) []int {
 	return slices.Clone(e.spans[at])
 }
 
-// heldBetween reports whether a block was held in a version of first to last.
+// heldBetween reports whether a block was held in any version of first to last.
 func (e *engine) heldBetween(at, first, last int) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -290,15 +289,14 @@ func (e *engine) cursor(version int) index.Cursor {
 	return index.Cursor{Stream: "s", Next: uint64(version), Time: float64(version)}
 }
 
-// process is a process of its own, as far as a test can have one: an Index with its own
-// client, whose connections go through a proxy.
+// process stands for a process: an Index with its own client, whose connections go through a proxy.
 type process struct {
-	*redisindex.Opened
-	proxy  *faultproxy.Proxy // nil: there is none
+	*redisindex.RedisIndex
+	proxy  *faultproxy.Proxy // or nil
 	client redis.UniversalClient
 }
 
-// start starts a process. The prefix is that of c.
+// start starts a process with the prefix of c.
 func start(tb testing.TB, s *redistest.Server, c redisindex.Config, login ...string) *process {
 	tb.Helper()
 	proxy, err := faultproxy.Listen(s.Addr())
@@ -307,7 +305,7 @@ func start(tb testing.TB, s *redistest.Server, c redisindex.Config, login ...str
 	return startBehind(tb, proxy, c, login...)
 }
 
-// startBehind starts a process behind a proxy that is there. login is a name and a password.
+// startBehind starts a process behind an existing proxy. login is a name and a password.
 func startBehind(tb testing.TB, proxy *faultproxy.Proxy, c redisindex.Config, login ...string) *process {
 	tb.Helper()
 	options := &redis.Options{
@@ -323,7 +321,7 @@ func startBehind(tb testing.TB, proxy *faultproxy.Proxy, c redisindex.Config, lo
 	return p
 }
 
-// startWith starts a process that has a client.
+// startWith starts a process with a client.
 func startWith(tb testing.TB, client redis.UniversalClient, c redisindex.Config) *process {
 	tb.Helper()
 	tb.Cleanup(func() { client.Close() })
@@ -332,19 +330,19 @@ func startWith(tb testing.TB, client redis.UniversalClient, c redisindex.Config)
 	}
 	p := &process{client: client}
 	eventually(tb, "an index", func() (err error) {
-		p.Opened, err = redisindex.Open(client, c)
+		p.RedisIndex, err = redisindex.Open(client, c)
 		return err
 	})
 	tb.Cleanup(func() { p.Close() })
 	return p
 }
 
-// kill ends a process as kill -9 does: it says nothing to anybody any more.
+// kill ends a process as kill -9 does: it sends nothing more.
 func (p *process) kill() {
 	p.client.Close()
 }
 
-// do applies the event of an engine that makes a version.
+// do applies the event of a version.
 func (p *process) do(tb testing.TB, e *engine, version int) error {
 	tb.Helper()
 	changes, err := e.event(tb.Context(), version)
@@ -356,13 +354,12 @@ func (p *process) do(tb testing.TB, e *engine, version int) error {
 	return err
 }
 
-// must is do without an error.
 func (p *process) must(tb testing.TB, e *engine, version int) {
 	tb.Helper()
 	must(tb, p.do(tb, e, version))
 }
 
-// claim is the row of a pod.
+// claim is the blocks in the row of a pod.
 type claim struct {
 	stale bool
 	held  map[int]bool // blocks of the prompts
@@ -392,7 +389,7 @@ func (p *process) ask(ctx context.Context, ps *prompts, prompt int, m *index.Mat
 	return rows, nil
 }
 
-// equals returns nil if a reader's rows are not stale, and equal the engines.
+// equals returns nil if a reader's rows are not stale and equal the engines' blocks.
 func (p *process) equals(ctx context.Context, ps *prompts, engines ...*engine) error {
 	var m index.Matches
 	for prompt, path := range ps.paths {
@@ -418,7 +415,7 @@ func (p *process) equals(ctx context.Context, ps *prompts, engines ...*engine) e
 	return nil
 }
 
-// overclaims returns an error if a row that is not stale claims what its engine does not hold.
+// overclaims returns an error if a row that is not stale has blocks that its engine does not hold.
 func (p *process) overclaims(ctx context.Context, ps *prompts, engines ...*engine) error {
 	var m index.Matches
 	for prompt, path := range ps.paths {
@@ -445,7 +442,7 @@ func eventually(tb testing.TB, what string, check func() error) {
 
 var promises = flag.Bool("promises", false, "fail if something takes longer than is promised; long form, for a machine that does nothing else")
 
-// within is eventually with a bound that is a promise.
+// within is eventually with a documented bound.
 func within(tb testing.TB, bound time.Duration, what string, check func() error) {
 	tb.Helper()
 	if !*promises {
@@ -466,7 +463,7 @@ func within(tb testing.TB, bound time.Duration, what string, check func() error)
 	}
 }
 
-// pass lets time pass that something has to outlast.
+// pass waits.
 func pass(d time.Duration) { <-time.After(d) }
 
 // wantTTLs checks that every key of an index has a TTL.

@@ -2,11 +2,11 @@ package redisindex
 
 import "time"
 
-// SetTTL sets Config.TTL to less than a Config may have. It is called before anything is written.
+// SetTTL sets a Config.TTL below the permitted minimum. It is called before anything is written.
 func (ix *redisIndex) SetTTL(ttl time.Duration) { ix.c.TTL = ttl }
 
-// Opened is what New returns.
-type Opened = redisIndex
+// RedisIndex is the type that New returns.
+type RedisIndex = redisIndex
 
 // Open is New.
 var Open = newIndex

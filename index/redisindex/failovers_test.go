@@ -30,8 +30,8 @@ func startCluster(tb testing.TB, g *redistest.ClusterServers, c redisindex.Confi
 	return startWith(tb, redis.NewClusterClient(o), c)
 }
 
-// watch has a reader look, until it is ended, for rows that claim what their engines do not
-// hold. The engines are silent meanwhile.
+// watch has a reader look for rows with blocks that their engines do not hold, until it is stopped.
+// The engines send nothing meanwhile.
 func watch(t *testing.T, p *prompts, reader *process, engines []*engine) (end func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -52,7 +52,7 @@ func watch(t *testing.T, p *prompts, reader *process, engines []*engine) (end fu
 	}
 }
 
-// losing are Applies that are acknowledged, and lost.
+// losing makes acknowledged Applies that get lost.
 func losing(t *testing.T, p *prompts, writer *process, engines []*engine) {
 	for i, e := range engines {
 		from := e.version()
@@ -114,7 +114,7 @@ func TestClusterLosesWrites(t *testing.T) {
 	}
 }
 
-// TestShardAway has one of three shards away.
+// TestShardAway stops one of three shards.
 func TestShardAway(t *testing.T) {
 	g := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")
 	for _, how := range []string{"killed", "stopped"} {
@@ -194,7 +194,7 @@ func TestShardAway(t *testing.T) {
 	}
 }
 
-// TestSlotMoves has a slot move to another shard while writers and readers go on.
+// TestSlotMoves moves a slot to another shard while writers and readers continue.
 func TestSlotMoves(t *testing.T) {
 	g := redistest.Cluster(t, 3, 0)
 	p, engines := newEngines(1)
@@ -273,7 +273,7 @@ func TestSlotMoves(t *testing.T) {
 	wantTTLs(t, prefix, g.Servers...)
 }
 
-// TestEviction has keys evicted: figures are too low, and right again later.
+// TestEviction evicts keys: figures are too low, and correct again later.
 func TestEviction(t *testing.T) {
 	for _, policy := range []string{"allkeys-random", "allkeys-lru"} {
 		t.Run(policy, func(t *testing.T) {

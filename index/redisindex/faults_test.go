@@ -24,7 +24,7 @@ import (
 
 const prefix = "f:"
 
-// newEngines returns fake engines that hold something.
+// newEngines returns fake engines with some blocks.
 func newEngines(n int) (*prompts, []*engine) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	p := newPrompts(rnd, 8, 80)
@@ -41,7 +41,7 @@ func newEngines(n int) (*prompts, []*engine) {
 	return p, engines
 }
 
-// feed applies all that some engines have sent.
+// feed applies all events of some engines.
 func (p *process) feed(tb testing.TB, engines ...*engine) {
 	tb.Helper()
 	for _, e := range engines {
@@ -89,7 +89,7 @@ func TestTakeOver(t *testing.T) {
 		return nil
 	})
 	eventually(t, "all are not stale", equal)
-	// Both go on. The first is alone with what it knows.
+	// Both continue; the first one has state that the other lacks.
 	for _, e := range engines {
 		for _, path := range p.paths[:2] {
 			if e.drop(path[3:]) {
@@ -114,7 +114,7 @@ func TestTakeOver(t *testing.T) {
 	wantTTLs(t, prefix, s)
 }
 
-// TestLateBytes has what a writer sent arrive when it has given that up, and written newer.
+// TestLateBytes: a writer's bytes arrive after it gave up on them and wrote newer ones.
 func TestLateBytes(t *testing.T) {
 	s := redistest.Standalone(t)
 	p, engines := newEngines(1)
@@ -156,7 +156,7 @@ func TestLateBytes(t *testing.T) {
 	}
 }
 
-// wantListed checks which pods are listed soon.
+// wantListed waits until exactly these pods are listed.
 func wantListed(tb testing.TB, p *process, want ...string) {
 	tb.Helper()
 	within(tb, time.Second, fmt.Sprintf("a listing of %q", want), func() error {
@@ -191,7 +191,7 @@ func TestPausedWriter(t *testing.T) {
 	<-held.Fired()
 	must(t, second.do(t, e, e.version()))
 	e.drop(p.paths[0][5:])
-	second.must(t, e, e.version()) // returns at once: the second does not know yet
+	second.must(t, e, e.version()) // returns at once, as the second has not read the registry yet
 	equal := func() error { return reader.equals(t.Context(), p, e) }
 	eventually(t, "the second takes over", equal)
 	e.clear()
@@ -254,7 +254,7 @@ func TestEverythingLost(t *testing.T) {
 	}
 }
 
-// TestOpenedAfterAFlush opens an index before its writers have made it anew.
+// TestOpenedAfterAFlush opens an index before its writers have written it again.
 func TestOpenedAfterAFlush(t *testing.T) {
 	s := redistest.Standalone(t)
 	p, engines := newEngines(1)
@@ -280,7 +280,7 @@ func TestOpenedAfterAFlush(t *testing.T) {
 	}
 }
 
-// TestAwayAtFirst has the server away when a writer begins.
+// TestAwayAtFirst starts a writer while the server is away.
 func TestAwayAtFirst(t *testing.T) {
 	s := redistest.Standalone(t)
 	p, engines := newEngines(1)
@@ -328,23 +328,22 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// login is a user of withLogin's servers.
+// login is the name and password on withLogin's servers.
 var login = []string{"app", "secret"}
 
-// withLogin starts a server for processes that log in.
+// withLogin starts a server with a login.
 func withLogin(t *testing.T) *redistest.Server {
 	return redistest.Standalone(t, redistest.UserArgs(login[0], login[1], "", "@all")...)
 }
 
-// setLogin changes the user, and ends its connections: those that are made then are refused
-// while they are set up.
+// setLogin changes the user and closes its connections: new ones are refused during their setup.
 func setLogin(t testing.TB, s *redistest.Server, rules ...any) {
 	s.Do(t, append([]any{"ACL", "SETUSER", login[0]}, rules...)...)
 	s.Do(t, "CLIENT", "KILL", "USER", login[0])
 }
 
-// refuser is a server that answers each command with an error, also those that set up a
-// connection: what a proxy of Redis does whose server is away.
+// refuser is a server that answers each command with an error, during connection setup too, like a
+// proxy whose Redis server is away.
 func refuser(tb testing.TB, answer string) (addr string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(tb, err)
@@ -378,7 +377,7 @@ func refuser(tb testing.TB, answer string) (addr string) {
 	return l.Addr().String()
 }
 
-// refusals are what a refuser answers.
+// refusals are answers of a refuser.
 var refusals = []string{
 	"LOADING Redis is loading the dataset in memory",
 	"NOPERM User app has no permissions to run the 'auth' command",
@@ -386,8 +385,8 @@ var refusals = []string{
 	"CLUSTERDOWN The cluster is down",
 }
 
-// wantTrouble checks what readers and a writer say while the server does not work: Match says so
-// within its context, and Apply within its bound.
+// wantTrouble checks the errors of readers and a writer while the server does not work: Match
+// returns within its context, and Apply within its bound.
 func wantTrouble(t *testing.T, p *prompts, e *engine, writer, strict, lax *process) {
 	t.Helper()
 	const bound = 400 * time.Millisecond
@@ -417,7 +416,7 @@ func wantTrouble(t *testing.T, p *prompts, e *engine, writer, strict, lax *proce
 	wantDelayed(t, p, e, writer)
 }
 
-// wantDelayed checks that an Apply fails within its bound, and was done.
+// wantDelayed checks that an Apply fails within its bound although the change is applied.
 func wantDelayed(t *testing.T, p *prompts, e *engine, writer *process) {
 	t.Helper()
 	for range 2 {
@@ -454,7 +453,7 @@ func TestServerInTrouble(t *testing.T) {
 		name     string
 		set, end func(*testing.T, *redistest.Server)
 		reads    bool   // readers get answers
-		refusal  string // what a proxy answers
+		refusal  string // answer of a proxy
 	}
 	troubles := []trouble{
 		{name: "stopped", set: func(t *testing.T, s *redistest.Server) { s.Stop(t) }, end: func(t *testing.T, s *redistest.Server) { s.Cont(t) }},
@@ -547,18 +546,17 @@ func TestServerInTrouble(t *testing.T) {
 	}
 }
 
-// TestRefusedConnection: what was applied while Redis refused the connections of the writer is
-// written behind that, and not taken for written. The lease is so long that nothing is written
-// anew for another reason.
+// TestRefusedConnection: changes applied while Redis refused the writer's connections are written
+// afterwards. The lease is so long that nothing else causes the write.
 func TestRefusedConnection(t *testing.T) {
 	s := withLogin(t)
 	c := config
 	c.Lease, c.Prefix = 4*time.Second, "refused:"
-	type refused struct {
+	type refusal struct {
 		name     string
 		set, end func(*process)
 	}
-	all := []refused{
+	all := []refusal{
 		{"password changed", func(*process) { setLogin(t, s, "resetpass", ">another") }, func(*process) { setLogin(t, s, "resetpass", ">"+login[1]) }},
 		{"user disabled", func(*process) { setLogin(t, s, "off") }, func(*process) { setLogin(t, s, "on") }},
 	}
@@ -569,7 +567,7 @@ func TestRefusedConnection(t *testing.T) {
 		}
 	}
 	for _, answer := range refusals {
-		all = append(all, refused{"refused: " + answer, to(refuser(t, answer)), to(s.Addr())})
+		all = append(all, refusal{"refused: " + answer, to(refuser(t, answer)), to(s.Addr())})
 	}
 	p, engines := newEngines(1)
 	e := engines[0]
@@ -603,7 +601,7 @@ func TestRefusedConnection(t *testing.T) {
 	}
 }
 
-// TestOpenRefused: why Redis refuses a connection is what New says.
+// TestOpenRefused: New's error has Redis's reason to refuse a connection.
 func TestOpenRefused(t *testing.T) {
 	s := withLogin(t)
 	client := redis.NewClient(&redis.Options{Addr: s.Addr(), Username: login[0], Password: "wrong", ContextTimeoutEnabled: true})
@@ -632,7 +630,7 @@ func TestOneCallsExec(t *testing.T) {
 	}
 }
 
-// TestReadersDoNotWaitForOthers: one that waits long must not hold up another.
+// TestReadersDoNotWaitForOthers: a slow reader does not delay another.
 func TestReadersDoNotWaitForOthers(t *testing.T) {
 	s := redistest.Standalone(t)
 	p, _ := newEngines(1)
@@ -670,7 +668,7 @@ func TestReadersDoNotWaitForOthers(t *testing.T) {
 	<-ended
 }
 
-// TestSmallTroubles has writing and reading go on through what is over at once.
+// TestSmallTroubles: writing and reading continue through short faults.
 func TestSmallTroubles(t *testing.T) {
 	s := redistest.Standalone(t)
 	p, engines := newEngines(1)
@@ -741,13 +739,12 @@ func TestSweep(t *testing.T) {
 	wantTTLs(t, prefix, s)
 }
 
-// onlyOneSection reports whether a bucket has the section of one writer.
+// onlyOneSection reports whether a bucket has the section of a single writer.
 func onlyOneSection(value string) bool {
 	n := int(value[18]) | int(value[19])<<8 | int(value[20])<<16
 	return len(value) == 2+20+n
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

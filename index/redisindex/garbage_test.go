@@ -11,7 +11,7 @@ import (
 	"github.com/kvindex/kvindex/index/redisindex/internal/redistest"
 )
 
-// What others write over the keys of an index makes answers smaller, and is counted.
+// Foreign values in the keys of an index make answers smaller, and are counted.
 func TestGarbageInKeys(t *testing.T) {
 	client := redistest.Standalone(t).Client(t)
 	ctx := t.Context()
@@ -59,7 +59,7 @@ func TestGarbageInKeys(t *testing.T) {
 		}, []int32{200, 200}, true, nil},
 		{"the row of a for c too", func(w *world) error {
 			return client.HSet(ctx, registry(w), "s0 c", client.HGet(ctx, registry(w), "s0 a").Val(), versionField, w.writer.mark+"other").Err()
-		}, []int32{200}, false, nil}, // its numbers mean nobody
+		}, []int32{200}, false, nil}, // its numbers have no holder
 		{"no version", func(w *world) error { return client.HDel(ctx, registry(w), versionField).Err() }, []int32{200, 200}, false, nil},
 		{"another version", func(w *world) error {
 			return client.HSet(ctx, registry(w), versionField, w.writer.mark+"garbage").Err()
@@ -69,7 +69,7 @@ func TestGarbageInKeys(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := &world{T: t}
-			// Nothing is repaired meanwhile: the writer looks around each third of a lease.
+			// Nothing is repaired meanwhile: the writer checks its keys every third of a lease.
 			conf := Config{Prefix: fmt.Sprintf("g%d:", i), Lease: time.Minute}
 			for _, ix := range []**redisIndex{&w.writer, &w.reader} {
 				var err error
@@ -106,7 +106,7 @@ func TestGarbageInKeys(t *testing.T) {
 			if n := w.writer.Stats(); n.Sources != 2 || n.Waiting != 0 || n.Trouble != nil {
 				t.Errorf("stats %+v", n)
 			}
-			// A bucket that is written again is whole.
+			// A bucket is whole after it is written again.
 			if len(c.runs) == 2 && c.runs[0] == 64 {
 				if _, err := w.writer.Apply(ctx, index.Source{Pod: "a", Model: "m"}, index.Cursor{}, []index.Change{p.remove(1, 70, 71)}); err != nil {
 					t.Fatal(err)

@@ -16,8 +16,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestReaderHearsNoEngine has the Indexer of one process score by what that of another one
-// hears over ZeroMQ. The engine says what is true.
+// TestReaderHearsNoEngine: an Indexer scores by the events that another process receives over
+// ZeroMQ. The engine publishes true events.
 func TestReaderHearsNoEngine(t *testing.T) {
 	client := redistest.Standalone(t).Client(t)
 	shared := open(t, client, redisindex.Config{Lease: 500 * time.Millisecond})
@@ -44,7 +44,7 @@ func TestReaderHearsNoEngine(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 9))
 	prompts := make([][]uint32, 40)
 	for i := range prompts {
-		if i > 0 { // begins as another one
+		if i > 0 { // shares a prefix with another
 			of := prompts[r.IntN(i)]
 			prompts[i] = append(prompts[i], of[:r.IntN(len(of))]...)
 		}
@@ -96,7 +96,7 @@ func TestReaderHearsNoEngine(t *testing.T) {
 	})
 }
 
-// stateOf is what an Indexer says of a pod.
+// stateOf returns the state of a pod.
 func stateOf(ix *kvindex.Indexer, pod string) kvindex.State {
 	for _, p := range ix.Pods(nil) {
 		if p.Pod == pod {
@@ -106,14 +106,14 @@ func stateOf(ix *kvindex.Indexer, pod string) kvindex.State {
 	return kvindex.StateUnknown
 }
 
-// TestIndexersInTrouble: with Degrade a score has no error while Redis is stopped, an Apply does
-// not wait for what others have waited for, and a pod that says nothing more is live again, for
-// all processes, as soon as what it said last is written.
+// TestIndexersInTrouble: with Degrade, scores have no error while Redis is stopped, and an Apply
+// does not wait for changes of others. A pod without further events is live again in all processes
+// once its last change is written.
 func TestIndexersInTrouble(t *testing.T) {
 	s := redistest.Standalone(t)
 	c := redisindex.Config{Prefix: "trouble:", Lease: 2 * time.Second, Timeout: time.Second, Degrade: true}
 	indexer := func() *kvindex.Indexer {
-		return indexerOf(t, startWith(t, redis.NewClient(&redis.Options{Addr: s.Addr(), ContextTimeoutEnabled: true}), c).Opened)
+		return indexerOf(t, startWith(t, redis.NewClient(&redis.Options{Addr: s.Addr(), ContextTimeoutEnabled: true}), c).RedisIndex)
 	}
 	writer, reader := indexer(), indexer()
 	p := fakeengine.NewPrompt(1, 16, 4)
@@ -167,7 +167,7 @@ func TestIndexersInTrouble(t *testing.T) {
 	}
 }
 
-// waitFor waits until something is so.
+// waitFor waits until is returns true.
 func waitFor(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)

@@ -11,9 +11,9 @@ import (
 	"github.com/kvindex/kvindex/internal/testdata"
 )
 
-// recorded is a row of a recorded run of vLLM's own cache manager: a batch that it
-// published, or a question that it was asked.
-type recorded struct {
+// recordedRow is a row of a recorded run of vLLM's own cache manager: a published batch, or a query
+// with its result.
+type recordedRow struct {
 	Seq     uint64
 	Payload string
 
@@ -28,7 +28,7 @@ type recorded struct {
 	}
 }
 
-func (r *recorded) request() *kvindex.Request {
+func (r *recordedRow) request() *kvindex.Request {
 	q := &kvindex.Request{Model: "m", Adapter: r.Query.Lora, Salt: r.Query.Salt, Tokens: r.Query.Tokens}
 	for _, m := range r.Query.MM {
 		q.Media = append(q.Media, kvindex.Media{Hash: m.ID, Offset: m.Offset, Length: m.Length})
@@ -36,15 +36,15 @@ func (r *recorded) request() *kvindex.Request {
 	return q
 }
 
-// TestRecordedRuns has the Indexer of a reader, which hears nothing, answer all questions of
-// the recorded runs as the one that heard them: in the middle of a run, and at its end.
+// TestRecordedRuns: a reader's Indexer answers all queries of the recorded runs like the Indexer
+// that received the events, in the middle of a run and at its end.
 func TestRecordedRuns(t *testing.T) {
 	client := redistest.Standalone(t).Client(t)
 	looks, questions, hits, adapters, salts, media := 0, 0, 0, 0, 0, 0
 	for _, path := range testdata.Glob(t, "the recorded runs of vLLM's cache manager", "oracle", "[0-9bc]*.jsonl.gz") {
 		shared := open(t, client, redisindex.Config{})
 		writer := indexerOf(t, shared)
-		var asked []*recorded
+		var asked []*recordedRow
 		look := func() {
 			ix := open(t, client, redisindex.Config{Prefix: shared.Prefix()})
 			reader := indexerOf(t, ix)
@@ -73,8 +73,8 @@ func TestRecordedRuns(t *testing.T) {
 				}
 			}
 		}
-		var rows []*recorded
-		for _, row := range testdata.Rows[recorded](t, path) {
+		var rows []*recordedRow
+		for _, row := range testdata.Rows[recordedRow](t, path) {
 			rows = append(rows, &row)
 		}
 		half := false
@@ -105,7 +105,7 @@ func TestRecordedRuns(t *testing.T) {
 	}
 }
 
-func indexerOf(t *testing.T, ix *redisindex.Opened) *kvindex.Indexer {
+func indexerOf(t *testing.T, ix *redisindex.RedisIndex) *kvindex.Indexer {
 	x, err := kvindex.New(kvindex.WithIndex(ix))
 	must(t, err)
 	t.Cleanup(func() { x.Close() })

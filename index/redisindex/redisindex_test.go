@@ -23,7 +23,7 @@ import (
 var prefixes atomic.Int64
 
 // open returns an empty index.
-func open(tb testing.TB, client redis.UniversalClient, c redisindex.Config) *redisindex.Opened {
+func open(tb testing.TB, client redis.UniversalClient, c redisindex.Config) *redisindex.RedisIndex {
 	tb.Helper()
 	if c.Prefix == "" {
 		c.Prefix = fmt.Sprintf("t%d:", prefixes.Add(1))
@@ -38,13 +38,13 @@ func TestStandalone(t *testing.T) { indextest.Run(t, writersOf(redistest.Standal
 
 func TestCluster(t *testing.T) { indextest.Run(t, writersOf(clusterClient(t))) }
 
-// TestReader has the suite ask an index that nothing is applied to.
+// TestReader runs the suite on an index whose answers another one reads.
 func TestReader(t *testing.T) { indextest.Run(t, readersOf(redistest.Standalone(t).Client(t))) }
 
 func TestReaderOfCluster(t *testing.T) { indextest.Run(t, readersOf(clusterClient(t))) }
 
 func clusterClient(t *testing.T) *redis.ClusterClient {
-	// Nodes that are not heard for a while because the machine is busy are not down.
+	// The timeout is long, so that a busy machine does not make nodes look dead.
 	options := redistest.Cluster(t, 3, 0, "--cluster-node-timeout", "30000").Options()
 	options.ContextTimeoutEnabled = true
 	client := redis.NewClusterClient(options)
@@ -56,28 +56,28 @@ func writersOf(client redis.UniversalClient) func(testing.TB, indextest.Config) 
 	return func(tb testing.TB, c indextest.Config) index.Index { return openBound(tb, client, c) }
 }
 
-func openBound(tb testing.TB, client redis.UniversalClient, c indextest.Config) *redisindex.Opened {
+func openBound(tb testing.TB, client redis.UniversalClient, c indextest.Config) *redisindex.RedisIndex {
 	return open(tb, client, redisindex.Config{
 		Memory:  index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames, Bytes: c.Bytes},
 		Timeout: time.Minute, // the machine may be busy
 	})
 }
 
-// asked is an index that is asked by another one.
-type asked struct {
-	*redisindex.Opened
-	reader *redisindex.Opened
+// writerAndReader is an index whose answers come from another one.
+type writerAndReader struct {
+	*redisindex.RedisIndex
+	reader *redisindex.RedisIndex
 }
 
 func readersOf(client redis.UniversalClient) func(testing.TB, indextest.Config) index.Index {
 	return func(tb testing.TB, c indextest.Config) index.Index {
 		ix := openBound(tb, client, c)
-		return asked{ix, open(tb, client, redisindex.Config{Prefix: ix.Prefix()})}
+		return writerAndReader{ix, open(tb, client, redisindex.Config{Prefix: ix.Prefix()})}
 	}
 }
 
-// Match asks the writer, too, which at its bound keeps what it is asked about itself.
-func (a asked) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
+// Match also calls the writer's, which marks the blocks as used for evictions.
+func (a writerAndReader) Match(ctx context.Context, q *index.Query, m *index.Matches) error {
 	keys := make(map[index.Variant][]index.Key)
 	once := *q
 	once.Keys = func(v index.Variant) (_ []index.Key, err error) {
@@ -89,10 +89,10 @@ func (a asked) Match(ctx context.Context, q *index.Query, m *index.Matches) erro
 	}
 	once.Keys = func(v index.Variant) ([]index.Key, error) { return keys[v], nil }
 	var of index.Matches
-	return a.Opened.Match(ctx, &once, &of)
+	return a.RedisIndex.Match(ctx, &once, &of)
 }
 
-func (a asked) Close() error { return errors.Join(a.Opened.Close(), a.reader.Close()) }
+func (a writerAndReader) Close() error { return errors.Join(a.RedisIndex.Close(), a.reader.Close()) }
 
 func TestNoClient(t *testing.T) {
 	for _, client := range []redis.UniversalClient{nil, (*redis.Client)(nil), (*redis.ClusterClient)(nil)} {
@@ -107,7 +107,7 @@ func TestNoClient(t *testing.T) {
 	}
 }
 
-// TestNoAnswer is about a Redis that does not answer in time: the error says where it was asked.
+// TestNoAnswer: if Redis does not answer in time, the error has its address.
 func TestNoAnswer(t *testing.T) {
 	late := func(context.Context, string, string) (net.Conn, error) { return nil, context.DeadlineExceeded }
 	for at, client := range map[string]redis.UniversalClient{
@@ -122,7 +122,7 @@ func TestNoAnswer(t *testing.T) {
 	}
 }
 
-// TestReplicas refuses clients that may be answered what is not true any more.
+// TestReplicas: clients that may read outdated values are refused.
 func TestReplicas(t *testing.T) {
 	for _, o := range []redis.ClusterOptions{{ReadOnly: true}, {RouteByLatency: true}, {RouteRandomly: true}} {
 		o.ContextTimeoutEnabled = true
@@ -141,7 +141,7 @@ func TestReplicas(t *testing.T) {
 	}
 }
 
-// TestGoroutines: a closed index has none, also if it was closed while a server was away.
+// TestGoroutines: a closed index has none, even if it was closed while a server was away.
 func TestGoroutines(t *testing.T) {
 	s := redistest.Standalone(t)
 	before := runtime.NumGoroutine()
@@ -160,21 +160,21 @@ func TestGoroutines(t *testing.T) {
 	}
 }
 
-// The commands of docs/redis.md.
+// These are the commands of docs/redis.md.
 const (
 	readCommands    = "get mget hget hgetall smembers exists pttl"
 	writeCommands   = "set setnx hmget hset hdel sadd pexpire unlink scan time eval evalsha"
 	clusterCommands = " cluster|slots"
 )
 
-// usersOf returns what a server has to be told so that it has a reader and a writer.
+// usersOf returns the commands that give a server a reader and a writer.
 func usersOf(more string) []string {
 	return append(
 		redistest.UserArgs("writer", "secret", "t", strings.Fields(readCommands+" "+writeCommands+more)...),
 		redistest.UserArgs("reader", "secret", "t", strings.Fields(readCommands+more)...)...)
 }
 
-// TestCommands has users who may do what the documentation asks for, and nothing else.
+// TestCommands: users with exactly the documented permissions can do everything.
 func TestCommands(t *testing.T) {
 	t.Run("standalone", func(t *testing.T) {
 		s := redistest.Standalone(t, usersOf("")...)
@@ -207,7 +207,7 @@ func wantCommands(t *testing.T, servers []*redistest.Server, clientOf func(user 
 	reader := open(t, as("reader"), redisindex.Config{Prefix: prefix})
 	p := newPrompt(rand.New(rand.NewPCG(1, 1)), 100)
 	storeAll(t, ix, podNamed(1), p)
-	for _, of := range []*redisindex.Opened{ix, reader} {
+	for _, of := range []*redisindex.RedisIndex{ix, reader} {
 		waitFor(t, "all beats do without more", func() bool {
 			listing, err := of.Listing(t.Context())
 			must(t, err)
@@ -228,7 +228,7 @@ func wantCommands(t *testing.T, servers []*redistest.Server, clientOf func(user 
 	}
 	for _, s := range servers { // see Index.client
 		if stats := fmt.Sprint(s.Do(t, "INFO", "commandstats")); strings.Contains(stats, "cmdstat_command:") {
-			t.Error("a server was asked which commands there are")
+			t.Error("the client sent COMMAND")
 		}
 	}
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// newReader returns an Index that can read registries, and nothing else.
+// newReader returns an Index that can only read registries.
 func newReader() *redisIndex {
 	ix := &redisIndex{seed: [16]byte{1}}
 	ix.mark = bytesOf(fingerprint(ix.seed))
 	return ix
 }
 
-// rowOf returns the row of a source with a full group and lanes of those numbers.
+// rowOf returns the row of a source with a full group and lanes of these numbers.
 func rowOf(writer uint64, numbers ...uint32) string {
 	of := &row{layout: &index.Layout{FullGroups: 1, Groups: []index.GroupLayout{{BlockSize: 16, Grain: 16}}}}
 	for i, n := range numbers {
@@ -26,7 +26,7 @@ func rowOf(writer uint64, numbers ...uint32) string {
 	return string(appendRow(nil, writer, sourceOfRow(of)))
 }
 
-// meaning returns what a number of a writer means.
+// meaning returns the holder of a writer's number.
 func (r *registry) meaning(writer uint64, number uint32) string {
 	of := r.numbers[writer]
 	if of == nil {
@@ -40,7 +40,7 @@ func (r *registry) meaning(writer uint64, number uint32) string {
 	return fmt.Sprintf("%s in %v", r.views[l.place].Source.Pod, l.tier)
 }
 
-// Rows that make no sense are left out, and counted.
+// Invalid rows are left out and counted.
 func TestRegistryGarbage(t *testing.T) {
 	ix := newReader()
 	r, err := ix.read("m", map[string]string{
@@ -80,7 +80,7 @@ func TestRegistryGarbage(t *testing.T) {
 	}
 }
 
-// A number that comes twice may mean either holder, so it means nobody.
+// A number with two holders is ambiguous, so it has none.
 func TestNumbersTwice(t *testing.T) {
 	ix := newReader()
 	r, err := ix.read("m", map[string]string{
@@ -100,7 +100,7 @@ func TestNumbersTwice(t *testing.T) {
 	}
 }
 
-// Numbers are found whether they are close together or far apart, and no others are.
+// Numbers are found whether they are dense or sparse, and no others are.
 func TestNumbersRandom(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 3))
 	var dense, sparse, found, nobody int
@@ -138,7 +138,7 @@ func TestNumbersRandom(t *testing.T) {
 	}
 }
 
-// What was read before of a row that has not changed stays, and of one that has changed goes.
+// The decoded form of an unchanged row stays, and that of a changed one is replaced.
 func TestRegistryKeeps(t *testing.T) {
 	ix := newReader()
 	rows := map[string]string{versionField: ix.mark + "1", "s0 a": rowOf(1, 5), "s0 b": rowOf(1, 6), "s0 c": rowOf(1, 7)}
@@ -161,7 +161,7 @@ func TestRegistryKeeps(t *testing.T) {
 	}
 }
 
-// A registry of another seed is an error, and none that is not there.
+// A registry of another seed is an error; a missing one is not.
 func TestRegistrySeed(t *testing.T) {
 	ix := newReader()
 	for version, want := range map[string]error{"": nil, ix.mark: nil, ix.mark + "more": nil, ix.mark[:7]: ErrSeed, "x": ErrSeed, "another seed's version": ErrSeed} {
@@ -171,7 +171,7 @@ func TestRegistrySeed(t *testing.T) {
 	}
 }
 
-// TestUnknownModels: nothing is kept of models that nobody has told of.
+// TestUnknownModels: nothing is kept of models without rows.
 func TestUnknownModels(t *testing.T) {
 	h := newHands(t, 2)
 	p := newPrompt(1, 40)

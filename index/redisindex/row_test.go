@@ -10,7 +10,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// sourceOfRow returns a source that is told as a row.
+// sourceOfRow returns a source with the contents of a row.
 func sourceOfRow(of *row) *source {
 	src := &source{behind: of.behind, layout: of.layout, note: of.note}
 	for i, l := range of.lanes {
@@ -40,7 +40,7 @@ func TestRowLayout(t *testing.T) {
 	text := appendRow(nil, 0x0102030405060708, sourceOfRow(fullRow()))
 	want := "0807060504030201" + "01" + // writer, behind
 		"02" + "00" + "00" + "00" + "00" + "10" + "10" + // two groups, the full one
-		"03" + "01" + "ac02" + "01" + "8004" + "20" + // that with the window
+		"03" + "01" + "ac02" + "01" + "8004" + "20" + // the window group
 		"02" + "07" + "00" + "00" + "10" + "00" + "00" + "00" + "10" + "00" + // two lanes
 		"ac02" + "01" + "02" + "10" + "01" + "8004" + "01" + "8004" + "01" +
 		hex.EncodeToString([]byte("note"))
@@ -52,7 +52,7 @@ func TestRowLayout(t *testing.T) {
 	}
 }
 
-// The row of a source is read as it was written.
+// A row is decoded as it was encoded.
 func TestRows(t *testing.T) {
 	empty := &row{writer: 1, layout: new(index.Layout), note: []byte{}}
 	unknown := sourceOfRow(fullRow())
@@ -79,7 +79,7 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// A row of nonsense is none.
+// Invalid rows are rejected.
 func TestRowGarbage(t *testing.T) {
 	head := strings.Repeat("w", 8) + "\x00"
 	group, full := "\x01\x00\x00\x00\x00\x10\x10", "\x01\x00\x00\x00\x10\x00\x00\x00\x10\x00"
@@ -126,7 +126,7 @@ func TestReadCursor(t *testing.T) {
 	}
 }
 
-// A source has one field, and a field one source.
+// Sources and fields correspond one to one.
 func TestFields(t *testing.T) {
 	for _, src := range []index.Source{{Pod: "p", Model: "m"}, {Pod: "", Model: "m", Rank: 7}, {Pod: "a b s1 \x00", Model: "m", Rank: -3}} {
 		if got, ok := sourceOf("m", fieldOf(src)); !ok || got != src {

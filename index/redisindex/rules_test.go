@@ -19,8 +19,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// hand is a process whose writing goroutine is the test: it commits and beats when it is told
-// to. Its leases do not end by themselves.
+// hand is a process whose writing goroutine is the test, which makes it commit and beat. Its leases
+// last.
 type hand struct {
 	testing.TB
 	*redisIndex
@@ -41,7 +41,7 @@ func newHands(tb testing.TB, n int) (all []*hand) {
 	return all
 }
 
-// apply applies changes at a time of the engine. Nothing is written yet.
+// apply applies changes with an engine time, without writing them.
 func (h *hand) apply(pod string, at float64, changes ...index.Change) {
 	h.Helper()
 	h.events++
@@ -52,7 +52,7 @@ func (h *hand) apply(pod string, at float64, changes ...index.Change) {
 	h.applied(src, cur)
 }
 
-// flush commits until all is written.
+// flush commits until everything is written.
 func (h *hand) flush() {
 	h.Helper()
 	for range 20 {
@@ -66,7 +66,7 @@ func (h *hand) flush() {
 	h.Fatal("there is always more to write")
 }
 
-// fail has a commit fail. Nothing of it is carried out.
+// fail makes a commit of which nothing is carried out.
 func (h *hand) fail() {
 	h.Helper()
 	ctx, cancel := context.WithCancel(h.Context())
@@ -76,7 +76,7 @@ func (h *hand) fail() {
 	}
 }
 
-// rows asks who holds a prompt. Leases are asked for anew.
+// rows matches a prompt after reading the leases again.
 func (h *hand) rows(p *prompt) map[string]index.Row {
 	h.Helper()
 	h.leases.of = nil
@@ -92,7 +92,7 @@ func (h *hand) rows(p *prompt) map[string]index.Row {
 	return rows
 }
 
-// owner returns the writer of a pod; 0: there is none.
+// owner returns the writer of a pod, or 0.
 func (h *hand) owner(pod string) uint64 {
 	row := h.server.HGet(h.Context(), h.names.registry("m"), "s0 "+pod).Val()
 	if len(row) < rowHead {
@@ -101,12 +101,12 @@ func (h *hand) owner(pod string) uint64 {
 	return u64(row)
 }
 
-// keysLike returns the keys that begin like that behind the prefix and the part.
+// keysLike returns the keys with a prefix of their own after Config.Prefix and the part.
 func (h *hand) keysLike(begin string) []string {
 	return h.server.Keys(h.Context(), h.names.prefix+"{*}"+begin+"*").Val()
 }
 
-// endsLeases takes the leases of a writer away.
+// endsLeases deletes the leases of a writer.
 func (h *hand) endsLeases(parts ...part) {
 	for _, of := range parts {
 		if n := h.server.Del(h.Context(), h.names.lease(of, h.id)).Val(); n != 1 {
@@ -115,7 +115,7 @@ func (h *hand) endsLeases(parts ...part) {
 	}
 }
 
-// writersOf returns who has something to say in a bucket.
+// writersOf returns the writers of a bucket's sections.
 func (h *hand) writersOf(k index.Key) (all []uint64) {
 	sections(h.server.Get(h.Context(), h.names.bucket(0, k)).Val(), func(writer, _ uint64, body string) bool {
 		if body != "" {
@@ -131,7 +131,7 @@ func newPrompt(seed uint64, units int) *prompt {
 	return (&prompt{Variant: index.Variant{Unit: 16}, root: 7}).fork(rand.New(rand.NewPCG(seed, 1)), 0, units)
 }
 
-// Reports of a life of a source that has ended do not count for its next one.
+// Reports of an ended life of a source do not count for its next one.
 func TestEndedLife(t *testing.T) {
 	s := newMapServer(t, index.MemoryConfig{})
 	m, src := (*mirror)(s.redisIndex), index.Source{Pod: "a", Model: "m"}
@@ -143,7 +143,7 @@ func TestEndedLife(t *testing.T) {
 	}
 }
 
-// A bucket that is split says so when its parts are written: what it had is seen all the time.
+// A split bucket is marked after its parts are written, so that its lines are visible all the time.
 func TestSplitSaysSoLast(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	s := newMapServer(t, index.MemoryConfig{})
@@ -166,7 +166,8 @@ func TestSplitSaysSoLast(t *testing.T) {
 	}
 }
 
-// A row names a writer when all buckets are written, if there was another one, or another name.
+// After a change of the writer or of its name a row names the writer only once all buckets are
+// written.
 func TestRowComesLast(t *testing.T) {
 	const units = 32 * (2*maxCommit + 100)
 	p := newPrompt(1, units)
@@ -204,8 +205,8 @@ func TestRowComesLast(t *testing.T) {
 	})
 }
 
-// A writer that stands by says nothing until the lease of the other has ended. What it has not
-// seen makes the rows stale until it has.
+// A standby writes nothing until the other's lease has ended. History that it lacks keeps the rows
+// stale until then.
 func TestStandby(t *testing.T) {
 	h := newHands(t, 3)
 	first, second, reader := h[0], h[1], h[2]
@@ -243,7 +244,7 @@ func TestStandby(t *testing.T) {
 	}
 }
 
-// A removal is about the writers that are dead when it comes, also if they were behind.
+// A removal covers writers that are dead when it comes, even if they were behind.
 func TestRemoveLeft(t *testing.T) {
 	h := newHands(t, 3)
 	p := newPrompt(1, 40)
@@ -270,7 +271,7 @@ func TestRemoveLeft(t *testing.T) {
 	}
 }
 
-// Who is alone again takes a source whose row was taken away.
+// A writer without others takes back a source whose row was deleted.
 func TestRowTakenAway(t *testing.T) {
 	h := newHands(t, 3)
 	p, q := newPrompt(1, 40), newPrompt(2, 40)
@@ -282,7 +283,7 @@ func TestRowTakenAway(t *testing.T) {
 	}
 	h[0].server.HDel(t.Context(), h[0].names.registry("m"), "s0 a", versionField)
 	for _, c := range []struct {
-		since time.Duration // the row is not there
+		since time.Duration // since the row was deleted
 		takes bool
 	}{{0, false}, {h[1].c.Lease - time.Second, false}, {h[1].c.Lease, true}} {
 		if since := &h[1].sources[index.Source{Pod: "a", Model: "m"}].rowless; !since.IsZero() {
@@ -299,11 +300,11 @@ func TestRowTakenAway(t *testing.T) {
 	}
 }
 
-// Rows that could not be told, or taken away, are the next time.
+// Rows that failed to be written or deleted are repeated.
 func TestFailedRowsAreRepeated(t *testing.T) {
 	h := newHands(t, 1)[0]
 	h.apply("b", 1)
-	h.flush() // the part has a token
+	h.flush() // gives the part a token
 	h.apply("a", 1, newPrompt(1, 40).store(1, 0, 40))
 	h.fail()
 	if h.flush(); h.owner("a") != h.id {
@@ -321,8 +322,8 @@ func TestFailedRowsAreRepeated(t *testing.T) {
 	}
 }
 
-// A part without its token has lost what was written there: all is written anew, under another
-// name, and the word of the old one does not count any more.
+// A part without its token has lost its keys: everything is written again under another name, and
+// sections of the old one no longer count.
 func TestTokenLost(t *testing.T) {
 	h := newHands(t, 2)
 	w, reader := h[0], h[1]
@@ -335,7 +336,7 @@ func TestTokenLost(t *testing.T) {
 		t.Fatalf("a commit where the token is lost: %v", err)
 	}
 	was := w.id
-	w.began = time.Now().Add(-time.Hour) // not twice in a lease
+	w.began = time.Now().Add(-time.Hour) // a lease before
 	if more, err := w.commit(t.Context()); !more || err != nil || w.id == was {
 		t.Fatalf("more: %v, %v, another name: %v", more, err, w.id != was)
 	}
@@ -353,7 +354,7 @@ func TestTokenLost(t *testing.T) {
 	}
 }
 
-// hook calls what a pipeline has before it is sent.
+// hook runs before each pipeline.
 type hook func(context.Context, []redis.Cmder)
 
 func (hook) DialHook(next redis.DialHook) redis.DialHook          { return next }
@@ -365,7 +366,7 @@ func (f hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 	}
 }
 
-// Nothing is written in a part before the writer's token is there: it would be swept.
+// A part is written after its writer's token, as a sweep deletes keys without one.
 func TestTokenComesFirst(t *testing.T) {
 	server := redistest.Standalone(t)
 	client, asks := server.Client(t), server.Client(t)
@@ -375,7 +376,7 @@ func TestTokenComesFirst(t *testing.T) {
 	defer ix.Close()
 	w := &hand{TB: t, redisIndex: ix, server: asks}
 	written := 0
-	client.AddHook(hook(func(ctx context.Context, all []redis.Cmder) { // the parts have tokens from a pipeline before
+	client.AddHook(hook(func(ctx context.Context, all []redis.Cmder) { // in a pipeline before
 		for _, cmd := range all {
 			if s := fmt.Sprint(cmd.Args()[1]); s != putSections.sha && s != putSections.text && s != tellRows.sha && s != tellRows.text {
 				continue
@@ -392,7 +393,7 @@ func TestTokenComesFirst(t *testing.T) {
 	}
 }
 
-// A writer whose changes cannot be written for longer than a lease does not renew it.
+// A writer that fails to write its changes for longer than a lease does not renew the lease.
 func TestLateLease(t *testing.T) {
 	w := newHands(t, 1)[0]
 	w.apply("a", 1, newPrompt(1, 40).store(1, 0, 40))
@@ -413,7 +414,7 @@ func TestLateLease(t *testing.T) {
 	}
 }
 
-// Rows are stale without a lease where something of them was taken from.
+// Rows without a lease are stale if some of their source was taken over.
 func TestStale(t *testing.T) {
 	h := newHands(t, 2)
 	w, reader := h[0], h[1]
@@ -432,7 +433,7 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// Rows of a writer of whom a reader has never heard are not stale.
+// Rows of a new writer are not stale.
 func TestNewWriter(t *testing.T) {
 	h := newHands(t, 3)
 	p := newPrompt(1, 40)
@@ -451,7 +452,7 @@ func TestNewWriter(t *testing.T) {
 	}
 }
 
-// A lease is believed no longer than it lasts, and not for long without asking.
+// A lease is trusted only while it lasts, and only for a short time without a read.
 func TestLeases(t *testing.T) {
 	var l leases
 	k := leaseKey{1, "0"}
@@ -467,7 +468,7 @@ func TestLeases(t *testing.T) {
 		{time.Second, time.Second, false, false},
 		{leaseAge / 2, leaseAge/2 - 1, true, true},
 		{leaseAge / 2, leaseAge / 2, false, false},
-		{-2, 0, false, true}, // there is none
+		{-2, 0, false, true}, // it does not exist
 		{-2, leaseAge, false, true},
 	} {
 		l.note(k, asked, c.lasts)
@@ -478,22 +479,21 @@ func TestLeases(t *testing.T) {
 	w := &walker{ix: new(redisIndex), r: &registry{writers: []uint64{1}}, said: []leaseKey{k}, began: asked}
 	w.ix.leases.note(k, asked.Add(-time.Minute), time.Second)
 	if w.checkLeases() {
-		t.Error("a lease that has ended is not asked for again")
+		t.Error("a lease that has ended is not read again")
 	}
 	w.ix.leases.note(k, time.Now(), time.Minute)
 	if !w.checkLeases() {
-		t.Error("a lease that was asked for is asked for again")
+		t.Error("a lease that was read is read again")
 	}
 	if _, known := l.holds(k, asked, asked.Add(1)); known {
 		t.Error("that there is no lease is known from before")
 	}
 	if _, known := l.holds(leaseKey{2, "0"}, asked, time.Time{}); known {
-		t.Error("a lease that was not asked for is known")
+		t.Error("a lease that was never read is known")
 	}
 }
 
-// A lease that ends while the rows are made, before this reader has asked for it again, makes
-// none stale.
+// A lease that ends while the rows are made makes none stale, if this reader has not read it again.
 func TestLeaseEndsMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &view{View: index.View{BlockSize: 16}, variant: index.Variant{Unit: 16}, units: 1}
@@ -512,7 +512,7 @@ func TestLeaseEndsMeanwhile(t *testing.T) {
 		if !w.checkLeases() {
 			t.Fatal("the lease is not known")
 		}
-		time.Sleep(time.Second) // of a clock that waits for nothing
+		time.Sleep(time.Second) // the clock runs without a wait
 		var m index.Matches
 		if w.answer(&m); len(m.Rows) != 1 || m.Rows[0].Stale || m.Rows[0].Run != 1 {
 			t.Errorf("rows %+v", m.Rows)
@@ -523,9 +523,9 @@ func TestLeaseEndsMeanwhile(t *testing.T) {
 	})
 }
 
-// Buckets of which something is asked are fetched, whatever is before it in them.
-// TestSplitAgain: parts that were asked for before or with their bucket are asked for again if
-// it was split by others, or anew, since it was seen last.
+// A bucket with requested keys is fetched whatever precedes them in it. TestSplitAgain: parts
+// requested before a bucket or with it are requested again if the bucket was split since it was
+// last seen, by others or again.
 func TestSplitAgain(t *testing.T) {
 	const writer = 7
 	w := &walker{
@@ -535,8 +535,8 @@ func TestSplitAgain(t *testing.T) {
 	w.paths = []path{{keys: newPrompt(1, 60).keys}}
 	p := &w.paths[0]
 	for i, step := range []struct {
-		seq                uint64 // of the section that says that the bucket is split; 0: none does
-		asked, askedBehind int    // buckets with it, and behind it
+		seq                uint64 // of the section with the split mark; 0: none
+		asked, askedBehind int    // keys requested together with it, and after it
 	}{{1, 1, 4}, {1, 5, 0}, {2, 5, 4}, {2, 5, 0}, {0, 5, 0}, {0, 1, 0}, {2, 1, 4}} {
 		w.asked, p.pending = w.asked[:0], p.pending[:0]
 		w.ask(0, ref{0, 0})
@@ -546,9 +546,9 @@ func TestSplitAgain(t *testing.T) {
 			b.value = valueHead + bytesOf(writer) + bytesOf(step.seq) + "\x01\x00\x00\x00" + string(rune(bodySplit))
 		}
 		w.look(b)
-		w.look(b) // as with a newer registry
+		w.look(b) // like a newer registry
 		if asked != step.asked || len(p.pending) != step.askedBehind {
-			t.Errorf("step %d: %d asked, and behind it %d; want %d and %d", i, asked, len(p.pending), step.asked, step.askedBehind)
+			t.Errorf("step %d: %d keys with it, and after it %d; want %d and %d", i, asked, len(p.pending), step.asked, step.askedBehind)
 		}
 	}
 }
@@ -576,7 +576,7 @@ func TestBehind(t *testing.T) {
 	}
 }
 
-// TestRunOf has runs counted one by one, beside.
+// TestRunOf compares with runs counted one by one.
 func TestRunOf(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 20_000 {
@@ -607,18 +607,18 @@ func TestRunOf(t *testing.T) {
 	}
 }
 
-// TestLargeBlocks: a block may end behind the buckets that the first trip asks for.
+// TestLargeBlocks: a block may end after the buckets of the first trip.
 func TestLargeBlocks(t *testing.T) {
 	s := newMapServer(t, index.MemoryConfig{})
 	p := newPrompt(1, 2048)
-	s.apply(p.store(1024, 0, 2)) // a block is longer than what the first trip asks for
+	s.apply(p.store(1024, 0, 2)) // a block is longer than the first trip
 	s.commit(false, func() {})
 	if s.same(p, false) != 1 {
 		t.Error("there is no row")
 	}
 }
 
-// Of a source that is asked for its bits all is fetched, also behind what it does not hold.
+// With bits all of a source is fetched, also behind its holes.
 func TestBitsBehindAHole(t *testing.T) {
 	s := newMapServer(t, index.MemoryConfig{})
 	p := newPrompt(1, 1200)
@@ -632,7 +632,7 @@ func TestBitsBehindAHole(t *testing.T) {
 	}
 }
 
-// That blocks of a holder were given up is told, also if that fails at first.
+// An eviction is reported to readers, even if the first write fails.
 func TestEvictedIsTold(t *testing.T) {
 	h := newHands(t, 2)
 	p := newPrompt(1, 40)
@@ -649,7 +649,7 @@ func TestEvictedIsTold(t *testing.T) {
 	}
 }
 
-// Close gives the leases back.
+// Close deletes the leases.
 func TestCloseEndsLeases(t *testing.T) {
 	h := newHands(t, 1)[0]
 	ix, err := newIndex(h.server, h.c)
@@ -667,7 +667,7 @@ func TestCloseEndsLeases(t *testing.T) {
 	}
 }
 
-// An Index that degrades says all the same that its caller has given up.
+// An Index with Degrade still reports a cancelled context.
 func TestDegradeCanceled(t *testing.T) {
 	h := newHands(t, 1)[0]
 	p := newPrompt(1, 40)
@@ -689,12 +689,12 @@ func TestDegradeCanceled(t *testing.T) {
 	}
 }
 
-// after does something behind each pipeline.
-type after func()
+// afterPipeline runs after each pipeline.
+type afterPipeline func()
 
-func (after) DialHook(next redis.DialHook) redis.DialHook          { return next }
-func (after) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-func (f after) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (afterPipeline) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (afterPipeline) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (f afterPipeline) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, all []redis.Cmder) error {
 		err := next(ctx, all)
 		f()
@@ -702,15 +702,15 @@ func (f after) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// TestNoRowsBesideAnError has the context of a writer's Match end behind its last answer.
+// TestNoRowsBesideAnError: the context of a writer's Match ends after its last reply.
 func TestNoRowsBesideAnError(t *testing.T) {
 	h := newHands(t, 1)[0]
 	p := newPrompt(1, 40)
 	h.apply("a", 1, p.store(1, 0, 40))
 	h.flush()
-	h.rows(p) // it has the registry
+	h.rows(p) // reads the registry
 	ctx, cancel := context.WithCancel(t.Context())
-	h.server.AddHook(after(cancel))
+	h.server.AddHook(afterPipeline(cancel))
 	var m index.Matches
 	err := h.Match(ctx, &index.Query{Candidates: index.NewCandidates("m", nil), Keys: func(index.Variant) ([]index.Key, error) { return p.keys, nil }}, &m)
 	if !errors.Is(err, context.Canceled) || len(m.Rows) > 0 {
@@ -718,7 +718,7 @@ func TestNoRowsBesideAnError(t *testing.T) {
 	}
 }
 
-// An Apply ends when all is written, and not before.
+// An Apply returns once everything is written.
 func TestApplyWaits(t *testing.T) {
 	h := newHands(t, 1)[0]
 	ctx, cancel := context.WithCancel(t.Context())
@@ -741,8 +741,7 @@ func TestApplyWaits(t *testing.T) {
 	}
 }
 
-// All that is held is renewed twice in a TTL, however slow the sweep is to be. What is not held
-// any more is taken away.
+// Held keys are renewed twice in a TTL, however slow the sweep should be. Other keys are deleted.
 func TestSweepOwn(t *testing.T) {
 	s := newMapServer(t, index.MemoryConfig{})
 	s.c.Sweep, s.c.TTL = 1, time.Minute
@@ -758,7 +757,7 @@ func TestSweepOwn(t *testing.T) {
 	if sweep(); len(s.dirty) > 0 {
 		t.Fatalf("%d buckets are renewed at once", len(s.dirty))
 	}
-	for _, off := range []int64{-31, 3600} { // the clock may go back
+	for _, off := range []int64{-31, 3600} { // clocks may go back
 		for _, b := range s.all {
 			b.written += off
 		}
@@ -777,7 +776,7 @@ func TestSweepOwn(t *testing.T) {
 	s.commit(false, func() {})
 	s.apply(index.Change{Op: index.OpClear})
 	s.commit(false, func() {})
-	for range 2 { // the order changes as buckets go
+	for range 2 { // the order changes when buckets are removed
 		sweep()
 		s.commit(false, func() {})
 	}
@@ -786,7 +785,7 @@ func TestSweepOwn(t *testing.T) {
 	}
 }
 
-// Redis keeps nothing for ever.
+// Each key has a TTL.
 func TestTTLs(t *testing.T) {
 	w := newHands(t, 1)[0]
 	w.apply("a", 1, newPrompt(1, 40).store(1, 0, 40))
@@ -803,12 +802,12 @@ func TestTTLs(t *testing.T) {
 			t.Errorf("the %s of an idle engine end", of)
 		}
 	}
-	if len(keys) != 10 { // root, models; a registry and its cursors; two buckets; two tokens and leases
+	if len(keys) != 10 { // root and models; a registry and its cursors; two buckets; two tokens and leases
 		t.Errorf("%d keys: %q", len(keys), keys)
 	}
 }
 
-// TestManySources has two writers tell of more sources at once than a call of a script takes.
+// TestManySources: two writers write rows of more sources than fit in a script call.
 func TestManySources(t *testing.T) {
 	h := newHands(t, 2)
 	src := func(i int) index.Source { return index.Source{Pod: fmt.Sprintf("pod-%04d", i), Model: "m"} }
@@ -832,7 +831,7 @@ func TestManySources(t *testing.T) {
 			of = h[0]
 		}
 		if e.Source != src(i) || h[e.Note[0]] != of || of.owner(e.Source.Pod) != of.id {
-			t.Fatalf("%v is of %x, and says %d", e.Source, of.owner(e.Source.Pod), e.Note)
+			t.Fatalf("%v is of %x, with note %d", e.Source, of.owner(e.Source.Pod), e.Note)
 		}
 		if is := h[1].sources[src(i)].ownership; is == owned == first(i) {
 			t.Errorf("the second writer stands as %d to source %d", is, i)
@@ -840,8 +839,8 @@ func TestManySources(t *testing.T) {
 	}
 }
 
-// TestPartsOfOthers splits a bucket into parts of which some have only what another process
-// writes. These are not waited for.
+// TestPartsOfOthers splits a bucket into parts some of which only have lines of another process.
+// The split does not wait for these.
 func TestPartsOfOthers(t *testing.T) {
 	s := newMapServer(t, index.MemoryConfig{})
 	r := rand.New(rand.NewPCG(1, 1))
@@ -876,7 +875,7 @@ func TestPartsOfOthers(t *testing.T) {
 	}
 }
 
-// TestFailuresDoNotPileUp has a bucket change while commits fail: it waits once.
+// TestFailuresDoNotPileUp: a bucket that changes while commits fail is queued once.
 func TestFailuresDoNotPileUp(t *testing.T) {
 	s := newMapServer(t, index.MemoryConfig{})
 	p := newPrompt(1, 32)
@@ -885,7 +884,7 @@ func TestFailuresDoNotPileUp(t *testing.T) {
 		b := s.take()
 		s.apply(p.store(1, n+1, n+2))
 		puts := len(b.puts)
-		s.deliver(b, func() error { // rows are written
+		s.deliver(b, func() error { // rows succeed
 			if puts--; puts < 0 {
 				return nil
 			}
@@ -901,8 +900,8 @@ func TestFailuresDoNotPileUp(t *testing.T) {
 	}
 }
 
-// TestAwaitsTheNextBatch: an Apply that one batch has not written waits for the next one, also if
-// that is under way already.
+// TestAwaitsTheNextBatch: an Apply that one batch did not write waits for the next, even if that is
+// already being sent.
 func TestAwaitsTheNextBatch(t *testing.T) {
 	h := newHands(t, 1)[0]
 	h.c.Timeout = time.Minute
@@ -931,8 +930,8 @@ func TestAwaitsTheNextBatch(t *testing.T) {
 	}
 }
 
-// TestCaughtUpIsWrittenFirst: the row of a source that was behind says so until all that caught
-// up with the writer before is written.
+// TestCaughtUpIsWrittenFirst: the row of a source that was behind keeps its mark until all changes
+// that caught up are written.
 func TestCaughtUpIsWrittenFirst(t *testing.T) {
 	s := newMapServer(t, index.MemoryConfig{})
 	p := newPrompt(1, 3)
@@ -948,7 +947,7 @@ func TestCaughtUpIsWrittenFirst(t *testing.T) {
 	for _, c := range []struct {
 		time         float64
 		fails        bool
-		behind, next bool // in the row, and after one commit more
+		behind, next bool // in the row, and after another commit
 	}{{9, false, true, true}, {10, true, true, true}, {11, false, true, false}} {
 		s.apply(p.store(1, 0, 3))
 		s.applied(id, index.Cursor{Time: c.time})
@@ -972,7 +971,7 @@ func TestCaughtUpIsWrittenFirst(t *testing.T) {
 	}
 }
 
-// TestCaughtUpMeanwhile: what is applied while a batch is written is not in it.
+// TestCaughtUpMeanwhile: changes applied while a batch is written are not in it.
 func TestCaughtUpMeanwhile(t *testing.T) {
 	s := newMapServer(t, index.MemoryConfig{})
 	s.apply(newPrompt(1, 3).store(1, 0, 3))
@@ -989,9 +988,9 @@ func TestCaughtUpMeanwhile(t *testing.T) {
 	}
 }
 
-// TestDoubts: which news of a registry make what was fetched before it doubtful.
+// TestDoubts: changes of a registry that make earlier fetches doubtful.
 func TestDoubts(t *testing.T) {
-	of := func(pods ...string) *registry { // "pod writer", with a "-" if it is behind
+	of := func(pods ...string) *registry { // "pod writer", with "-" if it is behind
 		r := new(registry)
 		for _, s := range pods {
 			pod, writer, _ := strings.Cut(s, " ")
@@ -1020,8 +1019,8 @@ func TestDoubts(t *testing.T) {
 	}
 }
 
-// TestLossIsNotAcknowledged: an Apply whose commit finds that the server has lost what was written
-// does not end with that.
+// TestLossIsNotAcknowledged: an Apply does not return with a commit that finds a loss of written
+// data.
 func TestLossIsNotAcknowledged(t *testing.T) {
 	h := newHands(t, 1)[0]
 	p := newPrompt(1, 40)
@@ -1043,8 +1042,8 @@ func TestLossIsNotAcknowledged(t *testing.T) {
 	}
 }
 
-// TestDropsOfWhatIsBack: a row that was to go, and of whose source there is something again, is
-// not dropped after an error.
+// TestDropsOfWhatIsBack: after an error the deletion of a row is not repeated if its source has
+// blocks again.
 func TestDropsOfWhatIsBack(t *testing.T) {
 	s := newMapServer(t, index.MemoryConfig{})
 	s.apply(newPrompt(1, 3).store(1, 0, 3))
@@ -1057,8 +1056,8 @@ func TestDropsOfWhatIsBack(t *testing.T) {
 	}
 }
 
-// TestCommitOnTwoServers has a server not take the end of a commit any more: it comes to another
-// one, which has all that was written before the commit.
+// TestCommitOnTwoServers: the end of a commit goes to another server, which has everything written
+// before the commit.
 func TestCommitOnTwoServers(t *testing.T) {
 	server := redistest.Standalone(t)
 	client, asks := server.Client(t), server.Client(t)
@@ -1072,19 +1071,19 @@ func TestCommitOnTwoServers(t *testing.T) {
 	w.flush()
 	key := ix.names.token("0", ix.id)
 	before := asks.Get(t.Context(), key).Val()
-	client.AddHook(halves(func() { asks.Set(t.Context(), key, before, time.Minute) }))
+	client.AddHook(midPipeline(func() { asks.Set(t.Context(), key, before, time.Minute) }))
 	w.apply("a", 2, p.remove(1, 39, 40))
 	if _, err := w.commit(t.Context()); !errors.Is(err, errLost) {
 		t.Errorf("the error is %v", err)
 	}
 }
 
-// halves does something in the middle of each pipeline.
-type halves func()
+// midPipeline runs in the middle of each pipeline.
+type midPipeline func()
 
-func (h halves) DialHook(next redis.DialHook) redis.DialHook          { return next }
-func (h halves) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-func (h halves) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (h midPipeline) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (h midPipeline) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (h midPipeline) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, all []redis.Cmder) error {
 		err := next(ctx, all[:len(all)/2])
 		h()
@@ -1092,7 +1091,6 @@ func (h halves) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	}
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -89,7 +89,7 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// sightings counts what happened.
+// sightings counts cases.
 type sightings struct {
 	faults                               map[string]int
 	matches, errors, rows, stale, claims atomic.Int64
@@ -99,7 +99,7 @@ type sightings struct {
 // schedule is a run with faults.
 type schedule struct {
 	*testing.T
-	rnd     *rand.Rand // of the goroutine of the test
+	rnd     *rand.Rand // for the test's goroutine
 	saw     *sightings
 	servers [2]*redistest.Server // the first is the master
 	prefix  string
@@ -114,19 +114,18 @@ type schedule struct {
 	running sync.WaitGroup // followers
 }
 
-// follower is a writer that applies all that the engines send.
+// follower is a writer that applies all events of the engines.
 type follower struct {
 	*process
 	proxyAt int
 	stop    context.CancelFunc
-	first   []int          // by engine: the version with which it began
-	acked   []atomic.Int64 // by engine: the version that was acknowledged last
-	applied []atomic.Int64 // by engine: the version that was applied last, maybe delayed
+	first   []int          // by engine: its first version
+	acked   []atomic.Int64 // by engine: the last acknowledged version
+	applied []atomic.Int64 // by engine: the last applied version, maybe delayed
 	killed  atomic.Int64   // when; 0: it lives
 }
 
-// faults are what a schedule goes through, in any order. They report whether the fault
-// happened.
+// faults are the faults of a schedule, in any order. They report whether the fault took place.
 var faults = []struct {
 	name string
 	do   func(*schedule) bool
@@ -217,7 +216,7 @@ func (s *schedule) run() {
 	wantTTLs(s, s.prefix, s.servers[0])
 }
 
-// send has the engines send events.
+// send makes the engines send events.
 func (s *schedule) send(ctx context.Context, rnd *rand.Rand) {
 	tick := time.NewTicker(8 * time.Millisecond)
 	defer tick.Stop()
@@ -231,8 +230,8 @@ func (s *schedule) send(ctx context.Context, rnd *rand.Rand) {
 	}
 }
 
-// follow starts a writer. With late, the engines were there before: it begins with what they
-// have, or with their first event.
+// follow starts a writer. With late the engines have blocks: it begins with a report of them, or
+// with their first event.
 func (s *schedule) follow(at int, late bool) {
 	w := &follower{
 		process: startBehind(s, s.proxies[at], redisindex.Config{Prefix: s.prefix, Timeout: 2 * lease}, login...),
@@ -256,7 +255,7 @@ func (s *schedule) follow(at int, late bool) {
 	}
 }
 
-// feed applies what an engine sends.
+// feed applies the events of an engine.
 func (s *schedule) feed(ctx context.Context, w *follower, i int, e *engine, report []index.Change) {
 	version := w.first[i]
 	for changes := report; ; {
@@ -284,7 +283,7 @@ func (s *schedule) feed(ctx context.Context, w *follower, i int, e *engine, repo
 	}
 }
 
-// all returns all writers, also those that were killed.
+// all returns all writers, killed ones too.
 func (s *schedule) all() []*follower {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -295,7 +294,7 @@ func (s *schedule) living() []*follower {
 	return slices.DeleteFunc(s.all(), func(w *follower) bool { return w.killed.Load() != 0 })
 }
 
-// read asks, and checks the answers.
+// read matches prompts and checks the answers.
 func (s *schedule) read(ctx context.Context, r *process, rnd *rand.Rand) {
 	var m index.Matches
 	tick := time.NewTicker(time.Millisecond)
@@ -340,8 +339,8 @@ func (s *schedule) read(ctx context.Context, r *process, rnd *rand.Rand) {
 	}
 }
 
-// low returns for each engine the version from which on rows of the present writers may be,
-// and how many these are.
+// low returns for each engine the oldest version that rows of the present writers may have, and the
+// number of these writers.
 func (s *schedule) low() (low []int, writers int) {
 	low = make([]int, len(s.engines))
 	for i, e := range s.engines {
@@ -359,7 +358,7 @@ func (s *schedule) low() (low []int, writers int) {
 	return low, len(all)
 }
 
-// some returns a writer that lives.
+// some returns a living writer.
 func (s *schedule) some() *follower {
 	all := s.living()
 	return all[s.rnd.IntN(len(all))]
@@ -376,14 +375,14 @@ func (s *schedule) kill() bool {
 	return true
 }
 
-// pause holds back what a writer sends, for more than a lease. It may have other connections
-// meanwhile, and it may be killed before the bytes arrive.
+// pause delays a writer's bytes for more than a lease. Meanwhile the writer may open other
+// connections or be killed.
 func (s *schedule) pause() bool {
 	w := s.some()
 	held := w.proxy.Arm(faultproxy.Fault{Kind: faultproxy.Hold, Direction: faultproxy.Up, After: 1 + s.rnd.IntN(2000)})
 	w.proxy.Refuse(s.rnd.IntN(3) > 0)
 	defer w.proxy.Refuse(false)
-	for _, e := range s.engines { // the rows are among what is held back, and others are written then
+	for _, e := range s.engines { // rows are delayed too, and others are written then
 		w.Publish(e.src, []byte(strconv.Itoa(s.rnd.IntN(1000))))
 	}
 	select {
@@ -394,7 +393,7 @@ func (s *schedule) pause() bool {
 	}
 	pass(lease + lease/2 + time.Duration(s.rnd.Int64N(int64(lease))))
 	for _, e := range s.engines[:4] {
-		e.clear() // buckets still have what rows must not name any more
+		e.clear() // buckets still have blocks that rows must no longer name
 	}
 	pass(time.Duration(s.rnd.Int64N(int64(lease / 10))))
 	if s.rnd.IntN(4) > 0 {
@@ -410,7 +409,7 @@ func (s *schedule) pause() bool {
 	return true
 }
 
-// redirect has all go on with the server that was the replica.
+// redirect moves all clients to the former replica.
 func (s *schedule) redirect() {
 	s.servers[0], s.servers[1] = s.servers[1], s.servers[0]
 	for _, proxy := range s.proxies {
@@ -419,7 +418,7 @@ func (s *schedule) redirect() {
 	}
 }
 
-// caughtUp waits until the replica has what the master has.
+// caughtUp waits until the replica has the master's data.
 func (s *schedule) caughtUp() {
 	want, _ := strconv.Atoi(s.servers[0].Info(s, "master_repl_offset"))
 	eventually(s, "the replica has everything", func() error {
@@ -442,7 +441,7 @@ func (s *schedule) failover() bool {
 	return true
 }
 
-// lossyFailover loses what was acknowledged last. It takes longer than a lease.
+// lossyFailover loses the last acknowledged writes. It takes longer than a lease.
 func (s *schedule) lossyFailover() bool {
 	old := s.servers[0]
 	s.caughtUp()
@@ -463,7 +462,7 @@ func (s *schedule) flush() bool {
 	return true
 }
 
-// evict has the server give up some keys.
+// evict evicts some keys of the server.
 func (s *schedule) evict() bool {
 	m := s.servers[0]
 	before := m.Info(s, "evicted_keys")
@@ -475,7 +474,7 @@ func (s *schedule) evict() bool {
 	return m.Info(s, "evicted_keys") != before
 }
 
-// cut cuts connections, some of them in mid-message.
+// cut closes connections, some in mid-message.
 func (s *schedule) cut() bool {
 	for _, proxy := range s.proxies {
 		switch s.rnd.IntN(3) {
@@ -489,7 +488,7 @@ func (s *schedule) cut() bool {
 	return true
 }
 
-// refusedFor is how long Redis refuses the connections that are made.
+// refusedFor is how long Redis refuses new connections.
 func (s *schedule) refusedFor() time.Duration { return time.Duration(s.rnd.Int64N(int64(2 * lease))) }
 
 func (s *schedule) changePassword() bool {
@@ -506,7 +505,7 @@ func (s *schedule) disableUser() bool {
 	return true
 }
 
-// refuse has what stands before Redis answer for it, to some processes.
+// refuse puts a refusing proxy before Redis for some processes.
 func (s *schedule) refuse() bool {
 	addr := refuser(s, refusals[s.rnd.IntN(len(refusals))])
 	var refused []*faultproxy.Proxy

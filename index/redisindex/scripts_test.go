@@ -12,13 +12,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// scripted is a server whose keys a test of scripts sets and reads.
-type scripted struct {
+// scriptServer is a server whose keys a test of scripts sets and reads.
+type scriptServer struct {
 	*testing.T
 	client *redis.Client
 }
 
-func (s *scripted) call(of *script, keys []string, args ...any) any {
+func (s *scriptServer) call(of *script, keys []string, args ...any) any {
 	s.Helper()
 	p := s.client.Pipeline()
 	reply := of.in(s.Context(), p, true, keys, args...)
@@ -28,15 +28,15 @@ func (s *scripted) call(of *script, keys []string, args ...any) any {
 	return reply.Val()
 }
 
-func (s *scripted) must(err error) {
+func (s *scriptServer) must(err error) {
 	s.Helper()
 	if err != nil {
 		s.Fatal(err)
 	}
 }
 
-// wantValue compares the value of a key, and until when it is kept.
-func (s *scripted) wantValue(key, want string, ttl time.Duration) {
+// wantValue checks the value of a key and its remaining TTL.
+func (s *scriptServer) wantValue(key, want string, ttl time.Duration) {
 	s.Helper()
 	if got := s.client.Get(s.Context(), key).Val(); got != want {
 		s.Errorf("%q is %q, want %q", key, got, want)
@@ -44,7 +44,7 @@ func (s *scripted) wantValue(key, want string, ttl time.Duration) {
 	s.wantTTL(key, ttl)
 }
 
-func (s *scripted) wantTTL(key string, ttl time.Duration) {
+func (s *scriptServer) wantTTL(key string, ttl time.Duration) {
 	s.Helper()
 	if got := s.client.PTTL(s.Context(), key).Val(); got > ttl || got < ttl-30*time.Second {
 		s.Errorf("%q is kept for %v, want %v", key, got, ttl)
@@ -53,19 +53,19 @@ func (s *scripted) wantTTL(key string, ttl time.Duration) {
 
 const hour = 3_600_000 // ms
 
-// eachScripted runs the cases of a script on a server that has nothing.
-func eachScripted[C any](t *testing.T, cases []C, name func(C) string, run func(*scripted, C)) {
+// eachScripted runs the cases of a script on an empty server.
+func eachScripted[C any](t *testing.T, cases []C, name func(C) string, run func(*scriptServer, C)) {
 	client := redistest.Standalone(t).Client(t)
 	for _, c := range cases {
 		t.Run(name(c), func(t *testing.T) {
-			s := &scripted{t, client}
+			s := &scriptServer{t, client}
 			s.must(client.FlushAll(t.Context()).Err())
 			run(s, c)
 		})
 	}
 }
 
-// A script is known to servers by the name that it is called by.
+// Servers know a script by the name used in calls.
 func TestScriptNames(t *testing.T) {
 	client := redistest.Standalone(t).Client(t)
 	for i, of := range []*script{putSections, takeSections, leaveToken, tellRows, dropRows} {
@@ -116,7 +116,7 @@ func TestPutSections(t *testing.T) {
 		{"a section that is cut off", valueHead + other + third[:22], 5, "new", "", 1, other + section(1, 5, "new"), time.Hour},
 		{"a head that is cut off", valueHead + other + third[:19], 5, "new", "", 1, other + section(1, 5, "new"), time.Hour},
 		{"a length beyond the end", valueHead + other + bytesOf(3) + bytesOf(3) + "\xff\xff\xff\xff", 5, "new", "", 1, other + section(1, 5, "new"), time.Hour},
-	}, func(c putCase) string { return c.name }, func(s *scripted, c putCase) {
+	}, func(c putCase) string { return c.name }, func(s *scriptServer, c putCase) {
 		if c.was != "" {
 			s.must(s.client.Set(s.Context(), "k", c.was, 2*time.Hour).Err())
 		}
@@ -128,9 +128,9 @@ func TestPutSections(t *testing.T) {
 	})
 }
 
-// A key of another type is not ours, and does not keep a writer from writing.
+// A key of another type is foreign, and does not stop a writer.
 func TestPutSectionsOverAnotherType(t *testing.T) {
-	s := &scripted{t, redistest.Standalone(t).Client(t)}
+	s := &scriptServer{t, redistest.Standalone(t).Client(t)}
 	s.must(s.client.RPush(t.Context(), "k", "a", "b").Err())
 	if got := s.call(takeSections, []string{"k"}, bytesOf(1)); got != int64(0) {
 		t.Errorf("sections are taken out of a list: %v", got)
@@ -141,9 +141,9 @@ func TestPutSectionsOverAnotherType(t *testing.T) {
 	s.wantValue("k", valueHead+section(1, 5, "new"), time.Hour)
 }
 
-// Each bucket of a call is put or left by what it has itself.
+// Each bucket of a call is written or kept by its own contents.
 func TestPutSectionsOfManyBuckets(t *testing.T) {
-	s := &scripted{t, redistest.Standalone(t).Client(t)}
+	s := &scriptServer{t, redistest.Standalone(t).Client(t)}
 	newer, other := section(1, 9, "newer"), section(2, 9, "other")
 	s.must(s.client.MSet(t.Context(), "late", valueHead+newer, "beside", valueHead+other).Err())
 	s.must(s.client.RPush(t.Context(), "list", "a").Err())
@@ -176,7 +176,7 @@ func TestTakeSections(t *testing.T) {
 		{"all", valueHead + one + two + three, bytesOf(3) + bytesOf(2) + bytesOf(1), 1, ""},
 		{"nobody's", valueHead + one + two, bytesOf(9), 1, valueHead + one + two},
 		{"before garbage", valueHead + one + two + "garbage", bytesOf(1), 1, valueHead + two},
-	}, func(c takeCase) string { return c.name }, func(s *scripted, c takeCase) {
+	}, func(c takeCase) string { return c.name }, func(s *scriptServer, c takeCase) {
 		if c.was != "" {
 			s.must(s.client.Set(s.Context(), "k", c.was, time.Hour).Err())
 		}
@@ -211,7 +211,7 @@ func TestLeaveToken(t *testing.T) {
 		{"where the last is lost", a, b, 0, 2000, 0, a},
 		{"where nothing may be, and something older is", a, "", 1, 2000, 0, a},
 		{"bytes across two notes", "\x00\x00\x00\x00\x01\x00\x00\x00", a + a, 0, 2000, 0, "\x00\x00\x00\x00\x01\x00\x00\x00"},
-	}, func(c tokenCase) string { return c.name }, func(s *scripted, of tokenCase) {
+	}, func(c tokenCase) string { return c.name }, func(s *scriptServer, of tokenCase) {
 		if of.was != "" {
 			s.must(s.client.Set(s.Context(), "t", of.was, 2*time.Hour).Err())
 		}
@@ -235,39 +235,39 @@ func TestLeaveToken(t *testing.T) {
 	})
 }
 
-// telltale is a call of tellRows for one field.
-type telltale struct{ row, cursor, from, left string }
+// tellCall is a call of tellRows for one field.
+type tellCall struct{ row, cursor, from, left string }
 
 func TestTellRows(t *testing.T) {
 	me, he, who := bytesOf(1), bytesOf(2), bytesOf(3)
 	type tellCase struct {
 		name             string
-		was, left        string // the row and the cursor that are there
-		tell             telltale
+		was, left        string // existing row and cursor
+		tell             tellCall
 		reply            any
 		wantRow, wantCur string
 		told             bool
 	}
 	eachScripted(t, []tellCase{
-		{"a new one", "", "", telltale{me + "new", "c1", "", ""}, int64(1), me + "new", "c1", true},
-		{"its own", me + "old", "c0", telltale{me + "new", "c1", "", ""}, int64(1), me + "new", "c1", true},
-		{"its own again", me + "new", "c1", telltale{me + "new", "c1", "", ""}, int64(1), me + "new", "c1", true},
-		{"its own without a cursor", me + "old", "c0", telltale{me + "new", "", "", ""}, int64(1), me + "new", "c0", true},
-		{"a cursor", me + "old", "c0", telltale{"", "c1", "", ""}, int64(1), me + "old", "c1", false},
-		{"a cursor of no row", "", "", telltale{"", "c1", "", ""}, int64(0), "", "", false},
-		{"another's", he + "his", "c0", telltale{me + "new", "c1", "", ""}, he + "his", he + "his", "c0", false},
-		{"a cursor of another's", he + "his", "c0", telltale{"", "c1", "", ""}, he + "his", he + "his", "c0", false},
-		{"another's, taken as he left it", he + "his", "c0", telltale{me + "new", "c1", he, "c0"}, int64(1), me + "new", "c1", true},
-		{"another's, who left no cursor", he + "his", "", telltale{me + "new", "c1", he, ""}, int64(1), me + "new", "c1", true},
-		{"another's, who has gone on", he + "his", "c5", telltale{me + "new", "c1", he, "c0"}, he + "his", he + "his", "c5", false},
-		{"another's, however he left it", he + "his", "c5", telltale{me + "new", "c1", he, "*"}, int64(1), me + "new", "c1", true},
-		{"another's, which a third one has taken", who + "its", "c0", telltale{me + "new", "c1", he, "*"}, who + "its", who + "its", "c0", false},
-		{"taken already", me + "old", "c9", telltale{me + "new", "c1", he, "c0"}, int64(1), me + "new", "c1", true},
-		{"one that has gone meanwhile", "", "", telltale{me + "new", "c1", he, "c0"}, int64(1), me + "new", "c1", true},
-		{"garbage", "garbage, more of it", "", telltale{me + "new", "c1", "", ""}, "garbage, more of it", "garbage, more of it", "", false},
-		{"too little for a row", he, "c0", telltale{me + "new", "c1", "", ""}, int64(1), me + "new", "c1", true},
-		{"a cursor of too little for a row", he, "c0", telltale{"", "c1", "", ""}, int64(0), he, "c0", false},
-	}, func(c tellCase) string { return c.name }, func(s *scripted, c tellCase) {
+		{"a new one", "", "", tellCall{me + "new", "c1", "", ""}, int64(1), me + "new", "c1", true},
+		{"its own", me + "old", "c0", tellCall{me + "new", "c1", "", ""}, int64(1), me + "new", "c1", true},
+		{"its own again", me + "new", "c1", tellCall{me + "new", "c1", "", ""}, int64(1), me + "new", "c1", true},
+		{"its own without a cursor", me + "old", "c0", tellCall{me + "new", "", "", ""}, int64(1), me + "new", "c0", true},
+		{"a cursor", me + "old", "c0", tellCall{"", "c1", "", ""}, int64(1), me + "old", "c1", false},
+		{"a cursor of no row", "", "", tellCall{"", "c1", "", ""}, int64(0), "", "", false},
+		{"another's", he + "his", "c0", tellCall{me + "new", "c1", "", ""}, he + "his", he + "his", "c0", false},
+		{"a cursor of another's", he + "his", "c0", tellCall{"", "c1", "", ""}, he + "his", he + "his", "c0", false},
+		{"another's, taken as he left it", he + "his", "c0", tellCall{me + "new", "c1", he, "c0"}, int64(1), me + "new", "c1", true},
+		{"another's, who left no cursor", he + "his", "", tellCall{me + "new", "c1", he, ""}, int64(1), me + "new", "c1", true},
+		{"another's, who has gone on", he + "his", "c5", tellCall{me + "new", "c1", he, "c0"}, he + "his", he + "his", "c5", false},
+		{"another's, however he left it", he + "his", "c5", tellCall{me + "new", "c1", he, "*"}, int64(1), me + "new", "c1", true},
+		{"another's, which a third one has taken", who + "its", "c0", tellCall{me + "new", "c1", he, "*"}, who + "its", who + "its", "c0", false},
+		{"taken already", me + "old", "c9", tellCall{me + "new", "c1", he, "c0"}, int64(1), me + "new", "c1", true},
+		{"one that has gone meanwhile", "", "", tellCall{me + "new", "c1", he, "c0"}, int64(1), me + "new", "c1", true},
+		{"garbage", "garbage, more of it", "", tellCall{me + "new", "c1", "", ""}, "garbage, more of it", "garbage, more of it", "", false},
+		{"too little for a row", he, "c0", tellCall{me + "new", "c1", "", ""}, int64(1), me + "new", "c1", true},
+		{"a cursor of too little for a row", he, "c0", tellCall{"", "c1", "", ""}, int64(0), he, "c0", false},
+	}, func(c tellCase) string { return c.name }, func(s *scriptServer, c tellCase) {
 		ctx := s.Context()
 		s.must(s.client.HSet(ctx, "r", "x", "y", versionField, "v0").Err())
 		s.must(s.client.HSet(ctx, "c", "x", "y").Err())
@@ -285,17 +285,17 @@ func TestTellRows(t *testing.T) {
 			s.Errorf("row %q, cursor %q; want %q, %q", row, cursor, c.wantRow, c.wantCur)
 		}
 		if v := s.client.HGet(ctx, "r", versionField).Val(); (v != "v0") != c.told || c.told && !strings.HasPrefix(v, "v1") {
-			s.Errorf("version %q, told %v", v, c.told)
+			s.Errorf("version %q, written %v", v, c.told)
 		}
 		s.wantTTL("r", time.Hour)
 		s.wantTTL("c", time.Hour)
 	})
 }
 
-// Several rows of one call are told each on its own, and the version is another one after each
-// call that tells one.
+// Rows of one call are written independently, and the version changes with each call that writes
+// one.
 func TestTellRowsVersion(t *testing.T) {
-	s := &scripted{t, redistest.Standalone(t).Client(t)}
+	s := &scriptServer{t, redistest.Standalone(t).Client(t)}
 	ctx, me, he := t.Context(), bytesOf(1), bytesOf(2)
 	s.must(s.client.HSet(ctx, "r", "b", he+"his").Err())
 	versions := make(map[string]bool)
@@ -318,7 +318,7 @@ func TestDropRows(t *testing.T) {
 	type dropCase struct {
 		name   string
 		fields []any
-		want   []string // fields that are left
+		want   []string // remaining fields
 		told   bool
 	}
 	eachScripted(t, []dropCase{
@@ -327,7 +327,7 @@ func TestDropRows(t *testing.T) {
 		{"one of nobody", []any{"x"}, []string{"a", "b", "h"}, false},
 		{"another's", []any{"h"}, []string{"a", "b", "h"}, false},
 		{"its own and another's", []any{"h", "b", "x"}, []string{"a", "h"}, true},
-	}, func(c dropCase) string { return c.name }, func(s *scripted, c dropCase) {
+	}, func(c dropCase) string { return c.name }, func(s *scriptServer, c dropCase) {
 		ctx := s.Context()
 		rows := map[string]string{"a": me + "1", "b": me + "2", "h": he + "3"}
 		s.must(s.client.HSet(ctx, "c", rows).Err())
@@ -345,15 +345,15 @@ func TestDropRows(t *testing.T) {
 			s.Errorf("the cursors %q are left, want %q", got, c.want)
 		}
 		if (v != "v0") != c.told || c.told && !strings.HasPrefix(v, "v1") {
-			s.Errorf("version %q, told %v", v, c.told)
+			s.Errorf("version %q, written %v", v, c.told)
 		}
 		s.wantTTL("r", time.Hour)
 	})
 }
 
-// A registry that has no version is not kept for ever because its last row is dropped.
+// The registry of a dropped last row keeps its TTL if it has no version.
 func TestDropLastRow(t *testing.T) {
-	s := &scripted{t, redistest.Standalone(t).Client(t)}
+	s := &scriptServer{t, redistest.Standalone(t).Client(t)}
 	s.must(s.client.HSet(t.Context(), "r", "a", bytesOf(1)+"row").Err())
 	s.must(s.client.Expire(t.Context(), "r", time.Hour).Err())
 	s.call(dropRows, []string{"r", "c", "k"}, bytesOf(1), "v1", "", "a")
@@ -362,9 +362,9 @@ func TestDropLastRow(t *testing.T) {
 	}
 }
 
-// A command of an older commit than the writer's token comes late, and does nothing.
+// A late command of a commit older than the writer's token does nothing.
 func TestLateRows(t *testing.T) {
-	s := &scripted{t, redistest.Standalone(t).Client(t)}
+	s := &scriptServer{t, redistest.Standalone(t).Client(t)}
 	ctx, me := t.Context(), bytesOf(1)
 	s.must(s.client.HSet(ctx, "r", "a", me+"row", versionField, "v0").Err())
 	rows := s.client.HGetAll(ctx, "r").Val()

@@ -22,13 +22,13 @@ type findResult struct {
 func (s *findResult) holder(number, mask uint32) { s.held = append(s.held, lineHolder{number, mask}) }
 func (s *findResult) split()                     { s.isSplit = true }
 
-// slotKey is a key at its slot.
+// slotKey is a key with its slot.
 type slotKey struct {
 	slot int
 	index.Key
 }
 
-// plainBody is who holds what.
+// plainBody has the holders of keys.
 type plainBody map[slotKey]map[uint32]bool
 
 func (p plainBody) add(slot int, k index.Key, number uint32) {
@@ -39,7 +39,7 @@ func (p plainBody) add(slot int, k index.Key, number uint32) {
 	p[at][number] = true
 }
 
-// of returns what a prompt has of p: by slot, until a key is nobody's.
+// of returns the part of p along a prompt: by slot, until a key without a holder.
 func (p plainBody) of(keys []index.Key) map[slotKey]map[uint32]bool {
 	all := make(map[slotKey]map[uint32]bool)
 	for slot, k := range keys {
@@ -50,7 +50,7 @@ func (p plainBody) of(keys []index.Key) map[slotKey]map[uint32]bool {
 	return all
 }
 
-// told returns what find told of keys.
+// told returns the results of find for keys.
 func (s *findResult) told(keys []index.Key) plainBody {
 	p := make(plainBody)
 	for _, h := range s.held {
@@ -66,7 +66,7 @@ func sameBody(a, b plainBody) bool {
 	return maps.EqualFunc(a, b, func(x, y map[uint32]bool) bool { return maps.Equal(x, y) })
 }
 
-// Appended lines are found again, by those prompts that have the keys, and by no other.
+// Appended lines are found by the prompts with their keys, and by no other.
 func TestLinesRandom(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 9))
 	var lines, found, holes, cut, empty, tellings, wide int
@@ -79,7 +79,7 @@ func TestLinesRandom(t *testing.T) {
 			trunk[i] = index.Key(r.Uint64())
 		}
 		for range 1 + r.IntN(6) {
-			// A line is a part of a prompt that leaves the trunk where the line begins.
+			// A line is a part of a prompt that leaves the trunk at the line's start.
 			slot := r.IntN(spans[0])
 			l := line{slot: slot}
 			keys := slices.Clone(trunk)
@@ -158,7 +158,7 @@ func TestLinesRandom(t *testing.T) {
 	}
 }
 
-// The layout of values does not change by mistake: there are other processes that read them.
+// The layout of values does not change by mistake, because other processes read them.
 func TestValueLayout(t *testing.T) {
 	l := line{slot: 2, keys: []index.Key{0x0102030405060708, 0x1112131415161718, 0x2122232425262728}}
 	who := []lineHolder{{300, 0b11100}, {7, 0b00100}, {5, 0b01100}, {9, 0b01100}}
@@ -198,7 +198,7 @@ func TestValueLayout(t *testing.T) {
 	}
 }
 
-// split and isBucket return the parts that a key was made of.
+// split and isBucket return the parts of a key's name.
 func TestNamesSplit(t *testing.T) {
 	n := names{"p{x}:", 7}
 	for _, c := range []struct {
@@ -210,7 +210,7 @@ func TestNamesSplit(t *testing.T) {
 		{n.token("3", 1), "t" + bytesOf(1), "3", false},
 		{n.lease("3", 1), "l" + bytesOf(1), "3", false},
 		{n.registry("m"), "r", "m:m", false},
-		{n.of("3", "3ABCDEFGH"), "3ABCDEFGH", "3", false}, // there is no such level
+		{n.of("3", "3ABCDEFGH"), "3ABCDEFGH", "3", false}, // no such level
 		{n.of("3", "1ABCDEFG"), "1ABCDEFG", "3", false},
 	} {
 		of, rest, ok := n.split(c.key)
@@ -225,7 +225,7 @@ func TestNamesSplit(t *testing.T) {
 	}
 }
 
-// Of what makes no sense is told what comes before it, and all that other writers say.
+// Of an invalid section the part before the fault counts, and all sections of other writers.
 func TestValueGarbage(t *testing.T) {
 	keys := []index.Key{1, 2, 3}
 	l := line{keys: keys}
@@ -259,7 +259,7 @@ func TestValueGarbage(t *testing.T) {
 			t.Errorf("%s: %v allocations", c.name, n)
 		}
 		if fine != c.fine || len(s.held) != c.told {
-			t.Errorf("%s: fine %v, want %v; told %d, want %d", c.name, fine, c.fine, len(s.held), c.told)
+			t.Errorf("%s: fine %v, want %v; %d held, want %d", c.name, fine, c.fine, len(s.held), c.told)
 		}
 	}
 }
@@ -274,7 +274,7 @@ func FuzzValue(f *testing.F) {
 	f.Add([]byte(valueHead+section(1, 2, "")), uint16(0), uint8(31))
 	f.Fuzz(func(t *testing.T, in []byte, from uint16, before uint8) {
 		value := string(in)
-		// The prompt has keys of its own, and then what stands somewhere in the value.
+		// First the prompt's own keys, and then some from the value.
 		var keys []index.Key
 		for i := range int(before) % spans[0] {
 			keys = append(keys, index.Key(i))
@@ -308,7 +308,7 @@ func FuzzValue(f *testing.F) {
 	})
 }
 
-// plainRead is find in other words: it reads everything, and then looks for the prompt.
+// plainRead is a plain find: it reads everything, and then looks for the prompt.
 func plainRead(body string, keys []index.Key) (found plainBody, ok bool) {
 	found = make(plainBody)
 	if body == "" || body[0] > bodySplit {
@@ -331,7 +331,7 @@ func plainRead(body string, keys []index.Key) (found plainBody, ok bool) {
 			ok = false
 			return 0
 		}
-		if n < 0 { // it has more than 64 bits, of which those above are dropped
+		if n < 0 { // more than 64 bits; the upper ones are dropped
 			if n = slices.IndexFunc(b[:min(len(b), binary.MaxVarintLen64)], func(c byte) bool { return c < 0x80 }) + 1; n == 0 {
 				ok = false
 				return 0
@@ -364,7 +364,7 @@ func plainRead(body string, keys []index.Key) (found plainBody, ok bool) {
 			same++
 		}
 		if same == 0 {
-			continue // nobody looks at its groups
+			continue // its groups are not read
 		}
 		rest := b
 		for b = groups; ok && len(b) > 0; {

@@ -16,7 +16,7 @@ import (
 	"github.com/kvindex/kvindex/internal/view"
 )
 
-// fleet is a Catalog and the plain model of it: by model and pod, the adapters that it named.
+// fleet is a Catalog with its plain model: by model and pod, the adapters of its events.
 type fleet struct {
 	*rand.Rand
 	*Catalog
@@ -44,7 +44,7 @@ func (f *fleet) model() string { return f.one("m1", "m2", "m3") }
 func (f *fleet) pod() string   { return f.one("a", "b", "c", "d") }
 func (f *fleet) lora() string  { return f.one("l1", "l2", "l3", "given") }
 
-// change adds or removes a pod, or has one name an adapter.
+// change adds or removes a pod, or registers an adapter on one.
 func (f *fleet) change() {
 	model, pod := f.model(), f.pod()
 	e := f.entries[model][pod]
@@ -70,7 +70,7 @@ func (f *fleet) change() {
 	}
 }
 
-// resolve is Candidates as the model has it.
+// resolve returns the model's Candidates.
 func (f *fleet) resolve(name, adapter string, pods []string) (base, lora string, names []string, err error) {
 	base, lora, names = name, adapter, slices.Compact(slices.Sorted(slices.Values(pods)))
 	if adapter == "" && f.entries[name] == nil && name != "given" {
@@ -152,7 +152,7 @@ func TestAgainstMaps(t *testing.T) {
 	}
 }
 
-// A name without a pod is an error, whoever asks with the list.
+// A name without a pod is an error.
 func TestEmptyName(t *testing.T) {
 	f := newFleet(1)
 	if _, _, err := f.Candidates("m1", "", []string{"a", ""}, nil); !errors.Is(err, prompt.ErrRequest) {
@@ -160,7 +160,7 @@ func TestEmptyName(t *testing.T) {
 	}
 }
 
-// TestMeaning: the resolver of the host comes before all else.
+// TestMeaning: the host's resolver precedes everything else.
 func TestMeaning(t *testing.T) {
 	f := newFleet(1)
 	f.Resolver = func(name string) (base, adapter string) {

@@ -33,7 +33,7 @@ func folder(t *testing.T, template string) string {
 	return dir
 }
 
-// All who ask for a model while it is loaded get the one that is loaded.
+// Concurrent requests for a model share one load.
 func TestModelsLoadOnce(t *testing.T) {
 	dir := folder(t, "{{ messages[0].content }}")
 	var finds atomic.Int32
@@ -70,8 +70,8 @@ func TestModelsLoadOnce(t *testing.T) {
 	}
 }
 
-// Who waits does so within its context, also the first, and whatever Find does. What
-// was begun goes on for others.
+// Each request waits within its own context, the first one too, whatever Find does. The load
+// continues for others.
 func TestModelsWaitWithinContext(t *testing.T) {
 	dir := folder(t, "x")
 	var finds atomic.Int32
@@ -83,7 +83,7 @@ func TestModelsWaitWithinContext(t *testing.T) {
 	}}
 	for range 2 {
 		ctx, cancel := context.WithCancel(t.Context())
-		watch := &watched{Context: ctx, waited: make(chan struct{})}
+		watch := &watchedContext{Context: ctx, waited: make(chan struct{})}
 		go func() {
 			<-watch.waited
 			cancel()
@@ -98,19 +98,19 @@ func TestModelsWaitWithinContext(t *testing.T) {
 	}
 }
 
-// A watched context tells when it is first waited for.
-type watched struct {
+// watchedContext signals the first call of Done.
+type watchedContext struct {
 	context.Context
 	once   sync.Once
 	waited chan struct{}
 }
 
-func (c *watched) Done() <-chan struct{} {
+func (c *watchedContext) Done() <-chan struct{} {
 	c.once.Do(func() { close(c.waited) })
 	return c.Context.Done()
 }
 
-// Only so many models are being loaded, and none of them makes room for another.
+// The number of concurrent loads is bounded, and a load does not displace another.
 func TestModelsBusy(t *testing.T) {
 	dir := folder(t, "x")
 	release := make(chan struct{})
@@ -139,7 +139,7 @@ func TestModelsBusy(t *testing.T) {
 	}
 }
 
-// Errors are remembered, and so are only so many names.
+// Errors are cached, and the number of cached names is bounded.
 func TestModelsBounds(t *testing.T) {
 	missing := errors.New("missing")
 	finds := 0
@@ -169,7 +169,7 @@ func TestModelsBounds(t *testing.T) {
 	}
 }
 
-// Names that lead to nothing do not make room at the cost of a model.
+// Names without a model do not displace models.
 func TestModelsKeepModels(t *testing.T) {
 	dir := folder(t, "x")
 	finds := 0

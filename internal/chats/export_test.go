@@ -10,5 +10,5 @@ func (s *Models) Remembered() int {
 	return len(s.loads)
 }
 
-// SetNow gives s a clock.
+// SetNow sets the clock of s.
 func (s *Models) SetNow(now func() time.Time) { s.now = now }

@@ -18,19 +18,19 @@ import (
 
 var hasher = hashing.New([16]byte{1})
 
-// converter returns one for an engine with a profile.
+// converter returns a Converter of an engine with a profile.
 func converter(p engine.Profile) *engine.Converter {
 	return &engine.Converter{Hash: hasher, Model: "m", Profile: p, Recent: new(engine.Recent)}
 }
 
-// convert converts events. The changes live until the next call.
+// convert converts events. The changes are valid until the next call.
 func convert(c *engine.Converter, es ...events.Event) []index.Change {
 	c.Changes = c.Changes[:0]
 	c.Convert(&events.Batch{Events: es})
 	return c.Changes
 }
 
-// changesOf is what an index is told of the last of some payloads.
+// changesOf returns the changes of the last of some payloads.
 func changesOf(t *testing.T, p engine.Profile, payloads ...[]byte) (*engine.Converter, []index.Change) {
 	t.Helper()
 	c := converter(p)
@@ -44,7 +44,7 @@ func changesOf(t *testing.T, p engine.Profile, payloads ...[]byte) (*engine.Conv
 	return c, c.Changes
 }
 
-// store is one of a prompt's first blocks.
+// store stores a prompt's first blocks.
 func store(tokens []uint32, size int) events.Event {
 	e := events.Event{Kind: events.Stored, Tokens: tokens, BlockSize: size, HasExtra: true}
 	for i := range len(tokens) / size {
@@ -53,7 +53,7 @@ func store(tokens []uint32, size int) events.Event {
 	return e
 }
 
-// Names of tiers compare without case. An unknown name is not the gpu, and is noted.
+// Names of tiers ignore case. Blocks of an unknown tier are not in the GPU, and are noted.
 func TestTierNames(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 2)
 	for name, want := range map[string]index.Tier{
@@ -89,7 +89,7 @@ func TestTierNames(t *testing.T) {
 	}
 }
 
-// Copies in another place are not the pod's own.
+// Copies in another place do not belong to the pod.
 func TestForeignCopies(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 2)
 	for _, c := range []struct {
@@ -121,7 +121,7 @@ func TestForeignCopies(t *testing.T) {
 	}
 }
 
-// Engines without extra_keys cannot tell a salted prompt from a plain one.
+// Engines without extra_keys do not distinguish salted prompts from plain ones.
 func TestScopelessEnginesAreCounted(t *testing.T) {
 	s := fakeengine.NewPrompt(1, 16, 1).Stored(0, 1)
 	s.Extra = [][]enginehash.Extra{nil}
@@ -133,8 +133,8 @@ func TestScopelessEnginesAreCounted(t *testing.T) {
 	}
 }
 
-// A dense store comes before the masked ones of other groups that an engine announced first, and
-// what a masked store says of media is not taken for that of its first blocks.
+// A dense store is converted before masked ones of other groups that the engine published first.
+// Media of a masked store are not those of its first blocks.
 func TestMaskedStores(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
 	masked := func(group int, extra ...enginehash.Extra) *fakeengine.Stored {
@@ -174,7 +174,7 @@ func TestMaskedStores(t *testing.T) {
 			t.Errorf("%s: groups %v, uncertain %v", c.name, groups, uncertain)
 		}
 	}
-	var many []fakeengine.Event // a dense store goes no further than the groups of a request
+	var many []fakeengine.Event // a dense store serves at most as many groups as a request has
 	for range 20 {
 		many = append(many, masked(1))
 	}
@@ -183,7 +183,7 @@ func TestMaskedStores(t *testing.T) {
 	}
 }
 
-// A store has the keys that the read path makes of the same prompt, and no others.
+// A store has exactly the keys that the read path makes of its prompt.
 func TestStoresHaveKeysOfPrompts(t *testing.T) {
 	tokens := fakeengine.NewPrompt(1, 16, 4).Tokens
 	media := func(block int, offset int64) events.ExtraKey {
@@ -244,7 +244,7 @@ func TestStoresHaveKeysOfPrompts(t *testing.T) {
 			t.Errorf("%s: locals %x, without media %x", c.name, got.Locals, plain)
 		}
 	}
-	// A store behind another one has no root. Pairs are as wide as two tokens.
+	// A store behind another has no root. Pairs are as wide as two tokens.
 	e := store(tokens, 16)
 	e.HasParent, e.Parent, e.Pairs, e.Reused = true, 5, true, true
 	e.Hashes = e.Hashes[:2]
@@ -254,8 +254,8 @@ func TestStoresHaveKeysOfPrompts(t *testing.T) {
 	}
 }
 
-// Prompts are cut in few ways, whatever the block sizes of a pod. Blocks that are cut otherwise are
-// known by their hashes alone, and do no harm to the rest of their batch.
+// There are few variants for a prompt, whatever the block sizes of a pod. Blocks of other sizes are
+// known by hash alone, and do not affect the rest of their batch.
 func TestBlockSizes(t *testing.T) {
 	for _, c := range []struct {
 		size  int
@@ -287,7 +287,7 @@ func TestBlockSizes(t *testing.T) {
 	}
 }
 
-// Draft of one of two equal groups counts for both, if one batch has told both.
+// Draft of one of two equal groups counts for both if one batch has both.
 func TestEqualGroupsShareDraft(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 16)
 	masked := func(group, window int) *fakeengine.Stored {
@@ -319,7 +319,7 @@ func TestEqualGroupsShareDraft(t *testing.T) {
 	}
 }
 
-// What is not known is behind the last clear, and a few.
+// Unrecognized names are kept since the last clear, up to a bound.
 func TestUnknown(t *testing.T) {
 	odd := func(medium string) events.Event {
 		e := store(make([]uint32, 16), 16)
@@ -350,7 +350,7 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
-// What is kept for explanations are the last scopes, and a snapshot has them.
+// The last scopes are kept for explanations, and in snapshots.
 func TestRecent(t *testing.T) {
 	c := converter(engine.Profile{})
 	var want []index.Key
@@ -360,7 +360,7 @@ func TestRecent(t *testing.T) {
 		behind := e
 		behind.Tokens = make([]uint32, 32)
 		behind.Extra = []events.ExtraKey{{Block: 1, Kind: events.ExtraMedia, Text: fmt.Sprint("image", i), Int: 3}}
-		convert(c, e, behind) // once
+		convert(c, e, behind)
 		want = append(want, hasher.Root(hashing.Scope{Model: "m", Salt: e.Salt}, index.Variant{Unit: 16}))
 	}
 	roots := func(r *engine.Recent) (got []index.Key) {
@@ -387,13 +387,13 @@ func TestRecent(t *testing.T) {
 		t.Error("a clone changes")
 	}
 	of := converter(engine.Profile{})
-	of.Recent = &read // the oldest one goes here, too
+	of.Recent = &read // drops the oldest here too
 	if convert(of, e); !slices.Equal(roots(&read), roots(c.Recent)) {
 		t.Error("what was read has another order")
 	}
 }
 
-// Groups are learned from stores in the gpu, and are read as they were written.
+// Groups are learned from stores in the GPU, and are decoded as they were encoded.
 func TestLearn(t *testing.T) {
 	e := func(group, size int, kind, medium string) *events.Event {
 		return &events.Event{Kind: events.Stored, Group: group, BlockSize: size, GroupKind: kind, Medium: medium, Window: 9}
@@ -407,7 +407,7 @@ func TestLearn(t *testing.T) {
 	}
 	want := []stats.Group{
 		{Group: index.Group{Window: 9}, BlockSize: 48}, {Group: index.Group{ID: 1, Kind: index.GroupWindow, Window: 9}, BlockSize: 32},
-		{Group: index.Group{ID: 4, Kind: index.GroupOther}, BlockSize: 16}, // an engine that tells no kinds
+		{Group: index.Group{ID: 4, Kind: index.GroupOther}, BlockSize: 16}, // from an engine without kinds
 	}
 	if !slices.Equal(groups, want) {
 		t.Errorf("%+v, want %+v", groups, want)
@@ -426,7 +426,7 @@ func TestLearn(t *testing.T) {
 	}
 }
 
-// Groups that no index has are refused.
+// Groups that no index has are rejected.
 func TestReadGroups(t *testing.T) {
 	for _, c := range []struct {
 		group index.Group
@@ -445,7 +445,7 @@ func TestReadGroups(t *testing.T) {
 	}
 }
 
-// The Grain divides the sizes of blocks that are stored in the gpu.
+// The Grain divides the sizes of blocks stored in the GPU.
 func TestCheckGrain(t *testing.T) {
 	for _, c := range []struct {
 		grain  int
@@ -464,7 +464,7 @@ func TestCheckGrain(t *testing.T) {
 	}
 }
 
-// TestGroupsUntold: an event about a lower tier that names no group is about each group of the rank.
+// TestGroupsUntold: an event of a lower tier without a group applies to each group of the rank.
 func TestGroupsUntold(t *testing.T) {
 	gpu := store(make([]uint32, 32), 16)
 	window := gpu
@@ -500,7 +500,7 @@ func TestGroupsUntold(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", name, got, c.want)
 		}
 	}
-	// What is too much is bounded, and claims nothing.
+	// Excess contents are dropped, and claim nothing.
 	cv := converter(engine.Profile{Copies: index.CopiesExact})
 	cv.Groups = known
 	changes := convert(cv, slices.Repeat([]events.Event{gone}, 1<<16)...)

@@ -7,14 +7,13 @@ import (
 	"github.com/kvindex/kvindex/internal/estimate"
 )
 
-// heap returns how many bytes each block of a full Cache keeps alive, and how
-// many Bytes says.
+// heap returns the live bytes for each block of a full Cache, and those that Bytes reports.
 func heap(blocks int) (each, claimed float64) {
 	keys := chain(nil, 1, blocks)
 	caches := make([]*estimate.Cache, 1+300_000/blocks)
 	var before, after runtime.MemStats
 	runtime.GC()
-	runtime.GC() // what the first one has found to be garbage
+	runtime.GC() // twice, to free what the first finalizes
 	runtime.ReadMemStats(&before)
 	for i := range caches {
 		caches[i] = estimate.New(blocks, 0)

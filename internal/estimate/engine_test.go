@@ -15,8 +15,8 @@ const (
 	systemBlocks = 20
 )
 
-// chat is a workload: 400 conversations that begin with one of eight system
-// prompts, grow turn by turn and begin again. Popular ones come more often.
+// chat is a workload of 400 conversations that begin with one of eight system prompts, grow turn by
+// turn and restart. Popular ones are drawn more often.
 type chat struct {
 	random        *rand.Rand
 	zipf          *rand.Zipf
@@ -41,8 +41,7 @@ func (w *chat) text(n int) []uint32 {
 	return tokens
 }
 
-// next returns a prompt. It ends within a block, so that all its whole blocks can be
-// reused.
+// next returns a prompt that ends inside a block, so that all whole blocks can be reused.
 func (w *chat) next() (prompt []uint32) {
 	c := &w.conversations[w.zipf.Uint64()]
 	if len(*c) == 0 || len(*c) > 150*blockTokens {
@@ -70,7 +69,7 @@ func keysOf(tokens []uint32) []index.Key {
 }
 
 func newEngine(t testing.TB, blocks int) *fakeengine.Engine {
-	// Two more: the null block, and the unfinished block of a request.
+	// Plus the null block, and a request's unfinished block.
 	e, err := fakeengine.New(fakeengine.Config{BlockSize: blockTokens, Blocks: blocks + 2, TokenBudget: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
@@ -78,8 +77,8 @@ func newEngine(t testing.TB, blocks int) *fakeengine.Engine {
 	return e
 }
 
-// With true answers, alone, and without answers to store, an estimate is exact. What else may
-// be is in TestApproximateRuns and TestApproximateDisturbed of internal/systemtest.
+// An estimate is exact with true answers, for a single router, and with no answers to store.
+// TestApproximateRuns and TestApproximateDisturbed of internal/systemtest cover other cases.
 func TestExact(t *testing.T) {
 	const blocks, requests = 2000, 3000
 	w, engine := newChat(1), newEngine(t, blocks)
@@ -112,8 +111,7 @@ func TestExact(t *testing.T) {
 	}
 }
 
-// Conversations that never come back let no capacity grow: their answers are
-// reused, but were never sent.
+// Conversations that end raise no capacity: their answers are reused, but were never sent.
 func TestAnswersDoNotRaise(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	c := estimate.New(2000, 0)
@@ -126,12 +124,12 @@ func TestAnswersDoNotRaise(t *testing.T) {
 		reused := c.Run(*keys, 1, 0)
 		p := c.Sent(*keys, 1, 0)
 		if reused > systemBlocks {
-			reused = len(*keys) - 4 // with the answer
+			reused = len(*keys) - 4 // including the answer
 		}
 		c.Observed(p, reused, 0)
 		*keys = chain(*keys, random.Uint64(), 14)
 	}
 	if c.Capacity() > 3000 {
-		t.Errorf("a capacity of %d blocks, told 2000", c.Capacity())
+		t.Errorf("a capacity of %d blocks, configured 2000", c.Capacity())
 	}
 }

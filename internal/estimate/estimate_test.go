@@ -16,8 +16,7 @@ import (
 
 var steps = flag.Int("estimate.steps", 5_000, "random operations of TestRandom for each setting; long form: 20000")
 
-// chain returns the keys of n more units behind a prefix. Equal words make equal
-// keys only behind equal prefixes.
+// chain returns n keys behind a prefix. Equal words make equal keys only behind equal prefixes.
 func chain(prefix []index.Key, word uint64, n int) []index.Key {
 	keys := slices.Clone(prefix)
 	for i := range n {
@@ -32,7 +31,7 @@ func chain(prefix []index.Key, word uint64, n int) []index.Key {
 
 func seq(keys ...index.Key) []index.Key { return keys }
 
-// wantRun checks how many leading blocks of one unit are there.
+// wantRun checks the number of leading blocks of one unit.
 func wantRun(t *testing.T, c *estimate.Cache, keys []index.Key, want int) {
 	t.Helper()
 	if got := c.Run(keys, 1, 0); got != want {
@@ -43,7 +42,7 @@ func wantRun(t *testing.T, c *estimate.Cache, keys []index.Key, want int) {
 	}
 }
 
-// A capacity goes down to a sixteenth of what was told, and memory with it.
+// A capacity shrinks to a sixteenth of the configured one and no further, and memory shrinks with it.
 func TestSmallest(t *testing.T) {
 	c := estimate.New(1600, 0)
 	c.Sent(chain(nil, 0, 1600), 1, 0)
@@ -74,13 +73,12 @@ func TestTTL(t *testing.T) {
 	want(a, time.Second, 0)
 	c.Sent(a[:2], 1, at(900*time.Millisecond))
 	want(a, 1100*time.Millisecond, 2)
-	want(a, -time.Hour, 4) // a clock that goes back stands still
+	want(a, -time.Hour, 4) // a clock set back stands still
 	c.Sent(chain(nil, 2, 1), 1, at(1100*time.Millisecond))
 	if c.Len() != 3 {
 		t.Errorf("%d blocks, want 3", c.Len())
 	}
-	// A clock that was set back goes on from there; one that is a little behind
-	// waits.
+	// A clock that was set back far continues from there; one that is slightly behind waits.
 	c.Sent(nil, 1, at(0))
 	c.Observed(estimate.Past{}, 0, at(300*time.Millisecond))
 	want(a, 1899*time.Millisecond, 2)
@@ -110,7 +108,7 @@ func TestNoChain(t *testing.T) {
 		}
 	}
 	wantRun(t, c, seq(1, 2, 3, 4), 4)
-	// Its second key is the fourth of a chain.
+	// Its second key is the fourth key of a chain.
 	if p := c.Sent(seq(9, 4, 8), 1, 0); p != (estimate.Past{}) {
 		t.Errorf("%+v of what is no chain", p)
 	}
@@ -154,11 +152,11 @@ func TestRandom(t *testing.T) {
 		random := rand.New(rand.NewPCG(uint64(setting.blocks), uint64(setting.stride)))
 		c := estimate.New(setting.blocks, setting.ttl)
 		m := &model{capacity: setting.blocks, told: setting.blocks, ttl: setting.ttl}
-		type both struct {
+		type pastPair struct {
 			c estimate.Past
 			m modelPast
 		}
-		var flying []both
+		var flying []pastPair
 		var conversations [20][]index.Key
 		now, behind, undone, more, less := int64(1e15), 0, 0, 0, 0
 		for i := range *steps {
@@ -183,7 +181,7 @@ func TestRandom(t *testing.T) {
 			}
 			switch {
 			case random.IntN(3) > 0 || len(flying) == 0:
-				flying = append(flying, both{c.Sent(keys, stride, now), m.sent(keys, stride, now)})
+				flying = append(flying, pastPair{c.Sent(keys, stride, now), m.sent(keys, stride, now)})
 				if m.run(keys, stride, now) < len(keys)/stride {
 					behind++
 				}
@@ -263,7 +261,7 @@ func FuzzCache(f *testing.F) {
 					t.Fatalf("%d blocks are there after %d were sent", got, want)
 				}
 			case 2:
-				c.Observed(*p, b<<(d%60), now) // also negative, also huge
+				c.Observed(*p, b<<(d%60), now) // also negative or huge
 			case 3:
 				c.Undo(*p, now)
 			}

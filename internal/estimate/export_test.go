@@ -2,16 +2,16 @@ package estimate
 
 import "fmt"
 
-// Capacity returns the number of blocks of the engine, as configured or as corrected.
+// Capacity returns the number of blocks, as configured or corrected.
 func (c *Cache) Capacity() int { return c.capacity }
 
-// Check returns an error if the parts of c contradict each other.
+// Check returns an error if c is inconsistent.
 func (c *Cache) Check() error {
 	if c.len == 0 && c.slots == nil {
 		return nil
 	}
 	if c.len > c.capacity || c.capacity < c.configured/maxCorrection || c.capacity > c.configured*maxCorrection || len(c.heads) != len(c.slots) || len(c.slots)/2 > c.capacity {
-		return fmt.Errorf("%d blocks of %d (told %d), %d slots, %d heads", c.len, c.capacity, c.configured, len(c.slots), len(c.heads))
+		return fmt.Errorf("%d blocks of %d (configured %d), %d slots, %d heads", c.len, c.capacity, c.configured, len(c.slots), len(c.heads))
 	}
 	ring, before, stamp := map[uint32]bool{0: true}, uint32(0), c.last
 	for s := c.slots[0].older; s != 0; s = c.slots[s].older {

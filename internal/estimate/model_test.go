@@ -7,8 +7,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// model says by plain rules what a Cache has to say. It has the blocks in a
-// list, the next to go first.
+// model is the plain model of a Cache: a list of blocks, the next one to be evicted first.
 type model struct {
 	blocks    []modelBlock
 	capacity  int
@@ -16,28 +15,28 @@ type model struct {
 	stride    int
 	ttl       time.Duration
 	use       int  // number of the last use
-	cut       bool // a first block was dropped for want of room
+	cut       bool // a first block was dropped for lack of room
 	doubt     int
-	corrected int // corrections that have changed the capacity
+	corrected int // corrections that changed the capacity
 }
 
 type modelBlock struct {
 	key  index.Key
 	use  int
 	when int64
-	// prefix is the key of the block before it, 0 if it is a first one. lost: one
-	// that continued this block was dropped for want of room.
+	// prefix is the key of the preceding block, or 0. lost: a following block was dropped for lack
+	// of room.
 	prefix index.Key
 	lost   bool
 }
 
-// modelPast is all that the model remembers of a prompt.
+// modelPast is the model's record of a prompt.
 type modelPast struct {
-	keys     []index.Key // of its blocks, as far as they were taken
+	keys     []index.Key // of the cached blocks
 	all, run int
-	used     []int // of the run, before
+	used     []int // previous uses of the run
 	use      int
-	lost     bool // more of it had been there, and now there is no room
+	lost     bool // more of it was cached, and was dropped for lack of room
 }
 
 func (m *model) place(k index.Key) int {
@@ -70,7 +69,7 @@ func (m *model) run(keys []index.Key, stride int, now int64) int {
 	return n
 }
 
-// touch moves the blocks of keys that are there to the end, the first one last.
+// touch moves the cached blocks of keys to the end, the first one last.
 func (m *model) touch(keys []index.Key, now int64) {
 	m.use++
 	for _, k := range slices.Backward(keys) {
@@ -117,7 +116,7 @@ func (m *model) sent(keys []index.Key, stride int, now int64) modelPast {
 	return p
 }
 
-// fit drops what there is no room for.
+// fit drops blocks without room.
 func (m *model) fit() {
 	for len(m.blocks) > m.capacity {
 		if i := m.place(m.blocks[0].prefix); i >= 0 {
@@ -143,7 +142,7 @@ func (m *model) observed(p modelPast, reused int, now int64) {
 	if m.capacity != before {
 		m.corrected++
 	}
-	// What is left of it, if that can be told.
+	// The remaining part of the prompt, if it can be determined.
 	if len(p.keys) == 0 {
 		return
 	}
@@ -152,12 +151,11 @@ func (m *model) observed(p modelPast, reused int, now int64) {
 	}
 }
 
-// lost: the engine has lost block i of p, and what was used before it.
+// lost: the engine has lost block i of p, and all blocks used before it.
 func (m *model) lost(p modelPast, i int) {
 	use := p.used[i]
 	if last := p.used[p.run-1]; use != last && use != p.used[0] {
-		// Only three uses are remembered: those between count as the latest but
-		// one that is older than this.
+		// Only three uses are kept: others count as the latest but one that is older.
 		for j := p.run - 1; p.used[j] != use; j-- {
 			if p.used[j] != last {
 				use = p.used[j]
@@ -182,7 +180,7 @@ func (m *model) lost(p modelPast, i int) {
 
 func (m *model) undo(p modelPast, now int64) {
 	m.age(now)
-	// Told from what is left at the front of the list, or by its last block.
+	// By the remaining blocks at the front of the list, or by its last block.
 	for _, k := range p.keys[min(p.run, len(p.keys)):] {
 		if i := m.place(k); i >= 0 && m.blocks[i].use == p.use {
 			m.blocks = slices.Delete(m.blocks, i, i+1)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestCauses: the doc comment of kvindex.Explanation lists all causes in their order.
+// TestCauses: the doc comment of kvindex.Explanation lists all causes in order.
 func TestCauses(t *testing.T) {
 	source, err := os.ReadFile("../../explain.go")
 	if err != nil {

@@ -16,14 +16,14 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 )
 
-// object is a decoded map with its keys in the order of the wire.
+// object is a decoded map with its keys in wire order.
 type object struct {
 	keys   []string
 	values map[string]any
 }
 
-// item reads one item with another's decoder. Integers are int64, or uint64 if
-// too large.
+// item reads one item with a decoder from another project. Integers are int64, or uint64 if too
+// large.
 func item(d *msgpack.Decoder) (any, error) {
 	code, err := d.PeekCode()
 	if err != nil {
@@ -71,15 +71,15 @@ func item(d *msgpack.Decoder) (any, error) {
 	return nil, fmt.Errorf("code %#x", code)
 }
 
-// decoded is a batch as it was read back.
-type decoded struct {
+// decodedBatch is a batch that was read back.
+type decodedBatch struct {
 	fakeengine.Batch
-	shapes []string // one for each event: its tag, and its keys or its length
+	shapes []string // for each event its tag, and its keys or length
 	bytes  bool     // hashes are bytes
 }
 
-// decode reads a payload. Hashes that are integers come as IntHash.
-func decode(payload []byte) (*decoded, error) {
+// decode reads a payload. Integer hashes become IntHash.
+func decode(payload []byte) (*decodedBatch, error) {
 	d := msgpack.NewDecoder(bytes.NewReader(payload))
 	v, err := item(d)
 	if err != nil {
@@ -92,7 +92,7 @@ func decode(payload []byte) (*decoded, error) {
 	if !ok || len(top) != 3 {
 		return nil, fmt.Errorf("the batch is %v", v)
 	}
-	b := &decoded{}
+	b := &decodedBatch{}
 	b.Time, b.Rank = top[0].(float64), int(top[2].(int64))
 	for _, e := range top[1].([]any) {
 		fields, shape := named(e)
@@ -108,7 +108,7 @@ var (
 	removedFields = []string{"type", "block_hashes", "medium", "group_idx"}
 )
 
-// named gives the fields of an event by name, and its shape.
+// named returns the fields of an event by name, and its shape.
 func named(e any) (map[string]any, string) {
 	if o, ok := e.(object); ok {
 		return o.values, fmt.Sprintf("%s{%s}", o.values["type"], strings.Join(o.keys[1:], " "))
@@ -124,7 +124,7 @@ func named(e any) (map[string]any, string) {
 	return fields, fmt.Sprintf("%s[%d]", a[0], len(a))
 }
 
-func (b *decoded) event(f map[string]any) fakeengine.Event {
+func (b *decodedBatch) event(f map[string]any) fakeengine.Event {
 	text := func(name string) string { s, _ := f[name].(string); return s }
 	number := func(name string) int { n, _ := f[name].(int64); return int(n) }
 	switch f["type"] {
@@ -161,7 +161,7 @@ func (b *decoded) event(f map[string]any) fakeengine.Event {
 	return s
 }
 
-func (b *decoded) hashes(v any) []enginehash.Digest {
+func (b *decodedBatch) hashes(v any) []enginehash.Digest {
 	var out []enginehash.Digest
 	for _, h := range v.([]any) {
 		switch h := h.(type) {
@@ -191,8 +191,8 @@ func extraKey(k any) enginehash.Extra {
 	return enginehash.Text(k.(string))
 }
 
-// TestEncodingReadBack has another's decoder read what Append writes: every
-// width of every item, and every field both set and not.
+// TestEncodingReadBack: a decoder from another project reads what Append writes, with every width
+// of every item, and each field set and unset.
 func TestEncodingReadBack(t *testing.T) {
 	long := strings.Repeat("x", 70_000)
 	tokens := make([]uint32, 70_000)
@@ -239,7 +239,7 @@ func TestEncodingReadBack(t *testing.T) {
 	}
 }
 
-// expected is what can be read of a batch in an encoding.
+// expected returns the part of a batch that an encoding keeps.
 func expected(b *fakeengine.Batch, e fakeengine.Encoding) *fakeengine.Batch {
 	hash := func(d enginehash.Digest) enginehash.Digest {
 		if e.ByteHashes {
@@ -301,7 +301,7 @@ func equalEvents(a, b fakeengine.Event) bool {
 	return a == b
 }
 
-// describe shortens a batch for a message.
+// describe abbreviates a batch.
 func describe(b *fakeengine.Batch) string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "time %v, rank %d", b.Time, b.Rank)

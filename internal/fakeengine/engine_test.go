@@ -10,13 +10,12 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 )
 
-// rig is an engine whose batches are kept, and whose invariants are checked
-// after every step.
+// rig is an engine that keeps its batches, and whose invariants are checked after every step.
 type rig struct {
 	*fakeengine.Engine
 	t        testing.TB
 	payloads [][]byte
-	read     int // batches that were asked for
+	read     int // batches already returned
 }
 
 func newRig(t testing.TB, cfg fakeengine.Config) *rig {
@@ -53,8 +52,7 @@ func (r *rig) drain() {
 	}
 }
 
-// run submits a prompt, serves it and whatever else waits, and returns its
-// handle.
+// run submits a prompt, serves it and all waiting requests, and returns its handle.
 func (r *rig) run(q fakeengine.Request) *fakeengine.Handle {
 	r.t.Helper()
 	h := r.submit(q)
@@ -65,14 +63,13 @@ func (r *rig) run(q fakeengine.Request) *fakeengine.Handle {
 	return h
 }
 
-// news tells in short what was published since it was last asked: one string a
-// batch. A stored event is +from:to by its tokens, which must be consecutive,
-// and /parent's last token where there is one; a removed event is -last token
-// of its block.
+// news describes each batch published since the last call by a string. A stored event is +from:to
+// by its tokens, which must be consecutive, with /last token of the parent if any; a removed event
+// is -last token of its block.
 func (r *rig) news() []string {
 	r.t.Helper()
 	var out []string
-	last := map[enginehash.Digest]uint32{} // last token of the blocks ever stored
+	last := map[enginehash.Digest]uint32{} // of all blocks ever stored
 	for i, p := range r.payloads {
 		b, err := decode(p)
 		if err != nil {
@@ -129,7 +126,7 @@ func (r *rig) wantCopies(tokens []uint32, want ...int) {
 	}
 }
 
-// count is the tokens from to to.
+// count returns the tokens from to to.
 func count(from, to uint32) []uint32 {
 	var out []uint32
 	for t := from; t < to; t++ {
@@ -138,12 +135,12 @@ func count(from, to uint32) []uint32 {
 	return out
 }
 
-// small is a config in which a rule shows with few tokens.
+// small is a config in which few tokens show a rule.
 func small(blocks int) fakeengine.Config {
 	return fakeengine.Config{BlockSize: 4, Blocks: blocks + 1, TokenBudget: 64}
 }
 
-// TestWhatARequestLeaves: all full blocks of its tokens but the last token.
+// TestWhatARequestLeaves: a request leaves all full blocks of its tokens but the last one.
 func TestWhatARequestLeaves(t *testing.T) {
 	for prompt := 1; prompt < 14; prompt++ {
 		for output := 1; output < 10; output++ {
@@ -166,7 +163,7 @@ func TestSamePromptAtOnce(t *testing.T) {
 		r.submit(fakeengine.Request{Tokens: count(1, 14)})
 		h := r.submit(fakeengine.Request{Tokens: count(1, 14)})
 		r.step()
-		r.wantNews("+1:13") // the second hits what the first is about to compute
+		r.wantNews("+1:13") // the second hits the blocks that the first is about to compute
 		if h.CachedTokens() != 12 {
 			t.Errorf("cached tokens %d", h.CachedTokens())
 		}
@@ -204,9 +201,8 @@ func TestEvictionOrder(t *testing.T) {
 		r.run(fakeengine.Request{Tokens: count(1, 13)})
 		r.wantNews("+1:13", "+9:13/8")
 		r.wantCopies(count(1, 13), 1, 1, 2)
-		// The copy that was hit last is the youngest: the queue is two blocks
-		// never used, the first request's third block, the second's third,
-		// then their second and first.
+		// The copy that was hit last is the youngest. The queue: two blocks never used, the first
+		// request's third block, the second's third, then their second and first.
 		r.run(fakeengine.Request{Tokens: count(101, 117)})
 		r.wantNews("-12 -12 +101:117")
 		r.wantCopies(count(1, 13), 1, 1, 0)
@@ -220,7 +216,7 @@ func TestEvictionOrder(t *testing.T) {
 		r := newRig(t, small(4))
 		r.run(fakeengine.Request{Tokens: count(1, 5)})
 		r.run(fakeengine.Request{Tokens: count(11, 15)})
-		r.run(fakeengine.Request{Tokens: count(1, 6)}) // a hit, and a block that is not filled
+		r.run(fakeengine.Request{Tokens: count(1, 6)}) // a hit, and a partly filled block
 		r.news()
 		r.run(fakeengine.Request{Tokens: count(21, 33)})
 		r.wantNews("-14 +21:33")
@@ -247,7 +243,7 @@ func TestEvictionOrder(t *testing.T) {
 		r.drain()
 		slices.Reverse(ids)
 		r.run(fakeengine.Request{Tokens: count(101, 118)})
-		// The first is the one that was never full.
+		// The first block was never full.
 		if got := r.BlockIDs(count(101, 118), "", ""); !h.Done() || !slices.Equal(got[1:], ids) {
 			t.Errorf("used again: blocks %v, want %v", got, ids)
 		}
@@ -265,7 +261,7 @@ func TestEvictionOrder(t *testing.T) {
 			cfg.Encoding.Form = tc.form
 			r := newRig(t, cfg)
 			r.run(fakeengine.Request{Tokens: count(1, 5)})
-			r.run(fakeengine.Request{Tokens: count(11, 22)}) // three blocks, one not filled
+			r.run(fakeengine.Request{Tokens: count(11, 22)}) // three blocks, one partly filled
 			r.news()
 			r.run(fakeengine.Request{Tokens: count(21, 25)})
 			r.wantNews(tc.want)
@@ -292,7 +288,7 @@ func TestPreemption(t *testing.T) {
 	}
 	r.wantNews("+9:13/8 +109:113/108")
 	waiting := r.submit(fakeengine.Request{Tokens: count(301, 303)})
-	r.step() // a fourth block for a: b must go, its last block is the first to be reused
+	r.step() // a needs a fourth block: b is preempted, and its last block is reused first
 	if r.Running() != 1 || r.Waiting() != 2 {
 		t.Fatalf("%d running, %d waiting", r.Running(), r.Waiting())
 	}
@@ -303,9 +299,8 @@ func TestPreemption(t *testing.T) {
 		t.Fatalf("done: %v, %v, %v", a.Done(), b.Done(), waiting.Done())
 	}
 	r.wantNews()
-	// b comes before the one that arrived while it ran, and hits what is left
-	// of it. It gets a's last block, which has no hash, and the one before;
-	// the other gets the next.
+	// b precedes the request that arrived while it ran, and hits its remaining blocks. It gets a's
+	// last block, which has no hash, and the one before; the other gets the next.
 	r.step()
 	r.wantNews("-12 +109:113/108 -8")
 	r.drain()
@@ -320,14 +315,14 @@ func TestPreemption(t *testing.T) {
 	}
 }
 
-// TestNobodyIsAdmittedAfterPreemption: not in that step, even with room.
+// TestNobodyIsAdmittedAfterPreemption: not in the same step, even with room.
 func TestNobodyIsAdmittedAfterPreemption(t *testing.T) {
 	cfg := small(8)
 	cfg.ChunkTokens, cfg.AdmitByChunk = 8, true
 	r := newRig(t, cfg)
 	r.submit(fakeengine.Request{Tokens: count(1, 8), MaxTokens: 9})
 	r.submit(fakeengine.Request{Tokens: count(101, 121), MaxTokens: 2, SkipReadingPrefixCache: true})
-	for _, running := range []int{2, 2, 2, 1, 2} { // 20 tokens of the second fill the pool, it lacks a block for one more
+	for _, running := range []int{2, 2, 2, 1, 2} { // 20 tokens of the second fill the pool; it needs one more block
 		r.step()
 		if r.Running() != running {
 			t.Fatalf("%d running, want %d", r.Running(), running)
@@ -352,7 +347,7 @@ func TestReset(t *testing.T) {
 		t.Fatalf("held %d tokens after a reset", got)
 	}
 	if r.step() || !r.Pending() {
-		t.Fatal("an idle engine told somebody")
+		t.Fatal("an idle engine published")
 	}
 	r.wantNews()
 	r.run(fakeengine.Request{Tokens: count(1, 6)})
@@ -395,7 +390,7 @@ func TestReportFull(t *testing.T) {
 	h := r.submit(fakeengine.Request{Tokens: count(1, 18), ReportFull: true}) // 5 blocks, 2 of them hit
 	r.step()
 	r.step()
-	r.wantNews("+101:117", "+1:9", "+1:9") // one for each attempt in vain
+	r.wantNews("+101:117", "+1:9", "+1:9") // one for each failed attempt
 	if !other.Done() || h.Done() || r.Counts().Reported != 4 {
 		t.Fatalf("done: %v, %v, %d reported", other.Done(), h.Done(), r.Counts().Reported)
 	}
@@ -477,7 +472,7 @@ func TestOutputs(t *testing.T) {
 	one, other, tuned := small(20), small(20), greedy
 	one.Model, other.Model, other.Seed, tuned.Adapter = "m", "m", 7, "tuned"
 	if a, b := run(one, greedy), run(other, greedy); !slices.Equal(a, b) {
-		t.Errorf("one model says %v and %v", a, b)
+		t.Errorf("one model has %v and %v", a, b)
 	}
 	if a, b := run(one, greedy), run(small(20), greedy); slices.Equal(a, b) {
 		t.Errorf("two models say %v", a)
@@ -554,7 +549,7 @@ func TestErrors(t *testing.T) {
 	r.run(fakeengine.Request{Tokens: count(1, 11), MaxTokens: 10}) // fills the pool
 }
 
-// TestKeepsNoSlices: a caller may use its slices again.
+// TestKeepsNoSlices: callers may reuse their slices.
 func TestKeepsNoSlices(t *testing.T) {
 	r := newRig(t, small(20))
 	prompt, output := count(1, 10), count(10, 14)
@@ -569,7 +564,6 @@ func TestKeepsNoSlices(t *testing.T) {
 	}
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

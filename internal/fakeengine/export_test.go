@@ -2,7 +2,7 @@ package fakeengine
 
 import "fmt"
 
-// CheckInvariants returns an error if the engine's parts contradict each other.
+// CheckInvariants returns an error if the engine is inconsistent.
 func (e *Engine) CheckInvariants() error {
 	p := e.pool
 	refs := make([]int, len(p.blocks))

@@ -31,7 +31,7 @@ type recording struct {
 	rows []row
 }
 
-// row is a published batch, or a question, which has no payload.
+// row is a published batch, or a query, which has no payload.
 type row struct {
 	Payload string `json:"payload"`
 }
@@ -46,15 +46,14 @@ func (r *recording) form() fakeengine.Form {
 	return fakeengine.FormMaps
 }
 
-// is reports whether the scenario is one of those, whatever its version.
+// is reports whether the scenario is among these, in any version.
 func (r *recording) is(scenarios ...string) bool {
 	return slices.ContainsFunc(scenarios, func(s string) bool {
 		return strings.HasPrefix(strings.TrimLeft(r.Scenario, "bc"), s)
 	})
 }
 
-// recordings reads the runs of models with nothing but one group of full
-// attention.
+// recordings reads the runs of models with a single group, of full attention.
 func recordings(t *testing.T) []*recording {
 	t.Helper()
 	files := testdata.Glob(t, "the recorded runs of the real engine", "oracle", "*.jsonl.gz")
@@ -92,8 +91,8 @@ func readRecording(t *testing.T, path string) *recording {
 	return r
 }
 
-// batches calls f with each published batch of a recorded run.
-func (r *recording) batches(t *testing.T, f func(payload []byte, b *decoded)) {
+// batches calls f for each published batch of a recorded run.
+func (r *recording) batches(t *testing.T, f func(payload []byte, b *decodedBatch)) {
 	t.Helper()
 	for _, x := range r.rows {
 		if x.Payload == "" {
@@ -109,8 +108,8 @@ func (r *recording) batches(t *testing.T, f func(payload []byte, b *decoded)) {
 	}
 }
 
-// TestRecorded compares with recorded runs of the real engine. What an index answers by their
-// events, and by those of the fake, is compared in internal/systemtest (TestRecordedRuns,
+// TestRecorded compares with recorded runs of the real engine. An index's answers by their events,
+// and by those of the fake engine, are compared in internal/systemtest (TestRecordedRuns,
 // TestAgainstEngines).
 func TestRecorded(t *testing.T) {
 	runs := recordings(t)
@@ -119,15 +118,14 @@ func TestRecorded(t *testing.T) {
 	t.Run("laws", func(t *testing.T) { recordedLaws(t, runs) })
 }
 
-// recordedEncoding takes the engine's payloads apart, puts them together
-// again, and wants the same bytes.
+// recordedEncoding decodes the engine's payloads, encodes them again, and wants the same bytes.
 func recordedEncoding(t *testing.T, recordings []*recording) {
 	payloads := map[string]int{}
 	for _, r := range recordings {
 		if strings.HasPrefix(r.Hash, "xxhash") {
 			continue // 16 bytes, no Digest
 		}
-		r.batches(t, func(payload []byte, b *decoded) {
+		r.batches(t, func(payload []byte, b *decodedBatch) {
 			e := fakeengine.Encoding{Form: r.form(), ByteHashes: b.bytes}
 			if got := e.Append(nil, &b.Batch); string(got) != string(payload) {
 				t.Fatalf("%s: wrote\n%x\nthe engine wrote\n%x", r.Scenario, got, payload)
@@ -141,17 +139,17 @@ func recordedEncoding(t *testing.T, recordings []*recording) {
 	}
 }
 
-// recordedHashes names the blocks of recorded runs anew.
+// recordedHashes computes the hashes of recorded runs again.
 func recordedHashes(t *testing.T, recordings []*recording) {
 	var hasher enginehash.Hasher
 	runs, blocks := 0, 0
 	for _, r := range recordings {
 		if r.Hash != "sha256_cbor" || r.form() == fakeengine.FormArrays7 || r.is("16_dcp2") {
-			continue // in arrays of 7 salts are hidden; with context parallelism a block is named in two parts
+			continue // arrays of 7 hide salts; with context parallelism a block has two hashed parts
 		}
 		runs++
-		chains := map[enginehash.Digest]enginehash.Digest{} // as published to full
-		r.batches(t, func(_ []byte, b *decoded) {
+		chains := map[enginehash.Digest]enginehash.Digest{} // published hash to full hash
+		r.batches(t, func(_ []byte, b *decodedBatch) {
 			for _, e := range b.Events {
 				s, ok := e.(*fakeengine.Stored)
 				if !ok {
@@ -178,14 +176,14 @@ func recordedHashes(t *testing.T, recordings []*recording) {
 	}
 }
 
-// laws are what holds in every stream of events of such an engine.
+// laws hold in every event stream of such an engine.
 type laws struct {
 	form    fakeengine.Form
 	rank    int
 	room    int  // blocks that can hold something
 	holes   bool // blocks were evicted by id
-	reports bool // hits were announced again
-	drops   bool // a block that is hit is dropped again
+	reports bool // hits were published again
+	drops   bool // a hit block is dropped again
 
 	copies   map[enginehash.Digest]int
 	contents map[enginehash.Digest]prefix
@@ -208,7 +206,7 @@ func newLaws(form fakeengine.Form, rank, blocks int) *laws {
 	}
 }
 
-func (l *laws) check(b *decoded) error {
+func (l *laws) check(b *decodedBatch) error {
 	if len(b.Events) == 0 || b.Rank != l.rank || b.Time <= l.lastTime {
 		return fmt.Errorf("%d events, rank %d, time %v after %v", len(b.Events), b.Rank, b.Time, l.lastTime)
 	}
@@ -219,7 +217,7 @@ func (l *laws) check(b *decoded) error {
 		if err := l.event(e, i); err != nil {
 			return fmt.Errorf("event %d of batch %d: %w", i, l.counts["batches"], err)
 		}
-		// Room is made before it is used, event by event.
+		// Room is made before it is used, in each event.
 		if l.held > l.room && !l.reports {
 			return fmt.Errorf("%d blocks are held, there are %d", l.held, l.room)
 		}
@@ -317,7 +315,7 @@ func recordedLaws(t *testing.T, recordings []*recording) {
 	for _, r := range recordings {
 		l := newLaws(r.form(), r.Rank, r.Blocks)
 		l.holes, l.reports, l.drops = r.is("19_holes", "20_mix"), r.is("15_"), r.EAGLE
-		r.batches(t, func(_ []byte, b *decoded) {
+		r.batches(t, func(_ []byte, b *decodedBatch) {
 			if err := l.check(b); err != nil {
 				t.Fatalf("%s: %v", r.Scenario, err)
 			}
@@ -340,7 +338,7 @@ func recordedLaws(t *testing.T, recordings []*recording) {
 	})
 }
 
-// shapesOf are the shapes of the events of each form.
+// shapesOf are the shapes of events in each form.
 var shapesOf = map[fakeengine.Form][]string{
 	fakeengine.FormMaps: {
 		"AllBlocksCleared{}",
@@ -351,7 +349,7 @@ var shapesOf = map[fakeengine.Form][]string{
 	fakeengine.FormArrays7:  {"AllBlocksCleared[1]", "BlockRemoved[3]", "BlockStored[7]"},
 }
 
-// TestLaws holds the fake to the laws that recorded runs keep.
+// TestLaws checks the laws of recorded runs on the fake engine.
 func TestLaws(t *testing.T) {
 	for form, shapes := range shapesOf {
 		t.Run(fmt.Sprint("form ", form), func(t *testing.T) {

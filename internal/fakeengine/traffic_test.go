@@ -9,12 +9,11 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
-// prefix names the tokens from the start to the end of a block, with their
-// scope, independently of any engine's hashes.
+// prefix identifies tokens from the start to the end of a block, with their scope, independently of
+// the engine's hashes.
 type prefix [sha256.Size]byte
 
-// extend goes on by a block. The scope is that of the chain, which events tell
-// on the first block.
+// extend adds a block. The scope is the chain's, which is in the first block's event.
 func (p prefix) extend(tokens []uint32, scope string) prefix {
 	b := append(p[:], scope...)
 	b = append(b, 0)
@@ -24,25 +23,25 @@ func (p prefix) extend(tokens []uint32, scope string) prefix {
 	return sha256.Sum256(b)
 }
 
-// traffic makes requests as clients do: conversations that grow, prompts that
-// return whole, in part or changed, crowds that ask the same at once.
+// traffic makes requests like clients: growing conversations, prompts repeated whole, in part or
+// changed, and concurrent equal ones.
 type traffic struct {
 	random  *rand.Rand
 	blocks  int // of the longest prompt
 	size    int // tokens of a block
-	memory  int // of how many of the last conversations to go on with
+	memory  int // number of recent conversations that may continue
 	salts   bool
-	said    []spoken // so far
-	serving []*served
+	said    []exchange // so far
+	serving []*service
 }
 
-// spoken is a prompt and its output, in the scope that it was asked in.
-type spoken struct {
+// exchange is a prompt and its output, with their scope.
+type exchange struct {
 	tokens        []uint32
 	adapter, salt string
 }
 
-type served struct {
+type service struct {
 	handle  *fakeengine.Handle
 	request fakeengine.Request
 }
@@ -55,20 +54,20 @@ func (t *traffic) fresh(n int) []uint32 {
 	return out
 }
 
-// prompt is a prompt and the scope that it is asked in.
-func (t *traffic) prompt() spoken {
+// prompt returns a prompt and its scope.
+func (t *traffic) prompt() exchange {
 	longest := t.blocks * t.size
 	if len(t.said) == 0 || t.random.IntN(7) == 0 {
 		adapter, salt := t.scope()
 		if t.random.IntN(3) == 0 { // whole blocks
-			return spoken{t.fresh(t.size * (1 + t.random.IntN(t.blocks))), adapter, salt}
+			return exchange{t.fresh(t.size * (1 + t.random.IntN(t.blocks))), adapter, salt}
 		}
-		return spoken{t.fresh(1 + t.random.IntN(longest)), adapter, salt}
+		return exchange{t.fresh(1 + t.random.IntN(longest)), adapter, salt}
 	}
 	p := t.said[len(t.said)-1-t.random.IntN(min(len(t.said), t.memory))]
 	tokens := slices.Clone(p.tokens)
 	switch t.random.IntN(7) {
-	case 0: // as it was
+	case 0: // unchanged
 	case 1:
 		tokens = tokens[:1+t.random.IntN(len(tokens))]
 	case 2: // whole blocks
@@ -104,23 +103,23 @@ func (t *traffic) request() fakeengine.Request {
 	}
 }
 
-// submit gives the engine a request, or the same one several times.
+// submit submits a request, or the same one several times.
 func (t *traffic) submit(r *rig) {
 	q, n := t.request(), 1
 	if t.random.IntN(6) == 0 {
 		n += 1 + t.random.IntN(3)
 	}
 	for range n {
-		t.serving = append(t.serving, &served{r.submit(q), q})
+		t.serving = append(t.serving, &service{r.submit(q), q})
 	}
 }
 
-// collect learns what ended requests said.
+// collect collects the outputs of finished requests.
 func (t *traffic) collect() {
-	t.serving = slices.DeleteFunc(t.serving, func(s *served) bool {
+	t.serving = slices.DeleteFunc(t.serving, func(s *service) bool {
 		if s.handle.Done() {
 			q := s.request
-			t.said = append(t.said, spoken{append(slices.Clone(q.Tokens), s.handle.Output()...), q.Adapter, q.Salt})
+			t.said = append(t.said, exchange{append(slices.Clone(q.Tokens), s.handle.Output()...), q.Adapter, q.Salt})
 		}
 		return s.handle.Done()
 	})
@@ -129,8 +128,8 @@ func (t *traffic) collect() {
 	}
 }
 
-// disturb does now and then what is not a request. It reports whether the
-// engine is to be left alone until it is idle.
+// disturb sometimes calls something other than a request. It reports whether the engine must first
+// become idle.
 func (t *traffic) disturb(r *rig) (idle bool) {
 	switch t.random.IntN(300) {
 	case 0, 1, 2, 3, 4:

@@ -17,7 +17,7 @@ import (
 
 const (
 	patience = 2 * time.Minute
-	// quiet is how long nothing must come where no later event can show it.
+	// quiet is the time in which nothing may arrive, where no later event can show it.
 	quiet = 30 * time.Millisecond
 )
 
@@ -68,7 +68,7 @@ func (r *rig) connect() (client, server net.Conn) {
 	r.Cleanup(func() { server.Close() })
 	_ = server.SetDeadline(time.Now().Add(patience))
 	r.say(client, "ready?")
-	r.hear(server, "ready?") // now the proxy knows the connection
+	r.hear(server, "ready?") // the proxy has the connection now
 	return client, server
 }
 
@@ -83,7 +83,7 @@ func (r *rig) hear(c net.Conn, want string) {
 	r.Helper()
 	got := make([]byte, len(want))
 	if n, err := io.ReadFull(c, got); err != nil || string(got) != want {
-		r.Fatalf("heard %q, want %q: %v", got[:n], want, err)
+		r.Fatalf("received %q, want %q: %v", got[:n], want, err)
 	}
 }
 
@@ -92,12 +92,12 @@ func (r *rig) hearNothing(c net.Conn) {
 	_ = c.SetReadDeadline(time.Now().Add(quiet))
 	var b [100]byte
 	if n, err := c.Read(b[:]); !errors.Is(err, os.ErrDeadlineExceeded) {
-		r.Fatalf("heard %q, %v", b[:n], err)
+		r.Fatalf("received %q, %v", b[:n], err)
 	}
 	_ = c.SetReadDeadline(time.Now().Add(patience))
 }
 
-// held waits until so much is kept back, which has not been passed on then.
+// held waits until so much is held back, and checks that none of it was passed on.
 func (r *rig) held(hold *faultproxy.Armed, want string) {
 	r.Helper()
 	for late := zmtptest.Context(r.T); hold.Held() != want; runtime.Gosched() {
@@ -107,12 +107,12 @@ func (r *rig) held(hold *faultproxy.Armed, want string) {
 	}
 }
 
-// hearEnd wants the connection to end, with or without a reset.
+// hearEnd checks that the connection ends, with or without a reset.
 func (r *rig) hearEnd(c net.Conn) {
 	r.Helper()
 	var b [100]byte
 	if n, err := c.Read(b[:]); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		r.Fatalf("heard %q, %v, not the end", b[:n], err)
+		r.Fatalf("received %q, %v, not the end", b[:n], err)
 	}
 }
 
@@ -171,7 +171,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// hearEndBehind is hearEnd behind what is under way.
+// hearEndBehind is hearEnd after the bytes under way.
 func (r *rig) hearEndBehind(c net.Conn) {
 	r.Helper()
 	if _, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) {
@@ -197,7 +197,7 @@ func TestHold(t *testing.T) {
 	r.held(again, "cdef")
 	hold.Release()
 	r.held(again, "cdef")
-	server.Close() // what is held outlives its sender
+	server.Close() // held bytes outlive their sender
 	again.Release()
 	r.hear(client, "cdef")
 	r.hearEnd(client)
@@ -306,7 +306,7 @@ func TestInject(t *testing.T) {
 	if never.HasFired() {
 		t.Error("a fault that was disarmed has happened")
 	}
-	// A connection to come.
+	// A later connection.
 	a := r.ArmNext(faultproxy.Fault{Kind: faultproxy.Inject, Direction: faultproxy.Up, After: 3, Data: []byte("...")})
 	r.say(client, "here")
 	r.hear(server, "here")
@@ -354,7 +354,7 @@ func TestHeal(t *testing.T) {
 	r.connect()
 }
 
-// TestCloseWhileHeld: whatever a proxy has, Close ends it.
+// TestCloseWhileHeld: Close ends a proxy in any state.
 func TestCloseWhileHeld(t *testing.T) {
 	r := newRig(t)
 	client, server := r.connect()
@@ -377,7 +377,6 @@ func TestNoTarget(t *testing.T) {
 	r.hearEnd(r.dial())
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -30,19 +30,19 @@ func keysOf(model, adapter, salt string, unit int, tokens []uint32) (root index.
 	return root, locals, hashing.Keys(nil, root, locals)
 }
 
-// TestScopes: each part of a seed, a scope and a variant has roots of its own, whatever is
-// written before it; adapters have locals, and seeds places of pods.
+// TestScopes: each part of a seed, a scope and a variant changes the root, also if a text moves from
+// one part to another. Adapters change the locals, and seeds the places of pods.
 func TestScopes(t *testing.T) {
 	other := testSeed
 	other[15]++
-	type of struct {
+	type rootInput struct {
 		seed  [16]byte
 		scope hashing.Scope
 		v     index.Variant
 	}
 	unit := index.Variant{Unit: 16}
-	roots := make(map[index.Key]of)
-	for _, o := range []of{
+	roots := make(map[index.Key]rootInput)
+	for _, o := range []rootInput{
 		{testSeed, hashing.Scope{}, unit}, {other, hashing.Scope{}, unit},
 		{testSeed, hashing.Scope{Model: "a"}, unit}, {testSeed, hashing.Scope{Adapter: "a"}, unit}, {testSeed, hashing.Scope{Salt: "a"}, unit},
 		{testSeed, hashing.Scope{Model: "aa"}, unit}, {testSeed, hashing.Scope{Model: "a", Adapter: "a"}, unit}, {testSeed, hashing.Scope{Adapter: "a", Salt: "a"}, unit},
@@ -66,8 +66,8 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// TestChainRule: keys(a+b) = keys(a) ++ keys(b | last key of a), wherever a
-// ends on a unit, and a partial tail yields no key.
+// TestChainRule: keys(a+b) = keys(a) ++ keys(b | last key of a), if a ends on a unit; a partial
+// tail yields no key.
 func TestChainRule(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 2000 {
@@ -101,7 +101,7 @@ func TestKnownKeys(t *testing.T) {
 		!slices.Equal(keys, []index.Key{0x7ea2871414787f12, 0x3e97ca1360fd9de4}) {
 		t.Errorf("root %#x, locals %#x, keys %#x", root, locals, keys)
 	}
-	// These are what a program in Python makes of the formula.
+	// A Python program computed these from the formula.
 	locals = hashing.New(testSeed).Locals(nil, tokens, 16, []hashing.Extra{{Unit: 1, Kind: 1, ID: 99, Offset: 5}})
 	if want := []index.Local{0xa90b8cb5df5e4f90, 0xe2def330cdd03f9c}; !slices.Equal(locals, want) {
 		t.Errorf("locals %#x, want %#x", locals, want)
@@ -115,7 +115,7 @@ func plainKey(seed [16]byte, what byte, n int) *big.Int {
 	return new(big.Int).SetBytes(sum[:16])
 }
 
-// plainLocal is the local of one unit, from its content as bytes, in whole numbers.
+// plainLocal is the local of one unit in big integers, from its content as bytes.
 func plainLocal(seed [16]byte, adapter string, tokens []uint32, extras []hashing.Extra) index.Local {
 	one := big.NewInt(1)
 	mod64, mod128 := new(big.Int).Lsh(one, 64), new(big.Int).Lsh(one, 128)
@@ -190,8 +190,8 @@ func TestLocalsAgainstPlain(t *testing.T) {
 	}
 }
 
-// Similar units, as tokens of prompts are, have locals as different as random numbers
-// are: in any part of their bits, and in their sums.
+// Similar units, like those of prompts, have locals that differ like random numbers: in each part
+// of their bits, and in their sums.
 func TestLocalsOfSimilarUnits(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 8))
 	base := randomTokens(r, 16)
@@ -230,7 +230,7 @@ func TestLocalsOfSimilarUnits(t *testing.T) {
 		if len(all) != len(distinct) {
 			t.Errorf("%s: %d units have %d locals", kind, len(distinct), len(all))
 		}
-		// Of n random numbers n*n/2^25 have an equal one before them in 24 bits: 128 of 2^16.
+		// Of n random numbers n*n/2^25 collide with an earlier one in 24 bits: 128 of 2^16.
 		expected := int(uint64(len(distinct)) * uint64(len(distinct)) >> 25)
 		for part, n := range map[string]int{"upper": len(high), "lower": len(low)} {
 			if equal := len(distinct) - n; equal > 2*expected {
@@ -238,7 +238,7 @@ func TestLocalsOfSimilarUnits(t *testing.T) {
 			}
 		}
 	}
-	// A change that two units have in common is not a number that their locals have so.
+	// A common change of two units does not change their locals by a common number.
 	for range 1000 {
 		a, b := randomTokens(r, 16), randomTokens(r, 16)
 		copy(b[4:], a[4:]) // the changed word's other factor is the same
@@ -254,8 +254,8 @@ func TestLocalsOfSimilarUnits(t *testing.T) {
 	}
 }
 
-// A fold goes on from a part of the units as if it had begun with the first, and tells
-// any two orders of them.
+// A fold continues from a part of the units as if it had begun with the first, and distinguishes
+// any two orders.
 func TestFold(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 11))
 	for range 1000 {
@@ -293,8 +293,8 @@ func TestHashingAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestRequestTies: what differs in its beginning, its end or its length has another tie; the
-// middle of what is long is not read.
+// TestRequestTies: prompts that differ at the beginning, the end or in length have different ties;
+// the middle of long ones is not read.
 func TestRequestTies(t *testing.T) {
 	h := hashing.New(testSeed)
 	of := func(text []byte) [2]uint64 {

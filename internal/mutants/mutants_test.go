@@ -23,8 +23,8 @@ func TestPromises(t *testing.T) {
 	}
 }
 
-// TestChangesSince changes, deletes and adds lines and files of a repository, and
-// asks which mutants that concerns.
+// TestChangesSince changes, adds and deletes lines and files of a repository, and checks which
+// mutants are affected.
 func TestChangesSince(t *testing.T) {
 	top := t.TempDir()
 	must := func(err error) {

@@ -17,14 +17,14 @@ func TestFull(t *testing.T) {
 	})
 }
 
-// A server that stands still makes all requests late that were due meanwhile.
+// A stalled server delays all requests that are due meanwhile.
 func TestHalf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked, others atomic.Int64
 		base := func() { asked.Add(1); time.Sleep(8 * time.Millisecond) }
 		began := time.Now()
 		p99, ofOther, ratio := openloop.Half(3, 200, base, func() {
-			// Of each round of 200 ten requests wait for what stood still.
+			// Of each 200 requests ten wait for the stall.
 			if n := others.Add(1) % 200; n > 0 && n <= 10 {
 				time.Sleep(80 * time.Millisecond)
 			}

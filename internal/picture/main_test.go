@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestCurrent: the picture in docs is the one that is drawn here, and is XML.
+// TestCurrent: the picture in docs is the generated one, and is XML.
 func TestCurrent(t *testing.T) {
 	file, err := os.ReadFile("../../docs/paths.svg")
 	if err != nil {

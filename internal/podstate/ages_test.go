@@ -15,7 +15,7 @@ const disk = index.TierDisk
 
 func unix(t float64) time.Time { return time.Unix(0, int64(t*1e9)) }
 
-// agedBlocks is the blocks of a tier, as an index has them.
+// agedBlocks are the blocks of a tier in an index.
 type agedBlocks struct {
 	ages    Ages
 	profile engine.Profile
@@ -25,10 +25,10 @@ type agedBlocks struct {
 
 type agedBlock struct {
 	generation int
-	at         float64 // of its last store, by the clock that is checked
+	at         float64 // of its last store, by the checked clock
 }
 
-// batch stores a block, and returns the blocks that go before.
+// batch stores a block, and returns the blocks dropped before.
 func (a *agedBlocks) batch(batch float64, host time.Time, block int, at float64) (gone []agedBlock) {
 	a.clock += a.ages.Due(disk, &a.profile, batch, host)
 	for b, of := range a.blocks {
@@ -42,8 +42,8 @@ func (a *agedBlocks) batch(batch float64, host time.Time, block int, at float64)
 	return gone
 }
 
-// TestAges: whatever the clock of the batches does, nothing is dropped before MaxAge has passed.
-// If it only goes forward, nothing is there after one and a half.
+// TestAges: nothing is dropped before MaxAge, whatever the clock of the batches does. If it never
+// goes back, nothing is left after one and a half.
 func TestAges(t *testing.T) {
 	const maxAge = 100
 	early := math.Inf(1)
@@ -56,7 +56,7 @@ func TestAges(t *testing.T) {
 		offset := 0.0
 		for step := range 400 {
 			now += []float64{0, 1, 10, 45, 60, 130}[r.IntN(6)] * r.Float64()
-			if seed%2 > 0 && r.IntN(40) == 0 { // the clock goes back, for good
+			if seed%2 > 0 && r.IntN(40) == 0 { // the clock is set back permanently
 				offset -= 3000 * r.Float64() * r.Float64()
 				backs++
 			}
@@ -79,13 +79,13 @@ func TestAges(t *testing.T) {
 	}
 }
 
-// TestAgesByWhichClock: the host's clock counts where a batch has no time, or one that cannot be.
+// TestAgesByWhichClock: the host's clock counts for batches without a valid time.
 func TestAgesByWhichClock(t *testing.T) {
-	const host = 1e9 // a time at which a period begins
+	const host = 1e9 // a period begins here
 	hour := engine.Profile{}
 	for name, c := range map[string]struct {
 		first, second float64 // times of two batches
-		want          int     // generations that begin with the second
+		want          int     // generations begun by the second
 		profile       engine.Profile
 		tier          index.Tier
 	}{
@@ -113,8 +113,8 @@ func TestAgesByWhichClock(t *testing.T) {
 	}
 }
 
-// TestAgesBackAndForth: a clock that is ahead now and then does not let the others' time pass. If
-// it stays behind, its time counts after three periods.
+// TestAgesBackAndForth: while a clock is sometimes ahead, only its own times count. If it stays
+// behind, its time counts after three periods.
 func TestAgesBackAndForth(t *testing.T) {
 	const host = 1e9
 	var a Ages
@@ -134,7 +134,7 @@ func TestAgesBackAndForth(t *testing.T) {
 	}
 }
 
-// TestAgesKept: a snapshot keeps the clocks. One without them has blocks from an unknown time.
+// TestAgesKept: a snapshot keeps the clocks. Without them blocks are of an unknown time.
 func TestAgesKept(t *testing.T) {
 	a := Ages{disk: {latest: 1e9}, index.TierRemote: {latest: 5, back: 3}}
 	b := a.appendState(nil)
@@ -142,7 +142,7 @@ func TestAgesKept(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, a)
 	}
 	for i := range b {
-		b[i] = 0xff // no number
+		b[i] = 0xff // not a number
 	}
 	var want Ages
 	want.Recall()

@@ -15,7 +15,7 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// TestAfter has each event in each state.
+// TestAfter applies each event in each state.
 func TestAfter(t *testing.T) {
 	const u, s, d, r, p, l = view.Unknown, view.Silent, view.Uncertain, view.Replaying, view.Partial, view.Live
 	states := []view.State{u, s, d, r, p, l}
@@ -44,7 +44,7 @@ func TestView(t *testing.T) {
 	for name, c := range map[string]struct {
 		rank   Rank
 		stream *Stream
-		want   view.State // of a live rank; of an unknown one it is unknown
+		want   view.State // of a live rank; an unknown one stays unknown
 		anew   view.State // of an unknown rank with the stream
 	}{
 		"whole":       {Rank{}, nil, view.Live, view.Unknown},
@@ -107,7 +107,7 @@ func TestSettle(t *testing.T) {
 		heard := p.Reports()
 		from, to := p.Settle(c.approximate && !heard)
 		if from != before || to != c.want || heard != c.heard || p.Shown.Facts().State != c.want {
-			t.Errorf("%s: from %v to %v, heard %v; published %v", name, from, to, heard, p.Shown.Facts())
+			t.Errorf("%s: from %v to %v, received %v; published %v", name, from, to, heard, p.Shown.Facts())
 		}
 		for _, r := range p.ByNumber {
 			if p.Shown.StateOf(r.Number) != r.View() {
@@ -125,8 +125,7 @@ func rank(p *Pod, n int) *Rank {
 	return r
 }
 
-// TestBounds: a pod has no more ranks and streams than the bounds allow, and a stream that
-// feeds nobody makes room.
+// TestBounds: the ranks and streams of a pod are bounded, and a stream without ranks makes room.
 func TestBounds(t *testing.T) {
 	p := New()
 	for n := range engine.MaxRanks {
@@ -156,7 +155,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// random returns a pod with some of everything that a snapshot has.
+// random returns a pod with all kinds of state that a snapshot has.
 func random(r *rand.Rand) *Pod {
 	p := New()
 	p.Shown.Publish(view.Facts{Hybrid: r.IntN(2) == 0})
@@ -193,7 +192,6 @@ func random(r *rand.Rand) *Pod {
 	return &p
 }
 
-// read reads a state.
 func read(b []byte) (*Pod, error) {
 	p, f := New(), sections.NewFields(b)
 	if err := p.ReadState(f); err != nil {
@@ -202,7 +200,7 @@ func read(b []byte) (*Pod, error) {
 	return &p, f.End()
 }
 
-// TestStates: a state that was read is written as it was.
+// TestStates: a state that was read is written unchanged.
 func TestStates(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 300 {
@@ -222,7 +220,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// FuzzState: any bytes are refused, or are a state that is written and read again as it is.
+// FuzzState: any bytes are rejected, or are a state that is written and read again unchanged.
 func FuzzState(f *testing.F) {
 	r := rand.New(rand.NewPCG(2, 2))
 	for range 5 {
@@ -244,7 +242,7 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// TestNoteOfTiers: a note tells that lower tiers may hold less.
+// TestNoteOfTiers: a note reports that lower tiers may hold less.
 func TestNoteOfTiers(t *testing.T) {
 	for i := range 8 {
 		want := PodNote{State: view.Live, Tiered: i&1 != 0, Loose: i&2 != 0, Single: i&4 != 0}

@@ -8,7 +8,7 @@ import (
 	"github.com/kvindex/kvindex/internal/prompt"
 )
 
-// TestSuspectsOnce: a suspect is listed once, also if its slot was that of another suspect.
+// TestSuspectsOnce: a suspect is listed once, even if its slot was another suspect's before.
 func TestSuspectsOnce(t *testing.T) {
 	l := predict.New(nil)
 	var p predict.Pod
@@ -16,7 +16,7 @@ func TestSuspectsOnce(t *testing.T) {
 	v := index.Variant{Unit: 16}
 	view := &index.View{BlockSize: 16, Layout: &index.Layout{Groups: []index.GroupLayout{{BlockSize: 16, Grain: 16}}, FullGroups: 1}}
 	send := func(key index.Key) predict.Ticket {
-		out := predict.Sending{Tokens: 16, View: view, Variant: v, Applied: p.Messages() + 1} // a message came meanwhile
+		out := predict.Sending{Tokens: 16, View: view, Variant: v, Applied: p.Messages() + 1} // with a later message
 		out.FindLast(&prompt.Run{Variant: v, Keys: []index.Key{key}}, nil)
 		ticket, err := l.Send(&p, &out)
 		if err != nil {

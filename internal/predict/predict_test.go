@@ -17,7 +17,7 @@ import (
 
 const unit = 16
 
-// world is a Ledger on a clock of its own, and the plain model of it: a list.
+// world is a Ledger with its own clock, and its plain model: a list.
 type world struct {
 	*rand.Rand
 	ledger *Ledger
@@ -35,8 +35,8 @@ type request struct {
 	pod, rank int
 	keys      []index.Key
 	at        time.Time
-	predicted bool // its prediction lives
-	open      bool // its ticket is good
+	predicted bool // its prediction is live
+	open      bool // its ticket is valid
 }
 
 const (
@@ -44,7 +44,7 @@ const (
 	age = time.Second
 )
 
-// newWorld has pods of blocks of 16 and 32 tokens.
+// newWorld has pods with blocks of 16 and of 32 tokens.
 func newWorld(seed uint64) *world {
 	w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1e9, 0), ranks: 2}
 	w.ledger = New(&Config{TTL: ttl, TicketAge: age, Now: func() time.Time { return w.now }})
@@ -60,7 +60,7 @@ func blocksOf(size int) *index.View {
 	return &index.View{BlockSize: size, Layout: &index.Layout{Groups: []index.GroupLayout{{BlockSize: size, Grain: size}}, FullGroups: 1}}
 }
 
-// prompt draws a prompt of 2 to 9 units. Many begin alike.
+// prompt draws a prompt of 2 to 9 units. Many share prefixes.
 func (w *world) prompt() (locals []index.Local, run prompt.Run) {
 	for range 2 + w.IntN(8) {
 		locals = append(locals, index.Local(1+w.IntN(2)))
@@ -93,7 +93,7 @@ func (r *request) end(n *uint64) {
 	}
 }
 
-// pass lets time go by.
+// pass advances the clock.
 func (w *world) pass(d time.Duration) {
 	w.now = w.now.Add(d)
 	for _, r := range w.sent {
@@ -107,7 +107,7 @@ func (w *world) pass(d time.Duration) {
 	}
 }
 
-// close uses a ticket, which may be used or too old.
+// close uses a ticket, possibly a used or expired one.
 func (w *world) close() {
 	if len(w.sent) == 0 {
 		return
@@ -139,11 +139,11 @@ func (w *world) lose() {
 	}
 }
 
-// store brings an event that stores a prompt at a rank: those of its predictions are confirmed.
+// store ingests an event that stores a prompt on a rank, which confirms some predictions.
 func (w *world) store(t *testing.T, c *Confirmation) {
 	pod, rank := w.IntN(len(w.pods)), w.IntN(w.ranks)
 	locals, run := w.prompt()
-	if w.IntN(10) == 0 { // the rank is emptied
+	if w.IntN(10) == 0 { // empties the rank
 		if c.Find(w.ledger, w.pods[pod], rank, []index.Change{{Op: index.OpClear}}, &index.Applied{}) {
 			t.Fatal("an empty rank has suspects")
 		}
@@ -173,7 +173,7 @@ func (w *world) store(t *testing.T, c *Confirmation) {
 	}
 }
 
-// figures returns the tokens of a prompt that are predicted, by pod and rank.
+// figures returns the predicted tokens of a prompt, by pod and rank.
 func (w *world) figures(keys []index.Key) map[[2]int]int {
 	figures := make(map[[2]int]int)
 	for _, r := range w.sent {
@@ -270,7 +270,7 @@ func TestAgainstList(t *testing.T) {
 	}
 }
 
-// TestOtherBlocks: a pod that borrowed the blocks of others announces blocks of another size.
+// TestOtherBlocks: a pod that borrowed the block size of others publishes blocks of another size.
 func TestOtherBlocks(t *testing.T) {
 	w := newWorld(1)
 	p, keys := new(Pod), []index.Key{1, 2, 3, 4}
@@ -306,7 +306,7 @@ func TestLongestTTL(t *testing.T) {
 	}
 }
 
-// TestRoom: tickets and predictions keep to their bytes, and the oldest go.
+// TestRoom: tickets and predictions stay within their bytes, and the oldest are dropped.
 func TestRoom(t *testing.T) {
 	w := newWorld(2)
 	w.ledger = New(&Config{Bytes: MinBytes, Now: func() time.Time { return w.now }})
@@ -329,7 +329,7 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// Many goroutines send, look and end at once: nothing is left.
+// After concurrent sends, reads and ends nothing is left.
 func TestConcurrent(t *testing.T) {
 	w := newWorld(3)
 	var all sync.WaitGroup

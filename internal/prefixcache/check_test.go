@@ -2,16 +2,16 @@ package prefixcache
 
 import "fmt"
 
-// Known is the length of the beginning that Find has found.
+// Known returns the length of the prefix that Find found.
 func (p *Prompt) Known() int { return p.known }
 
-// Cells returns how many cells there are, and how many are free.
+// Cells returns the numbers of all cells and of free cells.
 func (c *Cache) Cells() (all, free int) { return len(c.view()) * pageCells, c.idle }
 
-// Plain has c hash as it does where FIPS 140 is enforced.
+// Plain makes c hash as under enforced FIPS 140.
 func (c *Cache) Plain() { c.hash.gmac = nil }
 
-// Check returns what is wrong with the structure.
+// Check returns an error if the structure is inconsistent.
 func (c *Cache) Check() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// opened returns a Cache, and a Prompt that has asked it for a text.
+// opened returns a Cache, and a Prompt that has searched it for a text.
 func opened(t *testing.T, text string) (*Cache, *Prompt) {
 	c, err := New(MinBytes)
 	if err != nil {
@@ -32,7 +32,7 @@ func askFor(c *Cache, p *Prompt, text string) {
 	c.Add(p, make([]index.Local, len(text)/64), marks, mark(len(text)))
 }
 
-// flood asks for texts that come once.
+// flood searches for texts that come once.
 func flood(c *Cache, bytes int) {
 	p, text := new(Prompt), make([]byte, 3000)
 	for i := 0; i < bytes; i += len(text) {
@@ -42,10 +42,10 @@ func flood(c *Cache, bytes int) {
 	}
 }
 
-// wholeOf returns the entry of a text that p was asked for.
+// wholeOf returns the entry of p's whole text.
 func (c *Cache) wholeOf(p *Prompt) (ref, uint32) { return c.view().find(p.whole, p.length, wholeText) }
 
-// An entry is found by all of its tag, its length and its kind, and by nothing less.
+// An entry is found only if its tag, its length and its kind are equal.
 func TestTags(t *testing.T) {
 	c, p := opened(t, strings.Repeat("x", 2000))
 	v, of := c.view(), p.tags[1]
@@ -70,7 +70,7 @@ func TestTags(t *testing.T) {
 	}
 }
 
-// Each Cache has a key of its own.
+// Each Cache has its own key.
 func TestKeys(t *testing.T) {
 	c, p := opened(t, "text")
 	for _, plain := range []bool{false, true} {
@@ -87,8 +87,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// A reader whose entry goes, and whose cells are used again, notices it before it takes
-// memory by what is there.
+// A reader notices that its entry's cells were reused before it allocates by their contents.
 func TestGone(t *testing.T) {
 	c, p := opened(t, "text")
 	r, version := c.wholeOf(p)
@@ -104,7 +103,7 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// What is behind an entry that has gone between Find and Add follows the one before it.
+// Entries behind one that is evicted between Find and Add follow its predecessor.
 func TestEvictedBetween(t *testing.T) {
 	text := strings.Repeat("x", 4096+100)
 	c, p := opened(t, text)
@@ -131,7 +130,7 @@ func TestEvictedBetween(t *testing.T) {
 	}
 }
 
-// Who uses an entry uses what it follows.
+// A use of an entry is a use of its predecessors.
 func TestAge(t *testing.T) {
 	text := strings.Repeat("x", 1500)
 	c, p := opened(t, text)
@@ -142,22 +141,21 @@ func TestAge(t *testing.T) {
 	}
 	r, _ := c.wholeOf(p)
 	c.unlist(r)
-	c.list(r) // as evict does it
+	c.list(r) // as evict does
 	c.drop(r)
 	parent, _ := c.view().find(p.tags[1], 1024, beginning)
 	if used := c.view().used(parent).Load(); used != now {
 		t.Errorf("used at %d, want %d", used, now)
 	}
 	if c.view().cell(parent)[wordChain].Load()&flagAgain == 0 {
-		t.Error("it was asked for once")
+		t.Error("it was requested once")
 	}
 	if err := c.Check(); err != nil {
 		t.Error(err)
 	}
 }
 
-// What is older than all slots is kept all the same, and in order, also when the clock
-// begins again.
+// Ages beyond all slots are kept in order, also when the clock wraps.
 func TestOld(t *testing.T) {
 	for _, start := range []uint32{0, 1<<32 - 10} {
 		c, err := New(MinBytes)
@@ -188,8 +186,7 @@ func TestOld(t *testing.T) {
 	}
 }
 
-// Favour ends where what went after one use is asked for, and comes back where what was
-// asked for again is.
+// Favour ends when entries evicted after one use are requested, and returns when reused ones are.
 func TestFavour(t *testing.T) {
 	text := strings.Repeat("x", 20_000)
 	c, p := opened(t, text)
@@ -199,7 +196,7 @@ func TestFavour(t *testing.T) {
 	}
 	askFor(c, p, text)
 	if c.favour != 0 {
-		t.Fatal("it goes on although what went is asked for")
+		t.Fatal("it lasts although evicted entries are requested")
 	}
 	askFor(c, p, text)
 	flood(c, 5<<20)

@@ -15,9 +15,8 @@ import (
 	"github.com/kvindex/kvindex/internal/prefixcache"
 )
 
-// An encoding is what the tests take for one: it resumes a few bytes before each
-// beginning, has a token for some bytes, and locals that depend on all that is before
-// them.
+// encoding stands for a tokenizer: it resumes a few bytes before each prefix's end, has a token for
+// some bytes, and locals that depend on all bytes before.
 type encoding struct {
 	scope, text string
 	unit        int // bytes of text for a local
@@ -40,7 +39,7 @@ func (e encoding) hashes() func(n int) uint64 {
 	return func(n int) uint64 { return all[n] }
 }
 
-// state is what is known of text[:at], or of the whole.
+// state is the encoding's state for text[:at], or for the whole text.
 func (e encoding) state(at int, whole bool) prefixcache.State {
 	return e.stateBy(e.hashes(), at, whole)
 }
@@ -64,7 +63,7 @@ func (e encoding) stateBy(hash func(int) uint64, at int, whole bool) prefixcache
 	return s
 }
 
-// ask finds a text and adds it if it is not known whole.
+// ask finds a text and adds it if it is not cached whole.
 func (e encoding) ask(c *prefixcache.Cache, p *prefixcache.Prompt) (whole bool) {
 	if c.Find(p, []byte(e.scope), e.text) {
 		return true
@@ -105,8 +104,7 @@ func randomText(r *rand.Rand, n int) string {
 	return string(b)
 }
 
-// Prompts that were asked for twice outlast ten times the budget's worth of others that
-// come once.
+// Prompts requested twice survive ten times the budget in prompts requested once.
 func TestOneTimePrompts(t *testing.T) {
 	const budget = 4 << 20
 	r := rand.New(rand.NewPCG(2, 1))
@@ -123,7 +121,7 @@ func TestOneTimePrompts(t *testing.T) {
 		}
 	}
 	once := randomText(r, 32_000)
-	for bytes := 0; bytes < 10*budget; bytes += len(once) / 4 { // a quarter is what they take at least
+	for bytes := 0; bytes < 10*budget; bytes += len(once) / 4 { // texts take at least a quarter of their length
 		ask(randomText(r, 8) + once)
 	}
 	known := 0
@@ -137,7 +135,7 @@ func TestOneTimePrompts(t *testing.T) {
 	}
 }
 
-// plain asks for a text of which 64 bytes are a unit.
+// plain searches for a text with units of 64 bytes.
 func plain(c *prefixcache.Cache, p *prefixcache.Prompt, text string) (whole bool) {
 	if c.Find(p, nil, text) {
 		return true
@@ -150,7 +148,7 @@ func plain(c *prefixcache.Cache, p *prefixcache.Prompt, text string) (whole bool
 	return false
 }
 
-// A history asks for texts that repeat, grow, shrink, fork and change.
+// history makes texts that repeat, grow, shrink, fork and change.
 type history struct {
 	*rand.Rand
 	texts []encoding
@@ -187,7 +185,7 @@ func (h *history) next() encoding {
 	return e
 }
 
-// judge returns what is wrong with what Find has found.
+// judge returns the fault of a Find result.
 func judge(e encoding, p *prefixcache.Prompt, whole bool) error {
 	var want prefixcache.State
 	if whole || p.Known() > 0 {
@@ -199,7 +197,7 @@ func judge(e encoding, p *prefixcache.Prompt, whole bool) error {
 	return nil
 }
 
-// TestAgainstPlain compares with a map of all texts, in which nothing is evicted.
+// TestAgainstPlain compares with a map of all texts, without eviction.
 func TestAgainstPlain(t *testing.T) {
 	for seed := range uint64(8) {
 		h := &history{Rand: rand.New(rand.NewPCG(seed, 3)), most: 20_000}
@@ -245,7 +243,7 @@ func TestAgainstPlain(t *testing.T) {
 	}
 }
 
-// TestEvicting checks the structure after each step, in little room.
+// TestEvicting checks the structure after each step, with little room.
 func TestEvicting(t *testing.T) {
 	for seed := range uint64(2) {
 		h := &history{Rand: rand.New(rand.NewPCG(seed, 4)), most: 60_000}
@@ -257,7 +255,7 @@ func TestEvicting(t *testing.T) {
 			if err := judge(e, p, whole); err != nil {
 				t.Fatalf("seed %d, step %d: %v", seed, step, err)
 			}
-			if h.IntN(4) == 0 { // others come between Find and Add
+			if h.IntN(4) == 0 { // other texts between Find and Add
 				for range h.IntN(30) {
 					h.next().ask(c, other)
 				}
@@ -276,13 +274,13 @@ func TestEvicting(t *testing.T) {
 	}
 }
 
-// TestRace: what is found is right while 8 goroutines add and evict.
+// TestRace: Find's results are right while 8 goroutines add and evict.
 func TestRace(t *testing.T) {
 	c := open(t, prefixcache.MinBytes)
 	var wg sync.WaitGroup
 	for g := range uint64(8) {
 		wg.Go(func() {
-			// Four pairs have the same texts.
+			// Four pairs of goroutines, each with the same texts.
 			h := &history{Rand: rand.New(rand.NewPCG(g/2, 5)), most: 40_000}
 			p := new(prefixcache.Prompt)
 			for i := range 300 {
@@ -308,14 +306,14 @@ func TestRace(t *testing.T) {
 	}
 }
 
-// TestHeap: what a Cache takes of the heap stays within its bytes.
+// TestHeap: the heap of a Cache stays within its bytes.
 func TestHeap(t *testing.T) {
 	for _, n := range []int{100, 32_000, 1_000_000} {
 		for _, budget := range []int64{1 << 20, 3 << 20} {
 			r := rand.New(rand.NewPCG(uint64(n), 6))
 			p := new(prefixcache.Prompt)
 			text := randomText(r, n)
-			plain(open(t, 1<<30), p, text) // p has its memory
+			plain(open(t, 1<<30), p, text) // allocates p's memory
 			before := heap()
 			c := open(t, budget)
 			if got := heap() - before; got > 64<<10 {
@@ -343,7 +341,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// One letter has no place to resume at: there is the whole, as long as it is short enough.
+// A text of one letter has no place to resume: it is cached whole if it is short enough.
 func TestOneLetter(t *testing.T) {
 	c, p := open(t, 1<<20), new(prefixcache.Prompt)
 	for _, n := range []int{100_000, 10_000_000} {
@@ -356,7 +354,7 @@ func TestOneLetter(t *testing.T) {
 	}
 }
 
-// A prompt takes an eighth: its beginning is kept.
+// A prompt may take an eighth of the bytes: its prefix is kept.
 func TestShare(t *testing.T) {
 	c, p := open(t, 1<<20), new(prefixcache.Prompt)
 	r := rand.New(rand.NewPCG(9, 1))
@@ -368,7 +366,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// Marks that are none are left out.
+// Invalid marks are left out.
 func TestBadMarks(t *testing.T) {
 	r := rand.New(rand.NewPCG(10, 1))
 	text := randomText(r, 3000)
@@ -381,7 +379,7 @@ func TestBadMarks(t *testing.T) {
 		"a long tail": {At: 1024, Tail: make([]uint32, 256)},
 	} {
 		c, p := open(t, 1<<20), new(prefixcache.Prompt)
-		c.Add(p, nil, nil, prefixcache.Mark{}) // there was no Find
+		c.Add(p, nil, nil, prefixcache.Mark{}) // without a Find
 		c.Find(p, nil, text)
 		c.Add(p, locals, []prefixcache.Mark{m}, prefixcache.Mark{At: 2999})
 		if s := c.Stats(); s.Entries != 0 {
@@ -415,7 +413,7 @@ func TestStats(t *testing.T) {
 	}
 }
 
-// FuzzPrompts: bytes steer what is asked for; the state of another text is never found.
+// FuzzPrompts draws texts from bytes; a text never gets another's state.
 func FuzzPrompts(f *testing.F) {
 	f.Add("some text", "some other", 4, []byte{1, 2, 3, 200, 5})
 	f.Add(strings.Repeat("a", 3000), strings.Repeat("a", 2000), 1024, []byte{0, 1, 2, 3, 4, 5, 6, 7, 8})
@@ -436,7 +434,7 @@ func FuzzPrompts(f *testing.F) {
 	})
 }
 
-// 32 kB of text, known whole, by one goroutine and by two: one text, or many.
+// BenchmarkFind finds 32 kB of text, cached whole, with one goroutine and two: one text or many.
 func BenchmarkFind(b *testing.B) {
 	r := rand.New(rand.NewPCG(12, 1))
 	for _, n := range []int{1, 500} {
@@ -467,7 +465,7 @@ func BenchmarkFind(b *testing.B) {
 	}
 }
 
-// Texts never seen: what Find and Add take.
+// BenchmarkAdd measures Find and Add for new texts.
 func BenchmarkAdd(b *testing.B) {
 	for _, n := range []int{100, 32 << 10} {
 		b.Run(fmt.Sprintf("bytes=%d", n), func(b *testing.B) {
@@ -490,7 +488,6 @@ func BenchmarkAdd(b *testing.B) {
 	}
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

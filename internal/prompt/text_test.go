@@ -9,17 +9,17 @@ import (
 	"github.com/kvindex/kvindex/internal/hashing"
 )
 
-// named is a tokenizer of which the identity counts alone.
-type named byte
+// identity is a tokenizer with only an identity.
+type identity byte
 
-func (n named) Identity() [32]byte { return [32]byte{byte(n)} }
+func (n identity) Identity() [32]byte { return [32]byte{byte(n)} }
 
-func (named) Encode(context.Context, []uint32, string, bool) ([]uint32, error) { return nil, nil }
+func (identity) Encode(context.Context, []uint32, string, bool) ([]uint32, error) { return nil, nil }
 
-// Everything by which equal texts differ is in the scope of what is kept, and nothing else.
+// The scope of a cached text contains exactly the facts by which equal texts differ.
 func TestScope(t *testing.T) {
 	type text struct {
-		tokenizer      named
+		tokenizer      identity
 		special, pairs bool
 		adapter, salt  string
 		unit           int

@@ -79,13 +79,13 @@ func TestForgetsCancelled(t *testing.T) {
 	publisherWait(t, p, 1)
 	say(zmtptest.Command("CANCEL", "k"))
 	say(zmtptest.Command("CANCEL", "never was"))
-	for i := range 1001 { // of no use, and not kept
+	for i := range 1001 { // useless, and not kept
 		say(zmtptest.Command("SUBSCRIBE", fmt.Sprint(strings.Repeat("t", 8000), i)))
 	}
 	say(zmtptest.Command("SUBSCRIBE", "kv"))
 	publisherWait(t, p, 1)
 	say(zmtptest.Command("CANCEL", "kv"))
-	say(zmtptest.Message("\x01other")) // in the form of 3.0
+	say(zmtptest.Message("\x01other")) // in the form of ZMTP 3.0
 	say(zmtptest.Message("\x01kv"))
 	say(zmtptest.Message("\x00kv"))
 	other := publisherSubscribe(t, p, "kv")
@@ -148,8 +148,7 @@ func TestReplays(t *testing.T) {
 	}
 }
 
-// What is burnt is nowhere, what is repeated comes again, and replies are lost
-// as told.
+// Skipped messages never arrive, repeated ones arrive again, and replies are lost as configured.
 func TestMisbehaves(t *testing.T) {
 	p := newPublisher(t, publisher.Config{Replay: "tcp://127.0.0.1:0", Buffer: 6})
 	sub := publisherSubscribe(t, p, "")
@@ -239,8 +238,7 @@ func TestRestarts(t *testing.T) {
 	expectBatch(t, sub, "", 0, "after")
 }
 
-// A subscriber that does not read loses what does not fit its queue, and nobody
-// else does.
+// A subscriber that does not read loses messages beyond its queue, and others lose none.
 func TestDropsForTheSlow(t *testing.T) {
 	const queue, published = 10, 3000
 	p := newPublisher(t, publisher.Config{Queue: queue, Buffer: 1})
@@ -267,7 +265,7 @@ func TestDropsForTheSlow(t *testing.T) {
 		if len(m[2]) == 0 {
 			break
 		}
-		p.Publish(nil) // an end to find, as soon as there is room for it
+		p.Publish(nil) // an end to find, once there is room for it
 	}
 	if received == 0 || received > published/2 {
 		t.Errorf("the slow one received %d of %d", received, published)
@@ -330,14 +328,14 @@ func TestTalksToLibzmq(t *testing.T) {
 				t.Errorf("replay from a number beyond all: %v, %v", answer, err)
 			}
 			must(t, p.Restart())
-			publisherWait(t, p, 1) // libzmq comes back by itself
+			publisherWait(t, p, 1) // libzmq reconnects by itself
 			libzmqReceives(t, p, peer)
 		})
 	}
 }
 
-// TestLibzmqReplayBeyondAll: an engine on libzmq answers as a Publisher does, at
-// once and with the end alone, when asked from a number that it will never reach.
+// TestLibzmqReplayBeyondAll: an engine on libzmq answers like a Publisher, at once and with the end
+// alone, to a request from a number that it never reaches.
 func TestLibzmqReplayBeyondAll(t *testing.T) {
 	zmtptest.NeedLibzmq(t)
 	zmtptest.NoLeaks(t)
@@ -381,7 +379,6 @@ func libzmqReceives(t *testing.T, p *publisher.Publisher, peer *zmtptest.Python)
 	}
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	if err != nil {
 		t.Helper()

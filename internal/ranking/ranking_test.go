@@ -57,7 +57,7 @@ func TestRankAgainstPlain(t *testing.T) {
 	}
 }
 
-// TestTieHasTheOrderOfRank: an entry that a host adds is put where Rank would have put it.
+// TestTieHasTheOrderOfRank: an entry that a host adds gets its position in Rank.
 func TestTieHasTheOrderOfRank(t *testing.T) {
 	var r Ranking
 	for seed := range uint64(1000) {
@@ -76,8 +76,8 @@ func TestTieHasTheOrderOfRank(t *testing.T) {
 	}
 }
 
-// TestPlacesAreEven: of n entries that tie each is the first for its share of prompts, and so
-// is each rank of a pod.
+// TestPlacesAreEven: each of n tied entries is the first for its share of prompts, and so is each
+// rank of a pod.
 func TestPlacesAreEven(t *testing.T) {
 	const entries, prompts = 7, 70_000
 	rd := rand.New(rand.NewPCG(3, 3))

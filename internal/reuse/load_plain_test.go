@@ -9,21 +9,21 @@ import (
 	"github.com/kvindex/kvindex/internal/reuse"
 )
 
-// plainLoad is the rule of loads said again, token by token, over the question whether the
-// chunk of a group (or the partial entry) that ends at a token can be loaded.
+// plainLoad is a plain form of the rule of loads, token by token. It only uses whether the chunk of
+// a group (or the partial entry) that ends at a token can be loaded.
 type plainLoad struct {
 	groups []reuse.Group
 	chunk  int // blocks
 	grain  int // of New
 	has    func(group, end int) bool
 
-	// The case of the last load.
+	// cases are those of the last load.
 	cases map[string]bool
 }
 
 func (p *plainLoad) tokens(g int) int { return p.groups[g].Block * p.chunk }
 
-// window is how many chunks of a group are needed before a token; 0: all.
+// window returns how many chunks of a group are needed before a token; 0: all.
 func (p *plainLoad) window(g int) (chunks int) {
 	switch p.groups[g].Kind {
 	case index.GroupFull:
@@ -37,7 +37,7 @@ func (p *plainLoad) window(g int) (chunks int) {
 	return chunks
 }
 
-// order returns the groups as they are asked: full attention, then wide windows before
+// order returns the groups in the order of their lookups: full attention, then wide windows before
 // narrow ones. narrow is the first of those with windows.
 func (p *plainLoad) order() (order []int, narrow int) {
 	widest := 0
@@ -58,7 +58,7 @@ func (p *plainLoad) order() (order []int, narrow int) {
 	return order, narrow
 }
 
-// saved is how many tokens of a prompt need not be computed, if the gpu has so many.
+// saved returns how many tokens of a prompt are not computed, if the GPU holds gpu.
 func (p *plainLoad) saved(length, gpu int) int {
 	p.cases = map[string]bool{}
 	start := gpu
@@ -118,7 +118,7 @@ func (p *plainLoad) hasTails() bool {
 	return large && p.chunk == 1 && p.grain > 0
 }
 
-// loaded is where a load of chunks ends that begins at token start; start: there is none.
+// loaded returns the end of a load of chunks that begins at token start; start: nothing is loaded.
 func (p *plainLoad) loaded(length, start int) int {
 	order, narrow := p.order()
 	end := length
@@ -130,12 +130,12 @@ func (p *plainLoad) loaded(length, start int) int {
 			end--
 		}
 	}
-	gave := make([]bool, len(p.groups)) // the group has given up a chunk, at this end
+	gave := make([]bool, len(p.groups)) // the group gave up a chunk at this end
 	for round := 1; ; round++ {
 		again := false
 		for i, g := range order {
 			if i < narrow && round > 1 {
-				continue // its chunks up to the new end are there, too
+				continue // its chunks up to the new end are there too
 			}
 			giveUp := p.groups[g].Draft && !gave[g]
 			n := p.reach(g, start, end, length, giveUp)
@@ -160,13 +160,13 @@ func (p *plainLoad) loaded(length, start int) int {
 	}
 }
 
-// reach is the token up to which a group could be loaded, at most limit.
+// reach returns the token up to which a group can be loaded, at most limit.
 func (p *plainLoad) reach(g, start, limit, length int, giveUp bool) int {
 	size, window := p.tokens(g), p.window(g)
-	lastEnd := length - length%size // no chunk ends behind it
+	lastEnd := length - length%size // no chunk ends later
 	limit = min(limit, lastEnd)
-	first := start - start%size // the first chunk begins here
-	last := limit               // the last one ends here
+	first := start - start%size // the start of the first chunk
+	last := limit               // the end of the last one
 	for last%size != 0 {
 		last++
 	}
@@ -174,7 +174,7 @@ func (p *plainLoad) reach(g, start, limit, length int, giveUp bool) int {
 		window++
 		last = min(last+size, lastEnd)
 	}
-	// The run that begins with the first chunk.
+	// The run from the first chunk on.
 	end := first
 	for end < last && p.has(g, end+size) {
 		end += size
@@ -203,8 +203,7 @@ func (p *plainLoad) reach(g, start, limit, length int, giveUp bool) int {
 	return min(limit, end)
 }
 
-// TestLoadAgainstPlain compares the rule of loads with the plain one on random holdings
-// of random groups.
+// TestLoadAgainstPlain compares loads with the plain rule, for random holdings of random groups.
 func TestLoadAgainstPlain(t *testing.T) {
 	n := *holdings
 	if n == 0 {
@@ -248,10 +247,10 @@ func TestLoadAgainstPlain(t *testing.T) {
 	}
 }
 
-// randomLoadGroups returns groups that the connector could have, its chunk and a grain.
+// randomLoadGroups returns groups that the connector accepts, its chunk and a grain.
 func randomLoadGroups(r *rand.Rand) (groups []reuse.Group, chunk, grain int) {
 	groups, grain = randomGroups(r)
-	if r.IntN(4) == 0 { // those that may have partial tails
+	if r.IntN(4) == 0 { // groups that may have partial tails
 		grain = groups[0].Block
 		block := grain * (2 + r.IntN(4))
 		return []reuse.Group{{Block: block}, {Kind: index.GroupMamba, Block: block}}, 1, grain
@@ -265,8 +264,7 @@ func randomLoadGroups(r *rand.Rand) (groups []reuse.Group, chunk, grain int) {
 	return groups, 1 + r.IntN(4)*r.IntN(2), grain
 }
 
-// fill makes a prompt of random length, a part of it that the gpu has, and what can be
-// loaded of it.
+// fill makes a prompt of random length, its part in the GPU, and its loadable chunks.
 func (p *plainLoad) fill(r *rand.Rand) (length, gpu int, held []reuse.Held) {
 	largest := 0
 	for g := range p.groups {
@@ -274,7 +272,7 @@ func (p *plainLoad) fill(r *rand.Rand) (length, gpu int, held []reuse.Held) {
 	}
 	length = r.IntN(largest * []int{4, 12, 30, 150}[r.IntN(4)])
 	if r.IntN(3) == 0 {
-		length -= length % largest // there is no limit inside a chunk
+		length -= length % largest // no limit inside a chunk
 	}
 	switch r.IntN(4) {
 	case 0:
@@ -287,10 +285,10 @@ func (p *plainLoad) fill(r *rand.Rand) (length, gpu int, held []reuse.Held) {
 	}
 	held = make([]reuse.Held, len(p.groups))
 	for g := range held {
-		chunks := length/p.tokens(g) + r.IntN(3) // what is held beyond the prompt must not matter
+		chunks := length/p.tokens(g) + r.IntN(3) // blocks after the prompt must not matter
 		blocks := randomBits(r, chunks, []int{1, 2, 10, 40, 1000}[r.IntN(5)])
 		for c := range chunks {
-			for b := range p.chunk { // nor what is inside a chunk
+			for b := range p.chunk { // nor may those inside a chunk
 				if b < p.chunk-1 && r.IntN(2) == 0 || b == p.chunk-1 && bit(blocks, c) {
 					held[g].Blocks = setBit(held[g].Blocks, c*p.chunk+b)
 				}

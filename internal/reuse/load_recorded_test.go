@@ -9,8 +9,8 @@ import (
 	"github.com/kvindex/kvindex/internal/testdata"
 )
 
-// recordedLoad is a row of a recorded run with a connector: its header, or a question
-// with what could be loaded and what the engine then did not compute.
+// recordedLoad is a row of a recorded run with a connector: its header, or a query with the
+// loadable chunks and the tokens that the engine then did not compute.
 type recordedLoad struct {
 	Groups  []recordedGroup
 	Grain   int `json:"hash_block_size"`
@@ -18,14 +18,13 @@ type recordedLoad struct {
 
 	Query    *struct{ Tokens []uint32 }
 	GPU      int                 `json:"computed_tokens"`
-	Tiers    map[string][]string // what can be loaded
-	InFlight map[string][]string `json:"in_flight"` // what is being stored
+	Tiers    map[string][]string // loadable
+	InFlight map[string][]string `json:"in_flight"` // being stored
 	Total    *int                `json:"total_tokens"`
 	Eventual *int                `json:"eventual_tokens"`
 }
 
-// recordedConnector has the settings of the connector. Those that a version does not have
-// are missing.
+// recordedConnector has the settings of the connector, except those that its version lacks.
 type recordedConnector struct {
 	Connector string
 	Chunk     int `json:"blocks_per_chunk"`
@@ -37,20 +36,20 @@ type recordedConnector struct {
 	Tail      bool `json:"partial_tail"`
 }
 
-// recordedLoads counts questions.
+// recordedLoads counts queries.
 type recordedLoads struct{ runs, totals, waiting, eventuals int }
 
-// TestRecordedLoads gives the rule what could be loaded in the recorded runs of vLLM with a
-// connector. It must say what the engine then did not compute.
+// TestRecordedLoads applies the rule to the loadable chunks in the recorded runs of vLLM with a
+// connector. The result must be the tokens that the engine did not compute.
 func TestRecordedLoads(t *testing.T) {
 	counts := map[string]recordedLoads{}
 	for _, file := range testdata.Glob(t, "the recorded runs of vLLM", "oracle", "t*.jsonl.gz") {
 		replayLoads(t, file, counts)
 	}
 	want := map[string]recordedLoads{
-		// 150 requests had to wait for a chunk, so there is no total.
+		// 150 requests waited for a chunk, so they have no total.
 		"OffloadingConnector": {runs: 59, totals: 16970, waiting: 150, eventuals: 17120},
-		// The runs have no later answer.
+		// These runs have no later answer.
 		"SimpleCPUOffloadConnector": {runs: 3, totals: 840},
 	}
 	if !maps.Equal(counts, want) {
@@ -58,7 +57,7 @@ func TestRecordedLoads(t *testing.T) {
 	}
 }
 
-// replayLoads compares all questions of a run, and counts them.
+// replayLoads compares all queries of a run, and counts them.
 func replayLoads(t *testing.T, file string, counts map[string]recordedLoads) {
 	var head recordedLoad
 	var load *reuse.Load
@@ -89,8 +88,7 @@ func replayLoads(t *testing.T, file string, counts map[string]recordedLoads) {
 			n.waiting++
 		}
 		if q.Eventual != nil {
-			// The engine gave this answer when all transfers had ended: the chunks that
-			// were being stored could be loaded then.
+			// The engine's answer after all transfers, when the chunks being stored were loadable.
 			n.eventuals++
 			check("eventual", q, heldInTier(head, cpu, q.Tiers["storage"], q.InFlight["cpu"], q.InFlight["storage"]), *q.Eventual)
 		}
@@ -98,8 +96,8 @@ func replayLoads(t *testing.T, file string, counts map[string]recordedLoads) {
 	counts[head.Offload.Connector] = n
 }
 
-// loadOf returns the rule for the groups of a header. It must derive the settings of the
-// connector that the header has.
+// loadOf returns the rule for the groups of a header. Its derived settings must be those of the
+// header.
 func loadOf(t *testing.T, file string, head recordedLoad) *reuse.Load {
 	t.Helper()
 	o := head.Offload
@@ -115,8 +113,8 @@ func loadOf(t *testing.T, file string, head recordedLoad) *reuse.Load {
 	return load
 }
 
-// heldInTier reads maps with a character for each boundary: 1, a chunk ends there. What
-// any of the tiers has can be loaded.
+// heldInTier reads maps with a character for each boundary: 1, a chunk ends there. Chunks in any of
+// the tiers can be loaded.
 func heldInTier(head recordedLoad, tiers ...[]string) []reuse.Held {
 	held := make([]reuse.Held, len(head.Groups))
 	for i, g := range head.Groups {

@@ -101,7 +101,7 @@ func TestNewLoadRefuses(t *testing.T) {
 	}
 }
 
-// TestLoadOfAnything gives the rule lengths, parts of the gpu and words that make no sense.
+// TestLoadOfAnything: any lengths, parts of the GPU and words are accepted.
 func TestLoadOfAnything(t *testing.T) {
 	r := rand.New(rand.NewPCG(*seed, 2))
 	numbers := []int{math.MinInt, -65, -1, 0, 1, 15, 16, 17, 63, 64, 65, 1000, 1 << 30, math.MaxInt - 1, math.MaxInt}
@@ -139,7 +139,7 @@ func TestLoadTokensDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// BenchmarkLoadTokens judges prompts of 512 blocks, of which a tier holds all.
+// BenchmarkLoadTokens judges prompts of 512 blocks, all in a tier.
 func BenchmarkLoadTokens(b *testing.B) {
 	all := reuse.Held{Blocks: bitsOf(strings.Repeat("1", 512))}
 	for _, c := range []struct {
@@ -164,7 +164,6 @@ func BenchmarkLoadTokens(b *testing.B) {
 	}
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -14,8 +14,8 @@ var (
 	seed     = flag.Uint64("reuse.seed", 1, "of the tests with random holdings")
 )
 
-// plain is the rule said again, token by token, over the question whether a group
-// holds the block (or the partial entry) that ends at a token.
+// plain is a plain form of the rule, token by token. It only uses whether a group holds the block
+// (or the partial entry) that ends at a token.
 type plain struct {
 	groups []reuse.Group
 	grain  int
@@ -25,8 +25,8 @@ type plain struct {
 	align   int     // a hit ends at its multiples
 	partial bool    // hits may end inside a block
 
-	// The case of the last hit.
-	cut    [index.GroupOther]bool // which kinds shortened it
+	// These describe the last hit.
+	cut    [index.GroupOther]bool // kinds that shortened it
 	gaveUp bool                   // a block was given up
 	rounds int
 }
@@ -65,7 +65,7 @@ func (p *plain) setUp() {
 	}
 }
 
-// has reports whether all groups of a kind hold what ends at a token.
+// has reports whether all groups of a kind hold the block that ends at a token.
 func (p *plain) has(kind []int, end int) bool {
 	for _, g := range kind {
 		if !p.holds(g, end) {
@@ -85,7 +85,7 @@ func (p *plain) drafts(kind []int) bool {
 	return false
 }
 
-// unit is what a kind gives up.
+// unit returns the tokens that a kind gives up.
 func (p *plain) unit(kind []int) int {
 	if g := p.groups[kind[0]]; g.Kind != index.GroupFull || !p.partial {
 		return g.Block
@@ -93,13 +93,13 @@ func (p *plain) unit(kind []int) int {
 	return p.grain
 }
 
-// reusable is how many tokens of a prompt of length tokens are reused.
+// reusable returns how many tokens of a prompt are reused.
 func (p *plain) reusable(length int) int {
 	p.cut, p.gaveUp, p.rounds = [index.GroupOther]bool{}, false, 0
 	most := max(length-1, 0)
 	agreed := most
-	// A kind gives up its block once for each candidate: the candidate is another one
-	// when a kind that gives nothing up has shortened it.
+	// A kind gives up its block once for each candidate. A kind that gives nothing up makes a new
+	// candidate by shortening it.
 	candidate, gave := 1, make([]int, len(p.kinds))
 	for again := true; again; {
 		p.rounds++
@@ -132,7 +132,7 @@ func (p *plain) reusable(length int) int {
 	return agreed
 }
 
-// longest is the longest prefix that a kind can use, at most limit.
+// longest returns the longest prefix that a kind can use, at most limit.
 func (p *plain) longest(kind []int, limit int, giveUp bool) int {
 	g := p.groups[kind[0]]
 	size := g.Block
@@ -171,7 +171,7 @@ func (p *plain) longest(kind []int, limit int, giveUp bool) int {
 		}
 		return n / p.align * p.align
 	}
-	// A window needs the blocks before a boundary, and the one past it that is given up.
+	// A window needs the blocks before a boundary, and the one after it that is given up.
 	past := 0
 	if giveUp {
 		past = size
@@ -182,14 +182,14 @@ func (p *plain) longest(kind []int, limit int, giveUp bool) int {
 		}
 		start := boundary - (g.Window-1+size-1)/size*size
 		if start == boundary && past == 0 {
-			start -= size // a block is looked for even if none is needed
+			start -= size // a block is looked up even if none is needed
 		}
 		if start >= 0 && p.hasAll(kind, start, boundary+past) {
 			p.gaveUp = p.gaveUp || giveUp
 			return boundary
 		}
 	}
-	// Otherwise the run from token 0 counts, up to where the search could begin.
+	// Otherwise the run from token 0 counts, up to the start of the search.
 	for n+size <= limit && p.has(kind, n+size) {
 		n += size
 	}
@@ -215,8 +215,7 @@ func (p *plain) hasAll(kind []int, start, end int) bool {
 	return true
 }
 
-// TestAgainstPlain compares the rule with the plain one on random holdings of
-// random groups.
+// TestAgainstPlain compares the rule with the plain one, for random holdings of random groups.
 func TestAgainstPlain(t *testing.T) {
 	n := *holdings
 	if n == 0 {
@@ -254,7 +253,7 @@ func TestAgainstPlain(t *testing.T) {
 	}
 }
 
-// count notes what the last hit, which is n tokens long, was a case of.
+// count counts the cases of the last hit, n tokens long.
 func (p *plain) count(counts map[string]int, n int) {
 	if n == 0 {
 		return
@@ -279,10 +278,10 @@ func (p *plain) count(counts map[string]int, n int) {
 	}
 }
 
-// randomGroups returns groups that vLLM could have, and a grain.
+// randomGroups returns groups that vLLM accepts, and a grain.
 func randomGroups(r *rand.Rand) (groups []reuse.Group, grain int) {
 	unit := []int{1, 2, 3, 16}[r.IntN(4)]
-	chunked := r.IntN(4) == 0 // then all blocks are equal
+	chunked := r.IntN(4) == 0 // all blocks are equal
 	draft := r.IntN(3) == 0
 	for range 1 + r.IntN(4) {
 		g := reuse.Group{Kind: index.GroupKind(r.IntN(3)), Block: unit}
@@ -310,7 +309,7 @@ func randomGroups(r *rand.Rand) (groups []reuse.Group, grain int) {
 	return groups, grain
 }
 
-// holding is what groups hold of a prompt, in bits.
+// holding is the held blocks of groups, in bits.
 type holding struct {
 	held   []reuse.Held
 	groups []reuse.Group
@@ -326,14 +325,14 @@ func (h *holding) holds(group, end int) bool {
 
 func bit(words []uint64, i int) bool { return i/64 < len(words) && words[i/64]>>(i%64)&1 == 1 }
 
-// fill makes a prompt of random length and what the groups hold of it.
+// fill makes a prompt of random length and its held blocks.
 func (h *holding) fill(r *rand.Rand, p *plain) (length int) {
 	unit := p.groups[0].Block
 	length = r.IntN(unit * []int{10, 40, 150}[r.IntN(3)])
 	h.groups, h.grain = p.groups, p.grain
 	h.held = make([]reuse.Held, len(p.groups))
 	for g := range h.held {
-		blocks := length/p.groups[g].Block + r.IntN(3) // what is held beyond the prompt must not matter
+		blocks := length/p.groups[g].Block + r.IntN(3) // blocks after the prompt must not matter
 		h.held[g].Blocks = randomBits(r, blocks, []int{1, 2, 10, 40, 1000}[r.IntN(5)])
 		if p.grain > 0 && r.IntN(4) > 0 {
 			h.held[g].Parts = randomBits(r, length/p.grain, 2)
@@ -346,7 +345,7 @@ func (h *holding) fill(r *rand.Rand, p *plain) (length int) {
 	return length
 }
 
-// dropWhole takes the partial entries away that end where a block ends.
+// dropWhole removes the partial entries that end at a block's end.
 func (h *holding) dropWhole(g int) {
 	for end := h.groups[g].Block; end/h.grain-1 < 64*len(h.held[g].Parts); end += h.groups[g].Block {
 		i := end/h.grain - 1
@@ -354,8 +353,7 @@ func (h *holding) dropWhole(g int) {
 	}
 }
 
-// randomBits returns n bits of runs that are at most most long, with shorter
-// gaps between them.
+// randomBits returns n bits in runs of at most most, with shorter gaps between them.
 func randomBits(r *rand.Rand, n, most int) []uint64 {
 	words := make([]uint64, (n+63)/64)
 	for i := 0; i < n; i += 1 + r.IntN(1+most/4) {

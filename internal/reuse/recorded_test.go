@@ -8,8 +8,8 @@ import (
 	"github.com/kvindex/kvindex/internal/testdata"
 )
 
-// recordedRow is a row of a recorded run: its header, or a question with what the
-// engine held and reused.
+// recordedRow is a row of a recorded run: its header, or a query with the held and the reused
+// tokens.
 type recordedRow struct {
 	Groups  []recordedGroup
 	Unit    int  `json:"hash_block_size"`
@@ -35,8 +35,8 @@ var recordedKinds = map[string]index.GroupKind{
 	"mamba": index.GroupMamba, "chunked_local_attention": index.GroupChunked,
 }
 
-// TestRecorded gives the rule what the engine held in the recorded runs of vLLM.
-// It must say what the engine then reused.
+// TestRecorded applies the rule to the blocks that vLLM held in the recorded runs. The result must
+// be the tokens that the engine reused.
 func TestRecorded(t *testing.T) {
 	runs, queries := 0, 0
 	for _, file := range testdata.Glob(t, "the recorded runs of vLLM", "oracle", "*.jsonl.gz") {
@@ -49,7 +49,7 @@ func TestRecorded(t *testing.T) {
 	t.Logf("%d queries of %d runs", queries, runs)
 }
 
-// replay returns how many questions a file has.
+// replay returns the number of queries in a file.
 func replay(t *testing.T, file string) (queries int) {
 	var groups []recordedGroup
 	var plan *reuse.Plan

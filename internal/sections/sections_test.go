@@ -67,7 +67,7 @@ func TestSections(t *testing.T) {
 	if rest, _ := io.ReadAll(in); string(rest) != "what is behind" {
 		t.Errorf("%q is left", rest)
 	}
-	// As much as one may have.
+	// The largest sections.
 	most := []section{{1, false, strings.Repeat("x", sections.Max)}, {2, false, strings.Repeat("y", sections.Max-1)}}
 	if got, err := read(bytes.NewReader(write(t, most))); err != nil || fmt.Sprint(got) != fmt.Sprint(most) {
 		t.Errorf("%d sections, %v", len(got), err)
@@ -78,7 +78,7 @@ func TestSections(t *testing.T) {
 	}
 }
 
-// TestDamage: a stream that was cut anywhere, or of which one bit is another, is refused.
+// TestDamage: a stream that is cut anywhere, or has one changed bit, is rejected.
 func TestDamage(t *testing.T) {
 	whole := write(t, small)
 	for n := range whole {
@@ -95,7 +95,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// cut returns the bytes of each section, behind those of the header.
+// cut returns the bytes of each section after the header.
 func cut(b []byte) (parts [][]byte) {
 	parts, b = append(parts, b[:12]), b[12:]
 	for len(b) > 0 {
@@ -105,8 +105,8 @@ func cut(b []byte) (parts [][]byte) {
 	return parts
 }
 
-// TestWrongPlace: sections in another order, repeated, left out or of another stream are
-// refused at the first that is so.
+// TestWrongPlace: sections that are reordered, repeated, omitted or from another stream are
+// rejected at the first wrong one.
 func TestWrongPlace(t *testing.T) {
 	a := cut(write(t, small))
 	b := cut(write(t, append([]section{{1, false, "another"}}, small[1:]...)))
@@ -127,7 +127,7 @@ func TestWrongPlace(t *testing.T) {
 	}
 }
 
-// fix makes the checksums of a stream right, as far as it consists of sections.
+// fix corrects the checksums of a stream, as far as it consists of sections.
 func fix(b []byte) {
 	if len(b) < 12 {
 		return
@@ -145,7 +145,7 @@ func fix(b []byte) {
 	}
 }
 
-// TestRefused: what is not what it should be is refused, and the error says why.
+// TestRefused: an invalid stream is rejected, and the error has the reason.
 func TestRefused(t *testing.T) {
 	whole := write(t, small)
 	for name, c := range map[string]struct {
@@ -174,13 +174,13 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// failing fails after so many bytes.
-type failing struct {
+// faultyWriter fails after so many bytes.
+type faultyWriter struct {
 	left int
 	err  error
 }
 
-func (f *failing) Write(b []byte) (int, error) {
+func (f *faultyWriter) Write(b []byte) (int, error) {
 	n := min(len(b), f.left)
 	if f.left -= n; n < len(b) {
 		return n, f.err
@@ -188,13 +188,12 @@ func (f *failing) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// TestWriterError: an error of the writer comes back as it is, and so does a writer that
-// writes less than it was given.
+// TestWriterError: an error of the writer is returned unchanged, and a short write is an error.
 func TestWriterError(t *testing.T) {
 	broken := errors.New("broken")
 	for n := range len(write(t, small)) {
 		for _, want := range []error{broken, nil} {
-			w, err := sections.NewWriter(&failing{n, want})
+			w, err := sections.NewWriter(&faultyWriter{n, want})
 			for _, s := range small {
 				if err == nil {
 					err = w.Write(s.kind, s.optional, []byte(s.payload))
@@ -213,7 +212,7 @@ func TestWriterError(t *testing.T) {
 	}
 }
 
-// TestClaimedLength: a length that is claimed allocates nothing.
+// TestClaimedLength: a declared length allocates nothing.
 func TestClaimedLength(t *testing.T) {
 	b := write(t, []section{{1, false, "x"}})[:12+16]
 	binary.LittleEndian.PutUint32(b[16:], sections.Max)
@@ -259,8 +258,7 @@ func bytesOf(f *sections.Fields, n int) {
 	}
 }
 
-// FuzzReader: whatever is read, nothing panics and little is allocated; and half of it
-// has the right checksums.
+// FuzzReader: no input panics or allocates much; half of the inputs have correct checksums.
 func FuzzReader(f *testing.F) {
 	f.Add(write(f, small), false)
 	f.Add(write(f, small), true)

@@ -6,12 +6,12 @@ import (
 	"slices"
 )
 
-// Empty reports whether nothing is kept.
+// Empty reports whether the tree is empty.
 func (t *Tree) Empty() bool {
 	return t.root.child == nil && t.nodes.slots == nil && t.nodes.used == 0 && t.bytes == 0
 }
 
-// Check returns what is wrong with the structure. It is given all prompts, by holder.
+// Check returns an error if t is inconsistent with itself or with all its prompts, by holder.
 func (t *Tree) Check(prompts map[Holder][]Prompt) error {
 	ends, through := map[*node]uint32{}, map[*node]map[Holder]uint32{}
 	for h, list := range prompts {

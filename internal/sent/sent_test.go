@@ -22,7 +22,7 @@ func chain(units ...byte) []index.Key {
 	return keys
 }
 
-// random returns n keys that follow others, and that no other chain has.
+// random returns n new keys that follow others.
 func random(r *rand.Rand, keys []index.Key, n int) []index.Key {
 	keys, last := slices.Clone(keys), index.Key(1)
 	if len(keys) > 0 {
@@ -35,7 +35,7 @@ func random(r *rand.Rand, keys []index.Key, n int) []index.Key {
 	return keys
 }
 
-// plain is a Tree beside what it should be: lists of chains.
+// plain is a Tree with its plain model: lists of chains.
 type plain struct {
 	tree    sent.Tree
 	chains  map[sent.Holder][][]index.Key
@@ -50,7 +50,7 @@ func (p *plain) add(h sent.Holder, keys []index.Key) {
 	p.chains[h] = append(p.chains[h], slices.Clone(keys))
 	p.prompts[h] = append(p.prompts[h], p.tree.Add(h, keys))
 	for i := range keys {
-		keys[i] = 0 // the tree keeps nothing of them
+		keys[i] = 0 // the tree must not keep them
 	}
 }
 
@@ -86,7 +86,7 @@ func (p *plain) match(keys []index.Key) map[sent.Holder]int {
 	return longest
 }
 
-// check compares the tree with what it should be, and with itself.
+// check compares the tree with the model, and checks its consistency.
 func (p *plain) check(t *testing.T, asked ...[]index.Key) {
 	t.Helper()
 	if err := p.tree.Check(p.prompts); err != nil {
@@ -113,7 +113,7 @@ func (p *plain) check(t *testing.T, asked ...[]index.Key) {
 	}
 }
 
-// run does what bytes say.
+// run makes changes drawn from bytes.
 func run(t *testing.T, data []byte, each bool) {
 	p := newPlain()
 	for len(data) > 1 {
@@ -148,8 +148,7 @@ func FuzzTree(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) { run(t, data[:min(len(data), 1<<10)], true) })
 }
 
-// TestAgainstPlain compares random trees with lists of chains. Each has phases in which it
-// grows and phases in which it shrinks.
+// TestAgainstPlain compares random trees with lists of chains, while they grow and shrink in turn.
 func TestAgainstPlain(t *testing.T) {
 	steps := 30_000
 	if testing.Short() {
@@ -173,7 +172,7 @@ func TestAgainstPlain(t *testing.T) {
 			case n > 0 && (r.IntN(4) == 0 || !growing):
 				p.remove(h, r.IntN(n))
 				live--
-			case n > 0 && r.IntN(3) == 0: // grows from one that is there, or is its beginning
+			case n > 0 && r.IntN(3) == 0: // prolongs a prompt, or takes its prefix
 				keys := p.chains[h][r.IntN(n)]
 				keys = random(r, keys[:r.IntN(len(keys)+1)], r.IntN(3))
 				p.add(sent.Holder(r.IntN(holders)), keys)
@@ -193,7 +192,7 @@ func TestAgainstPlain(t *testing.T) {
 	}
 }
 
-// TestCollision has keys that are at two places, as they are not in chains.
+// TestCollision has keys at two places, unlike chains.
 func TestCollision(t *testing.T) {
 	p := newPlain()
 	p.add(1, []index.Key{5, 6})
@@ -208,7 +207,7 @@ func TestCollision(t *testing.T) {
 	}
 }
 
-// TestReaders has goroutines read at the same time. The race detector watches.
+// TestReaders has concurrent readers, for the race detector.
 func TestReaders(t *testing.T) {
 	p := newPlain()
 	for i := range byte(100) {
@@ -241,8 +240,8 @@ func TestMatchAllocates(t *testing.T) {
 	}
 }
 
-// crowd returns a tree with prompts of 512 keys, of 64 holders, of which the first 100 keys
-// are the same, and one of the prompts.
+// crowd returns a tree with prompts of 512 keys, of 64 holders, that share the first 100 keys, and
+// one of the prompts.
 func crowd(r *rand.Rand, prompts int) (*sent.Tree, []index.Key) {
 	tree, first := &sent.Tree{}, random(r, nil, 100)
 	var keys []index.Key
@@ -253,7 +252,7 @@ func crowd(r *rand.Rand, prompts int) (*sent.Tree, []index.Key) {
 	return tree, keys
 }
 
-// heap returns how many bytes of heap are in use.
+// heap returns the live bytes of the heap.
 func heap() int64 {
 	var m runtime.MemStats
 	runtime.GC()
@@ -262,11 +261,11 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestBytes compares Bytes with the heap, and with what a key may take.
+// TestBytes compares Bytes with the heap, and with the documented bytes for a key.
 func TestBytes(t *testing.T) {
 	for _, c := range []struct {
 		prompts, same, keys int
-		cut                 int     // the first keys of each prompt are another one, which stays
+		cut                 int     // the first cut keys differ for each prompt
 		most                float64 // bytes a key
 	}{
 		{prompts: 10_000, same: 100, keys: 412, most: 10},

@@ -10,14 +10,14 @@ import (
 	"github.com/kvindex/kvindex/internal/sequence"
 )
 
-// seqModel keeps all messages of all lives.
+// seqModel keeps all messages of all lives of an engine.
 type seqModel struct {
 	s       *sequence.Sequencer
 	rng     *rand.Rand
 	life    int
 	now     float64 // of the engine's clock
-	seq     uint64  // that the engine numbers next
-	start   bool    // no message of the present life has been applied
+	seq     uint64  // the engine's next number
+	start   bool    // no message of this life has been applied
 	applied []sequence.Arrival
 	lives   []int
 	log     []string
@@ -28,9 +28,9 @@ func (m *seqModel) say(format string, args ...any) {
 	m.log = append(m.log, fmt.Sprintf(format, args...))
 }
 
-// offer gives a message. It returns the verdict.
+// offer passes a message to the Sequencer, and returns the verdict.
 func (m *seqModel) offer(a sequence.Arrival) sequence.Verdict {
-	if m.rng.IntN(10) == 0 { // a snapshot in between
+	if m.rng.IntN(10) == 0 { // a snapshot and a restore
 		b, _ := m.s.AppendBinary(nil)
 		n := new(sequence.Sequencer)
 		if err := n.UnmarshalBinary(b); err != nil {
@@ -43,9 +43,9 @@ func (m *seqModel) offer(a sequence.Arrival) sequence.Verdict {
 	return v
 }
 
-// TestSequencerModel: clocks that never go back, restarts that are reported or not, redelivery of
-// what was applied, gaps, replays of the present life. What comes again is a duplicate, what is
-// new, or awaited from a replay, is not.
+// TestSequencerModel: clocks never go back; restarts are reported or not; applied messages are
+// redelivered; there are gaps, and replays of the present life. Repeated messages are duplicates;
+// new ones, and those that a replay was to bring, are not.
 func TestSequencerModel(t *testing.T) {
 	for _, mode := range []string{"silent", "told", "both"} {
 		t.Run(mode, func(t *testing.T) {
@@ -83,17 +83,17 @@ func runSequencer(seed uint64, mode string) (what, log string) {
 			m.life++
 			m.start = true
 			m.seq = 0
-			if rng.IntN(3) == 0 { // the first ones are not heard
+			if rng.IntN(3) == 0 { // the first ones are lost
 				m.seq = uint64(rng.IntN(3))
 			}
 			if told {
 				m.s.Restart()
 				m.say("RESTART")
-			} else if m.seq >= next { // nobody can tell
+			} else if m.seq >= next { // no number shows the restart
 				m.seq = 0
 			}
 			m.told = told
-		case r == 19 && (!m.start || m.told): // a replay brings the life once more, of which there may be nothing yet
+		case r == 19 && (!m.start || m.told): // a replay of this life, which may be empty yet
 			m.s.Await()
 			m.say("AWAIT")
 			for i := slices.Index(m.lives, m.life); !m.start && i < len(m.applied); i++ {
@@ -103,11 +103,11 @@ func runSequencer(seed uint64, mode string) (what, log string) {
 					return fail("an awaited message of a replay is dropped, or counts as a restart")
 				}
 			}
-		case r < 6 && len(m.applied) > 0: // again
+		case r < 6 && len(m.applied) > 0: // a repeat
 			i := rng.IntN(len(m.applied))
 			a := m.applied[i]
 			if m.start && m.told && m.life-m.lives[i] > 1 {
-				continue // until the first message of a life only the one before is remembered
+				continue // until a life's first message only the life before is remembered
 			}
 			m.say("again %d@%v", a.Seq, a.Time)
 			if v := m.offer(a); !v.Duplicate {

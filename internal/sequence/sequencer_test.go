@@ -10,7 +10,7 @@ import (
 	"github.com/kvindex/kvindex/internal/sequence"
 )
 
-// offer checks a message and, unless it is refused, advances.
+// offer checks a message and advances unless the message is refused.
 func offer(s *sequence.Sequencer, a sequence.Arrival) sequence.Verdict {
 	v := s.Check(a)
 	s.Advance(a, v)
@@ -112,8 +112,8 @@ func TestSequencer(t *testing.T) {
 	}
 }
 
-// Behind a stored cursor, numbers that go back may be those of an engine that
-// restarted while nobody listened.
+// After a stored cursor, lower numbers may be those of an engine that restarted while nobody
+// listened.
 func TestSequencerResumeBehindARestart(t *testing.T) {
 	var s sequence.Sequencer
 	s.Resume(0, 2, 0, 0)
@@ -126,8 +126,8 @@ func TestSequencerResumeBehindARestart(t *testing.T) {
 	}
 }
 
-// Behind a stored cursor with a time, what a queue redelivers is told from an
-// engine that restarted.
+// After a stored cursor with a time, redelivered messages are distinguished from those of a
+// restarted engine.
 func TestSequencerResumeWithATime(t *testing.T) {
 	resumed := func() *sequence.Sequencer {
 		var s sequence.Sequencer
@@ -146,13 +146,13 @@ func TestSequencerResumeWithATime(t *testing.T) {
 	if v := offer(resumed(), at(0, 0, 1001)); !v.Restarted {
 		t.Errorf("a newer one that goes back: %+v", v)
 	}
-	// Of an earlier life, and with the number that is due.
+	// Of an earlier life, with the expected number.
 	if v := offer(resumed(), at(100, 0, 999)); !v.Duplicate {
 		t.Errorf("an older one: %+v", v)
 	}
 }
 
-// TestSequencerIsBounded: whatever numbers a pod uses.
+// The state is bounded, whatever numbers a pod uses.
 func TestSequencerIsBounded(t *testing.T) {
 	for _, step := range []uint64{1, 2, 3, 1 << 20, 1 << 44} {
 		var s sequence.Sequencer
@@ -168,14 +168,14 @@ func TestSequencerIsBounded(t *testing.T) {
 	}
 }
 
-// TestSequencerContradictions: numbers of which nothing is remembered are no sign
-// of a restart, among however many signs.
+// TestSequencerContradictions: numbers that are not remembered are no sign of a restart, among any
+// number of signs.
 func TestSequencerContradictions(t *testing.T) {
 	var s sequence.Sequencer
 	for seq := range uint64(2000) {
 		offer(&s, at(seq, 1e6+seq, float64(seq)))
 	}
-	// What is marked of so many are the numbers divisible by 16.
+	// After so many messages the multiples of 16 are marked.
 	for i := range uint64(15) {
 		for _, seq := range []uint64{16*i + 1, 16 * i, 16*i + 2} {
 			if v := offer(&s, at(seq, seq, float64(seq))); !v.Duplicate {
@@ -188,8 +188,8 @@ func TestSequencerContradictions(t *testing.T) {
 	}
 }
 
-// What the engine replays is what it has today: other bytes under a number that
-// is remembered are another engine's.
+// A replay has the engine's present messages: other bytes with a remembered number are another
+// engine's.
 func TestSequencerReplayed(t *testing.T) {
 	var s sequence.Sequencer
 	for seq := range uint64(10) {
@@ -211,14 +211,14 @@ func TestSequencerReplayed(t *testing.T) {
 	}
 	s.Restart()
 	if next, started := s.Next(); started || next != 0 {
-		t.Errorf("after a restart %d is due, heard %v", next, started)
+		t.Errorf("after a restart %d is due, received %v", next, started)
 	}
 	if v := offer(&s, at(3, 109, 1)); v != (sequence.Verdict{Missed: true, Epoch: 1, Next: 4}) {
 		t.Errorf("first after a restart: %+v", v)
 	}
 }
 
-// TestSequencerResumeWithADigest: the message before a cursor is known by its bytes.
+// TestSequencerResumeWithADigest: the digest identifies the message before a cursor.
 func TestSequencerResumeWithADigest(t *testing.T) {
 	replayed := func(a sequence.Arrival) sequence.Arrival { a.Replayed = true; return a }
 	anew := sequence.Verdict{Restarted: true, Missed: true, Epoch: 4, Next: 50}
@@ -246,7 +246,7 @@ func TestSequencerResumeWithADigest(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
-	// Other bytes that count: if the numbers then go on, they are another engine's.
+	// Other bytes count only if the numbers then continue: they are another engine's.
 	var s sequence.Sequencer
 	s.Resume(3, 50, 1000, 7)
 	offer(&s, at(49, 8, 1000))
@@ -255,7 +255,8 @@ func TestSequencerResumeWithADigest(t *testing.T) {
 	}
 }
 
-// TestSequencerAsk: of doubtful messages one is held until news has come by itself.
+// TestSequencerAsk: one of several doubtful messages is held, until a new message arrives on its
+// own.
 func TestSequencerAsk(t *testing.T) {
 	var s sequence.Sequencer
 	for seq := range uint64(4) {
@@ -267,7 +268,7 @@ func TestSequencerAsk(t *testing.T) {
 			t.Errorf("%+v", v)
 		}
 		if got := s.Ask(); got != want {
-			t.Errorf("asked: %v, want %v", got, want)
+			t.Errorf("held: %v, want %v", got, want)
 		}
 	}
 	ask(true)
@@ -277,7 +278,7 @@ func TestSequencerAsk(t *testing.T) {
 	ask(false)
 	a := at(4, 104, 1004)
 	a.Replayed = true
-	offer(&s, a) // what is in the queue of the connection may be older
+	offer(&s, a) // the connection's queue may have older ones
 	ask(false)
 	offer(&s, at(5, 105, 1005))
 	ask(true)
@@ -285,12 +286,12 @@ func TestSequencerAsk(t *testing.T) {
 	offer(&s, at(0, 0, 0))
 	offer(&s, at(1, 0, 1))
 	if !s.Ask() {
-		t.Error("another engine is not asked")
+		t.Error("a message of another engine is not held")
 	}
 }
 
-// TestSequencerCursorTime: one message with a time that is far ahead is not the
-// time of a cursor.
+// TestSequencerCursorTime: a single message with a far future time does not set the time of a
+// cursor.
 func TestSequencerCursorTime(t *testing.T) {
 	const far = 1e10
 	undecoded := func(a sequence.Arrival) sequence.Arrival { a.Decoded, a.Time = false, 0; return a }
@@ -319,7 +320,7 @@ func TestSequencerCursorTime(t *testing.T) {
 		}
 		s.Advance(c.a, v)
 	}
-	// So who resumes behind it takes what the engine says.
+	// So a host that resumes after it accepts the engine's messages.
 	var far2 sequence.Sequencer
 	far2.Resume(0, 1<<40+1, 14, 11)
 	if v := offer(&far2, at(10, 14, 15)); !v.Restarted {
@@ -327,8 +328,8 @@ func TestSequencerCursorTime(t *testing.T) {
 	}
 }
 
-// TestSequencerClockBehindTheLifeBefore: the clock of a new engine may be one that
-// the life before had. What it says is told from that life's messages by numbers.
+// TestSequencerClockBehindTheLifeBefore: a new engine's clock may overlap the earlier life's. Its
+// messages are distinguished from that life's by number.
 func TestSequencerClockBehindTheLifeBefore(t *testing.T) {
 	lives := func() (s sequence.Sequencer) {
 		for seq := range uint64(50) {
@@ -350,7 +351,7 @@ func TestSequencerClockBehindTheLifeBefore(t *testing.T) {
 	}
 	s = lives()
 	for range 2 {
-		for seq := range uint64(300) { // of the two lives before
+		for seq := range uint64(300) { // from the two earlier lives
 			if v := offer(&s, at(seq, 2000+seq, 2000+float64(seq))); !v.Duplicate || v.Doubtful {
 				t.Fatalf("message %d of the life before: %+v", seq, v)
 			}
@@ -364,7 +365,7 @@ func TestSequencerClockBehindTheLifeBefore(t *testing.T) {
 			}
 		}
 	}
-	// A life that began without a clock: what came before it is not known by its time.
+	// A life that began without a clock: earlier messages are not recognized by their times.
 	var unclocked sequence.Sequencer
 	for _, life := range []struct{ n, digest, time uint64 }{{300, 1000, 1000}, {316, 2000, 500}, {100, 3000, 5000}} {
 		for seq := range life.n {
@@ -381,13 +382,13 @@ func TestSequencerClockBehindTheLifeBefore(t *testing.T) {
 	}
 }
 
-// farAhead is a message of nobody with a number and a time far ahead.
+// farAhead is a stray message with a number and a time far ahead.
 func farAhead(seq, digest uint64) sequence.Arrival {
 	return at(1<<60+seq, digest, 1e10+float64(digest))
 }
 
-// TestSequencerFarMessage: one message with a number that is far ahead, or some,
-// stops a stream for 16 messages and no longer.
+// TestSequencerFarMessage: stray messages with a number far ahead stop a stream for 16 messages at
+// most.
 func TestSequencerFarMessage(t *testing.T) {
 	message := func(seq uint64) sequence.Arrival { return at(seq, 1e6+seq, 1000+float64(seq)) }
 	for name, c := range map[string]struct {
@@ -445,7 +446,7 @@ func TestSequencerFarMessage(t *testing.T) {
 			}
 			epoch := s.Epoch()
 			for i := range uint64(50) {
-				for _, a := range c.far[len(c.far)-1:] { // it comes again
+				for _, a := range c.far[len(c.far)-1:] { // repeated
 					if v := s.Check(a); !v.Duplicate {
 						t.Fatalf("%+v again: %+v", a, v)
 					}
@@ -458,8 +459,8 @@ func TestSequencerFarMessage(t *testing.T) {
 	}
 }
 
-// TestSequencerFarTime: a time that is far ahead by itself stops nothing, for the
-// numbers go on. A restart then shows by 16 numbers, as without a clock.
+// TestSequencerFarTime: a far time alone stops nothing, because the numbers continue. Then 16
+// numbers show a restart, as without a clock.
 func TestSequencerFarTime(t *testing.T) {
 	var s sequence.Sequencer
 	for seq := range uint64(100) {
@@ -478,11 +479,11 @@ func TestSequencerFarTime(t *testing.T) {
 	}
 }
 
-// TestSequencerLateMessages: what was missing comes late, fewer than 16 in a row,
-// and clears nothing; nor does what the engine sends again.
+// TestSequencerLateMessages: late messages, fewer than 16 in a row, clear nothing; nor do the
+// engine's repeats.
 func TestSequencerLateMessages(t *testing.T) {
 	message := func(seq uint64) sequence.Arrival { return at(seq, 1e6+seq, 1000+float64(seq)) }
-	for _, first := range []uint64{0, 20} { // that was heard
+	for _, first := range []uint64{0, 20} { // the first one received
 		var s sequence.Sequencer
 		for seq := first; seq < 60; seq++ {
 			offer(&s, message(seq))
@@ -508,7 +509,7 @@ func TestSequencerLateMessages(t *testing.T) {
 				t.Fatalf("replayed %+v: %+v", a, v)
 			}
 		}
-		for seq := range first { // what was said before anybody listened
+		for seq := range first { // from before the first one received
 			if v := offer(&s, message(seq)); !v.Duplicate {
 				t.Fatalf("message %d: %+v", seq, v)
 			}
@@ -516,19 +517,19 @@ func TestSequencerLateMessages(t *testing.T) {
 	}
 }
 
-// TestSequencerGoesOn plays engines behind a transport that loses and redelivers,
-// with messages of nobody in between. Whatever has happened, a live stream is
-// applied again after 16 of its messages, and a redelivery is never a restart.
+// TestSequencerGoesOn plays engines over a transport that loses and redelivers messages, with stray
+// ones in between. After any history a live stream is applied again after 16 of its messages, and a
+// redelivery is never a restart.
 func TestSequencerGoesOn(t *testing.T) {
 	fired := map[string]int{}
 	for seed := range uint64(400) {
 		r := rand.New(rand.NewPCG(seed, 9))
 		var s sequence.Sequencer
 		clock, digest := 1e6, uint64(0)
-		var before, first sequence.Arrival // of the life before, and of the present one
-		var beforeClocked, clocked bool    // each: the clock told it from the one before
+		var before, first sequence.Arrival // first messages of the life before, and of this one
+		var beforeClocked, clocked bool    // its clock distinguished it from the one before
 		newest := 0.0
-		var applied []sequence.Arrival // of the life as the Sequencer sees it
+		var applied []sequence.Arrival // of this life, by the Sequencer
 		offer := func(a sequence.Arrival) sequence.Verdict {
 			v := s.Check(a)
 			s.Advance(a, v)
@@ -557,9 +558,9 @@ func TestSequencerGoesOn(t *testing.T) {
 			case 1:
 				next = 0
 				fired["restart"]++
-			case 2: // a new host, of a time of which all is remembered
+			case 2: // a new host, in a time with all its messages remembered
 				next = 0
-				since := first.Time + 16 // the first that is remembered with its time may be a later one
+				since := first.Time + 16 // the first message remembered with its time may be a later one
 				if first.Seq == 0 && before.Seq == 0 && beforeClocked {
 					since = before.Time + 1
 				}
@@ -572,7 +573,7 @@ func TestSequencerGoesOn(t *testing.T) {
 				}
 				fired["far"]++
 			case 4:
-				clock += 1e7 * float64(r.IntN(2)) // for good
+				clock += 1e7 * float64(r.IntN(2)) // permanently
 				fired["far time"]++
 			}
 			back := 0
@@ -610,9 +611,9 @@ func TestSequencerGoesOn(t *testing.T) {
 	}
 }
 
-// A restart with a clock that is behind is noticed after 16 messages, or after a quarter of as
-// many as came before. The same holds for a clock that is set back after a restart: then the
-// engine counts as restarted once more.
+// A restart with an earlier clock is noticed after 16 messages, or after a quarter as many as came
+// before. The same holds for a clock that is set back after a restart: then the engine counts as
+// restarted again.
 func TestSequencerClockSetBack(t *testing.T) {
 	for _, before := range []uint64{20, 100, 1024, 1500, 5000, 100_000} {
 		for _, own := range []uint64{0, 5} { // messages after the restart, before the clock is set back

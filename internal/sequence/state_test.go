@@ -34,17 +34,17 @@ func stateOf(t testing.TB, s *sequence.Sequencer) []byte {
 	return b
 }
 
-// talker makes the messages of a stream that anything happens to.
+// talker makes the messages of a random stream.
 type talker struct {
 	r          *rand.Rand
 	next, life uint64
 	clock      float64
-	steady     bool // it goes on in order, and some of it comes again
+	steady     bool // in order, with repeats
 	sent       []sequence.Arrival
 }
 
-// says returns a message: mostly the next one, else lost, repeated, reordered, of an
-// earlier or a new life, far ahead, unreadable, replayed.
+// says returns a message: mostly the next one, else a lost, repeated, reordered, unreadable or
+// replayed one, one of an earlier or a new life, or one far ahead.
 func (k *talker) says() sequence.Arrival {
 	r := k.r
 	what := r.IntN(24)
@@ -92,8 +92,8 @@ func (k *talker) says() sequence.Arrival {
 	return a
 }
 
-// TestSequencerAway: behind a time in which nobody listened, a repeat is told from a
-// restart as before, and only the next message is doubtful.
+// TestSequencerAway: after a time without a listener, repeats and restarts are distinguished as
+// before, and only the next message is doubtful.
 func TestSequencerAway(t *testing.T) {
 	replayed := func(a sequence.Arrival) sequence.Arrival { a.Replayed = true; return a }
 	away := func() *sequence.Sequencer {
@@ -133,14 +133,14 @@ func TestSequencerAway(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
-	// Other bytes by the clock of before are no sign of a restart, however often.
+	// Other bytes with times of before are no sign of a restart, however many.
 	s := away()
 	for range 40 {
 		if v := offer(s, at(50, 7, 50)); !v.Duplicate {
 			t.Fatalf("%+v", v)
 		}
 	}
-	// A stream that has not begun was not away.
+	// A stream that has not begun cannot have been away.
 	var none sequence.Sequencer
 	none.Away()
 	offer(&none, at(0, 1, 1))
@@ -152,7 +152,7 @@ func TestSequencerAway(t *testing.T) {
 	}
 }
 
-// sixteen are 15 messages of an engine that has restarted with its clock behind.
+// sixteen are 15 messages of a restarted engine with an earlier clock.
 func sixteen() (all []sequence.Arrival) {
 	for seq := range uint64(15) {
 		all = append(all, at(seq, 7+seq, 5+float64(seq)))
@@ -160,8 +160,7 @@ func sixteen() (all []sequence.Arrival) {
 	return all
 }
 
-// TestSequencerStateRefused: what no Sequencer has written is an error that says why, and
-// changes nothing.
+// TestSequencerStateRefused: an invalid state is an error with a reason, and changes nothing.
 func TestSequencerStateRefused(t *testing.T) {
 	var s sequence.Sequencer
 	for seq := range uint64(3) {
@@ -218,14 +217,14 @@ func TestSequencerStateRefused(t *testing.T) {
 	}
 }
 
-// tooMany is a state with so many messages.
+// tooMany is a state with n messages.
 func tooMany(front []byte, n uint64) []byte {
 	b := binary.AppendUvarint(bytes.Clone(front), n)
 	return append(b, make([]byte, 20*n)...)
 }
 
-// FuzzSequencerState: whatever was read, a Sequencer is bounded and panics never, and what
-// it writes is read again.
+// FuzzSequencerState: after any input a Sequencer is bounded and does not panic, and its state can
+// be read again.
 func FuzzSequencerState(f *testing.F) {
 	k := &talker{r: rand.New(rand.NewPCG(1, 1))}
 	var s sequence.Sequencer

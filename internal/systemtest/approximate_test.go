@@ -24,19 +24,19 @@ const (
 	chatBlocks  = 600 // of an engine
 )
 
-// chatRun says how a workload of conversations is routed to engines without events.
+// chatRun describes how conversations are routed to engines without events.
 type chatRun struct {
 	name     string
-	told     int // Approximate.Blocks; 0: there are events
+	told     int // Approximate.Blocks; 0: with events
 	observe  bool
-	routers  int // that do not know of each other
+	routers  int // independent of each other
 	restarts int // requests between two restarts of an engine; 0: none
 	atOnce   int // requests that run at a time
-	seeds    int // workloads, of which the result is the sum
+	seeds    int // workloads, whose results are added
 }
 
-// chatResult is what came of a run. Errors are those of PredictedTokens, against what the
-// engine has reused.
+// chatResult is the result of a run. Errors compare PredictedTokens with the tokens that the engine
+// reused.
 type chatResult struct {
 	requests, evictions, restarts int
 	prompt, reused                int // tokens
@@ -45,7 +45,7 @@ type chatResult struct {
 
 func (r *chatResult) hitRate() float64 { return float64(r.reused) / float64(r.prompt) }
 
-// meanError is in tokens.
+// meanError returns tokens.
 func (r *chatResult) meanError() float64 { return float64(r.wrong) / float64(r.requests) }
 
 func (r *chatResult) String() string {
@@ -53,14 +53,14 @@ func (r *chatResult) String() string {
 		r.hitRate(), r.meanError(), float64(r.over)/float64(r.requests), r.evictions, r.requests, r.restarts)
 }
 
-// chats makes prompts: conversations that grow turn by turn, the popular ones more often.
-// Each begins with one of some system prompts.
+// chats makes the prompts of conversations that grow turn by turn, popular ones more often. Each
+// begins with one of some system prompts.
 type chats struct {
 	random  *rand.Rand
 	zipf    *rand.Zipf
 	system  [][]uint32
 	open    [][]uint32
-	begun   []int // by number of the conversation, the request that it began with
+	begun   []int // by conversation: its first request
 	request int
 }
 
@@ -71,7 +71,7 @@ func newChats(seed uint64) *chats {
 	return w
 }
 
-// newSystem has conversations begin with others from now on.
+// newSystem replaces the system prompts of new conversations.
 func (w *chats) newSystem() {
 	w.system = w.system[:0]
 	for range 4 {
@@ -79,7 +79,7 @@ func (w *chats) newSystem() {
 	}
 }
 
-// next returns a prompt, its answer, and the request that the conversation began with.
+// next returns a prompt, its answer, and the conversation's first request.
 func (w *chats) next() (prompt, answer []uint32, begun int) {
 	i := int(w.zipf.Uint64())
 	if len(w.open[i]) == 0 || len(w.open[i]) > 3000 {
@@ -93,11 +93,11 @@ func (w *chats) next() (prompt, answer []uint32, begun int) {
 	return prompt, answer, w.begun[i]
 }
 
-// chatEngine is an engine, and whom it tells.
+// chatEngine is an engine and its use of events.
 type chatEngine struct {
 	*fakeengine.Engine
 	pod    string
-	lives  int // times that it was started
+	lives  int // number of starts
 	stream string
 	seq    uint64
 	told   bool // the Indexers get its events
@@ -112,14 +112,14 @@ type chatFlight struct {
 	ticket    kvindex.Ticket
 	prompt    int // tokens
 	predicted int
-	work      int // tokens to compute, as far as the router knew
+	work      int // tokens to compute, by the router's figures
 }
 
-// chatRouter sends requests to where they are done first, as far as it knows.
+// chatRouter sends requests to the pod that will finish first by its figures.
 type chatRouter struct {
 	*kvindex.Indexer
-	load  map[string]int // tokens to compute, of what it has sent
-	total map[string]int // of all that it has sent
+	load  map[string]int // tokens to compute, of its own requests
+	total map[string]int // of all its requests so far
 	a     kvindex.Answer
 }
 
@@ -135,7 +135,7 @@ func (r *chatRouter) choose(tokens int) (best kvindex.PodScore) {
 	return best
 }
 
-// chatFleet is a run on its way.
+// chatFleet is a run in progress.
 type chatFleet struct {
 	t       *testing.T
 	run     chatRun
@@ -200,7 +200,7 @@ func (f *chatFleet) start(e *chatEngine) {
 	}
 }
 
-// restart ends what runs on an engine.
+// restart fails the requests of an engine.
 func (f *chatFleet) restart(e *chatEngine) {
 	f.restarts++
 	f.start(e)
@@ -223,13 +223,13 @@ func (f *chatFleet) ask(r *chatRouter, prompt []uint32) []kvindex.PodScore {
 	return r.a.Pods
 }
 
-// send routes a prompt by the answer of ask.
+// send routes a prompt by an answer of ask.
 func (f *chatFleet) send(r *chatRouter, prompt, answer []uint32) {
 	f.t.Helper()
 	s := r.choose(len(prompt))
 	e := f.byPod[s.Pod]
 	ticket, err := r.Routed(&r.a, s.Pod, 0)
-	if err != nil && f.run.told > 0 { // with events nothing is predicted before the first one
+	if err != nil && f.run.told > 0 { // with events there are no predictions before the first event
 		f.t.Fatal(err)
 	}
 	fl := chatFlight{engine: e, router: r, ticket: ticket, prompt: len(prompt), predicted: s.PredictedTokens, work: len(prompt) - s.PredictedTokens}
@@ -248,14 +248,14 @@ func (f *chatFleet) send(r *chatRouter, prompt, answer []uint32) {
 	}
 }
 
-// finish brings the oldest request to its end.
+// finish completes the oldest request.
 func (f *chatFleet) finish() {
 	fl := f.flying[0]
 	f.flying = f.flying[1:]
 	for !fl.handle.Done() {
 		fl.engine.Step()
 	}
-	for len(f.flying) == 0 && fl.engine.Step() { // what it tells its workers at the end
+	for len(f.flying) == 0 && fl.engine.Step() { // events at its end
 	}
 	fl.router.load[fl.engine.pod] -= fl.work
 	reused := fl.handle.CachedTokens()
@@ -308,8 +308,8 @@ func playOne(t *testing.T, run chatRun, seed uint64) chatResult {
 	return f.chatResult
 }
 
-// TestApproximateRuns compares routing by what is believed of engines without events with
-// routing by their events, for one workload.
+// TestApproximateRuns compares routing by beliefs about engines without events with routing by
+// events, for one workload.
 func TestApproximateRuns(t *testing.T) {
 	t.Parallel()
 	exact := play(t, chatRun{name: "with events", observe: true, atOnce: 8})
@@ -333,18 +333,18 @@ func TestApproximateRuns(t *testing.T) {
 		with := play(t, chatRun{name: "capacity told as " + c.name, told: c.blocks, observe: true, atOnce: 8})
 		t.Logf("mean error against that without Observe: %.3f", with.meanError()/without.meanError())
 		if with.meanError() > without.meanError()/2 {
-			t.Errorf("capacity told as %s: mean error %.1f tokens, want half of %.1f", c.name, with.meanError(), without.meanError())
+			t.Errorf("configured capacity %s: mean error %.1f tokens, want half of %.1f", c.name, with.meanError(), without.meanError())
 		}
 	}
 }
 
-// TestApproximateDisturbed has requests come to engines without events by two routers, and
-// engines restart. Errors are smaller with Observe.
+// TestApproximateDisturbed: two routers send requests to engines without events, and engines
+// restart. Errors are smaller with Observe.
 //
-// The hit rate goes by the router's rule as well: figures that are too high keep a
-// conversation where it was, and that alone makes hits. So a hit rate with events, whose
-// figures are right, can be a hundredth below one without Observe too, and two seeds of
-// one run differ as much. Beyond 0.03 it counts as worse.
+// The hit rate also depends on the router's rule: figures that are too high keep a conversation on
+// its pod, and that alone causes hits. So a hit rate with events, whose figures are right, can be a
+// hundredth below one without Observe, and two seeds of one run differ as much. Only a difference
+// beyond 0.03 counts as worse.
 func TestApproximateDisturbed(t *testing.T) {
 	runs := []chatRun{
 		{name: "two routers and restarts", routers: 2, restarts: 100},
@@ -375,9 +375,9 @@ func TestApproximateDisturbed(t *testing.T) {
 	}
 }
 
-// TestApproximateSwitch has engines begin to tell their events in the middle of a run: one
-// half restarts for it, and of the other half the past stays unknown. From the first event
-// of an engine on nothing that was believed of it counts.
+// TestApproximateSwitch: engines begin to publish events in the middle of a run. Half of them
+// restart for it; the others' earlier blocks stay unknown. From an engine's first event on no
+// belief about it counts.
 func TestApproximateSwitch(t *testing.T) {
 	t.Parallel()
 	f := newChatFleet(t, chatRun{told: chatBlocks, observe: true, atOnce: 8})

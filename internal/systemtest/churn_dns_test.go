@@ -57,18 +57,17 @@ func (z *churnZone) set(pods []events.Pod) {
 	z.hosts = hosts
 }
 
-// resolver returns one that asks the server.
+// resolver returns a resolver that queries the server.
 func (z *churnZone) resolver() *net.Resolver {
 	return &net.Resolver{Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "udp", z.conn.LocalAddr().String())
 	}}
 }
 
-// answer answers a query (RFC 1035, section 4): with all hosts for A, with no record for
-// other types.
+// answer answers a query (RFC 1035, section 4): all hosts for A, no record for other types.
 func (z *churnZone) answer(query []byte) []byte {
 	const header, typeA, classIN = 12, 1, 1
-	end := header // of the question
+	end := header // of the query
 	for end < len(query) && query[end] != 0 {
 		end += 1 + int(query[end])
 	}
@@ -83,12 +82,12 @@ func (z *churnZone) answer(query []byte) []byte {
 		z.mu.Unlock()
 	}
 	a := append([]byte{}, query[:2]...)
-	a = append(a, 0x84, 0, 0, 1) // an answer with authority, to one question
+	a = append(a, 0x84, 0, 0, 1) // authoritative, with one query
 	a = binary.BigEndian.AppendUint16(a, uint16(len(hosts)))
 	a = append(a, 0, 0, 0, 0)
 	a = append(a, query[header:end]...)
 	for _, h := range hosts {
-		a = append(a, 0xc0, header, 0, typeA, 0, classIN, 0, 0, 0, 1, 0, 4) // the name of the question, for a second
+		a = append(a, 0xc0, header, 0, typeA, 0, classIN, 0, 0, 0, 1, 0, 4) // the queried name, valid for a second
 		a = append(a, h.AsSlice()...)
 	}
 	return a

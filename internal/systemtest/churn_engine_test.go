@@ -20,20 +20,20 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 )
 
-// churnEnv makes the test binary play one pod of TestChurn instead of testing, so that
-// the pod can be killed and stopped.
+// churnEnv makes the test binary run one pod of TestChurn, so that the pod can be killed and
+// stopped.
 const churnEnv = "KVINDEX_SERVE_CHURN"
 
 func init() { servers[churnEnv] = serveChurn }
 
-// churnKind is an engine: what it is, and how it writes its events.
+// churnKind is a kind of engine with its form of events.
 type churnKind struct {
 	name     string
 	encoding fakeengine.Encoding
 	sglang   bool
 	pages    bool // SGLang before mid 2026: an event for each page
-	lmcache  int  // blocks of a chunk that LMCache keeps beside the gpu; 0: there is no LMCache
-	own      bool // LMCache names its chunks itself, so that nobody finds them, and not as vLLM does
+	lmcache  int  // blocks of a chunk in LMCache beside the gpu; 0: no LMCache
+	own      bool // LMCache computes its own hashes of chunks, not vLLM's, so no prompt finds them
 }
 
 var churnKinds = []churnKind{
@@ -48,7 +48,7 @@ var churnKinds = []churnKind{
 	{name: "LMCache, own names", encoding: fakeengine.Encoding{Form: fakeengine.FormArrays12}, lmcache: 4, own: true},
 }
 
-// churnSetup is what an engine is started with.
+// churnSetup is the configuration of an engine.
 type churnSetup struct {
 	Kind         int // of churnKinds
 	Host         string
@@ -63,28 +63,28 @@ type churnSetup struct {
 // churnOrder is a line that an engine reads.
 type churnOrder struct {
 	Start   *churnSetup `json:",omitempty"` // the first order
-	Ranks   int         `json:",omitempty"` // how many there are from now on
-	Rank    int         // that does the rest
+	Ranks   int         `json:",omitempty"` // their number from now on
+	Rank    int         // which carries out the rest
 	Clear   bool        `json:",omitempty"`
 	Evict   []int       `json:",omitempty"` // prompts that lose blocks in their middle
-	Prompts []int       `json:",omitempty"` // that are served at once
-	Ask     bool        `json:",omitempty"` // the answer is a line with a churnTruth
+	Prompts []int       `json:",omitempty"` // served at once
+	Ask     bool        `json:",omitempty"` // answered by a line with a churnTruth
 }
 
-// churnTruth is what an engine holds.
+// churnTruth is the holding of an engine.
 type churnTruth struct {
 	Ranks []churnRankTruth
 }
 
-// churnRankTruth is what a rank holds: by prompt, how many tokens it would reuse, and how
-// many leading blocks it has in any tier (-1: blocks of several sizes).
+// churnRankTruth is the holding of a rank: by prompt, the tokens that it would reuse, and its
+// leading blocks in any tier (-1: blocks of several sizes).
 type churnRankTruth struct {
 	Next    uint64
 	Cached  map[int]int
 	Matched map[int]int
 }
 
-// churnPrompts returns the prompts of a seed. Some begin alike.
+// churnPrompts returns the prompts of a seed. Some share prefixes.
 func churnPrompts(seed uint64, n int) [][]uint32 {
 	r := rand.New(rand.NewPCG(seed, 22))
 	var prompts [][]uint32
@@ -99,7 +99,7 @@ func churnPrompts(seed uint64, n int) [][]uint32 {
 	return prompts
 }
 
-// serveChurn is an engine that obeys the lines of its input, until that ends.
+// serveChurn runs an engine that obeys the lines of its input, until that ends.
 func serveChurn() error {
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	var e churnEngine
@@ -130,7 +130,7 @@ func serveChurn() error {
 	}
 }
 
-// churnEngine are the ranks of an engine.
+// churnEngine is an engine with its ranks.
 type churnEngine struct {
 	churnSetup
 	prompts [][]uint32
@@ -143,13 +143,12 @@ type churnRank struct {
 	*fakeengine.Publisher
 }
 
-// churnCache is the cache of a rank. Each method publishes what it changes.
+// churnCache is the cache of a rank. Each method publishes its changes.
 type churnCache interface {
 	serve(prompts [][]uint32)
 	clear()
 	evict(prompt []uint32)
-	// held returns how many tokens of a prompt would be reused, and how many of its
-	// leading blocks are there, in any tier.
+	// held returns the tokens of a prompt that would be reused, and its leading blocks in any tier.
 	held(prompt []uint32) (cached, matched int)
 }
 
@@ -171,8 +170,7 @@ func (e *churnEngine) resize(n int) error {
 	return nil
 }
 
-// open starts a rank. The sockets of the engine that was there before may still be
-// closing.
+// open starts a rank. Sockets of an earlier engine may still be closing.
 func (e *churnEngine) open(n int) (r *churnRank, err error) {
 	r = &churnRank{}
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
@@ -255,7 +253,7 @@ func (e *churnEngine) truth() (t churnTruth) {
 	return t
 }
 
-// churnVLLM is the cache of a vLLM, with LMCache beside it if chunk is not 0.
+// churnVLLM is the cache of a vLLM, with LMCache if chunk is not 0.
 type churnVLLM struct {
 	engine     *fakeengine.Engine
 	rank, size int
@@ -266,7 +264,7 @@ type churnVLLM struct {
 	own    bool
 	hasher enginehash.Hasher
 	root   enginehash.Digest
-	chunks map[enginehash.Digest]bool // that LMCache has
+	chunks map[enginehash.Digest]bool // in LMCache
 }
 
 func (v *churnVLLM) serve(prompts [][]uint32) {
@@ -298,13 +296,13 @@ func (v *churnVLLM) serve(prompts [][]uint32) {
 	}
 }
 
-// name is LMCache's name of a chunk.
+// name returns LMCache's hash of a chunk.
 func (v *churnVLLM) name(parent *enginehash.Digest, tokens []uint32) enginehash.Digest {
 	return v.hasher.Block(*cmp.Or(parent, &v.root), tokens, nil)
 }
 
-// clear empties the gpu. That LMCache keeps what it has is not told apart in the event,
-// which empties all: so LMCache loses it too.
+// clear empties the GPU. The event empties all tiers, though LMCache really keeps its chunks; so
+// this LMCache loses them.
 func (v *churnVLLM) clear() {
 	v.engine.Reset()
 	clear(v.chunks)
@@ -338,8 +336,8 @@ func (v *churnVLLM) held(p []uint32) (cached, matched int) {
 	return cached, len(ids)
 }
 
-// churnSGLang is the cache of an SGLang: a tree of pages, of which the leaf goes that was
-// not used for longest.
+// churnSGLang is the cache of an SGLang: a tree of pages, of which the least recently used leaf is
+// evicted.
 type churnSGLang struct {
 	rank, size, room int
 	encoding         fakeengine.Encoding
@@ -358,7 +356,7 @@ type churnNode struct {
 	used     int
 }
 
-// chain names the pages of a prompt.
+// chain hashes the pages of a prompt.
 func (s *churnSGLang) chain(p []uint32) (names []enginehash.Digest) {
 	h := enginehash.NoneHash("sglang")
 	for ; len(p) >= s.size; p = p[s.size:] {
@@ -414,8 +412,8 @@ func (s *churnSGLang) tell(evs []fakeengine.Event) {
 	}
 }
 
-// oldest returns the leaf that was not used for longest. The names decide between equals,
-// for a map has no order.
+// oldest returns the least recently used leaf. Hashes decide between equals, because a map has no
+// order.
 func (s *churnSGLang) oldest() (oldest *churnNode) {
 	for _, n := range s.nodes {
 		if n.children == 0 && (oldest == nil || n.used < oldest.used || n.used == oldest.used && bytes.Compare(n.hash[:], oldest.hash[:]) < 0) {
@@ -439,7 +437,7 @@ func (s *churnSGLang) clear() {
 	s.tell([]fakeengine.Event{fakeengine.Cleared{}})
 }
 
-// evict drops the end of a prompt, as far as nothing else goes on from it.
+// evict drops the end of a prompt, except pages that others follow.
 func (s *churnSGLang) evict(p []uint32) {
 	var evs []fakeengine.Event
 	names := s.chain(p)
@@ -474,7 +472,7 @@ func startPeer(s churnSetup) (*churnPeer, error) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), churnEnv+"=1", "GOMAXPROCS=1")
 	cmd.Stderr = os.Stderr
-	// One that is stopped does not see that its input has ended.
+	// A stopped process does not notice the end of its input.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -498,8 +496,7 @@ func (p *churnPeer) order(o churnOrder) error {
 	return nil
 }
 
-// truth returns what the engine holds, when it was asked and has done all that it was told
-// to do.
+// truth returns the engine's holding after all earlier orders.
 func (p *churnPeer) truth() (t churnTruth, err error) {
 	if err = p.out.Decode(&t); err != nil {
 		err = fmt.Errorf("process %d: %w", p.cmd.Process.Pid, err)

@@ -16,8 +16,8 @@ import (
 	"github.com/kvindex/kvindex/events/discovery"
 )
 
-// churnSources are what describes the pods: by calls of the host, one pod or all of them
-// at a time, by a Source of the host, and by a file.
+// churnSources are the descriptions of the pods: by calls of the host for one pod or for all, by a
+// Source of the host, and by a file.
 type churnSources struct {
 	names []string
 	run   []events.Source
@@ -32,7 +32,7 @@ const (
 	churnDNSRanks = 2
 )
 
-// churnHosts are the sources that are calls of the host, and another one of each.
+// churnHosts are the sources that are calls of the host, each with the other.
 var churnHosts = map[string]string{"put": "set", "set": "put"}
 
 func (s *churnSources) open(c *churn) {
@@ -71,12 +71,12 @@ func (s *churnSources) open(c *churn) {
 
 func (s *churnSources) close() { s.zone.close() }
 
-// fewest returns the source that has the fewest pods.
+// fewest returns the source with the fewest pods.
 func (s *churnSources) fewest() string {
 	return slices.MinFunc(s.names, func(a, b string) int { return cmp.Compare(len(s.known[a]), len(s.known[b])) })
 }
 
-// polled reports whether a source tells the fleet later.
+// polled reports whether changes of a source reach the fleet later.
 func (s *churnSources) polled(source string) bool { return churnHosts[source] == "" }
 
 func (s *churnSources) put(c *churn, p *churnPod) {
@@ -97,7 +97,7 @@ func (s *churnSources) remove(c *churn, p *churnPod) {
 	s.tell(c, p.source)
 }
 
-// tell has a source say all that it knows.
+// tell passes all pods of a source to the fleet.
 func (s *churnSources) tell(c *churn, source string) {
 	pods := slices.AppendSeq([]events.Pod{}, maps.Values(s.known[source]))
 	switch source {

@@ -34,44 +34,43 @@ var (
 )
 
 const (
-	churnPods        = 64 // in a minute and more
-	churnFewPods     = 24 // else: each is a process
+	churnPods        = 64 // for a minute and more
+	churnFewPods     = 24 // otherwise: each is a process
 	churnPromptCount = 1000
-	churnReplayPort  = 100                   // behind the first port
-	churnEvery       = 50 * time.Millisecond // a change
+	churnReplayPort  = 100                   // offset from the first port
+	churnEvery       = 50 * time.Millisecond // between changes
 	churnHalts       = 20                    // before the end
-	churnLeast       = 50                    // changes of each kind, in 60 s and more
-	// churnForget is how long a pod that was removed may be in answers.
+	churnLeast       = 50                    // changes of each kind, for 60 s and more
+	// churnForget is how long a removed pod may stay in answers.
 	churnForget = 100 * time.Millisecond
-	// churnPatience bounds the wait at a halt, in which all connections may have to be
-	// made anew.
+	// churnPatience bounds the wait at a halt, in which all connections may have to be made again.
 	churnPatience = time.Minute
-	// churnHeap is what may be left of the heap.
+	// churnHeap is the permitted growth of the heap.
 	churnHeap = 256 << 10
-	// churnReady is what an empty index may keep ready: pages and slabs of each size.
+	// churnReady is the reserve of an empty index: pages and slabs of each size.
 	churnReady = 1 << 20
 )
 
-// churnCounting: the engines do not report, so that copies can be counted exactly.
+// churnCounting: the engines send no reports, so copies can be counted exactly.
 var churnCounting = kvindex.WithProfile(func(string, string) kvindex.Profile {
 	return kvindex.Profile{Copies: kvindex.CopiesExact}
 })
 
 var churnModels = []string{"m0", "m1", "m2"}
 
-// churnPod is a pod that a source describes.
+// churnPod is a pod of a source.
 type churnPod struct {
 	events.Pod
 	source string
 	setup  churnSetup
-	prefix string     // of its topic, that the source describes
+	prefix string     // of its topic, if the source has it
 	peer   *churnPeer // nil: the engine is dead
-	hung   int        // until this change; 0: it is not
+	hung   int        // until this change; 0: not hung
 }
 
 func (p *churnPod) up() bool { return p.peer != nil && p.hung == 0 }
 
-// described reports whether the source of the pod says more of it than its address.
+// described reports whether the pod's source has more than its address.
 func (p *churnPod) described() bool { return p.source != churnDNS }
 
 // churnRankName is a rank of a pod and model.
@@ -80,7 +79,7 @@ type churnRankName struct {
 	rank       int
 }
 
-// churnPair is a pod that is described at the address of another one, which it waits for.
+// churnPair is a pod at the address of another one, for whose end it waits.
 type churnPair struct {
 	old, next *churnPod
 	until     int // change
@@ -103,25 +102,25 @@ type churn struct {
 	used    int                 // addresses
 	left    []string            // addresses of pods that left
 	retired map[string][]string // IDs of these, by source
-	made    int                 // IDs
+	made    int                 // number of IDs
 	changes int
 	counts  map[string]int
-	handed  int           // pods from one source to another
-	lag     time.Duration // of the changes, at most
+	handed  int           // pods moved to another source
+	lag     time.Duration // maximum delay of changes
 
 	pods  []*churnPod
-	pairs []churnPair // of other pods
+	pairs []churnPair // waiting pods
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	gone    map[churnRankName]time.Time
-	here    map[churnRankName]bool // what is described
+	here    map[churnRankName]bool // ranks described at present
 	errors  []string
-	told    map[string]bool // pods that there are, by the changes that were told
+	told    map[string]bool // pods in the fleet, by its changes
 	telling bool
-	longest time.Duration // that a pod was in an answer after it was removed
+	longest time.Duration // that a removed pod was in an answer
 }
 
-// churnKindsOfChange are what may happen to pods. Each reports whether it could.
+// churnKindsOfChange are the changes of pods. Each reports whether it was possible.
 var churnKindsOfChange = []struct {
 	name string
 	do   func(*churn) bool
@@ -137,9 +136,8 @@ var churnKindsOfChange = []struct {
 	{"take an address", (*churn).takeAddress},
 }
 
-// TestChurn: engines in other processes come, go, move, die and hang. Whenever that
-// stops, the Indexer says what the engines hold, and nothing of a pod that has gone. When
-// all have gone, nothing is left of them.
+// TestChurn: engines in other processes start, stop, move, crash and hang. At each halt the Indexer
+// has the engines' blocks, and none of a removed pod. In the end nothing is left.
 func TestChurn(t *testing.T) {
 	if testing.Short() {
 		t.Skip("5 s, most of them spent waiting for processes")
@@ -148,7 +146,7 @@ func TestChurn(t *testing.T) {
 	length := *churnFor
 	ix := open(t, churnCounting)
 	prompts := churnPrompts(*churnSeed, churnPromptCount)
-	runChurn(t, ix, prompts, *churnSeed+1, 2*time.Second, 1) // so that what is made once is made
+	runChurn(t, ix, prompts, *churnSeed+1, 2*time.Second, 1) // one-time allocations
 	before := takeStock(ix)
 	began := time.Now()
 	halts := int(min(churnHalts, churnHalts*length/time.Minute))
@@ -166,8 +164,8 @@ func TestChurn(t *testing.T) {
 	}
 }
 
-// churnStock is what the process has. The heap is without what an index keeps ready, which
-// has a bound of its own.
+// churnStock is the process's use of resources. The heap is without the reserve of an index, which
+// has its own bound.
 type churnStock struct {
 	goroutines, files int
 	heap, ready       int
@@ -183,9 +181,8 @@ func takeStock(ix *kvindex.Indexer) (s churnStock) {
 	return churnStock{goroutines: runtime.NumGoroutine(), files: len(files), heap: int(m.HeapAlloc) - ready, ready: ready}
 }
 
-// runChurn has pods change for some time, with halts between and at the end, and then go.
-// It returns how often each kind of change happened. With an even seed there is a Pool
-// before the Indexer.
+// runChurn changes pods for some time, with halts in between and at the end, and then removes them.
+// It returns how often each kind of change took place. With an even seed messages pass through a Pool.
 func runChurn(t *testing.T, ix *kvindex.Indexer, prompts [][]uint32, seed uint64, length time.Duration, halts int) map[string]int {
 	c := &churn{
 		t: t, ix: ix, most: churnFewPods, prompts: prompts, seed: *churnSeed, r: rand.New(rand.NewPCG(seed, 5)), late: zmtptest.Context(t),
@@ -262,7 +259,7 @@ func runChurn(t *testing.T, ix *kvindex.Indexer, prompts [][]uint32, seed uint64
 	}
 	for id, there := range c.told {
 		if there {
-			t.Errorf("%s has gone, which was not told", id)
+			t.Errorf("%s was removed without a change of the fleet", id)
 		}
 	}
 	t.Logf("%d changes, %d pods handed over, late by %v at most; a removed pod was in answers for %v at most", c.changes, c.handed, c.lag, c.longest)
@@ -276,7 +273,7 @@ func (c *churn) must(err error) {
 	}
 }
 
-// failed gets faults. Those of connections are what the test makes; no other is.
+// failed receives faults. Only those of connections are expected.
 func (c *churn) failed(err error) {
 	if text := err.Error(); strings.Contains(text, "events: fleet:") && !strings.Contains(text, ": discovery: ") || strings.Contains(text, "kvindex:") {
 		c.t.Error(err)
@@ -287,8 +284,8 @@ func (c *churn) failed(err error) {
 	c.errors = c.errors[max(0, len(c.errors)-10):]
 }
 
-// churn makes the changes from one to before another, each at its time, while engines are
-// given prompts.
+// churn makes the changes from one number to before another, each at its time, while engines serve
+// prompts.
 func (c *churn) churn(from, to int) {
 	began := time.Now()
 	lag := time.Duration(0)
@@ -299,7 +296,7 @@ func (c *churn) churn(from, to int) {
 		case <-c.late.Done():
 			c.t.Fatal("no time is left")
 		}
-		// A machine that is late with this goroutine is late with others.
+		// If this goroutine is late, others are late too.
 		lag = max(lag/2, time.Since(at))
 		c.lag = max(c.lag, lag)
 		c.change()
@@ -308,14 +305,14 @@ func (c *churn) churn(from, to int) {
 		}
 		c.work()
 		limit := churnForget + 10*lag
-		if raceEnabled || testing.Short() { // 64 engines are slow then, or other programs are there
+		if raceEnabled || testing.Short() { // 64 engines are slow then, or other programs run
 			limit += 20 * churnForget
 		}
 		c.noneReturns(limit)
 	}
 }
 
-// change does what was done least, if it can be done.
+// change makes the rarest possible change.
 func (c *churn) change() {
 	c.changes++
 	for _, p := range c.pods {
@@ -343,7 +340,7 @@ func (c *churn) change() {
 	c.t.Fatal("no change is possible")
 }
 
-// pick returns a pod with which that is possible, or nil.
+// pick returns a pod that satisfies could, or nil.
 func (c *churn) pick(could func(*churnPod) bool) *churnPod {
 	for _, i := range c.r.Perm(len(c.pods)) {
 		if could(c.pods[i]) {
@@ -353,13 +350,13 @@ func (c *churn) pick(could func(*churnPod) bool) *churnPod {
 	return nil
 }
 
-// newAddress returns an address that nobody has had.
+// newAddress returns an unused address.
 func (c *churn) newAddress() string {
 	c.used++
 	return fmt.Sprintf("127.%d.%d.%d", c.network, c.used/250, 1+c.used%250)
 }
 
-// newPod returns a pod at an address that no source describes yet.
+// newPod returns a pod at an address without a source.
 func (c *churn) newPod(host string) *churnPod {
 	p := &churnPod{source: c.sources.fewest()}
 	p.ID = fmt.Sprintf("pod-%d", c.made)
@@ -375,7 +372,7 @@ func (c *churn) newPod(host string) *churnPod {
 		Kind: c.r.IntN(len(churnKinds)), Host: host, Port: c.port, Replay: c.port + churnReplayPort, Ranks: 1 + c.r.IntN(4),
 		Model: churnModels[c.r.IntN(len(churnModels))], BlockSize: size, Blocks: 1600/size + c.r.IntN(50), Seed: c.seed,
 	}
-	if p.source == churnDNS { // which says no more than addresses
+	if p.source == churnDNS { // which has only addresses
 		p.ID = net.JoinHostPort(host, strconv.Itoa(c.port))
 		p.setup.Model, p.setup.Ranks = churnModels[0], churnDNSRanks
 		return p
@@ -404,8 +401,7 @@ func (p *churnPod) stop() {
 	p.peer, p.hung = nil, 0
 }
 
-// describe has the source of a pod say what the pod is now. What it was is not to be in
-// answers any more.
+// describe updates the pod in its source. Its former ranks must leave the answers.
 func (c *churn) describe(p *churnPod) {
 	s := p.setup
 	p.Pod = events.Pod{ID: p.ID, Model: s.Model, Host: s.Host, Port: s.Port, ReplayPort: s.Replay, Ranks: s.Ranks, Topic: p.prefix}
@@ -426,7 +422,7 @@ func (c *churn) describe(p *churnPod) {
 	}
 }
 
-// forget has the source of a pod not describe it any more.
+// forget removes the pod from its source.
 func (c *churn) forget(p *churnPod) {
 	if !c.sources.polled(p.source) && p.up() {
 		c.keepBusy(p)
@@ -447,7 +443,7 @@ func (c *churn) forget(p *churnPod) {
 	}
 }
 
-// ranksOf returns what is described of a pod; c.mu is held.
+// ranksOf returns the described ranks of a pod; c.mu is held.
 func (c *churn) ranksOf(pod string) (names []churnRankName) {
 	for n := range c.here {
 		if n.pod == pod {
@@ -457,7 +453,7 @@ func (c *churn) ranksOf(pod string) (names []churnRankName) {
 	return names
 }
 
-// isGone takes note of ranks that were removed by now.
+// isGone records ranks as removed.
 func (c *churn) isGone(names []churnRankName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -468,12 +464,12 @@ func (c *churn) isGone(names []churnRankName) {
 	}
 }
 
-// changed is told what the fleet has done, in order and one change at a time. That is when a
-// pod has gone whose source tells the fleet later.
+// changed receives the fleet's changes in order. For a polled source that is when a pod counts as
+// removed.
 func (c *churn) changed(ch events.FleetChange) {
 	c.mu.Lock()
 	if c.telling {
-		c.t.Errorf("%+v: two changes are told at once", ch)
+		c.t.Errorf("%+v: two changes are reported at once", ch)
 	}
 	c.telling = true
 	if added := ch.Kind == "added"; c.told[ch.Pod.ID] == added {
@@ -504,7 +500,7 @@ func (c *churn) changed(ch events.FleetChange) {
 	c.isGone(was)
 }
 
-// noneReturns fails if an answer has what was removed longer ago than most.
+// noneReturns fails if an answer has a rank that was removed longer ago than most.
 func (c *churn) noneReturns(most time.Duration) {
 	c.t.Helper()
 	for _, model := range churnModels {
@@ -526,7 +522,7 @@ func (c *churn) noneReturns(most time.Duration) {
 	}
 }
 
-// work gives engines something to do.
+// work sends prompts to engines.
 func (c *churn) work() {
 	for range 10 {
 		p := c.pick((*churnPod).up)
@@ -544,9 +540,7 @@ func (c *churn) work() {
 	}
 }
 
-// The changes.
-
-// inAnyOrder does both, in one order or the other.
+// inAnyOrder calls both, in a random order.
 func (c *churn) inAnyOrder(a, b func()) {
 	if c.r.IntN(2) == 0 {
 		a, b = b, a
@@ -565,8 +559,8 @@ func (c *churn) remove(p *churnPod) {
 	c.left = append(c.left, p.setup.Host)
 }
 
-// keepBusy gives a pod enough to do that messages of it are on their way for a while, and
-// waits until they come, if they come soon.
+// keepBusy gives a pod so much work that its messages are under way for a while, and waits a short
+// time for the first.
 func (c *churn) keepBusy(p *churnPod) {
 	began := time.Now()
 	for range 40 {
@@ -600,7 +594,7 @@ func (c *churn) leave() bool {
 	return true
 }
 
-// restart is another life of an engine at its address, or one that was dead.
+// restart restarts an engine at its address, dead or alive.
 func (c *churn) restart() bool {
 	p := c.pick(func(p *churnPod) bool { return p.peer == nil })
 	if p == nil || c.r.IntN(2) == 0 {
@@ -611,8 +605,8 @@ func (c *churn) restart() bool {
 	return true
 }
 
-// again starts the engine of a pod anew, as another one, and describes it. If the host
-// does, it may do that as another source.
+// again starts the pod's engine as a new one, and describes it. A pod of the host's may change to
+// another of its sources.
 func (c *churn) again(p *churnPod) {
 	old := *p
 	if other := churnHosts[p.source]; other != "" && c.r.IntN(2) == 0 {
@@ -643,7 +637,7 @@ func (c *churn) changeModel() bool {
 	return true
 }
 
-// changeRanks has an engine open or close ranks. The others go on.
+// changeRanks makes an engine open or close ranks. The others continue.
 func (c *churn) changeRanks() bool {
 	p := c.pick(func(p *churnPod) bool { return p.up() && p.described() })
 	if p == nil {
@@ -654,7 +648,7 @@ func (c *churn) changeRanks() bool {
 	return true
 }
 
-// handOver has another source of the host describe a pod as it is. That is no change.
+// handOver moves a pod to another source of the host, unchanged.
 func (c *churn) handOver() {
 	p := c.pick(func(p *churnPod) bool { return churnHosts[p.source] != "" })
 	if p == nil {
@@ -667,7 +661,7 @@ func (c *churn) handOver() {
 	c.handed++
 }
 
-// down counts the pods that are down.
+// down counts dead and hung pods.
 func (c *churn) down() (n int) {
 	for _, p := range c.pods {
 		if !p.up() {
@@ -696,7 +690,7 @@ func (c *churn) hang() bool {
 	return true
 }
 
-// wake is the end of a hang: it goes on, or somebody starts it again.
+// wake ends a hang: the process continues, or is restarted.
 func (c *churn) wake(p *churnPod) {
 	if c.r.IntN(3) == 0 {
 		p.stop()
@@ -707,15 +701,14 @@ func (c *churn) wake(p *churnPod) {
 	p.hung = 0
 }
 
-// takeAddress is a pod that comes where another one was, or where another one is that goes
-// then, or goes later.
+// takeAddress starts a pod at the address of an earlier pod, or of one that stops then or later.
 func (c *churn) takeAddress() bool {
 	old := c.pick(func(p *churnPod) bool { return !c.sources.polled(p.source) && p.Ranks >= churnDNSRanks })
 	if old != nil && c.r.IntN(2) == 0 {
 		c.wait("the pod whose address is taken has it", func() string { return c.notAtItsAddress(old) })
 		old.stop()
 		p := c.newPod(old.setup.Host)
-		p.setup.Ranks = min(p.setup.Ranks, old.Ranks) // all of them wait
+		p.setup.Ranks = min(p.setup.Ranks, old.Ranks) // all of its ranks wait
 		c.add(p)
 		c.pairs = append(c.pairs, churnPair{old, p, c.changes + 20*c.r.IntN(3)})
 		c.pods = slices.DeleteFunc(c.pods, func(o *churnPod) bool { return o == p || o == old })
@@ -734,8 +727,8 @@ func (c *churn) takeAddress() bool {
 	return true
 }
 
-// notAtItsAddress says what the streams of a pod are, if they are not at its address: one that has
-// moved there gets it when its old streams have ended.
+// notAtItsAddress describes the streams of a pod that are not at its address: a moved pod gets its
+// new stream when the old ones have ended.
 func (c *churn) notAtItsAddress(p *churnPod) string {
 	for _, h := range c.fleet.Pods(nil) {
 		if h.ID != p.ID {
@@ -753,7 +746,7 @@ func (c *churn) notAtItsAddress(p *churnPod) string {
 	return fmt.Sprintf("%+v is not there", p.Pod)
 }
 
-// giveOn has the first pod go for which another one waits.
+// giveOn removes the first pod for whose address another one waits.
 func (c *churn) giveOn() {
 	pair := c.pairs[0]
 	c.pairs = c.pairs[1:]
@@ -761,12 +754,10 @@ func (c *churn) giveOn() {
 	c.forget(pair.old)
 }
 
-// full reports whether there are as many pods as there may be.
+// full reports whether the number of pods is at its maximum.
 func (c *churn) full() bool { return len(c.pods)+2*len(c.pairs) >= c.most }
 
-// The halts.
-
-// wait waits until nothing is wrong.
+// wait waits until wrong returns "".
 func (c *churn) wait(what string, wrong func() string) {
 	c.t.Helper()
 	if said := c.within(churnPatience, wrong); said != "" {
@@ -776,7 +767,7 @@ func (c *churn) wait(what string, wrong func() string) {
 	}
 }
 
-// within waits until nothing is wrong, or returns what is when no time is left.
+// within waits until wrong returns "", or returns its last result when time is up.
 func (c *churn) within(limit time.Duration, wrong func() string) (said string) {
 	deadline := time.Now().Add(limit)
 	for said = wrong(); said != "" && time.Now().Before(deadline); said = wrong() {
@@ -789,7 +780,7 @@ func (c *churn) within(limit time.Duration, wrong func() string) (said string) {
 	return said
 }
 
-// truths asks all engines that are up what they hold.
+// truths returns the holdings of all living engines.
 func (c *churn) truths() map[string]churnTruth {
 	truths := make(map[string]churnTruth)
 	for _, p := range c.pods {
@@ -810,9 +801,9 @@ func (c *churn) truths() map[string]churnTruth {
 	return truths
 }
 
-// halt waits until all is known that can be, and compares it with what the engines hold. A view
-// whose engine restarted while its replay socket was being tested is uncertain until the next
-// message, so then each engine brings one more.
+// halt waits until everything is known, and compares it with the engines' holdings. A view whose
+// engine restarted while its replay socket was being tested is uncertain until the next message, so
+// each engine publishes one more.
 func (c *churn) halt() {
 	c.t.Helper()
 	began := time.Now()
@@ -833,8 +824,8 @@ func (c *churn) halt() {
 	c.t.Logf("change %d: %d pods, %d up: told after %v, followed after %v, equal after %v", c.changes, len(c.pods), len(truths), told.Round(time.Millisecond), followed.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 }
 
-// notFollowed says which pod the fleet does not have as it is described, or is not live
-// though it is up.
+// notFollowed describes a pod that differs from its description in the fleet, or is up and not
+// live.
 func (c *churn) notFollowed(truths map[string]churnTruth) string {
 	have := c.fleet.Pods(nil)
 	want, waits := slices.Clone(c.pods), make(map[string]*churnPod)
@@ -895,7 +886,7 @@ func (c *churn) notFollowed(truths map[string]churnTruth) string {
 	return ""
 }
 
-// notEqual says which score is not the engine's.
+// notEqual describes a score that is not the engine's.
 func (c *churn) notEqual(truths map[string]churnTruth) string {
 	described := make(map[churnRankName]*churnPod)
 	for _, p := range c.pods {
@@ -903,7 +894,7 @@ func (c *churn) notEqual(truths map[string]churnTruth) string {
 			described[churnRankName{p.ID, p.Model, r}] = p
 		}
 	}
-	for _, pair := range c.pairs { // what the first one had may still be there
+	for _, pair := range c.pairs { // blocks of the first one may still be there
 		for r := range pair.old.Ranks {
 			described[churnRankName{pair.old.ID, pair.old.Model, r}] = pair.old
 		}

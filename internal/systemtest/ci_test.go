@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestLongForms: each flag of a test is one for a long form, which CI runs with -a, or picks
-// what is run.
+// TestLongForms: each flag of a test either selects tests or is for a long form, which CI runs with
+// -a.
 func TestLongForms(t *testing.T) {
 	script := read(t, ".ci/run")
 	flags := regexp.MustCompile(`flag\.(?:Int|Uint64|Duration|Bool|String)\("([^"]+)", [^"]*"([^"]*)"`)

@@ -17,7 +17,7 @@ import (
 	"github.com/kvindex/kvindex/internal/decls"
 )
 
-// documents are the pages for people, by their paths. Pages of docs are among them.
+// documents are all pages for people, by path, those of docs included.
 func documents(t *testing.T) []string {
 	pages, err := filepath.Glob("../../docs/*.md")
 	must(t, err)
@@ -35,7 +35,7 @@ var (
 	inline  = regexp.MustCompile("`[^`\n]+`")
 )
 
-// TestLinks: what the documents link to is there, the anchor too.
+// TestLinks: link targets of the documents exist, anchors too.
 func TestLinks(t *testing.T) {
 	_, err := os.Stat("../../docs")
 	noDocs := errors.Is(err, os.ErrNotExist)
@@ -58,9 +58,9 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// anchors returns the anchors of a document's headings, as GitHub makes them: in lower
-// case, with hyphens for spaces, without other characters than letters, digits, hyphens
-// and underscores, and with a number behind those that come again.
+// anchors returns the anchors of a document's headings, as GitHub makes them: in lower case, with
+// hyphens for spaces, without other characters than letters, digits, hyphens and underscores, and
+// with a number after repeated ones.
 func anchors(text string) (all []string) {
 	seen := map[string]int{}
 	for _, h := range heading.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
@@ -88,7 +88,7 @@ func TestAnchors(t *testing.T) {
 	}
 }
 
-// TestReadme: README.md has at most 700 words outside of code and tables, and 950 with tables,
+// TestReadme: README.md has at most 700 words outside of code and tables, and 950 with tables; it
 // installs before it explains, and links a gateway of 60 lines.
 func TestReadme(t *testing.T) {
 	text := read(t, "README.md")
@@ -115,16 +115,16 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// TestDesign: a newcomer reads DESIGN.md in twenty minutes.
+// TestDesign: a newcomer can read DESIGN.md in twenty minutes.
 func TestDesign(t *testing.T) {
 	if n := len(strings.Fields(read(t, "DESIGN.md"))); n > 4000 {
 		t.Errorf("DESIGN.md has %d words, 4,000 at most", n)
 	}
 }
 
-// TestNames: what README.md and the pages of docs name of the library is there:
-// pkg.Name, pkg.Type.Member, and Type.Member of a type of the library, in backticks or
-// in a program; in README.md also each Name( in backticks.
+// TestNames: names of the library in README.md and the pages of docs exist: pkg.Name,
+// pkg.Type.Member, and Type.Member of a type of the library, in backticks or in a program; in
+// README.md also each Name( in backticks.
 func TestNames(t *testing.T) {
 	library := loadAPI(t)
 	for _, doc := range documents(t) {
@@ -150,8 +150,7 @@ func TestUnknownNames(t *testing.T) {
 	}
 }
 
-// api is what the packages of the library export: their names, and their types'
-// members as decls.Members has them.
+// api has the exported names of the library's packages, with the members of types by decls.Members.
 type api map[string]map[string]bool
 
 func loadAPI(t *testing.T) api {
@@ -187,7 +186,7 @@ var (
 	called    = regexp.MustCompile(`(?:^|[^\w.])([A-Z]\w*)\(`)
 )
 
-// unknown returns the names in a text that the library does not have.
+// unknown returns the names in a text that are not the library's.
 func (a api) unknown(text string, calls, members bool) (names []string) {
 	var code []string
 	for _, block := range fence.FindAllStringSubmatch(text, -1) {
@@ -218,7 +217,7 @@ func (a api) unknown(text string, calls, members bool) (names []string) {
 	return names
 }
 
-// any tells whether a package has the name.
+// any reports whether a package has the name.
 func (a api) any(name string) bool {
 	for _, names := range a {
 		if names[name] {
@@ -228,7 +227,7 @@ func (a api) any(name string) bool {
 	return false
 }
 
-// has tells whether a type of a package has a member, itself or by what it embeds.
+// has reports whether a type of a package has a member, its own or an embedded one.
 func (a api) has(of, member string) bool {
 	if a.any(of + "." + member) {
 		return true

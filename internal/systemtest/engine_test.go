@@ -13,7 +13,7 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
-// fleet is some fake engines whose batches go to several Indexers.
+// fleet has fake engines whose batches go to several Indexers.
 type fleet struct {
 	t       *testing.T
 	r       *rand.Rand
@@ -34,12 +34,11 @@ type fleetEngine struct {
 	rank, size int
 	seq        uint64
 	running    []*talkRequest
-	held       map[uint64]bool // prefixes that were in the cache since the last reset
-	cleared    bool            // a reset was published since the last question
+	held       map[uint64]bool // prefixes cached since the last reset
+	cleared    bool            // a reset was published since the last query
 }
 
-// talk is a conversation: each turn's prompt is the last one with the answer
-// and some more.
+// talk is a conversation: each turn's prompt is the last one plus the answer and more.
 type talk struct {
 	model, adapter, salt string
 	tokens               []uint32
@@ -48,7 +47,7 @@ type talk struct {
 type talkRequest struct {
 	handle *fakeengine.Handle
 	talk   talk
-	from   int // index in fleet.talks, -1 if it is over
+	from   int // index in fleet.talks, or -1 if it is over
 }
 
 func newFleet(t *testing.T, seed uint64, reports bool) *fleet {
@@ -83,7 +82,7 @@ func newFleet(t *testing.T, seed uint64, reports bool) *fleet {
 	return f
 }
 
-// take hands a published batch to the Indexers.
+// take ingests a batch in the Indexers.
 func (f *fleet) take(e *fleetEngine, payload []byte) {
 	m := kvindex.Message{Pod: e.pod, Model: e.model, Stream: fmt.Sprint(e.rank), Seq: e.seq, Payload: payload}
 	e.seq++
@@ -101,7 +100,7 @@ func (f *fleet) take(e *fleetEngine, payload []byte) {
 	}
 }
 
-// takeLossy hands on a message, or not, or spoiled, or twice.
+// takeLossy ingests a message, drops it, damages it, or repeats it.
 func (f *fleet) takeLossy(m kvindex.Message) {
 	switch f.r.IntN(40) {
 	case 0:
@@ -121,8 +120,8 @@ func (f *fleet) takeLossy(m kvindex.Message) {
 	}
 }
 
-// next is the next request: a turn of a conversation, or a new one, in a scope
-// of its own now and then.
+// next returns the next request: a turn of a conversation, or a new one, sometimes in a scope of
+// its own.
 func (f *fleet) next() (tk talk, from int) {
 	from = -1
 	switch {
@@ -140,17 +139,16 @@ func (f *fleet) next() (tk talk, from int) {
 	if f.r.IntN(4) > 0 || from < 0 {
 		tk.tokens = append(tk.tokens, randomTokens(f.r, f.r.IntN(60))...)
 	}
-	if f.r.IntN(3) == 0 { // whole blocks, of which the last is computed again
+	if f.r.IntN(3) == 0 { // whole blocks, the last one computed again
 		n := len(tk.tokens) / 32 * 32
 		tk.tokens = tk.tokens[:max(n, 16)]
 	}
 	return tk, from
 }
 
-// ask compares what the Indexers say of a prompt with what the engine would
-// reuse, between two of its steps.
+// ask compares the Indexers' scores of a prompt with the engine's reuse, between two of its steps.
 func (f *fleet) ask(e *fleetEngine, tk talk) {
-	if e.Pending() { // it has changed and not yet said so
+	if e.Pending() { // unpublished changes
 		return
 	}
 	q := kvindex.Request{Model: e.model, Adapter: tk.adapter, Salt: tk.salt, Tokens: tk.tokens, Pods: []string{e.pod}}
@@ -179,7 +177,7 @@ func (f *fleet) ask(e *fleetEngine, tk talk) {
 	}
 	if f.exact != nil {
 		if got := score(f.t, f.exact, q)[0]; got.CachedTokens != want || got.MatchedBlocks*got.BlockTokens != held {
-			f.t.Fatalf("request %d: pod %s says %+v, the engine reuses %d tokens and holds %d", f.requests, e.pod, got, want, held)
+			f.t.Fatalf("request %d: pod %s has %+v, the engine reuses %d tokens and holds %d", f.requests, e.pod, got, want, held)
 		}
 	}
 	switch got := score(f.t, f.guarded, q)[0].CachedTokens; {
@@ -204,7 +202,7 @@ func (f *fleet) prefixes(tk talk, size int) (ends []uint64) {
 	return ends
 }
 
-// submit gives a request to an engine, sometimes several times at once.
+// submit submits a request, sometimes several times at once.
 func (f *fleet) submit(e *fleetEngine, tk talk, from int) {
 	times := 1
 	if f.r.IntN(6) == 0 {
@@ -212,7 +210,7 @@ func (f *fleet) submit(e *fleetEngine, tk talk, from int) {
 	}
 	output := 1 + f.r.IntN(24)
 	if f.r.IntN(6) == 0 {
-		output = 200 // long enough for others to be preempted
+		output = 200 // long enough to preempt others
 	}
 	for range times {
 		h, err := e.Submit(fakeengine.Request{
@@ -228,7 +226,7 @@ func (f *fleet) submit(e *fleetEngine, tk talk, from int) {
 	}
 }
 
-// step lets an engine go on, and takes what it has finished.
+// step runs a step of an engine, and collects finished requests.
 func (f *fleet) step(e *fleetEngine) {
 	e.Step()
 	e.running = slices.DeleteFunc(e.running, func(r *talkRequest) bool {
@@ -238,7 +236,7 @@ func (f *fleet) step(e *fleetEngine) {
 		tk := r.talk
 		tk.tokens = append(slices.Clone(tk.tokens), r.handle.Output()...)
 		for i, end := range f.prefixes(tk, e.size) {
-			if (i+1)*e.size < len(tk.tokens) { // the last token of an output is never stored
+			if (i+1)*e.size < len(tk.tokens) { // the last output token is never stored
 				e.held[end] = true
 			}
 		}
@@ -255,8 +253,7 @@ func (f *fleet) step(e *fleetEngine) {
 	})
 }
 
-// rest leaves an engine idle and resets it. It tells nobody before its next
-// step that has something to do.
+// rest resets an idle engine. The reset is published by its next step with work.
 func (f *fleet) rest(e *fleetEngine) {
 	for len(e.running) > 0 {
 		f.step(e)
@@ -301,8 +298,8 @@ func (f *fleet) copies() (removed, preempted, reported int) {
 	return removed, preempted, reported
 }
 
-// TestAgainstEngines: what the exact profile calls cached is what the engine
-// would reuse, and the default profile never says more.
+// TestAgainstEngines: cached tokens by the exact profile are those that the engine would reuse, and
+// the default profile never has more.
 func TestAgainstEngines(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 1, false)
@@ -311,7 +308,7 @@ func TestAgainstEngines(t *testing.T) {
 	t.Logf("%d requests: %d hits, %d end at an evicted block, %d follow a clear; %d removals of one of two copies, %d preemptions; default profile: %d over, %d under",
 		f.requests, f.hits, f.evicted, f.afterClear, removed, preempted, f.over, f.under)
 	if f.over > 0 {
-		t.Errorf("the default profile says too much %d times", f.over)
+		t.Errorf("the default profile is too high %d times", f.over)
 	}
 	for _, c := range []struct {
 		what       string
@@ -325,12 +322,11 @@ func TestAgainstEngines(t *testing.T) {
 		}
 	}
 	if f.under*12 > f.requests {
-		t.Errorf("the default profile says too little %d times", f.under)
+		t.Errorf("the default profile is too low %d times", f.under)
 	}
 }
 
-// TestAgainstLossyTransport: whatever is lost on the way, in front of reporting
-// engines too, no profile says too much.
+// TestAgainstLossyTransport: after any loss, with reporting engines too, no profile overestimates.
 func TestAgainstLossyTransport(t *testing.T) {
 	f := newFleet(t, 3, true)
 	f.lossy = true
@@ -342,8 +338,8 @@ func TestAgainstLossyTransport(t *testing.T) {
 	}
 }
 
-// TestAgainstReportingEngines: clients that make engines announce again what
-// they hold cannot make the default profile say too much.
+// TestAgainstReportingEngines: clients that make engines publish their blocks again cannot make the
+// default profile overestimate.
 func TestAgainstReportingEngines(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 2, true)

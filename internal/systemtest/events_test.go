@@ -8,10 +8,10 @@ import (
 	"github.com/kvindex/kvindex/events"
 )
 
-// TestPodBounds: an Indexer takes what a Fleet takes, where each rank is a stream. FuzzPod of events
-// has names of streams that are no longer than those of pods.
+// TestPodBounds: an Indexer accepts what a Fleet does, with a stream for each rank. In FuzzPod of
+// events stream names are no longer than pod names.
 func TestPodBounds(t *testing.T) {
-	const maxName, maxStreams, maxPods = 1024, 1024, 65_536 // of an Indexer
+	const maxName, maxStreams, maxPods = 1024, 1024, 65_536 // those of an Indexer
 	ix := open(t)
 	fleet, err := events.NewFleet(ix.Sink(), events.FleetConfig{})
 	must(t, err)

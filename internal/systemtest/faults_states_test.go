@@ -11,18 +11,17 @@ import (
 	"github.com/kvindex/kvindex/internal/faultproxy"
 )
 
-// These are the faults of TestFaults behind which a state may promise too much, and
-// how that is seen while they last.
+// These faults of TestFaults may make a state promise too much. The checks run while they last.
 
-// engineLife is what an engine has published since it started.
+// engineLife is the history of an engine since its start.
 type engineLife struct {
-	published []numbered
-	// view is an Indexer that was told of all before a number.
+	published []numberedPayload
+	// view is an Indexer with all messages before a number.
 	view *kvindex.Indexer
-	told int // of published
+	told int // number of messages
 }
 
-type numbered struct {
+type numberedPayload struct {
 	seq     uint64
 	payload []byte
 }
@@ -35,8 +34,8 @@ func (s *schedule) state() kvindex.State {
 	return kvindex.StateUnknown
 }
 
-// compare tells by how many blocks the answers about prompts say too much, how many
-// blocks the engine holds of them, and how many are claimed.
+// compare returns how many blocks the answers about prompts have too many, how many the engine
+// holds, and how many are claimed.
 func (s *schedule) compare() (over, held, blocks int) {
 	ids := make(map[int]bool)
 	for _, t := range s.talks {
@@ -51,8 +50,8 @@ func (s *schedule) compare() (over, held, blocks int) {
 	return over, len(ids), s.indexer.Stats().Blocks[kvindex.TierGPU]
 }
 
-// never fails if the pod is in a state, or a better one, and more is claimed than
-// the engine holds. The engine does not work meanwhile.
+// never fails if the pod is in a state, or a better one, and claims more than the engine holds. The
+// engine is idle meanwhile.
 func (s *schedule) never(what string, least kvindex.State) {
 	before := s.state()
 	if s.ambiguous || before < least || s.unverified() {
@@ -64,9 +63,8 @@ func (s *schedule) never(what string, least kvindex.State) {
 	}
 }
 
-// glance asks of a prompt at any moment. What is on the way is not known yet, so an
-// answer may say as much as the messages say that were applied, and those of an
-// engine before if its end is not known yet.
+// glance scores a prompt at any moment. Messages may be under way, so an answer may claim what the
+// applied messages do, and those of an earlier engine until its end is known.
 func (s *schedule) glance() {
 	state, pos := s.state(), s.indexer.Sink().StreamNext("a", "m", s.stream)
 	if s.ambiguous || state < kvindex.StatePartial || len(s.talks) == 0 {
@@ -87,7 +85,7 @@ func (s *schedule) glance() {
 	s.fail("over at a glance: %d blocks of a prompt, %d when %d is due: %s", got, most, pos.Next, s.situation())
 }
 
-// viewOf returns an Indexer that was told what an engine published before a number.
+// viewOf returns an Indexer with the messages of a life before a number.
 func (s *schedule) viewOf(life *engineLife, next uint64) *kvindex.Indexer {
 	if n := life.told; life.view == nil || n > 0 && life.published[n-1].seq >= next {
 		if life.view != nil {
@@ -101,15 +99,15 @@ func (s *schedule) viewOf(life *engineLife, next uint64) *kvindex.Indexer {
 	return life.view
 }
 
-// otherBytes is a batch that says the same in other bytes: its time is another one.
+// otherBytes returns an equal batch with another time.
 func otherBytes(payload []byte) []byte {
 	other := slices.Clone(payload)
-	other[9] ^= 1 // behind the headers of the array and of the time
+	other[9] ^= 1 // after the headers of the array and of the time
 	return other
 }
 
-// cutOff has the connection lost while the engine goes on, and returns when that
-// was noticed. No new connection is possible.
+// cutOff cuts the connection while the engine continues, and returns when the loss was noticed. New
+// connections fail.
 func (s *schedule) cutOff() {
 	s.connected()
 	s.live.Refuse(true)
@@ -119,12 +117,12 @@ func (s *schedule) cutOff() {
 	s.never("live while cut off", kvindex.StateLive)
 }
 
-// noticed waits until it is known that a connection is lost.
+// noticed waits until the loss of a connection is noticed.
 func (s *schedule) noticed() {
 	s.until(0, "the loss of a connection", func() bool { return s.state() <= kvindex.StateUncertain })
 }
 
-// taken publishes until something that comes over the PUB socket was dealt with.
+// taken publishes until a message of the PUB socket was handled.
 func (s *schedule) taken() bool {
 	for range 5 {
 		s.connected()
@@ -140,7 +138,7 @@ func (s *schedule) taken() bool {
 	return false
 }
 
-// hostDies: nobody says that the connections are lost.
+// hostDies: the connections are lost without a signal.
 func (s *schedule) hostDies() {
 	s.beforeRestart()
 	s.connected()
@@ -166,7 +164,7 @@ func (s *schedule) hostDies() {
 	s.count("host dies")
 }
 
-// replayFallsSilent: an answer has what is known already, and then nothing more.
+// replayFallsSilent: an answer repeats known messages and then stalls.
 func (s *schedule) replayFallsSilent() {
 	s.settle()
 	s.cutOff()
@@ -179,7 +177,7 @@ func (s *schedule) replayFallsSilent() {
 	})
 	s.live.Refuse(false)
 	s.connected()
-	if s.bind { // who it is shows by its first message
+	if s.bind { // its first message identifies it
 		s.batches(1, s.send)
 	}
 	s.until(faultsFire, "", func() (again bool) {
@@ -196,7 +194,7 @@ func (s *schedule) replayFallsSilent() {
 	s.batches(s.some(), s.send)
 }
 
-// replayDiffers: the engine sends again what it has published in other bytes.
+// replayDiffers: the engine replays its messages with other bytes.
 func (s *schedule) replayDiffers() {
 	asked := false
 	s.twin.LoseReplies(func(int, int) bool {
@@ -220,7 +218,7 @@ func (s *schedule) replayDiffers() {
 	s.replay.Redirect(strings.TrimPrefix(s.publisher.ReplayEndpoint(), "tcp://"))
 }
 
-// stranger is another engine that is called as the schedule's.
+// stranger is another engine with the name of the schedule's.
 type stranger struct {
 	*fakeengine.Engine
 	s      *schedule
@@ -239,7 +237,7 @@ func (s *schedule) newStranger(publish func([]byte)) *stranger {
 	return o
 }
 
-// work has it publish a batch or two.
+// work publishes a batch or two.
 func (o *stranger) work() {
 	_, err := o.Submit(fakeengine.Request{Tokens: randomTokens(o.random, 16*(1+o.random.IntN(4))+1), MaxTokens: 1})
 	o.s.must(err)
@@ -248,7 +246,7 @@ func (o *stranger) work() {
 	o.held = c.Stored - c.Removed
 }
 
-// replayOfAnother: who answers is another engine, which has published as much.
+// replayOfAnother: another engine, with as many messages, answers.
 func (s *schedule) replayOfAnother() {
 	other := s.newPublisher(fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
 	asked := false
@@ -290,8 +288,7 @@ func (s *schedule) replayOfAnother() {
 	s.never("over when the right engine answers again", kvindex.StatePartial)
 }
 
-// reopen ends the Indexer and its subscriber, has something done, and makes both
-// again on the index that is kept.
+// reopen closes the Indexer and its subscriber, calls meanwhile, and opens both on the kept index.
 func (s *schedule) reopen(meanwhile func()) {
 	s.unfollow()
 	s.must(s.indexer.Close())
@@ -315,8 +312,7 @@ func (s *schedule) keptIndex() {
 	s.count("kept index")
 }
 
-// keptIndexBehind: the engine restarts while nobody listens, and its clock is
-// behind.
+// keptIndexBehind: the engine restarts with an earlier clock while nobody listens.
 func (s *schedule) keptIndexBehind() {
 	s.beforeRestart()
 	old := s.publisher.Next()
@@ -333,8 +329,8 @@ func (s *schedule) keptIndexBehind() {
 	s.batches(20+s.random.IntN(20), s.send)
 }
 
-// restore has a new Indexer go on from a snapshot of the present one, which goes on for
-// a while, and has something done between the end of one and the beginning of the other.
+// restore continues with a new Indexer from a snapshot of the present one, which runs on for a
+// while, and calls meanwhile between the two.
 func (s *schedule) restore(meanwhile func()) {
 	var b bytes.Buffer
 	noticed := 0
@@ -346,7 +342,7 @@ func (s *schedule) restore(meanwhile func()) {
 	s.unfollow()
 	s.must(s.indexer.Close())
 	s.note(func() { noticed += s.losses["restart"] })
-	s.restarts += noticed // perhaps behind the snapshot: then the next one notices it too
+	s.restarts += noticed // maybe after the snapshot: then the next Indexer notices it too
 	meanwhile()
 	ix, err := kvindex.Restore(s.ctx, &b, append(s.options(), counting(s.guarded)...)...)
 	s.must(err)
@@ -388,12 +384,12 @@ func (s *schedule) snapshotAndRestart() {
 	s.batches(s.some(), s.send)
 }
 
-// move: the pod comes at another address, with its engine or with a new one.
+// move: the pod gets another address, with its engine or with a new one.
 func (s *schedule) move() {
 	s.beforeRestart()
 	if s.memory != nil && s.random.IntN(2) == 0 {
 		s.reopen(func() {})
-		if s.publisher.Next() > 0 { // the stream is resumed by a repeat alone
+		if s.publisher.Next() > 0 { // only a repeat resumes the stream
 			s.publisher.Repeat(s.publisher.Next() - 1)
 			s.until(faultsFire, "", func() bool { return s.indexer.Sink().StreamNext("a", "m", s.stream).Received })
 		}
@@ -408,7 +404,7 @@ func (s *schedule) move() {
 	} else {
 		s.batches(s.random.IntN(20), s.skip)
 	}
-	for slices.Contains(s.addresses, s.cfg.Endpoint) { // a port may be given again
+	for slices.Contains(s.addresses, s.cfg.Endpoint) { // a port may be reused
 		s.live.Close()
 		s.live = s.proxy(s.publisher.Endpoint())
 		s.cfg.Endpoint = "tcp://" + s.live.Addr()
@@ -421,7 +417,7 @@ func (s *schedule) move() {
 	s.count("move")
 }
 
-// twoOfOneName: two engines speak for one rank, each over a stream of its own.
+// twoOfOneName: two engines publish for one rank, each on its own stream.
 func (s *schedule) twoOfOneName() {
 	other := s.newPublisher(fakeengine.PublisherConfig{})
 	engine := s.newStranger(func(payload []byte) { other.Publish(payload) })
@@ -458,8 +454,8 @@ func (s *schedule) oneOf(o *stranger) {
 	}
 }
 
-// twoConnections: a newer connection of a topic is lost, and an older one that is
-// still open brings what the engine said before.
+// twoConnections: a newer connection of a topic is lost, and an older one that is still open
+// delivers the engine's earlier messages.
 func (s *schedule) twoConnections() {
 	s.beforeRestart()
 	s.connected()
@@ -484,13 +480,13 @@ func (s *schedule) twoConnections() {
 		s.publisher.Disconnect()
 	}
 	s.until(0, "a newer connection", func() bool { return s.connections() > connects })
-	s.batches(1, s.send) // by which the newer one has the topic
+	s.batches(1, s.send) // gives the newer one the topic
 	s.settle()
 	s.live.Refuse(true)
 	s.live.Arm(faultproxy.Fault{Kind: faultproxy.Cut, Direction: s.data})
 	s.noticed()
 	s.batches(5+s.random.IntN(15), s.skip)
-	if s.replay != nil && s.random.IntN(2) == 0 { // nobody says what was missed
+	if s.replay != nil && s.random.IntN(2) == 0 { // no replay reports the missing ones
 		s.replay.Refuse(true)
 		s.repairable = false
 	}
@@ -506,7 +502,7 @@ func (s *schedule) twoConnections() {
 	s.live.Refuse(false)
 	s.batches(s.some(), s.send)
 	s.settle()
-	s.note(func() { // what is older may be taken for another life: that is forgotten, and replayed
+	s.note(func() { // older messages may look like another life: that is forgotten, and replayed
 		if n := s.losses["restart"]; n > s.restarts {
 			s.restarts = n
 			s.count("an older connection is taken for a restart")

@@ -33,23 +33,21 @@ var (
 )
 
 const (
-	// faultsPatience bounds every wait of a schedule, of which there are many at a
-	// time.
+	// faultsPatience bounds each wait of a schedule; many schedules run at a time.
 	faultsPatience = 3 * time.Minute
-	// faultsFire is how long a fault may take to happen that will happen unless
-	// another one came in its way.
+	// faultsFire bounds the wait for an armed fault that takes place unless another one prevents
+	// it.
 	faultsFire = 2 * time.Second
-	// faultsLate is how late timers may be for another schedule to begin: those
-	// that are under way need the machine.
+	// faultsLate is the maximum delay of timers at which another schedule begins, as those under
+	// way need the machine.
 	faultsLate = 100 * time.Millisecond
-	// faultsLost is how long a message that ends a schedule is waited for until
-	// another one is sent: it may be lost between an answer to a replay and the
-	// subscription, and no engine is silent for ever.
+	// faultsLost is the time after which a schedule's last message is followed by another: it may
+	// be lost between an answer to a replay and the subscription.
 	faultsLost = time.Second
-	// pollEvery is how often a condition is looked at.
+	// pollEvery is the interval of checks of a condition.
 	pollEvery = 10 * time.Millisecond
-	// handshakeOf... are the bytes that an engine's sockets send before their
-	// first message: the greeting and READY.
+	// handshakeOf... are the numbers of bytes that an engine's sockets send before their first
+	// message: greeting and READY.
 	handshakeOfPUB    = 64 + 2 + 6 + (1 + 11 + 4 + 3)
 	handshakeOfROUTER = 64 + 2 + 6 + (1 + 11 + 4 + 6) + (1 + 8 + 4)
 )
@@ -58,13 +56,13 @@ const (
 type fault struct {
 	name string
 	do   func(*schedule)
-	// beyond: what is lost cannot come back, or not surely.
+	// beyond: losses may be permanent.
 	beyond bool
-	// replay: it needs a replay socket.
+	// replay: needs a replay socket.
 	replay bool
-	// repaired: it is only for a schedule that is repairable, and twice as frequent there.
+	// repaired: only for repairable schedules, and twice as frequent there.
 	repaired bool
-	// binds, dials: it is only for a subscriber that does.
+	// binds, dials: only for a subscriber that does.
 	binds, dials bool
 }
 
@@ -103,22 +101,21 @@ var faults = []fault{
 	{name: "two connections of a topic", do: (*schedule).twoConnections, binds: true},
 }
 
-// schedule is one engine behind faults, and one Indexer that follows it. What
-// happens follows from the seed, but for how the goroutines of both ends
-// interleave.
+// schedule is one engine behind faults, and one Indexer that follows it. The seed determines
+// everything except the interleaving of goroutines.
 type schedule struct {
 	seed         uint64
 	random       *rand.Rand
-	wrongReplays []string // endpoints, of each of wrongReplays
+	wrongReplays []string // endpoints by index of wrongReplays
 	ctx          context.Context
-	lag          time.Duration // of timers, when it began
+	lag          time.Duration // delay of timers at the start
 
-	repairable bool // all losses lie within the replay buffer
+	repairable bool // all losses are within the replay buffer
 	keep       bool // KeepOnLoss
 	bind       bool
-	guarded    bool // default counting of copies, and reports; else CopiesExact
+	guarded    bool // default counting of copies, and reports; otherwise CopiesExact
 	noReplay   bool
-	wrong      int // of wrongReplays, where the engine has no replay socket; -1: none
+	wrong      int // index in wrongReplays, instead of a replay socket; -1: none
 	kinds      []fault
 	encoding   fakeengine.Encoding
 
@@ -127,7 +124,7 @@ type schedule struct {
 	talks     []*faultTalk
 	serving   []*faultTalk
 	markers   uint64
-	how       func(payload []byte) // what becomes of a batch
+	how       func(payload []byte) // publishes a batch
 	batched   int
 	bytes     int
 	buffer    int
@@ -135,31 +132,31 @@ type schedule struct {
 	restarts  int
 	setBack   bool // its clock
 	resets    int
-	lostAgain int // final messages that were lost
+	lostAgain int // lost final messages
 
 	publisher    *fakeengine.Publisher
-	twin         *fakeengine.Publisher // publishes the same to nobody, in other bytes; nil unless it is needed
+	twin         *fakeengine.Publisher // publishes the same batches with other bytes, to nobody; nil unless needed
 	live, replay *faultproxy.Proxy
 	data         faultproxy.Direction // of live: from the engine
 	indexer      *kvindex.Indexer
-	memory       inmemory.Memory  // of the indexer; nil if that has its own
-	reference    *kvindex.Indexer // is told the present engine's batches directly
-	lives        []*engineLife    // the last ones of the engine, the present one last
-	ambiguous    bool             // two engines speak for the pod
+	memory       inmemory.Memory  // of the indexer; nil if it has its own
+	reference    *kvindex.Indexer // receives the present engine's batches directly
+	lives        []*engineLife    // of the engine, the present one last
+	ambiguous    bool             // two engines publish for the pod
 	cfg          events.SubscriberConfig
-	unfollow     func() // ends the subscriber
+	unfollow     func() // stops the subscriber
 	stops        []func()
 	stream       string
-	addresses    []string      // of streams that were
-	took         chan struct{} // holds a token when a message was taken
+	addresses    []string      // of earlier streams
+	took         chan struct{} // has a token after a message was applied
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	losses   map[string]int
 	kept     int
 	connects int
-	out      bool   // the replay socket did not answer for a while
-	lossyN   int    // answers to replays that lost something
-	heard    uint64 // behind the last message that was dealt with, but for those of replays
+	out      bool   // the replay socket failed for a while
+	lossyN   int    // replay answers that lost something
+	heard    uint64 // number after the last handled message, replays excluded
 	errors   []string
 	replays  []string
 
@@ -176,8 +173,7 @@ func (t *faultTalk) tokens() []uint32 {
 	return append(slices.Clone(t.prompt), t.handle.Output()...)
 }
 
-// faultFailure is what a schedule panics with: it runs outside of the test's
-// goroutine.
+// faultFailure is the value of a schedule's panics, as it runs outside of the test's goroutine.
 type faultFailure struct{ error }
 
 func (s *schedule) fail(format string, args ...any) {
@@ -233,7 +229,7 @@ func newSchedule(seed uint64, lag time.Duration, wrongReplays []string) *schedul
 	rare := slices.DeleteFunc(slices.Clone(could), func(f fault) bool { return !f.beyond && !f.binds })
 	for range 3 + s.random.IntN(6) {
 		k := could[s.random.IntN(len(could))]
-		if len(rare) > 0 && s.random.IntN(5) < 2 { // these go with few schedules
+		if len(rare) > 0 && s.random.IntN(5) < 2 { // these suit few schedules
 			k = rare[s.random.IntN(len(rare))]
 		}
 		s.kinds = append(s.kinds, k)
@@ -255,7 +251,7 @@ func (s *schedule) has(text string) bool {
 	return slices.ContainsFunc(s.kinds, func(f fault) bool { return strings.Contains(f.name, text) })
 }
 
-// start brings up the engine, the proxies and the subscriber.
+// start starts the engine, the proxies and the subscriber.
 func (s *schedule) start() {
 	if s.has("kept index") || s.has("move") && s.random.IntN(2) == 0 {
 		m, err := inmemory.New(index.MemoryConfig{})
@@ -301,7 +297,7 @@ func (s *schedule) start() {
 			p := s.proxy(s.publisher.ReplayEndpoint())
 			s.note(func() { s.replay = p })
 		}
-		if s.random.IntN(4) == 0 { // the subscriber comes late
+		if s.random.IntN(4) == 0 { // the subscriber starts late
 			s.batches(1+s.random.IntN(10), s.skip)
 			s.count("late subscriber")
 		}
@@ -359,7 +355,7 @@ func (s *schedule) proxy(endpoint string) *faultproxy.Proxy {
 	return p
 }
 
-// follow starts a subscriber. If it listens, that is where live leads then.
+// follow starts a subscriber. live leads to it if it listens.
 func (s *schedule) follow() {
 	cfg := s.cfg
 	listening := make(chan string, 1)
@@ -370,7 +366,7 @@ func (s *schedule) follow() {
 	}
 }
 
-// subscribe runs a subscriber. The function that it returns ends that.
+// subscribe runs a subscriber until end is called.
 func (s *schedule) subscribe(cfg events.SubscriberConfig) (end func()) {
 	sub, err := events.NewSubscriber(faultSink{s.indexer.Sink(), s}, cfg)
 	s.must(err)
@@ -383,7 +379,7 @@ func (s *schedule) subscribe(cfg events.SubscriberConfig) (end func()) {
 	return func() { cancel(); <-ended }
 }
 
-// openIndexer makes an Indexer on the index that there is, or on its own.
+// openIndexer opens an Indexer on the kept index, or on its own.
 func (s *schedule) openIndexer() {
 	options := s.options()
 	if s.memory != nil {
@@ -392,7 +388,7 @@ func (s *schedule) openIndexer() {
 	s.indexer = s.newIndexer(s.guarded, options...)
 }
 
-// options are those of the Indexer that is followed.
+// options returns those of the followed Indexer.
 func (s *schedule) options() []kvindex.Option {
 	options := []kvindex.Option{kvindex.WithHooks(kvindex.Hooks{Lost: s.lost})}
 	if s.keep {
@@ -407,7 +403,7 @@ func (s *schedule) newIndexer(guarded bool, options ...kvindex.Option) *kvindex.
 	return ix
 }
 
-// counting is how copies are counted.
+// counting returns the option for counting copies.
 func counting(guarded bool) []kvindex.Option {
 	if guarded {
 		return nil
@@ -434,7 +430,7 @@ func (s *schedule) lost(l kvindex.Loss) {
 
 func (s *schedule) count(kind string) { s.tally[kind]++ }
 
-// faultSink tells of each message that the Indexer took.
+// faultSink signals each message that the Indexer took.
 type faultSink struct {
 	events.Sink
 	s *schedule
@@ -459,7 +455,7 @@ func (f faultSink) StreamNote(podID, model, stream string, n events.Note) error 
 	return f.Sink.StreamNote(podID, model, stream, n)
 }
 
-// newEngine starts the engine, or starts it anew.
+// newEngine starts or restarts the engine.
 func (s *schedule) newEngine() {
 	if s.reference != nil {
 		s.reference.Close()
@@ -500,13 +496,13 @@ func (s *schedule) burnt([]byte) {
 
 func (s *schedule) published(seq uint64, payload []byte) {
 	life := s.lives[len(s.lives)-1]
-	life.published = append(life.published, numbered{seq, payload})
+	life.published = append(life.published, numberedPayload{seq, payload})
 	if s.twin != nil {
 		s.twin.Skip(otherBytes(payload))
 	}
 }
 
-// batches has the engine work until it has published n batches.
+// batches runs the engine until it has published n batches.
 func (s *schedule) batches(n int, how func([]byte)) {
 	s.how = how
 	defer func() { s.how = s.send }()
@@ -530,7 +526,7 @@ func (s *schedule) step() {
 	s.serving = slices.DeleteFunc(s.serving, func(t *faultTalk) bool { return t.handle.Done() })
 }
 
-// request makes a prompt that is new, or goes on from an older one.
+// request makes a new prompt, or prolongs an older one.
 func (s *schedule) request() fakeengine.Request {
 	const size, most = 16, 10
 	r := fakeengine.Request{MaxTokens: 1 + s.random.IntN(24), SkipReadingPrefixCache: s.random.IntN(15) == 0, ReportFull: s.guarded && s.random.IntN(4) == 0}
@@ -564,10 +560,10 @@ func (s *schedule) submit(r fakeengine.Request) *faultTalk {
 	return t
 }
 
-// connected waits until what is published reaches somebody.
+// connected waits until a subscriber is connected.
 func (s *schedule) connected() { s.must(s.publisher.WaitSubscribers(s.ctx, 1)) }
 
-// fired waits for a fault, and counts it if it happens.
+// fired waits for a fault, and counts it if it takes place.
 func (s *schedule) fired(kind string, a *faultproxy.Armed) bool {
 	t := time.NewTimer(faultsFire)
 	defer t.Stop()
@@ -582,8 +578,8 @@ func (s *schedule) fired(kind string, a *faultproxy.Armed) bool {
 	}
 }
 
-// until waits for a condition, which is looked at again when a message was
-// taken. It gives up after a time, 0 for a schedule's patience.
+// until waits for a condition, which is checked again after each message. It gives up after
+// patience; 0: faultsPatience.
 func (s *schedule) until(patience time.Duration, what string, cond func() bool) bool {
 	deadline := time.NewTimer(faultsPatience)
 	if patience > 0 {
@@ -608,7 +604,7 @@ func (s *schedule) until(patience time.Duration, what string, cond func() bool) 
 	return true
 }
 
-// situation is what is known of a schedule that failed.
+// situation describes a failed schedule.
 func (s *schedule) situation() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -617,7 +613,7 @@ func (s *schedule) situation() string {
 		strings.Join(s.errors[max(0, len(s.errors)-5):], "\n"), strings.Join(s.replays[max(0, len(s.replays)-5):], "\n"))
 }
 
-// settle publishes a last message and waits until all is applied.
+// settle publishes a last message and waits until everything is applied.
 func (s *schedule) settle() {
 	deadline := time.Now().Add(faultsPatience)
 	for {
@@ -652,15 +648,14 @@ func (s *schedule) settle() {
 			}
 		}
 		s.lostAgain++
-		// A replay of many attempts, each of which waits for a late machine, takes longer than
-		// the engine waits for the subscriber, and meanwhile there is a next last message.
+		// On a busy machine a replay of many attempts can outlast the engine's wait for the
+		// subscriber; meanwhile there is a next last message.
 		s.publisher.LoseReplies(nil)
 	}
 }
 
-// calm reports that nothing is being asked for, and that no connection was lost
-// behind the last message: with Bind only the next message tells that there is
-// another one.
+// calm reports that no replay is under way, and that no connection was lost after the last message:
+// with Bind only the next message shows a new one.
 func (s *schedule) calm() bool {
 	switch s.state() {
 	case kvindex.StateReplaying:
@@ -678,8 +673,6 @@ func (s *schedule) matched(ix *kvindex.Indexer, t *faultTalk) int {
 	s.must(ix.ScoreRequest(s.ctx, &kvindex.Request{Model: "m", Tokens: t.tokens(), Adapter: t.adapter, Salt: t.salt, Pods: []string{"a"}}, &a))
 	return a.Pods[0].MatchedBlocks
 }
-
-// The faults.
 
 func (s *schedule) some() int { return 1 + s.random.IntN(5) }
 
@@ -726,7 +719,7 @@ func (s *schedule) late() {
 	s.count("late")
 }
 
-// stale: what an old connection had arrives behind what the new one brought.
+// stale: an old connection's messages arrive after those of the new one.
 func (s *schedule) stale() {
 	s.connected()
 	s.settle()
@@ -772,8 +765,7 @@ func (s *schedule) connections() (n int) {
 	return n
 }
 
-// lossy makes answers to replays lose messages, and the engine lose some to ask
-// for.
+// lossy makes answers to replays lose messages, and makes the engine lose some.
 func (s *schedule) lossy(kind string, lost func(i, n int) bool) {
 	before := 0
 	s.note(func() { before = s.lossyN })
@@ -809,7 +801,7 @@ func (s *schedule) replayWithHoles() {
 	s.lossy("replay with holes", func(i, _ int) bool { return i > 1 && (i+phase)%every == 0 })
 }
 
-// ask makes the subscriber ask for a replay.
+// ask makes the subscriber request a replay.
 func (s *schedule) ask() {
 	s.connected()
 	s.batches(s.some(), s.skip)
@@ -837,8 +829,7 @@ func (s *schedule) halfOpenReplay() {
 	s.fired("replay half-open", silence)
 }
 
-// within arms a fault in what is published next, and publishes until it must
-// have come.
+// within arms a fault for the next messages, and publishes until it must have taken place.
 func (s *schedule) within(kind string, k faultproxy.Kind, most int) *faultproxy.Armed {
 	s.connected()
 	after := s.random.IntN(most)
@@ -870,8 +861,8 @@ func (s *schedule) halfOpen() {
 	happened := s.within("half-open", faultproxy.Silence, 1000) != nil
 	s.batches(s.some(), s.send)
 	if happened && s.bind {
-		// The subscriber notices, but it is for the engine to connect again,
-		// which learns late from its host that nobody is there.
+		// The subscriber notices, but the engine has to reconnect, and learns late from its host
+		// that the peer is gone.
 		if s.until(faultsLost, "", func() bool { return s.disconnections() > lost }) {
 			s.count("half-open, noticed with Bind")
 		}
@@ -879,7 +870,7 @@ func (s *schedule) halfOpen() {
 	}
 }
 
-// slip slips bytes in between messages, or at the begin of a connection.
+// slip inserts bytes between messages, or at the start of a connection.
 func (s *schedule) slip(kind string, b []byte) {
 	f := faultproxy.Fault{Kind: faultproxy.Inject, Direction: s.data, Data: b}
 	switch n := s.random.IntN(4); {
@@ -914,7 +905,7 @@ func (s *schedule) oversized() {
 	s.slip("oversized", zmtptest.LongHeader(byte(s.random.IntN(2)), sizes[s.random.IntN(len(sizes))]))
 }
 
-// beforeRestart: what is not applied when an engine goes is lost with it.
+// beforeRestart: unapplied messages are lost with their engine.
 func (s *schedule) beforeRestart() {
 	if s.repairable || s.noReplay {
 		s.settle()
@@ -934,7 +925,7 @@ func (s *schedule) restartNow(kind string) {
 
 func (s *schedule) restart() {
 	s.beforeRestart()
-	due := s.publisher.Next() // all is applied
+	due := s.publisher.Next() // all are applied
 	s.restartNow("restart")
 	if s.noReplay {
 		s.heardAnew(due)
@@ -942,10 +933,9 @@ func (s *schedule) restart() {
 	s.batches(s.some(), s.send)
 }
 
-// heardAnew publishes until something of the present engine is heard. Without a
-// replay nothing tells it from the engine before if the first number that is
-// heard of it is the one that was due: that number is not sent, so that what
-// other faults take cannot make it the first.
+// heardAnew publishes until a message of the present engine is applied. Without a replay the engine
+// looks like the one before if its first received number is the expected one: that number is not
+// sent, so that losses by other faults cannot make it the first.
 func (s *schedule) heardAnew(due uint64) {
 	noticed := func() uint64 { st := s.indexer.Stats(); return st.Restarts + st.Gaps }
 	for before := noticed(); ; s.lostAgain++ {
@@ -965,10 +955,10 @@ func (s *schedule) behind() {
 	s.setBack = true
 }
 
-// olderLives: behind two restarts a queue brings what was applied of the lives before once
-// more. Nothing tells that where a clock went back, or something was never applied.
+// olderLives: after two restarts a queue redelivers applied messages of earlier lives. They are not
+// recognizable if a clock went back, or if some were never applied.
 func (s *schedule) olderLives() {
-	if s.setBack || !s.repairable { // not any more
+	if s.setBack || !s.repairable {
 		return
 	}
 	for range 2 {
@@ -1012,7 +1002,7 @@ func (s *schedule) restartPast() {
 	s.live.Refuse(false)
 }
 
-// restartInReplay: the engine that answers is not the one that was asked.
+// restartInReplay: another engine answers than the one that got the request.
 func (s *schedule) restartInReplay() {
 	wait := faultproxy.Fault{Kind: faultproxy.Hold, Direction: faultproxy.Up}
 	first := s.replay.ArmNext(wait)
@@ -1033,8 +1023,8 @@ func (s *schedule) restartInReplay() {
 	s.live.Refuse(false)
 }
 
-// check compares the index with the engine, and what was said of it with what
-// happened. calm is false if a connection was lost meanwhile, as on a busy machine.
+// check compares the index with the engine, and its reports with the faults. calm is false if a
+// connection was lost meanwhile, as on a busy machine.
 func (s *schedule) check() (held, blocks int, calm bool) {
 	over, held, blocks := s.compare()
 	under := 0
@@ -1089,18 +1079,18 @@ func (s *schedule) check() (held, blocks int, calm bool) {
 	return held, blocks, true
 }
 
-// replayOut reports that the replay socket was out of service for a while, in which
-// nothing waits for it: messages are lost then.
+// replayOut reports whether the replay socket failed for a while, in which messages are not held
+// and may be lost.
 func (s *schedule) replayOut() (out bool) {
 	s.note(func() { out = s.out })
 	return out || s.has("replay half-open") || s.has("replay cut") || s.has("host dies")
 }
 
-// unverified reports that nothing has told yet which life of the engine is heard: as long
-// as its replay socket does not answer, a restart shows by the numbers alone.
+// unverified reports whether the engine's present life is unverified: while its replay socket does
+// not answer, only numbers show a restart.
 func (s *schedule) unverified() bool { return s.restarts > 0 && !s.noReplay && !s.serves() }
 
-// serves reports that the replay socket answers, as far as is known.
+// serves reports whether the replay socket answers, as far as is known.
 func (s *schedule) serves() bool {
 	for _, p := range s.indexer.Pods(nil) {
 		for _, st := range p.Streams {
@@ -1144,7 +1134,7 @@ func (s *schedule) run(ctx context.Context) (held, blocks int, err error) {
 	s.connected()
 	for try := 1; ; try++ {
 		s.settle()
-		s.settle() // behind all that was still under way
+		s.settle() // after everything under way
 		var calm bool
 		if held, blocks, calm = s.check(); calm {
 			return held, blocks, nil
@@ -1155,15 +1145,15 @@ func (s *schedule) run(ctx context.Context) (held, blocks int, err error) {
 	}
 }
 
-// pace tells how much of the machine is left for schedules, by how late a timer
-// is: other programs may have it, and other schedules.
+// pace measures the machine's free capacity for schedules by the delay of timers: other programs
+// and schedules use it too.
 type pace struct {
-	late    atomic.Int64 // nanoseconds; the most of late
+	late    atomic.Int64 // nanoseconds, the maximum lately
 	mu      sync.Mutex   // guards running
 	running int
 }
 
-// measure goes on until the context ends.
+// measure runs until the context ends.
 func (p *pace) measure(ctx context.Context) {
 	const every = 5 * time.Millisecond
 	for ctx.Err() == nil {
@@ -1173,8 +1163,8 @@ func (p *pace) measure(ctx context.Context) {
 	}
 }
 
-// begin waits until the machine has room for another schedule, if more than a few
-// are under way, and returns how late timers are then.
+// begin waits until the machine has room for another schedule, if more than a few are running, and
+// returns the delay of timers.
 func (p *pace) begin() time.Duration {
 	few := 4 * runtime.GOMAXPROCS(0)
 	for {
@@ -1196,9 +1186,8 @@ func (p *pace) end() {
 	p.running--
 }
 
-// TestFaults has engines serve behind faults, by random schedules, and compares
-// what the index says with what the engines hold when all is quiet: never more,
-// and the same where all that was lost can be replayed.
+// TestFaults: engines serve behind the faults of random schedules. When all is quiet the index
+// never has more than the engines hold, and the same where all losses can be replayed.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	zmtptest.NoLeaks(t)
@@ -1222,7 +1211,7 @@ func TestFaults(t *testing.T) {
 	for _, w := range wrongReplays {
 		wrong = append(wrong, w.endpoint(t))
 	}
-	for range 64 { // they mostly wait
+	for range 64 { // mostly waiting
 		done.Go(func() {
 			for seed := range work {
 				s := newSchedule(seed, machine.begin(), wrong)
@@ -1239,7 +1228,7 @@ func TestFaults(t *testing.T) {
 				if err != nil {
 					failed++
 					text := err.Error()
-					if failed > 20 { // the others in a line
+					if failed > 20 { // one line each for the others
 						text, _, _ = strings.Cut(text, "\n")
 					}
 					t.Errorf("%s\nagain by -run 'TestFaults$' -faults.n 1 -faults.seed %d", text, seed)

@@ -20,13 +20,13 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-// TestFieldFrames is the rows of field/frames.jsonl: messages of publishers that do other
-// things than the engines' releases. A row is heard by a Subscriber for each of its pods.
+// TestFieldFrames plays the rows of field/frames.jsonl: messages of publishers that differ from the
+// engines' releases. Each pod of a row has a Subscriber.
 func TestFieldFrames(t *testing.T) {
 	f, err := os.Open(testdata.Glob(t, "messages of other publishers", "field", "frames.jsonl")[0])
 	must(t, err)
 	defer f.Close()
-	// What a pod holds where that is not what the row says, and what is told: a named limit.
+	// Blocks that differ from the row's, because of a named limit.
 	limits := map[string]string{"one-numbering-for-several-pods": "n1"}
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		var row struct {
@@ -41,7 +41,7 @@ func TestFieldFrames(t *testing.T) {
 		must(t, json.Unmarshal(lines.Bytes(), &row))
 		t.Run(row.Name, func(t *testing.T) {
 			script := zmtptest.Hello(1, "PUB")
-			counts := make(map[string]int) // messages by pod; "": all
+			counts := make(map[string]int) // messages by pod; "": of all
 			for _, m := range row.Messages {
 				var frames []string
 				for _, text := range m {
@@ -94,14 +94,14 @@ func TestFieldFrames(t *testing.T) {
 	}
 }
 
-// podOf is the pod in a topic of the rows.
+// podOf returns the pod in a topic of the rows.
 func podOf(topic string) string {
 	topic, _ = strings.CutPrefix(topic, "kv@node:")
 	pod, _, _ := strings.Cut(topic, "@")
 	return pod
 }
 
-// publishing is a publisher that sends the same to all who connect, and stays.
+// publishing is a publisher that sends one script to all peers and keeps the connections.
 func publishing(t *testing.T, script []byte) (endpoint string) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)

@@ -23,17 +23,17 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-// fleetEnv makes the test binary serve a fleet of engines instead of testing, so
-// that what the subscribers take can be told from what the engines take.
+// fleetEnv makes the test binary serve a fleet of engines, so that the subscribers' memory can be
+// measured without the engines'.
 const fleetEnv = "KVINDEX_SERVE_FLEET"
 
 const fleetSize = 500
 
 func fleetTruth(i int) *truth { return newTruth(uint64(i+100), 4, 16) }
 
-// serveFleet obeys the lines of its input: "publish N" has each engine publish N
-// batches, "restart FROM TO" restarts engines; each is answered by a line. It
-// begins with a line of endpoints for each engine.
+// serveFleet obeys the lines of its input: "publish N" makes each engine publish N batches,
+// "restart FROM TO" restarts engines; each is answered by a line. Its first line has the endpoints
+// of each engine.
 func serveFleet() error {
 	var engines []*fakeengine.Publisher
 	var truths []*truth
@@ -68,8 +68,7 @@ func serveFleet() error {
 	return in.Err()
 }
 
-// servers are what the test binary can do instead of testing, by the environment
-// variable that asks for it.
+// servers are the programs in the test binary, by the environment variable that selects them.
 var servers = map[string]func() error{fleetEnv: serveFleet}
 
 func TestMain(m *testing.M) {
@@ -86,8 +85,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// remoteFleet are the engines of another process, and an Indexer that follows them
-// all.
+// remoteFleet has engines in another process, and an Indexer that follows them all.
 type remoteFleet struct {
 	events.Sink // of ix
 	tb          testing.TB
@@ -172,7 +170,7 @@ func (f *remoteFleet) restart(from, to int) {
 	}
 }
 
-// settle waits until the index says of all engines what is true.
+// settle waits until the index has the engines' blocks.
 func (f *remoteFleet) settle() {
 	f.tb.Helper()
 	late := zmtptest.Context(f.tb)
@@ -219,7 +217,7 @@ func (f *remoteFleet) wrong() string {
 	return ""
 }
 
-// footprint is what the process takes for each engine: live heap and stacks.
+// footprint returns the live heap and stacks of the process for each engine.
 func footprint() (bytes, goroutines float64) {
 	runtime.GC()
 	runtime.GC()
@@ -238,11 +236,10 @@ func TestFleet(t *testing.T) {
 	f.publish(3)
 	f.settle()
 	fresh, _ := footprint()
-	f.publish(1100) // more than what is remembered of each message
+	f.publish(1100) // more than are remembered
 	f.settle()
 	busy, _ := footprint()
-	// A connection gives its buffer back when it has been silent for a heartbeat,
-	// and when the machine gets to it.
+	// A connection frees its buffer after a silent heartbeat, once the machine gets to it.
 	const most = 64 << 10
 	var bytes, goroutines float64
 	for late, rest := zmtptest.Context(t), 2*zmtp.DefaultHeartbeat; ; rest = zmtp.DefaultHeartbeat {
@@ -272,8 +269,7 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-// BenchmarkFleetIdle follows 500 engines that have nothing to say: what it costs
-// to know that they are there.
+// BenchmarkFleetIdle measures the cost of following 500 silent engines.
 func BenchmarkFleetIdle(b *testing.B) {
 	f := startFleet(b)
 	f.publish(1)
@@ -293,7 +289,6 @@ func BenchmarkFleetIdle(b *testing.B) {
 	b.ReportMetric(goroutines, "goroutines/engine")
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	if err != nil {
 		t.Helper()

@@ -10,7 +10,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// recordedGroups is what the header of a recorded run says of the engine's groups.
+// recordedGroups is the header of a recorded run about the engine's groups.
 type recordedGroups struct {
 	Groups []struct {
 		Kind          string
@@ -22,7 +22,7 @@ type recordedGroups struct {
 	Eagle   bool
 }
 
-// profile is what an operator who knows the engine would write.
+// profile returns the profile that an operator of the engine would write.
 func (h *recordedGroups) profile(copies kvindex.Copies) kvindex.Profile {
 	p := kvindex.Profile{Copies: copies, Draft: kvindex.DraftNone}
 	if h.Partial {
@@ -45,18 +45,17 @@ func (h *recordedGroups) profile(copies kvindex.Copies) kvindex.Profile {
 	return p
 }
 
-// unplaced has how many answers of a recorded run are too low at most, with counted
-// copies: blocks of which no event says where they are.
+// unplaced bounds the answers of a recorded run that are too low with counted copies, because of
+// blocks whose position is in no event.
 var unplaced = map[string]int{
 	"10_swa_only": 53, "09_mamba_partial": 20, "12_eagle_mamba_partial": 20, "12_eagle_masked_retain0": 2,
 }
 
-// TestRecordedHybrids has the answers of all recorded runs of vLLM, hybrid models and
-// draft layers included. With a profile, no answer is too high but those that no index
-// can have right (untold), and no answer is an upper bound. With the default way of
-// counting, no answer is too high either, whatever clients ask for. Without a profile,
-// what is too high says that it is a bound; but draft layers beside one full-attention
-// group show in no event.
+// TestRecordedHybrids checks the answers of all recorded runs of vLLM, hybrid models and draft
+// layers included. With a profile, no answer is an upper bound, and only those are too high that no
+// index can have right (untold). With default counting no answer is too high either, whatever
+// clients request. Without a profile, answers that are too high are marked as bounds; but no event
+// shows draft layers beside one full-attention group.
 func TestRecordedHybrids(t *testing.T) {
 	t.Parallel()
 	runs, sparse := 0, tally{}
@@ -101,7 +100,7 @@ func TestRecordedHybrids(t *testing.T) {
 	}
 }
 
-// oneFull reports whether the engine has one group of full attention and no other.
+// oneFull reports whether the engine has a single group, of full attention.
 func (h *recordedGroups) oneFull() bool {
 	return len(h.Groups) == 1 && h.profile(0).Groups[0].Kind == index.GroupFull
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
-// fewer returns n, or with -short an eighth of it.
+// fewer returns n, or an eighth of it with -short.
 func fewer[T ~int | ~int64](n T) T {
 	if testing.Short() {
 		return max(1, n/8)
@@ -31,7 +31,7 @@ func score(t testing.TB, ix *kvindex.Indexer, r kvindex.Request) []kvindex.PodSc
 	return a.Pods
 }
 
-// blocks returns what one pod matches of a prompt of model m.
+// blocks returns the number of blocks that one pod matches of a prompt of model m.
 func blocks(t testing.TB, ix *kvindex.Indexer, pod string, p fakeengine.Prompt) int {
 	t.Helper()
 	return score(t, ix, kvindex.Request{Model: "m", Tokens: p.Tokens, Pods: []string{pod}})[0].MatchedBlocks

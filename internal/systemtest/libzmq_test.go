@@ -22,8 +22,7 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// truth is what an engine holds, made up at random: prompts of a few blocks,
-// each of which is there or not.
+// truth is the random holding of an engine: prompts of a few blocks, each held or not.
 type truth struct {
 	r       *rand.Rand
 	prompts []fakeengine.Prompt
@@ -42,8 +41,8 @@ func newTruth(seed uint64, prompts, blockSize int) *truth {
 	return e
 }
 
-// next is the next payload: a block comes or goes. Blocks come in order, for an
-// engine names no parent that it does not hold.
+// next returns the next payload, about one block. Blocks are stored in order, because an engine
+// names no parent that it lacks.
 func (e *truth) next() []byte {
 	e.clock += 0.001
 	i := e.r.IntN(len(e.prompts))
@@ -63,14 +62,14 @@ func (e *truth) next() []byte {
 	return fakeengine.Payload(e.clock, 0)
 }
 
-// restart is an engine that starts with nothing.
+// restart empties the engine.
 func (e *truth) restart() {
 	for i := range e.held {
 		clear(e.held[i])
 	}
 }
 
-// write puts n payloads into a file as the publisher wants them.
+// write writes n payloads to a file in the publisher's format.
 func (e *truth) write(t *testing.T, n int) (path string) {
 	t.Helper()
 	f, err := os.CreateTemp(t.TempDir(), "payloads")
@@ -86,7 +85,7 @@ func (e *truth) write(t *testing.T, n int) (path string) {
 	return f.Name()
 }
 
-// wrong says what the index has wrong about pod a.
+// wrong describes the index's errors about pod a.
 func (e *truth) wrong(t *testing.T, ix *kvindex.Indexer) string {
 	t.Helper()
 	total := 0
@@ -112,14 +111,14 @@ func (e *truth) wrong(t *testing.T, ix *kvindex.Indexer) string {
 	return ""
 }
 
-// gate is a sink that lets messages pass while it is open.
+// gate is a sink that blocks messages while it is closed.
 type gate struct {
 	events.Sink // of ix
 	ix          *kvindex.Indexer
 	mu          sync.Mutex
 	closed      bool
 	open        sync.Cond
-	waits       atomic.Bool // a message waits at the closed gate
+	waits       atomic.Bool // a message waits at the gate
 	passed      chan struct{}
 }
 
@@ -151,12 +150,11 @@ func (g *gate) IngestMessage(m kvindex.Message) (kvindex.Receipt, error) {
 	return r, err
 }
 
-// libzmqSilence is when an answer to a replay is begun again: longer than Python
-// may need for one on a busy machine, for it answers to the end also those that
-// nobody waits for any more.
+// libzmqSilence is the time after which a replay is requested again: longer than Python may need
+// for an answer on a busy machine, because it completes unwanted answers too.
 const libzmqSilence = 3 * time.Second
 
-// libzmqEngine is an engine on libzmq and a Subscriber that follows it.
+// libzmqEngine is an engine on libzmq with its Subscriber.
 type libzmqEngine struct {
 	t *testing.T
 	*truth
@@ -211,7 +209,7 @@ func (l *libzmqEngine) do(format string, args ...any) map[string]any {
 	return answer
 }
 
-// attach publishes until the first message has come.
+// attach publishes until the first message arrives.
 func (l *libzmqEngine) attach() {
 	l.t.Helper()
 	for {
@@ -221,18 +219,17 @@ func (l *libzmqEngine) attach() {
 			return
 		case <-time.After(20 * time.Millisecond):
 		case <-l.ctx.Done():
-			l.t.Fatal("nothing is heard")
+			l.t.Fatal("no message was applied")
 		}
 	}
 }
 
-// settle waits until all that was published has been applied, and the index says
-// what is true. The publisher publishes on, for a message that is lost shows by
-// the next one.
+// settle waits until all messages are applied and the index is right. The publisher continues
+// meanwhile, because only the next message reveals a lost one.
 func (l *libzmqEngine) settle() {
 	l.t.Helper()
 	publish := func() uint64 { return uint64(l.do("pub %x", l.next())["seq"].(float64)) }
-	wrong := "nothing is heard"
+	wrong := "no message was applied"
 	for due := publish(); ; {
 		for _, info := range l.ix.Pods(nil) {
 			if info.Pod != "a" || info.Streams[0].Next != due || info.State < kvindex.StatePartial {
@@ -258,7 +255,7 @@ func (l *libzmqEngine) reach(seq uint64) {
 		select {
 		case <-l.passed:
 		case <-l.ctx.Done():
-			l.t.Fatalf("message %d is not heard", seq)
+			l.t.Fatalf("message %d was not applied", seq)
 		}
 	}
 }
@@ -277,9 +274,9 @@ func (l *libzmqEngine) noLoss() {
 
 var libzmqN = flag.Int("libzmq.n", 100_000, "messages of TestLibzmqMillion; long form: 1000000, from which on TestLibzmqSlowSubscriber goes on until a replay was cut short")
 
-// TestLibzmqMillion: up to a million messages of a libzmq publisher, in order, one
-// engine that is connected to and one that connects. Then it restarts again and again,
-// also unheard, and uses up numbers for nothing.
+// TestLibzmqMillion: up to a million messages of a libzmq publisher, in order, from an engine that
+// listens and from one that connects. Then the engine restarts repeatedly, at times unnoticed, and
+// skips numbers.
 func TestLibzmqMillion(t *testing.T) {
 	n := *libzmqN
 	binds := []bool{false, true}
@@ -290,7 +287,7 @@ func TestLibzmqMillion(t *testing.T) {
 		t.Run(fmt.Sprintf("bind=%v", bind), func(t *testing.T) {
 			l := startLibzmqEngine(t, newTruth(1, 500, 4), bind)
 			l.attach()
-			for range n / 50_000 { // two of them are less than libzmq's queue takes
+			for range n / 50_000 { // two of them fit in libzmq's queue
 				sent := l.do("pubfile %s", l.write(t, 50_000))["seq"].(float64)
 				l.reach(uint64(sent) - 50_000)
 			}
@@ -312,7 +309,7 @@ func TestLibzmqMillion(t *testing.T) {
 			}
 			l.do("pubfile %s", l.write(t, 2000))
 			l.settle()
-			l.do("burn 3") // no replay can bring these
+			l.do("burn 3") // no replay brings these
 			for range 50 {
 				l.do("pub %x", l.next())
 			}
@@ -326,9 +323,9 @@ func TestLibzmqMillion(t *testing.T) {
 	}
 }
 
-// TestLibzmqSlowSubscriber: what libzmq drops before a subscriber that does not
-// read is replayed, by a ROUTER whose short queue drops as well, while the
-// engine publishes on; in both forms of answers.
+// TestLibzmqSlowSubscriber: messages that libzmq drops for a subscriber that does not read are
+// replayed, by a ROUTER whose short queue drops as well, while the engine publishes; in both forms
+// of answers.
 func TestLibzmqSlowSubscriber(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it waits for answers that do not come")
@@ -341,7 +338,7 @@ func TestLibzmqSlowSubscriber(t *testing.T) {
 			// Blocks of 528 tokens: some 2 kB a message.
 			l := startLibzmqEngine(t, newTruth(2, 60, 528), c.bind, append(c.args, "--hwm", "50", "--buffer", "60000", "--replay-hwm", "300")...)
 			l.attach()
-			for served := false; !served; { // until then nothing waits for what is missing
+			for served := false; !served; { // until then no message waits for the missing ones
 				select {
 				case r := <-l.replays:
 					served = r.Err == nil
@@ -352,8 +349,8 @@ func TestLibzmqSlowSubscriber(t *testing.T) {
 			l.settle()
 			most := 0
 			var s stats.Stats
-			// In the long form as often as it takes: a ROUTER that gets less of the
-			// machine than its asker drops nothing.
+			// The long form repeats until there are drops: a ROUTER that gets less of the machine
+			// than its peer drops nothing.
 			for round := 0; round < 1 || *libzmqN >= 1_000_000 && (round < 2 || s.Replayed < 10_000 || most < 3); round++ {
 				if round == 20 {
 					t.Fatalf("%d requests for one gap, %+v: nothing was lost and replayed, or the ROUTER dropped nothing", most, s.Traffic)
@@ -364,11 +361,10 @@ func TestLibzmqSlowSubscriber(t *testing.T) {
 				for !l.waits.Load() {
 					l.do("pub %x", l.next())
 				}
-				// More than the socket and its queue take; all of it is within
-				// the buffer.
+				// More than the socket and its queue hold, but within the buffer.
 				l.do("pubfile %s", l.write(t, 12_000))
 				l.set(false)
-				l.do("pubfile %s", l.write(t, 3_000)) // while it catches up
+				l.do("pubfile %s", l.write(t, 3_000)) // during the replay
 				l.settle()
 				l.noLoss()
 				if s = l.ix.Stats(); s.Gaps == before {
@@ -383,8 +379,8 @@ func TestLibzmqSlowSubscriber(t *testing.T) {
 	}
 }
 
-// TestLibzmqOffloadDaemon: the streams of an engine and of an offload daemon come from two sockets of
-// libzmq. Each loses and clears what is its own.
+// TestLibzmqOffloadDaemon: the streams of an engine and of an offload daemon come from two sockets
+// of libzmq. Losses and clears of each affect its own blocks.
 func TestLibzmqOffloadDaemon(t *testing.T) {
 	ix := open(t, withProfile(kvindex.Profile{Chunk: 1, Draft: kvindex.DraftNone}))
 	p := fakeengine.NewPrompt(1, 16, 8)
@@ -405,7 +401,7 @@ func TestLibzmqOffloadDaemon(t *testing.T) {
 			cancel()
 			<-ended
 		})
-		if _, err := python.Do("recv"); err != nil { // its subscription
+		if _, err := python.Do("recv"); err != nil { // the subscription
 			t.Fatal(err)
 		}
 		return stream{python, g}

@@ -12,35 +12,37 @@ import (
 	"github.com/kvindex/kvindex/internal/sharedindex"
 )
 
-// shared is an index that an Indexer feeds, and reading is the same for one that hears
-// nothing.
-type shared struct {
+// feedableIndex is an index that an Indexer feeds, and readableIndex is the same index for an
+// Indexer without streams.
+type feedableIndex struct {
 	inmemory.Memory
 	listing *sharedindex.Listing
 }
 
-type reading struct {
+type readableIndex struct {
 	index.Index
-	of *shared
+	of *feedableIndex
 }
 
-func (s *shared) Publish(src index.Source, note []byte) {
+func (s *feedableIndex) Publish(src index.Source, note []byte) {
 	l := &sharedindex.Listing{Entries: slices.DeleteFunc(slices.Clone(s.listing.Entries), func(e sharedindex.Entry) bool { return e.Source == src })}
 	l.Entries = append(l.Entries, sharedindex.Entry{Source: src, Note: note})
 	slices.SortFunc(l.Entries, func(a, b sharedindex.Entry) int { return a.Source.Rank - b.Source.Rank })
 	s.listing = l
 }
 
-func (s *shared) Listing(context.Context) (*sharedindex.Listing, error) {
+func (s *feedableIndex) Listing(context.Context) (*sharedindex.Listing, error) {
 	return &sharedindex.Listing{}, nil
 }
 
-func (r reading) Publish(index.Source, []byte) {}
+func (r readableIndex) Publish(index.Source, []byte) {}
 
-func (r reading) Listing(context.Context) (*sharedindex.Listing, error) { return r.of.listing, nil }
+func (r readableIndex) Listing(context.Context) (*sharedindex.Listing, error) {
+	return r.of.listing, nil
+}
 
-// TestRecordedRunsListed: over the recorded runs of all engines, an Indexer that hears none of
-// it answers as the one that does.
+// TestRecordedRunsListed: on the recorded runs of all engines, an Indexer without streams answers
+// like the one with them.
 func TestRecordedRunsListed(t *testing.T) {
 	t.Parallel()
 	var all tally
@@ -49,8 +51,8 @@ func TestRecordedRunsListed(t *testing.T) {
 		m, err := inmemory.New(index.MemoryConfig{})
 		must(t, err)
 		defer m.Close()
-		of := &shared{m, &sharedindex.Listing{}}
-		writer, reader := open(t, kvindex.WithIndex(of), withProfile(p)), open(t, kvindex.WithIndex(reading{m, of}), withProfile(p))
+		of := &feedableIndex{m, &sharedindex.Listing{}}
+		writer, reader := open(t, kvindex.WithIndex(of), withProfile(p)), open(t, kvindex.WithIndex(readableIndex{m, of}), withProfile(p))
 		for i, row := range readRecording(t, path)[1:] {
 			if row.Query == nil {
 				payload, err := hex.DecodeString(row.Payload)
@@ -68,7 +70,7 @@ func TestRecordedRunsListed(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Fatalf("%s: row %d: %+v, the writer %+v", path, i, got, want)
 			}
-			if len(got) == 0 { // nothing was heard yet
+			if len(got) == 0 { // no event yet
 				continue
 			}
 			all.add(got[0], 0, row.ComputedTokens)

@@ -21,9 +21,9 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// These are endpoints where there is no engine.
+// These are endpoints without an engine.
 
-// closedEndpoint is one where nothing listens.
+// closedEndpoint returns one on which nothing listens.
 func closedEndpoint(t testing.TB) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -47,7 +47,7 @@ func refusingEndpoint(t testing.TB) string {
 	})
 }
 
-// muteEndpoint takes connections and says nothing.
+// muteEndpoint accepts connections and sends nothing.
 func muteEndpoint(t testing.TB) string {
 	return serveTCP(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
 }
@@ -99,7 +99,7 @@ var wrongReplays = []struct {
 	{"replay port accepts", muteEndpoint},
 }
 
-// runSubscriber has a Subscriber run until the test ends.
+// runSubscriber runs a Subscriber until the test ends.
 func runSubscriber(t testing.TB, sink events.Sink, cfg events.SubscriberConfig) {
 	t.Helper()
 	sub, err := events.NewSubscriber(sink, cfg)
@@ -113,11 +113,11 @@ func runSubscriber(t testing.TB, sink events.Sink, cfg events.SubscriberConfig) 
 	t.Cleanup(func() { cancel(); <-ended })
 }
 
-// mistake is a wiring that cannot work, and how that shows.
+// mistake is a wrong setup with its report.
 type mistake struct {
 	name  string
 	wire  func(w *wiring)
-	told  string // regular expression of what OnError is told
+	told  string // regular expression for the error of OnError
 	state kvindex.State
 }
 
@@ -134,7 +134,7 @@ var mistakes = []mistake{
 	{"endpoint is a ROUTER", func(w *wiring) { w.Endpoint = w.replay }, `ROUTER`, kvindex.StateSilent},
 }
 
-// wiring is a Subscriber before an engine that publishes.
+// wiring is a Subscriber for an engine that publishes.
 type wiring struct {
 	events.SubscriberConfig
 	t         *testing.T
@@ -158,7 +158,7 @@ func newWiring(t *testing.T) *wiring {
 	return w
 }
 
-// anotherReplay has the replay socket of an engine that has published as much.
+// anotherReplay returns the replay socket of another engine with as many messages.
 func (w *wiring) anotherReplay() {
 	other, err := fakeengine.NewPublisher(fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
 	if err != nil {
@@ -176,8 +176,7 @@ func (w *wiring) batch(i uint64) []byte {
 	return fakeengine.Payload(1e9+float64(i), 0, fakeengine.NewPrompt(i%100, 16, 1).Stored(0, 1))
 }
 
-// publishOn has the engine publish until the test ends: a message may be lost with
-// a connection that is made once more.
+// publishOn publishes until the test ends, because a message may be lost with a reconnection.
 func (w *wiring) publishOn() {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -196,7 +195,7 @@ func (w *wiring) publishOn() {
 	w.t.Cleanup(func() { close(stop); <-stopped })
 }
 
-// told waits for an error, and logs how long that took.
+// told waits for an error, and logs how long it took.
 func (w *wiring) told(text string) error {
 	w.t.Helper()
 	start := time.Now()
@@ -210,7 +209,7 @@ func (w *wiring) told(text string) error {
 			}
 			others = append(others, err)
 		case <-zmtptest.Context(w.t).Done():
-			w.t.Fatalf("nobody tells %q, but %v", text, others)
+			w.t.Fatalf("no error with %q, but %v", text, others)
 		}
 	}
 }
@@ -231,8 +230,7 @@ func (w *wiring) reaches(state kvindex.State) {
 	}
 }
 
-// TestMistakes: whatever is wired wrongly is told, and nothing that is wired rightly
-// waits for it.
+// TestMistakes: each wrong setting is reported, and the correct parts do not wait for it.
 func TestMistakes(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	for _, m := range mistakes {
@@ -259,8 +257,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestSilence: an engine that is connected to and says nothing is told of once, with
-// what may be the cause.
+// TestSilence: a silent engine is reported once, with possible causes.
 func TestSilence(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	for _, m := range []struct {
@@ -281,7 +278,7 @@ func TestSilence(t *testing.T) {
 				t.Errorf("%#v", err)
 			}
 			w.reaches(kvindex.StateSilent)
-			// As long a silence later another one is told of, and this one not again.
+			// After another such silence a second engine is reported, and the first not again.
 			w.Pod = "b"
 			runSubscriber(t, w.ix.Sink(), w.SubscriberConfig)
 			if err := w.told(m.told); !errors.As(err, &told) || told.Pod != "b" {
@@ -291,7 +288,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestMistakesAtOnce: what is wrong by itself is an error.
+// TestMistakesAtOnce: settings that are wrong by themselves are errors.
 func TestMistakesAtOnce(t *testing.T) {
 	malformed := func(s stats.Stats) uint64 { return s.Malformed }
 	scores := func(o string) func(stats.Stats) uint64 {
@@ -299,7 +296,7 @@ func TestMistakesAtOnce(t *testing.T) {
 	}
 	for _, m := range []struct {
 		name, told string
-		counted    func(stats.Stats) uint64 // nil: it is an error of who makes a Subscriber
+		counted    func(stats.Stats) uint64 // nil: do returns the error
 		do         func(*kvindex.Indexer) error
 	}{
 		{"endpoint to connect to is any", `0\.0\.0\.0`, nil, func(ix *kvindex.Indexer) error {
@@ -334,7 +331,7 @@ func TestMistakesAtOnce(t *testing.T) {
 	}
 }
 
-// unknown is what the answer about a prompt says of its names.
+// unknown returns the answer's error about a prompt's names.
 func unknown(t *testing.T, ix *kvindex.Indexer, model, adapter string) error {
 	t.Helper()
 	var a kvindex.Answer

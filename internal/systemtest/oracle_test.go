@@ -12,8 +12,8 @@ import (
 	"github.com/kvindex/kvindex/internal/testdata"
 )
 
-// recording is one row of a recorded run of vLLM's own cache manager: the
-// header, a published batch, or a question with the engine's answers.
+// recording is one row of a recorded run of vLLM's own cache manager: the header, a published
+// batch, or a query with the engine's results.
 type recording struct {
 	Seq     uint64
 	Payload string
@@ -38,7 +38,7 @@ type recordedQuery struct {
 	}
 }
 
-// request is the question, with identifiers of media as vLLM has them.
+// request returns the query, with media identifiers as in vLLM.
 func (q *recordedQuery) request(*testing.T) kvindex.Request {
 	r := kvindex.Request{Adapter: q.Lora, Salt: q.Salt, Tokens: q.Tokens}
 	for _, m := range q.MM {
@@ -59,14 +59,14 @@ func withProfile(p kvindex.Profile) kvindex.Option {
 	return kvindex.WithProfile(func(string, string) kvindex.Profile { return p })
 }
 
-// replay feeds a recording to an Indexer and asks its questions, in the words of
-// ask. check gets the answer for the pod beside what the engine said.
+// replay ingests a recording and scores its queries in the form of ask. check receives each answer
+// with the engine's.
 func replay(t *testing.T, rows []recording, p kvindex.Profile, ask func(*recordedQuery, *testing.T) kvindex.Request, check func(got kvindex.PodScore, held, computed int), opts ...kvindex.Option) {
 	t.Helper()
 	replayCut(t, rows, -1, append(opts, withProfile(p)), ask, check)
 }
 
-// replayCut is replay with a snapshot before a row, from which another Indexer goes on.
+// replayCut is replay with a snapshot before a row, from which another Indexer continues.
 func replayCut(t *testing.T, rows []recording, cut int, opts []kvindex.Option, ask func(*recordedQuery, *testing.T) kvindex.Request, check func(got kvindex.PodScore, held, computed int)) {
 	t.Helper()
 	ix, err := kvindex.New(opts...)
@@ -97,7 +97,7 @@ func replayCut(t *testing.T, rows []recording, cut int, opts []kvindex.Option, a
 			t.Fatalf("row %d: %v", i, err)
 		}
 		held := -1
-		_ = json.Unmarshal(row.HeldTokens, &held) // a list where there are several groups
+		_ = json.Unmarshal(row.HeldTokens, &held) // a list if there are several groups
 		check(answer.Pods[0], held, row.ComputedTokens)
 	}
 }
@@ -123,8 +123,8 @@ func (c *tally) add(got kvindex.PodScore, held, computed int) {
 	}
 }
 
-// denseRuns are the recorded runs of engines with one full-attention group and
-// without EAGLE. 20_mix has adapters, salts, media, evictions and resets.
+// denseRuns are the recorded runs of engines with one full-attention group and without EAGLE.
+// 20_mix has adapters, salts, media, evictions and resets.
 var denseRuns = []string{
 	"01_*", "02_*", "03_*", "04_*", "05_*", "06_*", "07_*", "13_preempt", "14_reset", "16_dcp2", "17_*", "18_async", "19_holes", "20_mix",
 	"c07_*", "b01_*", "b03_*", "b04_*", "b13_*", "b14_*", "b16_*", "c01_*", "c03_*", "c13_*", "c14_*",
@@ -138,8 +138,8 @@ func recordings(t *testing.T, patterns ...string) (paths []string) {
 	return paths
 }
 
-// TestRecordedRuns has every answer of the recorded runs right with exact
-// counting, and none over with the default profile.
+// TestRecordedRuns: with exact counting all answers of the recorded runs are right; with the
+// default profile none is too high.
 func TestRecordedRuns(t *testing.T) {
 	var exact, guarded tally
 	for _, path := range recordings(t, denseRuns...) {
@@ -165,9 +165,9 @@ func TestRecordedRuns(t *testing.T) {
 	}
 }
 
-// untold has the questions that no index can answer right. vLLM hashes a block
-// of several media that generated tokens complete with the last one alone, and
-// its event lists them all, so that nobody finds that block again.
+// untold has the queries that no index can answer. vLLM hashes a block with several media,
+// completed by generated tokens, with the last one alone, but its event lists all of them, so no
+// request finds that block again.
 var untold = map[string]tally{"07_multimodal_tail.jsonl.gz": {over: 3, heldWrong: 5}}
 
 func (c *tally) sum(d tally) {
@@ -178,8 +178,8 @@ func (c *tally) sum(d tally) {
 	c.heldWrong += d.heldWrong
 }
 
-// TestRecordedReports: hits announced again (kv_cache_report_mode=full) do not
-// disturb the default profile.
+// TestRecordedReports: repeated stores of hits (kv_cache_report_mode=full) do not disturb the
+// default profile.
 func TestRecordedReports(t *testing.T) {
 	var g tally
 	replay(t, readRecording(t, recordings(t, "15_report_full")[0]), kvindex.Profile{}, (*recordedQuery).request, g.add)

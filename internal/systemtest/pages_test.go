@@ -18,7 +18,7 @@ var (
 	defined  = regexp.MustCompile(`(?m)^- \*\*[a-z][a-z ]*\*\*: `)
 )
 
-// pages are the pages of docs, by their paths in the repository.
+// pages are the pages of docs, by path.
 func pages(t *testing.T) map[string]string {
 	files, err := filepath.Glob("../../docs/*.md")
 	if err != nil || len(files) < 6 {
@@ -32,14 +32,14 @@ func pages(t *testing.T) map[string]string {
 	return texts
 }
 
-// prose is the text of a page without code.
+// prose returns a page without code.
 func prose(text string) string {
 	return quoted.ReplaceAllString(indented.ReplaceAllString(fences.ReplaceAllString(text, ""), ""), "")
 }
 
-// TestPageWords: docs/glossary.md defines the words of the project, and no other page does.
-// A page links the glossary not later than in the line in which it first uses one of the
-// words that nobody else knows.
+// TestPageWords: docs/glossary.md defines the words of the project, and no other page does. A page
+// links the glossary at the latest in the line in which it first uses one of the project's own
+// words.
 func TestPageWords(t *testing.T) {
 	texts := pages(t)
 	glossary := texts["docs/glossary.md"]
@@ -87,7 +87,7 @@ func TestGlossary(t *testing.T) {
 	}
 }
 
-// TestPageSizes: a page can be read at once, and a cell of a table at a glance.
+// TestPageSizes: pages and cells of tables are short.
 func TestPageSizes(t *testing.T) {
 	texts := pages(t)
 	for page, text := range texts {
@@ -138,9 +138,8 @@ func testNames(t *testing.T) (names []string) {
 	return names
 }
 
-// TestPageCommands: what a page has go test run is there: the package, and a test, a
-// fuzz target or a benchmark of the name. CI runs the commands in blocks of sh; of the
-// others this is all that is looked at.
+// TestPageCommands: the package and the test, fuzz target or benchmark of a page's go test command
+// exist. CI runs the commands in blocks of sh; this is the only check of the others.
 func TestPageCommands(t *testing.T) {
 	tests := testNames(t)
 	run := regexp.MustCompile(`-(run|bench|fuzz) '?([^ ')]+)`)
@@ -172,9 +171,9 @@ func TestPageCommands(t *testing.T) {
 	}
 }
 
-// TestEngineCommands: the JSON that pages give to engines is JSON, names the fields that
-// vLLM's KVEventsConfig has (vllm/config/kv_events.py) with values of their types, and
-// leaves room between the ports of events and of replays for several ranks.
+// TestEngineCommands: JSON for engines on pages is valid, has fields of vLLM's KVEventsConfig
+// (vllm/config/kv_events.py) with values of their types, and leaves room between the ports of
+// events and of replays for several ranks.
 func TestEngineCommands(t *testing.T) {
 	texts, n := pages(t), 0
 	texts["README.md"] = read(t, "README.md")

@@ -13,13 +13,13 @@ import (
 	"github.com/kvindex/kvindex/internal/testdata"
 )
 
-// recordedGroup is what the header of a recorded run says of a group.
+// recordedGroup is a group in the header of a recorded run.
 type recordedGroup struct {
 	BlockSize int `json:"block_size"`
 	Unit      int
 }
 
-// recordedMaps is what a row says of the blocks that each group holds.
+// recordedMaps are the blocks of each group in a row.
 type recordedMaps struct {
 	Groups  []recordedGroup
 	HeldMap []string `json:"held_map"`
@@ -52,7 +52,7 @@ func (h *heldIndex) holds(group, n int) bool {
 	})
 }
 
-// placing counts blocks of groups, as an index has them and as the engine did.
+// placing counts blocks of groups, those of an index and those of the engine.
 type placing struct {
 	queries, wrong, held, missing, invented int
 }
@@ -65,7 +65,7 @@ func (p *placing) add(o placing) {
 	p.invented += o.invented
 }
 
-// placeRecorded feeds a recorded run to an index and compares what it holds.
+// placeRecorded ingests a recorded run and compares the held blocks.
 func placeRecorded(t *testing.T, path string, copies kvindex.Copies) (all placing) {
 	t.Helper()
 	memory, err := inmemory.New(index.MemoryConfig{})
@@ -73,7 +73,7 @@ func placeRecorded(t *testing.T, path string, copies kvindex.Copies) (all placin
 	rows, maps := readRecording(t, path), readMaps(t, path)
 	h := &heldIndex{Memory: memory, groups: maps[0].Groups}
 	defer h.Close()
-	maps = slices.DeleteFunc(maps, func(m recordedMaps) bool { return m.HeldMap == nil }) // those of questions
+	maps = slices.DeleteFunc(maps, func(m recordedMaps) bool { return m.HeldMap == nil }) // queries have these
 	ask := func(q *recordedQuery, t *testing.T) kvindex.Request {
 		h.rows = nil
 		return q.request(t)
@@ -110,10 +110,9 @@ func readMaps(t *testing.T, path string) (rows []recordedMaps) {
 	return rows
 }
 
-// missed has, by run, how many queries lack a block with exact counting, and how many
-// blocks they lack. Nobody names those: there is no group with larger blocks
-// (10_swa_only), a part of a block lies behind units that no store names (partial),
-// or the parent of a store is never named.
+// missed has, by run, how many queries lack a block with exact counting, and how many blocks they
+// lack. No event names those: no group has larger blocks (10_swa_only), a part of a block follows
+// units that no store names (partial), or the parent of a store is never named.
 var missed = map[string]placing{
 	"09_mamba_partial":        {wrong: 28, missing: 54},
 	"10_swa_only":             {wrong: 78, missing: 271},
@@ -121,10 +120,9 @@ var missed = map[string]placing{
 	"12_eagle_masked_retain0": {wrong: 2, missing: 4},
 }
 
-// TestRecordedPlacing compares the blocks of each group with those of the engine. With
-// exact counting they are the same, but for those that missed has, media in
-// 07_multimodal_tail, and hits that are announced again (15_*). With default counting
-// none is invented but those media.
+// TestRecordedPlacing compares the blocks of each group with the engine's. With exact counting they
+// are equal, except those in missed, media in 07_multimodal_tail, and repeated hits (15_*). With
+// default counting only those media are excess blocks.
 func TestRecordedPlacing(t *testing.T) {
 	t.Parallel()
 	var exact, guarded placing

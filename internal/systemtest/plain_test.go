@@ -11,9 +11,8 @@ import (
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
-// TestPlainIndex has an Indexer on another index than its own score as one on its
-// own does, from the messages of engines of which some are lost. One seed makes the
-// order of equal pods the same.
+// TestPlainIndex: an Indexer on another index scores like one on its own, with engines whose
+// messages are partly lost. One seed makes the order of equal pods the same.
 func TestPlainIndex(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 9))
 	seed := [16]byte{1}
@@ -45,7 +44,7 @@ func TestPlainIndex(t *testing.T) {
 	matched := 0
 	for n := range 400 {
 		tokens := randomTokens(r, 20+r.IntN(200))
-		if n > 20 && r.IntN(4) > 0 { // a conversation goes on, or a request comes again
+		if n > 20 && r.IntN(4) > 0 { // a conversation continues, or a request is repeated
 			before := prompts[r.IntN(len(prompts))]
 			tokens = append(before[:len(before):len(before)], tokens[:r.IntN(20)]...)
 		}

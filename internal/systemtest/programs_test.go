@@ -72,12 +72,12 @@ var given = []string{
 	"func must[T any](v T, err error) T { return v }",
 }
 
-// forms are what a Go block can be: declarations, fields, or the body of a function that
-// returns an error.
+// forms are the forms of a Go block: declarations, fields, or the body of a function that returns
+// an error.
 var forms = []string{"%s", "var _ = events.SubscriberConfig{\n%s}", "func _() error {\n%s\nreturn nil\n}"}
 
-// TestPrograms: each Go block of a page compiles: as a file, or in one of the forms. Unused
-// variables and imports are allowed.
+// TestPrograms: each Go block of a page compiles as a file or in one of the forms. Unused variables
+// and imports are allowed.
 func TestPrograms(t *testing.T) {
 	check := newChecker(t)
 	n := 0
@@ -177,7 +177,7 @@ func (c *checker) Import(path string) (*types.Package, error) {
 			files = append(files, file)
 		}
 		config := types.Config{Importer: c, IgnoreFuncBodies: true, Error: func(error) {}}
-		c.parsed[path], _ = config.Check(path, c.fset, files, nil) // what it imports of other modules is not found
+		c.parsed[path], _ = config.Check(path, c.fset, files, nil) // its imports of other modules are not found
 	}
 	return c.parsed[path], nil
 }
@@ -202,7 +202,7 @@ func (c *checker) errors(block string) (errs []error) {
 			errs = append(errs, errors.New(e.Msg))
 		}
 	}}
-	_, _ = config.Check("page", c.fset, []*ast.File{file}, nil) // its errors are in errs
+	_, _ = config.Check("page", c.fset, []*ast.File{file}, nil) // errors go to errs
 	return errs
 }
 

@@ -34,8 +34,7 @@ func readRenames(t *testing.T) renames {
 	return r
 }
 
-// TestRenames: each public name of before is there, or docs/renames.txt says what it is
-// now.
+// TestRenames: each earlier public name exists, or docs/renames.txt has its new name.
 func TestRenames(t *testing.T) {
 	r, library := readRenames(t), loadAPI(t)
 	there := func(name string) bool {
@@ -45,15 +44,14 @@ func TestRenames(t *testing.T) {
 	for _, name := range strings.Fields(read(t, "internal/systemtest/testdata/before/names.txt")) {
 		_, gone := r.gone[name]
 		if now, renamed := r.names[name]; !renamed && !gone && !there(name) {
-			t.Errorf("%s is not there, and nothing says what it is now", name)
+			t.Errorf("%s is missing, and docs/renames.txt has no new name", name)
 		} else if renamed && !there(now) {
 			t.Errorf("%s is to be %s, which is not there", name, now)
 		}
 	}
 }
 
-// TestRenamesApply changes the examples of before by the lines of docs/renames.txt, and builds
-// them.
+// TestRenamesApply applies docs/renames.txt to the earlier examples, and builds them.
 func TestRenamesApply(t *testing.T) {
 	r := readRenames(t)
 	for _, example := range []string{"router", "quickstart"} {
@@ -79,8 +77,8 @@ func TestRenamesApply(t *testing.T) {
 	}
 }
 
-// hidden returns an overlay without the files of an example of today, and with the tokenizer
-// that an earlier one embeds.
+// hidden returns an overlay without the files of a present example, and with the tokenizer that an
+// earlier one embeds.
 func hidden(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	overlay := make(map[string]string)
@@ -109,7 +107,7 @@ func run(t *testing.T, name string, args ...string) {
 
 var qualifiedName = regexp.MustCompile(`\b[a-z]\w*\.[A-Z]\w*\b`)
 
-// apply changes the names of a file, and imports the packages that they are in now.
+// apply renames the names of a file, and imports their present packages.
 func (r renames) apply(src string) string {
 	imports := ""
 	src = qualifiedName.ReplaceAllStringFunc(src, func(old string) string {

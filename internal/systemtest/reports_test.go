@@ -16,12 +16,12 @@ import (
 	"github.com/kvindex/kvindex/internal/testdata"
 )
 
-// recordedHashes is how the engine of a recorded run names blocks.
+// recordedHashes is the hash configuration of a recorded run's engine.
 type recordedHashes struct {
 	Hash, Seed string
 }
 
-// reporter makes the full reports that vLLM would make of the hits in a recorded run.
+// reporter makes vLLM's full reports for the hits of a recorded run.
 type reporter struct {
 	recordedGroups
 	recordedHashes
@@ -31,7 +31,7 @@ type reporter struct {
 	batch events.Batch
 }
 
-// learn notes what the hashes of a batch stand for, if they are of tokens alone.
+// learn records the prefixes of a batch's hashes if they depend on tokens alone.
 func (r *reporter) learn(t *testing.T, payload []byte) {
 	t.Helper()
 	must(t, events.Decode(payload, &r.batch))
@@ -51,7 +51,7 @@ func (r *reporter) learn(t *testing.T, payload []byte) {
 	}
 }
 
-// hashOf returns the engine's hash of a prefix. ok: it was heard, or can be computed.
+// hashOf returns the engine's hash of a prefix. ok: it was published, or can be computed.
 func (r *reporter) hashOf(tokens []uint32) (h enginehash.Digest, ok bool) {
 	if h, ok := r.names[keyOf(tokens)]; ok {
 		return fakeengine.IntHash(h), true
@@ -72,9 +72,9 @@ func keyOf(tokens []uint32) string {
 	return string(b)
 }
 
-// report is what the engine announces for a request that finds so many tokens in its
-// cache (vLLM 017e9f4448b7, v1/core/block_pool.py, emit_cached_block_events). nil: it
-// announces nothing, or the engine cannot.
+// report returns the events of an engine for a request with so many cached tokens (vLLM
+// 017e9f4448b7, v1/core/block_pool.py, emit_cached_block_events). nil: the engine sends none, or
+// its hashes are unknown.
 func (r *reporter) report(q *recordedQuery, computed int) (all []fakeengine.Event) {
 	if computed == 0 || q.Lora != "" || q.Salt != "" || len(q.MM) > 0 {
 		return nil
@@ -87,7 +87,7 @@ func (r *reporter) report(q *recordedQuery, computed int) (all []fakeengine.Even
 		s := &fakeengine.Stored{Tokens: q.Tokens[:n*size], BlockSize: size, Medium: fakeengine.MediumGPU, Group: g, Kind: r.Groups[g].Kind, Window: r.Groups[g].Window}
 		for i := range n {
 			h, ok := r.hashOf(q.Tokens[:(i+1)*size])
-			if !ok && (i+1)*size <= computed { // a block behind that is not there, so any hash will do
+			if !ok && (i+1)*size <= computed { // the next block is missing, so any hash will do
 				return nil
 			}
 			s.Hashes = append(s.Hashes, h)
@@ -97,10 +97,10 @@ func (r *reporter) report(q *recordedQuery, computed int) (all []fakeengine.Even
 	return all
 }
 
-// TestRecordedHitsReported adds full reports to the recorded runs of hybrid models: each
-// hit is announced again right before it is asked for. The engine's own answers stay the
-// same, and no score is too high: neither where all events were heard, nor where the first
-// half of a run was not. There the reports bring back what was missed.
+// TestRecordedHitsReported adds full reports to the recorded runs of hybrid models: each hit is
+// published again just before its query. The engine's own results stay the same, and no score is
+// too high, with all events or without the first half of a run. In the second case the reports
+// restore the missed blocks.
 func TestRecordedHitsReported(t *testing.T) {
 	t.Parallel()
 	var live, partial, without tally

@@ -10,8 +10,8 @@ import (
 	"github.com/kvindex/kvindex/internal/testdata"
 )
 
-// sglangRuns are the recorded runs of SGLang's trees without window or Mamba
-// layers and without namespaces that its events hide. t* have one event a page.
+// sglangRuns are the recorded runs of SGLang's trees without window or Mamba layers and without
+// namespaces that its events hide. t* have one event a page.
 var sglangRuns = []string{
 	"s01_*", "s02_*", "s03_*", "s05_*", "s06_*", "s07_*", "s08_*", "s09_*", "s10_*", "s11_*", "s13_*", "s40_old_radix*",
 	"t01_*", "t02_*", "t06_*", "t08_*",
@@ -25,7 +25,7 @@ func sglangRecordings(t *testing.T, patterns ...string) (paths []string) {
 	return paths
 }
 
-// plain is the question as it was recorded, with media written into its tokens.
+// plain returns the query as recorded, with media in its tokens.
 func (q *recordedQuery) plain(*testing.T) kvindex.Request {
 	return kvindex.Request{Salt: q.Salt, Tokens: q.Tokens}
 }
@@ -33,7 +33,7 @@ func (q *recordedQuery) plain(*testing.T) kvindex.Request {
 // placeholder stands for media in the prompts of padded.
 const placeholder = 7
 
-// padded is the question as a gateway has it, before media are written into it.
+// padded returns the query as gateways have it, with placeholders for media.
 func (q *recordedQuery) padded(t *testing.T) kvindex.Request {
 	r := q.plain(t)
 	r.Tokens = slices.Clone(r.Tokens)
@@ -48,8 +48,7 @@ func (q *recordedQuery) padded(t *testing.T) kvindex.Request {
 	return r
 }
 
-// TestRecordedSGLang has every answer right, with SGLang's profile and with
-// none.
+// TestRecordedSGLang: all answers are right, with SGLang's profile and without one.
 func TestRecordedSGLang(t *testing.T) {
 	t.Parallel()
 	var profiled, unprofiled tally
@@ -78,8 +77,8 @@ func TestRecordedSGLang(t *testing.T) {
 	}
 }
 
-// TestRecordedSGLangUntold: what was not published yet is not claimed, and what
-// is wrong where several namespaces share the cache is no more than must be.
+// TestRecordedSGLangUntold: unpublished blocks are not claimed, and only unavoidable answers are
+// wrong if several namespaces share the cache.
 func TestRecordedSGLangUntold(t *testing.T) {
 	for name, over := range map[string]int{"s12_late": 0, "s04_extra_key": 19, "s14_mix": 23, "t04_extra_key": 53} {
 		rows := readRecording(t, sglangRecordings(t, name)[0])
@@ -93,8 +92,8 @@ func TestRecordedSGLangUntold(t *testing.T) {
 	}
 }
 
-// TestRecordedSGLangHost: with a host tier (HiCache), what the gpu's part of a
-// prompt lets SGLang reuse is right, and what it loads from the host.
+// TestRecordedSGLangHost: with a host tier (HiCache), the reused tokens of the GPU and the loaded
+// ones of the host are right.
 func TestRecordedSGLangHost(t *testing.T) {
 	queries, hosted := 0, 0
 	for _, path := range sglangRecordings(t, "s30_*") {

@@ -12,23 +12,23 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// siblings is how many requests with one beginning a burst has.
+// siblings is the number of requests of a burst, which share a prefix.
 const siblings = 8
 
-// burst is a router before fake engines whose events come when the test has them come.
+// burst is a router for fake engines whose events the test delivers.
 type burst struct {
 	t       *testing.T
 	r       *rand.Rand
 	now     time.Time
-	told    *kvindex.Indexer // knows by Routed what was sent
-	blind   *kvindex.Indexer // knows events alone
+	told    *kvindex.Indexer // with Routed
+	blind   *kvindex.Indexer // with events alone
 	engines []*burstEngine
-	past    []burstPrompt // what was sent in earlier bursts
+	past    []burstPrompt // prompts of earlier bursts
 	tickets []usedTicket  // not yet observed
 
 	routed, abandoned uint64
-	exact, under      uint64 // requests, by what events proved against what the engine reused
-	followers         int    // siblings that another one of their burst had gone before, to the same rank
+	exact, under      uint64 // requests, by the reuse that events proved against the engine's
+	followers         int    // siblings sent after another one to the same rank
 	midway            int    // of them: with events of the burst in between
 	evictions, far    int    // bursts with evictions; bursts over several ranks
 }
@@ -38,10 +38,10 @@ type burstEngine struct {
 	pod        string
 	rank, size int
 	seq        uint64
-	late       [][]byte // published, and not yet heard of
+	late       [][]byte // published, but not delivered
 }
 
-// burstPrompt is a prompt with what the engine may have stored behind it.
+// burstPrompt is a prompt with the tokens that the engine may have stored after it.
 type burstPrompt struct {
 	tokens []uint32
 	salt   string
@@ -78,14 +78,14 @@ func newBurst(t *testing.T) *burst {
 		})
 		must(t, err)
 		b.engines = append(b.engines, e)
-		b.compute(e, burstPrompt{tokens: randomTokens(b.r, 40)}) // from now on its block size is known
+		b.compute(e, burstPrompt{tokens: randomTokens(b.r, 40)}) // publishes the block size
 		e.Drain()
 	}
 	b.hearAll()
 	return b
 }
 
-// hear has the Indexers hear the next n messages of an engine.
+// hear delivers the next n messages of an engine.
 func (b *burst) hear(e *burstEngine, n int) {
 	for _, payload := range e.late[:n] {
 		m := kvindex.Message{Pod: e.pod, Model: "m", Stream: fmt.Sprint(e.rank), Seq: e.seq, Payload: payload}
@@ -114,8 +114,8 @@ func (b *burst) compute(e *burstEngine, p burstPrompt) *fakeengine.Handle {
 	return h
 }
 
-// beginning is what the siblings of a burst have in common: at least three blocks that no
-// engine has computed, often behind what some have.
+// beginning returns the common prefix of a burst: at least three new blocks, often behind known
+// ones.
 func (b *burst) beginning() burstPrompt {
 	fresh := randomTokens(b.r, 96+b.r.IntN(200))
 	if len(b.past) == 0 || b.r.IntN(3) == 0 {
@@ -125,7 +125,7 @@ func (b *burst) beginning() burstPrompt {
 	return burstPrompt{slices.Concat(p.tokens[:min(len(p.tokens), 400)], fresh), p.salt}
 }
 
-// run has one burst scored, routed and sent.
+// run scores, routes and sends one burst.
 func (b *burst) run(n int) {
 	common, same := b.beginning(), b.r.IntN(2) == 0
 	spread, midway := b.r.IntN(3) == 0, b.r.IntN(3) == 0
@@ -150,7 +150,7 @@ func (b *burst) run(n int) {
 		if alone.PredictedTokens != alone.CachedTokens || s.CachedTokens != alone.CachedTokens {
 			b.t.Fatalf("burst %d, sibling %d: %+v, and without Routed %+v", n, i, s, alone)
 		}
-		if i > 0 && b.r.IntN(20) == 0 { // sent in vain before it is sent
+		if i > 0 && b.r.IntN(20) == 0 { // routed and abandoned first
 			b.abandon(request, answer.Pods[b.r.IntN(len(answer.Pods))])
 		}
 		ticket, err := b.told.Routed(&answer, s.Pod, s.Rank)
@@ -193,7 +193,7 @@ func (b *burst) run(n int) {
 	b.tickets = append(b.tickets, sent...)
 }
 
-// compare compares what was predicted with what the engine says.
+// compare compares the prediction with the engine's reuse.
 func (b *burst) compare(name string, u usedTicket) {
 	reused := u.handle.CachedTokens()
 	if !u.handle.Done() || u.score.PredictedTokens != reused || u.score.CachedTokens > reused {
@@ -207,7 +207,7 @@ func (b *burst) compare(name string, u usedTicket) {
 	b.past = append(b.past, burstPrompt{slices.Concat(u.tokens, u.handle.Output()), u.salt})
 }
 
-// proven is what the Indexer that knows events alone says of a rank.
+// proven returns the score of a rank by events alone.
 func (b *burst) proven(r kvindex.Request, of kvindex.PodScore) kvindex.PodScore {
 	for _, s := range score(b.t, b.blind, r) {
 		if s.Pod == of.Pod && s.Rank == of.Rank {
@@ -218,7 +218,7 @@ func (b *burst) proven(r kvindex.Request, of kvindex.PodScore) kvindex.PodScore 
 	return of
 }
 
-// abandon routes a request to a rank that it never gets to.
+// abandon routes a request to a rank and abandons it.
 func (b *burst) abandon(r kvindex.Request, to kvindex.PodScore) {
 	var again kvindex.Answer
 	if err := b.told.ScoreRequest(b.t.Context(), &r, &again); err != nil {
@@ -237,7 +237,7 @@ func (b *burst) engine(s kvindex.PodScore) *burstEngine {
 	return b.engines[i]
 }
 
-// observe tells what the engines say of some requests, or of all.
+// observe reports the engines' results of some requests, or of all.
 func (b *burst) observe(all bool) {
 	b.tickets = slices.DeleteFunc(b.tickets, func(u usedTicket) bool {
 		if !all && b.r.IntN(4) == 0 {
@@ -248,7 +248,7 @@ func (b *burst) observe(all bool) {
 	})
 }
 
-// check compares the counters with what was done.
+// check compares the counters with the calls.
 func (b *burst) check() stats.Stats {
 	b.t.Helper()
 	s := b.told.Stats()
@@ -265,9 +265,9 @@ func (b *burst) check() stats.Stats {
 	return s
 }
 
-// TestSiblings: of eight requests with one beginning that are sent before the first event
-// of the first one, the predictions are what the engines reuse, and without Routed no
-// figure is, but for those that are the first of their burst at a rank.
+// TestSiblings: for eight requests with one prefix, all sent before the first event, the
+// predictions are the engines' reuse. Without Routed no figure is, except those of the first
+// sibling at each rank.
 func TestSiblings(t *testing.T) {
 	bursts := 1000
 	if testing.Short() || raceEnabled {
@@ -292,7 +292,7 @@ func TestSiblings(t *testing.T) {
 		}
 		b.observe(false)
 		b.check()
-		if b.r.IntN(20) == 0 { // a cache is emptied, and the engine's next message says so
+		if b.r.IntN(20) == 0 { // empties a cache; the engine's next message reports it
 			e := b.engines[b.r.IntN(len(b.engines))]
 			e.Reset()
 			b.compute(e, burstPrompt{tokens: randomTokens(b.r, 20)})

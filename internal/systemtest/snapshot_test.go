@@ -19,48 +19,48 @@ var (
 	snapshotN    = flag.Int("snapshot.n", 60, "schedules of TestSnapshotSchedules; long form: 1000")
 )
 
-// snapWorld is some engines, an Indexer that hears of them, and what happens to both.
+// snapWorld has engines, an Indexer that follows them, and their settings.
 type snapWorld struct {
 	t       *testing.T
 	seed    uint64
 	r       *rand.Rand
 	ix      *kvindex.Indexer
 	engines []*snapEngine
-	exact   bool // copies are counted as they are; else guarded, and there are reports
+	exact   bool // exact counting; otherwise guarded, with reports
 	keep    bool // KeepOnLoss
 	calm    bool // nothing is lost any more
 	tally   map[string]int
 }
 
-// snapLife is what an engine has published since it started.
+// snapLife is the history of an engine since its start.
 type snapLife struct {
 	sent   [][]byte
 	behind bool // its clock was set back
 }
 
-// snapEngine is an engine and what brings its messages.
+// snapEngine is an engine with its transport.
 type snapEngine struct {
 	*fakeengine.Engine
 	w           *snapWorld
 	pod, stream string
 	rank        int
 	numbered    bool
-	replay      bool // it has a replay socket
-	buffer      int  // messages that it keeps for that
+	replay      bool // has a replay socket
+	buffer      int  // messages for replays
 	clock       float64
 	lives       []*snapLife
-	from        int // message of the present life that is brought next
+	from        int // next message of this life to deliver
 	away        bool
-	lost        bool // the present view may lack something, or hold too much
-	restarted   bool // since the Indexer has applied a message of the life before
+	lost        bool // the view may lack something, or hold too much
+	restarted   bool // since the last applied message of the life before
 	prompts     [][]uint32
 	adapters    []string
-	// accepted is what the Indexer has of the life that it knows, before of the one before it.
+	// accepted are the applied messages of the known life, before those of the one before it.
 	accepted, before []kvindex.Message
-	reference        *kvindex.Indexer // is told all of the present life
-	applied          bool             // the last message was
-	heard            int              // the number of the life that this was of
-	first            int              // the first message that was applied since the pod is known; -1: none
+	reference        *kvindex.Indexer // receives all of this life
+	applied          bool             // the last message was applied
+	heard            int              // number of its life
+	first            int              // first applied message since the pod is known, or -1
 }
 
 func newSnapWorld(t *testing.T, seed uint64, tally map[string]int) *snapWorld {
@@ -99,7 +99,7 @@ func (w *snapWorld) fail(format string, args ...any) {
 	w.t.Fatalf("schedule %d: %s\npods %+v", w.seed, fmt.Sprintf(format, args...), w.ix.Pods(nil))
 }
 
-// start begins a life of the engine.
+// start starts the engine with an empty cache.
 func (e *snapEngine) start(behind bool) {
 	w := e.w
 	if behind {
@@ -131,7 +131,7 @@ func (e *snapEngine) start(behind bool) {
 
 func (e *snapEngine) life() *snapLife { return e.lives[len(e.lives)-1] }
 
-// work has the engine publish so many messages, and brings them unless it is away.
+// work makes the engine publish n messages, and delivers them unless it is away.
 func (e *snapEngine) work(n int) {
 	r := e.w.r
 	for until := len(e.life().sent) + n; len(e.life().sent) < until; {
@@ -142,7 +142,7 @@ func (e *snapEngine) work(n int) {
 	}
 	if !e.away {
 		for e.from < len(e.life().sent) {
-			if e.numbered && !e.w.calm && r.IntN(40) == 0 { // lost on its way
+			if e.numbered && !e.w.calm && r.IntN(40) == 0 { // lost in transit
 				e.from++
 				e.w.tally["lost on its way"]++
 				e.lost = e.lost || e.from-1 < len(e.life().sent)-e.buffer || !e.replay
@@ -173,7 +173,7 @@ func (e *snapEngine) message(life *snapLife, seq int) kvindex.Message {
 	return kvindex.Message{Pod: e.pod, Model: "m", Stream: e.stream, Seq: uint64(seq), Payload: life.sent[seq]}
 }
 
-// bring brings the message of the present life that is next.
+// bring delivers the next message of this life.
 func (e *snapEngine) bring() {
 	m := e.message(e.life(), e.from)
 	e.from++
@@ -191,14 +191,13 @@ func (e *snapEngine) bring() {
 		m.Hold = false
 		got = e.ingest(m)
 	}
-	// Of an engine that is not noticed at its first message something is lost.
+	// If a restart is not noticed at the engine's first message, something is lost.
 	if !e.replay && (got.Gap.Lost || got.Duplicate || got.Restarted && m.Seq > 0) {
 		e.lost = true
 	}
 }
 
-// ingest gives the Indexer a message. That a life has ended may show once, and then by a
-// message of the present one.
+// ingest ingests a message. The end of a life may be reported once, by a message of this life.
 func (e *snapEngine) ingest(m kvindex.Message) kvindex.Receipt {
 	got, err := e.w.ix.IngestMessage(m)
 	if err != nil {
@@ -226,7 +225,7 @@ func (e *snapEngine) tookRestart(first bool) {
 	e.w.tally["restart noticed"]++
 }
 
-// ask is what a Subscriber does: it asks for all from the last message on that was applied.
+// ask does a Subscriber's replay: all from the last applied message on.
 func (e *snapEngine) ask() {
 	w, sent := e.w, e.life().sent
 	oldest := max(0, len(sent)-e.buffer)
@@ -243,7 +242,7 @@ func (e *snapEngine) ask() {
 				w.fail("%v", err)
 			}
 			e.tookRestart(oldest == 0)
-			e.before = nil // so the Sequencer begins from nothing
+			e.before = nil // a Sequencer without a cursor
 			next = 0
 		}
 	} else if oldest == 0 {
@@ -260,14 +259,14 @@ func (e *snapEngine) ask() {
 	_ = w.ix.Sink().StreamNote(e.pod, "m", e.stream, events.NoteCurrent)
 }
 
-// restart ends the life of the engine. Its connection goes with it.
+// restart ends this life with its connection.
 func (e *snapEngine) restart(behind bool) {
 	e.start(behind)
 	if e.replay && !e.away {
 		_ = e.w.ix.Sink().StreamNote(e.pod, "m", e.stream, events.NoteLost)
 		e.ask()
 	}
-	if !e.numbered && !e.away { // the host knows
+	if !e.numbered && !e.away { // reported by the host
 		_ = e.w.ix.RemovePod(e.pod)
 		e.lost = false
 	}
@@ -287,7 +286,7 @@ func (e *snapEngine) clear() {
 	}
 }
 
-// anything is something that may happen at any time.
+// anything makes one random change.
 func (w *snapWorld) anything() {
 	e := w.engines[w.r.IntN(len(w.engines))]
 	switch n := w.r.IntN(40); {
@@ -297,7 +296,7 @@ func (w *snapWorld) anything() {
 	case n == 1:
 		e.clear()
 		w.tally["clear"]++
-	case n == 2 && (e.numbered || w.exact): // without numbers, a pod that comes back counts as whole, and takes reports for copies
+	case n == 2 && (e.numbered || w.exact): // without numbers, a pod that returns counts as whole, and its reports as copies
 		if err := w.ix.RemovePod(e.pod); err != nil {
 			w.fail("%v", err)
 		}
@@ -320,14 +319,14 @@ func (w *snapWorld) anything() {
 	}
 }
 
-// stalled is a writer in whose writes anything happens.
-type stalled struct {
+// busyWriter is a writer during whose writes random changes are made.
+type busyWriter struct {
 	bytes.Buffer
 	r        *rand.Rand
 	at, goOn chan struct{}
 }
 
-func (s *stalled) Write(b []byte) (int, error) {
+func (s *busyWriter) Write(b []byte) (int, error) {
 	if s.r.IntN(10) == 0 {
 		s.at <- struct{}{}
 		<-s.goOn
@@ -335,9 +334,9 @@ func (s *stalled) Write(b []byte) (int, error) {
 	return s.Buffer.Write(b)
 }
 
-// snapshot writes one, while anything happens.
+// snapshot writes a snapshot during random changes.
 func (w *snapWorld) snapshot() []byte {
-	s := &stalled{r: rand.New(rand.NewPCG(w.seed, 78)), at: make(chan struct{}), goOn: make(chan struct{})}
+	s := &busyWriter{r: rand.New(rand.NewPCG(w.seed, 78)), at: make(chan struct{}), goOn: make(chan struct{})}
 	ended := make(chan error)
 	go func() { ended <- w.ix.Snapshot(context.Background(), s) }()
 	for {
@@ -357,19 +356,19 @@ func (w *snapWorld) snapshot() []byte {
 	}
 }
 
-// goesOn brings the Indexer the stream of an engine after a Restore: from where it stands
-// or from before that, or from behind it.
+// goesOn continues an engine's stream after a Restore: from its position, from before that, or from
+// behind it.
 func (e *snapEngine) goesOn(lives int) {
 	w, r := e.w, e.w.r
 	restarted := len(e.lives) > lives
-	e.restarted, e.away = true, false // it may have been one of before
+	e.restarted, e.away = true, false // a former engine may have been one
 	at := w.ix.Sink().StreamNext(e.pod, "m", e.stream)
 	next := int(at.Next)
 	e.accepted, e.before = nil, nil
 	kind := "overlap"
 	switch {
 	case !e.numbered:
-		if restarted { // the host knows
+		if restarted { // reported by the host
 			_ = w.ix.RemovePod(e.pod)
 		}
 		e.from = len(e.life().sent)
@@ -393,7 +392,7 @@ func (e *snapEngine) goesOn(lives int) {
 		if r.IntN(2) == 0 {
 			e.from = r.IntN(len(e.life().sent) + 1)
 		}
-		if e.from == next { // without a replay nobody can tell
+		if e.from == next { // undetectable without a replay
 			e.from++
 		}
 		if e.from > len(e.life().sent) {
@@ -412,7 +411,7 @@ func (e *snapEngine) goesOn(lives int) {
 		e.lost = true
 	default:
 		e.from = next
-		if e.first >= 0 { // what was never applied does not come again
+		if e.first >= 0 { // unapplied messages do not come again
 			e.from = max(min(e.first, next), next-r.IntN(30))
 		}
 		e.lost = e.lost || at.Partial || !at.Received && e.from > 0
@@ -420,7 +419,7 @@ func (e *snapEngine) goesOn(lives int) {
 	w.tally[kind]++
 }
 
-// compare holds what the Indexer says beside what is true.
+// compare compares the Indexer's answers with the engines.
 func (w *snapWorld) compare() {
 	for _, e := range w.engines {
 		for e.Pending() || e.Waiting()+e.Running() > 0 {
@@ -521,15 +520,14 @@ func (w *snapWorld) run() {
 	for _, e := range w.engines {
 		e.work(20)
 		for n := 0; e.numbered && !e.applied && n < 400; n++ {
-			e.work(1) // a restart without replay and by a clock that is behind is noticed late
+			e.work(1) // a restart without replay and with an earlier clock is noticed late
 		}
 	}
 	w.compare()
 }
 
-// TestSnapshotSchedules: whatever happens before, in and behind a snapshot, the index ends
-// as the engines are where nothing is lost, never holds more, and takes no repeat for a
-// restart.
+// TestSnapshotSchedules: after any changes before, during and after a snapshot, the index equals
+// the engines if nothing is lost, never holds more, and takes no repeat for a restart.
 func TestSnapshotSchedules(t *testing.T) {
 	n := uint64(fewer(*snapshotN))
 	tally := map[string]int{}
@@ -550,8 +548,8 @@ func TestSnapshotSchedules(t *testing.T) {
 	}
 }
 
-// TestRecordedRunsRestored: a recorded run that goes on from a snapshot at any of its
-// messages has all answers of one that was not cut.
+// TestRecordedRunsRestored: a recorded run continued from a snapshot at any of its messages has the
+// same answers.
 func TestRecordedRunsRestored(t *testing.T) {
 	t.Parallel()
 	queries, runs := 0, 0
@@ -561,7 +559,7 @@ func TestRecordedRunsRestored(t *testing.T) {
 		for _, p := range []kvindex.Profile{rows[0].profile(kvindex.CopiesExact), {}} {
 			answers := func(cut int) (all []kvindex.PodScore) {
 				replayCut(t, rows, cut, []kvindex.Option{withProfile(p)}, (*recordedQuery).request, func(got kvindex.PodScore, _, _ int) {
-					got.State = 0 // it is uncertain behind the snapshot
+					got.State = 0 // uncertain after a restore
 					all = append(all, got)
 				})
 				return all

@@ -16,8 +16,8 @@ import (
 	"github.com/kvindex/kvindex/kvindextest"
 )
 
-// scripted is a schedule whose faults a test tells, one after the other. A
-// subscriber connects; all is known and live when the script begins.
+// scripted runs a schedule whose faults the test calls. A subscriber connects; everything is known
+// and live when the script begins.
 func scripted(t *testing.T, replay bool, script func(*schedule)) {
 	t.Helper()
 	s := newSchedule(1, 0, nil)
@@ -33,12 +33,12 @@ func scripted(t *testing.T, replay bool, script func(*schedule)) {
 	}
 }
 
-// TestCatchingUp: a view is not live while what was missed comes.
+// TestCatchingUp: a view is not live while missed messages arrive.
 func TestCatchingUp(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	scripted(t, true, func(s *schedule) {
 		s.unfollow()
-		s.cfg.ReplayTimeout = time.Hour // what is held is no silence
+		s.cfg.ReplayTimeout = time.Hour // a held message is not a timeout
 		s.follow()
 		s.settle()
 		s.cutOff()
@@ -47,7 +47,7 @@ func TestCatchingUp(t *testing.T) {
 		before := s.indexer.Stats().Replayed
 		s.live.Refuse(false)
 		s.until(0, "a part of what was missed", func() bool { return hold.HasFired() && s.indexer.Stats().Replayed > before+10 })
-		for range 20 { // whatever has come is applied by and by
+		for range 20 { // all arrived messages are applied eventually
 			if state := s.state(); state > kvindex.StateReplaying {
 				s.fail("%v while it is caught up: %s", state, s.situation())
 			}
@@ -59,8 +59,7 @@ func TestCatchingUp(t *testing.T) {
 	})
 }
 
-// TestFarNumber: one message of a number and a time that no engine reaches is no
-// end of a stream.
+// TestFarNumber: a single message with an unreachable number and time does not end a stream.
 func TestFarNumber(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	for _, replay := range []bool{false, true} {
@@ -80,8 +79,8 @@ func TestFarNumber(t *testing.T) {
 	}
 }
 
-// TestReplayComesBack: what was lost for want of a replay socket is made up for when
-// that answers again and the engine still has all of its life.
+// TestReplayComesBack: losses while the replay socket failed are repaired when it answers again and
+// the engine still has its whole life.
 func TestReplayComesBack(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	scripted(t, true, func(s *schedule) {
@@ -93,11 +92,11 @@ func TestReplayComesBack(t *testing.T) {
 		})
 		s.replay.Refuse(false)
 		s.until(0, "a live view", func() bool { return s.state() == kvindex.StateLive })
-		s.repairable = false // it was lost for a while
+		s.repairable = false // the losses last for a while
 	})
 }
 
-// noteSink tells when its stream is current, as long as its connection stands.
+// noteSink records when its stream becomes current, while its connection lasts.
 type noteSink struct {
 	events.Sink
 	current chan struct{}
@@ -114,8 +113,8 @@ func (n noteSink) StreamNote(pod, model, stream string, note events.Note) error 
 	return err
 }
 
-// TestNormalChanges: an engine that starts, and one that restarts, change the state of
-// their pod once, and nothing is reported before the connection is lost.
+// TestNormalChanges: a start and a restart of an engine change its pod's state once, and nothing is
+// reported before the connection is lost.
 func TestNormalChanges(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	for _, replay := range []bool{false, true} {
@@ -142,7 +141,7 @@ func TestNormalChanges(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, 2))
 			serve := func() {
 				err := engine.WaitSubscribers(ctx, 1)
-				if replay { // what comes before its answer waits for it, which shows
+				if replay { // messages before its answer are held, which is visible
 					<-sink.current
 				}
 				for range 3 {
@@ -162,7 +161,7 @@ func TestNormalChanges(t *testing.T) {
 			expect(kvindex.StateLive, kvindex.StateUncertain)
 			serve()
 			expect(kvindex.StateUncertain, kvindex.StateLive)
-			if len(changes) > 0 && len(errs) == 1 { // it may have to connect once more, and says so
+			if len(changes) > 0 && len(errs) == 1 { // a second connection is reported
 				t.Errorf("a change too many: %+v", <-changes)
 			}
 		})

@@ -12,8 +12,8 @@ import (
 	"github.com/kvindex/kvindex/stats"
 )
 
-// tierRow is a row of a recorded run with an offloading connector: its header, a published
-// batch, or a question with the engine's answers.
+// tierRow is a row of a recorded run with an offloading connector: its header, a published batch,
+// or a query with the engine's results.
 type tierRow struct {
 	Seq     uint64
 	Payload string
@@ -36,8 +36,7 @@ type tierTally struct {
 	stats                                   stats.Stats
 }
 
-// replayTiers feeds a run to an Indexer and asks its questions. The profile is made from the
-// header.
+// replayTiers ingests a run and scores its queries. The profile is made from the header.
 func replayTiers(t *testing.T, rows []tierRow, profile kvindex.Profile) (c tierTally) {
 	t.Helper()
 	ix, err := kvindex.New(withProfile(profile))
@@ -67,7 +66,7 @@ func replayTiers(t *testing.T, rows []tierRow, profile kvindex.Profile) (c tierT
 			switch got := s.CachedTokens + s.LoadedTokens; {
 			case got > *row.Total:
 				c.over++
-				if !s.UpperBound && (s.LoadedTokens > 0 || s.CachedTokens <= row.Computed) { // draft layers beside one group show in no event
+				if !s.UpperBound && (s.LoadedTokens > 0 || s.CachedTokens <= row.Computed) { // no event shows draft layers beside one group
 					c.unmarked++
 				}
 			case got < *row.Total:
@@ -88,21 +87,20 @@ func replayTiers(t *testing.T, rows []tierRow, profile kvindex.Profile) (c tierT
 	return c
 }
 
-// tierBounds are the runs in which some answers are wrong, and how many at most: over and under.
-// In those of the first group the host memory was emptied and no event said so: that shows at the
-// next store only.
+// tierBounds bounds the wrong answers of runs: too high and too low. In the first group the host
+// memory was emptied without an event: only the next store shows it.
 var tierBounds = map[string][2]int{
 	"t06_reset_both": {3, 0}, "t06_reset_mix": {7, 4}, "t15_fs_reset": {3, 1}, "tc06_reset_mix": {14, 3},
 
-	"t09_decode":        {0, 1}, // a chunk whose last block the gpu never named
-	"t12_mamba_partial": {0, 1}, // a part behind a part that no event names
-	"tc11_hybrid_small": {1, 0}, // stores that name no group
-	// SimpleCPUOffloadConnector announces no store.
+	"t09_decode":        {0, 1}, // a chunk whose last block the gpu never published
+	"t12_mamba_partial": {0, 1}, // a part after a part without an event
+	"tc11_hybrid_small": {1, 0}, // stores without a group
+	// SimpleCPUOffloadConnector publishes no store.
 	"ts01_simple": {0, 46}, "ts01_simple_large": {0, 88}, "ts06_simple_reset": {0, 62},
 }
 
-// lateTiers are the runs in which some answers about all tiers are wrong: chunks that were being
-// stored, files that were lost, and storage without events.
+// lateTiers bounds the wrong answers about all tiers: chunks being stored, lost files, and storage
+// without events.
 var lateTiers = map[string]int{
 	"t03_lru_small": 1, "t07_abort": 1, "t08_inflight": 3, "t15_fs": 3, "t15_fs_lost": 61, "t15_fs_self": 3,
 	"t15_fs_silent": 119, "t17_async": 3, "t18_dcp2": 1, "t11_hybrid_gemma": 2,
@@ -110,18 +108,18 @@ var lateTiers = map[string]int{
 	"t06_reset_both": 3, "t06_reset_mix": 11, "t15_fs_reset": 1, "tc06_reset_mix": 18, "t09_decode": 1, "t12_mamba_partial": 1, "tc11_hybrid_small": 1,
 }
 
-// notHeld are the shares of removals of blocks that were not held, of the runs that have any: those
-// of chunks that describe themselves, of stores that name no group, and of SimpleCPUOffloadConnector.
+// notHeld has the shares of removals of blocks that were not held: of chunks that describe
+// themselves, of stores without a group, and of SimpleCPUOffloadConnector.
 var notHeld = map[string]float64{
 	"t02_chunk3_self": 0.13, "t03_arc_chunk2_self": 0.15, "t03_lru_chunk2_self": 0.14, "t08_inflight_chunk2_self": 0.05,
 	"t09_decode_chunk2_self": 0.17, "t11_hybrid_chunk2_self": 0.03, "t15_fs_chunk2_self": 0.2,
 	"tc11_hybrid_small": 0.32, "ts01_simple": 0.47, "ts06_simple_reset": 0.25,
 }
 
-// TestRecordedTiers has the answers of the recorded runs of vLLM's offloading connectors. With a
-// profile, what is cached in the gpu and loaded from the host memory is what the engine would
-// take. With the default way of counting, hardly any answer is too high. Without a profile, what
-// is too high says that it is a bound.
+// TestRecordedTiers checks the answers of the recorded runs of vLLM's offloading connectors. With a
+// profile, cached tokens of the GPU and loaded ones of the host memory are the engine's. With
+// default counting few answers are too high. Without a profile, answers that are too high are
+// marked as bounds.
 func TestRecordedTiers(t *testing.T) {
 	t.Parallel()
 	runs, queries := 0, 0

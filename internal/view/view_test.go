@@ -33,7 +33,7 @@ func TestPod(t *testing.T) {
 	}
 }
 
-// TestPlansAreKept: a pod has room for some plans of each of its ranks.
+// TestPlansAreKept: a pod has room for some plans of each rank.
 func TestPlansAreKept(t *testing.T) {
 	for _, c := range []struct{ layouts, ranks, kept int }{{3, 1, 3}, {100, 8, 18}} {
 		var ps Plans

@@ -6,7 +6,7 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
-// TestDefaults: a zero Config gives what the Default constants say.
+// TestDefaults: a zero Config has the values of the Default constants.
 func TestDefaults(t *testing.T) {
 	c := zmtp.Config{}.WithDefaults()
 	tests := map[string]struct{ got, want int64 }{

@@ -4,7 +4,7 @@ import "net"
 
 const MaxFrames = maxFrames
 
-// NetConn is the connection that a Conn reads from.
+// NetConn returns a Conn's underlying connection.
 func NetConn(c *Conn) net.Conn { return c.nc }
 
 func (c Config) WithDefaults() Config { return c.withDefaults() }

@@ -15,12 +15,11 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-// The tests here are for what goes wrong with go-zeromq/zmq4 v0.17.0, one for
-// each fault of a connection. Those of bound sockets and of reconnecting are with
-// the subscriber, in package events.
+// These tests cover faults of go-zeromq/zmq4 v0.17.0, one for each fault of a connection. Those of
+// bound sockets and of reconnecting are with the subscriber, in package events.
 
-// zmq4: Dial does not return. Here it does when its context ends, at whatever
-// byte the peer fell silent.
+// zmq4: Dial does not return. Here it returns when its context ends, at whatever byte the peer fell
+// silent.
 func TestFaultDialToASilentPeer(t *testing.T) {
 	hello := zmtptest.Hello(1, "PUB")
 	for _, said := range []int{0, 1, 10, 11, 40, 64, 65, 70, len(hello) - 1} {
@@ -38,7 +37,7 @@ func TestFaultDialToASilentPeer(t *testing.T) {
 			_, _ = nc.Write(hello[:said])
 			_, _ = io.ReadFull(nc, make([]byte, 64))
 			cancel()
-			_, _ = io.Copy(io.Discard, nc) // until the other end hangs up, which it must
+			_, _ = io.Copy(io.Discard, nc) // until the other end hangs up, as it must
 		}()
 		_, err = zmtp.Dial(ctx, zmtp.Name(ln.Addr()), zmtp.Config{Type: zmtp.SUB, HandshakeTimeout: patience})
 		if !errors.Is(err, context.Canceled) {
@@ -52,8 +51,8 @@ func TestFaultDialToASilentPeer(t *testing.T) {
 	}
 }
 
-// zmq4: notices after 151 seconds that the other host is gone. Here, with the
-// default Config, it is 6 seconds of silence, wherever in the stream they begin.
+// zmq4: notices after 151 seconds that the other host is gone. Here, with the default Config, after
+// 6 seconds of silence anywhere in the stream.
 func TestFaultHalfOpenConnection(t *testing.T) {
 	message := string(zmtptest.Message("topic", "12345678", "payload"))
 	for _, tt := range []struct {
@@ -84,8 +83,8 @@ func TestFaultHalfOpenConnection(t *testing.T) {
 	}
 }
 
-// halfOpen is a connection to a host that died when it had said its script:
-// what is written to it is lost without an error.
+// halfOpen is a connection to a host that died after its script: bytes written to it are lost
+// without an error.
 type halfOpen struct {
 	net.Conn
 	script   []byte
@@ -112,13 +111,13 @@ func (h *halfOpen) SetReadDeadline(at time.Time) error { h.deadline = at; return
 func (h *halfOpen) SetWriteDeadline(time.Time) error   { return nil }
 func (h *halfOpen) Close() error                       { close(h.gone); return nil }
 
-// zmq4: takes 5 to 8 times the CPU of libzmq, by reads and allocations for each
-// frame. Here many messages come with one read, none with an allocation, and the
-// deadline is not set for each. (What it comes to is measured in bench.)
+// zmq4: takes 5 to 8 times the CPU of libzmq, by reads and allocations for each frame. Here a read
+// brings many messages, none allocates, and the deadline is not set for each. bench has the
+// measurements.
 func TestFaultWorkForEachFrame(t *testing.T) {
 	const messages, heartbeats = 100_000, 2
 	one := zmtptest.Message("kv@pod@model", "12345678", string(make([]byte, 256)))
-	peer := &counting{script: zmtptest.Hello(1, "PUB"), again: one, left: messages}
+	peer := &repeater{script: zmtptest.Hello(1, "PUB"), again: one, left: messages}
 	c, err := zmtp.Handshake(t.Context(), peer, "the peer", zmtp.Config{Type: zmtp.SUB, Heartbeat: time.Hour})
 	must(t, err)
 	defer c.Close()
@@ -146,15 +145,15 @@ func TestFaultWorkForEachFrame(t *testing.T) {
 	}
 }
 
-// counting is a connection that says a script and then one message many times.
-type counting struct {
+// repeater is a connection that sends a script and then one message many times.
+type repeater struct {
 	net.Conn
 	script, again    []byte
 	left             int
 	reads, deadlines atomic.Int64
 }
 
-func (c *counting) Read(b []byte) (n int, err error) {
+func (c *repeater) Read(b []byte) (n int, err error) {
 	c.reads.Add(1)
 	for n < len(b) {
 		if len(c.script) == 0 {
@@ -174,7 +173,7 @@ func (c *counting) Read(b []byte) (n int, err error) {
 	return n, nil
 }
 
-func (c *counting) Write(b []byte) (int, error)      { return len(b), nil }
-func (c *counting) SetReadDeadline(time.Time) error  { c.deadlines.Add(1); return nil }
-func (c *counting) SetWriteDeadline(time.Time) error { return nil }
-func (c *counting) Close() error                     { return nil }
+func (c *repeater) Write(b []byte) (int, error)      { return len(b), nil }
+func (c *repeater) SetReadDeadline(time.Time) error  { c.deadlines.Add(1); return nil }
+func (c *repeater) SetWriteDeadline(time.Time) error { return nil }
+func (c *repeater) Close() error                     { return nil }

@@ -58,8 +58,8 @@ func FuzzReceive(f *testing.F) {
 		if err == nil {
 			t.Fatal("no error at the end of the input")
 		}
-		// First buffers and what the harness itself takes, then the growing of
-		// buffers and, for each PING of 9 bytes or more, a PONG.
+		// First buffers and the harness's own memory, then growing buffers and, for each PING of 9
+		// bytes or more, a PONG.
 		if got, most := allocated()-before, uint64(128<<10+64*len(input)); got > most {
 			t.Fatalf("%d bytes allocated for %d of input, %d messages", got, len(input), messages)
 		}
@@ -93,8 +93,8 @@ func receiveAll(t *testing.T, nc net.Conn, cfg zmtp.Config) (n int, err error) {
 	}
 }
 
-// What one end sends is what the other receives, however the bytes are cut. One that skips
-// receives all but the frames that are too large.
+// Messages arrive as they were sent, however the bytes are cut. With Skip all frames arrive except
+// those that are too large.
 func FuzzRoundTrip(f *testing.F) {
 	f.Add([]byte("topic"), []byte("12345678"), []byte("payload"), byte(1))
 	f.Add([]byte{}, make([]byte, 255), make([]byte, 256), byte(7))
@@ -111,7 +111,7 @@ func FuzzRoundTrip(f *testing.F) {
 			{Type: zmtp.SUB, MaxFrame: zmtp.DefaultMaxFrame, MaxMessage: zmtp.DefaultMaxMessage},
 			{Type: zmtp.SUB, MaxFrame: 100, MaxMessage: 150, Skip: true},
 		} {
-			in := &memory{in: &chopped{out.out.Bytes(), int(cut) + 1}}
+			in := &memory{in: &chopper{out.out.Bytes(), int(cut) + 1}}
 			sub, err := zmtp.Handshake(t.Context(), in, "the peer", cfg)
 			must(t, err)
 			defer sub.Close()
@@ -131,7 +131,7 @@ func FuzzRoundTrip(f *testing.F) {
 	})
 }
 
-// passed is what a Config with Skip lets through of a message.
+// passed returns the frames of a message that a Config with Skip accepts.
 func passed(sent [][]byte, cfg zmtp.Config) (frames [][]byte, skipped bool) {
 	total := 0
 	for _, f := range sent {
@@ -144,13 +144,13 @@ func passed(sent [][]byte, cfg zmtp.Config) (frames [][]byte, skipped bool) {
 	return frames, skipped
 }
 
-// chopped gives out a few bytes at a time.
-type chopped struct {
+// chopper returns a few bytes at a time.
+type chopper struct {
 	rest []byte
 	size int
 }
 
-func (c *chopped) Read(b []byte) (int, error) {
+func (c *chopper) Read(b []byte) (int, error) {
 	if len(c.rest) == 0 {
 		return 0, io.EOF
 	}

@@ -19,13 +19,13 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-// patience bounds every wait of these tests.
+// patience bounds each wait of these tests.
 const patience = time.Minute
 
 // stranger is a publisher of another implementation.
 type stranger struct {
 	send  func(frames ...string) error
-	flood func(n, size int) error // as peer.py has it
+	flood func(n, size int) error // as in peer.py
 }
 
 func libzmqStranger(peer *zmtptest.Python) stranger {
@@ -79,7 +79,7 @@ func dial(t *testing.T, endpoint string, cfg zmtp.Config) *zmtp.Conn {
 	return c
 }
 
-// accept listens, has a peer connect, and returns our end.
+// accept listens, makes a peer connect, and returns our end.
 func accept(t *testing.T, endpoint string, cfg zmtp.Config, connect func(endpoint string)) *zmtp.Conn {
 	t.Helper()
 	ln, err := zmtp.Listen(t.Context(), endpoint)
@@ -162,15 +162,15 @@ func TestSubHearsZMQ4(t *testing.T) {
 		defer pub.Close()
 		dialled := make(chan error, 1)
 		sub := accept(t, "tcp://127.0.0.1:0", zmtp.Config{Type: zmtp.SUB}, func(at string) {
-			go func() { dialled <- pub.Dial(at) }() // it wants the handshake done
+			go func() { dialled <- pub.Dial(at) }() // it waits for the handshake
 		})
 		must(t, <-dialled)
 		hear(t, sub, zmq4Stranger(pub), flood)
 	})
 }
 
-// hear subscribes and expects of a publisher what is asked for, whole and in
-// order: messages of all sizes, and many of them.
+// hear subscribes and checks that a publisher's messages arrive whole and in order: of all sizes,
+// and many of them.
 func hear(t *testing.T, sub *zmtp.Conn, pub stranger, flood int) {
 	t.Helper()
 	for _, topic := range []string{"kv@", "other"} {
@@ -178,7 +178,7 @@ func hear(t *testing.T, sub *zmtp.Conn, pub stranger, flood int) {
 	}
 	sizes := []int{0, 1, 255, 256, 4095, 4096, 65_535, 65_536, 1 << 20, 10 << 20}
 	heard, failed := make(chan string, 100), make(chan error, 1)
-	go func() { // topics as they come, but for the flood, of which only the end is told
+	go func() { // each topic as it arrives, but only the end of the flood
 		numbers := make(map[int]uint64)
 		for {
 			m, err := sub.Receive()
@@ -212,7 +212,7 @@ func hear(t *testing.T, sub *zmtp.Conn, pub stranger, flood int) {
 		}
 		return ""
 	}
-	// Until a publisher has read the subscription it drops what it sends.
+	// Before it reads the subscription a publisher drops its messages.
 	for again := time.Tick(5 * time.Millisecond); ; {
 		must(t, pub.send("other", "hello"))
 		select {
@@ -247,7 +247,7 @@ func hear(t *testing.T, sub *zmtp.Conn, pub stranger, flood int) {
 	}
 	for _, w := range want {
 		got := next(w)
-		for got == "other" { // the hello, once more
+		for got == "other" { // the hello again
 			got = next(w)
 		}
 		if got != w {
@@ -259,10 +259,9 @@ func hear(t *testing.T, sub *zmtp.Conn, pub stranger, flood int) {
 	}
 }
 
-// Heartbeats in both directions, beyond the time at which either end would hang up.
+// Heartbeats in both directions, for longer than either end's timeout.
 func TestHeartbeatsWithLibzmq(t *testing.T) {
-	// Whoever gets no answer for as long hangs up: more than libzmq has to wait
-	// for a processor.
+	// The timeout is longer than libzmq has to wait for a processor.
 	const heartbeat = time.Second
 	for _, tt := range []struct {
 		name  string
@@ -292,10 +291,10 @@ func TestHeartbeatsWithLibzmq(t *testing.T) {
 	}
 }
 
-// wire is a connection that keeps what was said.
+// wire is a connection that records its bytes.
 type wire struct {
 	net.Conn
-	said        chan struct{} // gets something after that, if it is empty
+	said        chan struct{} // gets a value after new bytes, if it is empty
 	mu          sync.Mutex    // guards read, wrote
 	read, wrote []byte
 }
@@ -324,7 +323,8 @@ func (w *wire) Write(b []byte) (int, error) {
 	return w.Conn.Write(b)
 }
 
-// staysOpen wants no end and no message before enough was said, and news then.
+// staysOpen checks that the connection neither ends nor delivers messages for a while, and delivers
+// them afterwards.
 func staysOpen(t *testing.T, sub *zmtp.Conn, pub stranger, w *wire, enough func() bool) {
 	t.Helper()
 	must(t, sub.Subscribe(""))
@@ -373,7 +373,7 @@ func TestDealerAsksZMQ4Router(t *testing.T) {
 	})
 }
 
-// echoes asks and expects what it asked.
+// echoes sends requests and checks the replies.
 func echoes(t *testing.T, dealer *zmtp.Conn, echo func(n int) error) {
 	t.Helper()
 	sizes := []int{8, 0, 255, 256, 65_536, 3 << 20}
@@ -392,7 +392,7 @@ func echoes(t *testing.T, dealer *zmtp.Conn, echo func(n int) error) {
 	}
 }
 
-// The other way round: what an engine of ours would see of an asker on libzmq.
+// The reverse: a DEALER on libzmq with a ROUTER of this package.
 func TestRouterAnswersLibzmqDealer(t *testing.T) {
 	var peer *zmtptest.Python
 	router := accept(t, "tcp://127.0.0.1:0", zmtp.Config{Type: zmtp.ROUTER}, func(at string) {

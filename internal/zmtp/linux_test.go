@@ -11,8 +11,8 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-// A peer that speaks 3.0 is not asked for a sign of life, so TCP has to ask, on
-// dialled and on accepted connections.
+// A peer of ZMTP 3.0 answers no heartbeats, so TCP keepalives have to find dead hosts, on dialled
+// and on accepted connections.
 func TestKeepAliveFindsDeadHostsInSeconds(t *testing.T) {
 	ln, err := zmtp.Listen(t.Context(), "tcp://127.0.0.1:0")
 	must(t, err)

@@ -16,9 +16,9 @@ import (
 
 // fleet is many connections to one listener, each with its reader.
 type fleet struct {
-	peers    []net.Conn // the other ends, which have no buffers of their own
+	peers    []net.Conn // the other ends, without buffers of their own
 	conns    []*zmtp.Conn
-	received chan int // one for each message: its bytes
+	received chan int // the bytes of each message
 	readers  sync.WaitGroup
 }
 
@@ -72,7 +72,7 @@ func newFleet(t testing.TB, n int, minor byte, cfg zmtp.Config) *fleet {
 	return f
 }
 
-// say has every peer say the same.
+// say sends the same from every peer.
 func (f *fleet) say(t testing.TB, b []byte, messages int) {
 	t.Helper()
 	for _, p := range f.peers {
@@ -89,7 +89,7 @@ func (f *fleet) say(t testing.TB, b []byte, messages int) {
 	}
 }
 
-// soon waits for what must come true.
+// soon waits until holds returns true.
 func soon(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.After(patience)
@@ -102,26 +102,26 @@ func soon(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// live is the memory that is in use, stacks included.
+// live returns the memory in use, stacks included.
 func live() int {
 	runtime.GC()
-	runtime.GC() // what finalizers and pools held on to
+	runtime.GC() // frees what finalizers and pools held
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int(m.HeapAlloc + m.StackInuse)
 }
 
-// A connection is cheap before it has read anything, not much dearer while small
-// messages come fast, and cheap again when they cease.
+// A connection takes little memory before it has read anything, not much more during many small
+// messages, and little again afterwards.
 func TestMemoryOfConnections(t *testing.T) {
 	const (
 		conns     = 500
-		idle      = 16 << 10 // with the other end of it, two stacks and the test's own
+		idle      = 16 << 10 // with its other end, two stacks and the test's own memory
 		busy      = 64 << 10
 		heartbeat = 300 * time.Millisecond
 	)
 	before, goroutines := live(), runtime.NumGoroutine()
-	// Peers of 3.0, for they get no PING, which these here would not answer.
+	// Peers of 3.0 get no PING, which these would not answer.
 	f := newFleet(t, conns, 0, zmtp.Config{Type: zmtp.SUB, Heartbeat: heartbeat})
 	soon(t, "one goroutine for each connection", func() bool { return runtime.NumGoroutine()-goroutines <= conns })
 	perConn := func(state string, bound int) (within bool) {

@@ -15,7 +15,7 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 )
 
-// A pod that was replaced has its old name and a new address.
+// A replaced pod has its old name and a new address.
 func TestHostnamesAreResolvedAtEachDial(t *testing.T) {
 	var address atomic.Value
 	nameServer(t, func() net.IP { return net.ParseIP(address.Load().(string)) })
@@ -51,7 +51,7 @@ func TestHostnamesAreResolvedAtEachDial(t *testing.T) {
 	}
 }
 
-// A name server that does not answer holds nobody up.
+// A name server that does not answer delays no cancelled Dial.
 func TestDialEndsWhileItResolves(t *testing.T) {
 	asked := make(chan struct{}, 100)
 	nameServer(t, func() net.IP { asked <- struct{}{}; return nil })
@@ -62,11 +62,11 @@ func TestDialEndsWhileItResolves(t *testing.T) {
 	}
 }
 
-// resolver is what this process asks for addresses, from before the first test
-// on: lookups outlive the Dial that began them.
+// resolver is the name server of this process from before the first test on, because lookups
+// outlive their Dial.
 var resolver nameServers
 
-// nameServers passes questions to the name server of the test that runs.
+// nameServers forwards queries to the name server of the running test.
 type nameServers struct {
 	mu    sync.Mutex // guards at, conns
 	at    string
@@ -87,7 +87,7 @@ func (n *nameServers) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return nc, err
 }
 
-// use passes questions on from now on, and ends those that are under way.
+// use redirects later queries, and ends those under way.
 func (n *nameServers) use(at string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -97,8 +97,7 @@ func (n *nameServers) use(at string) {
 	n.at, n.conns = at, nil
 }
 
-// nameServer answers each question for an IPv4 address until the test ends. No
-// answer is nil.
+// nameServer answers each query for an IPv4 address until the test ends, unless answer returns nil.
 func nameServer(t *testing.T, answer func() net.IP) {
 	t.Helper()
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -121,19 +120,18 @@ func nameServer(t *testing.T, answer func() net.IP) {
 	t.Cleanup(func() { resolver.use(""); pc.Close(); <-done })
 }
 
-// dnsAnswer answers a question with one address if it is for type A, and with
-// none otherwise.
+// dnsAnswer returns one address for a query of type A, and none otherwise.
 func dnsAnswer(query []byte, ip net.IP) []byte {
 	const header, typeA, classIN = 12, 1, 1
 	end := header + bytes.IndexByte(query[header:], 0) + 1 // of the name
 	a := append([]byte{}, query[:end+4]...)
 	a[2], a[3] = 0x84, 0x80                           // an authoritative answer
-	copy(a[4:header], []byte{0, 1, 0, 0, 0, 0, 0, 0}) // of one question
+	copy(a[4:header], []byte{0, 1, 0, 0, 0, 0, 0, 0}) // of one query
 	if binary.BigEndian.Uint16(query[end:]) == typeA {
 		a[7] = 1                    // and one answer:
-		a = append(a, 0xc0, header) // the name that was asked for
+		a = append(a, 0xc0, header) // the queried name
 		a = append(a, 0, typeA, 0, classIN)
-		a = append(a, 0, 0, 0, 0, 0, net.IPv4len) // forget it at once
+		a = append(a, 0, 0, 0, 0, 0, net.IPv4len) // TTL 0
 		a = append(a, ip.To4()...)
 	}
 	return a

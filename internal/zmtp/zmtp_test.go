@@ -118,7 +118,7 @@ func TestSubscriptionForms(t *testing.T) {
 	}
 }
 
-// play is a peer that says its script, whatever it hears, and then hangs up.
+// play is a peer that sends a script regardless of its input, and then hangs up.
 func play(t *testing.T, script []byte) (endpoint string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -132,14 +132,14 @@ func play(t *testing.T, script []byte) (endpoint string) {
 		}
 		_, _ = nc.Write(script)
 		_ = nc.(*net.TCPConn).CloseWrite()
-		_, _ = io.Copy(io.Discard, nc) // until we hang up: a reset would lose what was said
+		_, _ = io.Copy(io.Discard, nc) // until we hang up: a reset would lose the script
 		_ = nc.Close()
 	}()
 	t.Cleanup(func() { ln.Close(); <-done })
 	return zmtp.Name(ln.Addr())
 }
 
-// against is our end of a connection to such a peer.
+// against returns our end of a connection to such a peer.
 func against(t *testing.T, script []byte, cfg zmtp.Config) *zmtp.Conn {
 	t.Helper()
 	c, err := zmtp.Dial(t.Context(), play(t, script), cfg)
@@ -154,7 +154,7 @@ func edit(b []byte, at int, with string) []byte {
 	return b
 }
 
-// metadata is what a PUB says in a handshake with a READY of n bytes.
+// metadata returns a PUB's handshake with a READY of n bytes.
 func metadata(n int) []byte {
 	typed := zmtptest.Property("Socket-Type", "PUB")
 	filler := n - len("\x05READY") - len(typed) - len(zmtptest.Property("X-Filler", ""))
@@ -318,8 +318,8 @@ func TestBudgetIsShared(t *testing.T) {
 	}
 }
 
-// TestBudgetGoesToTheSmall: peers that never finish their large messages give way
-// to those that send smaller ones.
+// TestBudgetGoesToTheSmall: peers that never complete their large messages yield to those that send
+// smaller ones.
 func TestBudgetGoesToTheSmall(t *testing.T) {
 	cfg := zmtp.Config{Type: zmtp.SUB, Budget: zmtp.NewBudget(4 << 20)}
 	unfinished := append(zmtptest.Hello(1, "PUB"), zmtptest.LongHeader(0, 8<<20)...)
@@ -328,7 +328,7 @@ func TestBudgetGoesToTheSmall(t *testing.T) {
 	for range 4 {
 		server, client := net.Pipe()
 		defer client.Close()
-		go func() { _, _ = client.Write(unfinished) }() // all but the end
+		go func() { _, _ = client.Write(unfinished) }() // without the end
 		go func() { _, _ = io.Copy(io.Discard, client) }()
 		c, err := zmtp.Handshake(t.Context(), server, "hog", cfg)
 		must(t, err)
@@ -355,7 +355,7 @@ func TestBudgetGoesToTheSmall(t *testing.T) {
 	}
 }
 
-// A connection that got one large message does not keep its memory.
+// A connection does not keep the memory of a large message.
 func TestBudgetComesBack(t *testing.T) {
 	budget := zmtp.NewBudget(1200 << 10)
 	cfg := zmtp.Config{Type: zmtp.SUB, Budget: budget}
@@ -374,10 +374,10 @@ func TestBudgetComesBack(t *testing.T) {
 	}
 }
 
-// The tests below run on a clock of their own and over pipes without buffers.
+// The tests below have their own clock and pipes without buffers.
 
-// rawPeer is the other end of a pipe: it says hello and then what the test
-// says; what it hears comes out of a channel, a frame each.
+// rawPeer is the other end of a pipe: it sends a hello and then the test's bytes; a channel has its
+// input, frame by frame.
 type rawPeer struct {
 	net.Conn
 	heard chan string
@@ -423,12 +423,12 @@ func TestNoHeartbeatBefore31(t *testing.T) {
 			t.Errorf("after a day of silence: %q, %v", m, err)
 		}
 		if len(peer.heard) != 0 {
-			t.Errorf("an old peer was told %q", <-peer.heard)
+			t.Errorf("an old peer received %q", <-peer.heard)
 		}
 	})
 }
 
-// Each silence is told once, with either version.
+// Each silence is reported once, in either version.
 func TestOnIdle(t *testing.T) {
 	for minor := range byte(2) {
 		synctest.Test(t, func(t *testing.T) {
@@ -459,7 +459,7 @@ func TestOnIdle(t *testing.T) {
 				}
 			}
 			want := "[3s 14s]"
-			if minor == 1 { // the answer to a PING ends a silence, and begins one
+			if minor == 1 { // the answer to a PING ends a silence and begins another
 				want = "[3s 6s 9s 14s 17s]"
 			}
 			if got := fmt.Sprint(idle); got != want {
@@ -688,7 +688,6 @@ func TestListenReplacesDeadSocketsOnly(t *testing.T) {
 	}
 }
 
-// must ends the test if there is an error.
 func must(t testing.TB, err error) {
 	if err != nil {
 		t.Helper()

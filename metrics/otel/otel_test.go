@@ -175,7 +175,7 @@ func TestSpans(t *testing.T) {
 			t.Errorf("tokens: %s", all)
 		}
 		if told := fmt.Sprintf("%+v %+v %+v", s.Attributes, s.Events, s.Status); strings.Contains(told, "SECRET") || len(told) > 4000 {
-			t.Errorf("request %d tells of its prompt: %.4000s", i, told)
+			t.Errorf("request %d shows its prompt: %.4000s", i, told)
 		}
 	}
 }

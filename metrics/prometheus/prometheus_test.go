@@ -330,7 +330,7 @@ func TestOwnHooks(t *testing.T) {
 	s.raw([]byte("no message"))
 	score(t, ix, "m", []uint32{1})
 	if want := []string{"live", "malformed", "partial", "scored"}; !slices.Equal(told, want) {
-		t.Errorf("told %q, want %q", told, want)
+		t.Errorf("hooks called: %q, want %q", told, want)
 	}
 }
 

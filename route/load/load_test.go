@@ -123,7 +123,7 @@ func TestReadAgainstPlain(t *testing.T) {
 		var lines []string
 		for rank := range want {
 			w := load.Report{Rank: rank}
-			for range 1 + r.IntN(3) { // what several processes say of one rank
+			for range 1 + r.IntN(3) { // several processes report one rank
 				s := load.Report{Waiting: r.IntN(50), Running: r.IntN(50)}
 				w.Waiting, w.Running = max(w.Waiting, s.Waiting), max(w.Running, s.Running)
 				for i, v := range []int{s.Waiting, s.Running} {

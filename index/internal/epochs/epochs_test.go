@@ -7,16 +7,15 @@ import (
 	"unsafe"
 )
 
-// The steps of a script of TestOrders, beside n > 0, which takes n out of reach.
+// These are the steps of a script of TestOrders; n > 0 retires n.
 const (
 	doStep  = 0
 	doEnter = -1
 	doLeave = -2
 )
 
-// Whatever the order in which readers enter and leave, and a writer takes things
-// out of reach and goes on, nothing is handed out while somebody is inside who
-// entered before it was taken out of reach. All orders of some scripts are tried.
+// Nothing is reused while a reader is inside that entered before it was retired, in all orders of
+// the steps of some readers and a writer.
 func TestOrders(t *testing.T) {
 	orders, kept := 0, 0
 	for _, scripts := range [][][]int{
@@ -51,16 +50,16 @@ func TestOrders(t *testing.T) {
 	}
 }
 
-// playEpochs plays one order of scripts, and returns how often something was not
-// handed out after a step.
+// playEpochs plays one order of scripts, and returns after how many steps something was not yet
+// reusable.
 func playEpochs(t *testing.T, scripts [][]int, order []int) (kept int) {
 	e := &Epochs{stripes: make([]stripe, 1)}
 	var l limbo
 	var handed []uint32
-	leave := make([]*atomic.Int64, len(scripts)) // of the readers that are inside
-	visit := make([]int, len(scripts))           // how often they entered
-	type seen struct{ reader, visit int }
-	maySee := map[uint32][]seen{}
+	leave := make([]*atomic.Int64, len(scripts)) // of the readers inside
+	visit := make([]int, len(scripts))           // number of visits
+	type sighting struct{ reader, visit int }
+	maySee := map[uint32][]sighting{}
 	step := func() {
 		e.Step()
 		for {
@@ -93,14 +92,14 @@ func playEpochs(t *testing.T, scripts [][]int, order []int) (kept int) {
 		default:
 			for r, in := range leave {
 				if in != nil {
-					maySee[uint32(what)] = append(maySee[uint32(what)], seen{r, visit[r]})
+					maySee[uint32(what)] = append(maySee[uint32(what)], sighting{r, visit[r]})
 				}
 			}
 			l.add(e, uint32(what))
 		}
 	}
 	last := kept
-	for range 2 { // nobody is inside: two steps are enough
+	for range 2 { // without readers two steps suffice
 		step()
 	}
 	if want := []uint32{1, 2, 3}[:len(handed)]; l.len() != 0 || len(handed) < 2 || !slices.Equal(handed, want) {
@@ -109,12 +108,12 @@ func playEpochs(t *testing.T, scripts [][]int, order []int) (kept int) {
 	return last
 }
 
-// limbo is something that waits as slabs, records and ordinals do.
-type limbo struct{ queue []waits }
+// limbo is a queue like those of slabs, records and ordinals.
+type limbo struct{ queue []limboItem }
 
-type waits struct{ ref, mark uint32 }
+type limboItem struct{ ref, mark uint32 }
 
-func (l *limbo) add(e *Epochs, ref uint32) { l.queue = append(l.queue, waits{ref, e.Mark()}) }
+func (l *limbo) add(e *Epochs, ref uint32) { l.queue = append(l.queue, limboItem{ref, e.Mark()}) }
 
 func (l *limbo) next(e *Epochs) (ref uint32, ok bool) {
 	if len(l.queue) == 0 || !e.Passed(l.queue[0].mark) {
@@ -127,7 +126,7 @@ func (l *limbo) next(e *Epochs) (ref uint32, ok bool) {
 
 func (l *limbo) len() int { return len(l.queue) }
 
-// Things are handed out although there is always somebody inside, if nobody stays.
+// Retired items become reusable under continuous reads, if no reader stays.
 func TestGoOn(t *testing.T) {
 	e := New()
 	var l limbo

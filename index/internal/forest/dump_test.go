@@ -7,8 +7,8 @@ import (
 	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
-// A key that is in two slots is found, wherever they are and in however many parts the
-// keys are gone through. One key that is in one slot is not.
+// Doubled finds a key in two slots, wherever they are and in however many parts the keys are
+// scanned, and no key in one slot.
 func TestDoubled(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 9))
 	o := &orchard{t: t, f: New(new(mem.Count), 1<<40), r: r}
@@ -40,7 +40,7 @@ func TestDoubled(t *testing.T) {
 	}
 }
 
-// A place has a number without records just if its records were written.
+// A place has a number without records exactly if its records were dumped.
 func TestDumped(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 9))
 	o := &orchard{t: t, f: New(new(mem.Count), 1<<40), r: r}
@@ -54,7 +54,7 @@ func TestDumped(t *testing.T) {
 	for range 4000 {
 		c := o.chains[r.IntN(len(o.chains))]
 		l := c.locs[r.IntN(len(c.locs))]
-		if r.IntN(100) == 0 { // the last slab of the chain is written to, or another begins
+		if r.IntN(100) == 0 { // written to the chain's last slab or to a new one
 			key := chain(c.keys[len(c.keys)-1], r.Uint64())
 			at := []Loc{0}
 			if !o.f.Place(c.locs[len(c.locs)-1], 0, []Key{key}, at) {

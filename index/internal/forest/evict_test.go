@@ -7,8 +7,7 @@ import (
 	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
-// orchard is a forest of chains that are stored, asked for, and evicted, and what is
-// known of them.
+// orchard is a forest of chains that are planted, read and evicted, with the expected state.
 type orchard struct {
 	t      *testing.T
 	f      *Forest
@@ -26,7 +25,7 @@ func (o *orchard) plant() {
 	r := o.r
 	t := &tree{}
 	key := Key(r.Uint64())
-	if len(o.chains) > 0 && r.IntN(2) == 0 { // shares a beginning
+	if len(o.chains) > 0 && r.IntN(2) == 0 { // shares a prefix
 		old := o.chains[r.IntN(len(o.chains))]
 		t.keys = append(t.keys, old.keys[:1+r.IntN(len(old.keys))]...)
 		key = t.keys[len(t.keys)-1]
@@ -46,7 +45,7 @@ func (o *orchard) plant() {
 	o.chains = append(o.chains, t)
 }
 
-// grow is plant for a chain of n keys that shares nothing.
+// grow plants a chain of n keys that shares nothing.
 func (o *orchard) grow(n int) *tree {
 	at := &tree{locs: make([]Loc, n)}
 	for key := Key(o.r.Uint64()); len(at.keys) < n; {
@@ -61,7 +60,7 @@ func (o *orchard) grow(n int) *tree {
 	return at
 }
 
-// found returns how many keys of a chain a reader finds held.
+// found returns how many keys of a chain a reader finds.
 func (o *orchard) found(t *tree, touch bool) (n int) {
 	in := o.f.Enter()
 	defer in.Leave()
@@ -82,7 +81,7 @@ func (o *orchard) found(t *tree, touch bool) (n int) {
 	return n
 }
 
-// forget drops the names of dead slabs, as a sweep does.
+// forget drops the names of dead slabs, as sweeps do.
 func (o *orchard) forget() {
 	kept := o.chains[:0]
 	for _, t := range o.chains {
@@ -105,8 +104,8 @@ func (o *orchard) forget() {
 	o.chains = kept
 }
 
-// Only leaves die, the coldest first, none of what was used last; a reader finds a prefix
-// of what was there, and the room is used again.
+// Only leaves are evicted, the coldest first, none of those used last; readers find a prefix, and
+// the room is reused.
 func TestEvict(t *testing.T) {
 	var killed, cut, spared int
 	for seed := range uint64(choose(6, 20)) {
@@ -162,7 +161,7 @@ func TestEvict(t *testing.T) {
 				case dead:
 					killed++
 				case age >= s.least:
-					spared++ // enough had gone
+					spared++ // enough was evicted
 				}
 			}
 			for _, c := range o.chains {
@@ -205,8 +204,8 @@ func TestEvict(t *testing.T) {
 	}
 }
 
-// A slab is as old as its last use: that it was placed, or asked for, or that one behind it
-// was that has gone.
+// The age of a slab is that of its last placement or read, or of the last use of an evicted slab
+// behind it.
 func TestAges(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -258,7 +257,7 @@ func TestAges(t *testing.T) {
 	}
 }
 
-// What was used at nearly one time, long ago, goes in its order, and in part.
+// Slabs of nearly one age are evicted in order, and in part.
 func TestEvictOneAge(t *testing.T) {
 	const chains = 400
 	for _, ago := range []uint32{1, 30_000, 1 << 30} {

@@ -10,9 +10,9 @@ import (
 	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
-// trie is the plain model of a forest: where each key is, and what is behind
-// what. A key is there as long as its slab is, and a slab as long as somebody
-// refers to one of its slots or a slab is behind one.
+// trie is the plain model of a forest: the place of each key, and the keys behind it. A key stays
+// while its slab does, and a slab while one of its slots is referenced or another slab is behind
+// it.
 type trie struct {
 	f    *Forest
 	at   map[Key]*trieNode
@@ -33,8 +33,7 @@ func newTrie() *trie {
 	return &trie{f: New(new(mem.Count), 1<<40), at: map[Key]*trieNode{}, refs: map[Loc]int{}}
 }
 
-// place has the forest place keys behind the parent, 0 for none, and compares
-// what it says with what is known.
+// place places keys behind the parent, 0 for none, and checks the result.
 func (tr *trie) place(t *testing.T, parent Key, keys []Key) []Loc {
 	t.Helper()
 	prev := Loc(0)
@@ -76,9 +75,9 @@ func (tr *trie) place(t *testing.T, parent Key, keys []Key) []Loc {
 	return locs
 }
 
-// tidy drops the keys of the slabs that are to be gone.
+// tidy drops the keys of slabs that are no longer needed.
 func (tr *trie) tidy() {
-	behind := map[uint32]uint32{} // the slab that a slab is behind
+	behind := map[uint32]uint32{} // slab to its parent slab
 	for _, n := range tr.at {
 		if n.loc.Slot() == 0 {
 			behind[n.loc.Slab()] = 0
@@ -97,7 +96,7 @@ func (tr *trie) tidy() {
 	tr.saw.freed += len(behind) - len(alive)
 }
 
-// compare checks everything that can be asked of the forest.
+// compare checks all reads of the forest.
 func (tr *trie) compare(t *testing.T) {
 	t.Helper()
 	f := tr.f
@@ -160,7 +159,7 @@ func (tr *trie) unref(l Loc) {
 	}
 }
 
-// Chains of all lengths come, fork and go.
+// Chains of all lengths are added, forked and removed.
 func TestForestAgainstTrie(t *testing.T) {
 	var total trieSights
 	for seed := range uint64(choose(3, 6)) {
@@ -223,7 +222,7 @@ func TestForestAgainstTrie(t *testing.T) {
 	}
 }
 
-// When there is no room for a run, nothing of it is left.
+// A run without room leaves nothing.
 func TestForestWithoutRoom(t *testing.T) {
 	tr := newTrie()
 	keys := make([]Key, 5*slabSlots)
@@ -236,7 +235,7 @@ func TestForestWithoutRoom(t *testing.T) {
 	tr.ref(locs[3])
 	was := *tr.f.chunks.Load()
 	room := slices.Clone(was)
-	for len(room) < maxSlabs/chunkSlabs { // as if those were in use
+	for len(room) < maxSlabs/chunkSlabs { // makes them look used
 		room = append(room, was[0])
 	}
 	tr.f.setChunks(room)
@@ -262,8 +261,7 @@ func TestForestWithoutRoom(t *testing.T) {
 	}
 }
 
-// headKinds are ways to choose keys that the table of heads finds hard to tell
-// apart.
+// headKinds draw keys that collide in the table of heads.
 var headKinds = []struct {
 	name string
 	draw func(*rand.Rand) Key

@@ -7,8 +7,8 @@ import (
 	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
-// What readers and writers share lies as the comments say: words that are loaded
-// atomically on multiples of 8 bytes, also where a word has 4.
+// Shared data is laid out as documented: words loaded atomically are at multiples of 8 bytes, on
+// 32-bit machines too.
 func TestLayout(t *testing.T) {
 	var (
 		m slabMeta

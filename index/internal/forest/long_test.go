@@ -4,7 +4,7 @@ import "flag"
 
 var long = flag.Bool("long", false, "long form: run all random histories")
 
-// choose returns how much a test does: by default, or with -long.
+// choose returns the amount of work: usual, or all with -long.
 func choose(usual, all int) int {
 	if *long {
 		return all

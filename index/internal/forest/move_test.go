@@ -11,7 +11,7 @@ import (
 	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
-// fell takes all names of a chain away.
+// fell removes all names of a chain.
 func (o *orchard) fell(n int) {
 	c := o.chains[n]
 	o.chains = slices.Delete(o.chains, n, n+1)
@@ -23,7 +23,7 @@ func (o *orchard) fell(n int) {
 	}
 }
 
-// move empties chunks, as many as can be, and returns how many slabs it moved.
+// move empties as many chunks as possible, and returns the number of moved slabs.
 func (o *orchard) move() (moved int) {
 	var s Survey
 	o.f.Empty(&s, 1<<30)
@@ -42,7 +42,7 @@ func (o *orchard) relink() {
 	}
 }
 
-// check compares what names say with the forest, whatever they were told of moves.
+// check compares all names with the forest after moves.
 func (o *orchard) check() {
 	o.t.Helper()
 	held, refs := map[Holding]uint32{}, map[uint32]uint32{}
@@ -73,7 +73,7 @@ func (o *orchard) check() {
 	}
 }
 
-// What is in hand stays where it is, and what is known by its place.
+// Slabs that are held or referenced by place do not move.
 func TestStay(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -119,7 +119,7 @@ func TestStay(t *testing.T) {
 	}
 }
 
-// Readers find all of a chain at any time, while its slabs are moved to and fro.
+// Readers find whole chains while their slabs are moved.
 func TestReadersFindWhatMoves(t *testing.T) {
 	o := &orchard{t: t, f: New(new(mem.Count), 1<<40), r: rand.New(rand.NewPCG(7, 5))}
 	o.ord, _ = o.f.TakeOrdinal(new(Holders))

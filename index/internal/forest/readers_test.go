@@ -10,17 +10,16 @@ import (
 	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
-// garden is what TestReadersKeepWhatTheySee plants: chains of which each has
-// keys and holders that follow from its number, so that a reader can tell what
-// belongs to another.
+// garden is the world of TestReadersKeepWhatTheySee. Keys and holders of a chain follow from its
+// number, so that readers can recognize those of another.
 type garden struct {
 	f          *Forest
-	mu         sync.Mutex // of the writers
+	mu         sync.Mutex // held by writers
 	keys       [][]Key
-	held       []bool         // chains that are planted
-	locs       []Loc          // where they are referred to
-	last       map[uint32]int // the chain that had a slab last
-	made, anew atomic.Int64   // chains, and slabs of them that another one had before
+	held       []bool         // planted chains
+	locs       []Loc          // their references
+	last       map[uint32]int // the chain that used a slab last
+	made, anew atomic.Int64   // chains, and slabs of them that another chain had before
 }
 
 const (
@@ -40,8 +39,8 @@ func newGarden(chains int) *garden {
 	return g
 }
 
-// mask is what a holder has of the first slab of a chain whenever it has
-// something of it. A holder that moves inside a record may have both.
+// mask returns a holder's slots of the first slab of a chain. A holder that moves inside a record
+// may have both masks.
 func (g *garden) mask(chain int, ord uint32, other bool) uint32 {
 	if other {
 		chain += len(g.keys)
@@ -49,7 +48,7 @@ func (g *garden) mask(chain int, ord uint32, other bool) uint32 {
 	return []uint32{0xFF, 0xFFFF, 0xFFFFFFFF, 0xF0F0F0F0, 0x80000001, 1<<(uint(ord)%32) | 1}[(uint32(chain)*7+ord)%6]
 }
 
-// plant makes a chain with some holders, changes those, and takes it all away.
+// plant adds a chain with some holders, changes these, and removes everything.
 func (g *garden) plant(t *testing.T, r *rand.Rand) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -84,8 +83,7 @@ func (g *garden) plant(t *testing.T, r *rand.Rand) {
 	g.f.Reclaim()
 }
 
-// visit looks at a chain as a reader does, again and again, and returns how
-// often it was there.
+// visit reads a chain repeatedly, and returns how often it was there.
 func (g *garden) visit(t *testing.T, r *rand.Rand) (keys, holders int) {
 	c := r.IntN(len(g.keys))
 	reader := g.f.Enter()
@@ -98,9 +96,8 @@ func (g *garden) visit(t *testing.T, r *rand.Rand) (keys, holders int) {
 		slots, h := g.f.keys(id), g.f.meta(id).load()
 		n := h.written()
 		for range 3 {
-			// The header may lose its holders or the slab be given up meanwhile,
-			// but as long as this reader is inside, nobody has it for another
-			// chain, and its keys are those that they were.
+			// Meanwhile the header may lose its holders or the slab may be freed, but while this
+			// reader is inside, no other chain gets the slab, and its keys stay.
 			for i := range min(n, gardenChain-at) {
 				if got := Key(atomic.LoadUint64(&slots[i])); got != g.keys[c][at+i] {
 					t.Errorf("slot %d of a slab of chain %d became %x", i, c, got)
@@ -120,8 +117,8 @@ func (g *garden) visit(t *testing.T, r *rand.Rand) (keys, holders int) {
 	return keys, holders
 }
 
-// visitHolders reads what an old header says. Its record is not used for another
-// slab either, and each word of it was true at some moment.
+// visitHolders reads an old header. Its record is not reused either, and each word was valid at
+// some moment.
 func (g *garden) visitHolders(t *testing.T, chain int, h header) (n int) {
 	see := func(ord, mask uint32) {
 		n++
@@ -154,8 +151,7 @@ func (g *garden) visitHolders(t *testing.T, chain int, h header) (n int) {
 	return n
 }
 
-// Writers give up slabs and records and use them anew as fast as they can, while
-// readers look at them.
+// Writers free and reuse slabs and records as fast as they can, while readers read them.
 func TestReadersKeepWhatTheySee(t *testing.T) {
 	g := newGarden(12)
 	var stop atomic.Bool

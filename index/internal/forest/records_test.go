@@ -9,7 +9,7 @@ import (
 	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
-// testSlab returns a slab with n slots written that stays, behind no other.
+// testSlab returns a slab with n written slots that stays and has no parent.
 func testSlab(t *testing.T, f *Forest, root uint64, n int) uint32 {
 	t.Helper()
 	keys, locs := make([]Key, n), make([]Loc, n)
@@ -30,8 +30,7 @@ func testSlab(t *testing.T, f *Forest, root uint64, n int) uint32 {
 	return locs[0].Slab()
 }
 
-// readHolders is a plain walk over what the header of a slab says, as readers
-// do it.
+// readHolders reads the record of a slab as readers do, by a plain walk.
 func readHolders(f *Forest, id uint32) map[uint32]uint32 {
 	got := map[uint32]uint32{}
 	h := f.meta(id).load()
@@ -57,8 +56,8 @@ func readHolders(f *Forest, id uint32) map[uint32]uint32 {
 	return got
 }
 
-// holderKinds are ways to draw holders and what they hold: few and many of them,
-// neighbours and strangers, many that hold the same and few.
+// holderKinds draw holders and their masks: few or many holders, adjacent or scattered, with many
+// or few equal masks.
 var holderKinds = []struct {
 	name string
 	ord  func(*rand.Rand) uint32
@@ -80,8 +79,8 @@ func popularMask(r *rand.Rand) uint32 {
 	return uint32(1)<<[]int{0, 1, 8, 31, 32}[r.IntN(5)] - 1
 }
 
-// What setMask says of many holders of some slabs is what maskOf and readers
-// see, and takes a bounded number of words for each holder.
+// Masks of many holders of some slabs are as set, for maskOf and for readers, in a bounded number
+// of words for each holder.
 func TestRecordsAgainstMap(t *testing.T) {
 	for _, k := range holderKinds {
 		t.Run(k.name, func(t *testing.T) {
@@ -102,7 +101,7 @@ func TestRecordsAgainstMap(t *testing.T) {
 					id = ids[0]
 				}
 				ord, mask := k.ord(r), k.mask(r)
-				if step%4000 > 3200 && r.IntN(3) > 0 { // they leave
+				if step%4000 > 3200 && r.IntN(3) > 0 { // holders leave
 					mask = 0
 				}
 				old := header(f.meta(id).header)
@@ -153,7 +152,7 @@ func TestRecordsAgainstMap(t *testing.T) {
 	}
 }
 
-// compareHolders compares what is said of a slab in all ways.
+// compareHolders compares all reads of a slab's holders.
 func compareHolders(t *testing.T, f *Forest, id uint32, want map[uint32]uint32) {
 	t.Helper()
 	if got := readHolders(f, id); !maps.Equal(got, want) {
@@ -190,7 +189,7 @@ func compareHolders(t *testing.T, f *Forest, id uint32, want map[uint32]uint32) 
 	}
 }
 
-// Holders that all hold the same take about a bit each.
+// Holders with equal masks take about a bit each.
 func TestRecordsShareMasks(t *testing.T) {
 	f := New(new(mem.Count), 1<<40)
 	id := testSlab(t, f, 1, slabSlots)
@@ -198,7 +197,7 @@ func TestRecordsShareMasks(t *testing.T) {
 	for ord := range uint32(n) {
 		f.setMask(id, ord, 1)
 	}
-	for mask := uint32(3); mask != 0xFFFFFFFF; mask = mask<<1 | 1 { // chains that grow
+	for mask := uint32(3); mask != 0xFFFFFFFF; mask = mask<<1 | 1 { // growing chains
 		for ord := range uint32(n) {
 			f.setMask(id, ord, mask)
 		}
@@ -210,7 +209,7 @@ func TestRecordsShareMasks(t *testing.T) {
 	}
 }
 
-// A record may be larger than a page of the arena, and its memory comes back.
+// A record may be larger than a page of the arena, and its memory is reused.
 func TestHugeRecords(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
 	f := New(new(mem.Count), 1<<40)
@@ -258,8 +257,8 @@ func TestArenaIsReused(t *testing.T) {
 	var sizes []int
 	for range 10 {
 		for step := range 20_000 {
-			// As many holders all the time, of other slabs: small records become
-			// large and large ones small.
+			// The number of holders stays, on changing slabs: small records grow and large ones
+			// shrink.
 			id := ids[(step/4000*7+r.IntN(10))%len(ids)]
 			f.setMask(id, r.Uint32N(300), []uint32{r.Uint32(), 0}[r.IntN(2)])
 			if step%16 == 0 {

@@ -7,12 +7,12 @@ import (
 	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
-// holdings is who holds which slots, as a Watcher got it.
+// holdings are the holders of slots, from a Watcher's calls.
 type holdings struct {
 	o    *orchard
 	held map[uint32]map[Key]uint32 // by ordinal: the depth of each key
 	lost map[uint32]bool
-	// gains and losses are keys, deep ones those that lie 100 keys deep or more.
+	// gains and losses count keys, deep those at depth 100 or more.
 	gains, losses, deep int
 }
 
@@ -35,7 +35,7 @@ func (w *holdings) changed(slab, ord, was, now uint32) {
 		k := o.f.KeyAt(slab, int(depth+i))
 		at, has := w.held[ord][k]
 		if had := was>>i&1 != 0; has != had || had && at != depth+i {
-			o.t.Fatalf("%d had the key at depth %d: %v, and is told: %v, at depth %d", ord, at, has, had, depth+i)
+			o.t.Fatalf("%d had the key at depth %d: %v, and the Watcher: %v, at depth %d", ord, at, has, had, depth+i)
 		}
 		switch {
 		case now>>i&1 == 0 && has:
@@ -58,7 +58,7 @@ func (w *holdings) losing(ord uint32) {
 	w.lost[ord] = true
 }
 
-// check compares what was told with the chains: all of their keys that are alive are held.
+// check compares the calls with the chains: all of their live keys are held.
 func (w *holdings) check() {
 	o := w.o
 	o.t.Helper()
@@ -88,9 +88,9 @@ func (w *holdings) check() {
 	}
 }
 
-// A Watcher gets who holds which slots, while chains fork, grow and go, and slabs are
-// evicted and moved. All stays what it was while names and slabs still say that they are
-// where they were, and in the end the chunks have gone.
+// A Watcher receives the holders of slots while chains fork, grow and are removed, and slabs are
+// evicted and moved. Places stay valid while names and slabs refer to them, and in the end the
+// chunks are free.
 func TestWatch(t *testing.T) {
 	var evicted, moved, late, gains, losses, deep int
 	for seed := range uint64(choose(2, 8)) {
@@ -161,7 +161,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// Depths are there for a Watcher only, and are counted.
+// Depths are kept for a Watcher only, and are counted.
 func TestDepthsAreCounted(t *testing.T) {
 	bytes := func(watch bool) int {
 		o := &orchard{t: t, f: New(new(mem.Count), 1<<40), r: rand.New(rand.NewPCG(9, 8))}

@@ -14,10 +14,10 @@ var (
 
 const pointer = int(unsafe.Sizeof(&plain)) // bytes
 
-// noise is what the heap may have more or less for reasons of its own.
+// noise is the heap's deviation for other reasons.
 const noise = 8192
 
-// TestSize: what Size says is what the heap has more.
+// TestSize: Size is the growth of the heap.
 func TestSize(t *testing.T) {
 	Size(1) // makes its table
 	sizes := []int{2, 3, 8, 63, 64, 65, 66, 100, 128, 500, 1000, 4000, 4095, 4096, 4097, 5000, 20000}
@@ -46,7 +46,7 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// Numbers of less than 16 bytes share memory that stays as long as one of them.
+// Pointer-free values below 16 bytes share memory that stays as long as one of them.
 func TestTiny(t *testing.T) {
 	Size(1)
 	const times = 1 << 14
@@ -66,9 +66,8 @@ func TestTiny(t *testing.T) {
 	runtime.KeepAlive(all)
 }
 
-// heap returns the bytes that are held. What runtime and testing keep for the next
-// cycles, as in a sync.Pool or for a finalizer, goes first: it is collected until
-// three cycles in a row find no more.
+// heap returns the live bytes. Collections run until three in a row find no more, because runtime
+// and testing keep objects for some cycles, as in a sync.Pool or for a finalizer.
 func heap() int64 {
 	var m runtime.MemStats
 	for last, same := uint64(0), 0; ; last = m.HeapAlloc {
@@ -82,7 +81,7 @@ func heap() int64 {
 	}
 }
 
-// A slice that Append appends to takes what was counted.
+// The counted bytes are those of the slice that Append grows.
 func TestAppend(t *testing.T) {
 	Size(1)
 	for _, n := range []int{1, 5, 64, 65, 100, 1000, 5000} {

@@ -15,8 +15,8 @@ type (
 	value uint32
 )
 
-// hashKinds are ways to draw hashes. With the salt 0, 1 a mixed hash is the hash
-// itself, so that the test can choose where each of them goes.
+// hashKinds draw hashes. With the salt 0, 1 a mixed hash is the hash itself, so that the test can
+// choose its place.
 var hashKinds = []struct {
 	name string
 	salt [2]uint64
@@ -24,9 +24,9 @@ var hashKinds = []struct {
 }{
 	{"spread", [2]uint64{0x1234567, 0x9E3779B97F4A7C15}, func(r *rand.Rand) Hash { return Hash(r.Uint64N(1<<17)) * 0x9E3779B97F4A7C15 }},
 	{"small", [2]uint64{7, 0xA24BAED4963EE407}, func(r *rand.Rand) Hash { return Hash(r.Uint64N(1 << 15)) }},
-	// All of a segment begin in one line, and many segments have none.
+	// All of a segment start in one line, and many segments are empty.
 	{"one line", [2]uint64{0, 1}, func(r *rand.Rand) Hash { return Hash(r.Uint64N(1<<13))<<51 | Hash(r.Uint64N(4)) }},
-	// The directory has to split many times before it tells them apart.
+	// The directory splits many times to separate these.
 	{"one segment", [2]uint64{0, 1}, func(r *rand.Rand) Hash {
 		x := r.Uint64N(1 << 14)
 		return Hash(0xABC<<52 | x<<38 | x*0x9E3779B1&(1<<32-1))
@@ -34,8 +34,7 @@ var hashKinds = []struct {
 	{"ends", [2]uint64{0, 1}, func(r *rand.Rand) Hash { return Hash(r.Uint64N(64)) - 32 }},
 }
 
-// The table is a map: it grows and shrinks, splits and lets lines overflow,
-// whatever the hashes are.
+// The table is a map for all kinds of hashes: it grows, shrinks, splits, and its lines overflow.
 func TestAgainstMap(t *testing.T) {
 	for _, k := range hashKinds {
 		t.Run(k.name, func(t *testing.T) {
@@ -89,9 +88,8 @@ func TestAgainstMap(t *testing.T) {
 	}
 }
 
-// compare checks everything that can be asked of n, and that a segment has
-// no more than a line for each name, or the fewest that it can have, or what a
-// split has just given it.
+// compare checks all reads of n, and that a segment has at most a line for each name, the minimum,
+// or the lines of its last split.
 func compare(t *testing.T, n *Table[Hash, value], m map[Hash]value) {
 	t.Helper()
 	if n.n != len(m) {
@@ -141,8 +139,7 @@ func compare(t *testing.T, n *Table[Hash, value], m map[Hash]value) {
 	}
 }
 
-// A walk in steps sees each name once, and its steps are about as long as asked
-// for.
+// A walk in steps visits each name once, in steps of about the requested length.
 func TestWalk(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for _, size := range []int{0, 1, 5, 100, 5000} {
@@ -188,8 +185,8 @@ func sweep(n *Table[Hash, value]) {
 	}
 }
 
-// A table that most names have left gives back nearly all that it took, and is as
-// small as a new one if all have.
+// A table that loses most names frees nearly all of its memory; if it loses all, it is as small as
+// a new one.
 func TestCompact(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 12))
 	var n, fresh Table[Hash, value]
@@ -234,8 +231,8 @@ func TestCompact(t *testing.T) {
 	}
 }
 
-// A table with room for all that comes takes little more when it has come, no more than
-// one that grew, and is not made again.
+// A table with reserved room grows little when it is filled, is no larger than one that grew, and
+// is not reallocated.
 func TestReserve(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 16))
 	for _, size := range []int{50, 3000, 100_000, 262_144} {
@@ -268,8 +265,7 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// A walk by Some sees each name that is there all the time just
-// once, whatever comes and goes between the segments.
+// Some visits each name that stays exactly once, whatever changes between segments.
 func TestSomeDuringChanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for _, k := range hashKinds[:2] {
@@ -318,7 +314,7 @@ func TestSomeDuringChanges(t *testing.T) {
 	}
 }
 
-// A walk by Some sees each name once, also if segments become one in between.
+// Some visits each name once even if segments are merged meanwhile.
 func TestSomeDuringCompact(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 16))
 	for range 20 {

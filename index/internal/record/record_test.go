@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// words appends a record, and read reads it again.
+// words appends a record, and read reads it.
 func words() (b []byte) {
 	b = AppendBool(AppendBool(append(b, 7), true), false)
 	b = binary.LittleEndian.AppendUint32(b, 1<<31)
@@ -40,7 +40,7 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// A record that is cut off anywhere is short, and what is behind the cut is zero.
+// A record cut off anywhere is short, and fields after the cut are zero.
 func TestCutOff(t *testing.T) {
 	all := words()
 	for n := range all {
@@ -62,7 +62,7 @@ func TestNumbersThatAreNone(t *testing.T) {
 	if v := r.Int(); math.MaxInt < math.MaxInt64 != r.Short || !r.Short && v != math.MaxInt {
 		t.Errorf("%d, %+v", v, r)
 	}
-	r = Reader{Rest: binary.AppendUvarint(nil, math.MaxUint64)} // a length that no record has
+	r = Reader{Rest: binary.AppendUvarint(nil, math.MaxUint64)} // too long for any record
 	if text := r.Text(); text != "" || !r.Short {
 		t.Errorf("%q, %+v", text, r)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/kvindex/kvindex/internal/testdata"
 )
 
-// peer names blocks with another encoder of CBOR.
+// peer hashes blocks with another CBOR encoder.
 type peer struct {
 	mode cbor.EncMode
 }
@@ -57,7 +57,7 @@ func (p peer) block(tb testing.TB, parent enginehash.Digest, tokens []uint32, ex
 	return p.digest(tb, item)
 }
 
-// chain names all full blocks of tokens; extra may be shorter than the chain.
+// chain hashes all full blocks of tokens; extra may be shorter than the chain.
 func chain(h *enginehash.Hasher, parent enginehash.Digest, tokens []uint32, size int, extra [][]enginehash.Extra) []enginehash.Digest {
 	var out []enginehash.Digest
 	for i := 0; (i+1)*size <= len(tokens); i++ {
@@ -112,7 +112,7 @@ func TestAgainstPeer(t *testing.T) {
 	}
 }
 
-// row is a chain that the engine's own functions named.
+// row is a chain with the hashes of the engine's own functions.
 type row struct {
 	Engine     string   `json:"engine"`
 	Algo       string   `json:"algo"`
@@ -167,7 +167,7 @@ func (r *row) extraKey(t *testing.T, k any) enginehash.Extra {
 	return enginehash.Extra{}
 }
 
-// TestEngineChains compares with chains named by vLLM's own functions.
+// TestEngineChains compares with hashes of vLLM's own functions.
 func TestEngineChains(t *testing.T) {
 	path := testdata.Path(t, "the block hashes of the real engine", "wire", "hashes.jsonl")
 	var h enginehash.Hasher

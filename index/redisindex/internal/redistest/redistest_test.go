@@ -15,7 +15,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	logging.Disable() // the client logs each connection that a dead server refuses
+	logging.Disable() // the client logs each refused connection
 	os.Exit(m.Run())
 }
 
@@ -50,8 +50,8 @@ func TestCluster(t *testing.T) {
 		t.Errorf("%d replicas in the end", got)
 	}
 
-	// A shard that is cut: its master takes writes that are lost when the nodes elect
-	// its replica. The other shards keep theirs.
+	// A cut shard: its master takes writes that are lost when the nodes elect its replica. The
+	// other shards keep theirs.
 	old := c.Master(t, slot)
 	others := 0
 	for i := range 100 {
@@ -85,7 +85,7 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// failovers checks by one key what failovers keep and lose. A client follows them.
+// failovers checks by one key which writes survive failovers. The client follows them.
 func failovers(t *testing.T, client redis.UniversalClient, failover func(lose func()) time.Duration,
 	master func() *redistest.Server, heal func(),
 ) {
@@ -93,7 +93,7 @@ func failovers(t *testing.T, client redis.UniversalClient, failover func(lose fu
 	for round := range 2 {
 		kept, lost := fmt.Sprintf("{kept}%d", round), fmt.Sprintf("{kept}lost%d", round)
 
-		// Writers go on during a failover, which loses nothing acknowledged.
+		// Writers continue during a failover, which loses nothing acknowledged.
 		old := master()
 		ctx, stop := context.WithCancel(t.Context())
 		begun, written := make(chan struct{}), make(chan []any, 1)
@@ -147,13 +147,13 @@ func failovers(t *testing.T, client redis.UniversalClient, failover func(lose fu
 	}
 }
 
-// set writes a key, at the first try that is acknowledged.
+// set writes a key once a write is acknowledged.
 func set(t *testing.T, client redis.UniversalClient, key string) {
 	t.Helper()
 	try(t, client, func() error { return client.Set(t.Context(), key, "1", 0).Err() })
 }
 
-// get reads a key, or "" if it is not there.
+// get reads a key, or "" if it is missing.
 func get(t *testing.T, client redis.UniversalClient, key string) (value string) {
 	t.Helper()
 	try(t, client, func() (err error) {
@@ -166,9 +166,8 @@ func get(t *testing.T, client redis.UniversalClient, key string) (value string) 
 	return value
 }
 
-// try calls f until it succeeds: a client needs a moment to learn of a failover. A
-// client of a cluster does not look for another master when one is dead, unless it
-// is told to.
+// try calls f until it succeeds: a client notices a failover late. A cluster's client looks for a
+// new master only when the cluster refers it there.
 func try(t *testing.T, client redis.UniversalClient, f func() error) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
