@@ -190,7 +190,7 @@ func TestCloseWhileBusy(t *testing.T) {
 
 // TestCloseDuringScore: a score that Close ends counts nowhere.
 func TestCloseDuringScore(t *testing.T) {
-	m := &altered{Memory: memory(t)}
+	m := &alteredIndex{Memory: memory(t)}
 	ix := open(t, kvindex.WithIndex(m), kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.Scored) { t.Errorf("the hook gets %+v", s) }}))
 	m.match = func(context.Context, *index.Query, *index.Matches) error {
 		must(t, ix.Close())

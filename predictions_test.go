@@ -267,7 +267,7 @@ func TestPredictionEndsWithItsLender(t *testing.T) {
 // TestRoutedWhileThePodReports: the prompt counts for a pod whose first message comes during Routed.
 func TestRoutedWhileThePodReports(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
-	m := &altered{Memory: memory(t)}
+	m := &alteredIndex{Memory: memory(t)}
 	ix, _ := sending(t, kvindex.WithIndex(m))
 	said(t, ix, "b", 0, p.Stored(0, 2))
 	var a kvindex.Answer
