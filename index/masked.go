@@ -247,7 +247,7 @@ func (m *maskedStore) findPlaced() bool {
 			}
 		}
 		larger := m.largerBlock(&of)
-		m.placed = append(m.placed, placedBlock{i: i, at: at, boundary: larger > 0, sure: larger >= m.p.need*m.p.cut.size})
+		m.placed = append(m.placed, placedBlock{i: i, at: at, boundary: larger > 0, sure: larger/m.p.cut.size >= m.p.need})
 	}
 	return true
 }

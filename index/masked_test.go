@@ -2,6 +2,7 @@ package index_test
 
 import (
 	"context"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -75,5 +76,25 @@ func BenchmarkMasked(b *testing.B) {
 			slices.Sort(took)
 			b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/hashes, "ns/hash")
 		})
+	}
+}
+
+// TestMaskedLargestWindow: in a group with the largest window, only a block of another group ends
+// a run, also where an int has 32 bits.
+func TestMaskedLargestWindow(t *testing.T) {
+	ix, err := inmemory.New(index.MemoryConfig{})
+	must(t, err)
+	defer ix.Close()
+	dense := index.Change{
+		Op: index.OpStore, Copies: index.CopiesExact, Variant: index.Variant{Unit: 16}, BlockSize: 16,
+		Group:  index.Group{ID: 1, Kind: index.GroupWindow, Window: math.MaxInt32},
+		Locals: []index.Local{1, 2, 3, 4}, Hashes: []index.Hash{1, 2, 3, 4},
+	}
+	masked := dense
+	masked.Hashes = []index.Hash{9, 3}
+	_, err = ix.Apply(context.Background(), index.Source{Pod: "a", Model: "m"}, index.Cursor{}, []index.Change{dense, masked})
+	must(t, err)
+	if info := ix.Describe(nil)[0]; info.Unplaced != 1 {
+		t.Errorf("%d hashes have no place, want 1", info.Unplaced)
 	}
 }
