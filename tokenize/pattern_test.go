@@ -316,8 +316,8 @@ func (p *patternParser) escape() func(rune) bool {
 		return tokenize.IsSpace
 	case 'S':
 		return not(tokenize.IsSpace)
-	case 'd':
-		return func(r rune) bool { return tokenize.InProperty("Nd", r) }
+	case 'd', 'D':
+		return func(r rune) bool { return tokenize.InProperty("Nd", r) == (c == 'd') }
 	case 'p', 'P':
 		name, rest, _ := strings.Cut(string(p.rest[1:]), "}")
 		p.rest = []rune(rest)
