@@ -140,6 +140,17 @@ func TestReplayOf(t *testing.T) {
 	}
 }
 
+// Names with SRV records are a source of pods, as names with addresses are.
+func TestDNS(t *testing.T) {
+	for _, args := range []string{"-dns=engines.example", "-dns=_kv._tcp.engines.example -dns-srv"} {
+		s, err := loadSettings(append(strings.Fields(args), "-model=m", "-replay-port=5657"), io.Discard)
+		if err != nil || len(s.sources) != 1 || len(s.subscribers) != 0 {
+			t.Fatalf("%s: %d sources and %d subscribers, %v", args, len(s.sources), len(s.subscribers), err)
+		}
+		must(t, s.models.Close())
+	}
+}
+
 // Only models of the settings are looked up outside of the local cache, and a path is never a
 // repository.
 func TestFind(t *testing.T) {
