@@ -119,6 +119,26 @@ func TestDialled(t *testing.T) {
 	}
 }
 
+// The message that introduces an engine is applied, also without a replay.
+func TestFirstMessage(t *testing.T) {
+	ctx := zmtptest.Context(t)
+	e, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "pod-1", Model: "m"})
+	must(t, err)
+	defer e.Close()
+	s, err := loadSettings([]string{"-model=m", "-grace=0s", "-zmq-endpoint=" + e.Endpoint()}, io.Discard)
+	must(t, err)
+	public, _, _ := running(t, s)
+	must(t, e.WaitSubscribers(ctx, 1))
+	if _, err := e.Serve(ctx, kvindextest.Request{Tokens: make([]uint32, 33)}); err != nil {
+		t.Fatal(err)
+	}
+	for got := ""; !strings.Contains(got, `"pod":"pod-1"`) || !strings.Contains(got, `"matched_blocks":2`); _, got = post(t, public+"/v1/score", scoreOf(make([]uint32, 33))) {
+		if ctx.Err() != nil {
+			t.Fatal(got)
+		}
+	}
+}
+
 // An engine that connects to the service replays at a port of its own address.
 func TestReplayOf(t *testing.T) {
 	for port, want := range map[string]map[string]string{
