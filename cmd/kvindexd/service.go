@@ -378,6 +378,9 @@ func (v *service) startFleet(ctx context.Context, sink events.Sink, running *syn
 	var names []string
 	for _, p := range v.ix.Pods(nil) {
 		names = append(names, p.Pod)
+		if len(v.sources) == 0 && v.redis == "" { // it has connected before the snapshot
+			v.gate.pods[p.Pod], v.gate.models[p.Model] = p.LastMessage, p.LastMessage
+		}
 	}
 	var err error
 	if v.fleet, err = events.NewFleet(sink, events.FleetConfig{
