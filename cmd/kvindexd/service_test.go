@@ -537,6 +537,38 @@ func TestPageShowsLosses(t *testing.T) {
 	must(t, end())
 }
 
+// tail prints the events of a restarted engine that is already past the number of the last message.
+func TestTailOfARestart(t *testing.T) {
+	ctx, cancel := context.WithCancel(zmtptest.Context(t))
+	p, err := fakeengine.NewPublisher(fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
+	must(t, err)
+	defer p.Close()
+	var out, errs journal
+	ended := make(chan error)
+	go func() { ended <- run(ctx, []string{"tail", "-replay", p.ReplayEndpoint(), p.Endpoint()}, &out, &errs) }()
+	must(t, p.WaitSubscribers(ctx, 1))
+	for n, publish := range []func([]byte) uint64{p.Publish, p.Skip, p.Skip} {
+		if n == 1 {
+			must(t, p.Restart())
+		}
+		_, message := payload(uint64(n))
+		publish([]byte(message))
+		for n == 0 && !strings.Contains(out.String(), `"seq":0`) && ctx.Err() == nil {
+			runtime.Gosched()
+		}
+	}
+	for !strings.Contains(out.String(), `"seq":1`) && ctx.Err() == nil {
+		runtime.Gosched()
+	}
+	if text := out.String(); strings.Count(text, `"seq":0`) != 2 || strings.Count(text, `"seq":1`) != 1 {
+		t.Errorf("%s%s", text, errs.String())
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // tail prints an engine's events, and healthcheck reports whether a service answers.
 func TestCommands(t *testing.T) {
 	ctx, cancel := context.WithCancel(zmtptest.Context(t))
