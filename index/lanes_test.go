@@ -117,3 +117,39 @@ func TestLanesBound(t *testing.T) {
 		t.Errorf("%+v", m.Describe(nil))
 	}
 }
+
+// The lane of a store does not make room for the lane of its parts of blocks.
+func TestLaneOfPartsBound(t *testing.T) {
+	m, err := newMemory(MemoryConfig{})
+	must(t, err)
+	defer m.Close()
+	apply := func(c Change) uint64 {
+		t.Helper()
+		done, err := m.Apply(context.Background(), Source{Pod: "a", Model: "m"}, Cursor{}, []Change{c})
+		must(t, err)
+		must(t, m.check())
+		return done.Counts.Dropped
+	}
+	store := func(group, size int, hash Hash) {
+		t.Helper()
+		apply(Change{
+			Op: OpStore, Copies: CopiesExact, Group: Group{ID: group}, Hashes: []Hash{hash}, Root: Key(hash),
+			Variant: Variant{Unit: 16}, BlockSize: size, Locals: make([]Local, size/16),
+		})
+	}
+	store(0, 32, 1)
+	store(0, 16, 2) // a part of a block
+	others := MaxGroups - 1
+	for i := range maxLanes - 3 {
+		store(1+i%others, 32+16*(i/others), Hash(3+i))
+	}
+	both := Change{Op: OpStore, Tier: TierCPU, Copies: CopiesSet, Hashes: []Hash{1, 2}}
+	if dropped := apply(both); dropped != 1 {
+		t.Errorf("%d stores dropped", dropped)
+	}
+	md := (*m.models.Load())["m"]
+	was := md.gen.Load()
+	if apply(both); md.gen.Load() != was {
+		t.Error("a store that is dropped at the bound changes what readers see")
+	}
+}

@@ -73,7 +73,7 @@ func (s *source) store(c *Change) {
 	case len(c.Locals) == 0:
 		by = cut{}
 	}
-	ln, room := s.laneFor(g, c.Tier, by)
+	ln, room := s.laneFor(g, c.Tier, by, nil)
 	if !room {
 		s.noRoom(nil, c.Hashes)
 		return
@@ -85,8 +85,12 @@ func (s *source) store(c *Change) {
 	}
 	st := storeTask{s: s, c: c, group: g, lane: ln, chained: dense}
 	if by == (cut{}) && c.Tier != TierGPU && slices.ContainsFunc(held, func(h Hash) bool { return s.isPart(g, h) }) {
-		if st.parts, room = s.laneFor(g, c.Tier, cut{g.cut.variant, g.grain}); !room {
+		if st.parts, room = s.laneFor(g, c.Tier, cut{g.cut.variant, g.grain}, ln); !room {
 			s.noRoom(nil, held)
+			return
+		}
+		if st.parts == nil {
+			s.giveUp()
 			return
 		}
 	}
