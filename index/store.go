@@ -333,6 +333,7 @@ func (st *storeTask) holdAll(hashes []Hash, riches []uint32) {
 	for i, h := range hashes {
 		if !st.s.roomFor(h) {
 			st.s.noRoom(st.lane, hashes[i:])
+			clear(riches) // of names that stand behind i too, and have gone
 			return
 		}
 		n := st.s.fresh(h)
