@@ -355,7 +355,7 @@ func (st *storeTask) hold(i int, n *name) {
 	case i < st.from:
 		s.counts.Reports++
 		return
-	case i == st.unsure:
+	case i == st.unsure && h.lane == nil:
 		s.counts.Reports++
 		n.addHidden(st.lane)
 		return
