@@ -45,6 +45,7 @@ type lane struct {
 	tier   Tier
 	cut    cut
 	age    uint8 // generations of its tier that began after its own
+	gone   bool  // it is being emptied: its group does not have it any more
 	blocks int   // held
 	hidden int   // holdings that a report hid
 }
