@@ -352,7 +352,7 @@ func (m *memory) usage() (u MemoryUsage, by usageParts) {
 	f := g.forest.Usage()
 	u.Prefixes, u.Free = f.Prefixes, f.Free
 	by.keys, by.heads, by.holders = f.Keys, f.Heads, f.Holders
-	u.Removed = len(g.graves)
+	u.Removed = len(g.graves) + g.dead
 	u.Total, u.Budget, u.Evicted = g.mem.Load(), g.budget, g.lost
 	g.mu.Unlock()
 	for _, md := range *m.models.Load() {

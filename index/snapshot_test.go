@@ -559,6 +559,25 @@ func TestSnapshotEnds(t *testing.T) {
 	}
 }
 
+// A removed source that a snapshot still needs has its memory.
+func TestRemovedDuringASnapshot(t *testing.T) {
+	m, err := newMemory(MemoryConfig{})
+	must(t, err)
+	defer m.Close()
+	c := Change{Op: OpStore, Copies: CopiesSet, Hashes: []Hash{1}}
+	_, err = m.Apply(context.Background(), Source{Pod: "a", Model: "m"}, Cursor{}, []Change{c})
+	must(t, err)
+	sectionsOf(t, m, func() {
+		must(t, m.Remove(context.Background(), "a"))
+		if u := m.Usage(); u.Removed != 1 {
+			t.Errorf("%+v", u)
+		}
+	})
+	if m.sweepers.Wait(); m.Usage().Removed != 0 {
+		t.Errorf("%+v", m.Usage())
+	}
+}
+
 // If a pod changes completely while the writer hangs, the snapshot fails, not the pod. Its notes
 // are freed, and the next snapshot is whole.
 func TestSnapshotOfWhatChangesTooMuch(t *testing.T) {

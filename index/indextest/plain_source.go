@@ -443,7 +443,7 @@ func (s *plainSource) hold(st *plainStore, i int, h index.Hash) {
 		n = s.add(h)
 	}
 	b := n.of(st.at)
-	if i == st.unsure {
+	if i == st.unsure && b == nil {
 		s.counts.Reports++
 		n.held = append(n.held, &plainCopies{at: st.at, by: st.by, reported: true})
 		return

@@ -257,7 +257,7 @@ func (t *Table[H, V]) Remove(hash H) {
 	s := t.segmentOf(mixed)
 	home := s.home(mixed)
 	i := home
-	for range s.lines {
+	for left := len(s.lines); ; left-- {
 		l := &s.lines[i]
 		if j := l.index(h); j >= 0 {
 			last := l.count() - 1
@@ -265,7 +265,7 @@ func (t *Table[H, V]) Remove(hash H) {
 			l.fill--
 			break
 		}
-		if l.fill < passedOne {
+		if l.fill < passedOne || left == 1 {
 			return
 		}
 		if i++; i == len(s.lines) {
