@@ -285,20 +285,27 @@ func parseConversation(o *python.Dict, n *counts) (*conversation, error) {
 	if err := c.parseTools(o); err != nil {
 		return nil, err
 	}
-	for _, name := range []string{"mm_processor_kwargs", "media_io_kwargs"} {
-		options, err := optionalObject(o, name)
-		if err != nil {
-			return nil, err
-		}
-		if options != nil && options.Len() > 0 {
-			c.mediaOptions = name
-		}
+	if err := c.parseMediaOptions(o); err != nil {
+		return nil, err
 	}
 	if err := c.parseMessages(o, n); err != nil {
 		return nil, err
 	}
 	c.findFeatures()
 	return c, nil
+}
+
+func (c *conversation) parseMediaOptions(o *python.Dict) error {
+	for _, name := range []string{"mm_processor_kwargs", "media_io_kwargs"} {
+		options, err := optionalObject(o, name)
+		if err != nil {
+			return err
+		}
+		if options != nil && options.Len() > 0 {
+			c.mediaOptions = name
+		}
+	}
+	return nil
 }
 
 // parseDocuments accepts objects with strings only.

@@ -46,7 +46,7 @@ func parseResponses(o *python.Dict, n *counts) (*responsesBody, error) {
 	if optional(o, "prompt") != nil {
 		return nil, badField("prompt", "the engine takes no stored prompts")
 	}
-	for _, name := range []string{"chat_template_kwargs", "chat_template", "mm_processor_kwargs"} {
+	for _, name := range []string{"chat_template_kwargs", "chat_template"} {
 		if optional(o, name) != nil {
 			return nil, unscored(name, "which versions of the engine read it in this API is not known")
 		}
@@ -57,6 +57,9 @@ func parseResponses(o *python.Dict, n *counts) (*responsesBody, error) {
 	b := new(responsesBody)
 	c := &b.base
 	c.addGenerationPrompt = true
+	if err := c.parseMediaOptions(o); err != nil {
+		return nil, err
+	}
 	reasoning, err := optionalObject(o, "reasoning")
 	if err != nil {
 		return nil, err
