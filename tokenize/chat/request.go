@@ -54,7 +54,6 @@ type conversation struct {
 	mediaOptions        string // a field that changes the tokens of media
 	media               int    // parts
 	clocked             bool   // ids of calls are the engine's clock
-	eitherThinking      bool   // the effort may set enable_thinking, or not
 	features            featureSet
 }
 

@@ -69,7 +69,6 @@ func parseResponses(o *python.Dict, n *counts) (*responsesBody, error) {
 			if effort, ok := c.effort.(string); !ok || !slices.Contains([]string{"none", "minimal", "low", "medium", "high", "xhigh"}, effort) {
 				return nil, unscored("reasoning.effort", "none that all versions of the engine take")
 			}
-			c.eitherThinking = true
 		}
 	}
 	if err := b.parseTools(o); err != nil {
@@ -492,7 +491,6 @@ func (b *responsesBody) conversation(m *Model) (*conversation, error) {
 // apart returns the chat with a message for each item.
 func (b *responsesBody) apart() *conversation {
 	c := b.base
-	c.eitherThinking = false
 	c.messages = make([]message, 0, len(b.base.messages)+len(b.items))
 	items := b.items
 	for i := range b.base.messages {
