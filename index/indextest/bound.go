@@ -13,7 +13,7 @@ import (
 )
 
 // The random histories at a bound. They are those of random.go, on longer prompts, and
-// now and then a flood of other blocks passes the bound. Nobody says what a backend
+// now and then a flood of other blocks passes the bound. No rule says which blocks a backend
 // forgets then. So what it answers is compared with what the model holds:
 //
 //   - Each block that a row claims is held in the model, by the same holder.

@@ -1332,7 +1332,7 @@ var cases = []testCase{
 	}},
 	{"CursorsMakeRepeatsANoOp", func(t *tester) {
 		c := newChain(1, 4)
-		at := func(stream string, epoch, next uint64, ch index.Change) index.Applied {
+		at := func(stream string, epoch, next uint64, ch index.Change) index.Effect {
 			t.Helper()
 			done, err := t.ix.Apply(ctx, podA, index.Cursor{Stream: stream, Epoch: epoch, Next: next, Time: float64(next) / 2, Digest: ^next}, []index.Change{ch})
 			if err != nil {

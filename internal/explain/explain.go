@@ -387,7 +387,7 @@ func (w *explainer) choose(ctx context.Context) error {
 	e.Rank, e.BlockTokens, e.Block, e.Token = best.rank, best.size, best.block, best.block*best.size
 	e.Blocks = w.length(best.variant) / best.size
 	if w.cause == causeLost {
-		w.tellLoss(w.Facts.rank(best.rank).Lost)
+		w.lostBy(w.Facts.rank(best.rank).Lost)
 	}
 	e.Held = w.holdings(best)
 	return nil
@@ -411,7 +411,7 @@ func (w *explainer) holdings(p *point) []string {
 	return nil
 }
 
-func (w *explainer) tellLoss(l view.LastLoss) {
+func (w *explainer) lostBy(l view.LastLoss) {
 	w.cause, w.e.Loss, w.e.lostAt = causeLost, l.Cause, l.At
 }
 
@@ -727,7 +727,7 @@ func (w *explainer) byState() {
 	case w.e.evicted > 0 || w.Row != nil && w.Row.Evicted:
 		w.cause = causeMemory
 	case lost >= 0:
-		w.tellLoss(ranks[lost].Lost)
+		w.lostBy(ranks[lost].Lost)
 	case has(lossy) || len(ranks) == 0:
 		w.cause = causePartial
 	case w.Facts.Silent:

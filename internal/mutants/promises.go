@@ -2,7 +2,7 @@ package main
 
 // promises are those of README.md and docs. Each has at least ten mutants.
 var promises = []promise{
-	// What a pod has is never said to be more than it is.
+	// No figure is above what the pod has.
 	{"never over", []mutant{
 		{".", "internal/ranking:Judge.Score", "a routed token counts twice", "loaded := max(j.Proven(b)+l.Loaded, b.Cached)", "loaded := b.Cached + l.Loaded", "TestPredictedAndLoaded"},
 		{".", "internal/engine:Converter.stored", "pages are a chunk", " || paged(e.Medium) {", " {", "TestPages"},
@@ -13,7 +13,7 @@ var promises = []promise{
 		{"./internal/reuse", "loadGroup.end", "a load passes over a gap", "to = row.run(from, to)", "to = row.last(from, to, present)", "TestLoadTokens/a_hole_behind_the_gpu's_part"},
 		{"./internal/reuse", "Load.chunksEnd", "a load gains less than a chunk", "if n-local < g.tokens {", "if n < local {", "TestLoadTokens/gain_below_a_chunk"},
 		{"./index", "Change.chunks", "a chunk is each of its hashes", "return c.Hashes[len(c.Hashes)-1:]", "return c.Hashes", "TestMemory/AChunkOfALowerTierIsOneBlock"},
-		{".", "internal/registry:delivery.tellsLower", "an offload daemon takes the rank", "return !named.Has(index.TierGPU) && (known", "return false && !named.Has(index.TierGPU) && (known", "TestOffloadDaemon"},
+		{".", "internal/registry:delivery.ofLower", "an offload daemon takes the rank", "return !named.Has(index.TierGPU) && (known", "return false && !named.Has(index.TierGPU) && (known", "TestOffloadDaemon"},
 		{".", "internal/registry:delivery.takeLower", "a gap of a daemon keeps its tiers", "d.convert.Changes = engine.AppendClear(d.convert.Changes, r.Spared(d.lower))", "_ = r", "TestOffloadDaemon"},
 		{".", "internal/registry:lent", "an engine that moved is not doubted", "main.Interrupted = true", "_ = main", "TestOffloadDaemon"},
 		{".", "internal/registry:delivery.spares", "hashes outlive their engine", "if d.verdict.Restarted || r == d.rank && d.moved {", "if false {", "TestOffloadDaemon"},
@@ -63,12 +63,12 @@ var promises = []promise{
 		{".", "internal/registry:delivery.deal", "what there was no room for was applied", " && !full, Gap", ", Gap", "TestNoRoom"},
 		{".", "internal/registry:ingest.discard", "a backend without removal goes on from a removed cursor", "Epoch: cur.Epoch + 1}", "Epoch: cur.Epoch + 1, Next: cur.Next}", "TestRemoveStream"},
 		{"./index", "source.applyAll", "cursor ignored", "ok && !s.cursors.all[i].Before(cur)", "ok && false", "TestMemory/CursorsMakeRepeatsANoOp"},
-		{"./index", "source.applyAll", "a repeat changes the stored cursor", "return Applied{Cursor: s.cursors.all[i], Duplicate: true, Evicted: s.evicted}, true, nil", "old := s.cursors.all[i]\n\t\t\ts.cursors.all[i] = cur\n\t\t\treturn Applied{Cursor: old, Duplicate: true}, true, nil", "TestMemory/CursorIsTheStoredOne"},
+		{"./index", "source.applyAll", "a repeat changes the stored cursor", "return Effect{Cursor: s.cursors.all[i], Duplicate: true, Evicted: s.evicted}, true, nil", "old := s.cursors.all[i]\n\t\t\ts.cursors.all[i] = cur\n\t\t\treturn Effect{Cursor: old, Duplicate: true}, true, nil", "TestMemory/CursorIsTheStoredOne"},
 		{"./index", "memory.Apply", "invalid change applied", "err := changes[i].Validate(); err != nil", "err := changes[i].Validate(); err != nil && i > len(changes)", "TestMemory/AnInvalidChangeAppliesNothing"},
-		{"./index/redisindex", "redisIndex.take", "a bucket is split before its parts are there", "if c.split && c.unsaid > 0 {", "if false {", "TestSplitSaysSoLast"},
+		{"./index/redisindex", "redisIndex.take", "a bucket is split before its parts are there", "if c.split && c.unwritten > 0 {", "if false {", "TestSplitSaysSoLast"},
 		{"./index/redisindex", "redisIndex.send", "a loss is acknowledged", "if ix.lost != \"\" && b.err == nil {", "if false {", "TestLossIsNotAcknowledged"},
 		{"./index/redisindex", "redisIndex.pipe", "a commit may be on two servers", "leave(of, begin, false, seq, lease)", "leave(of, ix.parts[of].notes+begin, false, seq, lease)", "TestCommitOnTwoServers"},
-		{"./index/redisindex", "redisIndex.settle", "a cursor is told in place of a row that failed", "ix.markDirty(t.source, t.row != \"\")", "ix.markDirty(t.source, false)", "TestEvictedIsTold"},
+		{"./index/redisindex", "redisIndex.settle", "a cursor is written in place of a row that failed", "ix.markDirty(t.source, t.row != \"\")", "ix.markDirty(t.source, false)", "TestEvictedIsTold"},
 		{"./index/redisindex", "redisIndex.take", "a row comes before the last bucket", "case src.ownership == taking && ix.written < src.ready:", "case false:", "TestRowComesLast/taken_over"},
 		{"./index/redisindex", "redisIndex.take", "a part of the buckets counts as all", "b.upto = min(b.upto, c.number-1)", "_ = c", "TestRowComesLast/written_anew"},
 		{"./internal/sequence", "Sequencer.advanceBack", "behind a stored cursor all is trusted", "(!s.timed || s.had.differs(a))", "s.had.differs(a)", "TestSequencerResumeBehindARestart"},
@@ -89,7 +89,7 @@ var promises = []promise{
 		{".", "internal/podstate:Pod.Stream", "invented streams shut out", "if len(pm.Streams) >= engine.MaxStreams && !pm.dropStream() {", "if len(pm.Streams) >= engine.MaxStreams {", "TestWhatAPodMayInvent"},
 		{".", "internal/registry:addCounters", "counters go round", "min(n, math.MaxUint64-sum[i])", "n", "TestWhatAPodMayInvent"},
 		{"./index", "restorer.finish", "a key may be in two places", "if k, ok := r.f.Doubled(r.m.salt[0]); ok {", "if k, ok := r.f.Doubled(r.m.salt[0]); ok && false {", "TestRestoreRefuses"},
-		{"./index/redisindex", "find", "a group says more than it has", "if count > uint64(len(g.s)) {", "if false {", "TestValueGarbage"},
+		{"./index/redisindex", "find", "a group claims more than it has", "if count > uint64(len(g.s)) {", "if false {", "TestValueGarbage"},
 		{"./internal/sequence", "memory.read", "a state with messages in any order", "if seq < due || wrapped {", "if wrapped && false {", "TestSequencerStateRefused"},
 		{"./internal/sequence", "memory.contradicts", "a far message freezes a stream", "|| a.Seq >= m.floor && !a.Replayed", "", "TestSequencerFarMessage"},
 		{"./events", "Pool.run", "pods have no turns", "(i < poolTurn || p.line.first == nil)", "true", "TestPoolTurns"},
@@ -219,7 +219,7 @@ var promises = []promise{
 	// A text becomes the ids of the model's own tokenizer.
 	{"exact tokens", []mutant{
 		{"./tokenize/remote", "Judge.both", "a silent engine is taken for a verdict", "if there, err = t.engine(ctx, j.Engine); err != nil {", "if there, err = t.engine(ctx, j.Engine); errors.Is(err, chat.ErrMalformed) {", "TestFailingEngines"},
-		{".", "tokenize/remote:judged.Hold", "old cache entries are used after a verdict", "if err := t.Verdict(); err != nil {", "if err := t.Verdict(); err != nil && t.local == nil {", "TestVerdictStopsLocalWork"},
+		{".", "tokenize/remote:judgedTokenizer.Hold", "old cache entries are used after a verdict", "if err := t.Verdict(); err != nil {", "if err := t.Verdict(); err != nil && t.local == nil {", "TestVerdictStopsLocalWork"},
 		{"./tokenize", "matcher.longest", "the shortest added token", "best = t\n", "return t\n", "TestCasesAsOfficial"},
 		{"./tokenize", "alone", "a single word looks to its right only", "if r, n := utf8.DecodeLastRune(s[:begin]); n > 0 && classOf(r)&word != 0 {", "if false {", "TestCasesAsOfficial"},
 		{"./tokenize", "matcher.cut", "lstrip is ignored", "if token.lstrip {", "if false {", "TestCasesAsOfficial"},
@@ -240,7 +240,7 @@ var promises = []promise{
 		{"./tokenize", "parseTiktoken", "text that no piece has", "!ok || !p.total ||", "!ok ||", "TestTiktokenNeedsAllOfTheText"},
 		{"./internal/prefixcache", "Cache.Add", "the whole of another length", "if whole.At == p.length {", "if true {", "TestBadMarks"},
 	}},
-	// What was missed, dropped, restarted or restored is never taken for whole.
+	// A view with messages missed or dropped, or behind a restart or a restore, is never taken for whole.
 	{"loss and restart", []mutant{
 		{".", "internal/podstate:Pod.readStream", "states are live behind a snapshot", "st.Interrupted, st.restored = true, true", "st.Interrupted, st.restored = false, true", "TestRestored"},
 		{".", "internal/podstate:Stream.Dealt", "a repeat confirms a lost connection", "case last && st.restored:", "case last:", "TestChangesOfState"},
@@ -260,16 +260,16 @@ var promises = []promise{
 		{"./internal/sequence", "Sequencer.Check", "late attachment is live", "\t\tv.Missed = a.Seq > 0\n\tcase a.Seq < s.next", "\t\tv.Missed = false\n\tcase a.Seq < s.next", "TestSequencer"},
 		{"./internal/sequence", "Sequencer.checkBack", "duplicates applied", "if s.known(a) {\n\t\treturn\n\t}\n\tv.Doubtful", "v.Doubtful", "TestSequencer"},
 		{"./internal/sequence", "Sequencer.checkBack", "a replay proves nothing", "a.Replayed && s.had.differs(a) ||", "", "TestSequencerReplayed"},
-		{"./internal/sequence", "Sequencer.Restart", "a restart that is told leaves nothing of the life before", "s.after(s.epoch + 1)", "Sequencer{epoch: s.epoch + 1}", "TestSequencerModel"},
+		{"./internal/sequence", "Sequencer.Restart", "a restart that is reported leaves nothing of the life before", "s.after(s.epoch + 1)", "Sequencer{epoch: s.epoch + 1}", "TestSequencerModel"},
 		{"./events", "Pool.pay", "a restart that the sink did not take is forgotten", "if err == nil {", "if true {", "TestPoolRemovePod"},
-		{"./events", "Subscriber.connect", "a lost connection is not told", "\t\ts.note(st, NoteLost)\n", "", "TestInterrupted"},
+		{"./events", "Subscriber.connect", "a lost connection is not reported", "\t\ts.note(st, NoteLost)\n", "", "TestInterrupted"},
 		{"./events", "podQueue.sweep", "what a pool owes is swept", "if s.offers == 0 && !s.owed {", "if s.offers == 0 {", "TestPoolRemembersWhatItOwes"},
 		{"./events", "Fleet.restore", "restored pods that are named are forgotten", "if f.members[id] != nil {", "if false {", "TestFleetRestored"},
-		{"./events/discovery", "file.poll", "a missing file is a list", "f.tell(r.err.Error(), r.err)", "f.tell(r.err.Error(), r.err)\n\t\tf.pods, f.offer = nil, true", "TestFile"},
-		{"./events/discovery", "dns.say", "no answer yet is no pods", "if !d.said && len(pods) == 0 && !empty {", "if false {", "TestDNSFirst"},
+		{"./events/discovery", "file.poll", "a missing file is a list", "f.fault(r.err.Error(), r.err)", "f.fault(r.err.Error(), r.err)\n\t\tf.pods, f.offer = nil, true", "TestFile"},
+		{"./events/discovery", "dns.publish", "no answer yet is no pods", "if !d.listed && len(pods) == 0 && !empty {", "if false {", "TestDNSFirst"},
 	}},
-	// What is in flight counts until it ends, and then nothing of it is left: flights of a route.Tracker, predictions,
-	// estimates, sent prompts, places in a line. What is removed leaves nothing, too.
+	// Requests in flight count until they end, and then nothing of them is left: flights of a route.Tracker, predictions,
+	// estimates, sent prompts, places in a line. A removed pod leaves nothing, too.
 	{"loads at zero", []mutant{
 		{"./picker", "Picker.renew", "a pod that is down is picked", "; !pod.Down {", "; true {", "TestPickByLoad"},
 		{"./picker", "usageScanner.closeObject", "the first usage of a stream counts", "s.known, s.found = s.current, true", "if !s.found {\n\t\t\ts.known, s.found = s.current, true\n\t\t}", "TestUsageOf"},
@@ -308,7 +308,7 @@ var promises = []promise{
 		{"./metrics/prometheus", "metrics/internal/figures:names.label", "two names are one series", "for i, valid := 2, text; n.taken[text]; i++ {", "for i, valid := 2, text; false; i++ {", "TestHostileNames"},
 		{"./metrics/prometheus", "metrics/internal/figures:names.label", "a name is no UTF-8", "strings.ToValidUTF8(name, \"\\uFFFD\")", "strings.Clone(name)", "TestHostileNames"},
 		{"./metrics/prometheus", "metrics/internal/figures:podSeries.grow", "a stream that begins anew lowers the sum", "if n < of.last[i] {", "if false {", "TestNoCounterFalls"},
-		{"./metrics/otel", "Exporter.scored", "an error is told with its text", "span.SetStatus(codes.Error, s.Outcome)", "span.SetStatus(codes.Error, s.Err.Error())", "TestSpans"},
+		{"./metrics/otel", "Exporter.scored", "an error is reported with its text", "span.SetStatus(codes.Error, s.Outcome)", "span.SetStatus(codes.Error, s.Err.Error())", "TestSpans"},
 		{"./events", "Fleet.drop", "a Subscriber that went takes its counts with it", "f.past.add(l.sub.Stats())", "_ = l", "TestFleetStats"},
 	}},
 	// The service answers as the reference does, shows and changes nothing for strangers, and says
@@ -376,13 +376,13 @@ var promises = []promise{
 		{"./offload", "Store.read", "a late read has memory of others", "s.pin(slot)\n\t\tslots", "slots", "TestLateRead"},
 		{"./offload", "Store.beneath", "a single missing block is read", "missing < d.MinMissing ||", "", "TestDoubleGet"},
 		{"./offload", "Store.ingest", "any number of blocks waits to be written", "if len(s.behind.queue) >= s.quota {", "if false {", "TestOverQuota"},
-		{"./offload", "Events.tell", "a removal goes before what was stored", "last >= 0 && e.waiting[last].follows(ev) {", "last >= 0 {", "TestEvents"},
+		{"./offload", "Events.add", "a removal goes before the store", "last >= 0 && e.waiting[last].follows(ev) {", "last >= 0 {", "TestEvents"},
 		{"./offload/internal/janitor", "Janitor.goes", "a file younger than a minute is deleted", "j.wanting = now-b.written < int64(j.cfg.MinAge)", "j.wanting = false", "TestUntouched"},
 		{"./offload/internal/janitor", "openDir", "a symbolic link is followed", "unix.O_DIRECTORY|unix.O_NOFOLLOW", "unix.O_DIRECTORY", "TestUntouched"},
 		{"./offload/internal/janitor", "parseFile", "a foreign file is deleted", ` || strings.Trim(suffix[1:], "0123456789") != ""`, "", "TestUntouched"},
 		{"./offload/internal/janitor", "Janitor.readConfig", "a folder of another digest is vLLM's", "if folder != s.Folder {", "if false {", "TestUntouched"},
-		{"./offload/internal/janitor", "Janitor.check", "a block that lacks a rank is told", "b.have()&all == all", "b.have()&all != 0", "TestUntouched"},
-		{"./offload/internal/janitor", "Janitor.drop", "what is found gone is not told", "\t\tj.tell(b, false)\n\t\tif gone", "\t\tif gone", "TestRun"},
+		{"./offload/internal/janitor", "Janitor.check", "a block that lacks a rank is reported", "b.have()&all == all", "b.have()&all != 0", "TestUntouched"},
+		{"./offload/internal/janitor", "Janitor.drop", "a block that is found gone is not reported", "\t\tj.report(b, false)\n\t\tif gone", "\t\tif gone", "TestRun"},
 		{"./offload/internal/janitor", "Janitor.lock", "two janitors have one root", "unix.LOCK_EX|", "unix.LOCK_SH|", "TestLock"},
 	}},
 }
