@@ -21,6 +21,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -29,6 +30,7 @@ import (
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/inmemory"
+	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/internal/prompt"
 	"github.com/kvindex/kvindex/internal/reuse"
 	"github.com/kvindex/kvindex/internal/trace"
@@ -179,6 +181,27 @@ type Rank struct {
 	Lost             view.LastLoss
 	Groups           []stats.Group
 	Evicted          uint64
+}
+
+// Of returns the state of a pod, which is locked. evicted returns how many blocks of a rank the index
+// has evicted.
+func Of(pm *podstate.Pod, evicted func(rank int) uint64) *Pod {
+	f := &Pod{
+		Form: pm.Shown.Profile.Media, Drafts: pm.Shown.Profile.Draft == engine.DraftLayers, Adapters: slices.Sorted(maps.Keys(pm.Adapters)),
+		Recent: pm.Recent.Clone(), Silent: pm.Silent > 0, Idle: pm.Idle(),
+	}
+	for _, n := range slices.Sorted(maps.Keys(pm.Ranks)) {
+		r := pm.Ranks[n]
+		st := r.Stream
+		f.Ranks = append(f.Ranks, Rank{
+			Number: n, State: r.View(), Evicted: evicted(n), Contested: r.Contest.Open, Waits: r.Kept || r.Stale || st != nil && (st.Waits() || st.Interrupted),
+			Lost: r.Lost, Groups: slices.Clone(r.Groups),
+		})
+		pm.Shown.Profile.Correct(f.Ranks[len(f.Ranks)-1].Groups)
+		f.Unrecognized = append(f.Unrecognized, r.Unrecognized...)
+		f.Received = f.Received || r.Messages > 0 || r.Kept || r.State != view.Unknown
+	}
+	return f
 }
 
 // rank returns the state of a rank.
