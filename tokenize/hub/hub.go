@@ -270,6 +270,9 @@ func (c *Client) asFound(s source, commit string, err error) (string, error) {
 			err = fmt.Errorf("commit %s has %s, which is missing: %w", commit, l.missing(s.at(commit)), fs.ErrNotExist)
 		} else {
 			_, err = os.Stat(filepath.Join(s.at(commit), "tokenizer.json"))
+			if _, tekken := os.Stat(filepath.Join(s.at(commit), "tekken.json")); tekken == nil {
+				err = nil
+			}
 		}
 	}
 	if err != nil {

@@ -291,7 +291,7 @@ func (e *Engine) withoutRender(ctx context.Context, path string, body []byte, b 
 		return answer{}, fmt.Errorf("remote: the body: %w (%w)", err, why)
 	}
 	if !request.Chat() {
-		if request.Prompt == "" {
+		if request.Prompt == "" && (request.Tokens != nil || !request.AddSpecial) {
 			return answer{tokens: request.Tokens}, nil
 		}
 		tokens, err := e.encode(ctx, nil, request.Prompt, request.AddSpecial)
