@@ -222,7 +222,7 @@ func ExampleWithHooks() {
 		State: func(pod, model string, from, to kvindex.State) {
 			logger.Info("state", "pod", pod, "model", model, "from", from, "to", to)
 		},
-		Scored: func(ctx context.Context, s kvindex.Scored) {
+		Scored: func(ctx context.Context, s kvindex.ScoreReport) {
 			switch s.Outcome {
 			case "scored", "cancelled", "refused", "bad_request", "not_scorable", "unknown_adapter": // of the client
 				logger.DebugContext(ctx, "score", "model", s.Model, "outcome", s.Outcome, "cached", s.CachedTokens, "tokens", s.PromptTokens)

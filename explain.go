@@ -42,7 +42,7 @@ type Explanation struct {
 	// but lost comes after memory if it is only possible, and silent comes after partial if
 	// other streams of the pod are not silent:
 	//
-	//	error            the request is not scored: Err. Detail is the outcome (Scored.Outcome)
+	//	error            the request is not scored: Err. Detail is the outcome (ScoreReport.Outcome)
 	//	unknown_model    no pod is known for the model: Err
 	//	unknown_adapter  no event has named the adapter: Err
 	//	unknown_pod      the pod is not known for this model

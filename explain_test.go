@@ -724,7 +724,7 @@ func TestExplainErrors(t *testing.T) {
 // Explain calls no hook.
 func TestExplainIsNotCounted(t *testing.T) {
 	told := 0
-	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(context.Context, kvindex.Scored) { told++ }}))
+	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(context.Context, kvindex.ScoreReport) { told++ }}))
 	if _, err := ix.Explain(ctx, &kvindex.Request{Model: "m", Tokens: []uint32{1}}, "a"); err != nil || told != 0 || !reflect.DeepEqual(ix.Stats().Scores, stats.Scores{Outcomes: map[string]uint64{}}) {
 		t.Errorf("the hook was called %d times, %v", told, err)
 	}

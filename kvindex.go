@@ -183,7 +183,7 @@ type Indexer struct {
 	hash         hashing.Hasher
 	given        map[string]Model
 	source       func(ctx context.Context, name string) (Model, error) // loads other models; may be nil
-	scored       func(context.Context, Scored)                         // Hooks.Scored; may be nil
+	scored       func(context.Context, ScoreReport)                    // Hooks.Scored; may be nil
 	prompts      *prefixcache.Cache                                    // of texts; nil: none
 	snapshot     chan struct{}                                         // full while a Snapshot runs
 	scorers      sync.Pool                                             // of *scorer

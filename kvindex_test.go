@@ -73,9 +73,9 @@ func (a *alteredIndex) may(ctx context.Context, call string, src index.Source) e
 	return a.before(ctx, call, src)
 }
 
-func (a *alteredIndex) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+func (a *alteredIndex) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Effect, error) {
 	if err := a.may(ctx, "Apply", src); err != nil {
-		return index.Applied{}, err
+		return index.Effect{}, err
 	}
 	return a.Memory.Apply(ctx, src, cur, changes)
 }
@@ -191,7 +191,7 @@ func TestCloseWhileBusy(t *testing.T) {
 // TestCloseDuringScore: a score that Close ends counts nowhere.
 func TestCloseDuringScore(t *testing.T) {
 	m := &alteredIndex{Memory: memory(t)}
-	ix := open(t, kvindex.WithIndex(m), kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.Scored) { t.Errorf("the hook gets %+v", s) }}))
+	ix := open(t, kvindex.WithIndex(m), kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.ScoreReport) { t.Errorf("the hook gets %+v", s) }}))
 	m.match = func(context.Context, *index.Query, *index.Matches) error {
 		must(t, ix.Close())
 		return index.ErrClosed

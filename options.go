@@ -139,8 +139,8 @@ const defaultPromptCache = 64 << 20 // bytes
 // changes no answer. Request.Prompt and Request.Body share it. Prompts with media do not use
 // it, and neither do chats in pieces (chat.Rendering.Whole).
 //
-// A tokenizer uses the cache if it is a tokenize.Identified, like a tokenize.BPE, or if it has
-// the method Hold(ctx, text) (tokenize.Identified, error), like the tokenizers of a
+// A tokenizer uses the cache if it is a tokenize.Identifier, like a tokenize.BPE, or if it has
+// the method Hold(ctx, text) (tokenize.Identifier, error), like the tokenizers of a
 // tokenize.Pool; a wrapper around one of these needs the method too. A text for which Hold
 // returns nil does not use the cache, as after the verdict of a remote.Judge. A tokenizer without
 // the EncodeMarks of a tokenize.BPE uses the cache for whole texts only. Stats.Prompts has the
@@ -339,9 +339,9 @@ type Profile struct {
 	// they have hashes alone, one block; then PodScore.UpperBound is true for what is loaded.
 	Chunk int
 	// ClearsGPU is for vLLM with the OffloadingConnector: an event that empties the cache
-	// (AllBlocksCleared) empties the gpu, and leaves the lower tiers as they are. It also tells
+	// (AllBlocksCleared) empties the gpu, and leaves the lower tiers as they are. It also means
 	// that the connector stores a chunk in the cpu tier once: a second store of it proves that
-	// the tier was emptied without an event, and what the tier held is forgotten.
+	// the tier was emptied without an event, and the blocks of the tier are forgotten.
 	ClearsGPU bool
 	// Weights are those of a token in each tier, for PodScore.Score, from 0 to 1. 0 is the
 	// default: 1 in the gpu, 0.8 in the cpu, 0.5 in the others. They count in scores of which
@@ -587,7 +587,7 @@ type Hooks struct {
 	// Scored is called at the end of each score, with any outcome, before ScoreRequest
 	// returns, and gets the context of ScoreRequest. It is not called after Close. Times are
 	// measured only if Scored is set.
-	Scored func(context.Context, Scored)
+	Scored func(context.Context, ScoreReport)
 }
 
 // Loss describes a loss of messages.

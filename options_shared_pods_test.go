@@ -502,7 +502,7 @@ type slowProcess struct {
 	wait func()
 }
 
-func (s slowProcess) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+func (s slowProcess) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Effect, error) {
 	s.wait()
 	return s.process.Apply(ctx, src, cur, changes)
 }
@@ -653,8 +653,8 @@ func TestApplyDelayed(t *testing.T) {
 
 // An index that fails is reported: in the answer, in JSON, in Stats, by the hook and by Explain.
 func TestDegraded(t *testing.T) {
-	var scored kvindex.Scored
-	s := newSharing(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, of kvindex.Scored) { scored = of }}))
+	var scored kvindex.ScoreReport
+	s := newSharing(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, of kvindex.ScoreReport) { scored = of }}))
 	said(t, s.writer, "a", 0, s.p.Stored(0, 3))
 	q := kvindex.Request{Model: "m", Tokens: s.p.Tokens}
 	var a kvindex.Answer

@@ -91,12 +91,12 @@ func (s *sharedIndex) stale(pod string, is bool) {
 	})
 }
 
-func (p *process) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+func (p *process) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Effect, error) {
 	p.mu.Lock()
 	fail, delay := p.fail, p.delay
 	p.mu.Unlock()
 	if fail != nil {
-		return index.Applied{}, fail
+		return index.Effect{}, fail
 	}
 	done, err := p.Memory.Apply(ctx, src, cur, changes)
 	if err != nil {

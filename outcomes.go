@@ -142,7 +142,7 @@ func (s *scoreCounts) add(o *scoreCounts) {
 	s.unrendered += o.unrendered
 }
 
-// Scored describes one score that has ended. Outcome is scored if nothing else is true, else
+// ScoreReport describes one score that has ended. Outcome is scored if nothing else is true, else
 // the first true word of
 //
 //	cancelled        the context ended
@@ -157,12 +157,12 @@ func (s *scoreCounts) add(o *scoreCounts) {
 //	too_long         tokenize.ErrTextTooLong
 //	busy             tokenize.ErrBusy
 //	failed           any other error, such as that of a backend
-type Scored struct {
+type ScoreReport struct {
 	// Model and Adapter are the base model and the adapter that were scored, also if the
 	// request has the adapter's name, or an alias, as its model. After an error they may be
 	// those of the request.
 	Model, Adapter string
-	Outcome        string // one of the words that Scored lists
+	Outcome        string // one of the words that ScoreReport lists
 	Err            error  // the error of ScoreRequest
 	Degraded       error  // Answer.Degraded
 
@@ -178,8 +178,8 @@ type Scored struct {
 }
 
 // MarshalJSON writes errors as texts.
-func (s Scored) MarshalJSON() ([]byte, error) {
-	type fields Scored
+func (s ScoreReport) MarshalJSON() ([]byte, error) {
+	type fields ScoreReport
 	return json.Marshal(struct {
 		fields
 		Err, Degraded string `json:",omitempty"`
@@ -200,7 +200,7 @@ func (sc *scorer) report(ctx context.Context, r *Request, dst *Answer, err error
 		sc.tally.countDegraded()
 	}
 	if hook := sc.x.scored; hook != nil {
-		s := Scored{
+		s := ScoreReport{
 			Model: r.Model, Adapter: r.Adapter, Outcome: outcome.String(), Err: err, Degraded: dst.Degraded,
 			PromptTokens: dst.PromptTokens, CachedTokens: cached, PredictedTokens: predicted,
 			Began: sc.began, Render: sc.times.render, Tokenize: sc.times.tokenize, Match: sc.times.match,

@@ -30,13 +30,13 @@ func (f errTokenizer) Encode(context.Context, []uint32, string, bool) ([]uint32,
 // TestMistakes checks the report of each mistake in a request or in its setup: the error or
 // Answer.Unknown names cause and cure, and the outcome is counted and passed to the hook.
 func TestMistakes(t *testing.T) {
-	var told []kvindex.Scored
+	var told []kvindex.ScoreReport
 	template, err := chat.New(turns+`{% if tools %}{{ raise_exception("no tools here") }}{% endif %}`, nil, chat.Options{})
 	must(t, err)
 	missing := fmt.Errorf("no folder of it: %w", fs.ErrNotExist)
 	with := ctx
 	ix := open(t,
-		kvindex.WithHooks(kvindex.Hooks{Scored: func(got context.Context, s kvindex.Scored) {
+		kvindex.WithHooks(kvindex.Hooks{Scored: func(got context.Context, s kvindex.ScoreReport) {
 			if got != with {
 				t.Errorf("the hook got %v, want %v", got, with)
 			}
@@ -283,14 +283,14 @@ func TestScoredHook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		template, err := chat.New(turns, nil, chat.Options{})
 		must(t, err)
-		var told []kvindex.Scored
+		var told []kvindex.ScoreReport
 		var ix *kvindex.Indexer
 		ix = open(t,
 			kvindex.WithModels(func(context.Context, string) (kvindex.Model, error) {
 				time.Sleep(3 * time.Second)
 				return kvindex.Model{Tokenizer: sleepy{}, Chat: template}, nil
 			}),
-			kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.Scored) {
+			kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.ScoreReport) {
 				if took := time.Since(s.Began); took != s.Render+s.Tokenize+s.Match {
 					t.Errorf("%+v began %v ago", s, took)
 				}
@@ -309,8 +309,8 @@ func TestScoredHook(t *testing.T) {
 		var a kvindex.Answer
 		must(t, ix.ScoreRequest(ctx, &kvindex.Request{Body: []byte(`{"model": "tuned", "messages": [{"role": "user", "content": "how do boats come and go?"}]}`)}, &a))
 		score(t, ix, kvindex.Request{Tokens: bytesOf("tokens")})
-		tokens := kvindex.Scored{Outcome: "scored", Model: "m", PromptTokens: 6}
-		want := []kvindex.Scored{
+		tokens := kvindex.ScoreReport{Outcome: "scored", Model: "m", PromptTokens: 6}
+		want := []kvindex.ScoreReport{
 			tokens, tokens, // the second one by the hook
 			{Model: "m", Adapter: "tuned", Outcome: "scored", PromptTokens: len(text), CachedTokens: 32, PredictedTokens: 32, Tokenize: 4 * time.Second},
 			tokens,

@@ -91,12 +91,12 @@ func TestResolver(t *testing.T) {
 		"odd":   {"sql", ""}, // final: no adapter of any event
 		"two":   {"two", "sql"},
 	}
-	var told []kvindex.Scored
+	var told []kvindex.ScoreReport
 	var asked []string
 	ix := namesSituation(t, namesText, kvindex.WithResolver(func(model string) (string, string) {
 		asked = append(asked, model)
 		return meanings.resolve(model)
-	}), kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.Scored) { told = append(told, s) }}))
+	}), kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.ScoreReport) { told = append(told, s) }}))
 	for _, c := range []struct {
 		name, base, adapter string
 		held                string // pods and their blocks
@@ -142,9 +142,9 @@ func TestResolver(t *testing.T) {
 
 // A function without an answer is an error that names the model; nothing is scored.
 func TestResolverWithoutBase(t *testing.T) {
-	var told []kvindex.Scored
+	var told []kvindex.ScoreReport
 	ix := namesSituation(t, namesText, kvindex.WithResolver(aliases{"bad": {"", ""}, "bad-sql": {"", "sql"}, "m": {"", ""}, "sql": {"", ""}}.resolve),
-		kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.Scored) { told = append(told, s) }}))
+		kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.ScoreReport) { told = append(told, s) }}))
 	for _, name := range []string{"bad", "bad-sql", "m", "sql"} {
 		for way, r := range ways(t, ix, name, namesText) {
 			what := name + ", " + way

@@ -180,8 +180,8 @@ func BenchmarkPromptCache(b *testing.B) {
 	}
 	chats := newBodies(b, w)
 	plain := w.client(w.open(b, kvindex.WithPromptCache(0)))
-	split := new(kvindex.Scored)
-	hook := kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.Scored) { *split = s }})
+	split := new(kvindex.ScoreReport)
+	hook := kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.ScoreReport) { *split = s }})
 	cached := w.client(w.open(b, hook))
 	n := len(w.texts)
 	other := func(i int) { plain.text(b, w.texts[(i+n/2)%n]) }

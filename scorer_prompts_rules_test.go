@@ -351,7 +351,7 @@ func TestPromptCacheTimes(t *testing.T) {
 		var told []time.Duration
 		ix := open(t,
 			kvindex.WithModel("m", kvindex.Model{Tokenizer: wordy{before: func() error { time.Sleep(time.Second); return nil }}}),
-			kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.Scored) { told = append(told, s.Tokenize, s.Match) }}))
+			kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.ScoreReport) { told = append(told, s.Tokenize, s.Match) }}))
 		text := prose(1, 100)
 		tokens, _ := words{}.Encode(ctx, nil, text, true)
 		for _, p := range promptFleets[1][:2] {

@@ -253,7 +253,7 @@ var promptFleets = [][]promptPod{
 }
 
 // These hide abilities of a tokenizer.
-type onlyIdentified struct{ tokenize.Identified }
+type onlyIdentified struct{ tokenize.Identifier }
 type onlyTokenizer struct{ tokenize.Tokenizer }
 
 var tinyPath = filepath.Join("tokenize", "testdata", "tiny.json")

@@ -409,8 +409,8 @@ func TestRanksOfAHybrid(t *testing.T) {
 
 // An explanation is about a pod, and counters are about its best entry.
 func TestRanksExplainedAndCounted(t *testing.T) {
-	var told []kvindex.Scored
-	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.Scored) { told = append(told, s) }}))
+	var told []kvindex.ScoreReport
+	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(_ context.Context, s kvindex.ScoreReport) { told = append(told, s) }}))
 	p := fakeengine.NewPrompt(1, 16, 4)
 	for rank, n := range []int{1, 3, 2} {
 		said(t, ix, "a", rank, p.Stored(0, n))

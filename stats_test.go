@@ -71,7 +71,7 @@ func TestWordsAreDocumented(t *testing.T) {
 		before string // the line behind the list
 		want   []string
 	}{
-		"outcomes.go": {{"type Scored struct", kvindex.OutcomeNames[1:]}},
+		"outcomes.go": {{"type ScoreReport struct", kvindex.OutcomeNames[1:]}},
 		"options.go":  {{"	// At contested,", kvindex.LossNames[1:]}},
 		"stats/stats.go": {{"	Reason string", []string{
 			fault.Unknown, fault.Truncated, fault.Encoding, fault.Type, fault.Missing, fault.Contradiction, fault.Limit, fault.Frames,
@@ -211,14 +211,14 @@ func TestErrorsAreTextInJSON(t *testing.T) {
 	err := errors.New("the cause")
 	for want, told := range map[string]any{
 		`"Unknown":"the cause"`:                    kvindex.Answer{Unknown: err},
-		`"Err":"the cause","Degraded":"the cause"`: kvindex.Scored{Err: err, Degraded: err},
+		`"Err":"the cause","Degraded":"the cause"`: kvindex.ScoreReport{Err: err, Degraded: err},
 		`"Err":"the cause"`:                        kvindex.Loss{Err: err},
 	} {
 		if text, err := json.Marshal(told); err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("%T: %s, %v, want %s", told, text, err, want)
 		}
 	}
-	for _, told := range []any{kvindex.Answer{}, kvindex.Scored{}, kvindex.Loss{}} {
+	for _, told := range []any{kvindex.Answer{}, kvindex.ScoreReport{}, kvindex.Loss{}} {
 		if text, err := json.Marshal(told); err != nil || strings.Contains(string(text), "Unknown") || strings.Contains(string(text), "Err") {
 			t.Errorf("%T: %s, %v", told, text, err)
 		}

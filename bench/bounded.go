@@ -17,11 +17,11 @@ const (
 	FarthestNext              // the one whose next request is latest, or never comes: Belady's rule
 )
 
-// Bounded is a model of an index with room for a number of blocks. To make room, it
+// BoundedModel is a model of an index with room for a number of blocks. To make room, it
 // evicts leaves for all their holders. A leaf is a block that no other block follows. The
 // block before it inherits the later time of both. A store is dropped if the pod does not
 // hold the parent in the model.
-type Bounded struct {
+type BoundedModel struct {
 	room   int
 	order  Order
 	uses   *Uses
@@ -43,19 +43,19 @@ type node struct {
 	place    int    // in the leaves; -1: it is none
 }
 
-// NewBounded returns an empty Bounded, for 64 pods at most. Only FarthestNext needs
+// NewBoundedModel returns an empty BoundedModel, for 64 pods at most. Only FarthestNext needs
 // uses: those of all requests.
-func NewBounded(room int, order Order, uses *Uses) *Bounded {
-	return &Bounded{room: room, order: order, uses: uses, nodes: make(map[index.Hash]*node),
+func NewBoundedModel(room int, order Order, uses *Uses) *BoundedModel {
+	return &BoundedModel{room: room, order: order, uses: uses, nodes: make(map[index.Hash]*node),
 		root: node{depth: -1, holders: ^uint64(0), place: -1}}
 }
 
 // Len returns the number of blocks.
-func (b *Bounded) Len() int { return len(b.nodes) }
+func (b *BoundedModel) Len() int { return len(b.nodes) }
 
 // Do does an operation, which must be one of Play. For a score it returns the number of
 // leading blocks that the pod that serves the request holds in the model.
-func (b *Bounded) Do(op *Op) int {
+func (b *BoundedModel) Do(op *Op) int {
 	b.now++
 	switch op.Kind {
 	case OpScore:
@@ -75,7 +75,7 @@ func (b *Bounded) Do(op *Op) int {
 }
 
 // score searches by halves: nobody holds a block without the one before it.
-func (b *Bounded) score(op *Op) int {
+func (b *BoundedModel) score(op *Op) int {
 	held := func(by uint64) int {
 		return sort.Search(len(op.Keys), func(i int) bool {
 			n := b.nodes[HashOf(op.Keys[i])]
@@ -88,7 +88,7 @@ func (b *Bounded) score(op *Op) int {
 	return held(1 << op.Pod)
 }
 
-func (b *Bounded) store(op *Op) {
+func (b *BoundedModel) store(op *Op) {
 	last := &b.root
 	if op.Store.HasParent {
 		if last = b.nodes[op.Store.Parent]; last == nil || last.holders&(1<<op.Pod) == 0 {
@@ -116,7 +116,7 @@ func (b *Bounded) store(op *Op) {
 
 // touch records that a block was used. The blocks before it were used, too: they get the
 // time when the block is evicted.
-func (b *Bounded) touch(n *node, op *Op) {
+func (b *BoundedModel) touch(n *node, op *Op) {
 	if b.order == FarthestNext {
 		b.date(n, op.Request)
 	} else {
@@ -124,7 +124,7 @@ func (b *Bounded) touch(n *node, op *Op) {
 	}
 }
 
-func (b *Bounded) date(n *node, at int) {
+func (b *BoundedModel) date(n *node, at int) {
 	n.at = max(n.at, at)
 	n.rank = n.at
 	if b.order == FarthestNext {
@@ -140,7 +140,7 @@ func (b *Bounded) date(n *node, at int) {
 }
 
 // drop forgets a leaf.
-func (b *Bounded) drop(n *node) {
+func (b *BoundedModel) drop(n *node) {
 	heap.Remove(&b.leaves, n.place)
 	delete(b.nodes, n.hash)
 	if n.parent.children--; n.parent != &b.root {

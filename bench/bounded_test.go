@@ -61,7 +61,7 @@ type budget struct {
 	bytes, most int64 // allowed for the index, and used by it
 	index       *keptIndex
 	hits        int
-	models      []*bench.Bounded // by bench.Order
+	models      []*bench.BoundedModel // by bench.Order
 	modelHits   []int
 }
 
@@ -70,7 +70,7 @@ func (k *retention) each(do func(*bench.Op)) { bench.Play(k.trace, keptPods, 65_
 func newKept(t *testing.T, trace *bench.Trace) *retention {
 	k := &retention{T: t, trace: trace}
 	ix := newKeptIndex(t, trace.BlockTokens, 0)
-	all := bench.NewBounded(math.MaxInt, bench.OldestUse, nil)
+	all := bench.NewBoundedModel(math.MaxInt, bench.OldestUse, nil)
 	runs := make([]int32, keptPods)
 	k.each(func(op *bench.Op) {
 		all.Do(op)
@@ -94,7 +94,7 @@ func (k *retention) budget(percent int) {
 	b := &budget{percent: percent, bytes: k.bytes * int64(percent) / 100, modelHits: make([]int, 2)}
 	b.index = newKeptIndex(k, k.trace.BlockTokens, b.bytes)
 	for order := range bench.FarthestNext + 1 {
-		b.models = append(b.models, bench.NewBounded(k.blocks*percent/100, order, &k.uses))
+		b.models = append(b.models, bench.NewBoundedModel(k.blocks*percent/100, order, &k.uses))
 	}
 	k.budgets = append(k.budgets, b)
 }
@@ -240,7 +240,7 @@ func TestBounded(t *testing.T) {
 		})
 		for p.order = range bench.FarthestNext + 1 {
 			p.held = make(map[index.Key]*plainBlock)
-			fast := bench.NewBounded(p.room, p.order, &uses)
+			fast := bench.NewBoundedModel(p.room, p.order, &uses)
 			n := 0
 			each(func(op *bench.Op) {
 				got, want := fast.Do(op), p.do(op)
@@ -260,7 +260,7 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// plain is a plain model of bench.Bounded: a use of a block is a use of all blocks before it, and
+// plain is a plain model of bench.BoundedModel: a use of a block is a use of all blocks before it, and
 // an eviction looks at all blocks.
 type plain struct {
 	room      int

@@ -2,7 +2,10 @@ module github.com/kvindex/kvindex/bench
 
 go 1.25.0
 
-require github.com/kvindex/kvindex v0.0.0
+require (
+	github.com/elastic/go-freelru v0.16.0
+	github.com/kvindex/kvindex v0.0.0
+)
 
 require (
 	github.com/DataDog/zstd v1.5.7 // indirect

@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"hash/maphash"
 	"math/rand/v2"
+	"runtime"
 	"testing"
+	"unsafe"
 
 	"github.com/kvindex/kvindex/bench"
 	"github.com/kvindex/kvindex/index"
@@ -96,4 +98,63 @@ func TestPrefixKept(t *testing.T) {
 			}
 		})
 	}
+}
+
+// BenchmarkPrefix looks for 32 kB that are known whole, among 64 MB, hashing included.
+func BenchmarkPrefix(b *testing.B) {
+	const size, texts = 32 << 10, 2000
+	text := func(buf []byte, i int) []byte {
+		r := rand.NewPCG(uint64(i), 2)
+		for buf = buf[:0]; len(buf) < size; {
+			buf = binary.LittleEndian.AppendUint64(buf, r.Uint64())
+		}
+		return buf
+	}
+	var all [100][]byte
+	for i := range all {
+		all[i] = text(nil, i*(texts/len(all)))
+	}
+	run := func(b *testing.B, keeps func() any, find func(text []byte) bool) {
+		before := liveHeap()
+		kept := keeps()
+		heap := liveHeap() - before
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			if !find(all[i%len(all)]) {
+				b.Fatal("not known")
+			}
+		}
+		b.ReportMetric(heap/(size*texts), "heap-B/B")
+		runtime.KeepAlive(kept)
+	}
+	b.Run("impl=kvindex", func(b *testing.B) {
+		var c *prefixcache.Cache
+		var p prefixcache.Prompt
+		run(b, func() any {
+			c, _ = prefixcache.New(64 << 20)
+			for i := range texts {
+				askFor(c, new(prefixcache.Prompt), string(text(nil, i)))
+			}
+			return c
+		}, func(text []byte) bool { return c.Find(&p, nil, unsafe.String(&text[0], len(text))) })
+	})
+	b.Run("impl=freelru", func(b *testing.B) {
+		var f *bench.PrefixFree
+		var at []uint64
+		var locals []index.Local
+		run(b, func() any {
+			f, _ = bench.NewPrefixFree(texts * (size/prefixcache.Grain + 1))
+			for i := range texts {
+				t := text(nil, i)
+				at, whole := beginnings(nil, t)
+				f.Add(size, at, whole, make([]index.Local, size/64))
+			}
+			return f
+		}, func(text []byte) (ok bool) {
+			var whole uint64
+			at, whole = beginnings(at[:0], text)
+			locals, ok = f.Find(locals[:0], at, whole)
+			return ok
+		})
+	})
 }

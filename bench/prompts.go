@@ -24,20 +24,20 @@ func (t *Texts) block(name uint64) []byte {
 	return t.Pool[at : at+size]
 }
 
-// Shared finds the longest prefix that a request's text shares with an earlier one.
-type Shared struct {
+// SharedTexts finds the longest prefix that a request's text shares with an earlier one.
+type SharedTexts struct {
 	texts *Texts
 	root  sharedNode
 }
 
 type sharedNode map[uint64]sharedNode
 
-// NewShared returns a Shared without requests.
-func NewShared(t *Texts) *Shared { return &Shared{t, sharedNode{}} }
+// NewSharedTexts returns a SharedTexts without requests.
+func NewSharedTexts(t *Texts) *SharedTexts { return &SharedTexts{t, sharedNode{}} }
 
 // Add returns how many bytes of the text of a request are the longest beginning that it
 // has in common with one that was added before, and adds it.
-func (s *Shared) Add(q *Request) (shared int) {
+func (s *SharedTexts) Add(q *Request) (shared int) {
 	at, behind := s.root, false
 	for _, b := range q.Blocks {
 		next := at[b]
@@ -58,7 +58,7 @@ func (s *Shared) Add(q *Request) (shared int) {
 
 // common returns how much the text of a block has in common with one of the blocks that
 // came in its place before.
-func (s *Shared) common(at sharedNode, b uint64) (most int) {
+func (s *SharedTexts) common(at sharedNode, b uint64) (most int) {
 	text := s.texts.block(b)
 	for other := range at {
 		n, o := 0, s.texts.block(other)

@@ -43,7 +43,7 @@ func newPromptWorld(b *testing.B, trace string, requests int, before string) *pr
 	}
 	pool := bench.ASCII([]byte(testdata.NewProse(b, "prompts of a trace", 1).Text(8 << 20)))
 	w.texts = &bench.Texts{Pool: pool, Before: before, Size: 9*w.trace.BlockTokens/2 - len(before)} // a mean of 4 bytes a token
-	shared := bench.NewShared(w.texts)
+	shared := bench.NewSharedTexts(w.texts)
 	w.each(func(i int, text string) {
 		w.fresh = append(w.fresh, len(text)-shared.Add(&w.trace.Requests[i]))
 		w.bytes += len(text)

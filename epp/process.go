@@ -311,7 +311,7 @@ func (x *exchange) choose(body []byte) (*choice, error) {
 	}
 	ctx := x.srv.Context()
 	if x.partial {
-		ctx = unscored{ctx}
+		ctx = partialBody{ctx}
 	}
 	k, err := x.Picker.Pick(ctx, &x.request)
 	if err == nil && !reachable(k.Pod) { // a pod may have no host yet
@@ -341,13 +341,13 @@ func (x *exchange) choose(body []byte) (*choice, error) {
 	return c, nil
 }
 
-// unscored is the context of a request whose body is not whole. The Picker then picks by load, and
+// partialBody is the context of a request whose body is not whole. The Picker then picks by load, and
 // estimates the prompt by the bytes that have come.
-type unscored struct{ context.Context }
+type partialBody struct{ context.Context }
 
 var errPartial = fmt.Errorf("epp: the body is not whole: %w", context.Canceled)
 
-func (unscored) Err() error { return errPartial }
+func (partialBody) Err() error { return errPartial }
 
 // reachable reports whether the pod has an address for the gateway.
 func reachable(pod picker.Pod) bool {

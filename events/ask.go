@@ -211,7 +211,7 @@ func (s *Subscriber) askLocked(ctx context.Context, st *stream, conn *zmtp.Conn)
 	}
 	if t.strikes > 0 { // the next message has to show whether it is the engine's socket
 		st.tested = false
-		if at := s.position(st); t.strikes < maxStrikes && at == (Position{}) && s.saysNothing(ctx, st) {
+		if at := s.position(st); t.strikes < maxStrikes && at == (Position{}) && s.publishedNothing(ctx, st) {
 			st.current = true
 			s.note(st, NoteCurrent)
 			return nil
@@ -236,9 +236,9 @@ func (s *Subscriber) askLocked(ctx context.Context, st *stream, conn *zmtp.Conn)
 	return err
 }
 
-// saysNothing reports whether an engine has published nothing, by its replay socket: most
+// publishedNothing reports whether an engine has published nothing, by its replay socket: most
 // probably it has restarted, and is idle.
-func (s *Subscriber) saysNothing(ctx context.Context, st *stream) (nothing bool) {
+func (s *Subscriber) publishedNothing(ctx context.Context, st *stream) (nothing bool) {
 	err := s.request(ctx, st, 0, func(seq uint64, _ []byte) (bool, error) {
 		nothing = seq == replayEnd
 		return true, nil

@@ -6,7 +6,7 @@
 // call Run:
 //
 //   - [Fleet] for many pods that come, move and go. Sources list the pods.
-//     Read [NewFleet], [FleetConfig], [Pod], [Source] and [Fleet.Pods]. The packages
+//     Read [NewFleet], [FleetConfig], [Pod], [PodSource] and [Fleet.Pods]. The packages
 //     events/discovery and events/k8s have sources for files, DNS and Kubernetes.
 //   - [Subscriber] for one engine whose address does not change, and for engines that
 //     connect to you. Read [NewSubscriber] and [SubscriberConfig].

@@ -86,7 +86,7 @@ type FleetConfig struct {
 	// MaxDials bounds the connections that are being made at one time. 0: 32.
 	MaxDials int
 	// Restored are pods that the sink has from before, such as from a snapshot. When each
-	// Source of Run has called set, those that no source has named are forgotten: at once, if
+	// PodSource of Run has called set, those that no source has named are forgotten: at once, if
 	// Run has no sources. So call Set before Run then.
 	Restored []string
 	// Subscriber has the times and limits of each connection, and its OnConnect and OnReplay.
@@ -368,12 +368,12 @@ func (c FleetConfig) withDefaults() FleetConfig {
 // sources has it; sources of Set and Put come last. The pods of each source stay: Run may be
 // called again, and goes on. Pods that are removed while Run does not run are forgotten when
 // it runs again.
-func (f *Fleet) Run(ctx context.Context, sources ...Source) error {
+func (f *Fleet) Run(ctx context.Context, sources ...PodSource) error {
 	for i, s := range sources {
 		if s.Run == nil {
 			return fmt.Errorf("events: fleet: source %q has no Run", s.Name)
 		}
-		if slices.ContainsFunc(sources[:i], func(o Source) bool { return o.Name == s.Name }) {
+		if slices.ContainsFunc(sources[:i], func(o PodSource) bool { return o.Name == s.Name }) {
 			return fmt.Errorf("events: fleet: two sources have the name %q", s.Name)
 		}
 	}
@@ -423,10 +423,10 @@ func (f *Fleet) Run(ctx context.Context, sources ...Source) error {
 }
 
 // follow runs a source.
-func (f *Fleet) follow(r *fleetRun, s Source) {
+func (f *Fleet) follow(r *fleetRun, s PodSource) {
 	var refused, failing repeatFilter // f.mu guards refused, for set may be called by several goroutines
 	named := func(err error) error { return fmt.Errorf("events: fleet: source %q: %w", s.Name, err) }
-	said := false
+	listed := false
 	set := func(pods []Pod) error {
 		f.mu.Lock()
 		if err := r.ctx.Err(); err != nil { // the list may be old by now
@@ -434,14 +434,14 @@ func (f *Fleet) follow(r *fleetRun, s Source) {
 			return err
 		}
 		err := f.set(s.Name, pods)
-		if !said {
-			said = true
+		if !listed {
+			listed = true
 			f.silent--
 			f.forgetRestored()
 		}
-		tells := err != nil && refused.due(err)
+		reports := err != nil && refused.due(err)
 		f.mu.Unlock()
-		if tells {
+		if reports {
 			f.report(nil, named(err))
 		}
 		return err
@@ -468,7 +468,7 @@ func (f *Fleet) follow(r *fleetRun, s Source) {
 type reportKey struct{}
 
 // Report is for authors of sources: it gives a fault that does not end a source to
-// FleetConfig.OnError. ctx is that of Source.Run. Without a Fleet behind ctx it does nothing.
+// FleetConfig.OnError. ctx is that of PodSource.Run. Without a Fleet behind ctx it does nothing.
 // Report each fault once, and again at growing intervals while it lasts.
 func Report(ctx context.Context, err error) {
 	if report, ok := ctx.Value(reportKey{}).(func(error)); ok {

@@ -68,9 +68,9 @@ type Pod struct {
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
-// A Source lists pods for Fleet.Run. The packages events/discovery and events/k8s have
+// A PodSource lists pods for Fleet.Run. The packages events/discovery and events/k8s have
 // sources.
-type Source struct {
+type PodSource struct {
 	// Name identifies the source.
 	Name string
 	// Run calls set with all pods of the source at each change, until ctx ends. Before the

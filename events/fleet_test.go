@@ -120,11 +120,11 @@ func (l *fleetSink) RemoveStream(pod, model, stream string) error {
 	return nil
 }
 
-func runFleet(t *testing.T, f *events.Fleet, sources ...events.Source) (stop func()) {
+func runFleet(t *testing.T, f *events.Fleet, sources ...events.PodSource) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended, running := make(chan error, 1), make(chan bool)
-	sources = append(slices.Clip(sources), events.Source{Name: "runs", Run: func(ctx context.Context, set func([]events.Pod) error) error {
+	sources = append(slices.Clip(sources), events.PodSource{Name: "runs", Run: func(ctx context.Context, set func([]events.Pod) error) error {
 		close(running)
 		_ = set(nil)
 		<-ctx.Done()
@@ -143,9 +143,9 @@ func runFleet(t *testing.T, f *events.Fleet, sources ...events.Source) (stop fun
 }
 
 // listing returns a source that sets the lists sent to the channel.
-func listing(name string) (events.Source, chan<- []events.Pod) {
+func listing(name string) (events.PodSource, chan<- []events.Pod) {
 	lists := make(chan []events.Pod)
-	return events.Source{Name: name, Run: func(ctx context.Context, set func([]events.Pod) error) error {
+	return events.PodSource{Name: name, Run: func(ctx context.Context, set func([]events.Pod) error) error {
 		for {
 			select {
 			case l := <-lists:
@@ -615,7 +615,7 @@ func TestNewFleetRefuses(t *testing.T) {
 	}
 	f := newFleet(t, newFleetSink(), events.FleetConfig{})
 	run := func(context.Context, func([]events.Pod) error) error { return nil }
-	for _, sources := range [][]events.Source{{{Name: "a"}}, {{Name: "a", Run: run}, {Name: "a", Run: run}}} {
+	for _, sources := range [][]events.PodSource{{{Name: "a"}}, {{Name: "a", Run: run}, {Name: "a", Run: run}}} {
 		if err := f.Run(t.Context(), sources...); err == nil || !strings.Contains(err.Error(), `"a"`) {
 			t.Error(err)
 		}
@@ -950,7 +950,7 @@ func TestFleetSourceEnds(t *testing.T) {
 		runs := 0
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
-		err = f.Run(ctx, events.Source{Name: "s", Run: func(_ context.Context, set func([]events.Pod) error) error {
+		err = f.Run(ctx, events.PodSource{Name: "s", Run: func(_ context.Context, set func([]events.Pod) error) error {
 			runs++
 			_ = set([]events.Pod{{ID: "a", Model: "m", Engine: events.EngineNone}, {ID: "bad"}})
 			if runs%2 == 0 {
@@ -1053,7 +1053,7 @@ func TestReport(t *testing.T) {
 	f := newFleet(t, newFleetSink(), events.FleetConfig{OnError: func(err error) { fails <- err }})
 	fault := errors.New("no such table")
 	events.Report(t.Context(), fault) // without a Fleet nothing happens
-	runFleet(t, f, events.Source{Name: "db", Run: func(ctx context.Context, _ func([]events.Pod) error) error {
+	runFleet(t, f, events.PodSource{Name: "db", Run: func(ctx context.Context, _ func([]events.Pod) error) error {
 		events.Report(ctx, fault)
 		<-ctx.Done()
 		return ctx.Err()
@@ -1227,7 +1227,7 @@ func TestFleetSourceRefused(t *testing.T) {
 		f := newFleet(t, newFleetSink(), events.FleetConfig{OnError: func(err error) { told <- err }})
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		_ = f.Run(ctx, events.Source{Name: "s", Run: func(ctx context.Context, set func([]events.Pod) error) error {
+		_ = f.Run(ctx, events.PodSource{Name: "s", Run: func(ctx context.Context, set func([]events.Pod) error) error {
 			for tick := time.NewTicker(100 * time.Millisecond); ; {
 				if set([]events.Pod{{ID: "bad"}}) == nil {
 					t.Error("a bad pod was taken")
@@ -1271,7 +1271,7 @@ func TestFleetSourceSetsFromManyGoroutines(t *testing.T) {
 		faults++
 	}})
 	done := make(chan bool)
-	runFleet(t, f, events.Source{Name: "many", Run: func(ctx context.Context, set func([]events.Pod) error) error {
+	runFleet(t, f, events.PodSource{Name: "many", Run: func(ctx context.Context, set func([]events.Pod) error) error {
 		var work sync.WaitGroup
 		for i := range 8 {
 			work.Go(func() {
@@ -1306,10 +1306,10 @@ func TestFleetSourceSetsTooLate(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	stop := runFleet(t, f, events.Source{Name: "silent", Run: silent})
+	stop := runFleet(t, f, events.PodSource{Name: "silent", Run: silent})
 	set := wait(t, "set", late)
 	stop()
-	runFleet(t, f, events.Source{Name: "silent", Run: silent})
+	runFleet(t, f, events.PodSource{Name: "silent", Run: silent})
 	if err := set([]events.Pod{{ID: "a", Model: "m", Host: "h"}}); err == nil {
 		t.Error("set took pods after ctx had ended")
 	}

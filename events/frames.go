@@ -36,8 +36,8 @@ var (
 
 // A frames reads the numbers of the messages of a connection.
 type frames struct {
-	next map[string]uint64 // by topic, behind the last number with further bytes
-	told repeatFilters
+	next     map[string]uint64 // by topic, behind the last number with further bytes
+	reported repeatFilters
 }
 
 // maxLong bounds the topics of a connection whose numbers have further bytes.
@@ -96,7 +96,7 @@ func (s *Subscriber) unread(ctx context.Context, c *connection, topic []byte, ba
 	}
 	s.count.malformed.Add(1)
 	c.quiet.dropped.Add(1)
-	if err := fmt.Errorf("events: subscriber: a message of %s was dropped: %w", who, bad); c.frames.told.due(err) {
+	if err := fmt.Errorf("events: subscriber: a message of %s was dropped: %w", who, bad); c.frames.reported.due(err) {
 		s.report(st, err)
 	}
 	return nil
@@ -148,7 +148,7 @@ func (s *Subscriber) isOther(st *stream, topic []byte) bool {
 
 // topics are the topics of a connection.
 type topics struct {
-	told map[string]struct{}
+	seen map[string]struct{}
 
 	last []byte // the topic and the number that came last
 	seq  uint64
@@ -156,13 +156,13 @@ type topics struct {
 }
 
 func (t *topics) isNew(topic []byte, limit int) bool {
-	if _, known := t.told[string(topic)]; known || len(t.told) == limit {
+	if _, known := t.seen[string(topic)]; known || len(t.seen) == limit {
 		return false
 	}
-	if t.told == nil {
-		t.told = make(map[string]struct{})
+	if t.seen == nil {
+		t.seen = make(map[string]struct{})
 	}
-	t.told[string(topic)] = struct{}{}
+	t.seen[string(topic)] = struct{}{}
 	return true
 }
 
@@ -187,7 +187,7 @@ func (s *Subscriber) joint(c *connection, topic []byte, seq uint64) {
 // gaps counts the messages of a connection, and those behind a gap.
 type gaps struct {
 	messages, gaps int
-	told           repeatFilter
+	reported       repeatFilter
 }
 
 // watch reports a stream that loses messages again and again.
@@ -200,7 +200,7 @@ func (s *Subscriber) watch(st *stream, receipt Receipt) {
 	if g.gaps++; g.gaps < manyGaps || g.gaps*2 < g.messages {
 		return
 	}
-	if err := fmt.Errorf("events: subscriber: pod %q: most messages of %s come behind a gap: %w", st.pod, st.name, errManyGaps); g.told.due(err) {
+	if err := fmt.Errorf("events: subscriber: pod %q: most messages of %s come behind a gap: %w", st.pod, st.name, errManyGaps); g.reported.due(err) {
 		s.report(st, err)
 	}
 }

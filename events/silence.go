@@ -14,9 +14,9 @@ func (s *Subscriber) silent(st *stream, c *connection, dropped uint64) error {
 	if st.pod != "" { // else the pod comes from a topic
 		who = fmt.Sprintf("pod %q", st.pod)
 	}
-	said := "nothing"
+	seen := "nothing"
 	if dropped > 0 {
-		said = fmt.Sprintf("no KV event, but %d other messages", dropped)
+		seen = fmt.Sprintf("no KV event, but %d other messages", dropped)
 	}
 	topic := ""
 	if s.cfg.Topic != "" {
@@ -26,7 +26,7 @@ func (s *Subscriber) silent(st *stream, c *connection, dropped uint64) error {
 		topic += "; its topics may name no pod and model (vLLM: topic in --kv-events-config)"
 	}
 	return fmt.Errorf("events: subscriber: %s has published %s for %v since %s was connected: it may have had no request yet; its KV events may be off (vLLM: enable_kv_cache_events and publisher zmq in --kv-events-config); this may be the port of another socket%s",
-		who, said, s.cfg.Silence, c.peer, topic)
+		who, seen, s.cfg.Silence, c.peer, topic)
 }
 
 // silence waits for the first message of an engine. For a Subscriber that connects it goes on from

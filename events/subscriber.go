@@ -151,7 +151,7 @@ type SubscriberConfig struct {
 	// lasts is reported again, at intervals that double up to one minute. Messages that are
 	// dropped because their topic does not begin with Topic, is longer than 1,024 bytes, or
 	// names no pod, are only counted (SubscriberStats). That of a pool which several pods share (kv@SHARED_STORAGE@MODEL,
-	// kv@OBJECT_STORE@MODEL, kv@pool:NAME@MODEL) is named, too: what it holds is no pod's.
+	// kv@OBJECT_STORE@MODEL, kv@pool:NAME@MODEL) is named, too: its blocks are no pod's.
 	OnError func(error)
 }
 

@@ -536,7 +536,7 @@ func TestTransportError(t *testing.T) {
 			return s.errors, zmtp.Name(c.LocalAddr())
 		}
 	}
-	fleet := func(t *testing.T, sink events.Sink, source ...events.Source) chan error {
+	fleet := func(t *testing.T, sink events.Sink, source ...events.PodSource) chan error {
 		errs := make(chan error, 100)
 		f := newFleet(t, sink, events.FleetConfig{OnError: func(err error) { errs <- err }})
 		mustSet(t, f, "s", events.Pod{ID: "b", Model: "n", Host: "127.0.0.1", Port: port - 1, Ranks: 2})
@@ -569,7 +569,7 @@ func TestTransportError(t *testing.T) {
 			return fleet(t, sink), ""
 		}, events.TransportError{Pod: "b", Model: "n", Rank: -1}, is(broken)},
 		{"a source", func(t *testing.T) (chan error, string) {
-			return fleet(t, newFleetSink(), events.Source{Name: "x", Run: func(context.Context, func([]events.Pod) error) error { return broken }}), ""
+			return fleet(t, newFleetSink(), events.PodSource{Name: "x", Run: func(context.Context, func([]events.Pod) error) error { return broken }}), ""
 		}, events.TransportError{Rank: -1}, is(broken)},
 		{"a guest that is silent", guests(zmtptest.Hello(0, "PUB")), events.TransportError{Rank: -1}, saysSilent},
 		{"a guest that leaves", guests(spoken), events.TransportError{Pod: "b", Model: "n", Rank: -1}, lost},

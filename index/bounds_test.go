@@ -54,6 +54,31 @@ func TestIdleNames(t *testing.T) {
 	}
 }
 
+// A clear forgets names without a holder, also those of blocks that a report hid. It leaves a whole
+// view, in which a store of a held and a new block counts both.
+func TestViewIsWholeAfterAClear(t *testing.T) {
+	for _, op := range []index.Op{index.OpClear, index.OpClearTier} {
+		m, err := inmemory.New(index.MemoryConfig{IdleNames: 8})
+		must(t, err)
+		guarded := func(root index.Key, blocks int) index.Change {
+			c := blocksFrom(root, blocks)
+			c.Copies = index.CopiesGuarded
+			return c
+		}
+		for root := range index.Key(8) {
+			c := guarded(root, 1)
+			apply(t, m, podA, c, c, index.Change{Op: index.OpRemove, Hashes: c.Hashes})
+		}
+		if n := apply(t, m, podA, blocksFrom(100, 1000), index.Change{Op: op}); n.Forgotten != 1000 {
+			t.Fatalf("counts %+v", n)
+		}
+		if n := apply(t, m, podA, guarded(200, 1), guarded(200, 2)); n.Reports != 0 {
+			t.Errorf("op %d: counts %+v", op, n)
+		}
+		m.Close()
+	}
+}
+
 // Engines with hidden salts have several names for one prefix; the number of names that are held
 // for it is bounded.
 func TestNamesOfOneKey(t *testing.T) {

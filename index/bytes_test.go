@@ -376,7 +376,7 @@ func measure(t *testing.T, to mirror, fill func(*filler)) {
 }
 
 // discard removes all sources but the first, and checks that the Usage of first is left.
-func discard(t *testing.T, m *memory, first Usage, firstBy usageParts) {
+func discard(t *testing.T, m *memory, first MemoryUsage, firstBy usageParts) {
 	for i, s := range m.Describe(nil) {
 		switch {
 		case s.Source.Pod == "pod--0001.fleet":

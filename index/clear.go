@@ -16,7 +16,7 @@ import (
 // clear drops all blocks of the source.
 func (s *source) clear() {
 	s.counts.Cleared++
-	s.doubts, s.prompt = false, rootStore{}
+	s.doubts, s.evicted, s.prompt = false, 0, rootStore{}
 	if len(s.lanes.groups) == 0 {
 		return
 	}
@@ -38,7 +38,6 @@ func (s *source) clear() {
 	s.mem.Add(-groupBytes(groups)) // lanes refer to them
 	s.f.Tick()
 	s.cleared = s.f.Now()
-	s.evicted = 0
 }
 
 // clearUnseen drops the blocks of tiers that were emptied unseen (Change.Unique).
@@ -139,23 +138,23 @@ func (s *source) dropLanes(old []*lane) {
 }
 
 // emptyLanes takes all blocks from lanes that readers do not see any more, and
-// gives up their ordinals. It returns false if the source is removed meanwhile:
-// the lanes go with it.
+// gives up their ordinals. It visits all names of the source, unless the lanes are empty. It
+// returns false if the source is removed meanwhile: the lanes go with it.
 func (s *source) emptyLanes(lanes []*lane) bool {
 	lanes = slices.DeleteFunc(slices.Clone(lanes), func(ln *lane) bool { return ln == nil })
-	gone := make([]bool, len(s.lanes.all))
 	for _, ln := range lanes {
-		gone[ln.number] = true
+		ln.gone = true
 	}
+	full := slices.DeleteFunc(slices.Clone(lanes), (*lane).isEmpty)
 	var some []Hash
-	for next, more := uint64(0), true; more; more = next != 0 {
+	for next, more := uint64(0), len(full) > 0; more; more = next != 0 {
 		if s.removed.Load() {
 			return false
 		}
 		some, next = s.names.Some(some[:0], next)
 		for _, h := range some {
 			n := s.name(h)
-			n.releaseLanes(lanes, gone)
+			n.releaseLanes(full)
 			s.forgetIdle(s.cfg.IdleNames, 1)
 			if s.ground.full() { // an idle name takes more than a held one
 				s.forgetIdle(0, 2)
@@ -169,8 +168,8 @@ func (s *source) emptyLanes(lanes []*lane) bool {
 	return true
 }
 
-// releaseLanes takes a block from some lanes. gone has their numbers.
-func (n *name) releaseLanes(lanes []*lane, gone []bool) {
+// releaseLanes takes a block from some lanes, which are gone.
+func (n *name) releaseLanes(lanes []*lane) {
 	s := n.s
 	var buf [2]loc
 	for _, l := range n.locs(&buf) {
@@ -185,7 +184,7 @@ func (n *name) releaseLanes(lanes []*lane, gone []bool) {
 	}
 	switch {
 	case n.isPlain():
-		if l := loc(n.value); !s.lanes.holdsAtExcept(l, gone) {
+		if l := loc(n.value); !s.lanes.holdsAt(l) {
 			n.disclaim(l)
 			n.becomeIdle(l)
 		}
@@ -193,7 +192,7 @@ func (n *name) releaseLanes(lanes []*lane, gone []bool) {
 		held, r := n.held(), n.rich()
 		for i := r.first; i != 0; {
 			c := *s.copies.at(i)
-			if gone[c.lane] {
+			if s.lanes.all[c.lane].gone {
 				if c.copies > 0 {
 					r.holders--
 				} else {

@@ -78,7 +78,7 @@ const (
 	admitPart = 512
 	minAdmit  = 8 << 10
 
-	// How many slabs, idle names and stores that wait a step of a cycle visits.
+	// The numbers of slabs, idle names and waiting stores that a step of a cycle visits.
 	stepSlabs  = 2048
 	stepIdle   = 64
 	stepParked = 8

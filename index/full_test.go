@@ -87,6 +87,42 @@ func TestFullOfEachKind(t *testing.T) {
 	}
 }
 
+// A store that waits and has too many hashes for the room may list one of them twice, of which the
+// second is dropped with the rest.
+func TestWaitingStoreWithoutRoom(t *testing.T) {
+	for name, more := range map[string]int{"parked": 0, "masked": 1} {
+		t.Run(name, func(t *testing.T) {
+			m, err := newMemory(MemoryConfig{Bytes: MinMemory})
+			must(t, err)
+			defer m.Close()
+			apply := func(pod string, first Hash, hashes int) Counts {
+				t.Helper()
+				c := Change{Op: OpStore, Copies: CopiesExact, Variant: Variant{Unit: 16}, BlockSize: 16, HasParent: true, Parent: 1}
+				if more > 0 {
+					c.Group = Group{Kind: GroupWindow, Window: 64}
+				}
+				for i := range Hash(hashes) {
+					c.Hashes = append(c.Hashes, first+i)
+				}
+				c.Hashes = append(c.Hashes, first)
+				c.Locals = make([]Local, len(c.Hashes)+more)
+				done, err := m.Apply(context.Background(), Source{Pod: pod, Model: "m"}, Cursor{}, []Change{c})
+				must(t, err)
+				return done.Counts
+			}
+			for i := range Hash(40) { // older stores, which make room afterwards
+				apply("b", 2+64*i, 64)
+			}
+			n := apply("a", 2, 10_000)
+			info, _ := m.DescribeSource(Source{Pod: "a", Model: "m"})
+			if n.Dropped != 1 || info.Unplaced < 1000 {
+				t.Fatalf("%+v, %+v", n, info)
+			}
+			must(t, m.check())
+		})
+	}
+}
+
 // holds reports whether a stored chain is matched whole.
 func (f *filler) holds(pod int, c Change) bool {
 	f.tb.Helper()

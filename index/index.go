@@ -346,8 +346,8 @@ func (c *Counts) words() *[unsafe.Sizeof(Counts{}) / 8]uint64 {
 	return (*[unsafe.Sizeof(Counts{}) / 8]uint64)(unsafe.Pointer(c))
 }
 
-// Applied is the outcome of an Apply.
-type Applied struct {
+// Effect is the outcome of an Apply.
+type Effect struct {
 	// Cursor is the stored cursor after the call.
 	Cursor Cursor
 	// Duplicate: the cursor was at or below the stored one, so Apply did nothing.
@@ -590,7 +590,7 @@ type Index interface {
 	// its stream makes the call a no-op: the stored one stays, whatever its Time and
 	// Digest are. A concurrent Match may see a part of the changes. Apply keeps none of
 	// the slices.
-	Apply(ctx context.Context, src Source, cur Cursor, changes []Change) (Applied, error)
+	Apply(ctx context.Context, src Source, cur Cursor, changes []Change) (Effect, error)
 
 	// Cursor returns the cursor of a stream of a source that Apply stored, or the zero
 	// Cursor if there is none. It changes nothing.
@@ -638,7 +638,7 @@ type Describer interface {
 	// DescribeSource is Describe for one source; false: there is no such source.
 	DescribeSource(src Source) (info SourceInfo, ok bool)
 	// Usage returns the contents of the index in numbers, and its bytes.
-	Usage() Usage
+	Usage() MemoryUsage
 }
 
 // SourceRemover is an optional ability of an Index.

@@ -45,9 +45,13 @@ type lane struct {
 	tier   Tier
 	cut    cut
 	age    uint8 // generations of its tier that began after its own
+	gone   bool  // it is being emptied: its group does not have it any more
 	blocks int   // held
 	hidden int   // holdings that a report hid
 }
+
+// isEmpty reports whether a lane has no blocks, nor hidden ones.
+func (ln *lane) isEmpty() bool { return ln.blocks == 0 && ln.hidden == 0 }
 
 // view is a View with its lanes: those of a group and cut. If just one of them
 // is in the gpu tier, it is the first. bits: its rows have bits also without Query.Held.
@@ -124,15 +128,15 @@ func (g *group) grow(by cut) {
 }
 
 // laneFor returns the newest lane of a group, tier and cut, and makes it if necessary. It returns
-// nil if there are too many lanes, or no room.
-func (s *source) laneFor(g *group, t Tier, by cut) (ln *lane, room bool) {
+// nil if there are too many lanes, or no room. It does not retire keep.
+func (s *source) laneFor(g *group, t Tier, by cut, keep *lane) (ln *lane, room bool) {
 	for _, ln := range g.lanes[t] {
 		if ln.cut == by && ln.age == 0 {
 			return ln, true
 		}
 	}
 	if !s.lanes.fits(by) {
-		s.retireEmptyLanes()
+		s.retireEmptyLanes(keep)
 		if !s.lanes.fits(by) {
 			return nil, true
 		}
@@ -146,15 +150,18 @@ func (s *source) laneFor(g *group, t Tier, by cut) (ln *lane, room bool) {
 	return ln, true
 }
 
-// retireEmptyLanes gives up the lanes that have no blocks, nor hidden ones.
-func (s *source) retireEmptyLanes() {
+// retireEmptyLanes gives up the lanes that have no blocks, nor hidden ones, but for keep.
+func (s *source) retireEmptyLanes(keep *lane) {
 	var old []*lane
 	for _, ln := range s.lanes.all {
-		if ln != nil && ln.blocks == 0 && ln.hidden == 0 {
+		if ln != nil && ln != keep && ln.isEmpty() {
 			old = append(old, ln)
 			of := &ln.group.lanes[ln.tier]
 			*of = slices.DeleteFunc(*of, func(o *lane) bool { return o == ln })
 		}
+	}
+	if len(old) == 0 {
+		return
 	}
 	s.publish()
 	s.lanes.drop(old)

@@ -117,3 +117,94 @@ func TestLanesBound(t *testing.T) {
 		t.Errorf("%+v", m.Describe(nil))
 	}
 }
+
+// The lane of a store does not make room for the lane of its parts of blocks.
+func TestLaneOfPartsBound(t *testing.T) {
+	m, err := newMemory(MemoryConfig{})
+	must(t, err)
+	defer m.Close()
+	apply := func(c Change) uint64 {
+		t.Helper()
+		done, err := m.Apply(context.Background(), Source{Pod: "a", Model: "m"}, Cursor{}, []Change{c})
+		must(t, err)
+		must(t, m.check())
+		return done.Counts.Dropped
+	}
+	store := func(group, size int, hash Hash) {
+		t.Helper()
+		apply(Change{
+			Op: OpStore, Copies: CopiesExact, Group: Group{ID: group}, Hashes: []Hash{hash}, Root: Key(hash),
+			Variant: Variant{Unit: 16}, BlockSize: size, Locals: make([]Local, size/16),
+		})
+	}
+	store(0, 32, 1)
+	store(0, 16, 2) // a part of a block
+	others := MaxGroups - 1
+	for i := range maxLanes - 3 {
+		store(1+i%others, 32+16*(i/others), Hash(3+i))
+	}
+	both := Change{Op: OpStore, Tier: TierCPU, Copies: CopiesSet, Hashes: []Hash{1, 2}}
+	if dropped := apply(both); dropped != 1 {
+		t.Errorf("%d stores dropped", dropped)
+	}
+	md := (*m.models.Load())["m"]
+	was := md.gen.Load()
+	if apply(both); md.gen.Load() != was {
+		t.Error("a store that is dropped at the bound changes what readers see")
+	}
+}
+
+// A clear visits names only if it takes blocks. The clock shows how many it visits.
+func TestClearOfEmptyLanes(t *testing.T) {
+	m, err := newMemory(MemoryConfig{})
+	must(t, err)
+	defer m.Close()
+	apply := func(changes ...Change) {
+		t.Helper()
+		_, err := m.Apply(context.Background(), Source{Pod: "a", Model: "m"}, Cursor{}, changes)
+		must(t, err)
+		must(t, m.check())
+	}
+	c := Change{Op: OpStore, Copies: CopiesSet, Variant: Variant{Unit: 16}, BlockSize: 16}
+	for i := range Hash(100 * yieldAfter) {
+		c.Hashes, c.Locals = append(c.Hashes, i), append(c.Locals, Local(i))
+	}
+	lower := Change{Op: OpStore, Copies: CopiesSet, Tier: TierCPU, Hashes: []Hash{1}}
+	apply(c, lower, Change{Op: OpRemove, Tier: TierCPU, Hashes: lower.Hashes})
+	for _, op := range []Op{OpClearTier, OpAge} {
+		was := m.ground.forest.Now()
+		for range oldest {
+			apply(Change{Op: op, Tier: TierCPU})
+		}
+		if n := m.ground.forest.Now() - was - oldest; n > 3 {
+			t.Errorf("op %d: %d times %d names", op, n, yieldAfter)
+		}
+		apply(lower, Change{Op: OpRemove, Tier: TierCPU, Hashes: lower.Hashes})
+	}
+	was := m.ground.forest.Now()
+	if apply(Change{Op: OpClear}); m.ground.forest.Now()-was < 100 {
+		t.Error("the clock does not show the names that a clear visits")
+	}
+}
+
+// The blocks that a source without groups lost count until a clear.
+func TestEvictedWithoutGroups(t *testing.T) {
+	m, err := newMemory(MemoryConfig{})
+	must(t, err)
+	defer m.Close()
+	apply := func(c Change) uint64 {
+		t.Helper()
+		done, err := m.Apply(context.Background(), Source{Pod: "a", Model: "m"}, Cursor{}, []Change{c})
+		must(t, err)
+		return done.Evicted
+	}
+	apply(Change{Op: OpClear})
+	m.ground.setBudget(1)
+	if n := apply(Change{Op: OpStore, Copies: CopiesSet, Hashes: []Hash{1, 2}}); n != 2 {
+		t.Fatalf("%d blocks are lost", n)
+	}
+	m.ground.setBudget(MinMemory)
+	if n := apply(Change{Op: OpClear}); n != 0 {
+		t.Errorf("%d blocks are lost since the clear", n)
+	}
+}

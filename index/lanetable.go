@@ -106,13 +106,13 @@ func (lt *laneTable) count(ln *lane, n int) {
 	lt.blocks[ln.tier] += n
 }
 
-// slotsOf returns the slots of a slab that any lane holds.
+// slotsOf returns the slots of a slab that any lane holds which is not gone.
 func (lt *laneTable) slotsOf(slab uint32) (set uint32) {
 	if lt.f.IsEmpty(slab) {
 		return 0
 	}
 	for _, ln := range lt.all {
-		if ln != nil {
+		if ln != nil && !ln.gone {
 			set |= lt.f.Mask(slab, ln.ord)
 		}
 	}
@@ -122,16 +122,6 @@ func (lt *laneTable) slotsOf(slab uint32) (set uint32) {
 // holdsAt reports whether any name holds something at l.
 func (lt *laneTable) holdsAt(l loc) bool {
 	return lt.slotsOf(l.Slab())>>l.Slot()&1 != 0
-}
-
-// holdsAtExcept is holdsAt without those lanes that are gone.
-func (lt *laneTable) holdsAtExcept(l loc, gone []bool) bool {
-	for i, ln := range lt.all {
-		if ln != nil && !gone[i] && lt.f.Holds(l, ln.ord) {
-			return true
-		}
-	}
-	return false
 }
 
 // appendHolders appends the numbers of the lanes that hold the block at l.

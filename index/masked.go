@@ -90,7 +90,7 @@ func (st *storeTask) storeMasked(p *waitingStore, aside int) {
 	p.riches = make([]uint32, len(p.hashes))
 	st.holdAll(p.hashes, p.riches)
 	s.mem.Add(-aside)
-	if slices.ContainsFunc(p.riches, func(number uint32) bool { return number != 0 }) {
+	if slices.ContainsFunc(p.hashes, s.unplaced) {
 		p.hashes, p.locals = slices.Clone(p.hashes), slices.Clone(p.locals)
 		s.waits.look(p)
 		p.blind = m.unplaced == len(p.hashes) && len(p.hashes) > 1

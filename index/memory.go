@@ -115,22 +115,22 @@ func newMemory(cfg MemoryConfig) (*memory, error) {
 func (m *memory) Seed() [16]byte { return m.cfg.Seed }
 
 // Apply implements Index.
-func (m *memory) Apply(ctx context.Context, src Source, cur Cursor, changes []Change) (Applied, error) {
+func (m *memory) Apply(ctx context.Context, src Source, cur Cursor, changes []Change) (Effect, error) {
 	if m.closed.Load() {
-		return Applied{}, ErrClosed
+		return Effect{}, ErrClosed
 	}
 	if err := ctx.Err(); err != nil {
-		return Applied{}, err
+		return Effect{}, err
 	}
 	for i := range changes {
 		if err := changes[i].Validate(); err != nil {
-			return Applied{}, fmt.Errorf("change %d: %w", i, err)
+			return Effect{}, fmt.Errorf("change %d: %w", i, err)
 		}
 	}
 	for {
 		s, err := m.source(src)
 		if err != nil {
-			return Applied{}, err
+			return Effect{}, err
 		}
 		done, ok, err := s.applyAll(cur, changes)
 		m.checked()
@@ -314,9 +314,9 @@ func (m *memory) DescribeSource(src Source) (info SourceInfo, ok bool) {
 	return SourceInfo{}, false
 }
 
-// Usage is the contents of an index in numbers, and its bytes. A backend that does not
+// MemoryUsage is the contents of an index in numbers, and its bytes. A backend that does not
 // count one kind of bytes leaves it 0.
-type Usage struct {
+type MemoryUsage struct {
 	Prefixes    int // keys
 	Memberships int // blocks held, of all holders together
 	// Removed is the number of sources that were removed and still have memory. The bytes
@@ -336,12 +336,12 @@ type Usage struct {
 type usageParts struct{ keys, heads, holders, names, pending, sources int }
 
 // Usage implements Describer.
-func (m *memory) Usage() Usage {
+func (m *memory) Usage() MemoryUsage {
 	u, _ := m.usage()
 	return u
 }
 
-func (m *memory) usage() (u Usage, by usageParts) {
+func (m *memory) usage() (u MemoryUsage, by usageParts) {
 	m.mu.Lock()
 	g := m.ground
 	m.mu.Unlock()
@@ -352,7 +352,7 @@ func (m *memory) usage() (u Usage, by usageParts) {
 	f := g.forest.Usage()
 	u.Prefixes, u.Free = f.Prefixes, f.Free
 	by.keys, by.heads, by.holders = f.Keys, f.Heads, f.Holders
-	u.Removed = len(g.graves)
+	u.Removed = len(g.graves) + g.dead
 	u.Total, u.Budget, u.Evicted = g.mem.Load(), g.budget, g.lost
 	g.mu.Unlock()
 	for _, md := range *m.models.Load() {

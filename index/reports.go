@@ -309,9 +309,9 @@ func (n *name) forgetHidden() {
 		return
 	}
 	s, r := n.s, n.rich()
-	s.doubts = s.doubts || r.first != 0
 	for r.first != 0 {
 		i := r.first
+		s.doubts = s.doubts || !s.lanes.all[s.copies.at(i).lane].gone
 		n.unhide(i)
 		r.first = s.copies.at(i).next
 		s.copies.give(i)

@@ -82,7 +82,7 @@ func (r *restarts) Seed() [16]byte {
 	return r.now().Seed()
 }
 
-func (r *restarts) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+func (r *restarts) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Effect, error) {
 	r.count.Lock()
 	n := r.applies
 	r.applies++
@@ -133,7 +133,7 @@ func (r *restarts) DescribeSource(src index.Source) (index.SourceInfo, bool) {
 	return r.now().DescribeSource(src)
 }
 
-func (r *restarts) Usage() index.Usage {
+func (r *restarts) Usage() index.MemoryUsage {
 	defer r.mu.RUnlock()
 	return r.now().Usage()
 }

@@ -137,7 +137,7 @@ func (r *restorer) readVariants() error {
 
 func (r *restorer) group(s *source) error {
 	of := Group{ID: int(r.Byte()), Kind: GroupKind(r.Byte()), Window: r.Int(), Draft: r.Bool()}
-	told, uncounted := r.Bool(), r.Bool()
+	declared, uncounted := r.Bool(), r.Bool()
 	by, ok := r.cut()
 	grain := r.Int()
 	switch {
@@ -149,7 +149,7 @@ func (r *restorer) group(s *source) error {
 		return fmt.Errorf("group %d has blocks of %+v, and of %d tokens", of.ID, by, grain)
 	}
 	g := s.lanes.newGroup(of)
-	g.declared, g.uncounted, g.cut, g.grain = told, uncounted, by, grain
+	g.declared, g.uncounted, g.cut, g.grain = declared, uncounted, by, grain
 	return nil
 }
 

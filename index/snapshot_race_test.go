@@ -55,7 +55,7 @@ func (p *busyPod) next(tb testing.TB, m *memory, clears bool) {
 	}
 }
 
-func (b *busyChange) apply(m *memory, n int) (Applied, error) {
+func (b *busyChange) apply(m *memory, n int) (Effect, error) {
 	return m.Apply(context.Background(), b.src, Cursor{Stream: "s", Next: uint64(n)}, []Change{b.c})
 }
 

@@ -108,7 +108,7 @@ func TestSnapshotGoesOn(t *testing.T) {
 				c = randomChange(r)
 			}
 			remove, one := r.IntN(80) == 0, r.IntN(2) == 0
-			var all [2]Applied
+			var all [2]Effect
 			for i, of := range []*memory{m, copied} {
 				if of == nil {
 					continue
@@ -154,7 +154,7 @@ func TestSnapshotIsOfItsCut(t *testing.T) {
 		m, err := newMemory(cfg)
 		must(t, err)
 		step := uint64(0)
-		apply := func(c Change, of ...*memory) (all []Applied) {
+		apply := func(c Change, of ...*memory) (all []Effect) {
 			step++
 			src := Source{Pod: "p", Model: "m", Rank: r.IntN(2)}
 			for _, m := range of {
@@ -368,7 +368,7 @@ func TestForgedPlace(t *testing.T) {
 	m, err := newMemory(cfg)
 	must(t, err)
 	defer m.Close()
-	apply := func(m *memory, pod string, next uint64, c Change) Applied {
+	apply := func(m *memory, pod string, next uint64, c Change) Effect {
 		t.Helper()
 		done, err := m.Apply(context.Background(), Source{Pod: pod, Model: "m"}, Cursor{Stream: "s", Next: next}, []Change{c})
 		must(t, err)
@@ -556,6 +556,25 @@ func TestSnapshotEnds(t *testing.T) {
 			t.Errorf("ended by %s: %v", c.name, err)
 		}
 		m.Close()
+	}
+}
+
+// A removed source that a snapshot still needs has its memory.
+func TestRemovedDuringASnapshot(t *testing.T) {
+	m, err := newMemory(MemoryConfig{})
+	must(t, err)
+	defer m.Close()
+	c := Change{Op: OpStore, Copies: CopiesSet, Hashes: []Hash{1}}
+	_, err = m.Apply(context.Background(), Source{Pod: "a", Model: "m"}, Cursor{}, []Change{c})
+	must(t, err)
+	sectionsOf(t, m, func() {
+		must(t, m.Remove(context.Background(), "a"))
+		if u := m.Usage(); u.Removed != 1 {
+			t.Errorf("%+v", u)
+		}
+	})
+	if m.sweepers.Wait(); m.Usage().Removed != 0 {
+		t.Errorf("%+v", m.Usage())
 	}
 }
 

@@ -167,20 +167,20 @@ func (s *source) goOn() {
 }
 
 // applyAll returns false if the source was removed with its pod.
-func (s *source) applyAll(cur Cursor, changes []Change) (done Applied, ok bool, err error) {
+func (s *source) applyAll(cur Cursor, changes []Change) (done Effect, ok bool, err error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	if s.removed.Load() {
-		return Applied{}, false, nil
+		return Effect{}, false, nil
 	}
 	if cur != (Cursor{}) {
 		i, ok := s.cursors.find(cur.Stream)
 		if ok && !s.cursors.all[i].Before(cur) {
-			return Applied{Cursor: s.cursors.all[i], Duplicate: true, Evicted: s.evicted}, true, nil
+			return Effect{Cursor: s.cursors.all[i], Duplicate: true, Evicted: s.evicted}, true, nil
 		}
 		if !ok {
 			if !s.ground.canAdmit(s, s.cursors.growth(cur.Stream)) {
-				return Applied{}, true, s.ground.errFull(s.id, fmt.Sprintf(", stream %q", cur.Stream))
+				return Effect{}, true, s.ground.errFull(s.id, fmt.Sprintf(", stream %q", cur.Stream))
 			}
 			s.cursors.insert(i, cur.Stream)
 		}
@@ -198,7 +198,7 @@ func (s *source) applyAll(cur Cursor, changes []Change) (done Applied, ok bool, 
 	s.clearUnseen(changes)
 	for i := range changes {
 		if s.removed.Load() {
-			return Applied{}, false, nil
+			return Effect{}, false, nil
 		}
 		s.apply(&changes[i])
 		s.pause(1)
@@ -213,7 +213,7 @@ func (s *source) applyAll(cur Cursor, changes []Change) (done Applied, ok bool, 
 		s.ground.giveFollowing(s.following)
 		s.following = nil
 	}
-	done = Applied{Cursor: cur, Counts: s.counts, Evicted: s.evicted}
+	done = Effect{Cursor: cur, Counts: s.counts, Evicted: s.evicted}
 	s.counts = Counts{}
 	return done, true, nil
 }

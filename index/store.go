@@ -73,7 +73,7 @@ func (s *source) store(c *Change) {
 	case len(c.Locals) == 0:
 		by = cut{}
 	}
-	ln, room := s.laneFor(g, c.Tier, by)
+	ln, room := s.laneFor(g, c.Tier, by, nil)
 	if !room {
 		s.noRoom(nil, c.Hashes)
 		return
@@ -85,8 +85,12 @@ func (s *source) store(c *Change) {
 	}
 	st := storeTask{s: s, c: c, group: g, lane: ln, chained: dense}
 	if by == (cut{}) && c.Tier != TierGPU && slices.ContainsFunc(held, func(h Hash) bool { return s.isPart(g, h) }) {
-		if st.parts, room = s.laneFor(g, c.Tier, cut{g.cut.variant, g.grain}); !room {
+		if st.parts, room = s.laneFor(g, c.Tier, cut{g.cut.variant, g.grain}, ln); !room {
 			s.noRoom(nil, held)
+			return
+		}
+		if st.parts == nil {
+			s.giveUp()
 			return
 		}
 	}
@@ -329,6 +333,7 @@ func (st *storeTask) holdAll(hashes []Hash, riches []uint32) {
 	for i, h := range hashes {
 		if !st.s.roomFor(h) {
 			st.s.noRoom(st.lane, hashes[i:])
+			clear(riches) // of names that stand behind i too, and have gone
 			return
 		}
 		n := st.s.fresh(h)
@@ -350,7 +355,7 @@ func (st *storeTask) hold(i int, n *name) {
 	case i < st.from:
 		s.counts.Reports++
 		return
-	case i == st.unsure:
+	case i == st.unsure && h.lane == nil:
 		s.counts.Reports++
 		n.addHidden(st.lane)
 		return

@@ -15,8 +15,8 @@ type Backend interface {
 	// right, and the bytes of the others in dst are undefined.
 	Get(ctx context.Context, space SpaceID, keys []Key, dst [][]byte) (n int, err error)
 	// Put stores blocks, from keys[0] on, and returns how many it has stored or had. It may drop
-	// other blocks for them. A block that is there already keeps its bytes. What Put stored
-	// survives the end of the process, if the Backend is one that outlives it.
+	// other blocks for them. A block that is there already keeps its bytes. Stored blocks
+	// survive the end of the process, if the Backend is one that outlives it.
 	Put(ctx context.Context, space SpaceID, keys []Key, src [][]byte) (n int, err error)
 	// Delete removes blocks. That one is not there is no error.
 	Delete(ctx context.Context, space SpaceID, keys []Key) error

@@ -58,7 +58,7 @@ func (n *node) startStore(endpoint, replay string) {
 	n.segments, err = offload.OpenSegments(offload.SegmentConfig{Dir: n.dir, Bytes: 160 << 10, SegmentBytes: 16 << 10, Buffered: true})
 	n.must(err)
 	changes := new(offload.Events)
-	n.must(n.segments.Tell(changes))
+	n.must(n.segments.Report(changes))
 	n.store, err = offload.Open(offload.Config{Space: n.sp, MemoryBytes: int64(120 * n.sp.BlockBytes), Events: changes, Disk: offload.Disk{Backend: n.segments, Ingest: offload.All}})
 	n.must(err)
 	n.daemon, err = publish.New(publish.Config{Endpoint: endpoint, Replay: replay, Buffer: 40, Held: func() []events.Event {

@@ -46,9 +46,9 @@ type Event struct {
 // An index takes a block of an event without a group for one of each group: for a hybrid model, set
 // HasGroup and Group by the Space of the event, which KV returns at the same place.
 // A key of 8, 16, 24 or 32 bytes is its last 8, as vLLM's integers and an index have it.
-func KV(told []Event) []events.Event {
-	kvs := make([]events.Event, 0, len(told))
-	for _, ev := range told {
+func KV(changes []Event) []events.Event {
+	kvs := make([]events.Event, 0, len(changes))
+	for _, ev := range changes {
 		kv := events.Event{Kind: events.Kind(ev.Kind), Medium: string(ev.Tier)}
 		for _, k := range ev.Keys {
 			kv.Hashes = append(kv.Hashes, k.short())
@@ -71,7 +71,7 @@ func (k Key) short() uint64 {
 }
 
 // Events are the changes that stores and segments report of their blocks, in their order for
-// each tier: give one to Config.Events and to Segments.Tell. A Store and Segments never wait
+// each tier: give one to Config.Events and to Segments.Report. A Store and Segments never wait
 // for the reader. They remember which blocks were reported, in some 50 bytes for each that is
 // there. If more keys wait than Most, Next returns what Held does, and no block is missed.
 //
@@ -137,8 +137,8 @@ func (e *Events) all() []Event {
 	return all
 }
 
-// tell adds an event, whose keys it copies. With nil Events it does nothing.
-func (e *Events) tell(ev Event) {
+// add adds an event, whose keys it copies. With nil Events it does nothing.
+func (e *Events) add(ev Event) {
 	if e == nil {
 		return
 	}
@@ -219,7 +219,7 @@ func (s *Store) tellStored(prefix, keys []Key, came []bool) {
 			i++
 		}
 		ev.Keys = keys[from:i]
-		s.cfg.Events.tell(ev)
+		s.cfg.Events.add(ev)
 	}
 }
 
@@ -231,7 +231,7 @@ func (s *Store) tellLost(keys []Key) {
 	}
 	for i, k := range keys {
 		if !hit[i] {
-			s.cfg.Events.tell(Event{Kind: BlocksRemoved, Tier: TierDisk, Space: s.space, Keys: []Key{k}})
+			s.cfg.Events.add(Event{Kind: BlocksRemoved, Tier: TierDisk, Space: s.space, Keys: []Key{k}})
 		}
 	}
 }

@@ -5,20 +5,20 @@ import (
 	"os"
 )
 
-// Tell makes s report its blocks to events: at once those that are there, and from then on each
+// Report makes s report its blocks to events: at once those that are there, and from then on each
 // that is written, deleted, or goes with its file, whose headers are read before. A block that Get
 // finds corrupt is reported by the Store that reads it. Close reports BlocksCleared.
-func (s *Segments) Tell(events *Events) error {
+func (s *Segments) Report(events *Events) error {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	files, err := s.tellFiles(events)
 	if err != nil {
 		return err
 	}
-	for f, told := range files {
+	for f, ef := range files {
 		f.reading.Lock() // without mu, which a reader of a corrupt block waits for
 		if f.f != nil {
-			told.blockFile, f.f = f.f, told
+			ef.blockFile, f.f = f.f, ef
 		}
 		f.reading.Unlock()
 	}
@@ -42,17 +42,17 @@ func (s *Segments) tellFiles(events *Events) (map[*segment]*eventFile, error) {
 	}
 	files := make(map[*segment]*eventFile)
 	for _, f := range s.files {
-		told := &eventFile{s: s, events: events, name: f.name, format: f.format}
-		blocks, err := told.blocks()
+		ef := &eventFile{s: s, events: events, name: f.name, format: f.format}
+		blocks, err := ef.blocks()
 		if err != nil {
 			return nil, err
 		}
 		for name, at := range blocks {
 			if p := s.index[s.printOf(name)]; p.file == f.number && int64(p.at&^hotBit)*64 == at {
-				told.tell(BlocksStored, name)
+				ef.add(BlocksStored, name)
 			}
 		}
-		files[f] = told
+		files[f] = ef
 	}
 	return files, nil
 }
@@ -76,9 +76,9 @@ type eventFile struct {
 	format format // of the header, when it is written
 }
 
-func (f *eventFile) tell(kind EventKind, name blockName) {
+func (f *eventFile) add(kind EventKind, name blockName) {
 	space, key := name.parts()
-	f.events.tell(Event{Kind: kind, Tier: TierDisk, Space: space, Keys: []Key{key}})
+	f.events.add(Event{Kind: kind, Tier: TierDisk, Space: space, Keys: []Key{key}})
 }
 
 // blocks returns the blocks of a file that are not deleted in it, and where they are.
@@ -121,9 +121,9 @@ func (f *eventFile) WriteAt(b []byte, off int64) (int, error) {
 		rec, _ := f.format.parse(b[at:], off+at)
 		name := nameOf(rec.space, rec.key)
 		if rec.kind == kindDeletion { // is gone even if this is not written
-			f.tell(BlocksRemoved, name)
+			f.add(BlocksRemoved, name)
 		} else if err == nil {
-			f.tell(BlocksStored, name)
+			f.add(BlocksStored, name)
 		}
 		at += f.format.padded(rec.length)
 	}
@@ -137,12 +137,12 @@ func (f *eventFile) Close() error {
 	f.s.mu.Unlock()
 	blocks, err := f.blocks()
 	if closed || err != nil {
-		f.events.tell(Event{Kind: BlocksCleared})
+		f.events.add(Event{Kind: BlocksCleared})
 		return f.blockFile.Close()
 	}
 	for name := range blocks {
 		if !f.has(name) {
-			f.tell(BlocksRemoved, name)
+			f.add(BlocksRemoved, name)
 		}
 	}
 	return f.blockFile.Close()

@@ -146,7 +146,7 @@ func TestEvents(t *testing.T) {
 				t.Fatal(err)
 			}
 			w, stores = newEventModel(t, 0), nil
-			if err := b.Tell(&w.events); err != nil {
+			if err := b.Report(&w.events); err != nil {
 				t.Fatal(err)
 			}
 			for i, sp := range spaces {
@@ -233,7 +233,7 @@ func TestEventsLag(t *testing.T) {
 	for _, most := range []int{1, 100, 1 << 20} {
 		b := openSegments(t, cfg)
 		w := newEventModel(t, most)
-		if err := b.Tell(&w.events); err != nil {
+		if err := b.Report(&w.events); err != nil {
 			t.Fatal(err)
 		}
 		s := opened(t, offload.Config{Space: sp, MemoryBytes: 600 * 200, Events: &w.events, Disk: offload.Disk{Backend: b, Ingest: offload.All}})
@@ -300,7 +300,7 @@ func TestEventsCorrupt(t *testing.T) {
 	}
 	b, w := openSegments(t, cfg), newEventModel(t, 0)
 	defer b.Close()
-	if err := b.Tell(&w.events); err != nil {
+	if err := b.Report(&w.events); err != nil {
 		t.Fatal(err)
 	}
 	s := opened(t, offload.Config{Space: sp, MemoryBytes: 40 * 10, Events: &w.events, Disk: offload.Disk{Backend: b}})
@@ -323,38 +323,38 @@ func TestEventsCorrupt(t *testing.T) {
 		t.Fatalf("%d blocks were reported, want 2 in memory and 4 on disk", n)
 	}
 	b.Close()
-	if err := b.Tell(&w.events); !errors.Is(err, offload.ErrClosed) {
+	if err := b.Report(&w.events); !errors.Is(err, offload.ErrClosed) {
 		t.Error(err)
 	}
 }
 
-// tellFile is a file on which tell is called during the first read, which returns wrong bytes.
-type tellFile struct {
+// reportFile is a file on which tell is called during the first read, which returns wrong bytes.
+type reportFile struct {
 	offload.BlockFile
 	tell func()
 }
 
-func (f tellFile) ReadAt(b []byte, at int64) (int, error) {
+func (f reportFile) ReadAt(b []byte, at int64) (int, error) {
 	f.tell()
 	n, err := f.BlockFile.ReadAt(b, at)
 	b[n-1] ^= 1
 	return n, err
 }
 
-// TestTellDuringGet: Tell waits for a read that finds a corrupt block, and the read does not wait
-// for Tell.
-func TestTellDuringGet(t *testing.T) {
+// TestReportDuringGet: Report waits for a read that finds a corrupt block, and the read does not wait
+// for Report.
+func TestReportDuringGet(t *testing.T) {
 	var b *offload.Segments
 	var events offload.Events
 	var told sync.WaitGroup
 	b, err := offload.OpenSegmentsOn(offload.SegmentConfig{Dir: t.TempDir(), Bytes: 1 << 20, SegmentBytes: 1 << 17}, func(f offload.BlockFile) offload.BlockFile {
-		return tellFile{f, func() {
+		return reportFile{f, func() {
 			told.Go(func() {
-				if err := b.Tell(&events); err != nil {
+				if err := b.Report(&events); err != nil {
 					t.Error(err)
 				}
 			})
-			if _, err := events.Next(ctx); err != nil { // Tell has begun
+			if _, err := events.Next(ctx); err != nil { // Report has begun
 				t.Error(err)
 			}
 		}}

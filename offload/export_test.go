@@ -64,7 +64,7 @@ func OpenSegmentsWith(cfg SegmentConfig, direct func(string, int) (*os.File, err
 }
 
 // VerifyImage reads a segment and returns the keys of its valid blocks.
-func VerifyImage(space SpaceID, b []byte) (keys []Key, v Verified, err error) {
+func VerifyImage(space SpaceID, b []byte) (keys []Key, v Verification, err error) {
 	live := make(map[blockName]bool)
 	err = v.read(bytes.NewReader(b), int64(len(b)), live)
 	v.Right = len(live)

@@ -68,7 +68,7 @@ func TestIndex(t *testing.T) {
 
 	cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: 4 << 15, SegmentBytes: 1 << 15, Buffered: true}
 	b, sp, changes := openSegments(t, cfg), space(600), new(offload.Events)
-	if err := b.Tell(changes); err != nil {
+	if err := b.Report(changes); err != nil {
 		t.Fatal(err)
 	}
 	s := opened(t, offload.Config{Space: sp, MemoryBytes: 600 * 100, Events: changes, Disk: offload.Disk{Backend: b, Ingest: offload.All}})

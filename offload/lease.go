@@ -41,5 +41,5 @@ func (s *Store) release(slots []uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.letGo(slots)
-	_ = s.unmap() // there is nobody to tell
+	_ = s.unmap() // nobody gets the error
 }

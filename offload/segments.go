@@ -40,7 +40,7 @@ type SegmentConfig struct {
 // file again which were read, or put again, since they were written, as far as half a segment
 // holds them.
 //
-// Nothing is synced. What Put returned for survives kill -9, and not the end of the
+// Nothing is synced. Blocks that Put has stored survive kill -9, and not the end of the
 // machine. A block that is torn or corrupt is absent: Get compares a checksum.
 // An index of its own has at most 64 bytes for each block.
 // On Linux a directory that is open cannot be opened again. Elsewhere nothing keeps two
@@ -54,9 +54,9 @@ type Segments struct {
 
 	// writer is held by those that append or remove files. It is taken before mu.
 	writer sync.Mutex
-	buf    []byte   // aligned; records that are being written
-	staged []staged // what is in buf
-	torn   bool     // the last file can have records behind its end
+	buf    []byte         // aligned; records that are being written
+	staged []stagedRecord // what is in buf
+	torn   bool           // the last file can have records behind its end
 
 	mu     sync.Mutex // guards what follows
 	closed bool
@@ -516,7 +516,7 @@ func (s *Segments) Put(ctx context.Context, space SpaceID, keys []Key, src [][]b
 		if err != nil {
 			err = errors.Join(err, s.flush())
 		} else if err = s.stage(record{kind: kindBlock, space: space, key: k}, print, src[i]); err == nil && len(s.staged) == 1 {
-			n = i // what came before it is written
+			n = i // the blocks before it are written
 		}
 		if err != nil && len(s.staged) > 0 {
 			return n, err
@@ -585,21 +585,21 @@ func (s *Segments) Delete(ctx context.Context, space SpaceID, keys []Key) error 
 	return errors.Join(append(errs, s.flush())...)
 }
 
-// staged is a record in Segments.buf.
-type staged struct {
+// stagedRecord is a record in Segments.buf.
+type stagedRecord struct {
 	print uint64
 	at    int64
 	block bool
 }
 
-// How many bytes of records are written at once, and read, unless a block is larger.
+// The bytes of records that are written at once, and read, unless a block is larger.
 const (
 	writeBatch = 4 << 20
 	readBatch  = 1 << 20
 )
 
 // stage appends a record to those that flush writes, and flushes if there is no room.
-// If it fails, either nothing is staged or what is staged was not written.
+// If it fails, either nothing is staged or the staged records were not written.
 func (s *Segments) stage(rec record, print uint64, body []byte) error {
 	f := s.active()
 	if f == nil || f.end+int64(len(s.buf))+f.padded(len(body)) > s.cfg.SegmentBytes || len(s.buf) >= writeBatch {
@@ -619,7 +619,7 @@ func (s *Segments) stage(rec record, print uint64, body []byte) error {
 	s.buf = aligned(s.buf, size)
 	s.buf = append(rec.append(s.buf, f.format, at), body...)
 	s.buf = append(s.buf, make([]byte, size-recordBytes-len(body))...)
-	s.staged = append(s.staged, staged{print, at, rec.kind == kindBlock})
+	s.staged = append(s.staged, stagedRecord{print, at, rec.kind == kindBlock})
 	return nil
 }
 
@@ -631,7 +631,7 @@ func (s *Segments) active() *segment {
 	return s.files[len(s.files)-1]
 }
 
-// flush writes what is staged, and then lets others find it. If it fails nothing of it is
+// flush writes the staged records, and then lets others find them. If it fails nothing of them is
 // there, and the next write begins at the same place.
 func (s *Segments) flush() error {
 	f := s.active()
@@ -756,7 +756,7 @@ func (s *Segments) copyHot(f *segment, most int64) error {
 			s.stats.Copied++
 			s.mu.Unlock()
 		}
-		done() // what cannot be read goes with its file
+		done() // a block that cannot be read goes with its file
 	}
 	err := s.flush()
 	s.staged, s.buf = s.staged[:0], s.buf[:0] // for others
@@ -850,8 +850,8 @@ func (s *Segments) Close() error {
 	return errors.Join(errs...)
 }
 
-// Verified counts the records of a directory of segments.
-type Verified struct {
+// Verification counts the records of a directory of segments.
+type Verification struct {
 	Right   int // blocks that are there, each byte of which is right
 	Absent  int // records that were cut off before they were written whole
 	Corrupt int // records and files with other bytes than those that were written
@@ -859,7 +859,7 @@ type Verified struct {
 
 // VerifySegments reads each byte of a directory of segments, and changes nothing. It needs
 // no lock: files that go meanwhile are not counted.
-func VerifySegments(dir string) (v Verified, err error) {
+func VerifySegments(dir string) (v Verification, err error) {
 	names, err := segmentNames(dir)
 	if err != nil {
 		return v, err
@@ -883,7 +883,7 @@ func nameOf(space SpaceID, key Key) (n blockName) {
 	return n
 }
 
-func (v *Verified) file(name string, live map[blockName]bool) error {
+func (v *Verification) file(name string, live map[blockName]bool) error {
 	f, err := os.Open(name)
 	if err != nil {
 		return err
@@ -897,7 +897,7 @@ func (v *Verified) file(name string, live map[blockName]bool) error {
 }
 
 // read counts what a file of so many bytes has.
-func (v *Verified) read(f io.ReaderAt, size int64, live map[blockName]bool) error {
+func (v *Verification) read(f io.ReaderAt, size int64, live map[blockName]bool) error {
 	form, err := readFormat(f)
 	if errors.Is(err, errNoSegment) && size < fileHeader {
 		v.Absent++

@@ -83,7 +83,7 @@ func TestCutAndFlip(t *testing.T) {
 	cfg, name, image := filled(t)
 	sp, c := space(40), chain(0, 6)
 	const header, record, body = 64, 192, 96 + 40
-	write := func(b []byte) offload.Verified {
+	write := func(b []byte) offload.Verification {
 		os.Remove(name) // else ext4 waits for the disk
 		if err := os.WriteFile(name, b, 0o644); err != nil {
 			t.Fatal(err)
@@ -563,7 +563,7 @@ func TestDeletedStays(t *testing.T) {
 		s, err := offload.OpenSegmentsOn(cfg, func(f offload.BlockFile) offload.BlockFile { return failFile{f, times} })
 		must(t, err)
 		w := newEventModel(t, 100)
-		if err := s.Tell(&w.events); err != nil {
+		if err := s.Report(&w.events); err != nil {
 			t.Fatal(err)
 		}
 		ks, sp := chain(1, 2), space(1000)

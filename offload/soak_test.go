@@ -26,7 +26,7 @@ func TestSoak(t *testing.T) {
 	cfg := offload.SegmentConfig{Dir: t.TempDir(), Bytes: MiB, SegmentBytes: MiB / 8}
 	segments := openSegments(t, cfg)
 	events := newEventModel(t, 500)
-	if err := segments.Tell(&events.events); err != nil {
+	if err := segments.Report(&events.events); err != nil {
 		t.Fatal(err)
 	}
 	s := opened(t, offload.Config{

@@ -12,7 +12,7 @@ import (
 // and puts it into those before. A tier that fails, or whose block is corrupt, is passed over, and
 // its error is returned beside what the others did. Close closes all.
 //
-// Of Segments in a Stack only the last should tell Events, which know one tier of disks.
+// Of Segments in a Stack only the last should report to Events, which know one tier of disks.
 func Stack(tiers ...Backend) (Backend, error) {
 	if len(tiers) == 0 {
 		return nil, errors.New("offload: Stack of no tiers")

@@ -379,7 +379,7 @@ func (s *Store) forget(slot uint32) {
 	if s.mem.refs[slot] > 0 {
 		s.mem.pinned--
 	}
-	s.cfg.Events.tell(Event{Kind: BlocksRemoved, Tier: TierMemory, Space: s.space, Keys: s.mem.keys[slot : slot+1]})
+	s.cfg.Events.add(Event{Kind: BlocksRemoved, Tier: TierMemory, Space: s.space, Keys: s.mem.keys[slot : slot+1]})
 }
 
 func (s *Store) pin(slot uint32) {

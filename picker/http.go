@@ -164,7 +164,7 @@ func (k *Pick) Watch(resp *http.Response) {
 	if body == nil {
 		body = http.NoBody
 	}
-	resp.Body = &watched{usage: UsageOf(resp.Header, body), body: body, pick: k}
+	resp.Body = &watchedBody{usage: UsageOf(resp.Header, body), body: body, pick: k}
 }
 
 func (k *Pick) status(resp *http.Response) error {
@@ -181,8 +181,8 @@ func (k *Pick) report(u kvindex.Usage, err error) {
 	}
 }
 
-// watched is the body of an answer.
-type watched struct {
+// watchedBody is the body of an answer.
+type watchedBody struct {
 	usage *UsageReader
 	body  io.Closer
 	pick  *Pick
@@ -190,7 +190,7 @@ type watched struct {
 	mu    sync.Mutex // guards usage: Close may be called while Read waits
 }
 
-func (w *watched) Read(p []byte) (int, error) {
+func (w *watchedBody) Read(p []byte) (int, error) {
 	w.mu.Lock()
 	n, err := w.usage.Read(p)
 	u, why := unknownUsage, error(nil)
@@ -207,7 +207,7 @@ func (w *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (w *watched) Close() error {
+func (w *watchedBody) Close() error {
 	u, why := unknownUsage, ErrNoUsage
 	if w.mu.TryLock() {
 		u, why = w.usage.Usage()
@@ -218,7 +218,7 @@ func (w *watched) Close() error {
 }
 
 // end ends the pick; whole: the answer has come whole.
-func (w *watched) end(whole bool, u kvindex.Usage, why error) {
+func (w *watchedBody) end(whole bool, u kvindex.Usage, why error) {
 	if !w.ended.CompareAndSwap(false, true) {
 		return
 	}

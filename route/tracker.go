@@ -15,7 +15,7 @@ import (
 )
 
 // A Tracker has the load of each pod in flight, from requests and answers. It polls no engine:
-// what a host has polled can be Reported.
+// a host can report the loads that it has polled (Reported).
 // A host that calls Sent and Done alone gets an estimate: Requests are right, and the uncached
 // part of a prompt counts as Prefill until its flight is done.
 //

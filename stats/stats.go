@@ -16,7 +16,7 @@ type Stats struct {
 	Blocks              [index.NumTiers]int // of all pods, by Tier; 0 if the index does not report them
 	Parked              int                 // events about stored blocks that wait for the parent
 	Unplaced            int                 // hashes of all pods without a known prefix: no prompt matches them
-	Index               index.Usage         // memory of the index; 0 if it is no index.Describer
+	Index               index.MemoryUsage   // memory of the index; 0 if it is no index.Describer
 	// States has the number of pods in each state, by the text of the kvindex.State. A pod
 	// counts once for each of its models.
 	States map[string]int
@@ -121,7 +121,7 @@ type Group struct {
 
 // Scores counts scores, without those that end with kvindex.ErrClosed.
 type Scores struct {
-	Outcomes     map[string]uint64 // by kvindex.Scored.Outcome
+	Outcomes     map[string]uint64 // by kvindex.ScoreReport.Outcome
 	PromptTokens uint64            // of the prompts, of scores without an error
 	CachedTokens uint64            // of them, cached in the best pod
 	Degraded     uint64            // scores without an error for which the index could not be queried (Answer.Degraded)

@@ -23,7 +23,7 @@ type BPE struct {
 	scratch sync.Pool // of *scratch
 }
 
-var _ Identified = (*BPE)(nil)
+var _ Identifier = (*BPE)(nil)
 
 // A scratch is the memory of one call.
 type scratch struct {

@@ -26,12 +26,12 @@ func (h *fileTokenizer) Resume(text string) int { return h.bpe.Resume(text) }
 
 // A Marker is a BPE, or the result of a Holder.
 type Marker interface {
-	Identified
+	Identifier
 	Resume(text string) int
 	EncodeMarks(ctx context.Context, dst []uint32, p Passage) (ids []uint32, kept []Mark, err error)
 }
 
 // A Holder is a tokenizer of a Pool.
 type Holder interface {
-	Hold(ctx context.Context, text string) (Identified, error)
+	Hold(ctx context.Context, text string) (Identifier, error)
 }

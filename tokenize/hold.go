@@ -37,7 +37,7 @@ func (t poolTokenizer) Encode(ctx context.Context, dst []uint32, text string, sp
 // The result goes on to encode with that file, whatever the Pool loads or evicts
 // meanwhile, until the Pool is closed. The file stays in memory as long as the result is
 // in use, and counts in PoolConfig.Memory only as long as the Pool has it.
-func (t poolTokenizer) Hold(ctx context.Context, text string) (Identified, error) {
+func (t poolTokenizer) Hold(ctx context.Context, text string) (Identifier, error) {
 	h, err := t.hold(ctx, text)
 	if err != nil {
 		return nil, err

@@ -44,7 +44,7 @@ func TestHold(t *testing.T) {
 	}
 	p := openPool(t, tokenize.PoolConfig{Find: finds(dir), Memory: max(tiny.Size(), other.Size())})
 	first := hold(t, p, "0")
-	check := func(when string, h tokenize.Identified, want []uint32, identity [32]byte) {
+	check := func(when string, h tokenize.Identifier, want []uint32, identity [32]byte) {
 		t.Helper()
 		if got := encode(t, h, text, true); !slices.Equal(got, want) || h.Identity() != identity {
 			t.Errorf("%s: %v of %x, want %v of %x", when, got, h.Identity(), want, identity)

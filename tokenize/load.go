@@ -136,7 +136,7 @@ func parse(r io.Reader, c *config) (t *BPE, err error) {
 	return t, nil
 }
 
-// Identity implements [Identified]. It is a digest of the content of the files, not of their
+// Identity implements [Identifier]. It is a digest of the content of the files, not of their
 // names and times, and of the further input: LoadPretrained's config, LoadTiktoken's pattern
 // and special tokens. A file and its gzip'd form have the same. Files that differ only where
 // no id depends on it have others.

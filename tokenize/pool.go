@@ -197,9 +197,9 @@ func NewPool(c PoolConfig) (*Pool, error) {
 }
 
 // Preload loads the tokenizers of these models now, and returns when all are loaded, with the
-// errors of those that failed. It looks up each name again, even if it is loaded or has just
-// failed: call it when a name leads to another file. If the new file cannot be loaded, the
-// name keeps its tokenizer.
+// errors of those that failed. It looks up each name again, even if it is loaded, is being
+// loaded or has just failed: call it when a name leads to another file. If the new file cannot
+// be loaded, the name keeps its tokenizer.
 func (p *Pool) Preload(ctx context.Context, models ...string) error {
 	var errs []error
 	var lookups []*lookup
@@ -269,13 +269,16 @@ func (p *Pool) Stats() PoolStats {
 	return s
 }
 
-// look starts a lookup, or joins the one of that name. Unless anew is set, it returns a
-// finished one for a known name, and an error for one that has just failed.
+// look starts a lookup, or joins the one of that name; with anew only one that has begun since
+// the call. Without anew it returns a finished one for a known name, and an error for one that
+// has just failed.
 func (p *Pool) look(ctx context.Context, model string, anew bool) (*lookup, error) {
 	p.mu.Lock()
 	l, err := p.known(model, anew)
 	p.mu.Unlock()
-	if l != nil || err != nil {
+	if anew && l != nil { // it may have found what the name led to before this call
+		_, _ = p.wait(ctx, l)
+	} else if l != nil || err != nil {
 		return l, err
 	}
 	select {

@@ -92,7 +92,8 @@ func TestPoolSharesFiles(t *testing.T) {
 	}
 }
 
-// Each caller of a lookup waits as long as its own context. The lookup goes on.
+// Each caller of a lookup waits as long as its own context. The lookup goes on. Preload makes one
+// of its own behind it: the name may lead to another file since the first began.
 func TestPoolWaitsForALookup(t *testing.T) {
 	dir := tinies(t, 1)
 	synctest.Test(t, func(t *testing.T) {
@@ -130,7 +131,7 @@ func TestPoolWaitsForALookup(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if finds.Load() != 1 {
+		if finds.Load() != 2 {
 			t.Errorf("looked up %d times", finds.Load())
 		}
 	})

@@ -114,8 +114,8 @@ var behaviors = map[string]behavior{
 // and is 0 or the end of the piece before. A step that is isolated does without: its pieces
 // are those of scan.
 //
-// It looks no further than one match or gap past the piece: what is merged is one
-// of each, whatever is around them.
+// It looks no further than one match or gap past the piece: one of each
+// is merged, whatever is around them.
 func (t *step) next(s []byte, i int) (from, to int) {
 	to, match := t.item(s, i)
 	switch t.behavior {

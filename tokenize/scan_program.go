@@ -203,7 +203,7 @@ func (a alternative) prepareGiving(i int) {
 
 // linear reports whether the time to scan a text is linear in its length. It
 // would not be if an alternative could look through a long run, fail, and see
-// the match begin elsewhere or end early, again and again. So what fails after
+// the match begin elsewhere or end early, again and again. So one that fails after
 // a run must be followed by an alternative that then takes the run, but for its
 // last code point; or, being the only alternative, begin with the run, so that
 // it fails in all of it.

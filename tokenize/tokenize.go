@@ -39,9 +39,9 @@ type Tokenizer interface {
 	Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error)
 }
 
-// An Identified is a Tokenizer with an identity, such as a [BPE]. Any two of them with
+// An Identifier is a Tokenizer with an identity, such as a [BPE]. Any two of them with
 // equal identities give the same ids for every text.
-type Identified interface {
+type Identifier interface {
 	Tokenizer
 
 	// Identity returns a digest of all that ids depend on, such as the content of the

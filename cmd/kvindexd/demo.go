@@ -86,7 +86,7 @@ func demoSettings(ctx context.Context) (s settings, started []*kvindextest.Engin
 	}
 	s.server = server.Config{Model: demoModel, ReadyShare: 1}
 	s.options = []kvindex.Option{kvindex.WithModel(demoModel, kvindex.Model{Tokenizer: letters{}, Chat: m})}
-	s.sources = []events.Source{{Name: "demo", Run: func(ctx context.Context, set func([]events.Pod) error) error {
+	s.sources = []events.PodSource{{Name: "demo", Run: func(ctx context.Context, set func([]events.Pod) error) error {
 		err := set(pods)
 		<-ctx.Done()
 		return errors.Join(err, ctx.Err())

@@ -21,18 +21,18 @@ func (p pods) CoreV1() core.CoreV1Interface { return p.core }
 
 // kubernetes returns a source of the pods that have the labels of llm-d or of AIBrix. It uses
 // the service account of the pod in which the service runs.
-func kubernetes(c *config.Config, pod events.Pod) (events.Source, error) {
+func kubernetes(c *config.Config, pod events.Pod) (events.PodSource, error) {
 	account, err := rest.InClusterConfig()
 	if err != nil {
-		return events.Source{}, err
+		return events.PodSource{}, err
 	}
 	return podsOf(account, c, pod)
 }
 
-func podsOf(account *rest.Config, c *config.Config, pod events.Pod) (events.Source, error) {
+func podsOf(account *rest.Config, c *config.Config, pod events.Pod) (events.PodSource, error) {
 	of, err := core.NewForConfig(account)
 	if err != nil {
-		return events.Source{}, err
+		return events.PodSource{}, err
 	}
 	return k8s.Source(pods{core: of}, kubernetesConfig(c, pod))
 }

@@ -60,7 +60,7 @@ func runChild(text string) int {
 	defer stop()
 	err := serve(ctx, settings{
 		listen: "127.0.0.1:0", admin: "127.0.0.1:0", snapshot: c.Snapshot, every: 20 * time.Millisecond, log: logger(os.Stderr, slog.LevelInfo),
-		server: server.Config{Model: "m"}, sources: []events.Source{sourceOf(c.Pods)},
+		server: server.Config{Model: "m"}, sources: []events.PodSource{sourceOf(c.Pods)},
 		listening: func(public, admin string) { fmt.Println(public, admin) },
 	})
 	if err != nil {
@@ -70,8 +70,8 @@ func runChild(text string) int {
 	return 0
 }
 
-func sourceOf(pods []events.Pod) events.Source {
-	return events.Source{Name: "test", Run: func(ctx context.Context, set func([]events.Pod) error) error {
+func sourceOf(pods []events.Pod) events.PodSource {
+	return events.PodSource{Name: "test", Run: func(ctx context.Context, set func([]events.Pod) error) error {
 		if err := set(pods); err != nil {
 			return err
 		}

@@ -11,6 +11,6 @@ import (
 
 // kubernetes refuses pods of Kubernetes: this build leaves out the client, which is as large as
 // the rest of the program.
-func kubernetes(*config.Config, events.Pod) (events.Source, error) {
-	return events.Source{}, errors.New("kubernetes: this binary was built without it: build with -tags kubernetes, or use dns")
+func kubernetes(*config.Config, events.Pod) (events.PodSource, error) {
+	return events.PodSource{}, errors.New("kubernetes: this binary was built without it: build with -tags kubernetes, or use dns")
 }

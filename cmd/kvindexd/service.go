@@ -49,7 +49,7 @@ type settings struct {
 	redisConfig redisindex.Config
 	memory      int64 // bytes of the index; 0: the library's default
 
-	sources     []events.Source
+	sources     []events.PodSource
 	subscribers []subscription // beside the Fleet
 	pool        int            // pods whose events are applied at a time; 0: no pool
 	maxPods     int            // bounds the pods that connect to the service, and their models; 0: 1,000
@@ -339,8 +339,8 @@ func (l redisLog) Printf(_ context.Context, format string, args ...any) {
 // passes reports whether an error of Redis can end by itself: there is no answer, or the server
 // is starting, fails over or has too many clients.
 func passes(err error) bool {
-	for _, said := range []string{"LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "BUSY", "max number of clients"} {
-		if redis.HasErrorPrefix(err, said) {
+	for _, prefix := range []string{"LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "BUSY", "max number of clients"} {
+		if redis.HasErrorPrefix(err, prefix) {
 			return true
 		}
 	}

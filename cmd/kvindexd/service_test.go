@@ -209,7 +209,7 @@ func TestDrain(t *testing.T) {
 // A pod that another one replaces takes its load with it.
 func TestReplaced(t *testing.T) {
 	replace := make(chan struct{})
-	public, _, _ := running(t, settings{server: server.Config{Model: "m", Policy: route.LeastRequests}, sources: []events.Source{{
+	public, _, _ := running(t, settings{server: server.Config{Model: "m", Policy: route.LeastRequests}, sources: []events.PodSource{{
 		Name: "test", Run: func(ctx context.Context, set func([]events.Pod) error) error {
 			pods := []events.Pod{{ID: "a", UID: "1", Model: "m", Host: "127.0.0.1", Port: 1}, {ID: "b", Model: "m", Host: "127.0.0.1", Port: 2}}
 			err := set(pods)

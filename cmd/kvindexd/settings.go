@@ -108,8 +108,8 @@ func policyOf(name string) route.Policy {
 }
 
 // fixedPods returns a source of pods that do not change.
-func fixedPods(pods []events.Pod) events.Source {
-	return events.Source{Name: "settings", Run: func(ctx context.Context, set func([]events.Pod) error) error {
+func fixedPods(pods []events.Pod) events.PodSource {
+	return events.PodSource{Name: "settings", Run: func(ctx context.Context, set func([]events.Pod) error) error {
 		if err := set(pods); err != nil {
 			events.Report(ctx, err)
 		}

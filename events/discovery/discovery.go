@@ -1,5 +1,5 @@
 // Package discovery finds the pods of a fleet: in a file (File), or in DNS (DNS). Each
-// returns an events.Source, for events.Fleet.Run.
+// returns an events.PodSource, for events.Fleet.Run.
 //
 // A pod is a running engine, and a source lists pods. At each change a source gives the Fleet
 // the whole list. Pods that are not in it are forgotten, with all their blocks in the index.
@@ -68,8 +68,8 @@ type trouble struct {
 	quiet time.Duration
 }
 
-// tells reports whether to report the fault now.
-func (t *trouble) tells(what string, now time.Time) bool {
+// due reports whether to report the fault now.
+func (t *trouble) due(what string, now time.Time) bool {
 	if what != t.what {
 		*t = trouble{what: what}
 	} else if now.Before(t.next) {

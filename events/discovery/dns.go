@@ -87,12 +87,12 @@ type DNSConfig struct {
 // ignored.
 //
 // The error names each wrong field of cfg.
-func DNS(cfg DNSConfig) (events.Source, error) {
+func DNS(cfg DNSConfig) (events.PodSource, error) {
 	cfg, err := cfg.normal()
 	if err != nil {
-		return events.Source{}, err
+		return events.PodSource{}, err
 	}
-	return events.Source{Name: "dns:" + cfg.Name, Run: func(ctx context.Context, set func([]events.Pod) error) error {
+	return events.PodSource{Name: "dns:" + cfg.Name, Run: func(ctx context.Context, set func([]events.Pod) error) error {
 		return newDNS(cfg, realTime).run(ctx, set)
 	}}, nil
 }
@@ -161,9 +161,9 @@ type dns struct {
 	questions []*question
 
 	mu      sync.Mutex // guards the fields below, and the state of each question; set is called with it
-	said    bool
-	refused bool     // set had an error
-	ids     []string // the last list, in order
+	listed  bool       // set was called
+	refused bool       // set had an error
+	ids     []string   // the last list, in order
 	nobody  trouble
 
 	report func(error)
@@ -174,12 +174,12 @@ type question struct {
 	kind string
 	ask  func(ctx context.Context) ([]events.Pod, error)
 
-	known  map[string]*namedPod // by ID
-	heard  bool                 // it has an answer, also one without records
-	failed int
-	empty  time.Time // since when each query has had no records; zero: the last one had some
-	gone   bool      // empty has lasted for Grace
-	told   trouble
+	known   map[string]*namedPod // by ID
+	heard   bool                 // it has an answer, also one without records
+	failed  int
+	empty   time.Time // since when each query has had no records; zero: the last one had some
+	gone    bool      // empty has lasted for Grace
+	failing trouble
 }
 
 // A namedPod is a pod of an answer.
@@ -234,7 +234,7 @@ func (d *dns) keepAsking(ctx context.Context, q *question, set func([]events.Pod
 
 // hear applies the result of a query, and returns faults to report. Pods beside an error are
 // an answer with unusable parts.
-func (d *dns) hear(q *question, pods []events.Pod, err error, set func([]events.Pod) error) (tell []error) {
+func (d *dns) hear(q *question, pods []events.Pod, err error, set func([]events.Pod) error) (faults []error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := d.clock.now()
@@ -249,13 +249,13 @@ func (d *dns) hear(q *question, pods []events.Pod, err error, set func([]events.
 	default:
 		q.without(now, d.cfg.Grace)
 	}
-	d.say(set)
+	d.publish(set)
 	if err == nil {
-		q.told.end()
-	} else if q.told.tells(kindOf(err), now) {
-		tell = append(tell, fmt.Errorf("%s: %w; %d pods are known", q.kind, err, len(q.known)))
+		q.failing.end()
+	} else if q.failing.due(kindOf(err), now) {
+		faults = append(faults, fmt.Errorf("%s: %w; %d pods are known", q.kind, err, len(q.known)))
 	}
-	return append(tell, d.lacking(now)...)
+	return append(faults, d.lacking(now)...)
 }
 
 // named applies an answer with records. It returns how many pods there was no room for.
@@ -294,12 +294,12 @@ func (q *question) without(now time.Time, grace time.Duration) {
 	}
 }
 
-// say calls set if the list has changed.
-func (d *dns) say(set func([]events.Pod) error) {
+// publish calls set if the list has changed.
+func (d *dns) publish(set func([]events.Pod) error) {
 	pods := make(map[string]events.Pod)
 	empty := true // each question has an answer without pods
 	for _, q := range d.questions {
-		if !d.said && !q.heard && q.failed < triesToSpeak {
+		if !d.listed && !q.heard && q.failed < triesToSpeak {
 			return
 		}
 		empty = empty && q.gone
@@ -307,11 +307,11 @@ func (d *dns) say(set func([]events.Pod) error) {
 			pods[id] = k.Pod
 		}
 	}
-	if !d.said && len(pods) == 0 && !empty {
+	if !d.listed && len(pods) == 0 && !empty {
 		return
 	}
 	ids := slices.Sorted(maps.Keys(pods))
-	if d.said && !d.refused && slices.Equal(ids, d.ids) {
+	if d.listed && !d.refused && slices.Equal(ids, d.ids) {
 		return
 	}
 	list := make([]events.Pod, len(ids))
@@ -319,7 +319,7 @@ func (d *dns) say(set func([]events.Pod) error) {
 		list[i] = pods[id]
 	}
 	// The caller of set has reported the error. It may be about room, which comes later.
-	d.said, d.ids, d.refused = true, ids, set(list) != nil
+	d.listed, d.ids, d.refused = true, ids, set(list) != nil
 }
 
 // lacking returns the faults to report about a service without any record.
@@ -340,7 +340,7 @@ func (d *dns) lacking(now time.Time) []error {
 	if known == 0 {
 		what, then = "none", "; no pods are known"
 	}
-	if !d.nobody.tells(what, now) {
+	if !d.nobody.due(what, now) {
 		return nil
 	}
 	return []error{fmt.Errorf("no such name, or no records (%s), for %v%s", kinds[1:], now.Sub(since).Round(time.Second), then)}

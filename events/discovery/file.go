@@ -71,8 +71,8 @@ type FileConfig struct {
 // finds half a list, however slow the program is. If a program overwrites a list without
 // emptying the file first, and pauses for 200 ms or takes longer than 1 s, a mixture of both
 // lists may be applied.
-func File(path string, cfg FileConfig) events.Source {
-	return events.Source{Name: "file:" + path, Run: func(ctx context.Context, set func([]events.Pod) error) error {
+func File(path string, cfg FileConfig) events.PodSource {
+	return events.PodSource{Name: "file:" + path, Run: func(ctx context.Context, set func([]events.Pod) error) error {
 		return (&file{path: path, cfg: cfg, clock: realTime}).run(ctx, set)
 	}}
 }
@@ -89,11 +89,11 @@ type file struct {
 	last     fileState
 	restless time.Time // when it was found changed; zero: it is at rest
 
-	taken [sha256.Size]byte // of the decoded content
-	err   error             // its fault
-	pods  []events.Pod      // of the newest content without an error, until they are set
-	offer bool              // pods are to be set
-	told  trouble
+	taken   [sha256.Size]byte // of the decoded content
+	err     error             // its fault
+	pods    []events.Pod      // of the newest content without an error, until they are set
+	offer   bool              // pods are to be set
+	failing trouble
 }
 
 func (f *file) run(ctx context.Context, set func([]events.Pod) error) error {
@@ -123,7 +123,7 @@ func (f *file) poll(set func([]events.Pod) error) time.Duration {
 		}
 		if r.err != nil {
 			if lasts >= restlessTime {
-				f.tell("restless", fmt.Errorf("it was written to for %v without a pause of %v; its last content: %w", restlessTime, settleTime, r.err))
+				f.fault("restless", fmt.Errorf("it was written to for %v without a pause of %v; its last content: %w", restlessTime, settleTime, r.err))
 			}
 			return settleTime
 		}
@@ -133,9 +133,9 @@ func (f *file) poll(set func([]events.Pod) error) time.Duration {
 		r.err = f.take(r.sum, data)
 	}
 	if r.err != nil {
-		f.tell(r.err.Error(), r.err)
+		f.fault(r.err.Error(), r.err)
 	} else {
-		f.told.end()
+		f.failing.end()
 	}
 	if f.offer {
 		// The caller of set has reported the error. One pod may have had no room: see
@@ -161,8 +161,8 @@ func (f *file) take(sum [sha256.Size]byte, data []byte) error {
 	return err
 }
 
-func (f *file) tell(what string, err error) {
-	if f.told.tells(what, f.clock.now()) {
+func (f *file) fault(what string, err error) {
+	if f.failing.due(what, f.clock.now()) {
 		f.report(fmt.Errorf("discovery: file %q: %w; the known pods stay", f.path, err))
 	}
 }

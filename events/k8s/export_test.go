@@ -11,10 +11,10 @@ import (
 
 // SourceThatWaits returns a source that waits wait(d) where client-go would wait d. It reports
 // faults to report, or to the Fleet if that is nil.
-func SourceThatWaits(client kubernetes.Interface, cfg Config, wait func(d time.Duration) time.Duration, report func(error)) (events.Source, error) {
+func SourceThatWaits(client kubernetes.Interface, cfg Config, wait func(d time.Duration) time.Duration, report func(error)) (events.PodSource, error) {
 	s, err := newSource(client, cfg)
 	s.wait, s.report = wait, report
-	return events.Source{Name: s.Name, Run: s.run}, err
+	return events.PodSource{Name: s.Name, Run: s.run}, err
 }
 
 const Pause = pause

@@ -62,7 +62,7 @@ func upToTenSeconds(d time.Duration) time.Duration {
 	return min(d, 5*time.Second+rand.N(5*time.Second))
 }
 
-// run is the Run of the events.Source.
+// run is the Run of the events.PodSource.
 func (s *source) run(ctx context.Context, set func([]events.Pod) error) error {
 	if s.report == nil {
 		own := *s

@@ -78,12 +78,12 @@ const (
 // Each Run has three goroutines and one request that stays open, and one more request while it
 // lists. It keeps under 1 KiB for a pod with short names. A burst of changes calls set once in
 // 5 ms. client-go logs for it only if the context of Run has a logger (logr).
-func Source(client kubernetes.Interface, cfg Config) (events.Source, error) {
+func Source(client kubernetes.Interface, cfg Config) (events.PodSource, error) {
 	s, err := newSource(client, cfg)
 	if err != nil {
-		return events.Source{}, err
+		return events.PodSource{}, err
 	}
-	return events.Source{Name: s.Name, Run: s.run}, nil
+	return events.PodSource{Name: s.Name, Run: s.run}, nil
 }
 
 func newSource(client kubernetes.Interface, cfg Config) (*source, error) {

@@ -45,7 +45,7 @@ type gateway struct {
 	limits
 	index     *kvindex.Indexer
 	fleet     *events.Fleet
-	sources   []events.Source
+	sources   []events.PodSource
 	loads     time.Duration // between two readings of a pod's load
 	picker    *picker.Picker
 	health    health

@@ -199,7 +199,7 @@ func rewrite(r *httputil.ProxyRequest) {
 }
 
 // sources returns the sources of pods. A source of events/k8s could be one of them.
-func (s settings) sources() (sources []events.Source, err error) {
+func (s settings) sources() (sources []events.PodSource, err error) {
 	s.all.Model = s.model
 	if s.pods != "" {
 		var pods []events.Pod
@@ -213,7 +213,7 @@ func (s settings) sources() (sources []events.Source, err error) {
 			pod.ID, pod.Host, pod.Labels = name, host, map[string]string{"port": port}
 			pods = append(pods, pod)
 		}
-		sources = append(sources, events.Source{Name: "-pods", Run: func(ctx context.Context, set func([]events.Pod) error) error {
+		sources = append(sources, events.PodSource{Name: "-pods", Run: func(ctx context.Context, set func([]events.Pod) error) error {
 			err := set(pods)
 			<-ctx.Done()
 			return errors.Join(err, ctx.Err())

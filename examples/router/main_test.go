@@ -118,7 +118,7 @@ type notifyingIndex struct {
 	changed chan struct{} // has an element after a stream has advanced or a state has changed
 }
 
-func (x notifyingIndex) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+func (x notifyingIndex) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Effect, error) {
 	applied, err := x.Memory.Apply(ctx, src, cur, changes)
 	x.note()
 	return applied, err

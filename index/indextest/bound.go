@@ -13,12 +13,12 @@ import (
 )
 
 // The random histories at a bound. They are those of random.go, on longer prompts, and
-// now and then a flood of other blocks passes the bound. Nobody says what a backend
-// forgets then. So what it answers is compared with what the model holds:
+// now and then a flood of other blocks passes the bound. No rule says which blocks a backend
+// forgets then. So its answers are compared with the blocks of the model:
 //
 //   - Each block that a row claims is held in the model, by the same holder.
 //   - A row that lacks a block which the model has says so (Row.Evicted), or the
-//     source does, or what was counted.
+//     source does, or the counters do.
 //   - A source that has lost nothing since its last clear is exact, with all it counts.
 //
 // A forgotten block is one that the model holds, and no row claims.

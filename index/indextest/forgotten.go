@@ -27,8 +27,8 @@ func (t *tester) forget(keep []chain, chains ...chain) {
 	t.Fatal("a hundred times the bound was stored, and blocks that no Match has used are held")
 }
 
-// told returns the backend's description of podA.
-func (t *tester) told() index.SourceInfo {
+// info returns the backend's description of podA.
+func (t *tester) info() index.SourceInfo {
 	t.Helper()
 	info, ok := describe(t.ix, podA)
 	if !ok {
@@ -44,7 +44,7 @@ func (t *tester) wantReported(c chain, evicted uint64, row bool) {
 	if got := t.row(podA, 0, c).Evicted; got != row {
 		t.Errorf("Row.Evicted is %v, want %v", got, row)
 	}
-	if got := t.told().Evicted; got != evicted {
+	if got := t.info().Evicted; got != evicted {
 		t.Errorf("%d blocks are evicted, want %d", got, evicted)
 	}
 }
@@ -130,7 +130,7 @@ var boundCases = []testCase{
 		c, d := newChain(1, 1), newChain(2, 2)
 		d.hashes[0] = c.hashes[0]
 		t.apply(podA, c.store(0, 1), d.store(0, 1))
-		for f := (&flood{ix: t.ix}); isBounded(t.ix) && t.told().Evicted == 0; t.match(d, nil, true) {
+		for f := (&flood{ix: t.ix}); isBounded(t.ix) && t.info().Evicted == 0; t.match(d, nil, true) {
 			if err := f.pass(1); err != nil {
 				t.Fatal(err)
 			}

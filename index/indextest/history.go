@@ -24,7 +24,7 @@ import (
 //   - if no write of the source was under way, its rows are exact.
 //
 // The model of the random histories says what a source holds; within one change
-// it only gains or only loses blocks, so what is held at the end of each change
+// it only gains or only loses blocks, so the blocks held at the end of each change
 // of an Apply is all that can be seen during it.
 //
 // At a bound of the backend a source may lack what it holds, at any moment. Then only the

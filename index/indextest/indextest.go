@@ -867,6 +867,13 @@ var cases = []testCase{
 				t.Errorf("partial: row %+v", r)
 			}
 		}
+		// The last block of a report is not hidden if the same hash is held by then.
+		twice := inPart(c.store(0, 3))
+		twice.Hashes = []index.Hash{twice.Hashes[0], twice.Hashes[1], twice.Hashes[0]}
+		t.remove("a")
+		if n := t.apply(podA, state, twice, c.remove(0)); n.UnknownRemove != 0 {
+			t.Errorf("counts %+v", n)
+		}
 	}},
 	{"AMaskedStoreFollowsFromABoundary", func(t *tester) {
 		for _, batch := range [][]index.Change{{masked(window, masks, 3, 4, 7, 8), blocks64(masks)}, {blocks64(masks), masked(window, masks, 3, 4, 7, 8)}} {
@@ -1332,7 +1339,7 @@ var cases = []testCase{
 	}},
 	{"CursorsMakeRepeatsANoOp", func(t *tester) {
 		c := newChain(1, 4)
-		at := func(stream string, epoch, next uint64, ch index.Change) index.Applied {
+		at := func(stream string, epoch, next uint64, ch index.Change) index.Effect {
 			t.Helper()
 			done, err := t.ix.Apply(ctx, podA, index.Cursor{Stream: stream, Epoch: epoch, Next: next, Time: float64(next) / 2, Digest: ^next}, []index.Change{ch})
 			if err != nil {

@@ -61,21 +61,21 @@ func (p *plain) usable(ctx context.Context) error {
 }
 
 // Apply implements index.Index.
-func (p *plain) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+func (p *plain) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Effect, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.usable(ctx); err != nil {
-		return index.Applied{}, err
+		return index.Effect{}, err
 	}
 	for i := range changes {
 		if err := changes[i].Validate(); err != nil {
-			return index.Applied{}, fmt.Errorf("change %d: %w", i, err)
+			return index.Effect{}, fmt.Errorf("change %d: %w", i, err)
 		}
 	}
 	s := p.source(src)
 	if cur != (index.Cursor{}) {
 		if old, ok := s.cursors[cur.Stream]; ok && !old.Before(cur) {
-			return index.Applied{Cursor: old, Duplicate: true}, nil
+			return index.Effect{Cursor: old, Duplicate: true}, nil
 		}
 		s.cursors[cur.Stream] = cur
 	}
@@ -86,7 +86,7 @@ func (p *plain) Apply(ctx context.Context, src index.Source, cur index.Cursor, c
 	}
 	s.settle()
 	s.changes, s.prompt = nil, plainRoot{}
-	return index.Applied{Cursor: cur, Counts: s.counts}, nil
+	return index.Effect{Cursor: cur, Counts: s.counts}, nil
 }
 
 func (p *plain) source(src index.Source) *plainSource {
@@ -172,7 +172,7 @@ func (p *plain) DescribeSource(src index.Source) (info index.SourceInfo, ok bool
 }
 
 // Usage implements index.Describer. It does not know how many bytes anything takes.
-func (p *plain) Usage() (u index.Usage) {
+func (p *plain) Usage() (u index.MemoryUsage) {
 	for _, s := range p.Describe(nil) {
 		for _, n := range s.Blocks {
 			u.Memberships += n

@@ -6,8 +6,8 @@ import (
 	"github.com/kvindex/kvindex/index"
 )
 
-// plainMasked is the content of a masked store of a window group beside its hashes.
-type plainMasked struct {
+// plainMaskedStore is the content of a masked store of a window group beside its hashes.
+type plainMaskedStore struct {
 	need     int // blocks that the window needs
 	fromRoot bool
 	root     index.Key
@@ -24,7 +24,7 @@ func (s *plainSource) mask(w *plainWait, c *index.Change) {
 		return
 	}
 	need := (g.Window - 1 + c.BlockSize - 1) / c.BlockSize
-	w.masked = &plainMasked{need: need, fromRoot: !c.HasParent, root: c.Root, parent: c.Parent, units: len(c.Locals)}
+	w.masked = &plainMaskedStore{need: need, fromRoot: !c.HasParent, root: c.Root, parent: c.Parent, units: len(c.Locals)}
 	if g.Draft && !c.UncertainLocals {
 		w.locals = slices.Clone(c.Locals)
 	}
@@ -84,7 +84,7 @@ type plainUnmask struct {
 	*plainSource
 	w     *plainWait
 	draft bool // the group keeps the block behind each boundary
-	known []plainKnown
+	known []plainKnownHash
 	// ordered: the known ones do not contradict each other.
 	ordered bool
 	// hashes follow, and have keys.
@@ -92,8 +92,8 @@ type plainUnmask struct {
 	keys   []plainKey
 }
 
-// plainKnown is a hash of a masked store that has a key.
-type plainKnown struct {
+// plainKnownHash is a hash of a masked store that has a key.
+type plainKnownHash struct {
 	i     int // in hashes
 	key   plainKey
 	block int // how many blocks it is behind the first known one
@@ -117,7 +117,7 @@ func (m *plainUnmask) follow() {
 		return
 	}
 	for k := len(m.known); k >= 0; k-- { // the hashes between known k-1 and known k
-		var left, right plainKnown
+		var left, right plainKnownHash
 		run, sure, ok := 0, false, false
 		if k < len(m.known) {
 			right = m.known[k]
@@ -165,7 +165,7 @@ func (m *plainUnmask) know() bool {
 		if len(keys) > 1 {
 			return false
 		}
-		b := plainKnown{i: i, key: keys[0], larger: m.larger(h)}
+		b := plainKnownHash{i: i, key: keys[0], larger: m.larger(h)}
 		if n := len(m.known); n > 0 {
 			left := m.known[n-1]
 			units := m.between(&left.key, b.key)
@@ -217,7 +217,7 @@ func (m *plainUnmask) between(above *plainKey, k plainKey) int {
 // run for sure. Else it ends at the last block that is known to follow without a gap, if
 // that is a boundary, or behind one.
 func (m *plainUnmask) runBefore(k int) (n int, sure, ok bool) {
-	isSure := func(b plainKnown) bool { return b.larger >= m.w.masked.need*m.w.by.size }
+	isSure := func(b plainKnownHash) bool { return b.larger >= m.w.masked.need*m.w.by.size }
 	end := k
 	for !isSure(m.known[end]) && end+1 < len(m.known) && m.known[end+1].i-m.known[end].i == m.known[end+1].block-m.known[end].block {
 		end++
@@ -232,7 +232,7 @@ func (m *plainUnmask) runBefore(k int) (n int, sure, ok bool) {
 }
 
 // countBack places n hashes that are listed before a known one.
-func (m *plainUnmask) countBack(b plainKnown, n int) {
+func (m *plainUnmask) countBack(b plainKnownHash, n int) {
 	for i := b.i - 1; i >= b.i-n; i-- {
 		for range m.w.by.units() {
 			before, ok := m.before[b.key]
@@ -246,7 +246,7 @@ func (m *plainUnmask) countBack(b plainKnown, n int) {
 }
 
 // placeBehind places the hash listed behind a boundary, in a draft group.
-func (m *plainUnmask) placeBehind(b plainKnown) {
+func (m *plainUnmask) placeBehind(b plainKnownHash) {
 	begin, ok := m.begin()
 	if !ok || b.larger == 0 {
 		return

@@ -36,9 +36,9 @@ type plainRoot struct {
 
 type plainGroup struct {
 	index.Group
-	told  bool     // by a gpu store
-	by    plainCut // the largest of a gpu store
-	grain int      // the smallest size of a gpu store
+	stored bool     // by a gpu store
+	by     plainCut // the largest of a gpu store
+	grain  int      // the smallest size of a gpu store
 	// uncounted: it may hold blocks that are not known, of a store that was taken
 	// for a report.
 	uncounted bool
@@ -97,7 +97,7 @@ type plainWait struct {
 	by     plainCut
 	locals []index.Local
 	gone   map[index.Hash]bool // lost by the gpu since: the store does not affect it
-	masked *plainMasked        // of a window group; nil: it is not
+	masked *plainMaskedStore   // of a window group; nil: it is not
 }
 
 func (s *plainSource) apply(c *index.Change) {
@@ -179,7 +179,7 @@ func (s *plainSource) clear(from func(*plainCopies) bool) {
 }
 
 func (s *plainSource) store(c *index.Change) {
-	s.tell(c)
+	s.noteGroup(c)
 	if len(c.Hashes) == 0 {
 		return
 	}
@@ -248,8 +248,8 @@ func (s *plainSource) store(c *index.Change) {
 	}
 }
 
-// tell records the group of a store.
-func (s *plainSource) tell(c *index.Change) {
+// noteGroup records the group of a store.
+func (s *plainSource) noteGroup(c *index.Change) {
 	g := s.groups[c.Group.ID]
 	if g == nil {
 		g = &plainGroup{Group: c.Group}
@@ -258,8 +258,8 @@ func (s *plainSource) tell(c *index.Change) {
 	if c.Tier != index.TierGPU {
 		return
 	}
-	if !g.told {
-		g.Group, g.told = c.Group, true
+	if !g.stored {
+		g.Group, g.stored = c.Group, true
 	}
 	if len(c.Locals) == 0 {
 		return
@@ -270,7 +270,7 @@ func (s *plainSource) tell(c *index.Change) {
 	if c.BlockSize <= g.by.size {
 		return
 	}
-	for _, n := range s.names { // what is known by hash keeps the size it was taken to have
+	for _, n := range s.names { // blocks that are known by hash keep the size they were taken to have
 		for _, b := range n.held {
 			if b.at.group == g.ID && b.by == (plainCut{}) {
 				b.by = g.by
@@ -368,7 +368,7 @@ func (s *plainSource) noReportEnds(g *plainGroup, last index.Hash) bool {
 		}
 	}
 	for _, f := range s.groups {
-		if f.Kind == index.GroupFull && f.told && !parts && s.lacks(f, last) {
+		if f.Kind == index.GroupFull && f.stored && !parts && s.lacks(f, last) {
 			return true
 		}
 	}
@@ -443,7 +443,7 @@ func (s *plainSource) hold(st *plainStore, i int, h index.Hash) {
 		n = s.add(h)
 	}
 	b := n.of(st.at)
-	if i == st.unsure {
+	if i == st.unsure && b == nil {
 		s.counts.Reports++
 		n.held = append(n.held, &plainCopies{at: st.at, by: st.by, reported: true})
 		return

@@ -273,6 +273,7 @@ var hostileGroups = []index.Group{
 	{}, {}, {}, {}, {}, {}, {ID: 1, Kind: index.GroupWindow, Window: 32}, {ID: 2}, {ID: 2},
 	{ID: 3, Kind: index.GroupWindow, Window: 17, Draft: true}, {ID: 3, Kind: index.GroupWindow, Window: 17, Draft: true},
 	{ID: 4, Kind: index.GroupWindow, Window: 64}, {ID: 5, Kind: index.GroupWindow, Window: 64, Draft: true},
+	{ID: 6, Kind: index.GroupMamba}, {ID: 7, Kind: index.GroupChunked, Window: 32},
 }
 
 func (w *hostile) change() index.Change {
@@ -313,7 +314,7 @@ func (w *hostile) anchored() (changes []index.Change) {
 	w.only = newPrompt(w.r)
 	w.only[0] = index.Local(w.r.IntN(1 << 10))
 	w.prompts[w.r.IntN(len(w.prompts))] = w.only
-	for _, g := range [][]index.Group{hostileGroups[8:9], hostileGroups[9:], hostileGroups[9:]} {
+	for _, g := range [][]index.Group{hostileGroups[8:9], hostileGroups[9:13], hostileGroups[9:13]} {
 		c := index.Change{Group: g[w.r.IntN(len(g))], Copies: w.copies[w.r.IntN(len(w.copies))]}
 		changes = append(changes, w.about(c))
 	}
@@ -328,14 +329,14 @@ func (w *hostile) about(c index.Change) index.Change {
 	lie := func() bool { return r.IntN(100) < w.lies }
 	c.BlockSize = []int{16, 16, 32, 8}[r.IntN(4)]
 	if w.tidy {
-		c.BlockSize = []int{16, 8, 32, 16, 16, 16}[c.Group.ID]
+		c.BlockSize = []int{16, 8, 32, 16, 16, 16, 32, 16}[c.Group.ID]
 	}
 	switch {
 	case w.one || !lie():
 	case w.tidy:
 		c.Group.Kind = index.GroupKind(r.IntN(2))
 	default:
-		c.Group.ID = r.IntN(6)
+		c.Group.ID = r.IntN(8)
 	}
 	c.Variant = index.Variant{Unit: hashunit.Of(c.BlockSize)}
 	root, locals := cut(w.prompt(), c.Variant)

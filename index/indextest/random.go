@@ -113,7 +113,7 @@ type modelSource struct {
 	masked []*maskedStore
 	held   map[modelHolder]map[string]*modelBlock
 	groups map[int]index.Group
-	told   map[int]bool       // groups with a gpu store
+	stored map[int]bool       // groups with a gpu store
 	cuts   map[int]blockShape // of each group: the largest of a gpu store
 	grains map[int]int        // and the smallest size
 	lossy  bool               // blocks that may be there were forgotten
@@ -196,7 +196,7 @@ func (m model) source(src index.Source) *modelSource {
 func (s *modelSource) clear() {
 	s.parked, s.masked, s.lossy, s.vague, s.prompt = nil, nil, false, map[int]bool{}, promptStore{}
 	s.held = map[modelHolder]map[string]*modelBlock{}
-	s.groups, s.told = map[int]index.Group{}, map[int]bool{}
+	s.groups, s.stored = map[int]index.Group{}, map[int]bool{}
 	s.cuts = map[int]blockShape{}
 	s.grains = map[int]int{}
 }
@@ -335,13 +335,13 @@ func (s *modelSource) store(o *op, fired *firings) {
 	if _, ok := s.groups[o.group.ID]; gpu || !ok {
 		s.groups[o.group.ID] = o.group
 	}
-	s.told[o.group.ID] = s.told[o.group.ID] || gpu
+	s.stored[o.group.ID] = s.stored[o.group.ID] || gpu
 	if old := s.grains[o.group.ID]; gpu && !o.bare && (old == 0 || o.size < old) {
 		s.grains[o.group.ID] = o.size
 	}
 	if old := s.cuts[o.group.ID]; gpu && !o.bare && o.size > old.size {
 		s.cuts[o.group.ID] = o.blockShape
-		for h, blocks := range s.held { // what is known by hash keeps its size
+		for h, blocks := range s.held { // blocks that are known by hash keep their size
 			for _, b := range blocks {
 				if h.group == o.group.ID && b.blockShape == (blockShape{}) {
 					b.blockShape = old
@@ -473,7 +473,7 @@ func (s *modelSource) judge(o *op, blocks []string, fired *firings) verdict {
 			return v
 		}
 		for _, g := range s.groups {
-			if s.told[g.ID] && !parts && g.Kind == index.GroupFull && !seen(g.ID, end) {
+			if s.stored[g.ID] && !parts && g.Kind == index.GroupFull && !seen(g.ID, end) {
 				return v
 			}
 		}
@@ -1176,7 +1176,7 @@ func (w *world) hidden(copies index.Copies) (ops []op) {
 }
 
 // hiddenIn is hidden in one group. Some of the blocks may be without keys at that
-// time: what comes before them is not known yet, or some were stored by hash
+// time: their parents are not known yet, or some were stored by hash
 // alone.
 func (w *world) hiddenIn(k groupShape, p string, copies index.Copies) (hide, prove []op) {
 	n := k.letters()

@@ -19,12 +19,12 @@ type bucket struct {
 	split bool
 	up    *bucket // this one is a part of it
 	parts int     // buckets that are parts of it
-	// fresh: up was split into this and others, and Redis does not have it yet. unsaid counts
+	// fresh: up was split into this and others, and Redis does not have it yet. unwritten counts
 	// fresh parts: until it is 0, up does not appear as split.
-	fresh  bool
-	unsaid int
-	at     int  // in buckets.all; -1: it was dropped
-	dirty  bool // it is in buckets.dirty
+	fresh     bool
+	unwritten int
+	at        int  // in buckets.all; -1: it was dropped
+	dirty     bool // it is in buckets.dirty
 	// known: Redis may have a value of the bucket. written is the time of the last write.
 	known   bool
 	written int64 // unix seconds
@@ -162,7 +162,7 @@ func (s *buckets) dropEmpty(b *bucket) {
 	if b.at < 0 || len(b.lines) > 0 || b.parts > 0 || b.known || b.dirty {
 		return
 	}
-	s.say(b)
+	s.appear(b)
 	last := s.all[len(s.all)-1]
 	s.all[b.at], last.at = last, b.at
 	s.all[len(s.all)-1] = nil
@@ -176,12 +176,12 @@ func (s *buckets) dropEmpty(b *bucket) {
 	}
 }
 
-// say records that Redis has a bucket, so that the bucket which it is a part of may appear as
+// appear records that Redis has a bucket, so that the bucket which it is a part of may appear as
 // split.
-func (s *buckets) say(b *bucket) {
+func (s *buckets) appear(b *bucket) {
 	if b.fresh {
 		b.fresh = false
-		b.up.unsaid--
+		b.up.unwritten--
 	}
 }
 
@@ -257,7 +257,7 @@ func (s *buckets) encode(b *bucket) []byte {
 		return s.body
 	}
 	s.body = append(s.body, bodyLines)
-	said := 0
+	full := 0
 	for i := 0; i < len(b.lines); {
 		l := &b.lines[i]
 		kept := l.held[:0]
@@ -278,14 +278,14 @@ func (s *buckets) encode(b *bucket) []byte {
 		}
 		was := len(s.body)
 		if s.body = appendLine(s.body, l, s.who); len(s.body) > was {
-			said++
+			full++
 		}
 		i++
 	}
 	switch {
-	case said == 0:
+	case full == 0:
 		return s.body[:0]
-	case len(s.body) > maxSection && said > 1 && b.level < levels-1:
+	case len(s.body) > maxSection && full > 1 && b.level < levels-1:
 		s.split(b)
 		s.body = append(s.body[:0], bodySplit)
 	}
@@ -318,7 +318,7 @@ func (s *buckets) split(b *bucket) {
 			if part == nil {
 				part = s.add(b, level, name)
 				part.fresh = true
-				b.unsaid++
+				b.unwritten++
 			}
 			part.lines = append(part.lines, line{slot: slot % span, keys: slices.Clone(l.keys[at : at+n]), held: who})
 			s.markBucket(part)

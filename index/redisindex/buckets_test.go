@@ -52,7 +52,7 @@ func (s *mapServer) deliver(b *batch, fail func() error, coin func() bool) {
 	s.seq++
 	token := redis.NewCmd(ctx)
 	token.SetVal(int64(1))
-	for model := range b.tells {
+	for model := range b.rows {
 		b.parts[registryPart(model)] = token
 	}
 	for i := range b.puts {
@@ -69,15 +69,15 @@ func (s *mapServer) deliver(b *batch, fail func() error, coin func() bool) {
 			s.values[put.key] = valueHead + section(s.id, s.seq, put.body)
 		}
 	}
-	for _, tells := range b.tells {
+	for _, rows := range b.rows {
 		reply := redis.NewCmd(ctx)
 		var out []any
-		for i, t := range tells {
+		for i, t := range rows {
 			if t.row != "" {
 				s.rows[fieldOf(t.Source)] = t.row
 			}
 			out = append(out, int64(1))
-			tells[i].reply, tells[i].at = reply, i
+			rows[i].reply, rows[i].at = reply, i
 		}
 		if reply.SetVal(out); fail() != nil {
 			reply.SetErr(errLink)

@@ -44,17 +44,17 @@ var (
 
 // A walker is the memory of a Match.
 type walker struct {
-	ix     *redisIndex
-	q      *index.Query
-	r      *registry
-	who    *resolution
-	began  time.Time
-	paths  []path
-	asked  []bucketQuery // fetched ones, and then those of the present trip
-	parts  []part        // of the fetched keys
-	leases []leaseQuestion
-	said   []leaseKey // the parts in which writers have sections
-	stale  []bool     // by writer, as in registry.writers
+	ix      *redisIndex
+	q       *index.Query
+	r       *registry
+	who     *resolution
+	began   time.Time
+	paths   []path
+	asked   []bucketQuery // fetched ones, and then those of the present trip
+	parts   []part        // of the fetched keys
+	leases  []leaseQuestion
+	written []leaseKey // the parts in which writers have sections
+	stale   []bool     // by writer, as in registry.writers
 
 	at      []int // of lanes: where their bits begin in words, plus one; 0: they have none
 	words   []uint64
@@ -282,9 +282,9 @@ func (w *walker) begin(r *registry) {
 	n := (len(r.views) + 63) / 64
 	w.holding = slices.Grow(w.holding[:0], n)[:n]
 	clear(w.holding)
-	w.words, w.held, w.said = w.words[:0], w.held[:0], w.said[:0]
+	w.words, w.held, w.written = w.words[:0], w.held[:0], w.written[:0]
 	for _, writer := range r.writers {
-		w.said = append(w.said, leaseKey{writer, w.parts[0]})
+		w.written = append(w.written, leaseKey{writer, w.parts[0]})
 	}
 	for i := range w.paths {
 		p := &w.paths[i]
@@ -406,19 +406,19 @@ func (w *walker) look(b *bucketQuery) {
 	p := &w.paths[b.path]
 	w.path, w.unit = p, b.unit
 	keys := p.keys[b.unit:min(b.unit+spans[b.level], len(p.keys))]
-	said, isSplit := split{level: b.level, name: keys[0]}, false
+	found, isSplit := split{level: b.level, name: keys[0]}, false
 	fine := b.value == "" || sections(b.value, func(writer, seq uint64, body string) bool {
 		if w.numbers = w.r.numbers[writer]; w.numbers == nil || body == "" {
 			return true
 		}
-		if k := (leaseKey{writer, b.part}); !slices.Contains(w.said, k) {
-			w.said = append(w.said, k)
+		if k := (leaseKey{writer, b.part}); !slices.Contains(w.written, k) {
+			w.written = append(w.written, k)
 		}
 		w.isSplit = false
 		fine := find(body, keys, w)
 		if w.isSplit {
 			isSplit = true
-			said.by += index.Chain(index.Key(writer), index.Local(seq))
+			found.by += index.Chain(index.Key(writer), index.Local(seq))
 		}
 		return fine
 	})
@@ -431,9 +431,9 @@ func (w *walker) look(b *bucketQuery) {
 		if b.split != nil {
 			w.ix.splits.forget(b.split)
 		}
-	case b.split == nil || *b.split != said:
+	case b.split == nil || *b.split != found:
 		b.split = new(split)
-		*b.split = said
+		*b.split = found
 		w.ix.splits.put(b.split)
 		for unit := range b.parts(len(p.keys)) {
 			p.pending = append(p.pending, ref{b.level + 1, unit})
@@ -577,7 +577,7 @@ func (w *walker) checkLeases() (known bool) {
 	now := time.Now()
 	w.stale = slices.Grow(w.stale[:0], len(w.r.writers))[:len(w.r.writers)]
 	clear(w.stale)
-	for _, k := range w.said {
+	for _, k := range w.written {
 		holds, sure := w.ix.leases.holds(k, now, w.began)
 		known = known && sure
 		if !holds {

@@ -363,8 +363,8 @@ const lookUpEvery = 100 * time.Millisecond
 // sent. The client does that itself when another server redirects it, but not if one is dead.
 func (ix *redisIndex) lookUp(err error) {
 	cluster, ok := ix.client.(*redis.ClusterClient)
-	var said redis.Error
-	if !ok || err == nil || errors.As(err, &said) || errors.Is(err, context.Canceled) {
+	var reply redis.Error
+	if !ok || err == nil || errors.As(err, &reply) || errors.Is(err, context.Canceled) {
 		return
 	}
 	last := ix.lookedUp.Load()
@@ -382,9 +382,9 @@ func (ix *redisIndex) usable(ctx context.Context) error {
 }
 
 // Apply implements index.Index.
-func (ix *redisIndex) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+func (ix *redisIndex) Apply(ctx context.Context, src index.Source, cur index.Cursor, changes []index.Change) (index.Effect, error) {
 	if err := ix.usable(ctx); err != nil {
-		return index.Applied{}, err
+		return index.Effect{}, err
 	}
 	ix.run()
 	done, err := ix.mem.Apply(ctx, src, cur, changes)
@@ -442,7 +442,7 @@ func (ix *redisIndex) Explain(ctx context.Context, src index.Source, b inmemory.
 }
 
 // Usage implements index.Describer.
-func (ix *redisIndex) Usage() index.Usage { return ix.mem.Usage() }
+func (ix *redisIndex) Usage() index.MemoryUsage { return ix.mem.Usage() }
 
 // Close implements index.Index.
 func (ix *redisIndex) Close() error {

@@ -378,7 +378,7 @@ func TestTokenComesFirst(t *testing.T) {
 	written := 0
 	client.AddHook(hook(func(ctx context.Context, all []redis.Cmder) { // in a pipeline before
 		for _, cmd := range all {
-			if s := fmt.Sprint(cmd.Args()[1]); s != putSections.sha && s != putSections.text && s != tellRows.sha && s != tellRows.text {
+			if s := fmt.Sprint(cmd.Args()[1]); s != putSections.sha && s != putSections.text && s != writeRows.sha && s != writeRows.text {
 				continue
 			}
 			written++
@@ -476,7 +476,7 @@ func TestLeases(t *testing.T) {
 			t.Errorf("%v after it lasts %v: holds %v, known %v", c.after, c.lasts, holds, known)
 		}
 	}
-	w := &walker{ix: new(redisIndex), r: &registry{writers: []uint64{1}}, said: []leaseKey{k}, began: asked}
+	w := &walker{ix: new(redisIndex), r: &registry{writers: []uint64{1}}, written: []leaseKey{k}, began: asked}
 	w.ix.leases.note(k, asked.Add(-time.Minute), time.Second)
 	if w.checkLeases() {
 		t.Error("a lease that has ended is not read again")
@@ -504,7 +504,7 @@ func TestLeaseEndsMeanwhile(t *testing.T) {
 		}
 		w := &walker{
 			ix: new(redisIndex), q: &index.Query{}, r: r, who: &resolution{of: r, pods: []int32{-1}},
-			said: []leaseKey{{1, "0"}}, began: time.Now(),
+			written: []leaseKey{{1, "0"}}, began: time.Now(),
 			at: []int{1}, words: []uint64{1}, holding: []uint64{1},
 			paths: []path{{variant: v.variant, keys: make([]index.Key, 1)}},
 		}
@@ -861,7 +861,7 @@ func TestPartsOfOthers(t *testing.T) {
 	s.apply(newPrompt(2, 3).store(1, 0, 3))
 	for more := true; more; {
 		b := s.take()
-		if len(b.puts)+len(b.tells) == 0 {
+		if len(b.puts)+len(b.rows) == 0 {
 			t.Fatal("there is always more to write, and nothing is written")
 		}
 		s.deliver(b, func() error { return nil }, func() bool { return true })

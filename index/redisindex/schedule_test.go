@@ -21,7 +21,7 @@ import (
 )
 
 var (
-	schedules = flag.Int("schedules", 8, "how many random schedules of faults TestSchedules runs")
+	schedules = flag.Int("schedules", 8, "random schedules of faults of TestSchedules; long form: 40")
 	seed      = flag.Uint64("seed", 0, "of the first schedule of TestSchedules; 0: a random one")
 )
 

@@ -132,13 +132,13 @@ if token and #ARGV[3] > 0 then
 end
 `
 
-// tellRows writes rows of a registry, and the progress of their writer. It returns for each 1,
+// writeRows writes rows of a registry, and the progress of their writer. It returns for each 1,
 // or 0 if there is no row and none was given, or the present row, if it is another writer's.
 //
 // KEYS: registry, cursors, the writer's token. ARGV: writer, beginning of the version, seq,
 // TTL in ms; for each row: field, row, cursor, the writers that may be replaced, and the
 // cursor that they have left, "*" for any. "" is nothing.
-var tellRows = newScript(late + `
+var writeRows = newScript(late + `
 local fields, rows, cursors, out = {}, {}, {}, {}
 for i = 5, #ARGV, 5 do fields[#fields + 1] = ARGV[i] end
 local there = redis.call('HMGET', KEYS[1], unpack(fields))
@@ -183,14 +183,14 @@ return out
 // KEYS: registry, cursors, the writer's token. ARGV: writer, beginning of the version, seq,
 // fields. Without a seq the command may come at any time.
 var dropRows = newScript(late + `
-local told = false
+local written = false
 for i = 4, #ARGV do
 	local now = redis.call('HGET', KEYS[1], ARGV[i])
 	if now and string.sub(now, 1, 8) == ARGV[1] then
-		if not told then
+		if not written then
 			-- First, because a hash without fields goes, and its TTL with it.
 			redis.call('HSET', KEYS[1], 'v', ARGV[2] .. table.concat(redis.call('TIME'), '.'))
-			told = true
+			written = true
 		end
 		redis.call('HDEL', KEYS[1], ARGV[i])
 		redis.call('HDEL', KEYS[2], ARGV[i])

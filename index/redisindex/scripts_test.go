@@ -68,7 +68,7 @@ func eachScripted[C any](t *testing.T, cases []C, name func(C) string, run func(
 // Servers know a script by the name used in calls.
 func TestScriptNames(t *testing.T) {
 	client := redistest.Standalone(t).Client(t)
-	for i, of := range []*script{putSections, takeSections, leaveToken, tellRows, dropRows} {
+	for i, of := range []*script{putSections, takeSections, leaveToken, writeRows, dropRows} {
 		if sha, err := client.ScriptLoad(t.Context(), of.text).Result(); err != nil || sha != of.sha {
 			t.Errorf("script %d is called %s, and is %s: %v", i, of.sha, sha, err)
 		}
@@ -235,7 +235,7 @@ func TestLeaveToken(t *testing.T) {
 	})
 }
 
-// tellCall is a call of tellRows for one field.
+// tellCall is a call of writeRows for one field.
 type tellCall struct{ row, cursor, from, left string }
 
 func TestTellRows(t *testing.T) {
@@ -277,7 +277,7 @@ func TestTellRows(t *testing.T) {
 		if c.left != "" {
 			s.must(s.client.HSet(ctx, "c", "f", c.left).Err())
 		}
-		reply := s.call(tellRows, []string{"r", "c", "k"}, me, "v1", bytesOf(5), hour, "f", c.tell.row, c.tell.cursor, c.tell.from, c.tell.left)
+		reply := s.call(writeRows, []string{"r", "c", "k"}, me, "v1", bytesOf(5), hour, "f", c.tell.row, c.tell.cursor, c.tell.from, c.tell.left)
 		if got := reply.([]any); len(got) != 1 || got[0] != c.reply {
 			s.Errorf("reply %q, want %q", got, c.reply)
 		}
@@ -300,7 +300,7 @@ func TestTellRowsVersion(t *testing.T) {
 	s.must(s.client.HSet(ctx, "r", "b", he+"his").Err())
 	versions := make(map[string]bool)
 	for i := range 200 {
-		reply := s.call(tellRows, []string{"r", "c", "k"}, me, "v1", bytesOf(5), hour, "a", me+"row", "", "", "", "b", me+"row", "c", "", "", "c", "", "c", "", "")
+		reply := s.call(writeRows, []string{"r", "c", "k"}, me, "v1", bytesOf(5), hour, "a", me+"row", "", "", "", "b", me+"row", "c", "", "", "c", "", "c", "", "")
 		if got := fmt.Sprintf("%q", reply); got != fmt.Sprintf("%q", []any{int64(1), he + "his", int64(0)}) {
 			t.Fatalf("reply %s", got)
 		}
@@ -370,7 +370,7 @@ func TestLateRows(t *testing.T) {
 	rows := s.client.HGetAll(ctx, "r").Val()
 	for _, token := range []uint64{6, 1 << 40} {
 		s.must(s.client.Set(ctx, "k", bytesOf(token), 0).Err())
-		if reply := s.call(tellRows, []string{"r", "c", "k"}, me, "v1", bytesOf(5), hour, "a", me+"old", "c", "", ""); len(reply.([]any)) > 0 {
+		if reply := s.call(writeRows, []string{"r", "c", "k"}, me, "v1", bytesOf(5), hour, "a", me+"old", "c", "", ""); len(reply.([]any)) > 0 {
 			t.Errorf("token %d: reply %q", token, reply)
 		}
 		s.call(dropRows, []string{"r", "c", "k"}, me, "v1", bytesOf(5), "a")

@@ -187,7 +187,7 @@ type sourceWrite struct {
 // A batch is the content of a commit.
 type batch struct {
 	puts  []bucketWrite
-	tells map[string][]sourceWrite // by model
+	rows  map[string][]sourceWrite // by model
 	drops map[string][]string      // fields, by model
 	parts map[part]*redis.Cmd
 	upto  uint64        // all changes up to this one are in it
@@ -199,7 +199,7 @@ type batch struct {
 func (ix *redisIndex) take() *batch {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
-	b := &batch{upto: ix.change, moved: ix.moved, tells: make(map[string][]sourceWrite), parts: make(map[part]*redis.Cmd)}
+	b := &batch{upto: ix.change, moved: ix.moved, rows: make(map[string][]sourceWrite), parts: make(map[part]*redis.Cmd)}
 	ix.moved, ix.flying, ix.busy = make(chan struct{}), b.moved, time.Now()
 	n := min(len(ix.dirty), maxCommit)
 	taken, left := ix.dirty[:n:n], ix.dirty[n:]
@@ -211,13 +211,13 @@ func (ix *redisIndex) take() *batch {
 		}
 		c.dirty = false
 		body := ix.encode(c.bucket)
-		if c.split && c.unsaid > 0 { // behind its parts, or a commit may find only such buckets
+		if c.split && c.unwritten > 0 { // behind its parts, or a commit may find only such buckets
 			c.dirty = true
 			again = append(again, c)
 			continue
 		}
 		if len(body) == 0 && !c.known {
-			ix.say(c.bucket)
+			ix.appear(c.bucket)
 			ix.dropEmpty(c.bucket)
 			continue
 		}
@@ -237,7 +237,7 @@ func (ix *redisIndex) take() *batch {
 			b.upto = min(b.upto, src.change-1)
 			continue
 		case src.ownership != other:
-			ix.tell(b, src)
+			ix.addSource(b, src)
 		}
 		src.dirty = false
 	}
@@ -247,21 +247,21 @@ func (ix *redisIndex) take() *batch {
 	return b
 }
 
-// tell adds a source to a batch.
-func (ix *redisIndex) tell(b *batch, src *source) {
+// addSource adds a source to a batch.
+func (ix *redisIndex) addSource(b *batch, src *source) {
 	t := sourceWrite{source: src, change: src.change}
 	if src.row || src.ownership != owned {
 		t.row = string(appendRow(nil, ix.id, src))
 	}
 	t.cursor = string(appendCursor(nil, ix.seq+2, src.time))
 	src.row = false
-	b.tells[src.Model] = append(b.tells[src.Model], t)
+	b.rows[src.Model] = append(b.rows[src.Model], t)
 }
 
 // commit writes the dirty state, as much as a commit takes, and reports whether there is more.
 func (ix *redisIndex) commit(ctx context.Context) (more bool, err error) {
 	b := ix.take()
-	if len(b.puts)+len(b.tells)+len(b.drops) > 0 {
+	if len(b.puts)+len(b.rows)+len(b.drops) > 0 {
 		ix.send(ctx, b)
 	}
 	more = ix.settle(b)
@@ -285,7 +285,7 @@ func (ix *redisIndex) send(ctx context.Context, b *batch) {
 	for i := range b.puts {
 		b.parts[b.puts[i].part] = nil
 	}
-	for model := range b.tells {
+	for model := range b.rows {
 		b.parts[registryPart(model)] = nil
 	}
 	for model := range b.drops {
@@ -375,18 +375,18 @@ func (ix *redisIndex) pipe(ctx context.Context, b *batch, text bool) {
 		}
 		dropRows.in(ctx, p, text, ix.rowKeys(model), args...)
 	}
-	for model, tells := range b.tells {
+	for model, rows := range b.rows {
 		if !ix.named[model] { // later it is renewed with each beat
 			p.SAdd(ctx, ix.names.models(), model)
 			p.PExpire(ctx, ix.names.models(), ix.c.TTL)
 		}
-		for left := tells; len(left) > 0; {
+		for left := rows; len(left) > 0; {
 			n := min(len(left), maxRows)
 			args := append(make([]any, 0, 4+5*n), me, ix.version(), seq, ttl)
 			for _, t := range left[:n] {
 				args = append(args, fieldOf(t.Source), t.row, t.cursor, t.from, t.left)
 			}
-			reply := tellRows.in(ctx, p, text, ix.rowKeys(model), args...)
+			reply := writeRows.in(ctx, p, text, ix.rowKeys(model), args...)
 			for i := range left[:n] {
 				left[i].reply, left[i].at = reply, i
 			}
@@ -401,7 +401,7 @@ func (ix *redisIndex) pipe(ctx context.Context, b *batch, text bool) {
 		b.parts[of] = leave(of, begin, false, seq, lease)
 	}
 	b.err = exec(ctx, p)
-	for model := range b.tells {
+	for model := range b.rows {
 		ix.named[model] = ix.named[model] || b.err == nil
 	}
 	for of, reply := range b.parts {
@@ -445,7 +445,7 @@ func (ix *redisIndex) settle(b *batch) (more bool) {
 			failed = append(failed, put.change)
 			continue
 		}
-		ix.say(put.bucket)
+		ix.appear(put.bucket)
 		put.written = now.Unix()
 		if put.body == "" {
 			put.known = false
@@ -456,8 +456,8 @@ func (ix *redisIndex) settle(b *batch) (more bool) {
 		ix.dirty = slices.DeleteFunc(ix.dirty, func(c change) bool { return twice[c.bucket] })
 	}
 	ix.dirty = append(failed, ix.dirty...)
-	for model, tells := range b.tells {
-		for _, t := range tells {
+	for model, rows := range b.rows {
+		for _, t := range rows {
 			var replies []any // none: no row was written
 			if t.reply != nil && b.leftToken(registryPart(model)) {
 				replies, _ = t.reply.Slice()
@@ -465,7 +465,7 @@ func (ix *redisIndex) settle(b *batch) (more bool) {
 			if t.at >= len(replies) {
 				ix.markDirty(t.source, t.row != "")
 				b.upto = min(b.upto, t.change-1)
-			} else if !ix.toldSource(t.source, replies[t.at]) {
+			} else if !ix.sourceWritten(t.source, replies[t.at]) {
 				b.upto = min(b.upto, t.change-1)
 			}
 		}
@@ -503,9 +503,9 @@ func (ix *redisIndex) markDirty(src *source, row bool) {
 	}
 }
 
-// toldSource records the result of writing a source. It returns false if it has to be written
+// sourceWritten records the result of writing a source. It returns false if it has to be written
 // again.
-func (ix *redisIndex) toldSource(src *source, reply any) bool {
+func (ix *redisIndex) sourceWritten(src *source, reply any) bool {
 	switch r := reply.(type) {
 	case string: // the row of another writer
 		src.ownership, src.written, src.from, src.left = other, false, "", ""

@@ -49,7 +49,7 @@ type Converter struct {
 	Groups []stats.Group // that earlier batches of the rank have named
 
 	Changes []index.Change
-	Skipped skipped
+	Skipped skips
 	// Unrecognized has the parts of the batch that are not recognized, after the last change
 	// that clears everything.
 	Unrecognized []string
@@ -65,8 +65,8 @@ type Converter struct {
 	extras    []hashing.Extra
 }
 
-// skipped counts events of a batch that become no change, or one that no prompt matches.
-type skipped struct {
+// skips counts events of a batch that become no change, or one that no prompt matches.
+type skips struct {
 	Foreign   uint64 // events about copies that are not the pod's own
 	Unscored  uint64 // stores whose blocks no prompt can name
 	Chunks    uint64 // chunks of another length than Profile.Chunk
@@ -75,7 +75,7 @@ type skipped struct {
 
 // Convert appends the changes of b to c.Changes, and counts other events in c.Skipped.
 func (c *Converter) Convert(b *events.Batch) {
-	c.Skipped, c.Tiered, c.Paged, c.Single, c.all = skipped{}, false, false, false, c.all[:0]
+	c.Skipped, c.Tiered, c.Paged, c.Single, c.all = skips{}, false, false, false, c.all[:0]
 	c.Unrecognized, c.MayRemove = append(c.Unrecognized[:0], b.Unrecognized...), b.MayRemove
 	hashes, units := 0, 0
 	for i := range b.Events {

@@ -21,6 +21,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -29,6 +30,7 @@ import (
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/inmemory"
+	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/internal/prompt"
 	"github.com/kvindex/kvindex/internal/reuse"
 	"github.com/kvindex/kvindex/internal/trace"
@@ -179,6 +181,27 @@ type Rank struct {
 	Lost             view.LastLoss
 	Groups           []stats.Group
 	Evicted          uint64
+}
+
+// Of returns the state of a pod, which is locked. evicted returns how many blocks of a rank the index
+// has evicted.
+func Of(pm *podstate.Pod, evicted func(rank int) uint64) *Pod {
+	f := &Pod{
+		Form: pm.Shown.Profile.Media, Drafts: pm.Shown.Profile.Draft == engine.DraftLayers, Adapters: slices.Sorted(maps.Keys(pm.Adapters)),
+		Recent: pm.Recent.Clone(), Silent: pm.Silent > 0, Idle: pm.Idle(),
+	}
+	for _, n := range slices.Sorted(maps.Keys(pm.Ranks)) {
+		r := pm.Ranks[n]
+		st := r.Stream
+		f.Ranks = append(f.Ranks, Rank{
+			Number: n, State: r.View(), Evicted: evicted(n), Contested: r.Contest.Open, Waits: r.Kept || r.Stale || st != nil && (st.Waits() || st.Interrupted),
+			Lost: r.Lost, Groups: slices.Clone(r.Groups),
+		})
+		pm.Shown.Profile.Correct(f.Ranks[len(f.Ranks)-1].Groups)
+		f.Unrecognized = append(f.Unrecognized, r.Unrecognized...)
+		f.Received = f.Received || r.Messages > 0 || r.Kept || r.State != view.Unknown
+	}
+	return f
 }
 
 // rank returns the state of a rank.
@@ -387,7 +410,7 @@ func (w *explainer) choose(ctx context.Context) error {
 	e.Rank, e.BlockTokens, e.Block, e.Token = best.rank, best.size, best.block, best.block*best.size
 	e.Blocks = w.length(best.variant) / best.size
 	if w.cause == causeLost {
-		w.tellLoss(w.Facts.rank(best.rank).Lost)
+		w.lostBy(w.Facts.rank(best.rank).Lost)
 	}
 	e.Held = w.holdings(best)
 	return nil
@@ -411,7 +434,7 @@ func (w *explainer) holdings(p *point) []string {
 	return nil
 }
 
-func (w *explainer) tellLoss(l view.LastLoss) {
+func (w *explainer) lostBy(l view.LastLoss) {
 	w.cause, w.e.Loss, w.e.lostAt = causeLost, l.Cause, l.At
 }
 
@@ -727,7 +750,7 @@ func (w *explainer) byState() {
 	case w.e.evicted > 0 || w.Row != nil && w.Row.Evicted:
 		w.cause = causeMemory
 	case lost >= 0:
-		w.tellLoss(ranks[lost].Lost)
+		w.lostBy(ranks[lost].Lost)
 	case has(lossy) || len(ranks) == 0:
 		w.cause = causePartial
 	case w.Facts.Silent:

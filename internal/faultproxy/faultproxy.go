@@ -52,9 +52,9 @@ type Fault struct {
 	Data      []byte // of Inject
 }
 
-// Armed is a Fault that waits for its connection or byte. It is safe for
+// ArmedFault is a Fault that waits for its connection or byte. It is safe for
 // concurrent use.
-type Armed struct {
+type ArmedFault struct {
 	fault Fault
 	fired chan struct{}
 	left  int   // bytes until then; guarded by lane.mu
@@ -63,15 +63,15 @@ type Armed struct {
 	disarmed atomic.Bool
 }
 
-func newArmed(f Fault) *Armed {
-	return &Armed{fault: f, fired: make(chan struct{}), left: f.After}
+func newArmed(f Fault) *ArmedFault {
+	return &ArmedFault{fault: f, fired: make(chan struct{}), left: f.After}
 }
 
 // Fired is closed when the fault has happened.
-func (a *Armed) Fired() <-chan struct{} { return a.fired }
+func (a *ArmedFault) Fired() <-chan struct{} { return a.fired }
 
 // HasFired reports whether the fault has happened.
-func (a *Armed) HasFired() bool {
+func (a *ArmedFault) HasFired() bool {
 	select {
 	case <-a.fired:
 		return true
@@ -81,11 +81,11 @@ func (a *Armed) HasFired() bool {
 }
 
 // Disarm sees to it that the fault does not happen any more.
-func (a *Armed) Disarm() { a.disarmed.Store(true) }
+func (a *ArmedFault) Disarm() { a.disarmed.Store(true) }
 
 // Release lets go what a Hold keeps back. It does nothing if the Hold has not
 // happened.
-func (a *Armed) Release() {
+func (a *ArmedFault) Release() {
 	if a.HasFired() {
 		a.lane.release(a)
 	}
@@ -93,7 +93,7 @@ func (a *Armed) Release() {
 
 // Take returns what is kept back in the direction of a Hold, which forgets it:
 // bytes that never arrive, or are injected elsewhere.
-func (a *Armed) Take() []byte {
+func (a *ArmedFault) Take() []byte {
 	if !a.HasFired() {
 		return nil
 	}
@@ -105,7 +105,7 @@ func (a *Armed) Take() []byte {
 }
 
 // Held returns what is kept back in the direction of a Hold that has happened.
-func (a *Armed) Held() string {
+func (a *ArmedFault) Held() string {
 	a.lane.mu.Lock()
 	defer a.lane.mu.Unlock()
 	return string(a.lane.held)
@@ -122,8 +122,8 @@ type Proxy struct {
 
 	mu     sync.Mutex // guards what follows; taken before a lane's, never after
 	target string
-	links  []*link  // the newest last
-	next   []*Armed // for the next connection
+	links  []*link       // the newest last
+	next   []*ArmedFault // for the next connection
 	refuse bool
 	dark   bool
 }
@@ -145,7 +145,7 @@ func (p *Proxy) Addr() string { return p.ln.Addr().String() }
 
 // Arm arms a fault for the newest connection or, if that one is gone or
 // silent, for the next.
-func (p *Proxy) Arm(f Fault) *Armed {
+func (p *Proxy) Arm(f Fault) *ArmedFault {
 	a := newArmed(f)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -158,7 +158,7 @@ func (p *Proxy) Arm(f Fault) *Armed {
 }
 
 // ArmNext arms a fault for the next connection.
-func (p *Proxy) ArmNext(f Fault) *Armed {
+func (p *Proxy) ArmNext(f Fault) *ArmedFault {
 	a := newArmed(f)
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -98,7 +98,7 @@ func (r *rig) hearNothing(c net.Conn) {
 }
 
 // held waits until so much is held back, and checks that none of it was passed on.
-func (r *rig) held(hold *faultproxy.Armed, want string) {
+func (r *rig) held(hold *faultproxy.ArmedFault, want string) {
 	r.Helper()
 	for late := zmtptest.Context(r.T); hold.Held() != want; runtime.Gosched() {
 		if late.Err() != nil {
@@ -116,7 +116,7 @@ func (r *rig) hearEnd(c net.Conn) {
 	}
 }
 
-func (r *rig) fired(a *faultproxy.Armed) {
+func (r *rig) fired(a *faultproxy.ArmedFault) {
 	r.Helper()
 	select {
 	case <-a.Fired():

@@ -25,8 +25,8 @@ type lane struct {
 	src, dst net.Conn
 
 	mu    sync.Mutex // guards what follows, and is held for writes to dst
-	armed []*Armed
-	holds []*Armed // that have happened and are not released
+	armed []*ArmedFault
+	holds []*ArmedFault // that have happened and are not released
 	held  []byte
 	freed chan struct{} // closed when holds becomes empty; nil if it is
 }
@@ -52,7 +52,7 @@ func (l *link) close() {
 	})
 }
 
-func (l *link) arm(a *Armed) {
+func (l *link) arm(a *ArmedFault) {
 	n := &l.lanes[a.fault.Direction]
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -111,8 +111,8 @@ func (n *lane) forward(b []byte) error {
 			return err
 		}
 		b = b[pass:]
-		var due []*Armed
-		n.armed = slices.DeleteFunc(n.armed, func(a *Armed) bool {
+		var due []*ArmedFault
+		n.armed = slices.DeleteFunc(n.armed, func(a *ArmedFault) bool {
 			if a.left -= pass; a.left == 0 {
 				due = append(due, a)
 			}
@@ -130,7 +130,7 @@ func (n *lane) forward(b []byte) error {
 }
 
 // fire does what a fault is about; n.mu is held.
-func (n *lane) fire(a *Armed) error {
+func (n *lane) fire(a *ArmedFault) error {
 	if a.disarmed.Load() {
 		return nil
 	}
@@ -164,10 +164,10 @@ func (n *lane) write(b []byte) error {
 	return err
 }
 
-func (n *lane) release(a *Armed) {
+func (n *lane) release(a *ArmedFault) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.holds = slices.DeleteFunc(n.holds, func(h *Armed) bool { return h == a })
+	n.holds = slices.DeleteFunc(n.holds, func(h *ArmedFault) bool { return h == a })
 	if len(n.holds) == 0 {
 		n.free()
 	}

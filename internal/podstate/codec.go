@@ -62,7 +62,7 @@ func (st *Stream) appendState(b []byte) []byte {
 		b = binary.AppendUvarint(b, uint64(r.Number))
 	}
 	if len(st.Lower) > 0 {
-		b = append(b, byte(st.Told), byte(st.Tells))
+		b = append(b, byte(st.Named), byte(st.Reports))
 		b = binary.AppendUvarint(b, uint64(len(st.Lower)))
 		for _, r := range st.Lower {
 			b = binary.AppendUvarint(b, uint64(r.Number))
@@ -166,11 +166,11 @@ func (pm *Pod) readStream(f *sections.Fields) error {
 		ranks = append(ranks, f.Int(math.MaxInt))
 	}
 	var of lower
-	var told []int
+	var lent []int
 	if of.Declared, of.OfGPU = set&4 != 0, set&8 != 0; set&16 != 0 {
-		of.Told, of.Tells = engine.Tiers(f.Byte()), view.State(f.Byte())
+		of.Named, of.Reports = engine.Tiers(f.Byte()), view.State(f.Byte())
 		for range min(f.Count(), engine.MaxRanks+1) {
-			told = append(told, f.Int(math.MaxInt))
+			lent = append(lent, f.Int(math.MaxInt))
 		}
 	}
 	seq := f.Bytes()
@@ -191,11 +191,11 @@ func (pm *Pod) readStream(f *sections.Fields) error {
 		}
 		pm.Bind(r, st)
 	}
-	if of.Told&^engine.LowerTiers != 0 || of.Tells > view.Live || len(told) > 0 && (len(ranks) > 0 || of.OfGPU) {
+	if of.Named&^engine.LowerTiers != 0 || of.Reports > view.Live || len(lent) > 0 && (len(ranks) > 0 || of.OfGPU) {
 		return fmt.Errorf("stream %q: an invalid state", name)
 	}
 	st.lower = of
-	for _, n := range told {
+	for _, n := range lent {
 		r := pm.Ranks[n]
 		if r == nil || slices.Contains(r.Lower, st) {
 			return fmt.Errorf("stream %q: rank %d is missing, or repeated", name, n)

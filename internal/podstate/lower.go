@@ -20,10 +20,10 @@ type lower struct {
 	// Declared: the host has declared the stream such a one.
 	Declared bool
 	// OfGPU: the stream has reported a gpu, or has had a rank. It is such a one no more.
-	OfGPU bool
-	Lower []*Rank      // the ranks that it has reported, which have it in their Lower
-	Told  engine.Tiers // the tiers that it has named
-	Tells view.State   // of its reports
+	OfGPU   bool
+	Lower   []*Rank      // the ranks that it has reported, which have it in their Lower
+	Named   engine.Tiers // the tiers that it has named
+	Reports view.State   // of its reports
 }
 
 // Lend notes that a stream reports lower tiers of the rank.
@@ -47,7 +47,7 @@ func (r *Rank) Others(st *Stream) (t engine.Tiers) {
 	}
 	for _, o := range r.Lower {
 		if o != st {
-			t |= o.Told
+			t |= o.Named
 		}
 	}
 	return t
@@ -57,7 +57,7 @@ func (r *Rank) Others(st *Stream) (t engine.Tiers) {
 // engine's stream.
 func (r *Rank) Spared(st *Stream) engine.Tiers {
 	if st != nil {
-		return ^st.Told & (engine.LowerTiers | 1<<index.TierGPU)
+		return ^st.Named & (engine.LowerTiers | 1<<index.TierGPU)
 	}
 	return r.Others(nil) &^ r.Tiers
 }
@@ -69,14 +69,14 @@ func (r *Rank) Unfed(st *Stream, tiers engine.Tiers) {
 		r.On(Forgotten)
 	}
 	for _, o := range r.Lower {
-		if o != st && o.Told&tiers != 0 {
+		if o != st && o.Named&tiers != 0 {
 			o.On(Forgotten)
 		}
 	}
 }
 
 // On changes the state of the stream's reports about lower tiers.
-func (st *Stream) On(e ViewEvent) { st.Tells = after(st.Tells, e) }
+func (st *Stream) On(e ViewEvent) { st.Reports = after(st.Reports, e) }
 
 // State returns the worst state of the ranks of the stream or, if it reports lower tiers alone, of
 // its reports.
@@ -86,7 +86,7 @@ func (st *Stream) State() view.State {
 	case st.opened && st.LastMessage.IsZero():
 		return view.Silent
 	case len(st.Lower) > 0:
-		return st.Limit(st.Tells)
+		return st.Limit(st.Reports)
 	case len(st.Ranks) == 0:
 		return st.Limit(view.Partial)
 	}

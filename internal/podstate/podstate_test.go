@@ -184,8 +184,8 @@ func random(r *rand.Rand) *Pod {
 		rank.Tiers = engine.LowerTiers & engine.Tiers(r.IntN(64))
 		if r.IntN(2) == 0 {
 			st, _ := p.Stream(fmt.Sprint("daemon", r.IntN(2)))
-			st.Declared, st.Tells, st.LastMessage = r.IntN(2) == 0, view.State(r.IntN(int(view.Live)+1)), time.Unix(0, 1)
-			st.Told = engine.LowerTiers & engine.Tiers(r.IntN(64))
+			st.Declared, st.Reports, st.LastMessage = r.IntN(2) == 0, view.State(r.IntN(int(view.Live)+1)), time.Unix(0, 1)
+			st.Named = engine.LowerTiers & engine.Tiers(r.IntN(64))
 			rank.Lend(st)
 		}
 	}

@@ -127,7 +127,7 @@ func (st *Stream) Dealt(m *events.Message, again, last bool) {
 // Lacks reports whether a replay of all messages of the engine would improve the view.
 func (st *Stream) Lacks() bool {
 	if len(st.Ranks) == 0 {
-		return st.Partial || st.Tells == view.Partial || st.Tells == view.Uncertain
+		return st.Partial || st.Reports == view.Partial || st.Reports == view.Uncertain
 	}
 	return slices.ContainsFunc(st.Ranks, (*Rank).Lossy)
 }
@@ -169,7 +169,7 @@ func (st *Stream) current() {
 			r.On(AppliedAll)
 		}
 	}
-	if !started && len(st.Lower) > 0 && st.Tells == view.Unknown {
+	if !started && len(st.Lower) > 0 && st.Reports == view.Unknown {
 		st.On(AppliedAll)
 	}
 	st.Held, st.Behind = false, false

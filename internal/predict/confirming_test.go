@@ -27,7 +27,7 @@ func TestSuspectsOnce(t *testing.T) {
 	send(1)
 	l.Observe(send(2), -1, -1)
 	send(3)
-	if !c.Find(l, &p, 0, nil, &index.Applied{}) || len(c.Suspects) != 2 {
+	if !c.Find(l, &p, 0, nil, &index.Effect{}) || len(c.Suspects) != 2 {
 		t.Fatalf("%d suspects of 2 predictions", len(c.Suspects))
 	}
 	for i, want := range []index.Key{1, 3} {

@@ -212,11 +212,11 @@ type holder struct {
 	live    int
 	byLast  map[index.Local]uint32 // tickets by last
 	few     [fewOf]uint16          // counts the keys of byLast by their low bits
-	near    []issued               // the suspects: tickets with near set, and some that have ended
+	near    []ticketName           // the suspects: tickets with near set, and some that have ended
 }
 
-// issued names a ticket. Its slot may have another ticket by now.
-type issued struct {
+// ticketName names a ticket. Its slot may have another ticket by now.
+type ticketName struct {
 	slot   uint32
 	serial uint64
 }

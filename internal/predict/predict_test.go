@@ -144,7 +144,7 @@ func (w *world) store(t *testing.T, c *Confirmation) {
 	pod, rank := w.IntN(len(w.pods)), w.IntN(w.ranks)
 	locals, run := w.prompt()
 	if w.IntN(10) == 0 { // empties the rank
-		if c.Find(w.ledger, w.pods[pod], rank, []index.Change{{Op: index.OpClear}}, &index.Applied{}) {
+		if c.Find(w.ledger, w.pods[pod], rank, []index.Change{{Op: index.OpClear}}, &index.Effect{}) {
 			t.Fatal("an empty rank has suspects")
 		}
 		for _, r := range w.sent {
@@ -156,7 +156,7 @@ func (w *world) store(t *testing.T, c *Confirmation) {
 	}
 	size := w.pods[pod].Blocks().BlockSize
 	change := index.Change{Op: index.OpStore, BlockSize: size, Variant: run.Variant, Locals: locals}
-	if c.Find(w.ledger, w.pods[pod], rank, []index.Change{change}, &index.Applied{}) {
+	if c.Find(w.ledger, w.pods[pod], rank, []index.Change{change}, &index.Effect{}) {
 		for i := range c.Suspects {
 			s := &c.Suspects[i]
 			runs, tokens := c.Prompt(s)

@@ -106,7 +106,7 @@ func isSet(bits []uint64, i int) bool { return i/64 < len(bits) && bits[i/64]>>(
 func (h *holder) suspect(t *ticket, slot uint32) {
 	if !t.near {
 		t.near = true
-		h.near = append(h.near, issued{slot, t.serial})
+		h.near = append(h.near, ticketName{slot, t.serial})
 	}
 }
 
@@ -139,7 +139,7 @@ type Suspect struct {
 
 // Find ends or finds the predictions of a rank to which changes were applied. It reports whether
 // there are suspects to check.
-func (c *Confirmation) Find(l *Ledger, p *Pod, rank int, changes []index.Change, done *index.Applied) bool {
+func (c *Confirmation) Find(l *Ledger, p *Pod, rank int, changes []index.Change, done *index.Effect) bool {
 	p.applied.Add(1)
 	if p.predicted.Load() == 0 {
 		return false
@@ -184,7 +184,7 @@ func (l *Ledger) Confirm(s *Suspect) {
 
 // findOf finds the predictions of a holder that changes may have completed. It reads the clock
 // only if there are any. Ledger.mu is held.
-func (c *Confirmation) findOf(l *Ledger, h *holder, changes []index.Change, done *index.Applied) {
+func (c *Confirmation) findOf(l *Ledger, h *holder, changes []index.Change, done *index.Effect) {
 	odd := done.Counts.Joined+done.Counts.Restored > 0 // blocks that no store of this batch names
 	for i := range changes {
 		ch := &changes[i]
@@ -216,7 +216,7 @@ func (c *Confirmation) findOf(l *Ledger, h *holder, changes []index.Change, done
 		return
 	}
 	l.expire(l.now())
-	h.near = slices.DeleteFunc(h.near, func(n issued) bool {
+	h.near = slices.DeleteFunc(h.near, func(n ticketName) bool {
 		t := l.at(n.slot)
 		return !t.near || t.serial != n.serial
 	})

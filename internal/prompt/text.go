@@ -39,7 +39,7 @@ type form struct {
 
 // textLocals has the locals of a text that uses the prompt cache.
 type textLocals struct {
-	tokenizer tokenize.Identified // nil: the prompt does not use the cache
+	tokenizer tokenize.Identifier // nil: the prompt does not use the cache
 	special   bool
 	forms     []form // forms[:used] are of the text
 	used      int
@@ -63,7 +63,7 @@ type textLocals struct {
 // now, or nil if text must go to Encode and nothing of it be in the cache. Its error is the one
 // that Encode would return for text before it encodes anything.
 type replaceable interface {
-	Hold(ctx context.Context, text string) (tokenize.Identified, error)
+	Hold(ctx context.Context, text string) (tokenize.Identifier, error)
 }
 
 // A marker is a tokenizer that reports where texts may be resumed, as a tokenize.BPE does.
@@ -101,7 +101,7 @@ func (p *Prompt) Encode(ctx context.Context, t tokenize.Tokenizer, special bool,
 		}
 		t = held
 	}
-	id, ok := t.(tokenize.Identified)
+	id, ok := t.(tokenize.Identifier)
 	if !ok || slices.ContainsFunc(forms, p.isSalted) {
 		cache.Pass()
 		return p.encodeWhole(ctx, t, special)

@@ -158,13 +158,13 @@ func (d *delivery) take() (again bool, err error) {
 }
 
 // store applies the batch, after the notes that must precede it.
-func (d *delivery) store(kept bool) (index.Applied, error) {
+func (d *delivery) store(kept bool) (index.Effect, error) {
 	err := d.feeds()
 	if err == nil && kept {
 		err = d.doubts(d.rank, true)
 	}
 	if err != nil {
-		return index.Applied{}, err
+		return index.Effect{}, err
 	}
 	return d.apply(d.rank, d.cursor())
 }
@@ -295,7 +295,7 @@ func (in *ingest) lose(r *podstate.Rank, e podstate.ViewEvent, cur index.Cursor,
 
 // apply converts the batch and applies it to a rank, after the changes that
 // in.convert has already.
-func (in *ingest) apply(r *podstate.Rank, cur index.Cursor) (index.Applied, error) {
+func (in *ingest) apply(r *podstate.Rank, cur index.Cursor) (index.Effect, error) {
 	c := &in.convert
 	c.Model, c.Profile, c.Recent, c.Groups = in.model, in.pm.Shown.Profile, &in.pm.Recent, r.Groups
 	ages := r.Ages
@@ -305,7 +305,7 @@ func (in *ingest) apply(r *podstate.Rank, cur index.Cursor) (index.Applied, erro
 		}
 	}
 	if named, _ := engine.TiersOf(in.batch); in.lower != nil {
-		in.lower.Told |= named
+		in.lower.Named |= named
 	} else {
 		r.Tiers |= named & engine.LowerTiers
 	}
@@ -348,7 +348,7 @@ func (in *ingest) apply(r *podstate.Rank, cur index.Cursor) (index.Applied, erro
 }
 
 // applyChanges applies changes to the index and counts their effects.
-func (in *ingest) applyChanges(r *podstate.Rank, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+func (in *ingest) applyChanges(r *podstate.Rank, cur index.Cursor, changes []index.Change) (index.Effect, error) {
 	done, err := in.write(r, cur, changes)
 	delayed := errors.Is(err, sharedindex.ErrDelayed)
 	if err != nil && !delayed {
@@ -409,7 +409,7 @@ func (x *Registry) endDelay(pod, model string, n int, seen context.Context) {
 	}
 }
 
-func (in *ingest) write(r *podstate.Rank, cur index.Cursor, changes []index.Change) (index.Applied, error) {
+func (in *ingest) write(r *podstate.Rank, cur index.Cursor, changes []index.Change) (index.Effect, error) {
 	ctx, cancel := in.locked.call(in.x)
 	defer in.locked.called(cancel)
 	return in.x.Index.Apply(ctx, in.source(r), cur, changes)
@@ -444,7 +444,7 @@ type confirmation struct {
 
 // noteApplied ends the predictions of a rank that applied changes have completed or made void.
 // pod.mu is held.
-func (in *ingest) noteApplied(r *podstate.Rank, changes []index.Change, done *index.Applied) {
+func (in *ingest) noteApplied(r *podstate.Rank, changes []index.Change, done *index.Effect) {
 	if in.confirmation.Find(in.x.ledger, &in.pm.sent, r.Number, changes, done) {
 		in.confirm()
 	}

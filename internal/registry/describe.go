@@ -8,10 +8,8 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/index"
-	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/explain"
 	"github.com/kvindex/kvindex/internal/podstate"
-	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
 )
 
@@ -143,20 +141,10 @@ func (x *Registry) FactsOf(pod, model string) *explain.Pod {
 		return nil
 	}
 	defer p.mu.Unlock()
-	f := &explain.Pod{Form: pm.Shown.Profile.Media, Drafts: pm.Shown.Profile.Draft == engine.DraftLayers, Adapters: slices.Sorted(maps.Keys(pm.Adapters)), Recent: pm.Recent.Clone(), Silent: pm.Silent > 0, Idle: pm.Idle(), Listed: pm.listed != nil}
+	f := explain.Of(&pm.Pod, func(rank int) uint64 { return known[index.Source{Pod: pod, Model: model, Rank: rank}].Evicted })
+	f.Listed = pm.listed != nil
 	if a := pm.sent.Room(); a != nil {
 		f.Approx = a.BlockTokens
-	}
-	for _, n := range slices.Sorted(maps.Keys(pm.Ranks)) {
-		r := pm.Ranks[n]
-		st := r.Stream
-		f.Ranks = append(f.Ranks, explain.Rank{
-			Number: n, State: r.View(), Evicted: known[index.Source{Pod: pod, Model: model, Rank: n}].Evicted, Contested: r.Contest.Open, Waits: r.Kept || r.Stale || st != nil && (st.Waits() || st.Interrupted),
-			Lost: r.Lost, Groups: slices.Clone(r.Groups),
-		})
-		pm.Shown.Profile.Correct(f.Ranks[len(f.Ranks)-1].Groups)
-		f.Unrecognized = append(f.Unrecognized, r.Unrecognized...)
-		f.Received = f.Received || r.Messages > 0 || r.Kept || r.State != view.Unknown
 	}
 	return f
 }

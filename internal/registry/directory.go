@@ -40,10 +40,10 @@ type directory struct {
 	last atomic.Pointer[sharedindex.Listing] // the last listing that was taken; nil: none yet
 	redo atomic.Bool                         // a pod is no longer fed here, so it may be listed
 
-	mu   sync.Mutex // guards all below; taken before pod.mu
-	pods map[servedAt]*podModel
-	turn uint64 // counts the listings that were taken
-	said []byte // memory of takePod
+	mu      sync.Mutex // guards all below; taken before pod.mu
+	pods    map[servedAt]*podModel
+	turn    uint64 // counts the listings that were taken
+	encoded []byte // memory of takePod
 }
 
 // servedAt names a podModel.
@@ -51,8 +51,8 @@ type servedAt struct{ pod, model string }
 
 // listing is the origin of a listed podModel.
 type listing struct {
-	said []byte // its entries, one after the other
-	turn uint64 // directory.turn when it was listed last; guarded by directory.mu
+	encoded []byte // its entries, one after the other
+	turn    uint64 // directory.turn when it was listed last; guarded by directory.mu
 }
 
 // List takes over the pods that other processes feed, if the listing has changed. It takes at
@@ -145,11 +145,11 @@ func (x *Registry) takePod(entries []sharedindex.Entry) {
 			x.leaveUnknown(p)
 		}
 	}()
-	d.said = podstate.AppendListing(d.said[:0], entries)
+	d.encoded = podstate.AppendListing(d.encoded[:0], entries)
 	pm := p.models[src.Model]
 	switch {
 	case pm == nil:
-	case pm.listed != nil && bytes.Equal(pm.listed.said, d.said):
+	case pm.listed != nil && bytes.Equal(pm.listed.encoded, d.encoded):
 		pm.listed.turn = d.turn
 		return
 	case pm.listed == nil && !pm.isEstimate():
@@ -165,7 +165,7 @@ func (x *Registry) takePod(entries []sharedindex.Entry) {
 		}
 	}
 	d.pods[at] = pm
-	pm.listed.said, pm.listed.turn = bytes.Clone(d.said), d.turn
+	pm.listed.encoded, pm.listed.turn = bytes.Clone(d.encoded), d.turn
 	x.show(p.name, src.Model, pm, v)
 }
 

@@ -1,4 +1,4 @@
-// Lower: streams that tell of lower tiers alone.
+// Lower: streams that report lower tiers alone.
 //
 // An offload daemon beside an engine (LMCache in a process of its own) publishes what it holds
 // in the memory of the host and in storage, with numbers, gaps and restarts of its own. It does
@@ -43,8 +43,8 @@ import (
 	"github.com/kvindex/kvindex/internal/view"
 )
 
-// tellsLower reports whether the stream of the message is about lower tiers alone.
-func (d *delivery) tellsLower() bool {
+// ofLower reports whether the stream of the message is about lower tiers alone.
+func (d *delivery) ofLower() bool {
 	st := d.stream
 	if len(st.Ranks) > 0 || st.OfGPU {
 		return false
@@ -82,7 +82,7 @@ func (in *ingest) joinLower(st *podstate.Stream) error {
 		st.Seq.Await()
 		return nil
 	}
-	st.Told, st.Partial, st.Interrupted = engine.LowerTiers, true, true
+	st.Named, st.Partial, st.Interrupted = engine.LowerTiers, true, true
 	for i, r := range in.pm.ByNumber {
 		if its[i].Next > 0 && its[i].Epoch == last.Epoch {
 			lent(r, st)
@@ -197,7 +197,7 @@ func (d *delivery) speaksOfGPU() error {
 	for _, r := range slices.Clone(st.Lower) {
 		if r == d.rank && r.Stream == nil && r.State == view.Unknown { // it is the engine's
 			d.found = true
-			r.Tiers |= st.Told
+			r.Tiers |= st.Named
 		} else if err := d.loseLower(r, index.Cursor{}); err != nil {
 			return err
 		}

@@ -136,7 +136,7 @@ func (d *delivery) address() (err error) {
 	if d.stream, err = d.pm.Stream(d.m.Stream); err != nil {
 		return fmt.Errorf("kvindex: pod %q: %w", d.pod, err)
 	}
-	if d.tellsLower() {
+	if d.ofLower() {
 		d.lower = d.stream
 	}
 	if d.bad != nil {

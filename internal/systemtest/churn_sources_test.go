@@ -20,7 +20,7 @@ import (
 // Source of the host, and by a file.
 type churnSources struct {
 	names []string
-	run   []events.Source
+	run   []events.PodSource
 	known map[string]map[string]events.Pod // by source and ID
 	lists chan []events.Pod                // of the Source of the host
 	file  string
@@ -46,7 +46,7 @@ func (s *churnSources) open(c *churn) {
 		Interval: 200 * time.Millisecond, Grace: time.Second, Resolver: s.zone.resolver(),
 	})
 	c.must(err)
-	watch := events.Source{Name: "watch", Run: func(ctx context.Context, set func([]events.Pod) error) error {
+	watch := events.PodSource{Name: "watch", Run: func(ctx context.Context, set func([]events.Pod) error) error {
 		for {
 			select {
 			case pods := <-s.lists:
@@ -59,7 +59,7 @@ func (s *churnSources) open(c *churn) {
 		}
 	}}
 	file := discovery.File(s.file, discovery.FileConfig{Interval: 250 * time.Millisecond})
-	s.run = []events.Source{file, dns, watch}
+	s.run = []events.PodSource{file, dns, watch}
 	s.names = []string{"put", "set"}
 	for _, r := range s.run {
 		s.names = append(s.names, r.Name)

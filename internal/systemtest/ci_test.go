@@ -15,11 +15,11 @@ import (
 func TestLongForms(t *testing.T) {
 	script := read(t, ".ci/run")
 	flags := regexp.MustCompile(`flag\.(?:Int|Uint64|Duration|Bool|String)\("([^"]+)", [^"]*"([^"]*)"`)
-	picks := regexp.MustCompile(`(^|\.)(seed|from|only|record|update|filters|schedules)$`)
+	picks := regexp.MustCompile(`(^|\.)(seed|from|only|record|update|filters)$`)
 	found := 0
 	root := filepath.Join("..", "..")
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() && (d.Name() == "bench" || d.Name() == "examples" || d.Name() == ".git") {
+		if err != nil || d.IsDir() && (d.Name() == "bench" || d.Name() == ".git") {
 			return cmp.Or(err, fs.SkipDir)
 		}
 		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "bench_test.go") || !strings.HasSuffix(path, "_test.go") && !strings.Contains(path, "indextest") {

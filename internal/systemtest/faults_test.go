@@ -564,7 +564,7 @@ func (s *schedule) submit(r fakeengine.Request) *faultTalk {
 func (s *schedule) connected() { s.must(s.publisher.WaitSubscribers(s.ctx, 1)) }
 
 // fired waits for a fault, and counts it if it takes place.
-func (s *schedule) fired(kind string, a *faultproxy.Armed) bool {
+func (s *schedule) fired(kind string, a *faultproxy.ArmedFault) bool {
 	t := time.NewTimer(faultsFire)
 	defer t.Stop()
 	select {
@@ -830,7 +830,7 @@ func (s *schedule) halfOpenReplay() {
 }
 
 // within arms a fault for the next messages, and publishes until it must have taken place.
-func (s *schedule) within(kind string, k faultproxy.Kind, most int) *faultproxy.Armed {
+func (s *schedule) within(kind string, k faultproxy.Kind, most int) *faultproxy.ArmedFault {
 	s.connected()
 	after := s.random.IntN(most)
 	a := s.live.Arm(faultproxy.Fault{Kind: k, Direction: s.data, After: after})

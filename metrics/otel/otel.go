@@ -166,7 +166,7 @@ const maxName = 256 // bytes of the name of a model in a span, which clients cho
 // gen_ai.request.model, gen_ai.usage.input_tokens and gen_ai.usage.cache_read.input_tokens are
 // those of OpenTelemetry's semantic conventions for generative AI. The last is what the best pod
 // has cached, before any engine has answered.
-func (e *Exporter) scored(ctx context.Context, s kvindex.Scored) {
+func (e *Exporter) scored(ctx context.Context, s kvindex.ScoreReport) {
 	for i, d := range [...]time.Duration{s.Render, s.Tokenize, s.Match} {
 		if d > 0 && e.durations != nil {
 			e.durations[i].Record(ctx, d.Seconds())

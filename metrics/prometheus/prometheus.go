@@ -109,7 +109,7 @@ func (c *Collector) WatchPool(p *events.Pool) { c.set.WatchPool(p) }
 func (c *Collector) WatchTokenizers(p *tokenize.Pool) { c.set.WatchTokenizers(p) }
 
 // scored observes the durations of a score. A duration of 0 means that the step was not needed.
-func (c *Collector) scored(_ context.Context, s kvindex.Scored) {
+func (c *Collector) scored(_ context.Context, s kvindex.ScoreReport) {
 	for i, d := range [...]time.Duration{s.Render, s.Tokenize, s.Match} {
 		if d > 0 {
 			c.durations[i].Observe(d.Seconds())

@@ -321,7 +321,7 @@ func TestOwnHooks(t *testing.T) {
 	ix, err := kvindex.New(kvindex.WithHooks(c.Hooks(kvindex.Hooks{
 		Lost:   func(l kvindex.Loss) { told = append(told, l.Cause) },
 		State:  func(pod, model string, from, to kvindex.State) { told = append(told, to.String()) },
-		Scored: func(_ context.Context, s kvindex.Scored) { told = append(told, s.Outcome) },
+		Scored: func(_ context.Context, s kvindex.ScoreReport) { told = append(told, s.Outcome) },
 	})))
 	must(t, err)
 	defer ix.Close()
@@ -611,9 +611,9 @@ func (h *slowIndex) DescribeSource(index.Source) (info index.SourceInfo, ok bool
 	return info, false
 }
 
-func (h *slowIndex) Usage() index.Usage {
+func (h *slowIndex) Usage() index.MemoryUsage {
 	h.wait()
-	return index.Usage{}
+	return index.MemoryUsage{}
 }
 
 // TestScoreBesideAScrape: a scrape that blocks does not delay a score, a prediction or a message.

@@ -120,7 +120,7 @@ func newReference() *reference {
 	return r
 }
 
-func (r *reference) scored(s *kvindex.Scored) {
+func (r *reference) scored(s *kvindex.ScoreReport) {
 	if s.Match > 0 && s.Err == nil {
 		for _, h := range r.lookups {
 			h.Observe(s.Match.Seconds())

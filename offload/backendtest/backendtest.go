@@ -92,7 +92,7 @@ func has(t *testing.T, b offload.Backend, sp offload.SpaceID, ks []offload.Key) 
 	t.Helper()
 	hit := make([]bool, len(ks))
 	for i := range hit {
-		hit[i] = i%2 == 0 // what is there before must not matter
+		hit[i] = i%2 == 0 // earlier values must not matter
 	}
 	if err := b.Has(ctx, sp, ks, hit); err != nil {
 		t.Fatal(err)
@@ -104,7 +104,7 @@ func has(t *testing.T, b offload.Backend, sp offload.SpaceID, ks []offload.Key) 
 	return s
 }
 
-// prefix: Get ends at the first hole, and Has tells of each block.
+// prefix: Get ends at the first hole, and Has reports each block.
 func prefix(t *testing.T, b offload.Backend, _ func() offload.Backend) {
 	ks := keys(0, 6)
 	if n := get(t, b, space, ks); n != 0 {
@@ -184,7 +184,7 @@ func deleted(t *testing.T, b offload.Backend, again func() offload.Backend) {
 	}
 }
 
-// arguments: what does not fit together is an error, and nothing of the caller's is kept.
+// arguments: slices that do not fit together are an error, and nothing of the caller's is kept.
 func arguments(t *testing.T, b offload.Backend, _ func() offload.Backend) {
 	ks := keys(0, 3)
 	if _, err := b.Put(ctx, space, ks, contents(space, ks[:2])); !errors.Is(err, offload.ErrMisaligned) {
@@ -251,7 +251,7 @@ func reopened(t *testing.T, b offload.Backend, again func() offload.Backend) {
 	}
 }
 
-// concurrent: what is returned is right while others write and delete.
+// concurrent: results are right while others write and delete.
 func concurrent(t *testing.T, b offload.Backend, _ func() offload.Backend) {
 	var wg sync.WaitGroup
 	failed := make(chan error, 4*30*10)

@@ -271,23 +271,17 @@ func (x *Rendering) renderChat(r *Request) (*Rendering, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !c.clocked && !c.eitherThinking {
+	if !c.clocked {
 		return x, nil
 	}
-	// The engine may make another chat, which is right if its text is the same.
-	why := "a tool_use without an id, which the chat template prints: the engine's id is the second of its clock"
-	if c.eitherThinking {
-		why = "reasoning.effort: whether the engine sets enable_thinking by it is not known, and the chat template reads that"
-		vars.Set("enable_thinking", c.effort != "none")
-	} else {
-		c.changeClock()
-	}
+	// The engine's chat has other ids, which is right if its text is the same.
+	c.changeClock()
 	text, err := m.render(t, c.messages, c.continueFinal, vars)
 	if err != nil {
 		return nil, err
 	}
 	if text != x.Text {
-		return nil, notScorable("%s", why)
+		return nil, notScorable("a tool_use without an id, which the chat template prints: the engine's id is the second of its clock")
 	}
 	return x, nil
 }

@@ -32,8 +32,8 @@ var (
 	ErrTemplate = errors.New("the chat template refused it")
 )
 
-// errLimit is ErrNotScorable, and jinja.ErrLimit, too: kvindexd tells by that what the sender of
-// a request can mend.
+// errLimit is ErrNotScorable, and jinja.ErrLimit, too: kvindexd distinguishes by that the errors that the sender
+// of a request can mend.
 type errLimit struct{}
 
 func (errLimit) Error() string   { return ErrNotScorable.Error() }

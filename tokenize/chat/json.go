@@ -42,8 +42,8 @@ const (
 // and -Infinity. It refuses a lone surrogate, which only Python can hold, and a string that is
 // not UTF-8.
 //
-// Each string is copied, once, into memory that it shares with its neighbours. So what is
-// returned has nothing of the text.
+// Each string is copied, once, into memory that it shares with its neighbours. So the
+// result has nothing of the text.
 type decoder struct {
 	s       string
 	body    bool // s is a body, and not valid for longer than the decoder

@@ -107,7 +107,7 @@ func (m *Model) addEffort(vars *python.Dict, c *conversation) error {
 		return nil
 	}
 	vars.Set(name, c.effort)
-	if _, ok := lookup(c.kwargs, "enable_thinking"); !ok && m.engine.does(enablesThinking) && !c.eitherThinking {
+	if _, ok := lookup(c.kwargs, "enable_thinking"); !ok && m.engine.does(enablesThinking) {
 		vars.Set("enable_thinking", effort != "none")
 	}
 	return nil

@@ -3,6 +3,7 @@ package chat_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/kvindex/kvindex/tokenize/chat"
@@ -77,8 +78,17 @@ func TestMedia(t *testing.T) {
 			"not scorable: messages[0].content[0]: image: the template wants content as a string"},
 		{"processor options", qwen, imageTemplate, body[:len(body)-1] + `,"mm_processor_kwargs":{"x":1}}`, media,
 			"not scorable: messages[0].content[0]: image: with mm_processor_kwargs"},
+		{"options of Responses", qwen, imageTemplate, `{"input":[{"role":"user","content":[{"type":"input_image","image_url":"u"}]}],"media_io_kwargs":{"image":{"x":1}}}`, media[:1],
+			"not scorable: messages[0].content[0]: image: with media_io_kwargs"},
 	} {
-		_, err := imageModel(t, c.config, c.template).Render(parse(t, c.body), c.media)
+		path := "/v1/chat/completions"
+		if strings.Contains(c.body, `"input":`) {
+			path = "/v1/responses"
+		}
+		r, err := chat.Parse(path, []byte(c.body))
+		if err == nil {
+			_, err = imageModel(t, c.config, c.template).Render(r, c.media)
+		}
 		if err == nil || err.Error() != c.want {
 			t.Errorf("%s: %v", c.name, err)
 		}

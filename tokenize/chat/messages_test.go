@@ -297,20 +297,15 @@ func TestMessagesVersions(t *testing.T) {
 	}
 }
 
-// The effort in a body of the Responses API may set enable_thinking.
+// The effort in a body of the Responses API sets enable_thinking, from 0.22 on, as that of a chat.
 func TestResponsesEffort(t *testing.T) {
 	const body = `{"input":"a","reasoning":{"effort":"low"},"store":false}`
-	if got := renderOf(t, chat.Options{}, "{{ reasoning_effort }}", "/v1/responses", body); got != "low" {
-		t.Error(got)
-	}
-	want := "not scorable: reasoning.effort: whether the engine sets enable_thinking by it is not known, and the chat template reads that"
-	if got := renderOf(t, chat.Options{}, "{{ enable_thinking }}", "/v1/responses", body); got != want {
-		t.Error(got)
-	}
 	for _, c := range []struct {
 		o          chat.Options
 		body, want string
 	}{
+		{chat.Options{}, body, "True low"},
+		{chat.Options{Engine: "0.22"}, strings.Replace(body, "low", "none", 1), "False none"},
 		{chat.Options{Engine: "0.21"}, body, " low"},
 		{chat.Options{Engine: "0.21"}, strings.Replace(body, "low", "minimal", 1), " minimal"},
 		{chat.Options{Engine: "0.20"}, strings.Replace(body, "low", "minimal", 1), `not scorable: reasoning.effort: "minimal", which chats of this version of the engine do not have`},

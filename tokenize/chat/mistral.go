@@ -165,7 +165,7 @@ type mistralCall struct {
 // autumn 2026 (renderers/online_renderer.py, renderers/mistral.py and tokenizers/mistral.py),
 // transformers 5 (tokenization_mistral_common.py, apply_chat_template) and mistral-common 1.11.6
 // and 1.11.7 (protocol/instruct/validator.py and normalize.py, tokens/tokenizers/instruct.py).
-// Whether the parameters of a tool are a JSON schema, which the engine wants, is not looked at.
+// The parameters of a tool are not checked, while the engine refuses any that are no JSON schema.
 func renderMistral(m *Model, c *conversation) (string, []textPiece, error) {
 	if c.template != "" || c.kwargs != nil {
 		return "", nil, badField("chat_template", "the engine takes neither it nor chat_template_kwargs for this model")
@@ -586,11 +586,11 @@ func (w *mistralWriter) between(begin, s, end string) {
 
 func (w *mistralWriter) write(messages []mistralMessage, continues bool) error {
 	isUser := func(x mistralMessage) bool { return x.role == "user" }
-	told := slices.IndexFunc(messages, isUser) // the message behind the tools
+	behind := slices.IndexFunc(messages, isUser) // the message behind the tools
 	if w.version < 13 {
 		for i := range messages {
 			if isUser(messages[i]) {
-				told = i
+				behind = i
 			}
 		}
 	}
@@ -600,7 +600,7 @@ func (w *mistralWriter) write(messages []mistralMessage, continues bool) error {
 		var err error
 		switch x.role {
 		case "user":
-			if i == told {
+			if i == behind {
 				w.settings()
 			}
 			w.between("[INST]", textOfMistral(x.chunks), "[/INST]")

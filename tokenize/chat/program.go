@@ -42,7 +42,7 @@ func (x *Rendering) renderProgram(r *Request) (err error) {
 func (x *Rendering) Whole() bool { return len(x.pieces) == 0 }
 
 // Encode appends the ids of Text to dst and returns the result. Of a chat that a program made,
-// it encodes the parts that the engine encodes apart, and what a client wrote is no special
+// it encodes the parts that the engine encodes apart, and a client's text is no special
 // token. If t makes other ids of it than the engine's tokenizer, as that of a tokenizer.json does
 // for mistral-common, the error wraps ErrNotScorable. On an error Encode returns dst unchanged.
 func (x *Rendering) Encode(ctx context.Context, dst []uint32, t tokenize.Tokenizer) ([]uint32, error) {

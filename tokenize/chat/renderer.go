@@ -9,11 +9,11 @@ type Renderer interface {
 	// RenderBody returns the prompt of a body that was sent to path. path is as for Parse, and
 	// the body is not kept. If the engine refuses the body too, the error wraps ErrMalformed.
 	// If the Renderer does not have the exact prompt, it wraps ErrNotScorable.
-	RenderBody(ctx context.Context, path string, body []byte) (*Rendered, error)
+	RenderBody(ctx context.Context, path string, body []byte) (*RenderedBody, error)
 }
 
-// Rendered is the prompt of a body.
-type Rendered struct {
+// RenderedBody is the prompt of a body.
+type RenderedBody struct {
 	Tokens []uint32
 	Media  []Media // in order of Offset
 	Salt   string  // cache_salt

@@ -54,7 +54,6 @@ type conversation struct {
 	mediaOptions        string // a field that changes the tokens of media
 	media               int    // parts
 	clocked             bool   // ids of calls are the engine's clock
-	eitherThinking      bool   // the effort may set enable_thinking, or not
 	features            featureSet
 }
 
@@ -285,20 +284,27 @@ func parseConversation(o *python.Dict, n *counts) (*conversation, error) {
 	if err := c.parseTools(o); err != nil {
 		return nil, err
 	}
-	for _, name := range []string{"mm_processor_kwargs", "media_io_kwargs"} {
-		options, err := optionalObject(o, name)
-		if err != nil {
-			return nil, err
-		}
-		if options != nil && options.Len() > 0 {
-			c.mediaOptions = name
-		}
+	if err := c.parseMediaOptions(o); err != nil {
+		return nil, err
 	}
 	if err := c.parseMessages(o, n); err != nil {
 		return nil, err
 	}
 	c.findFeatures()
 	return c, nil
+}
+
+func (c *conversation) parseMediaOptions(o *python.Dict) error {
+	for _, name := range []string{"mm_processor_kwargs", "media_io_kwargs"} {
+		options, err := optionalObject(o, name)
+		if err != nil {
+			return err
+		}
+		if options != nil && options.Len() > 0 {
+			c.mediaOptions = name
+		}
+	}
+	return nil
 }
 
 // parseDocuments accepts objects with strings only.

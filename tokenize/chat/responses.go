@@ -46,7 +46,7 @@ func parseResponses(o *python.Dict, n *counts) (*responsesBody, error) {
 	if optional(o, "prompt") != nil {
 		return nil, badField("prompt", "the engine takes no stored prompts")
 	}
-	for _, name := range []string{"chat_template_kwargs", "chat_template", "mm_processor_kwargs"} {
+	for _, name := range []string{"chat_template_kwargs", "chat_template"} {
 		if optional(o, name) != nil {
 			return nil, unscored(name, "which versions of the engine read it in this API is not known")
 		}
@@ -57,6 +57,9 @@ func parseResponses(o *python.Dict, n *counts) (*responsesBody, error) {
 	b := new(responsesBody)
 	c := &b.base
 	c.addGenerationPrompt = true
+	if err := c.parseMediaOptions(o); err != nil {
+		return nil, err
+	}
 	reasoning, err := optionalObject(o, "reasoning")
 	if err != nil {
 		return nil, err
@@ -66,7 +69,6 @@ func parseResponses(o *python.Dict, n *counts) (*responsesBody, error) {
 			if effort, ok := c.effort.(string); !ok || !slices.Contains([]string{"none", "minimal", "low", "medium", "high", "xhigh"}, effort) {
 				return nil, unscored("reasoning.effort", "none that all versions of the engine take")
 			}
-			c.eitherThinking = true
 		}
 	}
 	if err := b.parseTools(o); err != nil {
@@ -489,7 +491,6 @@ func (b *responsesBody) conversation(m *Model) (*conversation, error) {
 // apart returns the chat with a message for each item.
 func (b *responsesBody) apart() *conversation {
 	c := b.base
-	c.eitherThinking = false
 	c.messages = make([]message, 0, len(b.base.messages)+len(b.items))
 	items := b.items
 	for i := range b.base.messages {

@@ -121,7 +121,7 @@ var history = [changes]struct {
 	takesAllEfforts:          {21_000, 0, "reasoning_effort may be minimal, xhigh or max", "entrypoints/openai/chat_completion/protocol.py, 33f36d426"},
 	findsLoopsOverContent:    {22_000, 0, "a template wants parts if it loops over a variable content", "renderers/hf.py, 56434e865"},
 	renamesReasoning:         {22_000, 0, "reasoning_content stands in for a reasoning that is null", "entrypoints/openai/chat_completion/protocol.py, 346cf163a"},
-	enablesThinking:          {22_000, 0, "reasoning_effort sets enable_thinking", "entrypoints/openai/chat_completion/protocol.py, 52a31ccec"},
+	enablesThinking:          {22_000, 0, "reasoning_effort sets enable_thinking", "entrypoints/openai/chat_completion/protocol.py and responses/protocol.py, 52a31ccec, pull request 43401"},
 	takesNullArguments:       {23_000, 0, "arguments null of a tool call are {}", "entrypoints/chat_utils.py, f0204358d"},
 	makesDeveloperSystem:     {23_000, 0, "developer messages become system messages where the template does not know them", "renderers/hf.py, 27f1d34a2"},
 	foldsInstructions:        {23_000, 0, "harmony gets a first system message as instructions", "entrypoints/openai/parser/harmony_utils.py, 703fb17b1, in the notes of 0.23.0"},

@@ -164,7 +164,7 @@ func (c *Client) download(ctx context.Context, s source, m meta, blob string, l 
 		return 0, err
 	}
 	defer func() {
-		var p *passing
+		var p *passingError
 		if err != nil && (!l.excludes || !errors.As(err, &p) && ctx.Err() == nil) {
 			_ = os.Remove(f.Name())
 		}
@@ -181,9 +181,9 @@ func (c *Client) download(ctx context.Context, s source, m meta, blob string, l 
 	}
 	if err := p.sum.check(); err != nil {
 		err = fmt.Errorf("%s: %w", redacted(m.from), err)
-		if from > 0 { // what was kept may be what is wrong
+		if from > 0 { // the kept part may be the wrong one
 			_ = os.Remove(f.Name())
-			err = &passing{err}
+			err = &passingError{err}
 		}
 		return m.size, err
 	}
@@ -243,7 +243,7 @@ func (c *Client) receive(ctx context.Context, s source, m meta, p *part) (at int
 	if err != nil {
 		if e := (*Error)(nil); errors.As(err, &e) && e.Status == http.StatusRequestedRangeNotSatisfiable && from > 0 {
 			_ = os.Remove(p.Name())
-			err = &passing{err}
+			err = &passingError{err}
 		}
 		return from, err
 	}
@@ -255,24 +255,24 @@ func (c *Client) receive(ctx context.Context, s source, m meta, p *part) (at int
 	} else if from == 0 && a.StatusCode != http.StatusOK {
 		return from, fmt.Errorf("%s: status %d", redacted(a.Request.URL), a.StatusCode)
 	}
-	at, told := from, from
+	at, reported := from, from
 	buf := make([]byte, min(256<<10, m.size-from+1))
 	for {
 		n, err := a.Read(buf)
 		if at+int64(n) > m.size {
-			return at, fmt.Errorf("%s: more than the %d bytes that were told", redacted(a.Request.URL), m.size)
+			return at, fmt.Errorf("%s: more than the %d bytes that were announced", redacted(a.Request.URL), m.size)
 		}
 		_, _ = p.sum.Write(buf[:n]) // it has no error
 		if failed := c.failing("write", p.Name(), func() error { _, err := p.WriteAt(buf[:n], at); return err }); failed != nil {
 			return at, failed
 		}
 		at += int64(n)
-		if c.Progress != nil && (at-told >= 1<<20 || errors.Is(err, io.EOF)) {
-			told = at
+		if c.Progress != nil && (at-reported >= 1<<20 || errors.Is(err, io.EOF)) {
+			reported = at
 			c.Progress(s.repo, m.name, at, m.size)
 		}
 		if errors.Is(err, io.EOF) && at < m.size {
-			err = &passing{fmt.Errorf("%s: %d bytes of %d", redacted(a.Request.URL), at, m.size)}
+			err = &passingError{fmt.Errorf("%s: %d bytes of %d", redacted(a.Request.URL), at, m.size)}
 		}
 		if errors.Is(err, io.EOF) {
 			return at, nil

@@ -270,6 +270,9 @@ func (c *Client) asFound(s source, commit string, err error) (string, error) {
 			err = fmt.Errorf("commit %s has %s, which is missing: %w", commit, l.missing(s.at(commit)), fs.ErrNotExist)
 		} else {
 			_, err = os.Stat(filepath.Join(s.at(commit), "tokenizer.json"))
+			if _, tekken := os.Stat(filepath.Join(s.at(commit), "tekken.json")); tekken == nil {
+				err = nil
+			}
 		}
 	}
 	if err != nil {
@@ -315,7 +318,7 @@ func (c *Client) share(ctx context.Context, s source, update bool) (string, bool
 	t.waiting--
 	last := t.waiting == 0
 	if last && c.calls[key] == t {
-		delete(c.calls, key) // who comes now needs another one
+		delete(c.calls, key) // a later caller needs another one
 	}
 	c.mu.Unlock()
 	if last {
@@ -338,7 +341,7 @@ func (c *Client) end(key string, s source, t *call) {
 		c.failed = make(map[string]failure)
 	}
 	delete(c.failed, s.String())
-	var p *passing
+	var p *passingError
 	if e := (*Error)(nil); errors.As(t.err, &e) && (e.after > 0 || !errors.As(t.err, &p)) {
 		makeRoom(c.failed)
 		c.failed[s.String()] = failure{t.err, c.clock().Add(max(e.after, failedFor))}

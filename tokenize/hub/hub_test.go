@@ -408,8 +408,12 @@ func TestTekkenLast(t *testing.T) {
 	c.SetFault(nil)
 	want, err := c.Find(t.Context(), name)
 	must(t, errors.Join(err, check(want, f)))
-	if got, err := cache.Find(t.Context(), name); got != want || err != nil {
-		t.Error(got, err)
+	must(t, os.RemoveAll(filepath.Join(dir, "models--org--m", "trees"))) // as if written by another program
+	off := &hub.Client{Repo: byName, Dir: dir, Offline: true}
+	for _, find := range []func(context.Context, string) (string, error){cache.Find, off.Find} {
+		if got, err := find(t.Context(), name); got != want || err != nil {
+			t.Error(got, err)
+		}
 	}
 }
 

@@ -70,15 +70,15 @@ func refused(r *http.Response) error {
 		if n, err := strconv.Atoi(strings.TrimSpace(r.Header.Get("Retry-After"))); err == nil && n > 0 {
 			e.after = time.Duration(min(n, 3600)) * time.Second
 		}
-		return &passing{e}
+		return &passingError{e}
 	}
 	return e
 }
 
-// A passing error may be gone at the next attempt.
-type passing struct{ error }
+// A passingError may be gone at the next attempt.
+type passingError struct{ error }
 
-func (p *passing) Unwrap() error { return p.error }
+func (p *passingError) Unwrap() error { return p.error }
 
 // retry does something until it has no passing error, or maxRetries attempts in a row made
 // no progress. The pauses are those of http_backoff: 1 s, doubled up to 8 s, or what the
@@ -93,7 +93,7 @@ func (c *Client) retry(ctx context.Context, do func() (progress bool, err error)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		var p *passing
+		var p *passingError
 		if !errors.As(err, &p) {
 			return err
 		}
@@ -138,7 +138,7 @@ type answer struct {
 	ctx  context.Context // of the request
 }
 
-var errStalled = errors.New("the server says nothing")
+var errStalled = errors.New("the server sends nothing")
 
 func (a *answer) Read(p []byte) (int, error) {
 	n, err := a.Body.Read(p)
@@ -146,7 +146,7 @@ func (a *answer) Read(p []byte) (int, error) {
 		a.wake.Reset(a.time)
 	}
 	if err != nil && err != io.EOF {
-		err = &passing{fmt.Errorf("%s: %w", redacted(a.Request.URL), because(a.ctx, err))}
+		err = &passingError{fmt.Errorf("%s: %w", redacted(a.Request.URL), because(a.ctx, err))}
 	}
 	return n, err
 }
@@ -247,7 +247,7 @@ func (c *Client) ask(ctx context.Context, method string, to *url.URL, header htt
 		a.Response, err = host.Do(r)
 	}
 	if err != nil {
-		err = &passing{fmt.Errorf("%s: %w", redacted(to), because(a.ctx, err))}
+		err = &passingError{fmt.Errorf("%s: %w", redacted(to), because(a.ctx, err))}
 		a.wake.Stop()
 		a.stop(nil)
 		a.give()
@@ -255,7 +255,7 @@ func (c *Client) ask(ctx context.Context, method string, to *url.URL, header htt
 	}
 	if e := a.Header.Get("Content-Encoding"); e != "" && e != "identity" && a.StatusCode < 300 {
 		a.Close()
-		return nil, fmt.Errorf("%s: an answer in %.20q, which was not asked for", redacted(to), e)
+		return nil, fmt.Errorf("%s: an answer in %.20q, which was not requested", redacted(to), e)
 	}
 	return a, nil
 }

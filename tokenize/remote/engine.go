@@ -243,15 +243,15 @@ func (e *Engine) encode(ctx context.Context, dst []uint32, text string, special 
 // It uses /render behind the path of the API. vLLM has that since 0.18, for Messages and
 // Responses in its main of autumn 2026, from 0.30 on only with --enable-scale-out or as "vllm
 // launch render"; TensorRT-LLM has it with TRTLLM_ENABLE_RENDER_ENDPOINTS=1. Without it,
-// completions and chats go to /tokenize (vLLM) or /v1/tokenize (SGLang since PR 23981). What
-// /tokenize would leave out is chat.ErrNotScorable then: media, documents, reasoning efforts,
+// completions and chats go to /tokenize (vLLM) or /v1/tokenize (SGLang since PR 23981). A
+// request with parts that /tokenize would leave out is chat.ErrNotScorable then: media, documents, reasoning efforts,
 // tool choices, and all chats of gpt-oss. vLLM before 2026 also left out
 // --default-chat-template-kwargs there, which cannot be seen from here: such an engine needs
 // /render.
 //
 // The answer is refused if it has not as many media as the body, each within the prompt. Media
 // in a body with an unknown kind of part cannot be counted: it is chat.ErrNotScorable.
-func (e *Engine) RenderBody(ctx context.Context, path string, body []byte) (*chat.Rendered, error) {
+func (e *Engine) RenderBody(ctx context.Context, path string, body []byte) (*chat.RenderedBody, error) {
 	if len(body) > maxBody {
 		return nil, fmt.Errorf("remote: %w: a body of %d bytes, of at most %d", tokenize.ErrTextTooLong, len(body), maxBody)
 	}
@@ -278,7 +278,7 @@ func (e *Engine) RenderBody(ctx context.Context, path string, body []byte) (*cha
 	if a.salt != "" && a.salt != b.salt {
 		return nil, fmt.Errorf("remote: the engine answers with a cache_salt that the body does not have")
 	}
-	return &chat.Rendered{Tokens: a.tokens, Media: a.media, Salt: b.salt}, nil
+	return &chat.RenderedBody{Tokens: a.tokens, Media: a.media, Salt: b.salt}, nil
 }
 
 // withoutRender asks /tokenize for what that reads whole. why is the error of the rendering.
@@ -291,7 +291,7 @@ func (e *Engine) withoutRender(ctx context.Context, path string, body []byte, b 
 		return answer{}, fmt.Errorf("remote: the body: %w (%w)", err, why)
 	}
 	if !request.Chat() {
-		if request.Prompt == "" {
+		if request.Prompt == "" && (request.Tokens != nil || !request.AddSpecial) {
 			return answer{tokens: request.Tokens}, nil
 		}
 		tokens, err := e.encode(ctx, nil, request.Prompt, request.AddSpecial)

@@ -304,22 +304,22 @@ func (e *Engine) post(call context.Context, to *address, r route, q question, bu
 		return nil
 	}
 	raw := buf.Bytes()
-	said := fmt.Errorf("%s%s answers %d: %s", to.base, r, response.StatusCode, message(raw))
+	failure := fmt.Errorf("%s%s answers %d: %s", to.base, r, response.StatusCode, message(raw))
 	switch response.StatusCode {
 	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
 		if (r == tokenizeChat || r == tokenizeChatV1) && wantsPrompt(raw) { // SGLang before PR 23981
-			return fmt.Errorf("%w: %w", errNoRoute, said)
+			return fmt.Errorf("%w: %w", errNoRoute, failure)
 		}
-		return fmt.Errorf("remote: the engine refuses it: %w: %w", chat.ErrMalformed, said)
+		return fmt.Errorf("remote: the engine refuses it: %w: %w", chat.ErrMalformed, failure)
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
 		if json.Valid(raw) && strings.Contains(strings.ToLower(message(raw)), "model") { // and no page of a proxy
-			return fmt.Errorf("remote: not the model %q: %w", e.Model, said)
+			return fmt.Errorf("remote: not the model %q: %w", e.Model, failure)
 		}
-		return fmt.Errorf("%w: %w", errNoRoute, said)
+		return fmt.Errorf("%w: %w", errNoRoute, failure)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		return fmt.Errorf("remote: %w: %w", tokenize.ErrBusy, said)
+		return fmt.Errorf("remote: %w: %w", tokenize.ErrBusy, failure)
 	}
-	return fmt.Errorf("remote: %w", said)
+	return fmt.Errorf("remote: %w", failure)
 }
 
 // wantsPrompt reports whether a refusal is for want of a prompt, and not one of several forms of a

@@ -251,6 +251,7 @@ func TestRenderBody(t *testing.T) {
 		{old, chatPath, `{` + hello + `,"documents":null}`, `<user>hi [] `, "/tokenize"},
 		{old, "/v1/completions", `{"prompt":["hi"]}`, "\x01hi [] ", "/v1/completions/render /tokenize"},
 		{old, "/v1/completions", `{"prompt":[72,73]}`, "HI [] ", ""},
+		{old, "/v1/completions", `{"prompt":""}`, "\x01 [] ", "/v1/completions/render /tokenize"},
 		{&fake{paths: " /v1/tokenize ", chats: true}, chatPath, `{` + hello + `}`, `<user>hi [] `, "/v1/chat/completions/render /tokenize /v1/tokenize /tokenize /v1/tokenize"},
 		{&fake{paths: renders}, chatPath, `{` + hello + `}`, `<user>hi [] `, "/v1/chat/completions/render"},
 

@@ -217,29 +217,29 @@ func (j *Judge) Tokenizer(local tokenize.Tokenizer) tokenize.Tokenizer {
 	if local == nil {
 		return nil // a kvindex.Model without a tokenizer stays one
 	}
-	t := judged{j, local}
+	t := judgedTokenizer{j, local}
 	if j.Fallback != nil {
 		return judgedRenderer{t, j.Fallback}
 	}
 	return t
 }
 
-// judged is local under a Judge without a Fallback. A judgedRenderer has one, and so is a
+// judgedTokenizer is local under a Judge without a Fallback. A judgedRenderer has one, and so is a
 // chat.Renderer.
-type judged struct {
+type judgedTokenizer struct {
 	judge *Judge
 	local tokenize.Tokenizer
 }
 
 type judgedRenderer struct {
-	judged
+	judgedTokenizer
 	chat.Renderer
 }
 
 // Verdict is called by an Indexer before it renders a chat with a template.
-func (t judged) Verdict() error { return t.judge.Verdict() }
+func (t judgedTokenizer) Verdict() error { return t.judge.Verdict() }
 
-func (t judged) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
+func (t judgedTokenizer) Encode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
 	err := t.Verdict()
 	if err == nil {
 		return t.local.Encode(ctx, dst, text, special)
@@ -252,18 +252,18 @@ func (t judged) Encode(ctx context.Context, dst []uint32, text string, special b
 
 // Hold returns the local tokenizer, by which an Indexer finds its entries in the prompt cache. It
 // is nil if there are none: after a verdict, and for a tokenizer without an identity.
-func (t judged) Hold(ctx context.Context, text string) (tokenize.Identified, error) {
+func (t judgedTokenizer) Hold(ctx context.Context, text string) (tokenize.Identifier, error) {
 	if err := t.Verdict(); err != nil {
 		if t.judge.Fallback != nil {
-			return nil, nil //nolint:nilnil // not an error: Encode is asked, and nothing is kept
+			return nil, nil //nolint:nilnil // not an error: Encode is called, and nothing is kept
 		}
 		return nil, err
 	}
 	if h, ok := t.local.(interface {
-		Hold(ctx context.Context, text string) (tokenize.Identified, error)
+		Hold(ctx context.Context, text string) (tokenize.Identifier, error)
 	}); ok {
 		return h.Hold(ctx, text)
 	}
-	id, _ := t.local.(tokenize.Identified)
+	id, _ := t.local.(tokenize.Identifier)
 	return id, nil
 }

@@ -267,17 +267,17 @@ func run(ctx context.Context, o *options, listening func(net.Addr)) error {
 }
 
 // source returns the source of pods.
-func (o *options) source() (events.Source, error) {
+func (o *options) source() (events.PodSource, error) {
 	if o.pods != "" {
 		return discovery.File(o.pods, discovery.FileConfig{}), nil
 	}
 	cfg, err := rest.InClusterConfig()
 	if err != nil {
-		return events.Source{}, fmt.Errorf("-selector: %w", err)
+		return events.PodSource{}, fmt.Errorf("-selector: %w", err)
 	}
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
-		return events.Source{}, fmt.Errorf("-selector: %w", err)
+		return events.PodSource{}, fmt.Errorf("-selector: %w", err)
 	}
 	return k8s.Source(client, k8s.Config{
 		Namespace: o.namespace, LabelSelector: o.selector,

@@ -6,7 +6,7 @@ import (
 )
 
 // Slabs are evicted from the leaves: those with nothing behind them, by their age,
-// which is how long ago they were used. A slab takes over the later time of what was
+// which is how long ago they were used. A slab takes over the later time of those that were
 // behind it, so the parts of a chain go from its end, and what is left is a prefix.
 //
 // A dead slab is not found any more, and readers see nobody in it. Its holders stay
@@ -227,8 +227,8 @@ func (s *Survey) Finer(want, keep int64) bool {
 }
 
 // Choose chooses the coldest slabs, of want bytes together, and begins to evict them.
-// It never takes what is among the keep bytes that were used last: what is behind a slab
-// was used with it, and what several leaves are behind counts as used now. It returns
+// It never takes one of the keep bytes that were used last: the slabs behind a slab
+// were used with it, and a slab with several leaves behind it counts as used now. It returns
 // false if nothing is left then.
 func (s *Survey) Choose(want, keep int64) bool {
 	some, part := s.coldest(want, keep)

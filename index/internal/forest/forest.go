@@ -427,7 +427,7 @@ func (f *Forest) Unpin(l Loc) {
 // that nothing keeps then.
 func (f *Forest) giveUp(id uint32, m *slabMeta) {
 	for m.names()|m.behind() == 0 {
-		if m.dead() { // what is before it was told
+		if m.dead() { // the slab before it was released
 			f.bury(id)
 			return
 		}

@@ -69,7 +69,7 @@ func (d *headDir) place(k Key) *atomic.Pointer[headSegment] {
 	return &d.segs[uint64(k)>>(64-d.depth)] // a shift by 64 gives 0
 }
 
-// line is where the search for a key begins: it takes other bits than the
+// headLine is where the search for a key begins: it takes other bits than the
 // directory and the slot do.
 func headLine(k Key) int {
 	hi, _ := bits.Mul32(uint32(k>>16), headLines)

@@ -5,7 +5,7 @@ import "github.com/kvindex/kvindex/index/internal/mem"
 // A Watcher gets each change from the writer who makes it. It may read the keys and
 // the depth of the slab that has changed, and nothing else.
 //
-// Who holds something is changed in two places: setMask, and kill. A slab that is moved
+// The holders of a slab change in two places: setMask, and kill. A slab that is moved
 // keeps its holders, and a dead one has none, whoever still has names there.
 type Watcher struct {
 	// Changed: a holder has the slots of now in a slab, and had those of was.

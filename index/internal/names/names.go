@@ -257,7 +257,7 @@ func (t *Table[H, V]) Remove(hash H) {
 	s := t.segmentOf(mixed)
 	home := s.home(mixed)
 	i := home
-	for range s.lines {
+	for left := len(s.lines); ; left-- {
 		l := &s.lines[i]
 		if j := l.index(h); j >= 0 {
 			last := l.count() - 1
@@ -265,7 +265,7 @@ func (t *Table[H, V]) Remove(hash H) {
 			l.fill--
 			break
 		}
-		if l.fill < passedOne {
+		if l.fill < passedOne || left == 1 {
 			return
 		}
 		if i++; i == len(s.lines) {
@@ -450,7 +450,7 @@ func (t *Table[H, V]) Walk(p *Position, n int, f func(H, V)) (left int, done boo
 // two calls: names that are there all the time are among those of one of them.
 func (t *Table[H, V]) Some(dst []H, pos uint64) (names []H, next uint64) {
 	s, next := t.at(pos)
-	inside := pos<<s.depth != 0 // what is before pos was seen before two segments became one
+	inside := pos<<s.depth != 0 // hashes before pos were seen before two segments became one
 	s.each(func(h uint64, _ uint32) {
 		if !inside || t.mixed(h) >= pos {
 			dst = append(dst, H(h))

@@ -88,6 +88,35 @@ func TestAgainstMap(t *testing.T) {
 	}
 }
 
+// Nothing is removed for a hash that is not there, even where each line passes on a search.
+func TestRemoveNothing(t *testing.T) {
+	var n Table[Hash, value]
+	n.Init([2]uint64{0, 1}, new(mem.Count)) // a mixed hash is the hash itself
+	next := Hash(0)
+	add := func(line, names int) (added []Hash) {
+		for range names {
+			next++
+			h := Hash(line)<<32/minLines + next
+			n.Add(h, 1)
+			added = append(added, h)
+		}
+		return added
+	}
+	first := add(0, lineNames)
+	add(0, 1)
+	for _, h := range first[1:] {
+		n.Remove(h)
+	}
+	for line := 1; line < minLines; line++ {
+		add(line, lineNames) // one is there already
+	}
+	was := n.Len()
+	n.Remove(next + 1)
+	if err := n.Check(); err != nil || n.Len() != was {
+		t.Errorf("%d names of %d, %v", n.Len(), was, err)
+	}
+}
+
 // compare checks all reads of n, and that a segment has at most a line for each name, the minimum,
 // or the lines of its last split.
 func compare(t *testing.T, n *Table[Hash, value], m map[Hash]value) {

@@ -37,8 +37,8 @@ type Hasher struct {
 	buf []byte
 }
 
-// Block is the name of the block that holds tokens and follows parent. What
-// the engine hashes in besides the tokens comes as extra, in the engine's
+// Block is the name of the block that holds tokens and follows parent. The
+// other parts of the engine's hash input come as extra, in the engine's
 // order: adapter, media, salt (in the first block only), prompt embeddings.
 func (h *Hasher) Block(parent Digest, tokens []uint32, extra []Extra) Digest {
 	b := append(h.buf[:0], majorArray|3, majorBytes|oneByte, byte(len(parent)))

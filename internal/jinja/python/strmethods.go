@@ -257,7 +257,7 @@ func strip(left, right bool) func(*Machine, string, []Value) (Value, error) {
 			}
 			is = newRuneSet(cut).has
 		}
-		// Only what is stripped is looked at, so it is charged as that is done.
+		// Only the stripped characters are looked at, and each is charged then.
 		cuts := func(r rune) bool { return m.Kinds(1) == nil && is(r) }
 		kept := s
 		if left {

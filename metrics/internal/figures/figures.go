@@ -31,7 +31,7 @@ type Emit func(m *Metric, value float64, labels []string)
 // use.
 type Set struct {
 	// Scored, if not nil, is called by Hooks.Scored. It must be set before Hooks.
-	Scored func(context.Context, kvindex.Scored)
+	Scored func(context.Context, kvindex.ScoreReport)
 
 	hooked  atomic.Bool
 	byModel atomic.Pointer[map[string]*modelCounts] // with an entry ""; the map is replaced, and never changed
@@ -84,7 +84,7 @@ func (s *Set) Hooks(own kvindex.Hooks) kvindex.Hooks {
 			own.Lost(l)
 		}
 	}
-	h.Scored = func(ctx context.Context, sc kvindex.Scored) {
+	h.Scored = func(ctx context.Context, sc kvindex.ScoreReport) {
 		s.count(&sc)
 		if s.Scored != nil {
 			s.Scored(ctx, sc)
@@ -96,7 +96,7 @@ func (s *Set) Hooks(own kvindex.Hooks) kvindex.Hooks {
 	return h
 }
 
-func (s *Set) count(sc *kvindex.Scored) {
+func (s *Set) count(sc *kvindex.ScoreReport) {
 	if sc.Err != nil {
 		return
 	}
@@ -116,7 +116,7 @@ func (s *Set) count(sc *kvindex.Scored) {
 
 // model returns the counts of the model of a score. It returns those of "" if no pod has the model,
 // because clients invent names, and if too many models have counts.
-func (s *Set) model(sc *kvindex.Scored) *modelCounts {
+func (s *Set) model(sc *kvindex.ScoreReport) *modelCounts {
 	all := *s.byModel.Load()
 	if sc.Outcome != "scored" {
 		return all[""]
@@ -250,7 +250,7 @@ func each(emit Emit, m *Metric, values ...value) {
 	}
 }
 
-// outcomes are the values of kvindex.Scored.Outcome.
+// outcomes are the values of kvindex.ScoreReport.Outcome.
 var outcomes = []string{"scored", "cancelled", "unknown_model", "unknown_adapter", "refused", "bad_request", "not_scorable", "unsupported",
 	"no_tokenizer", "no_template", "too_long", "busy", "failed"}
 
@@ -295,7 +295,7 @@ func (s *Set) readIndex(st *stats.Stats, emit Emit) {
 	for t, n := range st.Blocks {
 		emit(blocks, float64(n), []string{index.Tier(t).String()})
 	}
-	if u := st.Index; u != (index.Usage{}) {
+	if u := st.Index; u != (index.MemoryUsage{}) {
 		emit(indexKeys, float64(u.Prefixes), nil)
 		emit(indexHoldings, float64(u.Memberships), nil)
 		emit(indexBytes, float64(u.Total), nil)

@@ -40,7 +40,7 @@ var (
 	podStates  = gauge("pods", "Pods in each state. A pod counts once for each of its models.", "state")
 	streams    = gauge("streams", "Streams that are connected, that wait for a replay, and whose replay socket does not answer.", "state")
 	losses     = counter("losses", "Losses of messages, by cause.", "cause")
-	tierLosses = counter("tier_losses", "Of the losses: of streams that tell of lower tiers alone.")
+	tierLosses = counter("tier_losses", "Of the losses: of streams that report lower tiers alone.")
 
 	blocks         = gauge("blocks", "Blocks that all pods hold, by tier.", "tier")
 	indexKeys      = gauge("index_keys", "Prefixes in the index.")

@@ -90,7 +90,7 @@ func (f *janitorFlags) open(log *slog.Logger) ([]*janitor.Janitor, error) {
 		cfg := f.Settings
 		cfg.Root, cfg.Log = root, log
 		if len(f.streams) > 0 {
-			cfg.Sink = func(changes []janitor.Change) { f.tell(changes) }
+			cfg.Sink = func(changes []janitor.Change) { f.publish(changes) }
 		}
 		j, err := janitor.Open(cfg)
 		if err != nil {
@@ -207,7 +207,7 @@ func newStream(s streamFlag, j *janitor.Janitor) (*stream, error) {
 // medium is the tier of all events: a Cleared that names none is about the gpu, too.
 const medium = "STORAGE"
 
-// held has all that a stream tells of.
+// held returns all blocks of a stream.
 func (s *stream) held(j *janitor.Janitor) []events.Event {
 	held := []events.Event{{Kind: events.Cleared, Medium: medium}}
 	j.Held(func(c janitor.Change) { held = s.add(held, c) })
@@ -235,7 +235,7 @@ func (s *stream) add(to []events.Event, c janitor.Change) []events.Event {
 	return to
 }
 
-func (f *janitorFlags) tell(changes []janitor.Change) {
+func (f *janitorFlags) publish(changes []janitor.Change) {
 	for _, s := range f.publishers {
 		b := &events.Batch{}
 		for _, c := range changes {

@@ -32,7 +32,7 @@ type Settings struct {
 	Rescan    time.Duration // between scans where inotify cannot see; 0: a minute. Ten times as long where it can
 	Tick      time.Duration // between looks at the disk and at ages; 0: a second
 
-	Sink func(changes []Change) // is told of blocks in order, by one goroutine; nil: nobody
+	Sink func(changes []Change) // gets the blocks in order, from one goroutine; nil: nobody does
 	Log  *slog.Logger           // nil: slog.Default
 	Now  func() time.Time       // nil: time.Now
 }
@@ -259,7 +259,7 @@ func (j *Janitor) Run(ctx context.Context) error {
 		if more {
 			at = ready
 		}
-		var files chan []found
+		var files chan []foundFile
 		if j.scanning != nil {
 			files = j.scanning.files
 		}
@@ -352,7 +352,7 @@ func (j *Janitor) due() bool {
 }
 
 // apply applies the files that a scan has found, but for those that have changed since.
-func (j *Janitor) apply(files []found) {
+func (j *Janitor) apply(files []foundFile) {
 	now := j.now()
 	for i := range files {
 		f := &files[i]
@@ -461,8 +461,8 @@ func (j *Janitor) look(k *key, rank int) {
 func (j *Janitor) drop(slot uint32, ranks uint64, gone bool) {
 	b := j.table.at(slot)
 	left := b.have() &^ ranks
-	if b.told && left&j.list[b.space].complete() != j.list[b.space].complete() {
-		j.tell(b, false)
+	if b.reported && left&j.list[b.space].complete() != j.list[b.space].complete() {
+		j.report(b, false)
 		if gone {
 			j.count.gone++
 		}
@@ -474,8 +474,8 @@ func (j *Janitor) drop(slot uint32, ranks uint64, gone bool) {
 func (j *Janitor) check(slot uint32) {
 	b := j.table.at(slot)
 	all := j.list[b.space].complete()
-	if is := b.have()&all == all; is != b.told {
-		j.tell(b, is)
+	if is := b.have()&all == all; is != b.reported {
+		j.report(b, is)
 	}
 }
 
@@ -488,8 +488,8 @@ func (j *Janitor) recheck(s *Space) {
 	}
 }
 
-func (j *Janitor) tell(b *block, stored bool) {
-	b.told = stored
+func (j *Janitor) report(b *block, stored bool) {
+	b.reported = stored
 	if stored {
 		j.complete++
 	} else {
@@ -625,8 +625,8 @@ func (j *Janitor) evict(w *walk, slot uint32, now int64) {
 		j.count.spared++
 		return
 	}
-	if b.told {
-		j.tell(b, false) // before the first file goes
+	if b.reported {
+		j.report(b, false) // before the first file goes
 	}
 	j.flush()
 	whole := true
@@ -662,7 +662,7 @@ func (j *Janitor) evict(w *walk, slot uint32, now int64) {
 }
 
 // sweep deletes a file that a writer has left behind, if Settings.Temporary allows it.
-func (j *Janitor) sweep(f *found, now int64) {
+func (j *Janitor) sweep(f *foundFile, now int64) {
 	least := int64(max(j.cfg.Temporary, j.cfg.MinAge))
 	if j.cfg.Temporary == 0 || j.looking || now-f.state.written < least {
 		return
@@ -757,7 +757,7 @@ func (j *Janitor) Stats() Stats {
 // Held calls f for each block that was reported as stored. Only the Sink may call it, during its own call.
 func (j *Janitor) Held(f func(Change)) {
 	for slot := range j.table.all() {
-		if b := j.table.at(slot); b.told {
+		if b := j.table.at(slot); b.reported {
 			f(Change{Stored: true, Space: j.list[b.space], Group: int(b.group), Hash: b.hash()})
 		}
 	}
@@ -786,7 +786,7 @@ func (j *Janitor) folders() []Folder {
 	for slot := range j.table.all() {
 		b := j.table.at(slot)
 		f := &folders[b.space]
-		if b.told {
+		if b.reported {
 			f.Blocks++
 		} else {
 			f.Incomplete++

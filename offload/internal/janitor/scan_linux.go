@@ -82,8 +82,8 @@ func of(k *key, rank int) (p place, name string) {
 	return p, name
 }
 
-// found is a file that a scan has found.
-type found struct {
+// foundFile is a file that a scan has found.
+type foundFile struct {
 	place
 	hashOf
 	kind  fileKind
@@ -95,7 +95,7 @@ type found struct {
 // folder before it lists it.
 type scan struct {
 	j     *Janitor
-	files chan []found // closed after the last
+	files chan []foundFile // closed after the last
 	wait  sync.WaitGroup
 
 	rearms bool // files that were read
@@ -116,7 +116,7 @@ func (j *Janitor) newScan(stop <-chan struct{}) (*scan, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &scan{j: j, files: make(chan []found, scanWorkers), rearms: j.notices()}
+	s := &scan{j: j, files: make(chan []foundFile, scanWorkers), rearms: j.notices()}
 	work := make(chan place, scanWorkers)
 	for range scanWorkers {
 		s.wait.Add(1)
@@ -165,7 +165,7 @@ func (s *scan) failed(p place, err error) {
 type worker struct {
 	*scan
 	buf  []byte
-	out  []found
+	out  []foundFile
 	stop <-chan struct{}
 }
 
@@ -245,7 +245,7 @@ func (w *worker) leaf(fd int, p place, leaf string) {
 				w.mu.Unlock()
 			}
 		}
-		f := found{place: p, hashOf: h, kind: kind, state: st}
+		f := foundFile{place: p, hashOf: h, kind: kind, state: st}
 		if kind == temporary {
 			f.name = name
 		}

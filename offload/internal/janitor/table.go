@@ -32,16 +32,16 @@ type key struct {
 // TestBytes.
 type block struct {
 	key
-	told    bool       // as stored
-	queued  bool       // in table.queues
-	size    int64      // bytes of all files
-	used    int64      // Unix ns: the last write or read of any file
-	written int64      // Unix ns: the last write of any file
-	ranks   *rankFiles // nil: rank 0 alone
-	pos     uint32     // in table.heap
-	zero    bool       // the file of rank 0 is there; unless ranks says so
-	seen    bool       // in this scan
-	read    bool       // since S3-FIFO looked at it last
+	reported bool       // as stored
+	queued   bool       // in table.queues
+	size     int64      // bytes of all files
+	used     int64      // Unix ns: the last write or read of any file
+	written  int64      // Unix ns: the last write of any file
+	ranks    *rankFiles // nil: rank 0 alone
+	pos      uint32     // in table.heap
+	zero     bool       // the file of rank 0 is there; unless ranks says so
+	seen     bool       // in this scan
+	read     bool       // since S3-FIFO looked at it last
 }
 
 // rankFiles are the files of a block that has, or had, one of a rank above 0.
@@ -201,7 +201,7 @@ func (t *table) remove(slot uint32) {
 		t.queues.Evict(slot)
 	}
 	i, mask := t.place(&b.key), len(t.index)-1
-	// What follows in the row moves up, unless its home is behind the gap.
+	// The entries that follow in the row move up, unless its home is behind the gap.
 	for j := (i + 1) & mask; t.index[j] != 0; j = (j + 1) & mask {
 		home := t.home(&t.at(t.index[j] - 1).key)
 		if (j-home)&mask >= (j-i)&mask {

@@ -102,7 +102,7 @@ func (j *Janitor) watch(fd int, p place) {
 	}
 }
 
-// blind says why events do not tell all that happens, or nothing.
+// blind returns why the events do not report all changes, or nil.
 func (j *Janitor) blind() error {
 	if j.watches == nil {
 		return j.unwatched
@@ -138,7 +138,7 @@ func (j *Janitor) happened(e event) (rescan bool) {
 	}
 	fd, err := j.open(q)
 	if isAbsent(err) {
-		// Its files are told by its own watch, unless it has moved away.
+		// Its files are reported by its own watch, unless it has moved away.
 		return true
 	} else if err != nil {
 		j.failed("a new folder", j.path(q), err)
@@ -152,7 +152,7 @@ func (j *Janitor) happened(e event) (rescan bool) {
 
 // walkNow finds all files of a new folder at once.
 func (j *Janitor) walkNow(fd int, p place) {
-	s := &scan{j: j, files: make(chan []found, 1)}
+	s := &scan{j: j, files: make(chan []foundFile, 1)}
 	w := &worker{scan: s, buf: make([]byte, 8<<10)}
 	go func() {
 		w.walkOpen(fd, p)

@@ -75,29 +75,29 @@ func (p *port) post(ctx context.Context, path, body string) (answer []byte, refu
 	if err != nil {
 		return nil, "", fmt.Errorf("the answer of %s: %w", p.base, err)
 	}
-	said := response.Status
+	why := response.Status
 	if r := response.Request; r != nil && (r.URL.Host != p.url.Host || r.URL.Scheme != p.url.Scheme) {
-		said += " of " + r.URL.Redacted() // redirected
+		why += " of " + r.URL.Redacted() // redirected
 	}
 	if m := message(raw); m != "" {
-		said += ": " + m
+		why += ": " + m
 	}
 	switch response.StatusCode {
 	case http.StatusOK:
 		return raw, "", nil
 	case http.StatusBadRequest, http.StatusUnprocessableEntity:
-		return nil, said, nil
+		return nil, why, nil
 	case http.StatusNotFound:
 		if json.Valid(raw) && strings.Contains(message(raw), "model") { // and no page of a proxy
-			return nil, "", fmt.Errorf("%s does not serve model %s: %s", p.base, p.name, said)
+			return nil, "", fmt.Errorf("%s does not serve model %s: %s", p.base, p.name, why)
 		}
-		return nil, "", fmt.Errorf("%s has no %s (%w): %s: is it the address of a vLLM or SGLang server?", p.base, path, errNoPath, said)
+		return nil, "", fmt.Errorf("%s has no %s (%w): %s: is it the address of a vLLM or SGLang server?", p.base, path, errNoPath, why)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		return nil, "", fmt.Errorf("%s is busy: %s", p.base, said)
+		return nil, "", fmt.Errorf("%s is busy: %s", p.base, why)
 	case http.StatusInternalServerError, http.StatusNotImplemented:
-		return nil, "", &failure{fmt.Errorf("%s failed: %s", p.base, said)}
+		return nil, "", &failure{fmt.Errorf("%s failed: %s", p.base, why)}
 	}
-	return nil, "", fmt.Errorf("%s answers %s", p.base, said)
+	return nil, "", fmt.Errorf("%s answers %s", p.base, why)
 }
 
 // message returns an answer as one line of some 200 bytes: its message, where vLLM and

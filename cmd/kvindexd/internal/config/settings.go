@@ -54,21 +54,21 @@ var settings = []setting{
 	text("admin-cert", "", "file of the certificate of the admin address", func(c *Config) *string { return &c.AdminCert }, nil),
 	text("admin-key", "", "file of its key", func(c *Config) *string { return &c.AdminKey }, nil),
 	text("admin-client-ca", "", "file of the authorities of client certificates, which it then demands", func(c *Config) *string { return &c.AdminClientCA }, nil),
-	duration("grace", "5s", "from SIGTERM until no more connections are taken", 0, 10*time.Second, func(c *Config) *time.Duration { return &c.Grace }),
-	duration("deadline", "10s", "the longest time of a score", time.Millisecond, time.Minute, func(c *Config) *time.Duration { return &c.Deadline }),
-	size("max-body", "16MiB", "the largest body of a request", 1<<10, 1<<30, func(c *Config) *int64 { return &c.MaxBody }),
-	size("max-bodies", "256MiB", "all bodies at a time", 1<<10, 1<<40, func(c *Config) *int64 { return &c.MaxBodies }),
-	number("max-requests", "256", "requests at a time; more get 503", 1, 1<<20, func(c *Config) *int { return &c.MaxRequests }),
-	number("max-reservations", "65536", "reservations of `/v1/select` at a time", 1, 1<<24, func(c *Config) *int { return &c.MaxReservations }),
-	duration("lease", "10m", "the longest time of a reservation that nobody ends", time.Second, 24*time.Hour, func(c *Config) *time.Duration { return &c.Lease }),
+	duration("grace", "5s", "from SIGTERM until no more connections are taken", bounds[time.Duration]{0, 10 * time.Second}, func(c *Config) *time.Duration { return &c.Grace }),
+	duration("deadline", "10s", "the longest time of a score", bounds[time.Duration]{time.Millisecond, time.Minute}, func(c *Config) *time.Duration { return &c.Deadline }),
+	size("max-body", "16MiB", "the largest body of a request", bounds[int64]{1 << 10, 1 << 30}, func(c *Config) *int64 { return &c.MaxBody }),
+	size("max-bodies", "256MiB", "all bodies at a time", bounds[int64]{1 << 10, 1 << 40}, func(c *Config) *int64 { return &c.MaxBodies }),
+	number("max-requests", "256", "requests at a time; more get 503", bounds[int]{1, 1 << 20}, func(c *Config) *int { return &c.MaxRequests }),
+	number("max-reservations", "65536", "reservations of `/v1/select` at a time", bounds[int]{1, 1 << 24}, func(c *Config) *int { return &c.MaxReservations }),
+	duration("lease", "10m", "the longest time of a reservation that nobody ends", bounds[time.Duration]{time.Second, 24 * time.Hour}, func(c *Config) *time.Duration { return &c.Lease }),
 	{name: "ready-share", def: "0", what: "share of ranks, one at least, that must be live for `/readyz`", set: func(c *Config, s string) (err error) {
 		c.ReadyShare, err = fraction(s)
 		return err
 	}},
 	text("policy", "default", "how `/v1/select` chooses: `default`, `least-requests`, `least-tokens`, `random` or `round-robin`", func(c *Config) *string { return &c.Policy }, oneOf(Policies...)),
-	number("block-size", "16", "tokens of a block in the scores of the reference endpoints", 1, 1<<16, func(c *Config) *int { return &c.BlockTokens }),
-	size("memory", "", "bound of the index; not set: 4 GiB", 1<<20, 1<<50, func(c *Config) *int64 { return &c.Memory }),
-	size("prompt-cache", "", "bound of the cache of tokenized prompts; not set: 64 MiB", 1<<20, 1<<40, func(c *Config) *int64 { return &c.PromptCache }),
+	number("block-size", "16", "tokens of a block in the scores of the reference endpoints", bounds[int]{1, 1 << 16}, func(c *Config) *int { return &c.BlockTokens }),
+	size("memory", "", "bound of the index; not set: 4 GiB", bounds[int64]{1 << 20, 1 << 50}, func(c *Config) *int64 { return &c.Memory }),
+	size("prompt-cache", "", "bound of the cache of tokenized prompts; not set: 64 MiB", bounds[int64]{1 << 20, 1 << 40}, func(c *Config) *int64 { return &c.PromptCache }),
 	text("model", "", "the model of requests and of pods that name none", func(c *Config) *string { return &c.Model }, nil),
 	{name: "models", def: "", what: "where models have their files: `NAME=WHERE,...`, or an object", set: setModels, nested: true},
 	text("models-dir", "", "folder with a folder for each model, by its name", func(c *Config) *string { return &c.ModelsDir }, nil),
@@ -77,27 +77,27 @@ var settings = []setting{
 	text("hub-endpoint", "", "the hub; not set: https://huggingface.co", func(c *Config) *string { return &c.HubEndpoint }, web),
 	secret(text("hub-token", "", "token of the hub", func(c *Config) *string { return &c.HubToken }, header)),
 	text("engine", "", "version of vLLM that serves the models, such as 0.31", func(c *Config) *string { return &c.Engine }, isVersion),
-	number("tokenizer-workers", "0", "texts that are tokenized at a time; 0: one for each CPU", 0, 1<<12, func(c *Config) *int { return &c.TokenizerWorkers }),
-	size("tokenizer-memory", "1GiB", "bound of the tokenizers that are loaded", 1<<20, 1<<40, func(c *Config) *int64 { return &c.TokenizerMemory }),
+	number("tokenizer-workers", "0", "texts that are tokenized at a time; 0: one for each CPU", bounds[int]{0, 1 << 12}, func(c *Config) *int { return &c.TokenizerWorkers }),
+	size("tokenizer-memory", "1GiB", "bound of the tokenizers that are loaded", bounds[int64]{1 << 20, 1 << 40}, func(c *Config) *int64 { return &c.TokenizerMemory }),
 	{name: "zmq-endpoint", def: "tcp://*:5557", what: "where engines connect (`*`, `0.0.0.0`, `[::]`), or a host to dial; a list with commas; `none`", set: setEndpoints},
 	text("zmq-topic", "kv@", "beginning of the topics there; `none` takes all", func(c *Config) *string { return &c.Topic }, nil),
-	number("replay-port", "0", "where engines replay; 0: nowhere", 0, math.MaxUint16, func(c *Config) *int { return &c.ReplayPort }),
-	number("concurrency", "4", "pods whose events are applied at a time", 1, 1<<12, func(c *Config) *int { return &c.Concurrency }),
-	number("max-pods", "1000", "pods, and models, that may connect", 1, 1<<14, func(c *Config) *int { return &c.MaxPods }),
+	number("replay-port", "0", "where engines replay; 0: nowhere", bounds[int]{0, math.MaxUint16}, func(c *Config) *int { return &c.ReplayPort }),
+	number("concurrency", "4", "pods whose events are applied at a time", bounds[int]{1, 1 << 12}, func(c *Config) *int { return &c.Concurrency }),
+	number("max-pods", "1000", "pods, and models, that may connect", bounds[int]{1, 1 << 14}, func(c *Config) *int { return &c.MaxPods }),
 	{name: "pods", def: "", what: "pods to dial: a list as in a file of pods, in JSON", set: setPods, nested: true},
 	text("pods-file", "", "file with such a list, which is read again when it changes", func(c *Config) *string { return &c.PodsFile }, nil),
 	text("dns", "", "name whose addresses are the pods", func(c *Config) *string { return &c.DNS }, nil),
 	boolean("dns-srv", "false", "the name has SRV records", func(c *Config) *bool { return &c.DNSSRV }),
-	number("engine-port", "5557", "where pods of DNS and Kubernetes publish", 1, math.MaxUint16, func(c *Config) *int { return &c.EnginePort }),
-	number("tiers-port", "0", "where the offload daemons of these pods publish; 0: nowhere", 0, math.MaxUint16, func(c *Config) *int { return &c.TiersPort }),
-	number("ranks", "1", "data-parallel ranks of each of them", 1, 1024, func(c *Config) *int { return &c.Ranks }),
+	number("engine-port", "5557", "where pods of DNS and Kubernetes publish", bounds[int]{1, math.MaxUint16}, func(c *Config) *int { return &c.EnginePort }),
+	number("tiers-port", "0", "where the offload daemons of these pods publish; 0: nowhere", bounds[int]{0, math.MaxUint16}, func(c *Config) *int { return &c.TiersPort }),
+	number("ranks", "1", "data-parallel ranks of each of them", bounds[int]{1, 1024}, func(c *Config) *int { return &c.Ranks }),
 	text("kubernetes", "none", "pods with the labels of `llm-d` or `aibrix` are dialled", func(c *Config) *string { return &c.Kubernetes }, oneOf("llm-d", "aibrix")),
 	text("namespace", "", "namespace of these pods; not set: all", func(c *Config) *string { return &c.Namespace }, nil),
 	text("selector", "", "label selector of these pods; not set: that of llm-d or AIBrix", func(c *Config) *string { return &c.Selector }, nil),
 	{name: "redis", def: "", what: "URL of an index that several services write", set: setRedis, hide: hidePassword},
 	text("redis-prefix", "kvindex:", "beginning of the keys in Redis", func(c *Config) *string { return &c.RedisPrefix }, nil),
 	text("snapshot", "", "file from which a start goes on", func(c *Config) *string { return &c.Snapshot }, nil),
-	duration("snapshot-interval", "1m", "time between two snapshots; 0: only at the end", 0, 24*time.Hour, func(c *Config) *time.Duration { return &c.SnapshotInterval }),
+	duration("snapshot-interval", "1m", "time between two snapshots; 0: only at the end", bounds[time.Duration]{0, 24 * time.Hour}, func(c *Config) *time.Duration { return &c.SnapshotInterval }),
 	{name: "bootstrap", def: "", what: "URL of another service's `/v1/snapshot`", hide: hidePassword, set: func(c *Config, s string) error {
 		c.Bootstrap = s
 		return web(s)
@@ -167,35 +167,38 @@ func boolean(name, def, what string, at func(*Config) *bool) setting {
 	}}
 }
 
-func number(name, def, what string, least, most int, at func(*Config) *int) setting {
+// bounds are the least and the most value of a setting.
+type bounds[T int | int64 | time.Duration] struct{ least, most T }
+
+func number(name, def, what string, in bounds[int], at func(*Config) *int) setting {
 	return setting{name: name, def: def, what: what, set: func(c *Config, s string) (err error) {
-		*at(c), err = whole(s, least, most)
+		*at(c), err = whole(s, in.least, in.most)
 		return err
 	}}
 }
 
-func duration(name, def, what string, least, most time.Duration, at func(*Config) *time.Duration) setting {
+func duration(name, def, what string, in bounds[time.Duration], at func(*Config) *time.Duration) setting {
 	return setting{name: name, def: def, what: what, set: func(c *Config, s string) error {
 		d, err := time.ParseDuration(s)
 		if err != nil {
 			return errors.New("must be a time such as 30s or 1m30s")
 		}
-		if d < least || d > most {
-			return fmt.Errorf("must be %v to %v", least, most)
+		if d < in.least || d > in.most {
+			return fmt.Errorf("must be %v to %v", in.least, in.most)
 		}
 		*at(c) = d
 		return nil
 	}}
 }
 
-func size(name, def, what string, least, most int64, at func(*Config) *int64) setting {
+func size(name, def, what string, in bounds[int64], at func(*Config) *int64) setting {
 	return setting{name: name, def: def, what: what, set: func(c *Config, s string) error {
 		if s == "" {
 			return nil
 		}
 		n, err := bytesOf(s)
-		if err == nil && (n < least || n > most) {
-			err = fmt.Errorf("must be %d to %d bytes", least, most)
+		if err == nil && (n < in.least || n > in.most) {
+			err = fmt.Errorf("must be %d to %d bytes", in.least, in.most)
 		}
 		*at(c) = n
 		return err

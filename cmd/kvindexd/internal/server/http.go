@@ -361,11 +361,11 @@ func (s *Server) logRequests(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		began, said := time.Now(), &recorder{w, http.StatusOK}
+		began, answer := time.Now(), &recorder{w, http.StatusOK}
 		defer func() {
-			s.cfg.Log.Debug("request", "method", r.Method, "path", r.URL.Path, "status", said.status, "took", time.Since(began), "bytes", r.ContentLength, "from", r.RemoteAddr)
+			s.cfg.Log.Debug("request", "method", r.Method, "path", r.URL.Path, "status", answer.status, "took", time.Since(began), "bytes", r.ContentLength, "from", r.RemoteAddr)
 		}()
-		next.ServeHTTP(said, r)
+		next.ServeHTTP(answer, r)
 	})
 }
 
