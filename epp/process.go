@@ -330,13 +330,13 @@ func (x *exchange) choose(body []byte) (*choice, error) {
 	}
 	x.pick, x.chosen = k, true
 	c := &choice{endpoints: k.Pod.Host, rank: -1}
-	for _, pod := range k.Fallbacks {
-		if reachable(pod) && k.Rank < max(pod.Ranks, 1) { // all endpoints get the same header with the rank
-			c.endpoints += "," + pod.Host
-		}
-	}
 	if k.Pod.Ranks > 1 {
 		c.rank = k.Rank
+	}
+	for _, pod := range k.Fallbacks {
+		if reachable(pod) && c.rank < max(pod.Ranks, 1) { // all endpoints get the same header with the rank
+			c.endpoints += "," + pod.Host
+		}
 	}
 	return c, nil
 }

@@ -498,6 +498,19 @@ func TestRanks(t *testing.T) {
 	}
 }
 
+// TestFallbacksOfARank: the rank in the events of a pod without further ranks is in no header, so it
+// excludes no fallback.
+func TestFallbacksOfARank(t *testing.T) {
+	p := newPool(t, picker.Config{Model: "m", Fallbacks: 1}, 0)
+	must(t, p.ix.Ingest("a", "m", fakeengine.Payload(1, 3, p.prompt.Stored(0, 8))))
+	must(t, p.picker.Set([]picker.Pod{{Name: "a", Host: "10.0.0.1:8000"}, {Name: "b", Host: "10.0.0.2:8000"}}))
+	v := envoy{stub: dial(t, epp.Config{Picker: p.picker}), request: duplex, back: duplex}
+	c := call{body: p.body(), cuts: 1, answer: []string{"{}"}}
+	got, err := v.do(t.Context(), &c)
+	must(t, err)
+	check(t, got, &c, "10.0.0.1:8000,10.0.0.2:8000")
+}
+
 // play returns the answers to messages.
 func (p *pool) play(t *testing.T, in ...*extproc.ProcessingRequest) ([]*extproc.ProcessingResponse, error) {
 	t.Helper()

@@ -754,6 +754,26 @@ func TestSilence(t *testing.T) {
 	}
 }
 
+// TestSilenceOfOneOfTwo: the report about an engine does not count the messages of another one.
+func TestSilenceOfOneOfTwo(t *testing.T) {
+	t.Parallel()
+	s := subscribe(t, events.SubscriberConfig{Silence: 200 * time.Millisecond, Bind: true, Endpoint: "tcp://127.0.0.1:0"})
+	endpoint := wait(t, "OnListen", s.listening)
+	quiet := engine(t, endpoint)
+	wait(t, "the connection", s.connected)
+	engine(t, endpoint, zmtptest.Message("not a topic", number(0), "x"))
+	for {
+		err := wait(t, "OnError", s.errors)
+		var told *events.TransportError
+		if errors.As(err, &told) && told.Endpoint == zmtp.Name(quiet.LocalAddr()) {
+			if !strings.Contains(err.Error(), "has published nothing") {
+				t.Error(err)
+			}
+			return
+		}
+	}
+}
+
 // TestSilenceOfTopic: replayed messages do not hide that the Topic is wrong.
 func TestSilenceOfTopic(t *testing.T) {
 	t.Parallel()

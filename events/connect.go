@@ -16,8 +16,7 @@ import (
 func (s *Subscriber) connect(ctx context.Context) error {
 	var quiet silence
 	defer quiet.end()
-	owner := s.owners.join("")
-	defer s.owners.leave("", owner, 0)
+	owner := s.owners.join("") // never left: the next Run goes on with it
 	var failing repeatFilter
 	wait := newBackoff(s.cfg.Backoff)
 	st := s.engine(owner)
@@ -63,8 +62,8 @@ func (s *Subscriber) engine(owner *streamOwner) *stream {
 // session is one connection, from dialling to its loss. heard: it brought a message.
 func (s *Subscriber) session(ctx context.Context, st *stream, quiet *silence) (heard bool, err error) {
 	s.lastID++
-	c := &connection{id: s.lastID, peer: s.cfg.Endpoint}
-	st.conn, st.quiet, c.stream = c, quiet, st
+	c := &connection{id: s.lastID, peer: s.cfg.Endpoint, quiet: quiet, stream: st}
+	st.conn = c
 	wire := s.wire
 	wire.OnIdle = c.fallIdle
 	conn, err := s.dial(ctx, c.peer, wire)
@@ -78,6 +77,7 @@ func (s *Subscriber) session(ctx context.Context, st *stream, quiet *silence) (h
 		return s.askFirst(ctx, st)
 	}
 	err = s.follow(ctx, conn, c, begin, func(ctx context.Context, topic []byte, m Message) error {
+		c.heard.Store(true)
 		quiet.stop()
 		return s.take(ctx, st, topic, m)
 	})

@@ -95,6 +95,7 @@ func (s *Subscriber) unread(ctx context.Context, c *connection, topic []byte, ba
 		}
 	}
 	s.count.malformed.Add(1)
+	c.quiet.dropped.Add(1)
 	if err := fmt.Errorf("events: subscriber: a message of %s was dropped: %w", who, bad); c.frames.reported.due(err) {
 		s.report(st, err)
 	}
@@ -109,7 +110,7 @@ func (s *Subscriber) picks(st *stream, topic []byte) bool {
 	case !first && bytes.Equal(topic, st.topic):
 		return true
 	case !first && (s.cfg.Topic == "" || string(topic) != s.cfg.Topic):
-		s.count.badTopics.Add(1)
+		s.dropBadTopic(st.conn)
 		if st.conn.topics.isNew(topic, maxTopics) {
 			s.report(st, fmt.Errorf("events: subscriber: pod %q has the topic %.100q: messages of the topic %.100q are dropped", st.pod, st.topic, topic))
 		}

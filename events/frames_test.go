@@ -2,6 +2,7 @@ package events_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -106,6 +107,23 @@ func TestTopicChanges(t *testing.T) {
 		nc.Close()
 	})})
 	l.expect(t, "late 7 anew late 8")
+}
+
+// TestTopicChangesBetweenRuns: the topic of a stream is known in the next Run.
+func TestTopicChangesBetweenRuns(t *testing.T) {
+	script := func(topic string, seq int) []byte {
+		return append(zmtptest.Hello(1, "PUB"), said(topic, number(uint64(seq)), seq)...)
+	}
+	l := newLedger()
+	s, _, stop := follow(t, l, events.SubscriberConfig{Endpoint: rawServer(t, script("kv-1", 7), script("kv-2", 8))})
+	l.expect(t, "late 7")
+	stop()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	l.expect(t, "late 7 anew late 8")
+	cancel()
+	wait(t, "Run to return", ended)
 }
 
 // TestJointNumbers: topics with joint numbers are reported once, live or replayed. If only one of

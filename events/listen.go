@@ -64,9 +64,8 @@ func (s *Subscriber) accept(ctx context.Context, ln net.Listener) error {
 	}
 }
 
-// admit makes room for a connection. If there are too many, the oldest one that never
-// delivered a message is closed: an engine comes back by itself, and idle peers cannot keep
-// engines out.
+// admit makes room for a connection. If there are too many, the oldest one without a message of
+// a stream is closed: an engine comes back by itself, and idle peers cannot keep engines out.
 func (s *Subscriber) admit(nc net.Conn) *connection {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +80,7 @@ func (s *Subscriber) admit(nc net.Conn) *connection {
 		delete(s.conns, idle)
 	}
 	s.lastID++
-	c := &connection{id: s.lastID, peer: zmtp.Name(nc.RemoteAddr()), nc: nc, streams: make(map[string]*stream)}
+	c := &connection{id: s.lastID, peer: zmtp.Name(nc.RemoteAddr()), nc: nc, quiet: new(silence), streams: make(map[string]*stream)}
 	s.conns[c] = struct{}{}
 	return c
 }
@@ -131,7 +130,7 @@ func (s *Subscriber) attend(ctx context.Context, c *connection) {
 	}
 }
 
-// strangerDue reports whether to report the end of a connection that brought no message: probes of
+// strangerDue reports whether to report the end of a connection that brought no stream: probes of
 // the port make many, each from another port.
 func (s *Subscriber) strangerDue(c *connection, err error) bool {
 	address := c.nc.RemoteAddr().String()
@@ -165,9 +164,10 @@ func (s *Subscriber) takeFrom(ctx context.Context, c *connection, topic []byte, 
 	}
 	st := s.newStream(c, string(topic))
 	if st == nil {
-		s.count.badTopics.Add(1)
+		s.dropBadTopic(c)
 		return nil
 	}
+	c.heard.Store(true)
 	c.quiet.stop()
 	// The first message shows whether the connection is to the engine that replays. So ask
 	// that before delivering the message.

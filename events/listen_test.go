@@ -257,9 +257,8 @@ func TestSubscriberBoundsConnections(t *testing.T) {
 	endpoint := wait(t, "OnListen", s.listening)
 	a := engine(t, endpoint, zmtptest.Message("kv@a@model", number(0), "x"))
 	s.next()
-	idle := engine(t, endpoint)
-	wait(t, "a", s.connected)
-	wait(t, "the idle one", s.connected)
+	idle := engine(t, endpoint, zmtptest.Message("not a topic", number(0), "x"))
+	s.waitStats("the idle one", func(st events.SubscriberStats) bool { return st.BadTopics == 1 })
 
 	engine(t, endpoint, zmtptest.Message("kv@b@model", number(0), "x")) // replaces the idle connection
 	if m := s.next(); m.Pod != "b" {

@@ -578,7 +578,7 @@ func (r *replay) ask(ctx context.Context, until *Message) (ended bool, err error
 		case until != nil && seq == until.Seq && !bytes.Equal(m.Payload, until.Payload):
 			return false, errOthersReplay
 		case r.s.isOther(r.st, topic):
-			r.s.count.badTopics.Add(1)
+			r.s.dropBadTopic(r.st.conn)
 			r.due, first = seq+1, false
 			r.other = r.other || until != nil && r.due > until.Seq
 		default:
@@ -643,8 +643,8 @@ func (r *replay) deliver(m Message) (Receipt, error) {
 		r.lost = receipt.Gap
 	}
 	// Answers may lack topics, so they do not show that Topic is right.
-	if quiet := r.st.quiet; quiet != nil && r.s.cfg.Topic == "" && (receipt.Applied || receipt.Duplicate) {
-		quiet.stop()
+	if r.s.cfg.Topic == "" && (receipt.Applied || receipt.Duplicate) {
+		r.st.conn.quiet.stop()
 	}
 	return receipt, err
 }

@@ -3,6 +3,7 @@ package events
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -28,23 +29,22 @@ func (s *Subscriber) silent(st *stream, c *connection, dropped uint64) error {
 		who, seen, s.cfg.Silence, c.peer, topic)
 }
 
-// silence waits for the first message of an engine. It goes on from one connection
-// to the next.
+// silence waits for the first message of an engine. For a Subscriber that connects it goes on from
+// one connection to the next.
 type silence struct {
 	timer   *time.Timer
 	reports sync.WaitGroup
+	dropped atomic.Uint64 // messages that were no events, or had other topics
 }
 
 func (q *silence) begin(s *Subscriber, st *stream, c *connection) {
 	if q.timer != nil {
 		return
 	}
-	dropped := func() uint64 { return s.count.malformed.Load() + s.count.badTopics.Load() }
-	before := dropped()
 	q.reports.Add(1)
 	q.timer = time.AfterFunc(s.cfg.Silence, func() {
 		defer q.reports.Done()
-		s.report(st, s.silent(st, c, dropped()-before))
+		s.report(st, s.silent(st, c, q.dropped.Load()))
 	})
 }
 

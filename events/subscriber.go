@@ -208,7 +208,7 @@ type Subscriber struct {
 	mu        sync.Mutex // guards what follows
 	conns     map[*connection]struct{}
 	lastID    uint64        // of a connection
-	strangers repeatFilters // faults of connections without a message
+	strangers repeatFilters // faults of connections without a message of a stream
 }
 
 // subscriberCounts are those of SubscriberStats.
@@ -364,13 +364,13 @@ var errContested = errors.New("another stream has their rank: are two engines co
 type connection struct {
 	id    uint64      // in order of arrival
 	peer  string      // its endpoint
-	heard atomic.Bool // it has brought a message
+	heard atomic.Bool // it has brought a message of a stream
+	quiet *silence
 
 	// Of one to a listening Subscriber.
 	nc      net.Conn
 	streams map[string]*stream // by topic
 	pools   repeatFilters      // topics of pools
-	quiet   silence
 
 	stream *stream // of one to an engine
 
@@ -429,7 +429,6 @@ type stream struct {
 	name       string // Message.Stream
 	replayAt   string // endpoint of the engine's replay socket; "" is none
 	conn       *connection
-	quiet      *silence     // of a Subscriber that connects
 	owner      *streamOwner // whose mu guards the fields below
 
 	topic      []byte // nil: the connection has brought no message yet
@@ -478,7 +477,7 @@ func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, c *connection,
 		}
 		c.idle = false
 		if !bytes.HasPrefix(m[0], prefix) || len(m[0]) > maxTopicBytes {
-			s.count.badTopics.Add(1)
+			s.dropBadTopic(c)
 			continue
 		}
 		seq, bad := c.frames.number(m)
@@ -487,7 +486,6 @@ func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, c *connection,
 			continue
 		}
 		s.joint(c, m[0], seq)
-		c.heard.Store(true)
 		err = take(ctx, m[0], Message{Seq: seq, Payload: m[2]})
 	}
 	if why := c.leaving.Load(); why != nil {
@@ -497,6 +495,12 @@ func (s *Subscriber) follow(ctx context.Context, conn *zmtp.Conn, c *connection,
 		err = fmt.Errorf("events: subscriber: leaving %s: %w", c.peer, err)
 	}
 	return err
+}
+
+// dropBadTopic counts a message that is dropped because of its topic.
+func (s *Subscriber) dropBadTopic(c *connection) {
+	s.count.badTopics.Add(1)
+	c.quiet.dropped.Add(1)
 }
 
 // A receiver takes the messages of a connection.

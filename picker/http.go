@@ -31,7 +31,8 @@ const maxTries = 3
 // Use it as the Transport of a httputil.ReverseProxy. It reads the whole body of a request into
 // memory, so limit it by http.MaxBytesHandler. The host in the URL is replaced by Pod.Host, and
 // its port is kept if Pod.Host has none. A request for a pod of several ranks gets the header
-// X-data-parallel-rank; that of a client is removed. Status has the HTTP status for an error.
+// X-data-parallel-rank; that of a client is removed, and so is an Idempotency-Key, with which a
+// Transport would repeat the request to the same pod. Status has the HTTP status for an error.
 // http.DefaultTransport keeps two idle connections to each pod: busy gateways give a Transport
 // with more.
 func (p *Picker) RoundTripper(base http.RoundTripper) http.RoundTripper {
@@ -113,6 +114,8 @@ func (t roundTripper) send(k *Pick, req *http.Request, body []byte) (resp *http.
 	}
 	out.Header.Del("Accept-Encoding") // a Transport asks for what it decompresses, so the usage can be read
 	out.Header.Del("Expect")          // the body is here already
+	out.Header.Del("Idempotency-Key") // with it, or the other form, a Transport repeats the request to a pod that may have died of it
+	out.Header.Del("X-Idempotency-Key")
 	out.Header.Del("X-data-parallel-rank")
 	if k.Pod.Ranks > 1 {
 		out.Header.Set("X-data-parallel-rank", strconv.Itoa(k.Rank))

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 
@@ -175,6 +176,32 @@ func TestNoRetryAfterSending(t *testing.T) {
 			}
 			if err == nil {
 				resp.Body.Close()
+			}
+			e.idle(t)
+		})
+	}
+}
+
+// TestNoRepetition: no header of a client makes a Transport send a request again to a pod that has
+// received it.
+func TestNoRepetition(t *testing.T) {
+	for _, header := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		t.Run(header, func(t *testing.T) {
+			var served atomic.Int32
+			e := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				if served.Add(1) > 1 {
+					panic(http.ErrAbortHandler)
+				}
+				answerUsage(w, r)
+			})
+			resp, err := e.client.RoundTrip(post(t, t.Context(), prompt))
+			must(t, err)
+			_, _ = io.Copy(io.Discard, resp.Body) // the next request has the same connection
+			resp.Body.Close()
+			req := post(t, t.Context(), prompt)
+			req.Header.Set(header, "x")
+			if _, err := e.client.RoundTrip(req); err == nil || served.Load() != 2 {
+				t.Errorf("%v: the second request was received %d times", err, served.Load()-1)
 			}
 			e.idle(t)
 		})

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -376,6 +378,9 @@ func (v *service) startFleet(ctx context.Context, sink events.Sink, running *syn
 	var names []string
 	for _, p := range v.ix.Pods(nil) {
 		names = append(names, p.Pod)
+		if len(v.sources) == 0 && v.redis == "" { // it has connected before the snapshot
+			v.gate.pods[p.Pod], v.gate.models[p.Model] = p.LastMessage, p.LastMessage
+		}
 	}
 	var err error
 	if v.fleet, err = events.NewFleet(sink, events.FleetConfig{
@@ -403,10 +408,17 @@ func (v *service) startFleet(ctx context.Context, sink events.Sink, running *syn
 			}
 		}
 		running.Go(func() {
+			var first events.Message
 			if !c.Bind && !c.named {
-				c.Pod, c.Model = namesOf(ctx, c.SubscriberConfig)
+				first = firstMessage(ctx, c.SubscriberConfig)
+				c.Pod, c.Model = first.Pod, first.Model
 			}
 			sub, err := events.NewSubscriber(sink, c.SubscriberConfig)
+			if err == nil && first.Payload != nil {
+				if _, err := sink.IngestMessage(first); err != nil {
+					problem(err)
+				}
+			}
 			if err == nil {
 				v.collector.WatchSubscriber(sub)
 				err = sub.Run(ctx)
@@ -420,40 +432,44 @@ func (v *service) startFleet(ctx context.Context, sink events.Sink, running *syn
 	return nil
 }
 
-// namesOf waits for the first message of an engine, and returns the pod and the model that its
-// topic names. If the topic names none it returns those of c.
-func namesOf(ctx context.Context, c events.SubscriberConfig) (pod, model string) {
+// firstMessage waits for the first message of an engine. The pod and the model are those that its
+// topic names, or else those of c. Without a Payload it is no message of an engine.
+func firstMessage(ctx context.Context, c events.SubscriberConfig) events.Message {
 	for ctx.Err() == nil {
-		if text, err := firstTopic(ctx, c); err == nil {
-			if pod, model, err = topic.Parse(text); err == nil {
-				return pod, model
-			}
-			break
+		if m, err := receiveFirst(ctx, c); err == nil {
+			return m
 		}
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():
 		}
 	}
-	return c.Pod, c.Model
+	return events.Message{Pod: c.Pod, Model: c.Model}
 }
 
-func firstTopic(ctx context.Context, c events.SubscriberConfig) (string, error) {
+func receiveFirst(ctx context.Context, c events.SubscriberConfig) (m events.Message, err error) {
 	const most = 32 << 20
 	conn, err := zmtp.Dial(ctx, c.Endpoint, zmtp.Config{Type: zmtp.SUB, MaxFrame: most, MaxMessage: most, HandshakeTimeout: 5 * time.Second, Heartbeat: 3 * time.Second})
 	if err != nil {
-		return "", err
+		return m, err
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	if err := conn.Subscribe(c.Topic); err != nil {
-		return "", err
+		return m, err
 	}
 	frames, err := conn.Receive()
 	if err != nil || len(frames) == 0 {
-		return "", errors.Join(err, io.ErrUnexpectedEOF)
+		return m, errors.Join(err, io.ErrUnexpectedEOF)
 	}
-	return string(frames[0]), nil
+	m = events.Message{Pod: c.Pod, Model: c.Model, Stream: c.Endpoint}
+	if pod, model, err := topic.Parse(string(frames[0])); err == nil {
+		m.Pod, m.Model = pod, model
+	}
+	if len(frames) == 3 && len(frames[1]) == 8 {
+		m.Seq, m.Payload = binary.BigEndian.Uint64(frames[1]), bytes.Clone(frames[2])
+	}
+	return m, nil
 }
 
 // unconfirmed returns the restored pods that the Fleet removes unless a source names them again:

@@ -286,6 +286,40 @@ func TestGate(t *testing.T) {
 	}
 }
 
+// Pods of a snapshot have their places among those that may connect.
+func TestGateRestored(t *testing.T) {
+	at := make(chan string, 1)
+	var log journal
+	s := settings{
+		maxPods: 2, log: logger(&log, slog.LevelInfo), snapshot: filepath.Join(t.TempDir(), "snapshot"),
+		subscribers: []subscription{{SubscriberConfig: events.SubscriberConfig{Endpoint: "tcp://127.0.0.1:0", Bind: true}}}, listeningEvents: func(endpoint string) { at <- endpoint },
+	}
+	_, admin, end := running(t, s)
+	<-at
+	until(t, admin+"/readyz", 200)
+	_, message := payload(1)
+	for _, pod := range []string{"a", "b"} {
+		if code, got := post(t, admin+"/v1/events/"+pod+"?model=m&seq=0", message); code != 200 {
+			t.Fatal(code, got)
+		}
+	}
+	must(t, end())
+	_, admin, _ = running(t, s)
+	ctx := zmtptest.Context(t)
+	e, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "c", Model: "m", Connect: <-at})
+	must(t, err)
+	defer e.Close()
+	must(t, e.WaitSubscribers(ctx, 1))
+	if _, err := e.Serve(ctx, kvindextest.Request{Tokens: make([]uint32, 40)}); err != nil {
+		t.Fatal(err)
+	}
+	for !strings.Contains(log.String(), "no further pods are heard") {
+		if text := until(t, admin+"/v1/pods", 200); strings.Contains(text, `"pod":"c"`) || ctx.Err() != nil {
+			t.Fatalf("a third pod: %s", text)
+		}
+	}
+}
+
 // A gate bounds pods and models. A pod whose models have all been away for goneAfter makes room,
 // and so do a pod without a readable message, and a model without a pod.
 func TestGateNames(t *testing.T) {
@@ -501,6 +535,38 @@ func TestPageShowsLosses(t *testing.T) {
 	}
 	_ = a.Body.Close()
 	must(t, end())
+}
+
+// tail prints the events of a restarted engine that is already past the number of the last message.
+func TestTailOfARestart(t *testing.T) {
+	ctx, cancel := context.WithCancel(zmtptest.Context(t))
+	p, err := fakeengine.NewPublisher(fakeengine.PublisherConfig{Replay: "tcp://127.0.0.1:0"})
+	must(t, err)
+	defer p.Close()
+	var out, errs journal
+	ended := make(chan error)
+	go func() { ended <- run(ctx, []string{"tail", "-replay", p.ReplayEndpoint(), p.Endpoint()}, &out, &errs) }()
+	must(t, p.WaitSubscribers(ctx, 1))
+	for n, publish := range []func([]byte) uint64{p.Publish, p.Skip, p.Skip} {
+		if n == 1 {
+			must(t, p.Restart())
+		}
+		_, message := payload(uint64(n))
+		publish([]byte(message))
+		for n == 0 && !strings.Contains(out.String(), `"seq":0`) && ctx.Err() == nil {
+			runtime.Gosched()
+		}
+	}
+	for !strings.Contains(out.String(), `"seq":1`) && ctx.Err() == nil {
+		runtime.Gosched()
+	}
+	if text := out.String(); strings.Count(text, `"seq":0`) != 2 || strings.Count(text, `"seq":1`) != 1 {
+		t.Errorf("%s%s", text, errs.String())
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }
 
 // tail prints an engine's events, and healthcheck reports whether a service answers.

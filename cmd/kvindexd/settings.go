@@ -72,7 +72,11 @@ func settingsOf(c *config.Config, log *slog.Logger) (settings, error) {
 	}
 	pod := events.Pod{Model: c.Model, Port: c.EnginePort, ReplayPort: c.ReplayPort, TiersPort: c.TiersPort, Ranks: c.Ranks}
 	if c.DNS != "" {
-		source, err := discovery.DNS(discovery.DNSConfig{Name: c.DNS, SRV: c.DNSSRV, Pod: pod})
+		of := pod
+		if c.DNSSRV { // the records have the ports
+			of.Port = 0
+		}
+		source, err := discovery.DNS(discovery.DNSConfig{Name: c.DNS, SRV: c.DNSSRV, Pod: of})
 		if err != nil {
 			return s, err
 		}

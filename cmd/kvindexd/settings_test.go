@@ -119,6 +119,26 @@ func TestDialled(t *testing.T) {
 	}
 }
 
+// The message that introduces an engine is applied, also without a replay.
+func TestFirstMessage(t *testing.T) {
+	ctx := zmtptest.Context(t)
+	e, err := kvindextest.NewEngine(kvindextest.EngineConfig{Pod: "pod-1", Model: "m"})
+	must(t, err)
+	defer e.Close()
+	s, err := loadSettings([]string{"-model=m", "-grace=0s", "-zmq-endpoint=" + e.Endpoint()}, io.Discard)
+	must(t, err)
+	public, _, _ := running(t, s)
+	must(t, e.WaitSubscribers(ctx, 1))
+	if _, err := e.Serve(ctx, kvindextest.Request{Tokens: make([]uint32, 33)}); err != nil {
+		t.Fatal(err)
+	}
+	for got := ""; !strings.Contains(got, `"pod":"pod-1"`) || !strings.Contains(got, `"matched_blocks":2`); _, got = post(t, public+"/v1/score", scoreOf(make([]uint32, 33))) {
+		if ctx.Err() != nil {
+			t.Fatal(got)
+		}
+	}
+}
+
 // An engine that connects to the service replays at a port of its own address.
 func TestReplayOf(t *testing.T) {
 	for port, want := range map[string]map[string]string{
@@ -137,6 +157,17 @@ func TestReplayOf(t *testing.T) {
 				t.Errorf("port %s, %s: %q, want %q", port, peer, got, endpoint)
 			}
 		}
+	}
+}
+
+// Names with SRV records are a source of pods, as names with addresses are.
+func TestDNS(t *testing.T) {
+	for _, args := range []string{"-dns=engines.example", "-dns=_kv._tcp.engines.example -dns-srv"} {
+		s, err := loadSettings(append(strings.Fields(args), "-model=m", "-replay-port=5657"), io.Discard)
+		if err != nil || len(s.sources) != 1 || len(s.subscribers) != 0 {
+			t.Fatalf("%s: %d sources and %d subscribers, %v", args, len(s.sources), len(s.subscribers), err)
+		}
+		must(t, s.models.Close())
 	}
 }
 

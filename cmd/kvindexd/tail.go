@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -52,6 +53,7 @@ type printer struct {
 	to   *json.Encoder
 	next uint64
 	seen bool
+	last []byte // payload of the message before next
 }
 
 // A line is an event, or a message that cannot be read.
@@ -75,10 +77,10 @@ type line struct {
 func (p *printer) IngestMessage(m events.Message) (events.Receipt, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.seen && m.Seq < p.next && m.Replayed {
-		return events.Receipt{Duplicate: true}, nil
+	if p.seen && m.Seq < p.next && m.Replayed { // if it differs from the last one, the engine has restarted
+		return events.Receipt{Duplicate: m.Seq+1 < p.next || bytes.Equal(m.Payload, p.last)}, nil
 	}
-	p.next, p.seen = m.Seq+1, true
+	p.next, p.seen, p.last = m.Seq+1, true, append(p.last[:0], m.Payload...)
 	var b events.Batch
 	if err := errors.Join(m.Err, events.Decode(m.Payload, &b)); err != nil {
 		return events.Receipt{Applied: true}, p.to.Encode(line{Seq: m.Seq, Error: err.Error()})
@@ -114,7 +116,7 @@ func (p *printer) StreamNext(_, _, _ string) events.Position {
 }
 
 func (p *printer) StreamNote(_, _, _ string, n events.Note) error {
-	if n == events.NoteRestarted {
+	if n == events.NoteRestarted || n == events.NoteRewound {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.next, p.seen = 0, false

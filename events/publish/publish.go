@@ -82,7 +82,8 @@ func (p *Publisher) ReplayEndpoint() string { return p.sender.ReplayEndpoint() }
 // which a Subscriber does not take by default. Then nothing is sent. An error about what Held
 // returned comes after the batch was sent. The batch is not kept.
 //
-// Publish does not wait for subscribers.
+// Publish does not wait for subscribers: one that is slow loses messages when 100,000, or 256 MiB,
+// wait for it.
 func (p *Publisher) Publish(b *events.Batch) (seq uint64, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

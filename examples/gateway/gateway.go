@@ -160,13 +160,11 @@ func (g *gateway) read(w http.ResponseWriter, r *http.Request) (body []byte, sta
 		return nil, http.StatusBadRequest, fmt.Errorf("the body: %w", err)
 	}
 	hasCome(w)
-	var named struct {
-		Model any `json:"model"`
-	}
-	if err := json.Unmarshal(body, &named); err != nil {
+	var fields map[string]json.RawMessage // a struct would take MODEL for model
+	if err := json.Unmarshal(body, &fields); err != nil {
 		return nil, http.StatusBadRequest, fmt.Errorf("the body is malformed: %w", err)
 	}
-	if named.Model == nil {
+	if model := fields["model"]; model == nil || string(model) == "null" {
 		return nil, http.StatusBadRequest, errors.New("the body names no model")
 	}
 	return body, 0, nil

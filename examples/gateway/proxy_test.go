@@ -53,6 +53,8 @@ func TestRefusals(t *testing.T) {
 		{"POST", "/v1/models", hello, 405, "takes GET", false},
 		{"POST", "/v1/completions", `{"prompt": "x"}`, 400, "names no model", false},
 		{"POST", "/v1/completions", `{"model": null, "prompt": "x"}`, 400, "names no model", false},
+		{"POST", "/v1/completions", `{"model": "m", "MODEL": null, "prompt": "x"}`, 200, `"usage"`, true},
+		{"POST", "/v1/completions", `{"MODEL": "m", "prompt": "x"}`, 400, "names no model", false},
 		{"POST", "/v1/completions", ``, 400, "malformed", false},
 		{"POST", "/v1/completions", `{"model": "m", "prompt": `, 400, "malformed", false},
 		{"POST", "/v1/completions", `[1]`, 400, "malformed", false},
@@ -82,7 +84,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s %s %.50s: answered by the engine: %t", c.method, c.path, c.body, byEngine)
 		}
 	}
-	for path, says := range map[string]string{"/health": "", "/stats": `"Refused":10`} {
+	for path, says := range map[string]string{"/health": "", "/stats": `"Refused":11`} {
 		resp, err := r.client.Get(r.front.URL + path)
 		ok(t, err)
 		if answer, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(answer), says) {

@@ -25,6 +25,9 @@ const (
 	DefaultQueue  = 100_000 // batches that wait for one subscriber
 )
 
+// maxQueued bounds the bytes that wait for one subscriber: vLLM bounds the number of batches alone.
+const maxQueued = 256 << 20
+
 // replayEnd is the number of the frame that ends a replay, -1 as vLLM writes it.
 const replayEnd = math.MaxUint64
 
@@ -78,6 +81,7 @@ type batch struct {
 type subscriber struct {
 	prefixes []string // of the topic, as often as subscribed
 	queue    []batch
+	queued   int           // bytes in queue
 	next     uint64        // behind the last batch that was queued
 	wake     chan struct{} // holds one token while queue may be non-empty
 }
@@ -197,8 +201,9 @@ func (p *Publisher) Sent() (next uint64) {
 // send queues a batch for the subscribers; p.mu is held.
 func (p *Publisher) send(b batch) {
 	for s := range p.subscribers {
-		if len(s.prefixes) > 0 && len(s.queue) < p.cfg.Queue {
+		if len(s.prefixes) > 0 && len(s.queue) < p.cfg.Queue && s.queued+len(b.payload) <= maxQueued {
 			s.queue = append(s.queue, b)
+			s.queued += len(b.payload)
 			s.next = max(s.next, b.seq+1)
 			select {
 			case s.wake <- struct{}{}:
@@ -445,7 +450,7 @@ func (p *Publisher) write(c *zmtp.Conn, s *subscriber, gone <-chan struct{}) {
 		}
 		clear(batches)
 		p.mu.Lock()
-		batches, s.queue = s.queue, batches[:0]
+		batches, s.queue, s.queued = s.queue, batches[:0], 0
 		p.mu.Unlock()
 		if err := send(c, topic, batches); err != nil {
 			_ = c.Close() // ends the reading of subscriptions too

@@ -272,6 +272,28 @@ func TestDropsForTheSlow(t *testing.T) {
 	}
 }
 
+// The bytes that wait for a subscriber are bounded, too.
+func TestBytesForTheSlow(t *testing.T) {
+	p := newPublisher(t, publisher.Config{})
+	slow := publisherSubscribe(t, p, "")
+	publisherWait(t, p, 1)
+	seq := p.Publish(make([]byte, 8<<20)) // all of the messages below have this memory
+	for range 300 {
+		p.Repeat(seq)
+	}
+	last := p.Publish(nil)
+	for received := 0; ; received++ {
+		m, err := slow.Receive()
+		must(t, err)
+		if binary.BigEndian.Uint64(m[1]) == last {
+			break
+		}
+		if received == 2*256/8+8 { // those that wait, and those that are being sent
+			t.Fatalf("more than %d messages of 8 MiB have waited", received)
+		}
+	}
+}
+
 func TestErrors(t *testing.T) {
 	zmtptest.NoLeaks(t)
 	for _, cfg := range []publisher.Config{

@@ -1,14 +1,18 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +26,39 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 	"github.com/kvindex/kvindex/kvindextest"
 )
+
+// child is the environment variable of a child process that is the program.
+const child = "TEST_OF_KVINDEX_EPP"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(child) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// TestSecondSignal: the program ends at once at the second SIGTERM.
+func TestSecondSignal(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pods.json")
+	must(t, os.WriteFile(file, []byte("[]"), 0o600))
+	cmd := exec.CommandContext(zmtptest.Context(t), os.Args[0], "-listen", "127.0.0.1:0", "-model", "m", "-pods", file, "-insecure", "-linger", "1h")
+	cmd.Env = append(os.Environ(), child+"=1")
+	log, err := cmd.StderrPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	if line, err := bufio.NewReader(log).ReadString('\n'); !strings.Contains(line, "listening") {
+		t.Fatal(line, err)
+	}
+	go func() {
+		for cmd.Process.Signal(syscall.SIGTERM) == nil { // the program needs a moment to notice the first one
+			runtime.Gosched()
+		}
+	}()
+	if err := cmd.Wait(); fmt.Sprint(err) != "signal: terminated" {
+		t.Error(err)
+	}
+}
 
 // TestRun: the program follows two engines from a file of pods, sends each prompt to the engine
 // that has it cached, and ends without an error when its context ends.

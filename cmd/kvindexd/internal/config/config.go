@@ -199,6 +199,9 @@ func (c *Config) check(l *loader) {
 		c.Models[c.Model] = c.Model
 	}
 	c.endpoints(l)
+	if c.ReadyShare > 0 && len(c.Endpoints) > 0 {
+		l.note("ready-share: the engines of zmq-endpoint do not count, and without other pods /readyz fails")
+	}
 	if c.Redis != "" && c.Snapshot != "" {
 		l.note("snapshot: not used, because the index is in Redis")
 	}

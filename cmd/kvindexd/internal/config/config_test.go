@@ -315,6 +315,12 @@ func TestEndpoints(t *testing.T) {
 	if notes := mustLoad(t, []string{"-replay-port=5657"}, nil, "").Notes; len(notes) != 1 {
 		t.Errorf("%q", notes)
 	}
+	for args, want := range map[string]bool{"-ready-share=1": true, "-ready-share=0": false, "-ready-share=1 -pods-file=pods.json": false} {
+		notes := mustLoad(t, strings.Fields(args), nil, "").Notes
+		if got := slices.ContainsFunc(notes, func(n string) bool { return strings.HasPrefix(n, "ready-share: ") }); got != want {
+			t.Errorf("%s: %q", args, notes)
+		}
+	}
 }
 
 // The variables that Kubernetes sets for Services are ignored; a misspelt setting is not.

@@ -61,7 +61,7 @@ var settings = []setting{
 	number("max-requests", "256", "requests at a time; more get 503", bounds[int]{1, 1 << 20}, func(c *Config) *int { return &c.MaxRequests }),
 	number("max-reservations", "65536", "reservations of `/v1/select` at a time", bounds[int]{1, 1 << 24}, func(c *Config) *int { return &c.MaxReservations }),
 	duration("lease", "10m", "the longest time of a reservation that nobody ends", bounds[time.Duration]{time.Second, 24 * time.Hour}, func(c *Config) *time.Duration { return &c.Lease }),
-	{name: "ready-share", def: "0", what: "share of the ranks that must be live before `/readyz` answers 200", set: func(c *Config, s string) (err error) {
+	{name: "ready-share", def: "0", what: "share of ranks, one at least, that must be live for `/readyz`", set: func(c *Config, s string) (err error) {
 		c.ReadyShare, err = fraction(s)
 		return err
 	}},

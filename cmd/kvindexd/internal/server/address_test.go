@@ -168,7 +168,7 @@ func TestReady(t *testing.T) {
 		}
 		return w.code, got.Failing
 	}
-	if code, failing := ready(f.server); code != 200 || failing != nil {
+	if code, failing := ready(f.server); code != 503 || !strings.HasPrefix(failing["pods"], "0 of 0 ranks are live") || len(failing) != 1 {
 		t.Errorf("without pods: %d %v", code, failing)
 	}
 	must(t, f.fleet.Put("x", events.Pod{ID: "away", Model: "m", Host: "127.0.0.1", Port: 1, TiersPort: 2}))
@@ -253,19 +253,19 @@ func TestReadyRemoved(t *testing.T) {
 	}()
 	s := server.New(server.Config{ReadyShare: 1})
 	s.Open(ix, f)
-	code := func() int {
+	failing := func(ranks string) bool {
 		w := httptest.NewRecorder()
 		s.Public().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/readyz", nil))
-		return w.Code
+		return strings.Contains(w.Body.String(), ranks+" ranks are live")
 	}
 	must(t, f.Put("x", events.Pod{ID: "away", Model: "m", Host: "127.0.0.1", Port: 1}))
-	for code() != 503 && ctx.Err() == nil { // the Fleet's Run has not begun the stream yet
+	for !failing("0 of 1") && ctx.Err() == nil { // the Fleet's Run has not begun the stream yet
 		runtime.Gosched()
 	}
 	f.Remove("x", "away")
 	<-sink.called
-	if got := code(); got != 200 {
-		t.Errorf("without the pod: %d", got)
+	if !failing("0 of 0") {
+		t.Error("the rank of the removed pod counts")
 	}
 	close(sink.goOn)
 	cancel()

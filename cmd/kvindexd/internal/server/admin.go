@@ -1,13 +1,16 @@
 package server
 
 import (
+	"math"
 	"net/http"
 	"net/http/pprof"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/internal/engine"
 )
 
 // source is the name of the Fleet's source of pods that were registered over HTTP.
@@ -88,6 +91,9 @@ func (s *Server) putPod(r call) (any, error) {
 	case p.ID != "" && p.ID != name:
 		return nil, bad("id: it is %.100q, and the path has %.100q", p.ID, name)
 	}
+	if err := checkName("pod", name); err != nil {
+		return nil, err
+	}
 	p.ID = name
 	if err := r.fleet.Put(source, p); err != nil {
 		return nil, bad("%v", err)
@@ -118,6 +124,17 @@ func (s *Server) deletePod(r call) (any, error) {
 	}{name}, nil
 }
 
+// checkName refuses a name that no pod, model or stream can have.
+func checkName(field, name string) error {
+	switch {
+	case !utf8.ValidString(name):
+		return bad("%s: the name is not UTF-8", field)
+	case len(name) > engine.MaxName:
+		return bad("%s: the name has %d bytes, more than %d", field, len(name), engine.MaxName)
+	}
+	return nil
+}
+
 // ingest applies a payload in the form in which an engine publishes it.
 func (s *Server) ingest(r call) (any, error) {
 	q, err := queryOf(r.Request, "model", "stream", "seq")
@@ -128,6 +145,11 @@ func (s *Server) ingest(r call) (any, error) {
 	if m.Model == "" {
 		if m.Model = s.cfg.Model; m.Model == "" {
 			return nil, bad("model: it is missing in the query, and the service has no model of its own")
+		}
+	}
+	for _, f := range []struct{ name, value string }{{"pod", m.Pod}, {"model", m.Model}, {"stream", m.Stream}} {
+		if err := checkName(f.name, f.value); err != nil {
+			return nil, err
 		}
 	}
 	out := struct {
@@ -143,7 +165,7 @@ func (s *Server) ingest(r call) (any, error) {
 		}
 		return out, r.ix.Ingest(m.Pod, m.Model, m.Payload)
 	}
-	if m.Seq, err = strconv.ParseUint(q.Get("seq"), 10, 64); err != nil {
+	if m.Seq, err = strconv.ParseUint(q.Get("seq"), 10, 64); err != nil || m.Seq == math.MaxUint64 {
 		return nil, bad("seq: %.40q is no number of a message", q.Get("seq"))
 	}
 	got, err := r.ix.IngestMessage(m)

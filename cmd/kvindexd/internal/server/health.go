@@ -60,7 +60,7 @@ func (s *Server) silent() string {
 			}
 		}
 	}
-	if ranks == 0 || float64(live)/float64(ranks) >= s.cfg.ReadyShare {
+	if float64(live)/float64(ranks) >= s.cfg.ReadyShare { // 0/0 is not
 		return ""
 	}
 	return fmt.Sprintf("%d of %d ranks are live (connected, and not replaying), a share of %v is needed", live, ranks, s.cfg.ReadyShare)

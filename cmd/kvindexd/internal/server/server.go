@@ -37,7 +37,7 @@ type Config struct {
 	// request can have. 0: 10 minutes.
 	Lease time.Duration
 	// ReadyShare is the share of the Fleet's ranks that must be live before the service is
-	// ready, from 0 to 1. 0: none.
+	// ready, from 0 to 1. Above 0 a Fleet without ranks is not ready. 0: none.
 	ReadyShare float64
 	// Policy chooses for /v1/select. nil: route.Default.
 	Policy route.Policy

@@ -299,6 +299,8 @@ func TestAdmin(t *testing.T) {
 	if code := ask(t, "GET", admin+"pods", "", &l); code != 200 || len(l.Pods) != 1 || l.Pods[0].Pod != "a/b" || l.Pods[0].State != "live" || l.Pods[0].Ranks[0].Blocks["gpu"] != 2 || l.Fleet[0].Source != "http" || l.Fleet[0].Streams[0].Link != "live" {
 		t.Errorf("%d %+v", code, l)
 	}
+	p := fakeengine.NewPrompt(1, 16, 4)
+	payload, long := string(fakeengine.Payload(1, 0, p.Stored(0, 4))), strings.Repeat("n", 1025)
 	for _, c := range []struct {
 		method, path, body string
 		code               int
@@ -309,7 +311,14 @@ func TestAdmin(t *testing.T) {
 		{"PUT", "pods/c", `{"model": "m", "port": "x"}`, 400, "port: a JSON string"},
 		{"PUT", "pods/c", `{"model": "m", "prot": 1}`, 400, `unknown field \"prot\"`},
 		{"POST", "events/c?model=m&seq=x", "", 400, "seq: "},
+		{"POST", "events/c?model=m&seq=18446744073709551615", "", 400, "seq: "},
 		{"POST", "events/c", "", 400, "model: "},
+		{"POST", "events/" + long + "?model=m", "", 400, "pod: the name has 1025 bytes"},
+		{"POST", "events/c?model=" + long, "", 400, "model: the name has 1025 bytes"},
+		{"POST", "events/c?model=m&seq=0&stream=" + long, payload, 400, "stream: the name has 1025 bytes"},
+		{"POST", "events/%ff?model=m", payload, 400, "pod: the name is not UTF-8"},
+		{"POST", "events/c?model=%ff", payload, 400, "model: the name is not UTF-8"},
+		{"PUT", "pods/%ff", `{"model": "m", "engine": "none"}`, 400, "pod: the name is not UTF-8"},
 		{"POST", "events/c?model=m&stream=s", "", 400, "stream: "},
 		{"POST", "events/c?model=m&seq=0", "\x01", 400, "malformed"},
 		{"POST", "events/c?model=m", "\x01", 400, "malformed"},
@@ -326,17 +335,16 @@ func TestAdmin(t *testing.T) {
 			t.Errorf("%s %s: %d %s, want %d %s", c.method, c.path, code, got, c.code, c.want)
 		}
 	}
-	p := fakeengine.NewPrompt(1, 16, 4)
 	for _, c := range []struct{ query, want string }{
 		{"&seq=0", `{"applied":true}`},
 		{"&seq=0", `{"applied":false,"duplicate":true}`},
 		{"&seq=3&stream=", `{"applied":true,"gap":{"From":1,"To":2,"Lost":true}}`},
 	} {
-		if code, got, _ := exchange(t, "POST", admin+"events/c?model=m"+c.query, string(fakeengine.Payload(1, 0, p.Stored(0, 4)))); code != 200 || got != c.want {
+		if code, got, _ := exchange(t, "POST", admin+"events/c?model=m"+c.query, payload); code != 200 || got != c.want {
 			t.Errorf("%s: %d %s, want %s", c.query, code, got, c.want)
 		}
 	}
-	if code, got, _ := exchange(t, "POST", admin+"events/d?model=m", string(fakeengine.Payload(1, 0, p.Stored(0, 4)))); code != 200 || got != `{"applied":true}` {
+	if code, got, _ := exchange(t, "POST", admin+"events/d?model=m", payload); code != 200 || got != `{"applied":true}` {
 		t.Errorf("without a number: %d %s", code, got)
 	}
 	var a answer
