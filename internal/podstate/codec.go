@@ -118,7 +118,7 @@ func (pm *Pod) readRank(f *sections.Fields) error {
 	state, set := view.State(f.Byte()), f.Byte()
 	c := Contest{Others: int(f.Byte()), Own: int(f.Byte())}
 	cause, lost := int(f.Byte()), view.LastLoss{At: readTime(f)}
-	groups, bad := engine.ReadGroups(f)
+	groups := engine.ReadGroups(f)
 	var unknowns Unknowns
 	bounded := set&16 == 0 || unknowns.readUnknowns(f)
 	var ages Ages
@@ -135,8 +135,6 @@ func (pm *Pod) readRank(f *sections.Fields) error {
 	switch err := b.Validate(); {
 	case f.Err() != nil:
 		return nil
-	case bad != nil:
-		return fmt.Errorf("rank %d: %w", b.Rank, bad)
 	case err != nil:
 		return err
 	case pm.Ranks[b.Rank] != nil:
