@@ -159,6 +159,18 @@ func TestRestoredInfo(t *testing.T) {
 	}
 }
 
+// TestRestoredForm: prompts are routed to a restored pod in the blocks of its engine.
+func TestRestoredForm(t *testing.T) {
+	p, other := fakeengine.NewPrompt(1, 16, 4), fakeengine.NewPrompt(2, 16, 7)
+	ix := open(t)
+	ingest(t, ix, "a", p.Stored(0, 2))
+	ix = restore(t, ix, kvindex.WithPredictions(kvindex.PredictionConfig{Now: new(handClock).now}))
+	sends(t, ix, other.Tokens, 0)
+	if got, _ := predicted(t, ix, other.Tokens, 0); got != 96 {
+		t.Errorf("%d tokens are predicted", got)
+	}
+}
+
 // TestRestoredIngest: without sequence numbers only a clear confirms a restored pod.
 func TestRestoredIngest(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
@@ -404,7 +416,7 @@ func TestRestoreRefused(t *testing.T) {
 		"a pod twice":        {whole(t, head, pod, pod), nil, `pod "a" is repeated`},
 		"half a pod":         {whole(t, head, first), nil, "rest of a pod"},
 		"half a pod, others": {whole(t, head, first, []byte{2, 1}), nil, "rest of a pod"},
-		"no index":           {whole(t, head, pod), nil, "section 2 at byte 240: index: "},
+		"no index":           {whole(t, head, pod), nil, "section 2 at byte 246: index: "},
 		"a pod of nothing":   {whole(t, head, []byte{3}), nil, "the beginning of a pod is missing"},
 		"a pod cut short":    {whole(t, head, pod[:len(pod)-5]), nil, "section 1 at byte 44"},
 		"a pod and more":     {whole(t, head, append(bytes.Clone(pod), 0)), nil, "more fields"},
