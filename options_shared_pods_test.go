@@ -234,6 +234,25 @@ func TestListedModels(t *testing.T) {
 	}
 }
 
+// TestListedAdapters: the adapters of a listed pod go with the note that has named them.
+func TestListedAdapters(t *testing.T) {
+	s := newSharing(t)
+	lora := s.p.Stored(0, 3)
+	lora.Adapter = "lora"
+	q := kvindex.Request{Tokens: s.p.Tokens, Candidates: s.reader.Candidates("lora", nil)}
+	for _, c := range []struct {
+		stored *fakeengine.Stored
+		want   error
+	}{{lora, nil}, {s.p.Stored(0, 3), kvindex.ErrUnknownModel}} {
+		must(t, s.writer.RemovePod("a"))
+		said(t, s.writer, "a", 0, c.stored)
+		var a kvindex.Answer
+		if must(t, s.reader.ScoreRequest(ctx, &q, &a)); !errors.Is(a.Unknown, c.want) {
+			t.Errorf("%v, want %v", a.Unknown, c.want)
+		}
+	}
+}
+
 // A failing Listing is an error until one succeeds.
 func TestListingFails(t *testing.T) {
 	s := newSharing(t)
