@@ -343,6 +343,22 @@ func TestApplyTimeout(t *testing.T) {
 	}
 }
 
+// TestRemovePodFails: pods that are not known take no room when their removal fails.
+func TestRemovePodFails(t *testing.T) {
+	ix := open(t, kvindex.WithIndex(&alteredIndex{Memory: memory(t), before: func(_ context.Context, call string, _ index.Source) error {
+		if call == "Remove" {
+			return errBrittle
+		}
+		return nil
+	}}))
+	for n := range 1 << 16 {
+		if err := ix.RemovePod(fmt.Sprint(n)); !errors.Is(err, errBrittle) {
+			t.Fatal(err)
+		}
+	}
+	ingest(t, ix, "a")
+}
+
 // TestScoreBesideAnApply: while an Apply for a model of a pod hangs, no score and no Explain waits
 // for it. That holds for each model of the pod, after a change of its rows, and for a score that
 // registers the pod.

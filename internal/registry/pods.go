@@ -340,6 +340,7 @@ func (x *Registry) RemovePod(name string) error {
 	}
 	defer p.unlock()
 	if err := x.removeBlocks(p); err != nil {
+		x.leaveUnknown(p)
 		return x.Failed(fmt.Errorf("kvindex: removing pod %q: %w", name, err))
 	}
 	for m, pm := range p.models {
