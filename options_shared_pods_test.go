@@ -778,6 +778,15 @@ func TestRoutedToAListedPod(t *testing.T) {
 	}
 }
 
+// TestRoutedToAPodOnceEstimated: a pod that was estimated before its first event is listed with the
+// form of its blocks.
+func TestRoutedToAPodOnceEstimated(t *testing.T) {
+	s := newSharing(t)
+	writer := open(t, kvindex.WithIndex(s.process()), withProfile(kvindex.Profile{Approximate: &kvindex.Approximate{BlockTokens: 16, Blocks: 64}}))
+	said(t, writer, "a", 0, s.p.Stored(0, 1))
+	sends(t, s.reader, fakeengine.NewPrompt(2, 16, 4).Tokens, 0)
+}
+
 // A reader's snapshot has the pods of its own streams.
 func TestSnapshotOfAReader(t *testing.T) {
 	s := newSharing(t)

@@ -195,6 +195,9 @@ func (r *Rank) Applied(b *events.Batch, at time.Time, whole bool) {
 	}
 }
 
+// Restarted forgets the groups of the rank: those of the engine that has restarted may be others.
+func (r *Rank) Restarted() { r.Groups, r.Pairs = nil, false }
+
 // Lossy reports whether the rank may hold more or fewer blocks than the index has of it.
 func (r *Rank) Lossy() bool { return r.State == view.Partial || r.State == view.Uncertain }
 

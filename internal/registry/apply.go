@@ -78,7 +78,7 @@ func (in *ingest) unnumbered(bad error) error {
 	}
 	r.Kept = false
 	r.Applied(in.batch, in.now, true)
-	in.noteKinds(r)
+	in.noteKinds()
 	in.noteForm(r)
 	in.cured(r)
 	s := stats.Traffic{Messages: 1}
@@ -140,7 +140,7 @@ func (d *delivery) take() (again bool, err error) {
 	}
 	if !full {
 		r.Applied(d.batch, d.now, !st.Partial)
-		d.noteKinds(r)
+		d.noteKinds()
 		d.noteForm(r)
 		d.cured(r)
 	}
@@ -215,6 +215,9 @@ func (d *delivery) settleOthers(lost bool) error {
 	}
 	for _, r := range d.stream.Ranks {
 		e := lossEvent(d.keeps())
+		if v.Restarted {
+			r.Restarted()
+		}
 		switch {
 		case r == d.rank:
 			continue

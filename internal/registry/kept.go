@@ -56,7 +56,7 @@ func (x *Registry) Recall() error {
 		if err == nil && r.State == view.Unknown && r.Stream == nil {
 			r.Kept, r.Tiers = true, engine.LowerTiers
 			in.convert.Tiered = slices.ContainsFunc(s.Blocks[index.TierGPU+1:], func(n int) bool { return n > 0 })
-			in.noteKinds(r)
+			in.noteKinds()
 			err = in.recalled(r)
 		}
 		if gpu := s.Blocks[index.TierGPU]; s.Blocks != [index.NumTiers]int{index.TierGPU: gpu} {

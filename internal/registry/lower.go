@@ -144,7 +144,7 @@ func (d *delivery) takeLower() (again bool, err error) {
 		st.On(podstate.AppliedAll)
 	}
 	r.Messages++
-	d.noteKinds(r)
+	d.noteKinds()
 	return false, nil
 }
 

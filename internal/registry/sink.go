@@ -138,6 +138,7 @@ func (x *Registry) beginAgain(podID, model, stream, cause string) error {
 		}
 		r.Contest, r.Lost = podstate.Contest{}, view.LastLoss{}
 		if cause != "" {
+			r.Restarted()
 			in.losses = append(in.losses, Loss{Pod: podID, Model: model, Stream: st.Name, Rank: r.Number, Cause: cause})
 		}
 	}
