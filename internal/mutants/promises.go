@@ -52,7 +52,7 @@ var promises = []promise{
 	}},
 	// A batch and its cursor are applied together, and only its own engine goes on from it.
 	{"the cursor with its changes", []mutant{
-		{".", "internal/registry:delivery.deal", "what the index did not take is sure", "d.setLate(d.rank, err)", "_ = d.rank", "TestApplyDelayed"},
+		{".", "internal/registry:delivery.late", "what the index did not take is sure", "d.setLate(d.rank, err)", "_ = d.rank", "TestApplyDelayed"},
 		{"./index/redisindex", "exec", "what was never sent has no error", "if !sent {", "if false {", "TestOpenRefused"},
 		{".", "internal/registry:delivery.join", "a stored cursor ignored", "if cur.Next == 0 {", "if true {", "TestMessagesAfterARestartOfTheHost"},
 		{".", "internal/registry:delivery.cursor", "the time of a cursor is not stored", "Time: d.stream.Seq.CursorTime(a, v), ", "", "TestMessagesAfterARestartOfTheHost"},
@@ -247,6 +247,7 @@ var promises = []promise{
 		{".", "internal/registry:delivery.take", "gap forgiven", "lost := v.Gap.Lost || v.Restarted", "lost := v.Restarted", "TestMessages"},
 		{".", "internal/registry:delivery.take", "restart forgiven", "lost := v.Gap.Lost || v.Restarted", "lost := v.Gap.Lost", "TestMessages"},
 		{".", "internal/registry:delivery.skip", "malformed forgiven", "if err := d.settleOthers(true); err != nil {", "if err := error(nil); err != nil {", "TestMessages"},
+		{".", "internal/registry:delivery.settleOthers", "a loss that the index did not take is sure", "d.setLate(r, err)", "_ = r", "TestLossFails"},
 		{".", "internal/registry:delivery.settleOthers", "other ranks of a stream keep their view", "case r == d.rank:", "case r != nil:", "TestLossByStream"},
 		{".", "internal/podstate:Stream.Waits", "a pod that waits for a replay is live", "return st.Held || st.Behind", "return st.Behind", "TestReplayedGap"},
 		{".", "internal/registry:delivery.keeps", "restarted engines are kept", "return d.x.Keep && !d.verdict.Restarted", "return d.x.Keep", "TestLossKeep"},

@@ -232,6 +232,7 @@ func (d *delivery) settleOthers(lost bool) error {
 			continue
 		}
 		if err := d.lose(r, e, d.cursor(), d.spares(r)); err != nil {
+			d.setLate(r, err)
 			return err
 		}
 		d.noteLoss(r.Number)

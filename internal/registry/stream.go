@@ -95,7 +95,7 @@ func (d *delivery) deliver() (events.Receipt, error) {
 	defer d.settle()
 	defer d.noteTime()
 	if err := d.address(); err != nil {
-		return events.Receipt{}, err
+		return events.Receipt{}, d.late(err)
 	}
 	d.arrival = sequence.Arrival{Seq: d.m.Seq, Digest: sequence.Digest(d.m.Payload), Decoded: d.bad == nil, Replayed: d.m.Replayed}
 	if d.bad == nil {
@@ -218,10 +218,7 @@ func (d *delivery) deal() (events.Receipt, error) {
 	}
 	full := errors.Is(err, index.ErrFull)
 	if err != nil && !full {
-		if d.rank != nil {
-			d.setLate(d.rank, err)
-		}
-		return events.Receipt{}, err
+		return events.Receipt{}, d.late(err)
 	}
 	last := d.stream.Seq.IsLast(d.arrival)
 	d.stream.Seq.Advance(d.arrival, *v)
@@ -238,6 +235,14 @@ func (d *delivery) deal() (events.Receipt, error) {
 		return receipt, d.refusal()
 	}
 	return receipt, err
+}
+
+// late notes that the message was not applied to its rank, and returns the reason.
+func (d *delivery) late(err error) error {
+	if d.rank != nil {
+		d.setLate(d.rank, err)
+	}
+	return err
 }
 
 // tally counts a message. again: it had come before; full: the index has no room for its
