@@ -139,8 +139,12 @@ func (d *delivery) address() (err error) {
 	if d.ofLower() {
 		d.lower = d.stream
 	}
-	if d.bad != nil {
-		return nil
+	switch {
+	case d.bad != nil && d.lower != nil:
+		return d.joinLower(d.stream)
+	case d.bad != nil: // it names no rank
+		_, _, err = d.resume(d.stream)
+		return err
 	}
 	n := d.batch.Rank
 	if its := append(d.stream.Ranks, d.stream.Lower...); !d.batch.HasRank && len(its) > 0 {
@@ -184,6 +188,32 @@ func (d *delivery) join() error {
 	st.Partial = true
 	d.moved = r.Stream != st && r.State != view.Unknown
 	return nil
+}
+
+// resume makes a stream without messages go on from the last of its cursors. It returns all of them,
+// in the order of the ranks, and the last; that is zero if there is none to go on from.
+func (in *ingest) resume(st *podstate.Stream) (its []index.Cursor, last index.Cursor, err error) {
+	if _, heard := st.Seq.Next(); heard {
+		return nil, last, nil
+	}
+	for _, r := range in.pm.ByNumber {
+		cur, err := in.cursorOf(r, st.Name)
+		if err != nil {
+			return nil, last, err
+		}
+		if its = append(its, cur); last.Before(cur) {
+			last = cur
+		}
+	}
+	if start := (index.Cursor{Epoch: st.Seq.Epoch()}); !start.Before(last) {
+		return nil, index.Cursor{}, nil
+	}
+	st.Seq.Resume(last.Epoch, last.Next, last.Time, last.Digest)
+	st.Partial = last.Next > 0
+	if !st.Partial { // it restarted, and no message has come since
+		st.Seq.Await()
+	}
+	return its, last, nil
 }
 
 // hold returns the receipt of a message that waits for a replay.
