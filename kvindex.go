@@ -94,8 +94,9 @@
 //
 // Any number of pods can hold one block.
 //
-// All methods are safe for concurrent use. An Indexer does not log. It starts no
-// goroutine, except a short one that cleans up after RemovePod.
+// All methods are safe for concurrent use. An Indexer does not log. It starts no goroutine,
+// except short ones: after RemovePod, to clean up, and when the delay of a backend ends
+// (stats.Traffic.Delayed).
 //
 // # For events that do not come over ZeroMQ
 //

@@ -77,9 +77,8 @@ func TestPairsOfNoPrompt(t *testing.T) {
 }
 
 // A store of hashes alone does not prove that blocks have no pairs: a prompt that is routed later
-// counts in pairs, and its blocks confirm it.
+// counts in pairs, and its blocks confirm it. So it is for a restored pod.
 func TestPairsByHashAlone(t *testing.T) {
-	ix := open(t)
 	var batches []*events.Batch
 	var prompts [][]uint32
 	for n := range uint64(2) {
@@ -93,13 +92,19 @@ func TestPairsByHashAlone(t *testing.T) {
 		}
 		prompts, batches = append(prompts, tokens), append(batches, &events.Batch{Events: []events.Event{e}})
 	}
-	must(t, ix.ApplyBatch("a", "m", batches[0]))
-	must(t, ix.ApplyBatch("a", "m", &events.Batch{Events: []events.Event{{Kind: events.Stored, Hashes: []uint64{3}, BlockSize: 16, Medium: "CPU"}}}))
-	sends(t, ix, prompts[1], 0)
-	most, _ := predicted(t, ix, prompts[1], 0)
-	must(t, ix.ApplyBatch("a", "m", batches[1]))
-	if _, cached := predicted(t, ix, prompts[1], 0); most != cached || ix.Stats().Predictions.Confirmed != 1 {
-		t.Errorf("predicted %d, cached %d: %+v", most, cached, ix.Stats().Predictions)
+	for _, restored := range []bool{false, true} {
+		ix := open(t)
+		must(t, ix.ApplyBatch("a", "m", batches[0]))
+		if restored {
+			ix = restore(t, ix)
+		}
+		must(t, ix.ApplyBatch("a", "m", &events.Batch{Events: []events.Event{{Kind: events.Stored, Hashes: []uint64{3}, BlockSize: 16, Medium: "CPU"}}}))
+		sends(t, ix, prompts[1], 0)
+		most, _ := predicted(t, ix, prompts[1], 0)
+		must(t, ix.ApplyBatch("a", "m", batches[1]))
+		if _, cached := predicted(t, ix, prompts[1], 0); most != cached || ix.Stats().Predictions.Confirmed != 1 {
+			t.Errorf("restored %v: predicted %d, cached %d: %+v", restored, most, cached, ix.Stats().Predictions)
+		}
 	}
 }
 

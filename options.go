@@ -63,7 +63,8 @@ func configOf(opts []Option) config {
 // If the backend is an index.Describer, the pods that have blocks in it are known from
 // the start. Each is in StateUncertain until the stream that brought its last message
 // continues. If another stream brings messages of a rank, the blocks of the rank are
-// forgotten. Call RemovePod for pods in the backend that no longer exist.
+// forgotten. Messages without numbers (Ingest, ApplyBatch) show no loss: then the state ends
+// when the engine empties its cache. Call RemovePod for pods in the backend that no longer exist.
 //
 // Several processes can share the index of package redisindex, and a process without a
 // connection to any engine then scores like one with connections. The Indexer that receives

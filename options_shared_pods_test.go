@@ -234,6 +234,25 @@ func TestListedModels(t *testing.T) {
 	}
 }
 
+// TestListedAdapters: the adapters of a listed pod go with the note that has named them.
+func TestListedAdapters(t *testing.T) {
+	s := newSharing(t)
+	lora := s.p.Stored(0, 3)
+	lora.Adapter = "lora"
+	q := kvindex.Request{Tokens: s.p.Tokens, Candidates: s.reader.Candidates("lora", nil)}
+	for _, c := range []struct {
+		stored *fakeengine.Stored
+		want   error
+	}{{lora, nil}, {s.p.Stored(0, 3), kvindex.ErrUnknownModel}} {
+		must(t, s.writer.RemovePod("a"))
+		said(t, s.writer, "a", 0, c.stored)
+		var a kvindex.Answer
+		if must(t, s.reader.ScoreRequest(ctx, &q, &a)); !errors.Is(a.Unknown, c.want) {
+			t.Errorf("%v, want %v", a.Unknown, c.want)
+		}
+	}
+}
+
 // A failing Listing is an error until one succeeds.
 func TestListingFails(t *testing.T) {
 	s := newSharing(t)
@@ -322,6 +341,22 @@ func TestApplyTimeout(t *testing.T) {
 	if calls != 3 {
 		t.Errorf("%d calls", calls)
 	}
+}
+
+// TestRemovePodFails: pods that are not known take no room when their removal fails.
+func TestRemovePodFails(t *testing.T) {
+	ix := open(t, kvindex.WithIndex(&alteredIndex{Memory: memory(t), before: func(_ context.Context, call string, _ index.Source) error {
+		if call == "Remove" {
+			return errBrittle
+		}
+		return nil
+	}}))
+	for n := range 1 << 16 {
+		if err := ix.RemovePod(fmt.Sprint(n)); !errors.Is(err, errBrittle) {
+			t.Fatal(err)
+		}
+	}
+	ingest(t, ix, "a")
 }
 
 // TestScoreBesideAnApply: while an Apply for a model of a pod hangs, no score and no Explain waits
@@ -741,6 +776,15 @@ func TestRoutedToAListedPod(t *testing.T) {
 	if s.reads(t, ""); s.reader.Stats().Predictions.Live != 0 {
 		t.Error("a prediction of a pod that has gone lives")
 	}
+}
+
+// TestRoutedToAPodOnceEstimated: a pod that was estimated before its first event is listed with the
+// form of its blocks.
+func TestRoutedToAPodOnceEstimated(t *testing.T) {
+	s := newSharing(t)
+	writer := open(t, kvindex.WithIndex(s.process()), withProfile(kvindex.Profile{Approximate: &kvindex.Approximate{BlockTokens: 16, Blocks: 64}}))
+	said(t, writer, "a", 0, s.p.Stored(0, 1))
+	sends(t, s.reader, fakeengine.NewPrompt(2, 16, 4).Tokens, 0)
 }
 
 // A reader's snapshot has the pods of its own streams.

@@ -169,6 +169,26 @@ func hybrid(p fakeengine.Prompt, n, window int) []fakeengine.Event {
 	return []fakeengine.Event{full, sliding, state}
 }
 
+// TestGroupsOfARestartedEngine: an engine that restarts with other groups is judged by these alone.
+func TestGroupsOfARestartedEngine(t *testing.T) {
+	p, other := fakeengine.NewPrompt(1, 32, 8), fakeengine.NewPrompt(2, 16, 6)
+	small := fakeengine.Prompt{Tokens: p.Tokens, Size: 16, Hash: 5 << 32}
+	for name, note := range map[string]act{"by a message": func(*testing.T, *kvindex.Indexer) {}, "by a note": restarted("s")} {
+		ix, _ := sending(t, withProfile(kvindex.Profile{Draft: kvindex.DraftNone}))
+		brings(message("s", 0, 1, 0, hybrid(p, 4, 32)...), message("s", 1, 2, 0), message("s", 2, 3, 0))(t, ix)
+		note(t, ix)
+		brings(message("s", 1, 4, 0, small.Stored(0, 4)))(t, ix)
+		info, s := ix.Pods(nil)[0], score(t, ix, kvindex.Request{Tokens: p.Tokens})[0]
+		if g := info.Ranks[0].Groups; len(g) != 1 || g[0].BlockSize != 16 || !info.WantsFullReport || s.CachedTokens != 64 || s.UpperBound {
+			t.Errorf("%s: %+v, %+v", name, info, s)
+		}
+		sends(t, ix, other.Tokens, 0)
+		if got, _ := predicted(t, ix, other.Tokens, 0); got != 80 {
+			t.Errorf("%s: %d tokens are predicted", name, got)
+		}
+	}
+}
+
 // TestDraftLayers: blocks lost to draft layers, in cases outside TestHybridsByTheRule.
 func TestDraftLayers(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)

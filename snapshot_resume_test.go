@@ -1,10 +1,13 @@
 package kvindex_test
 
 import (
+	"math"
+	"strings"
 	"testing"
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
@@ -184,5 +187,43 @@ func TestAKeptStreamStandsSomewhere(t *testing.T) {
 	ingestMessage(ix, replayed(message("s", 0, 500, 0, p.Stored(0, 1)))) // with an earlier clock
 	if n := blocks(t, ix, "a", p); n != 1 {
 		t.Errorf("%d blocks, want 1", n)
+	}
+}
+
+// TestUnreadableBeginning: a stream that comes back goes on from its cursor, also if its first
+// message cannot be read.
+func TestUnreadableBeginning(t *testing.T) {
+	for _, keeps := range []bool{false, true} {
+		ix, another, p := heardTen(t)
+		if keeps {
+			ix = another()
+		} else {
+			note("t", events.NoteOpened)(t, ix)
+			brings(message("t", 0, 1500, 0, p.Stored(0, 1)))(t, ix)
+			note("t", events.NoteLost)(t, ix)
+		}
+		_, _ = ix.IngestMessage(kvindex.Message{Pod: "a", Model: "m", Stream: "s"})
+		apply(t, ix, message("s", 1, 2000, 0, p.Stored(0, 3)))
+		if n := blocks(t, ix, "a", p); n != 3 {
+			t.Errorf("kept %v: %d blocks", keeps, n)
+		}
+	}
+}
+
+// TestAKeptSourceOfNoMessage: an index with a source that no message can have is refused, because a
+// snapshot with it could not be restored.
+func TestAKeptSourceOfNoMessage(t *testing.T) {
+	stored := []index.Change{{Op: index.OpStore, Copies: index.CopiesGuarded, Hashes: []index.Hash{1}, Variant: index.Variant{Unit: 16}, BlockSize: 16, Locals: []index.Local{2}, Root: 3}}
+	for _, src := range []index.Source{
+		{Model: "m"}, {Pod: "a"}, {Pod: strings.Repeat("a", kvindex.MaxName+1), Model: "m"},
+		{Pod: "a", Model: "m", Rank: -1}, {Pod: "a", Model: "m", Rank: math.MaxUint16 + 1},
+	} {
+		m := memory(t)
+		if _, err := m.Apply(ctx, src, index.Cursor{}, stored); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := kvindex.New(kvindex.WithIndex(m)); err == nil || !strings.HasPrefix(err.Error(), "kvindex: ") {
+			t.Errorf("%.20q, %q, %d: %v", src.Pod, src.Model, src.Rank, err)
+		}
 	}
 }

@@ -159,6 +159,18 @@ func TestRestoredInfo(t *testing.T) {
 	}
 }
 
+// TestRestoredForm: prompts are routed to a restored pod in the blocks of its engine.
+func TestRestoredForm(t *testing.T) {
+	p, other := fakeengine.NewPrompt(1, 16, 4), fakeengine.NewPrompt(2, 16, 7)
+	ix := open(t)
+	ingest(t, ix, "a", p.Stored(0, 2))
+	ix = restore(t, ix, kvindex.WithPredictions(kvindex.PredictionConfig{Now: new(handClock).now}))
+	sends(t, ix, other.Tokens, 0)
+	if got, _ := predicted(t, ix, other.Tokens, 0); got != 96 {
+		t.Errorf("%d tokens are predicted", got)
+	}
+}
+
 // TestRestoredIngest: without sequence numbers only a clear confirms a restored pod.
 func TestRestoredIngest(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 8)
@@ -404,10 +416,11 @@ func TestRestoreRefused(t *testing.T) {
 		"a pod twice":        {whole(t, head, pod, pod), nil, `pod "a" is repeated`},
 		"half a pod":         {whole(t, head, first), nil, "rest of a pod"},
 		"half a pod, others": {whole(t, head, first, []byte{2, 1}), nil, "rest of a pod"},
-		"no index":           {whole(t, head, pod), nil, "section 2 at byte 240: index: "},
+		"no index":           {whole(t, head, pod), nil, "section 2 at byte 246: index: "},
 		"a pod of nothing":   {whole(t, head, []byte{3}), nil, "the beginning of a pod is missing"},
 		"a pod cut short":    {whole(t, head, pod[:len(pod)-5]), nil, "section 1 at byte 44"},
 		"a pod and more":     {whole(t, head, append(bytes.Clone(pod), 0)), nil, "more fields"},
+		"a block of nothing": {whole(t, head, bytes.Replace(pod, []byte{1, 0, 0, 0, 0, 16}, []byte{1, 0, 0, 0, 0, 0}, 1)), nil, "group 0 of kind 0 and 0 tokens"},
 		"a later kind":       {whole(t, head, []byte{78}), nil, "kind 78 is not known"},
 		"no profile":         {good, []kvindex.Option{kvindex.WithProfile(func(string, string) kvindex.Profile { return kvindex.Profile{Grain: -1} })}, "Grain"},
 	} {
@@ -492,6 +505,8 @@ func FuzzRestorePod(f *testing.F) {
 		parts = append(parts, append([]byte{byte(k)}, payloads[i]...))
 	}
 	p := fakeengine.NewPrompt(1, 16, 4)
+	chunk := p.Stored(0, 2)
+	chunk.Medium = "CPU"
 	f.Fuzz(func(t *testing.T, pod []byte) {
 		b := whole(t, append(slices.Clone(parts), append([]byte{3}, pod...))...)
 		ix, err := kvindex.Restore(context.Background(), bytes.NewReader(b), kvindex.WithMemory(index.MinMemory))
@@ -508,6 +523,7 @@ func FuzzRestorePod(f *testing.F) {
 			for seq := range uint64(20) {
 				_, _ = ix.IngestMessage(kvindex.Message{Pod: info.Pod, Model: info.Model, Stream: "s", Seq: seq, Payload: fakeengine.Payload(float64(seq), 0, p.Stored(0, 2))})
 			}
+			_ = ix.Ingest(info.Pod, info.Model, fakeengine.Payload(1, 0, chunk))
 			if err := ix.Ingest(info.Pod, info.Model, fakeengine.Payload(1, 0, fakeengine.Cleared{}, p.Stored(0, 2))); err != nil && len(info.Ranks) < kvindex.MaxRanks {
 				t.Fatal(err)
 			}

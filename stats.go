@@ -134,7 +134,8 @@ type RankInfo struct {
 	// large share means that the engine sends evictions of another tier as those of the gpu, as
 	// vLLM's SimpleCPUOffloadConnector does: CachedTokens is too low then.
 	NotHeld uint64
-	// Groups are the KV-cache groups that events about the gpu have named.
+	// Groups are the KV-cache groups that events about the gpu have named since the engine
+	// started.
 	Groups []stats.Group
 }
 

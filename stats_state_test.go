@@ -212,9 +212,12 @@ func TestTheRanksOfAKeptIndex(t *testing.T) {
 		"a restart":             {nil, []act{brings(later("s", 0, 1))}, "0 live 1 live "},
 		"another address":       {nil, []act{brings(at("t", 0, 0))}, "1 live 1 uncertain "},
 		"... of both":           {nil, []act{brings(at("t", 0, 0), at("t", 1, 1))}, "1 live 1 live "},
-		"without numbers":       {nil, []act{func(_ *testing.T, ix *kvindex.Indexer) { _ = ix.Ingest("a", "m", at("", 9, 0).Payload) }}, "2 partial 1 uncertain "},
+		"without numbers":       {nil, []act{func(_ *testing.T, ix *kvindex.Indexer) { _ = ix.Ingest("a", "m", at("", 9, 0).Payload) }}, "2 uncertain 1 uncertain "},
+		"... with a clear":      {nil, []act{func(t *testing.T, ix *kvindex.Indexer) { ingest(t, ix, "a", fakeengine.Cleared{}) }}, "0 live 1 uncertain "},
 		"the address before":    {[]act{brings(at("t", 0, 0), at("t", 1, 1))}, []act{brings(at("s", 2, 0), at("s", 3, 1))}, "1 partial 1 partial "},
 		"the address since":     {[]act{brings(at("t", 0, 0), at("t", 1, 1))}, []act{brings(at("t", 2, 0))}, "2 partial 1 partial "},
+		"a restart before":      {[]act{brings(at("t", 0, 0), at("t", 1, 1))}, []act{restarted("s")}, "1 uncertain 1 uncertain "},
+		"... that goes on":      {[]act{brings(at("t", 0, 0), at("t", 1, 1))}, []act{restarted("s"), brings(later("s", 0, 0))}, "1 live 1 uncertain "},
 		"there and back":        {[]act{brings(at("t", 0, 0), at("t", 1, 1), later("s", 0, 0), later("s", 1, 1))}, []act{brings(later("s", 2, 0))}, "2 partial 1 partial "},
 		"there, back and there": {[]act{brings(at("t", 0, 0), at("t", 1, 1), later("s", 0, 0), later("s", 1, 1))}, []act{brings(at("t", 2, 0))}, "1 partial 1 uncertain "},
 	} {

@@ -34,7 +34,8 @@ func (x *Indexer) IngestMessage(m Message) (Receipt, error) { return x.reg.Inges
 
 // MarkLost reports a loss that the caller has noticed. The blocks of the rank, for all
 // models, are forgotten, or kept with WithKeepOnLoss. Indexer.Pods has the ranks. A rank that
-// is not known is an error.
+// is not known is an error. After an error of a backend (WithIndex) call MarkLost again: until
+// then, or until a message is applied, the rank is StateUncertain at best.
 func (x *Indexer) MarkLost(podID string, rank int) error { return x.reg.MarkLost(podID, rank) }
 
 // Sink returns the sink of x for an [events.Subscriber], an [events.Fleet] or your own
@@ -51,7 +52,8 @@ func (x *Indexer) MarkLost(podID string, rank int) error { return x.reg.MarkLost
 // ranks are complete. Else they are partial. The state is StateUnknown until the next
 // message; but if the connection is lost, or if messages wait, the state does not change
 // until that ends. NoteRewound does the same until the messages have come again, and is
-// neither a restart nor a loss.
+// neither a restart nor a loss. After an error of either, a rank whose blocks could not be
+// forgotten is StateUncertain.
 //
 // RemoveStream is for a pod that has fewer ranks than before: its other streams continue.
 // Ranks that another stream feeds by now stay. If the stream was the last one of the pod for

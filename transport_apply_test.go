@@ -1,6 +1,7 @@
 package kvindex_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 )
 
@@ -43,6 +45,41 @@ func TestLossByStream(t *testing.T) {
 	must(t, ix.MarkLost("a", 2))
 	if got := ranks(); got != [4]int{0, 1, 0, 4} {
 		t.Fatalf("blocks by rank %v", got)
+	}
+}
+
+// TestLossFails: after a loss, or a message, that the index could not apply, the rank is uncertain.
+func TestLossFails(t *testing.T) {
+	p := fakeengine.NewPrompt(1, 16, 4)
+	for name, lose := range map[string]func(ix *kvindex.Indexer) error{
+		"a gap": func(ix *kvindex.Indexer) error {
+			_, err := ix.IngestMessage(message("s", 9, 9, 0, p.Stored(0, 1)))
+			return err
+		},
+		"another stream": func(ix *kvindex.Indexer) error {
+			_, err := ix.IngestMessage(message("t", 0, 9, 1, p.Stored(0, 1)))
+			return err
+		},
+		"a restart": func(ix *kvindex.Indexer) error {
+			return ix.Sink().StreamNote("a", "m", "s", events.NoteRestarted)
+		},
+		"marked": func(ix *kvindex.Indexer) error { return ix.MarkLost("a", 1) },
+	} {
+		fails := false
+		ix := open(t, kvindex.WithIndex(&alteredIndex{Memory: memory(t), before: func(_ context.Context, _ string, src index.Source) error {
+			if fails && src.Rank == 1 {
+				return errBrittle
+			}
+			return nil
+		}}))
+		apply(t, ix, message("s", 0, 1, 0, p.Stored(0, 2)), message("s", 1, 2, 1, p.Stored(0, 3)))
+		fails = true
+		if err := lose(ix); !errors.Is(err, errBrittle) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if r := ix.Pods(nil)[0].Ranks[1]; r.Blocks[kvindex.TierGPU] != 3 || r.State != kvindex.StateUncertain {
+			t.Errorf("%s: %+v", name, r)
+		}
 	}
 }
 

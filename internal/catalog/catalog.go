@@ -231,6 +231,7 @@ func (c *Catalog) ForgetAdapters(pod, name string, adapters map[string]struct{})
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.models[name].forgetAdapters(pod, adapters)
+	c.version.Add(1)
 }
 
 func (md *model) forgetAdapters(pod string, adapters map[string]struct{}) {

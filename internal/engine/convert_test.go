@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -413,7 +414,7 @@ func TestLearn(t *testing.T) {
 		t.Errorf("%+v, want %+v", groups, want)
 	}
 	f := sections.NewFields(engine.AppendGroups(nil, groups))
-	if got, err := engine.ReadGroups(f); err != nil || f.End() != nil || !slices.Equal(got, groups) {
+	if got, err := engine.ReadGroups(f), f.End(); err != nil || !slices.Equal(got, groups) {
 		t.Errorf("read again: %+v, %v", got, err)
 	}
 	form := engine.Form{Groups: []stats.Group{groups[1], groups[0]}}
@@ -426,22 +427,28 @@ func TestLearn(t *testing.T) {
 	}
 }
 
-// Groups that no index has are rejected.
+// TestReadGroups: groups that no engine can report are refused.
 func TestReadGroups(t *testing.T) {
-	for _, c := range []struct {
-		group index.Group
-		ok    bool
+	last := stats.Group{Group: index.Group{ID: index.MaxGroups - 1, Kind: index.GroupOther, Window: math.MaxInt32}, BlockSize: math.MaxInt32}
+	large := math.MaxInt32
+	large++ // on 32 bits it is negative
+	for name, c := range map[string]struct {
+		groups []stats.Group
+		ok     bool
 	}{
-		{index.Group{ID: index.MaxGroups - 1, Kind: index.GroupOther}, true},
-		{index.Group{ID: index.MaxGroups}, false},
-		{index.Group{Kind: index.GroupOther + 1}, false},
+		"the last":       {[]stats.Group{last}, true},
+		"two":            {[]stats.Group{last, {BlockSize: 1}}, true},
+		"beyond":         {[]stats.Group{{Group: index.Group{ID: index.MaxGroups}, BlockSize: 1}}, false},
+		"another kind":   {[]stats.Group{{Group: index.Group{Kind: index.GroupOther + 1}, BlockSize: 1}}, false},
+		"no block size":  {[]stats.Group{{}}, false},
+		"a large block":  {[]stats.Group{{BlockSize: large}}, false},
+		"a large window": {[]stats.Group{{Group: index.Group{Window: large}, BlockSize: 1}}, false},
+		"twice":          {[]stats.Group{last, last}, false},
 	} {
-		if _, err := engine.ReadGroups(sections.NewFields(engine.AppendGroups(nil, []stats.Group{{Group: c.group}}))); (err == nil) != c.ok {
-			t.Errorf("%+v: %v", c.group, err)
+		f := sections.NewFields(engine.AppendGroups(nil, c.groups))
+		if got := engine.ReadGroups(f); (f.End() == nil) != c.ok || c.ok && !slices.Equal(got, c.groups) {
+			t.Errorf("%s: %+v, %v", name, got, f.End())
 		}
-	}
-	if _, err := engine.ReadGroups(sections.NewFields(engine.AppendGroups(nil, make([]stats.Group, index.MaxGroups+1)))); err == nil {
-		t.Error("one group more")
 	}
 }
 

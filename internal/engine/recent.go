@@ -100,17 +100,18 @@ func (s *Recent) Read(f *sections.Fields) {
 	}
 }
 
-// ReadGroups reads the bytes of AppendGroups.
-func ReadGroups(f *sections.Fields) (groups []stats.Group, err error) {
+// ReadGroups reads the bytes of AppendGroups. It refuses values that no engine can report.
+func ReadGroups(f *sections.Fields) (groups []stats.Group) {
 	for range f.Count() {
-		g := index.Group{ID: f.Int(math.MaxInt), Kind: index.GroupKind(f.Byte())}
-		g.Draft, g.Window = f.Byte()&1 != 0, f.Int(math.MaxInt)
-		groups = append(groups, stats.Group{Group: g, BlockSize: f.Int(math.MaxInt)})
-		if g.ID >= index.MaxGroups || g.Kind > index.GroupOther || len(groups) > index.MaxGroups {
-			return nil, fmt.Errorf("group %d of kind %d", g.ID, g.Kind)
+		g := stats.Group{Group: index.Group{ID: f.Int(index.MaxGroups - 1), Kind: index.GroupKind(f.Byte())}}
+		g.Draft, g.Window, g.BlockSize = f.Byte()&1 != 0, f.Int(math.MaxInt32), f.Int(math.MaxInt32)
+		if g.Kind > index.GroupOther || g.BlockSize == 0 || slices.ContainsFunc(groups, func(o stats.Group) bool { return o.ID == g.ID }) {
+			f.Refuse(fmt.Errorf("group %d of kind %d and %d tokens is invalid, or repeated", g.ID, g.Kind, g.BlockSize))
+			return nil
 		}
+		groups = append(groups, g)
 	}
-	return groups, nil
+	return groups
 }
 
 // Bounds on the state of a pod for one model.

@@ -52,11 +52,14 @@ var promises = []promise{
 	}},
 	// A batch and its cursor are applied together, and only its own engine goes on from it.
 	{"the cursor with its changes", []mutant{
-		{".", "internal/registry:delivery.deal", "what the index did not take is sure", "d.setLate(d.rank, err)", "_ = d.rank", "TestApplyDelayed"},
+		{".", "internal/registry:delivery.late", "what the index did not take is sure", "d.setLate(d.rank, err)", "_ = d.rank", "TestApplyDelayed"},
 		{"./index/redisindex", "exec", "what was never sent has no error", "if !sent {", "if false {", "TestOpenRefused"},
 		{".", "internal/registry:delivery.join", "a stored cursor ignored", "if cur.Next == 0 {", "if true {", "TestMessagesAfterARestartOfTheHost"},
 		{".", "internal/registry:delivery.cursor", "the time of a cursor is not stored", "Time: d.stream.Seq.CursorTime(a, v), ", "", "TestMessagesAfterARestartOfTheHost"},
 		{".", "internal/registry:delivery.join", "the digest of a cursor is not used", "cur.Time, cur.Digest)", "cur.Time, 0)", "TestKeptIndexIsAskedAbout"},
+		{".", "internal/registry:delivery.address", "a stream begins with what cannot be read", "_, _, err = d.resume(d.stream)", "_ = d", "TestUnreadableBeginning"},
+		{".", "internal/podstate:Rank.Unnumbered", "messages without numbers confirm a kept index", "r.unproven || r.Kept", "r.unproven", "TestTheRanksOfAKeptIndex"},
+		{".", "internal/registry:Registry.keptCursor", "a stream of before forgets the blocks of another", "if isFeeder(feeder, name) {", "if isFeeder(feeder, name) || true {", "TestTheRanksOfAKeptIndex"},
 		{".", "internal/registry:delivery.adopt", "a kept index is confirmed", "\t\td.stream.Interrupted = true\n", "", "TestAKeptIndexIsNotTrusted"},
 		{".", "internal/registry:delivery.join", "a kept index is trusted across a move", "d.moved = r.Stream != st && r.State != view.Unknown", "d.moved = false", "TestTheRanksOfAKeptIndex"},
 		{".", "internal/registry:delivery.adopt", "one rank of a kept index goes on", "r != d.rank && !r.Kept ||", "r != d.rank ||", "TestTheRanksOfAKeptIndex"},
@@ -247,6 +250,7 @@ var promises = []promise{
 		{".", "internal/registry:delivery.take", "gap forgiven", "lost := v.Gap.Lost || v.Restarted", "lost := v.Restarted", "TestMessages"},
 		{".", "internal/registry:delivery.take", "restart forgiven", "lost := v.Gap.Lost || v.Restarted", "lost := v.Gap.Lost", "TestMessages"},
 		{".", "internal/registry:delivery.skip", "malformed forgiven", "if err := d.settleOthers(true); err != nil {", "if err := error(nil); err != nil {", "TestMessages"},
+		{".", "internal/registry:delivery.settleOthers", "a loss that the index did not take is sure", "d.setLate(r, err)", "_ = r", "TestLossFails"},
 		{".", "internal/registry:delivery.settleOthers", "other ranks of a stream keep their view", "case r == d.rank:", "case r != nil:", "TestLossByStream"},
 		{".", "internal/podstate:Stream.Waits", "a pod that waits for a replay is live", "return st.Held || st.Behind", "return st.Behind", "TestReplayedGap"},
 		{".", "internal/registry:delivery.keeps", "restarted engines are kept", "return d.x.Keep && !d.verdict.Restarted", "return d.x.Keep", "TestLossKeep"},

@@ -20,8 +20,11 @@ const StreamState = 10 << 10
 
 // AppendState appends the state that a snapshot needs.
 func (pm *Pod) AppendState(b []byte) []byte {
-	shown := pm.Shown.Facts()
-	b = append(b, sections.Flags(shown.Hybrid, shown.Tiered, shown.Paged, shown.Single))
+	shown, formed := pm.Shown.Facts(), len(pm.Formed.Groups) > 0
+	b = append(b, sections.Flags(shown.Hybrid, shown.Tiered, shown.Paged, shown.Single, formed, pm.Formed.Pairs))
+	if formed {
+		b = engine.AppendGroups(b, pm.Formed.Groups)
+	}
 	b = pm.Recent.Append(b)
 	b = binary.AppendUvarint(b, uint64(len(pm.Adapters)))
 	for _, a := range slices.Sorted(maps.Keys(pm.Adapters)) {
@@ -88,6 +91,9 @@ func (pm *Pod) ReadState(f *sections.Fields) error {
 	flags := f.Byte()
 	shown.Hybrid, shown.Tiered, shown.Paged, shown.Single = flags&1 != 0, flags&2 != 0, flags&4 != 0, flags&8 != 0
 	pm.Shown.Publish(shown)
+	if flags&16 != 0 { // a snapshot of an earlier version does not have it
+		pm.Formed = engine.Form{Groups: engine.ReadGroups(f), Pairs: flags&32 != 0}
+	}
 	pm.Recent.Read(f)
 	for range f.Count() {
 		a := f.String()
@@ -109,6 +115,7 @@ func (pm *Pod) ReadState(f *sections.Fields) error {
 	}
 	for _, r := range pm.Ranks {
 		r.unproven = r.Stream == nil && !r.Kept && r.State != view.Unknown
+		r.Pairs = pm.Formed.Pairs
 	}
 	return nil
 }
@@ -118,7 +125,7 @@ func (pm *Pod) readRank(f *sections.Fields) error {
 	state, set := view.State(f.Byte()), f.Byte()
 	c := Contest{Others: int(f.Byte()), Own: int(f.Byte())}
 	cause, lost := int(f.Byte()), view.LastLoss{At: readTime(f)}
-	groups, bad := engine.ReadGroups(f)
+	groups := engine.ReadGroups(f)
 	var unknowns Unknowns
 	bounded := set&16 == 0 || unknowns.readUnknowns(f)
 	var ages Ages
@@ -135,8 +142,6 @@ func (pm *Pod) readRank(f *sections.Fields) error {
 	switch err := b.Validate(); {
 	case f.Err() != nil:
 		return nil
-	case bad != nil:
-		return fmt.Errorf("rank %d: %w", b.Rank, bad)
 	case err != nil:
 		return err
 	case pm.Ranks[b.Rank] != nil:

@@ -14,7 +14,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"maps"
-	"math"
 	"slices"
 
 	"github.com/kvindex/kvindex/events"
@@ -88,7 +87,7 @@ func ReadNote(b []byte) (n Note, err error) {
 		of := f.Byte()
 		p.Hybrid, p.Form.Pairs, p.Tiered = of&1 != 0, of&2 != 0, of&4 != 0
 		p.Paged, p.Loose, p.Single = of&8 != 0, of&16 != 0, of&32 != 0
-		p.Form.Groups = readGroups(f)
+		p.Form.Groups = engine.ReadGroups(f)
 		for range f.Count() {
 			a := f.Bytes()
 			if f.Err() != nil {
@@ -106,27 +105,13 @@ func ReadNote(b []byte) (n Note, err error) {
 	if set&2 != 0 {
 		r := &RankNote{State: view.State(f.Byte())}
 		of := f.Byte()
-		r.Lossy, r.Groups, r.MayHoldLess = of&1 != 0, readGroups(f), of&4 != 0
+		r.Lossy, r.Groups, r.MayHoldLess = of&1 != 0, engine.ReadGroups(f), of&4 != 0
 		if of&2 != 0 && !r.readUnknowns(f) || r.State > view.Live {
 			f.Refuse(errNote)
 		}
 		n.Rank = r
 	}
 	return n, f.End()
-}
-
-// readGroups reads groups, and refuses values that no engine can report.
-func readGroups(f *sections.Fields) []stats.Group {
-	groups, err := engine.ReadGroups(f)
-	if err != nil {
-		f.Refuse(err)
-	}
-	for i, g := range groups {
-		if g.BlockSize == 0 || g.BlockSize > math.MaxInt32 || g.Window > math.MaxInt32 || slices.ContainsFunc(groups[:i], func(o stats.Group) bool { return o.ID == g.ID }) {
-			f.Refuse(errNote)
-		}
-	}
-	return groups
 }
 
 // publishedPod is the content of the last note about a pod, for comparison.

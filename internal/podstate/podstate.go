@@ -69,11 +69,11 @@ type Rank struct {
 	// the messages of the rank have no numbers.
 	Stream  *Stream
 	Lower   []*Stream    // streams that report lower tiers alone, of the rank, too
-	Tiers   engine.Tiers // lower tiers that events of the engine have named since the last clear
+	Tiers   engine.Tiers // lower tiers that events of the engine have named
 	Contest Contest
 	Kept    bool // its blocks are in the index from before, and no stream has brought a message
-	// unproven: its blocks are from a snapshot, and its messages have no numbers, so a loss
-	// since then would not show.
+	// unproven: its blocks are from a snapshot or a kept index, and its messages have no
+	// numbers, so a loss since then would not show.
 	unproven bool
 	Doubt    bool // the index has a note that a loss was kept
 	Evicted  bool // when the last message was applied, the index had evicted blocks
@@ -163,6 +163,10 @@ func (r *Rank) On(e ViewEvent) {
 	}
 }
 
+// Unnumbered records a message without a number: it does not show that no message before it is
+// missing.
+func (r *Rank) Unnumbered() { r.unproven, r.Kept = r.unproven || r.Kept, false }
+
 // Applied records a batch that was applied at a time. whole: all earlier batches of the engine
 // were applied too.
 func (r *Rank) Applied(b *events.Batch, at time.Time, whole bool) {
@@ -194,6 +198,9 @@ func (r *Rank) Applied(b *events.Batch, at time.Time, whole bool) {
 		r.On(AppliedLate)
 	}
 }
+
+// Restarted forgets the groups of the rank: those of the engine that has restarted may be others.
+func (r *Rank) Restarted() { r.Groups, r.Pairs = nil, false }
 
 // Lossy reports whether the rank may hold more or fewer blocks than the index has of it.
 func (r *Rank) Lossy() bool { return r.State == view.Partial || r.State == view.Uncertain }

@@ -159,6 +159,9 @@ func TestBounds(t *testing.T) {
 func random(r *rand.Rand) *Pod {
 	p := New()
 	p.Shown.Publish(view.Facts{Hybrid: r.IntN(2) == 0})
+	if r.IntN(2) == 0 {
+		p.Formed = engine.Form{Groups: []stats.Group{{BlockSize: 16}}, Pairs: r.IntN(2) == 0}
+	}
 	for n := range r.IntN(4) {
 		p.Adapters[fmt.Sprint("adapter", n)] = struct{}{}
 	}

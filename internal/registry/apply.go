@@ -66,6 +66,7 @@ func (in *ingest) unnumbered(bad error) error {
 		return fmt.Errorf("kvindex: pod %q: %w", in.pod, err)
 	}
 	in.convert.Partial = r.Lossy()
+	in.clearUnknown(r)
 	if _, err := in.apply(r, index.Cursor{}); err != nil {
 		if errors.Is(err, index.ErrFull) {
 			in.noRoom(r, Loss{Pod: in.pod, Model: in.model, Rank: r.Number, Cause: view.LossFull, Err: err})
@@ -76,9 +77,9 @@ func (in *ingest) unnumbered(bad error) error {
 		in.settle()
 		return err
 	}
-	r.Kept = false
+	r.Unnumbered()
 	r.Applied(in.batch, in.now, true)
-	in.noteKinds(r)
+	in.noteKinds()
 	in.noteForm(r)
 	in.cured(r)
 	s := stats.Traffic{Messages: 1}
@@ -114,8 +115,8 @@ func (d *delivery) take() (again bool, err error) {
 	d.convert.Partial = lost || v.Missed || back || r.State == view.Unknown && st.Partial || r.Lossy()
 	if wiped {
 		d.convert.Changes = engine.AppendClear(d.convert.Changes, d.spares(r))
-	} else if r.State == view.Unknown && r.Stream == nil && len(r.Lower) == 0 && !d.found && !d.x.OwnsIndex { // another writer may have left blocks
-		d.convert.Changes = append(d.convert.Changes, index.Change{Op: index.OpClear})
+	} else if !d.found {
+		d.clearUnknown(r)
 	}
 	done, err := d.store(kept)
 	full := errors.Is(err, index.ErrFull)
@@ -140,7 +141,7 @@ func (d *delivery) take() (again bool, err error) {
 	}
 	if !full {
 		r.Applied(d.batch, d.now, !st.Partial)
-		d.noteKinds(r)
+		d.noteKinds()
 		d.noteForm(r)
 		d.cured(r)
 	}
@@ -155,6 +156,14 @@ func (d *delivery) take() (again bool, err error) {
 		d.noRoom(r, l)
 	}
 	return false, err
+}
+
+// clearUnknown clears a rank of which nothing is known before the batch: another writer may have
+// left blocks.
+func (in *ingest) clearUnknown(r *podstate.Rank) {
+	if r.State == view.Unknown && r.Stream == nil && len(r.Lower) == 0 && !in.x.OwnsIndex {
+		in.convert.Changes = append(in.convert.Changes, index.Change{Op: index.OpClear})
+	}
 }
 
 // store applies the batch, after the notes that must precede it.
@@ -215,6 +224,9 @@ func (d *delivery) settleOthers(lost bool) error {
 	}
 	for _, r := range d.stream.Ranks {
 		e := lossEvent(d.keeps())
+		if v.Restarted {
+			r.Restarted()
+		}
 		switch {
 		case r == d.rank:
 			continue
@@ -229,6 +241,7 @@ func (d *delivery) settleOthers(lost bool) error {
 			continue
 		}
 		if err := d.lose(r, e, d.cursor(), d.spares(r)); err != nil {
+			d.setLate(r, err)
 			return err
 		}
 		d.noteLoss(r.Number)

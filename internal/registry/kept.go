@@ -22,6 +22,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/podstate"
@@ -48,6 +49,9 @@ func (x *Registry) Recall() error {
 		if s.Blocks == [index.NumTiers]int{} {
 			continue
 		}
+		if err := x.checkSource(s.Source); err != nil {
+			return err
+		}
 		in := x.newIngest(s.Source.Pod, s.Source.Model)
 		if err := in.enter(); err != nil {
 			return err
@@ -56,7 +60,7 @@ func (x *Registry) Recall() error {
 		if err == nil && r.State == view.Unknown && r.Stream == nil {
 			r.Kept, r.Tiers = true, engine.LowerTiers
 			in.convert.Tiered = slices.ContainsFunc(s.Blocks[index.TierGPU+1:], func(n int) bool { return n > 0 })
-			in.noteKinds(r)
+			in.noteKinds()
 			err = in.recalled(r)
 		}
 		if gpu := s.Blocks[index.TierGPU]; s.Blocks != [index.NumTiers]int{index.TierGPU: gpu} {
@@ -72,6 +76,17 @@ func (x *Registry) Recall() error {
 		}
 	}
 	return nil
+}
+
+// checkSource refuses sources that no message may have.
+func (x *Registry) checkSource(src index.Source) error {
+	err := x.check(src.Pod, src.Model)
+	if err == nil {
+		if err = (&events.Batch{Rank: src.Rank, HasRank: true}).Validate(); err != nil {
+			err = fmt.Errorf("kvindex: pod %q: %w", src.Pod, err)
+		}
+	}
+	return err
 }
 
 // recalled sets the state of a rank whose blocks are in the index from before.
@@ -132,10 +147,15 @@ func (p *pod) cursor(x *Registry, src index.Source, stream string) (index.Cursor
 	return x.Index.Cursor(ctx, src, stream)
 }
 
-// fedLast reports whether a stream fed a rank last, according to feederCursor.
+// fedLast reports whether a stream fed a rank last.
 func (in *ingest) fedLast(r *podstate.Rank, stream string) (bool, error) {
 	cur, err := in.cursorOf(r, feederCursor)
-	return cur == (index.Cursor{}) || cur.Digest == xxh3.HashString(stream), err
+	return isFeeder(cur, stream), err
+}
+
+// isFeeder reports whether a stream fed a rank last, according to the rank's feederCursor.
+func isFeeder(cur index.Cursor, stream string) bool {
+	return cur == (index.Cursor{}) || cur.Digest == xxh3.HashString(stream)
 }
 
 // feeds notes that the stream feeds the rank from now on. The Indexer's own index needs no
@@ -201,11 +221,18 @@ func (x *Registry) keptCursor(p *pod, pm *podModel, src index.Source, name strin
 		if err != nil {
 			return last, nil, err
 		}
-		if cur.Next > 0 {
-			ranks = append(ranks, r)
-		}
 		if last.Before(cur) {
 			last = cur
+		}
+		if cur.Next == 0 {
+			continue
+		}
+		feeder, err := p.cursor(x, src, feederCursor)
+		if err != nil {
+			return last, nil, err
+		}
+		if isFeeder(feeder, name) {
+			ranks = append(ranks, r)
 		}
 	}
 	return last, ranks, nil
@@ -224,7 +251,7 @@ func (in *ingest) begun(name string) (*podstate.Stream, error) {
 		}
 	}
 	cur, ranks, err := in.x.keptCursor(in.locked, in.pm, index.Source{Pod: in.pod, Model: in.model}, name)
-	if err != nil || len(ranks) == 0 {
+	if err != nil || len(ranks) == 0 && cur.Next == 0 {
 		return st, err
 	}
 	if st, err = in.pm.Stream(name); err != nil {

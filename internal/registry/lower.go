@@ -60,29 +60,14 @@ func (d *delivery) ofLower() bool {
 // joinLower continues a stream that an index has from before. It does not have the tiers of the
 // stream, so they may be any.
 func (in *ingest) joinLower(st *podstate.Stream) error {
-	if _, heard := st.Seq.Next(); heard || len(st.Lower) > 0 {
+	if len(st.Lower) > 0 {
 		return nil
 	}
-	var last index.Cursor
-	its := make([]index.Cursor, len(in.pm.ByNumber))
-	for i, r := range in.pm.ByNumber {
-		cur, err := in.cursorOf(r, st.Name)
-		if err != nil {
-			return err
-		}
-		if its[i] = cur; last.Before(cur) {
-			last = cur
-		}
+	its, last, err := in.resume(st)
+	if err != nil || last.Next == 0 {
+		return err
 	}
-	if last == (index.Cursor{}) {
-		return nil
-	}
-	st.Seq.Resume(last.Epoch, last.Next, last.Time, last.Digest)
-	if last.Next == 0 { // it restarted, and no message has come since
-		st.Seq.Await()
-		return nil
-	}
-	st.Named, st.Partial, st.Interrupted = engine.LowerTiers, true, true
+	st.Named, st.Interrupted = engine.LowerTiers, true
 	for i, r := range in.pm.ByNumber {
 		if its[i].Next > 0 && its[i].Epoch == last.Epoch {
 			lent(r, st)
@@ -111,9 +96,7 @@ func (d *delivery) takeLower() (again bool, err error) {
 	}
 	switch {
 	case !slices.Contains(r.Lower, st):
-		if r.State == view.Unknown && r.Stream == nil && len(r.Lower) == 0 && !d.x.OwnsIndex { // another writer may have left blocks
-			d.convert.Changes = append(d.convert.Changes, index.Change{Op: index.OpClear})
-		}
+		d.clearUnknown(r)
 	case lost:
 		d.convert.Changes = engine.AppendClear(d.convert.Changes, r.Spared(d.lower))
 		d.noteLoss(r.Number)
@@ -144,7 +127,7 @@ func (d *delivery) takeLower() (again bool, err error) {
 		st.On(podstate.AppliedAll)
 	}
 	r.Messages++
-	d.noteKinds(r)
+	d.noteKinds()
 	return false, nil
 }
 

@@ -86,12 +86,12 @@ func (pm *podModel) settle() (from, to view.State) {
 	return pm.Settle(pm.sent.Room() != nil)
 }
 
-// noteKinds publishes that the pod's model is a hybrid model, and that the pod has tiers below
+// noteKinds publishes whether the pod's model is a hybrid model, and that the pod has tiers below
 // the gpu. Both stay so when its cache is emptied.
-func (in *ingest) noteKinds(r *podstate.Rank) {
+func (in *ingest) noteKinds() {
 	f := in.pm.Shown.Facts()
 	known := f
-	f.Hybrid = f.Hybrid || in.pm.Shown.Profile.Hybrid(r.Groups)
+	f.Hybrid = slices.ContainsFunc(in.pm.ByNumber, func(r *podstate.Rank) bool { return in.pm.Shown.Profile.Hybrid(r.Groups) })
 	f.Tiered, f.Paged = f.Tiered || in.convert.Tiered, f.Paged || in.convert.Paged
 	f.Single = f.Single || in.convert.Single
 	if f != known {
@@ -101,13 +101,14 @@ func (in *ingest) noteKinds(r *podstate.Rank) {
 }
 
 // noteForm notes the form of the rank's blocks, for prompts that are routed to ranks that hold
-// nothing. Parts of blocks are smaller, and change nothing.
+// nothing. Parts of blocks are smaller, and change nothing, unless they are the first blocks of the
+// rank's engine.
 func (in *ingest) noteForm(r *podstate.Rank) {
 	if in.stats.StoredEvents == 0 {
 		return // groups from a snapshot do not show whether blocks are of pairs
 	}
 	known := in.pm.sent.Blocks()
-	same := known != nil && known.Pairs == r.Pairs && len(known.Groups) >= len(r.Groups)
+	same := known != nil && len(in.convert.Groups) > 0 && known.Pairs == r.Pairs && len(known.Groups) >= len(r.Groups)
 	for i := 0; same && i < len(r.Groups); i++ {
 		g, size := &r.Groups[i], in.wholeSize(r, i)
 		same = slices.ContainsFunc(known.Groups, func(k index.GroupLayout) bool {
@@ -117,10 +118,14 @@ func (in *ingest) noteForm(r *podstate.Rank) {
 	if same || len(r.Groups) == 0 {
 		return
 	}
-	in.pm.Formed = engine.Form{Groups: slices.Clone(r.Groups), Pairs: r.Pairs}
-	for i := range in.pm.Formed.Groups {
-		in.pm.Formed.Groups[i].BlockSize = in.wholeSize(r, i)
+	formed := engine.Form{Groups: slices.Clone(r.Groups), Pairs: r.Pairs}
+	for i := range formed.Groups {
+		formed.Groups[i].BlockSize = in.wholeSize(r, i)
 	}
+	if formed.Equal(&in.pm.Formed) {
+		return
+	}
+	in.pm.Formed = formed
 	in.x.ledger.SetForm(&in.pm.sent, in.pm.Formed.View(&in.pm.Shown.Profile))
 	in.x.catalog.Changed()
 }
@@ -340,6 +345,7 @@ func (x *Registry) RemovePod(name string) error {
 	}
 	defer p.unlock()
 	if err := x.removeBlocks(p); err != nil {
+		x.leaveUnknown(p)
 		return x.Failed(fmt.Errorf("kvindex: removing pod %q: %w", name, err))
 	}
 	for m, pm := range p.models {

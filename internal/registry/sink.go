@@ -134,10 +134,12 @@ func (x *Registry) beginAgain(podID, model, stream, cause string) error {
 			spared = r.Spared(in.lower)
 		}
 		if err := in.lose(r, podstate.Replaced, anew, spared); err != nil {
+			in.setLate(r, err)
 			return err
 		}
 		r.Contest, r.Lost = podstate.Contest{}, view.LastLoss{}
 		if cause != "" {
+			r.Restarted()
 			in.losses = append(in.losses, Loss{Pod: podID, Model: model, Stream: st.Name, Rank: r.Number, Cause: cause})
 		}
 	}

@@ -95,6 +95,9 @@ func (x *Registry) restoreModel(pod string, f *sections.Fields) error {
 	if err := in.pm.ReadState(f); err != nil {
 		return err
 	}
+	if v := in.pm.Formed.View(&in.pm.Shown.Profile); v != nil {
+		in.x.ledger.SetForm(&in.pm.sent, v)
+	}
 	for _, a := range slices.Sorted(maps.Keys(in.pm.Adapters)) {
 		in.x.catalog.LearnAdapter(a, model, pod)
 	}

@@ -95,7 +95,7 @@ func (d *delivery) deliver() (events.Receipt, error) {
 	defer d.settle()
 	defer d.noteTime()
 	if err := d.address(); err != nil {
-		return events.Receipt{}, err
+		return events.Receipt{}, d.late(err)
 	}
 	d.arrival = sequence.Arrival{Seq: d.m.Seq, Digest: sequence.Digest(d.m.Payload), Decoded: d.bad == nil, Replayed: d.m.Replayed}
 	if d.bad == nil {
@@ -139,8 +139,12 @@ func (d *delivery) address() (err error) {
 	if d.ofLower() {
 		d.lower = d.stream
 	}
-	if d.bad != nil {
-		return nil
+	switch {
+	case d.bad != nil && d.lower != nil:
+		return d.joinLower(d.stream)
+	case d.bad != nil: // it names no rank
+		_, _, err = d.resume(d.stream)
+		return err
 	}
 	n := d.batch.Rank
 	if its := append(d.stream.Ranks, d.stream.Lower...); !d.batch.HasRank && len(its) > 0 {
@@ -186,6 +190,32 @@ func (d *delivery) join() error {
 	return nil
 }
 
+// resume makes a stream without messages go on from the last of its cursors. It returns all of them,
+// in the order of the ranks, and the last; that is zero if there is none to go on from.
+func (in *ingest) resume(st *podstate.Stream) (its []index.Cursor, last index.Cursor, err error) {
+	if _, heard := st.Seq.Next(); heard {
+		return nil, last, nil
+	}
+	for _, r := range in.pm.ByNumber {
+		cur, err := in.cursorOf(r, st.Name)
+		if err != nil {
+			return nil, last, err
+		}
+		if its = append(its, cur); last.Before(cur) {
+			last = cur
+		}
+	}
+	if start := (index.Cursor{Epoch: st.Seq.Epoch()}); !start.Before(last) {
+		return nil, index.Cursor{}, nil
+	}
+	st.Seq.Resume(last.Epoch, last.Next, last.Time, last.Digest)
+	st.Partial = last.Next > 0
+	if !st.Partial { // it restarted, and no message has come since
+		st.Seq.Await()
+	}
+	return its, last, nil
+}
+
 // hold returns the receipt of a message that waits for a replay.
 func (d *delivery) hold() events.Receipt {
 	st, gap := d.stream, d.verdict.Gap
@@ -218,10 +248,7 @@ func (d *delivery) deal() (events.Receipt, error) {
 	}
 	full := errors.Is(err, index.ErrFull)
 	if err != nil && !full {
-		if d.rank != nil {
-			d.setLate(d.rank, err)
-		}
-		return events.Receipt{}, err
+		return events.Receipt{}, d.late(err)
 	}
 	last := d.stream.Seq.IsLast(d.arrival)
 	d.stream.Seq.Advance(d.arrival, *v)
@@ -238,6 +265,14 @@ func (d *delivery) deal() (events.Receipt, error) {
 		return receipt, d.refusal()
 	}
 	return receipt, err
+}
+
+// late notes that the message was not applied to its rank, and returns the reason.
+func (d *delivery) late(err error) error {
+	if d.rank != nil {
+		d.setLate(d.rank, err)
+	}
+	return err
 }
 
 // tally counts a message. again: it had come before; full: the index has no room for its

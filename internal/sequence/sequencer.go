@@ -121,8 +121,11 @@ type mark struct {
 // another process or before. digest is that of message next-1, and time is the result of
 // CursorTime for it. Messages with earlier times count as repeats. If time is 0, unknown, 16
 // messages with lower numbers count as a restart. If digest is 0, unknown, no message is
-// recognised by its payload.
+// recognised by its payload. A time that no clock shows is unknown.
 func (s *Sequencer) Resume(epoch, next uint64, time float64, digest uint64) {
+	if time-time != 0 { // NaN or infinite
+		time = 0
+	}
 	*s = Sequencer{
 		started: true, epoch: epoch, next: next, blind: true, had: memory{floor: next},
 		timed: time != 0, time: time, last: time, sure: time,

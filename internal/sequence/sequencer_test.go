@@ -115,13 +115,15 @@ func TestSequencer(t *testing.T) {
 // After a stored cursor, lower numbers may be those of an engine that restarted while nobody
 // listened.
 func TestSequencerResumeBehindARestart(t *testing.T) {
-	var s sequence.Sequencer
-	s.Resume(0, 2, 0, 0)
-	for i, want := range []sequence.Verdict{
-		{Duplicate: true, Doubtful: true, Next: 2}, {Duplicate: true, Doubtful: true, Next: 2}, {Restarted: true, Missed: true, Epoch: 1, Next: 3}, {Epoch: 1, Next: 4},
-	} {
-		if got := offer(&s, at(uint64(i), uint64(20+i), 5)); got != want {
-			t.Errorf("message %d: %+v, want %+v", i, got, want)
+	for _, time := range []float64{0, math.NaN(), math.Inf(1), math.Inf(-1)} {
+		var s sequence.Sequencer
+		s.Resume(0, 2, time, 0)
+		for i, want := range []sequence.Verdict{
+			{Duplicate: true, Doubtful: true, Next: 2}, {Duplicate: true, Doubtful: true, Next: 2}, {Restarted: true, Missed: true, Epoch: 1, Next: 3}, {Epoch: 1, Next: 4},
+		} {
+			if got := offer(&s, at(uint64(i), uint64(20+i), 5)); got != want {
+				t.Errorf("time %v: message %d: %+v, want %+v", time, i, got, want)
+			}
 		}
 	}
 }
