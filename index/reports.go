@@ -373,7 +373,7 @@ func (s *source) hiddenAbove(l loc, ln *lane, left *int) (Hash, bool) {
 	for ; *left > 0; *left-- {
 		s.yield(1)
 		size := g.cutOf(ln).size
-		if size == 0 || size%unit != 0 {
+		if size == 0 || size%unit != 0 || s.f.Dead(l) { // evicted meanwhile
 			return 0, false
 		}
 		if l = s.f.Up(l, size/unit); l == 0 {

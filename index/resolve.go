@@ -74,7 +74,7 @@ func setBit(set []uint64, ord uint32) []uint64 {
 // resolve returns the present resolution of c.
 func (md *model) resolve(c *Candidates) *resolution {
 	r, _ := c.Memo().(*resolution)
-	pods, gen := md.podsGen.Load(), md.gen.Load()
+	gen, pods := md.gen.Load(), md.podsGen.Load() // in this order: a removal in between shows
 	switch {
 	case r == nil || r.of != md.id || r.pods != pods:
 		r = &resolution{of: md.id, pods: pods, gen: gen}

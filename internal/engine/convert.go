@@ -515,3 +515,38 @@ func groupKindOf(kind string) index.GroupKind {
 	}
 	return index.GroupOther
 }
+
+// Form returns the form of a rank with these groups behind the batch, if it is another one than known
+// (nil: none). Parts of blocks are smaller, and change nothing, unless they are the first blocks of
+// the rank's engine.
+func (c *Converter) Form(known *index.View, groups []stats.Group, pairs bool) (f Form, changed bool) {
+	same := known != nil && len(c.Groups) > 0 && known.Pairs == pairs && len(known.Groups) >= len(groups)
+	for i := 0; same && i < len(groups); i++ {
+		size := c.wholeSize(groups, i)
+		same = slices.ContainsFunc(known.Groups, func(k index.GroupLayout) bool {
+			return k.ID == groups[i].ID && (k.BlockSize == size || k.BlockSize > size && len(groups) > 1)
+		})
+	}
+	if same || len(groups) == 0 {
+		return f, false
+	}
+	f = Form{Groups: slices.Clone(groups), Pairs: pairs}
+	for i := range f.Groups {
+		f.Groups[i].BlockSize = c.wholeSize(groups, i)
+	}
+	return f, true
+}
+
+// wholeSize returns the block size of a group: of several groups, the newest store may be of a part
+// of a block, and the largest of the batch counts.
+func (c *Converter) wholeSize(groups []stats.Group, at int) int {
+	size := groups[at].BlockSize
+	if len(groups) > 1 {
+		for i := range c.Changes {
+			if ch := &c.Changes[i]; ch.Op == index.OpStore && ch.Tier == index.TierGPU && ch.Group.ID == groups[at].ID && len(ch.Locals) > 0 {
+				size = max(size, ch.BlockSize)
+			}
+		}
+	}
+	return size
+}

@@ -101,48 +101,18 @@ func (in *ingest) noteKinds() {
 }
 
 // noteForm notes the form of the rank's blocks, for prompts that are routed to ranks that hold
-// nothing. Parts of blocks are smaller, and change nothing, unless they are the first blocks of the
-// rank's engine.
+// nothing.
 func (in *ingest) noteForm(r *podstate.Rank) {
 	if in.stats.StoredEvents == 0 {
 		return // groups from a snapshot do not show whether blocks are of pairs
 	}
-	known := in.pm.sent.Blocks()
-	same := known != nil && len(in.convert.Groups) > 0 && known.Pairs == r.Pairs && len(known.Groups) >= len(r.Groups)
-	for i := 0; same && i < len(r.Groups); i++ {
-		g, size := &r.Groups[i], in.wholeSize(r, i)
-		same = slices.ContainsFunc(known.Groups, func(k index.GroupLayout) bool {
-			return k.ID == g.ID && (k.BlockSize == size || k.BlockSize > size && len(r.Groups) > 1)
-		})
-	}
-	if same || len(r.Groups) == 0 {
-		return
-	}
-	formed := engine.Form{Groups: slices.Clone(r.Groups), Pairs: r.Pairs}
-	for i := range formed.Groups {
-		formed.Groups[i].BlockSize = in.wholeSize(r, i)
-	}
-	if formed.Equal(&in.pm.Formed) {
+	formed, changed := in.convert.Form(in.pm.sent.Blocks(), r.Groups, r.Pairs)
+	if !changed || formed.Equal(&in.pm.Formed) {
 		return
 	}
 	in.pm.Formed = formed
 	in.x.ledger.SetForm(&in.pm.sent, in.pm.Formed.View(&in.pm.Shown.Profile))
 	in.x.catalog.Changed()
-}
-
-// wholeSize returns the block size of a group of the rank: of several groups, the newest store may
-// be of a part of a block, and the largest of the batch counts.
-func (in *ingest) wholeSize(r *podstate.Rank, group int) int {
-	g := &r.Groups[group]
-	size := g.BlockSize
-	if len(r.Groups) > 1 {
-		for i := range in.convert.Changes {
-			if ch := &in.convert.Changes[i]; ch.Op == index.OpStore && ch.Tier == index.TierGPU && ch.Group.ID == g.ID && len(ch.Locals) > 0 {
-				size = max(size, ch.BlockSize)
-			}
-		}
-	}
-	return size
 }
 
 // pod returns a registered pod, or nil.
