@@ -86,7 +86,7 @@ type PoolConfig struct {
 	// order in which they came, with 256 MiB at most, of which each text counts as 4 KiB at
 	// least. A text that would have to wait gets ErrBusy if the room left is less than eight
 	// times its size: so short texts still find room when long ones do not. A text of 64 KiB
-	// or more lets waiting texts go first after every 64 KiB; but normalizing, and the search
+	// or more lets waiting texts go first after 64 KiB at most; but normalizing, and the search
 	// for one piece, have no pause, each some 10 ms for a million bytes. Long texts that have
 	// begun have at most twice PoolConfig.MaxText bytes together. 0: runtime.GOMAXPROCS(0).
 	Encodings int
