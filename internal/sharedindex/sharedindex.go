@@ -40,8 +40,8 @@ type Entry struct {
 }
 
 // ErrDelayed is wrapped by the error of an Apply that was done, cursor and all, but is not
-// yet visible to other processes. It will be; until then the source is Stale for them. Applied is
-// what it is without the error. An Apply of the same cursor is a duplicate.
+// yet visible to other processes. It will be; until then the source is Stale for them. The Effect is
+// that of a call without the error. An Apply of the same cursor is a duplicate.
 var ErrDelayed = errors.New("index: applied, but not yet visible to other processes")
 
 // Delay is an error that wraps ErrDelayed, of a backend that reports the end of the delay.

@@ -97,7 +97,7 @@ func zmq(name string) []string {
 	return []string{"kvcache_zmq_" + name, "aibrix_kvcache_zmq_" + name}
 }
 
-// lookups are histograms of Scored.Match.
+// lookups are histograms of ScoreReport.Match.
 var lookups = []string{"kvcache_index_lookup_duration_seconds", "kvcache_index_lookup_latency_seconds", "llm_d_epp_kv_cache_index_lookup_latency_seconds"}
 
 type reference struct {

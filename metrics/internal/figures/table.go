@@ -136,7 +136,7 @@ var (
 // A Duration is a step of a score that is measured.
 type Duration struct{ Name, Help string }
 
-// Durations are the histograms of a score, in seconds: Scored.Render, Tokenize and Match.
+// Durations are the histograms of a score, in seconds: ScoreReport.Render, Tokenize and Match.
 var Durations = [...]Duration{
 	{"kvindex_render_duration_seconds", "Time of a score for reading a body and making the text of a chat, if it did so."},
 	{"kvindex_tokenize_duration_seconds", "Time of a score for finding the model and tokenizing a text, with all waiting, if it did so."},
