@@ -188,9 +188,9 @@ var promises = []promise{
 	}},
 	// A chat becomes the text of the engine, byte for byte.
 	{"exact text", []mutant{
-		{".", "scorer.renderChat", "a chat gets a second BOS", "model, chatReq.AddSpecial)", "model, true)", "TestBodiesOfOnePrompt"},
-		{".", "Request.read", "a completion gets no BOS", "body.Prompt, body.Tokens, !body.AddSpecial", "body.Prompt, body.Tokens, true", "TestBodiesOfOnePrompt"},
-		{"./tokenize/chat", "Request.parsePrompts", "a batch is scored by its first prompt", "if len(items) > 1 {", "if false {", "TestParseErrors"},
+		{".", "scorer.renderChat", "a chat gets a second BOS", "model, inBody.AddSpecial)", "model, true)", "TestBodiesOfOnePrompt"},
+		{".", "Request.read", "a completion gets no BOS", "inBody.Text, inBody.Tokens, !inBody.AddSpecial", "inBody.Text, inBody.Tokens, true", "TestBodiesOfOnePrompt"},
+		{"./tokenize/chat", "Prompt.parsePrompts", "a batch is scored by its first prompt", "if len(items) > 1 {", "if false {", "TestParseErrors"},
 		{"./tokenize/chat", "parseCalled", "arguments of calls stay strings", "called.Set(\"arguments\", args)", "_ = args\n\tcalled.Set(\"arguments\", raw)", "TestShapes"},
 		{"./tokenize/chat", "tool.dump", "tools in the order of the client", "function.Set(\"name\", t.name)\n\tfunction.Set(\"description\", t.description)", "function.Set(\"description\", t.description)\n\tfunction.Set(\"name\", t.name)", "TestShapes"},
 		{"./tokenize/chat", "Model.choose", "a request's template is not its own", "if c.template != \"\" {", "if false {", "TestOwnTemplate"},

@@ -3,9 +3,9 @@
 //
 //	model, err := chat.Load("/models/llama-3", chat.Options{Engine: "0.31"})
 //	...
-//	request, err := chat.Parse("/v1/chat/completions", body)
+//	prompt, err := chat.Parse("/v1/chat/completions", body)
 //	...
-//	rendering, err := model.Render(request, nil)
+//	rendering, err := model.Render(prompt, nil)
 //	...
 //	ids, err := rendering.Encode(ctx, nil, tokenizer)
 //
@@ -200,7 +200,7 @@ type Rendering struct {
 	model   *Model
 	chat    *conversation
 	pieces  []textPiece // of Text, nil if it is one
-	special bool        // AddSpecial of the request
+	special bool        // AddSpecial of the prompt
 	media   []Media
 	expands []uint32 // for each of media its placeholder token
 
@@ -208,51 +208,51 @@ type Rendering struct {
 	excluded map[string]featureSet // by pod, whether or not the chat uses them
 }
 
-// Render renders a chat request. media has one item for each media part of the request, in
+// Render renders a chat. media has one item for each media part of its messages, in
 // their order. If the engine, in the version of Options, refuses the request too, the error
 // wraps ErrMalformed or ErrTemplate. If the engine may accept it, the error wraps
-// ErrNotScorable. A completion request is an error; it has Prompt or Tokens.
-func (m *Model) Render(r *Request, media []Media) (*Rendering, error) {
-	x := &Rendering{model: m, media: media, special: r.AddSpecial}
-	if err := x.convert(r); err != nil {
+// ErrNotScorable. A completion is an error; it has Text or Tokens.
+func (m *Model) Render(p *Prompt, media []Media) (*Rendering, error) {
+	x := &Rendering{model: m, media: media, special: p.AddSpecial}
+	if err := x.convert(p); err != nil {
 		return nil, err
 	}
 	if err := x.exclude(); err != nil {
 		return nil, err
 	}
-	return x.renderChat(r)
+	return x.renderChat(p)
 }
 
 // RenderAnyway is Render without Exclude. It is for programs that compare with an engine, such
 // as chatcheck.
-func (m *Model) RenderAnyway(r *Request, media []Media) (*Rendering, error) {
-	x := &Rendering{model: m, media: media, special: r.AddSpecial}
-	if err := x.convert(r); err != nil {
+func (m *Model) RenderAnyway(p *Prompt, media []Media) (*Rendering, error) {
+	x := &Rendering{model: m, media: media, special: p.AddSpecial}
+	if err := x.convert(p); err != nil {
 		return nil, err
 	}
-	return x.renderChat(r)
+	return x.renderChat(p)
 }
 
 // convert sets the chat that the engine makes of a request.
-func (x *Rendering) convert(r *Request) (err error) {
+func (x *Rendering) convert(p *Prompt) (err error) {
 	switch {
-	case r.chat != nil:
-		x.chat = r.chat
-	case r.other != nil:
-		if _, ok := r.other.(*messagesBody); !ok && x.model.program != nil {
+	case p.chat != nil:
+		x.chat = p.chat
+	case p.other != nil:
+		if _, ok := p.other.(*messagesBody); !ok && x.model.program != nil {
 			return notScorable("a body of the Responses API, of a model whose chats the engine renders by a program")
 		}
-		x.chat, err = r.other.conversation(x.model)
+		x.chat, err = p.other.conversation(x.model)
 	default:
 		err = malformed("a completion, not a chat")
 	}
 	return err
 }
 
-func (x *Rendering) renderChat(r *Request) (*Rendering, error) {
+func (x *Rendering) renderChat(p *Prompt) (*Rendering, error) {
 	m, c := x.model, x.chat
 	if m.program != nil {
-		if err := x.renderProgram(r); err != nil {
+		if err := x.renderProgram(p); err != nil {
 			return nil, err
 		}
 		return x, nil
@@ -261,7 +261,7 @@ func (x *Rendering) renderChat(r *Request) (*Rendering, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := m.check(r.Salt, c, t); err != nil {
+	if err := m.check(p.Salt, c, t); err != nil {
 		return nil, err
 	}
 	if err := x.place(t); err != nil {

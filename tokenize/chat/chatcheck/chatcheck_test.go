@@ -453,8 +453,8 @@ func TestConversations(t *testing.T) {
 }
 
 // used returns the features of a chat, sorted. m excludes all features for one pod.
-func used(m *chat.Model, r *chat.Request) []string {
-	x, err := m.Render(r, nil)
+func used(m *chat.Model, p *chat.Prompt) []string {
+	x, err := m.Render(p, nil)
 	if err != nil {
 		return nil
 	}
