@@ -211,7 +211,7 @@ var promises = []promise{
 		{"./tokenize/chat", "mistralWriter.write", "tools at the wrong message", "if w.version < 13 {", "if w.version < 7 {", "TestMistralText"},
 		{"./tokenize/chat", "mistralMessage.readAnswer", "the thoughts of an answer are lost", "x.chunks = append([]mistralChunk{{text: reasoning, thinking: true}}, x.chunks...)", "_ = reasoning", "TestMistralThoughts"},
 		{".", "internal/prompt:Prompt.encodeWhole", "pieces are encoded as one", "if p.Chat == nil {", "if true {", "TestBodyPieces"},
-		{"./tokenize/chat", "internal/vllmversion:Parse", "a later release is taken for the last that is known", "case v > Newest:", "case false:", "TestEngine"},
+		{"./tokenize/chat", "internal/vllmversion:Parse", "a later release is taken for the last that is known", "case v > newest:", "case false:", "TestEngine"},
 		{"./tokenize/chat", "version.does", "the version is ignored", "v >= history[c].since", "inMain >= history[c].since", "TestVersions"},
 		{"./internal/jinja/syntax", "lexer.tagEnd", "a tag keeps the newline behind it", "case strings.HasPrefix(rest, \"%}\\n\"):\n\t\treturn i + 3", "case false:\n\t\treturn i + 3", "TestParse"},
 		{"./internal/jinja/syntax", "lexer.strip", "a minus strips spaces only", "return strings.TrimRightFunc(text, chars.IsSpace)", "return strings.TrimRight(text, \" \")", "TestParse"},

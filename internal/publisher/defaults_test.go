@@ -14,6 +14,6 @@ func TestDefaults(t *testing.T) {
 	defer p.Close()
 	testdata.Defaults(t,
 		testdata.Default{Name: "DefaultBuffer", Zero: int64(p.cfg.Buffer), Want: DefaultBuffer},
-		testdata.Default{Name: "DefaultQueue", Zero: int64(p.cfg.Queue), Want: DefaultQueue},
+		testdata.Default{Name: "defaultQueue", Zero: int64(p.cfg.Queue), Want: defaultQueue},
 	)
 }

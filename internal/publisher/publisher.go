@@ -22,7 +22,7 @@ import (
 // (config/kv_events.py).
 const (
 	DefaultBuffer = 10_000  // batches that a replay can bring back
-	DefaultQueue  = 100_000 // batches that wait for one subscriber
+	defaultQueue  = 100_000 // batches that wait for one subscriber
 )
 
 // maxQueued bounds the bytes that wait for one subscriber: vLLM bounds the number of batches alone.
@@ -42,7 +42,7 @@ type Config struct {
 	Endpoint string // "" is tcp://127.0.0.1:0; port 0 is any free one
 	Replay   string // endpoint of the replay socket, always bound; "" is none
 	Buffer   int    // 0 is DefaultBuffer
-	Queue    int    // 0 is DefaultQueue
+	Queue    int    // 0 is defaultQueue
 	Connect  bool   // connect to a bound subscriber at Endpoint, again and again
 }
 
@@ -90,7 +90,7 @@ type subscriber struct {
 func New(cfg Config) (*Publisher, error) {
 	cfg.Endpoint = cmp.Or(cfg.Endpoint, "tcp://127.0.0.1:0")
 	cfg.Buffer = cmp.Or(cfg.Buffer, DefaultBuffer)
-	cfg.Queue = cmp.Or(cfg.Queue, DefaultQueue)
+	cfg.Queue = cmp.Or(cfg.Queue, defaultQueue)
 	if cfg.Buffer < 0 || cfg.Queue < 0 {
 		return nil, fmt.Errorf("a publisher cannot keep %d and queue %d batches", cfg.Buffer, cfg.Queue)
 	}
