@@ -87,7 +87,7 @@ type Request struct {
 // Answer is the answer to a Request. The zero value is ready. An Answer can be used for
 // one ScoreRequest after the other: the next one overwrites Pods.
 type Answer struct {
-	PromptTokens int
+	PromptTokens int // with special tokens, and with the placeholders of media
 	// Text is the text of a chat, as its template made it. It is the prompt, so JSON leaves it
 	// out.
 	Text string `json:"-"`

@@ -55,10 +55,9 @@ import (
 type Options struct {
 	// Engine is vLLM's version: a release such as "0.31" or "0.9.2", or "main" for vLLM's main
 	// of autumn 2026. "" means "main", which is newer than most engines in use: set it. A later
-	// release than 0.31 is an error. For a
-	// few changes it is not known whether 0.28 and later releases have them: chats that depend
-	// on such a change are ErrNotScorable. The tokenizer depends on the version, too: give
-	// tokenize.LoadPretrained the same.
+	// release than 0.31 is an error. For a few changes it is not known whether 0.28 and later
+	// releases have them: chats that depend on such a change are ErrNotScorable. The tokenizer
+	// depends on the version, too: give tokenize.LoadPretrained the same.
 	Engine string
 
 	// Template is the text of --chat-template. "" is the model's own template.

@@ -13,7 +13,7 @@ import (
 // Parse, and is safe for concurrent use.
 type Prompt struct {
 	Model string // of the request; "" without one
-	Salt  string // cache_salt
+	Salt  string // cache_salt; "" without one
 
 	// AddSpecial: the tokenizer has to add its special tokens to the text. The default is true
 	// for a completion, and false for a chat, whose template writes them.
