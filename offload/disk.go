@@ -24,7 +24,7 @@ type Disk struct {
 	Backend Backend   // nil: memory alone
 	Ingest  Ingestion // Hot
 	// MaxInFlight bounds the tokens that wait to be written or are being written; a block
-	// beyond is not written, and counted. The default is an eighth of the memory. The blocks
+	// beyond is not written, and counted (DiskStats.OverQuota). The default is an eighth of the memory. The blocks
 	// of Hot and All are pinned meanwhile; those of Evicted have memory beside MemoryBytes.
 	MaxInFlight int
 	// A chain is read from the Backend if so many of its blocks, and such a part of them,
@@ -34,8 +34,9 @@ type Disk struct {
 	// PerToken limits the time of a read, by the tokens that are missing. 0 is no limit;
 	// the context of an operation is one in any case.
 	PerToken time.Duration
-	// OnError is called with each error of the Backend, as DiskStats.LastError has it; nil: nothing
-	// is. No lock is held. Several goroutines can call it, and the use of the Backend waits for it.
+	// OnError is called with each error of the Backend, which names the tier and the operation (has,
+	// get, put, delete); nil: nothing is. That a caller gave up is no error. No lock is held. Several
+	// goroutines can call it, and the use of the Backend waits for it.
 	OnError func(error)
 }
 
@@ -82,9 +83,6 @@ const opBatch = 32
 func (s *Store) ingest(key Key, slot uint32, evicted bool) bool {
 	if len(s.behind.queue) >= s.quota {
 		s.count.disk.OverQuota++
-		if s.count.disk.LastError == nil {
-			s.count.disk.LastError = diskError("put", ErrOverQuota)
-		}
 		return false
 	}
 	s.pin(slot)
@@ -151,16 +149,10 @@ func (s *Store) failed(ctx context.Context, op string, err error) {
 	if err == nil || ctx.Err() != nil && !errors.Is(context.Cause(ctx), errSlow) {
 		return
 	}
-	err = diskError(op, err)
-	s.mu.Lock()
-	s.count.disk.LastError = err
-	s.mu.Unlock()
 	if s.cfg.Disk.OnError != nil {
-		s.cfg.Disk.OnError(err)
+		s.cfg.Disk.OnError(fmt.Errorf("%s: %s: %w", TierDisk, op, err))
 	}
 }
-
-func diskError(op string, err error) error { return fmt.Errorf("%s: %s: %w", TierDisk, op, err) }
 
 // Flush waits until what waited to be written when it was called is written, or could not
 // be: Stats says which.

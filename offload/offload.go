@@ -25,9 +25,6 @@ var (
 	ErrTooLong = errors.New("offload: chain too long")
 	// ErrNoMemory is returned if all blocks of a store are pinned.
 	ErrNoMemory = errors.New("offload: no memory that is not pinned")
-	// ErrOverQuota is DiskStats.LastError after a block was not written because as many waited as
-	// Disk.MaxInFlight says.
-	ErrOverQuota = errors.New("offload: too many blocks wait to be written")
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("offload: closed")
 	// ErrCorrupt is returned by a Backend for a block whose bytes are not those that were

@@ -157,9 +157,6 @@ type DiskStats struct {
 	OverQuota          uint64 // blocks that were not written because too many waited
 	Reads, Writes      Times  // uses of the Backend for several blocks at once
 	Failed             uint64 // reads that ended with an error, that of a context as well
-	// LastError is the last error of the Backend, with the tier and the operation (has, get, put,
-	// delete), or ErrOverQuota if it had none; nil: all was well. That a caller gave up is no error.
-	LastError error
 }
 
 // Open returns a store with an empty memory. It starts nothing. Its memory is mapped when
