@@ -366,7 +366,11 @@ func (j *Janitor) apply(files []foundFile) {
 			}
 		}
 		k := key{hashOf: f.hashOf, space: f.space, group: f.group}
-		j.put(&k, int(f.rank), f.state, now)
+		if len(j.scans.during) == maxDuring { // it can have changed
+			j.look(&k, int(f.rank))
+		} else {
+			j.put(&k, int(f.rank), f.state, now)
+		}
 	}
 }
 
@@ -405,11 +409,14 @@ func (j *Janitor) note(e event) {
 	}
 }
 
+// maxDuring bounds the changes during a scan that are remembered.
+const maxDuring = 1 << 16
+
 func (j *Janitor) remember(e event) {
 	if j.scans.during == nil {
 		j.scans.during = make(map[event]struct{})
 	}
-	if len(j.scans.during) < 1<<16 {
+	if len(j.scans.during) < maxDuring {
 		j.scans.during[e] = struct{}{}
 	} else {
 		j.scans.again = true
@@ -537,7 +544,11 @@ func (j *Janitor) exceeds(b *block, now int64) bool {
 }
 
 func (j *Janitor) aged(b *block, now int64) bool {
-	return j.cfg.MaxAge > 0 && j.table.time(b) < now-int64(j.cfg.MaxAge)
+	last := b.written
+	if j.table.order != FIFO {
+		last = max(b.used, b.written)
+	}
+	return j.cfg.MaxAge > 0 && last < now-int64(j.cfg.MaxAge)
 }
 
 // goes reports whether the block whose time is first has to go, and may. Otherwise none does.
