@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/kvindex/kvindex/offload"
@@ -182,9 +183,13 @@ func metricsHandler(s *resp.Server, disk *offload.Segments, aibrix bool) http.Ha
 // listenUnix removes a socket that nobody listens on any more.
 func listenUnix(name string) (net.Listener, error) {
 	if info, err := os.Lstat(name); err == nil && info.Mode().Type() == os.ModeSocket {
-		if nc, err := net.Dial("unix", name); err == nil {
+		nc, err := net.Dial("unix", name)
+		if err == nil {
 			nc.Close()
 			return nil, fmt.Errorf("%s: another process listens on it", name)
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) { // such as a socket that is busy, or of another type
+			return nil, err
 		}
 		if err := os.Remove(name); err != nil {
 			return nil, err

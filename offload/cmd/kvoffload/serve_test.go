@@ -125,6 +125,33 @@ func TestServeChild(t *testing.T) {
 	}
 }
 
+// TestListenUnix: a socket of a dead process is replaced, and one of another type stays.
+func TestListenUnix(t *testing.T) {
+	dir, err := os.MkdirTemp("", "serve") // a short path
+	must(t, err)
+	defer os.RemoveAll(dir)
+	dead, other := filepath.Join(dir, "dead"), filepath.Join(dir, "other")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead})
+	must(t, err)
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	again, err := listenUnix(dead)
+	must(t, err)
+	defer again.Close()
+	datagrams, err := net.ListenPacket("unixgram", other)
+	must(t, err)
+	defer datagrams.Close()
+	for _, name := range []string{dead, other} {
+		if l, err := listenUnix(name); err == nil {
+			l.Close()
+			t.Errorf("%s has two listeners", name)
+		}
+		if _, err := os.Lstat(name); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestSignalChild(t *testing.T) {
 	if os.Getenv("KVOFFLOAD_SIGNAL") != "" {
 		ctx, _ := untilSignal()
