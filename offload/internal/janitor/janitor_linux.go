@@ -18,7 +18,7 @@ import (
 // Settings are those of a Janitor. One bound at least has to be set, unless Unbounded.
 type Settings struct {
 	Root      string
-	Unbounded bool // without a bound: it reports, and deletes nothing
+	Unbounded bool // without a bound and Temporary: it reports, and deletes nothing
 
 	Bytes    int64         // sum of the sizes of all files; the janitor keeps it below 19/20 of that; 0: no bound
 	DiskHigh float64       // share of the file system that is in use, from 0 to 1, at which deletion begins; 0: no bound
@@ -80,8 +80,11 @@ func (s *Settings) validate() error {
 	if s.Order != LRU && s.Order != FIFO && s.Order != S3FIFO {
 		errs = append(errs, fmt.Errorf("the order is %q, not %q, %q or %q", s.Order, LRU, FIFO, S3FIFO))
 	}
-	if !s.Unbounded && s.Bytes == 0 && s.DiskHigh == 0 && s.MaxAge == 0 {
+	switch bounded := s.Bytes != 0 || s.DiskHigh != 0 || s.MaxAge != 0; {
+	case !bounded && !s.Unbounded:
 		errs = append(errs, errors.New("no bound: set -bytes, -disk-high or -max-age, or -watch to delete nothing"))
+	case s.Unbounded && (bounded || s.Temporary != 0):
+		errs = append(errs, errors.New("-watch deletes nothing: it goes with none of -bytes, -disk-high, -max-age and -temporary"))
 	}
 	return errors.Join(errs...)
 }
