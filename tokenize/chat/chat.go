@@ -251,6 +251,9 @@ func (x *Rendering) convert(r *Request) (err error) {
 
 func (x *Rendering) renderChat(r *Request) (*Rendering, error) {
 	m, c := x.model, x.chat
+	if c.mediaError != nil && m.engine.does(takesMediaOptions) {
+		return nil, c.mediaError
+	}
 	if m.program != nil {
 		if err := x.renderProgram(r); err != nil {
 			return nil, err
@@ -271,7 +274,7 @@ func (x *Rendering) renderChat(r *Request) (*Rendering, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !c.clocked {
+	if c.clocked == nil {
 		return x, nil
 	}
 	// The engine's chat has other ids, which is right if its text is the same.
