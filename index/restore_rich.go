@@ -97,8 +97,8 @@ func (r *restorer) richRecord() (*richRecord, error) {
 	switch {
 	case r.Short:
 		return nil, nil
-	case idle != (n.holders == 0) || r.isLater(n.since):
-		return nil, fmt.Errorf("name %x has %d holders, and is idle from %d on: %v", uint64(n.hash), n.holders, n.since, idle)
+	case idle != (n.holders == 0):
+		return nil, fmt.Errorf("name %x has %d holders, and is idle: %v", uint64(n.hash), n.holders, idle)
 	case n.holders == 0 && keys == 0:
 		return nil, fmt.Errorf("name %x has neither keys nor holders", uint64(n.hash))
 	case r.s.names.Get(n.hash) != 0:
