@@ -101,7 +101,7 @@ func (r *restorer) plainName(h Hash, l loc, set int) error {
 	s.f.Ref(l)
 	for _, ln := range r.sets[set] {
 		s.f.Hold(l, ln.ord)
-		s.lanes.count(ln, 1)
+		s.lanes.gain(ln, h)
 	}
 	if s.shared.names != nil {
 		s.shared.names.add(l, sharedName{hash: h})

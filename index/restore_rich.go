@@ -182,11 +182,12 @@ func (r *restorer) build(of *richRecord) error {
 		})
 		if c.copies == 0 {
 			c.ln.hidden++
+			s.lanes.note(c.ln, of.hash)
 			hidden = true
 			continue
 		}
 		rich.holders++
-		s.lanes.count(c.ln, 1)
+		s.lanes.gain(c.ln, of.hash)
 		for _, k := range of.keys {
 			s.f.Hold(k.loc, c.ln.ord)
 		}
