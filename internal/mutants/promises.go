@@ -287,7 +287,7 @@ var promises = []promise{
 		{"./index", "ground.tidy", "an ordinal is not given back", "g.forest.RetireOrdinal(ln.ord)", "_ = ln", "TestOrdinals"},
 		{"./index", "turns.pass", "who waits for a turn gets none", "tries := 100", "tries := 0", "TestPass"},
 		{"./index", "turns.pass", "nobody is known to wait", "if t.waiting.Load() == 0 {", "if true {", "TestPass"},
-		{"./index", "source.emptyLanes", "a large clear lets nobody in", "\t\t\ts.pass(1)\n", "", "TestALargeClearPasses"},
+		{"./index", "source.emptyLanes", "a large clear lets nobody in", "\t\ts.pass(1)\n", "", "TestALargeClearPasses"},
 		{"./index", "grave.tidy", "a removed pod leaves its keys", "g.s.f.Unref(l)", "", "TestMemoryIsUsedAgain"},
 		{"./index/internal/names", "Table.Remove", "a removed name leaves a mark", "s.lines[home].fill -= passedOne", "", "TestAgainstMap"},
 		{"./events", "Pool.remove", "a removed pod leaves its name", "p.sweepPod(q)", "", "TestPoolRemovedLeavesNothing"},
