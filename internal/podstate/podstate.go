@@ -89,7 +89,8 @@ type Rank struct {
 
 // delay is the delay of the last Apply.
 type delay struct {
-	Late bool // the last message is not in the index, or other processes do not see it yet
+	Late      bool // the last message is not in the index, or other processes do not see it yet
+	Uncleared bool // its blocks should have been forgotten, and the index failed: the next message clears them
 	// Seen is done when other processes see the message; nil: no such notice comes. Unwatch
 	// stops the function that waits for it.
 	Seen    context.Context
@@ -217,7 +218,7 @@ func (r *Rank) View() view.State {
 	if state == view.Unknown && r.Stream == nil && len(r.Lower) > 0 {
 		state = view.Partial // nothing is known of its gpu
 	}
-	if r.Contest.Open || r.Kept || r.unproven || r.Late || r.Stale {
+	if r.Contest.Open || r.Kept || r.unproven || r.Late || r.Uncleared || r.Stale {
 		state = min(state, view.Uncertain)
 	}
 	if r.Evicted {

@@ -102,6 +102,7 @@ func (x *Registry) markLost(podID, model string, n int) (found bool, err error) 
 	defer in.settle()
 	if err := in.lose(r, lossEvent(x.Keep), index.Cursor{}, 0); err != nil {
 		in.setLate(r, err)
+		r.Uncleared = r.Uncleared || !x.Keep
 		return true, err
 	}
 	in.stats.Marked++

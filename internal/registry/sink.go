@@ -15,6 +15,7 @@
 package registry
 
 import (
+	"errors"
 	"maps"
 	"slices"
 
@@ -125,9 +126,11 @@ func (x *Registry) beginAgain(podID, model, stream, cause string) error {
 	anew := index.Cursor{Stream: st.Name, Epoch: st.Seq.Epoch() + 1}
 	if len(st.Lower) > 0 {
 		if err := in.beginLower(st, anew, cause); err != nil {
+			st.Seq.Raise(anew.Epoch) // some ranks have got anew
 			return err
 		}
 	}
+	var errs []error // the ranks of these are cleared with their next message
 	for _, r := range st.Ranks {
 		spared := engine.Tiers(0)
 		if cause == "" { // its hashes are the same
@@ -135,7 +138,8 @@ func (x *Registry) beginAgain(podID, model, stream, cause string) error {
 		}
 		if err := in.lose(r, podstate.Replaced, anew, spared); err != nil {
 			in.setLate(r, err)
-			return err
+			r.Uncleared = true
+			errs = append(errs, err)
 		}
 		r.Contest, r.Lost = podstate.Contest{}, view.LastLoss{}
 		if cause != "" {
@@ -152,7 +156,7 @@ func (x *Registry) beginAgain(podID, model, stream, cause string) error {
 	if cause != "" {
 		in.count(st, stats.Traffic{Restarts: 1})
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // RemoveStream implements events.Sink.
