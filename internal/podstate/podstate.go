@@ -35,6 +35,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
@@ -286,7 +287,7 @@ func (pm *Pod) Rank(n int) (*Rank, error) {
 	r := pm.Ranks[n]
 	if r == nil {
 		if len(pm.Ranks) >= engine.MaxRanks {
-			return nil, fmt.Errorf("rank %d: the pod has %d ranks already", n, engine.MaxRanks)
+			return nil, fmt.Errorf("rank %d: %w: the pod has %d ranks already", n, index.ErrFull, engine.MaxRanks)
 		}
 		r = &Rank{Number: n}
 		pm.Ranks[n] = r
@@ -318,7 +319,7 @@ func (pm *Pod) Stream(name string) (*Stream, error) {
 			return nil, fmt.Errorf("the name of the stream has %d bytes, more than %d: %.100q", len(name), engine.MaxName, name)
 		}
 		if len(pm.Streams) >= engine.MaxStreams && !pm.dropStream() {
-			return nil, fmt.Errorf("stream %q: the pod has %d streams already", name, engine.MaxStreams)
+			return nil, fmt.Errorf("stream %q: %w: the pod has %d streams already", name, index.ErrFull, engine.MaxStreams)
 		}
 		st = &Stream{Name: name}
 		pm.Streams[name] = st
