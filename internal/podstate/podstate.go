@@ -311,12 +311,20 @@ func (pm *Pod) publishRanks() {
 	pm.Shown.PublishRanks(shown)
 }
 
+// CheckStream refuses the name of a stream that is too long.
+func CheckStream(name string) error {
+	if len(name) > engine.MaxName {
+		return fmt.Errorf("the name of the stream has %d bytes, more than %d: %.100q", len(name), engine.MaxName, name)
+	}
+	return nil
+}
+
 // Stream returns a stream of pm, made if needed.
 func (pm *Pod) Stream(name string) (*Stream, error) {
 	st := pm.Streams[name]
 	if st == nil {
-		if len(name) > engine.MaxName {
-			return nil, fmt.Errorf("the name of the stream has %d bytes, more than %d: %.100q", len(name), engine.MaxName, name)
+		if err := CheckStream(name); err != nil {
+			return nil, err
 		}
 		if len(pm.Streams) >= engine.MaxStreams && !pm.dropStream() {
 			return nil, fmt.Errorf("stream %q: %w: the pod has %d streams already", name, index.ErrFull, engine.MaxStreams)

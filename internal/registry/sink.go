@@ -16,6 +16,7 @@ package registry
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -63,11 +64,14 @@ func (x *Registry) note(podID, model, stream string, n events.Note) error {
 	if err := x.check(podID, model); err != nil {
 		return err
 	}
+	if err := podstate.CheckStream(stream); err != nil {
+		return fmt.Errorf("kvindex: pod %q: %w", podID, err)
+	}
 	in := x.newIngest(podID, model)
 	defer in.end()
-	st := in.noted(streamName(stream), n)
+	st, err := in.noted(streamName(stream), n)
 	if st == nil {
-		return nil
+		return err
 	}
 	defer in.leave()
 	if st.Note(n, in.now); n == events.NoteClosed {
@@ -85,18 +89,19 @@ func (x *Registry) note(podID, model, stream string, n events.Note) error {
 
 // noted finds the stream of a note and locks its pod, or returns nil. NoteOpened and NoteTiers
 // register both.
-func (in *ingest) noted(name string, n events.Note) *podstate.Stream {
+func (in *ingest) noted(name string, n events.Note) (*podstate.Stream, error) {
 	if n != events.NoteOpened && n != events.NoteTiers {
-		return in.findStream(name)
+		return in.findStream(name), nil
 	}
-	if in.enter() != nil {
-		return nil
+	if err := in.enter(); err != nil {
+		return nil, err
 	}
 	st, err := in.pm.Stream(name)
 	if err != nil {
 		in.leave()
+		return nil, fmt.Errorf("kvindex: pod %q: %w", in.pod, err)
 	}
-	return st
+	return st, nil
 }
 
 // close ends a stream whose transport has ended. A stream without ranks is forgotten.
