@@ -16,7 +16,7 @@ var promises = []promise{
 		{".", "internal/registry:delivery.ofLower", "an offload daemon takes the rank", "return !named.Has(index.TierGPU) && (known", "return false && !named.Has(index.TierGPU) && (known", "TestOffloadDaemon"},
 		{".", "internal/registry:delivery.takeLower", "a gap of a daemon keeps its tiers", "d.convert.Changes = engine.AppendClear(d.convert.Changes, r.Spared(d.lower))", "_ = r", "TestOffloadDaemon"},
 		{".", "internal/registry:lent", "an engine that moved is not doubted", "main.Interrupted = true", "_ = main", "TestOffloadDaemon"},
-		{".", "internal/registry:delivery.spares", "hashes outlive their engine", "if d.verdict.Restarted || r == d.rank && d.moved {", "if false {", "TestOffloadDaemon"},
+		{".", "internal/registry:delivery.spares", "hashes outlive their engine", "if d.verdict.Restarted || r == d.rank && d.moved || r.Uncleared {", "if false {", "TestOffloadDaemon"},
 		{".", "internal/podstate:Pod.Settle", "a lost daemon is no upper bound", "f.Loose = f.Loose || its", "f.Loose = false && its", "TestOffloadDaemon"},
 		{".", "internal/engine:Converter.stored", "a daemon's second store proves a reset", "c.Profile.ClearsGPU && !c.Shared &&", "c.Profile.ClearsGPU &&", "TestOffloadDaemonResets"},
 		{"./index", "source.clearUnseen", "a second store proves nothing", "n.holding(g, c.Tier).copies > 0", "n.holding(g, c.Tier).copies > 99", "TestMemory/UniqueStoreOfAHeldBlock"},

@@ -15,5 +15,6 @@ func TestDefaults(t *testing.T) {
 	testdata.Defaults(t,
 		testdata.Default{Name: "DefaultBuffer", Zero: int64(p.cfg.Buffer), Want: DefaultBuffer},
 		testdata.Default{Name: "DefaultQueue", Zero: int64(p.cfg.Queue), Want: DefaultQueue},
+		testdata.Default{Name: "DefaultConns", Zero: int64(p.cfg.MaxConns), Want: DefaultConns},
 	)
 }
