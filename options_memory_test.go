@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex"
+	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/inmemory"
@@ -306,6 +307,10 @@ func TestLongNames(t *testing.T) {
 		_, err := ix.IngestMessage(kvindex.Message{Pod: c.pod, Model: c.model, Stream: c.stream, Payload: payload})
 		if (err == nil) != (c.what == "") || err != nil && (!strings.Contains(err.Error(), c.what) || len(err.Error()) > 400) {
 			t.Errorf("%s: %v", c.what, err)
+		}
+		err = ix.Sink().StreamNote(c.pod, c.model, c.stream, events.NoteOpened)
+		if n := ix.Stats().Pods; (err == nil) != (c.what == "") || (n == 0) != (c.what != "") {
+			t.Errorf("%s: %v, and %d pods", c.what, err, n)
 		}
 	}
 	// Stores of an adapter with too long a name are applied, but the name does not find them.

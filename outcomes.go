@@ -47,7 +47,8 @@ var (
 	// ErrFull is wrapped by errors about messages of a rank that the index has no room
 	// for, because other ranks take all of its memory that cannot be evicted (WithMemory).
 	// The message counts as lost: do not bring it again. When pods have gone, the next
-	// message of the rank is applied.
+	// message of the rank is applied. Errors about messages beyond a bound on pods, on the
+	// models, ranks or streams of a pod wrap it too.
 	ErrFull = index.ErrFull
 	// ErrNotInRequest is wrapped by errors of Routed about a pod that is not in the answer,
 	// because it was not in the request, and about a rank that no pod can have.

@@ -49,24 +49,32 @@ func TestLossByStream(t *testing.T) {
 }
 
 // TestLossFails: after a loss, or a message, that the index could not apply, the rank is uncertain.
+// Its next message clears it, and those of the other ranks of the stream count.
 func TestLossFails(t *testing.T) {
 	p := fakeengine.NewPrompt(1, 16, 4)
-	for name, lose := range map[string]func(ix *kvindex.Indexer) error{
-		"a gap": func(ix *kvindex.Indexer) error {
+	note := func(n events.Note) func(ix *kvindex.Indexer) error {
+		return func(ix *kvindex.Indexer) error { return ix.Sink().StreamNote("a", "m", "s", n) }
+	}
+	for name, c := range map[string]struct {
+		lose  func(ix *kvindex.Indexer) error
+		after [2]int // blocks of the ranks
+		kept  bool   // another Indexer goes on with the index
+	}{
+		"a gap": {func(ix *kvindex.Indexer) error {
 			_, err := ix.IngestMessage(message("s", 9, 9, 0, p.Stored(0, 1)))
 			return err
-		},
-		"another stream": func(ix *kvindex.Indexer) error {
+		}, [2]int{2, 3}, false}, // the messages before it come
+		"another stream": {func(ix *kvindex.Indexer) error {
 			_, err := ix.IngestMessage(message("t", 0, 9, 1, p.Stored(0, 1)))
 			return err
-		},
-		"a restart": func(ix *kvindex.Indexer) error {
-			return ix.Sink().StreamNote("a", "m", "s", events.NoteRestarted)
-		},
-		"marked": func(ix *kvindex.Indexer) error { return ix.MarkLost("a", 1) },
+		}, [2]int{2, 3}, false},
+		"a restart":      {note(events.NoteRestarted), [2]int{1, 1}, false},
+		"messages again": {note(events.NoteRewound), [2]int{1, 1}, false},
+		"a kept restart": {note(events.NoteRestarted), [2]int{1, 3}, true},
+		"marked":         {func(ix *kvindex.Indexer) error { return ix.MarkLost("a", 1) }, [2]int{2, 1}, false},
 	} {
-		fails := false
-		ix := open(t, kvindex.WithIndex(&alteredIndex{Memory: memory(t), before: func(_ context.Context, _ string, src index.Source) error {
+		fails, m := false, memory(t)
+		ix := open(t, kvindex.WithIndex(&alteredIndex{Memory: m, before: func(_ context.Context, _ string, src index.Source) error {
 			if fails && src.Rank == 1 {
 				return errBrittle
 			}
@@ -74,11 +82,19 @@ func TestLossFails(t *testing.T) {
 		}}))
 		apply(t, ix, message("s", 0, 1, 0, p.Stored(0, 2)), message("s", 1, 2, 1, p.Stored(0, 3)))
 		fails = true
-		if err := lose(ix); !errors.Is(err, errBrittle) {
+		if err := c.lose(ix); !errors.Is(err, errBrittle) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if r := ix.Pods(nil)[0].Ranks[1]; r.Blocks[kvindex.TierGPU] != 3 || r.State != kvindex.StateUncertain {
 			t.Errorf("%s: %+v", name, r)
+		}
+		if fails = false; c.kept {
+			ix = open(t, kvindex.WithIndex(m))
+		}
+		apply(t, ix, message("s", 2, 10, 1, p.Stored(0, 1)), message("s", 3, 11, 0, p.Stored(0, 1)))
+		ranks := ix.Pods(nil)[0].Ranks
+		if got := [2]int{ranks[0].Blocks[kvindex.TierGPU], ranks[1].Blocks[kvindex.TierGPU]}; got != c.after {
+			t.Errorf("%s: then the ranks have %v blocks, want %v", name, got, c.after)
 		}
 	}
 }

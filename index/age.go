@@ -53,7 +53,7 @@ func (st *storeTask) renew(n *name, h holding) {
 		s.copies.at(h.entry).lane = to.number
 	}
 	s.lanes.count(h.lane, -1)
-	s.lanes.count(to, 1)
+	s.lanes.gain(to, n.hash)
 }
 
 // newest returns the newest lane for the blocks of a lane. If there is no room for one, it is

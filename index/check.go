@@ -92,6 +92,11 @@ func (c *sourceCheck) all() error {
 			err = fmt.Errorf(format, args...)
 		}
 	}
+	listed := func(ln *lane, h Hash) {
+		if !ln.many && !slices.Contains(ln.few, h) {
+			fail("name %d is not among the few of lane %d", h, ln.number)
+		}
+	}
 	hold := func(l loc, ln *lane) { c.held[forest.Holding{Slab: l.Slab(), Ord: ln.ord}] |= 1 << l.Slot() }
 	s.names.Each(func(h Hash, v value) {
 		n++
@@ -116,6 +121,7 @@ func (c *sourceCheck) all() error {
 			for _, ln := range s.lanes.all {
 				if ln != nil && s.f.Holds(l, ln.ord) {
 					hold(l, ln)
+					listed(ln, h)
 					t := lanes[ln.number]
 					t.blocks++
 					lanes[ln.number] = t
@@ -135,6 +141,7 @@ func (c *sourceCheck) all() error {
 				c := s.copies.at(i)
 				copies++
 				ln := s.lanes.all[c.lane]
+				listed(ln, h)
 				t := lanes[c.lane]
 				if c.copies > 0 {
 					holders++

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/kvindex/kvindex/index/internal/mem"
+	"github.com/kvindex/kvindex/index/internal/names"
 )
 
 // A clear takes all blocks of the source, in every tier and group, or in one tier.
@@ -123,6 +124,9 @@ func (s *source) clearTier(t Tier) {
 	s.dropLanes(old)
 }
 
+// scannedPerVisit is how many names a clear scans in about the time of visiting one.
+const scannedPerVisit = 16
+
 // dropLanes drops the blocks of lanes that their groups do not have any more.
 func (s *source) dropLanes(old []*lane) {
 	if len(old) == 0 {
@@ -138,28 +142,41 @@ func (s *source) dropLanes(old []*lane) {
 }
 
 // emptyLanes takes all blocks from lanes that readers do not see any more, and
-// gives up their ordinals. It visits all names of the source, unless the lanes are empty. It
-// returns false if the source is removed meanwhile: the lanes go with it.
+// gives up their ordinals. If a lane had many blocks, it scans all names of the source, and
+// visits those that are not idle. It returns false if the source is removed meanwhile: the
+// lanes go with it.
 func (s *source) emptyLanes(lanes []*lane) bool {
 	lanes = slices.DeleteFunc(slices.Clone(lanes), func(ln *lane) bool { return ln == nil })
 	for _, ln := range lanes {
 		ln.gone = true
 	}
 	full := slices.DeleteFunc(slices.Clone(lanes), (*lane).isEmpty)
-	var some []Hash
-	for next, more := uint64(0), len(full) > 0; more; more = next != 0 {
+	visit := func(h Hash) {
+		n := s.name(h)
+		n.releaseLanes(full)
+		s.forgetIdle(s.cfg.IdleNames, 1)
+		if s.ground.full() { // an idle name takes more than a held one
+			s.forgetIdle(0, 2)
+		}
+		s.pass(1)
+	}
+	many := slices.ContainsFunc(full, func(ln *lane) bool { return ln.many })
+	for _, ln := range full {
+		for _, h := range ln.few {
+			visit(h)
+		}
+	}
+	var some []names.Picked[Hash]
+	for next, more := uint64(0), many; more; more = next != 0 {
 		if s.removed.Load() {
 			return false
 		}
-		some, next = s.names.Some(some[:0], next)
-		for _, h := range some {
-			n := s.name(h)
-			n.releaseLanes(full)
-			s.forgetIdle(s.cfg.IdleNames, 1)
-			if s.ground.full() { // an idle name takes more than a held one
-				s.forgetIdle(0, 2)
+		some, next = names.Part(&s.names, some[:0], next)
+		s.pass(len(some) / scannedPerVisit)
+		for _, p := range some {
+			if !value(p.Value).isIdle() { // none of the others gets a holder meanwhile
+				visit(p.Hash)
 			}
-			s.pass(1)
 		}
 	}
 	for _, ln := range lanes {

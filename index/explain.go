@@ -80,7 +80,7 @@ func (b *block) gone(s *source) (g trace.Gone) {
 				continue
 			}
 			how := trace.GoneCleared
-			if int32(idle.since-s.cleared) >= 0 {
+			if now := s.f.Now(); now-idle.since <= now-s.cleared {
 				how = trace.GoneRemoved
 			}
 			if n.isRich() && n.isHiddenExcept(0) {

@@ -48,7 +48,14 @@ type lane struct {
 	gone   bool  // it is being emptied: its group does not have it any more
 	blocks int   // held
 	hidden int   // holdings that a report hid
+	// few has the names that ever held or hid something in the lane, until there are more
+	// than maxFew (many): a clear of a few blocks need not scan all names.
+	few  []Hash
+	many bool
 }
+
+// maxFew bounds lane.few: a scan of all names is shared by so many blocks.
+const maxFew = 128
 
 // isEmpty reports whether a lane has no blocks, nor hidden ones.
 func (ln *lane) isEmpty() bool { return ln.blocks == 0 && ln.hidden == 0 }

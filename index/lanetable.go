@@ -83,7 +83,7 @@ func (lt *laneTable) drop(lanes []*lane) {
 	for _, ln := range lanes {
 		if ln != nil {
 			lt.all[ln.number] = nil
-			lt.mem.Add(-mem.SizeOf[lane]())
+			lt.mem.Add(-ln.bytes())
 		}
 	}
 }
@@ -99,6 +99,30 @@ func (lt *laneTable) fits(by cut) bool {
 	}
 	return lanes < maxLanes && len(cuts) <= maxCuts
 }
+
+// gain counts blocks that a lane holds now.
+func (lt *laneTable) gain(ln *lane, hashes ...Hash) {
+	lt.count(ln, len(hashes))
+	lt.note(ln, hashes...)
+}
+
+// note records the names of blocks that a lane holds or hides now.
+func (lt *laneTable) note(ln *lane, hashes ...Hash) {
+	for _, h := range hashes {
+		switch {
+		case ln.many:
+			return
+		case len(ln.few) < maxFew:
+			ln.few = mem.AppendPlain(lt.mem, ln.few, h)
+		default:
+			lt.mem.Add(-mem.Size(8 * cap(ln.few)))
+			ln.few, ln.many = nil, true
+		}
+	}
+}
+
+// bytes returns the bytes of a lane.
+func (ln *lane) bytes() int { return mem.SizeOf[lane]() + mem.Size(8*cap(ln.few)) }
 
 // count adds n blocks to those that a lane holds.
 func (lt *laneTable) count(ln *lane, n int) {
@@ -155,7 +179,7 @@ func laneBytes(lanes []*lane) int {
 	n := mem.SliceSize(lanes)
 	for _, ln := range lanes {
 		if ln != nil {
-			n += mem.SizeOf[lane]()
+			n += ln.bytes()
 		}
 	}
 	return n

@@ -271,6 +271,7 @@ func (n *name) addHidden(ln *lane) {
 	r, hides := n.rich(), !n.isHiddenExcept(0)
 	r.first = s.copies.take(copyCount{next: r.first, lane: ln.number, reported: true})
 	ln.hidden++
+	s.lanes.note(ln, n.hash)
 	for _, l := range n.locs(&buf) {
 		if hides {
 			n.hide(l)

@@ -101,7 +101,7 @@ func (r *restorer) plainName(h Hash, l loc, set int) error {
 	s.f.Ref(l)
 	for _, ln := range r.sets[set] {
 		s.f.Hold(l, ln.ord)
-		s.lanes.count(ln, 1)
+		s.lanes.gain(ln, h)
 	}
 	if s.shared.names != nil {
 		s.shared.names.add(l, sharedName{hash: h})
@@ -128,8 +128,6 @@ func (r *restorer) idleName() error {
 	r.names++
 	at := [1]loc{l}
 	switch s := r.s; {
-	case r.isLater(since):
-		return fmt.Errorf("name %x is idle from a time on that is to come", uint64(h))
 	case l == 0 || !r.roomFor(at[:]) || !r.f.Lives(l):
 		s.counts.Forgotten++
 	case s.names.Get(h) != 0:

@@ -97,8 +97,8 @@ func (r *restorer) richRecord() (*richRecord, error) {
 	switch {
 	case r.Short:
 		return nil, nil
-	case idle != (n.holders == 0) || r.isLater(n.since):
-		return nil, fmt.Errorf("name %x has %d holders, and is idle from %d on: %v", uint64(n.hash), n.holders, n.since, idle)
+	case idle != (n.holders == 0):
+		return nil, fmt.Errorf("name %x has %d holders, and is idle: %v", uint64(n.hash), n.holders, idle)
 	case n.holders == 0 && keys == 0:
 		return nil, fmt.Errorf("name %x has neither keys nor holders", uint64(n.hash))
 	case r.s.names.Get(n.hash) != 0:
@@ -182,11 +182,12 @@ func (r *restorer) build(of *richRecord) error {
 		})
 		if c.copies == 0 {
 			c.ln.hidden++
+			s.lanes.note(c.ln, of.hash)
 			hidden = true
 			continue
 		}
 		rich.holders++
-		s.lanes.count(c.ln, 1)
+		s.lanes.gain(c.ln, of.hash)
 		for _, k := range of.keys {
 			s.f.Hold(k.loc, c.ln.ord)
 		}

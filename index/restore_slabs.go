@@ -7,6 +7,9 @@ import (
 	"github.com/kvindex/kvindex/index/internal/forest"
 )
 
+// maxDumpTicks is more than how far the clock goes on while a snapshot is written.
+const maxDumpTicks = 1 << 28
+
 // slab reads the first record of a slab.
 func (r *restorer) slab() error {
 	before, variant, used := r.Uvarint(), int(r.Byte()), r.Uint32()
@@ -21,7 +24,7 @@ func (r *restorer) slab() error {
 	case prev != 0 && r.f.Variant(prev) != r.numbers[variant]:
 		return fmt.Errorf("slab %d is of variant %d, and what is before it is not", len(r.slabs.all), variant)
 	}
-	if r.isLater(used) {
+	if used-r.clock < maxDumpTicks { // it was used while the snapshot was written
 		used = r.clock
 	}
 	number := r.slabs.open(r.numbers[variant])

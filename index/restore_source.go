@@ -27,9 +27,6 @@ type restoredSource struct {
 	placed      []loc // their places
 }
 
-// isLater reports whether a time is after the clock of the source.
-func (r *restoredSource) isLater(t uint32) bool { return int32(t-r.clock) > 0 }
-
 // source reads the beginning of a source.
 func (r *restorer) source() error {
 	r.Byte()

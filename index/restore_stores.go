@@ -26,7 +26,7 @@ func (r *restorer) store() error {
 		return nil
 	}
 	p.cut, p.need, p.units = by, int(min(need, 1<<30)), int(min(units, 1<<30))
-	if p.group = r.s.lanes.group(id); p.group == nil || p.tier >= NumTiers || !ok || variant >= len(r.numbers) || r.isLater(p.since) {
+	if p.group = r.s.lanes.group(id); p.group == nil || p.tier >= NumTiers || !ok || variant >= len(r.numbers) {
 		return fmt.Errorf("a store of group %d, tier %v, blocks of %+v, variant %d waits", id, p.tier, by, variant)
 	}
 	p.parent.variant = r.numbers[variant]

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/kvindex/kvindex/internal/trace"
 )
 
 // sectionsOf returns the snapshot of an index without other users. then is called after each cut.
@@ -357,6 +359,37 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 	if err := m.Restore(context.Background(), reader(whole)); err == nil || m.check() != nil {
 		t.Errorf("into an index that is not empty: %v", err)
+	}
+}
+
+// The clock of the index has 32 bits. Names and stores may be older than half of that.
+func TestRestoreOfWhatIsOld(t *testing.T) {
+	cfg := MemoryConfig{Seed: [16]byte{1}}
+	m, err := newMemory(cfg)
+	must(t, err)
+	defer m.Close()
+	held := Change{Op: OpStore, Copies: CopiesGuarded, Hashes: []Hash{1}, Variant: Variant{Unit: 16}, BlockSize: 16, Locals: []Local{1}}
+	idle, hidden, waits := held, held, held
+	idle.Root, idle.Hashes = 1, []Hash{2}
+	hidden.Root, hidden.Hashes = 2, []Hash{3}
+	waits.HasParent, waits.Parent, waits.Hashes = true, 8, []Hash{9}
+	src := Source{Pod: "p", Model: "m"}
+	apply := func(changes ...Change) {
+		_, err := m.Apply(context.Background(), src, Cursor{}, changes)
+		must(t, err)
+	}
+	apply(held, idle, hidden, hidden, waits, Change{Op: OpRemove, Hashes: []Hash{2, 3}})
+	m.ground.forest.SetNow(m.ground.forest.Now() + 3<<30)
+	apply(Change{Op: OpRemove, Hashes: []Hash{1}})
+	removed := trace.Block[Variant, Key, Local]{Variant: held.Variant, Size: 16, Key: Chain(0, 1)}
+	if tr, err := m.Explain(context.Background(), src, removed); err != nil || tr.Gone != trace.GoneRemoved {
+		t.Errorf("a block that was removed: %+v, %v", tr, err)
+	}
+	again := restored(t, cfg, sectionsOf(t, m))
+	defer again.Close()
+	must(t, again.check())
+	if got, want := again.Describe(nil), m.Describe(nil); !slices.Equal(got, want) || want[0].Names != 4 || want[0].Parked != 1 {
+		t.Errorf("%+v\nis the restored form of\n%+v", got, want)
 	}
 }
 

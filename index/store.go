@@ -309,7 +309,7 @@ func (st *storeTask) placePiece(hashes []Hash, from, to int, ends blockEnds) int
 		}
 		if from > first {
 			s.f.RefAndHold(id, st.lane.ord, plain)
-			s.lanes.count(st.lane, from-first)
+			s.lanes.gain(st.lane, hashes[first:from]...)
 			continue
 		}
 		n := s.fresh(hashes[from])
@@ -404,7 +404,7 @@ func (n *name) gain(ln *lane, was holding) holding {
 	switch {
 	case n.isPlain():
 		s.f.Hold(loc(n.value), ln.ord)
-		s.lanes.count(ln, 1)
+		s.lanes.gain(ln, n.hash)
 		return holding{ln, 0, 1}
 	case n.isIdle():
 		i := n.number()
@@ -418,7 +418,7 @@ func (n *name) gain(ln *lane, was holding) holding {
 			s.idle.remove(i)
 			n.set(value(l))
 			s.f.Hold(l, ln.ord)
-			s.lanes.count(ln, 1)
+			s.lanes.gain(ln, n.hash)
 			return holding{ln, 0, 1}
 		}
 	case n.isRich() && !n.held():
@@ -447,7 +447,7 @@ func (n *name) gain(ln *lane, was holding) holding {
 	for _, l := range n.locs(&buf) {
 		s.f.Hold(l, ln.ord)
 	}
-	s.lanes.count(ln, 1)
+	s.lanes.gain(ln, n.hash)
 	return holding{ln, count, 1}
 }
 

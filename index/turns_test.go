@@ -3,6 +3,7 @@ package index
 import (
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -123,6 +124,26 @@ func TestManyClearsBesideStoresThatWait(t *testing.T) {
 	}
 	if took := cputime.Of(func() { f.apply(0, changes...) }); took > time.Second {
 		t.Errorf("%d clears took %v", len(changes)/2, took)
+	}
+}
+
+// A clear of few blocks beside many names, held or not, does not scan all of them.
+func TestManyClearsOfFewBlocks(t *testing.T) {
+	m, err := newMemory(MemoryConfig{})
+	must(t, err)
+	defer m.Close()
+	f := filler{tb: t, m: m, r: rand.New(rand.NewPCG(1, 13))}
+	c := f.chain(30_000)
+	lower := Change{Op: OpStore, Tier: TierCPU, Copies: CopiesSet, Hashes: c.Hashes[:1]}
+	for _, small := range [][]Change{
+		{lower, {Op: OpClearTier, Tier: TierCPU}},
+		{{Op: OpClear}, f.chain(1)},
+	} {
+		f.apply(0, c)
+		changes := slices.Repeat(small, 2000)
+		if took := cputime.Of(func() { f.apply(0, changes...) }); took > time.Second {
+			t.Errorf("%d clears took %v", len(changes)/2, took)
+		}
 	}
 }
 

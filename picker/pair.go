@@ -20,7 +20,7 @@ import (
 //
 // If p is not nil, send the request to p first, in the form that the engine expects (for vLLM with
 // one token to generate), and end p; then send it to d. With a hop, d's load has the prompt as
-// held, not as to be computed. r must not change until both picks have ended. Errors are those of
+// held, not as to be computed, and so has that of the pod that d.Next picks. r must not change until both picks have ended. Errors are those of
 // Pick.
 func PickPair(ctx context.Context, prefill, decode *Picker, r *kvindex.Request, local int) (p, d *Pick, err error) {
 	if d, err = decode.Pick(ctx, r); err != nil {
@@ -37,6 +37,6 @@ func PickPair(ctx context.Context, prefill, decode *Picker, r *kvindex.Request, 
 		d.Failed()
 		return nil, nil, err
 	}
-	d.flight.FirstToken()
+	d.holdPrompt()
 	return p, d, nil
 }

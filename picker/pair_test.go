@@ -126,7 +126,11 @@ func TestPickPair(t *testing.T) {
 			p.Failed()
 			other.Failed()
 		}
-		d.Failed()
+		next, err := d.Next(t.Context())
+		if err != nil || next.Pod.Name == at || load(decode, next.Pod.Name, 0) != want {
+			t.Fatalf("local %d: Next: %v at %v, which has %+v, want %+v", local, err, next.Pod.Name, load(decode, next.Pod.Name, 0), want)
+		}
+		next.Failed()
 		idle(fmt.Sprint("local ", local))
 	}
 

@@ -47,6 +47,7 @@ type Pick struct {
 	ticket  kvindex.Ticket
 	first   atomic.Bool
 	ended   atomic.Bool
+	hop     bool // another pod computes the prompt (PickPair)
 	limit   limit
 }
 
@@ -72,7 +73,17 @@ func (k *Pick) Next(ctx context.Context) (*Pick, error) {
 	if !k.end(func() { k.abandon() }) {
 		return nil, errors.New("picker: the pick has ended already")
 	}
-	return k.picker.pick(ctx, k.request, append(slices.Clip(k.tried), k.Pod.Name))
+	next, err := k.picker.pick(ctx, k.request, append(slices.Clip(k.tried), k.Pod.Name))
+	if err == nil && k.hop {
+		next.holdPrompt()
+	}
+	return next, err
+}
+
+// holdPrompt makes the prompt count as held by the pod: another one computes it.
+func (k *Pick) holdPrompt() {
+	k.hop = true
+	k.flight.FirstToken()
 }
 
 // FirstToken records that the first token of the answer has come: the prompt is computed.

@@ -1,7 +1,7 @@
 // Why slots are passed on. Cutting a long text into parts for several workers would need the
 // same answers as marks and gain little. Limiting long texts to fewer slots would leave slots
-// empty. A text that gives its slot to the first in line every 64 KiB and lines up again costs
-// nothing while no text waits.
+// empty. A text that gives its slot to the first in line every 64 KiB or earlier, and lines up again,
+// costs nothing while no text waits.
 
 package tokenize
 

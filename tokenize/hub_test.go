@@ -192,6 +192,7 @@ func TestHubFolder(t *testing.T) {
 		home + "/new":                    {"HF_HOME=" + home + "/hf", "HUGGINGFACE_HUB_CACHE=/old", "HF_HUB_CACHE=${HOME}/new"},
 		home + "/set/hub":                {"HF_HOME=" + home + "/set", "HF_HUB_CACHE="},
 		home:                             {"HF_HUB_CACHE=~"},
+		home + "/a$1/${no such}/$":       {"HF_HUB_CACHE=" + home + "/a$1/${no such}/$"},
 	} {
 		t.Setenv("HOME", home)
 		for _, name := range all {

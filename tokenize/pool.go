@@ -50,7 +50,8 @@ var (
 
 	// ErrBusy is returned by the tokenizers of a Pool for a text that would have to wait while
 	// too many wait already, and for a model that is not loaded, while too many others have
-	// failed to load.
+	// failed to load. A text that has waited for its model can get it, too: the wait for its turn
+	// is another one.
 	ErrBusy = errors.New("tokenize: pool is busy")
 )
 

@@ -10,7 +10,6 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -142,8 +141,8 @@ func (c *config) readBeside(dir, name string, parse func(o object) error) error 
 	if name == modelName {
 		dropConstants(raw)
 	}
-	if err == nil && !json.Valid(raw) {
-		err = malformed("not JSON, or cut off")
+	if err == nil {
+		err = checkJSON(raw)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -299,8 +298,8 @@ var plainClasses = []string{
 }
 
 func parseConfig(raw []byte) (*config, error) {
-	if !json.Valid(raw) {
-		return nil, malformed("not JSON, or cut off")
+	if err := checkJSON(raw); err != nil {
+		return nil, err
 	}
 	o, err := parseObject("the file", raw[afterSpace(raw, 0):])
 	if err != nil {

@@ -133,6 +133,14 @@ func TestLoadPretrainedRefusals(t *testing.T) {
 			}
 		})
 	}
+	for half, name := range map[string]string{"\xff": "not UTF-8", `\ud800`: "half a surrogate pair"} {
+		dir := pretrained(t, nil, nil)
+		write(t, dir, "tokenizer_config.json", `{"tokenizer_class": "GPT2Tokenizer", "added_tokens_decoder": {"654": {"content": "<`+half+`>",
+			"lstrip": false, "rstrip": false, "single_word": false, "normalized": false, "special": true}}}`)
+		if _, err := tokenize.LoadPretrained(dir); !errors.Is(err, tokenize.ErrMalformed) || !strings.Contains(err.Error(), name) {
+			t.Errorf("a token with %q: got %v", half, err)
+		}
+	}
 	lost := pretrained(t, nil, configOf("GPT2Tokenizer", nil))
 	config := filepath.Join(lost, "tokenizer_config.json")
 	must(t, errors.Join(os.Remove(config), os.Symlink("gone", config)))

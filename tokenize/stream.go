@@ -284,13 +284,24 @@ func (s *stream) value(limit int) ([]byte, error) {
 		}
 	}
 	raw = bytes.TrimRight(raw, " \n\t\r")
-	if !utf8.Valid(raw) {
-		return nil, errNotUTF8
+	if s.err != nil && !errors.Is(s.err, io.EOF) {
+		return nil, s.err
 	}
-	if !json.Valid(raw) || halfSurrogate(raw) {
-		return nil, s.broken()
+	return raw, checkJSON(raw)
+}
+
+// checkJSON returns an error for a text that is no JSON, or that no tokenizer takes: Python reads
+// half a surrogate pair, and tokenizers refuses the text that has it.
+func checkJSON(raw []byte) error {
+	switch {
+	case !utf8.Valid(raw):
+		return errNotUTF8
+	case !json.Valid(raw):
+		return malformed("not JSON, or cut off")
+	case halfSurrogate(raw):
+		return malformed("half a surrogate pair")
 	}
-	return raw, nil
+	return nil
 }
 
 // valueRun returns how many bytes of b belong to a value, and whether it ends

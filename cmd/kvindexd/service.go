@@ -397,9 +397,10 @@ func (v *service) startFleet(ctx context.Context, sink events.Sink, running *syn
 	v.collector.WatchFleet(v.fleet)
 	running.Go(func() { _ = v.fleet.Run(ctx, v.sources...) })
 	for _, c := range v.subscribers {
+		sink := sink
 		c.OnError = problem
 		if c.Bind {
-			c.ParseTopic = v.gate.parse
+			c.ParseTopic, sink = v.gate.parse, gatedSink{sink, v.gate}
 			c.OnListen = func(endpoint string) {
 				v.log.Info("listening for engines", "endpoint", endpoint)
 				if v.listeningEvents != nil {
@@ -594,9 +595,39 @@ func (g *gate) full(pod, model string) bool {
 var errGate = errors.New("too many pods or models have connected")
 
 func (g *gate) parse(text string) (pod, model string, err error) {
-	if pod, model, err = topic.Parse(text); err != nil {
+	if pod, model, err = topic.Parse(text); err == nil {
+		err = g.admit(pod, model)
+	}
+	if err != nil {
 		return "", "", err
 	}
+	return pod, model, nil
+}
+
+// gatedSink refuses the messages of a pod that has lost its place while its connection stayed, unless
+// there is room again.
+type gatedSink struct {
+	events.Sink
+	gate *gate
+}
+
+func (s gatedSink) IngestMessage(m events.Message) (events.Receipt, error) {
+	if !s.gate.has(m.Pod, m.Model) {
+		if err := s.gate.admit(m.Pod, m.Model); err != nil {
+			return events.Receipt{}, err
+		}
+	}
+	return s.Sink.IngestMessage(m)
+}
+
+func (g *gate) has(pod, model string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return !g.pods[pod].IsZero() && !g.models[model].IsZero()
+}
+
+// admit gives a pod and a model a place.
+func (g *gate) admit(pod, model string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.full(pod, model) && time.Since(g.tidied) > goneAfter/10 {
@@ -609,8 +640,8 @@ func (g *gate) parse(text string) (pod, model string, err error) {
 			g.log.Error("no further pods are heard: whoever reaches the port of events can name them", "most", g.most, "pod", pod, "model", model)
 			g.reported = true
 		}
-		return "", "", errGate
+		return errGate
 	}
 	g.pods[pod], g.models[model] = time.Now(), time.Now()
-	return pod, model, nil
+	return nil
 }

@@ -354,6 +354,12 @@ func TestGateNames(t *testing.T) {
 		if pod, _, err := g.parse("kv@c@m"); err != nil || pod != "c" || len(ix.Pods(nil)) != 2 {
 			t.Errorf("b has brought nothing, and a something for m: %v, %+v", err, ix.Pods(nil))
 		}
+		for pod, heard := range map[string]bool{"a": true, "b": false} { // the connection of b is still there
+			_, err := (gatedSink{ix.Sink(), &g}).IngestMessage(events.Message{Pod: pod, Model: "m", Payload: []byte(message)})
+			if (err == nil) != heard || len(ix.Pods(nil)) != 2 {
+				t.Errorf("a message of %s: %v, %+v", pod, err, ix.Pods(nil))
+			}
+		}
 		time.Sleep(2 * goneAfter)
 		if pod, _, err := g.parse("kv@d@o"); err != nil || pod != "d" || len(ix.Pods(nil)) != 0 {
 			t.Errorf("a pod that is away keeps its place: %v", err)
@@ -361,7 +367,7 @@ func TestGateNames(t *testing.T) {
 		for _, topic := range []string{"kv@e@o", "kv@f@o"} {
 			_, _, err = g.parse(topic)
 		}
-		if n := strings.Count(log.String(), "no further pods are heard"); err == nil || n != 2 {
+		if n := strings.Count(log.String(), "no further pods are heard"); err == nil || n != 3 {
 			t.Errorf("full again: %v, in the log %d times", err, n)
 		}
 	})

@@ -39,7 +39,9 @@ type Config struct {
 	Held func() []events.Event
 }
 
-// Publisher publishes batches of events. It is safe for concurrent use.
+// Publisher publishes batches of events. It is safe for concurrent use. Each of its sockets has at
+// most 512 connections: a new one takes the place of the oldest that has not subscribed, and is
+// closed if all have.
 type Publisher struct {
 	held   func() []events.Event
 	most   int // messages that the buffer has

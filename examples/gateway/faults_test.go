@@ -13,9 +13,11 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,10 +32,17 @@ import (
 )
 
 // asEngine is the environment variable that makes this test binary an engine: its value is the
-// engine's name.
-const asEngine = "KVINDEX_GATEWAY_ENGINE"
+// engine's name. asGateway makes it the gateway.
+const (
+	asEngine  = "KVINDEX_GATEWAY_ENGINE"
+	asGateway = "KVINDEX_GATEWAY"
+)
 
 func TestMain(m *testing.M) {
+	if os.Getenv(asGateway) != "" {
+		main()
+		return
+	}
 	if pod := os.Getenv(asEngine); pod != "" {
 		if err := playEngine(pod); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -42,6 +51,42 @@ func TestMain(m *testing.M) {
 		return
 	}
 	zmtptest.Main(m)
+}
+
+// TestSecondSignal: a gateway that waits for the end of an answer ends at once at the second SIGTERM.
+func TestSecondSignal(t *testing.T) {
+	end := make(chan struct{})
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, "begun")
+		_ = http.NewResponseController(w).Flush()
+		<-end
+	}))
+	defer engine.Close()
+	defer close(end)
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	ok(t, err)
+	at := free.Addr().String()
+	free.Close()
+	cmd := exec.CommandContext(zmtptest.Context(t), os.Args[0], "-listen", at, "-model", model, "-folder", tinyModel(t), "-pods", "a="+engine.Listener.Addr().String(), "-estimated", "100")
+	cmd.Env = append(os.Environ(), asGateway+"=1")
+	ok(t, cmd.Start())
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	(&rig{t: t}).until("an answer", func() bool {
+		resp, err := client.Post("http://"+at+"/v1/completions", "", strings.NewReader(hello))
+		if err == nil {
+			t.Cleanup(func() { resp.Body.Close() })
+		}
+		return err == nil && resp.StatusCode == http.StatusOK
+	})
+	go func() {
+		for cmd.Process.Signal(syscall.SIGTERM) == nil { // the gateway needs a moment to notice the first one
+			runtime.Gosched()
+		}
+	}()
+	if err := cmd.Wait(); fmt.Sprint(err) != "signal: terminated" {
+		t.Error(err)
+	}
 }
 
 // playEngine runs an engine until its standard input, which has commands, ends. It writes its

@@ -70,7 +70,7 @@ func main() {
 	flag.DurationVar(&s.limits.answer, "answer-time", 10*time.Minute, "`time` for a whole answer")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	var err error
 	switch s.policy, err = policyOf(*policy); {
 	case err != nil:

@@ -454,15 +454,22 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// TestServe: a gateway with settings of the command line answers. When it is interrupted, it ends
-// after the answer that has begun is complete.
-func TestServe(t *testing.T) {
-	zmtptest.NoLeaks(t)
+// tinyModel returns a folder with a model.
+func tinyModel(t *testing.T) string {
+	t.Helper()
 	dir := t.TempDir()
 	tokenizer, err := os.ReadFile("../../tokenize/testdata/tiny.json")
 	ok(t, err)
 	ok(t, os.WriteFile(filepath.Join(dir, "tokenizer.json"), tokenizer, 0o600))
 	ok(t, os.WriteFile(filepath.Join(dir, "tokenizer_config.json"), []byte(`{"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": "{{ messages }}"}`), 0o600))
+	return dir
+}
+
+// TestServe: a gateway with settings of the command line answers. When it is interrupted, it ends
+// after the answer that has begun is complete.
+func TestServe(t *testing.T) {
+	zmtptest.NoLeaks(t)
+	dir := tinyModel(t)
 	end := make(chan struct{})
 	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		fmt.Fprint(w, "begun, ")

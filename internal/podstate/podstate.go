@@ -35,6 +35,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/events"
+	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
@@ -89,7 +90,8 @@ type Rank struct {
 
 // delay is the delay of the last Apply.
 type delay struct {
-	Late bool // the last message is not in the index, or other processes do not see it yet
+	Late      bool // the last message is not in the index, or other processes do not see it yet
+	Uncleared bool // its blocks should have been forgotten, and the index failed: the next message clears them
 	// Seen is done when other processes see the message; nil: no such notice comes. Unwatch
 	// stops the function that waits for it.
 	Seen    context.Context
@@ -217,7 +219,7 @@ func (r *Rank) View() view.State {
 	if state == view.Unknown && r.Stream == nil && len(r.Lower) > 0 {
 		state = view.Partial // nothing is known of its gpu
 	}
-	if r.Contest.Open || r.Kept || r.unproven || r.Late || r.Stale {
+	if r.Contest.Open || r.Kept || r.unproven || r.Late || r.Uncleared || r.Stale {
 		state = min(state, view.Uncertain)
 	}
 	if r.Evicted {
@@ -285,7 +287,7 @@ func (pm *Pod) Rank(n int) (*Rank, error) {
 	r := pm.Ranks[n]
 	if r == nil {
 		if len(pm.Ranks) >= engine.MaxRanks {
-			return nil, fmt.Errorf("rank %d: the pod has %d ranks already", n, engine.MaxRanks)
+			return nil, fmt.Errorf("rank %d: %w: the pod has %d ranks already", n, index.ErrFull, engine.MaxRanks)
 		}
 		r = &Rank{Number: n}
 		pm.Ranks[n] = r
@@ -309,15 +311,23 @@ func (pm *Pod) publishRanks() {
 	pm.Shown.PublishRanks(shown)
 }
 
+// CheckStream refuses the name of a stream that is too long.
+func CheckStream(name string) error {
+	if len(name) > engine.MaxName {
+		return fmt.Errorf("the name of the stream has %d bytes, more than %d: %.100q", len(name), engine.MaxName, name)
+	}
+	return nil
+}
+
 // Stream returns a stream of pm, made if needed.
 func (pm *Pod) Stream(name string) (*Stream, error) {
 	st := pm.Streams[name]
 	if st == nil {
-		if len(name) > engine.MaxName {
-			return nil, fmt.Errorf("the name of the stream has %d bytes, more than %d: %.100q", len(name), engine.MaxName, name)
+		if err := CheckStream(name); err != nil {
+			return nil, err
 		}
 		if len(pm.Streams) >= engine.MaxStreams && !pm.dropStream() {
-			return nil, fmt.Errorf("stream %q: the pod has %d streams already", name, engine.MaxStreams)
+			return nil, fmt.Errorf("stream %q: %w: the pod has %d streams already", name, index.ErrFull, engine.MaxStreams)
 		}
 		st = &Stream{Name: name}
 		pm.Streams[name] = st

@@ -25,7 +25,12 @@ func TestSuspectsOnce(t *testing.T) {
 		return ticket
 	}
 	send(1)
-	l.Observe(send(2), -1, -1)
+	for range 1000 { // no message of the rank comes
+		l.Observe(send(2), -1, -1)
+	}
+	if n := p.Suspects(); n > 4 {
+		t.Errorf("%d suspects are kept of 1 that lives", n)
+	}
 	send(3)
 	if !c.Find(l, &p, 0, nil, &index.Effect{}) || len(c.Suspects) != 2 {
 		t.Fatalf("%d suspects of 2 predictions", len(c.Suspects))

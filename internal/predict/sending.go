@@ -64,7 +64,9 @@ func (l *Ledger) Send(p *Pod, s *Sending) (Ticket, error) {
 	} else {
 		l.predict(slot, h, s.keys, s.last)
 		if p.applied.Load() != s.Applied && t.h != nil { // the last store may have come since
-			h.suspect(t, slot)
+			if h.suspect(t, slot); len(h.near) > 2*h.live { // no message of the rank has cleared it
+				l.forgetEnded(h)
+			}
 		}
 	}
 	l.makeRoom()
@@ -108,6 +110,14 @@ func (h *holder) suspect(t *ticket, slot uint32) {
 		t.near = true
 		h.near = append(h.near, ticketName{slot, t.serial})
 	}
+}
+
+// forgetEnded leaves in near only the suspects whose predictions live. mu is held.
+func (l *Ledger) forgetEnded(h *holder) {
+	h.near = slices.DeleteFunc(h.near, func(n ticketName) bool {
+		t := l.at(n.slot)
+		return !t.near || t.serial != n.serial
+	})
 }
 
 // holderOf returns the holder of a rank, or nil. Ledger.mu is held.
@@ -216,10 +226,7 @@ func (c *Confirmation) findOf(l *Ledger, h *holder, changes []index.Change, done
 		return
 	}
 	l.expire(l.now())
-	h.near = slices.DeleteFunc(h.near, func(n ticketName) bool {
-		t := l.at(n.slot)
-		return !t.near || t.serial != n.serial
-	})
+	l.forgetEnded(h)
 	if odd {
 		for _, first := range h.byLast {
 			for slot := first; ; {

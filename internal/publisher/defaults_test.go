@@ -15,5 +15,6 @@ func TestDefaults(t *testing.T) {
 	testdata.Defaults(t,
 		testdata.Default{Name: "DefaultBuffer", Zero: int64(p.cfg.Buffer), Want: DefaultBuffer},
 		testdata.Default{Name: "defaultQueue", Zero: int64(p.cfg.Queue), Want: defaultQueue},
+		testdata.Default{Name: "defaultConns", Zero: int64(p.cfg.MaxConns), Want: defaultConns},
 	)
 }

@@ -25,6 +25,9 @@ const (
 	defaultQueue  = 100_000 // batches that wait for one subscriber
 )
 
+// defaultConns is more than gateways open, and less than common limits of file descriptors.
+const defaultConns = 512
+
 // maxQueued bounds the bytes that wait for one subscriber: vLLM bounds the number of batches alone.
 const maxQueued = 256 << 20
 
@@ -44,6 +47,7 @@ type Config struct {
 	Buffer   int    // 0 is DefaultBuffer
 	Queue    int    // 0 is defaultQueue
 	Connect  bool   // connect to a bound subscriber at Endpoint, again and again
+	MaxConns int    // connections of each socket; 0 is defaultConns
 }
 
 // Publisher sends batches of events over ZeroMQ the way vLLM does
@@ -66,11 +70,19 @@ type Publisher struct {
 	closed      bool
 	next        uint64
 	buffer      []batch
-	loses       func(i, n int) bool   // nil: no reply is lost
-	accepted    map[net.Conn]struct{} // until their handshake has failed or they are served to the end
-	conns       map[*zmtp.Conn]struct{}
+	loses       func(i, n int) bool        // nil: no reply is lost
+	accepted    map[*accepted]struct{}     // until their handshake has failed or they are served to the end
+	conns       map[*zmtp.Conn]*subscriber // nil: it has not subscribed
 	subscribers map[*subscriber]struct{}
 	changed     chan struct{} // closed when subscriptions change, and replaced
+}
+
+// accepted is a connection of a socket that listens.
+type accepted struct {
+	net.Conn
+	socket net.Listener
+	number uint64     // of all that the socket has accepted
+	conn   *zmtp.Conn // nil: the handshake is under way
 }
 
 type batch struct {
@@ -91,16 +103,17 @@ func New(cfg Config) (*Publisher, error) {
 	cfg.Endpoint = cmp.Or(cfg.Endpoint, "tcp://127.0.0.1:0")
 	cfg.Buffer = cmp.Or(cfg.Buffer, DefaultBuffer)
 	cfg.Queue = cmp.Or(cfg.Queue, defaultQueue)
-	if cfg.Buffer < 0 || cfg.Queue < 0 {
-		return nil, fmt.Errorf("a publisher cannot keep %d and queue %d batches", cfg.Buffer, cfg.Queue)
+	cfg.MaxConns = cmp.Or(cfg.MaxConns, defaultConns)
+	if cfg.Buffer < 0 || cfg.Queue < 0 || cfg.MaxConns < 0 {
+		return nil, fmt.Errorf("a publisher cannot keep %d and queue %d batches, for %d connections", cfg.Buffer, cfg.Queue, cfg.MaxConns)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Publisher{
 		cfg:         cfg,
 		endpoint:    cfg.Endpoint,
 		cancel:      cancel,
-		accepted:    make(map[net.Conn]struct{}),
-		conns:       make(map[*zmtp.Conn]struct{}),
+		accepted:    make(map[*accepted]struct{}),
+		conns:       make(map[*zmtp.Conn]*subscriber),
 		subscribers: make(map[*subscriber]struct{}),
 		changed:     make(chan struct{}),
 	}
@@ -317,7 +330,7 @@ func (p *Publisher) listen(ctx context.Context, endpoint string, t zmtp.SocketTy
 	}
 	p.listeners = append(p.listeners, ln)
 	p.done.Go(func() {
-		for {
+		for number := uint64(0); ; number++ {
 			nc, err := ln.Accept()
 			if errors.Is(err, net.ErrClosed) {
 				return
@@ -326,21 +339,52 @@ func (p *Publisher) listen(ctx context.Context, endpoint string, t zmtp.SocketTy
 				pause(ctx, time.Second)
 				continue
 			}
-			p.mu.Lock()
-			p.accepted[nc] = struct{}{}
-			p.mu.Unlock()
+			a := &accepted{Conn: nc, socket: ln, number: number}
+			if !p.admit(a) {
+				_ = nc.Close()
+				continue
+			}
 			p.done.Go(func() {
 				name := zmtp.Name(nc.RemoteAddr())
 				if c, err := zmtp.Handshake(ctx, nc, name, wire(t)); err == nil {
+					p.mu.Lock()
+					a.conn = c
+					p.mu.Unlock()
 					p.attend(c, serve)
 				}
 				p.mu.Lock()
-				delete(p.accepted, nc)
+				delete(p.accepted, a)
 				p.mu.Unlock()
 			})
 		}
 	})
 	return zmtp.Name(ln.Addr()), nil
+}
+
+// admit makes room for a connection. If its socket has too many, the oldest one that has not
+// subscribed is closed: a client comes back by itself, and idle peers cannot keep subscribers out.
+func (p *Publisher) admit(a *accepted) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	have, idle := 0, (*accepted)(nil)
+	for o := range p.accepted {
+		if o.socket != a.socket {
+			continue
+		}
+		have++
+		if p.conns[o.conn] == nil && (idle == nil || o.number < idle.number) {
+			idle = o
+		}
+	}
+	if have >= p.cfg.MaxConns {
+		if idle == nil {
+			return false
+		}
+		_ = idle.Close()
+		delete(p.accepted, idle)
+	}
+	p.accepted[a] = struct{}{}
+	return true
 }
 
 // connect keeps one connection to a bound subscriber.
@@ -380,7 +424,7 @@ func (p *Publisher) attend(c *zmtp.Conn, serve func(*zmtp.Conn)) {
 	p.mu.Lock()
 	closed := p.closed
 	if !closed {
-		p.conns[c] = struct{}{}
+		p.conns[c] = nil
 	}
 	p.mu.Unlock()
 	if closed {
@@ -433,7 +477,7 @@ func (p *Publisher) subscribe(c *zmtp.Conn, s *subscriber, topic string, on bool
 			s.prefixes = slices.Delete(s.prefixes, i, i+1)
 		}
 	}
-	p.subscribers[s] = struct{}{}
+	p.subscribers[s], p.conns[c] = struct{}{}, s
 	p.notify()
 	return true
 }

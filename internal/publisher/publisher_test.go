@@ -326,6 +326,33 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// TestTooManyConnections: a subscriber takes the place of the oldest connection that has not subscribed.
+// If all have, it is refused.
+func TestTooManyConnections(t *testing.T) {
+	p := newPublisher(t, publisher.Config{MaxConns: 3, Replay: "tcp://127.0.0.1:0"})
+	first := publisherSubscribe(t, p, "")
+	publisherWait(t, p, 1)
+	oldest, _ := publisherDial(t, p.Endpoint(), zmtp.SUB), publisherDial(t, p.Endpoint(), zmtp.SUB)
+	for n := 2; n <= 3; n++ {
+		publisherSubscribe(t, p, "")
+		publisherWait(t, p, n)
+		if n == 2 {
+			if _, err := oldest.Receive(); err == nil {
+				t.Error("the oldest idle connection is not closed")
+			}
+		}
+	}
+	if c, err := zmtp.Dial(zmtptest.Context(t), p.Endpoint(), zmtp.Config{Type: zmtp.SUB}); err == nil {
+		c.Close()
+		t.Error("a fourth subscriber is not refused")
+	}
+	p.Publish([]byte("x"))
+	expectBatch(t, first, "", 0, "x")
+	for range 4 { // the replay socket has connections of its own, none of which subscribes
+		replayBatches(t, publisherDial(t, p.ReplayEndpoint(), zmtp.DEALER), 0)
+	}
+}
+
 func TestTalksToLibzmq(t *testing.T) {
 	dir := t.TempDir()
 	for name, cfg := range map[string]publisher.Config{

@@ -25,7 +25,8 @@
 // So the message counts, and the rank is uncertain, because readers elsewhere see an older
 // state. A failed Apply leaves its rank uncertain too, until one succeeds: the transport goes
 // on to the next message, and if none comes, nothing else would show that removals are
-// missing.
+// missing. If a restart or MarkLost could not clear a rank, its next message does
+// (podstate.Rank.Uncleared), because nobody may report the restart again.
 //
 // A rank for which the index has no room (index.ErrFull) has lost the events of its message,
 // and the number of the message is used up. If the message could come again, it would be a gap
@@ -108,7 +109,7 @@ func (d *delivery) take() (again bool, err error) {
 	}
 	ours := lost && r.Stream == st // else the rank held nothing that this stream could lose
 	kept := ours && d.keeps()
-	wiped := d.moved || ours && !kept
+	wiped := d.moved || ours && !kept || r.Uncleared
 	back := d.returns()
 	// A rank that has reported before and is not lossy has its whole history,
 	// although its stream has not: its cache was emptied since.
@@ -145,7 +146,7 @@ func (d *delivery) take() (again bool, err error) {
 		d.noteForm(r)
 		d.cured(r)
 	}
-	if wiped || kept {
+	if d.moved || ours {
 		d.noteLoss(r.Number)
 	} else if lost && len(d.losses) == 0 { // a loss is reported, even if no rank had anything to lose
 		d.noteLoss(-1)
@@ -159,9 +160,9 @@ func (d *delivery) take() (again bool, err error) {
 }
 
 // clearUnknown clears a rank of which nothing is known before the batch: another writer may have
-// left blocks.
+// left blocks. It also does a clear that has failed.
 func (in *ingest) clearUnknown(r *podstate.Rank) {
-	if r.State == view.Unknown && r.Stream == nil && len(r.Lower) == 0 && !in.x.OwnsIndex {
+	if r.Uncleared || r.State == view.Unknown && r.Stream == nil && len(r.Lower) == 0 && !in.x.OwnsIndex {
 		in.convert.Changes = append(in.convert.Changes, index.Change{Op: index.OpClear})
 	}
 }
@@ -208,7 +209,7 @@ func (d *delivery) skip() error {
 // spares returns the tiers of a rank of the engine that a loss leaves. After a restart or a move
 // the hashes of the engine may be others.
 func (d *delivery) spares(r *podstate.Rank) engine.Tiers {
-	if d.verdict.Restarted || r == d.rank && d.moved {
+	if d.verdict.Restarted || r == d.rank && d.moved || r.Uncleared {
 		return 0
 	}
 	return r.Spared(d.lower)
@@ -242,6 +243,7 @@ func (d *delivery) settleOthers(lost bool) error {
 		}
 		if err := d.lose(r, e, d.cursor(), d.spares(r)); err != nil {
 			d.setLate(r, err)
+			d.stream.Seq.Raise(v.Epoch) // the ranks before r have got a cursor of it
 			return err
 		}
 		d.noteLoss(r.Number)
@@ -301,6 +303,7 @@ func (in *ingest) lose(r *podstate.Rank, e podstate.ViewEvent, cur index.Cursor,
 	if err != nil && !errors.Is(err, index.ErrFull) { // if there is no room for the rank, it has nothing to lose
 		return err
 	}
+	r.Uncleared = r.Uncleared && e == podstate.Doubted
 	r.On(e)
 	in.cured(r)
 	return nil
@@ -373,8 +376,8 @@ func (in *ingest) applyChanges(r *podstate.Rank, cur index.Cursor, changes []ind
 	in.stats.Counts.Add(done.Counts)
 	r.Evicted = done.Evicted > 0
 	if !done.Duplicate {
-		if len(r.Unrecognized) > 0 && slices.ContainsFunc(changes, func(ch index.Change) bool { return ch.Op == index.OpClear }) {
-			r.Unrecognized, r.MayHoldLess = nil, false
+		if (r.Uncleared || len(r.Unrecognized) > 0) && slices.ContainsFunc(changes, func(ch index.Change) bool { return ch.Op == index.OpClear }) {
+			r.Unrecognized, r.MayHoldLess, r.Uncleared = nil, false, false
 		}
 		in.setLate(r, err)
 		in.delayed = in.delayed || delayed

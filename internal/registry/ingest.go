@@ -48,6 +48,9 @@ func (x *Registry) IngestMessage(m events.Message) (events.Receipt, error) {
 		return events.Receipt{}, fmt.Errorf("kvindex: pod %q: stream %q: sequence number %d is reserved", m.Pod, m.Stream, m.Seq)
 	}
 	m.Stream = streamName(m.Stream)
+	if err := podstate.CheckStream(m.Stream); err != nil { // before the pod is registered
+		return events.Receipt{}, fmt.Errorf("kvindex: pod %q: %w", m.Pod, err)
+	}
 	d := delivery{ingest: x.newIngest(m.Pod, m.Model), m: m}
 	defer d.end()
 	switch d.bad = m.Err; {
@@ -102,6 +105,7 @@ func (x *Registry) markLost(podID, model string, n int) (found bool, err error) 
 	defer in.settle()
 	if err := in.lose(r, lossEvent(x.Keep), index.Cursor{}, 0); err != nil {
 		in.setLate(r, err)
+		r.Uncleared = r.Uncleared || !x.Keep
 		return true, err
 	}
 	in.stats.Marked++

@@ -157,7 +157,7 @@ func (x *Registry) findPod(name string) (*pod, error) {
 	p := x.pods[name]
 	if p == nil {
 		if len(x.pods) >= maxPods {
-			return nil, fmt.Errorf("kvindex: pod %q: there are %d pods already", name, maxPods)
+			return nil, fmt.Errorf("kvindex: pod %q: %w: there are %d pods already", name, index.ErrFull, maxPods)
 		}
 		p = &pod{name: name, models: make(map[string]*podModel), replies: make(map[string]*profileReply)}
 		x.pods[name] = p
@@ -234,7 +234,7 @@ func (x *Registry) profileFor(p *pod, model string, b *events.Batch) (profile *e
 		a := p.replies[model]
 		if a == nil {
 			if len(p.models)+len(p.replies) >= maxModels {
-				return nil, fmt.Errorf("kvindex: pod %q: model %q: the pod has %d models already", p.name, model, maxModels)
+				return nil, fmt.Errorf("kvindex: pod %q: model %q: %w: the pod has %d models already", p.name, model, index.ErrFull, maxModels)
 			}
 			a = &profileReply{}
 			a.profile, a.err = x.Profile(p.name, model)

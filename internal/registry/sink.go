@@ -15,6 +15,8 @@
 package registry
 
 import (
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -62,11 +64,14 @@ func (x *Registry) note(podID, model, stream string, n events.Note) error {
 	if err := x.check(podID, model); err != nil {
 		return err
 	}
+	if err := podstate.CheckStream(stream); err != nil {
+		return fmt.Errorf("kvindex: pod %q: %w", podID, err)
+	}
 	in := x.newIngest(podID, model)
 	defer in.end()
-	st := in.noted(streamName(stream), n)
+	st, err := in.noted(streamName(stream), n)
 	if st == nil {
-		return nil
+		return err
 	}
 	defer in.leave()
 	if st.Note(n, in.now); n == events.NoteClosed {
@@ -84,18 +89,19 @@ func (x *Registry) note(podID, model, stream string, n events.Note) error {
 
 // noted finds the stream of a note and locks its pod, or returns nil. NoteOpened and NoteTiers
 // register both.
-func (in *ingest) noted(name string, n events.Note) *podstate.Stream {
+func (in *ingest) noted(name string, n events.Note) (*podstate.Stream, error) {
 	if n != events.NoteOpened && n != events.NoteTiers {
-		return in.findStream(name)
+		return in.findStream(name), nil
 	}
-	if in.enter() != nil {
-		return nil
+	if err := in.enter(); err != nil {
+		return nil, err
 	}
 	st, err := in.pm.Stream(name)
 	if err != nil {
 		in.leave()
+		return nil, fmt.Errorf("kvindex: pod %q: %w", in.pod, err)
 	}
-	return st
+	return st, nil
 }
 
 // close ends a stream whose transport has ended. A stream without ranks is forgotten.
@@ -125,9 +131,11 @@ func (x *Registry) beginAgain(podID, model, stream, cause string) error {
 	anew := index.Cursor{Stream: st.Name, Epoch: st.Seq.Epoch() + 1}
 	if len(st.Lower) > 0 {
 		if err := in.beginLower(st, anew, cause); err != nil {
+			st.Seq.Raise(anew.Epoch) // some ranks have got anew
 			return err
 		}
 	}
+	var errs []error // the ranks of these are cleared with their next message
 	for _, r := range st.Ranks {
 		spared := engine.Tiers(0)
 		if cause == "" { // its hashes are the same
@@ -135,7 +143,8 @@ func (x *Registry) beginAgain(podID, model, stream, cause string) error {
 		}
 		if err := in.lose(r, podstate.Replaced, anew, spared); err != nil {
 			in.setLate(r, err)
-			return err
+			r.Uncleared = true
+			errs = append(errs, err)
 		}
 		r.Contest, r.Lost = podstate.Contest{}, view.LastLoss{}
 		if cause != "" {
@@ -152,7 +161,7 @@ func (x *Registry) beginAgain(podID, model, stream, cause string) error {
 	if cause != "" {
 		in.count(st, stats.Traffic{Restarts: 1})
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // RemoveStream implements events.Sink.

@@ -173,6 +173,7 @@ func (d *delivery) join() error {
 	}
 	d.moved, d.before = r.State != view.Unknown, cur
 	if _, heard := st.Seq.Next(); heard || cur.Epoch < st.Seq.Epoch() || cur == (index.Cursor{}) {
+		st.Seq.Raise(cur.Epoch) // only some ranks have got the cursor of a new epoch
 		return nil
 	}
 	if cur.Next > 0 {

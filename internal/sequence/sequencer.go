@@ -197,6 +197,10 @@ func (s *Sequencer) Next() (next uint64, started bool) { return s.next, s.starte
 // Epoch returns how many times the engine has restarted.
 func (s *Sequencer) Epoch() uint64 { return s.epoch }
 
+// Raise makes the epoch at least one that was stored with a cursor: a lower one would make the next
+// messages repeats for the index. The life of the engine goes on.
+func (s *Sequencer) Raise(epoch uint64) { s.epoch = max(s.epoch, epoch) }
+
 // CursorTime returns the time to store with the cursor after a message that Check has
 // classified. It is the latest time that two consecutive messages have both reached, so that
 // one message with a wrong time in the future does not make all later messages old after a

@@ -250,6 +250,9 @@ func (x *Rendering) convert(p *Prompt) (err error) {
 
 func (x *Rendering) renderChat(p *Prompt) (*Rendering, error) {
 	m, c := x.model, x.chat
+	if c.mediaError != nil && m.engine.does(takesMediaOptions) {
+		return nil, c.mediaError
+	}
 	if m.program != nil {
 		if err := x.renderProgram(p); err != nil {
 			return nil, err
@@ -270,7 +273,7 @@ func (x *Rendering) renderChat(p *Prompt) (*Rendering, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !c.clocked {
+	if c.clocked == nil {
 		return x, nil
 	}
 	// The engine's chat has other ids, which is right if its text is the same.

@@ -467,7 +467,7 @@ func (b *messagesBody) conversation(m *Model) (*conversation, error) {
 
 // writeArguments sets the arguments of calls as the engine writes them for a program.
 func (c *conversation) writeArguments() error {
-	if c.clocked {
+	if c.clocked != nil {
 		return notScorable("a tool_use without an id: the engine's id is the second of its clock")
 	}
 	for i := range c.messages {
@@ -617,8 +617,9 @@ func (m *message) addCall(b *block, c *conversation) {
 		return
 	}
 	id, input := b.id, b.input
+	call := new(python.Dict)
 	if id == "" {
-		c.clocked = true
+		c.clocked = append(c.clocked, call)
 		id = clockID
 	}
 	if input == nil {
@@ -627,7 +628,6 @@ func (m *message) addCall(b *block, c *conversation) {
 	called := new(python.Dict)
 	called.Set("arguments", input)
 	called.Set("name", b.name)
-	call := new(python.Dict)
 	call.Set("id", id)
 	call.Set("function", called)
 	call.Set("type", "function")
@@ -643,15 +643,8 @@ const clockID = "call_1700000000"
 
 // changeClock changes the ids of calls without one to those of another second.
 func (c *conversation) changeClock() {
-	for i := range c.messages {
-		if c.messages[i].toolCalls == nil {
-			continue
-		}
-		for _, v := range c.messages[i].toolCalls.Items {
-			if call := v.(*python.Dict); optional(call, "id") == clockID {
-				call.Set("id", "call_1812345679")
-			}
-		}
+	for _, call := range c.clocked {
+		call.Set("id", "call_1812345679")
 	}
 }
 

@@ -226,6 +226,11 @@ func TestMessagesErrors(t *testing.T) {
 	if got := renderOf(t, chat.Options{}, silent, "/v1/messages", of(`"messages":[{"role":"assistant","content":[{"type":"tool_use","name":"f"}]}]`)); got != "assistant f" {
 		t.Errorf("an id that is not printed: %s", got)
 	}
+	const first = "{% set ns = namespace(f='f') %}{% for c in messages[0].tool_calls | reverse %}{% if c.id == messages[1].tool_call_id %}{% set ns.f = c.function.name %}{% endif %}{% endfor %}{{ ns.f }}"
+	if got := renderOf(t, chat.Options{}, first, "/v1/messages", of(`"messages":[{"role":"assistant","content":[{"type":"tool_use","name":"f"},`+
+		`{"type":"tool_use","name":"g","id":"call_1700000000"}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"call_1700000000","content":"r"}]}]`)); !strings.HasPrefix(got, "not scorable: a tool_use without an id") {
+		t.Errorf("an id of the client's that is like one of the clock: %s", got)
+	}
 	for _, body := range []string{`{"input":5}`, `{"input":"a","previous_response_id":"r"}`, `{"input":[{"type":"item_reference","id":"i"}]}`,
 		`{"input":"a","conversation":"c"}`, `{"input":"a","prompt":{"id":"p"}}`, `{"input":[]}`, `{"input":"a","truncation":"auto"}`, `{"input":"a","tools":[{"type":"web_search"}]}`} {
 		r, err := chat.Parse("/v1/responses", []byte(body))

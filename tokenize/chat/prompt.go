@@ -51,9 +51,10 @@ type conversation struct {
 	effort              python.Value // reasoning_effort, null if it is not there
 	addGenerationPrompt bool
 	continueFinal       bool
-	mediaOptions        string // a field that changes the tokens of media
-	media               int    // parts
-	clocked             bool   // ids of calls are the engine's clock
+	mediaOptions        string         // a field that changes the tokens of media
+	mediaError          error          // about media_io_kwargs, for versions that have it
+	media               int            // parts
+	clocked             []*python.Dict // calls whose ids are the engine's clock
 	features            featureSet
 }
 
@@ -297,6 +298,9 @@ func parseConversation(o *python.Dict, n *counts) (*conversation, error) {
 func (c *conversation) parseMediaOptions(o *python.Dict) error {
 	for _, name := range []string{"mm_processor_kwargs", "media_io_kwargs"} {
 		options, err := optionalObject(o, name)
+		if name == "media_io_kwargs" {
+			c.mediaError, err = err, nil
+		}
 		if err != nil {
 			return err
 		}

@@ -33,6 +33,7 @@ const (
 	mergesKwargs
 	readsReasoningAlone
 	takesEffortNone
+	takesMediaOptions
 	wrapsStrings
 	looksUpTemplates
 	encodesV32
@@ -110,6 +111,7 @@ var history = [changes]struct {
 	mergesKwargs:             {16_000, 0, "fields go before chat_template_kwargs, of which null and auto count for nothing", "renderers/params.py, f0a1c8453"},
 	readsReasoningAlone:      {16_000, 0, "reasoning_content no longer stands in for reasoning", "entrypoints/chat_utils.py, c5113f60f and bf001da4b"},
 	takesEffortNone:          {18_000, 0, "reasoning_effort may be none", "entrypoints/openai/chat_completion/protocol.py, a3ea760ea"},
+	takesMediaOptions:        {18_000, 0, "media_io_kwargs is a field", "entrypoints/openai/chat_completion/protocol.py, 755356b3d, pull request 34778, in the notes of 0.18.0"},
 	wrapsStrings:             {18_000, 0, "a string among parts becomes a part", "entrypoints/chat_utils.py, 0836be3b0"},
 	looksUpTemplates:         {18_000, 0, "chat_template may name one before its content format is detected", "renderers/hf.py, b41aa264f"},
 	encodesV32:               {18_000, 0, "DeepSeek-V3.2 has a program that takes parsed arguments; earlier versions may, too", "tokenizers/deepseek_v32.py, a96197f56, read in 0.18"},

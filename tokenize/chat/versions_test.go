@@ -124,6 +124,7 @@ func TestVersions(t *testing.T) {
 		{"{{ x }} {{ add_generation_prompt }}", "", with(`"chat_template_kwargs":{"x":null,"add_generation_prompt":false}`), []string{"0.15", "None False", "0.16", " True"}},
 		{"x", "", with(`"chat_template_kwargs":{"continue_final_message":true}`), []string{
 			"0.15", "not scorable: chat_template_kwargs.continue_final_message: what this version of the engine makes of it is not known here", "0.16", "x"}},
+		{content, "", with(`"media_io_kwargs":5`), []string{"0.17", "hi", "0.18", "malformed: media_io_kwargs: a number, not an object", "", "malformed: media_io_kwargs: a number, not an object"}},
 		{content, "openai", say("user", `["a","",{"type":"text","text":"b"}]`), []string{
 			"0.17", "['a', {'type': 'text', 'text': 'b'}]", "0.18", "[{'type': 'text', 'text': 'a'}, {'type': 'text', 'text': ''}, {'type': 'text', 'text': 'b'}]"}},
 		{content, "openai", `{"messages":[{"role":"user","content":["a"]}],"continue_final_message":true,"add_generation_prompt":false}`, []string{

@@ -75,11 +75,17 @@ func (f *Forest) kill(id uint32, m *slabMeta) {
 }
 
 // lose notes that a slab behind m goes. m takes over its time.
-func (m *slabMeta) lose(behind *slabMeta) {
+func (f *Forest) lose(m, behind *slabMeta) {
 	m.kids--
-	if used := atomic.LoadUint32(&behind.used); int32(used-atomic.LoadUint32(&m.used)) > 0 {
-		atomic.StoreUint32(&m.used, used)
+	if f.ageOf(behind) < f.ageOf(m) {
+		atomic.StoreUint32(&m.used, atomic.LoadUint32(&behind.used))
 	}
+}
+
+// ageOf returns how many ticks ago a slab was used. The clock may have wrapped since.
+func (f *Forest) ageOf(m *slabMeta) uint32 {
+	used := atomic.LoadUint32(&m.used) // first: it is never after the clock
+	return f.now.Load() - used
 }
 
 // bury lets go of a dead slab without names.
@@ -142,11 +148,9 @@ func (f *Forest) Begin(s *Survey, nameBytes int) {
 	*s = Survey{nameBytes: nameBytes, at: 1, now: f.now.Load()}
 }
 
-func (s *Survey) ageOf(m *slabMeta) int {
-	age := s.now - atomic.LoadUint32(&m.used)
-	if int32(age) < 0 { // used since
-		age = 0
-	}
+func (s *Survey) ageOf(f *Forest, m *slabMeta) int {
+	age, since := f.ageOf(m), f.now.Load()-s.now
+	age -= min(age, since) // 0: it was used since
 	switch {
 	case s.step == 0:
 		return ageClass(age)
@@ -163,7 +167,7 @@ func (s *Survey) bytesOf(slots uint32, m *slabMeta) int64 {
 // Look goes on with so many slabs and reports whether it has seen all.
 func (f *Forest) Look(s *Survey, n int) (done bool) {
 	return f.eachSlab(s, n, func(id uint32, c *chunk, m *slabMeta) {
-		age, bytes := s.ageOf(m), s.bytesOf(c.slots, m)
+		age, bytes := s.ageOf(f, m), s.bytesOf(c.slots, m)
 		s.all += bytes
 		if m.behind() > 0 {
 			return
@@ -179,7 +183,7 @@ func (f *Forest) tailOf(s *Survey, m *slabMeta, age int) (bytes int64) {
 	for most := 1 << 10; most > 0 && m.parent != 0; most-- {
 		id := f.here(m.parent.Slab())
 		c := &chunks[id/chunkSlabs]
-		if m = &c.meta[id%chunkSlabs]; m.behind() > 1 || s.ageOf(m) < age {
+		if m = &c.meta[id%chunkSlabs]; m.behind() > 1 || s.ageOf(f, m) < age {
 			break
 		}
 		bytes += s.bytesOf(c.slots, m)
@@ -245,7 +249,7 @@ func (s *Survey) Choose(want, keep int64) bool {
 // have names: freed is their size in bytes.
 func (f *Forest) Evict(s *Survey, n int) (freed int64, done bool) {
 	done = f.eachSlab(s, n, func(id uint32, c *chunk, m *slabMeta) {
-		for s.left > 0 && m.behind() == 0 && !m.dead() && s.ageOf(m) >= s.least {
+		for s.left > 0 && m.behind() == 0 && !m.dead() && s.ageOf(f, m) >= s.least {
 			bytes := s.bytesOf((*f.chunks.Load())[id/chunkSlabs].slots, m)
 			freed += bytes
 			s.left -= bytes
@@ -256,7 +260,7 @@ func (f *Forest) Evict(s *Survey, n int) (freed int64, done bool) {
 			before, was := f.before(m), m
 			id = before.Slab()
 			m = f.meta(id)
-			m.lose(was)
+			f.lose(m, was)
 			if m.names() == 0 && m.behind() == 0 {
 				f.giveUp(id, m)
 				return

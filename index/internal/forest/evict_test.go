@@ -131,7 +131,7 @@ func TestEvict(t *testing.T) {
 			ages := map[uint32]int{}
 			for _, c := range o.chains {
 				id := c.locs[len(c.locs)-1].Slab()
-				ages[id] = s.ageOf(o.f.meta(id))
+				ages[id] = s.ageOf(o.f, o.f.meta(id))
 			}
 			want, keep := total/4*int64(1+2*o.r.IntN(2)), total/2
 			if !s.Choose(want, keep) {
@@ -260,7 +260,7 @@ func TestAges(t *testing.T) {
 // Slabs of nearly one age are evicted in order, and in part.
 func TestEvictOneAge(t *testing.T) {
 	const chains = 400
-	for _, ago := range []uint32{1, 30_000, 1 << 30} {
+	for _, ago := range []uint32{1, 30_000, 1 << 30, 3 << 30} {
 		for _, ticks := range []int{1, 40, chains} {
 			o := &orchard{t: t, f: New(new(mem.Count), 1<<40), r: rand.New(rand.NewPCG(uint64(ago), uint64(ticks)))}
 			o.ord, _ = o.f.TakeOrdinal(new(Holders))

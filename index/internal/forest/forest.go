@@ -182,7 +182,7 @@ type Forest struct {
 	slabs   slabs
 	slots   int           // keys
 	sorted  []uint64      // memory of repack
-	now     atomic.Uint32 // the clock of coldness
+	now     atomic.Uint32 // the clock of coldness; it may wrap
 	dump    *dump         // nil: none is in progress
 	seen    uint32        // what Prefetch has seen
 }
@@ -436,7 +436,7 @@ func (f *Forest) giveUp(id uint32, m *slabMeta) {
 		if before != 0 {
 			before = f.before(gone)
 			m = f.meta(before.Slab())
-			m.lose(gone)
+			f.lose(m, gone)
 		}
 		f.leave(id, gone)
 		if before == 0 {

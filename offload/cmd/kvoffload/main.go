@@ -17,13 +17,16 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/kvindex/kvindex/offload"
 )
@@ -82,6 +85,13 @@ func run(args []string, out io.Writer) error {
 		return printSettings(os.Environ(), out)
 	}
 	return fmt.Errorf("unknown command %q; %w", args[0], errUsage)
+}
+
+// untilSignal returns a context that ends with SIGINT or SIGTERM. The next one ends the process.
+func untilSignal() (ctx context.Context, stop func()) {
+	ctx, stop = signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
 }
 
 func verify(dir string, out io.Writer) error {

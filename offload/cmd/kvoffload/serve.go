@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"flag"
@@ -11,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -122,7 +120,7 @@ func serveCommand(args []string, out io.Writer) error {
 		return err
 	}
 	defer s.Close()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := untilSignal()
 	defer stop()
 	var listeners []net.Listener
 	defer func() {
@@ -185,9 +183,13 @@ func metricsHandler(s *resp.Server, disk *offload.Segments, aibrix bool) http.Ha
 // listenUnix removes a socket that nobody listens on any more.
 func listenUnix(name string) (net.Listener, error) {
 	if info, err := os.Lstat(name); err == nil && info.Mode().Type() == os.ModeSocket {
-		if nc, err := net.Dial("unix", name); err == nil {
+		nc, err := net.Dial("unix", name)
+		if err == nil {
 			nc.Close()
 			return nil, fmt.Errorf("%s: another process listens on it", name)
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) { // such as a socket that is busy, or of another type
+			return nil, err
 		}
 		if err := os.Remove(name); err != nil {
 			return nil, err

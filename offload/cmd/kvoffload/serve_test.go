@@ -125,6 +125,74 @@ func TestServeChild(t *testing.T) {
 	}
 }
 
+// TestListenUnix: a socket of a dead process is replaced, and one of another type stays.
+func TestListenUnix(t *testing.T) {
+	dir, err := os.MkdirTemp("", "serve") // a short path
+	must(t, err)
+	defer os.RemoveAll(dir)
+	dead, other := filepath.Join(dir, "dead"), filepath.Join(dir, "other")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead})
+	must(t, err)
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	again, err := listenUnix(dead)
+	must(t, err)
+	defer again.Close()
+	datagrams, err := net.ListenPacket("unixgram", other)
+	must(t, err)
+	defer datagrams.Close()
+	for _, name := range []string{dead, other} {
+		if l, err := listenUnix(name); err == nil {
+			l.Close()
+			t.Errorf("%s has two listeners", name)
+		}
+		if _, err := os.Lstat(name); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestSignalChild(t *testing.T) {
+	if os.Getenv("KVOFFLOAD_SIGNAL") != "" {
+		ctx, _ := untilSignal()
+		fmt.Println("ready")
+		<-ctx.Done()
+		fmt.Println("ending")
+		io.Copy(io.Discard, os.Stdin) // until the test has ended
+	}
+}
+
+// TestSignals: a signal ends a process that does not end by the one before it.
+func TestSignals(t *testing.T) {
+	child := exec.Command(os.Args[0], "-test.run=^TestSignalChild$")
+	child.Env = append(os.Environ(), "KVOFFLOAD_SIGNAL=1")
+	_, err := child.StdinPipe()
+	must(t, err)
+	out, err := child.StdoutPipe()
+	must(t, err)
+	must(t, child.Start())
+	lines := bufio.NewReader(out)
+	for _, want := range []string{"ready\n", "ending\n"} {
+		if line, err := lines.ReadString('\n'); line != want {
+			t.Fatalf("%q, %v", line, err)
+		}
+		must(t, child.Process.Signal(syscall.SIGTERM))
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- child.Wait() }()
+	for {
+		select {
+		case err := <-ended:
+			if err == nil || err.Error() != "signal: terminated" {
+				t.Error(err)
+			}
+			return
+		default:
+			_ = child.Process.Signal(syscall.SIGTERM) // the one before can have come too early
+		}
+	}
+}
+
 // TestServe: a value on disk outlives a process that SIGTERM ends.
 func TestServe(t *testing.T) {
 	dir, err := os.MkdirTemp("", "serve") // a short path

@@ -18,7 +18,7 @@ import (
 // Settings are those of a Janitor. One bound at least has to be set, unless Unbounded.
 type Settings struct {
 	Root      string
-	Unbounded bool // without a bound: it reports, and deletes nothing
+	Unbounded bool // without a bound and Temporary: it reports, and deletes nothing
 
 	Bytes    int64         // sum of the sizes of all files; the janitor keeps it below 19/20 of that; 0: no bound
 	DiskHigh float64       // share of the file system that is in use, from 0 to 1, at which deletion begins; 0: no bound
@@ -80,8 +80,11 @@ func (s *Settings) validate() error {
 	if s.Order != LRU && s.Order != FIFO && s.Order != S3FIFO {
 		errs = append(errs, fmt.Errorf("the order is %q, not %q, %q or %q", s.Order, LRU, FIFO, S3FIFO))
 	}
-	if !s.Unbounded && s.Bytes == 0 && s.DiskHigh == 0 && s.MaxAge == 0 {
+	switch bounded := s.Bytes != 0 || s.DiskHigh != 0 || s.MaxAge != 0; {
+	case !bounded && !s.Unbounded:
 		errs = append(errs, errors.New("no bound: set -bytes, -disk-high or -max-age, or -watch to delete nothing"))
+	case s.Unbounded && (bounded || s.Temporary != 0):
+		errs = append(errs, errors.New("-watch deletes nothing: it goes with none of -bytes, -disk-high, -max-age and -temporary"))
 	}
 	return errors.Join(errs...)
 }
@@ -366,7 +369,11 @@ func (j *Janitor) apply(files []foundFile) {
 			}
 		}
 		k := key{hashOf: f.hashOf, space: f.space, group: f.group}
-		j.put(&k, int(f.rank), f.state, now)
+		if len(j.scans.during) == maxDuring { // it can have changed
+			j.look(&k, int(f.rank))
+		} else {
+			j.put(&k, int(f.rank), f.state, now)
+		}
 	}
 }
 
@@ -405,11 +412,14 @@ func (j *Janitor) note(e event) {
 	}
 }
 
+// maxDuring bounds the changes during a scan that are remembered.
+const maxDuring = 1 << 16
+
 func (j *Janitor) remember(e event) {
 	if j.scans.during == nil {
 		j.scans.during = make(map[event]struct{})
 	}
-	if len(j.scans.during) < 1<<16 {
+	if len(j.scans.during) < maxDuring {
 		j.scans.during[e] = struct{}{}
 	} else {
 		j.scans.again = true
@@ -537,7 +547,11 @@ func (j *Janitor) exceeds(b *block, now int64) bool {
 }
 
 func (j *Janitor) aged(b *block, now int64) bool {
-	return j.cfg.MaxAge > 0 && j.table.time(b) < now-int64(j.cfg.MaxAge)
+	last := b.written
+	if j.table.order != FIFO {
+		last = max(b.used, b.written)
+	}
+	return j.cfg.MaxAge > 0 && last < now-int64(j.cfg.MaxAge)
 }
 
 // goes reports whether the block whose time is first has to go, and may. Otherwise none does.

@@ -343,7 +343,11 @@ func TestModel(t *testing.T) {
 			queues.passedSmall, queues.passedMain = 0, 0
 			for len(blocks) > 0 {
 				block := sorted(when)[0]
-				aged := cfg.MaxAge > 0 && when(block) < now-int64(cfg.MaxAge)
+				last := written(block)
+				if cfg.Order != FIFO {
+					last = max(last, blocks[block].used)
+				}
+				aged := cfg.MaxAge > 0 && last < now-int64(cfg.MaxAge)
 				over := cfg.Bytes > 0 && size > cfg.Bytes-cfg.Bytes/20
 				if !over && !aged || young(block) {
 					break
@@ -487,6 +491,30 @@ func TestLeft(t *testing.T) {
 	}
 	if j.flush(); len(known) > 0 || j.Stats().Left != 1 || !maps.Equal(tree(t, root), before) {
 		t.Errorf("%d blocks are known, %+v", len(known), j.Stats())
+	}
+}
+
+// TestManyChanges: a file that went after a scan found it is not reported, however much changed
+// meanwhile.
+func TestManyChanges(t *testing.T) {
+	root, known := t.TempDir(), sinkState{}
+	file := filepath.Join(root, blockName(folder(t, root, "m", 1, 1), 0, []byte{1, 2, 3}, 0))
+	write(t, file, "bytes")
+	j, err := Open(Settings{Root: root, Unbounded: true, Sink: known.sink(t), Log: quiet()})
+	must(t, err)
+	defer j.Close()
+	must(t, j.beginScan(nil))
+	found := <-j.scanning.files
+	must(t, os.Remove(file))
+	for i := range maxDuring {
+		j.remember(event{name: fmt.Sprint(i)})
+	}
+	j.note(event{place: found[0].place, name: filepath.Base(file)})
+	j.apply(found)
+	if j.flush(); len(known) > 0 {
+		t.Errorf("%v is reported as stored", known)
+	}
+	for range j.scanning.files { // until its goroutines have ended
 	}
 }
 

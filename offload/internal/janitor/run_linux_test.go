@@ -187,6 +187,8 @@ func TestSettings(t *testing.T) {
 		"the order is \"arc\"":      {Root: root, Bytes: 1, Order: "arc"},
 		"the oldest age is 1s":      {Root: root, MaxAge: time.Second},
 		"no such file":              {Root: root + "/none", Bytes: 1},
+		"none of -bytes":            {Root: root, Unbounded: true, Bytes: 1},
+		"max-age and -temporary":    {Root: root, Unbounded: true, Temporary: time.Hour},
 	} {
 		if j, err := Open(cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, %v, want %q", cfg, j, err, want)
@@ -207,7 +209,7 @@ func TestTemporary(t *testing.T) {
 		if err := os.Chtimes(old, past, past); err != nil {
 			t.Fatal(err)
 		}
-		j, err := Open(Settings{Root: root, Unbounded: true, Temporary: after, Log: quiet()})
+		j, err := Open(Settings{Root: root, Bytes: 1 << 40, Temporary: after, Log: quiet()})
 		must(t, err)
 		j.pass(t)
 		_, errOld := os.Stat(old)

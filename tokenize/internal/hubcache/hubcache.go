@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 )
@@ -49,7 +50,10 @@ func Home() (string, error) {
 	return filepath.Join(dir, "huggingface"), err
 }
 
-// Expand replaces a leading ~ and variables.
+// variable is a reference to a variable of the environment, as Python's os.path.expandvars has it.
+var variable = regexp.MustCompile(`\$([0-9A-Za-z_]+|\{[^}]*\})`)
+
+// Expand replaces a leading ~ and variables. A variable that is not set stays as it is written.
 func Expand(dir string) (string, error) {
 	if rest, ok := strings.CutPrefix(dir, "~"); ok && (rest == "" || os.IsPathSeparator(rest[0])) {
 		home, err := os.UserHomeDir()
@@ -58,7 +62,13 @@ func Expand(dir string) (string, error) {
 		}
 		dir = home + rest
 	}
-	return filepath.FromSlash(os.ExpandEnv(dir)), nil
+	return filepath.FromSlash(variable.ReplaceAllStringFunc(dir, func(s string) string {
+		value, ok := os.LookupEnv(strings.TrimSuffix(strings.TrimPrefix(s[1:], "{"), "}"))
+		if !ok {
+			return s
+		}
+		return value
+	})), nil
 }
 
 // RepoFolder returns the name of the folder of a repository of a model.

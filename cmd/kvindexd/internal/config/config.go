@@ -205,6 +205,22 @@ func (c *Config) check(l *loader) {
 	if c.Redis != "" && c.Snapshot != "" {
 		l.note("snapshot: not used, because the index is in Redis")
 	}
+	for _, u := range []struct {
+		unused bool
+		names  []string
+		why    string
+	}{
+		{c.DNS == "" && c.Kubernetes == "", []string{"engine-port", "tiers-port", "ranks"}, "neither dns nor kubernetes is set"},
+		{c.DNS != "" && c.DNSSRV && c.Kubernetes == "", []string{"engine-port"}, "the SRV records have the ports"},
+		{c.DNS == "", []string{"dns-srv"}, "dns is not set"},
+		{c.Kubernetes == "", []string{"namespace", "selector"}, "kubernetes is not set"},
+	} {
+		for _, name := range u.names {
+			if u.unused && l.explicit(name) != "" {
+				l.note("%s: not used, because %s", name, u.why)
+			}
+		}
+	}
 }
 
 func isPath(s string) bool {

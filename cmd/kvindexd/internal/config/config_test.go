@@ -315,6 +315,21 @@ func TestEndpoints(t *testing.T) {
 	if notes := mustLoad(t, []string{"-replay-port=5657"}, nil, "").Notes; len(notes) != 1 {
 		t.Errorf("%q", notes)
 	}
+	// Settings that have no effect beside the others.
+	for args, want := range map[string]string{
+		"-model=m -dns=n -dns-srv -engine-port=6000 -ranks=2":          "engine-port: not used, because the SRV records have the ports",
+		"-model=m -dns=n -dns-srv -engine-port=6000 -kubernetes=llm-d": "",
+		"-model=m -dns=n -engine-port=6000 -tiers-port=6001":           "",
+		"-zmq-endpoint=tcp://h:1 -dns-srv":                             "dns-srv: not used, because dns is not set",
+		"-model=m -dns=n -namespace=x":                                 "namespace: not used, because kubernetes is not set",
+		"-pods-file=f -ranks=2":                                        "ranks: not used, because neither dns nor kubernetes is set",
+	} {
+		notes := mustLoad(t, strings.Fields(args), nil, "").Notes
+		notes = slices.DeleteFunc(notes, func(n string) bool { return !strings.Contains(n, "not used") })
+		if strings.Join(notes, "\n") != want {
+			t.Errorf("%s: %q, want %q", args, notes, want)
+		}
+	}
 	for args, want := range map[string]bool{"-ready-share=1": true, "-ready-share=0": false, "-ready-share=1 -pods-file=pods.json": false} {
 		notes := mustLoad(t, strings.Fields(args), nil, "").Notes
 		if got := slices.ContainsFunc(notes, func(n string) bool { return strings.HasPrefix(n, "ready-share: ") }); got != want {

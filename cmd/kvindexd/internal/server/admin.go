@@ -108,15 +108,16 @@ func (s *Server) deletePod(r call) (any, error) {
 			if p.ID != name || p.Source == "" {
 				continue
 			}
+			r.fleet.Remove(source, name) // the Fleet forgets its blocks, if no other source has the pod
 			if followed = true; p.Source != source {
 				return nil, status(http.StatusConflict, "pod: %.100q comes from %s, which has to drop it", name, p.Source)
 			}
 		}
 	}
-	if followed {
-		r.fleet.Remove(source, name) // the Fleet forgets its blocks
-	} else if err := r.ix.RemovePod(name); err != nil {
-		return nil, err
+	if !followed {
+		if err := r.ix.RemovePod(name); err != nil {
+			return nil, err
+		}
 	}
 	s.loads.Forget(name)
 	return struct {

@@ -3,6 +3,7 @@ package server_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -368,6 +369,12 @@ func TestAdmin(t *testing.T) {
 		t.Errorf("a replica: %+v, %v", same, err)
 	}
 	again.Close()
+	for n := range 16 {
+		code, got, _ := exchange(t, "POST", fmt.Sprintf("%sevents/c?model=m%d", admin, n), payload)
+		if n < 15 && code != 200 || n == 15 && (code != 507 || !strings.Contains(got, "the pod has 16 models already")) {
+			t.Errorf("model %d of a pod: %d %s", n+2, code, got)
+		}
+	}
 	if code, got, _ := exchange(t, "DELETE", admin+"pods/c", ""); code != 200 {
 		t.Errorf("%d %s", code, got)
 	}
@@ -385,8 +392,15 @@ func TestAdmin(t *testing.T) {
 		t.Errorf("after c and a/b were removed: %+v", l)
 	}
 	f.add(t, kvindextest.EngineConfig{Pod: "e"})
+	if code, got, _ := exchange(t, "PUT", admin+"pods/e", `{"model": "m", "engine": "none"}`); code != 200 {
+		t.Errorf("a pod of another source is named: %d %s", code, got)
+	}
 	if code, got, _ := exchange(t, "DELETE", admin+"pods/e", ""); code != 409 || !strings.Contains(got, "comes from test") {
 		t.Errorf("a pod of another source: %d %s", code, got)
+	}
+	f.fleet.Remove("test", "e")
+	if pods := f.fleet.Pods(nil); len(pods) > 0 && pods[0].Source != "" {
+		t.Errorf("a pod that was removed over HTTP too: %+v", pods)
 	}
 }
 

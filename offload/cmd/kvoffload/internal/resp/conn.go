@@ -221,25 +221,26 @@ func (c *conn) set(cmd *command) error {
 	} else {
 		options = options[1:]
 	}
+	ends, ok := int64(0), !refused
 	if refused {
 		c.out.errorf("ERR key of %d bytes, at most %d, or value of %d bytes, at most %d", len(key), maxName, size, max(most, 0))
-		return nil
-	}
-	ends, ok := c.expiry(options)
-	if !ok {
-		return nil
+	} else {
+		ends, ok = c.expiry(options)
 	}
 	var err error
-	if what == whole {
+	switch {
+	case what == whole && ok:
 		err = v.put(header{ref: id, ends: ends}, d)
-	} else {
-		mine := d
-		d = nil // the values have it
-		err = v.putHalf(id, mine, string(meta), ends)
+	case what != whole && !cut && len(id.name) <= maxName:
+		h := &half{ref: id, part: what, meta: string(meta), ends: ends, lost: !ok || d != nil && d.lost}
+		if !h.lost {
+			h.draft, d = d, nil // the values have it
+		}
+		err = v.putHalf(h)
 	}
 	if err != nil {
 		c.out.errorf("ERR not stored: %v", err)
-	} else {
+	} else if ok {
 		c.out.ok()
 	}
 	return nil

@@ -395,9 +395,9 @@ func (v *values) admit(bytes int64) bool {
 		if el == nil {
 			return false
 		}
-		if d := el.Value.(*half).draft; d != nil && !d.lost {
-			d.drop()
-			d.lost = true
+		if h := el.Value.(*half); h.draft != nil {
+			h.drop()
+			h.lost = true
 			v.count.halvesDropped++
 		}
 	}
@@ -496,9 +496,11 @@ func (v *values) replace(h header, first offload.Key, keys []offload.Key) (same 
 // half is one of a pair whose other one has not come.
 type half struct {
 	ref
-	draft *draft // nil: it is the metadata; it may be lost
+	part
+	draft *draft // the bytes; nil if they are lost
 	meta  string
 	ends  int64
+	lost  bool // it has no memory, or was refused
 	until time.Time
 }
 
@@ -507,38 +509,40 @@ type half struct {
 const maxHalves = 4096
 
 // putHalf stores a pair when both halves are there, whichever comes first, and keeps a half
-// until the other one comes. A half that comes again replaces itself. Bytes that are lost wait,
-// too, and take their metadata with them: else it would make a pair with the bytes that come next.
-// Exactly one of d and meta is a half: d is nil for metadata.
-func (v *values) putHalf(id ref, d *draft, meta string, ends int64) error {
-	h := header{ref: id, meta: meta, ends: ends}
+// until the other one comes. A half that comes again replaces itself. A half that is lost waits,
+// too, and takes the other one with it: else that would make a pair with the half that comes next.
+func (v *values) putHalf(h *half) error {
 	v.mu.Lock()
 	v.sweep()
-	el := v.halves[id]
-	if el == nil || (el.Value.(*half).draft == nil) == (d == nil) {
+	el := v.halves[h.ref]
+	if el == nil || el.Value.(*half).part == h.part {
 		if el != nil {
 			v.dropHalf(el)
 		} else if len(v.halves) == maxHalves {
 			v.loseHalf(v.halfAges.Front())
 		}
-		v.halves[id] = v.halfAges.PushBack(&half{ref: id, draft: d, meta: meta, ends: ends, until: v.now().Add(v.cfg.HalfAge)})
+		h.until = v.now().Add(v.cfg.HalfAge)
+		v.halves[h.ref] = v.halfAges.PushBack(h)
 		v.mu.Unlock()
 		return nil
 	}
-	other := v.takeHalf(el)
-	v.mu.Unlock()
-	if d == nil {
-		d = other.draft
-	} else {
-		h.meta = other.meta
+	bytes, meta := v.takeHalf(el), h
+	if h.part == kvBytes {
+		bytes, meta = h, bytes
 	}
-	if d.lost {
+	lost := bytes.lost || meta.lost
+	if lost {
+		bytes.drop()
+	}
+	v.mu.Unlock()
+	if lost {
 		return nil
 	}
-	if h.ends == 0 || other.ends != 0 && other.ends < h.ends {
-		h.ends = other.ends
+	ends := bytes.ends
+	if ends == 0 || meta.ends != 0 && meta.ends < ends {
+		ends = meta.ends
 	}
-	return v.put(h, d)
+	return v.put(header{ref: h.ref, meta: meta.meta, ends: ends}, bytes.draft)
 }
 
 func (v *values) takeHalf(el *list.Element) *half {
@@ -547,17 +551,21 @@ func (v *values) takeHalf(el *list.Element) *half {
 	return h
 }
 
-// loseHalf drops a half that is too old, or of too many. Lost bytes were counted before.
+// loseHalf drops a half that is too old, or of too many. A lost one was counted before, or refused.
 func (v *values) loseHalf(el *list.Element) {
-	if d := el.Value.(*half).draft; d == nil || !d.lost {
+	if !el.Value.(*half).lost {
 		v.count.halvesDropped++
 	}
 	v.dropHalf(el)
 }
 
-func (v *values) dropHalf(el *list.Element) {
-	if d := v.takeHalf(el).draft; d != nil {
-		d.drop()
+func (v *values) dropHalf(el *list.Element) { v.takeHalf(el).drop() }
+
+// drop gives the memory of the bytes back.
+func (h *half) drop() {
+	if h.draft != nil {
+		h.draft.drop()
+		h.draft = nil
 	}
 }
 

@@ -135,7 +135,7 @@ func TestLostHalf(t *testing.T) {
 	c := dial(t, sock)
 	lose := map[string]func(){
 		"as it came": func() {
-			must(t, s.values.putHalf(ref{pair: true, name: "k"}, &draft{v: s.values, lost: true}, "", 0))
+			must(t, s.values.putHalf(&half{ref: ref{pair: true, name: "k"}, part: kvBytes, lost: true}))
 		},
 		"for another": func() {
 			c.want(ok, "SET", "kkv_bytes", "lost")
@@ -144,6 +144,14 @@ func TestLostHalf(t *testing.T) {
 				c.want(ok, "SET", fmt.Sprint(i, "kv_bytes"), made("other", i, 1<<20))
 			}
 			c.want(ok, "SET", "last", made("last", 0, 1<<20))
+		},
+		"as it is too long": func() {
+			if got := c.ask("SET", "kkv_bytes", strings.Repeat("x", int(s.cfg.MaxValue)+1)); !strings.HasPrefix(got, "-ERR key of ") {
+				t.Error(got)
+			}
+		},
+		"by an option": func() {
+			c.want("-ERR SET with 'NX' is not served, only EX and PX\r\n", "SET", "kkv_bytes", "x", "NX")
 		},
 	}
 	for name, lose := range lose {
@@ -157,6 +165,22 @@ func TestLostHalf(t *testing.T) {
 		c.want(ok, "SET", "kmetadata", "of next")
 		c.want("*2\r\n"+bulk("next")+bulk("of next"), "MGET", "kkv_bytes", "kmetadata")
 		c.want(one, "DEL", "kmetadata")
+	}
+	// The other way round: bytes of metadata that were refused, and the next metadata.
+	for _, first := range []string{"kkv_bytes", "kmetadata"} {
+		long := []string{"SET", "kmetadata", strings.Repeat("x", 2000)}
+		if first == "kmetadata" {
+			c.ask(long...)
+		}
+		c.want(ok, "SET", "kkv_bytes", "of refused metadata")
+		if first != "kmetadata" {
+			c.ask(long...)
+		}
+		c.want(ok, "SET", "kmetadata", "next")
+		if got := c.ask("GET", "kmetadata"); got != null {
+			t.Errorf("refused metadata, %s first: %q", first, got)
+		}
+		c.want(zero, "DEL", "kmetadata")
 	}
 	sweep := func() uint64 {
 		at.advance(time.Minute)
