@@ -53,19 +53,16 @@ func HashPrompt(x *Indexer, model string, tokens []uint32) {
 	_, _ = sc.prompt.KeysIn(v)
 }
 
-// Place is the position of a pod among equals, for a prompt of a scope without a model.
+// Place is the position of a pod among equals, for a prompt of a scope without a model: the
+// highest comes first.
 func Place(x *Indexer, pod, adapter, salt string, tokens []uint32, media []Media) uint32 {
-	return ranking.Place(promptOf(x.hash, hashing.Scope{Adapter: adapter, Salt: salt}, tokens, media), x.hash.Pod(pod))
+	tie := ranking.Tie(promptOf(x.hash, hashing.Scope{Adapter: adapter, Salt: salt}, tokens, media), x.hash.Pod(pod), 0)
+	return ^uint32(tie >> 32)
 }
 
 // PlaceOfRank is the position of a rank among equals of its pod, for a prompt as in Place.
-func PlaceOfRank(x *Indexer, pod string, rank int, tokens []uint32) uint32 {
-	return ranking.PlaceOfRank(promptOf(x.hash, hashing.Scope{}, tokens, nil), x.hash.Pod(pod), rank)
-}
-
-// PlaceOfRankIn is PlaceOfRank for a prompt as in Place.
-func PlaceOfRankIn(x *Indexer, pod string, rank int, adapter, salt string, tokens []uint32, media []Media) uint32 {
-	return ranking.PlaceOfRank(promptOf(x.hash, hashing.Scope{Adapter: adapter, Salt: salt}, tokens, media), x.hash.Pod(pod), rank)
+func PlaceOfRank(x *Indexer, pod string, rank int, adapter, salt string, tokens []uint32, media []Media) uint32 {
+	return ^uint32(ranking.Tie(promptOf(x.hash, hashing.Scope{Adapter: adapter, Salt: salt}, tokens, media), x.hash.Pod(pod), rank))
 }
 
 func promptOf(h hashing.Hasher, s hashing.Scope, tokens []uint32, media []Media) uint64 {

@@ -346,7 +346,7 @@ func (m *sentModel) answer(pods []*sentPod, p *sentPrompt, ranks bool) (want []k
 		return kvindex.Place(m.ix, s.Pod, q.Adapter, q.Salt, q.Tokens, q.Media)
 	}
 	turn := func(s kvindex.PodScore) uint32 {
-		return kvindex.PlaceOfRankIn(m.ix, s.Pod, s.Rank, q.Adapter, q.Salt, q.Tokens, q.Media)
+		return kvindex.PlaceOfRank(m.ix, s.Pod, s.Rank, q.Adapter, q.Salt, q.Tokens, q.Media)
 	}
 	slices.SortFunc(want, func(a, b kvindex.PodScore) int {
 		return cmp.Or(b.PredictedTokens-a.PredictedTokens, cmp.Compare(place(b), place(a)), cmp.Compare(a.Pod, b.Pod), cmp.Compare(turn(b), turn(a)), a.Rank-b.Rank)

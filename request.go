@@ -87,7 +87,7 @@ type Request struct {
 // Answer is the answer to a Request. The zero value is ready. An Answer can be used for
 // one ScoreRequest after the other: the next one overwrites Pods.
 type Answer struct {
-	PromptTokens int
+	PromptTokens int // with special tokens, and with the placeholders of media
 	// Text is the text of a chat, as its template made it. It is the prompt, so JSON leaves it
 	// out.
 	Text string `json:"-"`
@@ -232,32 +232,32 @@ func (a *Answer) RoutePods(dst []route.Pod) []route.Pod {
 
 // The request: reading its body, and validation.
 
-// read returns r with its empty fields filled from its Body, and the chat request in the
-// body, if there is one. A body that an engine may be able to read has chatReq and an error.
-func (r *Request) read() (read *Request, chatReq *chat.Request, err error) {
+// read returns r with its empty fields filled from its Body, and the chat in the
+// body, if there is one. A body that an engine may be able to read has inBody and an error.
+func (r *Request) read() (read *Request, inBody *chat.Prompt, err error) {
 	if r.Prompt != "" || len(r.Tokens) > 0 || r.Rendered {
 		return r, nil, fmt.Errorf("%w: Body excludes Prompt, Tokens and Rendered", ErrRequest)
 	}
-	body, err := chat.Parse(r.Path, r.Body)
+	inBody, err = chat.Parse(r.Path, r.Body)
 	if err != nil {
 		err = ofBody(err)
 	}
-	if body == nil {
+	if inBody == nil {
 		return r, nil, err
 	}
 	filled := *r
 	if r.Model == "" && (r.Candidates == nil || r.Candidates.of.Model == "") {
-		filled.Model = body.Model
+		filled.Model = inBody.Model
 	}
 	if r.Salt == "" {
-		filled.Salt = body.Salt
+		filled.Salt = inBody.Salt
 	}
-	if body.Chat() || err != nil {
-		return &filled, body, err
+	if inBody.Chat() || err != nil {
+		return &filled, inBody, err
 	}
-	filled.Prompt, filled.Tokens, filled.Rendered = body.Prompt, body.Tokens, !body.AddSpecial
+	filled.Prompt, filled.Tokens, filled.Rendered = inBody.Text, inBody.Tokens, !inBody.AddSpecial
 	if len(r.Media) == 0 {
-		filled.Media = body.Media
+		filled.Media = inBody.Media
 	}
 	return &filled, nil, nil
 }
@@ -270,8 +270,8 @@ func ofBody(err error) error {
 	return fmt.Errorf("kvindex: the body: %w", err)
 }
 
-// validate refuses contradictions. chatReq is the chat of the body, or nil.
-func (r *Request) validate(chatReq *chat.Request) error {
+// validate refuses contradictions. inBody is the chat of the body, or nil.
+func (r *Request) validate(inBody *chat.Prompt) error {
 	c := r.Candidates
 	switch {
 	case r.Model == "" && (c == nil || c.of.Model == ""):
@@ -282,7 +282,7 @@ func (r *Request) validate(chatReq *chat.Request) error {
 		return fmt.Errorf("%w: Model is %.100q, but the Candidates are of model %.100q", ErrRequest, r.Model, c.of.Model)
 	case r.Top < 0:
 		return fmt.Errorf("%w: Top is %d, must not be negative", ErrRequest, r.Top)
-	case chatReq != nil:
+	case inBody != nil:
 	case r.Prompt == "" && len(r.Tokens) == 0:
 		return fmt.Errorf("%w: the prompt is empty", ErrRequest)
 	case r.Prompt != "" && len(r.Tokens) > 0:
@@ -292,7 +292,7 @@ func (r *Request) validate(chatReq *chat.Request) error {
 		switch {
 		case m.Hash == "":
 			return fmt.Errorf("%w: media %d has no Hash", ErrRequest, i)
-		case chatReq != nil && m.Length == 0:
+		case inBody != nil && m.Length == 0:
 			return fmt.Errorf("%w: media %.100q of a chat has no Length", ErrRequest, m.Hash)
 		case m.Offset < 0 || m.Length < 0:
 			return fmt.Errorf("%w: media %.100q: Offset is %d and Length is %d, must not be negative", ErrRequest, m.Hash, m.Offset, m.Length)

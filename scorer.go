@@ -85,19 +85,19 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 	if c := r.Candidates; c != nil && !c.of.In(sc.x.names) {
 		return fmt.Errorf("%w: the Candidates do not come from this Indexer", ErrRequest)
 	}
-	var chatReq *chat.Request
+	var inBody *chat.Prompt
 	var unread error // the reason why the body has to be rendered by an engine
 	if r.Body != nil {
 		began := sc.clock()
-		r, chatReq, err = r.read()
+		r, inBody, err = r.read()
 		sc.spend(&sc.times.render, began)
-		if chatReq != nil {
+		if inBody != nil {
 			unread = err
 		} else if err != nil {
 			return err
 		}
 	}
-	if err := r.validate(chatReq); err != nil {
+	if err := r.validate(inBody); err != nil {
 		return err
 	}
 	unlisted := sc.x.reg.List(ctx)
@@ -110,7 +110,7 @@ func (sc *scorer) score(ctx context.Context, r *Request, dst *Answer) (err error
 	if err != nil {
 		return cmp.Or(unlisted, err)
 	}
-	if err := sc.readPrompt(ctx, r, chatReq, unread); err != nil {
+	if err := sc.readPrompt(ctx, r, inBody, unread); err != nil {
 		return err
 	}
 	if len(sc.set.Names) > 0 {
@@ -192,20 +192,20 @@ func (sc *scorer) release() {
 
 // The prompt: text to tokens.
 
-// readPrompt sets the prompt and its media to those of r, or of chatReq. unread is the reason why
-// chatReq has nothing but names.
-func (sc *scorer) readPrompt(ctx context.Context, r *Request, chatReq *chat.Request, unread error) error {
+// readPrompt sets the prompt and its media to those of r, or of inBody. unread is the reason why
+// inBody has nothing but names.
+func (sc *scorer) readPrompt(ctx context.Context, r *Request, inBody *chat.Prompt, unread error) error {
 	sc.prompt.Set(r.Prompt, r.Tokens, r.Media)
 	if sc.prompt.Length > 0 && sc.x.prompts != nil && !sc.prompt.AllIDs {
 		sc.x.prompts.Pass()
 	}
-	if chatReq != nil || r.Prompt != "" {
+	if inBody != nil || r.Prompt != "" {
 		model, err := sc.model(ctx)
 		if err != nil {
 			return cmp.Or(unread, err)
 		}
-		if chatReq != nil {
-			err = sc.readChat(ctx, model, r, chatReq, unread)
+		if inBody != nil {
+			err = sc.readChat(ctx, model, r, inBody, unread)
 		} else {
 			err = sc.tokenize(ctx, model, !r.Rendered)
 		}
@@ -246,11 +246,11 @@ func (sc *scorer) model(ctx context.Context) (m Model, err error) {
 
 // readChat sets the prompt to that of a chat, or of another body that was not read. An
 // engine may know what is not known here. It never gets a body that is wrong.
-func (sc *scorer) readChat(ctx context.Context, model Model, r *Request, chatReq *chat.Request, unread error) error {
+func (sc *scorer) readChat(ctx context.Context, model Model, r *Request, inBody *chat.Prompt, unread error) error {
 	engine, ok := model.Tokenizer.(chat.Renderer)
 	err, byEngine := unread, ok && model.Chat == nil && model.ChatErr == nil
 	if err == nil && !byEngine {
-		if err = sc.renderChat(ctx, model, chatReq); err == nil {
+		if err = sc.renderChat(ctx, model, inBody); err == nil {
 			return nil
 		}
 	}
@@ -283,7 +283,7 @@ func (sc *scorer) readChat(ctx context.Context, model Model, r *Request, chatReq
 
 // renderChat sets the prompt to the tokens of a chat, and puts each medium in its
 // place.
-func (sc *scorer) renderChat(ctx context.Context, model Model, chatReq *chat.Request) error {
+func (sc *scorer) renderChat(ctx context.Context, model Model, inBody *chat.Prompt) error {
 	switch base := sc.set.Base; {
 	case model.Chat != nil:
 	case model.ChatErr != nil:
@@ -292,7 +292,7 @@ func (sc *scorer) renderChat(ctx context.Context, model Model, chatReq *chat.Req
 		return sc.set.Explain(fmt.Errorf("%w for model %.100q: its Model has no Chat: give one, or score the rendered text by Request.Prompt and Rendered", ErrNoTemplate, base))
 	}
 	began := sc.clock()
-	text, err := model.Chat.Render(chatReq, sc.prompt.Media)
+	text, err := model.Chat.Render(inBody, sc.prompt.Media)
 	sc.spend(&sc.times.render, began)
 	if err != nil {
 		return ofBody(err)
@@ -301,7 +301,7 @@ func (sc *scorer) renderChat(ctx context.Context, model Model, chatReq *chat.Req
 	if !text.Whole() {
 		sc.prompt.Chat = text
 	}
-	if err := sc.tokenize(ctx, model, chatReq.AddSpecial); err != nil || len(sc.prompt.Media) == 0 {
+	if err := sc.tokenize(ctx, model, inBody.AddSpecial); err != nil || len(sc.prompt.Media) == 0 {
 		return err
 	}
 	if err := sc.prompt.Expand(text); err != nil {

@@ -116,7 +116,9 @@ func (f *fleetModel) answer(pods []string) (want []kvindex.PodScore) {
 		return s.Score
 	}
 	place := func(pod string) uint32 { return kvindex.Place(f.ix, pod, "", "", f.tokens, nil) }
-	turn := func(s kvindex.PodScore) uint32 { return kvindex.PlaceOfRank(f.ix, s.Pod, s.Rank, f.tokens) }
+	turn := func(s kvindex.PodScore) uint32 {
+		return kvindex.PlaceOfRank(f.ix, s.Pod, s.Rank, "", "", f.tokens, nil)
+	}
 	slices.SortFunc(want, func(a, b kvindex.PodScore) int {
 		return cmp.Or(cmp.Compare(score(b), score(a)), cmp.Compare(place(b.Pod), place(a.Pod)), cmp.Compare(a.Pod, b.Pod),
 			cmp.Compare(turn(b), turn(a)), a.Rank-b.Rank)

@@ -34,7 +34,8 @@
 //     socket, when a transport requests them.
 //   - A pod is a running engine, by the name that your program gives it. Its ranks are
 //     its data-parallel parts, each with a cache and a socket of its own.
-//   - A source lists pods, and gives a Fleet the new list at each change.
+//   - A source, in this package, lists pods, and gives a Fleet the new list at each change. The
+//     index.Source of a block is another thing: one cache.
 //   - A link is a Fleet's connection to one rank of a pod, and its state.
 //
 // One stream can be about several ranks (data-parallel parts) of a pod.

@@ -314,13 +314,6 @@ func TestCutsBound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m, err := newMemory(MemoryConfig{})
 			must(t, err)
-			apply := func(c Change) uint64 {
-				t.Helper()
-				done, err := m.Apply(context.Background(), Source{Pod: "a", Model: "m"}, Cursor{}, []Change{c})
-				must(t, err)
-				must(t, m.check())
-				return done.Counts.Dropped
-			}
 			store := func(n int) uint64 {
 				c := change(n)
 				c.Op, c.Copies = OpStore, CopiesExact
@@ -333,7 +326,7 @@ func TestCutsBound(t *testing.T) {
 					blocks++
 				}
 				c.Locals = make([]Local, blocks*c.BlockSize/c.Variant.Unit)
-				return apply(c)
+				return apply(t, m, c).Counts.Dropped
 			}
 			dropped := uint64(0)
 			for n := 1; n <= 3*maxCuts; n++ {
@@ -357,7 +350,7 @@ func TestCutsBound(t *testing.T) {
 			for n := 1; n <= maxCuts; n++ {
 				gone.Hashes = append(gone.Hashes, Hash(n))
 			}
-			apply(gone)
+			apply(t, m, gone)
 			if dropped = store(2 * maxCuts); dropped != 0 || cuts() > maxCuts {
 				t.Errorf("%d sizes, %d stores dropped when nobody uses the others", cuts(), dropped)
 			}

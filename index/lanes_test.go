@@ -72,19 +72,21 @@ func TestOrdinals(t *testing.T) {
 	}
 }
 
+// apply applies changes of one source, and checks the index.
+func apply(t *testing.T, m *memory, changes ...Change) Effect {
+	t.Helper()
+	done, err := m.Apply(context.Background(), Source{Pod: "a", Model: "m"}, Cursor{}, changes)
+	must(t, err)
+	must(t, m.check())
+	return done
+}
+
 // A source has a bounded number of lanes. Empty ones make room, except those that may still have a
 // block.
 func TestLanesBound(t *testing.T) {
 	m, err := newMemory(MemoryConfig{})
 	must(t, err)
 	defer m.Close()
-	apply := func(changes ...Change) uint64 {
-		t.Helper()
-		done, err := m.Apply(context.Background(), Source{Pod: "a", Model: "m"}, Cursor{}, changes)
-		must(t, err)
-		must(t, m.check())
-		return done.Counts.Dropped
-	}
 	store := func(group, size int, hash Hash) Change {
 		return Change{
 			Op: OpStore, Copies: CopiesExact, Group: Group{ID: group}, Hashes: []Hash{hash},
@@ -93,10 +95,10 @@ func TestLanesBound(t *testing.T) {
 	}
 	hidden := store(0, 16, 1<<20)
 	hidden.Copies = CopiesGuarded
-	apply(hidden, hidden, Change{Op: OpRemove, Hashes: hidden.Hashes})
+	apply(t, m, hidden, hidden, Change{Op: OpRemove, Hashes: hidden.Hashes})
 	dropped := uint64(0)
 	for i := range 2 * maxLanes {
-		dropped += apply(store(i%MaxGroups, 32+16*(i/MaxGroups), Hash(i)))
+		dropped += apply(t, m, store(i%MaxGroups, 32+16*(i/MaxGroups), Hash(i))).Counts.Dropped
 	}
 	if dropped != maxLanes+1 {
 		t.Errorf("%d stores dropped", dropped)
@@ -106,14 +108,14 @@ func TestLanesBound(t *testing.T) {
 		for i := range Hash(maxLanes) {
 			gone.Hashes = append(gone.Hashes, i)
 		}
-		apply(gone)
+		apply(t, m, gone)
 	}
-	if apply(store(0, 1600, 1)) != 0 {
+	if apply(t, m, store(0, 1600, 1)).Counts.Dropped != 0 {
 		t.Error("no room where all is empty")
 	}
 	child := store(0, 16, 2)
 	child.Copies, child.HasParent, child.Parent = CopiesGuarded, true, 1<<20
-	if apply(child); m.Describe(nil)[0].Blocks[TierGPU] != 3 {
+	if apply(t, m, child); m.Describe(nil)[0].Blocks[TierGPU] != 3 {
 		t.Errorf("%+v", m.Describe(nil))
 	}
 }
@@ -123,16 +125,9 @@ func TestLaneOfPartsBound(t *testing.T) {
 	m, err := newMemory(MemoryConfig{})
 	must(t, err)
 	defer m.Close()
-	apply := func(c Change) uint64 {
-		t.Helper()
-		done, err := m.Apply(context.Background(), Source{Pod: "a", Model: "m"}, Cursor{}, []Change{c})
-		must(t, err)
-		must(t, m.check())
-		return done.Counts.Dropped
-	}
 	store := func(group, size int, hash Hash) {
 		t.Helper()
-		apply(Change{
+		apply(t, m, Change{
 			Op: OpStore, Copies: CopiesExact, Group: Group{ID: group}, Hashes: []Hash{hash}, Root: Key(hash),
 			Variant: Variant{Unit: 16}, BlockSize: size, Locals: make([]Local, size/16),
 		})
@@ -144,12 +139,12 @@ func TestLaneOfPartsBound(t *testing.T) {
 		store(1+i%others, 32+16*(i/others), Hash(3+i))
 	}
 	both := Change{Op: OpStore, Tier: TierCPU, Copies: CopiesSet, Hashes: []Hash{1, 2}}
-	if dropped := apply(both); dropped != 1 {
+	if dropped := apply(t, m, both).Counts.Dropped; dropped != 1 {
 		t.Errorf("%d stores dropped", dropped)
 	}
 	md := (*m.models.Load())["m"]
 	was := md.gen.Load()
-	if apply(both); md.gen.Load() != was {
+	if apply(t, m, both); md.gen.Load() != was {
 		t.Error("a store that is dropped at the bound changes what readers see")
 	}
 }
@@ -159,30 +154,24 @@ func TestClearOfEmptyLanes(t *testing.T) {
 	m, err := newMemory(MemoryConfig{})
 	must(t, err)
 	defer m.Close()
-	apply := func(changes ...Change) {
-		t.Helper()
-		_, err := m.Apply(context.Background(), Source{Pod: "a", Model: "m"}, Cursor{}, changes)
-		must(t, err)
-		must(t, m.check())
-	}
 	c := Change{Op: OpStore, Copies: CopiesSet, Variant: Variant{Unit: 16}, BlockSize: 16}
 	for i := range Hash(100 * yieldAfter) {
 		c.Hashes, c.Locals = append(c.Hashes, i), append(c.Locals, Local(i))
 	}
 	lower := Change{Op: OpStore, Copies: CopiesSet, Tier: TierCPU, Hashes: []Hash{1}}
-	apply(c, lower, Change{Op: OpRemove, Tier: TierCPU, Hashes: lower.Hashes})
+	apply(t, m, c, lower, Change{Op: OpRemove, Tier: TierCPU, Hashes: lower.Hashes})
 	for _, op := range []Op{OpClearTier, OpAge} {
 		was := m.ground.forest.Now()
 		for range oldest {
-			apply(Change{Op: op, Tier: TierCPU})
+			apply(t, m, Change{Op: op, Tier: TierCPU})
 		}
 		if n := m.ground.forest.Now() - was - oldest; n > 3 {
 			t.Errorf("op %d: %d times %d names", op, n, yieldAfter)
 		}
-		apply(lower, Change{Op: OpRemove, Tier: TierCPU, Hashes: lower.Hashes})
+		apply(t, m, lower, Change{Op: OpRemove, Tier: TierCPU, Hashes: lower.Hashes})
 	}
 	was := m.ground.forest.Now()
-	if apply(Change{Op: OpClear}); m.ground.forest.Now()-was < 100 {
+	if apply(t, m, Change{Op: OpClear}); m.ground.forest.Now()-was < 100 {
 		t.Error("the clock does not show the names that a clear visits")
 	}
 }
@@ -192,19 +181,13 @@ func TestEvictedWithoutGroups(t *testing.T) {
 	m, err := newMemory(MemoryConfig{})
 	must(t, err)
 	defer m.Close()
-	apply := func(c Change) uint64 {
-		t.Helper()
-		done, err := m.Apply(context.Background(), Source{Pod: "a", Model: "m"}, Cursor{}, []Change{c})
-		must(t, err)
-		return done.Evicted
-	}
-	apply(Change{Op: OpClear})
+	apply(t, m, Change{Op: OpClear})
 	m.ground.setBudget(1)
-	if n := apply(Change{Op: OpStore, Copies: CopiesSet, Hashes: []Hash{1, 2}}); n != 2 {
+	if n := apply(t, m, Change{Op: OpStore, Copies: CopiesSet, Hashes: []Hash{1, 2}}).Evicted; n != 2 {
 		t.Fatalf("%d blocks are lost", n)
 	}
 	m.ground.setBudget(MinMemory)
-	if n := apply(Change{Op: OpClear}); n != 0 {
+	if n := apply(t, m, Change{Op: OpClear}).Evicted; n != 0 {
 		t.Errorf("%d blocks are lost since the clear", n)
 	}
 }

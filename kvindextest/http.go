@@ -162,15 +162,15 @@ func (e *Engine) read(req *http.Request, a *answer) (r fakeengine.Request, statu
 var errNoTokenizer = errors.New("EngineConfig.LLM has no Tokenizer")
 
 // tokens returns the prompt of a request.
-func (e *Engine) tokens(req *http.Request, r *chat.Request) ([]uint32, error) {
-	llm, text := &e.cfg.LLM, r.Prompt
+func (e *Engine) tokens(req *http.Request, p *chat.Prompt) ([]uint32, error) {
+	llm, text := &e.cfg.LLM, p.Text
 	switch {
-	case len(r.Media) > 0:
+	case len(p.Media) > 0:
 		return nil, errors.New("this engine takes no media")
-	case r.Chat() && llm.Chat == nil:
+	case p.Chat() && llm.Chat == nil:
 		return nil, fmt.Errorf("EngineConfig.LLM has no Chat: %w", cmp.Or(llm.ChatErr, errors.ErrUnsupported))
-	case r.Chat():
-		rendering, err := llm.Chat.Render(r, nil)
+	case p.Chat():
+		rendering, err := llm.Chat.Render(p, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -179,12 +179,12 @@ func (e *Engine) tokens(req *http.Request, r *chat.Request) ([]uint32, error) {
 		}
 		return rendering.Encode(req.Context(), nil, llm.Tokenizer)
 	case text == "":
-		return r.Tokens, nil
+		return p.Tokens, nil
 	}
 	if llm.Tokenizer == nil {
 		return nil, errNoTokenizer
 	}
-	return llm.Tokenizer.Encode(req.Context(), nil, text, r.AddSpecial)
+	return llm.Tokenizer.Encode(req.Context(), nil, text, p.AddSpecial)
 }
 
 // answer writes the answer to a call as its tokens come, and reports whether all of it was

@@ -60,7 +60,7 @@ func tokens(t *testing.T, m kvindex.Model, body string) []uint32 {
 	t.Helper()
 	r, err := chat.Parse("", []byte(body))
 	must(t, err)
-	text := r.Prompt
+	text := r.Text
 	if r.Chat() {
 		rendering, err := m.Chat.Render(r, nil)
 		must(t, err)

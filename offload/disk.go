@@ -190,8 +190,8 @@ func (s *Store) wait(ctx context.Context, until uint64) error {
 	return nil
 }
 
-// Prefetch begins to bring what the memory lacks of a chain into it, and does not wait. It
-// does nothing if as much is brought already as maxPrefetches says.
+// Prefetch begins to read the blocks of a chain that the memory lacks, and does not wait. It does
+// nothing while 8 other chains are fetched ahead.
 func (s *Store) Prefetch(ctx context.Context, chain []Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

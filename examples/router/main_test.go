@@ -93,11 +93,11 @@ type computation struct {
 }
 
 func (e *engine) compute(ctx context.Context, body []byte) (c computation, err error) {
-	request, err := chat.Parse("", body)
+	prompt, err := chat.Parse("", body)
 	if err != nil {
 		return c, err
 	}
-	rendering, err := e.model.Chat.Render(request, nil)
+	rendering, err := e.model.Chat.Render(prompt, nil)
 	if err != nil {
 		return c, err
 	}

@@ -79,8 +79,8 @@ func (c *Catalog) NewList(model string, pods []string) *List {
 // In reports whether c has made l.
 func (l *List) In(c *Catalog) bool { return l != nil && l.catalog == c }
 
-// For returns the list of the same pods for the model that a request names.
-func (l *List) For(model string) *List {
+// forModel returns the list of the same pods for the model that a request names.
+func (l *List) forModel(model string) *List {
 	if l.Model != "" {
 		return l
 	}
@@ -161,7 +161,7 @@ func (c *Catalog) meaningOf(model string) meaning {
 // adapter and pods, or has a List.
 func (c *Catalog) Candidates(model, adapter string, pods []string, l *List) (set *Set, its string, err error) {
 	if l != nil {
-		l = l.For(model)
+		l = l.forModel(model)
 		if set = l.Now(); set.Guessed && adapter != "" { // then the model's name is no adapter
 			set = c.lookUp(l, meaning{base: l.Model, sure: true})
 		}

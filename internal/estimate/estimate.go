@@ -9,7 +9,6 @@ package estimate
 import (
 	"math/bits"
 	"time"
-	"unsafe"
 
 	"github.com/kvindex/kvindex/index"
 )
@@ -117,11 +116,6 @@ func New(blocks int, ttl time.Duration) *Cache {
 // Len returns the number of blocks in c. Blocks that have aged since the last change
 // count.
 func (c *Cache) Len() int { return c.len }
-
-// Bytes returns the memory of c.
-func (c *Cache) Bytes() int64 {
-	return int64(unsafe.Sizeof(*c)) + int64(cap(c.slots))*int64(unsafe.Sizeof(slot{})) + int64(cap(c.heads))*4
-}
 
 // Run returns how many leading blocks of a prompt are in c. keys are the keys of its
 // units, and stride is the number of units in a block; units after the last whole block

@@ -1,6 +1,14 @@
 package estimate
 
-import "fmt"
+import (
+	"fmt"
+	"unsafe"
+)
+
+// Bytes returns the memory of c.
+func (c *Cache) Bytes() int64 {
+	return int64(unsafe.Sizeof(*c)) + int64(cap(c.slots))*int64(unsafe.Sizeof(slot{})) + int64(cap(c.heads))*4
+}
 
 // Capacity returns the number of blocks, as configured or corrected.
 func (c *Cache) Capacity() int { return c.capacity }

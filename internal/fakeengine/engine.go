@@ -109,6 +109,7 @@ type Engine struct {
 	// ended: a request has ended since the last step. The engine makes one more
 	// step to notify its workers, even if it has nothing to compute.
 	ended bool
+	steps int
 
 	adapters map[string]int // name to id, in order of first use
 	counts   Counts
@@ -149,7 +150,6 @@ func (e *Engine) Submit(r Request) (*Handle, error) {
 	}
 	h := e.newHandle(r)
 	e.waiting = append(e.waiting, h)
-	e.counts.Requests++
 	return h, nil
 }
 
@@ -161,7 +161,7 @@ func (e *Engine) Step() bool {
 		return false
 	}
 	e.ended = false
-	e.counts.Steps++
+	e.steps++
 	e.compute(e.schedule())
 	e.publish()
 	return true
@@ -242,8 +242,6 @@ func (e *Engine) countAdmission(h *Handle) {
 		return
 	}
 	h.admitted, h.cached = true, h.computed
-	e.counts.PromptTokens += h.prompt
-	e.counts.HitTokens += h.cached
 	if h.cached > 0 {
 		e.counts.Hits++
 	}
@@ -332,13 +330,12 @@ func (e *Engine) publish() {
 	if len(e.pool.events) == 0 {
 		return
 	}
-	batch := Batch{Time: float64(e.counts.Steps) / 64, Events: e.pool.events, Rank: e.cfg.Rank}
+	batch := Batch{Time: float64(e.steps) / 64, Events: e.pool.events, Rank: e.cfg.Rank}
 	if e.cfg.Now != nil {
 		batch.Time = e.cfg.Now()
 	}
 	payload := e.cfg.Encoding.Append(nil, &batch)
 	e.pool.events = nil
-	e.counts.Batches++
 	if e.cfg.Publish != nil {
 		e.cfg.Publish(payload)
 	}

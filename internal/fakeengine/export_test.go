@@ -2,6 +2,9 @@ package fakeengine
 
 import "fmt"
 
+// Free returns the number of blocks that no request holds, cached or not.
+func (e *Engine) Free() int { return e.pool.free }
+
 // CheckInvariants returns an error if the engine is inconsistent.
 func (e *Engine) CheckInvariants() error {
 	p := e.pool

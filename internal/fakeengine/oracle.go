@@ -6,13 +6,8 @@ import "github.com/kvindex/kvindex/internal/fakeengine/enginehash"
 // in the cache agree: Stored - Removed - (what resets dropped) blocks have a
 // hash.
 type Counts struct {
-	Steps, Batches int
-
-	Requests     int // submitted
-	PromptTokens int // of the requests that were admitted
-	Hits         int // requests that had cached tokens when first admitted
-	HitTokens    int // those tokens
-	Preempted    int // also by ResetRunning
+	Hits      int // requests that had cached tokens when first admitted
+	Preempted int // also by ResetRunning
 
 	Stored        int // blocks announced, but for Reported
 	StoredCopies  int // of these, blocks that another block was a copy of
@@ -83,6 +78,3 @@ func (e *Engine) Waiting() int { return len(e.waiting) }
 
 // Running is the number of requests that hold blocks.
 func (e *Engine) Running() int { return len(e.running) }
-
-// Free is the number of blocks that no request holds, cached or not.
-func (e *Engine) Free() int { return e.pool.free }

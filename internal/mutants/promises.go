@@ -188,9 +188,9 @@ var promises = []promise{
 	}},
 	// A chat becomes the text of the engine, byte for byte.
 	{"exact text", []mutant{
-		{".", "scorer.renderChat", "a chat gets a second BOS", "model, chatReq.AddSpecial)", "model, true)", "TestBodiesOfOnePrompt"},
-		{".", "Request.read", "a completion gets no BOS", "body.Prompt, body.Tokens, !body.AddSpecial", "body.Prompt, body.Tokens, true", "TestBodiesOfOnePrompt"},
-		{"./tokenize/chat", "Request.parsePrompts", "a batch is scored by its first prompt", "if len(items) > 1 {", "if false {", "TestParseErrors"},
+		{".", "scorer.renderChat", "a chat gets a second BOS", "model, inBody.AddSpecial)", "model, true)", "TestBodiesOfOnePrompt"},
+		{".", "Request.read", "a completion gets no BOS", "inBody.Text, inBody.Tokens, !inBody.AddSpecial", "inBody.Text, inBody.Tokens, true", "TestBodiesOfOnePrompt"},
+		{"./tokenize/chat", "Prompt.parsePrompts", "a batch is scored by its first prompt", "if len(items) > 1 {", "if false {", "TestParseErrors"},
 		{"./tokenize/chat", "parseCalled", "arguments of calls stay strings", "called.Set(\"arguments\", args)", "_ = args\n\tcalled.Set(\"arguments\", raw)", "TestShapes"},
 		{"./tokenize/chat", "tool.dump", "tools in the order of the client", "function.Set(\"name\", t.name)\n\tfunction.Set(\"description\", t.description)", "function.Set(\"description\", t.description)\n\tfunction.Set(\"name\", t.name)", "TestShapes"},
 		{"./tokenize/chat", "Model.choose", "a request's template is not its own", "if c.template != \"\" {", "if false {", "TestOwnTemplate"},
@@ -211,7 +211,7 @@ var promises = []promise{
 		{"./tokenize/chat", "mistralWriter.write", "tools at the wrong message", "if w.version < 13 {", "if w.version < 7 {", "TestMistralText"},
 		{"./tokenize/chat", "mistralMessage.readAnswer", "the thoughts of an answer are lost", "x.chunks = append([]mistralChunk{{text: reasoning, thinking: true}}, x.chunks...)", "_ = reasoning", "TestMistralThoughts"},
 		{".", "internal/prompt:Prompt.encodeWhole", "pieces are encoded as one", "if p.Chat == nil {", "if true {", "TestBodyPieces"},
-		{"./tokenize/chat", "internal/vllmversion:Parse", "a later release is taken for the last that is known", "case v > Newest:", "case false:", "TestEngine"},
+		{"./tokenize/chat", "internal/vllmversion:Parse", "a later release is taken for the last that is known", "case v > newest:", "case false:", "TestEngine"},
 		{"./tokenize/chat", "version.does", "the version is ignored", "v >= history[c].since", "inMain >= history[c].since", "TestVersions"},
 		{"./internal/jinja/syntax", "lexer.tagEnd", "a tag keeps the newline behind it", "case strings.HasPrefix(rest, \"%}\\n\"):\n\t\treturn i + 3", "case false:\n\t\treturn i + 3", "TestParse"},
 		{"./internal/jinja/syntax", "lexer.strip", "a minus strips spaces only", "return strings.TrimRightFunc(text, chars.IsSpace)", "return strings.TrimRight(text, \" \")", "TestParse"},

@@ -86,9 +86,9 @@ func (st *Stream) State() view.State {
 	case st.opened && st.LastMessage.IsZero():
 		return view.Silent
 	case len(st.Lower) > 0:
-		return st.Limit(st.Reports)
+		return st.limit(st.Reports)
 	case len(st.Ranks) == 0:
-		return st.Limit(view.Partial)
+		return st.limit(view.Partial)
 	}
 	for _, r := range st.Ranks {
 		state = min(state, r.View())

@@ -47,7 +47,7 @@ type PodNote struct {
 // RankNote is the published state of a rank.
 type RankNote struct {
 	State  view.State
-	Lossy  bool // Rank.Lacks
+	Lossy  bool // Rank.lacks
 	Groups []stats.Group
 	Unknowns
 }
@@ -154,14 +154,14 @@ func (pm *Pod) Publish(form *index.View, write func(rank int, note []byte)) {
 // isNews reports whether the rank differs from its last note.
 func (r *Rank) isNews() bool {
 	p := &r.published
-	return !p.is || p.State != r.View() || p.Lossy != r.Lacks() || !slices.Equal(p.Groups, r.Groups) ||
+	return !p.is || p.State != r.View() || p.Lossy != r.lacks() || !slices.Equal(p.Groups, r.Groups) ||
 		p.MayHoldLess != r.MayHoldLess || !slices.Equal(p.Unrecognized, r.Unrecognized)
 }
 
 // note returns the note of the rank, which the caller publishes.
 func (r *Rank) note() *RankNote {
 	r.published = publishedRank{true, RankNote{
-		State: r.View(), Lossy: r.Lacks(), Groups: slices.Clone(r.Groups),
+		State: r.View(), Lossy: r.lacks(), Groups: slices.Clone(r.Groups),
 		Unknowns: Unknowns{Unrecognized: slices.Clone(r.Unrecognized), MayHoldLess: r.MayHoldLess},
 	}}
 	n := r.published.RankNote

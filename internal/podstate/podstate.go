@@ -207,14 +207,14 @@ func (r *Rank) Restarted() { r.Groups, r.Pairs = nil, false }
 // Lossy reports whether the rank may hold more or fewer blocks than the index has of it.
 func (r *Rank) Lossy() bool { return r.State == view.Partial || r.State == view.Uncertain }
 
-// Lacks reports whether the rank is lossy or the index has evicted blocks of it.
-func (r *Rank) Lacks() bool { return r.Lossy() || r.Evicted }
+// lacks reports whether the rank is lossy or the index has evicted blocks of it.
+func (r *Rank) lacks() bool { return r.Lossy() || r.Evicted }
 
 // View returns the state of the rank as its stream and other conditions limit it.
 func (r *Rank) View() view.State {
 	state := r.State
 	if r.Stream != nil {
-		state = r.Stream.Limit(state)
+		state = r.Stream.limit(state)
 	}
 	if state == view.Unknown && r.Stream == nil && len(r.Lower) > 0 {
 		state = view.Partial // nothing is known of its gpu
@@ -262,7 +262,7 @@ func (pm *Pod) Settle(approximate bool) (from, to view.State) {
 	default:
 		state = view.Partial
 		for _, st := range pm.Streams {
-			state = st.Limit(state)
+			state = st.limit(state)
 			if (st.opened || st.Declared) && st.LastMessage.IsZero() {
 				state = min(state, view.Silent)
 			}

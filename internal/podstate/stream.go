@@ -24,7 +24,7 @@ type Stream struct {
 	// another stream has their rank.
 	Skipped bool
 
-	// Held and the fields up to restored limit the states of the ranks (Limit).
+	// Held and the fields up to restored limit the states of the ranks (limit).
 	//
 	// Held: message HeldSeq waits for missing messages before it or, with HeldOld,
 	// because its number goes back. HeldGap: the gap before it was counted.
@@ -69,9 +69,9 @@ func (pm *Pod) Idle() bool {
 // Waits reports whether older messages of the engine are still missing here.
 func (st *Stream) Waits() bool { return st.Held || st.Behind }
 
-// Limit returns the state of a rank as the stream limits it. A rank that is unknown since its
+// limit returns the state of a rank as the stream limits it. A rank that is unknown since its
 // engine restarted gets the limit itself, because the awaited messages will end it.
-func (st *Stream) Limit(state view.State) view.State {
+func (st *Stream) limit(state view.State) view.State {
 	var most view.State
 	switch {
 	case st.Interrupted:

@@ -14,7 +14,7 @@ func TestDefaults(t *testing.T) {
 	defer p.Close()
 	testdata.Defaults(t,
 		testdata.Default{Name: "DefaultBuffer", Zero: int64(p.cfg.Buffer), Want: DefaultBuffer},
-		testdata.Default{Name: "DefaultQueue", Zero: int64(p.cfg.Queue), Want: DefaultQueue},
-		testdata.Default{Name: "DefaultConns", Zero: int64(p.cfg.MaxConns), Want: DefaultConns},
+		testdata.Default{Name: "defaultQueue", Zero: int64(p.cfg.Queue), Want: defaultQueue},
+		testdata.Default{Name: "defaultConns", Zero: int64(p.cfg.MaxConns), Want: defaultConns},
 	)
 }

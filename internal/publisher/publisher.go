@@ -22,11 +22,11 @@ import (
 // (config/kv_events.py).
 const (
 	DefaultBuffer = 10_000  // batches that a replay can bring back
-	DefaultQueue  = 100_000 // batches that wait for one subscriber
+	defaultQueue  = 100_000 // batches that wait for one subscriber
 )
 
-// DefaultConns is more than gateways open, and less than common limits of file descriptors.
-const DefaultConns = 512
+// defaultConns is more than gateways open, and less than common limits of file descriptors.
+const defaultConns = 512
 
 // maxQueued bounds the bytes that wait for one subscriber: vLLM bounds the number of batches alone.
 const maxQueued = 256 << 20
@@ -45,9 +45,9 @@ type Config struct {
 	Endpoint string // "" is tcp://127.0.0.1:0; port 0 is any free one
 	Replay   string // endpoint of the replay socket, always bound; "" is none
 	Buffer   int    // 0 is DefaultBuffer
-	Queue    int    // 0 is DefaultQueue
+	Queue    int    // 0 is defaultQueue
 	Connect  bool   // connect to a bound subscriber at Endpoint, again and again
-	MaxConns int    // connections of each socket; 0 is DefaultConns
+	MaxConns int    // connections of each socket; 0 is defaultConns
 }
 
 // Publisher sends batches of events over ZeroMQ the way vLLM does
@@ -102,8 +102,8 @@ type subscriber struct {
 func New(cfg Config) (*Publisher, error) {
 	cfg.Endpoint = cmp.Or(cfg.Endpoint, "tcp://127.0.0.1:0")
 	cfg.Buffer = cmp.Or(cfg.Buffer, DefaultBuffer)
-	cfg.Queue = cmp.Or(cfg.Queue, DefaultQueue)
-	cfg.MaxConns = cmp.Or(cfg.MaxConns, DefaultConns)
+	cfg.Queue = cmp.Or(cfg.Queue, defaultQueue)
+	cfg.MaxConns = cmp.Or(cfg.MaxConns, defaultConns)
 	if cfg.Buffer < 0 || cfg.Queue < 0 || cfg.MaxConns < 0 {
 		return nil, fmt.Errorf("a publisher cannot keep %d and queue %d batches, for %d connections", cfg.Buffer, cfg.Queue, cfg.MaxConns)
 	}

@@ -77,8 +77,8 @@ func (j *Judge) Choose() {
 	for i := range rows {
 		if row := &rows[i]; row.Evicted || row.Stale {
 			b := &j.Best[j.entry(row.Pod, row.Source.Rank)]
-			b.Mark(Evicted, row.Evicted)
-			b.Mark(Stale, row.Stale)
+			b.mark(Evicted, row.Evicted)
+			b.mark(Stale, row.Stale)
 		}
 	}
 }
@@ -95,7 +95,7 @@ func (j *Judge) bestOf(i int) Best {
 				again = row.BlockSize // the draft layers compute it again
 			}
 			// A kept index may have a group of another kind, from earlier events.
-			b.Mark(Upper, group.Kind != index.GroupFull || p.Profile.Lists(row.Layout) || p.Facts().Hybrid)
+			b.mark(Upper, group.Kind != index.GroupFull || p.Profile.Lists(row.Layout) || p.Facts().Hybrid)
 		}
 	}
 	b.Cached = max(0, reuse.CachedTokens(int(row.GPU), row.BlockSize, length)-again)
@@ -122,7 +122,7 @@ func (j *Judge) judgeFull(from, to int) {
 	for i := range rows {
 		if l := &j.lowers[from+i]; rows[i].Run > 0 || j.Forecast.Hit(from+i) || l.Loaded+l.Fetched > 0 {
 			b := j.bestOf(from + i)
-			b.Mark(Upper, l.upper && l.Loaded+l.Fetched > 0)
+			b.mark(Upper, l.upper && l.Loaded+l.Fetched > 0)
 			j.improve(rows[i].Pod, b)
 		}
 	}
@@ -199,7 +199,7 @@ func (j *Judge) judge(from, to int) {
 	}
 	length := j.Prompt.LengthIn(first)
 	best := Best{Matched: most, Row: int32(from + at + 1)}
-	best.Mark(Upper, p.Upper || p.Rule == nil)
+	best.mark(Upper, p.Upper || p.Rule == nil)
 	if p.Rule != nil {
 		best.Cached = p.Rule.Tokens(length, j.held)
 	} else {
@@ -208,7 +208,7 @@ func (j *Judge) judge(from, to int) {
 	if j.Tiered {
 		j.lower(from, to, best.Cached, p, profile)
 		l := &j.lowers[from]
-		best.Mark(Upper, l.upper && l.Loaded+l.Fetched > 0)
+		best.mark(Upper, l.upper && l.Loaded+l.Fetched > 0)
 	}
 	if j.Forecast.Any() {
 		at += from
@@ -304,7 +304,7 @@ func (j *Judge) spreadRanks() {
 			from = i
 		}
 		hashes[i] = j.PodHashes[e.Pod]
-		places[i] = uint64(^PlaceOfRank(prompt, hashes[i], e.Rank))<<32 | uint64(i)
+		places[i] = uint64(^placeOfRank(prompt, hashes[i], e.Rank))<<32 | uint64(i)
 	}
 	slices.Sort(places[from:])
 	entries, best := j.otherEntries[:0], j.otherBest[:0]

@@ -30,30 +30,30 @@ const (
 	Stale                     // some row of the entry may be outdated
 )
 
-// Mark adds m if set is true.
-func (b *Best) Mark(m Marks, set bool) {
+// mark adds m if set is true.
+func (b *Best) mark(m Marks, set bool) {
 	if set {
 		b.Marks |= m
 	}
 }
 
-// Place returns the place of a pod among equal pods for a prompt, by the hashes of both. The
+// place returns the place of a pod among equal pods for a prompt, by the hashes of both. The
 // highest place comes first.
-func Place(prompt, pod uint64) uint32 {
+func place(prompt, pod uint64) uint32 {
 	high, low := bits.Mul64(prompt^pod, 0x9e3779b97f4a7c15)
 	return uint32((high ^ low) >> 32)
 }
 
-// PlaceOfRank is Place for the ranks of one pod among each other.
-func PlaceOfRank(prompt, pod uint64, rank int) uint32 {
+// placeOfRank is place for the ranks of one pod among each other.
+func placeOfRank(prompt, pod uint64, rank int) uint32 {
 	high, low := bits.Mul64(pod^uint64(rank), 0x9e3779b97f4a7c15)
-	return Place(prompt, high^low)
+	return place(prompt, high^low)
 }
 
 // Tie orders equal ranks for a prompt, by the hashes of the prompt and of their pods, the lowest
-// first: by Place, then by PlaceOfRank. This is the order of equal entries in an answer.
+// first: by place, then by placeOfRank. This is the order of equal entries in an answer.
 func Tie(prompt, pod uint64, rank int) uint64 {
-	return uint64(^Place(prompt, pod))<<32 | uint64(^PlaceOfRank(prompt, pod, rank))
+	return uint64(^place(prompt, pod))<<32 | uint64(^placeOfRank(prompt, pod, rank))
 }
 
 // Ranking is the memory of Rank. The zero value has none.
@@ -64,7 +64,7 @@ type Ranking struct {
 }
 
 // Rank returns the indexes of the best entries, the best first: top of them or, with 0, all.
-// Entries with equal Cached come in the order of Place, by the hashes of their pods, then as
+// Entries with equal Cached come in the order of place, by the hashes of their pods, then as
 // they are in best. The order is valid until the next Rank.
 func (r *Ranking) Rank(best []Best, top int, pods []uint64, prompt uint64) (order []int32) {
 	if top > 0 && top < len(best) {
@@ -121,7 +121,7 @@ func (r *Ranking) spread(tied []int32, pods []uint64, prompt uint64) {
 	clear(r.starts)
 	keys, sorted, starts := r.keys[:n], r.keys[n:], r.starts
 	for i, at := range tied {
-		key := uint64(^Place(prompt, pods[at]))<<32 | uint64(at)
+		key := uint64(^place(prompt, pods[at]))<<32 | uint64(at)
 		keys[i] = key
 		starts[key>>shift]++
 	}
@@ -165,7 +165,7 @@ func (r *Ranking) rankBest(best []Best, top int, pods []uint64, prompt uint64) {
 	}
 	for i, key := range keys {
 		if key >= least {
-			keys[i] = key | uint64(Place(prompt, pods[i]))
+			keys[i] = key | uint64(place(prompt, pods[i]))
 		}
 	}
 	r.chooseBest(top)

@@ -13,7 +13,7 @@ func plain(best []Best, top int, pods []uint64, prompt uint64) (order []int32) {
 		order = append(order, int32(i))
 	}
 	slices.SortStableFunc(order, func(a, b int32) int {
-		return cmp.Or(best[b].Cached-best[a].Cached, cmp.Compare(Place(prompt, pods[b]), Place(prompt, pods[a])))
+		return cmp.Or(best[b].Cached-best[a].Cached, cmp.Compare(place(prompt, pods[b]), place(prompt, pods[a])))
 	})
 	if top > 0 {
 		order = order[:min(top, len(order))]

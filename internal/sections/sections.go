@@ -29,8 +29,8 @@ import (
 )
 
 const (
-	// Version is the version of the format.
-	Version = 1
+	// version is the version of the format.
+	version = 1
 	// Max bounds the payload of a section.
 	Max = 4 << 20
 
@@ -56,7 +56,7 @@ func checksum(before uint64, front []byte, payload []byte) uint64 {
 	return xxh3.HashSeed(payload, xxh3.Hash(b[:]))
 }
 
-func header() []byte { return binary.LittleEndian.AppendUint32([]byte(magic), Version) }
+func header() []byte { return binary.LittleEndian.AppendUint32([]byte(magic), version) }
 
 // Writer writes sections. It keeps nothing of their payloads. Every method returns an error of
 // the io.Writer unchanged; after one, nothing more can be written.
@@ -137,8 +137,8 @@ func NewReader(r io.Reader, knows ...Kind) (*Reader, error) {
 	case err != nil:
 		return nil, fmt.Errorf("the header ends at byte %d: %w", n, unexpected(err))
 	}
-	if v := binary.LittleEndian.Uint32(h[len(magic):]); v != Version {
-		return nil, fmt.Errorf("the snapshot has version %d of the format, and only version %d can be read", v, Version)
+	if v := binary.LittleEndian.Uint32(h[len(magic):]); v != version {
+		return nil, fmt.Errorf("the snapshot has version %d of the format, and only version %d can be read", v, version)
 	}
 	s.last, s.at = xxh3.Hash(h[:]), uint64(n)
 	return s, nil

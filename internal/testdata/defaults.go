@@ -18,12 +18,12 @@ type Default struct {
 }
 
 // Defaults checks that each value is its constant, and that there is one for each
-// exported constant of the package under test whose name begins with Default.
+// constant of the package under test whose name begins with default or Default.
 func Defaults(tb testing.TB, defaults ...Default) {
 	tb.Helper()
-	declared := constants(tb, "Default")
+	declared := constants(tb, "default")
 	if len(declared) == 0 {
-		tb.Error("the package has no constant Default...")
+		tb.Error("the package has no constant default...")
 	}
 	for _, d := range defaults {
 		if d.Zero != d.Want {
@@ -41,7 +41,7 @@ func Defaults(tb testing.TB, defaults ...Default) {
 	}
 }
 
-// constants returns the constants of the package under test whose names begin with
+// constants returns the constants of the package under test whose names in lower case begin with
 // prefix.
 func constants(tb testing.TB, prefix string) (names []string) {
 	tb.Helper()
@@ -64,7 +64,7 @@ func constants(tb testing.TB, prefix string) (names []string) {
 			}
 			for _, spec := range c.Specs {
 				for _, name := range spec.(*ast.ValueSpec).Names {
-					if strings.HasPrefix(name.Name, prefix) {
+					if strings.HasPrefix(strings.ToLower(name.Name), prefix) {
 						names = append(names, name.Name)
 					}
 				}

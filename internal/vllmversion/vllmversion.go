@@ -13,8 +13,8 @@ import (
 type Version uint32
 
 const (
-	Oldest Version = 9_000  // whose source was read
-	Newest Version = 31_999 // the last release that was out in autumn 2026, with any third number
+	oldest Version = 9_000  // whose source was read
+	newest Version = 31_999 // the last release that was out in autumn 2026, with any third number
 	Main   Version = math.MaxUint32
 )
 
@@ -30,7 +30,7 @@ func (v Version) String() string {
 }
 
 // Parse reads a version such as "0.28" or "main"; "" is main. A fourth number changes
-// nothing. The rules of a release after Newest are not known.
+// nothing. The rules of a release after newest are not known.
 func Parse(s string) (Version, error) {
 	switch s {
 	case "", "main":
@@ -47,9 +47,9 @@ func Parse(s string) (Version, error) {
 	switch {
 	case !ok:
 		return 0, fmt.Errorf(`an Engine of %.60q is no version of vLLM, such as "0.28" or "main"`, s)
-	case v < Oldest:
+	case v < oldest:
 		return 0, fmt.Errorf("an Engine of %q is older than 0.9, the first version that is known", s)
-	case v > Newest:
+	case v > newest:
 		return 0, fmt.Errorf(`an Engine of %q is newer than 0.31, the last release that is known: "main" is vLLM's of autumn 2026`, s)
 	}
 	return v, nil

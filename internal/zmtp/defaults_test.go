@@ -1,24 +1,18 @@
-package zmtp_test
+package zmtp
 
 import (
 	"testing"
 
-	"github.com/kvindex/kvindex/internal/zmtp"
+	"github.com/kvindex/kvindex/internal/testdata"
 )
 
-// TestDefaults: a zero Config has the values of the Default constants.
 func TestDefaults(t *testing.T) {
-	c := zmtp.Config{}.WithDefaults()
-	tests := map[string]struct{ got, want int64 }{
-		"DefaultMaxFrame":         {int64(c.MaxFrame), zmtp.DefaultMaxFrame},
-		"DefaultMaxMessage":       {int64(c.MaxMessage), zmtp.DefaultMaxMessage},
-		"DefaultHandshakeTimeout": {int64(c.HandshakeTimeout), int64(zmtp.DefaultHandshakeTimeout)},
-		"DefaultWriteTimeout":     {int64(c.WriteTimeout), int64(zmtp.DefaultWriteTimeout)},
-		"DefaultHeartbeat":        {int64(c.Heartbeat), int64(zmtp.DefaultHeartbeat)},
-	}
-	for name, tt := range tests {
-		if tt.got != tt.want {
-			t.Errorf("%s is %d, a zero Config gives %d", name, tt.want, tt.got)
-		}
-	}
+	c := Config{}.withDefaults()
+	testdata.Defaults(t,
+		testdata.Default{Name: "defaultMaxFrame", Zero: int64(c.MaxFrame), Want: defaultMaxFrame},
+		testdata.Default{Name: "defaultMaxMessage", Zero: int64(c.MaxMessage), Want: defaultMaxMessage},
+		testdata.Default{Name: "defaultHandshakeTimeout", Zero: int64(c.HandshakeTimeout), Want: int64(defaultHandshakeTimeout)},
+		testdata.Default{Name: "defaultWriteTimeout", Zero: int64(c.WriteTimeout), Want: int64(defaultWriteTimeout)},
+		testdata.Default{Name: "DefaultHeartbeat", Zero: int64(c.Heartbeat), Want: int64(DefaultHeartbeat)},
+	)
 }

@@ -6,5 +6,3 @@ const MaxFrames = maxFrames
 
 // NetConn returns a Conn's underlying connection.
 func NetConn(c *Conn) net.Conn { return c.nc }
-
-func (c Config) WithDefaults() Config { return c.withDefaults() }

@@ -38,11 +38,11 @@ var (
 
 // Defaults of a Config.
 const (
-	DefaultMaxFrame   = 32 << 20 // bytes
-	DefaultMaxMessage = 32 << 20 // bytes
+	defaultMaxFrame   = 32 << 20 // bytes
+	defaultMaxMessage = 32 << 20 // bytes
 
-	DefaultHandshakeTimeout = 5 * time.Second
-	DefaultWriteTimeout     = 10 * time.Second
+	defaultHandshakeTimeout = 5 * time.Second
+	defaultWriteTimeout     = 10 * time.Second
 	// DefaultHeartbeat finds a dead peer in 6 seconds. The peers, libzmq's I/O threads, answer
 	// at once even if the engine is busy.
 	DefaultHeartbeat = 3 * time.Second
@@ -118,10 +118,10 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	c.MaxFrame = cmp.Or(c.MaxFrame, DefaultMaxFrame)
-	c.MaxMessage = min(cmp.Or(c.MaxMessage, DefaultMaxMessage), math.MaxInt-overhead)
-	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, DefaultHandshakeTimeout)
-	c.WriteTimeout = cmp.Or(c.WriteTimeout, DefaultWriteTimeout)
+	c.MaxFrame = cmp.Or(c.MaxFrame, defaultMaxFrame)
+	c.MaxMessage = min(cmp.Or(c.MaxMessage, defaultMaxMessage), math.MaxInt-overhead)
+	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, defaultHandshakeTimeout)
+	c.WriteTimeout = cmp.Or(c.WriteTimeout, defaultWriteTimeout)
 	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
 	return c
 }

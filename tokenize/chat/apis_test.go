@@ -24,7 +24,7 @@ func TestParseWithAPath(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/v1/completions", "/proxy/v1/completions?x=/v1/messages"} {
-		if r, err := chat.Parse(path, []byte(both)); err != nil || r.Chat() || r.Prompt != "a" || !r.AddSpecial {
+		if r, err := chat.Parse(path, []byte(both)); err != nil || r.Chat() || r.Text != "a" || !r.AddSpecial {
 			t.Errorf("%s: %+v, %v", path, r, err)
 		}
 	}

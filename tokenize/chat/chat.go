@@ -3,9 +3,9 @@
 //
 //	model, err := chat.Load("/models/llama-3", chat.Options{Engine: "0.31"})
 //	...
-//	request, err := chat.Parse("/v1/chat/completions", body)
+//	prompt, err := chat.Parse("/v1/chat/completions", body)
 //	...
-//	rendering, err := model.Render(request, nil)
+//	rendering, err := model.Render(prompt, nil)
 //	...
 //	ids, err := rendering.Encode(ctx, nil, tokenizer)
 //
@@ -55,10 +55,9 @@ import (
 type Options struct {
 	// Engine is vLLM's version: a release such as "0.31" or "0.9.2", or "main" for vLLM's main
 	// of autumn 2026. "" means "main", which is newer than most engines in use: set it. A later
-	// release than 0.31 is an error. For a
-	// few changes it is not known whether 0.28 and later releases have them: chats that depend
-	// on such a change are ErrNotScorable. The tokenizer depends on the version, too: give
-	// tokenize.LoadPretrained the same.
+	// release than 0.31 is an error. For a few changes it is not known whether 0.28 and later
+	// releases have them: chats that depend on such a change are ErrNotScorable. The tokenizer
+	// depends on the version, too: give tokenize.LoadPretrained the same.
 	Engine string
 
 	// Template is the text of --chat-template. "" is the model's own template.
@@ -200,7 +199,7 @@ type Rendering struct {
 	model   *Model
 	chat    *conversation
 	pieces  []textPiece // of Text, nil if it is one
-	special bool        // AddSpecial of the request
+	special bool        // AddSpecial of the prompt
 	media   []Media
 	expands []uint32 // for each of media its placeholder token
 
@@ -208,54 +207,54 @@ type Rendering struct {
 	excluded map[string]featureSet // by pod, whether or not the chat uses them
 }
 
-// Render renders a chat request. media has one item for each media part of the request, in
+// Render renders a chat. media has one item for each media part of its messages, in
 // their order. If the engine, in the version of Options, refuses the request too, the error
 // wraps ErrMalformed or ErrTemplate. If the engine may accept it, the error wraps
-// ErrNotScorable. A completion request is an error; it has Prompt or Tokens.
-func (m *Model) Render(r *Request, media []Media) (*Rendering, error) {
-	x := &Rendering{model: m, media: media, special: r.AddSpecial}
-	if err := x.convert(r); err != nil {
+// ErrNotScorable. A completion is an error; it has Text or Tokens.
+func (m *Model) Render(p *Prompt, media []Media) (*Rendering, error) {
+	x := &Rendering{model: m, media: media, special: p.AddSpecial}
+	if err := x.convert(p); err != nil {
 		return nil, err
 	}
 	if err := x.exclude(); err != nil {
 		return nil, err
 	}
-	return x.renderChat(r)
+	return x.renderChat(p)
 }
 
 // RenderAnyway is Render without Exclude. It is for programs that compare with an engine, such
 // as chatcheck.
-func (m *Model) RenderAnyway(r *Request, media []Media) (*Rendering, error) {
-	x := &Rendering{model: m, media: media, special: r.AddSpecial}
-	if err := x.convert(r); err != nil {
+func (m *Model) RenderAnyway(p *Prompt, media []Media) (*Rendering, error) {
+	x := &Rendering{model: m, media: media, special: p.AddSpecial}
+	if err := x.convert(p); err != nil {
 		return nil, err
 	}
-	return x.renderChat(r)
+	return x.renderChat(p)
 }
 
 // convert sets the chat that the engine makes of a request.
-func (x *Rendering) convert(r *Request) (err error) {
+func (x *Rendering) convert(p *Prompt) (err error) {
 	switch {
-	case r.chat != nil:
-		x.chat = r.chat
-	case r.other != nil:
-		if _, ok := r.other.(*messagesBody); !ok && x.model.program != nil {
+	case p.chat != nil:
+		x.chat = p.chat
+	case p.other != nil:
+		if _, ok := p.other.(*messagesBody); !ok && x.model.program != nil {
 			return notScorable("a body of the Responses API, of a model whose chats the engine renders by a program")
 		}
-		x.chat, err = r.other.conversation(x.model)
+		x.chat, err = p.other.conversation(x.model)
 	default:
 		err = malformed("a completion, not a chat")
 	}
 	return err
 }
 
-func (x *Rendering) renderChat(r *Request) (*Rendering, error) {
+func (x *Rendering) renderChat(p *Prompt) (*Rendering, error) {
 	m, c := x.model, x.chat
 	if c.mediaError != nil && m.engine.does(takesMediaOptions) {
 		return nil, c.mediaError
 	}
 	if m.program != nil {
-		if err := x.renderProgram(r); err != nil {
+		if err := x.renderProgram(p); err != nil {
 			return nil, err
 		}
 		return x, nil
@@ -264,7 +263,7 @@ func (x *Rendering) renderChat(r *Request) (*Rendering, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := m.check(r.Salt, c, t); err != nil {
+	if err := m.check(p.Salt, c, t); err != nil {
 		return nil, err
 	}
 	if err := x.place(t); err != nil {

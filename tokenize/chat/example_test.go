@@ -15,14 +15,14 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	request, err := chat.Parse("", []byte(`{"model": "m", "cache_salt": "a user's", "messages": [
+	prompt, err := chat.Parse("", []byte(`{"model": "m", "cache_salt": "a user's", "messages": [
 		{"role": "user", "content": "Hi"},
 		{"role": "assistant", "content": "Hello!"},
 		{"role": "user", "content": [{"type": "text", "text": "A joke,"}, {"type": "text", "text": "please"}]}]}`))
 	if err != nil {
 		panic(err)
 	}
-	rendering, err := model.Render(request, nil)
+	rendering, err := model.Render(prompt, nil)
 	if err != nil {
 		panic(err)
 	}
@@ -43,12 +43,12 @@ func ExampleModel_Render() {
 	if err != nil {
 		panic(err)
 	}
-	request, err := chat.Parse("", []byte(`{"messages": [
+	prompt, err := chat.Parse("", []byte(`{"messages": [
 		{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}]}]}`))
 	if err != nil {
 		panic(err)
 	}
-	_, err = model.Render(request, nil)
+	_, err = model.Render(prompt, nil)
 	fmt.Println(err)
 	fmt.Println(errors.Is(err, chat.ErrNotScorable))
 	// Output:

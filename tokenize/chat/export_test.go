@@ -140,11 +140,11 @@ var (
 )
 
 // Features returns the features that a chat uses. A completion has none.
-func Features(r *Request) string {
-	if r.chat == nil {
+func Features(p *Prompt) string {
+	if p.chat == nil {
 		return ""
 	}
-	return r.chat.features.String()
+	return p.chat.features.String()
 }
 
 // Made returns the template's variables for the chat that a model's engine makes of a body, without

@@ -73,7 +73,7 @@ func TestFeatures(t *testing.T) {
 }
 
 // A kept request keeps none of its unused fields.
-func TestRequestKeepsNoOtherFields(t *testing.T) {
+func TestPromptKeepsNoOtherFields(t *testing.T) {
 	body := []byte(`{` + hi + `,"metadata":[` + strings.Repeat(`{},`, 100_000) + `{}]}`)
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -166,14 +166,14 @@ func excludedBy(x *chat.Rendering) map[string]string {
 func TestExclude(t *testing.T) {
 	m := newModel(t, "{{ messages[0].content }}", chat.Options{})
 	plain, tools := parse(t, `{`+hi+`}`), parse(t, `{`+hi+hiTool+`}`)
-	renders := func(r *chat.Request) (pods map[string]string, err error) {
+	renders := func(r *chat.Prompt) (pods map[string]string, err error) {
 		x, err := m.Render(r, nil)
 		if err != nil {
 			return nil, err
 		}
 		return excludedBy(x), nil
 	}
-	is := func(step string, r *chat.Request, want map[string]string) {
+	is := func(step string, r *chat.Prompt, want map[string]string) {
 		t.Helper()
 		if got, err := renders(r); err != nil || !maps.Equal(got, want) {
 			t.Errorf("%s: %v, %v, want %v", step, got, err, want)

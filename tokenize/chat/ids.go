@@ -18,9 +18,9 @@ import (
 // parseTokenRequest reads the body of vLLM's /inference/v1/generate (autumn 2026:
 // entrypoints/scale_out/token_in_token_out/protocol.py, GenerateRequest; until 0.23
 // entrypoints/serve/disagg/protocol.py).
-func parseTokenRequest(o *python.Dict) (*Request, error) {
-	r := new(Request)
-	if err := r.parseNames(o); err != nil {
+func parseTokenRequest(o *python.Dict) (*Prompt, error) {
+	p := new(Prompt)
+	if err := p.parseNames(o); err != nil {
 		return nil, err
 	}
 	if v, ok := optional(o, "cache_salt").(string); ok && v == "" {
@@ -30,13 +30,13 @@ func parseTokenRequest(o *python.Dict) (*Request, error) {
 	case nil:
 		return nil, badField("token_ids", "missing")
 	case tokenList:
-		r.Tokens = v
+		p.Tokens = v
 	case *python.List:
 		if len(v.Items) == 0 {
 			return nil, badField("token_ids", "empty")
 		}
 		var err error
-		if r.Tokens, err = tokenIDs("token_ids", v.Items, isLax); err != nil {
+		if p.Tokens, err = tokenIDs("token_ids", v.Items, isLax); err != nil {
 			return nil, err
 		}
 	default:
@@ -66,12 +66,12 @@ func parseTokenRequest(o *python.Dict) (*Request, error) {
 	}
 	features, err := optionalObject(o, "features")
 	if err != nil || features == nil {
-		return r, err
+		return p, err
 	}
-	if r.Media, err = parseFeatures(features, len(r.Tokens)); err != nil {
+	if p.Media, err = parseFeatures(features, len(p.Tokens)); err != nil {
 		return nil, within(err, "features")
 	}
-	return r, nil
+	return p, nil
 }
 
 // parseFeatures reads the media of a prompt of so many tokens: for each kind of media the
@@ -183,7 +183,7 @@ var refusedBySGLang = []struct{ name, why string }{
 // parseSGLangRequest reads the body of SGLang's /generate (September 2026:
 // srt/managers/io_struct.py, GenerateReqInput and its normalize_batch_and_arguments;
 // srt/managers/tokenizer_manager.py, _tokenize_one_request).
-func parseSGLangRequest(o *python.Dict) (*Request, error) {
+func parseSGLangRequest(o *python.Dict) (*Prompt, error) {
 	text, ids := optional(o, "text"), optional(o, "input_ids")
 	for _, f := range refusedBySGLang {
 		if v := optional(o, f.name); v != nil {
@@ -198,25 +198,25 @@ func parseSGLangRequest(o *python.Dict) (*Request, error) {
 	case text != nil && ids != nil:
 		return nil, unscored("text", "beside input_ids")
 	}
-	r := &Request{AddSpecial: true}
+	p := &Prompt{AddSpecial: true}
 	if _, ok := optional(o, "cache_salt").(*python.List); ok {
 		return nil, unscored("cache_salt", "an array, as batches have it")
 	}
-	err := r.parseNames(o)
+	err := p.parseNames(o)
 	switch {
 	case err != nil:
 	case ids != nil:
-		err = r.parseInputIDs(ids)
+		err = p.parseInputIDs(ids)
 	default:
-		err = r.parseInputText(text)
+		err = p.parseInputText(text)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return r, nil
+	return p, nil
 }
 
-func (r *Request) parseInputText(v python.Value) error {
+func (p *Prompt) parseInputText(v python.Value) error {
 	if list, ok := v.(*python.List); ok {
 		if len(list.Items) != 1 {
 			return unscored("text", "%d prompts in one request", len(list.Items))
@@ -224,16 +224,16 @@ func (r *Request) parseInputText(v python.Value) error {
 		v = list.Items[0]
 	}
 	var ok bool
-	if r.Prompt, ok = v.(string); !ok {
+	if p.Text, ok = v.(string); !ok {
 		return wrongType("text", v, "a string")
 	}
-	if r.Prompt == "" {
+	if p.Text == "" {
 		return unscored("text", "empty")
 	}
 	return nil
 }
 
-func (r *Request) parseInputIDs(v python.Value) (err error) {
+func (p *Prompt) parseInputIDs(v python.Value) (err error) {
 	path := "input_ids"
 	list, ok := v.(*python.List)
 	if ok && len(list.Items) > 0 {
@@ -247,11 +247,11 @@ func (r *Request) parseInputIDs(v python.Value) (err error) {
 	}
 	switch v := v.(type) {
 	case tokenList:
-		r.Tokens = v
+		p.Tokens = v
 	case *python.List:
 		switch {
 		case len(v.Items) > 0:
-			r.Tokens, err = tokenIDs(path, v.Items, isInt64)
+			p.Tokens, err = tokenIDs(path, v.Items, isInt64)
 		case v == list:
 			err = badField(path, "empty")
 		default:

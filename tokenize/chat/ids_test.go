@@ -20,36 +20,36 @@ const (
 // Bodies of both engines as clients send them.
 var tokenBodies = []struct {
 	path, body string
-	want       chat.Request
+	want       chat.Prompt
 }{
 	{ofVLLM, `{"request_id":"r","model":"m","token_ids":[1,2,4294967295],"sampling_params":{"max_tokens":5,"n":2},"stream":true,"cache_salt":"s","priority":1,"kv_transfer_params":{"do_remote_decode":true}}`,
-		chat.Request{Model: "m", Salt: "s", Tokens: []uint32{1, 2, 4294967295}}},
+		chat.Prompt{Model: "m", Salt: "s", Tokens: []uint32{1, 2, 4294967295}}},
 	{"/proxy" + ofVLLM + "?x=1", `{"token_ids":[7],"sampling_params":{},"features":null,"content_parts":[],"text":"a","input_ids":[1]}`,
-		chat.Request{Tokens: []uint32{7}}},
+		chat.Prompt{Tokens: []uint32{7}}},
 	{ofVLLM, `{"token_ids":[1,9,9,9,2,8,8,3],"sampling_params":{},"features":{"mm_hashes":{"image":["cat","dog"],"audio":["moo"]},` +
 		`"mm_placeholders":{"audio":[{"offset":4,"length":1}],"image":[{"offset":5,"length":2,"is_embed":null},{"offset":1,"length":3}]},"kwargs_data":{"image":["` + strings.Repeat("AA", 1000) + `",null],"audio":[null]}}}`,
-		chat.Request{Tokens: []uint32{1, 9, 9, 9, 2, 8, 8, 3}, Media: []chat.Media{{Hash: "dog", Offset: 1, Length: 3}, {Hash: "moo", Offset: 4, Length: 1}, {Hash: "cat", Offset: 5, Length: 2}}}},
-	{ofVLLM, `{"token_ids":[1],"sampling_params":{},"features":{"mm_hashes":{},"mm_placeholders":{}}}`, chat.Request{Tokens: []uint32{1}}},
-	{ofSGLang, `{"text":"hello","sampling_params":{"temperature":0,"n":4},"stream":true}`, chat.Request{Prompt: "hello", AddSpecial: true}},
-	{"/v1/generate/", `{"text":["hello"],"sampling_params":[{}],"image_data":[],"token_ids":[1]}`, chat.Request{Prompt: "hello", AddSpecial: true}},
+		chat.Prompt{Tokens: []uint32{1, 9, 9, 9, 2, 8, 8, 3}, Media: []chat.Media{{Hash: "dog", Offset: 1, Length: 3}, {Hash: "moo", Offset: 4, Length: 1}, {Hash: "cat", Offset: 5, Length: 2}}}},
+	{ofVLLM, `{"token_ids":[1],"sampling_params":{},"features":{"mm_hashes":{},"mm_placeholders":{}}}`, chat.Prompt{Tokens: []uint32{1}}},
+	{ofSGLang, `{"text":"hello","sampling_params":{"temperature":0,"n":4},"stream":true}`, chat.Prompt{Text: "hello", AddSpecial: true}},
+	{"/v1/generate/", `{"text":["hello"],"sampling_params":[{}],"image_data":[],"token_ids":[1]}`, chat.Prompt{Text: "hello", AddSpecial: true}},
 	{ofSGLang, `{"rid":"r","model":"m","input_ids":[1,2],"cache_salt":"s","return_logprob":true,"session_id":"x"}`,
-		chat.Request{Model: "m", Salt: "s", Tokens: []uint32{1, 2}, AddSpecial: true}},
-	{ofSGLang, `{"input_ids":[[1,2]],"text":null,"extra_key":null,"cache_salt":""}`, chat.Request{Tokens: []uint32{1, 2}, AddSpecial: true}},
-	{"", `{"token_ids":[1,2],"sampling_params":{}}`, chat.Request{Tokens: []uint32{1, 2}}},
-	{"/my/route", `{"input_ids":[1,2],"sampling_params":{}}`, chat.Request{Tokens: []uint32{1, 2}, AddSpecial: true}},
-	{"/v1/completions", `{"prompt":[1,2]}`, chat.Request{Tokens: []uint32{1, 2}, AddSpecial: true}},
-	{"/v1/completions", `{"prompt":[[1,2]]}`, chat.Request{Tokens: []uint32{1, 2}, AddSpecial: true}},
-	{"/v1/completions", `{"prompt":["hello"]}`, chat.Request{Prompt: "hello", AddSpecial: true}},
+		chat.Prompt{Model: "m", Salt: "s", Tokens: []uint32{1, 2}, AddSpecial: true}},
+	{ofSGLang, `{"input_ids":[[1,2]],"text":null,"extra_key":null,"cache_salt":""}`, chat.Prompt{Tokens: []uint32{1, 2}, AddSpecial: true}},
+	{"", `{"token_ids":[1,2],"sampling_params":{}}`, chat.Prompt{Tokens: []uint32{1, 2}}},
+	{"/my/route", `{"input_ids":[1,2],"sampling_params":{}}`, chat.Prompt{Tokens: []uint32{1, 2}, AddSpecial: true}},
+	{"/v1/completions", `{"prompt":[1,2]}`, chat.Prompt{Tokens: []uint32{1, 2}, AddSpecial: true}},
+	{"/v1/completions", `{"prompt":[[1,2]]}`, chat.Prompt{Tokens: []uint32{1, 2}, AddSpecial: true}},
+	{"/v1/completions", `{"prompt":["hello"]}`, chat.Prompt{Text: "hello", AddSpecial: true}},
 }
 
-func equalRequests(a, b *chat.Request) bool {
-	return a.Model == b.Model && a.Salt == b.Salt && a.AddSpecial == b.AddSpecial && a.Prompt == b.Prompt && a.Chat() == b.Chat() &&
+func equalPrompts(a, b *chat.Prompt) bool {
+	return a.Model == b.Model && a.Salt == b.Salt && a.AddSpecial == b.AddSpecial && a.Text == b.Text && a.Chat() == b.Chat() &&
 		slices.Equal(a.Tokens, b.Tokens) && slices.Equal(a.Media, b.Media)
 }
 
 func TestTokenBodies(t *testing.T) {
 	for _, c := range tokenBodies {
-		if r, err := chat.Parse(c.path, []byte(c.body)); err != nil || !equalRequests(r, &c.want) {
+		if r, err := chat.Parse(c.path, []byte(c.body)); err != nil || !equalPrompts(r, &c.want) {
 			t.Errorf("%s of %.200s: %+v, %v", c.path, c.body, r, err)
 		}
 	}
@@ -214,7 +214,7 @@ func TestTokenBodiesCut(t *testing.T) {
 		}
 		for _, path := range []string{"/v1/chat/completions", "/v1/completions", ofVLLM, ofSGLang} {
 			r, err := chat.Parse(path, []byte(c.body))
-			if err == nil && !equalRequests(r, &c.want) && !strings.Contains(c.body, `"token_ids":[1]`) && !strings.Contains(c.body, `"input_ids":[1]`) {
+			if err == nil && !equalPrompts(r, &c.want) && !strings.Contains(c.body, `"token_ids":[1]`) && !strings.Contains(c.body, `"input_ids":[1]`) {
 				t.Errorf("%s of %.200s: %+v", path, c.body, r)
 			}
 		}
@@ -239,7 +239,7 @@ func FuzzTokenBodies(f *testing.F) {
 		if r.Chat() {
 			return
 		}
-		if len(r.Tokens) > 0 && r.Prompt != "" || len(r.Media) > 0 && len(r.Tokens) == 0 {
+		if len(r.Tokens) > 0 && r.Text != "" || len(r.Media) > 0 && len(r.Tokens) == 0 {
 			t.Fatalf("%+v", r)
 		}
 		end := 0

@@ -211,7 +211,7 @@ func TestMediaIsNotCopied(t *testing.T) {
 	}
 }
 
-// A Request shares no memory with the body.
+// A Prompt shares no memory with the body.
 func TestNothingOfTheBodyIsKept(t *testing.T) {
 	const source = "{{ messages }}{{ tools | tojson }}{{ documents }}{{ x }}"
 	body := `{"model":"m","cache_salt":"s","messages":[{"role":"user","name":"n","content":"plain"},{"role":"assistant","reasoning":"why","content":[` +
@@ -241,8 +241,8 @@ func TestNothingOfTheBodyIsKept(t *testing.T) {
 		b := []byte(body)
 		r, err := chat.Parse("", b)
 		clear(b)
-		if want, _ := chat.Parse("", []byte(body)); err != nil || r.Prompt != want.Prompt {
-			t.Errorf("%s: %q, %v", body, r.Prompt, err)
+		if want, _ := chat.Parse("", []byte(body)); err != nil || r.Text != want.Text {
+			t.Errorf("%s: %q, %v", body, r.Text, err)
 		}
 	}
 }

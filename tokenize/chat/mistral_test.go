@@ -276,10 +276,10 @@ func TestMistral(t *testing.T) {
 		m, tokenizer := loadMistral(t, v, chat.Options{})
 		for j, body := range bodies {
 			got, text := "-", ""
-			request, err := chat.Parse("", body)
+			prompt, err := chat.Parse("", body)
 			if err == nil {
 				var x *chat.Rendering
-				if x, err = m.Render(request, nil); err == nil {
+				if x, err = m.Render(prompt, nil); err == nil {
 					got, text = digestOfIDs(idsOf(t, tokenizer, x))[:12], x.Text
 					taken++
 				}

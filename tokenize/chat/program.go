@@ -21,16 +21,16 @@ type textPiece struct {
 }
 
 // renderProgram is renderChat for a model with a program.
-func (x *Rendering) renderProgram(r *Request) (err error) {
+func (x *Rendering) renderProgram(p *Prompt) (err error) {
 	switch {
-	case r.AddSpecial:
+	case p.AddSpecial:
 		return unscored("add_special_tokens", "what the program of this model makes of it is not known here")
 	case x.chat.media > 0:
 		return notScorable("media, in a chat that the engine renders by a program")
 	case len(x.media) > 0:
 		return notScorable("%d media, and the messages have none", len(x.media))
 	}
-	if err := x.model.checkSalt(r.Salt); err != nil {
+	if err := x.model.checkSalt(p.Salt); err != nil {
 		return err
 	}
 	x.Text, x.pieces, err = x.model.program(x.model, x.chat)

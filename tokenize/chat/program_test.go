@@ -345,10 +345,10 @@ func TestHarmony(t *testing.T) {
 
 func checkHarmony(t *testing.T, m *chat.Model, engine string, body []byte, want string, tokenizer tokenize.Tokenizer) {
 	t.Helper()
-	request, err := chat.Parse("", body)
+	prompt, err := chat.Parse("", body)
 	var x *chat.Rendering
 	if err == nil {
-		x, err = m.Render(request, nil)
+		x, err = m.Render(prompt, nil)
 	}
 	if err != nil {
 		silent := strings.Contains(err.Error(), "].function.description: ")

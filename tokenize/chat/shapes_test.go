@@ -148,7 +148,7 @@ func TestContinueParts(t *testing.T) {
 	}
 }
 
-func parse(tb testing.TB, body string) *chat.Request {
+func parse(tb testing.TB, body string) *chat.Prompt {
 	tb.Helper()
 	r, err := chat.Parse("", []byte(body))
 	if err != nil {

@@ -198,9 +198,9 @@ func TestContentFormatByVersion(t *testing.T) {
 	}
 }
 
-// A Request keeps all that versions need, and rendering for one engine does not change it for
+// A Prompt keeps all that versions need, and rendering for one engine does not change it for
 // another.
-func TestOneRequestOfManyEngines(t *testing.T) {
+func TestOnePromptOfManyEngines(t *testing.T) {
 	r := parse(t, `{"messages":[{"role":"system","content":"x-anthropic-billing-header\ns"},{"role":"assistant","tool_calls":[`+
 		`{"id":"i","type":"function","function":{"name":"f","arguments":"[1]"}},{"id":"j","type":"function","function":{"name":"f","arguments":"2"}}]}]}`)
 	for range 2 {

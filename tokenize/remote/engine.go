@@ -286,15 +286,15 @@ func (e *Engine) withoutRender(ctx context.Context, path string, body []byte, b 
 	if b.render != renderChat && b.render != renderCompletion {
 		return answer{}, fmt.Errorf("%w: %w", chat.ErrNotScorable, why)
 	}
-	request, err := chat.Parse(path, body)
+	prompt, err := chat.Parse(path, body)
 	if err != nil {
 		return answer{}, fmt.Errorf("remote: the body: %w (%w)", err, why)
 	}
-	if !request.Chat() {
-		if request.Prompt == "" && (request.Tokens != nil || !request.AddSpecial) {
-			return answer{tokens: request.Tokens}, nil
+	if !prompt.Chat() {
+		if prompt.Text == "" && (prompt.Tokens != nil || !prompt.AddSpecial) {
+			return answer{tokens: prompt.Tokens}, nil
 		}
-		tokens, err := e.encode(ctx, nil, request.Prompt, request.AddSpecial)
+		tokens, err := e.encode(ctx, nil, prompt.Text, prompt.AddSpecial)
 		return answer{tokens: tokens}, err
 	}
 	if dropped := b.dropped(); dropped != "" {

@@ -25,11 +25,11 @@ type body struct {
 func readBody(path string, raw []byte) (*body, error) {
 	b := &body{render: renderOf(path)}
 	if b.render == numRoutes {
-		request, err := chat.Parse(path, raw)
+		prompt, err := chat.Parse(path, raw)
 		if err != nil {
 			return nil, err
 		}
-		if b.render = renderCompletion; request.Chat() {
+		if b.render = renderCompletion; prompt.Chat() {
 			b.render = renderChat
 		}
 	}

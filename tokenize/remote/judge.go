@@ -19,10 +19,11 @@ import (
 // engine makes.
 var ErrCheckFailed = errors.New("the engine makes other tokens")
 
-// A Judge compares what is made here of a model with what an engine makes of it. If one token
-// differs, nothing more is made here of that model: no text and no chat, until Reset. Only Engine
-// must be set, and the fields must not change after the first call. All methods are safe for
-// concurrent use. A Judge has no goroutine and no connection of its own, and is not closed.
+// A Judge compares the tokens that this process makes of texts and chats of a model with those of
+// an engine. If one token differs, this process makes no more tokens for that model until Reset.
+// Only Engine must be set, and the fields must not change after the first call. All methods are
+// safe for concurrent use. A Judge has no goroutine and no connection of its own, and is not
+// closed.
 type Judge struct {
 	// Engine makes the tokens that are compared. Its owner closes it.
 	Engine *Engine
@@ -208,7 +209,7 @@ func (e *Engine) lists(ctx context.Context) error {
 
 // Tokenizer returns local, as long as there is no verdict. After one it is Fallback, or an error.
 // It is for a kvindex.Model, whose chats then are rendered by Fallback, too: an Indexer asks it
-// before each chat. It is cheap to make, and what it makes may be used beside each other. It is
+// before each chat. Tokenizer is cheap, and several of its results may be in use. The result is
 // nil if local is nil.
 //
 // An encoding that has begun when a verdict comes may still be local. Later ones are not, and

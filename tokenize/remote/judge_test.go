@@ -119,16 +119,16 @@ func (e *judgedEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if body.Messages != nil {
-		request, err := chat.Parse("/v1/chat/completions", raw)
+		prompt, err := chat.Parse("/v1/chat/completions", raw)
 		var x *chat.Rendering
 		if err == nil {
-			x, err = e.m.RenderAnyway(request, nil)
+			x, err = e.m.RenderAnyway(prompt, nil)
 		}
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		body.Prompt, body.Special = x.Text, request.AddSpecial
+		body.Prompt, body.Special = x.Text, prompt.AddSpecial
 	}
 	ids, err := e.t.Encode(r.Context(), nil, body.Prompt, body.Special)
 	if err != nil {

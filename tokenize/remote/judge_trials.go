@@ -82,11 +82,11 @@ func chatTrials(local tokenize.Tokenizer, model *chat.Model) []trial {
 		list = append(list, trial{
 			name: fmt.Sprintf("the chat %q", c.name),
 			local: func(ctx context.Context) ([]uint32, error) {
-				request, err := chat.Parse(path, body)
+				prompt, err := chat.Parse(path, body)
 				if err != nil {
 					return nil, err
 				}
-				x, err := model.Render(request, nil)
+				x, err := model.Render(prompt, nil)
 				if errors.Is(err, chat.ErrMalformed) || errors.Is(err, chat.ErrTemplate) || errors.Is(err, chat.ErrNotScorable) || errors.Is(err, chat.ErrUnsupported) {
 					return nil, fmt.Errorf("%w: %w", errSkipped, err)
 				}

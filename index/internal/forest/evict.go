@@ -106,7 +106,7 @@ func (f *Forest) eachHolder(h header, each func(ord, mask uint32)) {
 
 // Survey finds out how cold the slabs are, in steps, and then evicts the coldest.
 type Survey struct {
-	NameBytes int // what a name takes, on average
+	nameBytes int // what a name takes, on average
 
 	at   uint32 // the slab that is next
 	now  uint32
@@ -145,7 +145,7 @@ func agesOf(class int) (first, n uint32) {
 
 // Begin begins a survey.
 func (f *Forest) Begin(s *Survey, nameBytes int) {
-	*s = Survey{NameBytes: nameBytes, at: 1, now: f.now.Load()}
+	*s = Survey{nameBytes: nameBytes, at: 1, now: f.now.Load()}
 }
 
 func (s *Survey) ageOf(f *Forest, m *slabMeta) int {
@@ -161,7 +161,7 @@ func (s *Survey) ageOf(f *Forest, m *slabMeta) int {
 }
 
 func (s *Survey) bytesOf(slots uint32, m *slabMeta) int64 {
-	return int64(slabBytes(int(slots)) + s.NameBytes*int(m.names()))
+	return int64(slabBytes(int(slots)) + s.nameBytes*int(m.names()))
 }
 
 // Look goes on with so many slabs and reports whether it has seen all.
@@ -226,7 +226,7 @@ func (s *Survey) Finer(want, keep int64) bool {
 		from, n = s.from+uint32(class-1)*s.step, s.step
 	}
 	const classes = ageClasses - 2 // others are for what is younger, and older
-	*s = Survey{NameBytes: s.NameBytes, at: 1, now: s.now, from: from, step: (n + classes - 1) / classes}
+	*s = Survey{nameBytes: s.nameBytes, at: 1, now: s.now, from: from, step: (n + classes - 1) / classes}
 	return true
 }
 

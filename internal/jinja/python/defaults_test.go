@@ -9,9 +9,9 @@ import (
 func TestDefaults(t *testing.T) {
 	l := NewMachine(Limits{}).limits
 	testdata.Defaults(t,
-		testdata.Default{Name: "DefaultSteps", Zero: int64(l.Steps), Want: DefaultSteps},
-		testdata.Default{Name: "DefaultDepth", Zero: int64(l.Depth), Want: DefaultDepth},
-		testdata.Default{Name: "DefaultOutput", Zero: int64(l.Output), Want: DefaultOutput},
-		testdata.Default{Name: "DefaultMemory", Zero: int64(l.Memory), Want: DefaultMemory},
+		testdata.Default{Name: "defaultSteps", Zero: int64(l.Steps), Want: defaultSteps},
+		testdata.Default{Name: "defaultDepth", Zero: int64(l.Depth), Want: defaultDepth},
+		testdata.Default{Name: "defaultOutput", Zero: int64(l.Output), Want: defaultOutput},
+		testdata.Default{Name: "defaultMemory", Zero: int64(l.Memory), Want: defaultMemory},
 	)
 }

@@ -18,25 +18,25 @@ import (
 // messages for each of them, or adds to a text again and again, reaches a limit of Steps or
 // Memory with some hundred messages.
 type Limits struct {
-	Steps  int // nodes evaluated, elements gone through, and other work as long; DefaultSteps
-	Depth  int // nested calls, and nested containers of a value; DefaultDepth
-	Output int // bytes of the result; DefaultOutput
-	Memory int // bytes of all values made on the way; DefaultMemory
+	Steps  int // nodes evaluated, elements gone through, and other work as long; defaultSteps
+	Depth  int // nested calls, and nested containers of a value; defaultDepth
+	Output int // bytes of the result; defaultOutput
+	Memory int // bytes of all values made on the way; defaultMemory
 }
 
 // The defaults of Limits.
 const (
-	DefaultSteps  = 5 << 18 // 50 ms or so
-	DefaultDepth  = 256
-	DefaultOutput = 16 << 20
-	DefaultMemory = 96 << 20
+	defaultSteps  = 5 << 18 // 50 ms or so
+	defaultDepth  = 256
+	defaultOutput = 16 << 20
+	defaultMemory = 96 << 20
 )
 
 // A Machine runs Python: it has the rest of the limits. All that it makes and does is charged
 // before it is made or done.
 //
 // A step is what it takes to evaluate a node of the template, or to go through one
-// element: at most some 40 ns of a server's core of 2024, so that DefaultSteps are
+// element: at most some 40 ns of a server's core of 2024, so that defaultSteps are
 // about 50 ms. Longer work is charged more: text by [Machine.Scan],
 // [Machine.Chars] or [Machine.Kinds], values by [Machine.Alloc].
 type Machine struct {
@@ -56,10 +56,10 @@ const RaisingSteps = 20
 
 // NewMachine returns a machine within limits.
 func NewMachine(l Limits) *Machine {
-	l.Steps = cmp.Or(l.Steps, DefaultSteps)
-	l.Depth = cmp.Or(l.Depth, DefaultDepth)
-	l.Output = cmp.Or(l.Output, DefaultOutput)
-	l.Memory = cmp.Or(l.Memory, DefaultMemory)
+	l.Steps = cmp.Or(l.Steps, defaultSteps)
+	l.Depth = cmp.Or(l.Depth, defaultDepth)
+	l.Output = cmp.Or(l.Output, defaultOutput)
+	l.Memory = cmp.Or(l.Memory, defaultMemory)
 	work := StepParts * min(int64(l.Steps), math.MaxInt64/StepParts)
 	return &Machine{limits: l, work: work, memory: int64(l.Memory)}
 }

@@ -15,12 +15,12 @@ func NewRings(slots, queues int) Rings {
 	for h := range uint32(queues) {
 		r.next, r.prev = append(r.next, h), append(r.prev, h)
 	}
-	r.Grow(slots)
+	r.grow(slots)
 	return r
 }
 
-// Grow allows slots below a number that is not lower than the last one.
-func (r *Rings) Grow(slots int) {
+// grow allows slots below a number that is not lower than the last one.
+func (r *Rings) grow(slots int) {
 	more := make([]uint32, slots+len(r.n)-len(r.next))
 	r.next, r.prev = append(r.next, more...), append(r.prev, more...)
 }

@@ -31,7 +31,7 @@ func NewS3FIFO(slots, ghosts int) *S3FIFO {
 
 // Grow allows slots below a number that is not lower than the last one.
 func (p *S3FIFO) Grow(slots int) {
-	p.rings.Grow(slots)
+	p.rings.grow(slots)
 	p.uses = append(p.uses, make([]uint8, slots-len(p.uses))...)
 	p.inMain = append(p.inMain, make([]bool, slots-len(p.inMain))...)
 }

@@ -120,10 +120,10 @@ func (p *port) ask(ctx context.Context, m *chat.Model, t tokenize.Tokenizer, c c
 	if a.engine.Tokens, a.engine.Refusal, err = p.tokens(ctx, endpoint, body); err != nil {
 		return a, err
 	}
-	request, refusal := chat.Parse(path, []byte(body))
+	prompt, refusal := chat.Parse(path, []byte(body))
 	if refusal == nil {
 		var x *chat.Rendering
-		if x, refusal = m.RenderAnyway(request, nil); refusal == nil {
+		if x, refusal = m.RenderAnyway(prompt, nil); refusal == nil {
 			a.here.Text = x.Text
 			if a.here.Tokens, err = x.Encode(ctx, nil, t); err != nil {
 				return a, fmt.Errorf("tokenizing: %w", err)

@@ -237,16 +237,16 @@ func answers(m *chat.Model, rule func(b body)) http.Handler {
 		if after, _ := json.Marshal(b); string(after) != string(before) { // else the keys keep their order
 			raw = after
 		}
-		request, err := chat.Parse("", raw)
+		prompt, err := chat.Parse("", raw)
 		var x *chat.Rendering
 		if err == nil {
-			x, err = m.RenderAnyway(request, nil)
+			x, err = m.RenderAnyway(prompt, nil)
 		}
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		tokens, _ := bytesAs{}.Encode(r.Context(), nil, x.Text, request.AddSpecial)
+		tokens, _ := bytesAs{}.Encode(r.Context(), nil, x.Text, prompt.AddSpecial)
 		json.NewEncoder(w).Encode(map[string]any{"count": len(tokens), "max_model_len": 99, "tokens": tokens})
 	})
 	mux.HandleFunc("POST /detokenize", func(w http.ResponseWriter, r *http.Request) {
@@ -274,16 +274,16 @@ func rendering(m *chat.Model) http.Handler {
 	for _, path := range []string{"/v1/messages", "/v1/responses"} {
 		mux.HandleFunc("POST "+path+"/render", func(w http.ResponseWriter, r *http.Request) {
 			raw, _ := io.ReadAll(r.Body)
-			request, err := chat.Parse(path, raw)
+			prompt, err := chat.Parse(path, raw)
 			var x *chat.Rendering
 			if err == nil {
-				x, err = m.RenderAnyway(request, nil)
+				x, err = m.RenderAnyway(prompt, nil)
 			}
 			if err != nil {
 				http.Error(w, err.Error(), http.StatusBadRequest)
 				return
 			}
-			tokens, _ := bytesAs{}.Encode(r.Context(), nil, x.Text, request.AddSpecial)
+			tokens, _ := bytesAs{}.Encode(r.Context(), nil, x.Text, prompt.AddSpecial)
 			json.NewEncoder(w).Encode(map[string]any{"request_id": "r", "token_ids": tokens})
 		})
 	}
@@ -453,8 +453,8 @@ func TestConversations(t *testing.T) {
 }
 
 // used returns the features of a chat, sorted. m excludes all features for one pod.
-func used(m *chat.Model, r *chat.Request) []string {
-	x, err := m.Render(r, nil)
+func used(m *chat.Model, p *chat.Prompt) []string {
+	x, err := m.Render(p, nil)
 	if err != nil {
 		return nil
 	}

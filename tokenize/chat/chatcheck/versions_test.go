@@ -66,7 +66,7 @@ func TestCheckFindsVersions(t *testing.T) {
 	if err := json.Unmarshal(raw, &rows); err != nil {
 		t.Fatal(err)
 	}
-	var requests []*chat.Request
+	var prompts []*chat.Prompt
 	sampled := 4
 	switch {
 	case *long:
@@ -78,8 +78,8 @@ func TestCheckFindsVersions(t *testing.T) {
 		if i%sampled > 0 {
 			continue
 		}
-		if r, err := chat.Parse("", []byte(row.Body)); err == nil && !unasked.MatchString(row.Body) {
-			requests = append(requests, r)
+		if p, err := chat.Parse("", []byte(row.Body)); err == nil && !unasked.MatchString(row.Body) {
+			prompts = append(prompts, p)
 		}
 	}
 	const told = "{% for m in messages %}{{ m }}{% endfor %}{{ tools }}{{ documents }}{{ enable_thinking }}{{ thinking }}{{ add_generation_prompt }}"
@@ -87,17 +87,17 @@ func TestCheckFindsVersions(t *testing.T) {
 	for _, format := range []string{"string", "openai"} {
 		models := make([]*chat.Model, len(versions))
 		texts := make([][]string, len(versions)) // "" if rejected
-		uses := make([][]string, len(requests))  // features
+		uses := make([][]string, len(prompts))   // features
 		for i, v := range versions {
 			models[i] = newModel(t, told, chat.Options{Engine: v.engine, ContentFormat: format})
 			models[i].Exclude("pod", all...)
-			for k, r := range requests {
+			for k, p := range prompts {
 				text := ""
-				if x, err := models[i].RenderAnyway(r, nil); err == nil {
+				if x, err := models[i].RenderAnyway(p, nil); err == nil {
 					text = x.Text
 				}
 				if uses[k] == nil {
-					uses[k] = used(models[i], r)
+					uses[k] = used(models[i], p)
 				}
 				texts[i] = append(texts[i], text)
 			}
@@ -114,7 +114,7 @@ func TestCheckFindsVersions(t *testing.T) {
 					t.Errorf("content as %s: %s differs in %s from %s, want %s\n%s", format, engine.engine, differing(r), model.engine, want, r)
 				}
 				differs := func(feature string) bool { return slices.Contains(r.Differs(), feature) }
-				for k := range requests {
+				for k := range prompts {
 					if slices.ContainsFunc(uses[k], differs) || texts[i][k] == "" || texts[j][k] == "" {
 						continue
 					}

@@ -38,7 +38,7 @@ type Config struct {
 	MaxReservations int
 	Lease           time.Duration
 	ReadyShare      float64 // of the ranks that must be live before /readyz, 0 to 1
-	Policy          string  // one of Policies
+	Policy          string  // one of policies
 
 	// BlockTokens is the number of tokens of a block in scores of the reference endpoints.
 	BlockTokens int
@@ -165,7 +165,7 @@ func (c *Config) check(l *loader) {
 		l.bad("listen", "must be host:port or :port")
 	}
 	if c.Policy == "" {
-		l.bad("policy", "must be one of %s", strings.Join(Policies, ", "))
+		l.bad("policy", "must be one of %s", strings.Join(policies, ", "))
 	}
 	host, _, err := net.SplitHostPort(c.Admin)
 	ip := net.ParseIP(host)

@@ -21,8 +21,8 @@ import (
 // ownPrefix is the prefix of kvindexd's own environment variables.
 const ownPrefix = "KVINDEXD_"
 
-// Policies are the names of the policies of package route for /v1/select.
-var Policies = []string{"default", "least-requests", "least-tokens", "random", "round-robin"}
+// policies are the names of the policies of package route for /v1/select.
+var policies = []string{"default", "least-requests", "least-tokens", "random", "round-robin"}
 
 // A setting has one name in three forms: the flag -block-size, the variable
 // KVINDEXD_BLOCK_SIZE, and the key blockSize of a file.
@@ -65,7 +65,7 @@ var settings = []setting{
 		c.ReadyShare, err = fraction(s)
 		return err
 	}},
-	text("policy", "default", "how `/v1/select` chooses: `default`, `least-requests`, `least-tokens`, `random` or `round-robin`", func(c *Config) *string { return &c.Policy }, oneOf(Policies...)),
+	text("policy", "default", "how `/v1/select` chooses: `default`, `least-requests`, `least-tokens`, `random` or `round-robin`", func(c *Config) *string { return &c.Policy }, oneOf(policies...)),
 	number("block-size", "16", "tokens of a block in the scores of the reference endpoints", bounds[int]{1, 1 << 16}, func(c *Config) *int { return &c.BlockTokens }),
 	size("memory", "", "bound of the index; not set: 4 GiB", bounds[int64]{1 << 20, 1 << 50}, func(c *Config) *int64 { return &c.Memory }),
 	size("prompt-cache", "", "bound of the cache of tokenized prompts; not set: 64 MiB", bounds[int64]{1 << 20, 1 << 40}, func(c *Config) *int64 { return &c.PromptCache }),

@@ -20,7 +20,7 @@ const masterName = "kvindex"
 // SentinelServers are a master, two replicas, and three sentinels that watch them.
 type SentinelServers struct {
 	Servers   []*Server // the master and the replicas, in no order
-	Sentinels []*Server
+	sentinels []*Server
 }
 
 // Sentinel starts a master, two replicas and three sentinels, and waits until all
@@ -42,9 +42,9 @@ func Sentinel(tb testing.TB, downAfter time.Duration, args ...string) *SentinelS
 		// Sentinels that find the master dead at the same moment all stand for election,
 		// each votes for itself, and nobody is elected.
 		downAfter := downAfter + time.Duration(i)*downAfter/2
-		g.Sentinels = append(g.Sentinels, startSentinel(tb, master, downAfter))
+		g.sentinels = append(g.sentinels, startSentinel(tb, master, downAfter))
 	}
-	g.WaitAgree(tb)
+	g.waitAgree(tb)
 	return g
 }
 
@@ -71,7 +71,7 @@ func startSentinel(tb testing.TB, master *Server, downAfter time.Duration) *Serv
 // Options returns what redis.NewFailoverClient needs.
 func (g *SentinelServers) Options() *redis.FailoverOptions {
 	o := &redis.FailoverOptions{MasterName: masterName}
-	for _, s := range g.Sentinels {
+	for _, s := range g.sentinels {
 		o.SentinelAddrs = append(o.SentinelAddrs, s.Addr())
 	}
 	return o
@@ -90,7 +90,7 @@ func (g *SentinelServers) Master(tb testing.TB) *Server {
 
 func (g *SentinelServers) master(ctx context.Context) (*Server, error) {
 	var master *Server
-	for _, s := range running(g.Sentinels) {
+	for _, s := range running(g.sentinels) {
 		answer, err := s.do(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", masterName)
 		if err != nil {
 			return nil, err
@@ -118,9 +118,9 @@ func (g *SentinelServers) Replicas(tb testing.TB) []*Server {
 	return slices.DeleteFunc(running(g.Servers), func(s *Server) bool { return s == master })
 }
 
-// WaitAgree waits until the sentinels that run know each other and all servers, name
+// waitAgree waits until the sentinels that run know each other and all servers, name
 // the same master, and the other servers that run are its replicas and connected.
-func (g *SentinelServers) WaitAgree(tb testing.TB) {
+func (g *SentinelServers) waitAgree(tb testing.TB) {
 	tb.Helper()
 	eventually(tb, "agreement of the sentinels", func(ctx context.Context) error {
 		master, err := g.master(ctx)
@@ -138,7 +138,7 @@ func (g *SentinelServers) WaitAgree(tb testing.TB) {
 				return err
 			}
 		}
-		for _, s := range running(g.Sentinels) {
+		for _, s := range running(g.sentinels) {
 			if err := g.knows(ctx, s); err != nil {
 				return err
 			}
@@ -158,7 +158,7 @@ func (g *SentinelServers) knows(ctx context.Context, s *Server) error {
 	for field, want := range map[string]string{
 		"flags":               "master",
 		"num-slaves":          strconv.Itoa(len(g.Servers) - 1),
-		"num-other-sentinels": strconv.Itoa(len(g.Sentinels) - 1),
+		"num-other-sentinels": strconv.Itoa(len(g.sentinels) - 1),
 	} {
 		if fields[field] != want {
 			return fmt.Errorf("the sentinel at %s has %s %s, not %s", s.Addr(), field, fields[field], want)
@@ -179,7 +179,7 @@ func (g *SentinelServers) knows(ctx context.Context, s *Server) error {
 // all that it acknowledged during lose is lost.
 func (g *SentinelServers) Failover(tb testing.TB, lose func()) time.Duration {
 	tb.Helper()
-	g.WaitAgree(tb)
+	g.waitAgree(tb)
 	old := g.Master(tb)
 	replicas := g.Replicas(tb)
 	begin := time.Now()
@@ -187,7 +187,7 @@ func (g *SentinelServers) Failover(tb testing.TB, lose func()) time.Duration {
 		old.refuseWrites(tb)
 		caughtUp(tb, old, replicas...)
 		eventually(tb, "start of a failover", func(ctx context.Context) error {
-			_, err := g.Sentinels[0].do(ctx, "SENTINEL", "FAILOVER", masterName)
+			_, err := g.sentinels[0].do(ctx, "SENTINEL", "FAILOVER", masterName)
 			return err
 		})
 	} else {
@@ -216,7 +216,7 @@ func (g *SentinelServers) Failover(tb testing.TB, lose func()) time.Duration {
 // waits until all agree.
 func (g *SentinelServers) Heal(tb testing.TB) {
 	tb.Helper()
-	for _, s := range g.Sentinels {
+	for _, s := range g.sentinels {
 		if !s.up() {
 			s.Restart(tb)
 		}
@@ -227,7 +227,7 @@ func (g *SentinelServers) Heal(tb testing.TB) {
 			s.restart(tb, "--replicaof", "127.0.0.1", strconv.Itoa(master.port))
 		}
 	}
-	g.WaitAgree(tb)
+	g.waitAgree(tb)
 }
 
 // running returns the servers that can answer.

@@ -15,8 +15,8 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
-// ErrUnknown is wrapped by errors about what the crate may accept, and this package does not.
-var ErrUnknown = errors.New("not known here")
+// errUnknown is wrapped by errors about what the crate may accept, and this package does not.
+var errUnknown = errors.New("not known here")
 
 // Special tokens.
 const (
@@ -275,7 +275,7 @@ func (b *schemas) schema(v python.Value, indent string) {
 // full reports whether there was an error, such as a text that is too long.
 func (b *schemas) full() bool {
 	if len(b.buf) > maxSchemas {
-		b.err = ErrUnknown
+		b.err = errUnknown
 	}
 	return b.err != nil
 }
@@ -477,7 +477,7 @@ func appendJSON(b []byte, v python.Value) ([]byte, error) {
 		return strconv.AppendInt(b, v, 10), nil
 	case *big.Int:
 		if !v.IsUint64() {
-			return b, ErrUnknown
+			return b, errUnknown
 		}
 		return v.Append(b, 10), nil
 	case float64:
@@ -509,7 +509,7 @@ func appendJSON(b []byte, v python.Value) ([]byte, error) {
 		}
 		return append(b, '}'), nil
 	}
-	return b, ErrUnknown
+	return b, errUnknown
 }
 
 func appendString(b []byte, s string) []byte {
@@ -542,7 +542,7 @@ func appendFloat(b []byte, v float64) ([]byte, error) {
 	mantissa, exponent, ok := strings.Cut(s, "e")
 	n, err := strconv.Atoi(exponent)
 	if !ok || err != nil || n < -8 || n > 22 || len(strings.TrimLeft(mantissa, "-")) > len("1.23456789012345") {
-		return b, ErrUnknown
+		return b, errUnknown
 	}
 	if n < -5 || n > 15 {
 		return append(append(append(b, mantissa...), 'e'), strconv.Itoa(n)...), nil

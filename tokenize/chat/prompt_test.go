@@ -106,15 +106,15 @@ func TestParseErrors(t *testing.T) {
 
 func TestParse(t *testing.T) {
 	r := parse(t, `{"model":"m","prompt":"a\u00e9","cache_salt":"s","echo":true,"max_tokens":"x","user":5}`)
-	if r.Chat() || r.Model != "m" || r.Prompt != "aé" || r.Salt != "s" || !r.AddSpecial {
+	if r.Chat() || r.Model != "m" || r.Text != "aé" || r.Salt != "s" || !r.AddSpecial {
 		t.Errorf("%+v", r)
 	}
 	for _, body := range []string{`{"prompt":[1,2]}`, `{"prompt":[[1,2]]}`} {
-		if r := parse(t, body); !slices.Equal(r.Tokens, []uint32{1, 2}) || r.Prompt != "" {
+		if r := parse(t, body); !slices.Equal(r.Tokens, []uint32{1, 2}) || r.Text != "" {
 			t.Errorf("%s: %+v", body, r)
 		}
 	}
-	if r := parse(t, `{"prompt":["a"],"add_special_tokens":false}`); r.Prompt != "a" || r.AddSpecial {
+	if r := parse(t, `{"prompt":["a"],"add_special_tokens":false}`); r.Text != "a" || r.AddSpecial {
 		t.Errorf("%+v", r)
 	}
 	if r := parse(t, "\ufeff"+`{`+hi+`,"model":null,"cache_salt":null}`); !r.Chat() || r.AddSpecial {

@@ -8,19 +8,19 @@ import (
 	"github.com/kvindex/kvindex/internal/jinja/python"
 )
 
-// A Request is a chat or completion request, or one of another API that engines make a chat
-// of. A completion has a text or token ids. It does not change after Parse, and is
-// safe for concurrent use.
-type Request struct {
+// A Prompt is the prompt in the body of a request: a chat, or a completion with a text or token
+// ids. A body of another API is the chat that engines make of it. A Prompt does not change after
+// Parse, and is safe for concurrent use.
+type Prompt struct {
 	Model string // of the request; "" without one
-	Salt  string // cache_salt
+	Salt  string // cache_salt; "" without one
 
 	// AddSpecial: the tokenizer has to add its special tokens to the text. The default is true
 	// for a completion, and false for a chat, whose template writes them.
 	AddSpecial bool
 
-	// Prompt or Tokens is the prompt of a completion.
-	Prompt string
+	// Text or Tokens is the prompt of a completion.
+	Text   string
 	Tokens []uint32
 
 	// Media are the media that a body with token ids names, in order of Offset.
@@ -35,10 +35,10 @@ type otherBody interface {
 	conversation(m *Model) (*conversation, error)
 }
 
-// Chat reports whether r is a chat, for Model.Render. Else it is a completion.
-func (r *Request) Chat() bool { return r.chat != nil || r.other != nil }
+// Chat reports whether p is a chat, for Model.Render. Else it is a completion.
+func (p *Prompt) Chat() bool { return p.chat != nil || p.other != nil }
 
-// A conversation is the part of a chat request that affects its text.
+// A conversation is the part of a chat that affects its text.
 type conversation struct {
 	messages            []message
 	tools               []*tool
@@ -75,20 +75,20 @@ type conversation struct {
 //
 // Of the fields that affect the text, Parse accepts and refuses the same values as vLLM
 // (entrypoints/openai/chat_completion/protocol.py and completion/protocol.py). Where versions
-// differ, Model.Render decides. It ignores other fields. The Request keeps nothing of body.
+// differ, Model.Render decides. It ignores other fields. The Prompt keeps nothing of body.
 //
-// Beside an error that wraps ErrNotScorable there may be a Request. It has nothing but Model and
+// Beside an error that wraps ErrNotScorable there may be a Prompt. It has nothing but Model and
 // Salt then, for a Renderer.
-func Parse(path string, body []byte) (*Request, error) {
+func Parse(path string, body []byte) (*Prompt, error) {
 	api := apiOf(path)
-	r, err := parse(api, body)
+	p, err := parse(api, body)
 	if api == unknown && path != "" && errors.Is(err, ErrMalformed) {
 		return nil, notScorable("it was sent to %.100q, which is no API that is known: as a chat or completion it is %s", path, err)
 	}
-	return r, err
+	return p, err
 }
 
-func parse(api api, body []byte) (*Request, error) {
+func parse(api api, body []byte) (*Prompt, error) {
 	if !api.isRead() {
 		return nil, notScorable("it was sent to %s, whose bodies are not read", api)
 	}
@@ -113,80 +113,80 @@ func parse(api api, body []byte) (*Request, error) {
 		if err != nil {
 			return nil, err
 		}
-		r, err := parseRequest(o, n, api)
+		p, err := parseObject(o, n, api)
 		if err != nil {
 			return nil, orAnother(err, o)
 		}
-		if r.chat != nil && r.chat.signed() {
+		if p.chat != nil && p.chat.signed() {
 			return nil, another("messages.content.signature", messages)
 		}
-		return r, nil
+		return p, nil
 	}
-	return parseRequest(o, n, api)
+	return parseObject(o, n, api)
 }
 
 // parseNames reads the model and the salt.
-func (r *Request) parseNames(o *python.Dict) (err error) {
-	if r.Model, err = optionalText(o, "model"); err != nil {
+func (p *Prompt) parseNames(o *python.Dict) (err error) {
+	if p.Model, err = optionalText(o, "model"); err != nil {
 		return err
 	}
-	if r.Salt, err = optionalText(o, "cache_salt"); err != nil {
+	if p.Salt, err = optionalText(o, "cache_salt"); err != nil {
 		return err
 	}
 	// A host may keep these strings, and they must not keep others in memory.
-	r.Model, r.Salt = strings.Clone(r.Model), strings.Clone(r.Salt)
+	p.Model, p.Salt = strings.Clone(p.Model), strings.Clone(p.Salt)
 	return nil
 }
 
-func parseRequest(o *python.Dict, n *counts, api api) (*Request, error) {
+func parseObject(o *python.Dict, n *counts, api api) (*Prompt, error) {
 	switch api {
 	case tokensOfVLLM:
 		return parseTokenRequest(o)
 	case generateOfSGLang:
 		return parseSGLangRequest(o)
 	}
-	r := new(Request)
-	err := r.parseNames(o)
+	p := new(Prompt)
+	err := p.parseNames(o)
 	if err != nil {
 		return nil, err
 	}
-	if optional(o, "cache_salt") != nil && r.Salt == "" {
+	if optional(o, "cache_salt") != nil && p.Salt == "" {
 		return nil, badField("cache_salt", "empty")
 	}
-	if err := r.parseRest(o, n, api); errors.Is(err, ErrNotScorable) {
-		return &Request{Model: r.Model, Salt: r.Salt}, err
+	if err := p.parseRest(o, n, api); errors.Is(err, ErrNotScorable) {
+		return &Prompt{Model: p.Model, Salt: p.Salt}, err
 	} else if err != nil {
 		return nil, err
 	}
-	return r, nil
+	return p, nil
 }
 
 // parseRest parses what is beside the names.
-func (r *Request) parseRest(o *python.Dict, n *counts, api api) (err error) {
+func (p *Prompt) parseRest(o *python.Dict, n *counts, api api) (err error) {
 	if api == messages || api == responses { // other fields have no meaning there
 		if err := refuseTransfer(o); err != nil {
 			return err
 		}
 		if api == messages {
-			r.other, err = parseMessages(o)
+			p.other, err = parseMessages(o)
 		} else {
-			r.other, err = parseResponses(o, n)
+			p.other, err = parseResponses(o, n)
 		}
 		return err
 	}
 	if v, ok := o.Lookup("n"); ok && !isInteger(v) && (v != nil || api == completions) {
 		return wrongType("n", v, "an integer")
 	}
-	if r.AddSpecial, err = flag(o, "add_special_tokens", api == completions); err != nil {
+	if p.AddSpecial, err = flag(o, "add_special_tokens", api == completions); err != nil {
 		return err
 	}
 	if err := refuseFields(o); err != nil {
 		return err
 	}
 	if api == completions {
-		return r.parsePrompt(o)
+		return p.parsePrompt(o)
 	}
-	r.chat, err = parseConversation(o, n)
+	p.chat, err = parseConversation(o, n)
 	return err
 }
 
@@ -212,7 +212,7 @@ func refuseTransfer(o *python.Dict) error {
 	return nil
 }
 
-func (r *Request) parsePrompt(o *python.Dict) error {
+func (p *Prompt) parsePrompt(o *python.Dict) error {
 	if optional(o, "suffix") != nil {
 		return unscored("suffix", "SGLang makes another prompt of it, and vLLM refuses it")
 	}
@@ -220,23 +220,23 @@ func (r *Request) parsePrompt(o *python.Dict) error {
 	case nil:
 		return badField("prompt", "missing")
 	case string:
-		r.Prompt = v
+		p.Text = v
 	case tokenList:
-		r.Tokens = v
+		p.Tokens = v
 	case *python.List:
-		return r.parsePrompts(v.Items)
+		return p.parsePrompts(v.Items)
 	default:
 		return wrongType("prompt", v, "a string or an array")
 	}
 	return nil
 }
 
-func (r *Request) parsePrompts(items []python.Value) (err error) {
+func (p *Prompt) parsePrompts(items []python.Value) (err error) {
 	if len(items) == 0 {
 		return badField("prompt", "empty")
 	}
 	if _, ok := items[0].(int64); ok {
-		r.Tokens, err = tokenIDs("prompt", items, isLax)
+		p.Tokens, err = tokenIDs("prompt", items, isLax)
 		return err
 	}
 	if len(items) > 1 {
@@ -244,14 +244,14 @@ func (r *Request) parsePrompts(items []python.Value) (err error) {
 	}
 	switch v := items[0].(type) {
 	case string:
-		r.Prompt = v
+		p.Text = v
 	case tokenList:
-		r.Tokens = v
+		p.Tokens = v
 	case *python.List:
 		if len(v.Items) == 0 {
 			return badField("prompt[0]", "empty")
 		}
-		r.Tokens, err = tokenIDs("prompt[0]", v.Items, isLax)
+		p.Tokens, err = tokenIDs("prompt[0]", v.Items, isLax)
 	default:
 		if err = wrongType("prompt[0]", v, "a string or an array"); isLax(v) {
 			err = unscored("prompt[0]", "not the id of a token as it is written")
