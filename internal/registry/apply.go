@@ -1,36 +1,33 @@
 // Loss: the effects of a message on the ranks of its stream.
 //
-// The blocks of a rank are forgotten before a batch is applied to it if they may be
-// wrong: its engine restarted, another stream fed it, or messages are missing and the
-// policy is to forget. The clear precedes the changes of the batch, in one Apply, so an
-// error changes nothing.
+// The blocks of a rank are forgotten before a batch is applied to it if they may be wrong: its
+// engine restarted, another stream fed it, or messages are missing and the policy is to forget. The
+// clear precedes the changes of the batch, in one Apply, so an error changes nothing.
 //
-// The other ranks of the stream lose their blocks too, because the missing messages may
-// have been theirs. Each of them is cleared by its own Apply, with the cursor of the
-// message: an Indexer that later continues from the index finds all ranks of a stream
-// at one position.
+// The other ranks of the stream lose their blocks too, because the missing messages may have been
+// theirs. Each of them is cleared by its own Apply, with the cursor of the message: an Indexer that
+// later continues from the index finds all ranks of a stream at one position.
 //
-// To forget claims too little, never too much: the engine still holds most of the
-// forgotten blocks, and will not announce them again. So the view is partial afterwards.
-// In a partial view, and in an uncertain one, a store without a parent may be a report
-// that names unknown blocks beside known ones. Change.Partial marks such a store, and
-// the index does not count it as another copy.
+// To forget claims too little, never too much: the engine still holds most of the forgotten blocks,
+// and will not announce them again. So the view is partial afterwards. In a partial view, and in an
+// uncertain one, a store without a parent may be a report that names unknown blocks beside known
+// ones. Change.Partial marks such a store, and the index does not count it as another copy.
 //
 // podstate.Rank.On has the effects on the state of a rank.
 //
 // # An error of the index
 //
-// sharedindex.ErrDelayed means that an Apply was done and that other processes do not see it
-// yet. The writer has the changes in its memory, so a refused message would be applied twice.
-// So the message counts, and the rank is uncertain, because readers elsewhere see an older
-// state. A failed Apply leaves its rank uncertain too, until one succeeds: the transport goes
-// on to the next message, and if none comes, nothing else would show that removals are
-// missing. If a restart or MarkLost could not clear a rank, its next message does
-// (podstate.Rank.Uncleared), because nobody may report the restart again.
+// sharedindex.ErrDelayed means that an Apply was done and that other processes do not see it yet.
+// The writer has the changes in its memory, so a refused message would be applied twice. So the
+// message counts, and the rank is uncertain, because readers elsewhere see an older state. A failed
+// Apply leaves its rank uncertain too, until one succeeds: the transport goes on to the next
+// message, and if none comes, nothing else would show that removals are missing. If a restart or
+// MarkLost could not clear a rank, its next message does (podstate.Rank.Uncleared), because nobody
+// may report the restart again.
 //
-// A rank for which the index has no room (index.ErrFull) has lost the events of its message,
-// and the number of the message is used up. If the message could come again, it would be a gap
-// for all ranks of its stream, and each replay would end there.
+// A rank for which the index has no room (index.ErrFull) has lost the events of its message, and
+// the number of the message is used up. If the message could come again, it would be a gap for all
+// ranks of its stream, and each replay would end there.
 
 package registry
 

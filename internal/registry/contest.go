@@ -1,22 +1,17 @@
 // Contest: two streams that both continue to bring messages of one rank.
 //
-// A rank moves at once to a stream that has never fed it: the pod has another
-// address. It also moves at once to a stream that has fed it and whose engine has
-// restarted since, and to any stream if the connection of the present one is lost.
-// But if the stream that had the rank just continues, two engines may have one name,
-// and to follow both would clear the rank at every message. Then the present stream
-// keeps the rank. The messages of the other stream are not applied to it, and the view
-// is uncertain, because these messages may come from the same engine. The rank moves
-// back only after podstate.ContestRun of them in a row without a message of the present
-// stream.
+// A rank moves at once to a stream that has never fed it: the pod has another address. It also
+// moves at once to a stream that has fed it and whose engine has restarted since, and to any stream
+// if the connection of the present one is lost. But if the stream that had the rank just continues,
+// two engines may have one name, and to follow both would clear the rank at every message. Then the
+// present stream keeps the rank. The messages of the other stream are not applied to it, and the
+// view is uncertain, because these messages may come from the same engine. The rank moves back only
+// after podstate.ContestRun of them in a row without a message of the present stream. It is partial
+// then, because those messages were not applied.
 //
-// The messages of the other stream in between were not applied, so the rank is partial
-// when it moves back.
-//
-// The first message of a stream that never fed the rank moves it, because one message does
-// not distinguish a second engine under the same pod and rank from a pod that has moved.
-// Messages that are not applied count in stats.Traffic.Contested, and the first of them is
-// reported as a Loss.
+// The first message of a stream that never fed the rank moves it, because one message does not
+// distinguish a second engine under the same pod and rank from a pod that has moved. Messages that
+// are not applied count in stats.Traffic.Contested, and the first of them is reported as a Loss.
 
 package registry
 

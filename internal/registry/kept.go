@@ -1,18 +1,17 @@
 // Kept: an index that outlives its Indexer, or has other writers.
 //
-// The blocks of a rank in such an index are true for the moment at which they were
-// stored. They count from the beginning, so the rank has a state from the beginning:
-// partial, and uncertain until a stream confirms it. Only the stream that fed the rank
-// last can confirm it, if it continues from the cursor that it left. If another stream
-// brings a message of the rank first, the blocks of the rank are forgotten.
+// The blocks of a rank in such an index are true for the moment at which they were stored. They
+// count from the beginning, so the rank has a state from the beginning: partial, and uncertain
+// until a stream confirms it. Only the stream that fed the rank last can confirm it, if it
+// continues from the cursor that it left. If another stream brings a message of the rank first, the
+// blocks of the rank are forgotten.
 //
-// The cursors do not show which stream fed a rank last, because each stream has one. So
-// the stream is noted, in a special cursor, before the first message of another stream
-// is applied. A loss that was kept (WithKeepOnLoss) is noted in the same way, before the
-// message after it is applied.
+// The cursors do not show which stream fed a rank last, because each stream has one. So the stream
+// is noted, in a special cursor, before the first message of another stream is applied. A loss that
+// was kept (WithKeepOnLoss) is noted in the same way, before the message after it is applied.
 //
-// An index that several processes share (directory.go) describes to each process only the
-// ranks that this process feeds. So a new process keeps nothing of other ranks, and lists them.
+// An index that several processes share (directory.go) describes to each process only the ranks
+// that this process feeds. So a new process keeps nothing of other ranks, and lists them.
 
 package registry
 
