@@ -75,6 +75,8 @@ func serveCommand(args []string, out io.Writer) error {
 		return errors.New("neither -listen nor -unix")
 	case (*dir == "") != (bytes == 0):
 		return errors.New("-dir needs -bytes, and -bytes needs -dir")
+	case *dir == "" && *ingest != string(offload.All):
+		return errors.New("-ingest needs -dir")
 	case *aibrix && *metrics == "":
 		return errors.New("-aibrix-metrics needs -metrics")
 	case (*certFile == "") != (*keyFile == ""):

@@ -89,6 +89,7 @@ func TestServeFlags(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"-listen=":                         "neither -listen nor -unix",
+		"-ingest hot":                      "-ingest needs -dir",
 		"-aibrix-metrics":                  "-aibrix-metrics needs -metrics",
 		"-dir x":                           "-dir needs -bytes, and -bytes needs -dir",
 		"-bytes 1GiB":                      "-dir needs -bytes, and -bytes needs -dir",
