@@ -325,24 +325,25 @@ func (c *sourceCheck) pending() error {
 		return fmt.Errorf("pending stores cost %d, counted %d", cost, s.waits.cost)
 	}
 	var err error
-	if s.waits.parents != nil {
-		s.waits.parents.Each(func(_ Hash, first uint32) {
-			last := uint32(0)
-			for i := first; i != 0; i = s.waits.slots[i].p.nextWait {
-				p := s.waits.slots[i].p
-				if waiting--; !p.waits || p.prevWait != last {
-					err = fmt.Errorf("a store that waits for %v is behind %d", p.parent, last)
-				}
-				if l, n := s.locOf(p.parent); n > 0 && !s.f.Dead(l) {
-					err = fmt.Errorf("a store waits for %v, which has a key", p.parent)
-				}
-				last = i
-			}
-			if s.waits.slots[first].p.lastWait != last {
-				err = fmt.Errorf("the last of those that wait is %d, noted %d", last, s.waits.slots[first].p.lastWait)
-			}
-		})
+	if waiting != s.waits.behind {
+		return fmt.Errorf("%d stores wait for a parent, counted %d", waiting, s.waits.behind)
 	}
+	s.waits.eachParent(func(first uint32) {
+		last := uint32(0)
+		for i := first; i != 0; i = s.waits.slots[i].p.nextWait {
+			p := s.waits.slots[i].p
+			if waiting--; !p.waits || p.prevWait != last {
+				err = fmt.Errorf("a store that waits for %v is behind %d", p.parent, last)
+			}
+			if l, n := s.locOf(p.parent); n > 0 && !s.f.Dead(l) {
+				err = fmt.Errorf("a store waits for %v, which has a key", p.parent)
+			}
+			last = i
+		}
+		if s.waits.slots[first].p.lastWait != last {
+			err = fmt.Errorf("the last of those that wait is %d, noted %d", last, s.waits.slots[first].p.lastWait)
+		}
+	})
 	if err != nil || waiting != 0 {
 		return fmt.Errorf("%d stores more that wait than waiting ones; %w", waiting, err)
 	}
@@ -371,13 +372,8 @@ func (n *name) waiterOf(p *waitingStore) *waiter {
 
 // allFor returns the stores that wait for a hash.
 func (q *storeQueue) allFor(at variantHash) (of []*waitingStore) {
-	if q.parents == nil {
-		return nil
-	}
-	for i := q.parents.Get(at.hash); i != 0; i = q.slots[i].p.nextWait {
-		if p := q.slots[i].p; p.parent == at {
-			of = append(of, p)
-		}
+	for p := q.next(at); p != nil; p = q.slots[p.nextWait].p {
+		of = append(of, p)
 	}
 	return of
 }

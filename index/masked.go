@@ -151,6 +151,7 @@ type placedBlock struct {
 	// run, so it ends one.
 	boundary, sure bool
 	gap            int // blocks from it to the placed one behind it; 0: there is none
+	from           int // units from the begin of the store to its end; -1: unknown
 }
 
 // follow returns the hashes that follow from the placed ones of a store. The caller calls
@@ -203,6 +204,7 @@ func (m *maskedStore) followAll() {
 		}
 		return
 	}
+	m.measure()
 	m.placeBehind(m.placed[n-1], len(m.p.hashes)-1-m.placed[n-1].i)
 	for k := n - 1; k > 0; k-- {
 		left, right := m.placed[k-1], m.placed[k]
@@ -218,6 +220,28 @@ func (m *maskedStore) followAll() {
 		}
 	}
 	m.placeFirst()
+}
+
+// measure sets how far the placed blocks are from the begin of the store, if that has a place.
+func (m *maskedStore) measure() {
+	behind, ok := m.begin()
+	for k := range m.placed {
+		b, most := &m.placed[k], m.p.units
+		b.from = -1
+		if k > 0 {
+			left := &m.placed[k-1]
+			if most = left.gap * m.blockUnits; left.from >= 0 {
+				b.from = left.from + most
+				continue
+			}
+		}
+		if !ok || m.s.f.Dead(b.at) { // the slabs before an evicted one may have gone
+			continue
+		}
+		if units, ok := m.s.f.Between(behind, b.at, most); ok {
+			b.from = units
+		}
+	}
 }
 
 // findPlaced finds the placed blocks of the store. It returns false if they contradict
@@ -318,13 +342,10 @@ func (m *maskedStore) countBack(b placedBlock, n int) {
 // placeBehind places the first of the hashes that are listed behind a boundary of a draft
 // group.
 func (m *maskedStore) placeBehind(b placedBlock, listed int) {
-	behind, ok := m.begin()
-	if !ok || !b.boundary || listed == 0 || m.s.f.Dead(b.at) { // the slabs before an evicted one may have gone
+	if b.from < 0 || b.from > m.p.units || b.from%m.blockUnits != 0 || !b.boundary || listed == 0 {
 		return
 	}
-	if units, ok := m.s.f.Between(behind, b.at, m.p.units); ok && units%m.blockUnits == 0 {
-		m.placeByTokens(b.i+1, b.at, units)
-	}
+	m.placeByTokens(b.i+1, b.at, b.from)
 }
 
 // placeAtBegin places the first hash of a draft group's store right where the store

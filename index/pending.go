@@ -74,6 +74,10 @@ func (wl *waitList) release() {
 	wl.s.waiters.release()
 }
 
+// maxWaiters bounds the waiters of a name. A further store is void for the name: the others
+// place it where that store would.
+const maxWaiters = 64
+
 // waiter is a hash of a store that is parked, or masked and of a window group. Its rich
 // name keeps it until the store waits no more, or is void for the hash.
 type waiter struct {
@@ -255,27 +259,32 @@ func (wl *waitList) park(p *waitingStore) {
 }
 
 // enlist gives the name of hash i a waiter. A name that is unplaced is rich, and p gets
-// its number.
-func (wl *waitList) enlist(p *waitingStore, i int) {
+// its number. enlist returns false if the name has too many waiters.
+func (wl *waitList) enlist(p *waitingStore, i int) bool {
 	s := wl.s
 	if p.riches[i] == 0 {
 		n := s.name(p.hashes[i])
 		if n.value == 0 { // it could not be held, and is forgotten
-			return
+			return true
 		}
 		n.enrich()
 		p.riches[i] = n.number()
 	}
-	last := &s.riches.at(p.riches[i]).waits
-	for *last != 0 {
-		w := wl.s.waiters.at(*last)
+	last, others := &s.riches.at(p.riches[i]).waits, 0
+	for ; *last != 0; others++ {
+		w := s.waiters.at(*last)
 		if w.store == p.number {
 			w.again = true
-			return
+			return true
 		}
 		last = &w.next
 	}
-	*last = wl.s.waiters.take(waiter{store: p.number, i: uint32(i)})
+	if others >= maxWaiters {
+		p.riches[i] = 0
+		return false
+	}
+	*last = s.waiters.take(waiter{store: p.number, i: uint32(i)})
+	return true
 }
 
 // unlist removes the waiters of a store.
@@ -293,8 +302,12 @@ func (wl *waitList) unlist(p *waitingStore) {
 func (wl *waitList) add(p *waitingStore) {
 	wl.push(p)
 	if p.parked || p.need > 0 {
+		full := false
 		for i := range p.hashes {
-			wl.enlist(p, i)
+			full = !wl.enlist(p, i) || full
+		}
+		if full {
+			wl.s.counts.Dropped++
 		}
 	}
 	for wl.cost > wl.s.cfg.PendingBytes {

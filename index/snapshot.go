@@ -314,13 +314,11 @@ func (w *dumper) cut(s *source) (ok bool) {
 			d.stores = append(d.stores, *p)
 			d.stores[len(d.stores)-1].riches = slices.Clone(p.riches)
 		}
-		if s.waits.parents != nil {
-			s.waits.parents.Each(func(_ Hash, first uint32) {
-				for i := first; i != 0; i = s.waits.slots[i].p.nextWait {
-					d.waits = append(d.waits, numbers[i])
-				}
-			})
-		}
+		s.waits.eachParent(func(first uint32) {
+			for i := first; i != 0; i = s.waits.slots[i].p.nextWait {
+				d.waits = append(d.waits, numbers[i])
+			}
+		})
 		d.grow(cap(d.head) + s.waits.bytes() + 4*cap(d.waits))
 	})
 	return ok

@@ -250,12 +250,10 @@ func (m *memory) inside() (text string) {
 						text += fmt.Sprintf(" hidden %d: %d %v", h, at.n, at.many)
 					}
 				}
-				if s.waits.parents == nil {
-					continue
-				}
-				for i := s.waits.parents.Get(h); i != 0; i = s.waits.slots[i].p.nextWait {
-					p := s.waits.slots[i].p
-					text += fmt.Sprintf(" behind %d: %v@%d %v", h, p.hashes, p.since, p.locals)
+				for n := range m.ground.variants {
+					for _, p := range s.waits.allFor(variantHash{h, uint32(n)}) {
+						text += fmt.Sprintf(" behind %d: %v@%d %v", h, p.hashes, p.since, p.locals)
+					}
 				}
 			}
 			text += "\n"

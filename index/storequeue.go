@@ -18,9 +18,10 @@ type storeQueue struct {
 	oldest, newest *waitingStore
 	cost           int // the sum of their costs
 	// parents has the stores that are parked, and masked ones of draft groups whose parent
-	// has no key, by that parent. The value is the number of the first one.
-	parents *names.Table[Hash, uint32]
-	masked  []*waitingStore // for a look after the Apply
+	// has no key, by the variant and that parent. The value is the number of the first one.
+	parents []*names.Table[Hash, uint32] // nil: the variant never had one
+	behind  int                          // stores in parents
+	masked  []*waitingStore              // for a look after the Apply
 }
 
 // push puts a store behind the others that wait.
@@ -82,34 +83,32 @@ func (q *storeQueue) giveNumber(p *waitingStore) {
 }
 
 // hasParents reports whether a store may wait for its parent.
-func (q *storeQueue) hasParents() bool { return q.parents != nil && q.parents.Len() > 0 }
+func (q *storeQueue) hasParents() bool { return q.behind > 0 }
 
 // next returns the store that waits longest for a hash, nil if none does.
 func (q *storeQueue) next(at variantHash) *waitingStore {
-	if !q.hasParents() {
+	if !q.hasParents() || int(at.variant) >= len(q.parents) || q.parents[at.variant] == nil {
 		return nil
 	}
-	for i := q.parents.Get(at.hash); i != 0; {
-		p := q.slots[i].p
-		if p.parent.variant == at.variant {
-			return p
-		}
-		i = p.nextWait
-	}
-	return nil
+	return q.slots[q.parents[at.variant].Get(at.hash)].p
 }
 
 // wait begins the wait of a store for its parent.
 func (q *storeQueue) wait(p *waitingStore) {
 	p.waits = true
-	if q.parents == nil {
-		q.mem.Add(mem.SizeOf[names.Table[Hash, uint32]]())
-		q.parents = new(names.Table[Hash, uint32])
-		q.parents.Init(*q.salt, q.mem)
+	q.behind++
+	for int(p.parent.variant) >= len(q.parents) {
+		q.parents = mem.Append(q.mem, q.parents, nil)
 	}
-	i := q.parents.Get(p.parent.hash)
+	parents := &q.parents[p.parent.variant]
+	if *parents == nil {
+		q.mem.Add(mem.SizeOf[names.Table[Hash, uint32]]())
+		*parents = new(names.Table[Hash, uint32])
+		(*parents).Init(*q.salt, q.mem)
+	}
+	i := (*parents).Get(p.parent.hash)
 	if i == 0 {
-		q.parents.Put(p.parent.hash, p.number)
+		(*parents).Put(p.parent.hash, p.number)
 		p.prevWait, p.nextWait, p.lastWait = 0, 0, p.number
 		return
 	}
@@ -125,15 +124,17 @@ func (q *storeQueue) unwait(p *waitingStore) {
 		return
 	}
 	p.waits = false
-	first := q.slots[q.parents.Get(p.parent.hash)].p
+	q.behind--
+	parents := q.parents[p.parent.variant]
+	first := q.slots[parents.Get(p.parent.hash)].p
 	switch {
 	case p != first:
 		q.slots[p.prevWait].p.nextWait = p.nextWait
 	case p.nextWait == 0:
-		q.parents.Remove(p.parent.hash)
+		parents.Remove(p.parent.hash)
 		return
 	default:
-		q.parents.Put(p.parent.hash, p.nextWait)
+		parents.Put(p.parent.hash, p.nextWait)
 		first = q.slots[p.nextWait].p
 		first.lastWait = p.lastWait
 	}
@@ -153,14 +154,26 @@ func (q *storeQueue) look(p *waitingStore) {
 	}
 }
 
+// eachParent calls each with the first store that waits for each parent.
+func (q *storeQueue) eachParent(each func(first uint32)) {
+	for _, parents := range q.parents {
+		if parents != nil {
+			parents.Each(func(_ Hash, first uint32) { each(first) })
+		}
+	}
+}
+
 // bytes returns the bytes of the stores that wait without their names.
 func (q *storeQueue) bytes() int {
 	n := mem.SliceSize(q.slots)
 	for p := q.oldest; p != nil; p = p.newer {
 		n += p.bytes()
 	}
-	if q.parents != nil {
-		n += mem.SizeOf[names.Table[Hash, uint32]]() + q.parents.Bytes()
+	n += mem.SliceSize(q.parents)
+	for _, parents := range q.parents {
+		if parents != nil {
+			n += mem.SizeOf[names.Table[Hash, uint32]]() + parents.Bytes()
+		}
 	}
 	return n
 }

@@ -147,6 +147,39 @@ func TestManyClearsOfFewBlocks(t *testing.T) {
 	}
 }
 
+// Neither a hash nor a parent that many stores wait for makes each further one visit them all.
+func TestManyStoresThatWait(t *testing.T) {
+	const stores = 40_000
+	wait := func(i int) (sameHash, sameParent Change) {
+		c := Change{Op: OpStore, Copies: CopiesExact, HasParent: true, Variant: Variant{Unit: 16}, BlockSize: 16, Locals: []Local{Local(i)}}
+		sameHash, sameParent = c, c
+		sameHash.Hashes, sameHash.Parent = []Hash{1}, Hash(10+i)
+		sameParent.Hashes, sameParent.Parent = []Hash{Hash(10 + i)}, 1
+		return sameHash, sameParent
+	}
+	root := Change{Op: OpStore, Copies: CopiesExact, Hashes: []Hash{1}, Variant: Variant{Unit: 8}, BlockSize: 8, Locals: []Local{1}}
+	var hashes, parents, roots []Change
+	for i := range stores {
+		h, p := wait(i)
+		hashes, parents = append(hashes, h), append(parents, p)
+	}
+	for range stores / 4 {
+		roots = append(roots, root, Change{Op: OpRemove, Hashes: root.Hashes})
+	}
+	for what, changes := range map[string][]Change{"one hash": hashes, "one parent of another variant": append(parents, roots...)} {
+		m, err := newMemory(MemoryConfig{PendingBytes: 64 << 20})
+		must(t, err)
+		f := filler{tb: t, m: m, r: rand.New(rand.NewPCG(1, 14))}
+		if took := cputime.Of(func() { f.apply(0, changes...) }); took > time.Second {
+			t.Errorf("%d stores with %s took %v", stores, what, took)
+		}
+		if n := m.Describe(nil)[0].Parked; n != stores {
+			t.Errorf("%d stores with %s wait", n, what)
+		}
+		m.Close()
+	}
+}
+
 // A key that gets a second name repeatedly does not have all its names recorded each time.
 func TestManySecondNames(t *testing.T) {
 	m, err := newMemory(MemoryConfig{})

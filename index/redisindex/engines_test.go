@@ -389,7 +389,10 @@ func (p *process) ask(ctx context.Context, ps *prompts, prompt int, m *index.Mat
 	return rows, nil
 }
 
-// equals returns nil if a reader's rows are not stale and equal the engines' blocks.
+var errStale = errors.New("stale")
+
+// equals returns nil if a reader's rows are not stale and equal the engines' blocks. Rows of a
+// writer whose beat is late are stale: the error wraps errStale.
 func (p *process) equals(ctx context.Context, ps *prompts, engines ...*engine) error {
 	var m index.Matches
 	for prompt, path := range ps.paths {
@@ -400,7 +403,7 @@ func (p *process) equals(ctx context.Context, ps *prompts, engines ...*engine) e
 		for _, e := range engines {
 			row := rows[e.src.Pod]
 			if row.stale {
-				return fmt.Errorf("%s: prompt %d: stale", e.src.Pod, prompt)
+				return fmt.Errorf("%s: prompt %d: %w", e.src.Pod, prompt, errStale)
 			}
 			for i, at := range path {
 				e.mu.Lock()

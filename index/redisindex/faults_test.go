@@ -70,7 +70,14 @@ func TestTakeOver(t *testing.T) {
 	first.feed(t, engines...)
 	second.feed(t, engines...)
 	equal := func() error { return reader.equals(t.Context(), p, engines...) }
-	must(t, equal())
+	// right is equal, but for rows that are stale because the machine is busy.
+	right := func() error {
+		if err := equal(); *promises || !errors.Is(err, errStale) {
+			return err
+		}
+		return nil
+	}
+	must(t, right())
 	first.proxy.Refuse(true)
 	first.proxy.Cut()
 	var m index.Matches
@@ -97,20 +104,19 @@ func TestTakeOver(t *testing.T) {
 			}
 		}
 	}
-	if err := equal(); err != nil {
-		t.Error(err)
-	}
+	must(t, right())
 	first.proxy.Refuse(false)
 	over := time.Now().Add(4 * lease)
 	for time.Now().Before(over) {
-		if err := equal(); err != nil {
+		if err := right(); err != nil {
 			t.Fatalf("with the first back: %v", err)
 		}
 	}
 	for _, e := range engines {
 		first.must(t, e, e.version())
 	}
-	must(t, equal())
+	must(t, right())
+	eventually(t, "all are not stale with the first back", equal)
 	wantTTLs(t, prefix, s)
 }
 
