@@ -1,6 +1,8 @@
 package kvindex_test
 
 import (
+	"context"
+	"errors"
 	"math"
 	"strings"
 	"testing"
@@ -187,6 +189,29 @@ func TestAKeptStreamStandsSomewhere(t *testing.T) {
 	ingestMessage(ix, replayed(message("s", 0, 500, 0, p.Stored(0, 1)))) // with an earlier clock
 	if n := blocks(t, ix, "a", p); n != 1 {
 		t.Errorf("%d blocks, want 1", n)
+	}
+}
+
+// TestKeptIndexFails: a stream goes on from a kept index also if the index failed for one of its ranks
+// at the first message.
+func TestKeptIndexFails(t *testing.T) {
+	m := memory(t)
+	p := fakeengine.NewPrompt(1, 16, 4)
+	apply(t, open(t, kvindex.WithIndex(m)), message("s", 0, 1, 0, p.Stored(0, 2)), message("s", 1, 2, 1, p.Stored(0, 3)))
+	fails := false
+	ix := open(t, kvindex.WithIndex(&alteredIndex{Memory: m, before: func(_ context.Context, _ string, src index.Source) error {
+		if fails && src.Rank == 1 {
+			return errBrittle
+		}
+		return nil
+	}}))
+	fails = true
+	if _, err := ix.IngestMessage(message("s", 2, 3, 0, p.Removed(0))); !errors.Is(err, errBrittle) {
+		t.Error(err)
+	}
+	fails = false
+	if got, err := ix.IngestMessage(message("s", 3, 4, 0, p.Stored(3, 4))); err != nil || got != (kvindex.Receipt{Applied: true, Gap: lostGap(2, 2)}) {
+		t.Errorf("message 3 without message 2: %+v, %v", got, err)
 	}
 }
 

@@ -68,6 +68,10 @@ func TestLossFails(t *testing.T) {
 			_, err := ix.IngestMessage(message("t", 0, 9, 1, p.Stored(0, 1)))
 			return err
 		}, [2]int{2, 3}, false},
+		"a message after a restart": {func(ix *kvindex.Indexer) error {
+			_, err := ix.IngestMessage(message("s", 0, 9, 1, p.Stored(0, 1)))
+			return err
+		}, [2]int{1, 3}, false},
 		"a restart":      {note(events.NoteRestarted), [2]int{1, 1}, false},
 		"messages again": {note(events.NoteRewound), [2]int{1, 1}, false},
 		"a kept restart": {note(events.NoteRestarted), [2]int{1, 3}, true},

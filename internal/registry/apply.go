@@ -240,7 +240,6 @@ func (d *delivery) settleOthers(lost bool) error {
 		}
 		if err := d.lose(r, e, d.cursor(), d.spares(r)); err != nil {
 			d.setLate(r, err)
-			d.stream.Seq.Raise(v.Epoch) // the ranks before r have got a cursor of it
 			return err
 		}
 		d.noteLoss(r.Number)

@@ -91,16 +91,20 @@ func (x *Registry) checkSource(src index.Source) error {
 // recalled sets the state of a rank whose blocks are in the index from before.
 func (in *ingest) recalled(r *podstate.Rank) error {
 	cur, err := in.cursorOf(r, doubtCursor)
-	if err != nil {
-		return err
+	if err == nil {
+		recalledAt(r, cur)
 	}
+	return err
+}
+
+// recalledAt is recalled with the doubtCursor of the rank.
+func recalledAt(r *podstate.Rank, cur index.Cursor) {
 	r.Ages.Recall() // when they were stored is not known
 	if r.Doubt = cur.Digest == 1; r.Doubt {
 		r.On(podstate.Doubted)
 	} else {
 		r.On(podstate.AppliedLate)
 	}
-	return nil
 }
 
 // cured removes the note of a kept loss if the rank is no longer uncertain. If this fails, it
@@ -178,6 +182,8 @@ func (d *delivery) feeds() error {
 // adopt binds the stream to the ranks that it fed last. The stream continues from cur, the
 // cursor of the message's rank, or from that of a rank that is further.
 func (d *delivery) adopt(cur index.Cursor) (index.Cursor, error) {
+	// The ranks change when the index has answered for all of them: the message may come again.
+	adopted := make(map[*podstate.Rank]index.Cursor)
 	for _, n := range slices.Sorted(maps.Keys(d.pm.Ranks)) {
 		r := d.pm.Ranks[n]
 		if r.Stream != nil || r != d.rank && !r.Kept || r.State != view.Unknown && !r.Kept {
@@ -194,16 +200,19 @@ func (d *delivery) adopt(cur index.Cursor) (index.Cursor, error) {
 		if !last || its.Next == 0 || its.Epoch != cur.Epoch {
 			continue
 		}
-		// Its blocks came over this stream, so a gap before this message is its loss
-		// too. They may have gone since.
-		if err := d.recalled(r); err != nil {
+		if adopted[r], err = d.cursorOf(r, doubtCursor); err != nil {
 			return cur, err
 		}
-		d.pm.Bind(r, d.stream)
-		d.stream.Interrupted = true
 		if cur.Before(its) {
 			cur = its
 		}
+	}
+	for r, doubt := range adopted {
+		// Its blocks came over this stream, so a gap before this message is its loss
+		// too. They may have gone since.
+		recalledAt(r, doubt)
+		d.pm.Bind(r, d.stream)
+		d.stream.Interrupted = true
 	}
 	return cur, nil
 }

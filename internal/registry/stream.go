@@ -249,6 +249,7 @@ func (d *delivery) deal() (events.Receipt, error) {
 	}
 	full := errors.Is(err, index.ErrFull)
 	if err != nil && !full {
+		d.stream.Seq.Raise(v.Epoch) // some ranks may have got a cursor of it
 		return events.Receipt{}, d.late(err)
 	}
 	last := d.stream.Seq.IsLast(d.arrival)
