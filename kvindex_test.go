@@ -391,10 +391,13 @@ func must(t testing.TB, err error) {
 
 var long = flag.Bool("long", false, "long form: run all random histories, and want each rule to fire often")
 
-// choose returns the amount of work: usual, or all with -long.
+// choose returns the amount of work: usual, all with -long, or a third of usual with -short.
 func choose(usual, all int) int {
-	if *long {
+	switch {
+	case *long:
 		return all
+	case testing.Short():
+		return max(1, usual/3)
 	}
 	return usual
 }

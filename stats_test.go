@@ -351,7 +351,7 @@ func TestRemovePodBesideAMessage(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for range 30 {
+	for range choose(30, 30) {
 		for model := range 8 {
 			model := fmt.Sprint(model)
 			store(model, 1)

@@ -148,6 +148,9 @@ func (r *restarts) Close() error {
 // TestMemoryRestarts: an index that is restored repeatedly passes the suite: it answers, counts and
 // describes as without restarts.
 func TestMemoryRestarts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the suite's index is not restarted: -short")
+	}
 	indextest.Run(t, func(tb testing.TB, c indextest.Config) index.Index {
 		cfg := index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames, Bytes: c.Bytes}
 		m, err := inmemory.New(cfg)

@@ -9,8 +9,11 @@ var long = flag.Bool("long", false, "long form: try all texts of the outside dat
 
 // sampled is n for tests that use one in n texts.
 func sampled() int {
-	if *long {
+	switch {
+	case *long:
 		return 1
+	case testing.Short():
+		return 32
 	}
 	return 16
 }
@@ -20,7 +23,9 @@ func tried() []string {
 	switch {
 	case *long:
 		return supported
-	case raced || testing.Short():
+	case testing.Short():
+		return []string{"gpt2", "llama2"}
+	case raced:
 		return []string{"gpt2", "qwen25", "llama2"}
 	}
 	return []string{"gpt2", "deepseekv3", "llama2", "gemma2"}

@@ -195,6 +195,9 @@ func FuzzPatternOf(f *testing.F) {
 }
 
 func TestComponentCharacters(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not every code point is scanned: -short")
+	}
 	for _, c := range []struct {
 		name string
 		p    tokenize.Pattern

@@ -123,6 +123,9 @@ func fromByteLevel(s string) string {
 // TestTekkenAsOfficial converts a tokenizer.json to tekken.json. The ids are equal, unless a text
 // has a control token.
 func TestTekkenAsOfficial(t *testing.T) {
+	if testing.Short() {
+		t.Skip("no tekken.json is made of a tokenizer.json: -short")
+	}
 	folder := filepath.Dir(testdata.Path(t, "a tokenizer.json as tekken.json, on 13,063 texts", "tokens", "tekken", "tokenizer.json.gz"))
 	var file struct {
 		Model struct{ Vocab map[string]uint32 }

@@ -462,6 +462,9 @@ func present(history []lookup, grace time.Duration) (ids []string, any, gone boo
 // After each round the set is that of the model.
 func TestDNSSchedules(t *testing.T) {
 	n := *schedules
+	if testing.Short() {
+		n /= 4
+	}
 	behaviours := make(map[int]int)
 	removed := 0
 	for i := range n {

@@ -61,12 +61,15 @@ func TestDemo(t *testing.T) {
 // the same engines as one gateway.
 func TestGateways(t *testing.T) {
 	zmtptest.NoLeaks(t)
-	n, least := 24, 0.0
-	if *figures {
+	n, least, more := 24, 0.0, 1
+	switch {
+	case *figures:
 		n, least = demoConversations, 0.95
+	case testing.Short():
+		more = 2
 	}
 	var alone float64
-	for gateways := 1; gateways <= 3; gateways++ {
+	for gateways := 1; gateways <= 3; gateways += more {
 		r, err := play(t.Context(), scene{name: "events", policy: "default", events: true, gateways: gateways, conversations: n})
 		if err != nil {
 			t.Fatal(err)

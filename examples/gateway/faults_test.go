@@ -371,7 +371,7 @@ func TestFaults(t *testing.T) {
 	probes := 0
 	n := 4 * *episodes
 	if testing.Short() {
-		n = 2
+		n = 1
 	}
 	for i := range n {
 		fault, pod := []string{"killed", "stopped", "restart", "reset"}[i%4], names[i/4%3]

@@ -76,7 +76,7 @@ func judge(p *program, theirs answer, out string, err error) outcome {
 func TestDifferential(t *testing.T) {
 	n := *programs
 	if testing.Short() {
-		n /= 3
+		n /= 8
 	}
 	c := compared(t, n, func(i uint64, old bool) *program { return generate(*seed, i, old) })
 	c.reportCoverage(t)
@@ -91,7 +91,11 @@ func TestDifferentialRealTemplates(t *testing.T) {
 		must(t, err)
 		templates = append(templates, string(source))
 	}
-	compared(t, *programs/4, func(i uint64, old bool) *program {
+	n := *programs / 4
+	if testing.Short() {
+		n /= 4
+	}
+	compared(t, n, func(i uint64, old bool) *program {
 		return generateConversation(templates[i%uint64(len(templates))], *seed, i, old)
 	})
 }

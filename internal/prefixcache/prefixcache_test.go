@@ -245,7 +245,11 @@ func TestAgainstPlain(t *testing.T) {
 
 // TestEvicting checks the structure after each step, with little room.
 func TestEvicting(t *testing.T) {
-	for seed := range uint64(2) {
+	seeds := uint64(2)
+	if testing.Short() {
+		seeds = 1
+	}
+	for seed := range seeds {
 		h := &history{Rand: rand.New(rand.NewPCG(seed, 4)), most: 60_000}
 		c, p := open(t, prefixcache.MinBytes), new(prefixcache.Prompt)
 		other := new(prefixcache.Prompt)

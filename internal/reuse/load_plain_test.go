@@ -205,10 +205,7 @@ func (p *plainLoad) reach(g, start, limit, length int, giveUp bool) int {
 
 // TestLoadAgainstPlain compares loads with the plain rule, for random holdings of random groups.
 func TestLoadAgainstPlain(t *testing.T) {
-	n := *holdings
-	if n == 0 {
-		n = 100_000
-	}
+	n := holdingsTried()
 	const perGroups = 20 // holdings of the same groups
 	r := rand.New(rand.NewPCG(*seed, 1))
 	counts := map[string]int{}

@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	holdings = flag.Int("reuse.holdings", 0, "random holdings of TestAgainstPlain and of TestLoadAgainstPlain; 0: 100,000; long form: 1000000")
+	holdings = flag.Int("reuse.holdings", 0, "random holdings of TestAgainstPlain and of TestLoadAgainstPlain; 0: 100,000, with -short 20,000; long form: 1000000")
 	seed     = flag.Uint64("reuse.seed", 1, "of the tests with random holdings")
 )
 
@@ -215,12 +215,20 @@ func (p *plain) hasAll(kind []int, start, end int) bool {
 	return true
 }
 
+// holdingsTried returns -reuse.holdings, or its default.
+func holdingsTried() int {
+	switch {
+	case *holdings > 0:
+		return *holdings
+	case testing.Short():
+		return 20_000
+	}
+	return 100_000
+}
+
 // TestAgainstPlain compares the rule with the plain one, for random holdings of random groups.
 func TestAgainstPlain(t *testing.T) {
-	n := *holdings
-	if n == 0 {
-		n = 100_000
-	}
+	n := holdingsTried()
 	const perGroups = 20 // holdings of the same groups
 	r := rand.New(rand.NewPCG(*seed, 0))
 	counts := map[string]int{}

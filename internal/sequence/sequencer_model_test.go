@@ -51,8 +51,11 @@ func TestSequencerModel(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			bad := map[string]int{}
 			example := map[string]string{}
-			const runs = 3000
-			for seed := range uint64(runs) {
+			runs := uint64(3000)
+			if testing.Short() {
+				runs = 500
+			}
+			for seed := range runs {
 				what, log := runSequencer(seed, mode)
 				if what == "" {
 					continue

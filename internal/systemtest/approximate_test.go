@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	approximateN    = flag.Int("approximate.n", 4000, "requests of each run of TestApproximate*; long form: 10000")
+	approximateN    = flag.Int("approximate.n", 3000, "requests of each run of TestApproximate*; long form: 10000")
 	approximateSeed = flag.Uint64("approximate.seed", 1, "seed of the workload of TestApproximate*")
 )
 
@@ -288,11 +288,19 @@ func play(t *testing.T, run chatRun) (sum chatResult) {
 	return sum
 }
 
+// approximateRequests returns -approximate.n, or half of it with -short.
+func approximateRequests() int {
+	if testing.Short() {
+		return *approximateN / 2
+	}
+	return *approximateN
+}
+
 func playOne(t *testing.T, run chatRun, seed uint64) chatResult {
 	t.Helper()
 	f := newChatFleet(t, run)
 	w := newChats(seed)
-	for i := range *approximateN {
+	for i := range approximateRequests() {
 		f.now = f.now.Add(50 * time.Millisecond)
 		if run.restarts > 0 && i%run.restarts == run.restarts-1 {
 			f.restart(f.engines[i/run.restarts%len(f.engines)])
@@ -316,15 +324,15 @@ func TestApproximateRuns(t *testing.T) {
 	if exact.evictions < exact.requests/2 {
 		t.Errorf("%d of %d requests are behind evictions, want half", exact.evictions, exact.requests)
 	}
-	blind := play(t, chatRun{name: "true capacity, nothing observed", told: chatBlocks, atOnce: 8})
 	told := play(t, chatRun{name: "true capacity", told: chatBlocks, observe: true, atOnce: 8})
-	t.Logf("hit rate against that with events: %.4f; without Observe %.4f", told.hitRate()/exact.hitRate(), blind.hitRate()/exact.hitRate())
 	if told.hitRate() < 0.97*exact.hitRate() {
 		t.Errorf("hit rate %.4f, want 0.97 of %.4f", told.hitRate(), exact.hitRate())
 	}
 	if testing.Short() {
 		return
 	}
+	blind := play(t, chatRun{name: "true capacity, nothing observed", told: chatBlocks, atOnce: 8})
+	t.Logf("hit rate against that with events: %.4f; without Observe %.4f", told.hitRate()/exact.hitRate(), blind.hitRate()/exact.hitRate())
 	for _, c := range []struct {
 		name   string
 		blocks int
@@ -382,7 +390,7 @@ func TestApproximateSwitch(t *testing.T) {
 	t.Parallel()
 	f := newChatFleet(t, chatRun{told: chatBlocks, observe: true, atOnce: 8})
 	w := newChats(*approximateSeed)
-	n := *approximateN
+	n := approximateRequests()
 	at := n / 2
 	exact, none, late := 0, 0, 0
 	for i := range n {

@@ -13,8 +13,12 @@ import (
 // TestChurnEngines: the engines of TestChurn hold the blocks that they publish.
 func TestChurnEngines(t *testing.T) {
 	prompts := churnPrompts(1, 100)
+	sizes := []int{16, 32, 64}
+	if testing.Short() {
+		sizes = sizes[1:2]
+	}
 	for kind, k := range churnKinds {
-		for _, size := range []int{16, 32, 64} {
+		for _, size := range sizes {
 			t.Run(fmt.Sprintf("%s/%d", k.name, size), func(t *testing.T) {
 				ix := open(t, churnCounting)
 				seq := uint64(0)

@@ -303,7 +303,7 @@ func (f *fleet) copies() (removed, preempted, reported int) {
 func TestAgainstEngines(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 1, false)
-	f.run(10_000)
+	f.run(fewer(10_000))
 	removed, preempted, _ := f.copies()
 	t.Logf("%d requests: %d hits, %d end at an evicted block, %d follow a clear; %d removals of one of two copies, %d preemptions; default profile: %d over, %d under",
 		f.requests, f.hits, f.evicted, f.afterClear, removed, preempted, f.over, f.under)
@@ -317,7 +317,7 @@ func TestAgainstEngines(t *testing.T) {
 		{"hits", f.hits, 4000}, {"requests that end at an evicted block", f.evicted, 400}, {"requests after a clear", f.afterClear, 40},
 		{"removals of one of two copies", removed, 100}, {"preemptions", preempted, 20},
 	} {
-		if c.got < c.least {
+		if c.got < c.least && !testing.Short() {
 			t.Errorf("%d %s, want at least %d", c.got, c.what, c.least)
 		}
 	}
@@ -330,10 +330,10 @@ func TestAgainstEngines(t *testing.T) {
 func TestAgainstLossyTransport(t *testing.T) {
 	f := newFleet(t, 3, true)
 	f.lossy = true
-	f.run(3000)
+	f.run(fewer(3000))
 	n := f.guarded.Stats()
 	t.Logf("%d requests: %d hits, %d messages lost, %d gaps, %d malformed, %d duplicates; %d over, %d under", f.requests, f.hits, f.lost, n.Gaps, n.Malformed, n.Duplicates, f.over, f.under)
-	if f.over > 0 || n.Gaps < 20 || n.Malformed < 20 || n.Duplicates < 20 || f.requests-f.under < 500 {
+	if f.over > 0 || !testing.Short() && (min(n.Gaps, n.Malformed, n.Duplicates) < 20 || f.requests-f.under < 500) {
 		t.Errorf("%d over; %+v", f.over, n)
 	}
 }
@@ -343,10 +343,10 @@ func TestAgainstLossyTransport(t *testing.T) {
 func TestAgainstReportingEngines(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 2, true)
-	f.run(3000)
+	f.run(fewer(3000))
 	removed, _, reported := f.copies()
 	t.Logf("%d requests: %d hits, %d blocks reported, %d removals of one of two copies; %d over, %d under", f.requests, f.hits, reported, removed, f.over, f.under)
-	if f.over > 0 || reported < 1000 || f.hits < 1000 {
+	if f.over > 0 || !testing.Short() && (reported < 1000 || f.hits < 1000) {
 		t.Errorf("%d over, %d blocks reported, %d hits", f.over, reported, f.hits)
 	}
 }

@@ -1191,7 +1191,10 @@ func (p *pace) end() {
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	zmtptest.NoLeaks(t)
-	n := fewer(*faultsN)
+	n := *faultsN
+	if testing.Short() {
+		n = max(1, n/16)
+	}
 	type share struct{ schedules, held, blocks int }
 	var (
 		mu     sync.Mutex

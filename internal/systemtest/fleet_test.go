@@ -82,7 +82,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	zmtptest.Main(m)
 }
 
 // remoteFleet has engines in another process, and an Indexer that follows them all.

@@ -16,6 +16,18 @@ func fewer[T ~int | ~int64](n T) T {
 	return n
 }
 
+// third returns paths, or every third of them with -short.
+func third(paths []string) []string {
+	if !testing.Short() {
+		return paths
+	}
+	var some []string
+	for i := 0; i < len(paths); i += 3 {
+		some = append(some, paths[i])
+	}
+	return some
+}
+
 func open(t testing.TB, opts ...kvindex.Option) *kvindex.Indexer {
 	t.Helper()
 	ix, err := kvindex.New(opts...)

@@ -105,11 +105,14 @@ func TestRecordedHitsReported(t *testing.T) {
 	t.Parallel()
 	var live, partial, without tally
 	reports := 0
-	for _, path := range recordings(t, "08_*", "09_*", "10_*", "11_*", "12_*hybrid*", "12_*ma*", "13_*hybrid", "14_*hybrid", "18_*hybrid", "19_*hybrid", "20_*hybrid") {
+	for _, path := range third(recordings(t, "08_*", "09_*", "10_*", "11_*", "12_*hybrid*", "12_*ma*", "13_*hybrid", "14_*hybrid", "18_*hybrid", "19_*hybrid", "20_*hybrid")) {
 		rows, name := readRecording(t, path), filepath.Base(path)
 		r := &reporter{recordedGroups: rows[0].recordedGroups, names: map[string]uint64{}, of: map[uint64]string{}}
-		for _, g := range readMaps(t, path)[0].Groups {
-			r.sizes = append(r.sizes, g.BlockSize)
+		for _, m := range testdata.Rows[recordedMaps](t, path) {
+			for _, g := range m.Groups {
+				r.sizes = append(r.sizes, g.BlockSize)
+			}
+			break
 		}
 		for _, h := range testdata.Rows[recordedHashes](t, path) {
 			r.recordedHashes = h
@@ -165,7 +168,7 @@ func TestRecordedHitsReported(t *testing.T) {
 		without.sum(w)
 	}
 	t.Logf("%d reports: live %+v partial %+v without reports %+v", reports, live, partial, without)
-	if reports < 4000 || partial.under >= without.under || slices.Contains([]int{live.hits, partial.hits}, 0) {
+	if reports < 4000 && !testing.Short() || partial.under >= without.under || slices.Contains([]int{live.hits, partial.hits}, 0) {
 		t.Errorf("%d reports, %+v, %+v, %+v", reports, live, partial, without)
 	}
 }

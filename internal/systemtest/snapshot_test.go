@@ -553,7 +553,7 @@ func TestSnapshotSchedules(t *testing.T) {
 func TestRecordedRunsRestored(t *testing.T) {
 	t.Parallel()
 	queries, runs := 0, 0
-	for i, path := range recordings(t, "[0-9bc]*") {
+	for i, path := range third(recordings(t, "[0-9bc]*")) {
 		rows := readRecording(t, path)
 		r := rand.New(rand.NewPCG(uint64(i), 5))
 		for _, p := range []kvindex.Profile{rows[0].profile(kvindex.CopiesExact), {}} {
@@ -577,7 +577,7 @@ func TestRecordedRunsRestored(t *testing.T) {
 		runs++
 	}
 	t.Logf("%d runs, %d answers", runs, queries)
-	if runs < 74 {
+	if runs < 74 && !testing.Short() {
 		t.Errorf("%d runs", runs)
 	}
 }

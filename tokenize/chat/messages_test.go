@@ -41,7 +41,10 @@ func readMade(t *testing.T, name, more string, f func(row recordedChat)) {
 		}
 		lines := bufio.NewScanner(z)
 		lines.Buffer(nil, 1<<24)
-		for lines.Scan() {
+		for n := 0; lines.Scan(); n++ {
+			if !tried(n) {
+				continue
+			}
 			var row recordedChat
 			if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
 				t.Fatal(err)
@@ -112,7 +115,7 @@ func TestMessagesMade(t *testing.T) {
 		n.compareMade(t, "/v1/messages", row, models)
 	})
 	t.Logf("%+v", n)
-	if n.taken < 7000 || n.refused > n.taken {
+	if n.taken < 7000 && !testing.Short() || n.refused > n.taken {
 		t.Errorf("%+v", n)
 	}
 }
@@ -393,7 +396,7 @@ func TestMessagesOfPrograms(t *testing.T) {
 				}
 			}
 		})
-		if t.Logf("%s: %d taken", name, taken); taken < 400 {
+		if t.Logf("%s: %d taken", name, taken); taken < 400 && !testing.Short() {
 			t.Error("these are few")
 		}
 	}

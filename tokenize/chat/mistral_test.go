@@ -275,6 +275,9 @@ func TestMistral(t *testing.T) {
 	for i, v := range mistralVersions {
 		m, tokenizer := loadMistral(t, v, chat.Options{})
 		for j, body := range bodies {
+			if !tried(j) {
+				continue
+			}
 			got, text := "-", ""
 			prompt, err := chat.Parse("", body)
 			if err == nil {
@@ -292,7 +295,7 @@ func TestMistral(t *testing.T) {
 			}
 		}
 	}
-	if taken < len(bodies)*2 {
+	if taken < len(bodies)*2 && !testing.Short() {
 		t.Errorf("%d of %d are taken", taken, 5*len(bodies))
 	}
 }

@@ -336,6 +336,9 @@ func TestHarmony(t *testing.T) {
 		for _, engine := range c.engines {
 			m := loadHarmony(t, chat.Options{StartDate: "2026-02-03", Engine: engine})
 			for i, body := range c.bodies {
+				if !tried(i) {
+					continue
+				}
 				checkHarmony(t, m, engine, body, want[i], tokenizer)
 			}
 			tokenizer = nil // ids are compared once
@@ -527,6 +530,9 @@ func TestDeepSeekV32(t *testing.T) {
 		want := golden(t, c.file, c.bodies)
 		m := loadV32(t, chat.Options{Engine: c.engine})
 		for i, body := range c.bodies {
+			if !tried(i) {
+				continue
+			}
 			x, err := m.Render(parse(t, string(body)), nil)
 			got := digest([]byte(text(x)), 6)
 			if errors.Is(err, chat.ErrTemplate) {

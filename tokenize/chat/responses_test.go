@@ -25,7 +25,7 @@ func TestResponsesMade(t *testing.T) {
 		n.compareMade(t, "/v1/responses", row, models)
 	})
 	t.Logf("%+v", n)
-	if n.taken < 4000 || n.refused > n.taken {
+	if n.taken < 4000 && !testing.Short() || n.refused > n.taken {
 		t.Errorf("%+v", n)
 	}
 }

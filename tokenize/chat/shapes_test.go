@@ -10,6 +10,9 @@ import (
 	"github.com/kvindex/kvindex/tokenize/chat"
 )
 
+// tried reports whether a test compares recorded row i: all, or every fourth with -short.
+func tried(i int) bool { return !testing.Short() || i%4 == 0 }
+
 func recorded[T any](t *testing.T, name string) []T {
 	t.Helper()
 	raw, err := os.ReadFile("testdata/" + name)
