@@ -12,7 +12,6 @@
 // and will not announce them again. So the view is partial afterwards. In a partial view, and in an
 // uncertain one, a store without a parent may be a report that names unknown blocks beside known
 // ones. Change.Partial marks such a store, and the index does not count it as another copy.
-//
 // podstate.Rank.On has the effects on the state of a rank.
 //
 // # An error of the index

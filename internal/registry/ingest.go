@@ -238,9 +238,7 @@ func (in *ingest) end() {
 
 // addCounters adds the counters of s to those of t. It reads both structs as words, so a
 // new counter is named only in its struct; TestCountersAreWords checks that they have no
-// other fields.
-//
-// A sum stops at the largest number: a pod may claim any sequence numbers, so Missing and
+// other fields. A sum stops at the largest number: a pod may claim any sequence numbers, so Missing and
 // PassedOver could overflow.
 func addCounters[T stats.Counters | stats.Traffic](t, s *T) {
 	sum, more := words(t), words(s)

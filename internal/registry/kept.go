@@ -60,7 +60,10 @@ func (x *Registry) Recall() error {
 			r.Kept, r.Tiers = true, engine.LowerTiers
 			in.convert.Tiered = slices.ContainsFunc(s.Blocks[index.TierGPU+1:], func(n int) bool { return n > 0 })
 			in.noteKinds()
-			err = in.recalled(r)
+			var doubt index.Cursor
+			if doubt, err = in.cursorOf(r, doubtCursor); err == nil {
+				recalled(r, doubt)
+			}
 		}
 		if gpu := s.Blocks[index.TierGPU]; s.Blocks != [index.NumTiers]int{index.TierGPU: gpu} {
 			f := in.pm.Shown.Facts()
@@ -79,26 +82,18 @@ func (x *Registry) Recall() error {
 
 // checkSource refuses sources that no message may have.
 func (x *Registry) checkSource(src index.Source) error {
-	err := x.check(src.Pod, src.Model)
-	if err == nil {
-		if err = (&events.Batch{Rank: src.Rank, HasRank: true}).Validate(); err != nil {
-			err = fmt.Errorf("kvindex: pod %q: %w", src.Pod, err)
-		}
+	if err := x.check(src.Pod, src.Model); err != nil {
+		return err
 	}
-	return err
+	if err := (&events.Batch{Rank: src.Rank, HasRank: true}).Validate(); err != nil {
+		return fmt.Errorf("kvindex: pod %q: %w", src.Pod, err)
+	}
+	return nil
 }
 
-// recalled sets the state of a rank whose blocks are in the index from before.
-func (in *ingest) recalled(r *podstate.Rank) error {
-	cur, err := in.cursorOf(r, doubtCursor)
-	if err == nil {
-		recalledAt(r, cur)
-	}
-	return err
-}
-
-// recalledAt is recalled with the doubtCursor of the rank.
-func recalledAt(r *podstate.Rank, cur index.Cursor) {
+// recalled sets the state of a rank whose blocks are in the index from before, with its
+// doubtCursor.
+func recalled(r *podstate.Rank, cur index.Cursor) {
 	r.Ages.Recall() // when they were stored is not known
 	if r.Doubt = cur.Digest == 1; r.Doubt {
 		r.On(podstate.Doubted)
@@ -210,7 +205,7 @@ func (d *delivery) adopt(cur index.Cursor) (index.Cursor, error) {
 	for r, doubt := range adopted {
 		// Its blocks came over this stream, so a gap before this message is its loss
 		// too. They may have gone since.
-		recalledAt(r, doubt)
+		recalled(r, doubt)
 		d.pm.Bind(r, d.stream)
 		d.stream.Interrupted = true
 	}

@@ -4,13 +4,13 @@
 // # RemoveStream
 //
 // RemoveStream removes the sources of the stream from the index (index.SourceRemover). A clear
-// would leave two things of a removed rank: the names, up to 65,536 of them, after which the
-// blocks of a later rank could be placed; and the cursors, by which a stream that comes back
-// would take its first messages for repeats. A backend that cannot remove one source clears it
-// and gets a cursor of the next epoch, as after a restart. A rank that another stream feeds by
-// now keeps its blocks, and gets such a cursor of the removed stream. If a contested rank is
-// removed, the other stream becomes partial, because its messages in between were not applied.
-// The adapters of the pod stay until the pod is removed, because they belong to the pod.
+// would leave two things of a removed rank: the names, up to 65,536 of them, after which the blocks
+// of a later rank could be placed; and the cursors, by which a stream that comes back would take
+// its first messages for repeats. A backend that cannot remove one source clears it and gets a
+// cursor of the next epoch, as after a restart. A rank that another stream feeds by now keeps its
+// blocks, and gets such a cursor of the removed stream. If a contested rank is removed, the other
+// stream becomes partial, because its messages in between were not applied. The adapters of the pod
+// stay until the pod is removed, because they belong to the pod.
 
 package registry
 
@@ -182,16 +182,15 @@ func (x *Registry) RemoveStream(podID, model, stream string) error {
 	if err == nil {
 		err = in.discard(fed, streamName(stream))
 	}
-	if err != nil {
-		in.settle()
-		return err
-	}
-	in.removeStream(streamName(stream), fed)
-	if !x.leaveEmpty(in.locked, model) {
+	if err == nil {
+		in.removeStream(streamName(stream), fed)
+		if x.leaveEmpty(in.locked, model) {
+			return nil
+		}
 		in.pm.CountSilent()
-		in.settle()
 	}
-	return nil
+	in.settle()
+	return err
 }
 
 // fedBy returns the ranks that a stream feeds, and those of a kept index that it fed
@@ -228,8 +227,7 @@ func (in *ingest) fedBy(stream string) (ranks []*podstate.Rank, err error) {
 func (in *ingest) discard(fed []*podstate.Rank, stream string) error {
 	for _, r := range in.pm.ByNumber {
 		its := slices.Contains(fed, r)
-		of, ok := in.x.Index.(index.SourceRemover)
-		if its && ok {
+		if of, ok := in.x.Index.(index.SourceRemover); its && ok {
 			if err := in.removeSource(of, r); err != nil {
 				return in.failed(r, err)
 			}

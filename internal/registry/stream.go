@@ -1,9 +1,9 @@
 // Order: the place of a message in its stream.
 //
-// One place decides it, whatever the transport is: the Sequencer of the stream. It
-// sees numbers, times and digests, and nothing of blocks. Check classifies the
-// message and changes nothing. Advance records the message after all its effects are
-// done. So a message that could not be applied can be offered again.
+// One place decides it, whatever the transport is: the Sequencer of the stream. It sees numbers,
+// times and digests, and nothing of blocks. Check classifies the message and changes nothing.
+// Advance records the message after all its effects are done. So a message that could not be
+// applied can be offered again.
 //
 // A message is one of these:
 //
@@ -14,18 +14,18 @@
 //   - unreadable: its number is used up, and its events are lost as in a gap;
 //   - for a rank that the index has no room for: its events are lost for that rank alone.
 //
-// A transport that can request a replay offers its messages with Hold. Then a gap is
-// only reported in the receipt, and nothing is done until the message is offered
-// again, after the replayed messages. So no message waits here. During the replay, live
-// messages wait in the queue of the engine; if the queue overflows, it is one more gap.
+// A transport that can request a replay offers its messages with Hold. Then a gap is only reported
+// in the receipt, and nothing is done until the message is offered again, after the replayed
+// messages. So no message waits here. During the replay, live messages wait in the queue of the
+// engine; if the queue overflows, it is one more gap.
 //
-// A rank belongs to the stream that feeds it. Another stream may bring its messages, for
-// example if its pod came back under another address. Messages in between may be
-// missing, so the blocks of the rank are forgotten. If the stream that had the rank
-// continues, two engines have one name: contest.go.
+// A rank belongs to the stream that feeds it. Another stream may bring its messages, for example if
+// its pod came back under another address. Messages in between may be missing, so the blocks of the
+// rank are forgotten. If the stream that had the rank continues, two engines have one name:
+// contest.go.
 //
-// The Sequencer is here and not in the transport, so that ZeroMQ, a queue and a test are
-// judged alike, and a stored cursor counts.
+// The Sequencer is here and not in the transport, so that ZeroMQ, a queue and a test are judged
+// alike, and a stored cursor counts.
 
 package registry
 
