@@ -2,6 +2,7 @@ package podstate
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -21,7 +22,7 @@ const StreamState = 10 << 10
 // AppendState appends the state that a snapshot needs.
 func (pm *Pod) AppendState(b []byte) []byte {
 	shown, formed := pm.Shown.Facts(), len(pm.Formed.Groups) > 0
-	b = append(b, sections.Flags(shown.Hybrid, shown.Tiered, shown.Paged, shown.Single, formed, pm.Formed.Pairs))
+	b = append(b, sections.Flags(shown.Hybrid, shown.Tiered, shown.Paged, shown.Single, formed, formed && pm.Formed.Pairs))
 	if formed {
 		b = engine.AppendGroups(b, pm.Formed.Groups)
 	}
@@ -93,6 +94,9 @@ func (pm *Pod) ReadState(f *sections.Fields) error {
 	pm.Shown.Publish(shown)
 	if flags&16 != 0 { // a snapshot of an earlier version does not have it
 		pm.Formed = engine.Form{Groups: engine.ReadGroups(f), Pairs: flags&32 != 0}
+		if len(pm.Formed.Groups) == 0 {
+			f.Refuse(errors.New("a form of blocks without groups"))
+		}
 	}
 	pm.Recent.Read(f)
 	for range f.Count() {

@@ -229,6 +229,7 @@ func FuzzState(f *testing.F) {
 	for range 5 {
 		f.Add(random(r).AppendState(nil))
 	}
+	f.Add([]byte("0\x00\x00\x0200000000000000000000\x00\x00\x00")) // a form without groups
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, err := read(b)
 		if err != nil {
