@@ -17,7 +17,6 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -79,12 +78,7 @@ func TestSecondSignal(t *testing.T) {
 		}
 		return err == nil && resp.StatusCode == http.StatusOK
 	})
-	go func() {
-		for cmd.Process.Signal(syscall.SIGTERM) == nil { // the gateway needs a moment to notice the first one
-			runtime.Gosched()
-		}
-	}()
-	if err := cmd.Wait(); fmt.Sprint(err) != "signal: terminated" {
+	if err := zmtptest.Terminate(cmd); fmt.Sprint(err) != "signal: terminated" {
 		t.Error(err)
 	}
 }

@@ -10,9 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -50,12 +48,7 @@ func TestSecondSignal(t *testing.T) {
 	if line, err := bufio.NewReader(log).ReadString('\n'); !strings.Contains(line, "listening") {
 		t.Fatal(line, err)
 	}
-	go func() {
-		for cmd.Process.Signal(syscall.SIGTERM) == nil { // the program needs a moment to notice the first one
-			runtime.Gosched()
-		}
-	}()
-	if err := cmd.Wait(); fmt.Sprint(err) != "signal: terminated" {
+	if err := zmtptest.Terminate(cmd); fmt.Sprint(err) != "signal: terminated" {
 		t.Error(err)
 	}
 }

@@ -11,10 +11,12 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -105,6 +107,24 @@ func FreePort(tb testing.TB) string {
 	}
 	tb.Fatalf("no free port from %d to %d", first, first+ports-1)
 	return ""
+}
+
+// Terminate sends SIGTERM to a process until it ends, and returns what Wait returns. It leaves time
+// between two signals: Go's runtime handles one that nobody waits for on a stack of 32 KiB, which a
+// flood of signals overflows.
+func Terminate(cmd *exec.Cmd) error {
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	pace := time.NewTicker(5 * time.Millisecond)
+	defer pace.Stop()
+	for {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		select {
+		case err := <-ended:
+			return err
+		case <-pace.C:
+		}
+	}
 }
 
 // Main is a TestMain: it runs the tests and fails if goroutines stay behind. Of parallel

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvindex/kvindex/internal/zmtp/zmtptest"
 	"github.com/kvindex/kvindex/offload"
 )
 
@@ -179,18 +180,8 @@ func TestSignals(t *testing.T) {
 		}
 		must(t, child.Process.Signal(syscall.SIGTERM))
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- child.Wait() }()
-	for {
-		select {
-		case err := <-ended:
-			if err == nil || err.Error() != "signal: terminated" {
-				t.Error(err)
-			}
-			return
-		default:
-			_ = child.Process.Signal(syscall.SIGTERM) // the one before can have come too early
-		}
+	if err := zmtptest.Terminate(child); fmt.Sprint(err) != "signal: terminated" {
+		t.Error(err)
 	}
 }
 
