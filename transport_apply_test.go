@@ -103,6 +103,54 @@ func TestLossFails(t *testing.T) {
 	}
 }
 
+// TestLossKept: an Indexer that continues from an index notices the messages that the one before
+// could not apply, for each rank that the stream has fed.
+func TestLossKept(t *testing.T) {
+	p, other := fakeengine.NewPrompt(1, 16, 4), fakeengine.NewPrompt(2, 16, 4)
+	for name, c := range map[string]struct {
+		fails  int // the rank for which the index fails in the last call of the first Indexer
+		last   func(ix *kvindex.Indexer) error
+		then   []kvindex.Message // each to an Indexer of its own
+		blocks [3]int            // of the ranks
+	}{
+		"a message after a gap": {1, func(ix *kvindex.Indexer) error {
+			_, err := ix.IngestMessage(message("s", 3, 4, 1, p.Removed(0)))
+			return err
+		}, []kvindex.Message{message("s", 4, 5, 0, p.Stored(0, 2))}, [3]int{2, 0, 0}},
+		"a message": {0, func(ix *kvindex.Indexer) error {
+			_, err := ix.IngestMessage(message("s", 2, 3, 0, p.Removed(0)))
+			return err
+		}, []kvindex.Message{message("s", 3, 4, 2, p.Stored(0, 2)), message("s", 4, 5, 1, p.Stored(0, 1))}, [3]int{0, 1, 2}},
+		"a restart": {0, func(ix *kvindex.Indexer) error {
+			return ix.Sink().StreamNote("a", "m", "s", events.NoteRestarted)
+		}, []kvindex.Message{message("s", 0, 3, 1, p.Stored(0, 2)), message("s", 1, 4, 0, other.Stored(0, 3))}, [3]int{3, 2, 0}},
+	} {
+		fails, m := false, memory(t)
+		ix := open(t, kvindex.WithIndex(&alteredIndex{Memory: m, before: func(_ context.Context, _ string, src index.Source) error {
+			if fails && src.Rank == c.fails {
+				return errBrittle
+			}
+			return nil
+		}}))
+		apply(t, ix, message("s", 0, 1, 0, p.Stored(0, 1)), message("s", 1, 2, 1, p.Stored(0, 1)))
+		fails = true
+		if err := c.last(ix); !errors.Is(err, errBrittle) {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, msg := range c.then {
+			ix = open(t, kvindex.WithIndex(m))
+			apply(t, ix, msg)
+		}
+		var got [3]int
+		for _, r := range ix.Pods(nil)[0].Ranks {
+			got[r.Rank] = r.Blocks[kvindex.TierGPU]
+		}
+		if got != c.blocks {
+			t.Errorf("%s: the ranks have %v blocks, want %v", name, got, c.blocks)
+		}
+	}
+}
+
 // TestLossKeep: with WithKeepOnLoss a loss removes no blocks, and doubt lasts until the cache is
 // emptied or the engine restarts.
 func TestLossKeep(t *testing.T) {

@@ -5,8 +5,8 @@
 // clear precedes the changes of the batch, in one Apply, so an error changes nothing.
 //
 // The other ranks of the stream lose their blocks too, because the missing messages may have been
-// theirs. Each of them is cleared by its own Apply, with the cursor of the message: an Indexer that
-// later continues from the index finds all ranks of a stream at one position.
+// theirs. Each of them is cleared by its own Apply, with the position before the message: if the Apply
+// of the batch fails, an Indexer that later continues from the index still has the message to apply.
 //
 // To forget claims too little, never too much: the engine still holds most of the forgotten blocks,
 // and will not announce them again. So the view is partial afterwards. In a partial view, and in an
@@ -219,6 +219,10 @@ func (d *delivery) settleOthers(lost bool) error {
 	if _, started := d.stream.Seq.Next(); started && !lost {
 		return nil
 	}
+	cur := d.cursor()
+	if d.bad == nil {
+		cur.Next, cur.Digest = d.m.Seq, 0
+	}
 	for _, r := range d.stream.Ranks {
 		e := lossEvent(d.keeps())
 		if v.Restarted {
@@ -237,7 +241,7 @@ func (d *delivery) settleOthers(lost bool) error {
 			r.On(e)
 			continue
 		}
-		if err := d.lose(r, e, d.cursor(), d.spares(r)); err != nil {
+		if err := d.lose(r, e, cur, d.spares(r)); err != nil {
 			d.setLate(r, err)
 			return err
 		}
@@ -387,11 +391,9 @@ func (in *ingest) applyChanges(r *podstate.Rank, cur index.Cursor, changes []ind
 func (in *ingest) setLate(r *podstate.Rank, err error) {
 	r.Late = err != nil
 	var seen context.Context
-	if err != nil {
-		var d sharedindex.Delay
-		if errors.As(err, &d) {
-			seen = d.Seen()
-		}
+	var d sharedindex.Delay
+	if errors.As(err, &d) {
+		seen = d.Seen()
 	}
 	if seen == r.Seen {
 		return

@@ -17,7 +17,6 @@ package registry
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 
@@ -167,10 +166,9 @@ func (d *delivery) feeds() error {
 		return err
 	}
 	digest := xxh3.HashString(d.stream.Name)
-	if cur.Digest == digest && cur.Epoch > 0 {
-		return nil
+	if cur.Digest != digest || cur.Epoch == 0 {
+		_, err = d.applyChanges(d.rank, index.Cursor{Stream: feederCursor, Epoch: cur.Epoch + 1, Next: math.MaxUint64, Digest: digest}, nil)
 	}
-	_, err = d.applyChanges(d.rank, index.Cursor{Stream: feederCursor, Epoch: cur.Epoch + 1, Next: math.MaxUint64, Digest: digest}, nil)
 	return err
 }
 
@@ -179,8 +177,7 @@ func (d *delivery) feeds() error {
 func (d *delivery) adopt(cur index.Cursor) (index.Cursor, error) {
 	// The ranks change when the index has answered for all of them: the message may come again.
 	adopted := make(map[*podstate.Rank]index.Cursor)
-	for _, n := range slices.Sorted(maps.Keys(d.pm.Ranks)) {
-		r := d.pm.Ranks[n]
+	for _, r := range d.pm.ByNumber {
 		if r.Stream != nil || r != d.rank && !r.Kept || r.State != view.Unknown && !r.Kept {
 			continue
 		}
@@ -192,14 +189,17 @@ func (d *delivery) adopt(cur index.Cursor) (index.Cursor, error) {
 		if err != nil {
 			return cur, err
 		}
-		if !last || its.Next == 0 || its.Epoch != cur.Epoch {
+		if its.Epoch > cur.Epoch { // the engine has restarted since the others were fed
+			clear(adopted)
+		}
+		if cur.Before(its) {
+			cur = its
+		}
+		if !last || its.Next == 0 || its.Epoch < cur.Epoch {
 			continue
 		}
 		if adopted[r], err = d.cursorOf(r, doubtCursor); err != nil {
 			return cur, err
-		}
-		if cur.Before(its) {
-			cur = its
 		}
 	}
 	for r, doubt := range adopted {

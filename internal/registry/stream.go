@@ -172,14 +172,12 @@ func (d *delivery) join() error {
 		return err
 	}
 	d.moved, d.before = r.State != view.Unknown, cur
-	if _, heard := st.Seq.Next(); heard || cur.Epoch < st.Seq.Epoch() || cur == (index.Cursor{}) {
+	if _, heard := st.Seq.Next(); heard || cur.Epoch < st.Seq.Epoch() {
 		st.Seq.Raise(cur.Epoch) // only some ranks have got the cursor of a new epoch
 		return nil
 	}
-	if cur.Next > 0 {
-		if cur, err = d.adopt(cur); err != nil {
-			return err
-		}
+	if cur, err = d.adopt(cur); err != nil || cur == (index.Cursor{}) {
+		return err
 	}
 	st.Seq.Resume(cur.Epoch, cur.Next, cur.Time, cur.Digest)
 	if cur.Next == 0 { // its engine restarted, and no message has come since
