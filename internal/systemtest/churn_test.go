@@ -877,7 +877,7 @@ func (c *churn) notFollowed(truths map[string]churnTruth) string {
 			case i < 0:
 				return fmt.Sprintf("%s has no stream %s: %+v", p.ID, s.Endpoint, info)
 			case t.Ranks[r].Next > 0 && info.Streams[i].State != kvindex.StateLive.String():
-				return fmt.Sprintf("%s, rank %d: %+v", p.ID, r, s)
+				return fmt.Sprintf("%s, rank %d: %+v", p.ID, r, info.Streams[i])
 			case info.Streams[i].Next != t.Ranks[r].Next:
 				return fmt.Sprintf("%s, rank %d: the next message is %d, of the engine %d", p.ID, r, info.Streams[i].Next, t.Ranks[r].Next)
 			}
