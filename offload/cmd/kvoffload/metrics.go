@@ -35,6 +35,8 @@ func writeMetrics(w io.Writer, blockBytes int, st offload.Stats, disk *offload.S
 	figures("failed_reads_total", "counter", "Reads that ended with an error.", nil, d.Failed)
 	figures("late_reads_total", "counter", "Reads that ended when nobody waited any more.", nil, d.Late)
 	figures("corrupt_records_total", "counter", "Records that were found to have other bytes.", nil, on.Corrupt)
+	figures("torn_records_total", "counter", "Records that were found to be cut off.", nil, on.Torn)
+	figures("copied_pages_total", "counter", "Pages that were read since they were written, and so outlived their file.", nil, on.Copied)
 	figures("in_flight_pages", "gauge", "Pages that wait to be written.", nil, d.InFlight)
 	figures("reads_in_flight", "gauge", "Reads that have not ended.", nil, d.Reading)
 	figures("pages", "gauge", "Pages in the tier.", st.Blocks, on.Blocks)

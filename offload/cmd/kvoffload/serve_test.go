@@ -36,6 +36,7 @@ func TestMetrics(t *testing.T) {
 		"stored_pages_total{tier=\"memory\"} 11", "stored_pages_total{tier=\"disk\"} 10", "evicted_pages_total{tier=\"memory\"} 8", "evicted_pages_total{tier=\"disk\"} 0",
 		"refused_pages_total{tier=\"memory\"} 2", "refused_pages_total{tier=\"disk\"} 14", "failed_writes_pages_total{tier=\"disk\"} 13", "failed_reads_total{tier=\"disk\"} 15",
 		"late_reads_total{tier=\"disk\"} 12", "in_flight_pages{tier=\"disk\"} 4", "reads_in_flight{tier=\"disk\"} 1", "pages{tier=\"memory\"} 3", "used_bytes{tier=\"memory\"} 300", "used_bytes{tier=\"disk\"} 0",
+		"corrupt_records_total{tier=\"disk\"} 0", "torn_records_total{tier=\"disk\"} 0", "copied_pages_total{tier=\"disk\"} 0",
 		"operation_seconds_bucket{tier=\"memory\",op=\"acquire\",le=\"1e-06\"} 1", "operation_seconds_bucket{tier=\"memory\",op=\"acquire\",le=\"1.6e-05\"} 2",
 		"operation_seconds_bucket{tier=\"memory\",op=\"acquire\",le=\"1.048576\"} 2", "operation_seconds_bucket{tier=\"memory\",op=\"acquire\",le=\"+Inf\"} 3",
 		"operation_seconds_sum{tier=\"memory\",op=\"acquire\"} 1.5", "operation_seconds_count{tier=\"memory\",op=\"acquire\"} 3", "operation_seconds_count{tier=\"disk\",op=\"write\"} 0",
