@@ -124,7 +124,7 @@ type benchFleet struct {
 
 func join(tb testing.TB, n int) *benchFleet {
 	tb.Helper()
-	p, err := fakeengine.NewPublisher(fakeengine.PublisherConfig{Endpoint: "tcp://*:0", Replay: "tcp://*:0"})
+	p, err := fakeengine.NewPublisher(fakeengine.PublisherConfig{Endpoint: "tcp://*:0", Replay: "tcp://*:0", MaxConns: 2 * n})
 	must(tb, err)
 	for range 100 {
 		p.Publish([]byte("x"))
