@@ -43,9 +43,9 @@ type Explanation struct {
 	// other streams of the pod are not silent:
 	//
 	//	error            the request is not scored: Err. Detail is the outcome (ScoreReport.Outcome)
-	//	unknown_model    no pod is known for the model: Err
+	//	unknown_model    no pod is registered for the model: Err
 	//	unknown_adapter  no event has named the adapter: Err
-	//	unknown_pod      the pod is not known for this model
+	//	unknown_pod      the pod is not registered for this model
 	//	not_scorable     the chat uses a feature that is excluded for the pod: PodScore.NotScorable
 	//	no_block         the prompt is shorter than a block of the pod
 	//	approximate      the pod publishes no events (Profile.Approximate), so nothing of it is proven

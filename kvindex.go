@@ -17,7 +17,7 @@
 //	var answer kvindex.Answer
 //	err = index.ScoreRequest(ctx, &kvindex.Request{Body: body}, &answer) // the body of a chat
 //	...
-//	if len(answer.Pods) > 0 { // else no pod is known: see answer.Unknown
+//	if len(answer.Pods) > 0 { // else no pod is registered: see answer.Unknown
 //		best := answer.Pods[0] // it would reuse the most tokens: weigh them against load
 //		ticket, err := index.Routed(&answer, best.Pod, best.Rank) // from now on the prompt counts there
 //		... // send the request and wait for its answer
@@ -270,10 +270,10 @@ func (c *config) open() (*Indexer, error) {
 // the short form of ScoreRequest for a text.
 //
 // The prompt is tokenized with special tokens, as an engine does for /v1/completions,
-// so the model needs a tokenizer (WithModel, WithModels). With pods nil, all known pods
-// of the model are scored; with pods empty, none. A pod that holds nothing is in the
-// answer with 0. If the model is not known, all pods have 0; only ScoreRequest reports
-// this, by Answer.Unknown.
+// so the model needs a tokenizer (WithModel, WithModels). With pods nil, all registered
+// pods of the model are scored; with pods empty, none. A pod that holds nothing is in the
+// answer with 0. If no pod is registered for the model, all pods have 0; only
+// ScoreRequest reports this, by Answer.Unknown.
 func (x *Indexer) Score(ctx context.Context, prompt, model string, pods []string) ([]PodScore, error) {
 	var a Answer
 	err := x.ScoreRequest(ctx, &Request{Model: model, Prompt: prompt, Pods: pods}, &a)

@@ -57,11 +57,11 @@ func configOf(opts []Option) config {
 // WithIndex uses another backend than the index in memory. Close does not close it.
 // A backend is for one Indexer after another, and not for two at a time: both would apply the
 // messages of a pod, and of a shared index neither would list the pods that the other feeds.
-// Nothing reports such a mistake, because a backend does not know who calls it. Processes that
+// Nothing reports such a mistake, because a backend cannot identify its callers. Processes that
 // share an index open a backend each.
 //
-// If the backend is an index.Describer, the pods that have blocks in it are known from
-// the start. Each is in StateUncertain until the stream that brought its last message
+// If the backend is an index.Describer, the pods that have blocks in it are registered
+// from the start. Each is in StateUncertain until the stream that brought its last message
 // continues. If another stream brings messages of a rank, the blocks of the rank are
 // forgotten. Messages without numbers (Ingest, ApplyBatch) show no loss: then the state ends
 // when the engine empties its cache. Call RemovePod for pods in the backend that no longer exist.
@@ -70,7 +70,7 @@ func configOf(opts []Option) config {
 // connection to any engine then scores like one with connections. The Indexer that receives
 // the events of a pod publishes the states, ranks, adapters and groups of the pod. The other
 // Indexers list the pod in Pods, score it without Request.Pods, and call their own function of
-// WithProfile for it. A pod that leaves the index is no longer known. If the published notes
+// WithProfile for it. A pod that leaves the index is no longer registered. If the published notes
 // of a pod cannot be read, the pod is in StateUncertain. Entries beyond the bounds of an
 // Indexer (65,536 pods, 16 models of a pod, 256 ranks, 4,096 adapters) are left out.
 //
@@ -272,12 +272,12 @@ func WithResolver(resolver func(model string) (base, adapter string)) Option {
 // that are not in its events. The function is called once for each pod and model: for the
 // first event or the Subscriber of the pod, for the first note of another process about it
 // (WithIndex), or by Restore. Before, it is also called when a request names the pod, and only
-// Profile.Approximate matters then; so it gets names of pods and models that are not known.
+// Profile.Approximate matters then; so it gets names of pods and models that are not registered.
 //
 // The Profile is kept until RemovePod. If it is not valid, each message for the pod and model
-// is an error, and so is Restore; a pod that another process feeds stays unknown then, and the
-// function is called again. The function must not call the Indexer. Without it every pod has
-// the zero Profile.
+// is an error, and so is Restore; a pod that another process feeds stays unregistered then, and
+// the function is called again. The function must not call the Indexer. Without it every pod
+// has the zero Profile.
 func WithProfile(profile func(pod, model string) Profile) Option {
 	return func(c *config) {
 		if profile == nil {
@@ -364,7 +364,7 @@ type Profile struct {
 	// that it did not reuse had left it, and the size of the cache follows from both.
 	//
 	// The function of WithProfile is also called when a request or Candidates name a pod that
-	// is not known, and again until it returns an Approximate. It must return one for the
+	// is not registered, and again until it returns an Approximate. It must return one for the
 	// models that the pod serves, and none for names that clients invent. The first event of
 	// the pod makes the pod exact, and the estimate is dropped.
 	Approximate *Approximate
@@ -594,7 +594,7 @@ type Hooks struct {
 // Loss describes a loss of messages.
 type Loss struct {
 	Pod, Model, Stream string
-	Rank               int // the rank that has lost its view; -1 if no rank of the stream is known yet
+	Rank               int // the rank that has lost its view; -1 if no rank of the stream had one yet
 	// Cause is one of:
 	//
 	//	gap        sequence numbers are missing

@@ -147,7 +147,7 @@ func (s *scoreCounts) add(o *scoreCounts) {
 // the first true word of
 //
 //	cancelled        the context ended
-//	unknown_model    no pod is known for the model: Answer.Unknown, or Err, wraps ErrUnknownModel
+//	unknown_model    no pod is registered for the model: Answer.Unknown, or Err, wraps ErrUnknownModel
 //	unknown_adapter  no event has named the adapter: Answer.Unknown, or Err, wraps ErrUnknownAdapter
 //	refused          the chat template refuses the chat. The engine does too, if it has the same template
 //	bad_request      any other ErrRequest

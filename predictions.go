@@ -48,7 +48,7 @@ type Usage struct {
 // Call Routed when the request is sent, and Observe when the answer has come. a is the answer
 // as ScoreRequest has filled it. An answer is for one Routed: a retry, or a second pod for the
 // same request, needs a new score. The pod must be one of the pods of the request, also if
-// Request.Top has left it out. The rank may be one that is not known yet.
+// Request.Top has left it out. The rank may be one that has published nothing yet.
 //
 // A pod that has stored nothing yet is assumed to have the block size of the other pods of its
 // model with the same Profile.Media, if these have one. If its first blocks have another size,

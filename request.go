@@ -1,4 +1,4 @@
-// Requests and answers. Answer.RoutePods is the only place that knows both scores and package
+// Requests and answers. Answer.RoutePods is the only place that uses both scores and package
 // route.
 //
 // RoutePods computes the tie of each entry from its name (ranking.Tie), and not from its
@@ -62,7 +62,7 @@ type Request struct {
 	// its media they may be empty: then those of the body are used.
 	Media []Media
 
-	// Pods are the names of the pods to score. With nil all known pods of the model are
+	// Pods are the names of the pods to score. With nil all registered pods of the model are
 	// scored, with an empty list none. An empty name is an error. Candidates, if not nil,
 	// replace Pods, and are faster for many requests about the same pods; Pods must be nil
 	// then. If the Candidates have a model, it replaces Model, which must be empty or the
@@ -92,10 +92,10 @@ type Answer struct {
 	// out.
 	Text string `json:"-"`
 	// Unknown, if not nil, means that all scores are 0 because the name of the model or of
-	// the adapter is not known. It wraps ErrUnknownModel or ErrUnknownAdapter, and its text
-	// has names that are known. A model is known if an event or a Subscriber has named it,
+	// the adapter is not registered. It wraps ErrUnknownModel or ErrUnknownAdapter, and its
+	// text has names that are. A model is registered if an event or a Subscriber has named it,
 	// here or in a process that shares the index. Unknown is nil as long as no model is
-	// known at all, and for an adapter as long as all pods of its model are silent.
+	// registered at all, and for an adapter as long as all pods of its model are silent.
 	Unknown error
 	// Degraded, if not nil, means that a backend (WithIndex) failed, and that it is
 	// configured to go on without its data: it is index.Matches.Degraded. CachedTokens is 0
@@ -311,8 +311,8 @@ type Candidates struct{ of *catalog.List }
 
 // Candidates returns the pods with these names as Candidates for model, which is a name
 // as in Request.Model; with model empty, each request names its own. With pods nil, they are
-// all known pods of the model, now and later; with pods empty, none. The slice is not kept. If
-// a name is empty, each request with the Candidates is an error.
+// all registered pods of the model, now and later; with pods empty, none. The slice is not kept.
+// If a name is empty, each request with the Candidates is an error.
 func (x *Indexer) Candidates(model string, pods []string) *Candidates {
 	return &Candidates{x.names.NewList(model, pods)}
 }

@@ -8,8 +8,8 @@
 //
 // # Keys by a function
 //
-// The backend requests keys by a function, variant by variant, because only the backend knows
-// which units the pods of a model use. So the tokens are hashed once for each unit that a
+// The backend requests keys by a function, variant by variant, because only the backend has
+// the units of the pods of a model. So the tokens are hashed once for each unit that a
 // candidate uses, without a second round trip for variants. Variants that differ only in
 // their form of media share the hashing if the prompt has no media, and cost one chain each.
 //
@@ -47,7 +47,7 @@ import (
 // ScoreRequest scores a request and writes the answer to dst. On an error dst has no
 // pods. Neither r nor dst may be nil.
 //
-// A model or an adapter that is not known is no error: all scores are 0, and
+// An unknown model or adapter is no error: all scores are 0, and
 // Answer.Unknown has the reason. Errors wrap ErrRequest if the engine would refuse the
 // request too, else chat.ErrNotScorable, ErrNoTokenizer, ErrNoTemplate,
 // chat.ErrUnsupported, tokenize.ErrUnsupported, tokenize.ErrBusy,
@@ -245,7 +245,7 @@ func (sc *scorer) model(ctx context.Context) (m Model, err error) {
 }
 
 // readChat sets the prompt to that of a chat, or of another body that was not read. An
-// engine may know what is not known here. It never gets a body that is wrong.
+// engine may support bodies that the Model does not. It never gets a body that is wrong.
 func (sc *scorer) readChat(ctx context.Context, model Model, r *Request, inBody *chat.Prompt, unread error) error {
 	engine, ok := model.Tokenizer.(chat.Renderer)
 	err, byEngine := unread, ok && model.Chat == nil && model.ChatErr == nil
@@ -485,8 +485,8 @@ func (sc *scorer) answer(dst *Answer, order []int32) {
 	}
 }
 
-// unknown returns the error about a model or adapter that is not known. If a pod holds a part
-// of the prompt, both are known: the index may be older than the catalog.
+// unknown returns the error about an unknown model or adapter. If a pod holds a part of the
+// prompt, neither is unknown: the index may be older than the catalog.
 func (sc *scorer) unknown() error {
 	err := sc.set.Unknown
 	if adapter := sc.prompt.Scope.Adapter; err == nil && adapter != "" {

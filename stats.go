@@ -97,7 +97,7 @@ type PodInfo struct {
 	Connected, LastMessage time.Time
 	Profile                Profile  // with its defaults filled in
 	Adapters               []string // adapters that events have named, sorted; numbers of Profile.Adapters by their names
-	// Unrecognized describes parts of events that this version of kvindex does not know,
+	// Unrecognized describes parts of events that this version of kvindex does not recognize,
 	// since the pod was cleared: kinds of events, labels, forms of extra keys. Scores may be
 	// too low then or, where PodScore.UpperBound is set, too high. If there are many, the
 	// list is not complete.

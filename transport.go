@@ -4,8 +4,8 @@ import "github.com/kvindex/kvindex/events"
 
 // RemovePod forgets a pod: its blocks, streams and states. End the Subscribers of the
 // pod before, because the next message registers the pod again, in StatePartial. A
-// pod that is not known is no error. A pod that another process feeds (WithIndex) loses its
-// blocks there too, and is known again as soon as that process writes about it.
+// pod that is not registered is no error. A pod that another process feeds (WithIndex) loses
+// its blocks there too, and is registered again as soon as that process writes about it.
 func (x *Indexer) RemovePod(name string) error { return x.reg.RemovePod(name) }
 
 // ApplyBatch is Ingest for a batch that is already decoded. A batch that no payload can
@@ -34,8 +34,8 @@ func (x *Indexer) IngestMessage(m Message) (Receipt, error) { return x.reg.Inges
 
 // MarkLost reports a loss that the caller has noticed. The blocks of the rank, for all
 // models, are forgotten, or kept with WithKeepOnLoss. Indexer.Pods has the ranks. A rank that
-// is not known is an error. After an error of a backend (WithIndex) call MarkLost again: until
-// then, or until a message is applied, the rank is StateUncertain at best.
+// is not registered is an error. After an error of a backend (WithIndex) call MarkLost again:
+// until then, or until a message is applied, the rank is StateUncertain at best.
 func (x *Indexer) MarkLost(podID string, rank int) error { return x.reg.MarkLost(podID, rank) }
 
 // Sink returns the sink of x for an [events.Subscriber], an [events.Fleet] or your own
@@ -45,7 +45,7 @@ func (x *Indexer) MarkLost(podID string, rank int) error { return x.reg.MarkLost
 // StreamNote of NoteOpened or NoteTiers registers the pod and the stream, in StateSilent. If there is
 // no room for them (65,536 pods and the like), or the Profile of the pod is refused, it does
 // nothing, and the first message gets the error. Any other note about a stream that is not
-// known does nothing.
+// registered does nothing.
 //
 // NoteRestarted forgets the blocks of the ranks of the stream. If the next message is the
 // first message of the engine, or if NoteCurrent comes before any message, the views of the
@@ -57,7 +57,7 @@ func (x *Indexer) MarkLost(podID string, rank int) error { return x.reg.MarkLost
 //
 // RemoveStream is for a pod that has fewer ranks than before: its other streams continue.
 // Ranks that another stream feeds by now stay. If the stream was the last one of the pod for
-// the model, and no other ranks are left, the pod is no longer known for the model. The
+// the model, and no other ranks are left, the pod is no longer registered for the model. The
 // stream "" is the one of Messages without a Stream, and also feeds the ranks of Ingest and
 // ApplyBatch. End the transport of the stream before, because the next message registers the
 // stream again. Then the stream starts from nothing. But if a backend (WithIndex) is no

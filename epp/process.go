@@ -94,7 +94,7 @@ type exchange struct {
 	served       string // the endpoint that has answered
 }
 
-// modes say how Envoy sends bodies.
+// modes are the ways in which Envoy sends bodies.
 type modes struct {
 	reported          bool // by Envoy; else all bodies are streamed both ways
 	request, response mode.ProcessingMode_BodySendMode

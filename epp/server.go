@@ -21,7 +21,7 @@
 // # Modes
 //
 // The mode of request bodies is that which Envoy reports on the stream (ProtocolConfiguration);
-// without a report it is FULL_DUPLEX_STREAMED, which the protocol asks for.
+// without a report it is FULL_DUPLEX_STREAMED, which the protocol specifies.
 //
 //   - FULL_DUPLEX_STREAMED: the choice answers the headers when the body is complete, then the
 //     body goes back in chunks of at most 62,000 bytes. Beyond Config.MaxBuffered it answers them

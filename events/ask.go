@@ -71,8 +71,8 @@ var (
 	errOthersReplay = fmt.Errorf("it belongs to another engine: %w", errNotPublished)
 )
 
-// ask starts to ask the engine of a stream for all missed messages, if no other asker runs.
-// settled is closed when that has ended, or seems to be in vain.
+// ask starts to request all missed messages of a stream from its engine, if no other asker
+// runs. settled is closed when that has ended, or seems to be in vain.
 func (s *Subscriber) ask(ctx context.Context, st *stream) (settled <-chan struct{}) {
 	first := make(chan struct{})
 	if st.replayAt == "" || !st.asking.CompareAndSwap(false, true) {

@@ -84,7 +84,7 @@ type Batch struct {
 	HasRank bool
 	Events  []Event
 	Unknown int // skipped events: of unknown kinds, or about layers that an index does not use
-	// Unrecognized describes parts of the batch that Decode does not know, behind the last
+	// Unrecognized describes parts of the batch that Decode does not recognize, behind the last
 	// Cleared event that names no tier: at most a few, each once. MayRemove: some of them may
 	// remove blocks from the cache.
 	Unrecognized []string

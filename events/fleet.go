@@ -13,7 +13,7 @@
 // # A member is what is wanted and what is
 //
 // member.want is the description of the source, and member.is is the pod that the sink may
-// know. Fleet.advance compares the two and begins one step, if none is under way
+// hold. Fleet.advance compares the two and begins one step, if none is under way
 // (member.busy): new links (begin), or the end of old links (end) and then forget. Changes
 // meanwhile only set want, and the next advance compares again. So ten changes during a slow
 // end are one, and no order of calls leads to a state of its own. A pod with the same feed

@@ -107,8 +107,8 @@ type Sink interface {
 	IngestMessage(Message) (Receipt, error)
 	// StreamNext returns the position of a stream. An unknown stream is at its beginning.
 	StreamNext(pod, model, stream string) Position
-	// StreamNote reports a note about a stream. NoteOpened and NoteTiers make a stream known.
-	// All other notes are about a known stream. After an error of NoteRestarted or NoteRewound
+	// StreamNote reports a note about a stream. NoteOpened and NoteTiers register a stream.
+	// All other notes are about a registered stream. After an error of NoteRestarted or NoteRewound
 	// the sink may still hold blocks that it should have forgotten; a transport ignores other
 	// errors.
 	StreamNote(pod, model, stream string, n Note) error

@@ -44,7 +44,7 @@ import (
 // engine. If not, it has restarted or has dropped the message, whatever its numbers are, and
 // all begins again from nothing. Numbers alone cannot show an engine that restarted and is
 // already past the old number. A connection that has brought messages which the engine does
-// not know is ended, because it may still bring messages from before. So is the first
+// not have is ended, because it may still bring messages from before. So is the first
 // connection to an engine, once, because it was there before anything was verified. A
 // connection that falls idle causes a request as well: the last message before a silence may
 // be lost, and no number will show it.

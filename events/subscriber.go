@@ -22,7 +22,7 @@ import (
 
 // This file has the common parts of a Subscriber that connects (connect.go) and one that
 // listens (listen.go): the configuration, and the way of a message from the connection to the
-// sink. Both ask engines for missed messages (replay.go).
+// sink. Both request missed messages from engines (replay.go).
 
 // Defaults of a SubscriberConfig.
 const (
@@ -313,7 +313,7 @@ func (c SubscriberConfig) withDefaults() SubscriberConfig {
 // Run subscribes until ctx ends. It then waits for its goroutines and returns the error of
 // ctx. Before that it returns only if it cannot listen at Endpoint; lost connections and
 // failed attempts are tried again without end. After it has returned, Run may be called again,
-// and goes on with the known streams; before that, a second Run is an error.
+// and goes on with the same streams; before that, a second Run is an error.
 func (s *Subscriber) Run(ctx context.Context) error {
 	if !s.running.CompareAndSwap(false, true) {
 		return errRunning
@@ -438,8 +438,8 @@ type stream struct {
 	// spoke is the number behind the last message that the present connection
 	// brought and that was applied; 0 if there is none.
 	spoke uint64
-	// forgets: the engine behind the present connection does not keep its messages, so it is
-	// useless to ask it when it is idle.
+	// forgets: the engine behind the present connection does not keep its messages, so a
+	// request when it is idle is useless.
 	forgets bool
 	// current: the last answer of the replay socket was complete.
 	current bool

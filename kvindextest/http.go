@@ -17,7 +17,7 @@ import (
 // maxBody bounds the body of a request over HTTP.
 const maxBody = 64 << 20
 
-// defaultOutput is how many tokens an answer has if the request does not say it.
+// defaultOutput is the number of tokens of an answer if the request sets none.
 const defaultOutput = 16
 
 // ServeHTTP is the API server of the engine: give the Engine to httptest.NewServer. It answers

@@ -112,7 +112,7 @@ func (t roundTripper) send(k *Pick, req *http.Request, body []byte) (resp *http.
 		out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 		out.Body, _ = out.GetBody()
 	}
-	out.Header.Del("Accept-Encoding") // a Transport asks for what it decompresses, so the usage can be read
+	out.Header.Del("Accept-Encoding") // a Transport sets its own and decompresses the answer, so the usage can be read
 	out.Header.Del("Expect")          // the body is here already
 	out.Header.Del("Idempotency-Key") // with it, or the other form, a Transport repeats the request to a pod that may have died of it
 	out.Header.Del("X-Idempotency-Key")

@@ -59,7 +59,7 @@ type Pick struct {
 // Request.Pods, if not nil, limits the pick to these pods. The fields Candidates, Ranks and Top
 // have no effect.
 //
-// Pods that the Indexer does not know take part as cold ones, and so do all ranks of a pod
+// Pods that are not registered take part as cold ones, and so do all ranks of a pod
 // that have published nothing. A request that cannot be scored, or not in time, or whose
 // context has ended, is picked by load. An error wraps ErrNoPod, or kvindex.ErrRequest if no
 // engine would take the request: a gateway answers 503 or 400.

@@ -262,8 +262,8 @@ type Readiness struct {
 }
 
 // OK reports whether there are pods, all Ranks are Connected, and none is Replaying. Then a
-// gateway that has just started knows the caches of its pods, as far as their engines repeat
-// older messages. It can pick before.
+// gateway that has just started has views of the caches of its pods, as far as their engines
+// repeat older messages. It can pick before.
 func (r Readiness) OK() bool { return r.Pods > 0 && r.Connected == r.Ranks && r.Replaying == 0 }
 
 // Ready reports the connections for events of the pods of the Picker.

@@ -31,7 +31,7 @@ var ErrNoUsage = errors.New("picker: no usage")
 //     cache_read_input_tokens and cache_creation_input_tokens. A stream begins with
 //     message.usage, and the usage of its message_delta replaces the figures that it names.
 //     The first usage alone does not count: engines write 0 in it for a figure that they do
-//     not know yet.
+//     not have yet.
 //   - SGLang's own /generate: meta_info.prompt_tokens and meta_info.cached_tokens.
 //
 // # Missing figures
@@ -42,7 +42,7 @@ var ErrNoUsage = errors.New("picker: no usage")
 // (vllm/entrypoints/openai/chat_completion/serving.py; vLLM 0.27.1 writes 0), and SGLang
 // (UsageProcessor in sglang/srt/entrypoints/openai/usage_processor.py, and
 // sglang/srt/entrypoints/anthropic/response_conversion.py). A UsageReader cannot distinguish
-// the two and reports -1. A host that knows that its engines have the flag can take the -1 of
+// the two and reports -1. A host whose engines all have the flag can take the -1 of
 // an answer that ended well, beside a known PromptTokens, for 0.
 //
 // Engines differ in the input_tokens of Anthropic messages. Some versions of vLLM

@@ -34,8 +34,8 @@ import "math"
 // It charges a request for the harm that it does. Its tokens that are not cached keep others
 // waiting, the more the longer the queues are: so the part of the prompt that is missing costs
 // that part of the mean queue once more. The tokens that a pod holds slow each step of all its
-// requests a little, hence 0.02. A sum of normalized scores cannot say that: there a pod with
-// twice the work loses the same, be it a second or a minute.
+// requests a little, hence 0.02. A sum of normalized scores cannot express that: there a pod
+// with twice the work loses the same, be it a second or a minute.
 //
 // The mean queue counts once, so an idle pod gets work. Counted twice, prompts stay with their
 // cache, which is better while the set of pods is stable. But when new pods come to an

@@ -146,7 +146,7 @@ func find(c *config.Config) func(ctx context.Context, name string) (string, erro
 		switch {
 		case served && isPath(at):
 			return at, nil
-		case served && at != name: // the settings say which repository it is
+		case served && at != name: // the settings name its repository
 			return client.Find(ctx, name)
 		}
 		if c.ModelsDir != "" && filepath.IsLocal(name) {

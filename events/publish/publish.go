@@ -33,8 +33,8 @@ type Config struct {
 	// Held returns all that is held, as events of which the first is Cleared. If it is set,
 	// the Publisher publishes that, as one message, twice in each Buffer of messages: so a replay
 	// from number 0 on always brings all, and one from the last half of the Buffer begins with the
-	// requested message, by which a Subscriber knows the Publisher. Without Held, a
-	// subscriber that comes when the Buffer has lost messages knows of fewer blocks than there
+	// requested message, by which a Subscriber recognizes the Publisher. Without Held, a
+	// subscriber that comes when the Buffer has lost messages receives fewer blocks than there
 	// are. Held is called within Publish.
 	Held func() []events.Event
 }

@@ -114,7 +114,7 @@ type Set struct {
 	version       uint64
 	Base, adapter string // the meaning of the model's name
 	Guessed       bool   // the name was resolved as an adapter that events have named
-	model         *model // the model Base; nil: it is not known
+	model         *model // the model Base; nil: it is not registered
 	Unknown       error  // wraps ErrUnknownModel: Base has no pods, and other models have some
 	err           error
 	Names         []string          // sorted
@@ -277,7 +277,7 @@ func (c *Catalog) resolve(l *List, m meaning) *Set {
 	return set
 }
 
-// unknownModel returns the error about a model, with the models that are known. c.mu is held.
+// unknownModel returns the error about a model, with the registered models. c.mu is held.
 func (c *Catalog) unknownModel(m meaning) error {
 	name, names := m.base, slices.Sorted(maps.Keys(c.models))
 	for _, base := range names {
@@ -312,7 +312,7 @@ func (c *Catalog) UnknownAdapter(model, name string) error {
 	return nil
 }
 
-// Explain adds to an error about the model of set that the model is not known, if so.
+// Explain adds to an error about the model of set that the model is not registered, if so.
 func (set *Set) Explain(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // not about the name

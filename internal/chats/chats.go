@@ -40,7 +40,7 @@ type load struct {
 
 const (
 	// maxModels is how many names are remembered. One that led to an error makes
-	// room before a model, and what was not used for the longest before others.
+	// room before a model, and the least recently used one before others.
 	maxModels = 1024
 	// maxName bounds a name, in bytes, as a tokenize.Pool does: clients choose names, and those
 	// that led to an error are remembered too.

@@ -347,8 +347,8 @@ func (c *Converter) stored(e *events.Event) index.Change {
 		c.Skipped.Scopeless++
 	}
 	ch.BlockSize, ch.Variant = e.BlockSize, v
-	// The extra keys of a masked store are those of the blocks that it keeps, and which
-	// these are is not known. Events about lower tiers leave out media, if there are any.
+	// The extra keys of a masked store are those of the blocks that it keeps, but it
+	// does not name these. Events about lower tiers leave out media, if there are any.
 	ch.UncertainLocals = ch.Tier != index.TierGPU && len(c.Recent.Extras.Values) > 0 || masked(&ch, len(e.Tokens)) && slices.ContainsFunc(e.Extra, func(k events.ExtraKey) bool {
 		return k.Kind != events.ExtraText || e.Adapter == "" || k.Text != e.Adapter // the event has the adapter too
 	})

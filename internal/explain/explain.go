@@ -59,8 +59,8 @@ type Question struct {
 	// else -1.
 	SentTo int
 
-	Facts   *Pod         // nil: the pod is not known
-	Refused func() error // returns the error of the Profile of a pod that is not known
+	Facts   *Pod         // nil: the pod is not registered
+	Refused func() error // returns the error of the Profile of a pod that is not registered
 }
 
 // Answer has fields of kvindex.Explanation.

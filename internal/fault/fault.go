@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// The reasons, each in one word, for counters. Each has another likely cause: the docs of
-// stats.Malformed say which.
+// The reasons, each in one word, for counters. Each has another likely cause: see the docs
+// of stats.Malformed.
 const (
 	Unknown       = "unknown"
 	Truncated     = "truncated"
@@ -29,8 +29,8 @@ func Reason(err error) string {
 	return Unknown
 }
 
-// A fault is what is wrong with a payload. It is the innermost error: those
-// around it say where.
+// A fault is a defect of a payload. It is the innermost error: those around it
+// have its place.
 type fault struct{ reason, text string }
 
 func (f *fault) Error() string { return f.text }

@@ -3,7 +3,7 @@
 // back, goes silent without closing, slips in bytes that nobody sent.
 //
 // Start with [Listen]. A [Fault] comes behind a number of bytes of a
-// connection, never at a time, so that a test that knows what it sends knows
+// connection, never at a time, so that the bytes that a test sends determine
 // where the fault comes.
 package faultproxy
 

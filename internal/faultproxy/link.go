@@ -14,7 +14,7 @@ var errCut = errors.New("faultproxy: cut")
 type link struct {
 	lanes  [2]lane // by Direction
 	silent atomic.Bool
-	dead   atomic.Bool   // one of the ends is gone, or cannot know
+	dead   atomic.Bool   // one of the ends is gone, or the link is silent
 	once   sync.Once     // of over
 	over   chan struct{} // closed when both ends were
 }

@@ -165,7 +165,7 @@ func BareAt(id string, unit int) Extra {
 //   - If their sums differ, or units, adapters or numbers of extras do, the upper halves
 //     are equal for exactly one of 2^64 values of start and a key (Dietzfelbinger, Universal
 //     hashing and k-wise independent random variables via integer arithmetic without
-//     primes, 1996): say that a word differs by d, and that 2^v is the largest power of 2
+//     primes, 1996): let a word differ by d, and let 2^v be the largest power of 2
 //     that divides d. Then d * key is any multiple of 2^v, so the two numbers differ by any
 //     D of those that are 2^v apart. Their upper halves are equal for 2^64 - |D| of the 2^64
 //     lower halves that start may give the first, if |D| < 2^64, else for none. That is

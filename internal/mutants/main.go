@@ -7,7 +7,7 @@
 //	go run ./internal/mutants -base main             # those of what differs from main
 //	go run ./internal/mutants -base main -of ./index # and all of the index
 //	go run ./internal/mutants -of none               # none
-//	go run ./internal/mutants -packages              # says which packages have some
+//	go run ./internal/mutants -packages              # lists the packages that have some
 //
 // Without names every row is checked to name a function, a text in it, and a test.
 package main

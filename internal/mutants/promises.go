@@ -137,7 +137,7 @@ var promises = []promise{
 		{"./internal/jinja", "internal/jinja/python:Machine.Write", "output without bound", "if len(m.Out)+len(s) > m.limits.Output {", "if false {", "TestOwnLimits"},
 		{"./internal/jinja/builtins", "jsonWriter.list", "JSON of any depth", "return w.write(\"[]\")\n\t}\n\tif err := w.m.Enter(); err != nil {\n\t\treturn err\n\t}\n\tdefer w.m.Leave()\n", "return w.write(\"[]\")\n\t}\n", "TestFilterLimits"},
 	}},
-	// Each structure has a bound, and what is beyond it goes or is refused.
+	// Each structure has a bound, and entries beyond it go or are refused.
 	{"bounds", []mutant{
 		{"./index", "source.groupFor", "groups take what there is no room for", "if !s.ground.hasRoomFor(", "if false && !s.ground.hasRoomFor(", "TestFullOfEachKind"},
 		{".", "internal/podstate:ReadListing", "ranks of others without bound", "|| len(v.Ranks) >= engine.MaxRanks {", "{", "TestNotesOfOthers"},
@@ -302,7 +302,7 @@ var promises = []promise{
 		{"./internal/estimate", "Cache.lost", "what was lost stays", "c.drop(s)", "break", "TestRandom"},
 		{"./internal/sent", "Tree.removeHolder", "a holder goes with the first of its prompts", "n.holders[i].prompts > 0", "false", "TestAgainstPlain"},
 	}},
-	// A series is what its name says, a counter never falls, and no name makes two series one.
+	// A series matches its name, a counter never falls, and no name makes two series one.
 	{"metrics", []mutant{
 		{"./metrics/prometheus", "metric.Write", "a counter is exported as a gauge", "if m.isCount {", "if m.isCount && m.value < 0 {", "TestScript"},
 		{"./metrics/prometheus", "metrics/internal/figures:byPod.read", "a pod beyond the bound has series", "&& len(b.pods) < b.most {", "&& true {", "TestPodsBeyondTheBound"},
@@ -315,8 +315,8 @@ var promises = []promise{
 		{"./metrics/otel", "Exporter.scored", "an error is reported with its text", "span.SetStatus(codes.Error, s.Outcome)", "span.SetStatus(codes.Error, s.Err.Error())", "TestSpans"},
 		{"./events", "Fleet.drop", "a Subscriber that went takes its counts with it", "f.past.add(l.sub.Stats())", "_ = l", "TestFleetStats"},
 	}},
-	// The service answers as the reference does, shows and changes nothing for strangers, and says
-	// what it does not take.
+	// The service answers as the reference does, shows and changes nothing for strangers, and
+	// reports what it does not take.
 	{"the service", []mutant{
 		{"./cmd/kvindexd/internal/server", "statusOf", "a chat past a bound is a failure of the service", "if reference && errors.Is(err, jinja.ErrLimit) {", "if false {", "TestReferenceRules"},
 		{"./cmd/kvindexd/internal/server", "Server.guard", "a page that has rebound its name reads the admin address", "!local(r.Host)", "false", "TestAdminGuard"},

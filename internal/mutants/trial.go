@@ -90,7 +90,7 @@ func (t *trial) try(bin string, patience time.Duration) error {
 		}
 	}
 	out, err := test(bin, t.pkg, t.n, t.pattern(), patience)
-	if err == nil { // what must not happen for a while may come later on a busy machine
+	if err == nil { // a test that waits for a forbidden event may miss it on a busy machine
 		out, err = test(bin, t.pkg, t.n, t.pattern(), patience)
 	}
 	switch text := string(out); {
@@ -136,7 +136,7 @@ func build(bin, pkg string, files map[string]string) error {
 
 // test runs tests of a binary on mutant n, or with none if n is 0.
 func test(bin, pkg string, n int, pattern string, timeout time.Duration) ([]byte, error) {
-	// Behind the binary's own timeout, which says where it hung.
+	// Behind the binary's own timeout, which reports where it hung.
 	ctx, cancel := context.WithTimeout(context.Background(), timeout+10*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, bin, "-test.failfast", "-test.paniconexit0", "-test.timeout", timeout.String(), "-test.run", pattern)

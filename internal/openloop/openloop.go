@@ -23,8 +23,8 @@ func Full(n int, ask func()) time.Duration {
 	return time.Since(began) / time.Duration(n/8*8)
 }
 
-// Half asks base and other by turns, in each of so many rounds n requests of each, at half of what
-// base can answer just then: what else the machine does, it does to both. It returns the medians
+// Half calls base and other by turns, in each of so many rounds n times each, at half the rate
+// that base can answer just then: other load of the machine affects both. It returns the medians
 // of the rounds: the 99th of 100 times from when a request was due to its answer, of both, and
 // other's over base's.
 func Half(rounds, n int, base, other func()) (p99, ofOther time.Duration, ratio float64) {
@@ -41,7 +41,7 @@ func Half(rounds, n int, base, other func()) (p99, ofOther time.Duration, ratio 
 	return bases[rounds/2], others[rounds/2], ratios[rounds/2]
 }
 
-// at asks n times, once every so often, and returns the 99th of 100 times of an answer.
+// at calls ask n times, once every so often, and returns the 99th of 100 times of an answer.
 func at(n int, every time.Duration, ask func()) time.Duration {
 	took := make([]time.Duration, n)
 	var all sync.WaitGroup

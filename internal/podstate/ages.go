@@ -19,7 +19,7 @@ import (
 // lie between its last store and the batch that drops it, and at most three.
 //
 // A clock that goes back drops nothing: the latest time counts. If the clock then goes on from
-// the earlier time for three periods, that time counts, because what the rank stored before is
+// the earlier time for three periods, that time counts, because all earlier stores of the rank are
 // older by any clock.
 type Ages [index.NumTiers]ageClock
 

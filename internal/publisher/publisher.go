@@ -71,14 +71,14 @@ type Publisher struct {
 	next        uint64
 	buffer      []batch
 	loses       func(i, n int) bool        // nil: no reply is lost
-	accepted    map[*accepted]struct{}     // until their handshake has failed or they are served to the end
+	accepted    map[*peerConn]struct{}     // until their handshake has failed or they are served to the end
 	conns       map[*zmtp.Conn]*subscriber // nil: it has not subscribed
 	subscribers map[*subscriber]struct{}
 	changed     chan struct{} // closed when subscriptions change, and replaced
 }
 
-// accepted is a connection of a socket that listens.
-type accepted struct {
+// peerConn is a connection of a socket that listens.
+type peerConn struct {
 	net.Conn
 	socket net.Listener
 	number uint64     // of all that the socket has accepted
@@ -112,7 +112,7 @@ func New(cfg Config) (*Publisher, error) {
 		cfg:         cfg,
 		endpoint:    cfg.Endpoint,
 		cancel:      cancel,
-		accepted:    make(map[*accepted]struct{}),
+		accepted:    make(map[*peerConn]struct{}),
 		conns:       make(map[*zmtp.Conn]*subscriber),
 		subscribers: make(map[*subscriber]struct{}),
 		changed:     make(chan struct{}),
@@ -138,10 +138,10 @@ func (p *Publisher) open(ctx context.Context) (err error) {
 	return err
 }
 
-// Endpoint returns where to subscribe or, with Connect, who is connected to.
+// Endpoint returns where to subscribe or, with Connect, the address of the subscriber.
 func (p *Publisher) Endpoint() string { return p.endpoint }
 
-// ReplayEndpoint returns where to ask for a replay, "" if there is none.
+// ReplayEndpoint returns where to request a replay, "" if there is none.
 func (p *Publisher) ReplayEndpoint() string { return p.replay }
 
 // Publish sends a batch to the subscribers and returns its number. It copies
@@ -339,7 +339,7 @@ func (p *Publisher) listen(ctx context.Context, endpoint string, t zmtp.SocketTy
 				pause(ctx, time.Second)
 				continue
 			}
-			a := &accepted{Conn: nc, socket: ln, number: number}
+			a := &peerConn{Conn: nc, socket: ln, number: number}
 			if !p.admit(a) {
 				_ = nc.Close()
 				continue
@@ -363,10 +363,10 @@ func (p *Publisher) listen(ctx context.Context, endpoint string, t zmtp.SocketTy
 
 // admit makes room for a connection. If its socket has too many, the oldest one that has not
 // subscribed is closed: a client comes back by itself, and idle peers cannot keep subscribers out.
-func (p *Publisher) admit(a *accepted) bool {
+func (p *Publisher) admit(a *peerConn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	have, idle := 0, (*accepted)(nil)
+	have, idle := 0, (*peerConn)(nil)
 	for o := range p.accepted {
 		if o.socket != a.socket {
 			continue
@@ -529,8 +529,8 @@ func (p *Publisher) answer(c *zmtp.Conn) {
 	}
 }
 
-// from returns an answer: what is kept of the batches from a number on, and the
-// end, less what is lost.
+// from returns an answer: the kept batches from a number on, and the end, less
+// the lost ones.
 func (p *Publisher) from(start uint64) []batch {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -243,7 +243,7 @@ func (e entry) before(o entry) int {
 	return cmp.Compare(e.Rank, o.Rank)
 }
 
-// ListRanks makes each known rank of the candidates an entry, in the order of before.
+// ListRanks makes each registered rank of the candidates an entry, in the order of before.
 // It comes after the match, so it has all ranks that were registered before the rows were
 // read. Other ranks with rows belong to another Indexer that writes to the index.
 func (j *Judge) ListRanks() {

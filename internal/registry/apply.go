@@ -259,7 +259,7 @@ func (d *delivery) cursor() index.Cursor {
 	return index.Cursor{Stream: d.stream.Name, Epoch: v.Epoch, Next: v.Next, Time: d.stream.Seq.CursorTime(a, v), Digest: a.Digest}
 }
 
-// noteLoss adds a loss of a rank for the hook; rank -1: no rank of the stream is known.
+// noteLoss adds a loss of a rank for the hook; rank -1: no rank of the stream had a view.
 func (d *delivery) noteLoss(rank int) {
 	v, cause := &d.verdict, view.LossMoved
 	switch {

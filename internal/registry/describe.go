@@ -92,7 +92,7 @@ func (x *Registry) Pod(name, model string) (info podstate.Info, ok bool) {
 	return info, true
 }
 
-// count returns how many pods are known.
+// count returns the number of registered pods.
 func (x *Registry) count() int {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -133,7 +133,7 @@ func (x *Registry) sources(d index.Describer) []index.SourceInfo {
 	return d.Describe(make([]index.SourceInfo, 0, x.count()))
 }
 
-// FactsOf returns the state of a pod for Explain; nil: the pod is not known.
+// FactsOf returns the state of a pod for Explain; nil: the pod is not registered.
 func (x *Registry) FactsOf(pod, model string) *explain.Pod {
 	known := x.known()
 	p, pm := x.lockServed(pod, model)

@@ -4,7 +4,7 @@
 // feeds a pod publishes the state of the pod beside its blocks there, as notes. Every other
 // Indexer registers the pod from these notes: they have the states, the adapters, and the form
 // of blocks in which a score must cut a prompt. Each rank has a note. The note of rank 0 also
-// has the state of the pod, and exists even if no rank 0 is known.
+// has the state of the pod, and exists even if no rank 0 is registered.
 //
 // For each model, a pod is fed here or listed. A pod that is fed here ignores the listing: if a
 // listed pod gets a message here, it begins as a new pod. Nothing of a listed pod is written to

@@ -143,7 +143,7 @@ func (s *Sequencer) Restart() { *s = s.after(s.epoch + 1) }
 // Await makes message 0 of the engine's present life the one that is due: all messages of this
 // life will come again. Restart is for another life.
 func (s *Sequencer) Await() {
-	if !s.started { // it is, and what is known of the lives before is kept
+	if !s.started { // it is due already, and the lives before are kept
 		return
 	}
 	*s = Sequencer{epoch: s.epoch, before: s.before, clocked: s.clocked, oldNext: s.oldNext, oldTime: s.oldTime, olderTime: s.olderTime}

@@ -3,6 +3,6 @@
 // ones, recorded runs of the real engines, and the documents.
 //
 // The blocks that an engine reports to hold or reuse are the truth in all of them. The
-// Indexer must never say more, and must say the same where nothing is lost for
+// Indexer must never report more, and must report the same where nothing is lost for
 // good.
 package systemtest

@@ -118,7 +118,7 @@ func (p *Pod) Ranks() []Rank {
 // PublishRanks publishes ranks. The caller must not change the slice afterwards.
 func (p *Pod) PublishRanks(ranks []Rank) { p.ranks.Store(&ranks) }
 
-// StateOf returns the state of a rank or, if the rank is not known, of the pod.
+// StateOf returns the state of a rank or, if the rank is not registered, of the pod.
 func (p *Pod) StateOf(rank int) State {
 	for _, r := range p.Ranks() {
 		if r.Number == rank {

@@ -58,7 +58,7 @@ func (h *Hasher) Block(parent Digest, tokens []uint32, extra []Extra) Digest {
 
 // CBOR (RFC 8949) writes an item as a head, whose upper three bits are the
 // major type, and its content. A number below 24 lies in the head itself, else
-// the head says in how many bytes it follows.
+// the head has the number of bytes in which it follows.
 const (
 	majorUint     = 0 << 5
 	majorNegative = 1 << 5

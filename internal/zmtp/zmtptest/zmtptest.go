@@ -72,7 +72,7 @@ func Message(frames ...string) []byte {
 }
 
 // Context bounds what a test waits for. It ends with the test, or so long before
-// the deadline of the test binary that the test can still say what did not come:
+// the deadline of the test binary that the test can still report what is missing:
 // no machine is too slow for that.
 func Context(tb testing.TB) context.Context {
 	if t, ok := tb.(*testing.T); ok {

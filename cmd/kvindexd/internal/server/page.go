@@ -133,7 +133,7 @@ func (s *Server) sessionOf(r *http.Request) (of session, ok bool) {
 	return session{}, false
 }
 
-// foreign reports whether the headers of a browser say that another site's page sent the
+// foreign reports whether the headers of a browser show that another site's page sent the
 // request.
 func foreign(r *http.Request) bool {
 	at := r.Header.Get("Sec-Fetch-Site")

@@ -105,7 +105,7 @@ type loss struct {
 // A feed is the picture that viewers see. Its zero value is empty.
 type feed struct {
 	mu     sync.Mutex // guards the fields below
-	run    string     // random: tells the ids of this process from those of another one
+	run    string     // random: separates the ids of this process from those of another one
 	tick   uint64     // of the newest picture; 0: there is none
 	made   time.Time  // of the newest picture
 	totals []byte     // JSON
