@@ -97,13 +97,11 @@ type Config struct {
 	// Sweep is how many buckets a second a writer checks; 0: 1,000. It renews their keys, and
 	// deletes those that are no longer held. A short TTL makes it check more.
 	Sweep int
-	// Seed is the seed of locals and roots of a new index. The zero Seed is a random one.
-	Seed [16]byte
 	// Degrade makes Match answer without rows in place of an error of Redis, which is then in
 	// Matches.Degraded.
 	Degrade bool
-	// Memory configures the Memory in which a writer keeps its sources. Its Seed is ignored.
-	// Its Bytes do not include the buckets of the writer: some 20 bytes more for each block,
+	// Memory configures the Memory in which a writer keeps its sources. Its Seed, unless it is
+	// zero, is that of the index: New makes an index with it, or refuses another. Its Bytes do not include the buckets of the writer: some 20 bytes more for each block,
 	// and half a byte for each further holder of the block.
 	Memory index.MemoryConfig
 }
@@ -112,7 +110,7 @@ type Config struct {
 var (
 	// ErrSeed is wrapped by errors about an index that has another seed than this process. The
 	// whole index was deleted or evicted, and another process has made a new one. Open it again,
-	// with New. It does not happen if all processes have the same Config.Seed.
+	// with New. It does not happen if all processes have the same Memory.Seed.
 	ErrSeed = errors.New("redisindex: the index has another seed than before")
 	// ErrDelayed is wrapped by errors of Apply about changes that were applied and not written to
 	// Redis in time. The writer goes on to write them: do not apply them again.
@@ -309,7 +307,7 @@ func (ix *redisIndex) root() string {
 
 // open agrees with the other processes on the seed and the number of parts.
 func (ix *redisIndex) open(ctx context.Context) error {
-	if ix.seed = ix.c.Seed; ix.seed == ([16]byte{}) {
+	if ix.seed = ix.c.Memory.Seed; ix.seed == ([16]byte{}) {
 		rand.Read(ix.seed[:]) // never fails
 	}
 	key := ix.names.root()
@@ -330,8 +328,8 @@ func (ix *redisIndex) open(ctx context.Context) error {
 	if ix.names.parts = u64(got[len(rootHead)+16:]); ix.names.parts == 0 || ix.names.parts > maxParts {
 		return fmt.Errorf("%q has %d parts", key, ix.names.parts)
 	}
-	if c := ix.c.Seed; c != ([16]byte{}) && c != ix.seed {
-		return fmt.Errorf("%w: Config.Seed is not that of the index", ErrSeed)
+	if c := ix.c.Memory.Seed; c != ([16]byte{}) && c != ix.seed {
+		return fmt.Errorf("%w: Config.Memory.Seed is not that of the index", ErrSeed)
 	}
 	return nil
 }

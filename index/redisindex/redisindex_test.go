@@ -122,6 +122,22 @@ func TestNoAnswer(t *testing.T) {
 	}
 }
 
+// TestSeed: the first process makes the index with its seed, and a process with another is refused.
+func TestSeed(t *testing.T) {
+	client := redistest.Standalone(t).Client(t)
+	with := func(seed byte) redisindex.Config {
+		return redisindex.Config{Prefix: "p:", Memory: index.MemoryConfig{Seed: [16]byte{seed}}}
+	}
+	for _, c := range []redisindex.Config{with(1), with(0), with(1)} {
+		if got := open(t, client, c).Seed(); got != [16]byte{1} {
+			t.Errorf("with the seed %v the index has %v", c.Memory.Seed, got)
+		}
+	}
+	if _, err := redisindex.Open(client, with(2)); !errors.Is(err, redisindex.ErrSeed) {
+		t.Errorf("another seed: %v", err)
+	}
+}
+
 // TestReplicas: clients that may read outdated values are refused.
 func TestReplicas(t *testing.T) {
 	for _, o := range []redis.ClusterOptions{{ReadOnly: true}, {RouteByLatency: true}, {RouteRandomly: true}} {
