@@ -101,8 +101,9 @@ type Config struct {
 	// Matches.Degraded.
 	Degrade bool
 	// Memory configures the Memory in which a writer keeps its sources. Its Seed, unless it is
-	// zero, is that of the index: New makes an index with it, or refuses another. Its Bytes do not include the buckets of the writer: some 20 bytes more for each block,
-	// and half a byte for each further holder of the block.
+	// zero, is that of the index: New makes an index with it, or refuses one with another. Its
+	// Bytes do not include the buckets of the writer: some 20 bytes more for each block, and half
+	// a byte for each further holder of the block.
 	Memory index.MemoryConfig
 }
 
