@@ -183,12 +183,12 @@ func (l *leaves) Pop() any {
 // ready.
 type Uses struct {
 	last map[index.Key]int32 // by block: the last request for it
-	// runs has of each request the runs that its blocks fall into, by the request
-	// that asks for them next. Nobody asks for the blocks behind the last run.
+	// runs has of each request the runs that its blocks fall into, by the next
+	// request for them. The blocks behind the last run are not requested again.
 	runs [][]run
 }
 
-// run ends before block end. Request asks for it.
+// run ends before block end. request is the next one for its blocks.
 type run struct{ end, request int32 }
 
 // Add records the scores of Play, in their order.
@@ -200,7 +200,7 @@ func (u *Uses) Add(op *Op) {
 	now := int32(op.Request)
 	for i, k := range op.Keys {
 		if before, ok := u.last[k]; ok {
-			// The last request for a block asked for those before it too, so the
+			// The last request for a block had those before it too, so the
 			// runs of a request grow at their end only.
 			runs := &u.runs[before]
 			if n := len(*runs); n == 0 || (*runs)[n-1].request != now {
@@ -215,7 +215,7 @@ func (u *Uses) Add(op *Op) {
 // never is later than all requests.
 const never = 1 << 30
 
-// next is the request behind the given one that asks for its block at a depth.
+// next returns the next request for the block of a request at a depth, or never.
 func (u *Uses) next(request, depth int) int {
 	runs := u.runs[request]
 	i := sort.Search(len(runs), func(i int) bool { return int(runs[i].end) > depth })

@@ -21,7 +21,7 @@ const (
 // taken from the head of a queue of free blocks and keeps until then what it
 // had cached; a hit takes a block off the queue; a finished request puts its
 // blocks at the tail, last block first, so that chains are evicted from their
-// ends and what is cached of a prompt is always its beginning.
+// ends and the cached part of a prompt is always its beginning.
 type engine struct {
 	emit    func(*Op)
 	pod     int

@@ -17,8 +17,8 @@ type Beginning struct {
 }
 
 // PrefixLRU is a plain LRU over the entries of [prefixcache.Cache], exact, with room for
-// a number of them. An entry that was evicted may be in the middle of a text: what
-// is behind it is then known all the same.
+// a number of them. An entry that was evicted may be in the middle of a text:
+// those behind it are then found all the same.
 type PrefixLRU struct {
 	room    int
 	order   *list.List // of Beginnings; those used last in front

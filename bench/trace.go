@@ -41,7 +41,7 @@ const (
 	answerNames = 1 << 41
 )
 
-// traces lists the files that Load knows.
+// traces lists the files that Load reads.
 var traces = map[string]struct {
 	blockTokens int
 	read        func(r io.Reader, blockTokens, limit int) ([]Request, error)

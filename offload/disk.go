@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// Ingestion says which blocks of a Store's memory are written to its Backend.
+// Ingestion selects the blocks of a Store's memory that are written to its Backend.
 type Ingestion string
 
 // The ingestions.
 const (
-	Hot     Ingestion = "hot"     // those that are used again, as the policy says
+	Hot     Ingestion = "hot"     // those that are used again, by the policy
 	All     Ingestion = "all"     // each that is stored
 	Evicted Ingestion = "evicted" // those that leave the memory to make room
 )
@@ -154,8 +154,8 @@ func (s *Store) failed(ctx context.Context, op string, err error) {
 	}
 }
 
-// Flush waits until what waited to be written when it was called is written, or could not
-// be: Stats says which.
+// Flush waits until the blocks that were queued when it was called are written, or could
+// not be: Stats counts both.
 func (s *Store) Flush(ctx context.Context) error {
 	s.mu.Lock()
 	queued := s.behind.queued
@@ -282,7 +282,7 @@ func (s *Store) beneath(ctx context.Context, chain []Key, n int) ([]uint32, erro
 	return nil, fmt.Errorf("offload: %d blocks of the disk: %w", missing, ctx.Err())
 }
 
-// read asks the Backend what it has of a chain behind its first n blocks, and reads that.
+// read reads the blocks that the Backend has of a chain behind its first n blocks.
 // It returns pinned slots.
 func (s *Store) read(ctx context.Context, chain []Key, n int) (slots []uint32, err error) {
 	found, deletes, hasErr := s.find(ctx, chain[n:])
@@ -345,7 +345,7 @@ func (s *Store) read(ctx context.Context, chain []Key, n int) (slots []uint32, e
 	return slots, errors.Join(hasErr, err, getErr)
 }
 
-// find returns which keys the Backend has that the memory lacks, as far as it can tell.
+// find returns the keys that the memory lacks and the Backend has, as far as it reports them.
 func (s *Store) find(ctx context.Context, keys []Key) (found map[Key]bool, deletes uint64, err error) {
 	var lacks []Key
 	s.mu.Lock()

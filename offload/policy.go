@@ -9,8 +9,8 @@ import (
 // Policy names an order in which blocks leave the memory.
 type Policy string
 
-// The policies. All insert and touch a chain from its last block to its first, so that what
-// goes first is the end of a chain: without its beginning the rest of a chain is of no use.
+// The policies. All insert and touch a chain from its last block to its first, so that the
+// end of a chain goes first: without its beginning the rest of a chain is of no use.
 const (
 	LRU    Policy = "lru"
 	FIFO   Policy = "fifo"
@@ -26,7 +26,7 @@ type policy interface {
 	insert(slot uint32) (hot bool)
 	// touch counts a use, and reports whether the block becomes hot by it.
 	touch(slot uint32) (hot bool)
-	// renew says that the chain of a block has grown, which is no use of it.
+	// renew records that the chain of a block has grown, which is no use of it.
 	renew(slot uint32)
 	remove(slot uint32)
 	// victim removes a slot that is not pinned, and reports false if there is none.

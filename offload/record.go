@@ -9,7 +9,7 @@ import (
 )
 
 // A segment file is a header, and records behind it. All begin at multiples of the
-// file's alignment; what lies between them is undefined. All numbers are little-endian.
+// file's alignment; the bytes between them are undefined. All numbers are little-endian.
 //
 //	file header                      record header
 //	 0  8  "kvoffseg"                 0  4  "kvof"
@@ -40,7 +40,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// format is what the header of a segment file says.
+// format is the content of a segment file's header.
 type format struct {
 	align int64
 	nonce uint64

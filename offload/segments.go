@@ -76,7 +76,7 @@ type SegmentStats struct {
 	Freed   uint64 // blocks that went with their file
 }
 
-// place is where a record lies. The high bit of at says that it was read since it was
+// place is where a record lies. The high bit of at is set if it was read since it was
 // written.
 type place struct{ file, at uint32 }
 
@@ -115,7 +115,8 @@ func OpenSegments(cfg SegmentConfig) (*Segments, error) {
 	return openSegments(cfg, openBy(openDirect))
 }
 
-// openBy returns what opens a file past the page cache if it can, and says whether it has.
+// openBy returns a function that opens a file past the page cache if it can, and reports
+// whether it has.
 func openBy(direct func(string, int) (*os.File, error)) func(string, int) (blockFile, bool, error) {
 	return func(name string, flag int) (blockFile, bool, error) {
 		f, err := direct(name, flag)

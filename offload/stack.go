@@ -7,12 +7,12 @@ import (
 )
 
 // Stack returns a Backend of several tiers, the fastest first: a local disk and a shared mount, say.
-// Put writes each block to all of them, one after the other, so that what one drops the next still
-// has; a block is stored if one tier stored it. Get reads a block from the first tier that has it,
-// and puts it into those before. A tier that fails, or whose block is corrupt, is passed over, and
-// its error is returned beside what the others did. Close closes all.
+// Put writes each block to all of them, one after the other, so that the next one still has the
+// blocks that one drops; a block is stored if one tier stored it. Get reads a block from the first
+// tier that has it, and puts it into those before. A tier that fails, or whose block is corrupt, is
+// passed over, and its error is returned beside what the others did. Close closes all.
 //
-// Of Segments in a Stack only the last should report to Events, which know one tier of disks.
+// Of Segments in a Stack only the last should report to Events, which have one tier of disks.
 func Stack(tiers ...Backend) (Backend, error) {
 	if len(tiers) == 0 {
 		return nil, errors.New("offload: Stack of no tiers")

@@ -18,7 +18,7 @@ type Config struct {
 	Policy      Policy  // DefaultPolicy
 	SmallShare  float64 // of S3FIFO: the part of the memory for new blocks; 0.3
 	PromoteAt   int     // of S3FIFO: uses that make a new block a hot one, 1 to 3; 1
-	MaxTokens   int     // of a chain; what lies beyond is not stored; 0 is no bound
+	MaxTokens   int     // of a chain; blocks beyond are not stored; 0 is no bound
 	Disk        Disk    // the tier below the memory
 	Events      *Events // gets the events of the blocks in memory; nil: nothing does
 }
@@ -83,7 +83,7 @@ type Store struct {
 
 // memory has the blocks of a Store that are in memory, each in a slot.
 type memory struct {
-	slabs    []slab         // of full length from the start; mapped as far as used says
+	slabs    []slab         // of full length from the start; mapped as far as used
 	used     int            // slots that had a block at any time; the next that has not
 	free     []uint32       // slots below used without a block
 	slots    map[Key]uint32 // the resident blocks
@@ -226,8 +226,8 @@ func (s *Store) prefix(chain []Key) int {
 	return len(chain)
 }
 
-// Acquire returns the blocks of a chain that are there, from the first on, in memory: what
-// the disk has is read, if it is worth it by Disk. They stay until the lease is released.
+// Acquire returns the blocks of a chain that are there, from the first on, in memory: those
+// on the disk are read, if that is worth it by Disk. They stay until the lease is released.
 // The lease is never nil, and can be empty. A read that does not end before its context
 // does ends in memory that no other has, and its blocks are stored then.
 func (s *Store) Acquire(ctx context.Context, chain []Key) (*Lease, error) {

@@ -67,8 +67,8 @@ var (
 	//
 	//go:embed tables/form_pairs
 	formPairs string
-	// formTexts has the decompositions: a head, the canonical one, and if the head says
-	// so the length of another for the compatibility forms, and that.
+	// formTexts has the decompositions: a head, the canonical one, and with headCompat
+	// the length of another for the compatibility forms, and that.
 	//
 	//go:embed tables/form_texts
 	formTexts string

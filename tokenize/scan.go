@@ -182,12 +182,12 @@ type alternative []item
 type item struct {
 	kind itemKind
 	set  *runeSet
-	// A run has from min to max code points of set, as many as there are; if what
-	// follows it then fails and gives is set, one less at a time.
+	// A run has from min to max code points of set, as many as there are; if the
+	// items behind it then fail and gives is set, one less at a time.
 	min, max int
 	keeps    bool // a possessive quantifier: it gives nothing back
 	gives    bool
-	next     [256]bool    // with gives: the bytes that what follows can begin with
+	next     [256]bool    // with gives: the bytes that the rest can begin with
 	words    [][]*runeSet // of which the first that matches counts
 	begin    [4]uint64    // the bytes that words begin with
 	optional bool         // words may be missing

@@ -26,7 +26,7 @@ func hasTekken(dir string) bool {
 	return errors.Is(other, fs.ErrNotExist) && err == nil
 }
 
-// tekkenSections are the fields of a tekken.json that affect ids or say what it is.
+// tekkenSections are the fields of a tekken.json that affect ids or describe it.
 var tekkenSections = []string{"config", "vocab", "special_tokens", "type", "image", "multimodal", "audio", "model_settings_builder"}
 
 // add reads a field of the file.

@@ -19,8 +19,8 @@ type vocab struct {
 	seed  maphash.Seed
 }
 
-// A slot has the number of a text, plus one, in its low bits; the others tell most
-// texts apart without a look at them.
+// A slot has the number of a text, plus one, in its low bits; the others distinguish
+// most texts without a look at them.
 const (
 	numberMask = 1<<idBits - 1
 	tagMask    = ^uint32(numberMask)

@@ -13,11 +13,11 @@ import (
 )
 
 // The random histories at a bound. They are those of random.go, on longer prompts, and
-// now and then a flood of other blocks passes the bound. No rule says which blocks a backend
-// forgets then. So its answers are compared with the blocks of the model:
+// now and then a flood of other blocks passes the bound. No rule determines the blocks that a
+// backend forgets then. So its answers are compared with the blocks of the model:
 //
 //   - Each block that a row claims is held in the model, by the same holder.
-//   - A row that lacks a block which the model has says so (Row.Evicted), or the
+//   - A row that lacks a block which the model has reports it (Row.Evicted), or the
 //     source does, or the counters do.
 //   - A source that has lost nothing since its last clear is exact, with all it counts.
 //
@@ -255,7 +255,7 @@ func (b *boundHistory) goOn(src index.Source, copies index.Copies) bool {
 		o.blocks = append(o.blocks, p[:1+(i+1)*n])
 	}
 	switch r.IntN(14) {
-	case 0, 1: // what is removed is not announced again for a while
+	case 0, 1: // removed blocks are not announced again for a while
 		o = op{kind: index.OpRemove, tier: f.tier, group: o.group, blocks: o.blocks[first:last]}
 	case 2, 3, 4, 5, 6, 7, 8, 9: // a child
 		if last < first+2 {
@@ -520,7 +520,7 @@ func (b *boundHistory) lost(src index.Source, t index.Tier) bool {
 }
 
 // pass stores blocks that are never queried. Nothing may come back by that. Meanwhile the
-// beginnings of some prompts are asked for, so that parts of them are used latest.
+// beginnings of some prompts are queried, so that parts of them are used latest.
 func (b *boundHistory) pass(sources []index.Source) {
 	b.t.Helper()
 	b.saw.floods++

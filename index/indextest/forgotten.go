@@ -15,7 +15,7 @@ func (t *tester) forget(keep []chain, chains ...chain) {
 		if !slices.ContainsFunc(chains, func(c chain) bool { return len(t.match(c, nil, true)) > 0 }) {
 			return
 		}
-		for range 16 { // asking is not to keep what is to be forgotten
+		for range 16 { // a query is not to keep what is to be forgotten
 			if err := f.pass(leastBound / 8); err != nil {
 				t.Fatal(err)
 			}
@@ -37,8 +37,8 @@ func (t *tester) info() index.SourceInfo {
 	return info
 }
 
-// wantReported checks how many blocks of podA are reported as evicted, and what the row of a
-// chain says.
+// wantReported checks how many blocks of podA are reported as evicted, and Row.Evicted of
+// a chain.
 func (t *tester) wantReported(c chain, evicted uint64, row bool) {
 	t.Helper()
 	if got := t.row(podA, 0, c).Evicted; got != row {
@@ -120,7 +120,7 @@ var boundCases = []testCase{
 		t.forget(nil, masks)
 		n := t.apply(podA, masked(window, masks, 3, 4, 7, 8, 11, 12))
 		t.wantMasked(window, masks)
-		if n.Add(t.apply(podA, blocks64(masks))); n.Dropped > 0 { // what waits goes first at a bound
+		if n.Add(t.apply(podA, blocks64(masks))); n.Dropped > 0 { // waiting stores go first at a bound
 			t.wantMasked(window, masks)
 			return
 		}

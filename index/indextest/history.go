@@ -23,13 +23,13 @@ import (
 //     after the last write that had returned by then, or during one that had not,
 //   - if no write of the source was under way, its rows are exact.
 //
-// The model of the random histories says what a source holds; within one change
+// The model of the random histories has the blocks that a source holds; within one change
 // it only gains or only loses blocks, so the blocks held at the end of each change
 // of an Apply is all that can be seen during it.
 //
 // At a bound of the backend a source may lack what it holds, at any moment. Then only the
-// first of the two is checked, and nobody asks where a block was placed and how it was cut:
-// see modelSource.holds.
+// first of the two is checked, and not the place and the cut of a block: see
+// modelSource.holds.
 type history struct {
 	t       *testing.T
 	ix      index.Index

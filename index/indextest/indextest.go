@@ -187,7 +187,7 @@ var (
 )
 
 // masked is a store of c that keeps some blocks, numbered from 1, which it does not
-// say. It ends with a multiple of four, or one block later in a draft group.
+// name. It ends with a multiple of four, or one block later in a draft group.
 func masked(g index.Group, c chain, kept ...int) index.Change { return maskedFrom(0, g, c, kept...) }
 
 // maskedFrom is masked behind block from.
@@ -1116,7 +1116,7 @@ var cases = []testCase{
 		parts := func(sure bool) index.Change {
 			return with(inTier(index.TierCPU, masks.store(4, 6)), func(c *index.Change) { c.UncertainLocals = !sure })
 		}
-		for i, want := range []int{0, 1} { // what is behind them is parked until they are named
+		for i, want := range []int{0, 1} { // the block behind them is parked until they are named
 			t.apply(podA, inGroup(index.Group{}, blocks64(masks)), parts(i == 1), masks.store(6, 7))
 			parked := 0
 			for _, row := range t.match(masks, nil, true) {

@@ -147,8 +147,7 @@ func (p *plain) Close() error {
 	return nil
 }
 
-// Describe implements index.Describer. It does not know how many bytes names
-// take.
+// Describe implements index.Describer. It reports no bytes of names.
 func (p *plain) Describe(dst []index.SourceInfo) []index.SourceInfo {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -171,7 +170,7 @@ func (p *plain) DescribeSource(src index.Source) (info index.SourceInfo, ok bool
 	return s.describe(src), true
 }
 
-// Usage implements index.Describer. It does not know how many bytes anything takes.
+// Usage implements index.Describer. It reports no bytes.
 func (p *plain) Usage() (u index.MemoryUsage) {
 	for _, s := range p.Describe(nil) {
 		for _, n := range s.Blocks {

@@ -1155,8 +1155,8 @@ func (w *world) reported(copies index.Copies) (ops []op) {
 }
 
 // hidden has a prompt stored twice in some groups, which may be a report, some
-// copies of it removed, and a child stored, which proves that what is left of it
-// is there.
+// copies of it removed, and a child stored, which proves that the rest of it is
+// there.
 func (w *world) hidden(copies index.Copies) (ops []op) {
 	p := w.prompt()
 	if w.prompts == nil && w.r.IntN(2) == 0 { // of which no block has a key, most likely
@@ -1467,8 +1467,8 @@ func fewest[T any](trace []T, fails func([]T) string) ([]T, string) {
 	return trace, diff
 }
 
-// compare asks for a prompt, with and without bits, and returns what is wrong
-// with the answers.
+// compare queries a prompt, with and without bits, and returns the faults of
+// the answers.
 func (m model) compare(ix index.Index, c *index.Candidates, prompt string, fired *firings) string {
 	fired.queries++
 	pods := c.Pods()

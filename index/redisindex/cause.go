@@ -10,7 +10,7 @@ import (
 )
 
 // All pipelines go through exec, and one command is a pipeline, too. For a command outside of
-// a pipeline, a ClusterClient of go-redis asks a server for its list of commands. It waits 5
+// a pipeline, a ClusterClient of go-redis requests a server's list of commands. It waits 5
 // seconds for that, and ignores the context of the caller.
 // A program with go-redis v9.22.0 links five modules more, so the package has a module of its
 // own. v9.23.0 needs Go 1.26.

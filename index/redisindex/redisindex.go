@@ -145,7 +145,7 @@ type Index interface {
 
 // redisIndex is the Index.
 type redisIndex struct {
-	// client gets only pipelines. For a single command a ClusterClient asks a server for its
+	// client gets only pipelines. For a single command a ClusterClient requests a server's
 	// list of commands, and waits 5 seconds for that, ignoring the context.
 	client redis.UniversalClient
 	c      Config

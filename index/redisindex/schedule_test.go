@@ -35,7 +35,7 @@ var (
 //   - low be the least version that one of the writers had acknowledged last at t0: of
 //     those that run, however slow or cut off they are, and of those that were killed less
 //     than two leases ago. The row is of one of them.
-//   - high be the version of the engine at t1: what an Apply was not called for yet cannot
+//   - high be the version of the engine at t1: a version without a call of Apply yet cannot
 //     be in any row.
 //
 // A row that is not stale claims no block that the engine did not hold in any of the versions

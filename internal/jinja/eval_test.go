@@ -77,7 +77,7 @@ func TestUnsupportedAtRender(t *testing.T) {
 		"{{ [nan, 1.0]|sort }}",
 		"{{ [nan] == [nan] }}",
 		"{% set a = 'ab' %}{{ a is sameas 'ab' }}",
-		// What no chat template does with values.
+		// Operations on values that no chat template has.
 		"{{ big + 1 }}", "{{ big == 1.0 }}", "{{ -big }}", "{{ big|float }}", "{{ {big: 1} }}", "{{ 1.0 < 9007199254740993 }}", "{{ 4611686018427387904 * 2 }}",
 		"{{ 9223372036854775807 + 1 }}", "{{ 9007199254740993 // 2 }}", "{{ 7.5 // 2 }}", "{{ 7.5 % 2 }}", "{{ 1e308 * 10 }}", "{{ nan|int }}",
 		"{{ 'a'|safe + 'b' }}", "{{ 'a' + 'b'|safe }}", "{{ ('a'|safe).upper() }}", "{{ ('a'|safe)[0] }}", "{{ ('a'|safe)[1:] }}", "{{ ['a'|safe] }}", "{{ ('a'|safe).x }}",

@@ -161,7 +161,7 @@ func (m *rendering) set(f *frame, st *syntax.SetStmt) error {
 	return m.assign(f, st.Target, v)
 }
 
-// namespaces checks that what has attributes set are namespaces, which Jinja2 does
+// namespaces checks that attributes are set of namespaces only, which Jinja2 does
 // before it evaluates the value.
 func namespaces(f *frame, target syntax.Expr) error {
 	switch t := target.(type) {

@@ -246,7 +246,7 @@ func (g *generator) expand(p string, depth int) string {
 			if h, ok := strings.CutSuffix(hole, "!"); ok {
 				hole, level = h, levelPostfix
 			} else if h, ok := strings.CutSuffix(hole, "?"); ok {
-				// What begins with a parenthesis would be taken for arguments.
+				// A text that begins with a parenthesis would be taken for arguments.
 				text := g.hole(h, depth, levelPostfix)
 				if text[0] == '(' {
 					text = "(" + text + ")"

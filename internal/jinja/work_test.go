@@ -184,7 +184,7 @@ func allHostile() map[string]string {
 	return all
 }
 
-// Whatever a template does again and again ends at a limit.
+// Repeated work of a template ends at a limit.
 func TestRepeatedWork(t *testing.T) {
 	vars := workVars()
 	for name, source := range allHostile() {
@@ -246,7 +246,7 @@ func manyTools() python.Value {
 // which no limit can be meant to bear of thousands.
 var fewMessages = map[string]bool{"gemma4": true}
 
-// What is long but no attack stays within the limits.
+// Long conversations that are no attack stay within the limits.
 func TestLongConversations(t *testing.T) {
 	dir := testdata.Path(t, "chat templates", "templates")
 	files, err := filepath.Glob(filepath.Join(dir, "*.jinja"))

@@ -230,7 +230,7 @@ func canceled(t *testing.T, b offload.Backend, _ func() offload.Backend) {
 	}
 }
 
-// reopened: what Put returned for is there again, if the Backend outlives its process.
+// reopened: blocks that Put returned for are there again, if the Backend outlives its process.
 func reopened(t *testing.T, b offload.Backend, again func() offload.Backend) {
 	if again == nil {
 		t.Skip("it does not outlive its process")

@@ -22,7 +22,7 @@
 // A body of Anthropic's Messages API or of OpenAI's Responses API is rendered as the chat that
 // vLLM makes of it (entrypoints/anthropic and entrypoints/openai/responses).
 //
-// vLLM renders the chats of some models by a program. The package knows harmony (gpt-oss),
+// vLLM renders the chats of some models by a program. The package has harmony (gpt-oss),
 // those of DeepSeek-V3.2, V4 and V4.1, and mistral-common with a tekken.json. [Rendering.Encode]
 // encodes such a text piece by piece where the engine does.
 //

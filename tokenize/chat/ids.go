@@ -1,7 +1,7 @@
 // Bodies with token ids need no template and no tokenizer: vLLM's /inference/v1/generate and
 // SGLang's /generate, which takes a text too.
 //
-// There is no Model to say which version of the engine serves them. So a request that
+// No Model determines the version of the engine that serves them. So a request that
 // some versions refuse and others serve is not scorable.
 
 package chat

@@ -451,9 +451,9 @@ func (d *decoder) media() (python.Value, error) {
 	return media{}, err
 }
 
-// text reads a string from its quotation mark on, 8 bytes at a time: they are written to the
-// room, and of those in which there is something to do all behind it are written anew. If the
-// string is not kept, what is in the room is overwritten.
+// text reads a string from its quotation mark on, 8 bytes at a time: all are written to the
+// room, and those behind one with something to do are written anew. If the string is not kept,
+// its bytes in the room are overwritten.
 func (d *decoder) text(keep bool) (string, error) {
 	if err := d.count(); err != nil {
 		return "", err

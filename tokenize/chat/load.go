@@ -24,7 +24,7 @@ var specialNames = []string{"bos_token", "eos_token", "unk_token", "sep_token", 
 // is one, or a list with names. For a model with a processor, chat_template.json counts too.
 //
 // By config.json, if there is one, Load finds models whose chats the engine renders by a program
-// and not from a template. It knows those of gpt-oss (harmony), with vLLM from 0.14,
+// and not from a template. It has those of gpt-oss (harmony), with vLLM from 0.14,
 // DeepSeek-V3.2, from 0.18, DeepSeek-V4, from 0.28, DeepSeek-V4.1, in main of autumn 2026, and of
 // Mistral with a tekken.json, from 0.27.1. It refuses the others with ErrUnsupported. A model
 // without a template is ErrNoTemplate.

@@ -21,7 +21,7 @@ type mistral struct {
 	efforts *mistralEffort // nil: an effort has no effect
 }
 
-// A mistralEffort says which values reasoning_effort may have.
+// A mistralEffort has the values that reasoning_effort may have.
 type mistralEffort struct {
 	Values  []string
 	Absent  bool `json:"accepts_none"`

@@ -20,7 +20,7 @@ type responsesBody struct {
 	items []item // of the assistant, in order
 }
 
-// An item says what an item of the assistant is in the chat.
+// An item is the place and the kind of an item of the assistant in the chat.
 type item struct {
 	at   int // the message
 	kind itemKind

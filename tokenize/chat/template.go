@@ -57,7 +57,7 @@ func (t *template) limits(messages []message) python.Limits {
 	}
 }
 
-// Names of templates that transformers knows.
+// Names of templates that transformers uses.
 const (
 	defaultTemplate = "default"
 	toolTemplate    = "tool_use"

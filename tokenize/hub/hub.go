@@ -38,7 +38,7 @@ import (
 type Client struct {
 	// Repo returns the repository that has the files of a served model, as "org/name", and
 	// the revision: a branch, a tag or a whole commit hash; "" is main. Names come from
-	// whoever sends a request. For a name that it does not know Repo returns false: nothing is
+	// whoever sends a request. For a name without a repository Repo returns false: nothing is
 	// looked up for this name, here or at the hub. It must be safe for concurrent use.
 	Repo func(name string) (repo, revision string, ok bool)
 
@@ -131,7 +131,7 @@ type failure struct {
 // is kept in the cache. A snapshot of another program without a kept listing costs one
 // request, and Offline it is taken as it is.
 //
-// A name that Repo does not know is an error that wraps fs.ErrNotExist. A refusal of the hub
+// A name that Repo does not resolve is an error that wraps fs.ErrNotExist. A refusal of the hub
 // is an *Error. It stands for a minute, or for the time in Retry-After, and no
 // request is made for the model until then.
 func (c *Client) Find(ctx context.Context, model string) (string, error) {
@@ -281,7 +281,7 @@ func (c *Client) asFound(s source, commit string, err error) (string, error) {
 	return s.at(commit), nil
 }
 
-// share runs one fetch for all that ask for the same, until the last of them gives up.
+// share runs one fetch for all that request the same, until the last of them gives up.
 func (c *Client) share(ctx context.Context, s source, update bool) (string, bool, error) {
 	key := s.String()
 	if update {

@@ -256,8 +256,8 @@ func (c *Client) keep(s source, commit string, l listing) error {
 	return err
 }
 
-// markMissing lets other programs know of files that they look for and that are not in the
-// repository: for each there is an empty one in .no_exist.
+// markMissing records, for other programs, the files that they look for and that are not in the
+// repository: each has an empty file in .no_exist.
 func markMissing(s source, commit string, l listing) {
 	dir := filepath.Join(s.dir, ".no_exist", commit)
 	_ = os.MkdirAll(dir, 0o777)

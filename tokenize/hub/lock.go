@@ -11,7 +11,7 @@ import (
 )
 
 // A lock is held while a blob is made: that of huggingface_hub, .locks/REPO/ETAG.lock. It
-// keeps others from downloading the same, and nothing more: what is taken for a blob was
+// keeps others from downloading the same, and nothing more: a file taken for a blob was
 // checked and renamed. So after softWait without progress a soft lock, which the process
 // that made it may have left, is not waited for any more.
 type lock struct {

@@ -29,8 +29,7 @@ import (
 //   - the error of ctx, or context.DeadlineExceeded after Timeout.
 //
 // Any other error means that no engine was reached, that it failed or serves another model, or
-// that its answer cannot be right. Only chat.ErrMalformed says something about the text or
-// body.
+// that its answer cannot be right. Only chat.ErrMalformed is about the text or body.
 type Engine struct {
 	// URLs are the addresses of one or more engines that serve the model alike, as
 	// http://10.0.0.7:8000, https://engine.example, or unix:///run/vllm.sock. A "/v1" at the
@@ -281,7 +280,7 @@ func (e *Engine) RenderBody(ctx context.Context, path string, body []byte) (*cha
 	return &chat.RenderedBody{Tokens: a.tokens, Media: a.media, Salt: b.salt}, nil
 }
 
-// withoutRender asks /tokenize for what that reads whole. why is the error of the rendering.
+// withoutRender uses /tokenize for bodies that it reads whole. why is the error of the rendering.
 func (e *Engine) withoutRender(ctx context.Context, path string, body []byte, b *body, why error) (answer, error) {
 	if b.render != renderChat && b.render != renderCompletion {
 		return answer{}, fmt.Errorf("%w: %w", chat.ErrNotScorable, why)

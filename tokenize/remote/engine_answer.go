@@ -301,7 +301,7 @@ func (a *answer) set(object []byte) error {
 	return nil
 }
 
-// check compares an answer with what was asked. from is where its tokens begin.
+// check compares an answer with its question. from is where its tokens begin.
 func (a *answer) check(q question, model string, from int) error {
 	n := len(a.tokens) - from
 	switch {

@@ -136,7 +136,7 @@ type question struct {
 	body   []byte
 	dst    []uint32 // the tokens are appended
 	media  int      // in the body
-	left   int      // addresses not asked before, with this one
+	left   int      // addresses not tried before, with this one
 }
 
 var (
@@ -144,7 +144,7 @@ var (
 	errAway    = errors.New("not reached") // another address may do
 )
 
-// ask asks the current address, and the next ones if it is away.
+// ask sends a question to the current address, and to the next ones if it is away.
 func (e *Engine) ask(ctx context.Context, q question) (answer, error) {
 	from := e.current.Load()
 	var errs []error
@@ -167,7 +167,7 @@ func (e *Engine) ask(ctx context.Context, q question) (answer, error) {
 	return answer{}, errors.Join(errs...)
 }
 
-// askOne asks one address, by the first of the routes that it has.
+// askOne sends a question to one address, by the first of the routes that it has.
 func (e *Engine) askOne(ctx context.Context, to *address, q question) (answer, error) {
 	if q.routes[0] == tokenizeChat {
 		if err := e.refuseHarmony(ctx, to, q.left); err != nil {

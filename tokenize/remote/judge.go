@@ -166,7 +166,7 @@ func firstDifference(here, there []uint32) string {
 	return fmt.Sprintf("token %d is %s in the engine, of %d, and %s here, of %d", at, id(there), len(there), id(here), len(here))
 }
 
-// lists asks the engine whether it serves the model. SGLang answers /tokenize for any.
+// lists checks that the engine serves the model. SGLang answers /tokenize for any.
 func (e *Engine) lists(ctx context.Context) error {
 	ctx, end, err := e.begin(ctx)
 	if err != nil {
@@ -208,9 +208,9 @@ func (e *Engine) lists(ctx context.Context) error {
 }
 
 // Tokenizer returns local, as long as there is no verdict. After one it is Fallback, or an error.
-// It is for a kvindex.Model, whose chats then are rendered by Fallback, too: an Indexer asks it
-// before each chat. Tokenizer is cheap, and several of its results may be in use. The result is
-// nil if local is nil.
+// It is for a kvindex.Model, whose chats then are rendered by Fallback, too: an Indexer
+// calls its Verdict before each chat. Tokenizer is cheap, and several of its results may be in
+// use. The result is nil if local is nil.
 //
 // An encoding that has begun when a verdict comes may still be local. Later ones are not, and
 // nothing in a prompt cache (kvindex.WithPromptCache) is used for them.

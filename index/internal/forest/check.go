@@ -5,12 +5,12 @@ import (
 	"math/bits"
 )
 
-// Holding is who holds something in a slab.
+// Holding is a slab and one of its holders.
 type Holding struct{ Slab, Ord uint32 }
 
-// Check looks at all of f and returns what is wrong with it. held says what each
-// holder must have, and refs how often each slab was referred to by Ref; what
-// slabs refer to is added. Both are used up.
+// Check looks at all of f and returns the first fault. held has the slots that each
+// holder must have, and refs the number of references by Ref to each slab; Check
+// adds those of the slabs. Both are used up.
 func (f *Forest) Check(held map[Holding]uint32, refs map[uint32]uint32) error {
 	gone, err := f.unused()
 	if err != nil {
@@ -98,8 +98,8 @@ func (f *Forest) Check(held map[Holding]uint32, refs map[uint32]uint32) error {
 	return nil
 }
 
-// comeBy returns how many come to each slab, of those that refer to some: who refers to
-// one that was moved comes to where it is too.
+// comeBy returns the number of references that lead to each slab: one to a slab that was
+// moved leads to its new place too.
 func (f *Forest) comeBy(refer map[uint32]uint32) map[uint32]uint32 {
 	come := make(map[uint32]uint32)
 	for id, n := range refer {
@@ -192,8 +192,7 @@ func (f *Forest) checkHolders(id uint32, h header, held map[Holding]uint32) erro
 	return err
 }
 
-// CheckOrdinals returns what is wrong with the ordinals: none that is free may be
-// taken.
+// CheckOrdinals returns a fault of the ordinals: none that is free may be taken.
 func (f *Forest) CheckOrdinals(taken func(ord uint32) bool) error {
 	of := make(map[*Holders]int)
 	spare := 0

@@ -28,13 +28,13 @@ type slabRecord struct {
 	slots  uint32 // that have records
 }
 
-// The kinds of records: what begins them.
+// The kinds of records: their first byte.
 const (
 	DumpSlab  = 1 // before (number<<5 | slot, 0: nothing), variant, time, keys
 	DumpSlots = 2 // number, keys
 )
 
-// DumpBytes is what a record of a slab takes at most.
+// DumpBytes is the bound of a record of a slab.
 const DumpBytes = 1 + 5 + 1 + 4 + 1 + slabSlots*wordBytes
 
 // BeginDump begins a dump. There is one at a time.

@@ -7,7 +7,7 @@ import (
 
 // Slabs are evicted from the leaves: those with nothing behind them, by their age,
 // which is how long ago they were used. A slab takes over the later time of those that were
-// behind it, so the parts of a chain go from its end, and what is left is a prefix.
+// behind it, so the parts of a chain go from its end, and a prefix is left.
 //
 // A dead slab is not found any more, and readers see nobody in it. Its holders stay
 // for writers, who still have to learn from them what the names stood for (Holds);
@@ -106,7 +106,7 @@ func (f *Forest) eachHolder(h header, each func(ord, mask uint32)) {
 
 // Survey finds out how cold the slabs are, in steps, and then evicts the coldest.
 type Survey struct {
-	nameBytes int // what a name takes, on average
+	nameBytes int // of a name, on average
 
 	at   uint32 // the slab that is next
 	now  uint32
@@ -213,8 +213,8 @@ func (s *Survey) coldest(want, keep int64) (some, part int64) {
 }
 
 // Finer reports whether Choose would find too little, because much was used at nearly one
-// time: one class has what may go and what is to be kept. Then it begins to look at the ages
-// of that class in finer steps.
+// time: one class has slabs that may go and slabs to keep. Then it begins to look at the
+// ages of that class in finer steps.
 func (s *Survey) Finer(want, keep int64) bool {
 	_, part := s.coldest(want, keep)
 	if part == 0 || s.step == 1 {

@@ -35,22 +35,22 @@
 // # Invariants (checked by Check)
 //
 //   - A key is in one slot only. Every chain begins at a root, which the head
-//     table finds, or behind a Loc that somebody keeps (Ref); what follows a Loc
-//     is the next slot or a slab that the head table finds. So nobody can begin
-//     a second copy of a chain in its middle.
+//     table finds, or behind a Loc that somebody keeps (Ref); a Loc is
+//     followed by the next slot or a slab that the head table finds. So nobody
+//     can begin a second copy of a chain in its middle.
 //   - A slot is written once in the life of its slab. Slots at the end of which
 //     nobody holds any more stay what they are, and are held again if the same
 //     chain comes back; another chain forks off into a slab of its own.
 //   - A slab lives as long as somebody refers to one of its slots (Ref, Pin) or a
 //     slab is behind one, or until it is evicted. Nobody may hold what he does not
-//     refer to, so a slab without refs has no holders, and what is before a held
-//     block is still there, with its key.
-//   - Only slabs with nothing behind them are evicted (see Survey), so what is left
-//     of a chain is a prefix of what was there.
+//     refer to, so a slab without refs has no holders, and the blocks before
+//     a held one are still there, with their keys.
+//   - Only slabs with nothing behind them are evicted (see Survey), so a
+//     prefix of a chain is left.
 //   - A slab that was moved (Move) is found where it is now. Its old place leads there
 //     as long as somebody refers to it.
-//   - What is free has no memory of its own for that: slabs, records and ordinals
-//     that wait or are ready are linked through themselves. All memory is counted
+//   - Free lists have no memory of their own: slabs, records and ordinals that
+//     wait or are ready are linked through themselves. All memory is counted
 //     before it is taken, and chunks and pages with nothing in them go back.
 //   - A holder of a slab is in its header, or in one row or entry of its record,
 //     and nowhere else.
@@ -110,7 +110,7 @@
 //     forks, coding agents hundreds.
 //   - Units and not blocks as slots: blocks of 64 tokens take four slots. A tree
 //     for each block size would take one, but then a name's place in one tree
-//     would say nothing of its place in another, and hybrid groups, chunks and
+//     would not determine its place in another, and hybrid groups, chunks and
 //     engines of other block sizes could not share anything.
 //   - Epochs and not reference counts: two adds to a counter of the reader's own
 //     stripe for a whole Match, and none for each slab. Versions of slabs that
@@ -118,7 +118,7 @@
 //     a hot slab.
 //   - One lock for all writers. A lock for each model would let cores write side by
 //     side; but then slabs that one model gives up serve another one only behind a
-//     second lock, and what is evicted would have to find its model. Sharding by
+//     second lock, and an evicted slab would have to find its model. Sharding by
 //     chains would make every chain that forks or is removed lock twice. One core
 //     takes in more blocks than a thousand engines compute.
 //   - Age by slab, in 4 bytes, and a survey of all slabs when some are to go. A list
@@ -193,7 +193,8 @@ type slabMeta struct {
 	header uint64
 	// Of the writers: the loc of what comes before the first slot; and in refs
 	// the number of names at the slots of this one, with the variant in the top
-	// bits. Of a slab that was given up they say where it waits.
+	// bits. Of a slab that was given up they have the next one in the
+	// queue, and its epoch.
 	parent Loc
 	refs   uint32
 	// used is when the slab, or one behind it that has gone, was used last. Readers
@@ -220,8 +221,8 @@ func (m *slabMeta) dead() bool     { return m.kids&flagDead != 0 }
 
 // A header is kind<<62 | written slots<<56 | ordinal<<32 | mask for a slab with
 // one holder, and kind<<62 | written slots<<56 | record for one with several.
-// That of a dead slab has kindDead: readers see nobody there. The flags of kids
-// say what it was.
+// That of a dead slab has kindDead: readers see nobody there. Its kind
+// before follows from flagRecord and the mask.
 type header uint64
 
 const (
@@ -263,8 +264,8 @@ func (f *Forest) meta(id uint32) *slabMeta {
 	return &c[id/chunkSlabs].meta[id%chunkSlabs]
 }
 
-// Prefetch loads the memory of the metadata of some slabs, so that what is done with
-// them one after the other does not wait for each.
+// Prefetch loads the memory of the metadata of some slabs, so that work on them one
+// after the other does not wait for each.
 func (f *Forest) Prefetch(locs []Loc) {
 	c := *f.chunks.Load()
 	seen := f.seen
@@ -408,8 +409,8 @@ func (f *Forest) Unref(l Loc) {
 	f.giveUp(l.Slab(), m)
 }
 
-// Pin keeps what is at l, and all before it, until Unpin: it is not evicted, and what is
-// at l is not moved.
+// Pin keeps the slab of l, and all before it, until Unpin: none is evicted, and that slab
+// is not moved.
 func (f *Forest) Pin(l Loc) {
 	f.meta(l.Slab()).kids++
 	f.slabs.chunks[l.Slab()/chunkSlabs].pins++

@@ -221,8 +221,8 @@ func (r record) each(f func(ord, mask uint32)) {
 	}
 }
 
-// pack puts the holders of f.sorted, each mask<<32 | ordinal, in place of what
-// the slab has. Those that share a mask make a row if that is smaller.
+// pack puts the holders of f.sorted, each mask<<32 | ordinal, in place of those
+// that the slab has. Those that share a mask make a row if that is smaller.
 func (f *Forest) pack(m *slabMeta) {
 	h := m.holders()
 	all := f.sorted

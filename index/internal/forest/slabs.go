@@ -30,7 +30,7 @@ const slabSizes = 3
 // sizeFor returns the size, by number, of a slab for a run of n keys.
 func sizeFor(n int) int { return min(bits.Len(uint(n-1)/minSlots), slabSizes-1) }
 
-// slabs are the slabs that are not in use, and what is known of the chunks.
+// slabs are the slabs that are not in use, and the state of the chunks.
 type slabs struct {
 	chunks  []chunkInfo
 	dead    []uint64              // a bit for each slab: it was evicted or moved, and has names

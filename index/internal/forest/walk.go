@@ -138,7 +138,7 @@ func (p *Path) Record(s *Span) (r Record, ok bool) {
 	return Record{p.f.recs.at(s.header.record())}, true
 }
 
-// Record is what a reader sees of a slab's holders: each is in a row or an entry,
+// Record has the holders of a slab as a reader sees them: each is in a row or an entry,
 // or, while it moves, in two. The result of a call was true at that moment.
 type Record struct{ words record }
 

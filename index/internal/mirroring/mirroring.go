@@ -41,7 +41,7 @@ type Mirrored[Source, Layout, Holder any] interface {
 	MirrorTo(Mirror[Source, Layout, Holder])
 }
 
-// Holder is who holds blocks of one size: a group and tier of a source.
+// Holder is a holder of blocks of one size: a group and tier of a source.
 type Holder[Group, Tier, Variant any] struct {
 	ID    uint32 // a number of a holder that has gone may come again
 	Group Group

@@ -113,7 +113,7 @@ func (t *Table[H, V]) mixed(h uint64) uint64 {
 	return hi ^ lo
 }
 
-// Init makes an empty table, what of it is on the heap being counted by c. The salt
+// Init makes an empty table. c counts its memory on the heap. The salt
 // should be secret and random, so that nobody can choose hashes that fall together.
 func (t *Table[H, V]) Init(salt [2]uint64, c *mem.Count) {
 	*t = Table[H, V]{salt: [2]uint64{salt[0], salt[1] | 1}, mem: c}
@@ -179,8 +179,8 @@ func (t *Table[H, V]) Get(h H) V {
 	return 0
 }
 
-// Prefetch loads the memory of some hashes, so that what is done with them one
-// after the other does not wait for each.
+// Prefetch loads the memory of some hashes, so that work on them one after the
+// other does not wait for each.
 func (t *Table[H, V]) Prefetch(hashes []H) {
 	seen := t.seen
 	for _, h := range hashes {
@@ -520,7 +520,7 @@ func (t *Table[H, V]) Len() int { return t.n }
 // Bytes returns what the table has on the heap.
 func (t *Table[H, V]) Bytes() int { return t.bytes }
 
-// Check looks at all of t and returns what is wrong with what it counts.
+// Check looks at all of t and returns the first fault of its counts.
 func (t *Table[H, V]) Check() error {
 	n, deepest, bytes := 0, 0, mem.SliceSize(t.segs)
 	for i := 0; i < len(t.segs); {

@@ -28,7 +28,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// What would make much of little is refused before it is made.
+// A value that would be too large is refused before it is made.
 func TestValueLimits(t *testing.T) {
 	long := strings.Repeat("a", 1<<20)
 	nested := nestedLists(10000)

@@ -108,7 +108,7 @@ func (m *Machine) Alloc(n int) error {
 	return nil
 }
 
-// exhausted is apart so that what calls it is inlined.
+// exhausted is apart so that its callers are inlined.
 func (m *Machine) exhausted() error {
 	if m.work < 0 && m.memory >= 0 {
 		return exception.OverLimit("more than %d steps", m.limits.Steps)

@@ -177,7 +177,7 @@ func searched(fn string, a []Value) (string, error) {
 	return textArgument(fn, a[0])
 }
 
-// find returns the method that finds a text by index, in code points; what is not there is -1.
+// find returns the method that finds a text by index, in code points; -1 if it is not there.
 func find(index func(s, sub string) int) func(*Machine, string, []Value) (Value, error) {
 	return func(m *Machine, s string, a []Value) (Value, error) {
 		sub, err := searched("find", a)

@@ -28,7 +28,7 @@ type Load struct {
 	From Ref   // LoadAlias
 }
 
-// A LoadKind is where what a load gives comes from.
+// A LoadKind is the source of a load's value.
 type LoadKind uint8
 
 // The kinds of loads.

@@ -9,7 +9,7 @@
 // replay has a memory for a share of the trace's blocks, and segments in DIR for all that
 // the memory lacks. It prints a line for each policy and share. blocks is how many fit in the
 // memory, prefix_hit the part of all blocks that were found there, and optimum what Belady's
-// rule would have found, which knows the rest of the trace. It ends with 1 if any byte was
+// rule would have found, which uses the rest of the trace. It ends with 1 if any byte was
 // wrong.
 //
 // verify ends with 1 if anything in a directory is corrupt, and settings if a variable cannot be

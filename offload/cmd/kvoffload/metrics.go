@@ -67,7 +67,7 @@ func writeTimes(w io.Writer, name, labels string, unit time.Duration, t offload.
 
 // writeAIBrix writes those of AIBrix's metrics (python/aibrix_kvcache/aibrix_kvcache/metrics.py of
 // commit 70d27a2a) that mean the same here: its L1 is the memory, its L2 the disk. It counts
-// tokens in others, which a server of values does not know.
+// tokens in others, which a server of values does not have.
 func writeAIBrix(w io.Writer, blockBytes int, st offload.Stats, disk bool) {
 	ops := []struct {
 		labels string

@@ -15,7 +15,7 @@ type result struct {
 }
 
 // replay has each request take what is there of its prompt, and store the rest. With
-// segments, what the memory lacks is read from there, and all is written there before the
+// segments, blocks that the memory lacks are read from there, and all are written there before the
 // next request.
 func (tr *trace) replay(cfg offload.Config, segments *offload.Segments) (r result, err error) {
 	if segments != nil {

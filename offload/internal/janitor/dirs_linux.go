@@ -22,7 +22,7 @@ func openDir(at int, name string) (int, error) {
 	}
 }
 
-// isAbsent reports whether an error says that there is no such folder or file, but maybe
+// isAbsent reports whether an error means that there is no such folder or file, but maybe
 // something else of its name.
 func isAbsent(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ESTALE)
@@ -46,7 +46,7 @@ func names(fd int, buf []byte, f func(name string)) error {
 	}
 }
 
-// fileState is what a file system says of a regular file.
+// fileState has the attributes of a regular file.
 type fileState struct {
 	bytes           int64
 	written, access int64 // Unix ns

@@ -151,7 +151,7 @@ type disk struct {
 	over int64   // bytes that have to go for it
 }
 
-// scans says when scans were, and are to be.
+// scans has the times of scans, and whether one is due.
 type scans struct {
 	begun  time.Time
 	during map[event]struct{} // what changed since begun, while a scan runs
@@ -344,7 +344,7 @@ func (j *Janitor) beginScan(stop <-chan struct{}) error {
 	return nil
 }
 
-// due reports whether a scan has to begin. One that events ask for waits as long as ten of
+// due reports whether a scan has to begin. One that events require waits as long as ten of
 // its kind take, so that scans are a tenth of all work at most.
 func (j *Janitor) due() bool {
 	age, wait := j.cfg.Now().Sub(j.scans.last), j.cfg.Rescan

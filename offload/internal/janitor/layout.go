@@ -43,7 +43,7 @@ const (
 	maxHashBytes   = 32
 )
 
-// Config is what config.json says of the blocks in a folder.
+// Config describes the blocks in a folder, by its config.json.
 type Config struct {
 	Model         string
 	TokensPerHash int

@@ -150,7 +150,7 @@ func (j *Janitor) newScan(stop <-chan struct{}) (*scan, error) {
 	return s, nil
 }
 
-// failed keeps the first error that does not say that something has gone meanwhile.
+// failed keeps the first error, but none about something that has gone meanwhile.
 func (s *scan) failed(p place, err error) {
 	if isAbsent(err) {
 		return
@@ -330,7 +330,7 @@ func (j *Janitor) readRoot() ([]place, error) {
 	return places, nil
 }
 
-// leave has a folder left alone, and says so once. Its blocks are not known from then on.
+// leave has a folder left alone, and logs that once. Its blocks leave the table.
 func (j *Janitor) leave(s *Space, why string) {
 	if s.Left != why {
 		j.log.Warn("left alone", "folder", s.Folder, "because", why)

@@ -11,7 +11,7 @@ import (
 	"github.com/kvindex/kvindex/offload/internal/queues"
 )
 
-// Order says which block goes first.
+// Order selects the block that goes first.
 type Order string
 
 // The orders, which are those of package offload.
@@ -28,7 +28,7 @@ type key struct {
 	group uint16
 }
 
-// block is what is known of a block's files, of which there is one at least. Its size counts:
+// block has the state of a block's files, of which there is one at least. Its size counts:
 // TestBytes.
 type block struct {
 	key
@@ -39,7 +39,7 @@ type block struct {
 	written  int64      // Unix ns: the last write of any file
 	ranks    *rankFiles // nil: rank 0 alone
 	pos      uint32     // in table.heap
-	zero     bool       // the file of rank 0 is there; unless ranks says so
+	zero     bool       // the file of rank 0 is there; without ranks
 	seen     bool       // in this scan
 	read     bool       // since S3-FIFO looked at it last
 }
@@ -220,7 +220,7 @@ func (t *table) remove(slot uint32) {
 	t.free = append(t.free, slot)
 }
 
-// put says that the file of a rank is there.
+// put records that the file of a rank is there.
 func (t *table) put(slot uint32, rank int, bytes, written, used int64) {
 	b := t.at(slot)
 	if rank > 0 && b.ranks == nil {
@@ -257,7 +257,7 @@ func (t *table) postpone(slot uint32, now int64) {
 	t.fix(slot)
 }
 
-// drop says that the file of a rank is not there. A block without files is removed.
+// drop records that the file of a rank is not there. A block without files is removed.
 func (t *table) drop(slot uint32, rank int) {
 	b := t.at(slot)
 	if b.ranks == nil {

@@ -5,9 +5,9 @@
 //	go run ./tokenize/internal/genforms /usr/share/unicode tokenize/tables
 //
 // Its first argument is the folder that has UnicodeData.txt, DerivedAge.txt and
-// DerivedNormalizationProps.txt, of any version from 9.0.0 on: what a code point
-// decomposes to, its combining class and its exclusion from composition never
-// change once it is assigned, so that leaving out what came later gives the
+// DerivedNormalizationProps.txt, of any version from 9.0.0 on: the decomposition
+// of a code point, its combining class and its exclusion from composition never
+// change once it is assigned, so that leaving out later code points gives the
 // tables of the older version.
 package main
 
@@ -45,7 +45,7 @@ const (
 	headForward = 1 << 6
 )
 
-// A character is what the database says of a code point.
+// A character has the properties of a code point in the database.
 type character struct {
 	class     int
 	canonical []rune // in one step
@@ -69,7 +69,7 @@ func main() {
 	}
 }
 
-// generate returns the tables by the names of their files. forms.go says what they are.
+// generate returns the tables by the names of their files. forms.go describes them.
 func generate(folder string) (map[string][]byte, error) {
 	chars, err := readCharacters(folder)
 	if err != nil {

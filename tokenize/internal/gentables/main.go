@@ -80,7 +80,7 @@ func main() {
 	}
 }
 
-// generate returns the files by their names. unicode.go says what the tables are.
+// generate returns the files by their names. unicode.go describes the tables.
 func generate(folder string) (map[string][]byte, error) {
 	sets := make([]uint32, codePoints) // a bit for each of properties
 	for i, p := range properties {
@@ -224,7 +224,7 @@ func mark(table []uint32, bit uint32, path string) error {
 }
 
 // decodeDeltas reads the package's numbers: base 64 digits, where the first
-// digit's high bits say how many more follow (0xxxxx none, 10xxxx one, 110xxx
+// digit's high bits give how many more follow (0xxxxx none, 10xxxx one, 110xxx
 // two, 111xxx three), most significant first.
 func decodeDeltas(encoded []byte) ([]int, error) {
 	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"

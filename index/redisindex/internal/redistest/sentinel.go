@@ -59,10 +59,10 @@ func startSentinel(tb testing.TB, master *Server, downAfter time.Duration) *Serv
 		tb.Fatalf("redistest: configuration of a sentinel: %v", err)
 	}
 	s := start(tb, []string{config, "--sentinel"}, nil)
-	// By default a sentinel looks for others every 2 s, and asks for roles every 10 s.
+	// By default a sentinel looks for others every 2 s, and requests roles every 10 s.
 	// Servers before 7.0 have no such command, and are slower. The ping period stays:
 	// a replica whose role is older than five of them is not promoted, and while the
-	// master is dead the sentinel asks for roles once a second.
+	// master is dead the sentinel requests roles once a second.
 	_, _ = s.do(context.Background(), "SENTINEL", "DEBUG",
 		"ask-period", 100, "info-period", 200, "publish-period", 200)
 	return s

@@ -284,7 +284,7 @@ func (c *conn) ref(key string) (ref, part) {
 	return ref{db: c.db, pair: what != whole, name: base}, what
 }
 
-// login compares a password in a time that does not tell what is wrong, and replies if it is.
+// login compares a password in constant time, and replies if the login is wrong.
 func (c *conn) login(user, password string) bool {
 	want, got := sha256.Sum256(c.s.cfg.Password), sha256.Sum256([]byte(password))
 	if len(c.s.cfg.Password) > 0 && subtle.ConstantTimeCompare(want[:], got[:]) != 1 || user != "default" {

@@ -118,7 +118,7 @@ func laterKeys(first offload.Key, c content, pages int) []offload.Key {
 	return keys
 }
 
-// part says what of a value a name of the protocol means.
+// part is the part of a value that a name of the protocol refers to.
 type part uint8
 
 const (

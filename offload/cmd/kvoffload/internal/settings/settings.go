@@ -29,7 +29,7 @@ type Settings struct {
 }
 
 // Read reads the variables, in the form of os.Environ, and joins the errors of all that are
-// unknown, wrong, or ask for what a store cannot do. Neither errors nor notes have the value of a
+// unknown, wrong, or request what a store cannot do. Neither errors nor notes have the value of a
 // variable that does nothing, which can be a password.
 func Read(environ []string) (Settings, error) {
 	r := reader{set: make(map[string]string)}
