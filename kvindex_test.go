@@ -197,7 +197,7 @@ func TestCloseDuringScore(t *testing.T) {
 		return index.ErrClosed
 	}
 	err := ix.ScoreRequest(ctx, &kvindex.Request{Model: "m", Tokens: []uint32{1}, Pods: []string{"a"}}, new(kvindex.Answer))
-	if n := ix.Stats().Scores.Outcomes; !errors.Is(err, kvindex.ErrClosed) || len(n) > 0 {
+	if n := ix.Stats().Scores.Outcomes; !errors.Is(err, kvindex.ErrClosed) || counted(n) > 0 {
 		t.Errorf("%v, %v", err, n)
 	}
 }

@@ -298,9 +298,7 @@ func (x *Indexer) scores() stats.Scores {
 	}
 	s := stats.Scores{Outcomes: make(map[string]uint64), PromptTokens: sum.prompt, CachedTokens: sum.cached, Degraded: sum.degraded, Rendered: sum.rendered, Unrendered: sum.unrendered}
 	for o, n := range sum.outcomes {
-		if n > 0 {
-			s.Outcomes[outcome(o).String()] = n
-		}
+		s.Outcomes[outcome(o).String()] = n
 	}
 	return s
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/internal/fault"
 	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
@@ -145,6 +146,12 @@ type RankInfo struct {
 func (x *Indexer) Stats() stats.Stats {
 	var s stats.Stats
 	x.reg.Stats(&s)
+	for _, reason := range fault.Reasons {
+		s.MalformedBy[reason] += 0 // all words are keys
+	}
+	for state := range StateApproximate + 1 {
+		s.States[state.String()] += 0
+	}
 	s.Scores = x.scores()
 	if x.prompts != nil {
 		s.Prompts = stats.Prompts(x.prompts.Stats())

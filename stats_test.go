@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
+	"maps"
 	"os"
 	"reflect"
 	"regexp"
@@ -71,11 +73,9 @@ func TestWordsAreDocumented(t *testing.T) {
 		before string // the line behind the list
 		want   []string
 	}{
-		"outcomes.go": {{"type ScoreReport struct", kvindex.OutcomeNames[1:]}},
-		"options.go":  {{"	// At contested,", kvindex.LossNames[1:]}},
-		"stats/stats.go": {{"	Reason string", []string{
-			fault.Unknown, fault.Truncated, fault.Encoding, fault.Type, fault.Missing, fault.Contradiction, fault.Limit, fault.Frames,
-		}}, {"	Replay        string\n", kvindex.ReplayNames}},
+		"outcomes.go":    {{"type ScoreReport struct", kvindex.OutcomeNames[1:]}},
+		"options.go":     {{"	// At contested,", kvindex.LossNames[1:]}},
+		"stats/stats.go": {{"	Reason string", fault.Reasons}, {"	Replay        string\n", kvindex.ReplayNames}},
 	} {
 		for _, l := range lists {
 			if got := documented(file, l.before); !slices.Equal(got, l.want) {
@@ -83,6 +83,34 @@ func TestWordsAreDocumented(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestWordsAreKeys: each map by word has all its words as keys before anything is counted.
+func TestWordsAreKeys(t *testing.T) {
+	st := open(t).Stats()
+	var states []string
+	for s := range kvindex.StateApproximate + 1 {
+		states = append(states, s.String())
+	}
+	for name, of := range map[string]struct {
+		keys iter.Seq[string]
+		want []string
+	}{
+		"States":      {maps.Keys(st.States), states},
+		"Outcomes":    {maps.Keys(st.Scores.Outcomes), kvindex.OutcomeNames},
+		"MalformedBy": {maps.Keys(st.MalformedBy), fault.Reasons},
+	} {
+		if got, want := slices.Sorted(of.keys), slices.Sorted(slices.Values(of.want)); !slices.Equal(got, want) {
+			t.Errorf("%s has the keys %q, want %q", name, got, want)
+		}
+	}
+}
+
+func counted[N int | uint64](words map[string]N) (sum N) {
+	for _, n := range words {
+		sum += n
+	}
+	return sum
 }
 
 // documented returns the words of the list in a doc comment that ends before a line.

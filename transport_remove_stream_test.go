@@ -127,7 +127,7 @@ func TestRemoveStream(t *testing.T) {
 				removeStream(t, ix, stream)
 			}
 			s := ix.Stats()
-			if hide == nil && s.Ranks != 0 || s.Pods+s.Models+len(s.States) != 0 || s.Blocks != ([index.NumTiers]int{}) {
+			if hide == nil && s.Ranks != 0 || s.Pods+s.Models+counted(s.States) != 0 || s.Blocks != ([index.NumTiers]int{}) {
 				t.Errorf("nothing is left, but %+v", s)
 			}
 			if got := score(t, ix, kvindex.Request{Candidates: c, Tokens: p.Tokens, Model: "m"}); len(got)+len(ix.Pods(nil)) != 0 {

@@ -1,5 +1,6 @@
 // Package stats has the counters and descriptions of kvindex.Indexer.Stats and Indexer.Pods.
-// All of it is plain data: copies that belong to the caller. A counter stops at 2^64-1.
+// All of it is plain data: copies that belong to the caller. A counter stops at 2^64-1. A map by
+// word has all words of its list as keys, also those that count 0.
 package stats
 
 import (

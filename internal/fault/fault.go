@@ -19,6 +19,9 @@ const (
 	Frames        = "frames"
 )
 
+// Reasons has all of them.
+var Reasons = []string{Unknown, Truncated, Encoding, Type, Missing, Contradiction, Limit, Frames}
+
 // Reason returns the reason of an error of this package, wrapped or not. It is Unknown for
 // all other errors, and for no error.
 func Reason(err error) string {

@@ -12,7 +12,6 @@ import (
 	"github.com/kvindex/kvindex"
 	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
-	"github.com/kvindex/kvindex/internal/fault"
 	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
 	"github.com/kvindex/kvindex/tokenize"
@@ -250,15 +249,16 @@ func each(emit Emit, m *Metric, values ...value) {
 	}
 }
 
-// outcomes are the values of kvindex.ScoreReport.Outcome.
-var outcomes = []string{"scored", "cancelled", "unknown_model", "unknown_adapter", "refused", "bad_request", "not_scorable", "unsupported",
-	"no_tokenizer", "no_template", "too_long", "busy", "failed"}
+// byWord emits a series for each key of a map.
+func byWord[N int | uint64](emit Emit, m *Metric, counts map[string]N) {
+	for word, n := range counts {
+		emit(m, float64(n), []string{word})
+	}
+}
 
 func (s *Set) readScores(r *Reading, emit Emit) {
 	sc := &r.Stats.Scores
-	for _, outcome := range outcomes {
-		emit(scores, float64(sc.Outcomes[outcome]), []string{outcome})
-	}
+	byWord(emit, scores, sc.Outcomes)
 	emit(degraded, float64(sc.Degraded), nil)
 	emit(bodiesByEngine, float64(sc.Rendered), []string{"rendered"})
 	emit(bodiesByEngine, float64(sc.Unrendered), []string{"failed"})
@@ -287,10 +287,7 @@ func (s *Set) readScores(r *Reading, emit Emit) {
 func (s *Set) readIndex(st *stats.Stats, emit Emit) {
 	emit(models, float64(st.Models), nil)
 	emit(ranks, float64(st.Ranks), nil)
-	for i := range numStates {
-		state := kvindex.State(i).String()
-		emit(podStates, float64(st.States[state]), []string{state})
-	}
+	byWord(emit, podStates, st.States)
 	each(emit, streams, value{"connected", uint64(st.Connected)}, value{"waiting", uint64(st.Waiting)}, value{"no_replay", uint64(st.NoReplay)})
 	for t, n := range st.Blocks {
 		emit(blocks, float64(n), []string{index.Tier(t).String()})
@@ -312,13 +309,9 @@ func (s *Set) readIndex(st *stats.Stats, emit Emit) {
 	emit(unplacedHashes, float64(st.Unplaced), nil)
 }
 
-var reasons = []string{fault.Unknown, fault.Truncated, fault.Encoding, fault.Type, fault.Missing, fault.Contradiction, fault.Limit, fault.Frames}
-
 func readMessages(st *stats.Stats, emit Emit) {
 	emit(messages, float64(st.Messages), nil)
-	for _, reason := range reasons {
-		emit(malformedMessages, float64(st.MalformedBy[reason]), []string{reason})
-	}
+	byWord(emit, malformedMessages, st.MalformedBy)
 	emit(duplicateMessages, float64(st.Duplicates), nil)
 	emit(gaps, float64(st.Gaps), nil)
 	emit(missingMessages, float64(st.Missing), nil)

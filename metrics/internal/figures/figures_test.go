@@ -12,13 +12,12 @@ import (
 func TestEachFigure(t *testing.T) {
 	left := []string{
 		"Pods",          // kvindex_pods, by state
+		"Malformed",     // MalformedBy
 		"Index.Removed", // memory of removed blocks, for tests
 	}
 	var st stats.Stats
 	names := make(map[float64]string)
 	number(reflect.ValueOf(&st).Elem(), "", names)
-	st.Scores.Outcomes = map[string]uint64{}
-	st.MalformedBy = map[string]uint64{reasons[0]: st.Malformed}
 	s := New(0)
 	emit := func(_ *Metric, value float64, _ []string) { delete(names, value) }
 	s.readScores(&Reading{Stats: st}, emit)
@@ -67,6 +66,11 @@ func number(v reflect.Value, name string, names map[float64]string) {
 		for i := range v.Len() {
 			number(v.Index(i), name, names)
 		}
+	case reflect.Map:
+		of := reflect.New(v.Type().Elem()).Elem()
+		number(of, name, names)
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(reflect.ValueOf("word"), of)
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
 		number(v.Index(0), name, names)
