@@ -102,7 +102,7 @@ func TestPairsByHashAlone(t *testing.T) {
 		sends(t, ix, prompts[1], 0)
 		most, _ := predicted(t, ix, prompts[1], 0)
 		must(t, ix.ApplyBatch("a", "m", batches[1]))
-		if _, cached := predicted(t, ix, prompts[1], 0); most != cached || ix.Stats().Predictions.Confirmed != 1 {
+		if _, cached := predicted(t, ix, prompts[1], 0); most != cached || ix.Stats().Predictions.Ended["confirmed"] != 1 {
 			t.Errorf("restored %v: predicted %d, cached %d: %+v", restored, most, cached, ix.Stats().Predictions)
 		}
 	}

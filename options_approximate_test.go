@@ -263,7 +263,7 @@ func TestApproximateObserve(t *testing.T) {
 	if got := f.predicted(kvindex.Request{Tokens: believed.Tokens}, "a"); got != 0 {
 		t.Errorf("%d tokens of a pod that was removed", got)
 	}
-	if s := f.Stats(); s.Tickets.Unknown != 2 || s.Tickets.Observed != 7 {
+	if s := f.Stats(); s.Tickets.Unknown != 2 || s.Tickets.Ended["observed"] != 7 {
 		t.Errorf("%+v", s.Tickets)
 	}
 }

@@ -226,7 +226,7 @@ func BenchmarkIngestPredicted(b *testing.B) {
 						must(b, ix.Ingest(pod, "m", payload))
 					})
 				}
-				if s := w.none.Stats().Predictions; completes == "one" && b.N > 64 && s.Confirmed == 0 {
+				if s := w.none.Stats().Predictions; completes == "one" && b.N > 64 && s.Ended["confirmed"] == 0 {
 					b.Fatalf("%+v", s)
 				}
 				if len(t[1].took) > 0 {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -133,6 +134,8 @@ func newSentModel(t testing.TB, seed uint64, fired map[string]int) *sentModel {
 			}
 			return kvindex.Profile{Draft: kvindex.DraftNone}
 		}))...)
+	none := m.ix.Stats()
+	m.predictions, m.counts = none.Predictions, none.Tickets
 	return m
 }
 
@@ -194,7 +197,7 @@ func (m *sentModel) form(pod *sentPod) {
 			m.fired["lent blocks are its own"]++
 		default:
 			t.live = false
-			m.predictions.Lost++
+			m.predictions.Ended["lost"]++
 			m.fired["lent blocks are not its own"]++
 		}
 		t.lender = nil
@@ -421,12 +424,12 @@ func (m *sentModel) expire() {
 	m.tickets = slices.DeleteFunc(m.tickets, func(t *sentTicket) bool {
 		if t.live && m.now.Sub(t.at) >= sentTTL {
 			t.live = false
-			m.predictions.Expired++
+			m.predictions.Ended["expired"]++
 		}
 		if m.now.Sub(t.at) < sentAge {
 			return false
 		}
-		m.counts.Aged++
+		m.counts.Ended["aged"]++
 		m.used = append(m.used, t.ticket)
 		return true
 	})
@@ -437,7 +440,7 @@ func (m *sentModel) lose(pod *sentPod, rank int) {
 	for _, t := range m.tickets {
 		if t.live && t.pod == pod && (rank < 0 || t.rank == rank) {
 			t.live = false
-			m.predictions.Lost++
+			m.predictions.Ended["lost"]++
 		}
 	}
 }
@@ -453,7 +456,7 @@ func (m *sentModel) confirm(pod *sentPod, rank int) {
 	for _, t := range m.tickets {
 		if t.live && t.pod == pod && t.rank == rank && t.lender == nil && pod.isWhole(rank, t.prompt) {
 			t.live = false
-			m.predictions.Confirmed++
+			m.predictions.Ended["confirmed"]++
 			m.fired["confirmed by events"]++
 		}
 	}
@@ -506,7 +509,7 @@ func (m *sentModel) route(p *sentPrompt, a *kvindex.Answer, pods, formed []*sent
 	for _, o := range m.tickets {
 		if o.live && o.pod == pod && o.rank == rank && o.lender != nil && !o.lender.sameBlocks(of) {
 			o.live = false
-			m.predictions.Lost++
+			m.predictions.Ended["lost"]++
 			m.fired["lent blocks change"]++
 		}
 	}
@@ -518,7 +521,7 @@ func (m *sentModel) route(p *sentPrompt, a *kvindex.Answer, pods, formed []*sent
 	}
 	m.predictions.Routed++
 	if lender == nil && pod.isWhole(rank, p) || len(p.blocks[of][0]) == 0 {
-		m.predictions.Confirmed++
+		m.predictions.Ended["confirmed"]++
 		m.fired["confirmed when routed"]++
 	} else {
 		t.live = true
@@ -556,16 +559,16 @@ func (m *sentModel) settle(abandon bool) {
 	t := m.tickets[i]
 	m.tickets, m.used = slices.Delete(m.tickets, i, i+1), append(m.used, t.ticket)
 	if abandon {
-		m.counts.Abandoned++
+		m.counts.Ended["abandoned"]++
 		if t.live {
-			m.predictions.Abandoned++
+			m.predictions.Ended["abandoned"]++
 		}
 		m.ix.Abandon(t.ticket)
 		return
 	}
-	m.counts.Observed++
+	m.counts.Ended["observed"]++
 	if t.live {
-		m.predictions.Observed++
+		m.predictions.Ended["observed"]++
 	} else if m.now.Sub(t.at) >= sentTTL {
 		m.fired["observed after the TTL"]++
 	}
@@ -914,7 +917,7 @@ func (m *sentModel) check() {
 	}
 	m.counts.Live = uint64(len(m.tickets))
 	s := m.ix.Stats()
-	if s.Predictions != m.predictions || s.Tickets != m.counts {
+	if !reflect.DeepEqual(s.Predictions, m.predictions) || !reflect.DeepEqual(s.Tickets, m.counts) {
 		m.t.Fatalf("\n got %+v %+v\nwant %+v %+v", s.Predictions, s.Tickets, m.predictions, m.counts)
 	}
 	got := slices.DeleteFunc(s.Observed, func(o stats.Observations) bool {
@@ -956,12 +959,12 @@ func TestPredictionsModel(t *testing.T) {
 		}
 		p := m.predictions
 		fired["routed"] += int(p.Routed)
-		fired["confirmed"] += int(p.Confirmed)
-		fired["expired"] += int(p.Expired)
-		fired["observed"] += int(p.Observed)
-		fired["abandoned"] += int(p.Abandoned)
-		fired["lost"] += int(p.Lost)
-		fired["tickets aged"] += int(m.counts.Aged)
+		fired["confirmed"] += int(p.Ended["confirmed"])
+		fired["expired"] += int(p.Ended["expired"])
+		fired["observed"] += int(p.Ended["observed"])
+		fired["abandoned"] += int(p.Ended["abandoned"])
+		fired["lost"] += int(p.Ended["lost"])
+		fired["tickets aged"] += int(m.counts.Ended["aged"])
 		fired["tickets unknown"] += int(m.counts.Unknown)
 	}
 	for _, what := range slices.Sorted(maps.Keys(fired)) {

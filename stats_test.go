@@ -99,6 +99,8 @@ func TestWordsAreKeys(t *testing.T) {
 		"States":      {maps.Keys(st.States), states},
 		"Outcomes":    {maps.Keys(st.Scores.Outcomes), kvindex.OutcomeNames},
 		"MalformedBy": {maps.Keys(st.MalformedBy), fault.Reasons},
+		"Predictions": {maps.Keys(st.Predictions.Ended), documented("stats/stats.go", "	Ended map[string]uint64\n")},
+		"Tickets":     {maps.Keys(st.Tickets.Ended), documented("stats/stats.go", "	Ended   map[string]uint64\n")},
 	} {
 		if got, want := slices.Sorted(of.keys), slices.Sorted(slices.Values(of.want)); !slices.Equal(got, want) {
 			t.Errorf("%s has the keys %q, want %q", name, got, want)

@@ -132,7 +132,7 @@ func TestPickCached(t *testing.T) {
 	if got := load(p, "b", 0); got != (route.Load{}) {
 		t.Errorf("the load is %+v at the end", got)
 	}
-	if s := ix.Stats().Tickets; s.Observed != 1 || s.Abandoned != 1 || s.Live != 0 || s.Unknown != 0 {
+	if s := ix.Stats().Tickets; s.Ended["observed"] != 1 || s.Ended["abandoned"] != 1 || s.Live != 0 || s.Unknown != 0 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -147,7 +147,7 @@ func TestFailedAfterFirstToken(t *testing.T) {
 	pick.FirstToken()
 	pick.Failed()
 	pick.Done(kvindex.Usage{}) // after the end
-	if s := ix.Stats().Tickets; s.Observed != 1 || s.Abandoned != 0 || s.Unknown != 0 {
+	if s := ix.Stats().Tickets; s.Ended["observed"] != 1 || s.Ended["abandoned"] != 0 || s.Unknown != 0 {
 		t.Errorf("%+v", s)
 	}
 }

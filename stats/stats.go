@@ -145,25 +145,31 @@ type Prompts struct {
 	Evicted uint64
 }
 
-// Predictions counts predictions. Routed is the sum of all others.
+// Predictions counts predictions. Routed is the sum of Live and of those that have ended.
 type Predictions struct {
-	Routed    uint64 // made
-	Live      uint64 // count now
-	Confirmed uint64 // ended by events
-	Expired   uint64 // ended by the TTL
-	Observed  uint64 // ended by Observe
-	Abandoned uint64 // ended by Abandon
-	Lost      uint64 // ended because the rank has lost its blocks
-	PushedOut uint64 // ended for lack of room
+	Routed uint64 // made
+	Live   uint64 // count now
+	// Ended has the predictions that have ended, by how:
+	//
+	//	confirmed   by events
+	//	expired     by the TTL
+	//	observed    by Observe
+	//	abandoned   by Abandon
+	//	lost        the rank has lost its blocks
+	//	pushed_out  for lack of room
+	Ended map[string]uint64
 }
 
-// Tickets counts tickets. The sum of the first four is Predictions.Routed.
+// Tickets counts tickets. The sum of Live and of those that have ended is Predictions.Routed.
 type Tickets struct {
-	Live      uint64 // usable
-	Observed  uint64
-	Abandoned uint64
-	Aged      uint64 // too old, or without room
-	Unknown   uint64 // calls of Observe and Abandon with an invalid Ticket
+	Live uint64 // usable
+	// Ended has the tickets that have ended, by how:
+	//
+	//	observed   by Observe
+	//	abandoned  by Abandon
+	//	aged       too old, or without room
+	Ended   map[string]uint64
+	Unknown uint64 // calls of Observe and Abandon with an invalid Ticket
 }
 
 // Observations compare the reports of engines with the predictions, for one model.

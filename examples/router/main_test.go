@@ -374,7 +374,7 @@ func TestSiblings(t *testing.T) {
 		t.Errorf("%d tokens predicted, at most %d of a chat, and %d reused", predicted, most, reused)
 	}
 	f.front.Close() // waits until the router has ended all requests
-	if s := f.ix.Stats(); s.Predictions.Routed != 4 || s.Tickets.Observed != 4 || s.Predictions.Live != 0 {
+	if s := f.ix.Stats(); s.Predictions.Routed != 4 || s.Tickets.Ended["observed"] != 4 || s.Predictions.Live != 0 {
 		t.Errorf("%+v %+v", s.Predictions, s.Tickets)
 	}
 }

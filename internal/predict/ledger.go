@@ -170,8 +170,9 @@ type Ledger struct {
 
 // counts are the counters for Stats.
 type counts struct {
-	predictions stats.Predictions
-	tickets     stats.Tickets
+	routed      uint64
+	predictions struct{ confirmed, expired, observed, abandoned, lost, pushedOut uint64 } // that have ended
+	tickets     struct{ live, observed, abandoned, aged, unknown uint64 }
 	observed    map[observedAt]*stats.Observations
 }
 
@@ -258,7 +259,7 @@ func (l *Ledger) expire(now int64) {
 			if now-t.at < l.ttl {
 				break
 			}
-			l.end(l.next, &l.predictions.Expired)
+			l.end(l.next, &l.predictions.expired)
 		}
 		l.next = t.next
 	}
@@ -267,7 +268,7 @@ func (l *Ledger) expire(now int64) {
 		l.due.Store(l.at(l.next).at + l.ttl)
 	}
 	for l.first != 0 && now-l.at(l.first).at >= l.age {
-		l.drop(l.first, &l.tickets.Aged)
+		l.drop(l.first, &l.tickets.aged)
 	}
 }
 
@@ -299,7 +300,7 @@ func (l *Ledger) end(slot uint32, cause *uint64) {
 
 // drop ends a ticket, and its prediction if it is live. mu is held.
 func (l *Ledger) drop(slot uint32, cause *uint64) {
-	l.end(slot, &l.predictions.PushedOut)
+	l.end(slot, &l.predictions.pushedOut)
 	*cause++
 	t := l.at(slot)
 	if t.prev != 0 {
@@ -318,7 +319,7 @@ func (l *Ledger) drop(slot uint32, cause *uint64) {
 	if t.believed != nil {
 		l.believed--
 	}
-	l.tickets.Live--
+	l.tickets.live--
 	*t = ticket{next: l.free}
 	l.free = slot
 }
@@ -340,7 +341,7 @@ func (l *Ledger) issue(now int64, row *stats.Observations) uint32 {
 				l.free = n
 			}
 		} else {
-			l.drop(l.first, &l.tickets.Aged)
+			l.drop(l.first, &l.tickets.aged)
 		}
 	}
 	slot := l.free
@@ -358,15 +359,15 @@ func (l *Ledger) issue(now int64, row *stats.Observations) uint32 {
 		l.next = slot
 		l.due.Store(now + l.ttl)
 	}
-	l.tickets.Live++
-	l.predictions.Routed++
+	l.tickets.live++
+	l.routed++
 	return slot
 }
 
 // predict gives a ticket a prediction, if there is room for it. mu is held.
 func (l *Ledger) predict(slot uint32, h *holder, keys []index.Key, last index.Local) {
 	if int64(len(keys))*8 > l.bytes/4 {
-		l.predictions.PushedOut++
+		l.predictions.pushedOut++
 		return
 	}
 	t := l.at(slot)
@@ -389,7 +390,7 @@ func (l *Ledger) predict(slot uint32, h *holder, keys []index.Key, last index.Lo
 // mu is held.
 func (l *Ledger) makeRoom() {
 	for l.taken() > l.bytes && l.first != l.last {
-		l.drop(l.first, &l.tickets.Aged)
+		l.drop(l.first, &l.tickets.aged)
 	}
 }
 
@@ -415,7 +416,7 @@ func (l *Ledger) take(t Ticket) (slot uint32, ok bool) {
 	if t.of == l && t.serial != 0 && l.at(t.slot).serial == t.serial {
 		return t.slot, true
 	}
-	l.tickets.Unknown++
+	l.tickets.unknown++
 	l.mu.Unlock()
 	return 0, false
 }
@@ -426,8 +427,8 @@ func (l *Ledger) Abandon(t Ticket) {
 		if b := l.at(slot).believed; b != nil {
 			b.of.cache.Undo(b.past, l.now())
 		}
-		l.end(slot, &l.predictions.Abandoned)
-		l.drop(slot, &l.tickets.Abandoned)
+		l.end(slot, &l.predictions.abandoned)
+		l.drop(slot, &l.tickets.abandoned)
 		l.mu.Unlock()
 	}
 }
@@ -452,8 +453,8 @@ func (l *Ledger) Observe(of Ticket, promptTokens, cachedTokens int) {
 			b.of.cache.Observed(b.past, cachedTokens/b.block, l.now())
 		}
 	}
-	l.end(slot, &l.predictions.Observed)
-	l.drop(slot, &l.tickets.Observed)
+	l.end(slot, &l.predictions.observed)
+	l.drop(slot, &l.tickets.observed)
 }
 
 // Stats fills in the figures of predictions and tickets.
@@ -461,8 +462,11 @@ func (l *Ledger) Stats(s *stats.Stats) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.expire(l.now())
-	s.Predictions, s.Tickets = l.predictions, l.tickets
-	s.Predictions.Live = uint64(l.live.Load())
+	p, t := &l.predictions, &l.tickets
+	s.Predictions = stats.Predictions{Routed: l.routed, Live: uint64(l.live.Load()), Ended: map[string]uint64{
+		"confirmed": p.confirmed, "expired": p.expired, "observed": p.observed, "abandoned": p.abandoned, "lost": p.lost, "pushed_out": p.pushedOut,
+	}}
+	s.Tickets = stats.Tickets{Live: t.live, Unknown: t.unknown, Ended: map[string]uint64{"observed": t.observed, "abandoned": t.abandoned, "aged": t.aged}}
 	for _, o := range l.observed {
 		s.Observed = append(s.Observed, *o)
 	}
@@ -498,7 +502,7 @@ func (l *Ledger) Lose(p *Pod, rank int, gone bool) {
 func (l *Ledger) loseAll(h *holder) {
 	for last, slot := range h.byLast {
 		for h.byLast[last] != 0 {
-			l.end(slot, &l.predictions.Lost)
+			l.end(slot, &l.predictions.lost)
 			slot = h.byLast[last]
 		}
 	}

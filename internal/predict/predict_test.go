@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -48,6 +49,9 @@ const (
 func newWorld(seed uint64) *world {
 	w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1e9, 0), ranks: 2}
 	w.ledger = New(&Config{TTL: ttl, TicketAge: age, Now: func() time.Time { return w.now }})
+	var s stats.Stats
+	w.ledger.Stats(&s)
+	w.want, w.ticket = s.Predictions, s.Tickets
 	for _, size := range []int{16, 32, 16} {
 		p := new(Pod)
 		w.ledger.SetForm(p, blocksOf(size))
@@ -86,10 +90,10 @@ func (w *world) send(t *testing.T) {
 }
 
 // end ends the prediction of a request, if it lives.
-func (r *request) end(n *uint64) {
+func (w *world) end(r *request, how string) {
 	if r.predicted {
 		r.predicted = false
-		*n++
+		w.want.Ended[how]++
 	}
 }
 
@@ -98,11 +102,11 @@ func (w *world) pass(d time.Duration) {
 	w.now = w.now.Add(d)
 	for _, r := range w.sent {
 		if w.now.Sub(r.at) >= ttl {
-			r.end(&w.want.Expired)
+			w.end(r, "expired")
 		}
 		if r.open && w.now.Sub(r.at) >= age {
 			r.open = false
-			w.ticket.Aged++
+			w.ticket.Ended["aged"]++
 		}
 	}
 }
@@ -113,9 +117,9 @@ func (w *world) close() {
 		return
 	}
 	r := w.sent[w.IntN(len(w.sent))]
-	ended, used := &w.want.Observed, &w.ticket.Observed
+	how := "observed"
 	if w.IntN(2) == 0 {
-		ended, used = &w.want.Abandoned, &w.ticket.Abandoned
+		how = "abandoned"
 		w.ledger.Abandon(r.Ticket)
 	} else {
 		w.ledger.Observe(r.Ticket, -1, -1)
@@ -125,8 +129,8 @@ func (w *world) close() {
 		return
 	}
 	r.open = false
-	r.end(ended)
-	*used++
+	w.end(r, how)
+	w.ticket.Ended[how]++
 }
 
 func (w *world) lose() {
@@ -134,7 +138,7 @@ func (w *world) lose() {
 	w.ledger.Lose(w.pods[pod], rank, false)
 	for _, r := range w.sent {
 		if r.pod == pod && (rank < 0 || r.rank == rank) {
-			r.end(&w.want.Lost)
+			w.end(r, "lost")
 		}
 	}
 }
@@ -149,7 +153,7 @@ func (w *world) store(t *testing.T, c *Confirmation) {
 		}
 		for _, r := range w.sent {
 			if r.pod == pod && r.rank == rank {
-				r.end(&w.want.Lost)
+				w.end(r, "lost")
 			}
 		}
 		return
@@ -168,7 +172,7 @@ func (w *world) store(t *testing.T, c *Confirmation) {
 	}
 	for _, r := range w.sent {
 		if r.pod == pod && r.rank == rank && slices.Equal(r.keys, run.Keys) {
-			r.end(&w.want.Confirmed)
+			w.end(r, "confirmed")
 		}
 	}
 }
@@ -225,7 +229,7 @@ func (w *world) check(t *testing.T, f *Forecast) {
 			w.ticket.Live++
 		}
 	}
-	if s.Predictions != w.want || s.Tickets != w.ticket {
+	if !reflect.DeepEqual(s.Predictions, w.want) || !reflect.DeepEqual(s.Tickets, w.ticket) {
 		t.Fatalf("got  %+v %+v\nwant %+v %+v", s.Predictions, s.Tickets, w.want, w.ticket)
 	}
 	w.sent = slices.DeleteFunc(w.sent, func(r *request) bool { return !r.predicted && !r.open && w.IntN(4) == 0 })
@@ -261,7 +265,9 @@ func TestAgainstList(t *testing.T) {
 		if w.want.Live != 0 || w.ticket.Live != 0 || slices.ContainsFunc(w.pods, func(p *Pod) bool { return p.Live() != 0 }) {
 			t.Fatalf("seed %d: predictions live on: %+v %+v", seed, w.want, w.ticket)
 		}
-		for i, n := range []uint64{w.want.Expired, w.want.Lost, w.want.Confirmed, w.want.Observed, w.ticket.Unknown, w.ticket.Aged} {
+		for i, n := range []uint64{
+			w.want.Ended["expired"], w.want.Ended["lost"], w.want.Ended["confirmed"], w.want.Ended["observed"], w.ticket.Unknown, w.ticket.Ended["aged"],
+		} {
 			all[i] += n
 		}
 	}
@@ -318,13 +324,13 @@ func TestRoom(t *testing.T) {
 		}
 	}
 	var s stats.Stats
-	if w.ledger.Stats(&s); s.Tickets.Aged == 0 || s.Predictions.PushedOut == 0 || s.Tickets.Live == 0 {
+	if w.ledger.Stats(&s); s.Tickets.Ended["aged"] == 0 || s.Predictions.Ended["pushed_out"] == 0 || s.Tickets.Live == 0 {
 		t.Errorf("%+v %+v", s.Tickets, s.Predictions)
 	}
-	if w.ledger.Abandon(w.sent[0].Ticket); w.ledger.tickets.Unknown != 1 {
+	if w.ledger.Abandon(w.sent[0].Ticket); w.ledger.tickets.unknown != 1 {
 		t.Error("the oldest ticket is good")
 	}
-	if w.ledger.Abandon(w.sent[len(w.sent)-1].Ticket); w.ledger.tickets.Unknown != 1 {
+	if w.ledger.Abandon(w.sent[len(w.sent)-1].Ticket); w.ledger.tickets.unknown != 1 {
 		t.Error("the newest ticket is not good")
 	}
 }
@@ -349,7 +355,7 @@ func TestConcurrent(t *testing.T) {
 	}
 	all.Wait()
 	var s stats.Stats
-	if w.ledger.Stats(&s); s.Predictions.Live != 0 || s.Tickets.Observed != 1200 {
+	if w.ledger.Stats(&s); s.Predictions.Live != 0 || s.Tickets.Ended["observed"] != 1200 {
 		t.Errorf("%+v %+v", s.Predictions, s.Tickets)
 	}
 }

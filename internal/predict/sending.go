@@ -60,7 +60,7 @@ func (l *Ledger) Send(p *Pod, s *Sending) (Ticket, error) {
 		}
 	}
 	if s.whole {
-		l.predictions.Confirmed++
+		l.predictions.confirmed++
 	} else {
 		l.predict(slot, h, s.keys, s.last)
 		if p.applied.Load() != s.Applied && t.h != nil { // the last store may have come since
@@ -188,7 +188,7 @@ func (l *Ledger) Confirm(s *Suspect) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if t := l.at(s.slot); t.serial == s.serial {
-		l.end(s.slot, &l.predictions.Confirmed)
+		l.end(s.slot, &l.predictions.confirmed)
 	}
 }
 

@@ -3,6 +3,7 @@ package systemtest
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -253,13 +254,13 @@ func (b *burst) check() stats.Stats {
 	b.t.Helper()
 	s := b.told.Stats()
 	p, tickets := s.Predictions, s.Tickets
-	if p.Routed != b.routed+b.abandoned || p.Routed != p.Live+p.Confirmed+p.Expired+p.Observed+p.Abandoned+p.Lost+p.PushedOut {
+	if p.Routed != b.routed+b.abandoned || p.Routed != p.Live+counted(p.Ended) {
 		b.t.Fatalf("%d routed and %d abandoned: %+v", b.routed, b.abandoned, p)
 	}
 	want := stats.Tickets{
-		Live: uint64(len(b.tickets)), Observed: b.routed - uint64(len(b.tickets)), Abandoned: b.abandoned,
+		Live: uint64(len(b.tickets)), Ended: map[string]uint64{"observed": b.routed - uint64(len(b.tickets)), "abandoned": b.abandoned, "aged": 0},
 	}
-	if tickets != want {
+	if !reflect.DeepEqual(tickets, want) {
 		b.t.Fatalf("%+v, want %+v", tickets, want)
 	}
 	return s
@@ -322,7 +323,7 @@ func TestSiblings(t *testing.T) {
 		t.Errorf("events proved %d, and %d were the first at their rank", b.exact, firsts)
 	}
 	p := s.Predictions
-	if b.evictions*2 < bursts || b.far*10 < bursts || b.midway < bursts/2 || min(p.Confirmed, p.Observed, 10*p.Expired, 10*p.Abandoned) < uint64(bursts) {
+	if b.evictions*2 < bursts || b.far*10 < bursts || b.midway < bursts/2 || min(p.Ended["confirmed"], p.Ended["observed"], 10*p.Ended["expired"], 10*p.Ended["abandoned"]) < uint64(bursts) {
 		t.Error("the test tests too little")
 	}
 }

@@ -333,10 +333,10 @@ func (s *Set) readPredictions(st *stats.Stats, emit Emit) {
 	p, t := &st.Predictions, &st.Tickets
 	emit(predictionsMade, float64(p.Routed), nil)
 	emit(predictionsLive, float64(p.Live), nil)
-	each(emit, predictionsEnded, value{"confirmed", p.Confirmed}, value{"expired", p.Expired}, value{"observed", p.Observed},
-		value{"abandoned", p.Abandoned}, value{"lost", p.Lost}, value{"pushed_out", p.PushedOut})
+	byWord(emit, predictionsEnded, p.Ended)
 	emit(ticketsLive, float64(t.Live), nil)
-	each(emit, ticketsEnded, value{"observed", t.Observed}, value{"abandoned", t.Abandoned}, value{"aged", t.Aged}, value{"unknown", t.Unknown})
+	byWord(emit, ticketsEnded, t.Ended)
+	emit(ticketsEnded, float64(t.Unknown), []string{"unknown"})
 	// Models without labels of their own are added up.
 	clear(s.rows)
 	for i := range st.Observed {

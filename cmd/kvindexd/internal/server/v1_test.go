@@ -166,7 +166,7 @@ func TestSelect(t *testing.T) {
 	done(map[string]any{"id": other.ID}, 404, false)
 	done(map[string]any{"id": first.ID, "failed": true}, 200, true)
 	done(map[string]any{"id": second.ID, "usage": map[string]any{"prompt_tokens": len(prompt), "cached_tokens": 0}}, 200, true)
-	if s := f.ix.Stats(); s.Tickets.Live != 0 || s.Tickets.Observed != 2 || s.Tickets.Abandoned != 1 {
+	if s := f.ix.Stats(); s.Tickets.Live != 0 || s.Tickets.Ended["observed"] != 2 || s.Tickets.Ended["abandoned"] != 1 {
 		t.Errorf("%+v", s.Tickets)
 	}
 	if s := choose(map[string]any{"tokens": prompt, "pods": []string{other.Pod, "nobody"}}, 200); s.Pod != other.Pod {
