@@ -532,18 +532,14 @@ func (m *sentModel) route(p *sentPrompt, a *kvindex.Answer, pods, formed []*sent
 	}
 }
 
-func accuracyOf(a *stats.Accuracy, figure, cached int) {
-	switch {
-	case figure == cached:
-		a.Exact++
-		a.ExactTokens += uint64(cached)
-	case figure > cached:
-		a.Over++
-		a.OverTokens += uint64(figure - cached)
-	default:
-		a.Under++
-		a.UnderTokens += uint64(cached - figure)
+func accuracyOf(of map[string]stats.Accuracy, figure, cached int) {
+	result, tokens := "exact", cached
+	if figure > cached {
+		result, tokens = "over", figure-cached
+	} else if figure < cached {
+		result, tokens = "under", cached-figure
 	}
+	of[result] = stats.Accuracy{Requests: of[result].Requests + 1, Tokens: of[result].Tokens + uint64(tokens)}
 }
 
 // settle uses a ticket.
@@ -574,7 +570,8 @@ func (m *sentModel) settle(abandon bool) {
 	}
 	o := m.observed[t.model+t.state.String()]
 	if o == nil {
-		o = &stats.Observations{Model: t.model, State: t.state.String()}
+		none := notObserved(t.model, t.state.String())
+		o = &none
 		m.observed[t.model+t.state.String()] = o
 	}
 	length := len(t.prompt.q.Tokens)
@@ -589,8 +586,8 @@ func (m *sentModel) settle(abandon bool) {
 			u.PromptTokens = length - 1 // fewer than the cached ones
 			break
 		}
-		accuracyOf(&o.Cached, t.cached, length)
-		accuracyOf(&o.Predicted, t.predicted, length)
+		accuracyOf(o.Cached, t.cached, length)
+		accuracyOf(o.Predicted, t.predicted, length)
 	case 2:
 		u.PromptTokens, u.CachedTokens = math.MaxInt, math.MaxInt
 	case 3:
@@ -606,8 +603,8 @@ func (m *sentModel) settle(abandon bool) {
 		}
 		fallthrough
 	default:
-		accuracyOf(&o.Cached, t.cached, u.CachedTokens)
-		accuracyOf(&o.Predicted, t.predicted, u.CachedTokens)
+		accuracyOf(o.Cached, t.cached, u.CachedTokens)
+		accuracyOf(o.Predicted, t.predicted, u.CachedTokens)
 	}
 	m.ix.Observe(t.ticket, u)
 }
@@ -902,6 +899,13 @@ func (m *sentModel) removed(pod *sentPod) {
 	}
 }
 
+func notObserved(model, state string) stats.Observations {
+	none := func() map[string]stats.Accuracy {
+		return map[string]stats.Accuracy{"exact": {}, "over": {}, "under": {}}
+	}
+	return stats.Observations{Model: model, State: state, Cached: none(), Predicted: none()}
+}
+
 // check compares all counters and the known pods: Routed registers none.
 func (m *sentModel) check() {
 	m.t.Helper()
@@ -921,18 +925,18 @@ func (m *sentModel) check() {
 		m.t.Fatalf("\n got %+v %+v\nwant %+v %+v", s.Predictions, s.Tickets, m.predictions, m.counts)
 	}
 	got := slices.DeleteFunc(s.Observed, func(o stats.Observations) bool {
-		return o == stats.Observations{Model: o.Model, State: o.State} // routed, but not observed
+		return reflect.DeepEqual(o, notObserved(o.Model, o.State)) // routed, but not observed
 	})
 	want := []stats.Observations{}
 	for _, o := range m.observed {
-		if *o != (stats.Observations{Model: o.Model, State: o.State}) {
+		if !reflect.DeepEqual(*o, notObserved(o.Model, o.State)) {
 			want = append(want, *o)
 		}
 	}
 	slices.SortFunc(want, func(a, b stats.Observations) int {
 		return cmp.Or(strings.Compare(a.Model, b.Model), cmp.Compare(a.State, b.State))
 	})
-	if !slices.Equal(got, want) {
+	if !slices.EqualFunc(got, want, func(a, b stats.Observations) bool { return reflect.DeepEqual(a, b) }) {
 		m.t.Fatalf("observed\n got %+v\nwant %+v", got, want)
 	}
 }

@@ -75,7 +75,7 @@ func TestWordsAreDocumented(t *testing.T) {
 	}{
 		"outcomes.go":    {{"type ScoreReport struct", kvindex.OutcomeNames[1:]}},
 		"options.go":     {{"	// At contested,", kvindex.LossNames[1:]}},
-		"stats/stats.go": {{"	Reason string", fault.Reasons}, {"	Replay        string\n", kvindex.ReplayNames}},
+		"stats/stats.go": {{"	Cached, Predicted map", []string{"exact", "over", "under"}}, {"	Reason string", fault.Reasons}, {"	Replay        string\n", kvindex.ReplayNames}},
 	} {
 		for _, l := range lists {
 			if got := documented(file, l.before); !slices.Equal(got, l.want) {

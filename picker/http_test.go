@@ -107,7 +107,7 @@ func TestRoundTripper(t *testing.T) {
 	}
 	resp.Body.Close()
 	e.idle(t)
-	if o := e.ix.Stats().Observed; len(o) != 1 || o[0].Predicted.Under != 1 {
+	if o := e.ix.Stats().Observed; len(o) != 1 || o[0].Predicted["under"].Requests != 1 {
 		t.Errorf("%+v", o)
 	}
 	if got, want := <-e.received, "a /v1/completions "+prompt; got != want {

@@ -176,17 +176,17 @@ type Tickets struct {
 type Observations struct {
 	Model string
 	State string // kvindex.State of the rank when the request was sent; of the pod if the rank was unknown
-	// Cached and Predicted are about PodScore.CachedTokens and PredictedTokens when the
-	// request was sent.
-	Cached, Predicted Accuracy
+	// Cached and Predicted compare PodScore.CachedTokens and PredictedTokens when the request
+	// was sent with the cached tokens that the engine reported:
+	//
+	//	exact  equal. Tokens are these tokens
+	//	over   the figure was too high. Tokens are the differences
+	//	under  the figure was too low. Tokens are the differences
+	Cached, Predicted map[string]Accuracy
 	// OtherLength is the number of requests whose prompt had another length in the engine: the
 	// tokenizer, the template, or the request itself differs from the engine's.
 	OtherLength uint64
 }
 
-// Accuracy counts requests for which a figure was exact, too high and too low, and tokens:
-// those of the exact ones, and the differences of the others.
-type Accuracy struct {
-	Exact, Over, Under                   uint64
-	ExactTokens, OverTokens, UnderTokens uint64
-}
+// Accuracy counts requests with one result of a comparison, and tokens.
+type Accuracy struct{ Requests, Tokens uint64 }

@@ -342,7 +342,7 @@ func TestRouter(t *testing.T) {
 		t.Error("cache and load decided nothing")
 	}
 	for _, o := range f.ix.Stats().Observed {
-		if o.Predicted.Exact != 1000 || o.Predicted.Over+o.Predicted.Under > 0 {
+		if p := o.Predicted; p["exact"].Requests != 1000 || p["over"].Requests+p["under"].Requests > 0 {
 			t.Errorf("%+v", o)
 		}
 	}

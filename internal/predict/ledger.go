@@ -103,19 +103,29 @@ const (
 	MinBytes         = 256 << 10
 )
 
+// observations are the counts of a row of Stats.Observed.
+type observations struct {
+	cached, predicted accuracy
+	otherLength       uint64
+}
+
+type accuracy struct{ exact, over, under stats.Accuracy }
+
 // observe adds a request with an expected figure and the reported cached tokens.
-func observe(a *stats.Accuracy, figure, cached int) {
+func (a *accuracy) observe(figure, cached int) {
+	of, tokens := &a.exact, cached
 	switch d := figure - cached; {
-	case d == 0:
-		a.Exact++
-		a.ExactTokens += uint64(cached)
 	case d > 0:
-		a.Over++
-		a.OverTokens += uint64(d)
-	default:
-		a.Under++
-		a.UnderTokens += uint64(-d)
+		of, tokens = &a.over, d
+	case d < 0:
+		of, tokens = &a.under, -d
 	}
+	of.Requests++
+	of.Tokens += uint64(tokens)
+}
+
+func (a *accuracy) words() map[string]stats.Accuracy {
+	return map[string]stats.Accuracy{"exact": a.exact, "over": a.over, "under": a.under}
 }
 
 // maxObserved bounds the rows of Stats.Observed. Requests beyond it count with Model "".
@@ -173,7 +183,7 @@ type counts struct {
 	routed      uint64
 	predictions struct{ confirmed, expired, observed, abandoned, lost, pushedOut uint64 } // that have ended
 	tickets     struct{ live, observed, abandoned, aged, unknown uint64 }
-	observed    map[observedAt]*stats.Observations
+	observed    map[observedAt]*observations
 }
 
 type observedAt struct{ model, state string }
@@ -188,7 +198,7 @@ type ticket struct {
 	serial     uint64 // 0: the slot is free
 	at         int64  // the time when it was sent
 	prev, next uint32 // the list by age; next of a free slot is the next free slot
-	row        *stats.Observations
+	row        *observations
 	// prompt, cached and predicted are tokens: the length, and the figures at that time.
 	prompt, cached, predicted int32
 
@@ -241,7 +251,7 @@ func New(c *Config) *Ledger {
 	}
 	l.age = max(l.age, l.ttl)
 	l.began = l.clock()
-	l.observed = make(map[observedAt]*stats.Observations)
+	l.observed = make(map[observedAt]*observations)
 	return l
 }
 
@@ -330,7 +340,7 @@ func (l *Ledger) taken() int64 {
 }
 
 // issue makes a ticket. mu is held.
-func (l *Ledger) issue(now int64, row *stats.Observations) uint32 {
+func (l *Ledger) issue(now int64, row *observations) uint32 {
 	if l.free == 0 {
 		const more = slotsOf * int64(unsafe.Sizeof(ticket{}))
 		if int64(len(l.slots)+1)*more <= l.bytes/2 && l.taken()+more <= l.bytes {
@@ -395,14 +405,14 @@ func (l *Ledger) makeRoom() {
 }
 
 // row returns the counters for a model and a state. mu is held.
-func (l *Ledger) row(model, state string) *stats.Observations {
+func (l *Ledger) row(model, state string) *observations {
 	o := l.observed[observedAt{model, state}]
 	if o == nil {
 		if len(l.observed) >= maxObserved {
 			model = ""
 		}
 		if o = l.observed[observedAt{model, state}]; o == nil {
-			o = &stats.Observations{Model: model, State: state}
+			o = new(observations)
 			l.observed[observedAt{model, state}] = o
 		}
 	}
@@ -443,12 +453,12 @@ func (l *Ledger) Observe(of Ticket, promptTokens, cachedTokens int) {
 	t := l.at(slot)
 	most := int(t.prompt) // that can be cached
 	if promptTokens > 0 && promptTokens < math.MaxInt32 && promptTokens != most {
-		t.row.OtherLength++
+		t.row.otherLength++
 		most = promptTokens
 	}
 	if nothing := promptTokens == 0 && cachedTokens == 0; !nothing && cachedTokens >= 0 && cachedTokens <= most {
-		observe(&t.row.Cached, int(t.cached), cachedTokens)
-		observe(&t.row.Predicted, int(t.predicted), cachedTokens)
+		t.row.cached.observe(int(t.cached), cachedTokens)
+		t.row.predicted.observe(int(t.predicted), cachedTokens)
 		if b := t.believed; b != nil {
 			b.of.cache.Observed(b.past, cachedTokens/b.block, l.now())
 		}
@@ -467,8 +477,10 @@ func (l *Ledger) Stats(s *stats.Stats) {
 		"confirmed": p.confirmed, "expired": p.expired, "observed": p.observed, "abandoned": p.abandoned, "lost": p.lost, "pushed_out": p.pushedOut,
 	}}
 	s.Tickets = stats.Tickets{Live: t.live, Unknown: t.unknown, Ended: map[string]uint64{"observed": t.observed, "abandoned": t.abandoned, "aged": t.aged}}
-	for _, o := range l.observed {
-		s.Observed = append(s.Observed, *o)
+	for at, o := range l.observed {
+		s.Observed = append(s.Observed, stats.Observations{
+			Model: at.model, State: at.state, Cached: o.cached.words(), Predicted: o.predicted.words(), OtherLength: o.otherLength,
+		})
 	}
 	slices.SortFunc(s.Observed, func(a, b stats.Observations) int {
 		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.State, b.State))

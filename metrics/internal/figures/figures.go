@@ -48,7 +48,6 @@ type Set struct {
 	completed uint64 // replays that brought all missing messages
 	pods      byPod
 	fleet     []events.FleetPod
-	rows      map[[2]string]*stats.Observations
 }
 
 // transport is a Subscriber, or a Fleet for all of its Subscribers.
@@ -338,48 +337,26 @@ func (s *Set) readPredictions(st *stats.Stats, emit Emit) {
 	byWord(emit, ticketsEnded, t.Ended)
 	emit(ticketsEnded, float64(t.Unknown), []string{"unknown"})
 	// Models without labels of their own are added up.
-	clear(s.rows)
+	results, lengths := make(map[[4]string]stats.Accuracy), make(map[[2]string]uint64)
 	for i := range st.Observed {
 		o := &st.Observed[i]
-		at := [2]string{s.models.of(o.Model), o.State}
-		row := s.rows[at]
-		if row == nil {
-			if s.rows == nil {
-				s.rows = make(map[[2]string]*stats.Observations)
-			}
-			row = new(stats.Observations)
-			s.rows[at] = row
-		}
-		join(&row.Cached, &o.Cached)
-		join(&row.Predicted, &o.Predicted)
-		row.OtherLength += o.OtherLength
-	}
-	for at, row := range s.rows {
-		for _, f := range []struct {
-			figure string
-			of     *stats.Accuracy
-		}{{"cached", &row.Cached}, {"predicted", &row.Predicted}} {
-			for _, v := range []struct {
-				result      string
-				requests, n uint64
-			}{{"exact", f.of.Exact, f.of.ExactTokens}, {"over", f.of.Over, f.of.OverTokens}, {"under", f.of.Under, f.of.UnderTokens}} {
-				labels := []string{at[0], at[1], f.figure, v.result}
-				emit(observedRequests, float64(v.requests), labels)
-				emit(observedTokens, float64(v.n), labels)
+		model := s.models.of(o.Model)
+		lengths[[2]string{model, o.State}] += o.OtherLength
+		for figure, of := range map[string]map[string]stats.Accuracy{"cached": o.Cached, "predicted": o.Predicted} {
+			for result, n := range of {
+				at := [4]string{model, o.State, figure, result}
+				sum := results[at]
+				results[at] = stats.Accuracy{Requests: sum.Requests + n.Requests, Tokens: sum.Tokens + n.Tokens}
 			}
 		}
-		emit(observedOtherSize, float64(row.OtherLength), at[:])
 	}
-}
-
-// join adds b to a.
-func join(a, b *stats.Accuracy) {
-	a.Exact += b.Exact
-	a.Over += b.Over
-	a.Under += b.Under
-	a.ExactTokens += b.ExactTokens
-	a.OverTokens += b.OverTokens
-	a.UnderTokens += b.UnderTokens
+	for at, n := range results {
+		emit(observedRequests, float64(n.Requests), at[:])
+		emit(observedTokens, float64(n.Tokens), at[:])
+	}
+	for at, n := range lengths {
+		emit(observedOtherSize, float64(n), at[:])
+	}
 }
 
 func readPrompts(p *stats.Prompts, emit Emit) {
