@@ -88,8 +88,8 @@ func (c *comparison) ask(r kvindex.Request) (how string) {
 		c.tb.Fatalf("%.200q", r.Prompt)
 	}
 	now := c.with.Stats().Prompts
-	return strings.Repeat("w", int(now.Whole-s.Whole)) + strings.Repeat("g", int(now.Grown-s.Grown)) +
-		strings.Repeat("u", int(now.Unknown-s.Unknown)) + strings.Repeat("p", int(now.Past-s.Past))
+	return strings.Repeat("w", int(now.Lookups["whole"]-s.Lookups["whole"])) + strings.Repeat("g", int(now.Lookups["grown"]-s.Lookups["grown"])) +
+		strings.Repeat("u", int(now.Lookups["unknown"]-s.Lookups["unknown"])) + strings.Repeat("p", int(now.Lookups["past"]-s.Lookups["past"]))
 }
 
 // hold stores a text on a pod.
@@ -123,7 +123,7 @@ func TestPromptCacheErrors(t *testing.T) {
 		none.ask(kvindex.Request{Prompt: "nothing"})
 		none.ask(kvindex.Request{Prompt: "fail"})
 	}
-	if s := none.with.Stats().Prompts; s.Entries != 0 || s.Unknown != 6 || none.seen["errors"] != 6 {
+	if s := none.with.Stats().Prompts; s.Entries != 0 || s.Lookups["unknown"] != 6 || none.seen["errors"] != 6 {
 		t.Errorf("%+v, %v", s, none.seen)
 	}
 	tiny := tinyWith(t, tokensAround)
@@ -206,7 +206,7 @@ func TestPromptCacheAllocations(t *testing.T) {
 			if allocs := testing.AllocsPerRun(50, ask); allocs > 0 && !raced {
 				t.Errorf("%s: %v allocations, adapter %q, salt %q", name, allocs, r.Adapter, r.Salt)
 			}
-			if now := c.with.Stats().Prompts; now.Unknown != s.Unknown || now.Grown != s.Grown || now.Whole < s.Whole+50 {
+			if now := c.with.Stats().Prompts; now.Lookups["unknown"] != s.Lookups["unknown"] || now.Lookups["grown"] != s.Lookups["grown"] || now.Lookups["whole"] < s.Lookups["whole"]+50 {
 				t.Errorf("%s: %+v, before %+v", name, now, s)
 			}
 		}
@@ -371,14 +371,16 @@ func TestPromptCacheOption(t *testing.T) {
 	text, tokens := kvindex.Request{Prompt: "the harbour"}, kvindex.Request{Tokens: []uint32{1}}
 	model := kvindex.WithModel("m", kvindex.Model{Tokenizer: wordy{}})
 	source := kvindex.WithModels(func(context.Context, string) (kvindex.Model, error) { return kvindex.Model{Tokenizer: wordy{}}, nil })
+	none := stats.Prompts{Lookups: map[string]uint64{"whole": 0, "grown": 0, "unknown": 0, "past": 0}}
+	used := stats.Prompts{Lookups: map[string]uint64{"whole": 1, "grown": 0, "unknown": 1, "past": 1}, BytesEncoded: 11, BytesKnown: 11, Entries: 1}
 	for name, c := range map[string]struct {
 		opts []kvindex.Option
 		want stats.Prompts // all but Bytes
 	}{
-		"by default":  {[]kvindex.Option{model}, stats.Prompts{Unknown: 1, Whole: 1, Past: 1, BytesEncoded: 11, BytesKnown: 11, Entries: 1}},
-		"of a source": {[]kvindex.Option{source}, stats.Prompts{Unknown: 1, Whole: 1, Past: 1, BytesEncoded: 11, BytesKnown: 11, Entries: 1}},
-		"small":       {[]kvindex.Option{model, kvindex.WithPromptCache(prefixcache.MinBytes)}, stats.Prompts{Unknown: 1, Whole: 1, Past: 1, BytesEncoded: 11, BytesKnown: 11, Entries: 1}},
-		"off":         {[]kvindex.Option{model, kvindex.WithPromptCache(0)}, stats.Prompts{}},
+		"by default":  {[]kvindex.Option{model}, used},
+		"of a source": {[]kvindex.Option{source}, used},
+		"small":       {[]kvindex.Option{model, kvindex.WithPromptCache(prefixcache.MinBytes)}, used},
+		"off":         {[]kvindex.Option{model, kvindex.WithPromptCache(0)}, none},
 	} {
 		ix := open(t, c.opts...)
 		for _, r := range []kvindex.Request{text, text, tokens} {
@@ -389,13 +391,13 @@ func TestPromptCacheOption(t *testing.T) {
 			t.Errorf("%s: %d bytes", name, got.Bytes)
 		}
 		got.Bytes = 0
-		if got != c.want {
+		if !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
 	ix := open(t)
 	score(t, ix, tokens)
-	if got := ix.Stats().Prompts; got != (stats.Prompts{}) {
+	if got := ix.Stats().Prompts; !reflect.DeepEqual(got, none) {
 		t.Errorf("without a tokenizer: %+v", got)
 	}
 	if kvindex.DefaultPromptCache != 64<<20 {

@@ -8,6 +8,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fault"
 	"github.com/kvindex/kvindex/internal/podstate"
+	"github.com/kvindex/kvindex/internal/prefixcache"
 	"github.com/kvindex/kvindex/internal/view"
 	"github.com/kvindex/kvindex/stats"
 )
@@ -153,8 +154,13 @@ func (x *Indexer) Stats() stats.Stats {
 		s.States[state.String()] += 0
 	}
 	s.Scores = x.scores()
+	var p prefixcache.Stats
 	if x.prompts != nil {
-		s.Prompts = stats.Prompts(x.prompts.Stats())
+		p = x.prompts.Stats()
+	}
+	s.Prompts = stats.Prompts{
+		Lookups:    map[string]uint64{"whole": p.Whole, "grown": p.Grown, "unknown": p.Unknown, "past": p.Past},
+		BytesKnown: p.BytesKnown, BytesEncoded: p.BytesEncoded, Entries: p.Entries, Bytes: p.Bytes, Evicted: p.Evicted,
 	}
 	return s
 }

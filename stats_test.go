@@ -100,6 +100,7 @@ func TestWordsAreKeys(t *testing.T) {
 		"Outcomes":    {maps.Keys(st.Scores.Outcomes), kvindex.OutcomeNames},
 		"MalformedBy": {maps.Keys(st.MalformedBy), fault.Reasons},
 		"Predictions": {maps.Keys(st.Predictions.Ended), documented("stats/stats.go", "	Ended map[string]uint64\n")},
+		"Lookups":     {maps.Keys(st.Prompts.Lookups), documented("stats/stats.go", "	Lookups map[string]uint64\n")},
 		"Tickets":     {maps.Keys(st.Tickets.Ended), documented("stats/stats.go", "	Ended   map[string]uint64\n")},
 	} {
 		if got, want := slices.Sorted(of.keys), slices.Sorted(slices.Values(of.want)); !slices.Equal(got, want) {

@@ -132,10 +132,13 @@ type Scores struct {
 
 // Prompts are the counters of the prompt cache (kvindex.WithPromptCache), and its size.
 type Prompts struct {
-	Whole   uint64 // prompts that were in the cache
-	Grown   uint64 // prompts of which a beginning was in the cache
-	Unknown uint64 // prompts of which nothing was in the cache
-	Past    uint64 // prompts that bypassed the cache
+	// Lookups has the prompts by result:
+	//
+	//	whole    the prompt was in the cache
+	//	grown    a beginning of the prompt was in the cache
+	//	unknown  nothing of the prompt was in the cache
+	//	past     the prompt bypassed the cache
+	Lookups map[string]uint64
 
 	BytesKnown   uint64 // of text that was in the cache
 	BytesEncoded uint64 // of text that was encoded

@@ -360,7 +360,7 @@ func (s *Set) readPredictions(st *stats.Stats, emit Emit) {
 }
 
 func readPrompts(p *stats.Prompts, emit Emit) {
-	each(emit, promptLookups, value{"whole", p.Whole}, value{"grown", p.Grown}, value{"unknown", p.Unknown}, value{"past", p.Past})
+	byWord(emit, promptLookups, p.Lookups)
 	each(emit, promptText, value{"known", p.BytesKnown}, value{"encoded", p.BytesEncoded})
 	emit(promptEntries, float64(p.Entries), nil)
 	emit(promptBytes, float64(p.Bytes), nil)
