@@ -657,7 +657,7 @@ func TestApplyDelayed(t *testing.T) {
 	}
 	said(t, s.writer, "b", 0, s.p.Stored(0, 1))
 	st := s.writer.Stats()
-	if st.Delayed != 2 || st.Messages != 5 || st.StoredEvents != 4 || s.writer.Pods(nil)[0].Streams[0].Delayed != 1 {
+	if st.Delayed != 2 || st.Messages != 5 || st.Events["stored"] != 4 || s.writer.Pods(nil)[0].Streams[0].Delayed != 1 {
 		t.Errorf("%+v", st)
 	}
 	delay(false)

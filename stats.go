@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/kvindex/kvindex/index"
-	"github.com/kvindex/kvindex/internal/fault"
 	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/internal/prefixcache"
 	"github.com/kvindex/kvindex/internal/view"
@@ -147,11 +146,8 @@ type RankInfo struct {
 func (x *Indexer) Stats() stats.Stats {
 	var s stats.Stats
 	x.reg.Stats(&s)
-	for _, reason := range fault.Reasons {
-		s.MalformedBy[reason] += 0 // all words are keys
-	}
 	for state := range StateApproximate + 1 {
-		s.States[state.String()] += 0
+		s.States[state.String()] += 0 // all words are keys
 	}
 	s.Scores = x.scores()
 	var p prefixcache.Stats

@@ -24,6 +24,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/fakeengine"
 	"github.com/kvindex/kvindex/internal/fault"
+	"github.com/kvindex/kvindex/internal/registry"
 	"github.com/kvindex/kvindex/stats"
 )
 
@@ -48,7 +49,7 @@ func TestCountersAreWords(t *testing.T) {
 		}
 		return bytes
 	}
-	walk("Counters", reflect.TypeFor[stats.Counters]())
+	walk("Counts", reflect.TypeFor[registry.Counts]())
 	walk("scores", reflect.TypeFor[kvindex.ScoreCounts]())
 	walk("Traffic", reflect.TypeFor[stats.Traffic]())
 }
@@ -75,7 +76,7 @@ func TestWordsAreDocumented(t *testing.T) {
 	}{
 		"outcomes.go":    {{"type ScoreReport struct", kvindex.OutcomeNames[1:]}},
 		"options.go":     {{"	// At contested,", kvindex.LossNames[1:]}},
-		"stats/stats.go": {{"	Cached, Predicted map", []string{"exact", "over", "under"}}, {"	Reason string", fault.Reasons}, {"	Replay        string\n", kvindex.ReplayNames}},
+		"stats/stats.go": {{"	Cached, Predicted map", []string{"exact", "over", "under"}}, {"	Reason string", fault.Reasons[:]}, {"	Replay        string\n", kvindex.ReplayNames}},
 	} {
 		for _, l := range lists {
 			if got := documented(file, l.before); !slices.Equal(got, l.want) {
@@ -98,8 +99,9 @@ func TestWordsAreKeys(t *testing.T) {
 	}{
 		"States":      {maps.Keys(st.States), states},
 		"Outcomes":    {maps.Keys(st.Scores.Outcomes), kvindex.OutcomeNames},
-		"MalformedBy": {maps.Keys(st.MalformedBy), fault.Reasons},
+		"MalformedBy": {maps.Keys(st.MalformedBy), fault.Reasons[:]},
 		"Predictions": {maps.Keys(st.Predictions.Ended), documented("stats/stats.go", "	Ended map[string]uint64\n")},
+		"Events":      {maps.Keys(st.Events), documented("stats/stats.go", "	Events map[string]uint64\n")},
 		"Lookups":     {maps.Keys(st.Prompts.Lookups), documented("stats/stats.go", "	Lookups map[string]uint64\n")},
 		"Tickets":     {maps.Keys(st.Tickets.Ended), documented("stats/stats.go", "	Ended   map[string]uint64\n")},
 	} {

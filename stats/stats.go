@@ -37,6 +37,13 @@ type Stats struct {
 
 	Counters
 	MalformedBy map[string]uint64 // Malformed, by Malformed.Reason
+	// Events has the events in readable messages, by kind:
+	//
+	//	stored   blocks are in a cache
+	//	removed  blocks are no longer there
+	//	cleared  a cache was emptied
+	//	unknown  any other kind: skipped
+	Events map[string]uint64
 }
 
 // Counters counts since the Indexer was made.
@@ -44,14 +51,11 @@ type Counters struct {
 	Traffic        // of all streams
 	Marked  uint64 // losses that MarkLost reported, for each rank and model
 
-	StoredEvents, RemovedEvents, ClearedEvents uint64
-
-	UnknownEvents uint64 // events of unknown kinds
-	Foreign       uint64 // events about copies in a store that several pods share: skipped
-	Unscored      uint64 // stored blocks that no prompt can match: prompt embeddings, unknown extra keys
-	Scopeless     uint64 // stored blocks whose events lack the salt, the media or the adapter, as all of SGLang do: prompts with and without count as equal
-	OtherChunks   uint64 // chunks that describe themselves and are of another length than Profile.Chunk: theirs counts
-	Adapters      uint64 // adapters beyond 4,096 of a pod and model, or with a name of more than 1,024 bytes: only Request.Adapter finds them
+	Foreign     uint64 // events about copies in a store that several pods share: skipped
+	Unscored    uint64 // stored blocks that no prompt can match: prompt embeddings, unknown extra keys
+	Scopeless   uint64 // stored blocks whose events lack the salt, the media or the adapter, as all of SGLang do: prompts with and without count as equal
+	OtherChunks uint64 // chunks that describe themselves and are of another length than Profile.Chunk: theirs counts
+	Adapters    uint64 // adapters beyond 4,096 of a pod and model, or with a name of more than 1,024 bytes: only Request.Adapter finds them
 
 	// Counts are the counters of the index.
 	Counts index.Counts

@@ -20,7 +20,7 @@ const (
 )
 
 // Reasons has all of them.
-var Reasons = []string{Unknown, Truncated, Encoding, Type, Missing, Contradiction, Limit, Frames}
+var Reasons = [...]string{Unknown, Truncated, Encoding, Type, Missing, Contradiction, Limit, Frames}
 
 // Reason returns the reason of an error of this package, wrapped or not. It is Unknown for
 // all other errors, and for no error.

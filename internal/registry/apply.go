@@ -36,7 +36,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/engine"
 	"github.com/kvindex/kvindex/internal/podstate"
@@ -344,20 +343,13 @@ func (in *ingest) apply(r *podstate.Rank, cur index.Cursor) (index.Effect, error
 	r.NotHeld += done.Counts.UnknownRemove
 	s := &in.stats
 	r.NoteUnknown(c.Unrecognized, c.MayRemove)
-	s.UnknownEvents += uint64(in.batch.Unknown)
+	s.events[0] += uint64(in.batch.Unknown)
 	s.Foreign += c.Skipped.Foreign
 	s.Unscored += c.Skipped.Unscored
 	s.Scopeless += c.Skipped.Scopeless
 	s.OtherChunks += c.Skipped.Chunks
 	for i := range in.batch.Events {
-		switch in.batch.Events[i].Kind {
-		case events.Stored:
-			s.StoredEvents++
-		case events.Removed:
-			s.RemovedEvents++
-		case events.Cleared:
-			s.ClearedEvents++
-		}
+		s.events[in.batch.Events[i].Kind]++
 	}
 	return done, nil
 }

@@ -7,8 +7,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/explain"
+	"github.com/kvindex/kvindex/internal/fault"
 	"github.com/kvindex/kvindex/internal/podstate"
 	"github.com/kvindex/kvindex/stats"
 )
@@ -17,8 +19,13 @@ import (
 func (x *Registry) Stats(s *stats.Stats) {
 	x.listNow()
 	x.statsMu.Lock()
-	s.Counters, s.MalformedBy = x.stats, maps.Clone(x.malformedBy)
+	n := x.stats
 	x.statsMu.Unlock()
+	s.Counters, s.MalformedBy = n.Counters, make(map[string]uint64)
+	for i, reason := range fault.Reasons {
+		s.MalformedBy[reason] = n.malformed[i]
+	}
+	s.Events = map[string]uint64{"stored": n.events[events.Stored], "removed": n.events[events.Removed], "cleared": n.events[events.Cleared], "unknown": n.events[0]}
 	x.ledger.Stats(s)
 	s.Models, s.States = x.catalog.Count(), make(map[string]int)
 	if d, ok := x.Index.(index.Describer); ok {

@@ -132,8 +132,7 @@ type ingest struct {
 	decoded events.Batch
 	convert engine.Converter
 
-	stats    stats.Counters
-	reason   string // why the payload could not be read; "" if it could
+	stats    Counts
 	losses   []Loss
 	from, to view.State // of the pod
 	delayed  bool       // other processes do not see the changes yet
@@ -155,7 +154,7 @@ func (x *Registry) newIngest(pod, model string) *ingest {
 	in.decoded.Events = nil // left by another call
 	in.batch = &in.decoded
 	in.convert.Changes = in.convert.Changes[:0]
-	in.stats, in.reason = stats.Counters{}, ""
+	in.stats = Counts{}
 	in.losses = in.losses[:0]
 	in.from, in.to, in.delayed, in.lower = 0, 0, false, nil
 	return in
@@ -207,10 +206,10 @@ func (in *ingest) count(st *podstate.Stream, s stats.Traffic) {
 	addCounters(&in.stats.Traffic, &s)
 }
 
-// malformed notes the reason why a payload could not be read, and returns the counts of the
+// malformed counts the reason why a payload could not be read, and returns the counts of the
 // message.
 func (in *ingest) malformed(bad error) stats.Traffic {
-	in.reason = fault.Reason(bad)
+	in.stats.malformed[slices.Index(fault.Reasons[:], fault.Reason(bad))]++
 	return stats.Traffic{Messages: 1, Malformed: 1}
 }
 
@@ -220,9 +219,6 @@ func (in *ingest) end() {
 	x := in.x
 	x.statsMu.Lock()
 	addCounters(&x.stats, &in.stats)
-	if in.reason != "" {
-		x.malformedBy[in.reason]++
-	}
 	x.statsMu.Unlock()
 	if x.Lost != nil {
 		for _, l := range in.losses {
@@ -240,13 +236,13 @@ func (in *ingest) end() {
 // new counter is named only in its struct; TestCountersAreWords checks that they have no
 // other fields. A sum stops at the largest number: a pod may claim any sequence numbers, so Missing and
 // PassedOver could overflow.
-func addCounters[T stats.Counters | stats.Traffic](t, s *T) {
+func addCounters[T Counts | stats.Traffic](t, s *T) {
 	sum, more := words(t), words(s)
 	for i, n := range more {
 		sum[i] += min(n, math.MaxUint64-sum[i])
 	}
 }
 
-func words[T stats.Counters | stats.Traffic](t *T) []uint64 {
+func words[T Counts | stats.Traffic](t *T) []uint64 {
 	return unsafe.Slice((*uint64)(unsafe.Pointer(t)), unsafe.Sizeof(*t)/8)
 }

@@ -103,7 +103,7 @@ func (in *ingest) noteKinds() {
 // noteForm notes the form of the rank's blocks, for prompts that are routed to ranks that hold
 // nothing.
 func (in *ingest) noteForm(r *podstate.Rank) {
-	if in.stats.StoredEvents == 0 {
+	if in.stats.events[events.Stored] == 0 {
 		return // groups from a snapshot do not show whether blocks are of pairs
 	}
 	formed, changed := in.convert.Form(in.pm.sent.Blocks(), r.Groups, r.Pairs)

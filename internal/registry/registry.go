@@ -14,6 +14,7 @@ import (
 	"github.com/kvindex/kvindex/index"
 	"github.com/kvindex/kvindex/internal/catalog"
 	"github.com/kvindex/kvindex/internal/engine"
+	"github.com/kvindex/kvindex/internal/fault"
 	"github.com/kvindex/kvindex/internal/hashing"
 	"github.com/kvindex/kvindex/internal/predict"
 	"github.com/kvindex/kvindex/internal/sharedindex"
@@ -55,17 +56,20 @@ type Registry struct {
 	mu   sync.RWMutex // guards pods; taken after pod.mu, never before
 	pods map[string]*pod
 
-	statsMu     sync.Mutex // guards what follows; the last lock taken
-	stats       stats.Counters
-	malformedBy map[string]uint64 // by stats.Malformed.Reason
+	statsMu sync.Mutex // guards stats; the last lock taken
+	stats   Counts
+}
+
+// Counts has the counters of messages.
+type Counts struct {
+	stats.Counters
+	events    [events.Cleared + 1]uint64 // by Kind; 0: unknown
+	malformed [len(fault.Reasons)]uint64 // in the order of fault.Reasons
 }
 
 // New returns a Registry without pods that publishes to a Catalog.
 func New(c Config, names *catalog.Catalog) *Registry {
-	x := &Registry{
-		Config: c, hash: names.Hash, ledger: names.Ledger, catalog: names,
-		pods: make(map[string]*pod), malformedBy: make(map[string]uint64),
-	}
+	x := &Registry{Config: c, hash: names.Hash, ledger: names.Ledger, catalog: names, pods: make(map[string]*pod)}
 	x.directory.of, _ = x.Index.(sharedindex.Directory)
 	x.directory.pods = make(map[servedAt]*podModel)
 	return x

@@ -15,7 +15,7 @@ import (
 // face is the permitted number of exported names and fields of each package: what users have to
 // read. Raise a number only for a name that users call.
 var face = map[string][2]int{
-	".": {109, 120}, "stats": {12, 77},
+	".": {109, 120}, "stats": {12, 74},
 	"events": {74, 141}, "events/discovery": {4, 7}, "events/k8s": {5, 16}, "events/publish": {8, 5},
 	"index": {70, 87}, "index/indextest": {3, 3}, "index/redisindex": {6, 11},
 	"epp": {2, 6}, "kvindextest": {20, 14}, "picker": {27, 26},

@@ -277,7 +277,7 @@ func TestSiblings(t *testing.T) {
 	b := newBurst(t)
 	firsts := 0
 	for n := range bursts {
-		before, removed := b.followers, b.told.Stats().RemovedEvents
+		before, removed := b.followers, b.told.Stats().Events["removed"]
 		b.run(n)
 		firsts += siblings - (b.followers - before)
 		b.check()
@@ -288,7 +288,7 @@ func TestSiblings(t *testing.T) {
 			b.now = b.now.Add(2 * time.Second)
 		}
 		b.hearAll()
-		if b.told.Stats().RemovedEvents > removed {
+		if b.told.Stats().Events["removed"] > removed {
 			b.evictions++
 		}
 		b.observe(false)

@@ -63,13 +63,13 @@ var references = []referenceValue{
 		transported, func(r *figures.Reading) uint64 { return r.Transport.Disconnects }, false},
 	{zmq("events_received_total"), "Events in readable messages.", false,
 		indexed, func(r *figures.Reading) uint64 {
-			c := &r.Stats.Counters
-			return c.StoredEvents + c.RemovedEvents + c.ClearedEvents + c.UnknownEvents
+			e := r.Stats.Events
+			return e["stored"] + e["removed"] + e["cleared"] + e["unknown"]
 		}, false},
 	{zmq("events_processed_total"), "Events of known kinds.", false,
 		indexed, func(r *figures.Reading) uint64 {
-			c := &r.Stats.Counters
-			return c.StoredEvents + c.RemovedEvents + c.ClearedEvents
+			e := r.Stats.Events
+			return e["stored"] + e["removed"] + e["cleared"]
 		}, false},
 	{zmq("missed_events_total"), "Messages that are lost for good.", false,
 		indexed, func(r *figures.Reading) uint64 { return r.Stats.Missing }, false},

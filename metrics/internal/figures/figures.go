@@ -320,8 +320,8 @@ func readMessages(st *stats.Stats, emit Emit) {
 	each(emit, refusedMessages, value{"contested", st.Contested}, value{"no_room", st.NoRoom})
 	emit(delayedMessages, float64(st.Delayed), nil)
 	emit(markedLosses, float64(st.Marked), nil)
-	each(emit, eventsByKind, value{"stored", st.StoredEvents}, value{"removed", st.RemovedEvents}, value{"cleared", st.ClearedEvents},
-		value{"unknown", st.UnknownEvents}, value{"foreign", st.Foreign})
+	byWord(emit, eventsByKind, st.Events)
+	emit(eventsByKind, float64(st.Foreign), []string{"foreign"})
 	emit(unscoredBlocks, float64(st.Unscored), nil)
 	emit(scopelessBlocks, float64(st.Scopeless), nil)
 	emit(otherChunks, float64(st.OtherChunks), nil)

@@ -296,7 +296,7 @@ func (s *Server) totalsOf(c *core, pods int) []byte {
 	st := c.ix.Stats()
 	w := totals{
 		Now: time.Now(), Pods: pods, Blocks: byTier(st.Blocks[:]), Bytes: st.Index.Total, Budget: st.Index.Budget,
-		Events:       st.StoredEvents + st.RemovedEvents + st.ClearedEvents,
+		Events:       st.Events["stored"] + st.Events["removed"] + st.Events["cleared"],
 		PromptTokens: st.Scores.PromptTokens, CachedTokens: st.Scores.CachedTokens, Failing: s.failures(), Model: s.cfg.Model,
 	}
 	for _, n := range st.Scores.Outcomes {
