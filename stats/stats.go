@@ -51,7 +51,7 @@ type Counters struct {
 	Traffic        // of all streams
 	Marked  uint64 // losses that MarkLost reported, for each rank and model
 
-	Foreign     uint64 // events about copies in a store that several pods share: skipped
+	Foreign     uint64 // of Events: about copies in a store that several pods share, and skipped
 	Unscored    uint64 // stored blocks that no prompt can match: prompt embeddings, unknown extra keys
 	Scopeless   uint64 // stored blocks whose events lack the salt, the media or the adapter, as all of SGLang do: prompts with and without count as equal
 	OtherChunks uint64 // chunks that describe themselves and are of another length than Profile.Chunk: theirs counts
