@@ -105,6 +105,7 @@ const (
 
 // observations are the counts of a row of Stats.Observed.
 type observations struct {
+	observedAt
 	cached, predicted accuracy
 	otherLength       uint64
 }
@@ -412,7 +413,7 @@ func (l *Ledger) row(model, state string) *observations {
 			model = ""
 		}
 		if o = l.observed[observedAt{model, state}]; o == nil {
-			o = new(observations)
+			o = &observations{observedAt: observedAt{model, state}}
 			l.observed[observedAt{model, state}] = o
 		}
 	}
@@ -467,19 +468,25 @@ func (l *Ledger) Observe(of Ticket, promptTokens, cachedTokens int) {
 	l.drop(slot, &l.tickets.observed)
 }
 
-// Stats fills in the figures of predictions and tickets.
+// Stats fills in the figures of predictions and tickets. The maps are made without mu, for which
+// scores wait.
 func (l *Ledger) Stats(s *stats.Stats) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.expire(l.now())
-	p, t := &l.predictions, &l.tickets
-	s.Predictions = stats.Predictions{Routed: l.routed, Live: uint64(l.live.Load()), Ended: map[string]uint64{
+	live, routed, p, t := l.live.Load(), l.routed, l.predictions, l.tickets
+	rows := make([]observations, 0, len(l.observed))
+	for _, o := range l.observed {
+		rows = append(rows, *o)
+	}
+	l.mu.Unlock()
+	s.Predictions = stats.Predictions{Routed: routed, Live: uint64(live), Ended: map[string]uint64{
 		"confirmed": p.confirmed, "expired": p.expired, "observed": p.observed, "abandoned": p.abandoned, "lost": p.lost, "pushed_out": p.pushedOut,
 	}}
 	s.Tickets = stats.Tickets{Live: t.live, Unknown: t.unknown, Ended: map[string]uint64{"observed": t.observed, "abandoned": t.abandoned, "aged": t.aged}}
-	for at, o := range l.observed {
+	for i := range rows {
+		o := &rows[i]
 		s.Observed = append(s.Observed, stats.Observations{
-			Model: at.model, State: at.state, Cached: o.cached.words(), Predicted: o.predicted.words(), OtherLength: o.otherLength,
+			Model: o.model, State: o.state, Cached: o.cached.words(), Predicted: o.predicted.words(), OtherLength: o.otherLength,
 		})
 	}
 	slices.SortFunc(s.Observed, func(a, b stats.Observations) int {
