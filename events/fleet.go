@@ -89,7 +89,7 @@ type FleetConfig struct {
 	// PodSource of Run has called set, those that no source has named are forgotten: at once, if
 	// Run has no sources. So call Set before Run then.
 	Restored []string
-	// Subscriber has the times and limits of each connection, and its OnConnect and OnReplay.
+	// Subscriber has the times and limits of each connection, and its OnConnect.
 	// MaxBuffered is for all connections together. All fields that a Pod has, and the other
 	// functions, must be zero.
 	Subscriber SubscriberConfig

@@ -454,7 +454,6 @@ func TestErrorsInJSON(t *testing.T) {
 	for _, v := range []any{
 		events.FleetPod{Pod: events.Pod{ID: "a"}, Streams: []events.FleetStream{{Endpoint: "tcp://a:5557", Err: err}}},
 		events.FleetChange{Kind: "link changed", To: "backoff", Err: err},
-		events.Replay{Pod: "a", From: 3, Err: err},
 	} {
 		if b, err := json.Marshal(v); err != nil || !strings.Contains(string(b), `"Err":"connection refused"`) || strings.Count(string(b), "Err") != 1 {
 			t.Errorf("%T: %s, %v", v, b, err)

@@ -112,7 +112,7 @@ type SubscriberConfig struct {
 	// Replay is the endpoint of the engine's replay socket (replay_endpoint, where vLLM and
 	// SGLang always listen); "" is none. The Subscriber requests missing messages there, and
 	// new messages wait until these have come. If the socket has never answered, messages wait
-	// at most half a second: then OnError and OnReplay are called, messages go on, and the
+	// at most half a second: then OnError is called, messages go on, and the
 	// socket is tried again in the background.
 	Replay string
 	// ReplayOf returns the endpoint of a pod's replay socket, with Bind. peer is the remote
@@ -143,17 +143,17 @@ type SubscriberConfig struct {
 	OnListen func(endpoint string)
 	// OnConnect gets the endpoint of a peer when the subscription was sent.
 	OnConnect func(endpoint string)
-	// OnReplay gets each Replay that has ended.
-	OnReplay func(Replay)
 	// OnError gets faults that do not end Run: lost connections, failed attempts to connect,
-	// replay sockets that do not answer, engines that publish nothing, two engines under one
-	// pod and rank, and each error of the sink. Each error is a *TransportError. A fault that
+	// replay sockets that do not answer, replays that are incomplete, engines that publish
+	// nothing, two engines under one pod and rank, and each error of the sink. Each error is a *TransportError. A fault that
 	// lasts is reported again, at intervals that double up to one minute. Messages that are
 	// dropped because their topic does not begin with Topic, is longer than 1,024 bytes, or
 	// names no pod, are only counted (SubscriberStats). The topic of a pool that several pods
 	// share (kv@SHARED_STORAGE@MODEL, kv@OBJECT_STORE@MODEL, kv@pool:NAME@MODEL) is reported,
 	// too: its blocks are no pod's.
 	OnError func(error)
+
+	onReplay func(replayResult) // of tests
 }
 
 // SubscriberStats are counts since NewSubscriber.
