@@ -354,6 +354,7 @@ func NewFleet(sink Sink, cfg FleetConfig) (*Fleet, error) {
 		links:    make(map[string][]*link),
 		restored: restored,
 		wake:     make(chan struct{}, 1),
+		past:     new(Subscriber).Stats(), // it has all reasons
 	}, nil
 }
 
@@ -816,7 +817,7 @@ func (f *Fleet) forgetOf(m *member) (err error) {
 func (f *Fleet) drop(m *member, keep int) {
 	for l := range m.from(keep) {
 		f.streams--
-		f.past.add(l.sub.Stats())
+		l.sub.count.addTo(&f.past)
 		others := f.links[l.endpoint]
 		others = slices.Delete(others, slices.Index(others, l), slices.Index(others, l)+1)
 		if f.links[l.endpoint] = others; len(others) == 0 {
@@ -952,9 +953,10 @@ func (f *Fleet) Stats() SubscriberStats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.past
+	s.Dropped = maps.Clone(f.past.Dropped)
 	for _, m := range f.members {
 		for l := range m.from(0) {
-			s.add(l.sub.Stats())
+			l.sub.count.addTo(&s)
 		}
 	}
 	return s

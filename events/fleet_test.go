@@ -1116,6 +1116,9 @@ func TestFleetReplaced(t *testing.T) {
 func TestFleetStats(t *testing.T) {
 	_, pod := engineAt(t, "127.0.0.1")
 	f := newFleet(t, newFleetSink(), events.FleetConfig{})
+	if got := f.Stats(); len(got.Dropped) != 3 {
+		t.Errorf("without a pod: %+v", got)
+	}
 	stop := runFleet(t, f)
 	for n := uint64(1); n < 3; n++ {
 		mustSet(t, f, "s", named(pod, "a"))

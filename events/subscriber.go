@@ -158,10 +158,13 @@ type SubscriberConfig struct {
 
 // SubscriberStats are counts since NewSubscriber.
 type SubscriberStats struct {
-	Messages    uint64 // given to the sink
-	Malformed   uint64 // dropped: not three frames: topic, number of 8 bytes, payload
-	BadTopics   uint64 // dropped: the topic does not begin with Topic, has more than 1,024 bytes, cannot be parsed, is of a pool of the fleet, is the 65th of its connection or, without Bind, is not the accepted one
-	Superseded  uint64 // dropped: a newer connection brings the stream
+	Messages uint64 // given to the sink
+	// Dropped counts messages that the sink did not get, by reason. It always has all reasons:
+	//
+	//	bad_topic   the topic does not begin with Topic, has more than 1,024 bytes, cannot be parsed, is of a pool of the fleet, is the 65th of its connection or, without Bind, is not the accepted one
+	//	malformed   not three frames: topic, number of 8 bytes, payload
+	//	superseded  a newer connection brings the stream
+	Dropped     map[string]uint64
 	SinkErrors  uint64
 	Connects    uint64
 	Disconnects uint64
@@ -214,9 +217,9 @@ type Subscriber struct {
 
 // subscriberCounts are those of SubscriberStats.
 type subscriberCounts struct {
-	messages, malformed, badTopics, superseded  atomic.Uint64
-	sinkErrors, connects, disconnects, refusals atomic.Uint64
-	replays, replayed, replayErrors             atomic.Uint64
+	malformed, badTopics, superseded                      atomic.Uint64
+	messages, sinkErrors, connects, disconnects, refusals atomic.Uint64
+	replays, replayed, replayErrors                       atomic.Uint64
 }
 
 // NewSubscriber returns a Subscriber for a sink, such as Indexer.Sink. It checks all fields
@@ -326,37 +329,28 @@ func (s *Subscriber) Run(ctx context.Context) error {
 }
 
 // Stats returns the counts so far.
-func (s *Subscriber) Stats() SubscriberStats {
-	return SubscriberStats{
-		Messages:    s.count.messages.Load(),
-		Malformed:   s.count.malformed.Load(),
-		BadTopics:   s.count.badTopics.Load(),
-		Superseded:  s.count.superseded.Load(),
-		SinkErrors:  s.count.sinkErrors.Load(),
-		Connects:    s.count.connects.Load(),
-		Disconnects: s.count.disconnects.Load(),
-		Refused:     s.count.refusals.Load(),
-
-		Replays:      s.count.replays.Load(),
-		Replayed:     s.count.replayed.Load(),
-		ReplayErrors: s.count.replayErrors.Load(),
-	}
+func (s *Subscriber) Stats() (sum SubscriberStats) {
+	s.count.addTo(&sum)
+	return sum
 }
 
-// add adds o to s.
-func (s *SubscriberStats) add(o SubscriberStats) {
-	s.Messages += o.Messages
-	s.Malformed += o.Malformed
-	s.BadTopics += o.BadTopics
-	s.Superseded += o.Superseded
-	s.SinkErrors += o.SinkErrors
-	s.Connects += o.Connects
-	s.Disconnects += o.Disconnects
-	s.Refused += o.Refused
+// addTo adds the counts to a sum.
+func (c *subscriberCounts) addTo(sum *SubscriberStats) {
+	if sum.Dropped == nil {
+		sum.Dropped = make(map[string]uint64, 3)
+	}
+	sum.Dropped["bad_topic"] += c.badTopics.Load()
+	sum.Dropped["malformed"] += c.malformed.Load()
+	sum.Dropped["superseded"] += c.superseded.Load()
+	sum.Messages += c.messages.Load()
+	sum.SinkErrors += c.sinkErrors.Load()
+	sum.Connects += c.connects.Load()
+	sum.Disconnects += c.disconnects.Load()
+	sum.Refused += c.refusals.Load()
 
-	s.Replays += o.Replays
-	s.Replayed += o.Replayed
-	s.ReplayErrors += o.ReplayErrors
+	sum.Replays += c.replays.Load()
+	sum.Replayed += c.replayed.Load()
+	sum.ReplayErrors += c.replayErrors.Load()
 }
 
 var errContested = errors.New("another stream has their rank: are two engines configured under one pod and rank?")

@@ -198,7 +198,7 @@ func TestSubscriberDropsMalformed(t *testing.T) {
 			t.Errorf("got %s, want number %d", show(m), want)
 		}
 	}
-	if got := s.Stats(); got.Messages != 3 || got.Malformed != 4 || got.BadTopics != 4 || got.Connects != 1 || got.Disconnects != 0 {
+	if got := s.Stats(); got.Messages != 3 || got.Dropped["malformed"] != 4 || got.Dropped["bad_topic"] != 4 || got.Connects != 1 || got.Disconnects != 0 {
 		t.Errorf("stats %+v", got)
 	}
 }
