@@ -27,7 +27,6 @@ func TestDefaults(t *testing.T) {
 		"defaultConcurrency":   {int64(p.Concurrency), 64},
 		"defaultPoolMessages":  {int64(p.MaxMessages), 65_536},
 		"defaultMaxPods":       {int64(f.MaxPods), 16_384},
-		"defaultMaxDials":      {int64(f.MaxDials), 32},
 		"defaultPort":          {int64(pod.Port), 5557},
 		"defaultPoolBytes":     {p.MaxBytes, 256 << 20},
 	}

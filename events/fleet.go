@@ -73,18 +73,17 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
-// Defaults of a FleetConfig.
 const (
-	defaultMaxPods  = 1 << 14
-	defaultMaxDials = 32
+	// defaultMaxPods is the default of FleetConfig.MaxPods.
+	defaultMaxPods = 1 << 14
+	// maxDials is how many connections are being made at one time.
+	maxDials = 32
 )
 
 // FleetConfig configures a Fleet. A zero limit is its default.
 type FleetConfig struct {
 	// MaxPods bounds the pods of all sources. More are refused. 0: 16,384.
 	MaxPods int
-	// MaxDials bounds the connections that are being made at one time. 0: 32.
-	MaxDials int
 	// Restored are pods that the sink has from before, such as from a snapshot. When each
 	// PodSource of Run has called set, those that no source has named are forgotten: at once, if
 	// Run has no sources. So call Set before Run then.
@@ -125,7 +124,7 @@ type FleetStream struct {
 	//
 	//   - "none": there is no connection to be made, because Run does not run
 	//   - "waiting": another pod has the address, which Err names
-	//   - "connecting": it is being made, or waits for one of MaxDials
+	//   - "connecting": it is being made, or waits because 32 others are being made
 	//   - "backoff": the last attempt failed, or the connection is lost (Err). The next
 	//     attempt follows
 	//   - "replaying": it is connected, and requests older messages
@@ -315,8 +314,8 @@ func NewFleet(sink Sink, cfg FleetConfig) (*Fleet, error) {
 	if sink == nil {
 		bad("the sink is nil")
 	}
-	if cfg.MaxPods < 0 || cfg.MaxDials < 0 {
-		bad("MaxPods is %d and MaxDials %d, must not be negative", cfg.MaxPods, cfg.MaxDials)
+	if cfg.MaxPods < 0 {
+		bad("MaxPods is %d, must not be negative", cfg.MaxPods)
 	}
 	cfg = cfg.withDefaults()
 	c := &cfg.Subscriber
@@ -348,7 +347,7 @@ func NewFleet(sink Sink, cfg FleetConfig) (*Fleet, error) {
 	return &Fleet{
 		sink:     sink,
 		cfg:      cfg,
-		dials:    newDialLine(cfg.MaxDials),
+		dials:    newDialLine(maxDials),
 		budget:   zmtp.NewBudget(c.withDefaults().MaxBuffered),
 		members:  make(map[string]*member),
 		links:    make(map[string][]*link),
@@ -360,7 +359,6 @@ func NewFleet(sink Sink, cfg FleetConfig) (*Fleet, error) {
 
 func (c FleetConfig) withDefaults() FleetConfig {
 	c.MaxPods = cmp.Or(c.MaxPods, defaultMaxPods)
-	c.MaxDials = cmp.Or(c.MaxDials, defaultMaxDials)
 	return c
 }
 

@@ -598,7 +598,6 @@ func TestNewFleetRefuses(t *testing.T) {
 		says string
 	}{
 		{events.FleetConfig{MaxPods: -1}, "must not be negative"},
-		{events.FleetConfig{MaxDials: -1}, "must not be negative"},
 		{events.FleetConfig{Subscriber: events.SubscriberConfig{Pod: "a"}}, "must be zero: each Pod has its own"},
 		{events.FleetConfig{Subscriber: events.SubscriberConfig{Bind: true}}, "must be zero: each Pod has its own"},
 		{events.FleetConfig{Subscriber: events.SubscriberConfig{Tiers: true}}, "Tiers must be false"},
