@@ -107,8 +107,8 @@ func (l *ledger) IngestMessage(m events.Message) (events.Receipt, error) {
 func (l *ledger) StreamNext(pod, model, stream string) events.Position {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	next, heard := l.of(pod, model, stream).Next()
-	return events.Position{Next: next, Received: heard, Partial: l.partial[streamOf(pod, model, stream)]}
+	next, _ := l.of(pod, model, stream).Next()
+	return events.Position{Next: next, Partial: l.partial[streamOf(pod, model, stream)]}
 }
 
 func (l *ledger) StreamNote(pod, model, stream string, n events.Note) error {
