@@ -88,9 +88,9 @@ type FleetConfig struct {
 	// PodSource of Run has called set, those that no source has named are forgotten: at once, if
 	// Run has no sources. So call Set before Run then.
 	Restored []string
-	// Subscriber has the times and limits of each connection, and its OnConnect.
-	// MaxBuffered is for all connections together. All fields that a Pod has, and the other
-	// functions, must be zero.
+	// Subscriber has the times and limits of each connection, and its OnConnect. The messages
+	// that all connections together receive have eight times MaxMessage. All fields that a Pod
+	// has, and the other functions, must be zero.
 	Subscriber SubscriberConfig
 
 	// OnChange gets every change of a pod, in order, one at a time. It gets only some of the
@@ -348,7 +348,7 @@ func NewFleet(sink Sink, cfg FleetConfig) (*Fleet, error) {
 		sink:     sink,
 		cfg:      cfg,
 		dials:    newDialLine(maxDials),
-		budget:   zmtp.NewBudget(c.withDefaults().MaxBuffered),
+		budget:   c.newBudget(),
 		members:  make(map[string]*member),
 		links:    make(map[string][]*link),
 		restored: restored,

@@ -602,7 +602,7 @@ func TestNewFleetRefuses(t *testing.T) {
 		{events.FleetConfig{Subscriber: events.SubscriberConfig{Bind: true}}, "must be zero: each Pod has its own"},
 		{events.FleetConfig{Subscriber: events.SubscriberConfig{Tiers: true}}, "Tiers must be false"},
 		{events.FleetConfig{Subscriber: events.SubscriberConfig{OnError: func(error) {}}}, "and has an OnError"},
-		{events.FleetConfig{Subscriber: events.SubscriberConfig{MaxMessage: -1}}, "must not be negative"},
+		{events.FleetConfig{Subscriber: events.SubscriberConfig{MaxMessage: -1}}, "MaxMessage is -1, not in 0.."},
 	} {
 		if _, err := events.NewFleet(newFleetSink(), test.cfg); err == nil || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%+v: %v", test.cfg, err)

@@ -202,7 +202,7 @@ func TestReplayPassesOver(t *testing.T) {
 			// The stream falls idle all the time.
 			_, replays, _ := follow(t, l, events.SubscriberConfig{
 				Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint(),
-				MaxMessage: 1000, MaxBuffered: 1 << 20, Heartbeat: 30 * time.Millisecond,
+				MaxMessage: 1000, Heartbeat: 30 * time.Millisecond,
 				OnError: func(err error) {
 					if strings.Contains(err.Error(), fmt.Sprintf("message %d ", tt.at)) {
 						told.Add(1)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"regexp"
@@ -29,10 +30,7 @@ const (
 	// defaultMaxMessage is far above the messages of engines: the events of a million tokens
 	// are some 10 MB.
 	defaultMaxMessage = 32 << 20
-	// defaultMaxBuffered bounds, over all connections, the memory of messages
-	// that are larger than 64 KiB.
-	defaultMaxBuffered = 256 << 20
-	defaultMaxConns    = 256
+	defaultMaxConns   = 256
 	// defaultBackoff is short, because messages from before a connection are lost without a
 	// replay.
 	defaultBackoff   = time.Second
@@ -45,6 +43,10 @@ const (
 )
 
 const (
+	// bufferedMessages bounds, over all connections, the memory of messages that are larger than
+	// 64 KiB: so many times MaxMessage. It is more than two, because while a buffer is doubled
+	// there are two.
+	bufferedMessages = 8
 	// maxTopics bounds the topics of one connection, with Bind. An engine publishes one.
 	maxTopics     = 64
 	maxTopicBytes = 1 << 10
@@ -122,9 +124,10 @@ type SubscriberConfig struct {
 	// s. It is at most 24 hours.
 	ReplayTimeout time.Duration
 
-	MaxMessage  int   // bytes of one message; a peer that sends more is disconnected; 0: 32 MiB
-	MaxBuffered int64 // bytes of messages of more than 64 KiB that are being received; 0: 256 MiB
-	MaxConns    int   // connections, with Bind; 0: 256
+	// MaxMessage bounds the bytes of one message; a peer that sends more is disconnected. Messages
+	// of more than 64 KiB that are being received have eight times as much in all. 0: 32 MiB.
+	MaxMessage int
+	MaxConns   int // connections, with Bind; 0: 256
 
 	// Backoff is the longest time between two attempts to connect. The time begins at a tenth
 	// of it, doubles with each attempt, and varies at random by half. 0: 1 s. It is at most 24
@@ -228,7 +231,12 @@ func NewSubscriber(sink Sink, cfg SubscriberConfig) (*Subscriber, error) {
 	if err := cfg.validate(sink); err != nil {
 		return nil, err
 	}
-	return newSubscriber(sink, cfg, zmtp.NewBudget(cfg.withDefaults().MaxBuffered)), nil
+	return newSubscriber(sink, cfg, cfg.newBudget()), nil
+}
+
+// newBudget returns the budget of a valid config.
+func (c SubscriberConfig) newBudget() *zmtp.Budget {
+	return zmtp.NewBudget(bufferedMessages * int64(c.withDefaults().MaxMessage))
 }
 
 // newSubscriber returns a Subscriber for a valid config, with a budget for messages that are
@@ -283,8 +291,11 @@ func (c SubscriberConfig) validate(sink Sink) error {
 	if len(c.Topic) > maxTopicBytes {
 		bad("Topic has %d bytes, more than %d", len(c.Topic), maxTopicBytes)
 	}
-	if c.MaxMessage < 0 || c.MaxBuffered < 0 || c.MaxConns < 0 {
-		bad("MaxMessage is %d, MaxBuffered %d and MaxConns %d, must not be negative", c.MaxMessage, c.MaxBuffered, c.MaxConns)
+	if most := math.MaxInt / bufferedMessages; c.MaxMessage < 0 || c.MaxMessage > most {
+		bad("MaxMessage is %d, not in 0..%d", c.MaxMessage, most)
+	}
+	if c.MaxConns < 0 {
+		bad("MaxConns is %d, must not be negative", c.MaxConns)
 	}
 	if short := func(d time.Duration) bool { return d != 0 && d < minTime }; short(c.Backoff) || short(c.Heartbeat) || short(c.ReplayTimeout) || short(c.Silence) {
 		bad("Backoff is %v, Heartbeat %v, ReplayTimeout %v and Silence %v, must be 0 or at least %v", c.Backoff, c.Heartbeat, c.ReplayTimeout, c.Silence, minTime)
@@ -292,16 +303,11 @@ func (c SubscriberConfig) validate(sink Sink) error {
 	if c.Backoff > maxTime || c.ReplayTimeout > maxTime {
 		bad("Backoff is %v and ReplayTimeout %v, must be at most %v", c.Backoff, c.ReplayTimeout, maxTime)
 	}
-	if d := c.withDefaults(); d.MaxBuffered/3 < int64(d.MaxMessage) {
-		// While a buffer is doubled there are two.
-		bad("MaxBuffered is %d, must be at least three times the MaxMessage of %d", d.MaxBuffered, d.MaxMessage)
-	}
 	return errors.Join(errs...)
 }
 
 func (c SubscriberConfig) withDefaults() SubscriberConfig {
 	c.MaxMessage = cmp.Or(c.MaxMessage, defaultMaxMessage)
-	c.MaxBuffered = cmp.Or(c.MaxBuffered, defaultMaxBuffered)
 	c.MaxConns = cmp.Or(c.MaxConns, defaultMaxConns)
 	c.Backoff = cmp.Or(c.Backoff, defaultBackoff)
 	c.Heartbeat = cmp.Or(c.Heartbeat, defaultHeartbeat)
