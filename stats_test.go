@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"reflect"
 	"regexp"
@@ -71,8 +72,9 @@ func TestWordsAreDocumented(t *testing.T) {
 		before string // the line behind the list
 		want   []string
 	}{
-		"outcomes.go": {{"type ScoreReport struct", kvindex.OutcomeNames[1:]}},
-		"options.go":  {{"	// At contested,", kvindex.LossNames[1:]}},
+		"outcomes.go":          {{"type ScoreReport struct", kvindex.OutcomeNames[1:]}},
+		"options.go":           {{"	// At contested,", kvindex.LossNames[1:]}},
+		"events/subscriber.go": {{"	Dropped ", slices.Sorted(maps.Keys(new(events.Subscriber).Stats().Dropped))}},
 		"stats/stats.go": {{"	Reason string", []string{
 			fault.Unknown, fault.Truncated, fault.Encoding, fault.Type, fault.Missing, fault.Contradiction, fault.Limit, fault.Frames,
 		}}, {"	Replay        string\n", kvindex.ReplayNames}},

@@ -244,7 +244,9 @@ func (p *peer) storedField(key string, isMap bool, e *events.Event, loraID *stri
 		}
 	case "extra_keys":
 		n := p.length()
-		e.HasExtra = n >= 0
+		if n >= 0 {
+			e.Extra = []events.ExtraKey{}
+		}
 		for block := range n {
 			for range p.length() {
 				e.Extra = append(e.Extra, p.extraKey(block))

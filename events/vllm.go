@@ -81,12 +81,15 @@ func (d *decoder) adapter() string {
 	return s
 }
 
+// noKeys are the keys of an event that was sent with none.
+var noKeys = []ExtraKey{}
+
 func (d *decoder) extraKeys() error {
 	n, err := d.array()
 	if err != nil {
 		return err
 	}
-	d.e.HasExtra, d.entries = true, n
+	d.entries = n
 	start := len(d.b.extra)
 	for block := range n {
 		if d.isNil() {
@@ -96,7 +99,9 @@ func (d *decoder) extraKeys() error {
 			return fmt.Errorf("entry %d: %w", block, err)
 		}
 	}
-	d.e.Extra = tail(d.b.extra, start)
+	if d.e.Extra = tail(d.b.extra, start); d.e.Extra == nil {
+		d.e.Extra = noKeys
+	}
 	return nil
 }
 
