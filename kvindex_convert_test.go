@@ -231,7 +231,7 @@ func (f *fields) event() events.Event {
 	e := events.Event{
 		Kind: events.Kind(f.byte() % 5), Parent: uint64(f.byte() % 64), HasParent: f.bool(), Pairs: f.bool(),
 		BlockSize: []int{1, 2, 3, 16, 48, 528, f.number()}[f.byte()%7], Adapter: f.text(), Salt: f.text(), Medium: []string{"", "GPU", "gpu", f.text()}[f.byte()%4],
-		Group: f.rarely(), GroupKind: f.text(), Window: f.number(), Reused: f.bool(),
+		HasExtra: f.bool(), Group: f.rarely(), GroupKind: f.text(), Window: f.number(), Reused: f.bool(),
 	}
 	if !e.HasParent {
 		e.Parent = uint64(f.rarely())
@@ -247,9 +247,6 @@ func (f *fields) event() events.Event {
 		tokens *= 2
 	}
 	e.Tokens = make([]uint32, tokens)
-	if f.bool() {
-		e.Extra = []events.ExtraKey{}
-	}
 	for range f.byte() % 8 {
 		e.Extra = append(e.Extra, events.ExtraKey{Block: int(f.byte() % 4), Kind: events.ExtraKind(f.byte() % 7), Text: f.text(), Int: int64(f.number())})
 	}

@@ -86,7 +86,7 @@ func BenchmarkApplyBatch(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 1))
 	ix := open(b)
 	batch := events.Batch{Events: []events.Event{{
-		Kind: events.Stored, Hashes: make([]uint64, 64), Tokens: randomTokens(r, 64*16), BlockSize: 16, Extra: []events.ExtraKey{},
+		Kind: events.Stored, Hashes: make([]uint64, 64), Tokens: randomTokens(r, 64*16), BlockSize: 16, HasExtra: true,
 	}}}
 	e := &batch.Events[0]
 	b.ReportAllocs()

@@ -387,9 +387,10 @@ func (p promptPod) stored(r *kvindex.Request, tokens []uint32, most int) events.
 	case p.media == kvindex.MediaPad:
 		e.Salt = r.Salt
 	case r.Salt != "":
+		e.HasExtra = true
 		e.Extra = []events.ExtraKey{{Block: 0, Kind: events.ExtraText, Text: r.Salt}}
 	default:
-		e.Extra = []events.ExtraKey{}
+		e.HasExtra = true
 	}
 	return e
 }

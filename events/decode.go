@@ -135,7 +135,7 @@ type decoder struct {
 	aside   bool   // it is about other layers than those of full attention
 	loraID  form   // formInt, formNegative, or formInvalid if none was sent
 	lora    uint64
-	entries int // of extra_keys, if e.Extra is not nil
+	entries int // of extra_keys, if e.HasExtra
 	ending  ending
 
 	endings [Cleared + 1]ending // the latest of each kind
@@ -336,7 +336,7 @@ func (d *decoder) end() error {
 		if e.Adapter == "" && d.loraID != formInvalid {
 			e.Adapter = d.adapter()
 		}
-		if e.Extra != nil && d.entries != len(e.Hashes) {
+		if e.HasExtra && d.entries != len(e.Hashes) {
 			return fault.Errorf(fault.Contradiction, "extra_keys: %d entries for %d hashes", d.entries, len(e.Hashes))
 		}
 		return e.checkBlocks()

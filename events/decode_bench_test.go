@@ -64,7 +64,7 @@ func singles(stored, removed int) func(*rand.Rand) []events.Event {
 func blocksOf(r *rand.Rand, blocks int) events.Event {
 	e := events.Event{
 		Kind: events.Stored, Hashes: randomFull(r, blocks), Parent: r.Uint64(), HasParent: true, BlockSize: 16, Medium: "GPU",
-		Extra: []events.ExtraKey{}, GroupKind: "full_attention",
+		HasExtra: true, GroupKind: "full_attention",
 	}
 	for range 16 * blocks {
 		e.Tokens = append(e.Tokens, uint32(r.IntN(151_936)))

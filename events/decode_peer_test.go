@@ -244,9 +244,7 @@ func (p *peer) storedField(key string, isMap bool, e *events.Event, loraID *stri
 		}
 	case "extra_keys":
 		n := p.length()
-		if n >= 0 {
-			e.Extra = []events.ExtraKey{}
-		}
+		e.HasExtra = n >= 0
 		for block := range n {
 			for range p.length() {
 				e.Extra = append(e.Extra, p.extraKey(block))

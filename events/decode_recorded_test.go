@@ -39,7 +39,7 @@ func plainEvent(t *testing.T, e events.Event) plain {
 		Medium: e.Medium, GroupKind: e.GroupKind, Locality: e.Locality, Ownership: e.Ownership, Hashes: e.Hashes, Parent: e.Parent, HasParent: e.HasParent,
 		Pairs: e.Pairs, Tokens: e.Tokens, BlockSize: e.BlockSize, Group: e.Group, Window: e.Window, Salt: e.Salt,
 	}
-	if e.Extra == nil {
+	if !e.HasExtra {
 		return p
 	}
 	entries := make([][]any, len(e.Hashes))
@@ -257,7 +257,7 @@ func TestRecorded(t *testing.T) {
 					}
 					for _, e := range b.Events {
 						count[fmt.Sprint("kind ", e.Kind)]++
-						if e.Kind == events.Stored && len(e.Hashes) == 0 && e.Extra != nil {
+						if e.Kind == events.Stored && len(e.Hashes) == 0 && e.HasExtra {
 							count["extra keys without hashes"]++
 						}
 						if e.Salt != "" {

@@ -233,7 +233,7 @@ func tokenIDs(e events.Event) any {
 }
 
 func extraKeys(e events.Event) any {
-	if e.Extra == nil {
+	if !e.HasExtra {
 		return nil
 	}
 	out := make([]any, len(e.Hashes))
@@ -291,7 +291,7 @@ func (s shape) carryEvent(e *events.Event) {
 		e.Salt = ""
 	}
 	if s.sglang() {
-		e.Adapter, e.Extra, e.Group, e.GroupKind, e.Window = "", nil, 0, "", 0
+		e.Adapter, e.Extra, e.HasExtra, e.Group, e.GroupKind, e.Window = "", nil, false, 0, "", 0
 		if e.Kind == events.Removed && s.stored == 0 {
 			e.Remaining = nil
 		}
@@ -318,7 +318,7 @@ func (s shape) carryEvent(e *events.Event) {
 		e.Adapter = "1" // the id that writer adds to every name
 	}
 	if s.stored < 8 {
-		e.Extra = nil
+		e.Extra, e.HasExtra = nil, false
 	}
 	if s.stored < 9 {
 		e.Group, e.HasGroup = 0, false
@@ -349,11 +349,11 @@ var samples = []struct {
 	{what: "mixed", digest: 0, batch: view{Time: 1_750_000_000.25, Rank: 3, HasRank: true, Events: []events.Event{
 		{
 			Kind: events.Stored, Hashes: []uint64{0xfeed_0000_0000_0001, 0xfeed_0000_0000_0002}, Tokens: tokensFrom(0, 32), BlockSize: 16,
-			Medium: "GPU", Extra: []events.ExtraKey{}, GroupKind: "full_attention",
+			Medium: "GPU", HasExtra: true, GroupKind: "full_attention",
 		},
 		{
 			Kind: events.Stored, Hashes: []uint64{3}, Parent: 0xfeed_0000_0000_0002, HasParent: true, Tokens: tokensFrom(32, 16), BlockSize: 16,
-			Medium: "GPU", Extra: []events.ExtraKey{}, GroupKind: "full_attention",
+			Medium: "GPU", HasExtra: true, GroupKind: "full_attention",
 		},
 		{Kind: events.Removed, Hashes: []uint64{0xfeed_0000_0000_0001}, Medium: "GPU"},
 		{Kind: events.Cleared},
@@ -364,7 +364,7 @@ var samples = []struct {
 			Extra: []events.ExtraKey{
 				{Block: 0, Kind: events.ExtraText, Text: "sql-adapter"}, {Block: 0, Kind: events.ExtraText, Text: "tenant-7"},
 				{Block: 1, Kind: events.ExtraText, Text: "sql-adapter"},
-			}, GroupKind: "full_attention",
+			}, HasExtra: true, GroupKind: "full_attention",
 		},
 		{Kind: events.Stored, Hashes: []uint64{6}, Tokens: tokensFrom(9, 4), BlockSize: 4, Adapter: "12", Medium: "GPU"},
 	}}},
@@ -378,14 +378,14 @@ var samples = []struct {
 	{what: "hybrid", digest: 0, since: func(s shape) bool { return (s.stored == 11 || s.stored == 0) && !s.sglang() }, batch: view{
 		Time: 1_750_000_003.5, HasRank: true, Events: []events.Event{
 			{
-				Kind: events.Stored, Hashes: []uint64{21}, Tokens: tokensFrom(0, 64), BlockSize: 16, Medium: "GPU", Group: 1,
+				Kind: events.Stored, Hashes: []uint64{21}, Tokens: tokensFrom(0, 64), BlockSize: 16, Medium: "GPU", HasExtra: true, Group: 1,
 				GroupKind: "sliding_window", Window: 1024, Locality: "LOCAL", Extra: []events.ExtraKey{
 					{Kind: events.ExtraMedia, Text: mediaID, Int: -11}, {Kind: events.ExtraBytes, Text: strings.Repeat("\xe5", 32)},
 				},
 			},
 			{Kind: events.Stored, Tokens: tokensFrom(0, 64), BlockSize: 16, Medium: "GPU", Group: 2, GroupKind: "mamba"},
 			{
-				Kind: events.Stored, Hashes: []uint64{21, 22}, Tokens: tokensFrom(0, 32), BlockSize: 16, Medium: "GPU", Extra: []events.ExtraKey{},
+				Kind: events.Stored, Hashes: []uint64{21, 22}, Tokens: tokensFrom(0, 32), BlockSize: 16, Medium: "GPU", HasExtra: true,
 				GroupKind: "full_attention", Ownership: "peer", Reused: true,
 			},
 			{Kind: events.Removed, Hashes: []uint64{21, 22}, Medium: "GPU", Group: 1, Locality: "REMOTE", Ownership: "peer", Remaining: []uint32{0, 1}},
@@ -484,10 +484,9 @@ func randomEvent(r *rand.Rand, seen map[string]int) events.Event {
 		}
 		note("all masked", len(e.Hashes) == 0)
 	}
-	if !note("extra keys", r.IntN(2) == 0) {
+	if e.HasExtra = note("extra keys", r.IntN(2) == 0); !e.HasExtra {
 		return e
 	}
-	e.Extra = []events.ExtraKey{}
 	for block := range e.Hashes {
 		for range r.IntN(3) {
 			k := events.ExtraKey{Block: block, Kind: events.ExtraKind(1 + r.IntN(5))}
@@ -538,7 +537,7 @@ func ring(t testing.TB, s shape, n, blocks int, change func(i int, e *events.Eve
 	for i := range out {
 		e := events.Event{
 			Kind: events.Stored, Hashes: randomFull(r, blocks), Parent: r.Uint64(), HasParent: true, BlockSize: 16, Medium: "GPU",
-			Extra: []events.ExtraKey{}, GroupKind: "full_attention",
+			HasExtra: true, GroupKind: "full_attention",
 		}
 		for range 16 * blocks {
 			e.Tokens = append(e.Tokens, uint32(r.IntN(151_936)))

@@ -28,14 +28,14 @@ func (d *decoder) repeats(here ending) bool {
 	e.BlockSize, e.Adapter, e.Salt, e.Medium = like.BlockSize, like.Adapter, like.Salt, like.Medium
 	e.Group, e.HasGroup, e.GroupKind, e.Window = like.Group, like.HasGroup, like.GroupKind, like.Window
 	e.Locality, e.Ownership, e.Reused = like.Locality, like.Ownership, like.Reused
-	e.Extra, d.entries = like.Extra, last.entries
+	e.HasExtra, d.entries = like.HasExtra, last.entries
 	return true
 }
 
 // remember keeps the ending that was read, if other events can have it too: slices belong to
 // one event.
 func (d *decoder) remember() {
-	if d.ending.start == 0 || len(d.e.Extra) > 0 || d.e.Remaining != nil {
+	if d.ending.start == 0 || d.e.Extra != nil || d.e.Remaining != nil {
 		return
 	}
 	d.ending.end, d.ending.event, d.ending.entries = d.off, len(d.b.events)-1, d.entries

@@ -82,7 +82,7 @@ func TestEndingsChecked(t *testing.T) {
 	}
 	good := event("92 01 02", "94 01 02 03 04")
 	var b events.Batch
-	if err := events.Decode(spell(t, "92 00 92"+good+good), &b); err != nil || b.Events[1].Extra == nil {
+	if err := events.Decode(spell(t, "92 00 92"+good+good), &b); err != nil || !b.Events[1].HasExtra {
 		t.Fatalf("%+v: %v", b.Events, err)
 	}
 	for bad, want := range map[string]string{

@@ -110,6 +110,7 @@ type Event struct {
 	Kind Kind
 
 	HasParent bool // Parent is set
+	HasExtra  bool // Extra was sent
 	HasGroup  bool // Group was sent
 	// Pairs: Tokens has EAGLE's pairs of neighbouring tokens, t0 t1, t1 t2, and so on.
 	Pairs bool
@@ -134,8 +135,8 @@ type Event struct {
 	Salt string
 	// Medium is the tier as the engine spells it; "" means gpu and, of Cleared, all tiers.
 	Medium string
-	// Extra are the extra hash keys of the blocks: salts and media, in order of Block. If it is
-	// not nil, it has all of them, maybe none. If it is nil, they were not sent, and the blocks
+	// Extra are the extra hash keys of the blocks: salts and media, in order of Block. If
+	// HasExtra is true, the event lists all of them, maybe none. If it is false, the blocks
 	// may have unknown salts or media. One exception: vLLM sends no keys with an event without
 	// hashes, and there nothing is missing. Events of connectors about other tiers have no
 	// keys. SGLang has none either: it has Salt, and writes media into the tokens.

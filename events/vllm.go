@@ -81,15 +81,12 @@ func (d *decoder) adapter() string {
 	return s
 }
 
-// noKeys are the keys of an event that was sent with none.
-var noKeys = []ExtraKey{}
-
 func (d *decoder) extraKeys() error {
 	n, err := d.array()
 	if err != nil {
 		return err
 	}
-	d.entries = n
+	d.e.HasExtra, d.entries = true, n
 	start := len(d.b.extra)
 	for block := range n {
 		if d.isNil() {
@@ -99,9 +96,7 @@ func (d *decoder) extraKeys() error {
 			return fmt.Errorf("entry %d: %w", block, err)
 		}
 	}
-	if d.e.Extra = tail(d.b.extra, start); d.e.Extra == nil {
-		d.e.Extra = noKeys
-	}
+	d.e.Extra = tail(d.b.extra, start)
 	return nil
 }
 

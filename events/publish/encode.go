@@ -28,6 +28,9 @@ func appendBatch(out []byte, b *events.Batch, now time.Time) ([]byte, error) {
 		if e.Group != 0 && !e.HasGroup {
 			return out, fmt.Errorf("event %d has group %d without HasGroup, and would be sent without it", i, e.Group)
 		}
+		if len(e.Extra) > 0 && !e.HasExtra {
+			return out, fmt.Errorf("event %d has Extra without HasExtra, and would be sent without it", i)
+		}
 		for _, k := range e.Extra {
 			if k.Kind < events.ExtraText || k.Kind > events.ExtraBytes {
 				return out, fmt.Errorf("event %d has an extra key of kind %d", i, k.Kind)
@@ -112,7 +115,7 @@ func appendEvent(out []byte, e *events.Event) []byte {
 	out = append(out, msgpack.Nil)
 	field("lora_name")
 	out = msgpack.AppendStringOrNil(out, e.Adapter)
-	if e.Extra != nil {
+	if e.HasExtra {
 		field("extra_keys")
 		out = appendExtra(out, e)
 	}

@@ -80,9 +80,9 @@ func (p *Publisher) ReplayEndpoint() string { return p.sender.ReplayEndpoint() }
 // time of the call. Hashes are written as integers, as vLLM does by default. A batch that no engine
 // can send is an error, of Batch.Validate, and so is one that events.Decode cannot read, such as a
 // name that is not UTF-8. An Event.Salt, which is SGLang's, is an error: vLLM has salts in
-// Event.Extra. So is Group without HasGroup, and a batch of nearly 32 MiB, which a Subscriber does
-// not take by default. Then nothing is sent. An error about what Held returned comes after the
-// batch was sent. The batch is not kept.
+// Event.Extra. So is Extra without HasExtra, Group without HasGroup, and a batch of nearly 32 MiB,
+// which a Subscriber does not take by default. Then nothing is sent. An error about what Held
+// returned comes after the batch was sent. The batch is not kept.
 //
 // Publish does not wait for subscribers: one that is slow loses messages when 100,000, or 256 MiB,
 // wait for it.

@@ -88,8 +88,7 @@ func randomEvent(r *rand.Rand) events.Event {
 	}
 	e.Adapter, e.GroupKind, e.Window = pick("", "lora"), pick("", "full_attention"), r.IntN(2)*r.IntN(5000)
 	e.Reused = r.IntN(4) == 0
-	if r.IntN(2) == 0 && len(e.Hashes) > 0 {
-		e.Extra = []events.ExtraKey{}
+	if e.HasExtra = r.IntN(2) == 0 && len(e.Hashes) > 0; e.HasExtra {
 		for block := range e.Hashes {
 			for range r.IntN(3) {
 				k := events.ExtraKey{Block: block, Kind: events.ExtraKind(1 + r.IntN(4))}
@@ -147,13 +146,16 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// plain makes empty slices nil, except keys that were sent.
+// plain makes empty slices nil.
 func plain(e events.Event) events.Event {
 	if len(e.Hashes) == 0 {
 		e.Hashes, e.Remaining = nil, nil
 	}
 	if len(e.Tokens) == 0 {
 		e.Tokens, e.Pairs = nil, false
+	}
+	if len(e.Extra) == 0 {
+		e.Extra = nil
 	}
 	return e
 }
@@ -251,11 +253,12 @@ func TestMistakes(t *testing.T) {
 		"not UTF-8":     {Events: []events.Event{{Kind: events.Stored, Adapter: "\xff"}}},
 		"window -1":     {Events: []events.Event{{Kind: events.Stored, Window: -1}}},
 		"more than 262": {Events: slices.Repeat([]events.Event{{Kind: events.Cleared}}, 1<<18+1)},
+		"HasExtra":      {Events: []events.Event{{Kind: events.Stored, Hashes: []uint64{1}, Extra: []events.ExtraKey{{Kind: events.ExtraText, Text: "salt"}}}}},
 		"HasRank":       {Rank: 1},
 		"HasParent":     {Events: []events.Event{{Kind: events.Stored, Hashes: []uint64{2}, Parent: 1}}},
 		"HasGroup":      {Events: []events.Event{{Kind: events.Stored, Hashes: []uint64{2}, Group: 1}}},
 		"Salt":          {Events: []events.Event{{Kind: events.Stored, Salt: "s"}}},
-		"extra key":     {Events: []events.Event{{Kind: events.Stored, Hashes: []uint64{1}, Extra: []events.ExtraKey{{Kind: events.ExtraOpaque, Text: "\xc1"}}}}},
+		"extra key":     {Events: []events.Event{{Kind: events.Stored, Hashes: []uint64{1}, HasExtra: true, Extra: []events.ExtraKey{{Kind: events.ExtraOpaque, Text: "\xc1"}}}}},
 		"time":          {Time: math.NaN()},
 		"rank -1":       {Rank: -1},
 		"is +Inf":       {Time: math.Inf(1)},

@@ -343,7 +343,7 @@ func (c *Converter) stored(e *events.Event) index.Change {
 		c.Skipped.Unscored++ // stored by hash alone: no prompt is cut so
 		return ch
 	}
-	if ch.Tier == index.TierGPU && len(e.Hashes) > 0 && e.Extra == nil {
+	if ch.Tier == index.TierGPU && len(e.Hashes) > 0 && !e.HasExtra {
 		c.Skipped.Scopeless++
 	}
 	ch.BlockSize, ch.Variant = e.BlockSize, v

@@ -47,7 +47,7 @@ func changesOf(t *testing.T, p engine.Profile, payloads ...[]byte) (*engine.Conv
 
 // store stores a prompt's first blocks.
 func store(tokens []uint32, size int) events.Event {
-	e := events.Event{Kind: events.Stored, Tokens: tokens, BlockSize: size, Extra: []events.ExtraKey{}}
+	e := events.Event{Kind: events.Stored, Tokens: tokens, BlockSize: size, HasExtra: true}
 	for i := range len(tokens) / size {
 		e.Hashes = append(e.Hashes, uint64(100+i))
 	}
@@ -279,7 +279,7 @@ func TestBlockSizes(t *testing.T) {
 		if c.pairs {
 			tokens *= 2
 		}
-		e := events.Event{Kind: events.Stored, Hashes: []uint64{1}, Tokens: make([]uint32, tokens), BlockSize: c.size, Pairs: c.pairs, Extra: []events.ExtraKey{}}
+		e := events.Event{Kind: events.Stored, Hashes: []uint64{1}, Tokens: make([]uint32, tokens), BlockSize: c.size, Pairs: c.pairs, HasExtra: true}
 		of := converter(engine.Profile{Media: c.media})
 		got := convert(of, e, store(make([]uint32, 32), 16))
 		if (len(got[0].Locals) == c.size/c.unit) != c.ok || (of.Skipped.Unscored == 0) != c.ok || len(got[0].Hashes) != 1 || len(got[1].Locals) != 2 {
