@@ -104,7 +104,7 @@ func TestListedPods(t *testing.T) {
 		}
 	}
 	_ = s.reader.Sink().StreamNote("c", "m", "s", events.NoteClosed)
-	if at := s.reader.Sink().StreamNext("a", "m", "default"); at.Received {
+	if at := s.reader.Sink().StreamNext("a", "m", "default"); at.Next > 0 {
 		t.Error("a stream without messages has a position")
 	}
 	s.reads(t, "a/m=live[0=live] b/m=live[2=live] c/m=silent[]")

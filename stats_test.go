@@ -74,9 +74,10 @@ func TestWordsAreDocumented(t *testing.T) {
 		before string // the line behind the list
 		want   []string
 	}{
-		"outcomes.go":    {{"type ScoreReport struct", kvindex.OutcomeNames[1:]}},
-		"options.go":     {{"	// At contested,", kvindex.LossNames[1:]}},
-		"stats/stats.go": {{"	Cached, Predicted map", []string{"exact", "over", "under"}}, {"	Reason string", fault.Reasons[:]}, {"	Replay        string\n", kvindex.ReplayNames}},
+		"outcomes.go":          {{"type ScoreReport struct", kvindex.OutcomeNames[1:]}},
+		"options.go":           {{"	// At contested,", kvindex.LossNames[1:]}},
+		"events/subscriber.go": {{"	Dropped ", slices.Sorted(maps.Keys(new(events.Subscriber).Stats().Dropped))}},
+		"stats/stats.go":       {{"	Cached, Predicted map", []string{"exact", "over", "under"}}, {"	Reason string", fault.Reasons[:]}, {"	Replay        string\n", kvindex.ReplayNames}},
 	} {
 		for _, l := range lists {
 			if got := documented(file, l.before); !slices.Equal(got, l.want) {

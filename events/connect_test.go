@@ -54,7 +54,7 @@ func TestSubscriberConnects(t *testing.T) {
 				must(t, p.Restart())
 			}
 			s.stop()
-			if got := s.Stats(); got.Messages != 600 || got.Malformed+got.BadTopics+got.SinkErrors != 0 || got.Connects < 3 || got.Connects != got.Disconnects {
+			if got := s.Stats(); got.Messages != 600 || got.Dropped["malformed"]+got.Dropped["bad_topic"]+got.SinkErrors != 0 || got.Connects < 3 || got.Connects != got.Disconnects {
 				t.Errorf("stats %+v", got)
 			}
 		})

@@ -18,7 +18,6 @@ func TestDefaults(t *testing.T) {
 	must(t, err)
 	tests := map[string]struct{ got, want int64 }{
 		"defaultMaxMessage":    {int64(s.MaxMessage), 32 << 20},
-		"defaultMaxBuffered":   {s.MaxBuffered, 256 << 20},
 		"defaultMaxConns":      {int64(s.MaxConns), 256},
 		"defaultBackoff":       {int64(s.Backoff), int64(time.Second)},
 		"defaultHeartbeat":     {int64(s.Heartbeat), int64(3 * time.Second)},
@@ -27,7 +26,6 @@ func TestDefaults(t *testing.T) {
 		"defaultConcurrency":   {int64(p.Concurrency), 64},
 		"defaultPoolMessages":  {int64(p.MaxMessages), 65_536},
 		"defaultMaxPods":       {int64(f.MaxPods), 16_384},
-		"defaultMaxDials":      {int64(f.MaxDials), 32},
 		"defaultPort":          {int64(pod.Port), 5557},
 		"defaultPoolBytes":     {p.MaxBytes, 256 << 20},
 	}

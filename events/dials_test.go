@@ -326,9 +326,10 @@ func TestDialRanks(t *testing.T) {
 	engine, err := fakeengine.NewPublisher(fakeengine.PublisherConfig{Endpoint: "tcp://127.0.0.1:0"})
 	must(t, err)
 	defer engine.Close()
-	f, err := NewFleet(quietSink{}, FleetConfig{MaxDials: 1, Subscriber: SubscriberConfig{Backoff: time.Millisecond}})
+	f, err := NewFleet(quietSink{}, FleetConfig{Subscriber: SubscriberConfig{Backoff: time.Millisecond}})
 	must(t, err)
-	d := f.dials
+	d := newDialLine(1)
+	f.dials = d
 	// occupy takes the only place, ahead of the line.
 	occupy := func() *dialTurn {
 		turn := &dialTurn{turn: make(chan struct{})}

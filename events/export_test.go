@@ -39,6 +39,11 @@ func (c SubscriberConfig) WithDefaults() SubscriberConfig { return c.withDefault
 func (c PoolConfig) WithDefaults() PoolConfig             { return c.withDefaults() }
 func (c FleetConfig) WithDefaults() FleetConfig           { return c.withDefaults() }
 
+// Replay is the result of a replay. OnReplay has f get those of a Subscriber.
+type Replay = replayResult
+
+func (c *SubscriberConfig) OnReplay(f func(Replay)) { c.onReplay = f }
+
 // Calls returns the number of calls of p.Sink that wait for their turn or are in the sink.
 func (p *Pool) Calls() int {
 	p.mu.Lock()

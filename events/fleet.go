@@ -73,25 +73,24 @@ import (
 	"github.com/kvindex/kvindex/internal/zmtp"
 )
 
-// Defaults of a FleetConfig.
 const (
-	defaultMaxPods  = 1 << 14
-	defaultMaxDials = 32
+	// defaultMaxPods is the default of FleetConfig.MaxPods.
+	defaultMaxPods = 1 << 14
+	// maxDials is how many connections are being made at one time.
+	maxDials = 32
 )
 
 // FleetConfig configures a Fleet. A zero limit is its default.
 type FleetConfig struct {
 	// MaxPods bounds the pods of all sources. More are refused. 0: 16,384.
 	MaxPods int
-	// MaxDials bounds the connections that are being made at one time. 0: 32.
-	MaxDials int
 	// Restored are pods that the sink has from before, such as from a snapshot. When each
 	// PodSource of Run has called set, those that no source has named are forgotten: at once, if
 	// Run has no sources. So call Set before Run then.
 	Restored []string
-	// Subscriber has the times and limits of each connection, and its OnConnect and OnReplay.
-	// MaxBuffered is for all connections together. All fields that a Pod has, and the other
-	// functions, must be zero.
+	// Subscriber has the times and limits of each connection, and its OnConnect. The messages
+	// that all connections together receive have eight times MaxMessage. All fields that a Pod
+	// has, and the other functions, must be zero.
 	Subscriber SubscriberConfig
 
 	// OnChange gets every change of a pod, in order, one at a time. It gets only some of the
@@ -125,7 +124,7 @@ type FleetStream struct {
 	//
 	//   - "none": there is no connection to be made, because Run does not run
 	//   - "waiting": another pod has the address, which Err names
-	//   - "connecting": it is being made, or waits for one of MaxDials
+	//   - "connecting": it is being made, or waits because 32 others are being made
 	//   - "backoff": the last attempt failed, or the connection is lost (Err). The next
 	//     attempt follows
 	//   - "replaying": it is connected, and requests older messages
@@ -315,8 +314,8 @@ func NewFleet(sink Sink, cfg FleetConfig) (*Fleet, error) {
 	if sink == nil {
 		bad("the sink is nil")
 	}
-	if cfg.MaxPods < 0 || cfg.MaxDials < 0 {
-		bad("MaxPods is %d and MaxDials %d, must not be negative", cfg.MaxPods, cfg.MaxDials)
+	if cfg.MaxPods < 0 {
+		bad("MaxPods is %d, must not be negative", cfg.MaxPods)
 	}
 	cfg = cfg.withDefaults()
 	c := &cfg.Subscriber
@@ -348,18 +347,18 @@ func NewFleet(sink Sink, cfg FleetConfig) (*Fleet, error) {
 	return &Fleet{
 		sink:     sink,
 		cfg:      cfg,
-		dials:    newDialLine(cfg.MaxDials),
-		budget:   zmtp.NewBudget(c.withDefaults().MaxBuffered),
+		dials:    newDialLine(maxDials),
+		budget:   c.newBudget(),
 		members:  make(map[string]*member),
 		links:    make(map[string][]*link),
 		restored: restored,
 		wake:     make(chan struct{}, 1),
+		past:     new(Subscriber).Stats(), // it has all reasons
 	}, nil
 }
 
 func (c FleetConfig) withDefaults() FleetConfig {
 	c.MaxPods = cmp.Or(c.MaxPods, defaultMaxPods)
-	c.MaxDials = cmp.Or(c.MaxDials, defaultMaxDials)
 	return c
 }
 
@@ -816,7 +815,7 @@ func (f *Fleet) forgetOf(m *member) (err error) {
 func (f *Fleet) drop(m *member, keep int) {
 	for l := range m.from(keep) {
 		f.streams--
-		f.past.add(l.sub.Stats())
+		l.sub.count.addTo(&f.past)
 		others := f.links[l.endpoint]
 		others = slices.Delete(others, slices.Index(others, l), slices.Index(others, l)+1)
 		if f.links[l.endpoint] = others; len(others) == 0 {
@@ -952,9 +951,10 @@ func (f *Fleet) Stats() SubscriberStats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.past
+	s.Dropped = maps.Clone(f.past.Dropped)
 	for _, m := range f.members {
 		for l := range m.from(0) {
-			s.add(l.sub.Stats())
+			l.sub.count.addTo(&s)
 		}
 	}
 	return s

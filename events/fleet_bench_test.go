@@ -40,7 +40,7 @@ func (c *dueSink) StreamNext(pod, _, _ string) events.Position {
 	if !heard {
 		return events.Position{}
 	}
-	return events.Position{Next: next.(uint64), Received: true}
+	return events.Position{Next: next.(uint64)}
 }
 
 func (c *dueSink) StreamNote(pod, _, _ string, n events.Note) error {

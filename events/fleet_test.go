@@ -454,7 +454,6 @@ func TestErrorsInJSON(t *testing.T) {
 	for _, v := range []any{
 		events.FleetPod{Pod: events.Pod{ID: "a"}, Streams: []events.FleetStream{{Endpoint: "tcp://a:5557", Err: err}}},
 		events.FleetChange{Kind: "link changed", To: "backoff", Err: err},
-		events.Replay{Pod: "a", From: 3, Err: err},
 	} {
 		if b, err := json.Marshal(v); err != nil || !strings.Contains(string(b), `"Err":"connection refused"`) || strings.Count(string(b), "Err") != 1 {
 			t.Errorf("%T: %s, %v", v, b, err)
@@ -599,12 +598,11 @@ func TestNewFleetRefuses(t *testing.T) {
 		says string
 	}{
 		{events.FleetConfig{MaxPods: -1}, "must not be negative"},
-		{events.FleetConfig{MaxDials: -1}, "must not be negative"},
 		{events.FleetConfig{Subscriber: events.SubscriberConfig{Pod: "a"}}, "must be zero: each Pod has its own"},
 		{events.FleetConfig{Subscriber: events.SubscriberConfig{Bind: true}}, "must be zero: each Pod has its own"},
 		{events.FleetConfig{Subscriber: events.SubscriberConfig{Tiers: true}}, "Tiers must be false"},
 		{events.FleetConfig{Subscriber: events.SubscriberConfig{OnError: func(error) {}}}, "and has an OnError"},
-		{events.FleetConfig{Subscriber: events.SubscriberConfig{MaxMessage: -1}}, "must not be negative"},
+		{events.FleetConfig{Subscriber: events.SubscriberConfig{MaxMessage: -1}}, "MaxMessage is -1, not in 0.."},
 	} {
 		if _, err := events.NewFleet(newFleetSink(), test.cfg); err == nil || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%+v: %v", test.cfg, err)
@@ -1117,6 +1115,9 @@ func TestFleetReplaced(t *testing.T) {
 func TestFleetStats(t *testing.T) {
 	_, pod := engineAt(t, "127.0.0.1")
 	f := newFleet(t, newFleetSink(), events.FleetConfig{})
+	if got := f.Stats(); len(got.Dropped) != 3 {
+		t.Errorf("without a pod: %+v", got)
+	}
 	stop := runFleet(t, f)
 	for n := uint64(1); n < 3; n++ {
 		mustSet(t, f, "s", named(pod, "a"))

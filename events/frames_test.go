@@ -38,7 +38,7 @@ func TestUnread(t *testing.T) {
 	l := newLedger()
 	s, _, _ := follow(t, l, events.SubscriberConfig{Endpoint: rawServer(t, bytes.Join(script, nil)), Topic: "kv", OnError: func(err error) { told <- err }})
 	l.expect(t, "0 1 lost 2-2 3 unread unread unread unread unread unread unread 4")
-	if got := s.Stats(); got.Malformed != 7 || got.Messages != 4 {
+	if got := s.Stats(); got.Dropped["malformed"] != 7 || got.Messages != 4 {
 		t.Errorf("stats %+v", got)
 	}
 	for _, want := range []string{"a number of 24 bytes where engines send 8", "2 frames where engines send 3"} {
@@ -88,7 +88,7 @@ func TestEmptyTopic(t *testing.T) {
 	script := [][]byte{zmtptest.Hello(1, "PUB"), said("kv", number(0), 0), said("", number(0), 7), said("kv", number(1), 1)}
 	s, _, _ := follow(t, l, events.SubscriberConfig{Endpoint: rawServer(t, bytes.Join(script, nil))})
 	l.expect(t, "0 1")
-	if got := s.Stats().BadTopics; got != 1 {
+	if got := s.Stats().Dropped["bad_topic"]; got != 1 {
 		t.Errorf("%d messages are dropped, want 1", got)
 	}
 }
@@ -202,7 +202,7 @@ func TestReplayPassesOver(t *testing.T) {
 			// The stream falls idle all the time.
 			_, replays, _ := follow(t, l, events.SubscriberConfig{
 				Endpoint: engine.Endpoint(), Replay: engine.ReplayEndpoint(),
-				MaxMessage: 1000, MaxBuffered: 1 << 20, Heartbeat: 30 * time.Millisecond,
+				MaxMessage: 1000, Heartbeat: 30 * time.Millisecond,
 				OnError: func(err error) {
 					if strings.Contains(err.Error(), fmt.Sprintf("message %d ", tt.at)) {
 						told.Add(1)

@@ -176,7 +176,7 @@ func TestSubscriberServesBesideHostileGuests(t *testing.T) {
 			t.Fatalf("got %s, want number %d", show(m), i)
 		}
 	}
-	s.waitStats("bad topics", func(st events.SubscriberStats) bool { return st.BadTopics == 5 })
+	s.waitStats("bad topics", func(st events.SubscriberStats) bool { return st.Dropped["bad_topic"] == 5 })
 }
 
 // TestPoolTopics: topics of a fleet-wide pool belong to no pod and are reported once.
@@ -197,7 +197,7 @@ func TestPoolTopics(t *testing.T) {
 			t.Errorf("%v, want %s", err, pool)
 		}
 	}
-	if got := s.Stats(); got.BadTopics != 9 {
+	if got := s.Stats(); got.Dropped["bad_topic"] != 9 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -243,7 +243,7 @@ func TestSubscriberBoundsTopics(t *testing.T) {
 			t.Fatalf("got %s, want number %d", show(m), want)
 		}
 	}
-	if got := s.Stats(); got.BadTopics != 4 || got.Messages != 65 {
+	if got := s.Stats(); got.Dropped["bad_topic"] != 4 || got.Messages != 65 {
 		t.Errorf("stats %+v", got)
 	}
 	engine(t, endpoint, zmtptest.Message("kv@pod-66@model", number(0), "x")) // has its own quota
@@ -258,7 +258,7 @@ func TestSubscriberBoundsConnections(t *testing.T) {
 	a := engine(t, endpoint, zmtptest.Message("kv@a@model", number(0), "x"))
 	s.next()
 	idle := engine(t, endpoint, zmtptest.Message("not a topic", number(0), "x"))
-	s.waitStats("the idle one", func(st events.SubscriberStats) bool { return st.BadTopics == 1 })
+	s.waitStats("the idle one", func(st events.SubscriberStats) bool { return st.Dropped["bad_topic"] == 1 })
 
 	engine(t, endpoint, zmtptest.Message("kv@b@model", number(0), "x")) // replaces the idle connection
 	if m := s.next(); m.Pod != "b" {

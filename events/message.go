@@ -55,8 +55,7 @@ type Receipt struct {
 
 // Position is the position of a stream. Only authors of transports and sinks need it.
 type Position struct {
-	Next     uint64 // the number that is due
-	Received bool   // at least one message of the present life of the engine was received
+	Next uint64 // the number that is due; 0: no message of the engine's present life was received
 	// Partial: messages of the engine's present life are missing. A replay from number 0
 	// brings them, if the engine still has them.
 	Partial bool

@@ -73,12 +73,13 @@ type streamOwners struct {
 type streamOwner struct {
 	refs int // connections that bring the stream; guarded by streamOwners.mu
 
-	mu      sync.Mutex // held while messages of the stream are delivered
-	conn    uint64     // id of the connection that has the stream; 0 is none
-	floor   uint64     // connections with an id below it may be to a dead engine
-	trust   trust
-	useless repeatFilter // of a useless replay socket
-	topic   []byte       // of the last applied message, by a Subscriber that connects; nil is none
+	mu         sync.Mutex // held while messages of the stream are delivered
+	conn       uint64     // id of the connection that has the stream; 0 is none
+	floor      uint64     // connections with an id below it may be to a dead engine
+	trust      trust
+	useless    repeatFilter // of a useless replay socket
+	incomplete repeatFilter // of replays that bring only a part
+	topic      []byte       // of the last applied message, by a Subscriber that connects; nil is none
 }
 
 // join returns the owner of a stream for one more connection that brings it.

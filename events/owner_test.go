@@ -34,7 +34,9 @@ func TestSubscriberNewestConnectionWins(t *testing.T) {
 		t.Errorf("%q does not name the topic", err)
 	}
 	say(t, older, slices.Concat(zmtptest.Message(topic, "no number"), message(103)))
-	s.waitStats("the older one's messages", func(st events.SubscriberStats) bool { return st.Superseded == 3 && st.Malformed == 0 })
+	s.waitStats("the older one's messages", func(st events.SubscriberStats) bool {
+		return st.Dropped["superseded"] == 3 && st.Dropped["malformed"] == 0
+	})
 	say(t, newer, message(2))
 	expect(2)
 	newer.Close()

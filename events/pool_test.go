@@ -93,7 +93,7 @@ func (c *clerk) IngestMessage(m events.Message) (events.Receipt, error) {
 
 func (c *clerk) StreamNext(pod, _, stream string) events.Position {
 	c.take(pod, "%s?", stream)
-	return events.Position{Next: 13, Received: true}
+	return events.Position{Next: 13}
 }
 
 func (c *clerk) StreamNote(pod, _, stream string, n events.Note) error {
@@ -617,7 +617,7 @@ func TestPoolCalls(t *testing.T) {
 	if r, err := p.Sink().IngestMessage(m); err != errClerk || r != clerkReceipt {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if at := p.Sink().StreamNext("a", "m", "s"); at.Next != 13 || !at.Received {
+	if at := p.Sink().StreamNext("a", "m", "s"); at.Next != 13 {
 		t.Errorf("%+v", at)
 	}
 	_ = p.Sink().StreamNote("a", "m", "s", events.NoteHeld)

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -94,23 +93,13 @@ var (
 	errOnceMore = errors.New("connecting once more to be sure that it is the same engine")
 )
 
-// Replay describes a replay that has ended: a request for missing messages, and its result.
-type Replay struct {
-	Pod, Model, Stream string
-	From               uint64 // the first requested number
-	Messages           int    // that came
-	Attempts           int    // requests sent
-	Restarted          bool   // the engine does not have the message that was applied last: it restarted, or has dropped the message
-	Err                error  // why the replay ended before all missing messages had come; nil: all came. JSON has its text
-}
-
-// MarshalJSON writes Err as its text.
-func (r Replay) MarshalJSON() ([]byte, error) {
-	type fields Replay
-	return json.Marshal(struct {
-		fields
-		Err string `json:",omitempty"`
-	}{fields(r), errorText(r.Err)})
+// replayResult is the result of a replay.
+type replayResult struct {
+	From      uint64 // the first requested number
+	Messages  int    // that came
+	Attempts  int    // requests sent
+	Restarted bool   // the engine does not have the message that was applied last: it restarted, or has dropped the message
+	Err       error  // why the replay ended before all missing messages had come; nil: all came
 }
 
 // A replay requests the missing messages of a stream. The stream is locked.
@@ -119,7 +108,7 @@ type replay struct {
 	st       *stream
 	conn     *zmtp.Conn // for the first request, if not nil
 	wait     backoff    // between answers that bring nothing
-	done     Replay
+	done     replayResult
 	due      uint64 // the number that is expected next
 	end      time.Time
 	since    time.Time // when an answer last brought something, or the first one began
@@ -145,7 +134,7 @@ func (s *Subscriber) newReplay(st *stream) *replay {
 		s:    s,
 		st:   st,
 		wait: newBackoff(s.cfg.Backoff),
-		done: Replay{Pod: st.pod, Model: st.model, Stream: st.name, From: next},
+		done: replayResult{From: next},
 		due:  next,
 		end:  time.Now().Add(replayLimit * s.cfg.ReplayTimeout),
 	}
@@ -459,17 +448,17 @@ func (r *replay) report(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	s := r.s
-	if r.done.Err != nil {
+	s, st, err := r.s, r.st, r.done.Err
+	if err != nil {
 		s.count.replayErrors.Add(1) // before the replay: whoever reads the errors last never finds a success too many
 	}
 	s.count.replays.Add(1)
-	if s.cfg.OnReplay != nil {
-		done := r.done
-		if done.Err != nil {
-			done.Err = fmt.Errorf("events: subscriber: replay of %s from %s: %w", r.st.name, r.st.replayAt, done.Err)
-		}
-		s.cfg.OnReplay(done)
+	if s.cfg.onReplay != nil {
+		s.cfg.onReplay(r.done)
+	}
+	// Other errors are reported as those of the socket or of the sink.
+	if errors.Is(err, errReplayShort) && st.owner.incomplete.due(err) {
+		s.report(st, fmt.Errorf("events: subscriber: pod %q: the replay of %s from message %d is incomplete: %w", st.pod, st.name, r.done.From, err))
 	}
 }
 

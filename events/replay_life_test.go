@@ -2,6 +2,7 @@ package events_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -289,8 +290,18 @@ func TestEngineThatDoesNotKeep(t *testing.T) {
 	r := newLives(t, engine)
 	endpoint := speaker(t, nil, [][]byte{engine.live(3), engine.live(9)}, [][]byte{engine.live(10), engine.live(11)})
 	l := newLedger()
-	s, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: endpoint, Replay: r.endpoint})
+	told := make(chan error, 10)
+	s, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: endpoint, Replay: r.endpoint, OnError: func(err error) {
+		if strings.Contains(err.Error(), "incomplete") {
+			told <- err
+		}
+	}})
 	l.expect(t, numbers(0, 3)+" hold 9 hold 10 lost 4-9 10 11")
+	var fault *events.TransportError
+	want := fmt.Sprintf(`pod "a": the replay of %s from message 4 is incomplete: the engine does not have the missing messages`, endpoint)
+	if err := wait(t, "OnError", told); !errors.As(err, &fault) || fault.Pod != "a" || fault.Endpoint != endpoint || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("got %+v, want %s", err, want)
+	}
 	for i, inVain := range []bool{false, false, true, false, true} {
 		if got := wait(t, "a replay", replays); (got.Err != nil) != inVain || got.Restarted {
 			t.Errorf("replay %d: %+v", i, got)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"regexp"
@@ -29,10 +30,7 @@ const (
 	// defaultMaxMessage is far above the messages of engines: the events of a million tokens
 	// are some 10 MB.
 	defaultMaxMessage = 32 << 20
-	// defaultMaxBuffered bounds, over all connections, the memory of messages
-	// that are larger than 64 KiB.
-	defaultMaxBuffered = 256 << 20
-	defaultMaxConns    = 256
+	defaultMaxConns   = 256
 	// defaultBackoff is short, because messages from before a connection are lost without a
 	// replay.
 	defaultBackoff   = time.Second
@@ -45,6 +43,10 @@ const (
 )
 
 const (
+	// bufferedMessages bounds, over all connections, the memory of messages that are larger than
+	// 64 KiB: so many times MaxMessage. It is more than two, because while a buffer is doubled
+	// there are two.
+	bufferedMessages = 8
 	// maxTopics bounds the topics of one connection, with Bind. An engine publishes one.
 	maxTopics     = 64
 	maxTopicBytes = 1 << 10
@@ -112,7 +114,7 @@ type SubscriberConfig struct {
 	// Replay is the endpoint of the engine's replay socket (replay_endpoint, where vLLM and
 	// SGLang always listen); "" is none. The Subscriber requests missing messages there, and
 	// new messages wait until these have come. If the socket has never answered, messages wait
-	// at most half a second: then OnError and OnReplay are called, messages go on, and the
+	// at most half a second: then OnError is called, messages go on, and the
 	// socket is tried again in the background.
 	Replay string
 	// ReplayOf returns the endpoint of a pod's replay socket, with Bind. peer is the remote
@@ -122,9 +124,10 @@ type SubscriberConfig struct {
 	// s. It is at most 24 hours.
 	ReplayTimeout time.Duration
 
-	MaxMessage  int   // bytes of one message; a peer that sends more is disconnected; 0: 32 MiB
-	MaxBuffered int64 // bytes of messages of more than 64 KiB that are being received; 0: 256 MiB
-	MaxConns    int   // connections, with Bind; 0: 256
+	// MaxMessage bounds the bytes of one message; a peer that sends more is disconnected. Messages
+	// of more than 64 KiB that are being received have eight times as much in all. 0: 32 MiB.
+	MaxMessage int
+	MaxConns   int // connections, with Bind; 0: 256
 
 	// Backoff is the longest time between two attempts to connect. The time begins at a tenth
 	// of it, doubles with each attempt, and varies at random by half. 0: 1 s. It is at most 24
@@ -143,25 +146,28 @@ type SubscriberConfig struct {
 	OnListen func(endpoint string)
 	// OnConnect gets the endpoint of a peer when the subscription was sent.
 	OnConnect func(endpoint string)
-	// OnReplay gets each Replay that has ended.
-	OnReplay func(Replay)
 	// OnError gets faults that do not end Run: lost connections, failed attempts to connect,
-	// replay sockets that do not answer, engines that publish nothing, two engines under one
-	// pod and rank, and each error of the sink. Each error is a *TransportError. A fault that
+	// replay sockets that do not answer, replays that are incomplete, engines that publish
+	// nothing, two engines under one pod and rank, and each error of the sink. Each error is a *TransportError. A fault that
 	// lasts is reported again, at intervals that double up to one minute. Messages that are
 	// dropped because their topic does not begin with Topic, is longer than 1,024 bytes, or
 	// names no pod, are only counted (SubscriberStats). The topic of a pool that several pods
 	// share (kv@SHARED_STORAGE@MODEL, kv@OBJECT_STORE@MODEL, kv@pool:NAME@MODEL) is reported,
 	// too: its blocks are no pod's.
 	OnError func(error)
+
+	onReplay func(replayResult) // of tests
 }
 
 // SubscriberStats are counts since NewSubscriber.
 type SubscriberStats struct {
-	Messages    uint64 // given to the sink
-	Malformed   uint64 // dropped: not three frames: topic, number of 8 bytes, payload
-	BadTopics   uint64 // dropped: the topic does not begin with Topic, has more than 1,024 bytes, cannot be parsed, is of a pool of the fleet, is the 65th of its connection or, without Bind, is not the accepted one
-	Superseded  uint64 // dropped: a newer connection brings the stream
+	Messages uint64 // given to the sink
+	// Dropped counts messages that the sink did not get, by reason. It always has all reasons:
+	//
+	//	bad_topic   the topic does not begin with Topic, has more than 1,024 bytes, cannot be parsed, is of a pool of the fleet, is the 65th of its connection or, without Bind, is not the accepted one
+	//	malformed   not three frames: topic, number of 8 bytes, payload
+	//	superseded  a newer connection brings the stream
+	Dropped     map[string]uint64
 	SinkErrors  uint64
 	Connects    uint64
 	Disconnects uint64
@@ -214,9 +220,9 @@ type Subscriber struct {
 
 // subscriberCounts are those of SubscriberStats.
 type subscriberCounts struct {
-	messages, malformed, badTopics, superseded  atomic.Uint64
-	sinkErrors, connects, disconnects, refusals atomic.Uint64
-	replays, replayed, replayErrors             atomic.Uint64
+	malformed, badTopics, superseded                      atomic.Uint64
+	messages, sinkErrors, connects, disconnects, refusals atomic.Uint64
+	replays, replayed, replayErrors                       atomic.Uint64
 }
 
 // NewSubscriber returns a Subscriber for a sink, such as Indexer.Sink. It checks all fields
@@ -225,7 +231,12 @@ func NewSubscriber(sink Sink, cfg SubscriberConfig) (*Subscriber, error) {
 	if err := cfg.validate(sink); err != nil {
 		return nil, err
 	}
-	return newSubscriber(sink, cfg, zmtp.NewBudget(cfg.withDefaults().MaxBuffered)), nil
+	return newSubscriber(sink, cfg, cfg.newBudget()), nil
+}
+
+// newBudget returns the budget of a valid config.
+func (c SubscriberConfig) newBudget() *zmtp.Budget {
+	return zmtp.NewBudget(bufferedMessages * int64(c.withDefaults().MaxMessage))
 }
 
 // newSubscriber returns a Subscriber for a valid config, with a budget for messages that are
@@ -280,8 +291,11 @@ func (c SubscriberConfig) validate(sink Sink) error {
 	if len(c.Topic) > maxTopicBytes {
 		bad("Topic has %d bytes, more than %d", len(c.Topic), maxTopicBytes)
 	}
-	if c.MaxMessage < 0 || c.MaxBuffered < 0 || c.MaxConns < 0 {
-		bad("MaxMessage is %d, MaxBuffered %d and MaxConns %d, must not be negative", c.MaxMessage, c.MaxBuffered, c.MaxConns)
+	if most := math.MaxInt / bufferedMessages; c.MaxMessage < 0 || c.MaxMessage > most {
+		bad("MaxMessage is %d, not in 0..%d", c.MaxMessage, most)
+	}
+	if c.MaxConns < 0 {
+		bad("MaxConns is %d, must not be negative", c.MaxConns)
 	}
 	if short := func(d time.Duration) bool { return d != 0 && d < minTime }; short(c.Backoff) || short(c.Heartbeat) || short(c.ReplayTimeout) || short(c.Silence) {
 		bad("Backoff is %v, Heartbeat %v, ReplayTimeout %v and Silence %v, must be 0 or at least %v", c.Backoff, c.Heartbeat, c.ReplayTimeout, c.Silence, minTime)
@@ -289,16 +303,11 @@ func (c SubscriberConfig) validate(sink Sink) error {
 	if c.Backoff > maxTime || c.ReplayTimeout > maxTime {
 		bad("Backoff is %v and ReplayTimeout %v, must be at most %v", c.Backoff, c.ReplayTimeout, maxTime)
 	}
-	if d := c.withDefaults(); d.MaxBuffered/3 < int64(d.MaxMessage) {
-		// While a buffer is doubled there are two.
-		bad("MaxBuffered is %d, must be at least three times the MaxMessage of %d", d.MaxBuffered, d.MaxMessage)
-	}
 	return errors.Join(errs...)
 }
 
 func (c SubscriberConfig) withDefaults() SubscriberConfig {
 	c.MaxMessage = cmp.Or(c.MaxMessage, defaultMaxMessage)
-	c.MaxBuffered = cmp.Or(c.MaxBuffered, defaultMaxBuffered)
 	c.MaxConns = cmp.Or(c.MaxConns, defaultMaxConns)
 	c.Backoff = cmp.Or(c.Backoff, defaultBackoff)
 	c.Heartbeat = cmp.Or(c.Heartbeat, defaultHeartbeat)
@@ -326,37 +335,28 @@ func (s *Subscriber) Run(ctx context.Context) error {
 }
 
 // Stats returns the counts so far.
-func (s *Subscriber) Stats() SubscriberStats {
-	return SubscriberStats{
-		Messages:    s.count.messages.Load(),
-		Malformed:   s.count.malformed.Load(),
-		BadTopics:   s.count.badTopics.Load(),
-		Superseded:  s.count.superseded.Load(),
-		SinkErrors:  s.count.sinkErrors.Load(),
-		Connects:    s.count.connects.Load(),
-		Disconnects: s.count.disconnects.Load(),
-		Refused:     s.count.refusals.Load(),
-
-		Replays:      s.count.replays.Load(),
-		Replayed:     s.count.replayed.Load(),
-		ReplayErrors: s.count.replayErrors.Load(),
-	}
+func (s *Subscriber) Stats() (sum SubscriberStats) {
+	s.count.addTo(&sum)
+	return sum
 }
 
-// add adds o to s.
-func (s *SubscriberStats) add(o SubscriberStats) {
-	s.Messages += o.Messages
-	s.Malformed += o.Malformed
-	s.BadTopics += o.BadTopics
-	s.Superseded += o.Superseded
-	s.SinkErrors += o.SinkErrors
-	s.Connects += o.Connects
-	s.Disconnects += o.Disconnects
-	s.Refused += o.Refused
+// addTo adds the counts to a sum.
+func (c *subscriberCounts) addTo(sum *SubscriberStats) {
+	if sum.Dropped == nil {
+		sum.Dropped = make(map[string]uint64, 3)
+	}
+	sum.Dropped["bad_topic"] += c.badTopics.Load()
+	sum.Dropped["malformed"] += c.malformed.Load()
+	sum.Dropped["superseded"] += c.superseded.Load()
+	sum.Messages += c.messages.Load()
+	sum.SinkErrors += c.sinkErrors.Load()
+	sum.Connects += c.connects.Load()
+	sum.Disconnects += c.disconnects.Load()
+	sum.Refused += c.refusals.Load()
 
-	s.Replays += o.Replays
-	s.Replayed += o.Replayed
-	s.ReplayErrors += o.ReplayErrors
+	sum.Replays += c.replays.Load()
+	sum.Replayed += c.replayed.Load()
+	sum.ReplayErrors += c.replayErrors.Load()
 }
 
 var errContested = errors.New("another stream has their rank: are two engines configured under one pod and rank?")

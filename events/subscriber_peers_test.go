@@ -52,7 +52,7 @@ func untilHeard(t *testing.T, s *subscription, publish func(seq uint64) error) {
 			break
 		}
 	}
-	if len(got) < more+1 || s.Stats().Malformed != 0 {
+	if len(got) < more+1 || s.Stats().Dropped["malformed"] != 0 {
 		t.Errorf("%d messages, stats %+v", len(got), s.Stats())
 	}
 }

@@ -198,7 +198,7 @@ func TestSubscriberDropsMalformed(t *testing.T) {
 			t.Errorf("got %s, want number %d", show(m), want)
 		}
 	}
-	if got := s.Stats(); got.Messages != 3 || got.Malformed != 4 || got.BadTopics != 4 || got.Connects != 1 || got.Disconnects != 0 {
+	if got := s.Stats(); got.Messages != 3 || got.Dropped["malformed"] != 4 || got.Dropped["bad_topic"] != 4 || got.Connects != 1 || got.Disconnects != 0 {
 		t.Errorf("stats %+v", got)
 	}
 }
@@ -325,13 +325,13 @@ func TestNewSubscriberValidates(t *testing.T) {
 		{"no pod", func(c *events.SubscriberConfig) { c.Pod = "" }, "Pod"},
 		{"no model", func(c *events.SubscriberConfig) { c.Model = "" }, "Model"},
 		{"long topic", func(c *events.SubscriberConfig) { c.Topic = strings.Repeat("x", 1025) }, "Topic"},
-		{"negative limit", func(c *events.SubscriberConfig) { c.MaxConns = -1 }, "MaxConns -1, must"},
+		{"negative limit", func(c *events.SubscriberConfig) { c.MaxConns = -1 }, "MaxConns is -1, must"},
 		{"negative time", func(c *events.SubscriberConfig) { c.Heartbeat = -1 }, "Heartbeat -1ns"},
 		{"nanoseconds", func(c *events.SubscriberConfig) { c.Backoff = 5 }, "Backoff is 5ns"},
 		{"long replay timeout", func(c *events.SubscriberConfig) { c.ReplayTimeout = math.MaxInt64 }, "must be at most 24h"},
 		{"long backoff", func(c *events.SubscriberConfig) { c.Backoff = math.MaxInt64 }, "must be at most 24h"},
-		{"large messages", func(c *events.SubscriberConfig) { c.MaxMessage = math.MaxInt/2 + 1 }, "MaxBuffered"},
-		{"small budget", func(c *events.SubscriberConfig) { c.MaxBuffered = 1 << 20 }, "MaxBuffered"},
+		{"large messages", func(c *events.SubscriberConfig) { c.MaxMessage = math.MaxInt/8 + 1 }, "MaxMessage is"},
+		{"negative message", func(c *events.SubscriberConfig) { c.MaxMessage = -1 }, "MaxMessage is -1"},
 	}
 	for _, tt := range tests {
 		cfg := good

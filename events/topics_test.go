@@ -107,7 +107,7 @@ func TestLongNumbersOfTwoTopics(t *testing.T) {
 	s, _, _ := follow(t, l, events.SubscriberConfig{Bind: true, Endpoint: "tcp://127.0.0.1:0", OnListen: func(e string) { listening <- e }})
 	guest(t, wait(t, "OnListen", listening), append(zmtptest.Hello(1, "PUB"), bytes.Join(script, nil)...))
 	l.wait(t, "20 messages", func(got string) bool { return len(strings.Fields(got)) == 20 })
-	if st := s.Stats(); st.Malformed != 0 || st.Messages != 20 {
+	if st := s.Stats(); st.Dropped["malformed"] != 0 || st.Messages != 20 {
 		t.Errorf("%+v", st)
 	}
 }
@@ -134,7 +134,7 @@ func TestLongTopicsAreNotKept(t *testing.T) {
 	if more := heap() - before; more > 16<<20 {
 		t.Errorf("%d bytes are kept of 64 topics of 1 MiB", more)
 	}
-	if n := s.Stats().BadTopics; n != 64 {
+	if n := s.Stats().Dropped["bad_topic"]; n != 64 {
 		t.Errorf("%d topics were bad", n)
 	}
 }

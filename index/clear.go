@@ -232,3 +232,36 @@ func (n *name) releaseLanes(lanes []*lane) {
 		n.simplify()
 	}
 }
+
+// Generations. A feed without removals would claim what it ever announced, so a tier can
+// forget what was not announced again for long. The index has no clock: the caller reports when a
+// generation begins (OpAge), and keeps three of them.
+//
+// The generation is a part of a lane, so a block has no stamp, a reader looks at nothing
+// more, and the oldest generation goes as a cleared tier does: first its lanes from the
+// views, then its names and its part of the forest, with other writers let in. A store of a
+// held block moves it to the newest lane of its cut. A tier without OpAge has lanes of one
+// generation.
+
+// oldest is the age at which the blocks of a lane go.
+const oldest = 3
+
+// age begins a new generation of a tier.
+func (s *source) age(t Tier) {
+	var old []*lane
+	for _, g := range s.lanes.groups {
+		kept := slices.DeleteFunc(g.lanes[t], func(ln *lane) bool {
+			if ln.age++; ln.age < oldest {
+				return false
+			}
+			old = append(old, ln)
+			s.counts.Aged += uint64(ln.blocks)
+			return true
+		})
+		if g.lanes[t] = kept; len(kept) == 0 {
+			s.mem.Add(-mem.SliceSize(kept))
+			g.lanes[t] = nil
+		}
+	}
+	s.dropLanes(old)
+}

@@ -4,24 +4,6 @@ import "slices"
 
 // Names of dead slabs. evict.go has the rules.
 
-// bury updates a name of which a key may have been moved or evicted. If a key was evicted,
-// the name is forgotten, because it does not show any more which blocks the engine has by
-// that hash. A name that has its other keys in other variants keeps those: else the blocks
-// there would get a hole.
-func (s *source) bury(h Hash) {
-	if s.f.Dying() == 0 {
-		return
-	}
-	n := s.name(h)
-	if n.value == 0 {
-		return
-	}
-	n.rehome()
-	if n.isDead() {
-		n.bury()
-	}
-}
-
 // rehome updates the places of the keys.
 func (n *name) rehome() {
 	s := n.s

@@ -98,6 +98,24 @@ func (s *source) fresh(h Hash) name {
 	return s.name(h)
 }
 
+// bury updates a name of which a key may have been moved or evicted. If a key was evicted,
+// the name is forgotten, because it does not show any more which blocks the engine has by
+// that hash. A name that has its other keys in other variants keeps those: else the blocks
+// there would get a hole.
+func (s *source) bury(h Hash) {
+	if s.f.Dying() == 0 {
+		return
+	}
+	n := s.name(h)
+	if n.value == 0 {
+		return
+	}
+	n.rehome()
+	if n.isDead() {
+		n.bury()
+	}
+}
+
 func (n *name) set(v value) {
 	if n.value == 0 {
 		n.s.names.Add(n.hash, v)
@@ -457,6 +475,35 @@ func (n *name) copyCount(h *holding) *copyCount {
 		}
 	}
 	return s.copies.at(h.entry)
+}
+
+// othersHold reports whether a lane holds the block at l by another name.
+func (n *name) othersHold(l loc, ln *lane) bool {
+	if !n.s.shared.has(l) {
+		return false
+	}
+	for o := n.s.shared.names.at(l); ; o = n.s.shared.names.things.at(o.next) {
+		if o.hash != n.hash {
+			if other := n.s.name(o.hash); other.heldBy(ln) {
+				return true
+			}
+		}
+		if o.next == 0 {
+			return false
+		}
+	}
+}
+
+// heldBy reports whether a lane holds something by the name, which is rich.
+func (n *name) heldBy(ln *lane) bool {
+	for i := n.rich().first; i != 0; {
+		c := n.s.copies.at(i)
+		if c.lane == ln.number && c.copies > 0 {
+			return true
+		}
+		i = c.next
+	}
+	return false
 }
 
 // unlink takes a copyCount from a rich name.

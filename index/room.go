@@ -3,7 +3,6 @@ package index
 import (
 	"fmt"
 	"slices"
-	"unsafe"
 
 	"github.com/kvindex/kvindex/index/internal/mem"
 )
@@ -53,18 +52,6 @@ func (g *ground) canAdmit(s *source, bytes int) bool {
 // hasRoomFor is canAdmit for a writer, who holds g.mu.
 func (g *ground) hasRoomFor(s *source, bytes int) bool {
 	return g.makeRoom(s, func() bool { return g.pages()+g.admits > int64(bytes) })
-}
-
-// setAside makes room for a store that may have to wait, without its names, and counts the
-// bytes until it waits. It returns false if there is no room. s is the writer.
-func (g *ground) setAside(s *source, hashes, locals int) (bytes int, ok bool) {
-	each := int(unsafe.Sizeof(Hash(0)) + unsafe.Sizeof(uint32(0)) + unsafe.Sizeof(waiter{}))
-	bytes = mem.Size(each*hashes) + mem.Size(localBytes*locals)
-	if int64(bytes) > g.slack/8 && !g.makeRoom(s, func() bool { return g.pages() > int64(bytes) }) {
-		return 0, false
-	}
-	g.mem.Add(bytes)
-	return bytes, true
 }
 
 // errFull returns the error about a source, and its part that has no room.

@@ -139,32 +139,3 @@ func (s *source) noteShared() bool {
 	s.shared.due = s.shared.names.len() / recordPart
 	return true
 }
-
-// othersHold reports whether a lane holds the block at l by another name.
-func (n *name) othersHold(l loc, ln *lane) bool {
-	if !n.s.shared.has(l) {
-		return false
-	}
-	for o := n.s.shared.names.at(l); ; o = n.s.shared.names.things.at(o.next) {
-		if o.hash != n.hash {
-			if other := n.s.name(o.hash); other.heldBy(ln) {
-				return true
-			}
-		}
-		if o.next == 0 {
-			return false
-		}
-	}
-}
-
-// heldBy reports whether a lane holds something by the name, which is rich.
-func (n *name) heldBy(ln *lane) bool {
-	for i := n.rich().first; i != 0; {
-		c := n.s.copies.at(i)
-		if c.lane == ln.number && c.copies > 0 {
-			return true
-		}
-		i = c.next
-	}
-	return false
-}

@@ -54,7 +54,7 @@ type loc = forest.Loc
 // A source consists of values, each with a file that begins with its rules: lanes.go,
 // nameset.go with name.go, idle.go and shared.go, pending.go for stores that wait,
 // tenant.go for its part in evictions, snapshot_source.go for its part in a snapshot. The
-// changes are in store.go, masked.go, reports.go, remove.go, clear.go and age.go, and graves.go
+// changes are in store.go, masked.go, reports.go, remove.go and clear.go, and graves.go
 // tidies up behind a removed pod.
 type source struct {
 	id     Source

@@ -3,8 +3,10 @@ package index
 import (
 	"math"
 	"slices"
+	"unsafe"
 
 	"github.com/kvindex/kvindex/index/internal/forest"
+	"github.com/kvindex/kvindex/index/internal/mem"
 )
 
 // A store reports that blocks are held, and may give their hashes keys. These are two
@@ -207,6 +209,18 @@ func (st *storeTask) dropChild() {
 	}
 }
 
+// setAside makes room for a store that may have to wait, without its names, and counts the
+// bytes until it waits. It returns false if there is no room. s is the writer.
+func (g *ground) setAside(s *source, hashes, locals int) (bytes int, ok bool) {
+	each := int(unsafe.Sizeof(Hash(0)) + unsafe.Sizeof(uint32(0)) + unsafe.Sizeof(waiter{}))
+	bytes = mem.Size(each*hashes) + mem.Size(localBytes*locals)
+	if int64(bytes) > g.slack/8 && !g.makeRoom(s, func() bool { return g.pages() > int64(bytes) }) {
+		return 0, false
+	}
+	g.mem.Add(bytes)
+	return bytes, true
+}
+
 // before returns the place that the first block of a dense store continues, and
 // how many such places there are.
 func (st *storeTask) before(variant uint32) (at loc, n int) {
@@ -393,6 +407,44 @@ func (st *storeTask) hold(i int, n *name) {
 		}
 	}
 	n.simplify()
+}
+
+// renew moves a block that the store names to the newest generation.
+func (st *storeTask) renew(n *name, h holding) {
+	s, to := st.s, st.newest(h.lane)
+	var buf [2]loc
+	for _, l := range n.locs(&buf) {
+		s.f.Hold(l, to.ord) // first, for those who read
+		if !n.othersHold(l, h.lane) {
+			s.f.Release(l, h.lane.ord)
+		}
+	}
+	if h.entry != 0 {
+		s.copies.at(h.entry).lane = to.number
+	}
+	s.lanes.count(h.lane, -1)
+	s.lanes.gain(to, n.hash)
+}
+
+// newest returns the newest lane for the blocks of a lane. If there is no room for one, it is
+// that of the store, whatever its cut is. It makes no room, because the caller keeps a name.
+func (st *storeTask) newest(of *lane) *lane {
+	s := st.s
+	if of.cut == st.lane.cut {
+		return st.lane
+	}
+	for _, ln := range of.group.lanes[of.tier] {
+		if ln.cut == of.cut && ln.age == 0 {
+			return ln
+		}
+	}
+	if s.lanes.fits(of.cut) && !s.ground.full() {
+		if ln := s.lanes.add(of.group, of.tier, of.cut); ln != nil {
+			s.publish()
+			return ln
+		}
+	}
+	return st.lane
 }
 
 // gain gives a lane its first copy of a block. was is the holding of the group and tier

@@ -68,7 +68,7 @@ func settingsOf(c *config.Config, log *slog.Logger) (settings, error) {
 		s.sources = append(s.sources, fixedPods(c.Pods))
 	}
 	if c.PodsFile != "" {
-		s.sources = append(s.sources, discovery.File(c.PodsFile, discovery.FileConfig{}))
+		s.sources = append(s.sources, discovery.File(c.PodsFile))
 	}
 	pod := events.Pod{Model: c.Model, Port: c.EnginePort, ReplayPort: c.ReplayPort, TiersPort: c.TiersPort, Ranks: c.Ranks}
 	if c.DNS != "" {

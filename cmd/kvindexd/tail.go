@@ -52,7 +52,6 @@ type printer struct {
 	mu   sync.Mutex // guards the fields below
 	to   *json.Encoder
 	next uint64
-	seen bool
 	last []byte // payload of the message before next
 }
 
@@ -77,10 +76,10 @@ type line struct {
 func (p *printer) IngestMessage(m events.Message) (events.Receipt, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.seen && m.Seq < p.next && m.Replayed { // if it differs from the last one, the engine has restarted
+	if m.Seq < p.next && m.Replayed { // if it differs from the last one, the engine has restarted
 		return events.Receipt{Duplicate: m.Seq+1 < p.next || bytes.Equal(m.Payload, p.last)}, nil
 	}
-	p.next, p.seen, p.last = m.Seq+1, true, append(p.last[:0], m.Payload...)
+	p.next, p.last = m.Seq+1, append(p.last[:0], m.Payload...)
 	var b events.Batch
 	if err := errors.Join(m.Err, events.Decode(m.Payload, &b)); err != nil {
 		return events.Receipt{Applied: true}, p.to.Encode(line{Seq: m.Seq, Error: err.Error()})
@@ -112,14 +111,14 @@ func (p *printer) IngestMessage(m events.Message) (events.Receipt, error) {
 func (p *printer) StreamNext(_, _, _ string) events.Position {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return events.Position{Next: p.next, Received: p.seen}
+	return events.Position{Next: p.next}
 }
 
 func (p *printer) StreamNote(_, _, _ string, n events.Note) error {
 	if n == events.NoteRestarted || n == events.NoteRewound {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.next, p.seen = 0, false
+		p.next = 0
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ func ExampleFile() {
 		log.Fatal(err)
 	}
 
-	pods := discovery.File(path, discovery.FileConfig{})
+	pods := discovery.File(path)
 	// A Fleet calls Run: see events.Fleet.Run.
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	MaxFilePods         = maxFilePods
-	MaxFileSize         = maxFileSize
-	MaxNames            = maxNames
-	DefaultDNSInterval  = defaultDNSInterval
-	DefaultDNSGrace     = defaultDNSGrace
-	DefaultFileInterval = defaultFileInterval
+	MaxFilePods        = maxFilePods
+	MaxFileSize        = maxFileSize
+	MaxNames           = maxNames
+	DefaultDNSInterval = defaultDNSInterval
+	DefaultDNSGrace    = defaultDNSGrace
+	FileInterval       = fileInterval
 
 	SettleTime   = settleTime
 	Patience     = patience
@@ -26,8 +26,8 @@ const (
 var Decode = decode
 
 // RunFile is Run of File with another clock, file reader and receiver of faults.
-func RunFile(ctx context.Context, path string, cfg FileConfig, now func() time.Time, wait func(context.Context, time.Duration) error, while func(*os.File) io.Reader, report func(error), set func([]events.Pod) error) error {
-	f := file{path: path, cfg: cfg, clock: clock{now: now, wait: wait}, while: while, report: report}
+func RunFile(ctx context.Context, path string, now func() time.Time, wait func(context.Context, time.Duration) error, while func(*os.File) io.Reader, report func(error), set func([]events.Pod) error) error {
+	f := file{path: path, clock: clock{now: now, wait: wait}, while: while, report: report}
 	return f.run(ctx, set)
 }
 

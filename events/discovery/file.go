@@ -26,10 +26,9 @@ import (
 // maxFileSize bounds a file, in bytes.
 const maxFileSize = 16 << 20
 
-// defaultFileInterval is a FileConfig.Interval below leastTime.
-const defaultFileInterval = time.Second
-
 const (
+	// fileInterval is the time between two readings of a file.
+	fileInterval = time.Second
 	// A file is read again after this time when it has changed, and its list counts if nobody
 	// wrote to it in between. It is longer than the resolution of a file system's times.
 	settleTime = 200 * time.Millisecond
@@ -39,12 +38,6 @@ const (
 	// restlessTime is how long a file may have no complete list before that is reported.
 	restlessTime = 10 * time.Second
 )
-
-// FileConfig configures File. The zero FileConfig is valid.
-type FileConfig struct {
-	// Interval is the time between two readings of the file. Less than 1 ms is one second.
-	Interval time.Duration
-}
 
 // File returns a source of the pods in a file. The file is a JSON array of objects, whose keys
 // are those of events.Pod:
@@ -58,7 +51,7 @@ type FileConfig struct {
 // comes twice. A pod that the Fleet refuses does not hold up the others, and is offered again
 // at each reading, because there may be room later.
 //
-// The file is read again at each interval, through all symbolic links. It may be replaced by a
+// The file is read again each second, through all symbolic links. It may be replaced by a
 // rename or by a swap of a link, as with a ConfigMap of Kubernetes: another file with a
 // complete list is applied at the first reading that finds it. Or it may be written in place:
 // it is applied when it was the same at two readings 200 ms apart. If it is written to for
@@ -71,16 +64,15 @@ type FileConfig struct {
 // finds half a list, however slow the program is. If a program overwrites a list without
 // emptying the file first, and pauses for 200 ms or takes longer than 1 s, a mixture of both
 // lists may be applied.
-func File(path string, cfg FileConfig) events.PodSource {
+func File(path string) events.PodSource {
 	return events.PodSource{Name: "file:" + path, Run: func(ctx context.Context, set func([]events.Pod) error) error {
-		return (&file{path: path, cfg: cfg, clock: realTime}).run(ctx, set)
+		return (&file{path: path, clock: realTime}).run(ctx, set)
 	}}
 }
 
 // A file is the state of a Run of File.
 type file struct {
 	path  string
-	cfg   FileConfig
 	clock clock
 	while func(*os.File) io.Reader // of tests: called while it is read
 
@@ -138,14 +130,10 @@ func (f *file) poll(set func([]events.Pod) error) time.Duration {
 		f.failing.end()
 	}
 	if f.offer {
-		// The caller of set has reported the error. One pod may have had no room: see
-		// Interval.
+		// The caller of set has reported the error. One pod may have had no room.
 		f.offer = set(f.pods) != nil
 	}
-	if f.cfg.Interval < leastTime {
-		return defaultFileInterval
-	}
-	return f.cfg.Interval
+	return fileInterval
 }
 
 // take decodes new content, and returns its fault.

@@ -47,14 +47,14 @@ type fileTest struct {
 }
 
 // run reads the file until step returns false.
-func (f *fileTest) run(cfg discovery.FileConfig, step func(n int) bool) {
+func (f *fileTest) run(step func(n int) bool) {
 	f.t.Helper()
 	f.dir = f.t.TempDir()
 	f.path = filepath.Join(f.dir, "pods.json")
 	f.now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	report := func(err error) { f.errs = append(f.errs, err.Error()) }
 	n, end := 0, errors.New("no more steps")
-	err := discovery.RunFile(f.t.Context(), f.path, cfg, func() time.Time { return f.now }, func(_ context.Context, d time.Duration) error {
+	err := discovery.RunFile(f.t.Context(), f.path, func() time.Time { return f.now }, func(_ context.Context, d time.Duration) error {
 		f.now = f.now.Add(d)
 		f.waited = append(f.waited, d)
 		if !step(n) {
@@ -136,7 +136,7 @@ func TestFile(t *testing.T) {
 	}
 	f = &fileTest{t: t}
 	const steps = 3 // the change is found, then settled, then one more
-	f.run(discovery.FileConfig{}, func(n int) bool {
+	f.run(func(n int) bool {
 		if n%steps == steps-1 {
 			c := cases[n/steps]
 			sets, errs := f.said()
@@ -146,7 +146,7 @@ func TestFile(t *testing.T) {
 			if len(errs) != len(c.errs) || len(errs) > 0 && !strings.Contains(errs[0], c.errs[0]) {
 				t.Errorf("%s: reported %q, want %q", c.what, errs, c.errs)
 			}
-			if f.waited[len(f.waited)-1] != discovery.DefaultFileInterval {
+			if f.waited[len(f.waited)-1] != discovery.FileInterval {
 				t.Errorf("%s: the next readings came after %v", c.what, f.waited)
 			}
 			f.waited = nil
@@ -162,12 +162,7 @@ func TestFile(t *testing.T) {
 // TestFileSettles: a change in place is accepted 200 ms after it was seen.
 func TestFileSettles(t *testing.T) {
 	f := &fileTest{t: t}
-	f.run(discovery.FileConfig{Interval: 5}, func(int) bool { return len(f.waited) < 2 }) // without a unit
-	if want := []time.Duration{discovery.SettleTime, discovery.DefaultFileInterval}; !slices.Equal(f.waited, want) {
-		t.Errorf("readings after %v, want %v", f.waited, want)
-	}
-	f = &fileTest{t: t}
-	f.run(discovery.FileConfig{Interval: time.Minute}, func(n int) bool {
+	f.run(func(n int) bool {
 		sets, _ := f.said()
 		want := []string(nil)
 		switch n {
@@ -177,7 +172,7 @@ func TestFileSettles(t *testing.T) {
 			f.write(`[{"id": "a"}]`)
 		case 4:
 			want = []string{"a"}
-			if want := []time.Duration{discovery.SettleTime, discovery.SettleTime, time.Minute, discovery.SettleTime, time.Minute}; !slices.Equal(f.waited, want) {
+			if want := []time.Duration{discovery.SettleTime, discovery.SettleTime, time.Second, discovery.SettleTime, time.Second}; !slices.Equal(f.waited, want) {
 				t.Errorf("readings after %v, want %v", f.waited, want)
 			}
 		}
@@ -199,7 +194,7 @@ func TestFileReplaced(t *testing.T) {
 		f.path = path
 		must(t, os.Rename(filepath.Join(f.dir, "next"), path))
 	}
-	f.run(discovery.FileConfig{}, func(n int) bool {
+	f.run(func(n int) bool {
 		sets, errs := f.said()
 		switch {
 		case n == 0 && (len(sets) > 0 || len(errs) > 0):
@@ -217,7 +212,7 @@ func TestFileReplaced(t *testing.T) {
 		return n < 40
 	})
 	for i, d := range f.waited {
-		if want := discovery.DefaultFileInterval; i > 0 && i <= 20 && d != want {
+		if want := discovery.FileInterval; i > 0 && i <= 20 && d != want {
 			t.Errorf("reading %d came after %v, want %v", i, d, want)
 		}
 	}
@@ -229,7 +224,7 @@ func TestFileTrouble(t *testing.T) {
 	f := &fileTest{t: t}
 	var told []time.Duration
 	begin, first := time.Time{}, 0
-	f.run(discovery.FileConfig{}, func(n int) bool {
+	f.run(func(n int) bool {
 		switch {
 		case n == 0:
 			f.write("[")
@@ -268,7 +263,7 @@ func TestFileRestless(t *testing.T) {
 		f := &fileTest{t: t}
 		var at time.Duration
 		begin := time.Time{}
-		f.run(discovery.FileConfig{}, func(n int) bool {
+		f.run(func(n int) bool {
 			sets, errs := f.said()
 			switch {
 			case n == 0:
@@ -282,7 +277,7 @@ func TestFileRestless(t *testing.T) {
 					t.Errorf("reported %q", errs)
 				}
 			case n > 2 && at == 0 && len(sets) > 0:
-				at = f.now.Sub(begin) - discovery.DefaultFileInterval
+				at = f.now.Sub(begin) - discovery.FileInterval
 				if !slices.Equal(sets, []string{fmt.Sprint(10000 + n - 1)}) || !whole {
 					t.Errorf("step %d: set %q", n, sets)
 				}
@@ -313,7 +308,7 @@ func TestFileRestless(t *testing.T) {
 // file is unreadable.
 func TestFileRefused(t *testing.T) {
 	f := &fileTest{t: t, refuse: errors.New("no room")}
-	f.run(discovery.FileConfig{}, func(n int) bool {
+	f.run(func(n int) bool {
 		switch n {
 		case 0:
 			f.write(`[{"id": "a"}]`)
@@ -338,7 +333,7 @@ func TestFileReal(t *testing.T) {
 	ctx, cancel := context.WithCancel(zmtptest.Context(t))
 	path := filepath.Join(t.TempDir(), "pods.json")
 	must(t, os.WriteFile(path, []byte(`[{"id": "a", "model": "m", "host": "h"}]`), 0o644))
-	source := discovery.File(path, discovery.FileConfig{})
+	source := discovery.File(path)
 	if source.Name != "file:"+path {
 		t.Errorf("Name %q", source.Name)
 	}
@@ -652,7 +647,7 @@ func TestFileWhole(t *testing.T) {
 		}
 	}
 	end := errors.New("no more")
-	err := discovery.RunFile(t.Context(), w.path, discovery.FileConfig{}, func() time.Time { return now }, func(_ context.Context, d time.Duration) error {
+	err := discovery.RunFile(t.Context(), w.path, func() time.Time { return now }, func(_ context.Context, d time.Duration) error {
 		if len(w.steps) == 0 && resting > 0 && resting < time.Second && !refused {
 			rests++
 			if s.applied != s.whole && s.wrong == nil {
@@ -698,7 +693,7 @@ func TestFaultsOfAFileReachTheFleet(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	path := filepath.Join(t.TempDir(), "pods.json")
-	go func() { ended <- f.Run(ctx, discovery.File(path, discovery.FileConfig{})) }()
+	go func() { ended <- f.Run(ctx, discovery.File(path)) }()
 	if err := <-fails; !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), path) {
 		t.Error(err)
 	}

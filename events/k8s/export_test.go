@@ -14,7 +14,7 @@ import (
 func SourceThatWaits(client kubernetes.Interface, cfg Config, wait func(d time.Duration) time.Duration, report func(error)) (events.PodSource, error) {
 	s, err := newSource(client, cfg)
 	s.wait, s.report = wait, report
-	return events.PodSource{Name: s.Name, Run: s.run}, err
+	return events.PodSource{Name: "k8s", Run: s.run}, err
 }
 
 const Pause = pause

@@ -81,7 +81,7 @@ func (s *source) run(ctx context.Context, set func([]events.Pod) error) error {
 			WatchFuncWithContext: requests.watch,
 		}, s.client),
 		&corev1.Pod{}, known,
-		cache.ReflectorOptions{Name: s.Name, Clock: endingClock{ctx: ctx, wait: s.wait}},
+		cache.ReflectorOptions{Name: "k8s", Clock: endingClock{ctx: ctx, wait: s.wait}},
 	)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -167,7 +167,7 @@ func (r *requests) ended(ctx context.Context, verb string, err error) {
 	}
 	r.mu.Unlock()
 	if !again {
-		r.report(fmt.Errorf("k8s: %s: cannot %s pods: %w", r.Name, verb, err))
+		r.report(fmt.Errorf("k8s: cannot %s pods: %w", verb, err))
 	}
 }
 

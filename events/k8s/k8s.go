@@ -28,8 +28,6 @@ import (
 // Config selects the pods, and the labels and annotations that have the fields of an
 // events.Pod. Model needs a key or a default. All other fields may be zero.
 type Config struct {
-	// Name identifies the source in its Fleet. "" is "k8s".
-	Name string
 	// Namespace has the pods. "" is all namespaces.
 	Namespace string
 	// LabelSelector and FieldSelector have kubectl's syntax. "" selects all pods. A pod that
@@ -73,7 +71,8 @@ const (
 )
 
 // Source returns a source for Fleet.Run. It returns an error for an invalid selector, for a
-// default out of bounds, and without a Model. The source may run several times, also at once.
+// default out of bounds, and without a Model. Its Name is "k8s": change it if a Fleet has several.
+// The source may run several times, also at once.
 //
 // Each Run has three goroutines and one request that stays open, and one more request while it
 // lists. It keeps under 1 KiB for a pod with short names. A burst of changes calls set once in
@@ -83,13 +82,10 @@ func Source(client kubernetes.Interface, cfg Config) (events.PodSource, error) {
 	if err != nil {
 		return events.PodSource{}, err
 	}
-	return events.PodSource{Name: s.Name, Run: s.run}, nil
+	return events.PodSource{Name: "k8s", Run: s.run}, nil
 }
 
 func newSource(client kubernetes.Interface, cfg Config) (*source, error) {
-	if cfg.Name == "" {
-		cfg.Name = "k8s"
-	}
 	return &source{Config: cfg, client: client, wait: upToTenSeconds}, errors.Join(cfg.validate(client)...)
 }
 

@@ -273,9 +273,6 @@ func TestConfig(t *testing.T) {
 	if source, err := k8s.Source(h.writer, byLabel); err != nil || source.Name != "k8s" {
 		t.Errorf("%q, %v", source.Name, err)
 	}
-	if source, err := k8s.Source(h.writer, k8s.Config{Model: byLabel.Model, Name: "west"}); err != nil || source.Name != "west" {
-		t.Errorf("%q, %v", source.Name, err)
-	}
 }
 
 // TestRefusedOnce: an invalid pod is reported once, and not again after a relist. It is reported
@@ -414,7 +411,7 @@ func TestRequestFaults(t *testing.T) {
 	}
 	h.faults.only("403")
 	h.faults.end()
-	if err := <-h.errs; !strings.HasPrefix(err.Error(), "k8s: k8s: cannot ") || !strings.Contains(err.Error(), "pods: ") {
+	if err := <-h.errs; !strings.HasPrefix(err.Error(), "k8s: cannot ") || !strings.Contains(err.Error(), "pods: ") {
 		t.Errorf("%v", err)
 	}
 	h.faults.until(h.ctx, "403", 8)

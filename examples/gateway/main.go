@@ -220,7 +220,7 @@ func (s settings) sources() (sources []events.PodSource, err error) {
 		}})
 	}
 	if s.file != "" {
-		sources = append(sources, discovery.File(s.file, discovery.FileConfig{}))
+		sources = append(sources, discovery.File(s.file))
 	}
 	if s.dns != "" {
 		source, err := discovery.DNS(discovery.DNSConfig{Name: s.dns, Pod: s.all})

@@ -19,7 +19,7 @@ func main() {
 	model := must(kvindex.LoadModel("/models/llama-3"))          // the engines' folder, without the weights
 	ix := must(kvindex.New(kvindex.WithModel("llama-3", model))) // "llama-3" is the name in requests
 	fleet := must(events.NewFleet(ix.Sink(), events.FleetConfig{OnError: func(err error) { log.Print(err) }}))
-	go func() { _ = fleet.Run(context.Background(), discovery.File("pods.json", discovery.FileConfig{})) }()
+	go func() { _ = fleet.Run(context.Background(), discovery.File("pods.json")) }()
 	p := must(picker.New(ix, picker.Config{Fleet: fleet, Model: "llama-3", OnEnd: func(pick *picker.Pick, u kvindex.Usage, err error) {
 		log.Printf("%s: %d tokens predicted, %d cached (%v, %v)", pick.Pod.Name, pick.PredictedTokens, u.CachedTokens, pick.Err, err)
 	}}))

@@ -313,7 +313,7 @@ var promises = []promise{
 		{"./metrics/prometheus", "metrics/internal/figures:names.label", "a name is no UTF-8", "strings.ToValidUTF8(name, \"\\uFFFD\")", "strings.Clone(name)", "TestHostileNames"},
 		{"./metrics/prometheus", "metrics/internal/figures:podSeries.grow", "a stream that begins anew lowers the sum", "if n < of.last[i] {", "if false {", "TestNoCounterFalls"},
 		{"./metrics/otel", "Exporter.scored", "an error is reported with its text", "span.SetStatus(codes.Error, s.Outcome)", "span.SetStatus(codes.Error, s.Err.Error())", "TestSpans"},
-		{"./events", "Fleet.drop", "a Subscriber that went takes its counts with it", "f.past.add(l.sub.Stats())", "_ = l", "TestFleetStats"},
+		{"./events", "Fleet.drop", "a Subscriber that went takes its counts with it", "l.sub.count.addTo(&f.past)", "_ = l", "TestFleetStats"},
 	}},
 	// The service answers as the reference does, shows and changes nothing for strangers, and
 	// reports what it does not take.

@@ -39,11 +39,11 @@ func (x *Registry) StreamNext(podID, model, stream string) events.Position {
 	st := pm.Streams[name]
 	if st != nil {
 		if next, heard := st.Seq.Next(); heard {
-			return events.Position{Next: next, Received: heard, Partial: st.Lacks()}
+			return events.Position{Next: next, Partial: st.Lacks()}
 		}
 	}
 	if cur, _, err := x.keptCursor(p, pm, index.Source{Pod: podID, Model: model}, name); err == nil && cur.Next > 0 {
-		return events.Position{Next: cur.Next, Received: true, Partial: true}
+		return events.Position{Next: cur.Next, Partial: true}
 	}
 	return events.Position{Partial: st != nil && st.Lacks()}
 }

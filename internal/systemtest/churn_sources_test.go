@@ -58,7 +58,7 @@ func (s *churnSources) open(c *churn) {
 			}
 		}
 	}}
-	file := discovery.File(s.file, discovery.FileConfig{Interval: 250 * time.Millisecond})
+	file := discovery.File(s.file)
 	s.run = []events.PodSource{file, dns, watch}
 	s.names = []string{"put", "set"}
 	for _, r := range s.run {

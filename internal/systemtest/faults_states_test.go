@@ -391,7 +391,7 @@ func (s *schedule) move() {
 		s.reopen(func() {})
 		if s.publisher.Next() > 0 { // only a repeat resumes the stream
 			s.publisher.Repeat(s.publisher.Next() - 1)
-			s.until(faultsFire, "", func() bool { return s.indexer.Sink().StreamNext("a", "m", s.stream).Received })
+			s.until(faultsFire, "", func() bool { return s.indexer.Sink().StreamNext("a", "m", s.stream).Next > 0 })
 		}
 	}
 	s.unfollow()

@@ -158,7 +158,6 @@ type schedule struct {
 	lossyN   int    // replay answers that lost something
 	heard    uint64 // number after the last handled message, replays excluded
 	errors   []string
-	replays  []string
 
 	tally map[string]int
 }
@@ -267,10 +266,7 @@ func (s *schedule) start() {
 	s.cfg = events.SubscriberConfig{
 		Backoff:   20 * time.Millisecond,
 		OnConnect: func(string) { s.note(func() { s.connects++ }) },
-		OnReplay: func(r events.Replay) {
-			s.note(func() { s.replays = append(s.replays, fmt.Sprintf("%+v", r)) })
-		},
-		OnError: func(err error) { s.note(func() { s.errors = append(s.errors, err.Error()) }) },
+		OnError:   func(err error) { s.note(func() { s.errors = append(s.errors, err.Error()) }) },
 	}
 	if s.has("half-open") || s.has("host dies") {
 		s.cfg.Heartbeat = 100*time.Millisecond + 10*s.lag
@@ -608,9 +604,9 @@ func (s *schedule) until(patience time.Duration, what string, cond func() bool) 
 func (s *schedule) situation() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return fmt.Sprintf("pods %+v\nthe engine's next is %d, %d subscribed, losses %v\nthe last errors:\n%s\nthe last replays:\n%s",
+	return fmt.Sprintf("pods %+v\nthe engine's next is %d, %d subscribed, losses %v\nthe last errors:\n%s",
 		s.indexer.Pods(nil), s.publisher.Next(), s.connects, s.losses,
-		strings.Join(s.errors[max(0, len(s.errors)-5):], "\n"), strings.Join(s.replays[max(0, len(s.replays)-5):], "\n"))
+		strings.Join(s.errors[max(0, len(s.errors)-5):], "\n"))
 }
 
 // settle publishes a last message and waits until everything is applied.

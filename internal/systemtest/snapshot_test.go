@@ -405,7 +405,7 @@ func (e *snapEngine) goesOn(lives int) {
 		if e.from > 0 || e.life().behind {
 			e.lost = true
 		}
-	case r.IntN(3) == 0 && next < len(e.life().sent) && at.Received:
+	case r.IntN(3) == 0 && next < len(e.life().sent) && next > 0:
 		kind = "gap that no replay fills"
 		e.from = next + 1 + r.IntN(len(e.life().sent)-next)
 		e.lost = true
@@ -414,7 +414,7 @@ func (e *snapEngine) goesOn(lives int) {
 		if e.first >= 0 { // unapplied messages do not come again
 			e.from = max(min(e.first, next), next-r.IntN(30))
 		}
-		e.lost = e.lost || at.Partial || !at.Received && e.from > 0
+		e.lost = e.lost || at.Partial || next == 0 && e.from > 0
 	}
 	w.tally[kind]++
 }

@@ -50,7 +50,7 @@ var references = []referenceValue{
 		transported, func(r *figures.Reading) uint64 { return r.Transport.Disconnects }, false},
 	{[]string{"kvcache_kvevents_zmq_errors_total", "llm_d_epp_kv_cache_events_zmq_errors_total"}, "Messages dropped for their frames, connections refused, and replays that failed.", false,
 		transported, func(r *figures.Reading) uint64 {
-			return r.Transport.Malformed + r.Transport.Refused + r.Transport.ReplayErrors
+			return r.Transport.Dropped["malformed"] + r.Transport.Refused + r.Transport.ReplayErrors
 		}, false},
 	{[]string{"kvcache_kvevents_pool_queue_depth", "llm_d_epp_kv_cache_events_pool_queue_depth"}, "Messages in the Pools.", true,
 		pooled, func(r *figures.Reading) uint64 { return uint64(r.Pool.Messages) }, false},
@@ -88,7 +88,7 @@ var references = []referenceValue{
 	{zmq("errors_total"), "Messages that could not be read or were dropped for their frames, and errors of the sink.", false,
 		func(r *figures.Reading) bool { return r.Indexed && r.Transported },
 		func(r *figures.Reading) uint64 {
-			return r.Stats.Malformed + r.Transport.Malformed + r.Transport.SinkErrors
+			return r.Stats.Malformed + r.Transport.Dropped["malformed"] + r.Transport.SinkErrors
 		}, false},
 }
 

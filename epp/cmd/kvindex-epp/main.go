@@ -269,7 +269,7 @@ func run(ctx context.Context, o *options, listening func(net.Addr)) error {
 // source returns the source of pods.
 func (o *options) source() (events.PodSource, error) {
 	if o.pods != "" {
-		return discovery.File(o.pods, discovery.FileConfig{}), nil
+		return discovery.File(o.pods), nil
 	}
 	cfg, err := rest.InClusterConfig()
 	if err != nil {

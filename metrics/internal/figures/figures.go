@@ -391,15 +391,19 @@ func (s *Set) readTokenizers(emit Emit) {
 
 var links = []string{"none", "waiting", "connecting", "backoff", "replaying", "live", "ending"}
 
+// drops are the keys of SubscriberStats.Dropped.
+var drops = []string{"bad_topic", "malformed", "superseded"}
+
 func (s *Set) readTransport(r *Reading, emit Emit) {
 	r.Transported, r.Subscribers = true, len(s.watched)-len(s.fleets)
 	sum := &r.Transport
+	sum.Dropped = make(map[string]uint64, len(drops))
 	for _, w := range s.watched {
 		t := w.Stats()
 		sum.Messages += t.Messages
-		sum.Malformed += t.Malformed
-		sum.BadTopics += t.BadTopics
-		sum.Superseded += t.Superseded
+		for _, reason := range drops {
+			sum.Dropped[reason] += t.Dropped[reason]
+		}
 		sum.SinkErrors += t.SinkErrors
 		sum.Connects += t.Connects
 		sum.Disconnects += t.Disconnects
@@ -413,7 +417,9 @@ func (s *Set) readTransport(r *Reading, emit Emit) {
 	}
 	r.Completed = s.completed
 	emit(received, float64(sum.Messages), nil)
-	each(emit, dropped, value{"malformed", sum.Malformed}, value{"bad_topic", sum.BadTopics}, value{"superseded", sum.Superseded})
+	for _, reason := range drops {
+		emit(dropped, float64(sum.Dropped[reason]), []string{reason})
+	}
 	emit(sinkErrors, float64(sum.SinkErrors), nil)
 	emit(connects, float64(sum.Connects), nil)
 	emit(disconnects, float64(sum.Disconnects), nil)

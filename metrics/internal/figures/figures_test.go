@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/kvindex/kvindex/events"
 	"github.com/kvindex/kvindex/stats"
 )
 
@@ -32,6 +33,15 @@ func TestEachFigure(t *testing.T) {
 	}
 	if len(names) != len(left) {
 		t.Errorf("%d figures are left out, want %d", len(names), len(left))
+	}
+}
+
+// TestDropped: each reason for which a Subscriber drops messages has a series.
+func TestDropped(t *testing.T) {
+	for reason := range new(events.Subscriber).Stats().Dropped {
+		if !slices.Contains(drops, reason) {
+			t.Errorf("%q is in no series", reason)
+		}
 	}
 }
 

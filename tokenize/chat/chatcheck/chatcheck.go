@@ -71,12 +71,12 @@ type Engine struct {
 // For gpt-oss, /tokenize renders the chat template and not harmony: Check proves nothing then.
 //
 // Check is safe for concurrent use.
-func (e Engine) Check(ctx context.Context, m *chat.Model, t tokenize.Tokenizer) (*Report, error) {
+func (e Engine) Check(ctx context.Context, m *chat.Model, t tokenize.Tokenizer) (Report, error) {
 	p, err := e.dial()
 	if err != nil {
 		return nil, fmt.Errorf("chatcheck: %w", err)
 	}
-	r := &Report{URL: p.base, Model: e.Model}
+	var r Report
 	var failed error
 	for i, c := range conversations {
 		a, err := p.ask(ctx, m, t, c)
@@ -104,7 +104,7 @@ func (e Engine) Check(ctx context.Context, m *chat.Model, t tokenize.Tokenizer) 
 		default:
 			return nil, fmt.Errorf("chatcheck: %s: %w", c.name, err)
 		}
-		r.Conversations = append(r.Conversations, a)
+		r = append(r, a)
 	}
 	return r, failed
 }

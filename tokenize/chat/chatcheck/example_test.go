@@ -17,7 +17,7 @@ func ExampleEngine_Check() {
 			fmt.Println(err) // no verdict: try again later
 			return
 		}
-		fmt.Println(report)
+		fmt.Printf("%s: %v\n", pod, report)
 		if err := model.Exclude(pod, report.Differs()...); err != nil {
 			fmt.Println(err)
 		}

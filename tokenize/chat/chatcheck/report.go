@@ -7,14 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-// A Report compares an engine's tokens with those of this package. It is plain data, and
-// JSON has all of it.
-type Report struct {
-	URL, Model    string // of the engine; without a password and "/v1"
-	Conversations []Conversation
-}
+// A Report compares an engine's tokens with those of this package, by conversation. It is
+// plain data, and JSON has all of it.
+type Report []Conversation
 
-// A Conversation is one of a Report.
+// A Conversation is one chat of a Report.
 type Conversation struct {
 	Name     string
 	Feature  string   // that it tests, as in chat.Model.Exclude
@@ -70,15 +67,15 @@ func (c *Conversation) differs() bool {
 // A conversation that differs counts for the feature that it tests, unless another
 // feature that it uses differs by itself. So chats without these features are equal
 // in the engine, as far as the conversations show.
-func (r *Report) Differs() []string {
+func (r Report) Differs() []string {
 	features, _ := r.differs()
 	return features
 }
 
 // differs also returns the conversations that show the differences.
-func (r *Report) differs() (features []string, shown []*Conversation) {
-	for i := range r.Conversations {
-		c := &r.Conversations[i]
+func (r Report) differs() (features []string, shown []*Conversation) {
+	for i := range r {
+		c := &r[i]
 		if !c.differs() || slices.ContainsFunc(c.Features, func(f string) bool { return f != c.Feature && slices.Contains(features, f) }) {
 			continue
 		}
@@ -92,13 +89,13 @@ func (r *Report) differs() (features []string, shown []*Conversation) {
 
 // String describes each difference, with its place and the request, and lists the
 // conversations that were not compared. It is one line if all are equal.
-func (r *Report) String() string {
+func (r Report) String() string {
 	var same int
 	var also []string
 	var b, rest strings.Builder
 	features, shown := r.differs()
-	for i := range r.Conversations {
-		switch c := &r.Conversations[i]; {
+	for i := range r {
+		switch c := &r[i]; {
 		case c.Outcome == equal:
 			same++
 		case !c.differs():
@@ -107,7 +104,7 @@ func (r *Report) String() string {
 			also = append(also, c.Name)
 		}
 	}
-	fmt.Fprintf(&b, "%s at %s: %d of %d conversations are equal, ", r.Model, r.URL, same, len(r.Conversations))
+	fmt.Fprintf(&b, "%d of %d conversations are equal, ", same, len(r))
 	if features == nil {
 		b.WriteString("none differs")
 	} else {
