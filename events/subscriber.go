@@ -148,12 +148,12 @@ type SubscriberConfig struct {
 	OnConnect func(endpoint string)
 	// OnError gets faults that do not end Run: lost connections, failed attempts to connect,
 	// replay sockets that do not answer, replays that are incomplete, engines that publish
-	// nothing, two engines under one pod and rank, and each error of the sink. Each error is a *TransportError. A fault that
-	// lasts is reported again, at intervals that double up to one minute. Messages that are
-	// dropped because their topic does not begin with Topic, is longer than 1,024 bytes, or
-	// names no pod, are only counted (SubscriberStats). The topic of a pool that several pods
-	// share (kv@SHARED_STORAGE@MODEL, kv@OBJECT_STORE@MODEL, kv@pool:NAME@MODEL) is reported,
-	// too: its blocks are no pod's.
+	// nothing, two engines under one pod and rank, and each error of the sink. Each error is a
+	// *TransportError. A fault that lasts is reported again, at intervals that double up to one
+	// minute. Messages that are dropped because their topic does not begin with Topic, is longer
+	// than 1,024 bytes, or names no pod, are only counted (SubscriberStats). The topic of a pool
+	// that several pods share (kv@SHARED_STORAGE@MODEL, kv@OBJECT_STORE@MODEL,
+	// kv@pool:NAME@MODEL) is reported, too: its blocks are no pod's.
 	OnError func(error)
 
 	onReplay func(replayResult) // of tests
