@@ -13,5 +13,12 @@ var Open = newIndex
 
 const DefaultTimeout = defaultTimeout
 
+// Trouble is the error of the last write, or nil.
+func (ix *redisIndex) Trouble() error {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	return ix.trouble
+}
+
 // Prefix returns Config.Prefix, or its default.
 func (ix *redisIndex) Prefix() string { return ix.c.Prefix }

@@ -139,8 +139,9 @@ type Index interface {
 	index.Index
 	index.Describer
 	index.SourceRemover
-	// Stats returns the present counts, without a request to Redis.
-	Stats() Stats
+	// Unreadable counts the values of Redis that were not readable: of another program with the
+	// same Prefix, or damaged. Answers lack them. A value counts each time that it is read.
+	Unreadable() uint64
 }
 
 // redisIndex is the Index.
@@ -169,14 +170,14 @@ type redisIndex struct {
 
 // remote is the cached state of Redis, for Match.
 type remote struct {
-	readers  sync.Map // model to *registryCache
-	leases   leases
-	listing  listingCache
-	splits   splits
-	garbage  atomic.Uint64 // unreadable values
-	lookedUp atomic.Int64  // when, in unix nanoseconds
-	cause    atomic.Pointer[cause]
-	probing  turn
+	readers    sync.Map // model to *registryCache
+	leases     leases
+	listing    listingCache
+	splits     splits
+	unreadable atomic.Uint64 // values
+	lookedUp   atomic.Int64  // when, in unix nanoseconds
+	cause      atomic.Pointer[cause]
+	probing    turn
 }
 
 var (
@@ -439,6 +440,9 @@ func (ix *redisIndex) DescribeSource(src index.Source) (index.SourceInfo, bool) 
 func (ix *redisIndex) Explain(ctx context.Context, src index.Source, b inmemory.Block) (trace.Trace, error) {
 	return ix.mem.Explain(ctx, src, b)
 }
+
+// Unreadable implements Index.
+func (ix *redisIndex) Unreadable() uint64 { return ix.unreadable.Load() }
 
 // Usage implements index.Describer.
 func (ix *redisIndex) Usage() index.MemoryUsage { return ix.mem.Usage() }

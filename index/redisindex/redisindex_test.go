@@ -227,7 +227,7 @@ func wantCommands(t *testing.T, servers []*redistest.Server, clientOf func(user 
 		waitFor(t, "all beats do without more", func() bool {
 			listing, err := of.Listing(t.Context())
 			must(t, err)
-			return len(listing.Entries) == 1 && !listing.Entries[0].Stale && of.Stats().Trouble == nil
+			return len(listing.Entries) == 1 && !listing.Entries[0].Stale && of.Trouble() == nil
 		})
 		var m index.Matches
 		q := index.Query{Candidates: index.NewCandidates("llama-3", nil), Keys: func(index.Variant) ([]index.Key, error) { return p.keys, nil }}

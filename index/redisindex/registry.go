@@ -199,7 +199,7 @@ func (ix *redisIndex) read(model string, rows map[string]string, was *registry) 
 		}
 		of, fine := readRow(text)
 		if !ok || !fine {
-			ix.garbage.Add(1)
+			ix.unreadable.Add(1)
 			continue
 		}
 		r.sources = append(r.sources, list(src, of, text))

@@ -62,8 +62,8 @@ func TestRegistryGarbage(t *testing.T) {
 	if want := []string{"s0 a", "s1 a", "s0 b"}; !slices.Equal(got, want) {
 		t.Errorf("sources %q, want %q", got, want)
 	}
-	if n := ix.Stats().Garbage; n != 5 {
-		t.Errorf("%d rows are garbage, want 5", n)
+	if n := ix.Unreadable(); n != 5 {
+		t.Errorf("%d rows are unreadable, want 5", n)
 	}
 	for _, c := range []struct {
 		writer uint64
