@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/index/indextest"
 	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
@@ -58,8 +59,7 @@ func TestIdleNames(t *testing.T) {
 // view, in which a store of a held and a new block counts both.
 func TestViewIsWholeAfterAClear(t *testing.T) {
 	for _, op := range []index.Op{index.OpClear, index.OpClearTier} {
-		m, err := inmemory.New(index.MemoryConfig{IdleNames: 8})
-		must(t, err)
+		m := newBound(t, [16]byte{}, indextest.Config{IdleNames: 8})
 		guarded := func(root index.Key, blocks int) index.Change {
 			c := blocksFrom(root, blocks)
 			c.Copies = index.CopiesGuarded

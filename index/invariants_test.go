@@ -26,7 +26,7 @@ func TestInvariants(t *testing.T) {
 	var parked, removed, queries int
 	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 5))
-		m, err := newMemory(MemoryConfig{PendingBytes: 8 << 10, IdleNames: 1 + r.IntN(20)})
+		m, err := newMemory(MemoryConfig{pendingBytes: 8 << 10, idleNames: 1 + r.IntN(20)})
 		must(t, err)
 		var srcs []Source
 		for pod := range 1 + r.IntN(4) {
@@ -161,7 +161,7 @@ func TestInvariantsAtABound(t *testing.T) {
 	var evicted, cycles uint64
 	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 6))
-		m, err := newMemory(MemoryConfig{Bytes: MinMemory, PendingBytes: 8 << 10, IdleNames: 1 + r.IntN(200)})
+		m, err := newMemory(MemoryConfig{Bytes: MinMemory, pendingBytes: 8 << 10, idleNames: 1 + r.IntN(200)})
 		must(t, err)
 		srcs := []Source{{Pod: "0", Model: "m"}, {Pod: "1", Model: "m"}, {Pod: "2", Model: "m"}}
 		f := floodedMemory{TB: t, memory: m}

@@ -78,10 +78,10 @@ func TestSnapshotGoesOn(t *testing.T) {
 			seed = 216 // inside a snapshot, one of two hidden names of a key is left
 		}
 		r := rand.New(rand.NewPCG(seed, 7))
-		cfg := MemoryConfig{PendingBytes: 8 << 10, IdleNames: 64, Seed: [16]byte{1}}
+		cfg := MemoryConfig{pendingBytes: 8 << 10, idleNames: 64, Seed: [16]byte{1}}
 		clears := seed%3 > 0
 		if !clears { // a clear orders idle names at random
-			cfg.IdleNames = 1 + r.IntN(20)
+			cfg.idleNames = 1 + r.IntN(20)
 		}
 		m, err := newMemory(cfg)
 		must(t, err)
@@ -152,7 +152,7 @@ func TestSnapshotIsOfItsCut(t *testing.T) {
 	seeds := uint64(choose(20, 40, 300))
 	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 17))
-		cfg := MemoryConfig{PendingBytes: 8 << 10, IdleNames: 64, Seed: [16]byte{1}}
+		cfg := MemoryConfig{pendingBytes: 8 << 10, idleNames: 64, Seed: [16]byte{1}}
 		m, err := newMemory(cfg)
 		must(t, err)
 		step := uint64(0)

@@ -495,10 +495,10 @@ func TestSoakAtTheBound(t *testing.T) {
 	var fits int
 	var bytes int64
 	{
-		whole := newSoak(t, models, MemoryConfig{IdleNames: 1})
+		whole := newSoak(t, models, MemoryConfig{idleNames: 1})
 		fits, bytes = whole.held()*10/12, whole.m.Usage().Total*10/12
 	}
-	s := newSoak(t, models, MemoryConfig{Bytes: bytes, IdleNames: 4096})
+	s := newSoak(t, models, MemoryConfig{Bytes: bytes, idleNames: 4096})
 	var heaps, shares []int64
 	s.run(t, func(r *rand.Rand) {
 		s.sample(t, r)
@@ -545,7 +545,7 @@ func (s *soak) sample(t *testing.T, r *rand.Rand) {
 			}
 		}
 	}
-	if u := s.m.Usage(); u.Prefixes > soakEngines*(soakGPU+soakCPU+2*s.m.cfg.IdleNames) {
+	if u := s.m.Usage(); u.Prefixes > soakEngines*(soakGPU+soakCPU+2*s.m.cfg.idleNames) {
 		t.Errorf("usage %+v", u)
 	}
 	for range 20 {

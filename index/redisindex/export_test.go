@@ -13,6 +13,11 @@ var Open = newIndex
 
 const DefaultTimeout = defaultTimeout
 
+// SetBounds sets the bounds of each source.
+func (ix *redisIndex) SetBounds(pendingBytes, idleNames int) {
+	ix.mem.SetBounds(pendingBytes, idleNames)
+}
+
 // Trouble is the error of the last write, or nil.
 func (ix *redisIndex) Trouble() error {
 	ix.mu.Lock()

@@ -57,10 +57,12 @@ func writersOf(client redis.UniversalClient) func(testing.TB, indextest.Config) 
 }
 
 func openBound(tb testing.TB, client redis.UniversalClient, c indextest.Config) *redisindex.RedisIndex {
-	return open(tb, client, redisindex.Config{
-		Memory:  index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames, Bytes: c.Bytes},
+	ix := open(tb, client, redisindex.Config{
+		Memory:  index.MemoryConfig{Bytes: c.Bytes},
 		Timeout: time.Minute, // the machine may be busy
 	})
+	ix.SetBounds(c.PendingBytes, c.IdleNames)
+	return ix
 }
 
 // writerAndReader is an index whose answers come from another one.

@@ -143,7 +143,7 @@ var promises = []promise{
 		{".", "internal/podstate:ReadListing", "ranks of others without bound", "|| len(v.Ranks) >= engine.MaxRanks {", "{", "TestNotesOfOthers"},
 		{".", "config.open", "the bound is not the index's", "mc.Bytes = *c.memory", "_ = c.memory", "TestOptions"},
 		{"./index", "source.forgetIdle", "names without bound", "s.idle.len() > most;", "false;", "TestMemory/NamesBound"},
-		{"./index", "waitList.add", "parked without bound", "for wl.cost > wl.s.cfg.PendingBytes {", "for false {", "TestMemory/PendingBound"},
+		{"./index", "waitList.add", "parked without bound", "for wl.cost > wl.s.cfg.pendingBytes {", "for false {", "TestMemory/PendingBound"},
 		{"./index", "ground.variant", "variants without bound", "i == forest.MaxVariants", "false", "TestVariantsBound"},
 		{"./index", "laneTable.fits", "block sizes without bound", "len(cuts) <= maxCuts", "len(cuts) <= 100*maxCuts", "TestCutsBound"},
 		{"./index", "memory.source", "any number of sources", "if !m.ground.canAdmit(nil, mem.Size(len(id.Pod)+len(id.Model))) {", "if false {", "TestSourcesFillTheBudget"},
