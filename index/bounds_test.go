@@ -151,12 +151,12 @@ func TestMemoryIsUsedAgain(t *testing.T) {
 		if len(out.Rows) != 1 || int(out.Rows[0].Run) != n {
 			t.Fatalf("life %d: %+v, want a run of %d", life, out.Rows, n)
 		}
-		if got := m.Usage().Prefixes; got < n+20*300 || got > 40+20*300 {
+		if got := m.MemoryUsage().Prefixes; got < n+20*300 || got > 40+20*300 {
 			t.Fatalf("life %d: %d prefixes", life, got)
 		}
 		must(t, m.Remove(bounded, "a"))
-		u := m.Usage()
-		for ; u.Removed > 0; u = m.Usage() { // a sweep clears the pod in the background
+		u := m.MemoryUsage()
+		for ; u.Removed > 0; u = m.MemoryUsage() { // a sweep clears the pod in the background
 			runtime.Gosched()
 		}
 		if u.Prefixes > 40 || u.Memberships != 3 {

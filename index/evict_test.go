@@ -33,7 +33,7 @@ func (e *evictor) apply(src Source, changes ...Change) {
 	if _, err := e.m.Apply(context.Background(), src, Cursor{}, changes); err != nil {
 		e.t.Fatal(err)
 	}
-	if u := e.m.Usage(); u.Total > u.Budget {
+	if u := e.m.MemoryUsage(); u.Total > u.Budget {
 		e.t.Fatalf("%d bytes are taken of %d", u.Total, u.Budget)
 	}
 }

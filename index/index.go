@@ -637,8 +637,8 @@ type Describer interface {
 	Describe(dst []SourceInfo) []SourceInfo
 	// DescribeSource is Describe for one source; false: there is no such source.
 	DescribeSource(src Source) (info SourceInfo, ok bool)
-	// Usage returns the contents of the index in numbers, and its bytes.
-	Usage() MemoryUsage
+	// MemoryUsage returns the contents of the index in numbers, and its bytes.
+	MemoryUsage() MemoryUsage
 }
 
 // SourceRemover is an optional ability of an Index.

@@ -188,7 +188,7 @@ func TestInvariantsAtABound(t *testing.T) {
 				t.Fatalf("seed %d, step %d, after %+v of %v: %s", seed, step, c, src, diff)
 			}
 		}
-		evicted += m.Usage().Evicted
+		evicted += m.MemoryUsage().Evicted
 		cycles += uint64(m.ground.cycle)
 		m.Close()
 	}

@@ -333,8 +333,8 @@ type MemoryUsage struct {
 // names that engines have for them, stores that wait for a name, and the empty sources.
 type usageParts struct{ keys, heads, holders, names, pending, sources int }
 
-// Usage implements Describer.
-func (m *memory) Usage() MemoryUsage {
+// MemoryUsage implements Describer.
+func (m *memory) MemoryUsage() MemoryUsage {
 	u, _ := m.usage()
 	return u
 }

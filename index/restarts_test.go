@@ -127,9 +127,9 @@ func (r *restarts) DescribeSource(src index.Source) (index.SourceInfo, bool) {
 	return r.now().DescribeSource(src)
 }
 
-func (r *restarts) Usage() index.MemoryUsage {
+func (r *restarts) MemoryUsage() index.MemoryUsage {
 	defer r.mu.RUnlock()
-	return r.now().Usage()
+	return r.now().MemoryUsage()
 }
 
 func (r *restarts) Close() error {

@@ -504,10 +504,10 @@ func TestRestoreIntoLess(t *testing.T) {
 			t.Fatalf("%d of %d", n, blocks)
 		}
 	}
-	got := restored(t, MemoryConfig{Seed: [16]byte{1}, Bytes: m.Usage().Total * 5 / 8}, sectionsOf(t, m))
+	got := restored(t, MemoryConfig{Seed: [16]byte{1}, Bytes: m.MemoryUsage().Total * 5 / 8}, sectionsOf(t, m))
 	defer got.Close()
 	must(t, got.check())
-	u := got.Usage()
+	u := got.MemoryUsage()
 	held, evicted := 0, 0
 	for _, s := range got.Describe(nil) {
 		held, evicted = held+s.Blocks[TierGPU], evicted+int(s.Evicted)
@@ -600,12 +600,12 @@ func TestRemovedDuringASnapshot(t *testing.T) {
 	must(t, err)
 	sectionsOf(t, m, func() {
 		must(t, m.Remove(context.Background(), "a"))
-		if u := m.Usage(); u.Removed != 1 {
+		if u := m.MemoryUsage(); u.Removed != 1 {
 			t.Errorf("%+v", u)
 		}
 	})
-	if m.sweepers.Wait(); m.Usage().Removed != 0 {
-		t.Errorf("%+v", m.Usage())
+	if m.sweepers.Wait(); m.MemoryUsage().Removed != 0 {
+		t.Errorf("%+v", m.MemoryUsage())
 	}
 }
 
@@ -625,13 +625,13 @@ func TestSnapshotOfWhatChangesTooMuch(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	was := m.Usage()
+	was := m.MemoryUsage()
 	err = m.Snapshot(context.Background(), func([]byte) error {
 		for _, c := range all {
 			if _, err := m.Apply(context.Background(), src, Cursor{}, []Change{c}); err != nil {
 				t.Error(err)
 			}
-			if u := m.Usage(); u.Total > u.Budget {
+			if u := m.MemoryUsage(); u.Total > u.Budget {
 				t.Fatalf("%d bytes are taken of %d", u.Total, u.Budget)
 			}
 		}
@@ -641,7 +641,7 @@ func TestSnapshotOfWhatChangesTooMuch(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "notes") || !strings.Contains(err.Error(), `"a"`) {
 		t.Errorf("the snapshot ended with %v", err)
 	}
-	if u := m.Usage(); u.Memberships != 0 || u.Total > was.Total {
+	if u := m.MemoryUsage(); u.Memberships != 0 || u.Total > was.Total {
 		t.Errorf("%d blocks are held in %d bytes, there were %d", u.Memberships, u.Total, was.Total)
 	}
 	if err := m.check(); err != nil {
@@ -680,7 +680,7 @@ func snapshotWhileEvicting(t *testing.T) (taken bool) {
 		}
 	}
 	held := 0
-	for ; m.Usage().Evicted == 0; held += 512 {
+	for ; m.MemoryUsage().Evicted == 0; held += 512 {
 		store("a", 512)
 	}
 	var cut SourceInfo

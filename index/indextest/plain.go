@@ -171,7 +171,7 @@ func (p *plain) DescribeSource(src index.Source) (info index.SourceInfo, ok bool
 }
 
 // Usage implements index.Describer. It reports no bytes.
-func (p *plain) Usage() (u index.MemoryUsage) {
+func (p *plain) MemoryUsage() (u index.MemoryUsage) {
 	for _, s := range p.Describe(nil) {
 		for _, n := range s.Blocks {
 			u.Memberships += n

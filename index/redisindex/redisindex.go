@@ -127,7 +127,7 @@ var (
 //     nothing about this one.
 //   - Remove and RemoveSource remove sources of this process, and those of processes whose
 //     lease has ended. The sources of another living process stay.
-//   - Describe and DescribeSource are about the sources of this process. Usage is that of
+//   - Describe and DescribeSource are about the sources of this process. MemoryUsage is that of
 //     Config.Memory.
 //   - Close ends the leases, so that another writer can take over at once. Unwritten changes
 //     stay unwritten. Close waits for requests under way, for Config.Lease or 3 seconds at
@@ -444,8 +444,8 @@ func (ix *redisIndex) Explain(ctx context.Context, src index.Source, b inmemory.
 // Unreadable implements Index.
 func (ix *redisIndex) Unreadable() uint64 { return ix.unreadable.Load() }
 
-// Usage implements index.Describer.
-func (ix *redisIndex) Usage() index.MemoryUsage { return ix.mem.Usage() }
+// MemoryUsage implements index.Describer.
+func (ix *redisIndex) MemoryUsage() index.MemoryUsage { return ix.mem.MemoryUsage() }
 
 // Close implements index.Index.
 func (ix *redisIndex) Close() error {
