@@ -46,11 +46,11 @@ func TestIdleNames(t *testing.T) {
 	m := openMemory(t)
 	kept, gone := blocksFrom(1, 8000), blocksFrom(2, 5000)
 	apply(t, m, podA, kept, gone, index.Change{Op: index.OpRemove, Hashes: gone.Hashes})
-	if n := m.Describe(nil)[0].Names - 8000; n != 2000 {
+	if n := index.Names(m, podA) - 8000; n != 2000 {
 		t.Errorf("%d idle names beside 8,000 held ones", n)
 	}
 	apply(t, m, podA, index.Change{Op: index.OpRemove, Hashes: kept.Hashes})
-	if n := m.Describe(nil)[0].Names; n != 1024 {
+	if n := index.Names(m, podA); n != 1024 {
 		t.Errorf("%d idle names", n)
 	}
 }
@@ -155,10 +155,10 @@ func TestMemoryIsUsedAgain(t *testing.T) {
 			t.Fatalf("life %d: %d prefixes", life, got)
 		}
 		must(t, m.Remove(bounded, "a"))
-		u := m.MemoryUsage()
-		for ; u.Removed > 0; u = m.MemoryUsage() { // a sweep clears the pod in the background
+		for m.Unswept() > 0 { // a sweep clears the pod in the background
 			runtime.Gosched()
 		}
+		u := m.MemoryUsage()
 		if u.Prefixes > 40 || u.Memberships != 3 {
 			t.Fatalf("life %d: %+v", life, u)
 		}

@@ -145,7 +145,7 @@ func TestEvictedInOneVariant(t *testing.T) {
 		}
 	}
 	must(t, m.check())
-	if i := info(); i.Evicted != 2 || i.Blocks[TierGPU] != 3 || i.Blocks[TierCPU] != 1 || i.Names != 4 {
+	if i := info(); i.Evicted != 2 || i.Blocks[TierGPU] != 3 || i.Blocks[TierCPU] != 1 || Names(m, src) != 4 {
 		t.Errorf("%+v", i)
 	}
 	if n := f.apply(src, Change{Op: OpClearTier, Tier: TierDisk}); n.Forgotten != 1 { // hash 4, without a holder there
@@ -236,7 +236,7 @@ func heldAndPlain(m *memory, r *rand.Rand) string {
 	}
 	runs := map[answer]int{}
 	for _, row := range held.Rows {
-		if row.Run > 0 || len(row.Groups) != 1 || row.FullGroups != 1 {
+		if row.Run > 0 || len(row.Groups) != 1 || row.Groups[0].Kind != GroupFull {
 			runs[answer{*row.View, row.Run, row.GPU, row.Tiers}]++
 		}
 	}

@@ -317,16 +317,26 @@ func (m *memory) DescribeSource(src Source) (info SourceInfo, ok bool) {
 type MemoryUsage struct {
 	Prefixes    int // keys
 	Memberships int // blocks held, of all holders together
-	// Removed is the number of sources that were removed and still have memory. The bytes
-	// include that memory, but for names.
-	Removed int
 
 	// Free are the bytes that are ready for blocks to come. Total is the heap of the index, with
-	// them, and Budget its bound.
+	// them and with that of removed sources until it is swept, and Budget its bound.
 	Free          int
 	Total, Budget int64
 	// Evicted is how many holdings the index gave up at the bound.
 	Evicted uint64
+}
+
+// Unswept implements inmemory.Memory.
+func (m *memory) Unswept() int {
+	m.mu.Lock()
+	g := m.ground
+	m.mu.Unlock()
+	if g == nil {
+		return 0
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.graves) + g.dead
 }
 
 // usageParts are bytes by purpose: the keys, the table that finds them, their holders, the
@@ -350,7 +360,6 @@ func (m *memory) usage() (u MemoryUsage, by usageParts) {
 	f := g.forest.Usage()
 	u.Prefixes, u.Free = f.Prefixes, f.Free
 	by.keys, by.heads, by.holders = f.Keys, f.Heads, f.Holders
-	u.Removed = len(g.graves) + g.dead
 	u.Total, u.Budget, u.Evicted = g.mem.Load(), g.budget, g.lost
 	g.mu.Unlock()
 	for _, md := range *m.models.Load() {

@@ -275,7 +275,7 @@ func (m *mapMirror) match(q *index.Query, prompts map[index.Variant][]index.Key,
 				continue
 			}
 			countRun(&row)
-			if !q.Held && len(f.layout.Groups) == 1 && f.layout.FullGroups == 1 {
+			if !q.Held && len(f.layout.Groups) == 1 && f.layout.Groups[0].Kind == index.GroupFull {
 				if row.Held = nil; row.Run == 0 {
 					continue
 				}

@@ -76,7 +76,6 @@ const (
 	defaultLease   = 2 * time.Second
 	defaultTTL     = time.Hour
 	defaultTimeout = time.Second
-	defaultSweep   = 1000
 )
 
 // Config configures an Index. The zero value has the defaults. All processes of an index have
@@ -94,9 +93,6 @@ type Config struct {
 	// Timeout is how long an Apply waits for Redis; 0: a second. It should be well above the
 	// time of a write.
 	Timeout time.Duration
-	// Sweep is how many buckets a second a writer checks; 0: 1,000. It renews their keys, and
-	// deletes those that are no longer held. A short TTL makes it check more.
-	Sweep int
 	// Degrade makes Match answer without rows in place of an error of Redis, which is then in
 	// Matches.Degraded.
 	Degrade bool
@@ -273,14 +269,8 @@ func (c *Config) fill() error {
 	if c.Prefix == "" {
 		c.Prefix = defaultPrefix
 	}
-	if c.Sweep == 0 {
-		c.Sweep = defaultSweep
-	}
 	if _, tag, ok := strings.Cut(c.Prefix, "{"); ok && strings.HasPrefix(tag, "}") {
 		return fmt.Errorf("redisindex: Config.Prefix is %q: keys with empty braces have no common server in a cluster", c.Prefix)
-	}
-	if c.Sweep < 0 {
-		return fmt.Errorf("redisindex: Config.Sweep is %d, must not be negative", c.Sweep)
 	}
 	if err := errors.Join(
 		def(&c.Lease, defaultLease, 100*time.Millisecond, "Lease"),

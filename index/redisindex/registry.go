@@ -224,7 +224,7 @@ func (ix *redisIndex) ours(version string) error {
 // list makes the views of a source.
 func list(src index.Source, of *row, text string) *registeredSource {
 	l := &registeredSource{Source: src, row: of, text: text}
-	l.bits = len(of.layout.Groups) != 1 || of.layout.FullGroups != 1
+	l.bits = len(of.layout.Groups) != 1 || of.layout.Groups[0].Kind != index.GroupFull
 	for _, ln := range of.lanes {
 		v := l.viewOf(&ln)
 		v.evicted = v.evicted || ln.evicted

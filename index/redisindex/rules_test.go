@@ -744,7 +744,7 @@ func TestApplyWaits(t *testing.T) {
 // Held keys are renewed twice in a TTL, however slow the sweep should be. Other keys are deleted.
 func TestSweepOwn(t *testing.T) {
 	s := newMapServer(t, index.MemoryConfig{})
-	s.c.Sweep, s.c.TTL = 1, time.Minute
+	s.sweepRate, s.c.TTL = 1, time.Minute
 	p := newPrompt(1, 32*500)
 	s.apply(p.store(8, 0, 32*500/8))
 	s.commit(false, func() {})
@@ -766,7 +766,7 @@ func TestSweepOwn(t *testing.T) {
 		}
 		s.commit(false, func() {})
 	}
-	s.c.Sweep, s.c.Lease = math.MaxInt, 4*time.Second
+	s.sweepRate, s.c.Lease = math.MaxInt, 4*time.Second
 	for _, b := range s.all {
 		b.written -= 31
 	}

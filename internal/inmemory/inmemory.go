@@ -19,6 +19,8 @@ type Memory interface {
 	// name, and the names kept of blocks that nobody holds. 0 is the default. It is called
 	// before any Apply.
 	SetBounds(pendingBytes, idleNames int)
+	// Unswept is the number of sources that were removed and still have memory.
+	Unswept() int
 }
 
 // New is index.NewMemory.
