@@ -148,7 +148,7 @@ func ExampleIndexer_IngestMessage() {
 
 // Indexes that share their seed have equal keys for equal prompts.
 func ExampleWithIndex() {
-	memory, err := index.NewMemory(index.MemoryConfig{IdleNames: 1 << 20})
+	memory, err := index.NewMemory(index.MemoryConfig{Bytes: 1 << 30})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -154,9 +154,9 @@ func (e *Explanation) String() string {
 // if the Indexer is closed, the context has ended, or pod is empty. It counts nothing in
 // Stats and calls no hook.
 //
-// Causes come from recent history: the hashes of some evicted blocks
-// (index.MemoryConfig.IdleNames), and the last 64 salts and the last 64 media of the
-// pod. A pod that another process feeds (WithIndex) has no such history here: then a block
+// Causes come from recent history: the hashes of some evicted blocks (a quarter as many as
+// the rank holds blocks, from 1,024 to 65,536), and the last 64 salts and the last 64 media of
+// the pod. A pod that another process feeds (WithIndex) has no such history here: then a block
 // that no pod holds has cause unexplained, or a cause from the state of the pod. Call Explain in
 // the process that feeds it.
 func (x *Indexer) Explain(ctx context.Context, r *Request, pod string) (*Explanation, error) {

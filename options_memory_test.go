@@ -333,8 +333,8 @@ type emptyIndex struct{}
 
 func (emptyIndex) Seed() [16]byte { return testSeed }
 
-func (emptyIndex) Apply(_ context.Context, _ index.Source, cur index.Cursor, _ []index.Change) (index.Effect, error) {
-	return index.Effect{Cursor: cur}, nil
+func (emptyIndex) Apply(_ context.Context, _ index.Source, _ index.Cursor, _ []index.Change) (index.Effect, error) {
+	return index.Effect{}, nil
 }
 
 func (emptyIndex) Cursor(context.Context, index.Source, string) (index.Cursor, error) {

@@ -255,7 +255,7 @@ func TestRemoveStreamOfTheHostBefore(t *testing.T) {
 		wantHeld(t, ix, p, "0:1 partial 1:2 live 2:4 partial ")
 		removeStream(t, ix, "s")
 		removeStream(t, again(), "t")
-		if blocks := m.Usage().Memberships; blocks != 0 {
+		if blocks := m.MemoryUsage().Memberships; blocks != 0 {
 			t.Errorf("%d blocks are left", blocks)
 		}
 	}

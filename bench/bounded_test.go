@@ -210,7 +210,7 @@ func (ix *keptIndex) score(keys []index.Key, runs []int32) {
 	}
 }
 
-func (ix *keptIndex) bytes() int64 { return ix.Usage().Total }
+func (ix *keptIndex) bytes() int64 { return ix.MemoryUsage().Total }
 
 // TestBounded compares the models with a plain one.
 func TestBounded(t *testing.T) {

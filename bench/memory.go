@@ -82,7 +82,7 @@ func (b *Memory) RemovePod(pod int) error {
 
 // Settle waits until nothing of removed pods is left.
 func (b *Memory) Settle() {
-	for b.m.Usage().Removed > 0 {
+	for b.m.Unswept() > 0 {
 		time.Sleep(time.Millisecond)
 	}
 }

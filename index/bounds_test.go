@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kvindex/kvindex/index"
+	"github.com/kvindex/kvindex/index/indextest"
 	"github.com/kvindex/kvindex/internal/inmemory"
 )
 
@@ -45,11 +46,11 @@ func TestIdleNames(t *testing.T) {
 	m := openMemory(t)
 	kept, gone := blocksFrom(1, 8000), blocksFrom(2, 5000)
 	apply(t, m, podA, kept, gone, index.Change{Op: index.OpRemove, Hashes: gone.Hashes})
-	if n := m.Describe(nil)[0].Names - 8000; n != 2000 {
+	if n := index.Names(m, podA) - 8000; n != 2000 {
 		t.Errorf("%d idle names beside 8,000 held ones", n)
 	}
 	apply(t, m, podA, index.Change{Op: index.OpRemove, Hashes: kept.Hashes})
-	if n := m.Describe(nil)[0].Names; n != 1024 {
+	if n := index.Names(m, podA); n != 1024 {
 		t.Errorf("%d idle names", n)
 	}
 }
@@ -58,8 +59,7 @@ func TestIdleNames(t *testing.T) {
 // view, in which a store of a held and a new block counts both.
 func TestViewIsWholeAfterAClear(t *testing.T) {
 	for _, op := range []index.Op{index.OpClear, index.OpClearTier} {
-		m, err := inmemory.New(index.MemoryConfig{IdleNames: 8})
-		must(t, err)
+		m := newBound(t, [16]byte{}, indextest.Config{IdleNames: 8})
 		guarded := func(root index.Key, blocks int) index.Change {
 			c := blocksFrom(root, blocks)
 			c.Copies = index.CopiesGuarded
@@ -151,14 +151,14 @@ func TestMemoryIsUsedAgain(t *testing.T) {
 		if len(out.Rows) != 1 || int(out.Rows[0].Run) != n {
 			t.Fatalf("life %d: %+v, want a run of %d", life, out.Rows, n)
 		}
-		if got := m.Usage().Prefixes; got < n+20*300 || got > 40+20*300 {
+		if got := m.MemoryUsage().Prefixes; got < n+20*300 || got > 40+20*300 {
 			t.Fatalf("life %d: %d prefixes", life, got)
 		}
 		must(t, m.Remove(bounded, "a"))
-		u := m.Usage()
-		for ; u.Removed > 0; u = m.Usage() { // a sweep clears the pod in the background
+		for m.Unswept() > 0 { // a sweep clears the pod in the background
 			runtime.Gosched()
 		}
+		u := m.MemoryUsage()
 		if u.Prefixes > 40 || u.Memberships != 3 {
 			t.Fatalf("life %d: %+v", life, u)
 		}

@@ -96,7 +96,7 @@ func (f *feed) fill(blocks int) *feed {
 
 // atBudget runs a benchmark without a budget, and with one for about budgetBlocks.
 func atBudget(b *testing.B, do func(b *testing.B, bytes int64)) {
-	bytes := newFeed(b, 0).fill(*budgetBlocks).Usage().Total
+	bytes := newFeed(b, 0).fill(*budgetBlocks).MemoryUsage().Total
 	b.Run("budget=none", func(b *testing.B) { do(b, 0) })
 	b.Run("budget=full", func(b *testing.B) { do(b, bytes) })
 }
@@ -177,7 +177,7 @@ func BenchmarkBudgetRead(b *testing.B) {
 }
 
 func bytesPerBlock(f *feed) float64 {
-	u := f.Usage()
+	u := f.MemoryUsage()
 	return float64(u.Total) / float64(max(1, u.Memberships))
 }
 

@@ -361,7 +361,7 @@ func measure(t *testing.T, to mirror, fill func(*filler)) {
 	fill(f)
 	f.m = nil
 	got := liveHeap() - before
-	u := m.Usage()
+	u := m.MemoryUsage()
 	must(t, m.check())
 	t.Logf("%d bytes, counted %d: %.4f; %+v", got, u.Total, float64(u.Total)/float64(got), u)
 	over := int64(106)

@@ -233,7 +233,7 @@ func (c *sourceCheck) all() error {
 		}
 		last = i
 	}
-	if queued != idle || queued != s.idle.len() || last != s.idle.last || queued > s.cfg.IdleNames {
+	if queued != idle || queued != s.idle.len() || last != s.idle.last || queued > s.cfg.idleNames {
 		return fmt.Errorf("%d idle names, %d of them queued", idle, queued)
 	}
 	if err := c.bytes(); err != nil {
@@ -321,7 +321,7 @@ func (c *sourceCheck) pending() error {
 	if waiters != s.waiters.len() || stores != s.waits.n {
 		return fmt.Errorf("%d waiters of %d stores, counted %d and %d", waiters, stores, s.waiters.len(), s.waits.n)
 	}
-	if cost != s.waits.cost || cost > s.cfg.PendingBytes {
+	if cost != s.waits.cost || cost > s.cfg.pendingBytes {
 		return fmt.Errorf("pending stores cost %d, counted %d", cost, s.waits.cost)
 	}
 	var err error

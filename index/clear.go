@@ -154,7 +154,7 @@ func (s *source) emptyLanes(lanes []*lane) bool {
 	visit := func(h Hash) {
 		n := s.name(h)
 		n.releaseLanes(full)
-		s.forgetIdle(s.cfg.IdleNames, 1)
+		s.forgetIdle(s.cfg.idleNames, 1)
 		if s.ground.full() { // an idle name takes more than a held one
 			s.forgetIdle(0, 2)
 		}

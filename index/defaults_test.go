@@ -11,7 +11,7 @@ func TestDefaults(t *testing.T) {
 	if ^uint(0)>>63 == 0 {
 		budget = 512 << 20
 	}
-	if c := m.cfg; c.PendingBytes != 4<<20 || c.IdleNames != 65536 || c.Bytes != budget {
-		t.Errorf("zeros give %d bytes that wait, %d idle names, %d bytes", c.PendingBytes, c.IdleNames, c.Bytes)
+	if c := m.cfg; c.pendingBytes != 4<<20 || c.idleNames != 65536 || c.Bytes != budget {
+		t.Errorf("zeros give %d bytes that wait, %d idle names, %d bytes", c.pendingBytes, c.idleNames, c.Bytes)
 	}
 }

@@ -33,7 +33,7 @@ func (e *evictor) apply(src Source, changes ...Change) {
 	if _, err := e.m.Apply(context.Background(), src, Cursor{}, changes); err != nil {
 		e.t.Fatal(err)
 	}
-	if u := e.m.Usage(); u.Total > u.Budget {
+	if u := e.m.MemoryUsage(); u.Total > u.Budget {
 		e.t.Fatalf("%d bytes are taken of %d", u.Total, u.Budget)
 	}
 }
@@ -77,7 +77,7 @@ func TestWhatGoesFirst(t *testing.T) {
 func TestALargeStoreThatWaits(t *testing.T) {
 	for _, kind := range []string{"parked", "by hash", "masked"} {
 		for _, blocks := range []int{3_000, 10_000, 30_000, 100_000} {
-			m, err := newMemory(MemoryConfig{Bytes: MinMemory, PendingBytes: 1 << 30})
+			m, err := newMemory(MemoryConfig{Bytes: MinMemory, pendingBytes: 1 << 30})
 			must(t, err)
 			f := filler{tb: t, m: m, r: rand.New(rand.NewPCG(1, 9))}
 			c := f.chain(blocks)
@@ -127,7 +127,7 @@ func TestNoRoomToShareAKey(t *testing.T) {
 		"by name": {bare(11), store(11, []Local{2}, 1), bare(12), bare(13)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, err := newMemory(MemoryConfig{Bytes: MinMemory, PendingBytes: 2*(waitingCost+waitingHashCost) + localBytes})
+			m, err := newMemory(MemoryConfig{Bytes: MinMemory, pendingBytes: 2*(waitingCost+waitingHashCost) + localBytes})
 			must(t, err)
 			defer m.Close()
 			apply := func(c Change) Counts {

@@ -12,9 +12,9 @@ type block trace.Block[Variant, Key, Local]
 
 // Explain returns the traces of a block in a source. It changes nothing. A source that does
 // not exist has no traces. A block whose Size is not a multiple of its unit is an error that
-// wraps ErrInvalid. Explain reads all idle names of the source (MemoryConfig.IdleNames) and
-// all of its stores that wait, which takes some milliseconds at the most. Only an Apply of
-// this source waits meanwhile.
+// wraps ErrInvalid. Explain reads all idle names of the source (up to 65,536) and all of its
+// stores that wait, which takes some milliseconds at the most. Only an Apply of this source
+// waits meanwhile.
 func (m *memory) Explain(ctx context.Context, src Source, of trace.Block[Variant, Key, Local]) (trace.Trace, error) {
 	if m.closed.Load() {
 		return trace.Trace{}, ErrClosed

@@ -93,7 +93,7 @@ func (c *crowd) fill(model string, blocks, n int) {
 // alone returns how many blocks of chains fit for a single model.
 func alone(tb testing.TB, blocks int) int {
 	c := newCrowd(tb)
-	for c.m.Usage().Evicted == 0 {
+	for c.m.MemoryUsage().Evicted == 0 {
 		c.fill("m", blocks, 512)
 	}
 	c.fill("m", blocks, c.stored)
@@ -112,7 +112,7 @@ func TestTurns(t *testing.T) {
 				model, alone := fmt.Sprint(turn%2), want[turn%2]
 				c.fill(model, lengths[turn%2], 2*alone)
 				n := c.held(model)
-				t.Logf("turn %d: %d blocks, %d alone: %+v", turn, n, alone, c.m.Usage())
+				t.Logf("turn %d: %d blocks, %d alone: %+v", turn, n, alone, c.m.MemoryUsage())
 				if n < alone*8/10 {
 					t.Errorf("turn %d: %d blocks, %d alone", turn, n, alone)
 				}
@@ -147,7 +147,7 @@ func TestFlood(t *testing.T) {
 				}
 				c.ask(hot[asked:])
 			}
-			t.Logf("%d hot chains, %+v", len(hot), c.m.Usage())
+			t.Logf("%d hot chains, %+v", len(hot), c.m.MemoryUsage())
 		})
 	}
 }

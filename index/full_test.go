@@ -52,7 +52,7 @@ func TestFullOfEachKind(t *testing.T) {
 			m, err := newMemory(MemoryConfig{Bytes: MinMemory})
 			must(t, err)
 			f.m = m
-			for round := 0; m.Usage().Evicted == 0 && f.full == 0 && round < 20; round++ {
+			for round := 0; m.MemoryUsage().Evicted == 0 && f.full == 0 && round < 20; round++ {
 				kind.fill(f)
 			}
 			kept, refused, full := 0, 0, f.full
@@ -70,7 +70,7 @@ func TestFullOfEachKind(t *testing.T) {
 					kept++
 				}
 			}
-			u := m.Usage()
+			u := m.MemoryUsage()
 			heap := liveHeap() - before
 			t.Logf("%d kept, %d refused, %d before; heap %d; %+v", kept, refused, full, heap, u)
 			if u.Total > u.Budget || heap > u.Budget {

@@ -7,7 +7,7 @@ import "github.com/kvindex/kvindex/index/internal/forest"
 // hash. A source keeps a quarter as many idle names as it holds blocks: with a fixed
 // budget of 65,536 names, engines of 16,384 blocks made the index spend 220 bytes
 // for each block held. After a clear, which may stand for lost messages, all names
-// stay, up to IdleNames, until new blocks push them out: the next stores may name them as
+// stay, up to idleNames, until new blocks push them out: the next stores may name them as
 // parents.
 
 // minIdle is how many idle names even a small source keeps.
@@ -21,7 +21,7 @@ type idleName struct {
 	since      uint32 // by the clock of the forest
 }
 
-// idleQueue is the idle names of a source, oldest first: at most IdleNames of them after
+// idleQueue is the idle names of a source, oldest first: at most idleNames of them after
 // each change, and in the long run a quarter of the blocks held. They all have keys: a
 // name without keys and holders is forgotten.
 type idleQueue struct {
@@ -81,15 +81,15 @@ func (s *source) trimIdle() {
 	if s.ground.full() {
 		s.forgetIdle(0, 2)
 	}
-	if n <= minIdle && n <= s.cfg.IdleNames {
+	if n <= minIdle && n <= s.cfg.idleNames {
 		return
 	}
 	held := 0
 	for _, b := range s.lanes.blocks {
 		held += b
 	}
-	s.forgetIdle(min(max(minIdle, held/4), s.cfg.IdleNames), 2)
-	s.forgetIdle(s.cfg.IdleNames, n)
+	s.forgetIdle(min(max(minIdle, held/4), s.cfg.idleNames), 2)
+	s.forgetIdle(s.cfg.idleNames, n)
 }
 
 // forgetIdle forgets at most n idle names, until there are no more than most.

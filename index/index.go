@@ -348,8 +348,6 @@ func (c *Counts) words() *[unsafe.Sizeof(Counts{}) / 8]uint64 {
 
 // Effect is the outcome of an Apply.
 type Effect struct {
-	// Cursor is the stored cursor after the call.
-	Cursor Cursor
 	// Duplicate: the cursor was at or below the stored one, so Apply did nothing.
 	Duplicate bool
 	Counts    Counts
@@ -458,8 +456,7 @@ type View struct {
 // answer share it. NewMemory returns the same pointer in later answers until a store
 // changes a group, so a caller can cache results by the pointer.
 type Layout struct {
-	Groups     []GroupLayout // by ID
-	FullGroups int           // how many of them are GroupFull
+	Groups []GroupLayout // by ID
 }
 
 // GroupLayout is a group and the sizes of its gpu blocks, in tokens or pairs.
@@ -621,7 +618,6 @@ type Index interface {
 type SourceInfo struct {
 	Source   Source
 	Blocks   [NumTiers]int // hashes held, by tier; once for each group
-	Names    int           // names kept, held or not
 	Parked   int           // stores that wait for their parent
 	Unplaced int           // hashes held without a prefix, those of Parked too
 	// Evicted is how many blocks, counted as in Blocks, the index gave up since the last
@@ -637,8 +633,8 @@ type Describer interface {
 	Describe(dst []SourceInfo) []SourceInfo
 	// DescribeSource is Describe for one source; false: there is no such source.
 	DescribeSource(src Source) (info SourceInfo, ok bool)
-	// Usage returns the contents of the index in numbers, and its bytes.
-	Usage() MemoryUsage
+	// MemoryUsage returns the contents of the index in numbers, and its bytes.
+	MemoryUsage() MemoryUsage
 }
 
 // SourceRemover is an optional ability of an Index.

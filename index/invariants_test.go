@@ -26,7 +26,7 @@ func TestInvariants(t *testing.T) {
 	var parked, removed, queries int
 	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 5))
-		m, err := newMemory(MemoryConfig{PendingBytes: 8 << 10, IdleNames: 1 + r.IntN(20)})
+		m, err := newMemory(MemoryConfig{pendingBytes: 8 << 10, idleNames: 1 + r.IntN(20)})
 		must(t, err)
 		var srcs []Source
 		for pod := range 1 + r.IntN(4) {
@@ -145,7 +145,7 @@ func TestEvictedInOneVariant(t *testing.T) {
 		}
 	}
 	must(t, m.check())
-	if i := info(); i.Evicted != 2 || i.Blocks[TierGPU] != 3 || i.Blocks[TierCPU] != 1 || i.Names != 4 {
+	if i := info(); i.Evicted != 2 || i.Blocks[TierGPU] != 3 || i.Blocks[TierCPU] != 1 || Names(m, src) != 4 {
 		t.Errorf("%+v", i)
 	}
 	if n := f.apply(src, Change{Op: OpClearTier, Tier: TierDisk}); n.Forgotten != 1 { // hash 4, without a holder there
@@ -161,7 +161,7 @@ func TestInvariantsAtABound(t *testing.T) {
 	var evicted, cycles uint64
 	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 6))
-		m, err := newMemory(MemoryConfig{Bytes: MinMemory, PendingBytes: 8 << 10, IdleNames: 1 + r.IntN(200)})
+		m, err := newMemory(MemoryConfig{Bytes: MinMemory, pendingBytes: 8 << 10, idleNames: 1 + r.IntN(200)})
 		must(t, err)
 		srcs := []Source{{Pod: "0", Model: "m"}, {Pod: "1", Model: "m"}, {Pod: "2", Model: "m"}}
 		f := floodedMemory{TB: t, memory: m}
@@ -188,7 +188,7 @@ func TestInvariantsAtABound(t *testing.T) {
 				t.Fatalf("seed %d, step %d, after %+v of %v: %s", seed, step, c, src, diff)
 			}
 		}
-		evicted += m.Usage().Evicted
+		evicted += m.MemoryUsage().Evicted
 		cycles += uint64(m.ground.cycle)
 		m.Close()
 	}
@@ -236,7 +236,7 @@ func heldAndPlain(m *memory, r *rand.Rand) string {
 	}
 	runs := map[answer]int{}
 	for _, row := range held.Rows {
-		if row.Run > 0 || len(row.Groups) != 1 || row.FullGroups != 1 {
+		if row.Run > 0 || len(row.Groups) != 1 || row.Groups[0].Kind != GroupFull {
 			runs[answer{*row.View, row.Run, row.GPU, row.Tiers}]++
 		}
 	}

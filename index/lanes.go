@@ -180,7 +180,7 @@ func (s *source) retireEmptyLanes(keep *lane) {
 // publish publishes the views of the source to readers, and its holders to the mirror.
 func (s *source) publish() {
 	layout := s.lanes.newLayout()
-	oneFull := len(layout.Groups) == 1 && layout.FullGroups == 1
+	oneFull := len(layout.Groups) == 1 && layout.Groups[0].Kind == GroupFull
 	var views []*view
 	for _, g := range s.lanes.groups {
 		for t := range g.lanes {

@@ -49,9 +49,6 @@ func (lt *laneTable) newLayout() *Layout {
 	fresh := &Layout{Groups: make([]GroupLayout, 0, len(lt.groups))}
 	for _, g := range lt.groups {
 		fresh.Groups = append(fresh.Groups, GroupLayout{Group: g.Group, BlockSize: g.cut.size, Grain: g.grain})
-		if g.Kind == GroupFull {
-			fresh.FullGroups++
-		}
 	}
 	if lt.layout == nil || !slices.Equal(lt.layout.Groups, fresh.Groups) {
 		lt.mem.Add(layoutBytes(fresh) - layoutBytes(lt.layout))

@@ -18,7 +18,7 @@ import (
 // MinMemory is the least budget of a Memory, in bytes.
 const MinMemory = 1 << 20
 
-// Defaults of MemoryConfig.
+// Defaults of MemoryConfig, and bounds of a source.
 const (
 	// defaultPendingBytes has room for about 10,000 stores of one block that wait for a
 	// name.
@@ -36,13 +36,6 @@ type MemoryConfig struct {
 	// Seed is the seed of the locals and roots; zero: a random one. Indexes that compare
 	// keys need the same seed. An adversary who has it can forge keys.
 	Seed [16]byte
-	// PendingBytes bounds, for each source, the stores that wait for a name: parked
-	// stores and stores by hash only. 0: 4 MiB.
-	PendingBytes int
-	// IdleNames bounds, for each source, the names kept of blocks that nobody
-	// holds. 0: 65,536. Below that bound, a source keeps a quarter as many as it holds
-	// blocks, and at least 1,024. A clear leaves more, which go as new blocks come.
-	IdleNames int
 	// Bytes bounds the heap of the Memory. At the bound it forgets first the oldest names
 	// of blocks that nobody holds, then the oldest stores that wait, then the blocks that
 	// were neither stored nor matched for the longest time. It forgets a block for all
@@ -51,6 +44,12 @@ type MemoryConfig struct {
 	// forgotten.) The half of Bytes that was used latest stays. At least MinMemory; 0: 4
 	// GiB, or 512 MiB on machines with addresses of 32 bits.
 	Bytes int64
+
+	// pendingBytes bounds, for each source, the stores that wait for a name: parked stores
+	// and stores by hash only. idleNames bounds the names kept of blocks that nobody holds:
+	// below that bound, a source keeps a quarter as many as it holds blocks, and at least
+	// 1,024. A clear leaves more, which go as new blocks come. Only tests set the two.
+	pendingBytes, idleNames int
 }
 
 // memory is the Index that lives in the process.
@@ -88,18 +87,10 @@ func NewMemory(cfg MemoryConfig) (Index, error) {
 }
 
 func newMemory(cfg MemoryConfig) (*memory, error) {
-	if cfg.PendingBytes < 0 {
-		return nil, fmt.Errorf("index: PendingBytes is %d, must not be negative", cfg.PendingBytes)
-	}
-	if cfg.IdleNames < 0 {
-		return nil, fmt.Errorf("index: IdleNames is %d, must not be negative", cfg.IdleNames)
-	}
 	if cfg.Bytes != 0 && cfg.Bytes < MinMemory {
 		return nil, fmt.Errorf("index: Bytes is %d, must be at least %d", cfg.Bytes, MinMemory)
 	}
 	cfg.Bytes = cmp.Or(cfg.Bytes, defaultBytes)
-	cfg.PendingBytes = cmp.Or(cfg.PendingBytes, defaultPendingBytes)
-	cfg.IdleNames = cmp.Or(cfg.IdleNames, defaultIdleNames)
 	if cfg.Seed == ([16]byte{}) {
 		rand.Read(cfg.Seed[:]) // never fails
 	}
@@ -108,7 +99,14 @@ func newMemory(cfg MemoryConfig) (*memory, error) {
 	rand.Read(salt[:])
 	m.salt = [2]uint64{binary.LittleEndian.Uint64(salt[:8]), binary.LittleEndian.Uint64(salt[8:])}
 	m.models.Store(&map[string]*model{})
+	m.SetBounds(cfg.pendingBytes, cfg.idleNames)
 	return m, nil
+}
+
+// SetBounds implements inmemory.Memory.
+func (m *memory) SetBounds(pendingBytes, idleNames int) {
+	m.cfg.pendingBytes = cmp.Or(pendingBytes, defaultPendingBytes)
+	m.cfg.idleNames = cmp.Or(idleNames, defaultIdleNames)
 }
 
 // Seed implements Index.
@@ -319,24 +317,34 @@ func (m *memory) DescribeSource(src Source) (info SourceInfo, ok bool) {
 type MemoryUsage struct {
 	Prefixes    int // keys
 	Memberships int // blocks held, of all holders together
-	// Removed is the number of sources that were removed and still have memory. The bytes
-	// include that memory, but for names.
-	Removed int
 
 	// Free are the bytes that are ready for blocks to come. Total is the heap of the index, with
-	// them, and Budget its bound.
+	// them and with that of removed sources until it is swept, and Budget its bound.
 	Free          int
 	Total, Budget int64
 	// Evicted is how many holdings the index gave up at the bound.
 	Evicted uint64
 }
 
+// Unswept implements inmemory.Memory.
+func (m *memory) Unswept() int {
+	m.mu.Lock()
+	g := m.ground
+	m.mu.Unlock()
+	if g == nil {
+		return 0
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.graves) + g.dead
+}
+
 // usageParts are bytes by purpose: the keys, the table that finds them, their holders, the
 // names that engines have for them, stores that wait for a name, and the empty sources.
 type usageParts struct{ keys, heads, holders, names, pending, sources int }
 
-// Usage implements Describer.
-func (m *memory) Usage() MemoryUsage {
+// MemoryUsage implements Describer.
+func (m *memory) MemoryUsage() MemoryUsage {
 	u, _ := m.usage()
 	return u
 }
@@ -352,7 +360,6 @@ func (m *memory) usage() (u MemoryUsage, by usageParts) {
 	f := g.forest.Usage()
 	u.Prefixes, u.Free = f.Prefixes, f.Free
 	by.keys, by.heads, by.holders = f.Keys, f.Heads, f.Holders
-	u.Removed = len(g.graves) + g.dead
 	u.Total, u.Budget, u.Evicted = g.mem.Load(), g.budget, g.lost
 	g.mu.Unlock()
 	for _, md := range *m.models.Load() {

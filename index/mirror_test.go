@@ -275,7 +275,7 @@ func (m *mapMirror) match(q *index.Query, prompts map[index.Variant][]index.Key,
 				continue
 			}
 			countRun(&row)
-			if !q.Held && len(f.layout.Groups) == 1 && f.layout.FullGroups == 1 {
+			if !q.Held && len(f.layout.Groups) == 1 && f.layout.Groups[0].Kind == index.GroupFull {
 				if row.Held = nil; row.Run == 0 {
 					continue
 				}
@@ -323,7 +323,9 @@ func countRun(row *index.Row) {
 func TestMirror(t *testing.T) {
 	var saw mirrorCalls
 	indextest.Run(t, func(tb testing.TB, c indextest.Config) index.Index {
-		return newMirrored(tb, index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames, Bytes: c.Bytes}, &saw)
+		m := newMirrored(tb, index.MemoryConfig{Bytes: c.Bytes}, &saw)
+		m.SetBounds(c.PendingBytes, c.IdleNames)
+		return m
 	})
 	t.Run("Sightings", func(t *testing.T) {
 		for _, c := range []struct {

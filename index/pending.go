@@ -310,7 +310,7 @@ func (wl *waitList) add(p *waitingStore) {
 			wl.s.counts.Dropped++
 		}
 	}
-	for wl.cost > wl.s.cfg.PendingBytes {
+	for wl.cost > wl.s.cfg.pendingBytes {
 		wl.drop(wl.oldest)
 	}
 }

@@ -27,7 +27,7 @@ func TestPinnedChunks(t *testing.T) {
 					hot = append(hot, all[i])
 				}
 			}
-			pinned := c.m.Usage()
+			pinned := c.m.MemoryUsage()
 			room := want * (crowdBytes - len(hot)*int(pinned.Total)/len(all)) / crowdBytes
 			begun, asked := c.stored, c.stored
 			for c.stored < begun+3*want {
@@ -38,7 +38,7 @@ func TestPinnedChunks(t *testing.T) {
 				}
 			}
 			n := c.held("after")
-			t.Logf("%d hot chains of %d, %d blocks, %d alone, %.2f of what fits beside the hot: %+v", len(hot), len(all), n, want, float64(n)/float64(room), c.m.Usage())
+			t.Logf("%d hot chains of %d, %d blocks, %d alone, %.2f of what fits beside the hot: %+v", len(hot), len(all), n, want, float64(n)/float64(room), c.m.MemoryUsage())
 			if n < room*8/10 {
 				t.Errorf("%d blocks, there is room for %d", n, room)
 			}

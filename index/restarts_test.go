@@ -17,7 +17,7 @@ import (
 // restarts is a Memory that is at times replaced by its snapshot before an Apply.
 type restarts struct {
 	tb    testing.TB
-	cfg   index.MemoryConfig
+	c     indextest.Config
 	every int // Applies until the next restart, doubled by each
 
 	mu     sync.RWMutex
@@ -42,20 +42,14 @@ func (r *restarts) restart() {
 		sections = append(sections, slices.Clone(section))
 		return nil
 	}, func(_ string, last func() error) error { return last() })
-	if errors.Is(err, index.ErrFull) && r.cfg.Bytes > 0 {
+	if errors.Is(err, index.ErrFull) && r.c.Bytes > 0 {
 		return
 	}
 	if err != nil {
 		r.tb.Error(err)
 		return
 	}
-	cfg := r.cfg
-	cfg.Seed = r.m.Seed()
-	m, err := inmemory.New(cfg)
-	if err != nil {
-		r.tb.Error(err)
-		return
-	}
+	m := newBound(r.tb, r.m.Seed(), r.c)
 	err = m.Restore(context.Background(), func() ([]byte, error) {
 		if len(sections) == 0 {
 			return nil, io.EOF
@@ -133,9 +127,9 @@ func (r *restarts) DescribeSource(src index.Source) (index.SourceInfo, bool) {
 	return r.now().DescribeSource(src)
 }
 
-func (r *restarts) Usage() index.MemoryUsage {
+func (r *restarts) MemoryUsage() index.MemoryUsage {
 	defer r.mu.RUnlock()
-	return r.now().Usage()
+	return r.now().MemoryUsage()
 }
 
 func (r *restarts) Close() error {
@@ -152,9 +146,6 @@ func TestMemoryRestarts(t *testing.T) {
 		t.Skip("the suite's index is not restarted: -short")
 	}
 	indextest.Run(t, func(tb testing.TB, c indextest.Config) index.Index {
-		cfg := index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames, Bytes: c.Bytes}
-		m, err := inmemory.New(cfg)
-		must(tb, err)
-		return &restarts{tb: tb, cfg: cfg, every: 197, m: m}
+		return &restarts{tb: tb, c: c, every: 197, m: newBound(tb, [16]byte{}, c)}
 	})
 }

@@ -212,10 +212,10 @@ func (r *restorer) done() error {
 	if err := r.allWait(); err != nil {
 		return err
 	}
-	for s.waits.cost > s.cfg.PendingBytes {
+	for s.waits.cost > s.cfg.pendingBytes {
 		s.waits.drop(s.waits.oldest)
 	}
-	s.forgetIdle(s.cfg.IdleNames, s.idle.len())
+	s.forgetIdle(s.cfg.idleNames, s.idle.len())
 	s.tenant.report()
 	r.s = nil
 	r.sources++

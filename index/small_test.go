@@ -22,7 +22,7 @@ func smallest(t *testing.T) inmemory.Memory {
 
 func within(t *testing.T, m inmemory.Memory) {
 	t.Helper()
-	if u := m.Usage(); u.Total > u.Budget {
+	if u := m.MemoryUsage(); u.Total > u.Budget {
 		t.Fatalf("%d bytes are taken of %d", u.Total, u.Budget)
 	}
 }
@@ -44,7 +44,7 @@ func TestSourcesFillTheBudget(t *testing.T) {
 		_, err = m.Apply(bounded, index.Source{Pod: fmt.Sprint("pod-", n), Model: "m"}, index.Cursor{}, nil)
 		within(t, m)
 	}
-	t.Logf("%d sources: %v; %+v", n, err, m.Usage())
+	t.Logf("%d sources: %v; %+v", n, err, m.MemoryUsage())
 	if !errors.Is(err, index.ErrFull) || !strings.Contains(err.Error(), fmt.Sprintf("pod-%d", n-1)) || !strings.Contains(err.Error(), fmt.Sprint(index.MinMemory)) || n < 100 {
 		t.Errorf("after %d sources: %v", n, err)
 	}
@@ -78,8 +78,8 @@ func TestStreamsFillTheBudget(t *testing.T) {
 	if _, err := m.Apply(bounded, podA, cur, []index.Change{{Op: index.OpClear}}); !errors.Is(err, index.ErrFull) {
 		t.Error(err)
 	}
-	if got, err := m.Cursor(bounded, podA, "another"); got != (index.Cursor{}) || err != nil || m.Usage().Memberships == 0 {
-		t.Errorf("%+v, %v, %+v: a part was applied", got, err, m.Usage())
+	if got, err := m.Cursor(bounded, podA, "another"); got != (index.Cursor{}) || err != nil || m.MemoryUsage().Memberships == 0 {
+		t.Errorf("%+v, %v, %+v: a part was applied", got, err, m.MemoryUsage())
 	}
 	if _, err := m.Apply(bounded, podA, index.Cursor{Stream: "tcp://10.0.0.1:5557/7", Next: 2}, nil); err != nil {
 		t.Error(err)
@@ -174,7 +174,7 @@ func TestALargeApply(t *testing.T) {
 	for {
 		select {
 		case counts := <-done:
-			t.Logf("%d turns of another writer; %+v; %+v", turns, counts, m.Usage())
+			t.Logf("%d turns of another writer; %+v; %+v", turns, counts, m.MemoryUsage())
 			if within(t, m); turns < 3 || counts.Stored != uint64(blocks*stores) {
 				t.Errorf("another writer had %d turns; %+v", turns, counts)
 			}

@@ -66,14 +66,14 @@ func BenchmarkRestore(b *testing.B) {
 	for _, holders := range []int{1, 8} {
 		b.Run(fmt.Sprintf("holders=%d", holders), func(b *testing.B) {
 			m := filled(b, *snapshotBlocks, holders)
-			was := m.Usage().Total
+			was := m.MemoryUsage().Total
 			sections := sectionsOf(b, m)
 			m.Close()
 			runtime.GC()
 			var now int64
 			for b.Loop() {
 				m := restored(b, MemoryConfig{Bytes: 8 << 30, Seed: [16]byte{1}}, sections)
-				now = m.Usage().Total
+				now = m.MemoryUsage().Total
 				m.Close()
 			}
 			reportBlocks(b)
@@ -100,7 +100,7 @@ func BenchmarkSnapshotBeside(b *testing.B) {
 		b.Run(bench.name, func(b *testing.B) {
 			m := filled(b, *snapshotBlocks, 1)
 			defer m.Close()
-			was := m.Usage().Total
+			was := m.MemoryUsage().Total
 			runtime.GC()
 			ctx, cancel := context.WithCancel(context.Background())
 			var wait sync.WaitGroup

@@ -13,7 +13,7 @@ import (
 // snapshotOf returns a snapshot of a small random index, each section after its length.
 func snapshotOf(tb testing.TB, seed uint64) (all []byte) {
 	r := rand.New(rand.NewPCG(seed, 11))
-	m, err := newMemory(MemoryConfig{Seed: [16]byte{1}, PendingBytes: 8 << 10})
+	m, err := newMemory(MemoryConfig{Seed: [16]byte{1}, pendingBytes: 8 << 10})
 	must(tb, err)
 	defer m.Close()
 	for range 20 + r.IntN(500) {
@@ -42,7 +42,7 @@ func restoreAny(t *testing.T, all []byte, small bool) bool {
 		sections = append(sections, all[4:4+n])
 		all = all[4+n:]
 	}
-	cfg := MemoryConfig{Seed: [16]byte{1}, PendingBytes: 4 << 10, IdleNames: 20}
+	cfg := MemoryConfig{Seed: [16]byte{1}, pendingBytes: 4 << 10, idleNames: 20}
 	if small {
 		cfg.Bytes = MinMemory
 	}
@@ -157,7 +157,7 @@ func TestRestoreForged(t *testing.T) {
 			sections = append(sections, all[4:4+n])
 			all = all[4+n:]
 		}
-		m, err := newMemory(MemoryConfig{Seed: [16]byte{1}, PendingBytes: 4 << 10, IdleNames: 20})
+		m, err := newMemory(MemoryConfig{Seed: [16]byte{1}, pendingBytes: 4 << 10, idleNames: 20})
 		must(t, err)
 		if m.Restore(context.Background(), reader(sections)) == nil {
 			read++

@@ -78,10 +78,10 @@ func TestSnapshotGoesOn(t *testing.T) {
 			seed = 216 // inside a snapshot, one of two hidden names of a key is left
 		}
 		r := rand.New(rand.NewPCG(seed, 7))
-		cfg := MemoryConfig{PendingBytes: 8 << 10, IdleNames: 64, Seed: [16]byte{1}}
+		cfg := MemoryConfig{pendingBytes: 8 << 10, idleNames: 64, Seed: [16]byte{1}}
 		clears := seed%3 > 0
 		if !clears { // a clear orders idle names at random
-			cfg.IdleNames = 1 + r.IntN(20)
+			cfg.idleNames = 1 + r.IntN(20)
 		}
 		m, err := newMemory(cfg)
 		must(t, err)
@@ -152,7 +152,7 @@ func TestSnapshotIsOfItsCut(t *testing.T) {
 	seeds := uint64(choose(20, 40, 300))
 	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 17))
-		cfg := MemoryConfig{PendingBytes: 8 << 10, IdleNames: 64, Seed: [16]byte{1}}
+		cfg := MemoryConfig{pendingBytes: 8 << 10, idleNames: 64, Seed: [16]byte{1}}
 		m, err := newMemory(cfg)
 		must(t, err)
 		step := uint64(0)
@@ -386,7 +386,7 @@ func TestRestoreOfWhatIsOld(t *testing.T) {
 	again := restored(t, cfg, sectionsOf(t, m))
 	defer again.Close()
 	must(t, again.check())
-	if got, want := again.Describe(nil), m.Describe(nil); !slices.Equal(got, want) || want[0].Names != 4 || want[0].Parked != 1 {
+	if got, want := again.Describe(nil), m.Describe(nil); !slices.Equal(got, want) || Names(again, src) != 4 || want[0].Parked != 1 {
 		t.Errorf("%+v\nis the restored form of\n%+v", got, want)
 	}
 }
@@ -433,7 +433,7 @@ func TestForgedPlace(t *testing.T) {
 	}
 	done := apply(forged, "p", 4, c)
 	info, _ := forged.DescribeSource(Source{Pod: "p", Model: "m"})
-	if done.Evicted != 12 || done.Counts.Dropped != 1 || done.Cursor.Next != 4 || info.Names+info.Parked > 0 || blocks("p") != 0 || blocks("q") != 6 {
+	if done.Evicted != 12 || done.Counts.Dropped != 1 || Names(forged, info.Source)+info.Parked > 0 || blocks("p") != 0 || blocks("q") != 6 {
 		t.Errorf("after the store: %+v, names %+v, %d blocks of the other source", done, info, blocks("q"))
 	}
 	if err := forged.check(); err != nil {
@@ -504,10 +504,10 @@ func TestRestoreIntoLess(t *testing.T) {
 			t.Fatalf("%d of %d", n, blocks)
 		}
 	}
-	got := restored(t, MemoryConfig{Seed: [16]byte{1}, Bytes: m.Usage().Total * 5 / 8}, sectionsOf(t, m))
+	got := restored(t, MemoryConfig{Seed: [16]byte{1}, Bytes: m.MemoryUsage().Total * 5 / 8}, sectionsOf(t, m))
 	defer got.Close()
 	must(t, got.check())
-	u := got.Usage()
+	u := got.MemoryUsage()
 	held, evicted := 0, 0
 	for _, s := range got.Describe(nil) {
 		held, evicted = held+s.Blocks[TierGPU], evicted+int(s.Evicted)
@@ -600,12 +600,12 @@ func TestRemovedDuringASnapshot(t *testing.T) {
 	must(t, err)
 	sectionsOf(t, m, func() {
 		must(t, m.Remove(context.Background(), "a"))
-		if u := m.Usage(); u.Removed != 1 {
-			t.Errorf("%+v", u)
+		if n := m.Unswept(); n != 1 {
+			t.Errorf("%d sources are not swept", n)
 		}
 	})
-	if m.sweepers.Wait(); m.Usage().Removed != 0 {
-		t.Errorf("%+v", m.Usage())
+	if m.sweepers.Wait(); m.Unswept() != 0 {
+		t.Errorf("%d sources are not swept", m.Unswept())
 	}
 }
 
@@ -625,13 +625,13 @@ func TestSnapshotOfWhatChangesTooMuch(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	was := m.Usage()
+	was := m.MemoryUsage()
 	err = m.Snapshot(context.Background(), func([]byte) error {
 		for _, c := range all {
 			if _, err := m.Apply(context.Background(), src, Cursor{}, []Change{c}); err != nil {
 				t.Error(err)
 			}
-			if u := m.Usage(); u.Total > u.Budget {
+			if u := m.MemoryUsage(); u.Total > u.Budget {
 				t.Fatalf("%d bytes are taken of %d", u.Total, u.Budget)
 			}
 		}
@@ -641,7 +641,7 @@ func TestSnapshotOfWhatChangesTooMuch(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "notes") || !strings.Contains(err.Error(), `"a"`) {
 		t.Errorf("the snapshot ended with %v", err)
 	}
-	if u := m.Usage(); u.Memberships != 0 || u.Total > was.Total {
+	if u := m.MemoryUsage(); u.Memberships != 0 || u.Total > was.Total {
 		t.Errorf("%d blocks are held in %d bytes, there were %d", u.Memberships, u.Total, was.Total)
 	}
 	if err := m.check(); err != nil {
@@ -680,7 +680,7 @@ func snapshotWhileEvicting(t *testing.T) (taken bool) {
 		}
 	}
 	held := 0
-	for ; m.Usage().Evicted == 0; held += 512 {
+	for ; m.MemoryUsage().Evicted == 0; held += 512 {
 		store("a", 512)
 	}
 	var cut SourceInfo

@@ -446,7 +446,7 @@ func (s *soak) run(t *testing.T, sample func(r *rand.Rand)) {
 		total.Add(e.total)
 		lives += e.lives
 	}
-	t.Logf("%+v, %d engines came anew, %d steps, %+v", total, lives, s.steps.Load(), s.m.Usage())
+	t.Logf("%+v, %d engines came anew, %d steps, %+v", total, lives, s.steps.Load(), s.m.MemoryUsage())
 	if *soakFor >= time.Minute && (total.Cleared < 10 || lives < 3 || total.Reports < 1000 || total.Forgotten < 1000) {
 		t.Error("the test tests too little")
 	}
@@ -464,7 +464,7 @@ func (s *soak) while(t *testing.T, step func() error) {
 		err := step()
 		n := s.steps.Add(1)
 		if n%16 == 0 && err == nil {
-			if u := s.m.Usage(); u.Total > u.Budget {
+			if u := s.m.MemoryUsage(); u.Total > u.Budget {
 				err = fmt.Errorf("more is taken than the budget: %+v", u)
 			}
 		}
@@ -495,15 +495,15 @@ func TestSoakAtTheBound(t *testing.T) {
 	var fits int
 	var bytes int64
 	{
-		whole := newSoak(t, models, MemoryConfig{IdleNames: 1})
-		fits, bytes = whole.held()*10/12, whole.m.Usage().Total*10/12
+		whole := newSoak(t, models, MemoryConfig{idleNames: 1})
+		fits, bytes = whole.held()*10/12, whole.m.MemoryUsage().Total*10/12
 	}
-	s := newSoak(t, models, MemoryConfig{Bytes: bytes, IdleNames: 4096})
+	s := newSoak(t, models, MemoryConfig{Bytes: bytes, idleNames: 4096})
 	var heaps, shares []int64
 	s.run(t, func(r *rand.Rand) {
 		s.sample(t, r)
 		heap := liveHeap() - s.base - s.count.Load()
-		u := s.m.Usage()
+		u := s.m.MemoryUsage()
 		if heaps = append(heaps, heap); heap > u.Budget+soakOther || u.Total > u.Budget {
 			t.Errorf("the heap has %d bytes, counted %d, of %d", heap, u.Total, u.Budget)
 		}
@@ -519,7 +519,7 @@ func TestSoakAtTheBound(t *testing.T) {
 	if usual := shares[len(shares)/2]; usual < 80 {
 		t.Errorf("usually %d %% of what would fit are held", usual)
 	}
-	if s.m.Usage().Evicted < 1000 {
+	if s.m.MemoryUsage().Evicted < 1000 {
 		t.Error("the test tests too little")
 	}
 }
@@ -545,7 +545,7 @@ func (s *soak) sample(t *testing.T, r *rand.Rand) {
 			}
 		}
 	}
-	if u := s.m.Usage(); u.Prefixes > soakEngines*(soakGPU+soakCPU+2*s.m.cfg.IdleNames) {
+	if u := s.m.MemoryUsage(); u.Prefixes > soakEngines*(soakGPU+soakCPU+2*s.m.cfg.idleNames) {
 		t.Errorf("usage %+v", u)
 	}
 	for range 20 {

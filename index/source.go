@@ -176,7 +176,7 @@ func (s *source) applyAll(cur Cursor, changes []Change) (done Effect, ok bool, e
 	if cur != (Cursor{}) {
 		i, ok := s.cursors.find(cur.Stream)
 		if ok && !s.cursors.all[i].Before(cur) {
-			return Effect{Cursor: s.cursors.all[i], Duplicate: true, Evicted: s.evicted}, true, nil
+			return Effect{Duplicate: true, Evicted: s.evicted}, true, nil
 		}
 		if !ok {
 			if !s.ground.canAdmit(s, s.cursors.growth(cur.Stream)) {
@@ -213,7 +213,7 @@ func (s *source) applyAll(cur Cursor, changes []Change) (done Effect, ok bool, e
 		s.ground.giveFollowing(s.following)
 		s.following = nil
 	}
-	done = Effect{Cursor: cur, Counts: s.counts, Evicted: s.evicted}
+	done = Effect{Counts: s.counts, Evicted: s.evicted}
 	s.counts = Counts{}
 	return done, true, nil
 }
@@ -237,7 +237,7 @@ func (s *source) describe() SourceInfo {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	return SourceInfo{
-		Source: s.id, Blocks: s.lanes.blocks, Names: s.names.Len(), Parked: s.waits.parked, Unplaced: s.keyless,
+		Source: s.id, Blocks: s.lanes.blocks, Parked: s.waits.parked, Unplaced: s.keyless,
 		Evicted: s.evicted,
 	}
 }

@@ -167,7 +167,7 @@ func TestManyStoresThatWait(t *testing.T) {
 		roots = append(roots, root, Change{Op: OpRemove, Hashes: root.Hashes})
 	}
 	for what, changes := range map[string][]Change{"one hash": hashes, "one parent of another variant": append(parents, roots...)} {
-		m, err := newMemory(MemoryConfig{PendingBytes: 64 << 20})
+		m, err := newMemory(MemoryConfig{pendingBytes: 64 << 20})
 		must(t, err)
 		f := filler{tb: t, m: m, r: rand.New(rand.NewPCG(1, 14))}
 		if took := cputime.Of(func() { f.apply(0, changes...) }); took > time.Second {

@@ -184,8 +184,8 @@ func (p *Picker) SetDown(pod string, down bool) {
 // SetDown has excluded the pod.
 func (p *Picker) Pods() []Pod { return slices.Clone(p.current().all) }
 
-// Loads returns the Tracker of the Picker, so that several gateways can exchange the Notes of
-// their loads.
+// Loads returns the Tracker of the Picker, so that several gateways can exchange their
+// loads.
 func (p *Picker) Loads() *route.Tracker { return &p.loads }
 
 // current returns the present pods.

@@ -329,8 +329,8 @@ func TestFirstTokenOnce(t *testing.T) {
 	pick.FirstToken()
 	p.Loads().Changes()
 	pick.FirstToken()
-	if n := len(p.Loads().Changes().Pods); n != 0 {
-		t.Errorf("%d notes of an unchanged load", n)
+	if b := p.Loads().Changes(); b != nil {
+		t.Errorf("notes %x of an unchanged load", b)
 	}
 }
 

@@ -1,29 +1,135 @@
-// Gateways report figures, not changes: sums of changes would need each note exactly once. Seq
-// shows which of two notes is newer, Life shows a restart, and a whole state ends everything
+// Gateways report figures, not changes: sums of changes would need each note exactly once. The seq
+// shows which of two notes is newer, the life shows a restart, and a whole state ends everything
 // that it does not name.
+
+//
+// Notes on the wire, all numbers as varints of encoding/binary:
+//
+//	version  1
+//	whole    1: pods without a note have nothing in flight; 0: they are as before
+//	life     when the Tracker made its first notes; those of an earlier life are void; signed
+//	seq      grows with each notes of a life, from 1
+//	number of the notes that follow, each of a rank of a pod
+//	  length of the pod's name, name
+//	  rank, signed
+//	  requests, prefill, decode, each up to math.MaxInt32
 
 package route
 
-// Notes is the load that one gateway reports to the others. A host sends the Changes of its
-// Tracker to all other gateways, ten times a second for example. It sends its State to a
-// gateway that requests it, and to all now and then. The receiving host passes Notes to Merge,
-// with a name of the gateway that sent them. No gateway merges its own.
-//
-// A Note has the load that is in flight now, not the change. So Notes may be lost, and may
-// come twice, late, and in another order: the note that was sent last counts. The next note
-// about the pod, the next State, or a MaxAge makes up for a lost note.
-type Notes struct {
-	Life  int64  // when the Tracker made its first Notes; those of an earlier Tracker of a gateway are void
-	Seq   uint64 // grows with each Notes of a life, from 1
-	Whole bool   // pods without a Note have nothing in flight
-	Pods  []Note // if a rank has two Notes, the first one counts
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+)
+
+// notes is the load that one gateway reports to the others.
+type notes struct {
+	life  int64
+	seq   uint64
+	whole bool
+	pods  []note // if a rank has two notes, the first one counts
 }
 
-// A Note is the load of a gateway in flight at a rank of a pod.
-type Note struct {
-	Pod  string
-	Rank int
-	Load Load // each figure is kept between 0 and math.MaxInt32
+// A note is the load of a gateway in flight at a rank of a pod.
+type note struct {
+	at   podRank
+	load Load // each figure is between 0 and math.MaxInt32
+}
+
+const (
+	notesVersion = 1
+	// maxNotes bounds the bytes that Merge reads: those of 80,000 ranks with names of 40 bytes.
+	maxNotes = 4 << 20
+	minNote  = 5 // bytes of a note on the wire: one of each number
+)
+
+func (n *notes) encode() []byte {
+	whole := uint64(0)
+	if n.whole {
+		whole = 1
+	}
+	b := make([]byte, 0, 32+64*len(n.pods))
+	b = binary.AppendUvarint(b, notesVersion)
+	b = binary.AppendUvarint(b, whole)
+	b = binary.AppendVarint(b, n.life)
+	b = binary.AppendUvarint(b, n.seq)
+	b = binary.AppendUvarint(b, uint64(len(n.pods)))
+	for _, p := range n.pods {
+		b = binary.AppendUvarint(b, uint64(len(p.at.name)))
+		b = append(b, p.at.name...)
+		b = binary.AppendVarint(b, int64(p.at.rank))
+		for _, figure := range []int{p.load.Requests, p.load.Prefill, p.load.Decode} {
+			b = binary.AppendUvarint(b, uint64(bounded(figure)))
+		}
+	}
+	return b
+}
+
+func decodeNotes(data []byte) (n notes, err error) {
+	if len(data) > maxNotes {
+		return n, fmt.Errorf("%d bytes, %d at most", len(data), maxNotes)
+	}
+	r := noteReader{data: data}
+	if v := r.number("version", math.MaxUint64); r.err == nil && v != notesVersion {
+		return n, fmt.Errorf("version %d, want %d", v, notesVersion)
+	}
+	n.whole = r.number("whole", 1) == 1
+	n.life = r.signed("life", math.MaxInt64)
+	n.seq = r.number("seq", math.MaxUint64)
+	n.pods = make([]note, r.number("number of notes", uint64(len(data)/minNote)))
+	for i := range n.pods {
+		p := &n.pods[i]
+		p.at.name = r.name()
+		p.at.rank = int(r.signed("rank", math.MaxInt))
+		for _, to := range []*int{&p.load.Requests, &p.load.Prefill, &p.load.Decode} {
+			*to = int(r.number("load", math.MaxInt32))
+		}
+	}
+	if r.err == nil && r.at < len(data) {
+		r.fail("end")
+	}
+	return n, r.err
+}
+
+// A noteReader reads the encoding of notes. After an error it returns zeros.
+type noteReader struct {
+	data []byte
+	at   int // how much of data was read
+	err  error
+}
+
+func (r *noteReader) fail(part string) {
+	if r.err == nil {
+		r.err = fmt.Errorf("no valid %s at byte %d of %d", part, r.at, len(r.data))
+	}
+}
+
+func (r *noteReader) number(part string, most uint64) uint64 {
+	v, n := binary.Uvarint(r.data[r.at:])
+	if n <= 0 || v > most {
+		r.fail(part)
+	}
+	if r.err != nil {
+		return 0
+	}
+	r.at += n
+	return v
+}
+
+// signed reads a number from -most-1 to most.
+func (r *noteReader) signed(part string, most uint64) int64 {
+	v := r.number(part, 2*most+1)
+	return int64(v>>1) ^ -int64(v&1)
+}
+
+func (r *noteReader) name() string {
+	n := int(r.number("length of a name", maxNotes))
+	if n > len(r.data)-r.at {
+		r.fail("name")
+		return ""
+	}
+	r.at += n
+	return string(r.data[r.at-n : r.at])
 }
 
 // An originName names a gateway, or all engines: those of Reported.
@@ -36,7 +142,7 @@ type originName struct {
 type origin struct {
 	life     int64
 	seq      uint64 // the highest
-	void     uint64 // Notes up to this Seq are void: a State was newer, or all was forgotten
+	void     uint64 // notes up to this seq are void: a State was newer, or all was forgotten
 	received int64
 	pods     map[podRank]lastNote
 }
@@ -49,64 +155,88 @@ type lastNote struct {
 	received int64
 }
 
-// Changes returns the pods whose load has changed since the last call, for all other gateways.
-func (t *Tracker) Changes() Notes { return t.notes(false) }
+// Changes returns the load in flight from here at the ranks whose load has changed since the
+// last call; nil: at none. A host sends the bytes to all other gateways, ten times a second for
+// example, and each of them passes the bytes to Merge. State goes to a gateway that requests it,
+// and to all now and then.
+//
+// The bytes have the load that is in flight now, not the change. So they may be lost, and may
+// come twice, late, and in another order: those that were made last count. The next Changes
+// that have the rank, the next State, or a MaxAge makes up for a loss.
+func (t *Tracker) Changes() []byte { return t.notes(false) }
 
 // State returns all that is in flight from here. Changes returns it, too, because State may
 // not go to all gateways.
-func (t *Tracker) State() Notes { return t.notes(true) }
+func (t *Tracker) State() []byte { return t.notes(true) }
 
-func (t *Tracker) notes(whole bool) Notes {
+func (t *Tracker) notes(whole bool) []byte {
 	now := t.now()
 	t.tidy(now)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.seq == 0 {
+	first := t.seq == 0 // it ends the load of an earlier life, also with no pods
+	if first {
 		t.life = now
 	}
 	if !whole {
 		t.lastChanges = now
 	}
-	t.seq++
-	n := Notes{Life: t.life, Seq: t.seq, Whole: whole}
+	n := notes{life: t.life, seq: t.seq + 1, whole: whole}
 	for at, p := range t.pods {
 		p.mu.Lock()
 		load := p.own.plus(new(load))
 		if whole && load != (Load{}) || !whole && p.changed {
-			n.Pods = append(n.Pods, Note{at.name, at.rank, load})
+			n.pods = append(n.pods, note{at, load})
 		}
 		p.changed = p.changed && whole
 		p.mu.Unlock()
 	}
-	return n
+	if !whole && !first && len(n.pods) == 0 {
+		return nil
+	}
+	t.seq = n.seq
+	return n.encode()
 }
 
-// Merge applies the Notes of another gateway. The host names the gateways.
-func (t *Tracker) Merge(from string, n Notes) {
+// Merge applies the Changes or the State of another gateway, which the host names. No gateway
+// merges its own. If the bytes are not valid, or have more than 4 MiB, nothing is applied; the
+// error says where. Empty bytes change nothing.
+func (t *Tracker) Merge(from string, data []byte) error {
+	if len(data) == 0 {
+		return nil
+	}
+	n, err := decodeNotes(data)
+	if err != nil {
+		return fmt.Errorf("route: notes of gateway %q: %w", from, err)
+	}
+	t.merge(from, &n)
+	return nil
+}
+
+func (t *Tracker) merge(from string, n *notes) {
 	now := t.now()
 	t.tidy(now)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	name := originName{gateway: from}
 	o := t.origins[name]
-	if o == nil || n.Life > o.life {
+	if o == nil || n.life > o.life {
 		t.forget(o)
-		o = t.origin(name, n.Life)
+		o = t.origin(name, n.life)
 	}
-	if n.Life < o.life || n.Seq <= o.void {
+	if n.life < o.life || n.seq <= o.void {
 		return
 	}
-	o.received, o.seq = now, max(o.seq, n.Seq)
-	for _, note := range n.Pods {
-		if at, l := (podRank{note.Pod, note.Rank}), note.Load; o.pods[at].seq < n.Seq {
-			l = Load{int(bounded(l.Requests)), int(bounded(l.Prefill)), int(bounded(l.Decode))}
-			t.replace(o, at, lastNote{l, n.Seq, now})
+	o.received, o.seq = now, max(o.seq, n.seq)
+	for _, p := range n.pods {
+		if o.pods[p.at].seq < n.seq {
+			t.replace(o, p.at, lastNote{p.load, n.seq, now})
 		}
 	}
-	if n.Whole {
-		o.void = n.Seq
+	if n.whole {
+		o.void = n.seq
 		for at, was := range o.pods {
-			if was.seq < n.Seq {
+			if was.seq < n.seq {
 				t.replace(o, at, lastNote{})
 			}
 		}
@@ -134,8 +264,8 @@ func (t *Tracker) replace(o *origin, at podRank, to lastNote) {
 	}
 }
 
-// ForgetOrigin removes the load that a gateway has reported. Its later Notes count. Call it
-// when the gateway is gone.
+// ForgetOrigin removes the load that a gateway has reported. What it sends later counts.
+// Call it when the gateway is gone.
 func (t *Tracker) ForgetOrigin(from string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

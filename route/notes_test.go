@@ -2,10 +2,13 @@ package route_test
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +19,23 @@ func note(pod string, requests int) route.Note {
 	return route.Note{Pod: pod, Load: route.Load{Requests: requests, Prefill: 10 * requests}}
 }
 
+// read returns the notes that are encoded.
+func read(t *testing.T, data []byte) route.Notes {
+	t.Helper()
+	n, err := route.DecodeNotes(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func merge(t *testing.T, to *route.Tracker, from string, data []byte) {
+	t.Helper()
+	if err := to.Merge(from, data); err != nil {
+		t.Error(err)
+	}
+}
+
 func wantRequests(t *testing.T, when string, tr *route.Tracker, pod string, n int) {
 	t.Helper()
 	want(t, when+": "+pod, loadOf(tr, pod), note(pod, n).Load)
@@ -24,36 +44,36 @@ func wantRequests(t *testing.T, when string, tr *route.Tracker, pod string, n in
 func TestChanges(t *testing.T) {
 	c := newClock()
 	tr := c.start()
-	first := tr.Changes()
+	first := read(t, tr.Changes())
 	if first.Life != c.now().UnixNano() || first.Seq != 1 || first.Whole || len(first.Pods) > 0 {
 		t.Errorf("first changes %+v", first)
 	}
 	c.add(time.Second)
 	f := tr.Sent("a", 2, 10, 3)
 	sent := route.Note{Pod: "a", Rank: 2, Load: route.Load{Requests: 1, Prefill: 7}}
-	state := tr.State()
+	state := read(t, tr.State())
 	if state.Life != first.Life || state.Seq != 2 || !state.Whole || !slices.Equal(state.Pods, []route.Note{sent}) {
 		t.Errorf("state %+v", state)
 	}
-	if n := tr.Changes(); n.Seq != 3 || n.Whole || !slices.Equal(n.Pods, []route.Note{sent}) {
+	if n := read(t, tr.Changes()); n.Seq != 3 || n.Whole || !slices.Equal(n.Pods, []route.Note{sent}) {
 		t.Errorf("changes after a state %+v, want %+v", n, sent)
 	}
-	if n := tr.Changes(); len(n.Pods) > 0 {
-		t.Errorf("changes when nothing has changed: %+v", n)
+	if b := tr.Changes(); b != nil {
+		t.Errorf("changes when nothing has changed: %x", b)
 	}
-	if n := tr.State(); !slices.Equal(n.Pods, []route.Note{sent}) {
+	if n := read(t, tr.State()); !slices.Equal(n.Pods, []route.Note{sent}) {
 		t.Errorf("state when all was sent: %+v", n)
 	}
 	// A gateway does not report the load of others.
 	other := c.start()
 	other.Sent("b", 0, 10, 0)
-	tr.Merge("other", other.Changes())
+	merge(t, tr, "other", other.Changes())
 	f.Done()
 	sent.Load = route.Load{}
-	if n := tr.State(); len(n.Pods) > 0 {
+	if n := read(t, tr.State()); len(n.Pods) > 0 {
 		t.Errorf("state when all is done: %+v", n)
 	}
-	if n := tr.Changes(); !slices.Equal(n.Pods, []route.Note{sent}) {
+	if n := read(t, tr.Changes()); !slices.Equal(n.Pods, []route.Note{sent}) {
 		t.Errorf("changes when all is done: %+v, want %+v", n, sent)
 	}
 	// The end of a flight by age is reported, without a Fill.
@@ -62,7 +82,7 @@ func TestChanges(t *testing.T) {
 		tr.Changes()
 		c.add(time.Minute / 2)
 	}
-	if n := tr.Changes(); !slices.Equal(n.Pods, []route.Note{sent}) {
+	if n := read(t, tr.Changes()); !slices.Equal(n.Pods, []route.Note{sent}) {
 		t.Errorf("changes when a flight is too old: %+v, want %+v", n, sent)
 	}
 }
@@ -73,7 +93,7 @@ func TestChangesAreAll(t *testing.T) {
 	c := newClock()
 	from, to := c.start(), c.start()
 	var flights []*route.Flight
-	var letters []route.Notes
+	var letters [][]byte
 	for range 2000 {
 		for range r.IntN(20) {
 			switch pod := fmt.Sprint("pod-", r.IntN(10)); r.IntN(6) {
@@ -94,7 +114,7 @@ func TestChangesAreAll(t *testing.T) {
 		}
 		r.Shuffle(len(letters), func(i, j int) { letters[i], letters[j] = letters[j], letters[i] })
 		for _, n := range letters {
-			to.Merge("from", n)
+			merge(t, to, "from", n)
 		}
 		letters = letters[:0]
 		for i := range 10 {
@@ -129,7 +149,7 @@ func TestMerge(t *testing.T) {
 	} {
 		tr := newClock().start()
 		for _, n := range c.notes {
-			tr.Merge("other", n)
+			merge(t, tr, "other", n.Encode())
 		}
 		wantRequests(t, c.name, tr, "a", c.a)
 		wantRequests(t, c.name, tr, "b", c.b)
@@ -140,18 +160,18 @@ func TestForgetOrigin(t *testing.T) {
 	tr := newClock().start()
 	tr.ForgetOrigin("a")
 	first, second := route.Notes{Life: 5, Seq: 1, Pods: []route.Note{note("b", 2)}}, route.Notes{Life: 5, Seq: 2, Pods: []route.Note{note("a", 1)}}
-	tr.Merge("x", second)
-	tr.Merge("y", second)
+	merge(t, tr, "x", second.Encode())
+	merge(t, tr, "y", second.Encode())
 	tr.ForgetOrigin("x")
 	wantRequests(t, "forgotten", tr, "a", 1)
-	tr.Merge("x", second)
-	tr.Merge("x", first)
+	merge(t, tr, "x", second.Encode())
+	merge(t, tr, "x", first.Encode())
 	wantRequests(t, "notes that come late and again", tr, "a", 1)
 	wantRequests(t, "notes that come late and again", tr, "b", 0)
-	tr.Merge("x", route.Notes{Life: 5, Seq: 3, Pods: []route.Note{note("a", 4)}})
+	merge(t, tr, "x", route.Notes{Life: 5, Seq: 3, Pods: []route.Note{note("a", 4)}}.Encode())
 	wantRequests(t, "a later note", tr, "a", 5)
 	tr.ForgetOrigin("x")
-	tr.Merge("x", route.Notes{Life: 6, Seq: 1, Pods: []route.Note{note("a", 2)}})
+	merge(t, tr, "x", route.Notes{Life: 6, Seq: 1, Pods: []route.Note{note("a", 2)}}.Encode())
 	wantRequests(t, "another life", tr, "a", 3)
 }
 
@@ -160,21 +180,93 @@ func TestForgetOrigin(t *testing.T) {
 func TestOriginIsSilent(t *testing.T) {
 	c := newClock()
 	tr := c.start()
-	tr.Merge("silent", route.Notes{Life: 5, Seq: 1, Pods: []route.Note{note("a", 1), note("b", 1)}})
-	tr.Merge("alive", route.Notes{Life: 5, Seq: 4, Pods: []route.Note{note("a", 2), note("b", 2)}})
+	merge(t, tr, "silent", route.Notes{Life: 5, Seq: 1, Pods: []route.Note{note("a", 1), note("b", 1)}}.Encode())
+	merge(t, tr, "alive", route.Notes{Life: 5, Seq: 4, Pods: []route.Note{note("a", 2), note("b", 2)}}.Encode())
 	c.add(30 * time.Second)
-	tr.Merge("alive", route.Notes{Life: 5, Seq: 5, Pods: []route.Note{note("a", 2)}})
+	merge(t, tr, "alive", route.Notes{Life: 5, Seq: 5, Pods: []route.Note{note("a", 2)}}.Encode())
 	c.add(30*time.Second - 1)
 	wantRequests(t, "before a MaxAge", tr, "a", 3)
 	wantRequests(t, "before a MaxAge", tr, "b", 3)
 	c.add(1)
 	wantRequests(t, "a MaxAge later", tr, "a", 2)
 	wantRequests(t, "a MaxAge later", tr, "b", 0)
-	tr.Merge("alive", route.Notes{Life: 5, Seq: 3, Pods: []route.Note{note("b", 7)}})
+	merge(t, tr, "alive", route.Notes{Life: 5, Seq: 3, Pods: []route.Note{note("b", 7)}}.Encode())
 	wantRequests(t, "a note that is later than a MaxAge", tr, "b", 0)
 	// The gateway sends again, with an earlier Life: its clock went back.
-	tr.Merge("silent", route.Notes{Life: 4, Seq: 1, Pods: []route.Note{note("a", 1)}})
+	merge(t, tr, "silent", route.Notes{Life: 4, Seq: 1, Pods: []route.Note{note("a", 1)}}.Encode())
 	wantRequests(t, "heard again", tr, "a", 3)
+}
+
+// TestNotesOnTheWire: gateways of another build read the same bytes.
+func TestNotesOnTheWire(t *testing.T) {
+	for _, c := range []struct {
+		notes route.Notes
+		hex   string
+	}{
+		{route.Notes{Life: 1e18, Seq: 1}, "01008080a0f6f4acdbe01b0100"},
+		{route.Notes{Life: -1, Seq: math.MaxUint64, Whole: true, Pods: []route.Note{
+			{Pod: "a-0", Rank: 3, Load: route.Load{Requests: 2, Prefill: 300, Decode: math.MaxInt32}},
+			{Rank: -1, Load: route.Load{}},
+		}}, "010101ffffffffffffffffff0102" + "03612d300602ac02ffffffff07" + "0001000000"},
+	} {
+		if got := hex.EncodeToString(c.notes.Encode()); got != c.hex {
+			t.Errorf("%+v\n%s, want\n%s", c.notes, got, c.hex)
+		}
+	}
+}
+
+// TestMergeRefuses: bytes that are not valid change nothing, and the error says where.
+func TestMergeRefuses(t *testing.T) {
+	valid := string(route.Notes{Life: 7, Seq: 2, Whole: true, Pods: []route.Note{note("a", 1), note("b", 2)}}.Encode())
+	head := valid[:5]
+	for _, c := range []struct{ name, data, want string }{
+		{"JSON", `{"Life":7}`, "version 123, want 1"},
+		{"a later version", "\x02" + valid[1:], "version 2, want 1"},
+		{"whole", "\x01\x02", "no valid whole at byte 1 of 2"},
+		{"nothing behind the head", valid[:4], "no valid number of notes at byte 4 of 4"},
+		{"a number without an end", valid[:3] + "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", "no valid seq at byte 3 of 14"},
+		{"more notes than bytes", head[:4] + "\x7f" + valid[5:], "no valid number of notes at byte 4 of 17"},
+		{"the second name is cut off", valid[:12], "no valid name at byte 12 of 12"},
+		{"the second note is cut off", valid[:len(valid)-1], "no valid load at byte 16 of 16"},
+		{"a load of 2^31", valid[:14] + "\x80\x80\x80\x80\x08" + valid[15:], "no valid load at byte 14 of 21"},
+		{"bytes behind the end", valid + "\x00", "no valid end at byte 17 of 18"},
+		{"too many bytes", strings.Repeat("\x01", 4<<20+1), "4194305 bytes, 4194304 at most"},
+	} {
+		tr := newClock().start()
+		merge(t, tr, "other", route.Notes{Life: 7, Seq: 1, Pods: []route.Note{note("c", 3)}}.Encode())
+		if err := tr.Merge("other", []byte(c.data)); err == nil || err.Error() != `route: notes of gateway "other": `+c.want {
+			t.Errorf("%s: %v, want %s", c.name, err, c.want)
+		}
+		for pod, n := range map[string]int{"a": 0, "b": 0, "c": 3} {
+			wantRequests(t, c.name, tr, pod, n)
+		}
+		merge(t, tr, "other", nil)
+		merge(t, tr, "other", []byte(valid))
+		wantRequests(t, c.name+", and then valid notes", tr, "c", 0)
+	}
+}
+
+// FuzzNotes merges any bytes: notes are refused, or they are what their own encoding says.
+func FuzzNotes(f *testing.F) {
+	f.Add([]byte(nil))
+	f.Add(route.Notes{Life: math.MinInt64, Seq: math.MaxUint64}.Encode())
+	f.Add(route.Notes{Life: 1, Seq: 1, Whole: true, Pods: []route.Note{note("a", 1), {Pod: "b", Rank: math.MinInt, Load: route.Load{Decode: math.MaxInt32}}}}.Encode())
+	f.Fuzz(func(t *testing.T, data []byte) {
+		tr := newClock().start()
+		n, err := route.DecodeNotes(data)
+		if merged := tr.Merge("other", data); (merged == nil) != (err == nil || len(data) == 0) {
+			t.Fatalf("Merge says %v, and the decoder %v", merged, err)
+		}
+		if _, notes := tr.InMemory(); err != nil && notes > 0 || notes > 1+len(data)/5 {
+			t.Fatalf("%d notes are kept of %d bytes (%v)", notes, len(data), err)
+		}
+		if err != nil {
+			return
+		}
+		if again, err := route.DecodeNotes(n.Encode()); err != nil || !reflect.DeepEqual(again, n) {
+			t.Fatalf("%+v, and encoded again %+v (%v)", n, again, err)
+		}
+	})
 }
 
 // FuzzMerge merges notes of any kind. No figure is below 0, and a state of a new life corrects all
@@ -246,7 +338,7 @@ func FuzzMerge(f *testing.F) {
 					n.Pods = append(n.Pods, route.Note{Pod: p.Name, Rank: rank, Load: route.Load{Requests: int(figure()), Prefill: int(figure()), Decode: int(figure())}})
 					merged++
 				}
-				tr.Merge(names[next()%2], n)
+				merge(t, tr, names[next()%2], n.Encode())
 			}
 			check()
 			if known, notes := tr.InMemory(); known > merged+1 || notes > merged+2 {
@@ -264,7 +356,7 @@ func FuzzMerge(f *testing.F) {
 		c.add(20 * time.Minute) // the Tracker forgets each Life and Seq
 		tr.Fill(nil)
 		for _, name := range names {
-			tr.Merge(name, route.Notes{Life: math.MinInt64, Seq: 1, Whole: true, Pods: []route.Note{note("1", 1)}})
+			merge(t, tr, name, route.Notes{Life: math.MinInt64, Seq: 1, Whole: true, Pods: []route.Note{note("1", 1)}}.Encode())
 		}
 		tr.Fill(pods)
 		for _, p := range pods {

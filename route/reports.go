@@ -17,10 +17,10 @@ const maxMeanFlights = 4096
 
 // Reported records how many requests wait and run at a rank of a pod, as its engine reports them:
 // package route/load reads that from the engine's metrics. So the requests of gateways count
-// that send no Notes. Call it for each rank of each pod, every second for example, as soon as
+// that send no Changes. Call it for each rank of each pod, every second for example, as soon as
 // the engine has answered; with 0 and 0 it takes an earlier report back.
 //
-// Requests that the Tracker counts, from flights and Notes, are subtracted. The rest counts as
+// Requests that the Tracker counts, from flights and other gateways, are subtracted. The rest counts as
 // load until the next report, at most for a MaxAge. Their prompts are not known, so
 // each counts as the mean of the flights from here: as Prefill, in the proportion in which
 // requests wait, and else as Decode. It is an estimate: engines report late, and flights on

@@ -27,7 +27,7 @@ func TestReported(t *testing.T) {
 	two.Done()
 	want(t, "flights go on", loadOf(tr, "a"), route.Load{Requests: 3, Prefill: 90, Decode: 150 + 50})
 	notes := route.Notes{Life: 1, Seq: 1, Pods: []route.Note{{Pod: "a", Load: route.Load{Requests: 3, Prefill: 7}}}}
-	tr.Merge("other", notes)
+	merge(t, tr, "other", notes.Encode())
 	tr.Reported("a", 0, 0, 4)
 	want(t, "all are known", loadOf(tr, "a"), route.Load{Requests: 4, Prefill: 7, Decode: 150})
 	tr.Reported("a", 0, 0, 6)
@@ -38,7 +38,7 @@ func TestReported(t *testing.T) {
 	want(t, "taken back", loadOf(tr, "a"), route.Load{Requests: 1, Decode: 150})
 	// A report of an engine is no load of this gateway.
 	tr.Reported("b", 0, 5, 0)
-	if n := tr.State(); len(n.Pods) != 1 || n.Pods[0].Load != (route.Load{Requests: 1, Decode: 150}) {
+	if n := read(t, tr.State()); len(n.Pods) != 1 || n.Pods[0].Load != (route.Load{Requests: 1, Decode: 150}) {
 		t.Errorf("the state of the gateway is %+v", n)
 	}
 	want(t, "a pod without flights", loadOf(tr, "b"), route.Load{Requests: 5, Prefill: 300})
@@ -98,7 +98,7 @@ func TestReportedAgainstPlain(t *testing.T) {
 				}
 			case 3:
 				p.note = route.Load{Requests: r.IntN(5), Prefill: r.IntN(100), Decode: r.IntN(100)}
-				tr.Merge("other", route.Notes{Life: 1, Seq: uint64(step + 1), Pods: []route.Note{{Pod: name, Load: p.note}}})
+				merge(t, tr, "other", route.Notes{Life: 1, Seq: uint64(step + 1), Pods: []route.Note{{Pod: name, Load: p.note}}}.Encode())
 			case 4:
 				waiting, running := r.IntN(20), r.IntN(20)
 				flights, prompts, prefills = flights+p.sent, prompts+p.fullness, prefills+p.computing

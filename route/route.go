@@ -9,7 +9,7 @@
 //
 // Only, Decode, BestOfTwo and TiesByChance wrap any policy. Least makes a policy of a cost.
 // Package route/field has the policies of other routers, so that a host can compare them with
-// Default on its own traffic. Several gateways exchange Notes of their loads.
+// Default on its own traffic. Several gateways exchange their loads (Tracker.Changes).
 //
 // Policies are pure, except for those that draw or count; their comments say so. All are safe
 // for many goroutines.

@@ -20,10 +20,10 @@ import (
 // part of a prompt counts as Prefill until its flight is done.
 //
 // The zero value is ready; a Tracker must not be copied. All methods are safe for concurrent
-// use. The load of other gateways counts too: see Notes.
+// use. The load of other gateways counts too: see Changes.
 type Tracker struct {
-	// MaxAge is how long a flight without Done counts, and how long a gateway without new
-	// Notes counts; 0: 10 minutes. All gateways have the same. It must not change later.
+	// MaxAge is how long a flight without Done counts, and how long a gateway that sends
+	// nothing counts; 0: 10 minutes. All gateways have the same. It must not change later.
 	MaxAge time.Duration
 	// Now is the clock; nil: that of the system. Many goroutines call it at a time. It must
 	// not change later.
@@ -37,8 +37,8 @@ type Tracker struct {
 	mu          sync.Mutex // guards the fields below, and changes of others; taken before that of a podLoad
 	pods        map[podRank]*podLoad
 	missed      int    // how often a pod was not in read
-	life        int64  // when the first Notes were made
-	seq         uint64 // of the newest Notes from here; 0: there are none
+	life        int64  // when the first notes were made
+	seq         uint64 // of the newest notes from here; 0: there are none
 	lastChanges int64  // when Changes was called last
 	origins     map[originName]*origin
 	sums        flightSums // of pods that were Reported
@@ -263,7 +263,7 @@ func (t *Tracker) Fill(pods []Pod) {
 func (t *Tracker) Aged() uint64 { return t.aged.Load() }
 
 // Forget ends all flights to a pod, and removes the load that other gateways have reported for
-// it. Their later Notes count.
+// it. What they send later counts.
 func (t *Tracker) Forget(pod string) {
 	now := t.now()
 	t.mu.Lock()

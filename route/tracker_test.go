@@ -147,7 +147,7 @@ func TestClockGoesBack(t *testing.T) {
 	c.add(1000 * time.Hour)
 	f := tr.Sent("a", 0, 1, 0)
 	other.Sent("b", 0, 1, 0)
-	tr.Merge("other", other.Changes())
+	merge(t, tr, "other", other.Changes())
 	c.add(-1000 * time.Hour)
 	tr.Sent("a", 0, 2, 0)
 	want(t, "an earlier time", loadOf(tr, "a"), route.Load{Requests: 2, Prefill: 3})
@@ -178,15 +178,15 @@ func TestForget(t *testing.T) {
 	other.Sent("a", 0, 5, 0)
 	other.Sent("b", 0, 5, 0)
 	n := other.Changes()
-	tr.Merge("other", n)
+	merge(t, tr, "other", n)
 	tr.Changes()
 	tr.Forget("a")
 	want(t, "forgotten", loadOf(tr, "a"), route.Load{})
 	want(t, "another rank", loadOfRank(tr, "a", 3), route.Load{})
 	want(t, "another pod", loadOf(tr, "b"), route.Load{Requests: 2, Prefill: 15})
-	tr.Merge("other", n)
+	merge(t, tr, "other", n)
 	want(t, "a note that comes again", loadOf(tr, "a"), route.Load{})
-	if n := tr.Changes(); len(n.Pods) != 2 || n.Pods[0].Load != (route.Load{}) || n.Pods[1].Load != (route.Load{}) {
+	if n := read(t, tr.Changes()); len(n.Pods) != 2 || n.Pods[0].Load != (route.Load{}) || n.Pods[1].Load != (route.Load{}) {
 		t.Errorf("notes %+v, want that both ranks have nothing", n)
 	}
 	again := tr.Sent("a", 0, 7, 0)
@@ -194,7 +194,7 @@ func TestForget(t *testing.T) {
 	f.Done()
 	g.Done()
 	want(t, "sent again", loadOf(tr, "a"), route.Load{Requests: 1, Prefill: 7})
-	tr.Merge("other", other.State())
+	merge(t, tr, "other", other.State())
 	want(t, "merged again", loadOf(tr, "a"), route.Load{Requests: 2, Prefill: 12})
 	again.Done()
 	h.Done()
@@ -216,7 +216,7 @@ func TestPodsLeaveMemory(t *testing.T) {
 		"notes of another gateway": func(tr *route.Tracker, pod string) {
 			notes.Seq++
 			notes.Pods = []route.Note{{Pod: pod, Load: route.Load{Requests: 1}}}
-			tr.Merge("other", notes)
+			merge(t, tr, "other", notes.Encode())
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -305,9 +305,9 @@ func TestTrackerRaces(t *testing.T) {
 					case 2:
 						tr.ForgetOrigin(names[1-i])
 					case 3:
-						trackers[1-i].Merge(names[i], tr.State())
+						merge(t, trackers[1-i], names[i], tr.State())
 					case 4:
-						trackers[1-i].Merge(names[i], tr.Changes())
+						merge(t, trackers[1-i], names[i], tr.Changes())
 					case 5:
 						c.add(time.Duration(r.IntN(20)) * time.Second)
 					case 6:
@@ -336,7 +336,7 @@ func TestTrackerRaces(t *testing.T) {
 		}
 		wg.Wait()
 		for i, tr := range trackers {
-			trackers[1-i].Merge(names[i], tr.State())
+			merge(t, trackers[1-i], names[i], tr.State())
 		}
 		for _, tr := range trackers {
 			tr.Fill(pods)

@@ -102,7 +102,7 @@ func (f *flood) pass(bytes int) error {
 // isBounded reports whether a backend has a bound in bytes.
 func isBounded(ix index.Index) bool {
 	s, ok := ix.(index.Describer)
-	return ok && s.Usage().Budget > 0
+	return ok && s.MemoryUsage().Budget > 0
 }
 
 // describe returns the description of a source; ok: there is one.

@@ -782,7 +782,7 @@ func testHistory(t *testing.T, open func(testing.TB, Config) index.Index, of Con
 	for _, src := range raced {
 		candidates = append(candidates, index.NewCandidates(src.Model, nil), index.NewCandidates(src.Model, pods))
 	}
-	evicted := func() uint64 { return ix.(index.Describer).Usage().Evicted }
+	evicted := func() uint64 { return ix.(index.Describer).MemoryUsage().Evicted }
 	enough := func(s *sightings) bool {
 		return s.enough() && (h.flood == nil || evicted() >= uint64(choose(100, 200, 2000)))
 	}

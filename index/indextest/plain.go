@@ -75,7 +75,7 @@ func (p *plain) Apply(ctx context.Context, src index.Source, cur index.Cursor, c
 	s := p.source(src)
 	if cur != (index.Cursor{}) {
 		if old, ok := s.cursors[cur.Stream]; ok && !old.Before(cur) {
-			return index.Effect{Cursor: old, Duplicate: true}, nil
+			return index.Effect{Duplicate: true}, nil
 		}
 		s.cursors[cur.Stream] = cur
 	}
@@ -86,7 +86,7 @@ func (p *plain) Apply(ctx context.Context, src index.Source, cur index.Cursor, c
 	}
 	s.settle()
 	s.changes, s.prompt = nil, plainRoot{}
-	return index.Effect{Cursor: cur, Counts: s.counts}, nil
+	return index.Effect{Counts: s.counts}, nil
 }
 
 func (p *plain) source(src index.Source) *plainSource {
@@ -171,7 +171,7 @@ func (p *plain) DescribeSource(src index.Source) (info index.SourceInfo, ok bool
 }
 
 // Usage implements index.Describer. It reports no bytes.
-func (p *plain) Usage() (u index.MemoryUsage) {
+func (p *plain) MemoryUsage() (u index.MemoryUsage) {
 	for _, s := range p.Describe(nil) {
 		for _, n := range s.Blocks {
 			u.Memberships += n
@@ -181,7 +181,7 @@ func (p *plain) Usage() (u index.MemoryUsage) {
 }
 
 func (s *plainSource) describe(src index.Source) index.SourceInfo {
-	info := index.SourceInfo{Source: src, Names: len(s.names)}
+	info := index.SourceInfo{Source: src}
 	for h, n := range s.names {
 		if s.unplaced(h) {
 			info.Unplaced++
@@ -322,7 +322,7 @@ func (p *plain) answer(ctx context.Context, q *index.Query, prompts []plainPromp
 				}}
 				count(&row, held)
 				switch {
-				case q.Held || len(row.Groups) != 1 || row.FullGroups != 1:
+				case q.Held || len(row.Groups) != 1 || row.Groups[0].Kind != index.GroupFull:
 					row.Held = heldBits(held, prompt.units/of.by.units(), m)
 				case row.Run == 0:
 					continue
@@ -389,9 +389,6 @@ func (s *plainSource) layout() *index.Layout {
 	for _, id := range slices.Sorted(maps.Keys(s.groups)) {
 		g := s.groups[id]
 		l.Groups = append(l.Groups, index.GroupLayout{Group: g.Group, BlockSize: g.by.size, Grain: g.grain})
-		if g.Kind == index.GroupFull {
-			l.FullGroups++
-		}
 	}
 	return l
 }

@@ -155,11 +155,12 @@ type hostileStep struct {
 
 // replay returns the first difference in a history, up to a choice.
 func (w *hostile) replay(trace []hostileStep) (total index.Counts, done int, diff string) {
-	memory, err := inmemory.New(index.MemoryConfig{PendingBytes: w.bounds.PendingBytes, IdleNames: w.bounds.IdleNames})
+	memory, err := inmemory.New(index.MemoryConfig{})
 	if err != nil {
 		return total, 0, err.Error()
 	}
 	defer memory.Close()
+	memory.SetBounds(w.bounds.PendingBytes, w.bounds.IdleNames)
 	plain := newPlain(memory.Seed(), w.bounds)
 	plain.cost = w.cost
 	for i, st := range trace {
@@ -195,11 +196,12 @@ func costOfMemory(t *testing.T) plainCost {
 			Variant: variant, BlockSize: unit * locals / hashes, Locals: make([]index.Local, locals),
 		}
 		return 1 + sort.Search(1<<16, func(bound int) bool {
-			memory, err := inmemory.New(index.MemoryConfig{PendingBytes: bound + 1})
+			memory, err := inmemory.New(index.MemoryConfig{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer memory.Close()
+			memory.SetBounds(bound+1, 0)
 			done, err := memory.Apply(ctx, podA, index.Cursor{}, []index.Change{c})
 			if err != nil {
 				t.Fatal(err)

@@ -746,9 +746,6 @@ func (s *modelSource) layout() *index.Layout {
 	l := new(index.Layout)
 	for _, id := range slices.Sorted(maps.Keys(s.groups)) {
 		l.Groups = append(l.Groups, index.GroupLayout{Group: s.groups[id], BlockSize: s.cuts[id].size, Grain: s.grains[id]})
-		if s.groups[id].Kind == index.GroupFull {
-			l.FullGroups++
-		}
 	}
 	return l
 }
@@ -1508,11 +1505,11 @@ func apart(rows []index.Row) string {
 func sameView(a, b index.View) bool {
 	x, y := a.Layout, b.Layout
 	a.Layout, b.Layout = nil, nil
-	return a == b && slices.Equal(x.Groups, y.Groups) && x.FullGroups == y.FullGroups
+	return a == b && slices.Equal(x.Groups, y.Groups)
 }
 
 // hasBits reports whether rows of a source have bits unasked.
-func hasBits(l *index.Layout) bool { return len(l.Groups) != 1 || l.FullGroups != 1 }
+func hasBits(l *index.Layout) bool { return len(l.Groups) != 1 || l.Groups[0].Kind != index.GroupFull }
 
 // compareRows returns the faults of rows. asked: with bits in all.
 func compareRows(got []index.Row, want []modelRow, pods []string, asked bool, fired *firings) string {

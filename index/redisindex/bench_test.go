@@ -243,7 +243,7 @@ func BenchmarkHeap(b *testing.B) {
 							storeAll(b, ix, podNamed(n), p)
 						}
 					}
-					return live() - before - float64(ix.Usage().Total)
+					return live() - before - float64(ix.MemoryUsage().Total)
 				}
 				b.ReportMetric(rest(0, 1)/blocks, "B/block-of-1")
 				b.ReportMetric(rest(1, 16)/blocks, "B/block-of-16")

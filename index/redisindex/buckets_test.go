@@ -474,7 +474,7 @@ func TestBucketsRandom(t *testing.T) {
 				t.Fatalf("%q has %x at the end", key, value)
 			}
 		}
-		if n := s.garbage.Load(); n > 0 {
+		if n := s.unreadable.Load(); n > 0 {
 			t.Errorf("%d values made no sense", n)
 		}
 	}

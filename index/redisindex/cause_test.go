@@ -66,8 +66,8 @@ func TestCauses(t *testing.T) {
 			if err := one.do(t, e, e.version()); !errors.Is(err, sharedindex.ErrDelayed) {
 				t.Errorf("Apply: %v", err)
 			}
-			eventually(t, "the cause in Stats.Trouble", func() error { return wants(one.Stats().Trouble) })
-			t.Log(one.Stats().Trouble)
+			eventually(t, "the cause in Trouble", func() error { return wants(one.Trouble()) })
+			t.Log(one.Trouble())
 			trouble.end(t, s)
 			eventually(t, "all is there again", func() error { return one.equals(t.Context(), p, e) })
 			var brief time.Duration

@@ -13,5 +13,17 @@ var Open = newIndex
 
 const DefaultTimeout = defaultTimeout
 
+// SetBounds sets the bounds of each source.
+func (ix *redisIndex) SetBounds(pendingBytes, idleNames int) {
+	ix.mem.SetBounds(pendingBytes, idleNames)
+}
+
+// Trouble is the error of the last write, or nil.
+func (ix *redisIndex) Trouble() error {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	return ix.trouble
+}
+
 // Prefix returns Config.Prefix, or its default.
 func (ix *redisIndex) Prefix() string { return ix.c.Prefix }

@@ -100,11 +100,11 @@ func TestGarbageInKeys(t *testing.T) {
 					t.Errorf("runs %v, want %v", runs, c.runs)
 				}
 			}
-			if n := w.reader.Stats().Garbage; (n > 0) != c.garbage {
-				t.Errorf("%d values are garbage", n)
+			if n := w.reader.Unreadable(); (n > 0) != c.garbage {
+				t.Errorf("%d values are unreadable", n)
 			}
-			if n := w.writer.Stats(); n.Sources != 2 || n.Waiting != 0 || n.Trouble != nil {
-				t.Errorf("stats %+v", n)
+			if err := w.writer.Trouble(); err != nil {
+				t.Error(err)
 			}
 			// A bucket is whole after it is written again.
 			if len(c.runs) == 2 && c.runs[0] == 64 {

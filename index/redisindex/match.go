@@ -423,7 +423,7 @@ func (w *walker) look(b *bucketQuery) {
 		return fine
 	})
 	if !fine {
-		w.ix.garbage.Add(1)
+		w.ix.unreadable.Add(1)
 	}
 	switch {
 	case b.level == levels-1:

@@ -76,7 +76,6 @@ const (
 	defaultLease   = 2 * time.Second
 	defaultTTL     = time.Hour
 	defaultTimeout = time.Second
-	defaultSweep   = 1000
 )
 
 // Config configures an Index. The zero value has the defaults. All processes of an index have
@@ -94,9 +93,6 @@ type Config struct {
 	// Timeout is how long an Apply waits for Redis; 0: a second. It should be well above the
 	// time of a write.
 	Timeout time.Duration
-	// Sweep is how many buckets a second a writer checks; 0: 1,000. It renews their keys, and
-	// deletes those that are no longer held. A short TTL makes it check more.
-	Sweep int
 	// Degrade makes Match answer without rows in place of an error of Redis, which is then in
 	// Matches.Degraded.
 	Degrade bool
@@ -127,7 +123,7 @@ var (
 //     nothing about this one.
 //   - Remove and RemoveSource remove sources of this process, and those of processes whose
 //     lease has ended. The sources of another living process stay.
-//   - Describe and DescribeSource are about the sources of this process. Usage is that of
+//   - Describe and DescribeSource are about the sources of this process. MemoryUsage is that of
 //     Config.Memory.
 //   - Close ends the leases, so that another writer can take over at once. Unwritten changes
 //     stay unwritten. Close waits for requests under way, for Config.Lease or 3 seconds at
@@ -139,8 +135,9 @@ type Index interface {
 	index.Index
 	index.Describer
 	index.SourceRemover
-	// Stats returns the present counts, without a request to Redis.
-	Stats() Stats
+	// Unreadable counts the values of Redis that were not readable: of another program with the
+	// same Prefix, or damaged. Answers lack them. A value counts each time that it is read.
+	Unreadable() uint64
 }
 
 // redisIndex is the Index.
@@ -169,14 +166,14 @@ type redisIndex struct {
 
 // remote is the cached state of Redis, for Match.
 type remote struct {
-	readers  sync.Map // model to *registryCache
-	leases   leases
-	listing  listingCache
-	splits   splits
-	garbage  atomic.Uint64 // unreadable values
-	lookedUp atomic.Int64  // when, in unix nanoseconds
-	cause    atomic.Pointer[cause]
-	probing  turn
+	readers    sync.Map // model to *registryCache
+	leases     leases
+	listing    listingCache
+	splits     splits
+	unreadable atomic.Uint64 // values
+	lookedUp   atomic.Int64  // when, in unix nanoseconds
+	cause      atomic.Pointer[cause]
+	probing    turn
 }
 
 var (
@@ -272,14 +269,8 @@ func (c *Config) fill() error {
 	if c.Prefix == "" {
 		c.Prefix = defaultPrefix
 	}
-	if c.Sweep == 0 {
-		c.Sweep = defaultSweep
-	}
 	if _, tag, ok := strings.Cut(c.Prefix, "{"); ok && strings.HasPrefix(tag, "}") {
 		return fmt.Errorf("redisindex: Config.Prefix is %q: keys with empty braces have no common server in a cluster", c.Prefix)
-	}
-	if c.Sweep < 0 {
-		return fmt.Errorf("redisindex: Config.Sweep is %d, must not be negative", c.Sweep)
 	}
 	if err := errors.Join(
 		def(&c.Lease, defaultLease, 100*time.Millisecond, "Lease"),
@@ -440,8 +431,11 @@ func (ix *redisIndex) Explain(ctx context.Context, src index.Source, b inmemory.
 	return ix.mem.Explain(ctx, src, b)
 }
 
-// Usage implements index.Describer.
-func (ix *redisIndex) Usage() index.MemoryUsage { return ix.mem.Usage() }
+// Unreadable implements Index.
+func (ix *redisIndex) Unreadable() uint64 { return ix.unreadable.Load() }
+
+// MemoryUsage implements index.Describer.
+func (ix *redisIndex) MemoryUsage() index.MemoryUsage { return ix.mem.MemoryUsage() }
 
 // Close implements index.Index.
 func (ix *redisIndex) Close() error {

@@ -57,10 +57,12 @@ func writersOf(client redis.UniversalClient) func(testing.TB, indextest.Config) 
 }
 
 func openBound(tb testing.TB, client redis.UniversalClient, c indextest.Config) *redisindex.RedisIndex {
-	return open(tb, client, redisindex.Config{
-		Memory:  index.MemoryConfig{PendingBytes: c.PendingBytes, IdleNames: c.IdleNames, Bytes: c.Bytes},
+	ix := open(tb, client, redisindex.Config{
+		Memory:  index.MemoryConfig{Bytes: c.Bytes},
 		Timeout: time.Minute, // the machine may be busy
 	})
+	ix.SetBounds(c.PendingBytes, c.IdleNames)
+	return ix
 }
 
 // writerAndReader is an index whose answers come from another one.
@@ -227,7 +229,7 @@ func wantCommands(t *testing.T, servers []*redistest.Server, clientOf func(user 
 		waitFor(t, "all beats do without more", func() bool {
 			listing, err := of.Listing(t.Context())
 			must(t, err)
-			return len(listing.Entries) == 1 && !listing.Entries[0].Stale && of.Stats().Trouble == nil
+			return len(listing.Entries) == 1 && !listing.Entries[0].Stale && of.Trouble() == nil
 		})
 		var m index.Matches
 		q := index.Query{Candidates: index.NewCandidates("llama-3", nil), Keys: func(index.Variant) ([]index.Key, error) { return p.keys, nil }}

@@ -199,7 +199,7 @@ func (ix *redisIndex) read(model string, rows map[string]string, was *registry) 
 		}
 		of, fine := readRow(text)
 		if !ok || !fine {
-			ix.garbage.Add(1)
+			ix.unreadable.Add(1)
 			continue
 		}
 		r.sources = append(r.sources, list(src, of, text))
@@ -224,7 +224,7 @@ func (ix *redisIndex) ours(version string) error {
 // list makes the views of a source.
 func list(src index.Source, of *row, text string) *registeredSource {
 	l := &registeredSource{Source: src, row: of, text: text}
-	l.bits = len(of.layout.Groups) != 1 || of.layout.FullGroups != 1
+	l.bits = len(of.layout.Groups) != 1 || of.layout.Groups[0].Kind != index.GroupFull
 	for _, ln := range of.lanes {
 		v := l.viewOf(&ln)
 		v.evicted = v.evicted || ln.evicted

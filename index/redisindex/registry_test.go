@@ -19,7 +19,7 @@ func newReader() *redisIndex {
 
 // rowOf returns the row of a source with a full group and lanes of these numbers.
 func rowOf(writer uint64, numbers ...uint32) string {
-	of := &row{layout: &index.Layout{FullGroups: 1, Groups: []index.GroupLayout{{BlockSize: 16, Grain: 16}}}}
+	of := &row{layout: &index.Layout{Groups: []index.GroupLayout{{BlockSize: 16, Grain: 16}}}}
 	for i, n := range numbers {
 		of.lanes = append(of.lanes, lane{number: n, tier: index.Tier(i % index.NumTiers), variant: index.Variant{Unit: 16}, size: 16})
 	}
@@ -62,8 +62,8 @@ func TestRegistryGarbage(t *testing.T) {
 	if want := []string{"s0 a", "s1 a", "s0 b"}; !slices.Equal(got, want) {
 		t.Errorf("sources %q, want %q", got, want)
 	}
-	if n := ix.Stats().Garbage; n != 5 {
-		t.Errorf("%d rows are garbage, want 5", n)
+	if n := ix.Unreadable(); n != 5 {
+		t.Errorf("%d rows are unreadable, want 5", n)
 	}
 	for _, c := range []struct {
 		writer uint64

@@ -123,9 +123,6 @@ func readRow(s string) (of *row, ok bool) {
 			return nil, false
 		}
 		of.layout.Groups = append(of.layout.Groups, g)
-		if g.Kind == index.GroupFull {
-			of.layout.FullGroups++
-		}
 	}
 	for n := r.count(9); n > 0; n-- {
 		l := lane{number: uint32(r.number(math.MaxUint32 >> 1)), group: index.Group{ID: r.number(index.MaxGroups)}, tier: index.Tier(r.byte())}

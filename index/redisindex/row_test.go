@@ -27,7 +27,7 @@ func fullRow() *row {
 	window := index.Group{ID: 3, Kind: index.GroupWindow, Window: 300, Draft: true}
 	return &row{
 		writer: 0x0102030405060708, behind: true, note: []byte("note"),
-		layout: &index.Layout{FullGroups: 1, Groups: []index.GroupLayout{{Group: full, BlockSize: 16, Grain: 16}, {Group: window, BlockSize: 512, Grain: 32}}},
+		layout: &index.Layout{Groups: []index.GroupLayout{{Group: full, BlockSize: 16, Grain: 16}, {Group: window, BlockSize: 512, Grain: 32}}},
 		lanes: []lane{
 			{number: 7, group: full, tier: index.TierGPU, variant: index.Variant{Unit: 16}, size: 16},
 			{number: 300, group: window, tier: index.TierDisk, variant: index.Variant{Unit: 16, Media: 1, Block: 512, Pairs: true}, size: 512, evicted: true},

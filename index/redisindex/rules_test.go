@@ -744,7 +744,7 @@ func TestApplyWaits(t *testing.T) {
 // Held keys are renewed twice in a TTL, however slow the sweep should be. Other keys are deleted.
 func TestSweepOwn(t *testing.T) {
 	s := newMapServer(t, index.MemoryConfig{})
-	s.c.Sweep, s.c.TTL = 1, time.Minute
+	s.sweepRate, s.c.TTL = 1, time.Minute
 	p := newPrompt(1, 32*500)
 	s.apply(p.store(8, 0, 32*500/8))
 	s.commit(false, func() {})
@@ -766,7 +766,7 @@ func TestSweepOwn(t *testing.T) {
 		}
 		s.commit(false, func() {})
 	}
-	s.c.Sweep, s.c.Lease = math.MaxInt, 4*time.Second
+	s.sweepRate, s.c.Lease = math.MaxInt, 4*time.Second
 	for _, b := range s.all {
 		b.written -= 31
 	}
@@ -1029,16 +1029,16 @@ func TestLossIsNotAcknowledged(t *testing.T) {
 	h.server.FlushAll(t.Context())
 	h.apply("a", 2, newPrompt(2, 40).store(1, 0, 40))
 	for range 2 {
-		if _, err := h.commit(t.Context()); !errors.Is(err, errLost) || h.written >= h.change || !errors.Is(h.Stats().Trouble, errLost) {
-			t.Fatalf("%v; changes up to %d of %d are written; trouble: %v", err, h.written, h.change, h.Stats().Trouble)
+		if _, err := h.commit(t.Context()); !errors.Is(err, errLost) || h.written >= h.change || !errors.Is(h.Trouble(), errLost) {
+			t.Fatalf("%v; changes up to %d of %d are written; trouble: %v", err, h.written, h.change, h.Trouble())
 		}
 	}
 	h.began = time.Now().Add(-time.Hour)
 	if _, err := h.commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if h.flush(); h.written != h.change || h.Stats().Trouble != nil || h.rows(p)["a"].Run != 40 {
-		t.Errorf("changes up to %d of %d are written; trouble: %v", h.written, h.change, h.Stats().Trouble)
+	if h.flush(); h.written != h.change || h.Trouble() != nil || h.rows(p)["a"].Run != 40 {
+		t.Errorf("changes up to %d of %d are written; trouble: %v", h.written, h.change, h.Trouble())
 	}
 }
 

@@ -17,13 +17,16 @@ import (
 // it has no token there: it leaves one there before it writes anything else, and once the
 // token is missing, it never writes under that name again.
 
+// defaultSweepRate is in buckets a second. A short TTL makes a writer check more.
+const defaultSweepRate = 1000
+
 // sweepOwn checks some of the buckets of this process.
 func (ix *redisIndex) sweepOwn() {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()
 	now := time.Now().Unix()
 	old := now - int64(ix.c.TTL/2/time.Second)
-	for n := min(ix.perBeat(max(float64(ix.c.Sweep), 4*float64(len(ix.all))/ix.c.TTL.Seconds())), len(ix.all)); n > 0; n-- {
+	for n := min(ix.perBeat(max(float64(ix.sweepRate), 4*float64(len(ix.all))/ix.c.TTL.Seconds())), len(ix.all)); n > 0; n-- {
 		if ix.swept >= len(ix.all) {
 			ix.swept = 0
 		}
@@ -82,7 +85,7 @@ func (ix *redisIndex) sweepAll(ctx context.Context) error {
 			return nil
 		}
 	}
-	keys, next, err := s.nodes[0].Scan(ctx, s.cursor, escape(ix.c.Prefix)+"*", int64(ix.perBeat(float64(ix.c.Sweep)))).Result()
+	keys, next, err := s.nodes[0].Scan(ctx, s.cursor, escape(ix.c.Prefix)+"*", int64(ix.perBeat(float64(ix.sweepRate)))).Result()
 	if err == nil {
 		err = ix.sweepKeys(ctx, keys)
 	}

@@ -90,6 +90,8 @@ type committer struct {
 	lost  part            // that has lost writes; "": none is known
 	named map[string]bool // models that are in the list of models
 	swept int             // of buckets.all, how far the sweep has come
+	// sweepRate is how many buckets a second the sweep checks: defaultSweepRate, but for tests.
+	sweepRate int
 	scanning
 }
 
@@ -114,6 +116,7 @@ func (w *writer) init() {
 	w.byFeed = make(map[uint64]*source)
 	w.moved = make(chan struct{})
 	w.named = make(map[string]bool)
+	w.sweepRate = defaultSweepRate
 	w.rename()
 }
 

@@ -419,7 +419,7 @@ func TestLearn(t *testing.T) {
 	}
 	form := engine.Form{Groups: []stats.Group{groups[1], groups[0]}}
 	v := form.View(&engine.Profile{Groups: []index.Group{{ID: 1, Kind: index.GroupMamba}}})
-	if v.BlockSize != 48 || v.Group.ID != 0 || v.FullGroups != 1 || len(v.Groups) != 2 || v.Groups[0].ID != 0 || v.Groups[1].Kind != index.GroupMamba || v.Groups[1].Window != 9 {
+	if v.BlockSize != 48 || v.Group.ID != 0 || len(v.Groups) != 2 || v.Groups[0].ID != 0 || v.Groups[1].Kind != index.GroupMamba || v.Groups[1].Window != 9 {
 		t.Errorf("%+v", v)
 	}
 	if none := (engine.Form{}); none.View(&engine.Profile{}) != nil || none.Equal(&form) || !form.Equal(&engine.Form{Groups: slices.Clone(form.Groups)}) {

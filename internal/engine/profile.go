@@ -203,9 +203,6 @@ func (f *Form) View(p *Profile) *index.View {
 	for _, announced := range f.Groups {
 		g := p.Corrected(announced.Group)
 		v.Groups = append(v.Groups, index.GroupLayout{Group: g, BlockSize: announced.BlockSize, Grain: announced.BlockSize})
-		if g.Kind == index.GroupFull {
-			v.FullGroups++
-		}
 	}
 	slices.SortFunc(v.Groups, func(a, b index.GroupLayout) int { return a.ID - b.ID })
 	main := max(0, slices.IndexFunc(v.Groups, func(g index.GroupLayout) bool { return g.Kind == index.GroupFull }))

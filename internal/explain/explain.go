@@ -326,11 +326,21 @@ func (w *explainer) tracer() (of inmemory.Explainer, ok bool) {
 	return of, ok
 }
 
+// fullGroups counts the groups that need every block of a prefix.
+func fullGroups(l *index.Layout) (n int) {
+	for _, g := range l.Groups {
+		if g.Kind == index.GroupFull {
+			n++
+		}
+	}
+	return n
+}
+
 // moved reports whether the blocks of the pod have changed since the score.
 func (w *explainer) moved() bool {
 	if w.Row == nil {
 		return slices.ContainsFunc(w.held, func(r index.Row) bool {
-			return r.Run > 0 && (w.SentTo < 0 || r.Source.Rank == w.SentTo) && (r.FullGroups == 0 || r.FullGroups == 1 && r.Group.Kind == index.GroupFull)
+			return r.Run > 0 && (w.SentTo < 0 || r.Source.Rank == w.SentTo) && (fullGroups(r.Layout) == 0 || fullGroups(r.Layout) == 1 && r.Group.Kind == index.GroupFull)
 		})
 	}
 	i := slices.IndexFunc(w.held, func(r index.Row) bool {
@@ -548,7 +558,7 @@ func (w *explainer) elsewhere(ctx context.Context) (found bool, err error) {
 	var pods []string
 	for i := range w.rows.Rows {
 		r := &w.rows.Rows[i]
-		full := r.FullGroups == 0 || r.Group.Kind == index.GroupFull
+		full := fullGroups(r.Layout) == 0 || r.Group.Kind == index.GroupFull
 		if full && r.Source.Pod != w.Pod && int(r.Run)*r.BlockSize >= w.end() {
 			pods = append(pods, r.Source.Pod)
 		}

@@ -15,6 +15,12 @@ type Memory interface {
 	index.SourceRemover
 	Explainer
 	Snapshotter
+	// SetBounds sets the bounds of each source, for tests: the bytes of stores that wait for a
+	// name, and the names kept of blocks that nobody holds. 0 is the default. It is called
+	// before any Apply.
+	SetBounds(pendingBytes, idleNames int)
+	// Unswept is the number of sources that were removed and still have memory.
+	Unswept() int
 }
 
 // New is index.NewMemory.

@@ -14,7 +14,7 @@ func TestSuspectsOnce(t *testing.T) {
 	var p predict.Pod
 	var c predict.Confirmation
 	v := index.Variant{Unit: 16}
-	view := &index.View{BlockSize: 16, Layout: &index.Layout{Groups: []index.GroupLayout{{BlockSize: 16, Grain: 16}}, FullGroups: 1}}
+	view := &index.View{BlockSize: 16, Layout: &index.Layout{Groups: []index.GroupLayout{{BlockSize: 16, Grain: 16}}}}
 	send := func(key index.Key) predict.Ticket {
 		out := predict.Sending{Tokens: 16, View: view, Variant: v, Applied: p.Messages() + 1} // with a later message
 		out.FindLast(&prompt.Run{Variant: v, Keys: []index.Key{key}}, nil)

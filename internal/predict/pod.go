@@ -55,8 +55,7 @@ func (p *Pod) Approximate(profile *engine.Profile) {
 	v, _ := engine.VariantOf(a.BlockTokens, false, profile.Media)
 	group := profile.Corrected(index.Group{})
 	p.form.Store(&index.View{Group: group, BlockSize: a.BlockTokens, Layout: &index.Layout{
-		Groups:     []index.GroupLayout{{Group: group, BlockSize: a.BlockTokens, Grain: a.BlockTokens}},
-		FullGroups: 1,
+		Groups: []index.GroupLayout{{Group: group, BlockSize: a.BlockTokens, Grain: a.BlockTokens}},
 	}})
 	p.approx.Store(&approximation{Room: *a, variant: v, stride: a.BlockTokens / v.Unit})
 }

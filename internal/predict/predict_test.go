@@ -61,7 +61,7 @@ func newWorld(seed uint64) *world {
 }
 
 func blocksOf(size int) *index.View {
-	return &index.View{BlockSize: size, Layout: &index.Layout{Groups: []index.GroupLayout{{BlockSize: size, Grain: size}}, FullGroups: 1}}
+	return &index.View{BlockSize: size, Layout: &index.Layout{Groups: []index.GroupLayout{{BlockSize: size, Grain: size}}}}
 }
 
 // prompt draws a prompt of 2 to 9 units. Many share prefixes.

@@ -68,7 +68,7 @@ func (j *Judge) Choose() {
 		from := i
 		for i++; i < len(rows) && rows[i].Held != nil && rows[i].Pod == rows[from].Pod && rows[i].Source == rows[from].Source; i++ {
 		}
-		if l := rows[from].Layout; j.Tiered && len(l.Groups) == 1 && l.FullGroups == 1 {
+		if l := rows[from].Layout; j.Tiered && len(l.Groups) == 1 && l.Groups[0].Kind == index.GroupFull {
 			j.judgeFull(from, i)
 		} else {
 			j.judge(from, i)

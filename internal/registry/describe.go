@@ -29,7 +29,7 @@ func (x *Registry) Stats(s *stats.Stats) {
 	x.ledger.Stats(s)
 	s.Models, s.States = x.catalog.Count(), make(map[string]int)
 	if d, ok := x.Index.(index.Describer); ok {
-		s.Index = d.Usage()
+		s.Index = d.MemoryUsage()
 		for _, info := range x.sources(d) {
 			s.Ranks++
 			s.Parked += info.Parked

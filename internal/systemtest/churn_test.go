@@ -245,7 +245,7 @@ func runChurn(t *testing.T, ix *kvindex.Indexer, prompts [][]uint32, seed uint64
 		if left := c.fleet.Pods(nil); len(left) > 0 {
 			return fmt.Sprintf("%d pods: %+v", len(left), left[0])
 		}
-		if s := ix.Stats(); s.Pods+s.Ranks+s.Models+s.Parked+s.Unplaced+counted(s.States)+s.Connected+s.NoReplay+s.Waiting+s.Index.Prefixes+s.Index.Memberships+s.Index.Removed > 0 || s.Blocks != ([index.NumTiers]int{}) {
+		if s := ix.Stats(); s.Pods+s.Ranks+s.Models+s.Parked+s.Unplaced+counted(s.States)+s.Connected+s.NoReplay+s.Waiting+s.Index.Prefixes+s.Index.Memberships > 0 || s.Blocks != ([index.NumTiers]int{}) {
 			return fmt.Sprintf("%+v", s)
 		}
 		return ""

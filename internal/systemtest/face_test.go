@@ -17,10 +17,10 @@ import (
 var face = map[string][2]int{
 	".": {109, 120}, "stats": {12, 74},
 	"events": {72, 127}, "events/discovery": {3, 6}, "events/k8s": {5, 15}, "events/publish": {8, 5},
-	"index": {70, 87}, "index/indextest": {3, 3}, "index/redisindex": {6, 11},
+	"index": {70, 81}, "index/indextest": {3, 3}, "index/redisindex": {5, 6},
 	"epp": {2, 6}, "kvindextest": {20, 14}, "picker": {27, 26},
 	"metrics/otel": {11, 0}, "metrics/prometheus": {14, 0},
-	"route": {32, 24}, "route/field": {13, 19}, "route/load": {2, 3}, "offload": {75, 71}, "offload/backendtest": {1, 0},
+	"route": {30, 17}, "route/field": {13, 19}, "route/load": {2, 3}, "offload": {75, 71}, "offload/backendtest": {1, 0},
 	"tokenize": {28, 21}, "tokenize/hub": {6, 10}, "tokenize/chat": {25, 23}, "tokenize/chat/chatcheck": {6, 9},
 	"tokenize/remote": {10, 10},
 }

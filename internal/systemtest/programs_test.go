@@ -55,7 +55,6 @@ var given = []string{
 	"var answer kvindex.Answer",
 	"var best kvindex.PodScore",
 	"var sent route.Tracker",
-	"var notes route.Notes",
 	"var quiet map[string]bool",
 	"var prompt string",
 	"var name string",

@@ -611,7 +611,7 @@ func (h *slowIndex) DescribeSource(index.Source) (info index.SourceInfo, ok bool
 	return info, false
 }
 
-func (h *slowIndex) Usage() index.MemoryUsage {
+func (h *slowIndex) MemoryUsage() index.MemoryUsage {
 	h.wait()
 	return index.MemoryUsage{}
 }

@@ -12,9 +12,8 @@ import (
 // TestEachFigure: each number of stats.Stats is in a series, except numbers that other series contain.
 func TestEachFigure(t *testing.T) {
 	left := []string{
-		"Pods",          // kvindex_pods, by state
-		"Malformed",     // MalformedBy
-		"Index.Removed", // memory of removed blocks, for tests
+		"Pods",      // kvindex_pods, by state
+		"Malformed", // MalformedBy
 	}
 	var st stats.Stats
 	names := make(map[float64]string)
