@@ -1,7 +1,6 @@
 // Gateways report figures, not changes: sums of changes would need each note exactly once. The seq
 // shows which of two notes is newer, the life shows a restart, and a whole state ends everything
 // that it does not name.
-
 //
 // Notes on the wire, all numbers as varints of encoding/binary:
 //
