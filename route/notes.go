@@ -37,8 +37,8 @@ type note struct {
 
 const (
 	notesVersion = 1
-	// maxNotes bounds the bytes that Merge reads: those of 80,000 ranks with names of 40 bytes.
-	maxNotes = 4 << 20
+	// maxNotes bounds the bytes that Merge reads: those of 300,000 ranks with names of 40 bytes.
+	maxNotes = 16 << 20
 	minNote  = 5 // bytes of a note on the wire: one of each number
 )
 
@@ -75,14 +75,14 @@ func decodeNotes(data []byte) (n notes, err error) {
 	n.whole = r.number("whole", 1) == 1
 	n.life = r.signed("life", math.MaxInt64)
 	n.seq = r.number("seq", math.MaxUint64)
-	n.pods = make([]note, r.number("number of notes", uint64(len(data)/minNote)))
-	for i := range n.pods {
-		p := &n.pods[i]
+	for left := r.number("number of notes", uint64(len(data)/minNote)); left > 0 && r.err == nil; left-- {
+		var p note
 		p.at.name = r.name()
 		p.at.rank = int(r.signed("rank", math.MaxInt))
 		for _, to := range []*int{&p.load.Requests, &p.load.Prefill, &p.load.Decode} {
 			*to = int(r.number("load", math.MaxInt32))
 		}
+		n.pods = append(n.pods, p)
 	}
 	if r.err == nil && r.at < len(data) {
 		r.fail("end")
@@ -155,9 +155,10 @@ type lastNote struct {
 }
 
 // Changes returns the load in flight from here at the ranks whose load has changed since the
-// last call; nil: at none. A host sends the bytes to all other gateways, ten times a second for
-// example, and each of them passes the bytes to Merge. State goes to a gateway that requests it,
-// and to all now and then.
+// last call. With none it is a few bytes, which show that this gateway runs, and end the load of
+// an earlier Tracker. A host sends the bytes to all other gateways, ten times a second for
+// example, and each of them passes the bytes to Merge. State goes to a gateway that requests
+// it, and to all now and then.
 //
 // The bytes have the load that is in flight now, not the change. So they may be lost, and may
 // come twice, late, and in another order: those that were made last count. The next Changes
@@ -173,14 +174,14 @@ func (t *Tracker) notes(whole bool) []byte {
 	t.tidy(now)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	first := t.seq == 0 // it ends the load of an earlier life, also with no pods
-	if first {
+	if t.seq == 0 {
 		t.life = now
 	}
+	t.seq++
 	if !whole {
 		t.lastChanges = now
 	}
-	n := notes{life: t.life, seq: t.seq + 1, whole: whole}
+	n := notes{life: t.life, seq: t.seq, whole: whole}
 	for at, p := range t.pods {
 		p.mu.Lock()
 		load := p.own.plus(new(load))
@@ -190,15 +191,11 @@ func (t *Tracker) notes(whole bool) []byte {
 		p.changed = p.changed && whole
 		p.mu.Unlock()
 	}
-	if !whole && !first && len(n.pods) == 0 {
-		return nil
-	}
-	t.seq = n.seq
 	return n.encode()
 }
 
 // Merge applies the Changes or the State of another gateway, which the host names. No gateway
-// merges its own. If the bytes are not valid, or have more than 4 MiB, nothing is applied; the
+// merges its own. If the bytes are not valid, or have more than 16 MiB, nothing is applied; the
 // error says where. Empty bytes change nothing.
 func (t *Tracker) Merge(from string, data []byte) error {
 	if len(data) == 0 {

@@ -58,8 +58,8 @@ func TestChanges(t *testing.T) {
 	if n := read(t, tr.Changes()); n.Seq != 3 || n.Whole || !slices.Equal(n.Pods, []route.Note{sent}) {
 		t.Errorf("changes after a state %+v, want %+v", n, sent)
 	}
-	if b := tr.Changes(); b != nil {
-		t.Errorf("changes when nothing has changed: %x", b)
+	if n := read(t, tr.Changes()); n.Seq != 4 || n.Whole || len(n.Pods) > 0 {
+		t.Errorf("changes when nothing has changed: %+v", n)
 	}
 	if n := read(t, tr.State()); !slices.Equal(n.Pods, []route.Note{sent}) {
 		t.Errorf("state when all was sent: %+v", n)
@@ -230,7 +230,7 @@ func TestMergeRefuses(t *testing.T) {
 		{"the second note is cut off", valid[:len(valid)-1], "no valid load at byte 16 of 16"},
 		{"a load of 2^31", valid[:14] + "\x80\x80\x80\x80\x08" + valid[15:], "no valid load at byte 14 of 21"},
 		{"bytes behind the end", valid + "\x00", "no valid end at byte 17 of 18"},
-		{"too many bytes", strings.Repeat("\x01", 4<<20+1), "4194305 bytes, 4194304 at most"},
+		{"too many bytes", strings.Repeat("\x01", 16<<20+1), "16777217 bytes, 16777216 at most"},
 	} {
 		tr := newClock().start()
 		merge(t, tr, "other", route.Notes{Life: 7, Seq: 1, Pods: []route.Note{note("c", 3)}}.Encode())
@@ -367,4 +367,21 @@ func FuzzMerge(f *testing.F) {
 			want(t, "a state, "+p.Name, p.Load, note("", n).Load)
 		}
 	})
+}
+
+// The load of an earlier life ends at the next Changes of a gateway that is idle, whatever was
+// lost or sent to others before.
+func TestEarlierLife(t *testing.T) {
+	for name, first := range map[string]func(*route.Tracker) []byte{"State": (*route.Tracker).State, "Changes": (*route.Tracker).Changes} {
+		c := newClock()
+		before, other := c.start(), c.start()
+		before.Sent("a", 0, 10, 0)
+		merge(t, other, "gateway", before.Changes())
+		wantRequests(t, name, other, "a", 1)
+		c.add(time.Second)
+		now := c.start()
+		first(now)
+		merge(t, other, "gateway", now.Changes())
+		wantRequests(t, name, other, "a", 0)
+	}
 }
