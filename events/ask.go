@@ -145,7 +145,7 @@ func (s *Subscriber) keepAsking(ctx context.Context, st *stream, settle func()) 
 			if !serves && conn == nil { // else the replay has reported it
 				r := s.newReplay(st)
 				r.done.Attempts, r.done.Err = 1, err
-				r.report(ctx)
+				r.report(ctx, false)
 			}
 		}
 		if serves || errors.Is(err, syscall.ECONNREFUSED) { // else the next attempt may succeed

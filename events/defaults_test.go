@@ -50,3 +50,12 @@ func TestDefaults(t *testing.T) {
 		t.Errorf("%d constants, %d of them tested", declared, len(tests))
 	}
 }
+
+// A lower MaxMessage leaves room for messages of many engines at a time.
+func TestBuffered(t *testing.T) {
+	for most, want := range map[int]int64{0: 256 << 20, 1000: 256 << 20, 64 << 20: 512 << 20} {
+		if got := (events.SubscriberConfig{MaxMessage: most}).Buffered(); got != want {
+			t.Errorf("MaxMessage %d: %d bytes, want %d", most, got, want)
+		}
+	}
+}

@@ -72,3 +72,6 @@ func SourcesOf(f *Fleet) int {
 
 // Accept runs a Subscriber that listens, with a listener.
 func (s *Subscriber) Accept(ctx context.Context, ln net.Listener) error { return s.accept(ctx, ln) }
+
+// Buffered is the room for messages that are being received.
+func (c SubscriberConfig) Buffered() int64 { return c.buffered() }

@@ -88,9 +88,9 @@ type FleetConfig struct {
 	// PodSource of Run has called set, those that no source has named are forgotten: at once, if
 	// Run has no sources. So call Set before Run then.
 	Restored []string
-	// Subscriber has the times and limits of each connection, and its OnConnect. The messages
-	// that all connections together receive have eight times MaxMessage. All fields that a Pod
-	// has, and the other functions, must be zero.
+	// Subscriber has the times and limits of each connection, and its OnConnect. The room for
+	// messages that are being received is for all connections together (MaxMessage). All fields
+	// that a Pod has, and the other functions, must be zero.
 	Subscriber SubscriberConfig
 
 	// OnChange gets every change of a pod, in order, one at a time. It gets only some of the

@@ -191,7 +191,7 @@ func (s *Subscriber) rewind(ctx context.Context, st *stream) error {
 		st.owner.trust.short = errors.Is(r.done.Err, errReplayShort)
 		return nil
 	}
-	r.report(ctx)
+	r.report(ctx, false)
 	if r.done.Err == nil { // the engine cannot bring the rest
 		st.owner.trust.short = s.position(st).Partial
 	}
@@ -437,14 +437,16 @@ func (r *replay) runAll(ctx context.Context, until *Message) error {
 			}
 		}
 	}
-	r.report(ctx)
+	r.report(ctx, until != nil)
 	if anew {
 		return errOtherLife
 	}
 	return nil
 }
 
-func (r *replay) report(ctx context.Context) {
+// report counts a replay. missing: messages are missing, or else the replay could only show that
+// none are.
+func (r *replay) report(ctx context.Context, missing bool) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -457,7 +459,7 @@ func (r *replay) report(ctx context.Context) {
 		s.cfg.onReplay(r.done)
 	}
 	// Other errors are reported as those of the socket or of the sink.
-	if errors.Is(err, errReplayShort) && st.owner.incomplete.due(err) {
+	if missing && errors.Is(err, errReplayShort) && st.owner.incomplete.due(err) {
 		s.report(st, fmt.Errorf("events: subscriber: pod %q: the replay of %s from message %d is incomplete: %w", st.pod, st.name, r.done.From, err))
 	}
 }

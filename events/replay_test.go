@@ -567,12 +567,16 @@ func TestReplayAnswers(t *testing.T) {
 	}
 }
 
-// TestReplayNothingKept: an engine that keeps nothing loses nothing while its connection stays.
+// TestReplayNothingKept: an engine that keeps nothing loses nothing while its connection stays, so
+// nothing is reported.
 func TestReplayNothingKept(t *testing.T) {
 	r := newRouter(t, func(int, uint64) [][][]byte { return [][][]byte{end()} })
 	engine := publisher(t, fakeengine.PublisherConfig{})
 	l := newLedger()
-	s, replays, _ := follow(t, l, events.SubscriberConfig{Endpoint: engine.Endpoint(), Replay: r.endpoint, Heartbeat: 250 * time.Millisecond})
+	s, replays, _ := follow(t, l, events.SubscriberConfig{
+		Endpoint: engine.Endpoint(), Replay: r.endpoint, Heartbeat: 250 * time.Millisecond,
+		OnError: func(err error) { t.Error(err) },
+	})
 	wait(t, "the first replay", replays)
 	waitSubscriber(t, engine)
 	for i := range 5 {

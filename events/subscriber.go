@@ -43,9 +43,10 @@ const (
 )
 
 const (
-	// bufferedMessages bounds, over all connections, the memory of messages that are larger than
-	// 64 KiB: so many times MaxMessage. It is more than two, because while a buffer is doubled
-	// there are two.
+	// minBuffered and bufferedMessages bound, over all connections, the memory of messages that
+	// are larger than 64 KiB: so many bytes, and so many times MaxMessage if that is more. It is
+	// more than two, because while a buffer is doubled there are two.
+	minBuffered      = 256 << 20
 	bufferedMessages = 8
 	// maxTopics bounds the topics of one connection, with Bind. An engine publishes one.
 	maxTopics     = 64
@@ -125,7 +126,8 @@ type SubscriberConfig struct {
 	ReplayTimeout time.Duration
 
 	// MaxMessage bounds the bytes of one message; a peer that sends more is disconnected. Messages
-	// of more than 64 KiB that are being received have eight times as much in all. 0: 32 MiB.
+	// of more than 64 KiB that are being received have eight times as much in all, and at least
+	// 256 MiB. 0: 32 MiB.
 	MaxMessage int
 	MaxConns   int // connections, with Bind; 0: 256
 
@@ -236,7 +238,11 @@ func NewSubscriber(sink Sink, cfg SubscriberConfig) (*Subscriber, error) {
 
 // newBudget returns the budget of a valid config.
 func (c SubscriberConfig) newBudget() *zmtp.Budget {
-	return zmtp.NewBudget(bufferedMessages * int64(c.withDefaults().MaxMessage))
+	return zmtp.NewBudget(c.buffered())
+}
+
+func (c SubscriberConfig) buffered() int64 {
+	return max(minBuffered, bufferedMessages*int64(c.withDefaults().MaxMessage))
 }
 
 // newSubscriber returns a Subscriber for a valid config, with a budget for messages that are
