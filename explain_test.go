@@ -724,7 +724,7 @@ func TestExplainErrors(t *testing.T) {
 func TestExplainIsNotCounted(t *testing.T) {
 	told := 0
 	ix := open(t, kvindex.WithHooks(kvindex.Hooks{Scored: func(context.Context, kvindex.ScoreReport) { told++ }}))
-	if _, err := ix.Explain(ctx, &kvindex.Request{Model: "m", Tokens: []uint32{1}}, "a"); err != nil || told != 0 || counted(ix.Stats().Scores.Outcomes) != 0 {
+	if _, err := ix.Explain(ctx, &kvindex.Request{Model: "m", Tokens: []uint32{1}}, "a"); err != nil || told != 0 || counted(ix.Stats().Scores.Outcomes) != 0 || ix.Stats().Scores.PromptTokens != 0 {
 		t.Errorf("the hook was called %d times, %v", told, err)
 	}
 }

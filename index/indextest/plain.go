@@ -170,7 +170,7 @@ func (p *plain) DescribeSource(src index.Source) (info index.SourceInfo, ok bool
 	return s.describe(src), true
 }
 
-// Usage implements index.Describer. It reports no bytes.
+// MemoryUsage implements index.Describer. It reports no bytes.
 func (p *plain) MemoryUsage() (u index.MemoryUsage) {
 	for _, s := range p.Describe(nil) {
 		for _, n := range s.Blocks {

@@ -25,5 +25,18 @@ func (ix *redisIndex) Trouble() error {
 	return ix.trouble
 }
 
+// Writes is the number of sources that this process writes, and of buckets that Redis does not have
+// yet.
+func (ix *redisIndex) Writes() (sources, waiting int) {
+	ix.mu.Lock()
+	defer ix.mu.Unlock()
+	for _, src := range ix.sources {
+		if src.fed && src.ownership == owned {
+			sources++
+		}
+	}
+	return sources, len(ix.dirty)
+}
+
 // Prefix returns Config.Prefix, or its default.
 func (ix *redisIndex) Prefix() string { return ix.c.Prefix }

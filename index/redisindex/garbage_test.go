@@ -103,8 +103,8 @@ func TestGarbageInKeys(t *testing.T) {
 			if n := w.reader.Unreadable(); (n > 0) != c.garbage {
 				t.Errorf("%d values are unreadable", n)
 			}
-			if err := w.writer.Trouble(); err != nil {
-				t.Error(err)
+			if sources, waiting := w.writer.Writes(); sources != 2 || waiting != 0 || w.writer.Trouble() != nil {
+				t.Errorf("%d sources, %d buckets wait: %v", sources, waiting, w.writer.Trouble())
 			}
 			// A bucket is whole after it is written again.
 			if len(c.runs) == 2 && c.runs[0] == 64 {
